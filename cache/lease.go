@@ -1,0 +1,3 @@
+package cache
+
+type Lease struct{}

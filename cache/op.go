@@ -1,0 +1,128 @@
+package cache
+
+import "time"
+
+// Mode is how a key is held.
+type Mode uint8
+
+// The modes. Their numbers are the protocol's.
+const (
+	Exclusive Mode = 0
+	Shared    Mode = 1
+)
+
+func (m Mode) String() string {
+	if m == Shared {
+		return "shared"
+	}
+	return "exclusive"
+}
+
+// Forever is a time that never comes: the deadline of what does not end by
+// itself.
+const Forever = int64(1<<63 - 1)
+
+// MaxBase bounds fence bases: base<<10 has to stay within 63 bits, and Lua
+// counts exactly only up to 2^53.
+const MaxBase = uint64(1)<<53 - 1
+
+// OpKind is what the table asks of a store.
+type OpKind uint8
+
+// The operations of the store contract. All but OpRenew go through the main
+// lane, at most one of a key at a time; OpRenew has a lane of its own.
+const (
+	// OpTry takes the key if it is free and nobody queues for it, and leaves
+	// nothing behind when not. Repeated with the same token it is granted
+	// again. Granted, Busy, Refused or Unknown.
+	OpTry OpKind = iota + 1
+	// OpJoin takes the key if it is free and nobody queues before us, and
+	// otherwise joins the store's queue or keeps our place in it: a daemon that
+	// does not repeat it drops out by itself. Granted, Queued, Refused or Unknown.
+	OpJoin
+	// OpWithdraw leaves the queue, and releases the lease should it have been
+	// granted meanwhile. Done, Refused or Unknown.
+	OpWithdraw
+	// OpRelease ends the lease and wakes the next in the queue. Whatever shape
+	// the token has in the store (exclusive, shared, queued) is removed. Done,
+	// NotHeld, Refused or Unknown.
+	OpRelease
+	// OpRenew restarts the lease's TTL. With Rebase it fetches a new base too.
+	// Done, NotHeld, Refused or Unknown, with Wanted.
+	OpRenew
+	// OpDowngrade turns an exclusive lease into a shared one, with the TTL
+	// restarted, and wakes queued readers. Repeated it is Done again. Done,
+	// NotHeld, Refused or Unknown.
+	OpDowngrade
+	// OpPeek asks whether anybody holds the key. Busy (with Left and Mode, if
+	// known), Done when it is free, Refused or Unknown.
+	OpPeek
+)
+
+var opNames = [...]string{OpTry: "try", OpJoin: "join", OpWithdraw: "withdraw", OpRelease: "release",
+	OpRenew: "renew", OpDowngrade: "downgrade", OpPeek: "peek"}
+
+func (k OpKind) String() string { return opNames[k] }
+
+// Op is one thing asked of a store. Key, Kind, Mode, Token, TTL and Floor are
+// for the driver; Ref and Gen come back with the result untouched.
+type Op struct {
+	Kind   OpKind
+	Mode   Mode // of the lease; for OpRelease what the table believes it is
+	Rebase bool // OpRenew: fetch a new base
+	Key    string
+	Token  uint64        // the grip's number, never used again by this daemon; 0 for OpPeek
+	TTL    time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
+	Floor  uint64        // the highest base known here; a new one is larger
+
+	Ref *Lease
+	Gen uint64
+}
+
+// Status is how an Op ended.
+type Status uint8
+
+// The statuses of a result. The zero status is Unknown, so that a result that
+// no driver filled in is the ambiguous one.
+const (
+	Unknown Status = iota // the answer never came: it may or may not have happened
+	Granted               // the lease is ours, with Base
+	Queued                // we are in the store's queue
+	Busy                  // somebody else has it
+	Done                  // it happened
+	NotHeld               // the store does not know our token
+	Refused               // the store said no and did nothing: out of memory, read-only, no login
+)
+
+var statusNames = [...]string{"unknown", "granted", "queued", "busy", "done", "not_held", "refused"}
+
+func (s Status) String() string { return statusNames[s] }
+
+// Result is a store's answer to one Op.
+type Result struct {
+	Status Status
+	Mode   Mode   // Busy on OpPeek: how it is held
+	Wanted bool   // OpTry, OpJoin, OpRenew, OpDowngrade: another host waits for it
+	Base   uint64 // Granted; OpRenew with Rebase. At most MaxBase, more than Op.Floor
+	Left   int64  // Busy: nanoseconds until the present lease ends, -1 when not known
+	// Session is, on stores whose leases live by the daemon's session, the
+	// session's deadline in nanoseconds of the boot clock. 0 on the others: there
+	// the lease's deadline follows from the time before the request was sent.
+	Session int64
+	Err     error // Refused, Unknown: why, for people
+}
+
+// HintKind is what a store noticed.
+type HintKind uint8
+
+// The hints. They may be late, doubled or lost without harm.
+const (
+	HintFree   HintKind = iota + 1 // this key may have come free for us: ask again
+	HintWanted                     // another host waits for this key, which we hold
+)
+
+// Hint is one thing that a store noticed about a key.
+type Hint struct {
+	Kind HintKind
+	Key  string
+}

@@ -1,0 +1,283 @@
+package protocol
+
+// AppendRequest appends q as one frame. It is the inverse of DecodeRequest and
+// checks nothing, so that tests can send what a daemon must refuse.
+func AppendRequest(b []byte, q *Request) []byte {
+	b, at := openFrame(b)
+	head := func(n int) {
+		b = appendArray(b, n)
+		b = appendUint(b, uint64(q.Op))
+		b = appendUint(b, q.ID)
+	}
+	terms := func() {
+		b = appendUint(b, q.Owner)
+		b = appendUint(b, uint64(q.Mode))
+		b = appendInt(b, q.Wait)
+		b = appendUint(b, q.TTL)
+		b = appendUint(b, q.Flags)
+	}
+	hold := func() {
+		b = appendStr(b, q.Key)
+		b = appendUint(b, q.Owner)
+		b = appendUint(b, q.Fence)
+	}
+	switch q.Op {
+	case OpHello:
+		head(6)
+		b = appendUint(b, q.MinVersion)
+		b = appendUint(b, q.MaxVersion)
+		b = appendStr(b, q.Name)
+		b = appendStr(b, q.Label)
+	case OpAcquire:
+		head(8)
+		b = appendStr(b, q.Key)
+		terms()
+	case OpRelease:
+		head(6)
+		hold()
+		b = appendUint(b, q.Flags)
+	case OpRenew:
+		head(6)
+		hold()
+		b = appendUint(b, q.TTL)
+	case OpDowngrade:
+		head(5)
+		hold()
+	case OpCancel:
+		head(4)
+		b = appendUint(b, q.Target)
+		b = appendStr(b, q.Key)
+	case OpInspect:
+		head(3)
+		b = appendStr(b, q.Key)
+	case OpAcquireMany:
+		head(8)
+		b = appendArray(b, len(q.Keys))
+		for _, k := range q.Keys {
+			b = appendStr(b, k)
+		}
+		terms()
+	case OpReleaseMany:
+		head(5)
+		b = appendArray(b, len(q.Keys))
+		for i, k := range q.Keys {
+			b = appendArray(b, 2)
+			b = appendStr(b, k)
+			b = appendUint(b, q.Fences[i])
+		}
+		b = appendUint(b, q.Owner)
+		b = appendUint(b, q.Flags)
+	case OpList:
+		head(5)
+		b = appendStr(b, q.Prefix)
+		b = appendStr(b, q.After)
+		b = appendUint(b, q.Limit)
+	default: // ping, and whatever has no fields
+		head(2)
+	}
+	return closeFrame(b, at)
+}
+
+func appendReplyHead(b []byte, n int, c Code, id uint64) []byte {
+	b = appendArray(b, n)
+	b = appendUint(b, uint64(c))
+	return appendUint(b, id)
+}
+
+func appendPushHead(b []byte, n int, e Event) []byte {
+	b = appendArray(b, n)
+	b = appendUint(b, uint64(e))
+	return append(b, 0)
+}
+
+// AppendWelcome appends the answer to a hello.
+func AppendWelcome(b []byte, id uint64, w *Welcome) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 12, OK, id)
+	b = appendUint(b, w.Version)
+	b = appendUint(b, w.Session)
+	b = appendUint(b, w.Now)
+	b = appendUint(b, w.MaxFrame)
+	b = appendUint(b, w.MinTTL)
+	b = appendUint(b, w.DefaultTTL)
+	b = appendUint(b, w.MaxTTL)
+	b = appendUint(b, uint64(w.Watch))
+	b = appendArray(b, len(w.Namespaces))
+	for _, n := range w.Namespaces {
+		b = appendArray(b, 3)
+		b = appendStr(b, n.Prefix)
+		b = appendStr(b, n.Store)
+		b = appendStr(b, n.Safety)
+	}
+	b = appendStr(b, w.Daemon)
+	return closeFrame(b, at)
+}
+
+// AppendGrant appends the success of acquire, renew or downgrade.
+func AppendGrant(b []byte, id uint64, g *Grant) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 8, OK, id)
+	return closeFrame(appendGrantFields(b, g), at)
+}
+
+func appendGrantFields(b []byte, g *Grant) []byte {
+	b = appendUint(b, g.Fence)
+	b = appendUint(b, g.Left)
+	b = appendUint(b, g.Deadline)
+	b = appendUint(b, g.Count)
+	b = appendUint(b, g.End)
+	return appendUint(b, g.Flags)
+}
+
+// AppendGrants appends the success of an acquire-many.
+func AppendGrants(b []byte, id uint64, gs []Grant) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 3, OK, id)
+	b = appendArray(b, len(gs))
+	for i := range gs {
+		b = appendArray(b, 6)
+		b = appendGrantFields(b, &gs[i])
+	}
+	return closeFrame(b, at)
+}
+
+// AppendReleased appends the success of a release: the count that is left.
+func AppendReleased(b []byte, id, count uint64) []byte {
+	return appendNumber(b, id, count)
+}
+
+// AppendCanceled appends the success of a cancel: whether it withdrew anything.
+func AppendCanceled(b []byte, id uint64, found bool) []byte {
+	var n uint64
+	if found {
+		n = 1
+	}
+	return appendNumber(b, id, n)
+}
+
+// AppendPong appends the success of a ping: the daemon's clock, in milliseconds.
+func AppendPong(b []byte, id, now uint64) []byte {
+	return appendNumber(b, id, now)
+}
+
+func appendNumber(b []byte, id, v uint64) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 3, OK, id)
+	return closeFrame(appendUint(b, v), at)
+}
+
+// AppendCodes appends the success of a release-many: one code a key.
+func AppendCodes(b []byte, id uint64, codes []Code) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 3, OK, id)
+	b = appendArray(b, len(codes))
+	for _, c := range codes {
+		b = appendUint(b, uint64(c))
+	}
+	return closeFrame(b, at)
+}
+
+// AppendInspected appends the success of an inspect.
+func AppendInspected(b []byte, id uint64, s *State) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 8, OK, id)
+	b = appendUint(b, uint64(s.Held))
+	b = appendUint(b, uint64(s.Mode))
+	b = appendUint(b, s.Holders)
+	b = appendUint(b, s.Waiters)
+	b = appendInt(b, s.Left)
+	b = appendUint(b, s.Fence)
+	return closeFrame(b, at)
+}
+
+// AppendList appends one page of a list. next is where the following page
+// starts, empty on the last one.
+func AppendList(b []byte, id uint64, rows []Row, next string) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 4, OK, id)
+	b = appendArray(b, len(rows))
+	for i := range rows {
+		b = appendRow(b, &rows[i])
+	}
+	b = appendStr(b, next)
+	return closeFrame(b, at)
+}
+
+func appendRow(b []byte, r *Row) []byte {
+	b = appendArray(b, 9)
+	b = appendStr(b, r.Key)
+	b = appendUint(b, uint64(r.Mode))
+	b = appendUint(b, r.Holders)
+	b = appendUint(b, r.Waiters)
+	b = appendUint(b, r.Fence)
+	b = appendInt(b, r.Left)
+	b = appendUint(b, r.Session)
+	b = appendUint(b, r.PID)
+	return appendStr(b, r.Client)
+}
+
+// AppendError appends a failure. left is for Busy: milliseconds until the
+// present lease ends, -1 when that is not known; other codes leave it out.
+func AppendError(b []byte, id uint64, c Code, msg string, left int64) []byte {
+	b, at := openFrame(b)
+	n := 3
+	if c == Busy {
+		n = 4
+	}
+	b = appendReplyHead(b, n, c, id)
+	b = appendStr(b, msg)
+	if c == Busy {
+		b = appendInt(b, left)
+	}
+	return closeFrame(b, at)
+}
+
+// AppendManyError appends the failure of an acquire-many: nothing is held, and
+// index is the first key that could not be had.
+func AppendManyError(b []byte, id uint64, c Code, msg string, index uint64) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 4, c, id)
+	b = appendStr(b, msg)
+	b = appendUint(b, index)
+	return closeFrame(b, at)
+}
+
+// AppendLost appends the push that a hold is gone.
+func AppendLost(b []byte, key string, owner, fence uint64, r Reason) []byte {
+	b, at := openFrame(b)
+	b = appendPushHead(b, 6, EventLost)
+	b = appendStr(b, key)
+	b = appendUint(b, owner)
+	b = appendUint(b, fence)
+	b = appendUint(b, uint64(r))
+	return closeFrame(b, at)
+}
+
+// AppendBeat appends the push that everything not called lost is valid until
+// the time given, in milliseconds of the daemon's clock, left milliseconds away.
+func AppendBeat(b []byte, until, left uint64) []byte {
+	b, at := openFrame(b)
+	b = appendPushHead(b, 4, EventBeat)
+	b = appendUint(b, until)
+	b = appendUint(b, left)
+	return closeFrame(b, at)
+}
+
+// AppendGoingAway appends the push that the daemon drains: in so many
+// milliseconds every hold that is left will be lost.
+func AppendGoingAway(b []byte, drain uint64, msg string) []byte {
+	b, at := openFrame(b)
+	b = appendPushHead(b, 4, EventGoingAway)
+	b = appendUint(b, drain)
+	b = appendStr(b, msg)
+	return closeFrame(b, at)
+}
+
+// AppendFatal appends the last frame of a connection that the daemon ends.
+func AppendFatal(b []byte, c Code, msg string) []byte {
+	b, at := openFrame(b)
+	b = appendPushHead(b, 4, EventFatal)
+	b = appendUint(b, uint64(c))
+	b = appendStr(b, msg)
+	return closeFrame(b, at)
+}

@@ -1,0 +1,162 @@
+package protocol
+
+// Version is the version of the protocol that this package speaks. MinVersion
+// is the oldest that it still understands.
+const (
+	Version    = 1
+	MinVersion = 1
+)
+
+// Op names a request.
+type Op uint8
+
+// The requests. PROTOCOL.md has the fields of each.
+const (
+	OpHello       Op = 1
+	OpAcquire     Op = 2
+	OpRelease     Op = 3
+	OpRenew       Op = 4
+	OpDowngrade   Op = 5
+	OpCancel      Op = 6
+	OpInspect     Op = 7
+	OpAcquireMany Op = 8
+	OpReleaseMany Op = 9
+	OpPing        Op = 10
+	OpList        Op = 11
+)
+
+// Code is how a request ended.
+type Code uint8
+
+// The codes of replies. Each failure has its own; none means "perhaps".
+const (
+	OK          Code = 0  // done
+	Busy        Code = 1  // a try found the key held, or wanted by somebody before it
+	Timeout     Code = 2  // the wait ran out
+	NotHeld     Code = 3  // no such hold: another fence, another owner, or lost
+	Canceled    Code = 4  // withdrawn by the client's own cancel
+	Upgrade     Code = 5  // shared to exclusive: it could never be granted
+	Unavailable Code = 6  // the store cannot be reached or refuses; nothing is held
+	Unknown     Code = 7  // a release that the store has not confirmed; it is being settled
+	Limit       Code = 8  // a limit of the daemon is reached
+	Invalid     Code = 9  // a field is missing, of the wrong type, or out of range
+	Unsupported Code = 10 // unknown operation, or one that the store cannot do
+	Draining    Code = 11 // the daemon is going away; no new acquires
+	Denied      Code = 12 // this peer may not use this key
+	BadFrame    Code = 13 // not a frame of this protocol; the connection ends
+	BadVersion  Code = 14 // no common version; the connection ends
+	TooSlow     Code = 15 // replies were not read; the connection ends
+	Overlong    Code = 16 // a reply would not fit into a frame
+)
+
+var codeNames = [...]string{
+	OK: "ok", Busy: "busy", Timeout: "timeout", NotHeld: "not_held", Canceled: "canceled",
+	Upgrade: "upgrade", Unavailable: "unavailable", Unknown: "unknown", Limit: "limit",
+	Invalid: "invalid", Unsupported: "unsupported", Draining: "draining", Denied: "denied",
+	BadFrame: "bad_frame", BadVersion: "bad_version", TooSlow: "too_slow", Overlong: "overlong",
+}
+
+// String returns the code's name in logs, metrics and other clients' tables.
+func (c Code) String() string {
+	if int(c) < len(codeNames) {
+		return codeNames[c]
+	}
+	return "code_" + itoa(uint64(c))
+}
+
+// Event names a push: a message that answers no request. Its id is 0.
+type Event uint8
+
+// The pushes.
+const (
+	EventLost      Event = 64 // a hold is gone
+	EventBeat      Event = 65 // everything not called lost is valid until then
+	EventGoingAway Event = 66 // the daemon drains
+	EventFatal     Event = 67 // the daemon ends this connection, and why
+)
+
+// Reason says why a hold was lost.
+type Reason uint8
+
+// The reasons of a lost push.
+const (
+	LostExpired  Reason = 1 // the lease's deadline passed before a renewal was confirmed
+	LostGone     Reason = 2 // the store no longer has our token
+	LostFixed    Reason = 3 // a fixed hold reached its own end
+	LostForced   Reason = 4 // an operator unlocked it
+	LostSession  Reason = 5 // the store ended the daemon's session
+	LostShutdown Reason = 6 // the drain time of a stopping daemon is over
+)
+
+var reasonNames = [...]string{
+	LostExpired: "expired", LostGone: "gone", LostFixed: "fixed_end", LostForced: "forced",
+	LostSession: "session", LostShutdown: "shutdown",
+}
+
+// String returns the reason's name.
+func (r Reason) String() string {
+	if int(r) < len(reasonNames) && r > 0 {
+		return reasonNames[r]
+	}
+	return "reason_" + itoa(uint64(r))
+}
+
+// Mode is how a key is held.
+type Mode uint8
+
+// The modes.
+const (
+	Exclusive Mode = 0
+	Shared    Mode = 1
+)
+
+// Flags of an acquire.
+const (
+	// FlagFixed makes a hold that only the client renews, and that ends with
+	// lost at the end of its TTL.
+	FlagFixed = 1 << 0
+
+	acquireFlags = FlagFixed
+)
+
+// Flags of a release.
+const (
+	// FlagAsync answers before the store has confirmed.
+	FlagAsync = 1 << 0
+	// FlagAll gives up the whole hold, whatever its count.
+	FlagAll = 1 << 1
+
+	releaseFlags = FlagAsync | FlagAll
+)
+
+// Flags of a grant.
+const (
+	// GrantDegraded marks a grant that this host made alone in an outage; it
+	// has no fence.
+	GrantDegraded = 1 << 0
+)
+
+// Limits on fields, checked when a request is decoded.
+const (
+	MaxKey     = 512      // bytes of a key
+	MaxName    = 128      // bytes of a client's name or label
+	MaxMany    = 1024     // keys of one acquire-many or release-many
+	MaxList    = 1000     // rows of one list
+	MaxWait    = 1 << 40  // milliseconds
+	MaxTTL     = 86400000 // milliseconds: one day
+	WaitNever  = 0        // do not wait: try
+	WaitAlways = -1       // wait without bound
+)
+
+func itoa(v uint64) string {
+	var b [20]byte
+	i := len(b)
+	for {
+		i--
+		b[i] = byte('0' + v%10)
+		v /= 10
+		if v == 0 {
+			return string(b[i:])
+		}
+	}
+}

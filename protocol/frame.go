@@ -1,0 +1,49 @@
+package protocol
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// HeaderLen is the length of a frame's header: a big-endian uint32 that counts
+// the bytes of the payload behind it.
+const HeaderLen = 4
+
+// DefaultMaxFrame is the largest payload, in bytes, unless configured.
+const DefaultMaxFrame = 64 << 10
+
+// ErrFrameTooLarge says that a header claims more than the limit. It is fatal.
+var ErrFrameTooLarge = errors.New("frame too large")
+
+// ErrEmptyFrame says that a header claims no payload at all. It is fatal.
+var ErrEmptyFrame = errors.New("empty frame")
+
+// Cut returns the first whole payload in b and what is behind it. ok is false
+// when b holds no whole frame yet. The payload points into b.
+func Cut(b []byte, maxFrame int) (payload, rest []byte, ok bool, err error) {
+	if len(b) < HeaderLen {
+		return nil, b, false, nil
+	}
+	n := binary.BigEndian.Uint32(b)
+	switch {
+	case n == 0:
+		return nil, b, false, ErrEmptyFrame
+	case uint64(n) > uint64(maxFrame):
+		return nil, b, false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrFrameTooLarge, n, maxFrame)
+	case uint64(len(b)-HeaderLen) < uint64(n):
+		return nil, b, false, nil
+	}
+	end := HeaderLen + int(n)
+	return b[HeaderLen:end], b[end:], true, nil
+}
+
+// openFrame leaves room for a header; closeFrame writes it.
+func openFrame(b []byte) ([]byte, int) {
+	return append(b, 0, 0, 0, 0), len(b)
+}
+
+func closeFrame(b []byte, at int) []byte {
+	binary.BigEndian.PutUint32(b[at:], uint32(len(b)-at-HeaderLen))
+	return b
+}

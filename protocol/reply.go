@@ -1,0 +1,278 @@
+package protocol
+
+import "fmt"
+
+// Welcome is the answer to a hello.
+type Welcome struct {
+	Version    uint64 // the highest that both sides speak
+	Session    uint64
+	Now        uint64 // the daemon's clock, milliseconds
+	MaxFrame   uint64 // bytes of a payload
+	MinTTL     uint64 // milliseconds; also DefaultTTL and MaxTTL
+	DefaultTTL uint64
+	MaxTTL     uint64
+	Watch      Watch
+	Namespaces []Namespace
+	Daemon     string // the daemon's version, for people
+}
+
+// Watch says how the daemon notices that a client's process has ended.
+type Watch uint8
+
+// How a client's end is noticed.
+const (
+	WatchSocket  Watch = 0 // by the end of the connection only
+	WatchProcess Watch = 1 // by the process, even while a child keeps the socket
+)
+
+// Namespace is one route from a key prefix to a store.
+type Namespace struct{ Prefix, Store, Safety string }
+
+// Grant is the success of acquire, renew and downgrade.
+type Grant struct {
+	Fence    uint64
+	Left     uint64 // milliseconds of stated validity, rounded down
+	Deadline uint64 // the same on the daemon's clock, milliseconds
+	Count    uint64 // how often the owner holds it
+	End      uint64 // a fixed hold's own end on the daemon's clock; 0 when watched
+	Flags    uint64
+}
+
+// Where a key is held, as inspect and list say it.
+const (
+	HeldNot   = 0 // free, as far as the store says
+	HeldHere  = 1 // by a client of this daemon
+	HeldThere = 2 // by another host, or a plain locker
+)
+
+// State is the answer to an inspect.
+type State struct {
+	Held    uint8
+	Mode    Mode
+	Holders uint64 // on this host
+	Waiters uint64 // on this host
+	Left    int64  // milliseconds, -1 when not known
+	Fence   uint64 // 0 unless held here
+}
+
+// Row is one line of a list: a key that this host holds or waits for.
+type Row struct {
+	Key              string
+	Mode             Mode
+	Holders, Waiters uint64
+	Fence            uint64 // the newest
+	Left             int64  // milliseconds, -1 when not held
+	Session          uint64 // of one holder; 0 when only waited for
+	PID              uint64 // of that holder's process; 0 when not known
+	Client           string // that holder's name and label
+}
+
+// Message is one decoded frame from the daemon: a reply when ID is not 0, else
+// a push. Its fields are read with the method for what was asked.
+type Message struct {
+	Code  Code // replies
+	Event Event
+	ID    uint64
+	f     fields
+}
+
+// DecodeMessage reads the head of one payload from the daemon. The message
+// points into the payload.
+func DecodeMessage(payload []byte) (Message, error) {
+	r := reader{payload}
+	n, err := r.array()
+	if err != nil || n < 2 {
+		return Message{}, fmt.Errorf("message is not an array of code and id: %w", errType)
+	}
+	c, err := r.uint()
+	if err != nil || c > 255 {
+		return Message{}, fmt.Errorf("code: %w", errRange)
+	}
+	id, err := r.uint()
+	if err != nil {
+		return Message{}, fmt.Errorf("id: %w", err)
+	}
+	return Message{Code: Code(c), Event: Event(c), ID: id, f: fields{r, n - 2}}, nil
+}
+
+// get reads the next fields in order: uint64s, int64s and strings.
+func (m *Message) get(dst ...any) (err error) {
+	for _, d := range dst {
+		if !m.f.next() {
+			return errTruncated
+		}
+		switch d := d.(type) {
+		case *uint64:
+			*d, err = m.f.uint()
+		case *int64:
+			*d, err = m.f.int()
+		case *string:
+			var s []byte
+			s, err = m.f.str()
+			*d = string(s)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Number reads the one number of a released, canceled or pong reply.
+func (m *Message) Number() (v uint64, err error) {
+	if !m.f.next() {
+		return 0, errTruncated
+	}
+	return m.f.uint()
+}
+
+// Grant reads a grant. It does not allocate.
+func (m *Message) Grant() (g Grant, err error) {
+	for _, p := range [...]*uint64{&g.Fence, &g.Left, &g.Deadline, &g.Count, &g.End, &g.Flags} {
+		if *p, err = m.Number(); err != nil {
+			return g, err
+		}
+	}
+	return g, nil
+}
+
+// Error reads a failure: its text, and for Busy the milliseconds left (-1 when
+// not known); for a failed acquire-many the index of the key.
+func (m *Message) Error() (msg string, detail int64, err error) {
+	if err = m.get(&msg); err == nil && m.f.left > 0 {
+		err = m.get(&detail)
+	}
+	return msg, detail, err
+}
+
+// Welcome reads the answer to a hello.
+func (m *Message) Welcome() (w Welcome, err error) {
+	var watch uint64
+	err = m.get(&w.Version, &w.Session, &w.Now, &w.MaxFrame, &w.MinTTL, &w.DefaultTTL, &w.MaxTTL, &watch)
+	if err != nil {
+		return w, err
+	}
+	w.Watch = Watch(watch)
+	err = m.entries(3, func() error {
+		var n Namespace
+		err := m.get(&n.Prefix, &n.Store, &n.Safety)
+		w.Namespaces = append(w.Namespaces, n)
+		return err
+	})
+	if err != nil {
+		return w, err
+	}
+	return w, m.get(&w.Daemon)
+}
+
+// entries reads an array of arrays with at least width fields each.
+func (m *Message) entries(width int, one func() error) error {
+	if !m.f.next() {
+		return errTruncated
+	}
+	n, err := m.f.array()
+	if err != nil {
+		return err
+	}
+	outer := m.f.left
+	for range n {
+		k, err := m.f.array()
+		if err != nil {
+			return err
+		}
+		if k < width {
+			return errTruncated
+		}
+		m.f.left = k
+		if err := one(); err != nil {
+			return err
+		}
+		for m.f.next() {
+			if err := m.f.skip(2); err != nil {
+				return err
+			}
+		}
+	}
+	m.f.left = outer
+	return nil
+}
+
+// Grants reads the success of an acquire-many.
+func (m *Message) Grants() (gs []Grant, err error) {
+	err = m.entries(6, func() error {
+		g, err := m.Grant()
+		gs = append(gs, g)
+		return err
+	})
+	return gs, err
+}
+
+// Codes reads the success of a release-many.
+func (m *Message) Codes() (cs []Code, err error) {
+	if !m.f.next() {
+		return nil, errTruncated
+	}
+	n, err := m.f.array()
+	if err != nil {
+		return nil, err
+	}
+	for range n {
+		v, err := m.f.uint()
+		if err != nil {
+			return nil, err
+		}
+		cs = append(cs, Code(v))
+	}
+	return cs, nil
+}
+
+// State reads the success of an inspect.
+func (m *Message) State() (s State, err error) {
+	var held, mode uint64
+	err = m.get(&held, &mode, &s.Holders, &s.Waiters, &s.Left, &s.Fence)
+	s.Held, s.Mode = uint8(held), Mode(mode)
+	return s, err
+}
+
+// List reads one page of a list, and where the next starts.
+func (m *Message) List() (rows []Row, next string, err error) {
+	err = m.entries(9, func() error {
+		var r Row
+		var mode uint64
+		err := m.get(&r.Key, &mode, &r.Holders, &r.Waiters, &r.Fence, &r.Left, &r.Session, &r.PID, &r.Client)
+		r.Mode = Mode(mode)
+		rows = append(rows, r)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return rows, next, m.get(&next)
+}
+
+// Lost reads a lost push.
+func (m *Message) Lost() (key string, owner, fence uint64, r Reason, err error) {
+	var reason uint64
+	err = m.get(&key, &owner, &fence, &reason)
+	return key, owner, fence, Reason(reason), err
+}
+
+// Beat reads a beat push: the time on the daemon's clock until which everything
+// not called lost is valid, and how far away that was; milliseconds.
+func (m *Message) Beat() (until, left uint64, err error) {
+	err = m.get(&until, &left)
+	return until, left, err
+}
+
+// GoingAway reads a going-away push: the milliseconds that holders have.
+func (m *Message) GoingAway() (drain uint64, msg string, err error) {
+	err = m.get(&drain, &msg)
+	return drain, msg, err
+}
+
+// Fatal reads a fatal push.
+func (m *Message) Fatal() (c Code, msg string, err error) {
+	var code uint64
+	err = m.get(&code, &msg)
+	return Code(code), msg, err
+}

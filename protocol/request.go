@@ -1,0 +1,389 @@
+package protocol
+
+import (
+	"errors"
+	"fmt"
+	"unicode/utf8"
+)
+
+// Request is one decoded request of any kind: the fields that its op has are
+// set, the others are zero. Byte slices point into the payload it was decoded
+// from, so they are good until the next read into that buffer.
+type Request struct {
+	Op    Op
+	ID    uint64 // the client's; positive
+	Key   []byte
+	Owner uint64 // the client's number for a thread, a task; 0 is as good as any
+	Mode  Mode
+	Wait  int64  // milliseconds; 0 tries, -1 waits for ever
+	TTL   uint64 // milliseconds; 0 is the namespace's
+	Flags uint64
+	Fence uint64
+
+	Target uint64 // cancel: the id of the acquire to withdraw
+
+	MinVersion, MaxVersion uint64 // hello
+	Name, Label            []byte
+
+	Keys   [][]byte // acquire-many, release-many
+	Fences []uint64 // release-many; as long as Keys
+
+	Prefix, After []byte // list
+	Limit         uint64
+}
+
+// FatalError is a fault after which the connection cannot go on: the bytes are
+// not a frame of this protocol.
+type FatalError struct {
+	Code Code
+	Msg  string
+}
+
+func (e *FatalError) Error() string { return e.Msg }
+
+// FieldError is a fault of one well-formed request. It is answered under the
+// request's id and the connection goes on.
+type FieldError struct {
+	Code Code
+	Msg  string
+}
+
+func (e *FieldError) Error() string { return e.Msg }
+
+func invalid(format string, a ...any) error {
+	return &FieldError{Invalid, fmt.Sprintf(format, a...)}
+}
+
+// DecodeRequest reads one payload into q, reusing q's slices. The error is a
+// *FieldError, with q.ID set, or a *FatalError.
+func DecodeRequest(payload []byte, q *Request) error {
+	*q = Request{Keys: q.Keys[:0], Fences: q.Fences[:0]}
+	r := reader{payload}
+	n, err := r.array()
+	if err != nil {
+		return &FatalError{BadFrame, "payload is not an array: " + err.Error()}
+	}
+	if n < 2 {
+		return &FatalError{BadFrame, "array has no op and id"}
+	}
+	op, err := r.uint()
+	if err != nil || op > 255 {
+		return &FatalError{BadFrame, "op is not a small unsigned integer"}
+	}
+	if q.ID, err = r.uint(); err != nil || q.ID == 0 {
+		return &FatalError{BadFrame, "id is not a positive integer"}
+	}
+	q.Op = Op(op)
+	d := fields{reader: r, left: n - 2}
+	err = d.request(q)
+	if err == nil {
+		err = d.rest()
+	}
+	if err == nil {
+		return nil
+	}
+	// A wrong field in a well-formed frame is answered; a frame that cannot be
+	// walked to its end is not one of ours.
+	if e := wellFormed(payload); e != nil {
+		return &FatalError{BadFrame, "malformed msgpack: " + e.Error()}
+	}
+	if _, ok := errors.AsType[*FieldError](err); ok {
+		return err
+	}
+	return &FatalError{BadFrame, err.Error()}
+}
+
+func wellFormed(payload []byte) error {
+	r := reader{payload}
+	if err := r.skip(0); err != nil {
+		return err
+	}
+	if len(r.b) > 0 {
+		return errTrailing
+	}
+	return nil
+}
+
+// fields reads the entries of an array one by one; an entry that is not there
+// is its default.
+type fields struct {
+	reader
+	left int
+}
+
+func (d *fields) next() bool {
+	if d.left == 0 {
+		return false
+	}
+	d.left--
+	return true
+}
+
+// rest passes over appended fields of a later version.
+func (d *fields) rest() error {
+	for d.next() {
+		if err := d.skip(1); err != nil {
+			return err
+		}
+	}
+	if len(d.b) > 0 {
+		return errTrailing
+	}
+	return nil
+}
+
+func (d *fields) uintField(name string, required bool, v *uint64) error {
+	if !d.next() {
+		if required {
+			return invalid("%s is missing", name)
+		}
+		return nil
+	}
+	u, err := d.uint()
+	if err != nil {
+		return invalid("%s: %v", name, err)
+	}
+	*v = u
+	return nil
+}
+
+func (d *fields) strField(name string, required bool, most int, v *[]byte) error {
+	if !d.next() {
+		if required {
+			return invalid("%s is missing", name)
+		}
+		return nil
+	}
+	s, err := d.str()
+	if err != nil {
+		return invalid("%s: %v", name, err)
+	}
+	if len(s) > most {
+		return invalid("%s has %d bytes, the limit is %d", name, len(s), most)
+	}
+	if !utf8.Valid(s) {
+		return invalid("%s is not UTF-8", name)
+	}
+	*v = s
+	return nil
+}
+
+func (d *fields) keyField(v *[]byte) error {
+	if !d.next() {
+		return invalid("key is missing")
+	}
+	s, err := d.str()
+	if err != nil {
+		return invalid("key: %v", err)
+	}
+	*v = s
+	return CheckKey(s)
+}
+
+// CheckKey says whether k is a key: 1 to 512 bytes of UTF-8 without control
+// characters. The error is a *FieldError.
+func CheckKey[K ~string | ~[]byte](k K) error {
+	if len(k) == 0 {
+		return invalid("key is empty")
+	}
+	if len(k) > MaxKey {
+		return invalid("key has %d bytes, the limit is %d", len(k), MaxKey)
+	}
+	ascii := true
+	for i := range len(k) {
+		c := k[i]
+		if c < 0x20 || c == 0x7f {
+			return invalid("key has a control character at byte %d", i)
+		}
+		ascii = ascii && c < 0x80
+	}
+	if ascii {
+		return nil
+	}
+	s := string(k)
+	if !utf8.ValidString(s) {
+		return invalid("key is not UTF-8")
+	}
+	for i, c := range s {
+		if c >= 0x80 && c < 0xa0 {
+			return invalid("key has a control character at byte %d", i)
+		}
+	}
+	return nil
+}
+
+func (d *fields) request(q *Request) error {
+	switch q.Op {
+	case OpHello:
+		return d.hello(q)
+	case OpAcquire:
+		if err := d.keyField(&q.Key); err != nil {
+			return err
+		}
+		return d.terms(q)
+	case OpRelease:
+		if err := d.hold(q); err != nil {
+			return err
+		}
+		return d.flagsField(q, releaseFlags)
+	case OpRenew:
+		if err := d.hold(q); err != nil {
+			return err
+		}
+		return d.ttlField(q)
+	case OpDowngrade:
+		return d.hold(q)
+	case OpCancel:
+		if err := d.uintField("target", true, &q.Target); err != nil {
+			return err
+		}
+		return d.keyField(&q.Key)
+	case OpInspect:
+		return d.keyField(&q.Key)
+	case OpAcquireMany:
+		if err := d.many(q, false); err != nil {
+			return err
+		}
+		return d.terms(q)
+	case OpReleaseMany:
+		if err := d.many(q, true); err != nil {
+			return err
+		}
+		if err := d.uintField("owner", true, &q.Owner); err != nil {
+			return err
+		}
+		return d.flagsField(q, releaseFlags)
+	case OpPing:
+		return nil
+	case OpList:
+		return d.list(q)
+	}
+	return &FieldError{Unsupported, "unknown operation " + itoa(uint64(q.Op))}
+}
+
+func (d *fields) hello(q *Request) error {
+	if err := d.uintField("min version", true, &q.MinVersion); err != nil {
+		return err
+	}
+	if err := d.uintField("max version", true, &q.MaxVersion); err != nil {
+		return err
+	}
+	if err := d.strField("name", false, MaxName, &q.Name); err != nil {
+		return err
+	}
+	return d.strField("label", false, MaxName, &q.Label)
+}
+
+// terms reads what an acquire says behind its keys.
+func (d *fields) terms(q *Request) error {
+	if err := d.uintField("owner", true, &q.Owner); err != nil {
+		return err
+	}
+	var mode uint64
+	if err := d.uintField("mode", false, &mode); err != nil {
+		return err
+	}
+	if mode > uint64(Shared) {
+		return invalid("mode %d is neither exclusive (0) nor shared (1)", mode)
+	}
+	q.Mode = Mode(mode)
+	if d.next() {
+		w, err := d.int()
+		if err != nil {
+			return invalid("wait: %v", err)
+		}
+		if w < WaitAlways || w > MaxWait {
+			return invalid("wait of %d ms is out of range (-1 waits for ever)", w)
+		}
+		q.Wait = w
+	}
+	if err := d.ttlField(q); err != nil {
+		return err
+	}
+	return d.flagsField(q, acquireFlags)
+}
+
+// hold reads what names one hold: key, owner, fence.
+func (d *fields) hold(q *Request) error {
+	if err := d.keyField(&q.Key); err != nil {
+		return err
+	}
+	if err := d.uintField("owner", true, &q.Owner); err != nil {
+		return err
+	}
+	return d.uintField("fence", true, &q.Fence)
+}
+
+func (d *fields) ttlField(q *Request) error {
+	if err := d.uintField("ttl", false, &q.TTL); err != nil {
+		return err
+	}
+	if q.TTL > MaxTTL {
+		return invalid("ttl of %d ms is longer than %d", q.TTL, MaxTTL)
+	}
+	return nil
+}
+
+func (d *fields) flagsField(q *Request, known uint64) error {
+	if err := d.uintField("flags", false, &q.Flags); err != nil {
+		return err
+	}
+	if q.Flags&^known != 0 {
+		return invalid("unknown flags %#x", q.Flags&^known)
+	}
+	return nil
+}
+
+// many reads a list of keys, or of [key, fence] pairs.
+func (d *fields) many(q *Request, pairs bool) error {
+	if !d.next() {
+		return invalid("keys are missing")
+	}
+	n, err := d.array()
+	if err != nil {
+		return invalid("keys: %v", err)
+	}
+	if n == 0 || n > MaxMany {
+		return invalid("%d keys; 1 to %d may be given", n, MaxMany)
+	}
+	for range n {
+		if pairs {
+			if m, err := d.array(); err != nil || m != 2 {
+				return invalid("an entry is not [key, fence]")
+			}
+		}
+		k, err := d.str()
+		if err != nil {
+			return invalid("key: %v", err)
+		}
+		if err := CheckKey(k); err != nil {
+			return err
+		}
+		q.Keys = append(q.Keys, k)
+		if pairs {
+			f, err := d.uint()
+			if err != nil {
+				return invalid("fence: %v", err)
+			}
+			q.Fences = append(q.Fences, f)
+		}
+	}
+	return nil
+}
+
+func (d *fields) list(q *Request) error {
+	if err := d.strField("prefix", false, MaxKey, &q.Prefix); err != nil {
+		return err
+	}
+	if err := d.strField("after", false, MaxKey+16, &q.After); err != nil {
+		return err
+	}
+	q.Limit = MaxList
+	if err := d.uintField("limit", false, &q.Limit); err != nil {
+		return err
+	}
+	if q.Limit == 0 || q.Limit > MaxList {
+		return invalid("limit of %d rows; 1 to %d may be asked for", q.Limit, MaxList)
+	}
+	return nil
+}
