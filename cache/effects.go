@@ -1,0 +1,136 @@
+package cache
+
+import "sync/atomic"
+
+// Code is how a request ended. The numbers are the protocol's.
+type Code uint8
+
+// The codes that the table gives.
+const (
+	CodeOK          Code = 0
+	CodeBusy        Code = 1
+	CodeTimeout     Code = 2
+	CodeNotHeld     Code = 3
+	CodeCanceled    Code = 4
+	CodeUpgrade     Code = 5
+	CodeUnavailable Code = 6
+	CodeUnknown     Code = 7
+	CodeLimit       Code = 8
+	CodeDraining    Code = 11
+)
+
+// Reason says why a hold was lost. The numbers are the protocol's.
+type Reason uint8
+
+// The reasons.
+const (
+	LostExpired  Reason = 1
+	LostGone     Reason = 2
+	LostFixed    Reason = 3
+	LostForced   Reason = 4
+	LostSession  Reason = 5
+	LostShutdown Reason = 6
+)
+
+// Session is one client connection, as far as the tables are concerned. The
+// counters may be read at any time; everything else is guarded per shard by the
+// mutex of that shard.
+type Session struct {
+	ID      uint64
+	Holds   atomic.Int64
+	Waiters atomic.Int64
+	// Shards has a bit for each shard that knows holds or waiters of this session.
+	Shards atomic.Uint64
+	// Ended is set before EndSession begins: whatever comes later for the session
+	// finds nothing to hold on to.
+	Ended atomic.Bool
+	// Shell is the caller's own; the table never looks at it.
+	Shell any
+
+	index []sessionIndex // by shard
+}
+
+type sessionIndex struct {
+	holds *hold
+	waits *waiter
+}
+
+// NewSession makes the record of a session over so many shards, at most 64.
+func NewSession(id uint64, shards int) *Session {
+	return &Session{ID: id, index: make([]sessionIndex, shards)}
+}
+
+// Request names one request of a session. Via is the caller's own and comes
+// back with the answer.
+type Request struct {
+	Session *Session
+	ID      uint64
+	Via     any
+}
+
+// MessageKind is what a message says.
+type MessageKind uint8
+
+// The kinds of messages.
+const (
+	MsgGranted   MessageKind = iota + 1 // acquire, renew, downgrade: Fence, Count, Until, End
+	MsgReleased                         // Count
+	MsgCanceled                         // Count is 1 when a waiter was withdrawn
+	MsgInspected                        // Held, Mode, Holders, Waiters, Left, Fence
+	MsgFailed                           // Code, Left for Busy, Err
+	MsgLost                             // Key, Owner, Fence, Reason; answers nothing
+)
+
+// Message is an answer or a push.
+type Message struct {
+	Kind     MessageKind
+	Code     Code
+	Reason   Reason
+	Mode     Mode
+	Held     uint8 // 0 not, 1 here, 2 elsewhere
+	Re       Request
+	Key      string
+	Owner    uint64
+	Fence    uint64
+	Until    int64 // stated validity, nanoseconds of the boot clock
+	End      int64 // own end of a fixed hold; 0 for none
+	Left     int64 // nanoseconds, -1 when not known
+	Count    uint32
+	Holders  int32
+	Waiters  int32
+	Granted  bool  // MsgGranted answers an acquire and made or deepened a hold
+	ShortTTL int64 // MsgGranted: how long a lease the hold asked for, for the beat
+	Err      error // MsgFailed: why, for people
+}
+
+// Track tells the renewer of a lease: renew it before Until, or forget it.
+type Track struct {
+	Lease  *Lease
+	Gen    uint64 // of the lease's token; comes back with Renew
+	Until  int64  // 0 to forget it
+	TTL    int64
+	Failed bool // the last renewal was not answered
+}
+
+// Effects is what an event asks of the shell, in order. The caller empties it.
+type Effects struct {
+	Messages []Message
+	Ops      []Op
+	Tracks   []Track
+}
+
+// Reset empties e and keeps its memory.
+func (e *Effects) Reset() {
+	clear(e.Messages)
+	clear(e.Ops)
+	clear(e.Tracks)
+	e.Messages, e.Ops, e.Tracks = e.Messages[:0], e.Ops[:0], e.Tracks[:0]
+}
+
+func (e *Effects) fail(re Request, c Code, err error) {
+	e.Messages = append(e.Messages, Message{Kind: MsgFailed, Re: re, Code: c, Left: -1, Err: err})
+}
+
+func (e *Effects) busy(re Request, left int64) {
+	e.Messages = append(e.Messages, Message{Kind: MsgFailed, Re: re, Code: CodeBusy, Left: left})
+}

@@ -1,3 +1,0 @@
-package cache
-
-type Lease struct{}

@@ -1,0 +1,213 @@
+package cache
+
+// Release gives up one count of a hold, or all of them.
+type Release struct {
+	Re    Request
+	Key   []byte
+	Owner uint64
+	Fence uint64
+	All   bool
+	Async bool // answer before the store has confirmed
+}
+
+// Release answers at once when the lease stays with this host, and when the
+// store has confirmed otherwise.
+func (t *Table) Release(q *Release, now int64, out *Effects) {
+	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
+	if h == nil {
+		return
+	}
+	if h.count > 1 && !q.All {
+		h.count--
+		out.released(q.Re, h.count)
+		return
+	}
+	t.dropHold(h)
+	if l.nHolds == 0 {
+		t.handOver(l, now, false, out) // before the answer: the next one waits longer
+	}
+	if q.Async || l.nHolds > 0 || l.starved {
+		out.released(q.Re, 0)
+	} else {
+		l.releaser = q.Re
+	}
+	t.advance(l, now, out)
+}
+
+func (e *Effects) released(re Request, count uint32) {
+	e.Messages = append(e.Messages, Message{Kind: MsgReleased, Re: re, Count: count})
+}
+
+// theHold finds the hold that a request names by key, owner and fence, and
+// answers not-held when there is none.
+func (t *Table) theHold(re Request, key []byte, owner, fence uint64, now int64, out *Effects) (*Lease, *hold) {
+	l := t.leases[string(key)]
+	if l != nil {
+		t.expire(l, now, out)
+		if h := l.find(re.Session, owner); h != nil && h.fence == fence {
+			return l, h
+		}
+	}
+	out.fail(re, CodeNotHeld, nil)
+	if l != nil {
+		t.advance(l, now, out) // expire may have ended it
+	}
+	return nil, nil
+}
+
+// Renew is a client's own renewal of a hold.
+type Renew struct {
+	Re    Request
+	Key   []byte
+	Owner uint64
+	Fence uint64
+	TTL   int64 // nanoseconds; 0 for what the hold has
+}
+
+// Renew answers with the new validity once the store has confirmed it.
+func (t *Table) Renew(q *Renew, now int64, out *Effects) {
+	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
+	if h == nil {
+		return
+	}
+	ttl := q.TTL
+	if ttl == 0 {
+		ttl = l.ttl
+	}
+	if t.cfg.Session {
+		t.extendHold(h, ttl, now+ttl)
+		t.sayGranted(h, q.Re, false, out)
+		t.advance(l, now, out)
+		return
+	}
+	r := l.rarely()
+	r.extends = append(r.extends, extend{q.Re, q.Owner, q.Fence, ttl})
+	l.ttl = max(l.ttl, ttl)
+	t.renew(l, now, out)
+	if l.renewGen == 0 { // the store has just failed, and is not to be pressed
+		t.endExtends(l, CodeUnavailable, nil, out)
+	}
+	t.advance(l, now, out)
+}
+
+// extendHold moves a fixed hold's end, never back: what was stated stays true.
+func (t *Table) extendHold(h *hold, ttl, end int64) {
+	h.l.ttl = ttl
+	if h.end != 0 {
+		h.end = max(h.end, end)
+	}
+}
+
+// Downgrade turns an exclusive hold into a shared one.
+type Downgrade struct {
+	Re    Request
+	Key   []byte
+	Owner uint64
+	Fence uint64
+}
+
+// Downgrade answers at once: the lease upstream is shared afterwards, and until
+// then excludes more than it must. A hold that is shared stays so.
+func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
+	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
+	if h == nil {
+		return
+	}
+	if h.mode == Exclusive {
+		h.mode, l.heldMode = Shared, Shared
+		l.fence = 0 // readers who join begin a phase: their fence is larger
+		l.downgrade = l.mode == Exclusive
+	}
+	t.sayGranted(h, q.Re, false, out)
+	t.advance(l, now, out)
+}
+
+// Cancel withdraws a waiting acquire of the same session. The acquire is
+// answered first.
+func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Effects) {
+	found := uint32(0)
+	if l := t.leases[string(key)]; l != nil {
+		for w := l.waitHead; w != nil; w = w.next {
+			if w.req.Session == re.Session && w.req.ID == target && w.req.Via == nil {
+				t.cancel(w, now, out)
+				found = 1
+				break
+			}
+		}
+	}
+	out.Messages = append(out.Messages, Message{Kind: MsgCanceled, Re: re, Count: found})
+}
+
+// CancelVia withdraws the waiting acquire that carries via.
+func (t *Table) CancelVia(s *Session, via any, now int64, out *Effects) {
+	for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
+		if w.req.Via == via {
+			t.cancel(w, now, out)
+			return
+		}
+	}
+}
+
+func (t *Table) cancel(w *waiter, now int64, out *Effects) {
+	l := w.l
+	out.fail(w.req, CodeCanceled, nil)
+	t.dropWaiter(w)
+	t.advance(l, now, out)
+}
+
+// EndSession withdraws the waits of a session that has gone and releases what
+// it held, at most most of each; more says that there is more.
+func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (more bool) {
+	t.EndWaits(s, now, out)
+	x := &s.index[t.cfg.Shard]
+	for ; most > 0 && x.holds != nil; most-- {
+		h := x.holds
+		l := h.l
+		t.dropHold(h)
+		t.advance(l, now, out)
+	}
+	return x.holds != nil
+}
+
+// EndWaits withdraws the waits of a session, without an answer.
+func (t *Table) EndWaits(s *Session, now int64, out *Effects) {
+	x := &s.index[t.cfg.Shard]
+	for x.waits != nil {
+		l := x.waits.l
+		t.dropWaiter(x.waits)
+		t.advance(l, now, out)
+	}
+}
+
+// RefuseWaits answers every waiter with the code given.
+func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
+	for _, l := range t.sorted() {
+		for l.waitHead != nil {
+			out.fail(l.waitHead.req, c, nil)
+			t.dropWaiter(l.waitHead)
+		}
+		t.advance(l, now, out)
+	}
+}
+
+// LoseAll tells every holder that its hold is gone, and releases upstream.
+func (t *Table) LoseAll(why Reason, now int64, out *Effects) {
+	for _, l := range t.heldLeases() {
+		t.loseAll(l, why, out)
+		t.advance(l, now, out)
+	}
+}
+
+// Watermark is the earliest end of what may be said of the holds of s here that
+// the watchdog keeps, and the shortest TTL among them; Forever, 0 when there are
+// none.
+func (t *Table) Watermark(s *Session) (until, ttl int64) {
+	until = Forever
+	for h := s.index[t.cfg.Shard].holds; h != nil; h = h.sNext {
+		until = min(until, t.deadline(h.l))
+		if ttl == 0 || h.l.ttl < ttl {
+			ttl = h.l.ttl
+		}
+	}
+	return until, ttl
+}

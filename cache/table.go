@@ -1,0 +1,281 @@
+package cache
+
+import (
+	"math"
+	"time"
+)
+
+// Config is what a table needs to know. Times are durations on the boot clock.
+type Config struct {
+	Shard  int // this table's number among Shards
+	Shards int
+
+	Session    bool          // leases live by the daemon's session upstream
+	SessionTTL time.Duration // then its TTL
+	Rebase     bool          // the store can give a held lease a new base
+
+	HandOvers    int           // local hand-overs once another host wants the key
+	HandOverTime time.Duration // … and the time for them
+	Poll         time.Duration // between two OpJoin while queued upstream
+	RetryMin     time.Duration // first and longest pause after an op that failed
+	RetryMax     time.Duration
+	Grace        time.Duration // how long waiters outlast a store that fails
+
+	MaxHolds   int64 // of a session, over all shards
+	MaxWaiters int64
+
+	Seed uint64 // for jitter
+}
+
+// DefaultConfig is what a daemon starts from.
+func DefaultConfig() Config {
+	return Config{
+		Shards:    1,
+		HandOvers: 8, HandOverTime: 50 * time.Millisecond,
+		Poll:     500 * time.Millisecond,
+		RetryMin: 50 * time.Millisecond, RetryMax: time.Second, Grace: 5 * time.Second,
+		MaxHolds: math.MaxInt64, MaxWaiters: math.MaxInt64,
+	}
+}
+
+// Fences within one base, and where a new base is fetched.
+const (
+	handBits  = 10
+	handMax   = 1<<handBits - 1
+	handFetch = 768
+)
+
+// LeaseDeadline is when a lease ends for us that was asked for, or renewed, with
+// ttl by a request sent at sent: less a drift of 1 % and 2 ms between our clock
+// and the store's (the allowance of the Redlock text).
+func LeaseDeadline(sent, ttl int64) int64 {
+	return sent + ttl - ttl/100 - int64(2*time.Millisecond)
+}
+
+// Table is the lock table of one shard.
+type Table struct {
+	cfg     Config
+	leases  map[string]*Lease
+	timers  timerHeap
+	held    int    // leases in stateHeld
+	session int64  // deadline of the session upstream; Forever on stores without
+	floor   uint64 // the highest base seen
+	token   uint64 // the last token given out
+	gen     uint64 // the last generation given out
+
+	freeLeases []*Lease
+	freeHolds  []*hold
+	freeWaits  []*waiter
+}
+
+// New makes an empty table. Tokens of different shards never meet.
+func New(cfg Config) *Table {
+	t := &Table{cfg: cfg, leases: make(map[string]*Lease), session: Forever, token: uint64(cfg.Shard)}
+	if cfg.Session {
+		t.session = 0
+	}
+	return t
+}
+
+// Len is the number of keys that the table knows.
+func (t *Table) Len() int { return len(t.leases) }
+
+// Held is the number of leases held upstream.
+func (t *Table) Held() int { return t.held }
+
+// state is where a lease stands with the store.
+type state uint8
+
+const (
+	stateNone  state = iota // nothing of ours upstream
+	stateAsked              // a token has been sent; it may stand or queue there
+	stateHeld               // granted
+	stateOwed               // the token has to go; the store has not confirmed
+)
+
+// Lease is one key: this host's grip on it upstream, and who stands behind it.
+type Lease struct {
+	// Renewal is the renewer's, guarded by its mutex. The table neither reads
+	// nor writes it.
+	Renewal Renewal
+
+	leaseState
+}
+
+// leaseState is what the table knows of a lease.
+type leaseState struct {
+	key string
+
+	// Upstream.
+	token     uint64
+	base      uint64
+	fence     uint64 // of the present phase of holding; 0 when it has none yet
+	until     int64  // stateHeld: the deadline; Forever on session stores. Never goes back
+	ttl       int64  // what it is renewed with
+	retryAt   int64  // no op of the main lane before
+	oweUntil  int64  // stateOwed: then the store has forgotten by itself
+	opGen     uint64 // of the op in the main lane; 0 for none
+	renewGen  uint64 // of the op in the renewal lane; 0 for none
+	hand      int16  // hand-over number of the newest fence; -1 before the first
+	state     state
+	mode      Mode // of the lease, or of what was asked
+	op        OpKind
+	queued    bool // stateAsked: the store has us in its queue
+	maybe     bool // stateAsked: an ask was not answered, so the token may stand there
+	granted   bool // the token has been granted once: stateOwed is settled by release
+	wanted    bool // another host waits
+	downgrade bool // the lease has to be made shared
+	rebase    bool // a new base has to be fetched
+	tracked   bool // the renewer knows it
+	starved   bool // the next hand-over waits for a renewal
+
+	// Here.
+	heldMode Mode // of the holds
+	nHolds   int32
+	nWaits   int32
+	timerIdx int32 // 0 when not armed
+	holds    *hold
+	waitHead *waiter
+	waitTail *waiter
+	minEnd   int64   // the first own end of a fixed hold; Forever when none
+	releaser Request // who waits for the store to confirm the release
+	rare     *rare
+}
+
+// Renewal is where the renewer keeps a lease.
+type Renewal struct {
+	Due   int64
+	Index int32 // place in its heap, from 1; 0 when it is not there
+	Shard int32
+	Gen   uint64
+}
+
+// rare is what few leases need.
+type rare struct {
+	peeks     []Request
+	extends   []extend
+	byOwner   map[ownerKey]*hold // once there are many holds
+	failSince int64              // the first of the failures that no success has followed
+	fails     int
+	err       error // the last failure
+	wantedAt  int64
+	hands     int // hand-overs since
+}
+
+// extend is a client's renewal that waits for the store.
+type extend struct {
+	req   Request
+	owner uint64
+	fence uint64
+	ttl   int64
+}
+
+type ownerKey struct {
+	s     *Session
+	owner uint64
+}
+
+// hold is one owner's grip on a key.
+type hold struct {
+	l          *Lease
+	s          *Session
+	owner      uint64
+	fence      uint64
+	end        int64 // of a fixed hold; 0 when the watchdog keeps it
+	next, prev *hold // of the lease
+	sNext      *hold // of the session in this shard
+	sPrev      *hold
+	count      uint32
+	permits    uint32 // of a semaphore; 1 for a lock
+	mode       Mode
+}
+
+// waiter is a queued acquire.
+type waiter struct {
+	l          *Lease
+	req        Request
+	owner      uint64
+	ttl        int64
+	deadline   int64 // of the wait; Forever when it has none
+	next, prev *waiter
+	sNext      *waiter
+	sPrev      *waiter
+	timerIdx   int32
+	permits    uint32
+	mode       Mode
+	fixed      bool
+	try        bool
+}
+
+func (l *Lease) rarely() *rare {
+	if l.rare == nil {
+		l.rare = &rare{}
+	}
+	return l.rare
+}
+
+// Key returns the key.
+func (l *Lease) Key() string { return l.key }
+
+func (t *Table) lease(key []byte) *Lease {
+	if l := t.leases[string(key)]; l != nil {
+		return l
+	}
+	var l *Lease
+	if n := len(t.freeLeases); n > 0 {
+		l, t.freeLeases = t.freeLeases[n-1], t.freeLeases[:n-1]
+	} else {
+		l = new(Lease)
+	}
+	l.key, l.minEnd, l.hand = string(key), Forever, -1
+	t.leases[l.key] = l
+	return l
+}
+
+// freeMost bounds each list of spare objects.
+const freeMost = 256
+
+func (t *Table) dropLease(l *Lease) {
+	t.disarm(l)
+	delete(t.leases, l.key)
+	if len(t.freeLeases) < freeMost {
+		l.leaseState = leaseState{}
+		t.freeLeases = append(t.freeLeases, l)
+	}
+}
+
+// deadline is when l ends for everybody on this host.
+func (t *Table) deadline(l *Lease) int64 { return min(l.until, t.session) }
+
+// valid is the end of what may be said of h.
+func (t *Table) valid(h *hold) int64 {
+	d := t.deadline(h.l)
+	if h.end != 0 {
+		d = min(d, h.end)
+	}
+	return d
+}
+
+// renewTTL is what a renewal at now asks for: never so little that the lease
+// would end before what has been stated of it.
+func (t *Table) renewTTL(l *Lease, now int64) time.Duration {
+	if l.state != stateHeld || t.cfg.Session {
+		return time.Duration(l.ttl)
+	}
+	stated := (l.until-now+int64(2*time.Millisecond))*100/99 + 1 // the inverse of LeaseDeadline
+	return time.Duration(max(l.ttl, stated))
+}
+
+// jitter spreads d by a fifth either way.
+func (t *Table) jitter(d time.Duration) int64 {
+	x := t.cfg.Seed + t.gen*0x9e3779b97f4a7c15 + uint64(t.cfg.Shard)
+	x ^= x >> 29
+	x *= 0xbf58476d1ce4e5b9
+	x ^= x >> 32
+	return int64(d)*4/5 + int64(x%1024)*int64(d)*2/5/1024
+}
+
+func (t *Table) newToken() uint64 {
+	t.token += uint64(max(1, t.cfg.Shards))
+	return t.token
+}

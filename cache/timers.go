@@ -1,0 +1,148 @@
+package cache
+
+// timerHeap is a binary heap of wake-ups: of a waiter (the end of its wait) or
+// of a lease (whatever comes next for it). Places are counted from 1 and kept in
+// the owner, so that one can be taken out from the middle.
+type timerHeap []timer
+
+type timer struct {
+	at int64
+	l  *Lease // one of the two
+	w  *waiter
+}
+
+func (t timer) place(i int) {
+	if t.w != nil {
+		t.w.timerIdx = int32(i)
+	} else {
+		t.l.timerIdx = int32(i)
+	}
+}
+
+func (h *timerHeap) push(t timer) {
+	*h = append(*h, t)
+	h.up(len(*h) - 1)
+}
+
+func (h timerHeap) up(i int) {
+	t := h[i]
+	for i > 0 {
+		p := (i - 1) / 2
+		if h[p].at <= t.at {
+			break
+		}
+		h[i] = h[p]
+		h[i].place(i + 1)
+		i = p
+	}
+	h[i] = t
+	t.place(i + 1)
+}
+
+func (h timerHeap) down(i int) {
+	t := h[i]
+	for {
+		c := 2*i + 1
+		if c >= len(h) {
+			break
+		}
+		if c+1 < len(h) && h[c+1].at < h[c].at {
+			c++
+		}
+		if t.at <= h[c].at {
+			break
+		}
+		h[i] = h[c]
+		h[i].place(i + 1)
+		i = c
+	}
+	h[i] = t
+	t.place(i + 1)
+}
+
+// remove takes out the timer at place i, counted from 1.
+func (h *timerHeap) remove(i int32) {
+	at := int(i) - 1
+	old := *h
+	last := len(old) - 1
+	old[at].place(0)
+	moved := old[last]
+	old[last] = timer{}
+	*h = old[:last]
+	if at == last {
+		return
+	}
+	old[at] = moved
+	moved.place(at + 1)
+	h.down(at)
+	h.up(int(moved.idx()) - 1)
+}
+
+func (t timer) idx() int32 {
+	if t.w != nil {
+		return t.w.timerIdx
+	}
+	return t.l.timerIdx
+}
+
+// arm wakes l at the time given, or not at all for Forever. A wake-up that
+// stands and comes sooner is left: the lease looks again and arms anew.
+func (t *Table) arm(l *Lease, at int64) {
+	switch {
+	case at == Forever:
+		t.disarm(l)
+	case l.timerIdx == 0:
+		t.timers.push(timer{at: at, l: l})
+	case at < t.timers[l.timerIdx-1].at:
+		t.timers[l.timerIdx-1].at = at
+		t.timers.up(int(l.timerIdx) - 1)
+	}
+}
+
+func (t *Table) disarm(l *Lease) {
+	if l.timerIdx != 0 {
+		t.timers.remove(l.timerIdx)
+	}
+}
+
+// NextWake is when Tick has something to do; Forever when nothing waits.
+func (t *Table) NextWake() int64 {
+	at := Forever
+	if len(t.timers) > 0 {
+		at = t.timers[0].at
+	}
+	if t.held > 0 {
+		at = min(at, t.session)
+	}
+	return at
+}
+
+// Tick carries out what is due, at most most wake-ups of it; NextWake says
+// whether more is.
+func (t *Table) Tick(now int64, most int, out *Effects) {
+	if t.held > 0 && now >= t.session {
+		t.expireAll(now, out)
+	}
+	for ; most > 0 && len(t.timers) > 0 && t.timers[0].at <= now; most-- {
+		top := t.timers[0]
+		t.timers.remove(1)
+		if top.w != nil {
+			l := top.w.l
+			t.endWait(top.w, now, out)
+			t.advance(l, now, out)
+		} else {
+			t.advance(top.l, now, out)
+		}
+	}
+}
+
+// endWait answers a waiter whose bound is over. A store that fails is named
+// rather than a wait that ran out.
+func (t *Table) endWait(w *waiter, now int64, out *Effects) {
+	if r := w.l.rare; r != nil && r.failSince != 0 {
+		out.fail(w.req, CodeUnavailable, r.err)
+	} else {
+		out.fail(w.req, CodeTimeout, nil)
+	}
+	t.dropWaiter(w)
+}

@@ -1,0 +1,293 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"math/rand/v2"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// Config is what a daemon needs. The zero value of a field is its default.
+type Config struct {
+	Socket       string         // path of the Unix socket; required
+	SocketMode   fs.FileMode    // 0660
+	SocketGroup  string         // name or number; the process's own when empty
+	Store        upstream.Store // required; the caller closes it after Serve
+	TTL          time.Duration  // of a lease that names none: 30 s
+	MaxTTL       time.Duration  // 24 h
+	MaxWait      time.Duration  // longest wait of an acquire; 0 for no bound
+	Drain        time.Duration  // what holders get when the daemon stops: 10 s
+	HandOvers    int            // local hand-overs once another host waits: 8
+	HandOverTime time.Duration  // and the time for them: 50 ms
+	Limits       Limits
+	Log          *zap.Logger
+	Version      string
+}
+
+// Limits bound what clients can use up.
+type Limits struct {
+	MaxConns   int           // connections: 16384
+	MaxHolds   int           // of a session: 2,000,000
+	MaxWaiters int           // of a session: 65,536
+	MaxFrame   int           // bytes of a payload: 64 KiB
+	OutBuffer  int           // bytes that wait for a client to read: 4 MiB
+	MaxSilent  time.Duration // without a hello: 10 s
+}
+
+func orDefault[T comparable](v *T, d T) {
+	var zero T
+	if *v == zero {
+		*v = d
+	}
+}
+
+func (c *Config) defaults() {
+	orDefault(&c.SocketMode, 0o660)
+	orDefault(&c.TTL, 30*time.Second)
+	orDefault(&c.MaxTTL, 24*time.Hour)
+	orDefault(&c.Drain, 10*time.Second)
+	orDefault(&c.HandOvers, 8)
+	orDefault(&c.HandOverTime, 50*time.Millisecond)
+	orDefault(&c.Limits.MaxConns, 16384)
+	orDefault(&c.Limits.MaxHolds, 2_000_000)
+	orDefault(&c.Limits.MaxWaiters, 65_536)
+	orDefault(&c.Limits.MaxFrame, protocol.DefaultMaxFrame)
+	orDefault(&c.Limits.OutBuffer, 4<<20)
+	orDefault(&c.Limits.MaxSilent, 10*time.Second)
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+}
+
+// Daemon is a host's lock service: an engine with its sockets, its store and its
+// timer.
+type Daemon struct {
+	cfg     Config
+	log     *zap.Logger
+	clock   upstream.Clock
+	engine  *Engine
+	ln      *net.UnixListener
+	release func()
+	timer   *renewer.Timer
+	pump    *upstream.Pump
+	peers   *peerWatcher
+
+	wg       sync.WaitGroup // of everything that Serve waits for
+	halt     chan struct{}  // closed when nothing is waited for any more
+	haltOnce sync.Once
+	refused  rateLog
+
+	mu    sync.Mutex
+	conns map[*conn]struct{} // guarded by mu
+	empty chan struct{}      // closed when conns has become empty after draining; guarded by mu
+}
+
+// Listen makes the socket and everything behind it. The daemon answers once
+// Serve runs.
+func Listen(cfg Config) (*Daemon, error) {
+	cfg.defaults()
+	if cfg.Socket == "" || cfg.Store == nil {
+		return nil, errors.New("a daemon needs a socket and a store")
+	}
+	ln, release, err := listen(cfg.Socket, cfg.SocketMode, cfg.SocketGroup)
+	if err != nil {
+		return nil, err
+	}
+	d := &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, ln: ln, release: release,
+		halt: make(chan struct{}), conns: make(map[*conn]struct{})}
+	if d.peers, err = newPeerWatcher(); err != nil {
+		release()
+		return nil, err
+	}
+	table := cache.DefaultConfig()
+	table.HandOvers, table.HandOverTime = cfg.HandOvers, cfg.HandOverTime
+	table.MaxHolds, table.MaxWaiters = int64(cfg.Limits.MaxHolds), int64(cfg.Limits.MaxWaiters)
+	table.Seed = rand.Uint64()
+	inline, _ := cfg.Store.(upstream.Inline)
+	d.engine = NewEngine(Settings{
+		Table: table, TTL: cfg.TTL, MaxTTL: cfg.MaxTTL, MaxWait: cfg.MaxWait,
+		MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
+		InFlight: 2, BatchSize: upstream.MaxBatch,
+	}, cfg.Store.Info(), inline, d.clock, func(at int64) { d.timer.Wake(at) })
+	if d.timer, err = renewer.NewTimer(d.engine.Tick); err != nil {
+		d.peers.close()
+		release()
+		return nil, err
+	}
+	return d, nil
+}
+
+// Serve answers clients until ctx is done, then drains: no new acquires, holders
+// get the drain time, and what is left is released when its client has been told.
+// It returns when every goroutine has ended.
+func (d *Daemon) Serve(ctx context.Context) error {
+	d.pump = upstream.NewPump(d.cfg.Store, d.clock, d.engine.Deliver, d.storeFailed)
+	d.pump.Run(d.engine.Main())
+	d.pump.Run(d.engine.Renewals())
+	d.wg.Go(d.accept)
+	streams := make(chan struct{})
+	var streaming sync.WaitGroup
+	streaming.Go(func() { d.follow(streams) })
+
+	select {
+	case <-ctx.Done():
+		d.drain()
+	case <-d.halt:
+	}
+	d.Stop()
+	d.release()
+	d.wg.Wait()
+	d.settle()
+	d.timer.Close()
+	d.pump.Close()
+	close(streams)
+	streaming.Wait()
+	d.peers.close()
+	_ = os.Remove(d.cfg.Socket)
+	return nil
+}
+
+// Stop ends the daemon at once. What clients hold is not given back: it stays
+// closed until the stated validity is over.
+func (d *Daemon) Stop() { d.haltOnce.Do(func() { close(d.halt) }) }
+
+func (d *Daemon) halted() bool {
+	select {
+	case <-d.halt:
+		return true
+	default:
+		return false
+	}
+}
+
+// follow takes what the store tells unasked.
+func (d *Daemon) follow(done <-chan struct{}) {
+	hints, sessions := d.cfg.Store.Hints(), d.cfg.Store.Sessions()
+	for {
+		select {
+		case h, ok := <-hints:
+			if !ok {
+				hints = nil
+				continue
+			}
+			d.engine.Hint(h)
+		case s, ok := <-sessions:
+			if !ok {
+				sessions = nil
+				continue
+			}
+			d.engine.StoreSession(s)
+		case <-done:
+			return
+		}
+	}
+}
+
+func (d *Daemon) storeFailed(err error) {
+	d.refused.say(d.clock(), func(skipped int) {
+		d.log.Warn("store failed", zap.String("event", "store_failed"), zap.String("store", d.cfg.Store.Info().Name),
+			zap.Error(err), zap.Int("skipped", skipped))
+	})
+}
+
+func (d *Daemon) accept() {
+	for {
+		nc, err := d.ln.AcceptUnix()
+		if err != nil {
+			if d.halted() || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, most likely: those that we have go on.
+			d.log.Error("accept failed", zap.String("event", "accept_failed"), zap.Error(err))
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-d.halt:
+				return
+			}
+			continue
+		}
+		d.admit(nc)
+	}
+}
+
+// admit begins a session on a connection, or refuses it.
+func (d *Daemon) admit(nc *net.UnixConn) {
+	refuse := func(c protocol.Code, msg string) {
+		_ = nc.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+		_, _ = nc.Write(protocol.AppendFatal(nil, c, msg))
+		_ = nc.Close()
+	}
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		_ = nc.Close()
+		return
+	}
+	if d.engine.draining.Load() {
+		refuse(protocol.Draining, "the daemon is going away")
+		return
+	}
+	c := newConn(d, nc, raw)
+	d.mu.Lock()
+	full := len(d.conns) >= d.cfg.Limits.MaxConns
+	if !full {
+		d.conns[c] = struct{}{}
+	}
+	d.mu.Unlock()
+	if full {
+		refuse(protocol.Limit, "the daemon has as many connections as it may")
+		return
+	}
+	var peer Peer
+	peer, c.peer = d.peers.watch(raw, c.leaveNow)
+	c.s = d.engine.Open(peer, c)
+	d.wg.Go(func() {
+		quiet := time.AfterFunc(d.cfg.Limits.MaxSilent, func() {
+			if c.s.client.Load() == nil {
+				c.s.Fatal(protocol.BadFrame, "no hello")
+			}
+		})
+		defer quiet.Stop()
+		c.serve()
+	})
+}
+
+// leaveNow is the peer watch's word that the process has ended, whoever else may
+// have the socket.
+func (c *conn) leaveNow() {
+	c.leave()
+	_ = c.nc.CloseRead()
+}
+
+func (d *Daemon) forget(c *conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.conns, c)
+	if len(d.conns) == 0 && d.empty != nil {
+		close(d.empty)
+		d.empty = nil
+	}
+}
+
+// whenEmpty is closed once no connection is left.
+func (d *Daemon) whenEmpty() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	ch := make(chan struct{})
+	if len(d.conns) == 0 {
+		close(ch)
+	} else {
+		d.empty = ch
+	}
+	return ch
+}

@@ -1,0 +1,178 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Receive handles every whole frame at the front of b and returns what is left.
+// It is called by one goroutine at a time, and flushes what it has caused. It
+// returns false when the session has been ended for what it sent.
+func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
+	e, a := s.engine, &s.after
+	now := e.clock()
+	ok = true
+	for ok {
+		payload, more, whole, err := protocol.Cut(b, e.set.MaxFrame)
+		if err != nil {
+			s.Fatal(protocol.BadFrame, err.Error())
+			ok = false
+			break
+		}
+		if !whole {
+			break
+		}
+		b = more
+		ok = s.handle(payload, now, a)
+	}
+	e.finish(a, now, s)
+	return b, ok
+}
+
+// handle answers one request, or passes it on.
+func (s *Session) handle(payload []byte, now int64, a *aftermath) bool {
+	q := &s.req
+	if err := protocol.DecodeRequest(payload, q); err != nil {
+		if f, ok := errors.AsType[*protocol.FatalError](err); ok {
+			s.Fatal(f.Code, f.Msg)
+			return false
+		}
+		f, _ := errors.AsType[*protocol.FieldError](err)
+		if !s.greeted {
+			s.Fatal(protocol.BadFrame, "the first request must be a good hello: "+f.Msg)
+			return false
+		}
+		s.refuse(q.ID, f.Code, f.Msg, a)
+		return true
+	}
+	if s.greeted == (q.Op == protocol.OpHello) {
+		s.Fatal(protocol.BadFrame, "hello is the first request and comes once")
+		return false
+	}
+	switch q.Op {
+	case protocol.OpHello:
+		return s.hello(q, now, a)
+	case protocol.OpAcquire, protocol.OpAcquireMany:
+		ttl, wait, msg := s.engine.terms(q)
+		if msg != "" {
+			s.refuse(q.ID, protocol.Invalid, msg, a)
+		} else if q.Op == protocol.OpAcquire {
+			s.acquire(q, ttl, wait, now, a)
+		} else {
+			s.acquireMany(q, ttl, wait, now, a)
+		}
+	case protocol.OpReleaseMany:
+		s.releaseMany(q, now, a)
+	case protocol.OpPing:
+		id := q.ID
+		s.write(a, func(b []byte) []byte { return protocol.AppendPong(b, id, uint64(now/int64(time.Millisecond))) })
+	case protocol.OpList:
+		s.list(q, now, a)
+	case protocol.OpCancel:
+		if !s.cancelMany(q, now, a) {
+			s.onKey(q, now, a)
+		}
+	default:
+		s.onKey(q, now, a)
+	}
+	return true
+}
+
+func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *aftermath) {
+	s.write(a, func(b []byte) []byte { return protocol.AppendError(b, id, c, msg, -1) })
+}
+
+func (s *Session) request(id uint64) cache.Request { return cache.Request{Session: s.core, ID: id} }
+
+func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
+	if q.MinVersion > protocol.Version || q.MaxVersion < protocol.MinVersion || q.MinVersion > q.MaxVersion {
+		s.Fatal(protocol.BadVersion, fmt.Sprintf("this daemon speaks versions %d to %d", protocol.MinVersion, protocol.Version))
+		return false
+	}
+	s.greeted = true
+	client := string(q.Name)
+	if len(q.Label) > 0 {
+		client += "/" + string(q.Label)
+	}
+	s.client.Store(&client)
+	e := s.engine
+	w := protocol.Welcome{
+		Version: min(q.MaxVersion, protocol.Version), Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)),
+		MaxFrame: uint64(e.set.MaxFrame), MinTTL: ms(e.minTTL()), DefaultTTL: ms(e.set.TTL), MaxTTL: ms(e.set.MaxTTL),
+		Namespaces: []protocol.Namespace{{Store: e.info.Name, Safety: e.info.Safety}}, Daemon: e.set.Version,
+	}
+	if s.peer.Watched {
+		w.Watch = protocol.WatchProcess
+	}
+	id := q.ID
+	s.write(a, func(b []byte) []byte { return protocol.AppendWelcome(b, id, &w) })
+	return true
+}
+
+func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
+
+func (e *Engine) minTTL() time.Duration { return max(e.set.MinTTL, e.info.MinTTL) }
+
+// terms turns what an acquire says of times into the table's, or says what is
+// wrong with it.
+func (e *Engine) terms(q *protocol.Request) (ttl, wait int64, msg string) {
+	d := time.Duration(q.TTL) * time.Millisecond
+	switch {
+	case d == 0:
+		d = e.set.TTL
+	case d < e.minTTL():
+		return 0, 0, fmt.Sprintf("ttl of %v is shorter than the store's minimum of %v", d, e.minTTL())
+	case d > e.set.MaxTTL:
+		return 0, 0, fmt.Sprintf("ttl of %v is longer than the limit of %v", d, e.set.MaxTTL)
+	}
+	wait = q.Wait * int64(time.Millisecond)
+	if q.Wait == protocol.WaitAlways {
+		wait = cache.Forever
+	}
+	if most := int64(e.set.MaxWait); most > 0 {
+		wait = min(wait, most)
+	}
+	return int64(d), wait, ""
+}
+
+func (s *Session) acquire(q *protocol.Request, ttl, wait, now int64, a *aftermath) {
+	e := s.engine
+	i := shardOf(q.Key)
+	sh := e.lock(i)
+	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), Key: q.Key, Owner: q.Owner, Mode: cache.Mode(q.Mode),
+		Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0, Draining: e.draining.Load()}, now, &sh.out)
+	e.unlock(sh, i, now, a)
+}
+
+// onKey handles the requests that are one event of one key's table.
+func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
+	e, re := s.engine, s.request(q.ID)
+	var ttl time.Duration
+	if q.Op == protocol.OpRenew && q.TTL > 0 {
+		ttl = time.Duration(q.TTL) * time.Millisecond
+		if ttl < e.minTTL() || ttl > e.set.MaxTTL {
+			s.refuse(q.ID, protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, e.minTTL(), e.set.MaxTTL), a)
+			return
+		}
+	}
+	i := shardOf(q.Key)
+	sh := e.lock(i)
+	switch q.Op {
+	case protocol.OpRelease:
+		sh.table.Release(&cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
+			All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0}, now, &sh.out)
+	case protocol.OpRenew:
+		sh.table.Renew(&cache.Renew{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence, TTL: int64(ttl)}, now, &sh.out)
+	case protocol.OpDowngrade:
+		sh.table.Downgrade(&cache.Downgrade{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence}, now, &sh.out)
+	case protocol.OpCancel:
+		sh.table.Cancel(re, q.Key, q.Target, now, &sh.out)
+	case protocol.OpInspect:
+		sh.table.Inspect(re, q.Key, now, &sh.out)
+	}
+	e.unlock(sh, i, now, a)
+}

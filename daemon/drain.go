@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// partTime is what clients get to close their side once they have been told that
+// it is over.
+const partTime = 2 * time.Second
+
+// Drain begins the end: no new acquires, waits are refused, everybody is told.
+func (e *Engine) Drain(drain time.Duration) {
+	e.draining.Store(true)
+	a := getAftermath()
+	defer putAftermath(a)
+	now := e.clock()
+	for i := range e.shards {
+		sh := e.lock(i)
+		sh.table.RefuseWaits(cache.CodeDraining, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+	for _, s := range e.all() {
+		s.write(a, func(b []byte) []byte { return protocol.AppendGoingAway(b, ms(drain), "the daemon is stopping") })
+	}
+	e.finish(a, now, nil)
+}
+
+func (e *Engine) all() []*Session {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]*Session, 0, len(e.sessions))
+	for _, s := range e.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Held is how many holds there are.
+func (e *Engine) Held() int64 {
+	var n int64
+	for _, s := range e.all() {
+		n += s.core.Holds.Load()
+	}
+	return n
+}
+
+// drain is the daemon's: it gives holders their time, then ends the sessions,
+// and waits a little for their clients to part.
+func (d *Daemon) drain() {
+	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.cfg.Drain), zap.Int64("held", d.engine.Held()))
+	d.engine.Drain(d.cfg.Drain)
+	poll := time.NewTicker(20 * time.Millisecond)
+	defer poll.Stop()
+	end := time.NewTimer(d.cfg.Drain)
+	defer end.Stop()
+	for d.engine.Held() > 0 {
+		select {
+		case <-poll.C:
+			continue
+		case <-d.halt:
+			return
+		case <-end.C:
+		}
+		break
+	}
+	empty := d.whenEmpty()
+	for _, s := range d.engine.all() {
+		s.Fatal(protocol.Draining, "the daemon is stopping")
+	}
+	part := time.NewTimer(partTime)
+	defer part.Stop()
+	select {
+	case <-empty:
+	case <-part.C:
+		d.log.Warn("clients did not part", zap.String("event", "drain_cut"), zap.Int64("held", d.engine.Held()))
+	case <-d.halt:
+	}
+}
+
+// settle waits, a little, until the store has confirmed what was released.
+func (d *Daemon) settle() {
+	end := time.NewTimer(partTime)
+	defer end.Stop()
+	poll := time.NewTicker(5 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		w, f := d.engine.main.Depth()
+		if w == 0 && f == 0 {
+			return
+		}
+		select {
+		case <-poll.C:
+		case <-end.C:
+			d.log.Warn("releases not confirmed", zap.String("event", "settle_cut"), zap.Int("waiting", w))
+			return
+		}
+	}
+}

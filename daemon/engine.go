@@ -1,0 +1,267 @@
+package daemon
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// shards is how many tables a store has; at most 64, so that a session can mark
+// in one word which of them know it.
+const shards = 64
+
+// Settings are what an engine needs to know beside its store.
+type Settings struct {
+	Table      cache.Config // Shard, Shards, Session, SessionTTL, Rebase and Queue are the engine's
+	TTL        time.Duration
+	MinTTL     time.Duration // 0 for the store's
+	MaxTTL     time.Duration
+	MaxWait    time.Duration // 0 for no bound
+	MaxFrame   int           // bytes
+	OutBuffer  int           // bytes that may wait for a client to read
+	Version    string
+	InFlight   int // batches of the main lane
+	BatchSize  int
+	FirstID    uint64 // of sessions
+	WatchPeers bool
+}
+
+// Engine is one host's lock service without sockets and goroutines.
+type Engine struct {
+	set    Settings
+	info   upstream.Info
+	inline upstream.Inline // nil when the store cannot
+	clock  upstream.Clock
+	wake   func(at int64)
+
+	shards   [shards]shard
+	main     *upstream.Lane
+	renewals *upstream.Lane
+	schedule *renewer.Schedule
+
+	draining atomic.Bool
+	nextBeat atomic.Int64
+
+	mu       sync.Mutex
+	sessions map[uint64]*Session // guarded by mu
+	lastID   uint64              // guarded by mu
+}
+
+// shard is a table and the mutex around it.
+type shard struct {
+	mu    sync.Mutex
+	table *cache.Table
+	out   cache.Effects // guarded by mu
+	wake  atomic.Int64  // what the table has last asked for
+	_     [64]byte      // keep neighbours off each other's cache line
+}
+
+// NewEngine makes an engine on a store. wake is called, with locks held, to have
+// Tick called at a time; it must not block.
+func NewEngine(set Settings, store upstream.Info, inline upstream.Inline, clock upstream.Clock, wake func(at int64)) *Engine {
+	e := &Engine{
+		set: set, info: store, inline: inline, clock: clock, wake: wake,
+		main:     upstream.NewLane(set.InFlight, set.BatchSize),
+		renewals: upstream.NewLane(1, set.BatchSize),
+		schedule: renewer.New(set.Table.Seed),
+		sessions: make(map[uint64]*Session),
+		lastID:   set.FirstID,
+	}
+	e.nextBeat.Store(cache.Forever)
+	for i := range e.shards {
+		c := set.Table
+		c.Shard, c.Shards = i, shards
+		c.Session, c.SessionTTL, c.Rebase = store.Session > 0, store.Session, store.Rebase
+		e.shards[i].table = cache.New(c)
+		e.shards[i].wake.Store(cache.Forever)
+	}
+	return e
+}
+
+// Main is the lane of everything but renewals.
+func (e *Engine) Main() *upstream.Lane { return e.main }
+
+// Renewals is the lane of renewals.
+func (e *Engine) Renewals() *upstream.Lane { return e.renewals }
+
+func shardOf[K ~string | ~[]byte](key K) int {
+	return int(xxhash.Sum64([]byte(key)) % shards)
+}
+
+// aftermath is what is left to do once no shard's mutex is held: answers to
+// requests of the engine's own, lanes to wake, clients to write to.
+type aftermath struct {
+	touched []*Session
+	vias    []cache.Message
+	main    bool
+	renew   bool
+}
+
+// lock takes the shard of a key.
+func (e *Engine) lock(i int) *shard {
+	sh := &e.shards[i]
+	sh.mu.Lock()
+	return sh
+}
+
+// unlock carries out what the table asked for, in its order, and gives the shard
+// back.
+func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
+	out := &sh.out
+	for n := 0; n < len(out.Ops); n++ { // grows while inline answers bring more
+		op := &out.Ops[n]
+		if e.inline != nil {
+			var r cache.Result
+			if e.inline.ApplyInline(op, &r) {
+				o := *op // out.Ops may move
+				sh.table.Result(&o, &r, now, now, out)
+				continue
+			}
+		}
+		if op.Kind == cache.OpRenew {
+			e.renewals.Push(*op)
+			a.renew = true
+		} else {
+			e.main.Push(*op)
+			a.main = true
+		}
+	}
+	for n := range out.Messages {
+		m := &out.Messages[n]
+		if m.Re.Via != nil {
+			a.vias = append(a.vias, *m)
+			continue
+		}
+		e.send(m, now, a)
+	}
+	for n := range out.Tracks {
+		e.schedule.Track(&out.Tracks[n], i, now)
+	}
+	if len(out.Tracks) > 0 {
+		e.wake(e.schedule.Next())
+	}
+	out.Reset()
+	if at := sh.table.NextWake(); at != sh.wake.Load() {
+		sh.wake.Store(at)
+		e.wake(at)
+	}
+	sh.mu.Unlock()
+}
+
+// finish does what may not be done with locks held. The request's own session is
+// written to last: who was handed a lock has waited longer.
+func (e *Engine) finish(a *aftermath, now int64, own *Session) {
+	for n := 0; n < len(a.vias); n++ {
+		m := a.vias[n]
+		m.Re.Via.(via).answered(e, &m, now, a)
+	}
+	clear(a.vias)
+	a.vias = a.vias[:0]
+	if a.main {
+		e.main.Kick()
+	}
+	if a.renew {
+		e.renewals.Kick()
+	}
+	a.main, a.renew = false, false
+	mine := false
+	for _, s := range a.touched {
+		s.unmark()
+		if s == own {
+			mine = true
+			continue
+		}
+		s.transport.Flush()
+	}
+	if mine {
+		own.transport.Flush()
+	}
+	clear(a.touched)
+	a.touched = a.touched[:0]
+}
+
+// Deliver takes a batch back from the store.
+func (e *Engine) Deliver(b *upstream.Batch) {
+	now := e.clock()
+	a := getAftermath()
+	for n := range b.Ops {
+		i := shardOf(b.Ops[n].Key)
+		sh := e.lock(i)
+		sh.table.Result(&b.Ops[n], &b.Results[n], b.Sent, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+	e.finish(a, now, nil)
+	putAftermath(a)
+}
+
+// Hint takes a store's hint.
+func (e *Engine) Hint(h upstream.Hint) {
+	now := e.clock()
+	a := getAftermath()
+	i := shardOf(h.Key)
+	sh := e.lock(i)
+	sh.table.Hint(h, now, &sh.out)
+	e.unlock(sh, i, now, a)
+	e.finish(a, now, nil)
+	putAftermath(a)
+}
+
+// StoreSession takes news of the daemon's session at the store.
+func (e *Engine) StoreSession(s upstream.Session) {
+	now := e.clock()
+	a := getAftermath()
+	for i := range e.shards {
+		sh := e.lock(i)
+		if s.Lost {
+			sh.table.SessionLost(now, &sh.out)
+		} else {
+			sh.table.SessionUntil(s.Until)
+		}
+		e.unlock(sh, i, now, a)
+	}
+	e.finish(a, now, nil)
+	putAftermath(a)
+}
+
+// tickMost bounds what is done of one shard, and of renewals, in one go.
+const tickMost = 128
+
+// Tick does what is due: ends of waits and leases, renewals, beats. It returns
+// when it wants to be called next.
+func (e *Engine) Tick() int64 {
+	now := e.clock()
+	a := getAftermath()
+	defer putAftermath(a)
+	for i := range e.shards {
+		if e.shards[i].wake.Load() > now {
+			continue
+		}
+		sh := e.lock(i)
+		sh.table.Tick(now, tickMost, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+	due := e.schedule.Due(now, tickMost, nil)
+	for _, d := range due {
+		sh := e.lock(d.Shard)
+		sh.table.RenewDue(d.Lease, d.Gen, now, &sh.out)
+		e.unlock(sh, d.Shard, now, a)
+	}
+	e.beats(now, a)
+	e.finish(a, now, nil)
+	next := min(e.schedule.Next(), e.nextBeat.Load())
+	for i := range e.shards {
+		next = min(next, e.shards[i].wake.Load())
+	}
+	return next
+}
+
+var aftermaths = sync.Pool{New: func() any { return new(aftermath) }}
+
+func getAftermath() *aftermath  { return aftermaths.Get().(*aftermath) }
+func putAftermath(a *aftermath) { aftermaths.Put(a) }

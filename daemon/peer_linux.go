@@ -1,0 +1,171 @@
+package daemon
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// soPeerPIDFD is SO_PEERPIDFD, of Linux 6.5.
+const soPeerPIDFD = 77
+
+// peerWatcher tells when clients' processes end: one epoll for all of their
+// pidfds, and one goroutine.
+type peerWatcher struct {
+	ep *os.File
+	wg sync.WaitGroup
+
+	mu   sync.Mutex
+	last uint64            // guarded by mu
+	gone map[uint64]func() // by the watch's number, since those of descriptors come again; guarded by mu
+}
+
+// peerWatch is one client's.
+type peerWatch struct {
+	w  *peerWatcher
+	id uint64 // 0 when there is nothing to watch
+	fd int
+}
+
+func newPeerWatcher() (*peerWatcher, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // an epoll can itself be waited for
+		return nil, err
+	}
+	w := &peerWatcher{ep: os.NewFile(uintptr(fd), "peers"), gone: make(map[uint64]func())}
+	w.wg.Go(w.run)
+	return w, nil
+}
+
+// watch says who is at the other end, and has gone called, once, when that
+// process ends. Where the process cannot be watched, the end of the connection
+// has to do.
+func (w *peerWatcher) watch(raw syscall.RawConn, gone func()) (Peer, *peerWatch) {
+	p := Peer{PID: -1, UID: -1, GID: -1}
+	pidfd := -1
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			p.PID, p.UID, p.GID = int(cred.Pid), int(cred.Uid), int(cred.Gid)
+		}
+		if n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPIDFD); err == nil {
+			pidfd = n
+		}
+	})
+	if pidfd < 0 && p.PID > 0 {
+		pidfd = openPID(p.PID)
+	}
+	if pidfd < 0 {
+		return p, &peerWatch{}
+	}
+	w.mu.Lock()
+	w.last++
+	pw := &peerWatch{w, w.last, pidfd}
+	w.gone[pw.id] = gone
+	w.mu.Unlock()
+	if err := w.add(pw); err != nil {
+		pw.close()
+		return p, &peerWatch{}
+	}
+	p.Watched = true
+	return p, pw
+}
+
+// openPID opens a process by number, on kernels without SO_PEERPIDFD. The number
+// may have been used again since: the start time is read on both sides.
+func openPID(pid int) int {
+	before, err := startTime(pid)
+	if err != nil {
+		return -1
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return -1
+	}
+	if after, err := startTime(pid); err != nil || after != before {
+		_ = unix.Close(fd)
+		return -1
+	}
+	return fd
+}
+
+// startTime is field 22 of /proc/PID/stat: clock ticks since boot.
+func startTime(pid int) (uint64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
+	if len(f) < 20 {
+		return 0, fmt.Errorf("stat of %d is short", pid)
+	}
+	return strconv.ParseUint(string(f[19]), 10, 64)
+}
+
+func (w *peerWatcher) add(p *peerWatch) error {
+	rc, err := w.ep.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var e error
+	err = rc.Control(func(ep uintptr) {
+		e = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, p.fd,
+			&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.id), Pad: int32(p.id >> 32)})
+	})
+	if err == nil {
+		err = e
+	}
+	return err
+}
+
+// close ends the watch. Closing the pidfd takes it out of the epoll.
+func (p *peerWatch) close() {
+	if p.id == 0 {
+		return
+	}
+	p.w.mu.Lock()
+	_, there := p.w.gone[p.id]
+	delete(p.w.gone, p.id)
+	p.w.mu.Unlock()
+	if there {
+		_ = unix.Close(p.fd)
+	}
+}
+
+func (w *peerWatcher) run() {
+	rc, err := w.ep.SyscallConn()
+	if err != nil {
+		return
+	}
+	var events [64]unix.EpollEvent
+	for {
+		n := 0
+		err := rc.Read(func(ep uintptr) bool {
+			n, err = unix.EpollWait(int(ep), events[:], 0)
+			return n > 0 || err != nil && err != unix.EINTR
+		})
+		if err != nil || n < 0 {
+			return // closed
+		}
+		for _, ev := range events[:n] {
+			w.mu.Lock()
+			gone := w.gone[uint64(uint32(ev.Fd))|uint64(uint32(ev.Pad))<<32]
+			w.mu.Unlock()
+			if gone != nil {
+				gone()
+			}
+		}
+	}
+}
+
+func (w *peerWatcher) close() {
+	_ = w.ep.Close()
+	w.wg.Wait()
+}

@@ -1,0 +1,278 @@
+package daemon
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Transport is how a session's output reaches its client. Flush is called
+// without locks when there may be some; Kill when the session has to end from
+// our side, for the reason that its last frame gives.
+type Transport interface {
+	Flush()
+	Kill()
+}
+
+// Peer is who is at the other end of a connection.
+type Peer struct {
+	PID, UID, GID int // -1 when not known
+	Watched       bool
+}
+
+// Session is one client connection: what has been read from it and what waits
+// to be written.
+type Session struct {
+	core      *cache.Session
+	peer      Peer
+	transport Transport
+	engine    *Engine
+
+	// Of the reader alone.
+	greeted bool
+	req     protocol.Request
+	after   aftermath
+
+	client  atomic.Pointer[string] // name and label, once greeted
+	touched atomic.Bool            // somebody is about to flush it
+	ended   atomic.Bool            // nothing more is written
+
+	mu        sync.Mutex
+	out       []byte // guarded by mu, as is all below
+	floor     int64  // the earliest validity stated since the beat under way began
+	beatAt    int64  // when the next beat is due; Forever for none
+	beatEvery int64
+	stated    int64 // the latest validity stated
+	killed    bool
+	manys     []*many // acquire-manys under way
+}
+
+// Open begins a session. The caller has to call End once, when its peer has
+// gone.
+func (e *Engine) Open(p Peer, t Transport) *Session {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.lastID++
+	s := &Session{core: cache.NewSession(e.lastID, shards), peer: p, transport: t, engine: e,
+		floor: cache.Forever, beatAt: cache.Forever}
+	s.core.Shell = s
+	e.sessions[e.lastID] = s
+	return s
+}
+
+// ID is the session's number.
+func (s *Session) ID() uint64 { return s.core.ID }
+
+// endMost bounds how many holds are given up before others get the shard.
+const endMost = 256
+
+// End releases everything that the session holds and withdraws its waits. It is
+// the one place where that is done.
+func (e *Engine) End(s *Session) {
+	s.ended.Store(true)
+	s.core.Ended.Store(true)
+	a := getAftermath()
+	defer putAftermath(a)
+	for {
+		mask := s.core.Shards.Load()
+		if mask == 0 {
+			break
+		}
+		for i := range e.shards {
+			if mask&(1<<i) == 0 {
+				continue
+			}
+			for more := true; more; {
+				now := e.clock()
+				sh := e.lock(i)
+				more = sh.table.EndSession(s.core, endMost, now, &sh.out)
+				e.unlock(sh, i, now, a)
+				e.finish(a, now, nil)
+			}
+		}
+	}
+	e.mu.Lock()
+	delete(e.sessions, s.core.ID)
+	e.mu.Unlock()
+}
+
+// EndWaits withdraws the session's waits; its holds stay. It is for a session
+// that we end: its keys stay closed until the peer is sure to know.
+func (e *Engine) EndWaits(s *Session) {
+	s.core.Ended.Store(true) // nothing new either
+	now := e.clock()
+	a := getAftermath()
+	defer putAftermath(a)
+	for i := range e.shards {
+		if s.core.Shards.Load()&(1<<i) == 0 {
+			continue
+		}
+		sh := e.lock(i)
+		sh.table.EndWaits(s.core, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+	e.finish(a, now, nil)
+}
+
+// Stated is the latest time until which the client may believe that it holds
+// something; beats end with the call.
+func (s *Session) Stated() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.beatAt = cache.Forever
+	s.killed = true
+	return s.stated
+}
+
+// Take empties the outbox into b.
+func (s *Session) Take(b []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b = append(b, s.out...)
+	s.out = s.out[:0]
+	if cap(s.out) > 64<<10 {
+		s.out = nil
+	}
+	return b
+}
+
+// swap trades the outbox for an empty buffer.
+func (s *Session) swap(empty []byte) []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.out
+	s.out = empty[:0]
+	return b
+}
+
+// mark notes that s has output; the first one to do so flushes it.
+func (a *aftermath) mark(s *Session) {
+	if !s.touched.Swap(true) {
+		a.touched = append(a.touched, s)
+	}
+}
+
+func (s *Session) unmark() { s.touched.Store(false) }
+
+// write appends a frame to the outbox. A client that does not read is cut off.
+func (s *Session) write(a *aftermath, frame func(b []byte) []byte) {
+	s.mu.Lock()
+	if !s.killed && !s.ended.Load() {
+		s.out = frame(s.out)
+	}
+	s.mu.Unlock()
+	a.mark(s)
+}
+
+// send encodes a message of the table into its session's outbox.
+func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
+	s := m.Re.Session.Shell.(*Session)
+	if s.ended.Load() {
+		return
+	}
+	s.mu.Lock()
+	if s.killed {
+		s.mu.Unlock()
+		return
+	}
+	switch m.Kind {
+	case cache.MsgGranted:
+		g := e.stateGrant(s, m, now)
+		s.out = protocol.AppendGrant(s.out, m.Re.ID, &g)
+	case cache.MsgReleased:
+		s.out = protocol.AppendReleased(s.out, m.Re.ID, uint64(m.Count))
+	case cache.MsgCanceled:
+		s.out = protocol.AppendCanceled(s.out, m.Re.ID, m.Count > 0)
+	case cache.MsgLost:
+		if s.lostMany(m) {
+			break
+		}
+		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, protocol.Reason(m.Reason))
+	case cache.MsgInspected:
+		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: protocol.Mode(m.Mode),
+			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: millis(m.Left), Fence: m.Fence})
+	case cache.MsgFailed:
+		s.out = protocol.AppendError(s.out, m.Re.ID, protocol.Code(m.Code), failText(m), millis(m.Left))
+	}
+	slow := len(s.out) > e.set.OutBuffer
+	s.mu.Unlock()
+	if slow {
+		s.Fatal(protocol.TooSlow, "replies are not read")
+	}
+	a.mark(s)
+}
+
+// stateGrant makes the wire's form of a grant and notes what it states. Called
+// with s.mu held.
+func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Grant {
+	s.floor = min(s.floor, m.Until)
+	s.stated = max(s.stated, m.Until)
+	ttl := m.ShortTTL
+	if e.info.Session > 0 {
+		ttl = int64(e.info.Session)
+	}
+	if at := now + ttl/3; at < s.beatAt {
+		s.beatAt, s.beatEvery = at, ttl/3
+		e.beatBy(at)
+	}
+	g := protocol.Grant{Fence: m.Fence, Deadline: uint64(m.Until / int64(time.Millisecond)),
+		Left: uint64(max(0, m.Until-now) / int64(time.Millisecond)), Count: uint64(m.Count)}
+	if m.End != 0 {
+		g.End = uint64(m.End / int64(time.Millisecond))
+	}
+	return g
+}
+
+func millis(ns int64) int64 {
+	if ns < 0 {
+		return -1
+	}
+	return ns / int64(time.Millisecond)
+}
+
+func failText(m *cache.Message) string {
+	switch m.Code {
+	case cache.CodeBusy:
+		return "held, or wanted by somebody before you"
+	case cache.CodeTimeout:
+		return "the wait ran out"
+	case cache.CodeNotHeld:
+		return "not held by this owner under this fence"
+	case cache.CodeCanceled:
+		return "withdrawn"
+	case cache.CodeUpgrade:
+		return "held shared; an exclusive hold could never be granted"
+	case cache.CodeLimit:
+		return "this session holds or waits for as much as it may"
+	case cache.CodeDraining:
+		return "the daemon is going away"
+	}
+	text := "the store does not answer"
+	if m.Code == cache.CodeUnknown {
+		text = "released here; the store has not confirmed it yet"
+	}
+	if m.Err != nil {
+		text += ": " + m.Err.Error()
+	}
+	return text
+}
+
+// Fatal ends the session from our side: the reason is the last frame.
+func (s *Session) Fatal(c protocol.Code, msg string) {
+	s.mu.Lock()
+	if s.killed {
+		s.mu.Unlock()
+		return
+	}
+	s.killed = true
+	if c == protocol.TooSlow {
+		s.out = s.out[:0:0] // what was not read will not be; a cut frame may go first
+	} else {
+		s.out = protocol.AppendFatal(s.out, c, msg)
+	}
+	s.mu.Unlock()
+	s.transport.Kill()
+}

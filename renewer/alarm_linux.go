@@ -1,0 +1,52 @@
+package renewer
+
+import (
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// alarm is a timerfd on CLOCK_BOOTTIME: after a suspend it rings at once for
+// what came due meanwhile.
+type alarm struct{ f *os.File }
+
+func newAlarm() (alarm, error) {
+	fd, err := unix.TimerfdCreate(unix.CLOCK_BOOTTIME, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
+	if err != nil {
+		return alarm{}, os.NewSyscallError("timerfd_create", err)
+	}
+	return alarm{os.NewFile(uintptr(fd), "timerfd")}, nil
+}
+
+// set makes wait return at the time given, nanoseconds of the boot clock.
+func (a alarm) set(at int64) {
+	at = max(at, 1) // 0 would disarm it
+	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(at)}
+	rc, err := a.f.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	_ = rc.Control(func(fd uintptr) {
+		_ = unix.TimerfdSettime(int(fd), unix.TFD_TIMER_ABSTIME, &spec, nil)
+	})
+}
+
+// wait sleeps until the time set; false when the alarm has been closed.
+func (a alarm) wait() bool {
+	var b [8]byte
+	_, err := a.f.Read(b[:])
+	return err == nil
+}
+
+func (a alarm) close() { _ = a.f.Close() }
+
+// Boottime reads CLOCK_BOOTTIME: nanoseconds since the machine started, the time
+// that it slept included.
+func Boottime() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err) // the kernel has had it since 2.6.39
+	}
+	return int64(ts.Sec)*int64(time.Second) + int64(ts.Nsec)
+}

@@ -1,0 +1,159 @@
+package renewer
+
+import (
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// Due is one lease whose renewal is due.
+type Due struct {
+	Lease *cache.Lease
+	Shard int
+	Gen   uint64
+}
+
+// Schedule holds, for every lease that is kept, when it is renewed next.
+type Schedule struct {
+	mu   sync.Mutex
+	heap []*cache.Lease // by Renewal.Due; guarded by mu, as are the Renewals
+	seed uint64
+}
+
+// New makes an empty schedule.
+func New(seed uint64) *Schedule { return &Schedule{seed: seed} }
+
+// retries is how often at least a failed renewal is tried again in what is left
+// of a lease.
+const retries = 8
+
+// retryMin and retryMax bound the pause before a failed renewal is tried again.
+const (
+	retryMin = int64(20 * time.Millisecond)
+	retryMax = int64(time.Second)
+)
+
+// Track notes what a table says of a lease: renew it in time before tr.Until, or
+// forget it. A lease is renewed when a third of its TTL has gone, earlier by up
+// to a tenth of that so that many leases do not come due together.
+func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := &tr.Lease.Renewal
+	if tr.Until == 0 {
+		if r.Index != 0 {
+			s.remove(int(r.Index) - 1)
+		}
+		return
+	}
+	due := tr.Until - tr.TTL*2/3
+	if tr.Failed {
+		left := tr.Until - now
+		due = now + min(max(left/retries, retryMin), retryMax)
+	} else if spread := tr.TTL / 30; spread > 0 {
+		due -= int64(s.random() % uint64(spread))
+	}
+	r.Due, r.Shard, r.Gen = max(due, now), int32(shard), tr.Gen
+	if r.Index == 0 {
+		s.heap = append(s.heap, tr.Lease)
+		r.Index = int32(len(s.heap))
+		s.up(len(s.heap) - 1)
+		return
+	}
+	s.fix(int(r.Index) - 1)
+}
+
+// Due appends the leases that are due at now, at most most, and forgets them:
+// each is tracked again when its renewal has been answered.
+func (s *Schedule) Due(now int64, most int, due []Due) []Due {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ; most > 0 && len(s.heap) > 0 && s.heap[0].Renewal.Due <= now; most-- {
+		l := s.heap[0]
+		due = append(due, Due{l, int(l.Renewal.Shard), l.Renewal.Gen})
+		s.remove(0)
+	}
+	return due
+}
+
+// Next is when something is due; cache.Forever when nothing is tracked.
+func (s *Schedule) Next() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.heap) == 0 {
+		return cache.Forever
+	}
+	return s.heap[0].Renewal.Due
+}
+
+// Len is how many leases are tracked.
+func (s *Schedule) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.heap)
+}
+
+func (s *Schedule) random() uint64 { // splitmix64
+	s.seed += 0x9e3779b97f4a7c15
+	x := s.seed
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+func (s *Schedule) up(i int) {
+	l := s.heap[i]
+	for i > 0 {
+		p := (i - 1) / 2
+		if s.heap[p].Renewal.Due <= l.Renewal.Due {
+			break
+		}
+		s.set(i, s.heap[p])
+		i = p
+	}
+	s.set(i, l)
+}
+
+func (s *Schedule) down(i int) {
+	l := s.heap[i]
+	for {
+		c := 2*i + 1
+		if c >= len(s.heap) {
+			break
+		}
+		if c+1 < len(s.heap) && s.heap[c+1].Renewal.Due < s.heap[c].Renewal.Due {
+			c++
+		}
+		if l.Renewal.Due <= s.heap[c].Renewal.Due {
+			break
+		}
+		s.set(i, s.heap[c])
+		i = c
+	}
+	s.set(i, l)
+}
+
+func (s *Schedule) set(i int, l *cache.Lease) {
+	s.heap[i] = l
+	l.Renewal.Index = int32(i + 1)
+}
+
+func (s *Schedule) fix(i int) {
+	l := s.heap[i]
+	s.down(i)
+	s.up(int(l.Renewal.Index) - 1)
+}
+
+func (s *Schedule) remove(i int) {
+	l := s.heap[i]
+	last := len(s.heap) - 1
+	moved := s.heap[last]
+	s.heap[last] = nil
+	s.heap = s.heap[:last]
+	l.Renewal.Index = 0
+	if i < last {
+		s.set(i, moved)
+		s.fix(i)
+	}
+}

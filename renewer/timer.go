@@ -1,0 +1,60 @@
+package renewer
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// Timer is the one goroutine that waits for times: of renewals, waits and ends.
+// Its sleep counts the time that the machine sleeps.
+type Timer struct {
+	fire  func() int64
+	next  atomic.Int64 // when it means to wake; written with mu held
+	mu    sync.Mutex   // keeps next and the alarm alike
+	alarm alarm
+	wg    sync.WaitGroup
+}
+
+// NewTimer starts the goroutine. It calls fire, which does what is due and
+// returns when it wants to be called next; cache.Forever for not at all.
+func NewTimer(fire func() int64) (*Timer, error) {
+	a, err := newAlarm()
+	if err != nil {
+		return nil, err
+	}
+	t := &Timer{fire: fire, alarm: a}
+	t.next.Store(cache.Forever)
+	t.wg.Go(t.run)
+	return t, nil
+}
+
+// Wake makes the timer fire at the time given if it would sleep longer. It does
+// not block.
+func (t *Timer) Wake(at int64) {
+	if at >= t.next.Load() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if at < t.next.Load() {
+		t.next.Store(at)
+		t.alarm.set(at)
+	}
+}
+
+// Close ends the goroutine and waits for it.
+func (t *Timer) Close() {
+	t.alarm.close()
+	t.wg.Wait()
+}
+
+func (t *Timer) run() {
+	for t.alarm.wait() {
+		t.mu.Lock()
+		t.next.Store(cache.Forever) // whoever finds something to do from here on wakes us
+		t.mu.Unlock()
+		t.Wake(t.fire())
+	}
+}

@@ -1,0 +1,97 @@
+package upstream
+
+import "sync"
+
+// Batch is what goes to a store in one Apply.
+type Batch struct {
+	Ops     []Op
+	Results []Result
+	Sent    int64 // nanoseconds of the boot clock, read before Apply
+}
+
+// Lane gathers ops into batches: what comes while the batches in flight are out
+// makes the next one. It knows no time and starts no goroutine.
+type Lane struct {
+	mu      sync.Mutex
+	ops     []Op // guarded by mu, as is all below
+	free    []*Batch
+	flying  int
+	most    int // batches in flight
+	size    int // ops in a batch
+	changed chan struct{}
+}
+
+// NewLane makes a lane with at most inFlight batches out, of at most size ops.
+func NewLane(inFlight, size int) *Lane {
+	return &Lane{most: inFlight, size: min(size, MaxBatch), changed: make(chan struct{}, 1)}
+}
+
+// Push adds ops behind those that wait. It does not block.
+func (l *Lane) Push(ops ...Op) {
+	l.mu.Lock()
+	l.ops = append(l.ops, ops...)
+	l.mu.Unlock()
+}
+
+// Kick wakes whoever sleeps on Changed if there is something for it to do.
+func (l *Lane) Kick() {
+	l.mu.Lock()
+	ready := l.ready()
+	l.mu.Unlock()
+	if ready {
+		select {
+		case l.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// Changed tells of kicks; one may stand for several.
+func (l *Lane) Changed() <-chan struct{} { return l.changed }
+
+func (l *Lane) ready() bool { return len(l.ops) > 0 && l.flying < l.most }
+
+// Next takes the next batch; nil when nothing waits or enough is in flight.
+func (l *Lane) Next() *Batch {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ready() {
+		return nil
+	}
+	var b *Batch
+	if n := len(l.free); n > 0 {
+		b, l.free = l.free[n-1], l.free[:n-1]
+	} else {
+		b = new(Batch)
+	}
+	n := min(len(l.ops), l.size)
+	b.Ops = append(b.Ops[:0], l.ops[:n]...)
+	if cap(b.Results) < n {
+		b.Results = make([]Result, n, max(n, 16))
+	}
+	b.Results = b.Results[:n]
+	clear(b.Results)
+	rest := copy(l.ops, l.ops[n:])
+	clear(l.ops[rest:])
+	l.ops = l.ops[:rest]
+	l.flying++
+	return b
+}
+
+// Done gives a batch back; its slices are used again.
+func (l *Lane) Done(b *Batch) {
+	clear(b.Ops)
+	l.mu.Lock()
+	l.flying--
+	if len(l.free) < l.most {
+		l.free = append(l.free, b)
+	}
+	l.mu.Unlock()
+}
+
+// Depth is how many ops wait and how many batches are in flight.
+func (l *Lane) Depth() (waiting, flying int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.ops), l.flying
+}
