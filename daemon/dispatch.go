@@ -15,8 +15,7 @@ import (
 func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 	e, a := s.engine, &s.after
 	now := e.clock()
-	ok = true
-	for ok {
+	for ok = true; ok; ok = ok && !s.closing.Load() {
 		payload, more, whole, err := protocol.Cut(b, e.set.MaxFrame)
 		if err != nil {
 			s.Fatal(protocol.BadFrame, err.Error())

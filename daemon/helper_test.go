@@ -61,6 +61,9 @@ func start(t testing.TB, store upstream.Store, change func(*daemon.Config)) *hos
 			t.Error(err)
 		}
 		h.done <- nil
+		if h.store == nil { // the test has closed it
+			return
+		}
 		if err := store.Close(); err != nil {
 			t.Error(err)
 		}

@@ -39,6 +39,7 @@ type Session struct {
 	client  atomic.Pointer[string] // name and label, once greeted
 	touched atomic.Bool            // somebody is about to flush it
 	ended   atomic.Bool            // nothing more is written
+	closing atomic.Bool            // Fatal has been said: nothing more is read
 
 	mu        sync.Mutex
 	out       []byte // guarded by mu, as is all below
@@ -163,9 +164,15 @@ func (s *Session) write(a *aftermath, frame func(b []byte) []byte) {
 	if !s.killed && !s.ended.Load() {
 		s.out = frame(s.out)
 	}
+	slow := len(s.out) > s.engine.set.OutBuffer
 	s.mu.Unlock()
+	if slow {
+		s.tooSlow()
+	}
 	a.mark(s)
 }
+
+func (s *Session) tooSlow() { s.Fatal(protocol.TooSlow, "replies are not read") }
 
 // send encodes a message of the table into its session's outbox.
 func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
@@ -200,7 +207,7 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 	slow := len(s.out) > e.set.OutBuffer
 	s.mu.Unlock()
 	if slow {
-		s.Fatal(protocol.TooSlow, "replies are not read")
+		s.tooSlow()
 	}
 	a.mark(s)
 }
@@ -274,5 +281,6 @@ func (s *Session) Fatal(c protocol.Code, msg string) {
 		s.out = protocol.AppendFatal(s.out, c, msg)
 	}
 	s.mu.Unlock()
+	s.closing.Store(true)
 	s.transport.Kill()
 }

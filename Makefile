@@ -1,0 +1,74 @@
+# make run    builds and serves on the embedded store, and says what to try
+# make test   sets up what the tests need, and runs them all
+# make check  lints
+# make sim    the simulator: make sim SEEDS=10000
+# make bench  measurements, side by side in one run
+
+GO     ?= go
+PY     ?= python3
+VENV   := .venv
+SEEDS  ?= 1000
+SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+BIN    := bin/locksidecar
+VPY    := $(VENV)/bin/python
+
+.PHONY: run build test test-go test-sim test-python check sim mutants bench deps deps-system clean
+
+build:
+	$(GO) build -o $(BIN) ./cmd/locksidecar
+
+run: build
+	$(BIN) serve
+
+test: deps build
+	GOOS=darwin $(GO) build ./...
+	$(MAKE) test-go
+	$(MAKE) test-sim
+	$(MAKE) test-python
+
+test-go:
+	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 10m ./...
+	cd bench/peers && $(GO) vet ./...
+
+test-sim:
+	$(GO) test ./daemon/sim -run TestSeeds -count=1 -v -timeout 15m -args -seeds=$(SEEDS)
+
+test-python:
+	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q
+
+sim: test-sim
+
+mutants:
+	daemon/sim/mutants/run.sh
+
+bench: deps-system build
+	$(GO) run ./bench/cmd/bench
+
+check: deps
+	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "gofmt: the files above"; exit 1; }
+	$(GO) vet ./...
+	GOOS=darwin $(GO) vet ./...
+	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
+	$(GO) test -count=1 -run TestArrowsGoDown ./daemon
+	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . && $(CURDIR)/$(VENV)/bin/ruff format --check . && $(CURDIR)/$(VENV)/bin/mypy --strict src
+
+deps: deps-system $(VENV)/.done
+
+# What the system's package manager has to bring, where it is missing.
+deps-system:
+	@need=""; \
+	command -v redis-server >/dev/null || need="$$need redis-server"; \
+	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
+	$(PY) -c 'import ensurepip, venv' 2>/dev/null || need="$$need python3-venv"; \
+	if [ -n "$$need" ]; then \
+		echo "installing$$need"; \
+		$(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$need; \
+	fi
+
+$(VENV)/.done: clients/python/pyproject.toml
+	$(PY) -m venv $(VENV)
+	$(VPY) -m pip install -q --disable-pip-version-check -e 'clients/python[test]'
+	touch $@
+
+clean:
+	rm -rf bin $(VENV) bench/results

@@ -1,0 +1,68 @@
+package daemon_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/locksidecar/locksidecar/"
+
+// mayImport says which of our packages each may import. A package counts with
+// everything below it, unless it has a line of its own.
+var mayImport = map[string][]string{
+	"protocol":            {},
+	"protocol/client":     {"protocol"},
+	"cache":               {},
+	"upstream":            {"cache"},
+	"upstream/embedded":   {"cache", "upstream"},
+	"upstream/redis":      {"cache", "upstream"},
+	"upstream/storetest":  {"cache", "upstream"},
+	"upstream/testserver": {},
+	"renewer":             {"cache"},
+	"daemon":              {"protocol", "cache", "upstream", "renewer"},
+	"daemon/sim":          {"protocol", "cache", "upstream", "renewer", "daemon"},
+	"cmd/locksidecar":     {"protocol", "protocol/client", "cache", "upstream", "upstream/embedded", "upstream/redis", "renewer", "daemon", "cmd/locksidecar"},
+	"bench":               {"protocol", "protocol/client", "bench"},
+}
+
+// rule finds the line for a package: its own, or that of the nearest folder.
+func rule(pkg string) string {
+	for {
+		if _, ok := mayImport[pkg]; ok {
+			return pkg
+		}
+		i := strings.LastIndexByte(pkg, '/')
+		if i < 0 {
+			return ""
+		}
+		pkg = pkg[:i]
+	}
+}
+
+func TestArrowsGoDown(t *testing.T) {
+	cmd := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, "./...")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		pkg := strings.TrimPrefix(f[0], module)
+		mine := rule(pkg)
+		if mine == "" {
+			t.Errorf("%s has no line in mayImport", pkg)
+			continue
+		}
+		allowed := map[string]bool{mine: true}
+		for _, p := range mayImport[mine] {
+			allowed[p] = true
+		}
+		for _, imp := range f[1:] {
+			if to, ours := strings.CutPrefix(imp, module); ours && !allowed[rule(to)] {
+				t.Errorf("%s imports %s", pkg, to)
+			}
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream/embedded"
+)
+
+func memory(t testing.TB, state string) *embedded.Store {
+	t.Helper()
+	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Path: state})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestALiveSocketIsRefusedAndAStaleOneTakenOver(t *testing.T) {
+	h := start(t, nil, nil)
+	s := memory(t, "")
+	defer s.Close()
+	if _, err := daemon.Listen(daemon.Config{Socket: h.socket, Store: s}); !errors.Is(err, daemon.ErrInUse) {
+		t.Fatalf("a second daemon on a live socket: %v", err)
+	}
+	// One that died: its socket is there, its lock is gone.
+	path := filepath.Join(t.TempDir(), "stale.sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	_ = ln.Close()
+	start(t, nil, func(c *daemon.Config) { c.Socket = path }).dial(client.Options{})
+}
+
+func TestASocketThatIsNoneIsLeftAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := memory(t, "")
+	defer s.Close()
+	if _, err := daemon.Listen(daemon.Config{Socket: path, Store: s}); !errors.Is(err, daemon.ErrSocket) {
+		t.Fatal(err)
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
+		t.Fatal(string(b), err)
+	}
+}
+
+func TestADirectoryOpenToAllIsRefused(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "open")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	s := memory(t, "")
+	defer s.Close()
+	if _, err := daemon.Listen(daemon.Config{Socket: filepath.Join(dir, "s"), Store: s}); !errors.Is(err, daemon.ErrSocket) {
+		t.Fatal(err)
+	}
+}
+
+func TestTheSocketHasItsModeFromTheStart(t *testing.T) {
+	h := start(t, nil, func(c *daemon.Config) { c.SocketMode = 0o600 })
+	st, err := os.Stat(h.socket)
+	if err != nil || st.Mode().Perm() != 0o600 || st.Mode()&fs.ModeSocket == 0 {
+		t.Fatal(st.Mode(), err)
+	}
+}
+
+func TestDrainLetsHoldersFinishAndRefusesOthers(t *testing.T) {
+	away := make(chan struct{})
+	h := start(t, nil, func(c *daemon.Config) { c.Drain = bound })
+	c := h.dial(client.Options{OnGoingAway: func(uint64, string) { close(away) }})
+	w := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "k"})
+	waits := make(chan error, 1)
+	go func() {
+		_, err := w.Acquire(context.Background(), client.AcquireArgs{Key: "k", Wait: client.Forever})
+		waits <- err
+	}()
+	eventually(t, "it waits", func() bool {
+		s, err := c.Inspect(t.Context(), "k")
+		return err == nil && s.Waiters == 1
+	})
+	h.stop()
+	<-away
+	if err := <-waits; !errors.Is(err, client.ErrDraining) {
+		t.Fatalf("a waiter during the drain: %v", err)
+	}
+	if _, err := w.Acquire(t.Context(), client.AcquireArgs{Key: "other"}); !errors.Is(err, client.ErrDraining) {
+		t.Fatalf("a new acquire during the drain: %v", err)
+	}
+	acquire(t, c, client.AcquireArgs{Key: "k"}) // re-entry is not new
+	release(t, c, "k", 0, g.Fence)
+	release(t, c, "k", 0, g.Fence)
+	<-c.Done()
+	if !errors.Is(c.Err(), client.ErrDraining) {
+		t.Fatalf("the session ended with %v", c.Err())
+	}
+	if err := <-h.done; err != nil {
+		t.Fatal(err)
+	}
+	h.done <- nil
+	if _, err := os.Stat(h.socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Fatalf("the socket is left: %v", err)
+	}
+}
+
+func TestADrainThatHoldersOutlastEndsAndTellsThem(t *testing.T) {
+	h := start(t, nil, func(c *daemon.Config) { c.Drain = 50 * time.Millisecond })
+	c := h.dial(client.Options{})
+	acquire(t, c, client.AcquireArgs{Key: "k"})
+	h.stop()
+	<-c.Done()
+	if !errors.Is(c.Err(), client.ErrDraining) {
+		t.Fatal(c.Err())
+	}
+	if err := <-h.done; err != nil {
+		t.Fatal(err)
+	}
+	h.done <- nil
+}
+
+func TestFencesRiseAcrossARestart(t *testing.T) {
+	state := filepath.Join(t.TempDir(), "state")
+	var last uint64
+	for range 3 {
+		s := memory(t, state)
+		h := start(t, s, nil)
+		c := h.dial(client.Options{})
+		g := acquire(t, c, client.AcquireArgs{Key: "k"})
+		if g.Fence <= last {
+			t.Fatalf("fence %d after %d", g.Fence, last)
+		}
+		last = g.Fence
+		release(t, c, "k", 0, g.Fence)
+		_ = c.Close()
+		h.stop()
+		if err := <-h.done; err != nil {
+			t.Fatal(err)
+		}
+		h.done <- nil
+		_ = s.Close()
+		h.store = nil
+	}
+}
+
+func TestBeatsExtendWhatASilentClientHolds(t *testing.T) {
+	beats := make(chan client.Beat, 16)
+	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Session: 600 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := start(t, s, nil)
+	c := h.dial(client.Options{OnBeat: func(b client.Beat) {
+		select {
+		case beats <- b:
+		default:
+		}
+	}})
+	g := acquire(t, c, client.AcquireArgs{Key: "k"})
+	last := g.Deadline
+	for range 4 {
+		b := <-beats
+		if b.Until < last {
+			t.Fatalf("validity went back: %d after %d", b.Until, last)
+		}
+		last = b.Until
+	}
+	if last <= g.Deadline {
+		t.Fatal("beats extended nothing")
+	}
+	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held != protocol.HeldHere {
+		t.Fatal(st, err)
+	}
+}
