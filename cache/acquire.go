@@ -1,0 +1,182 @@
+package cache
+
+// Getting in: at once, or from the queue.
+
+// Acquire asks for a key. Times are nanoseconds; Wait is 0 to try, Forever to
+// wait without bound. Key is copied if it is kept.
+type Acquire struct {
+	Re    Request
+	Key   []byte
+	Owner uint64
+	Mode  Mode
+	Wait  int64
+	TTL   int64
+	Fixed bool
+	// Draining refuses everything but re-entry.
+	Draining bool
+}
+
+// Acquire answers q at once, or queues it and answers it with a later event.
+func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
+	l := t.leases[string(q.Key)]
+	if l != nil {
+		t.expire(l, now, out)
+		if h := l.find(q.Re.Session, q.Owner); h != nil {
+			t.reenter(h, q, out)
+			return
+		}
+		if q.Wait == 0 && t.refusesTry(l, q, now, out) {
+			t.advance(l, now, out)
+			return
+		}
+	}
+	if q.Draining || q.Re.Session.Ended.Load() {
+		out.fail(q.Re, CodeDraining, nil)
+		if l != nil {
+			t.advance(l, now, out)
+		}
+		return
+	}
+	if s := q.Re.Session; s.Holds.Load() >= t.cfg.MaxHolds || s.Waiters.Load() >= t.cfg.MaxWaiters {
+		out.fail(q.Re, CodeLimit, nil)
+		if l != nil {
+			t.advance(l, now, out)
+		}
+		return
+	}
+	if l == nil {
+		l = t.lease(q.Key)
+	}
+	t.enqueue(l, q, now)
+	t.advance(l, now, out)
+}
+
+func (t *Table) reenter(h *hold, q *Acquire, out *Effects) {
+	if h.mode == Shared && q.Mode == Exclusive {
+		out.fail(q.Re, CodeUpgrade, nil)
+		return
+	}
+	h.count++
+	t.sayGranted(h, q.Re, true, out)
+}
+
+func (t *Table) sayGranted(h *hold, re Request, acquired bool, out *Effects) {
+	out.Messages = append(out.Messages, Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
+		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl})
+}
+
+// refusesTry answers a try that is sure not to succeed: a try takes a key only
+// when nobody holds it or stands before it.
+func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
+	if r := l.rare; r != nil && r.fails > 0 && now < l.retryAt && l.state != stateHeld {
+		out.fail(q.Re, CodeUnavailable, r.err)
+		return true
+	}
+	before := l.waitHead != nil && (q.Mode == Exclusive || l.exclusiveWaits())
+	if l.nHolds > 0 {
+		before = before || q.Mode == Exclusive || l.heldMode == Exclusive || l.waitHead != nil || !t.mayHandOver(l, now)
+	}
+	if before || l.state == stateAsked && l.queued {
+		out.busy(q.Re, -1)
+		return true
+	}
+	return false
+}
+
+func (l *Lease) exclusiveWaits() bool {
+	for w := l.waitHead; w != nil; w = w.next {
+		if w.mode == Exclusive {
+			return true
+		}
+	}
+	return false
+}
+
+// mayHandOver says whether another local owner may come in while another host
+// waits: so many, or for so long, since it was known to.
+func (t *Table) mayHandOver(l *Lease, now int64) bool {
+	if !l.wanted {
+		return true
+	}
+	r := l.rarely()
+	return r.hands < t.cfg.HandOvers && now-r.wantedAt < int64(t.cfg.HandOverTime)
+}
+
+func (t *Table) setWanted(l *Lease, now int64) {
+	if l.wanted {
+		return
+	}
+	l.wanted = true
+	r := l.rarely()
+	r.wantedAt, r.hands = now, 0
+}
+
+// verdict is whether a waiter may hold now.
+type verdict uint8
+
+const (
+	never verdict = iota // not with this lease as it is, or not before a hold ends
+	later                // once the lease has been renewed
+	yes
+)
+
+// handOver lets waiters in, in their order, as far as the lease allows. fresh
+// says that the lease has just come from the store. It answers tries that
+// cannot be let in.
+func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
+	l.starved = false
+	for w := l.waitHead; w != nil; w = l.waitHead {
+		v := t.admits(l, w, now, fresh)
+		if v == later {
+			l.starved = true
+			l.ttl = max(l.ttl, w.ttl)
+			if t.cfg.Session && !l.rebase {
+				l.retryAt = now + int64(t.cfg.SessionTTL)/30 // the session is being renewed
+			}
+			t.renew(l, now, out)
+		}
+		if v != yes {
+			break
+		}
+		if !fresh && l.wanted {
+			l.rarely().hands++
+		}
+		t.grant(l, w, now, fresh, out)
+	}
+	if l.nHolds == 0 {
+		return
+	}
+	if l.releaser.Session != nil { // it stays with this host after all
+		out.released(l.releaser, 0)
+		l.releaser = Request{}
+	}
+	t.refuseTries(l, CodeBusy, -1, out)
+}
+
+func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
+	if w.mode == Exclusive && (l.nHolds > 0 || l.mode != Exclusive || l.downgrade || l.op == OpDowngrade) {
+		return never
+	}
+	if w.mode == Shared && l.nHolds > 0 && l.heldMode != Shared {
+		return never
+	}
+	if !fresh && !t.mayHandOver(l, now) {
+		return never
+	}
+	// A hand-over that cannot give a third of the TTL renews first.
+	if t.cfg.Session {
+		if t.session-now < min(w.ttl, int64(t.cfg.SessionTTL))/3 {
+			return later
+		}
+	} else if !fresh && l.until-now < w.ttl/3 {
+		return later
+	}
+	if l.hand >= handMax && !t.sharesFence(l, w.mode) {
+		if t.cfg.Rebase {
+			l.rebase = true
+			return later
+		}
+		return never
+	}
+	return yes
+}

@@ -1,0 +1,161 @@
+package cache
+
+// What to ask of the store next.
+
+// advance looks at everything that is known of l and does the next thing. Every
+// event that touched l ends here; l may be gone afterwards.
+func (t *Table) advance(l *Lease, now int64, out *Effects) {
+	t.expire(l, now, out)
+	if l.state == stateHeld {
+		t.handOver(l, now, false, out)
+		t.answerPeeks(l, now, out)
+	}
+	if l.op == 0 {
+		t.next(l, now, out)
+	}
+	if l.state == stateHeld && l.rebase {
+		t.renew(l, now, out)
+	}
+	t.track(l, out)
+	if t.idle(l) {
+		t.dropLease(l)
+		return
+	}
+	t.arm(l, t.wakeAt(l, now))
+}
+
+// idle says that nothing is left to know of l.
+func (t *Table) idle(l *Lease) bool {
+	return l.state == stateNone && l.op == 0 && l.nWaits == 0 && l.renewGen == 0 &&
+		(l.rare == nil || len(l.rare.peeks) == 0)
+}
+
+// wakeAt is when l has to be looked at again if nothing else happens.
+func (t *Table) wakeAt(l *Lease, now int64) int64 {
+	at := Forever
+	if l.state == stateHeld {
+		at = min(l.until, l.minEnd)
+		if l.downgrade && l.op == 0 {
+			at = min(at, max(l.retryAt, now+1))
+		}
+	}
+	waitsToAsk := l.state == stateAsked || l.state == stateOwed || l.state == stateNone && l.nWaits > 0
+	if l.op == 0 && waitsToAsk || l.starved && l.renewGen == 0 {
+		at = min(at, max(l.retryAt, now+1))
+	}
+	if r := l.rare; r != nil && r.failSince != 0 && l.nWaits > 0 {
+		at = min(at, max(now+1, r.failSince+int64(t.cfg.Grace)))
+	}
+	return at
+}
+
+// next asks the store for the next thing, if it is time for one.
+func (t *Table) next(l *Lease, now int64, out *Effects) {
+	if r := l.rare; r != nil && len(r.peeks) > 0 && l.state != stateHeld {
+		t.ask(l, OpPeek, now, out)
+		return
+	}
+	if r := l.rare; r != nil && r.failSince != 0 && now-r.failSince >= int64(t.cfg.Grace) {
+		t.refuseWaiters(l, out)
+	}
+	switch l.state {
+	case stateHeld:
+		switch {
+		case l.nHolds > 0 && l.downgrade:
+			if now < l.retryAt {
+				return
+			}
+			t.ask(l, OpDowngrade, now, out)
+		case l.nHolds == 0 && !l.starved:
+			t.owe(l, now, out)
+			t.ask(l, OpRelease, now, out)
+		}
+	case stateOwed:
+		if now >= l.oweUntil {
+			t.forget(l)
+			t.next(l, now, out)
+		} else if now >= l.retryAt {
+			t.settle(l, now, out)
+		}
+	case stateAsked:
+		switch {
+		case l.nWaits == 0 || l.mode != l.wantedMode():
+			t.owe(l, now, out)
+			t.settle(l, now, out)
+		case now >= l.retryAt:
+			t.ask(l, t.askKind(l), now, out)
+		}
+	case stateNone:
+		if l.nWaits > 0 && now >= l.retryAt {
+			l.token, l.state, l.mode = t.newToken(), stateAsked, l.wantedMode()
+			l.queued, l.maybe, l.granted, l.ttl = false, false, false, 0
+			t.ask(l, t.askKind(l), now, out)
+		}
+	}
+}
+
+// settle asks for the end of a token that is owed.
+func (t *Table) settle(l *Lease, now int64, out *Effects) {
+	if l.granted {
+		t.ask(l, OpRelease, now, out)
+	} else {
+		t.ask(l, OpWithdraw, now, out)
+	}
+}
+
+// wantedMode is the mode in which the waiters want the lease: the first one's.
+func (l *Lease) wantedMode() Mode { return l.waitHead.mode }
+
+func (t *Table) askKind(l *Lease) OpKind {
+	l.ttl = 0
+	kind := OpTry
+	for w := l.waitHead; w != nil; w = w.next {
+		if w.mode == l.mode && (l.ttl == 0 || l.mode == Shared) {
+			l.ttl = max(l.ttl, w.ttl)
+		}
+		if !w.try {
+			kind = OpJoin
+		}
+	}
+	return kind
+}
+
+// ask puts an op into the main lane.
+func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
+	t.gen++
+	l.op, l.opGen = k, t.gen
+	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor, Ref: l, Gen: t.gen}
+	if k == OpPeek {
+		op.Token = 0
+	}
+	out.Ops = append(out.Ops, op)
+}
+
+// owe turns a lease or an ask into a debt: the token has to go.
+func (t *Table) owe(l *Lease, now int64, out *Effects) {
+	if l.state == stateHeld {
+		l.granted = true
+		l.oweUntil = Forever
+		if !t.cfg.Session {
+			l.oweUntil = max(now, l.until) + l.ttl
+		}
+		t.held--
+	} else {
+		l.oweUntil = now + 2*l.ttl
+	}
+	l.state, l.retryAt = stateOwed, 0
+	l.clearGrip()
+	t.endExtends(l, CodeNotHeld, nil, out)
+}
+
+// forget ends the debt: nothing of ours is upstream.
+func (t *Table) forget(l *Lease) {
+	l.state, l.token, l.granted, l.queued, l.maybe = stateNone, 0, false, false, false
+	l.clearGrip()
+}
+
+func (l *Lease) clearGrip() {
+	l.wanted, l.downgrade, l.rebase, l.starved = false, false, false, false
+	l.until, l.hand, l.fence = 0, -1, 0
+	l.renewGen = 0
+}

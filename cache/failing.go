@@ -1,0 +1,50 @@
+package cache
+
+// Stores that fail.
+
+// fail notes that the store did not do what was asked; the next try comes later
+// each time.
+func (t *Table) fail(l *Lease, now int64, err error) {
+	r := l.rarely()
+	if r.failSince == 0 {
+		r.failSince = max(now, 1)
+	}
+	pause := t.cfg.RetryMin << min(r.fails, 16)
+	r.fails++
+	r.err = err
+	l.retryAt = now + t.jitter(min(max(pause, t.cfg.RetryMin), t.cfg.RetryMax))
+}
+
+func (t *Table) succeed(l *Lease) {
+	if r := l.rare; r != nil {
+		r.failSince, r.fails, r.err = 0, 0, nil
+	}
+	l.retryAt = 0
+}
+
+func (t *Table) refuseTries(l *Lease, c Code, left int64, out *Effects) {
+	var err error
+	if l.rare != nil {
+		err = l.rare.err
+	}
+	for w := l.waitHead; w != nil; {
+		next := w.next
+		if w.try {
+			if c == CodeBusy {
+				out.busy(w.req, left)
+			} else {
+				out.fail(w.req, c, err)
+			}
+			t.dropWaiter(w)
+		}
+		w = next
+	}
+}
+
+// refuseWaiters ends waits that have outlasted the grace for a failing store.
+func (t *Table) refuseWaiters(l *Lease, out *Effects) {
+	for l.waitHead != nil {
+		out.fail(l.waitHead.req, CodeUnavailable, l.rare.err)
+		t.dropWaiter(l.waitHead)
+	}
+}

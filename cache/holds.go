@@ -1,0 +1,200 @@
+package cache
+
+import (
+	"slices"
+	"strings"
+)
+
+// Holds: who has a key here, under which fence, until when.
+
+// find returns the owner's hold, nil when there is none.
+func (l *Lease) find(s *Session, owner uint64) *hold {
+	if r := l.rare; r != nil && r.byOwner != nil {
+		return r.byOwner[ownerKey{s, owner}]
+	}
+	for h := l.holds; h != nil; h = h.next {
+		if h.s == s && h.owner == owner {
+			return h
+		}
+	}
+	return nil
+}
+
+// manyHolds is from how many holds on a lease keeps an index of owners.
+const manyHolds = 12
+
+// sharesFence says that a hold gets the fence of the present phase: readers who
+// join readers.
+func (t *Table) sharesFence(l *Lease, m Mode) bool {
+	return m == Shared && l.nHolds > 0 && l.fence != 0
+}
+
+// nextFence begins a phase of holding: an exclusive holder's, or that of the
+// readers who hold together.
+func (t *Table) nextFence(l *Lease) {
+	l.hand++
+	if l.hand >= handFetch && t.cfg.Rebase {
+		l.rebase = true
+	}
+	l.fence = l.base<<handBits | uint64(l.hand)
+}
+
+func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
+	if !t.sharesFence(l, w.mode) {
+		t.nextFence(l)
+	}
+	var h *hold
+	if n := len(t.freeHolds); n > 0 {
+		h, t.freeHolds = t.freeHolds[n-1], t.freeHolds[:n-1]
+	} else {
+		h = new(hold)
+	}
+	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, permits: w.permits, mode: w.mode}
+	if w.fixed {
+		h.end = now + w.ttl
+		if fresh && !t.cfg.Session && l.nHolds == 0 {
+			h.end = min(h.end, l.until) // the lease was asked for with this very TTL
+		}
+		l.minEnd = min(l.minEnd, h.end)
+	}
+	if l.nHolds == 0 {
+		l.ttl = w.ttl
+	} else {
+		l.ttl = max(l.ttl, w.ttl)
+	}
+	l.heldMode = w.mode
+	if h.next = l.holds; h.next != nil {
+		h.next.prev = h
+	}
+	l.holds = h
+	l.nHolds++
+	t.indexOwner(l, h)
+	s := h.s
+	s.Holds.Add(1)
+	x := &s.index[t.cfg.Shard]
+	if h.sNext = x.holds; h.sNext != nil {
+		h.sNext.sPrev = h
+	}
+	x.holds = h
+	re := w.req
+	t.dropWaiter(w)
+	t.sayGranted(h, re, true, out)
+}
+
+func (t *Table) indexOwner(l *Lease, h *hold) {
+	if l.nHolds <= manyHolds {
+		return
+	}
+	r := l.rarely()
+	if r.byOwner == nil {
+		r.byOwner = make(map[ownerKey]*hold, 2*manyHolds)
+		for o := l.holds; o != nil; o = o.next {
+			r.byOwner[ownerKey{o.s, o.owner}] = o
+		}
+		return
+	}
+	r.byOwner[ownerKey{h.s, h.owner}] = h
+}
+
+// dropHold takes h away; what follows from it is advance's.
+func (t *Table) dropHold(h *hold) {
+	l, s := h.l, h.s
+	if h.prev != nil {
+		h.prev.next = h.next
+	} else {
+		l.holds = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	}
+	l.nHolds--
+	if l.nHolds == 0 {
+		l.fence, l.minEnd = 0, Forever
+	}
+	if r := l.rare; r != nil && r.byOwner != nil {
+		delete(r.byOwner, ownerKey{s, h.owner})
+		if l.nHolds == 0 {
+			r.byOwner = nil
+		}
+	}
+	s.Holds.Add(-1)
+	x := &s.index[t.cfg.Shard]
+	if h.sPrev != nil {
+		h.sPrev.sNext = h.sNext
+	} else {
+		x.holds = h.sNext
+	}
+	if h.sNext != nil {
+		h.sNext.sPrev = h.sPrev
+	}
+	t.mark(s)
+	*h = hold{}
+	if len(t.freeHolds) < freeMost {
+		t.freeHolds = append(t.freeHolds, h)
+	}
+}
+
+// lose tells h's owner that it is gone.
+func (t *Table) lose(h *hold, why Reason, out *Effects) {
+	out.Messages = append(out.Messages, Message{Kind: MsgLost, Re: Request{Session: h.s}, Key: h.l.key,
+		Owner: h.owner, Fence: h.fence, Reason: why})
+	t.dropHold(h)
+}
+
+func (t *Table) loseAll(l *Lease, why Reason, out *Effects) {
+	for l.holds != nil {
+		t.lose(l.holds, why, out)
+	}
+}
+
+// expire ends what is past its time: the lease, or fixed holds of it.
+func (t *Table) expire(l *Lease, now int64, out *Effects) {
+	if l.state != stateHeld {
+		return
+	}
+	if now >= t.deadline(l) {
+		for l.holds != nil {
+			why := LostExpired
+			if l.holds.end != 0 && now >= l.holds.end {
+				why = LostFixed
+			}
+			t.lose(l.holds, why, out)
+		}
+		t.owe(l, now, out)
+		return
+	}
+	if now < l.minEnd {
+		return
+	}
+	end := Forever
+	for h := l.holds; h != nil; {
+		next := h.next
+		if h.end != 0 && now >= h.end {
+			t.lose(h, LostFixed, out)
+		} else if h.end != 0 {
+			end = min(end, h.end)
+		}
+		h = next
+	}
+	l.minEnd = end
+}
+
+func (t *Table) expireAll(now int64, out *Effects) {
+	for _, l := range t.heldLeases() {
+		t.expire(l, now, out)
+		t.advance(l, now, out)
+	}
+}
+
+// heldLeases is every lease held, in the order of their keys, so that a run of
+// the simulator can be repeated.
+func (t *Table) heldLeases() []*Lease {
+	ls := make([]*Lease, 0, t.held)
+	for _, l := range t.leases {
+		if l.state == stateHeld {
+			ls = append(ls, l)
+		}
+	}
+	slices.SortFunc(ls, func(a, b *Lease) int { return strings.Compare(a.key, b.key) })
+	return ls
+}

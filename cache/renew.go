@@ -1,0 +1,145 @@
+package cache
+
+// Keeping leases: renewals, the watchdog's and clients' own.
+
+// renew puts a renewal into its lane unless one is under way or has just failed.
+func (t *Table) renew(l *Lease, now int64, out *Effects) {
+	if l.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
+		return
+	}
+	if t.cfg.Session && !l.rebase {
+		return // the session keeps it
+	}
+	t.gen++
+	l.renewGen = t.gen
+	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.rebase, Key: l.key, Token: l.token,
+		TTL: t.renewTTL(l, now), Floor: t.floor, Ref: l, Gen: t.gen})
+}
+
+// track tells the renewer what has changed for it: leases that somebody holds,
+// or is about to, are renewed before they end.
+func (t *Table) track(l *Lease, out *Effects) {
+	if t.cfg.Session {
+		return
+	}
+	if l.state != stateHeld || !t.needsRenewal(l) {
+		if l.tracked {
+			l.tracked = false
+			out.Tracks = append(out.Tracks, Track{Lease: l})
+		}
+		return
+	}
+	if !l.tracked {
+		l.tracked = true
+		out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl})
+	}
+}
+
+// needsRenewal says that somebody keeps l beyond its present deadline.
+func (t *Table) needsRenewal(l *Lease) bool {
+	if l.nHolds == 1 { // the common case
+		return l.holds.end == 0 || l.holds.end > l.until
+	}
+	for h := l.holds; h != nil; h = h.next {
+		if h.end == 0 || h.end > l.until {
+			return true
+		}
+	}
+	return false
+}
+
+// RenewDue is the renewer's word that the time to renew l has come.
+func (t *Table) RenewDue(l *Lease, gen uint64, now int64, out *Effects) {
+	if l.state != stateHeld || l.token != gen || !l.tracked {
+		return
+	}
+	t.expire(l, now, out)
+	t.renew(l, now, out)
+	if l.state == stateHeld && l.renewGen == 0 && l.tracked {
+		out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: true})
+		return
+	}
+	t.advance(l, now, out)
+}
+
+// extend moves the deadline; it never goes back, so that what was stated stays
+// true.
+func (t *Table) extend(l *Lease, op *Op, sent int64) {
+	if !t.cfg.Session {
+		l.until = max(l.until, LeaseDeadline(sent, int64(op.TTL)))
+	}
+}
+
+func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+	if l.state != stateHeld || l.token != op.Token {
+		return
+	}
+	switch r.Status {
+	case Done, Granted:
+		t.extend(l, op, sent)
+		l.retryAt = 0
+		if op.Rebase && r.Base > l.base && r.Base <= MaxBase {
+			l.base, l.hand, l.rebase = r.Base, -1, false
+			// A phase of readers under way keeps its fence; later ones get a larger.
+		}
+		if r.Wanted {
+			t.setWanted(l, now)
+		}
+		t.retrack(l, false, out)
+		t.finishExtends(l, op, now, out)
+	case NotHeld:
+		if l.downgrade {
+			t.retrack(l, true, out) // it may be shared by now: the downgrade's answer decides
+			return
+		}
+		t.gone(l, out)
+	default:
+		l.retryAt = now + int64(t.cfg.RetryMin)
+		t.retrack(l, true, out)
+		t.endExtends(l, CodeUnavailable, r.Err, out)
+	}
+}
+
+func (t *Table) retrack(l *Lease, failed bool, out *Effects) {
+	if l.tracked && l.state == stateHeld {
+		out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: failed})
+	}
+}
+
+// finishExtends answers clients' renewals that this one has carried out.
+func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
+	r := l.rare
+	if r == nil || len(r.extends) == 0 {
+		return
+	}
+	rest := r.extends[:0]
+	ttl := int64(0)
+	for _, x := range r.extends {
+		h := l.find(x.req.Session, x.owner)
+		switch {
+		case h == nil || h.fence != x.fence:
+			out.fail(x.req, CodeNotHeld, nil)
+		case x.ttl > int64(op.TTL): // asked for after this one had been sent
+			rest = append(rest, x)
+		default:
+			ttl = max(ttl, x.ttl)
+			t.extendHold(h, x.ttl, min(now+x.ttl, l.until))
+			t.sayGranted(h, x.req, false, out)
+		}
+	}
+	clear(r.extends[len(rest):])
+	r.extends = rest
+	if len(rest) > 0 {
+		t.renew(l, now, out)
+	}
+}
+
+func (t *Table) endExtends(l *Lease, c Code, err error, out *Effects) {
+	if l.rare == nil {
+		return
+	}
+	for _, x := range l.rare.extends {
+		out.fail(x.req, c, err)
+	}
+	l.rare.extends = nil
+}

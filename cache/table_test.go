@@ -1,0 +1,532 @@
+package cache
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+)
+
+const second = int64(time.Second)
+
+// bench is a table under test: events go in, what comes out is taken apart.
+type bench struct {
+	t   *testing.T
+	tab *Table
+	now int64
+	out Effects
+	id  uint64
+	ops []Op // asked and not answered
+}
+
+func newBench(t *testing.T, change func(*Config)) *bench {
+	c := DefaultConfig()
+	c.Rebase = true
+	if change != nil {
+		change(&c)
+	}
+	return &bench{t: t, tab: New(c), now: 1000 * second}
+}
+
+// take empties the effects; ops are kept for answer.
+func (b *bench) take() []Message {
+	ms := append([]Message(nil), b.out.Messages...)
+	b.ops = append(b.ops, b.out.Ops...)
+	b.out.Reset()
+	return ms
+}
+
+func (b *bench) session() *Session { b.id++; return NewSession(b.id, 1) }
+
+func (b *bench) acquire(s *Session, key string, change func(*Acquire)) []Message {
+	b.id++
+	q := Acquire{Re: Request{Session: s, ID: b.id}, Key: []byte(key), TTL: 30 * second}
+	if change != nil {
+		change(&q)
+	}
+	b.tab.Acquire(&q, b.now, &b.out)
+	return b.take()
+}
+
+func waits(q *Acquire) { q.Wait = Forever }
+
+func shared(q *Acquire) { q.Mode, q.Wait = Shared, Forever }
+
+func (b *bench) release(s *Session, key string, fence uint64) []Message {
+	b.id++
+	b.tab.Release(&Release{Re: Request{Session: s, ID: b.id}, Key: []byte(key), Fence: fence}, b.now, &b.out)
+	return b.take()
+}
+
+// op takes the one op that is out.
+func (b *bench) op(kind OpKind) Op {
+	b.t.Helper()
+	if len(b.ops) != 1 || b.ops[0].Kind != kind {
+		b.t.Fatalf("asked of the store: %v, want one %v", kinds(b.ops), kind)
+	}
+	op := b.ops[0]
+	b.ops = nil
+	return op
+}
+
+func kinds(ops []Op) (ks []string) {
+	for _, o := range ops {
+		ks = append(ks, fmt.Sprint(o.Kind))
+	}
+	return ks
+}
+
+func (b *bench) answer(op Op, r Result) []Message {
+	b.tab.Result(&op, &r, b.now, b.now, &b.out)
+	return b.take()
+}
+
+// granted answers the ask that is out and returns the fence of the one hold.
+func (b *bench) granted(kind OpKind, base uint64) uint64 {
+	b.t.Helper()
+	ms := b.answer(b.op(kind), Result{Status: Granted, Base: base})
+	if len(ms) != 1 || ms[0].Kind != MsgGranted {
+		b.t.Fatalf("%+v", ms)
+	}
+	return ms[0].Fence
+}
+
+func (b *bench) only(ms []Message, k MessageKind, c Code) Message {
+	b.t.Helper()
+	if len(ms) != 1 || ms[0].Kind != k || ms[0].Code != c {
+		b.t.Fatalf("%+v, want one of kind %d, code %d", ms, k, c)
+	}
+	return ms[0]
+}
+
+func (b *bench) tick(d time.Duration) []Message {
+	b.now += int64(d)
+	for b.tab.NextWake() <= b.now {
+		b.tab.Tick(b.now, 100, &b.out)
+	}
+	return b.take()
+}
+
+func (b *bench) empty() {
+	b.t.Helper()
+	if b.tab.Len() != 0 || b.tab.NextWake() != Forever || b.tab.Held() != 0 {
+		b.t.Fatalf("left behind: %d keys, %d held, next wake %d", b.tab.Len(), b.tab.Held(), b.tab.NextWake())
+	}
+}
+
+func TestDeadlineCountsFromTheSendAndNotFromTheReply(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	op := b.op(OpTry)
+	sent := b.now
+	b.now += 5 * second // the answer took its time
+	b.tab.Result(&op, &Result{Status: Granted, Base: 7}, sent, b.now, &b.out)
+	m := b.only(b.take(), MsgGranted, CodeOK)
+	if want := LeaseDeadline(sent, 30*second); m.Until != want {
+		t.Fatalf("valid until %d, want %d", m.Until, want)
+	}
+}
+
+func TestAGrantThatCameTooLateIsNoGrant(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	op := b.op(OpTry)
+	sent := b.now
+	b.now += 31 * second
+	b.tab.Result(&op, &Result{Status: Granted, Base: 7}, sent, b.now, &b.out)
+	if ms := b.take(); len(ms) != 0 {
+		t.Fatalf("%+v", ms)
+	}
+	b.answer(b.op(OpRelease), Result{Status: Done}) // it is given back, and the try goes on
+	b.granted(OpTry, 8)
+}
+
+func TestAnAmbiguousAskIsRepeatedUnderItsTokenAndOwedWhenNobodyWaits(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", waits)
+	first := b.op(OpJoin)
+	if ms := b.answer(first, Result{Status: Unknown}); len(ms) != 0 {
+		t.Fatalf("a waiter was answered: %+v", ms)
+	}
+	b.tick(time.Second)
+	again := b.op(OpJoin)
+	if again.Token != first.Token {
+		t.Fatal("asked again under another token")
+	}
+	b.answer(again, Result{Status: Unknown})
+	b.tab.EndWaits(s, b.now, &b.out)
+	b.take()
+	w := b.op(OpWithdraw)
+	if w.Token != first.Token {
+		t.Fatal("withdrew another token")
+	}
+	// Nobody may ask under a new token before that is settled.
+	b.acquire(b.session(), "k", waits)
+	if len(b.ops) != 0 {
+		t.Fatalf("asked %v beside a debt", kinds(b.ops))
+	}
+	b.answer(w, Result{Status: Unknown})
+	b.tick(time.Second)
+	w = b.op(OpWithdraw)
+	b.answer(w, Result{Status: Done})
+	if j := b.op(OpJoin); j.Token == first.Token {
+		t.Fatal("the token was used again")
+	}
+}
+
+func TestAReleaseThatIsNotAnsweredIsUnknownAndRepeated(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	if ms := b.release(s, "k", f); len(ms) != 0 {
+		t.Fatalf("answered before the store has: %+v", ms)
+	}
+	b.only(b.answer(b.op(OpRelease), Result{Status: Unknown, Err: errors.New("cut")}), MsgFailed, CodeUnknown)
+	b.tick(time.Second)
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.empty()
+}
+
+func TestADebtEndsWithItsTTLWhateverTheStoreDoes(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	b.release(s, "k", f)
+	for range 200 {
+		for _, op := range b.ops {
+			b.ops = nil
+			b.answer(op, Result{Status: Unknown})
+		}
+		b.tick(time.Second)
+	}
+	b.empty()
+}
+
+func TestTheLastHoldsReleaseHandsOverWithoutTheStore(t *testing.T) {
+	b := newBench(t, nil)
+	s, o := b.session(), b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	b.acquire(o, "k", waits)
+	ms := b.release(s, "k", f)
+	if len(ms) != 2 || ms[0].Kind != MsgGranted || ms[0].Fence != f+1 || ms[1].Kind != MsgReleased {
+		t.Fatalf("%+v", ms)
+	}
+	if len(b.ops) != 0 {
+		t.Fatalf("asked %v", kinds(b.ops))
+	}
+}
+
+func TestAHandOverThatCannotGiveAThirdRenewsFirst(t *testing.T) {
+	b := newBench(t, nil)
+	s, o := b.session(), b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	b.acquire(o, "k", waits)
+	b.tick(21 * time.Second)
+	b.only(b.release(s, "k", f), MsgReleased, CodeOK)
+	renew := b.op(OpRenew)
+	m := b.only(b.answer(renew, Result{Status: Done}), MsgGranted, CodeOK)
+	if want := LeaseDeadline(b.now, 30*second); m.Until < want {
+		t.Fatalf("granted until %d, want %d", m.Until, want)
+	}
+}
+
+func TestNothingIsHandedOverAfterTheDeadline(t *testing.T) {
+	b := newBench(t, nil)
+	s, o := b.session(), b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	b.acquire(o, "k", waits)
+	b.now += 30 * second // no timer has run
+	ms := b.release(s, "k", f)
+	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[1].Code != CodeNotHeld {
+		t.Fatalf("%+v", ms)
+	}
+	b.answer(b.op(OpRelease), Result{Status: NotHeld})
+	b.granted(OpJoin, 8)
+}
+
+func TestReentryAfterTheDeadlineIsNone(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	b.granted(OpTry, 7)
+	b.now += 30 * second
+	b.only(b.acquire(s, "k", nil), MsgLost, 0)
+}
+
+func TestHandOversEndSoonAfterAnotherHostWantsTheKey(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.HandOvers = 3 })
+	s := b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	for range 10 {
+		b.acquire(b.session(), "k", waits)
+	}
+	b.tab.Hint(Hint{HintWanted, "k"}, b.now, &b.out)
+	for n := range 3 {
+		ms := b.release(s, "k", f)
+		if ms[0].Kind != MsgGranted {
+			t.Fatalf("hand-over %d: %+v", n, ms)
+		}
+		s, f = ms[0].Re.Session, ms[0].Fence
+	}
+	if ms := b.release(s, "k", f); len(ms) != 0 {
+		t.Fatalf("a hand-over too many: %+v", ms)
+	}
+	b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, CodeOK)
+	b.op(OpJoin) // and this host queues behind
+}
+
+func TestANewBaseIsFetchedBeforeHandOversRunOut(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	renewals := 0
+	for range 3000 {
+		o := b.session()
+		b.acquire(o, "k", waits)
+		ms := b.release(s, "k", f)
+		if ms[0].Kind != MsgGranted || ms[0].Fence <= f {
+			t.Fatalf("after %d: %+v", f, ms)
+		}
+		s, f = o, ms[0].Fence
+		for _, op := range b.ops {
+			if op.Kind != OpRenew || !op.Rebase {
+				t.Fatalf("asked %v", op.Kind)
+			}
+			renewals++
+			b.ops = nil
+			b.answer(op, Result{Status: Done, Base: 100 + uint64(renewals)})
+		}
+	}
+	if renewals != 3 {
+		t.Fatalf("%d new bases for 3000 hand-overs", renewals)
+	}
+}
+
+func TestUsedUpFencesWaitForABase(t *testing.T) {
+	for _, rebase := range []bool{true, false} {
+		b := newBench(t, func(c *Config) { c.Rebase = rebase })
+		s := b.session()
+		b.acquire(s, "k", nil)
+		f := b.granted(OpTry, 7)
+		for range handMax {
+			o := b.session()
+			b.acquire(o, "k", waits)
+			ms := b.release(s, "k", f)
+			s, f = o, ms[0].Fence
+		}
+		o := b.session()
+		b.acquire(o, "k", waits)
+		ms := b.release(s, "k", f)
+		if rebase {
+			b.only(ms, MsgReleased, CodeOK)
+			m := b.only(b.answer(b.op(OpRenew), Result{Status: Done, Base: 9}), MsgGranted, CodeOK)
+			if m.Fence != 9<<handBits {
+				t.Fatalf("fence %d", m.Fence)
+			}
+		} else {
+			b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, CodeOK)
+			if got := b.granted(OpJoin, 9); got <= f {
+				t.Fatalf("fence %d after %d", got, f)
+			}
+		}
+	}
+}
+
+func TestReadersShareOneLeaseAndOneFence(t *testing.T) {
+	b := newBench(t, nil)
+	s, o := b.session(), b.session()
+	b.acquire(s, "k", shared)
+	op := b.op(OpJoin)
+	if op.Mode != Shared {
+		t.Fatal(op.Mode)
+	}
+	f := b.answer(op, Result{Status: Granted, Base: 7})[0].Fence
+	m := b.only(b.acquire(o, "k", shared), MsgGranted, CodeOK)
+	if m.Fence != f {
+		t.Fatalf("fences %d and %d of one phase", f, m.Fence)
+	}
+	b.only(b.release(s, "k", f), MsgReleased, CodeOK)
+	b.release(o, "k", f)
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.empty()
+}
+
+func TestADowngradeIsAnsweredAtOnceAndMadeTrueUpstream(t *testing.T) {
+	b := newBench(t, nil)
+	s, o := b.session(), b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: f}, b.now, &b.out)
+	b.only(b.take(), MsgGranted, CodeOK)
+	op := b.op(OpDowngrade)
+	m := b.only(b.acquire(o, "k", shared), MsgGranted, CodeOK)
+	if m.Fence <= f {
+		t.Fatalf("reader %d, writer before it %d", m.Fence, f)
+	}
+	// A renewal in flight that finds the exclusive shape gone says nothing.
+	b.answer(op, Result{Status: Unknown})
+	b.tick(100 * time.Millisecond)
+	b.answer(b.op(OpDowngrade), Result{Status: Done})
+	b.release(s, "k", f)
+	b.release(o, "k", m.Fence)
+	if r := b.op(OpRelease); r.Mode != Shared {
+		t.Fatalf("released as %v", r.Mode)
+	}
+}
+
+func TestALeaseThatTheStoreForgotIsLostAtOnce(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	b.granted(OpTry, 7)
+	l := b.tab.leases["k"]
+	b.tab.RenewDue(l, l.token, b.now, &b.out)
+	b.take()
+	m := b.only(b.answer(b.op(OpRenew), Result{Status: NotHeld}), MsgLost, 0)
+	if m.Reason != LostGone {
+		t.Fatal(m.Reason)
+	}
+	b.empty()
+}
+
+func TestARenewalThatCrossesTheReleaseChangesNothing(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 7)
+	l := b.tab.leases["k"]
+	b.tab.RenewDue(l, l.token, b.now, &b.out)
+	b.take()
+	renew := b.op(OpRenew)
+	b.release(s, "k", f)
+	rel := b.op(OpRelease)
+	b.answer(rel, Result{Status: Done})
+	b.acquire(s, "k", nil)
+	b.granted(OpTry, 8)
+	if ms := b.answer(renew, Result{Status: NotHeld}); len(ms) != 0 {
+		t.Fatalf("%+v", ms)
+	}
+}
+
+func TestTriesEndAtOnceWhenTheStoreFailsAndWaitersOutlastAGrace(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", waits)
+	b.answer(b.op(OpJoin), Result{Status: Refused, Err: errors.New("down")})
+	b.only(b.acquire(s, "k", func(q *Acquire) { q.Owner = 2 }), MsgFailed, CodeUnavailable)
+	var ended []Message
+	for n := 0; len(ended) == 0; n++ {
+		if n > 100 {
+			t.Fatal("the waiter hangs")
+		}
+		ended = b.tick(200 * time.Millisecond)
+		for _, op := range b.ops {
+			b.ops = nil
+			ended = append(ended, b.answer(op, Result{Status: Refused, Err: errors.New("down")})...)
+		}
+	}
+	b.only(ended, MsgFailed, CodeUnavailable)
+	b.empty()
+}
+
+func TestAQueuedDaemonAsksAgainByPollAndByHint(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", waits)
+	op := b.op(OpJoin)
+	b.answer(op, Result{Status: Queued})
+	b.tick(700 * time.Millisecond)
+	again := b.op(OpJoin)
+	if again.Token != op.Token {
+		t.Fatal("the place in the queue was given up")
+	}
+	b.answer(again, Result{Status: Queued})
+	b.tab.Hint(Hint{HintFree, "k"}, b.now, &b.out)
+	b.take()
+	b.granted(OpJoin, 9)
+}
+
+func TestASessionsEndTouchesOnlyWhatIsItsOwn(t *testing.T) {
+	b := newBench(t, nil)
+	s, o := b.session(), b.session()
+	for n := range 10 {
+		b.acquire(s, fmt.Sprint("s", n), nil)
+		b.granted(OpTry, 7)
+		b.acquire(o, fmt.Sprint("o", n), nil)
+		b.granted(OpTry, 7)
+	}
+	b.acquire(s, "o1", waits)
+	s.Ended.Store(true)
+	for b.tab.EndSession(s, 3, b.now, &b.out) {
+	}
+	b.take()
+	for _, op := range b.ops {
+		if op.Kind != OpRelease || op.Key[0] != 's' {
+			t.Fatalf("%v of %q", op.Kind, op.Key)
+		}
+	}
+	if len(b.ops) != 10 || s.Holds.Load() != 0 || s.Waiters.Load() != 0 || o.Holds.Load() != 10 {
+		t.Fatal(len(b.ops), s.Holds.Load(), s.Waiters.Load(), o.Holds.Load())
+	}
+	b.only(b.acquire(s, "late", nil), MsgFailed, CodeDraining)
+}
+
+func TestManyReadersAreFoundByAnIndex(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.Mode = Shared })
+	f := b.answer(b.op(OpTry), Result{Status: Granted, Base: 7})[0].Fence
+	for n := range uint64(100) {
+		b.only(b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Owner = Shared, n+1 }), MsgGranted, CodeOK)
+	}
+	for n := range uint64(101) {
+		b.tab.Release(&Release{Re: Request{Session: s, ID: 1}, Key: []byte("k"), Owner: n, Fence: f}, b.now, &b.out)
+	}
+	b.take()
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.empty()
+}
+
+func TestFixedHoldsEndByThemselvesAndAreNotRenewed(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.Fixed, q.TTL = true, 10*second })
+	b.granted(OpTry, 7)
+	if b.tab.leases["k"].tracked {
+		t.Fatal("the watchdog keeps a fixed hold")
+	}
+	m := b.only(b.tick(11*time.Second), MsgLost, 0)
+	if m.Reason != LostFixed {
+		t.Fatal(m.Reason)
+	}
+}
+
+func TestSessionStoresExpireTogether(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Session, c.SessionTTL = true, 10*time.Second })
+	s := b.session()
+	until := b.now + 10*second
+	for n := range 5 {
+		b.acquire(s, fmt.Sprint("k", n), nil)
+		m := b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until})
+		if b.only(m, MsgGranted, CodeOK).Until != until {
+			t.Fatal(m)
+		}
+	}
+	b.tab.SessionUntil(until + 5*second)
+	if ms := b.tick(11 * time.Second); len(ms) != 0 {
+		t.Fatalf("%+v", ms)
+	}
+	if ms := b.tick(5 * time.Second); len(ms) != 5 || ms[0].Kind != MsgLost {
+		t.Fatalf("%+v", ms)
+	}
+}
