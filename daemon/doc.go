@@ -11,5 +11,6 @@
 // returns when they have ended.
 //
 // Lock order: a shard's mutex, then one of a session's outbox, a lane or the
-// renewal schedule. None of them is held during I/O.
+// renewal schedule; an outbox's, then an acquire-many's. None of them is held
+// during I/O.
 package daemon

@@ -36,7 +36,14 @@ type many struct {
 	cancel []uint64         // ids of cancels that wait for its answer
 }
 
+// grantSize is what a grant takes in a frame at the most.
+const grantSize = 1 + 6*9
+
 func (s *Session) acquireMany(q *protocol.Request, ttl, wait, now int64, a *aftermath) {
+	if grantSize*len(q.Keys) > s.engine.set.MaxFrame {
+		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
+		return
+	}
 	m := &many{s: s, id: q.ID, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys))}
 	m.q = cache.Acquire{Owner: q.Owner, Mode: cache.Mode(q.Mode), Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0}
 	m.q.Re = cache.Request{Session: s.core, ID: q.ID, Via: m}
@@ -125,11 +132,12 @@ func (m *many) fail(c cache.Code, text string, a *aftermath) {
 
 // finish answers the request, and then those who wanted it withdrawn.
 func (m *many) finish(a *aftermath, canceled bool, frame func([]byte) []byte) {
-	m.s.manyDrop(m)
+	m.s.manyDrop(m) // no cancel finds it any more
 	m.s.write(a, frame)
 	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, id := range m.cancel {
+	cancels := m.cancel
+	m.mu.Unlock()
+	for _, id := range cancels {
 		m.s.write(a, func(b []byte) []byte { return protocol.AppendCanceled(b, id, canceled) })
 	}
 }
@@ -272,7 +280,7 @@ func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
 		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now)
 		sh.mu.Unlock()
 		for n := range found {
-			if len(rows) == int(q.Limit) || size+len(found[n].Key)+rowSize > e.set.MaxFrame {
+			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > e.set.MaxFrame {
 				next = place(last, rows[len(rows)-1].Key)
 				break
 			}
