@@ -19,7 +19,7 @@ var (
 const maxDepth = 8
 
 // reader walks over one payload. Nothing that it returns is allocated; strings
-// point into the payload. After the first failure err stays set.
+// point into the payload.
 type reader struct{ b []byte }
 
 func (r *reader) byte() (byte, error) {

@@ -1,6 +1,9 @@
 package protocol
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // Welcome is the answer to a hello.
 type Welcome struct {
@@ -137,10 +140,14 @@ func (m *Message) Grant() (g Grant, err error) {
 }
 
 // Error reads a failure: its text, and for Busy the milliseconds left (-1 when
-// not known); for a failed acquire-many the index of the key.
+// not known); for a failed acquire-many the index of the key, -1 when it was
+// refused as a whole.
 func (m *Message) Error() (msg string, detail int64, err error) {
-	if err = m.get(&msg); err == nil && m.f.left > 0 {
-		err = m.get(&detail)
+	if err = m.get(&msg); err != nil || m.f.left == 0 {
+		return msg, -1, err
+	}
+	if err = m.get(&detail); errors.Is(err, errType) {
+		return msg, -1, nil // a later version's field
 	}
 	return msg, detail, err
 }
@@ -152,7 +159,7 @@ func (m *Message) Welcome() (w Welcome, err error) {
 	if err != nil {
 		return w, err
 	}
-	w.Watch = Watch(watch)
+	w.Watch = Watch(min(watch, 255))
 	err = m.entries(3, func() error {
 		var n Namespace
 		err := m.get(&n.Prefix, &n.Store, &n.Safety)
@@ -162,7 +169,8 @@ func (m *Message) Welcome() (w Welcome, err error) {
 	if err != nil {
 		return w, err
 	}
-	return w, m.get(&w.Daemon)
+	err = m.get(&w.Daemon)
+	return w, err
 }
 
 // entries reads an array of arrays with at least width fields each.
@@ -221,16 +229,34 @@ func (m *Message) Codes() (cs []Code, err error) {
 		if err != nil {
 			return nil, err
 		}
-		cs = append(cs, Code(v))
+		c, err := small(v)
+		if err != nil {
+			return nil, err
+		}
+		cs = append(cs, Code(c))
 	}
 	return cs, nil
+}
+
+// small refuses a number that a byte would cut: 256 is not ok.
+func small(v uint64) (uint8, error) {
+	if v > 255 {
+		return 0, errRange
+	}
+	return uint8(v), nil
 }
 
 // State reads the success of an inspect.
 func (m *Message) State() (s State, err error) {
 	var held, mode uint64
-	err = m.get(&held, &mode, &s.Holders, &s.Waiters, &s.Left, &s.Fence)
-	s.Held, s.Mode = uint8(held), Mode(mode)
+	if err = m.get(&held, &mode, &s.Holders, &s.Waiters, &s.Left, &s.Fence); err != nil {
+		return s, err
+	}
+	if s.Held, err = small(held); err != nil {
+		return s, err
+	}
+	k, err := small(mode)
+	s.Mode = Mode(k)
 	return s, err
 }
 
@@ -240,21 +266,26 @@ func (m *Message) List() (rows []Row, next string, err error) {
 		var r Row
 		var mode uint64
 		err := m.get(&r.Key, &mode, &r.Holders, &r.Waiters, &r.Fence, &r.Left, &r.Session, &r.PID, &r.Client)
-		r.Mode = Mode(mode)
+		if err != nil {
+			return err
+		}
+		k, err := small(mode)
+		r.Mode = Mode(k)
 		rows = append(rows, r)
 		return err
 	})
 	if err != nil {
 		return nil, "", err
 	}
-	return rows, next, m.get(&next)
+	err = m.get(&next)
+	return rows, next, err
 }
 
 // Lost reads a lost push.
 func (m *Message) Lost() (key string, owner, fence uint64, r Reason, err error) {
 	var reason uint64
 	err = m.get(&key, &owner, &fence, &reason)
-	return key, owner, fence, Reason(reason), err
+	return key, owner, fence, Reason(min(reason, 255)), err
 }
 
 // Beat reads a beat push: the time on the daemon's clock until which everything
@@ -274,5 +305,5 @@ func (m *Message) GoingAway() (drain uint64, msg string, err error) {
 func (m *Message) Fatal() (c Code, msg string, err error) {
 	var code uint64
 	err = m.get(&code, &msg)
-	return Code(code), msg, err
+	return Code(min(code, 255)), msg, err
 }

@@ -200,12 +200,11 @@ func CheckKey[K ~string | ~[]byte](k K) error {
 	if ascii {
 		return nil
 	}
-	s := string(k)
-	if !utf8.ValidString(s) {
+	if !utf8.Valid([]byte(k)) { // no copy of what is bytes already
 		return invalid("key is not UTF-8")
 	}
-	for i, c := range s {
-		if c >= 0x80 && c < 0xa0 {
+	for i := range len(k) - 1 {
+		if k[i] == 0xc2 && k[i+1] < 0xa0 { // U+0080 … U+009F
 			return invalid("key has a control character at byte %d", i)
 		}
 	}
@@ -347,10 +346,12 @@ func (d *fields) many(q *Request, pairs bool) error {
 		return invalid("%d keys; 1 to %d may be given", n, MaxMany)
 	}
 	for range n {
+		more := 0
 		if pairs {
-			if m, err := d.array(); err != nil || m != 2 {
+			if more, err = d.array(); err != nil || more < 2 {
 				return invalid("an entry is not [key, fence]")
 			}
+			more -= 2
 		}
 		k, err := d.str()
 		if err != nil {
@@ -366,6 +367,11 @@ func (d *fields) many(q *Request, pairs bool) error {
 				return invalid("fence: %v", err)
 			}
 			q.Fences = append(q.Fences, f)
+		}
+		for range more { // appended by a later version
+			if err := d.skip(3); err != nil {
+				return err
+			}
 		}
 	}
 	return nil

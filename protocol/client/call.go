@@ -1,0 +1,160 @@
+package client
+
+import (
+	"context"
+	"sync"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Reply is how a request ended. Which fields are set depends on the request's
+// op; with Err none is.
+type Reply struct {
+	ID     uint64
+	Err    error            // nil, an *Error, or an ErrClosed
+	Number uint64           // release: the count left; cancel: 1 if it withdrew; ping: the clock
+	Grant  protocol.Grant   // acquire, renew, downgrade
+	Grants []protocol.Grant // acquire-many
+	Codes  []protocol.Code  // release-many
+	State  protocol.State   // inspect
+	Rows   []protocol.Row   // list
+	Next   string           // list
+}
+
+// call is one request in flight. Who waits for it reads reply after ready; the
+// reader alone writes it.
+type call struct {
+	req   protocol.Request
+	key   []byte // req.Key's memory, kept for the next use
+	reply Reply
+	ready chan struct{}
+	done  func(*Reply) // of Go; nil when somebody waits
+	hold  *Hold        // to be told of the grant, in the order of the wire
+	began int64        // hello: our clock before it was sent
+	// abandoned is guarded by Client.mu: nobody waits any more, and a grant that
+	// comes all the same is given back.
+	abandoned bool
+}
+
+var callPool = sync.Pool{New: func() any { return &call{ready: make(chan struct{}, 1)} }}
+
+func newCall() *call { return callPool.Get().(*call) }
+
+// free gives the call back. Its reply must not be used any more.
+func (cl *call) free() {
+	*cl = call{key: cl.key[:0], ready: cl.ready}
+	callPool.Put(cl)
+}
+
+func (cl *call) setKey(key string) {
+	cl.key = append(cl.key[:0], key...)
+	cl.req.Key = cl.key
+}
+
+// do sends cl and waits for its end. With an error cl is not the caller's any
+// more; without, the caller frees it.
+func (c *Client) do(ctx context.Context, cl *call) error {
+	if err := ctx.Err(); err != nil {
+		cl.free()
+		return err
+	}
+	id, err := c.send(cl, true)
+	if err != nil {
+		cl.free()
+		return err
+	}
+	if ctx.Done() == nil {
+		<-cl.ready
+	} else {
+		select {
+		case <-cl.ready:
+		case <-ctx.Done():
+			if c.abandon(id) {
+				return ctx.Err()
+			}
+			<-cl.ready // it ended meanwhile: that is the truth
+		}
+	}
+	if err := cl.reply.Err; err != nil {
+		cl.free()
+		return err
+	}
+	return nil
+}
+
+// abandon leaves the call to the reader, and withdraws it where that means
+// something. It says false when the call has ended already.
+func (c *Client) abandon(id uint64) bool {
+	c.mu.Lock()
+	cl := c.calls[id]
+	if cl == nil {
+		c.mu.Unlock()
+		return false
+	}
+	cl.abandoned = true
+	var cancel protocol.Request
+	switch cl.req.Op {
+	case protocol.OpAcquire:
+		cancel.Key = cl.req.Key
+	case protocol.OpAcquireMany:
+		cancel.Key = cl.req.Keys[0]
+	default:
+		c.mu.Unlock()
+		return true
+	}
+	cancel.Op, cancel.Target = protocol.OpCancel, id
+	c.appendLocked(&cancel)
+	c.flushUnlock(false)
+	return true
+}
+
+// giveBack releases what was granted to a call that nobody waits for any more.
+// The cancel has crossed the grant. Nobody waits for these releases either.
+func (c *Client) giveBack(cl *call) {
+	q := protocol.Request{Owner: cl.req.Owner}
+	switch cl.req.Op {
+	case protocol.OpAcquire:
+		q.Op, q.Key, q.Fence = protocol.OpRelease, cl.req.Key, cl.reply.Grant.Fence
+	case protocol.OpAcquireMany:
+		q.Op, q.Keys = protocol.OpReleaseMany, cl.req.Keys
+		for _, g := range cl.reply.Grants {
+			q.Fences = append(q.Fences, g.Fence)
+		}
+		if len(q.Fences) != len(q.Keys) {
+			return // not an answer to what was asked
+		}
+	default:
+		return
+	}
+	c.mu.Lock()
+	if c.err == nil {
+		c.appendLocked(&q)
+	}
+	c.flushUnlock(false)
+}
+
+// Go sends q and returns at once; done is called with its end on the reader
+// goroutine, so it must not block. The reply is good until done returns, q may be
+// reused once Go has. The caller bounds how many it has in flight: past 64 MiB not
+// yet written an ErrLimit comes back. The id returned can be given to Cancel.
+func (c *Client) Go(q *protocol.Request, done func(*Reply)) (id uint64, err error) {
+	cl := newCall()
+	cl.req, cl.done = *q, done
+	if id, err = c.send(cl, false); err != nil {
+		cl.free()
+	}
+	return id, err
+}
+
+// Cancel withdraws the acquire that was sent for key under id. It does not wait:
+// the acquire itself ends with ErrCanceled, or with the grant if that was first.
+func (c *Client) Cancel(id uint64, key string) error {
+	c.mu.Lock()
+	if err := c.err; err != nil {
+		c.mu.Unlock()
+		return err
+	}
+	c.appendLocked(&protocol.Request{Op: protocol.OpCancel, Target: id, Key: []byte(key)})
+	c.flushUnlock(false)
+	return nil
+}

@@ -1,0 +1,157 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Options are what a connection says of itself and who hears its pushes. The
+// handlers run on the reader goroutine, in the order of the wire: they must not
+// block and must not call Close. Go may be called from them.
+type Options struct {
+	Name  string // the program, for people; at most protocol.MaxName bytes
+	Label string // more of the same
+
+	// OnLost hears that the daemon calls a hold lost.
+	OnLost func(Lost)
+	// OnBeat hears each new watermark.
+	OnBeat func(Beat)
+	// OnGoingAway hears that the daemon drains: in so many milliseconds every
+	// hold that is left will be lost.
+	OnGoingAway func(drainMillis uint64, msg string)
+	// OnEnd hears, once, that the connection has ended; err is an ErrClosed.
+	// Every hold is over by then.
+	OnEnd func(err error)
+}
+
+// Lost is the push that a hold is gone.
+type Lost struct {
+	Key          string
+	Owner, Fence uint64
+	Reason       protocol.Reason
+}
+
+// Beat is the push that everything acquired before it and not called lost is
+// valid until then.
+type Beat struct {
+	Until uint64 // milliseconds of the daemon's clock
+	Left  uint64 // milliseconds, when it was sent
+}
+
+// Client is one connection to a daemon: one session. All its methods may be
+// called by many goroutines at once.
+type Client struct {
+	conn    *net.UnixConn
+	raw     syscall.RawConn
+	opts    Options
+	welcome protocol.Welcome // written by the hello's callback, before Dial returns
+	clock   clockMap         // the same
+	owners  atomic.Uint64
+	wg      sync.WaitGroup // reader and writer
+	done    chan struct{}  // closed when the reader has ended
+	beats   beats
+
+	mu       sync.Mutex
+	err      error            // guarded by mu: why the connection has ended
+	calls    map[uint64]*call // guarded by mu: in flight, by id
+	lastID   uint64           // guarded by mu
+	maxFrame int              // guarded by mu: the largest payload that may be sent
+	holds    map[holdID]*Hold // guarded by mu: tracked holds, chained through next
+	wr       outbox           // guarded by mu
+}
+
+// Dial connects to the daemon whose socket is at path, and says hello. It blocks
+// until the daemon has answered or ctx ends.
+func Dial(ctx context.Context, path string, opts Options) (*Client, error) {
+	var d net.Dialer
+	nc, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("dial daemon: %w", err)
+	}
+	c, err := newClient(nc.(*net.UnixConn), opts)
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("dial daemon: %w", err)
+	}
+	if err := c.hello(ctx); err != nil {
+		c.Close()
+		return nil, fmt.Errorf("say hello: %w", err)
+	}
+	return c, nil
+}
+
+func newClient(conn *net.UnixConn, opts Options) (*Client, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{
+		conn: conn, raw: raw, opts: opts, done: make(chan struct{}),
+		calls: map[uint64]*call{}, holds: map[holdID]*Hold{}, maxFrame: protocol.DefaultMaxFrame,
+	}
+	c.wr.init()
+	c.wg.Go(c.readLoop)
+	c.wg.Go(c.writeLoop)
+	return c, nil
+}
+
+func (c *Client) hello(ctx context.Context) error {
+	cl := newCall()
+	cl.req = protocol.Request{
+		Op: protocol.OpHello, MinVersion: protocol.MinVersion, MaxVersion: protocol.Version,
+		Name: []byte(c.opts.Name), Label: []byte(c.opts.Label),
+	}
+	cl.began = now()
+	if err := c.do(ctx, cl); err != nil {
+		return err
+	}
+	v := c.welcome.Version
+	cl.free()
+	if v < protocol.MinVersion || v > protocol.Version {
+		return &Error{Code: protocol.BadVersion, Msg: fmt.Sprintf("the daemon chose version %d", v)}
+	}
+	return nil
+}
+
+// welcomed keeps what the daemon said of itself. It runs on the reader goroutine
+// before any later frame is read.
+func (c *Client) welcomed(w protocol.Welcome, began int64) {
+	c.welcome = w
+	c.clock = mapClock(began, w.Now, now())
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.maxFrame = int(min(w.MaxFrame, 1<<30))
+}
+
+// Welcome returns what the daemon said of itself.
+func (c *Client) Welcome() protocol.Welcome { return c.welcome }
+
+// NewOwner returns an owner number that this connection has not used yet, if
+// every other comes from here too.
+func (c *Client) NewOwner() uint64 { return c.owners.Add(1) }
+
+// Done is closed when the connection has ended.
+func (c *Client) Done() <-chan struct{} { return c.done }
+
+// Err returns why the connection has ended, an ErrClosed; nil while it stands.
+func (c *Client) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Close ends the connection: the daemon releases everything that was acquired on
+// it. Calls in flight end with ErrClosed. It waits for the goroutines and the
+// handler that may be running, so it must not be called from one.
+func (c *Client) Close() error {
+	c.endHolds(ErrClosed) // before anybody else can have them
+	c.conn.Close()        // ends the reader, which ends the rest
+	c.wg.Wait()
+	return nil
+}

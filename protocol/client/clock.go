@@ -1,0 +1,55 @@
+package client
+
+import (
+	"math"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// maxBracket bounds how many milliseconds a hello may have taken for the daemon's
+// clock to be taken for ours. A longer one proves too little.
+const maxBracket = 100
+
+// clockMap turns times of the daemon's clock into times of ours.
+type clockMap struct{ offset int64 } // nanoseconds to add
+
+// mapClock compares clocks by one exchange: the daemon read daemonNow
+// (milliseconds, rounded down) at some moment between t0 and t1 of our clock. If
+// it lies between them, both are the same clock; if not, the exchange is taken to
+// have happened at t0, so that an error only shortens what we believe.
+func mapClock(t0 int64, daemonNow uint64, t1 int64) clockMap {
+	const ms = int64(time.Millisecond)
+	d, m0, m1 := clampMillis(daemonNow)/ms, t0/ms, t1/ms
+	if sharedClock && m1-m0 <= maxBracket && m0 <= d && d <= m1 {
+		return clockMap{}
+	}
+	return clockMap{(m0 - d - 1) * ms} // now was rounded down, by up to 1 ms
+}
+
+// local returns the time of our clock, in nanoseconds, for milliseconds of the
+// daemon's.
+func (m clockMap) local(ms uint64) int64 {
+	t := clampMillis(ms)
+	if m.offset > 0 && t > math.MaxInt64-m.offset {
+		return math.MaxInt64
+	}
+	return t + m.offset
+}
+
+func clampMillis(ms uint64) int64 {
+	return int64(min(ms, uint64(math.MaxInt64/int64(time.Millisecond)))) * int64(time.Millisecond)
+}
+
+// millis returns d for the wire, rounded up so that a short time is not none.
+func millis(d time.Duration) uint64 {
+	return uint64((d + time.Millisecond - 1) / time.Millisecond)
+}
+
+// waitMillis is millis for a wait: negative is for ever.
+func waitMillis(d time.Duration) int64 {
+	if d < 0 {
+		return protocol.WaitAlways
+	}
+	return int64(min(millis(d), protocol.MaxWait))
+}

@@ -1,0 +1,77 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Error is a failure that the daemon answered, or the reason that it gave for
+// ending the connection. Test for one kind with errors.Is and the sentinels.
+type Error struct {
+	Code protocol.Code
+	Msg  string
+	// Detail is, for Busy, the milliseconds until the present lease ends (-1 when
+	// not known); for a failed AcquireMany the index of the key; otherwise 0.
+	Detail int64
+}
+
+func (e *Error) Error() string {
+	if e.Msg == "" {
+		return e.Code.String()
+	}
+	return e.Code.String() + ": " + e.Msg
+}
+
+// Is says whether target is the sentinel of this error's code.
+func (e *Error) Is(target error) bool {
+	t, ok := target.(*Error)
+	return ok && t.Msg == "" && t.Code == e.Code
+}
+
+// The sentinels: one a code of the protocol, for errors.Is.
+var (
+	ErrBusy        error = &Error{Code: protocol.Busy}
+	ErrTimeout     error = &Error{Code: protocol.Timeout}
+	ErrNotHeld     error = &Error{Code: protocol.NotHeld}
+	ErrCanceled    error = &Error{Code: protocol.Canceled}
+	ErrUpgrade     error = &Error{Code: protocol.Upgrade}
+	ErrUnavailable error = &Error{Code: protocol.Unavailable}
+	ErrUnknown     error = &Error{Code: protocol.Unknown}
+	ErrLimit       error = &Error{Code: protocol.Limit}
+	ErrInvalid     error = &Error{Code: protocol.Invalid}
+	ErrUnsupported error = &Error{Code: protocol.Unsupported}
+	ErrDraining    error = &Error{Code: protocol.Draining}
+	ErrDenied      error = &Error{Code: protocol.Denied}
+	ErrBadFrame    error = &Error{Code: protocol.BadFrame}
+	ErrBadVersion  error = &Error{Code: protocol.BadVersion}
+	ErrTooSlow     error = &Error{Code: protocol.TooSlow}
+	ErrOverlong    error = &Error{Code: protocol.Overlong}
+)
+
+// ErrClosed says that the connection has ended, by Close or by the other side.
+// Nothing is held through it any more. When the daemon said why, errors.As finds
+// that *Error behind it.
+var ErrClosed = errors.New("connection closed")
+
+// ErrExpired says that a hold's stated validity ran out and nobody extended it.
+var ErrExpired = errors.New("validity ran out")
+
+// ErrReleased says that a hold was given up by its own Release.
+var ErrReleased = errors.New("released")
+
+// LostError says that the daemon called a hold lost. errors.Is finds ErrNotHeld.
+type LostError struct{ Reason protocol.Reason }
+
+func (e *LostError) Error() string { return "lost: " + e.Reason.String() }
+
+// Is says whether target is ErrNotHeld, which is what a lost hold is from now on.
+func (e *LostError) Is(target error) bool { return target == ErrNotHeld }
+
+func closedBy(cause error) error {
+	if cause == nil || errors.Is(cause, ErrClosed) {
+		return ErrClosed
+	}
+	return fmt.Errorf("%w: %w", ErrClosed, cause)
+}

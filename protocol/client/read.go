@@ -1,0 +1,233 @@
+package client
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// readBuffer holds many small frames, or one that the daemon may send.
+const readBuffer = 64 << 10
+
+// readLoop is the reader goroutine.
+func (c *Client) readLoop() {
+	why := c.endHolds(closedBy(c.read()))
+	c.mu.Lock()
+	calls := c.calls
+	c.calls = nil
+	c.mu.Unlock()
+	for id, cl := range calls {
+		cl.reply = Reply{ID: id, Err: why}
+		c.finish(cl, cl.abandoned) // no longer in the map: nobody else sets it
+	}
+	if c.opts.OnEnd != nil {
+		c.opts.OnEnd(why)
+	}
+	// Only now: until we close our end, the daemon keeps what we held from others.
+	c.conn.Close()
+	close(c.done)
+}
+
+// endHolds makes why the end of the connection, unless it has one, and ends every
+// hold with it. It returns the reason that stands.
+func (c *Client) endHolds(why error) error {
+	c.mu.Lock()
+	if c.err == nil {
+		c.err = why
+	}
+	why = c.err
+	holds := c.holds
+	c.holds = nil
+	c.mu.Unlock()
+	for _, h := range holds {
+		for ; h != nil; h = h.next { // nobody changes the chains any more
+			h.finish(why)
+		}
+	}
+	return why
+}
+
+func (c *Client) read() error {
+	buf := make([]byte, readBuffer)
+	have := 0
+	limit := protocol.DefaultMaxFrame
+	for {
+		n, err := c.conn.Read(buf[have:])
+		if err != nil {
+			if errors.Is(err, io.EOF) && have > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return err
+		}
+		have += n
+		rest, err := c.frames(buf[:have], limit)
+		if err != nil {
+			return err
+		}
+		limit = max(limit, c.frameLimit())
+		have = copy(buf, rest)
+		if have == len(buf) { // one frame fills it, and is not over
+			buf = append(buf, make([]byte, min(len(buf), limit+protocol.HeaderLen-len(buf)))...)
+		}
+	}
+}
+
+func (c *Client) frameLimit() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.maxFrame
+}
+
+// frames handles every whole frame in b, then writes what the handlers have
+// sent. It returns the bytes of a frame that is not whole yet.
+func (c *Client) frames(b []byte, limit int) (rest []byte, err error) {
+	c.mu.Lock()
+	c.wr.reading = true
+	c.mu.Unlock()
+	woken := 0
+	for {
+		var payload []byte
+		var ok bool
+		payload, b, ok, err = protocol.Cut(b, limit)
+		if err != nil || !ok {
+			break
+		}
+		var woke bool
+		if woke, err = c.frame(payload); err != nil {
+			break
+		}
+		if woke {
+			woken++
+		}
+	}
+	c.mu.Lock()
+	c.wr.reading = false
+	c.wr.crowd = woken
+	c.flushUnlock(false)
+	return b, err
+}
+
+// frame handles one payload. woke says whether it ended a call that somebody
+// waits for. An error is the end of the connection.
+func (c *Client) frame(payload []byte) (woke bool, err error) {
+	m, err := protocol.DecodeMessage(payload)
+	if err != nil {
+		return false, fmt.Errorf("read frame: %w", err)
+	}
+	if m.ID == 0 {
+		return false, c.push(&m)
+	}
+	c.mu.Lock()
+	cl := c.calls[m.ID]
+	delete(c.calls, m.ID)
+	abandoned := cl != nil && cl.abandoned
+	c.mu.Unlock()
+	if cl == nil {
+		return false, nil // the end of a cancel or of a giving back
+	}
+	if err := c.decode(cl, &m); err != nil {
+		err = fmt.Errorf("read reply: %w", err)
+		cl.reply = Reply{ID: m.ID, Err: closedBy(err)}
+		c.finish(cl, abandoned)
+		return false, err
+	}
+	waits := cl.done == nil && !abandoned
+	c.finish(cl, abandoned)
+	return waits, nil
+}
+
+// finish ends a call whose reply is there and which is in no table any more.
+func (c *Client) finish(cl *call, abandoned bool) {
+	switch {
+	case abandoned:
+		if cl.reply.Err == nil {
+			c.giveBack(cl)
+		}
+		cl.free()
+	case cl.done != nil:
+		cl.done(&cl.reply)
+		cl.free()
+	default:
+		cl.ready <- struct{}{}
+	}
+}
+
+// decode reads a reply into its call.
+func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
+	r := &cl.reply
+	r.ID = m.ID
+	if m.Code != protocol.OK {
+		e := &Error{Code: m.Code}
+		e.Msg, e.Detail, err = m.Error()
+		r.Err = e
+		if cl.hold != nil && m.Code == protocol.NotHeld {
+			c.notHeld(cl.hold, e)
+		}
+		return err
+	}
+	switch cl.req.Op {
+	case protocol.OpHello:
+		var w protocol.Welcome
+		if w, err = m.Welcome(); err == nil {
+			c.welcomed(w, cl.began)
+		}
+	case protocol.OpAcquire, protocol.OpRenew, protocol.OpDowngrade:
+		r.Grant, err = m.Grant()
+		if err == nil && cl.hold != nil && !(cl.abandoned && cl.req.Op == protocol.OpAcquire) {
+			c.granted(cl.hold, &r.Grant)
+		}
+	case protocol.OpAcquireMany:
+		if r.Grants, err = m.Grants(); err == nil && len(r.Grants) != len(cl.req.Keys) {
+			err = fmt.Errorf("%d grants for %d keys", len(r.Grants), len(cl.req.Keys))
+		}
+	case protocol.OpReleaseMany:
+		if r.Codes, err = m.Codes(); err == nil && len(r.Codes) != len(cl.req.Keys) {
+			err = fmt.Errorf("%d codes for %d keys", len(r.Codes), len(cl.req.Keys))
+		}
+	case protocol.OpInspect:
+		r.State, err = m.State()
+	case protocol.OpList:
+		r.Rows, r.Next, err = m.List()
+	default: // release, ping
+		r.Number, err = m.Number()
+	}
+	return err
+}
+
+// push handles a message that answers no request.
+func (c *Client) push(m *protocol.Message) error {
+	switch m.Event {
+	case protocol.EventLost:
+		key, owner, fence, reason, err := m.Lost()
+		if err != nil {
+			return fmt.Errorf("read lost: %w", err)
+		}
+		c.lost(Lost{key, owner, fence, reason})
+	case protocol.EventBeat:
+		until, left, err := m.Beat()
+		if err != nil {
+			return fmt.Errorf("read beat: %w", err)
+		}
+		c.beats.add(c.clock.local(until))
+		if c.opts.OnBeat != nil {
+			c.opts.OnBeat(Beat{until, left})
+		}
+	case protocol.EventGoingAway:
+		drain, msg, err := m.GoingAway()
+		if err != nil {
+			return fmt.Errorf("read going-away: %w", err)
+		}
+		if c.opts.OnGoingAway != nil {
+			c.opts.OnGoingAway(drain, msg)
+		}
+	case protocol.EventFatal:
+		code, msg, err := m.Fatal()
+		if err != nil {
+			return fmt.Errorf("read fatal: %w", err)
+		}
+		return &Error{Code: code, Msg: msg}
+	}
+	return nil // of a later version
+}

@@ -1,0 +1,222 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Forever is a wait without bound.
+const Forever time.Duration = -1
+
+// AcquireArgs says what to acquire.
+type AcquireArgs struct {
+	Key   string
+	Owner uint64        // who in this process: a thread, a task. Re-entrancy counts by it
+	Mode  protocol.Mode // exclusive unless set
+	Wait  time.Duration // 0 tries, negative waits without bound; rounded up to milliseconds
+	TTL   time.Duration // of the lease; 0 is the namespace's; rounded up to milliseconds
+	Fixed bool          // nobody renews it but the caller, and it ends with lost
+}
+
+func (a *AcquireArgs) request(op protocol.Op) protocol.Request {
+	q := protocol.Request{Op: op, Owner: a.Owner, Mode: a.Mode, Wait: waitMillis(a.Wait), TTL: millis(a.TTL)}
+	if a.Fixed {
+		q.Flags = protocol.FlagFixed
+	}
+	return q
+}
+
+// Acquire blocks until the key is granted, the wait is over, or ctx ends. When
+// ctx ends first the acquire is withdrawn, and a grant that crosses the
+// withdrawal is given back: with an error nothing is held.
+func (c *Client) Acquire(ctx context.Context, a AcquireArgs) (protocol.Grant, error) {
+	return c.acquire(ctx, &a, nil)
+}
+
+func (c *Client) acquire(ctx context.Context, a *AcquireArgs, h *Hold) (protocol.Grant, error) {
+	cl := newCall()
+	cl.req = a.request(protocol.OpAcquire)
+	cl.setKey(a.Key)
+	cl.hold = h
+	return c.grant(ctx, cl)
+}
+
+func (c *Client) grant(ctx context.Context, cl *call) (protocol.Grant, error) {
+	if err := c.do(ctx, cl); err != nil {
+		return protocol.Grant{}, err
+	}
+	g := cl.reply.Grant
+	cl.free()
+	return g, nil
+}
+
+func (c *Client) number(ctx context.Context, cl *call) (uint64, error) {
+	if err := c.do(ctx, cl); err != nil {
+		return 0, err
+	}
+	n := cl.reply.Number
+	cl.free()
+	return n, nil
+}
+
+// ReleaseArgs names a hold to give up.
+type ReleaseArgs struct {
+	Key          string
+	Owner, Fence uint64
+	Async        bool // do not wait for the store's confirmation
+	All          bool // the whole hold, whatever its count
+}
+
+func (a *ReleaseArgs) flags() (f uint64) {
+	if a.Async {
+		f |= protocol.FlagAsync
+	}
+	if a.All {
+		f |= protocol.FlagAll
+	}
+	return f
+}
+
+// Release gives up one count of a hold, or all of it, and returns the count that
+// is left. It blocks until the daemon has answered. When ctx ends first the
+// release goes on all the same; only its end is not waited for.
+func (c *Client) Release(ctx context.Context, a ReleaseArgs) (left uint64, err error) {
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpRelease, Owner: a.Owner, Fence: a.Fence, Flags: a.flags()}
+	cl.setKey(a.Key)
+	return c.number(ctx, cl)
+}
+
+// Renew restarts a hold's TTL, with a new length unless ttl is 0. What was stated
+// before stays true: it never shortens that. It blocks until the daemon has
+// answered or ctx ends.
+func (c *Client) Renew(ctx context.Context, key string, owner, fence uint64, ttl time.Duration) (protocol.Grant, error) {
+	return c.renew(ctx, key, owner, fence, ttl, nil)
+}
+
+// renew tells h, unless nil, of the answer in the order of the wire.
+func (c *Client) renew(ctx context.Context, key string, owner, fence uint64, ttl time.Duration, h *Hold) (protocol.Grant, error) {
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpRenew, Owner: owner, Fence: fence, TTL: millis(ttl)}
+	cl.setKey(key)
+	cl.hold = h
+	return c.grant(ctx, cl)
+}
+
+// Downgrade turns an exclusive hold into a shared one. It blocks until the daemon
+// has answered or ctx ends.
+func (c *Client) Downgrade(ctx context.Context, key string, owner, fence uint64) (protocol.Grant, error) {
+	return c.downgrade(ctx, key, owner, fence, nil)
+}
+
+func (c *Client) downgrade(ctx context.Context, key string, owner, fence uint64, h *Hold) (protocol.Grant, error) {
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpDowngrade, Owner: owner, Fence: fence}
+	cl.setKey(key)
+	cl.hold = h
+	return c.grant(ctx, cl)
+}
+
+// Inspect asks who holds a key.
+func (c *Client) Inspect(ctx context.Context, key string) (protocol.State, error) {
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpInspect}
+	cl.setKey(key)
+	if err := c.do(ctx, cl); err != nil {
+		return protocol.State{}, err
+	}
+	s := cl.reply.State
+	cl.free()
+	return s, nil
+}
+
+// AcquireMany acquires all the keys or none; a.Key is not used. A failure's
+// Detail is the index of the key that could not be had. It blocks as Acquire does.
+func (c *Client) AcquireMany(ctx context.Context, keys []string, a AcquireArgs) ([]protocol.Grant, error) {
+	if len(keys) == 0 {
+		return nil, &Error{Code: protocol.Invalid, Msg: "no keys"}
+	}
+	cl := newCall()
+	cl.req = a.request(protocol.OpAcquireMany)
+	cl.req.Keys = byteKeys(keys)
+	if err := c.do(ctx, cl); err != nil {
+		return nil, err
+	}
+	gs := cl.reply.Grants
+	cl.free()
+	return gs, nil
+}
+
+// ReleaseMany gives up one hold of each key, with the fence at the same index;
+// a.Key and a.Fence are not used. It returns one code a key: OK, NotHeld, Unknown.
+func (c *Client) ReleaseMany(ctx context.Context, keys []string, fences []uint64, a ReleaseArgs) ([]protocol.Code, error) {
+	if len(keys) == 0 || len(keys) != len(fences) {
+		return nil, &Error{Code: protocol.Invalid, Msg: "no keys, or not as many fences"}
+	}
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpReleaseMany, Owner: a.Owner, Flags: a.flags(), Keys: byteKeys(keys), Fences: fences}
+	if err := c.do(ctx, cl); err != nil {
+		return nil, err
+	}
+	codes := cl.reply.Codes
+	cl.free()
+	return codes, nil
+}
+
+func byteKeys(keys []string) [][]byte {
+	bs := make([][]byte, len(keys))
+	for i, k := range keys {
+		bs[i] = []byte(k)
+	}
+	return bs
+}
+
+// Ping makes a round trip and returns the daemon's clock, in milliseconds.
+func (c *Client) Ping(ctx context.Context) (uint64, error) {
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpPing}
+	return c.number(ctx, cl)
+}
+
+// List returns one page of the keys that begin with prefix and that this host
+// holds or waits for: at most limit rows behind after, and where the next page
+// starts, empty on the last one. limit 0 is protocol.MaxList.
+func (c *Client) List(ctx context.Context, prefix, after string, limit int) (rows []protocol.Row, next string, err error) {
+	if limit == 0 {
+		limit = protocol.MaxList
+	}
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpList, Prefix: []byte(prefix), After: []byte(after), Limit: uint64(max(limit, 0))}
+	if err := c.do(ctx, cl); err != nil {
+		return nil, "", err
+	}
+	rows, next = cl.reply.Rows, cl.reply.Next
+	cl.free()
+	return rows, next, nil
+}
+
+// All goes through every page of a list. An error ends it.
+func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[protocol.Row, error] {
+	return func(yield func(protocol.Row, error) bool) {
+		after := ""
+		for {
+			rows, next, err := c.List(ctx, prefix, after, 0)
+			if err != nil {
+				yield(protocol.Row{}, err)
+				return
+			}
+			for _, r := range rows {
+				if !yield(r, nil) {
+					return
+				}
+			}
+			if next == "" {
+				return
+			}
+			after = next
+		}
+	}
+}

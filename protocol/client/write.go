@@ -1,0 +1,186 @@
+package client
+
+import (
+	"fmt"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+const (
+	// maxPending bounds what waits to be written.
+	maxPending = 64 << 20
+	// callerRounds is how often one caller writes for the others too, before it
+	// leaves them to the writer goroutine and looks after its own reply.
+	callerRounds = 4
+	// keepBuffer is the largest buffer that is kept after a burst.
+	keepBuffer = 1 << 20
+	// lastWords is how long the other side's last frames are waited for after a
+	// write to it has failed.
+	lastWords = time.Second
+)
+
+// outbox is the writing half of a connection. All of it is guarded by Client.mu,
+// but for what the one who set writing has taken out of it.
+type outbox struct {
+	out, spare []byte // gathered; the other buffer
+	rest       []byte // left to the writer goroutine, older than out
+	restBuf    []byte // rest's whole buffer
+	writing    bool   // somebody writes
+	reading    bool   // the reader is among its frames, and will flush after them
+	crowd      int    // waiting callers whom its last frames woke
+	failed     bool   // a write failed: what gathers is thrown away
+	kick       chan struct{}
+
+	try func(fd uintptr) bool // one write of buf, without blocking
+	buf []byte                // try's argument and results
+	n   int
+	err error
+}
+
+func (w *outbox) init() {
+	w.kick = make(chan struct{}, 1)
+	w.try = func(fd uintptr) bool {
+		for {
+			w.n, w.err = syscall.Write(int(fd), w.buf)
+			if w.err != syscall.EINTR {
+				return true
+			}
+		}
+	}
+}
+
+// send gives cl an id and puts it on its way.
+func (c *Client) send(cl *call, waits bool) (uint64, error) {
+	c.mu.Lock()
+	if err := c.err; err != nil {
+		c.mu.Unlock()
+		return 0, err
+	}
+	w := &c.wr
+	before := len(w.out)
+	if before+len(w.rest) > maxPending {
+		c.mu.Unlock()
+		return 0, &Error{Code: protocol.Limit, Msg: "too much is waiting to be written"}
+	}
+	id := c.appendLocked(&cl.req)
+	if n := len(w.out) - before - protocol.HeaderLen; n > c.maxFrame {
+		w.out = w.out[:before]
+		c.mu.Unlock()
+		return 0, &Error{Code: protocol.Invalid, Msg: fmt.Sprintf("a request of %d bytes, the limit is %d", n, c.maxFrame)}
+	}
+	c.calls[id] = cl
+	if !waits && w.reading {
+		c.mu.Unlock() // the reader flushes after its frames
+		return id, nil
+	}
+	c.flushUnlock(waits)
+	return id, nil
+}
+
+func (c *Client) appendLocked(q *protocol.Request) uint64 {
+	c.lastID++
+	q.ID = c.lastID
+	c.wr.out = protocol.AppendRequest(c.wr.out, q)
+	return q.ID
+}
+
+// flushUnlock writes what has gathered, unless somebody does already. It is
+// called with mu held, gives it back, and does not block. With gather it first
+// lets others run whom the same read has woken, so that their requests go along.
+func (c *Client) flushUnlock(gather bool) {
+	w := &c.wr
+	if w.writing || len(w.out) == 0 {
+		c.mu.Unlock()
+		return
+	}
+	w.writing = true
+	if gather && w.crowd > 1 {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+	}
+	for range callerRounds {
+		b := w.out
+		w.out, w.spare = w.spare[:0], nil
+		w.buf = b
+		c.mu.Unlock()
+		n, err := c.tryWrite()
+		c.mu.Lock()
+		if n < len(b) && err == nil {
+			w.rest, w.restBuf = b[n:], b
+			break
+		}
+		if err != nil {
+			c.writeFailedLocked()
+		}
+		w.recycle(b)
+		if len(w.out) == 0 {
+			w.writing = false
+			c.mu.Unlock()
+			return
+		}
+	}
+	w.kick <- struct{}{} // has room: only who set writing sends
+	c.mu.Unlock()
+}
+
+// tryWrite writes wr.buf as far as the socket takes it now.
+func (c *Client) tryWrite() (int, error) {
+	w := &c.wr
+	if err := c.raw.Write(w.try); err != nil {
+		return 0, err
+	}
+	if w.err == syscall.EAGAIN {
+		return 0, nil
+	}
+	return max(w.n, 0), w.err
+}
+
+func (w *outbox) recycle(b []byte) {
+	if cap(b) <= keepBuffer {
+		w.spare = b[:0]
+	}
+	if w.failed {
+		w.out = w.out[:0]
+	}
+}
+
+// writeFailedLocked leaves the end of the connection to the reader: the other
+// side may have said why.
+func (c *Client) writeFailedLocked() {
+	c.wr.failed = true
+	c.conn.SetReadDeadline(time.Now().Add(lastWords))
+}
+
+// writeLoop is the writer goroutine: it blocks where callers do not.
+func (c *Client) writeLoop() {
+	w := &c.wr
+	for {
+		select {
+		case <-c.done:
+			return
+		case <-w.kick:
+		}
+		c.mu.Lock()
+		for w.writing {
+			b := w.rest
+			if b == nil {
+				w.restBuf, w.out = w.out, w.spare[:0]
+				w.spare, b = nil, w.restBuf
+			}
+			c.mu.Unlock()
+			_, err := c.conn.Write(b)
+			c.mu.Lock()
+			if err != nil {
+				c.writeFailedLocked()
+			}
+			b, w.rest, w.restBuf = w.restBuf, nil, nil
+			w.recycle(b)
+			w.writing = len(w.out) > 0
+		}
+		c.mu.Unlock()
+	}
+}
