@@ -1,0 +1,16 @@
+package embedded
+
+import (
+	"fmt"
+	"os"
+	"strings"
+)
+
+// bootID tells this boot of the machine from every other.
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}

@@ -1,0 +1,69 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+var (
+	// ErrConfig says that a store URL is not well-formed.
+	ErrConfig = errors.New("redis store URL")
+	// ErrServer says that a server was reached that must not be used for locks.
+	ErrServer = errors.New("redis server cannot be used")
+	// ErrNothingSent says that no connection could be had, so that nothing was
+	// asked of the server.
+	ErrNothingSent = errors.New("no connection to redis")
+	// ErrNoAnswer says that an answer did not come or made no sense: what was
+	// asked for may have happened.
+	ErrNoAnswer = errors.New("no answer from redis")
+	// ErrRefused says that the server answered that it would not.
+	ErrRefused = errors.New("redis refused")
+)
+
+// nothingDone are the beginnings of the error replies with which a server turns
+// a command down before it has begun.
+var nothingDone = []string{
+	"OOM ", "READONLY ", "MISCONF ", "NOREPLICAS ", // it must not write now
+	"NOAUTH ", "WRONGPASS ", "NOPERM ", "DENIED ", // we may not
+	"LOADING ", "MASTERDOWN ", "BUSY ", "CLUSTERDOWN ", "TRYAGAIN ", // not now
+	"MOVED ", "ASK ", "CROSSSLOT ", "NOSCRIPT ", "NOPROTO ", // not here, not so
+	"ERR unknown command", "ERR max number of clients", "ERR AUTH ",
+	"ERR fence bases are used up",
+}
+
+// refused says whether an error reply proves that nothing was done. An error
+// that left a script half-way names the script.
+func refused(msg string) bool {
+	if strings.Contains(msg, "script: ") || strings.Contains(msg, "user_script") {
+		return false
+	}
+	msg = strings.TrimPrefix(msg, "-")
+	for _, p := range nothingDone {
+		if strings.HasPrefix(msg, p) {
+			return true
+		}
+	}
+	return false
+}
+
+// isReply says that err is an error that the server sent.
+func isReply(err error) bool {
+	_, ok := errors.AsType[goredis.Error](err)
+	return ok
+}
+
+// advice adds to an error of connecting what to look at.
+func advice(err error) error {
+	msg := err.Error()
+	switch {
+	case strings.Contains(msg, "WRONGPASS"), strings.Contains(msg, "NOAUTH"):
+		return fmt.Errorf("%w (look at the store URL's user and password, password_file=, %s and %s)", err, envPassword, envPasswordFile)
+	case strings.Contains(msg, "NOPERM"):
+		return fmt.Errorf("%w (the ACL user needs ~<prefix>* ~%s* &%s* +@read +@write +@scripting +@connection +time +info +role +publish +subscribe)",
+			err, siblingPrefix, siblingPrefix)
+	}
+	return err
+}

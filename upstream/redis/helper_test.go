@@ -1,0 +1,82 @@
+package redis_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+const (
+	long  = time.Minute
+	bound = 30 * time.Second
+)
+
+// peer is a store with tokens that rise.
+type peer struct {
+	*testing.T
+	*redis.Store
+	last uint64
+}
+
+func newPeer(t *testing.T, srv *testserver.Redis, query string) *peer {
+	t.Helper()
+	return &peer{T: t, Store: open(t, srv, query)}
+}
+
+// lazy is a peer that does not wait for its server.
+func lazyPeer(t *testing.T, url string) *peer {
+	t.Helper()
+	cfg, err := redis.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redis.OpenLazy(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return &peer{T: t, Store: s}
+}
+
+func (p *peer) token() uint64 { p.last++; return p.last }
+
+func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) cache.Result {
+	res := make([]cache.Result, 1)
+	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
+	defer cancel()
+	_ = p.Apply(ctx, []upstream.Op{{Kind: kind, Mode: mode, Key: key, Token: token, TTL: long}}, res)
+	return res[0]
+}
+
+func (p *peer) want(r cache.Result, st cache.Status) {
+	p.Helper()
+	if r.Status != st {
+		p.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
+	}
+	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
+		p.Fatalf("%v comes with error %v", st, r.Err)
+	}
+}
+
+// take is a try that has to succeed.
+func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
+	p.Helper()
+	token = p.token()
+	r := p.do(cache.OpTry, mode, key, token)
+	p.want(r, cache.Granted)
+	return token, r.Base
+}
+
+func (p *peer) eventually(what string, ok func() bool) {
+	p.Helper()
+	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			p.Fatalf("it never comes true that %s", what)
+		}
+	}
+}

@@ -1,0 +1,11 @@
+-- peek: who holds what. KEYS: locks.
+local out = {0}
+--@slow
+for i = 1, #KEYS do
+	each(out, i, function()
+		local v = redis.pcall('get', KEYS[i])
+		if v == false then return nil end
+		return BUSY + (v == READERS and SHARED or 0), left(KEYS[i])
+	end)
+end
+return out

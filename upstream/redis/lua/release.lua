@@ -1,0 +1,64 @@
+-- release: ends leases in whatever shape, and places in the queue.
+-- KEYS: queued, locks. ARGV: instance, siblings, tokens.
+local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+local n, T = #KEYS - 1, 2
+local out = {0}
+local v = pcall_('mget', unpack(KEYS))
+if v.err then return {v.err} end
+local ours, gone, later = {}, {}, nil
+for i = 1, n do
+	local key, token = KEYS[i + 1], ARGV[i + T]
+	if v[i + 1] == token then
+		ours[#ours + 1], gone[#gone + 1] = i, key
+	else
+		local was, left = 0, nil
+		if v[i + 1] == READERS then
+			local set = ARGV[2] .. 'readers:' .. key
+			was = pcall_('zrem', set, token)
+			if was == 1 then left = pcall_('exists', set) end
+		end
+		if type(was) == 'table' then
+			refuse(out, i, was.err)
+		elseif left == 0 then -- the set went with its last reader, and the lock goes too
+			ours[#ours + 1], gone[#gone + 1] = i, key
+		else
+			later = later or {}
+			later[#later + 1] = {i, was == 1}
+		end
+	end
+end
+if #gone > 0 then
+	local ok = pcall_('del', unpack(gone))
+	if type(ok) == 'table' then
+		for _, i in ipairs(ours) do
+			if v[i + 1] == READERS then add(out, i, 0, ok.err) else refuse(out, i, ok.err) end
+		end
+		ours = {}
+	end
+end
+local waits = v[1] and queues(1, n)
+if not later and not waits then return out end
+--@slow
+if waits then
+	for _, i in ipairs(ours) do
+		if waits[i] then pcall(wake, KEYS[i + 1]) end
+	end
+end
+for _, l in ipairs(later or {}) do
+	local i, found = l[1], l[2]
+	local key, token = KEYS[i + 1], ARGV[i + T]
+	each(out, i, function()
+		if found then
+			dirty = true
+			shrink(key)
+		end
+		if waits and waits[i] then
+			found = leave(key, 'x' .. token) or found
+			found = leave(key, 's' .. token) or found
+			if found then wake(key) end
+		end
+		if found then return nil end
+		return NOTHELD, 0
+	end)
+end
+return out

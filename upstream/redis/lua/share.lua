@@ -1,0 +1,73 @@
+-- share: shared leases, tried or queued for. KEYS and ARGV as in acquire.
+local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+local n, T = #KEYS - 2, 6
+local out, err = reserve(n, tonumber(ARGV[3]))
+if err then return {err} end
+local ttl = tonumber(ARGV[4])
+local waits = queues(2, n)
+local fresh, sets, later = {}, {}, nil
+for i = 1, n do
+	local ok
+	if not (waits and waits[i]) then
+		ok = pcall_('set', KEYS[i + 2], READERS, 'NX', 'PX', ttl or ARGV[i + T + n])
+	end
+	if not ok then
+		later = later or {}
+		later[#later + 1] = i
+	elseif ok.err then
+		refuse(out, i, ok.err)
+	else
+		fresh[#fresh + 1] = i
+		sets[#sets + 1] = ARGV[2] .. 'readers:' .. KEYS[i + 2]
+	end
+end
+if #fresh > 0 then
+	pcall_('del', unpack(sets)) -- of an earlier time
+	local t = redis.call('time')
+	local now = t[1] * 1000 + math.floor(t[2] / 1000)
+	for j, i in ipairs(fresh) do
+		local ms = ttl or tonumber(ARGV[i + T + n])
+		local ok = pcall_('zadd', sets[j], string.format('%.0f', now + ms), ARGV[i + T])
+		if type(ok) == 'table' then add(out, i, 0, ok.err) end
+		pcall_('pexpire', sets[j], ms + 1000)
+	end
+end
+if not later then return out end
+--@slow
+for _, i in ipairs(later) do
+	local key, token = KEYS[i + 2], ARGV[i + T]
+	local ms = ttl or tonumber(ARGV[i + T + n])
+	each(out, i, function()
+		local v, again = value(key), false
+		if v and mine(v) then
+			if number(v) > number(token) then return BUSY, left(key) end -- we are the late one
+			write('del', key) -- a debt of ours; the daemon has gone on
+			v = false
+		elseif v == READERS then
+			again = score(readers(key), token)
+			if not again then older(key, token) end
+		end
+		local queued = waits and waits[i]
+		local q = queued and queue(key, token) or {}
+		local free = not v or v == READERS
+		local try = string.sub(ARGV[6], i, i) == 't'
+		if again or free and not writer(key, q, not try and 's' .. token) then
+			if not v then write('del', readers(key)) end -- of an earlier time
+			read(key, token, ms, v)
+			if not queued then return nil end
+			leave(key, 's' .. token)
+			if not v then wake(key) end
+			return GRANTED + wanted(key), 0
+		end
+		if try then
+			if queued then
+				leave(key, 's' .. token)
+				if not v then wake(key) end
+			end
+			return BUSY + (q.first and WANTED or 0), left(key)
+		end
+		join(key, 's' .. token, v, q)
+		return QUEUED, left(key)
+	end)
+end
+return out

@@ -1,0 +1,200 @@
+-- What only ops need that did not simply succeed. Beside a lock's own key there are
+--   queue:<key>    sorted set of waiters ('x' or 's' and the token) by their place
+--   waiters:<key>  the same by the end of their own lease, ms of server time
+--   readers:<key>  sorted set of readers' tokens by the end of their leases; it means something
+--                  only while the key's value is READERS (fast.lua)
+-- and <siblings>queued, which stands while anybody queues for anything.
+local GRANTED, QUEUED, BUSY, DONE = 1, 2, 3, 4
+local WANTED, SHARED = 16, 32
+local me, siblings = ARGV[1], ARGV[2]
+local dirty = false
+local t = redis.call('time')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+
+local function write(...)
+	local r = redis.pcall(...)
+	if type(r) == 'table' and r.err then error(r, 0) end
+	dirty = true
+	return r
+end
+
+-- each does one op, whatever happens to it: an error before it has written anything refuses it,
+-- a later one leaves it unknown.
+local function each(out, i, op)
+	dirty = false
+	local ok, code, extra = pcall(op)
+	if ok then
+		if code then add(out, i, code, extra) end
+		return
+	end
+	if type(code) == 'table' then code = code.err end
+	add(out, i, dirty and 0 or REFUSED, tostring(code))
+end
+
+local function queuekey(key) return siblings .. 'queue:' .. key end
+local function waiters(key) return siblings .. 'waiters:' .. key end
+local function readers(key) return siblings .. 'readers:' .. key end
+
+local function mine(v) return string.sub(v, 1, #me) == me end
+local function number(v) return tonumber(string.sub(v, #me + 1), 36) or 0 end
+
+-- value is the string at key, false when there is none, 0 for another type: a foreign lock.
+local function value(key)
+	local v = redis.pcall('get', key)
+	if type(v) ~= 'table' then return v end
+	if string.find(v.err, 'WRONGTYPE', 1, true) then return 0 end
+	error(v, 0)
+end
+
+local function left(key) return redis.call('pttl', key) end
+
+local function score(set, member)
+	local s = redis.call('zscore', set, member)
+	return s and tonumber(s) > now
+end
+
+-- last makes a key end no sooner than in ms.
+local function last(key, ms)
+	if redis.call('pttl', key) < ms then write('pexpire', key, ms) end
+end
+
+-- queue drops the dead from key's queue, and an older place of our own at its head, and says who
+-- is first.
+local function queue(key, token)
+	local q = {}
+	local dead = redis.call('zrangebyscore', waiters(key), '-inf', now)
+	for at = 1, #dead, 1000 do
+		local some = {unpack(dead, at, math.min(at + 999, #dead))}
+		write('zrem', queuekey(key), unpack(some))
+		write('zrem', waiters(key), unpack(some))
+	end
+	while true do
+		local head = redis.call('zrange', queuekey(key), 0, 0)[1]
+		if not head then return q end
+		q.mode, q.first = string.sub(head, 1, 1), string.sub(head, 2)
+		local older = token and q.first ~= token and mine(q.first) and number(q.first) < number(token)
+		if not older and redis.call('zscore', waiters(key), head) then return q end
+		write('zrem', queuekey(key), head)
+		write('zrem', waiters(key), head)
+		q = {}
+	end
+end
+
+local function tell(member, what, key)
+	local instance = string.match(member, '^([%w_-]+)%.')
+	if instance then redis.pcall('publish', 'locksidecar:hint:' .. instance, what .. key) end
+end
+
+-- wake tells those who can have key now: the first in the queue, or all readers before the first
+-- writer.
+local function wake(key)
+	local v = value(key)
+	local q = queue(key)
+	if not q.first or v and v ~= READERS then return end
+	if q.mode == 'x' then
+		if not v then tell(q.first, 'f', key) end
+		return
+	end
+	for _, w in ipairs(redis.call('zrange', queuekey(key), 0, 999)) do -- the rest will poll
+		if string.sub(w, 1, 1) == 'x' then return end
+		tell(string.sub(w, 2), 'f', key)
+	end
+end
+
+-- wanted says that somebody queues for key.
+local function wanted(key)
+	if redis.call('zcount', waiters(key), '(' .. string.format('%.0f', now), '+inf') > 0 then return WANTED end
+	return 0
+end
+
+-- leave takes a waiter out of the queue.
+local function leave(key, member)
+	if not redis.call('zscore', queuekey(key), member) then return false end
+	write('zrem', queuekey(key), member)
+	write('zrem', waiters(key), member)
+	return true
+end
+
+-- join puts a waiter at the end of key's queue, or keeps its place, and tells the holders.
+local function join(key, member, v, q)
+	local lease = tonumber(ARGV[5])
+	local news = not redis.call('zscore', queuekey(key), member)
+	if news then
+		local tail = redis.call('zrange', queuekey(key), -1, -1, 'withscores')
+		write('zadd', queuekey(key), (tonumber(tail[2] or 0) or 0) + 1, member)
+	end
+	write('zadd', waiters(key), string.format('%.0f', now + lease), member)
+	last(queuekey(key), lease)
+	last(waiters(key), lease)
+	if redis.call('pttl', KEYS[2]) < lease then write('set', KEYS[2], '1', 'PX', lease) end
+	if not v then
+		wake(key) -- the one before us may have missed its hint
+	elseif news or not q.first or q.first == string.sub(member, 2) then
+		if v == READERS then
+			for _, r in ipairs(redis.call('zrangebyscore', readers(key), '(' .. string.format('%.0f', now), '+inf')) do
+				tell(r, 'w', key)
+			end
+		elseif v ~= 0 then
+			tell(v, 'w', key)
+		end
+	end
+end
+
+-- writer says whether a writer queues for key, before member if it has a place.
+local function writer(key, q, member)
+	if not q.first then return false end
+	local stop = -1
+	local rank = member and redis.call('zrank', queuekey(key), member)
+	if rank == 0 then return false end
+	if rank then stop = rank - 1 end
+	for _, w in ipairs(redis.call('zrange', queuekey(key), 0, stop)) do
+		if string.sub(w, 1, 1) == 'x' then return true end
+	end
+	return false
+end
+
+-- shrink follows readers that left: the lock goes with the last of them.
+local function shrink(key)
+	local set = readers(key)
+	write('zremrangebyscore', set, '-inf', now)
+	local longest = redis.call('zrange', set, -1, -1, 'withscores')
+	if longest[2] then
+		write('pexpireat', key, longest[2])
+	else
+		write('del', key, set)
+	end
+	return longest[2] and READERS or false
+end
+
+-- older takes readers' leases away that are debts of ours.
+local function older(key, token)
+	local found = false
+	for _, r in ipairs(redis.call('zrange', readers(key), 0, -1)) do
+		if mine(r) and number(r) < number(token) then
+			write('zrem', readers(key), r)
+			found = true
+		end
+	end
+	return found
+end
+
+-- without is the value of key once older readers' leases of ours are gone.
+local function without(key, token)
+	if not older(key, token) then return READERS end
+	return shrink(key)
+end
+
+-- read gives token a shared lease, v being key's value. With readers there already the first
+-- write is one that needs no memory (see renew).
+local function read(key, token, ttl, v)
+	local set, stands = readers(key), 0
+	if v == READERS then
+		stands = redis.call('pttl', key)
+		write('pexpire', set, math.max(stands, ttl) + 1000)
+		if stands < ttl then write('pexpire', key, ttl) end
+	else
+		write('set', key, READERS, 'PX', ttl)
+	end
+	write('zadd', set, string.format('%.0f', now + ttl), token)
+	if v ~= READERS then write('pexpire', set, ttl + 1000) end
+end

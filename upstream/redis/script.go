@@ -1,0 +1,64 @@
+package redis
+
+import (
+	_ "embed"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
+// The scripts' order is the order in which a batch's calls are sent: what frees
+// keys comes first.
+const (
+	scriptRelease = iota
+	scriptDowngrade
+	scriptRenew
+	scriptAcquire
+	scriptShare
+	scriptPeek
+	scriptCount
+)
+
+var (
+	//go:embed lua/fast.lua
+	luaFast string
+	//go:embed lua/slow.lua
+	luaSlow string
+	//go:embed lua/release.lua
+	luaRelease string
+	//go:embed lua/downgrade.lua
+	luaDowngrade string
+	//go:embed lua/renew.lua
+	luaRenew string
+	//go:embed lua/acquire.lua
+	luaAcquire string
+	//go:embed lua/share.lua
+	luaShare string
+	//go:embed lua/peek.lua
+	luaPeek string
+)
+
+// script is one of the Lua scripts, with what its calls begin with.
+type script struct {
+	source string
+	sha    any // its digest, boxed once for all calls
+	fence  bool
+	queued bool
+}
+
+var scripts = [scriptCount]script{
+	scriptRelease:   {source: luaRelease, queued: true},
+	scriptDowngrade: {source: luaDowngrade, queued: true},
+	scriptRenew:     {source: luaRenew, fence: true, queued: true},
+	scriptAcquire:   {source: luaAcquire, fence: true, queued: true},
+	scriptShare:     {source: luaShare, fence: true, queued: true},
+	scriptPeek:      {source: luaPeek},
+}
+
+func init() {
+	for i := range scripts {
+		s := &scripts[i]
+		s.source = luaFast + strings.Replace(s.source, "--@slow\n", luaSlow, 1)
+		s.sha = goredis.NewScript(s.source).Hash()
+	}
+}

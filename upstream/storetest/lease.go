@@ -1,0 +1,184 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// leaseTests are about one host and one key.
+var leaseTests = []test{
+	{"a try takes a free key", func(w *world) {
+		h := w.host()
+		w.want(h.try("k", h.token()), cache.Granted)
+	}},
+	{"a shared try takes a free key", func(w *world) {
+		h := w.host()
+		w.want(h.tryShared("k", h.token()), cache.Granted)
+	}},
+	{"a join takes a free key", func(w *world) {
+		h := w.host()
+		w.want(h.join("k", h.token()), cache.Granted)
+		w.want(h.joinShared("l", h.token()), cache.Granted)
+	}},
+	{"another token finds the key busy", func(w *world) {
+		// A smaller number: a larger one of the same daemon stands for what has
+		// taken the place of this lease.
+		h := w.host()
+		early := h.token()
+		h.take("k", cache.Exclusive)
+		w.want(h.try("k", early), cache.Busy)
+		w.want(h.tryShared("k", early), cache.Busy)
+	}},
+	{"the same token is granted again", func(w *world) {
+		h := w.host()
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			key := mode.String()
+			t, base := h.take(key, mode)
+			for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
+				r := h.do(kind, mode, key, t, long)
+				w.want(r, cache.Granted)
+				if r.Base <= base {
+					w.Errorf("%v again has base %d after %d", kind, r.Base, base)
+				}
+			}
+			w.want(h.release(key, t), cache.Done)
+			w.want(h.peek(key), cache.Done)
+		}
+	}},
+	{"a release frees the key, and only once", func(w *world) {
+		h := w.host()
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			t, _ := h.take("k", mode)
+			w.want(h.release("k", t), cache.Done)
+			w.want(h.peek("k"), cache.Done)
+			w.want(h.release("k", t), cache.NotHeld)
+		}
+	}},
+	{"a release does not have to know the mode", func(w *world) {
+		h := w.host()
+		t, _ := h.take("k", cache.Shared)
+		w.want(h.do(cache.OpRelease, cache.Exclusive, "k", t, 0), cache.Done)
+		t, _ = h.take("k", cache.Exclusive)
+		w.want(h.do(cache.OpRelease, cache.Shared, "k", t, 0), cache.Done)
+	}},
+	{"a late release does not touch a later lease", func(w *world) {
+		h := w.host()
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			old, _ := h.take("k", cache.Exclusive)
+			w.want(h.release("k", old), cache.Done)
+			t, _ := h.take("k", mode)
+			w.want(h.release("k", old), cache.NotHeld)
+			w.want(h.withdraw("k", old), cache.Done)
+			w.want(h.renew("k", t, long), cache.Done)
+			w.want(h.release("k", t), cache.Done)
+		}
+	}},
+	{"a late renewal does not touch a later lease", func(w *world) {
+		h := w.host()
+		old, _ := h.take("k", cache.Exclusive)
+		w.want(h.release("k", old), cache.Done)
+		h.take("k", cache.Exclusive)
+		w.want(h.renew("k", old, long), cache.NotHeld)
+		w.want(h.downgrade("k", old), cache.NotHeld)
+	}},
+	{"a late acquire does not touch a later lease", func(w *world) {
+		h := w.host()
+		late := h.token()
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			t, _ := h.take("k", mode)
+			w.want(h.try("k", late), cache.Busy)
+			w.want(h.renew("k", t, long), cache.Done)
+			w.want(h.release("k", t), cache.Done)
+		}
+	}},
+	{"a withdrawal releases what was granted", func(w *world) {
+		h := w.host()
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			t := h.token()
+			w.want(h.do(cache.OpJoin, mode, "k", t, long), cache.Granted)
+			w.want(h.withdraw("k", t), cache.Done)
+			w.want(h.peek("k"), cache.Done)
+		}
+	}},
+	{"a withdrawal of nothing is done", func(w *world) {
+		h := w.host()
+		w.want(h.withdraw("k", h.token()), cache.Done)
+	}},
+	{"a renewal of nothing is not held", func(w *world) {
+		h := w.host()
+		w.want(h.renew("k", h.token(), long), cache.NotHeld)
+		w.want(h.do(cache.OpRenew, cache.Shared, "k", h.token(), long), cache.NotHeld)
+		w.want(h.downgrade("k", h.token()), cache.NotHeld)
+		w.want(h.peek("k"), cache.Done)
+	}},
+	{"a peek says how the key is held, and for how long if known", func(w *world) {
+		h := w.host()
+		w.want(h.peek("k"), cache.Done)
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			t, _ := h.take("k", mode)
+			r := h.peek("k")
+			w.want(r, cache.Busy)
+			if r.Mode != mode || r.Left == 0 || r.Left < -1 || r.Left > int64(long) {
+				w.Errorf("held %v, the peek says %v with %d ns left", mode, r.Mode, r.Left)
+			}
+			w.want(h.release("k", t), cache.Done)
+		}
+	}},
+	{"a downgrade makes the lease shared, again and again", func(w *world) {
+		h := w.host()
+		t, _ := h.take("k", cache.Exclusive)
+		for range 2 {
+			w.want(h.downgrade("k", t), cache.Done)
+			r := h.peek("k")
+			w.want(r, cache.Busy)
+			if r.Mode != cache.Shared {
+				w.Errorf("after the downgrade it is %v", r.Mode)
+			}
+		}
+		w.want(h.do(cache.OpRenew, cache.Shared, "k", t, long), cache.Done)
+		w.want(h.release("k", t), cache.Done)
+		w.want(h.peek("k"), cache.Done)
+	}},
+	{"leases on session stores have the session's deadline", func(w *world) {
+		h := w.host()
+		t := h.token()
+		for _, r := range []cache.Result{h.try("k", t), h.renew("k", t, long), h.downgrade("k", t)} {
+			if (r.Session != 0) != (h.store.Info().Session != 0) {
+				w.Errorf("the store's session is %v, a result's deadline %d", h.store.Info().Session, r.Session)
+			}
+		}
+	}},
+	{"a batch whose time is over is not granted", func(w *world) {
+		h := w.host()
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		op := []cache.Op{{Kind: cache.OpTry, Key: "k", Token: h.token(), TTL: long}}
+		res := make([]cache.Result, 1)
+		_ = h.store.Apply(ctx, op, res)
+		if !slices.Contains([]cache.Status{cache.Refused, cache.Unknown, cache.Granted}, res[0].Status) {
+			w.Errorf("it is %v", res[0].Status)
+		}
+		if res[0].Status == cache.Refused {
+			w.want(h.peek("k"), cache.Done)
+		}
+		w.want(h.withdraw("k", op[0].Token), cache.Done)
+		h.take("k", cache.Exclusive)
+	}},
+	{"closing ends the streams", func(w *world) {
+		s := w.env.newHost(w.T, w.prefix)
+		hints, sessions := s.Hints(), s.Sessions()
+		if err := s.Close(); err != nil {
+			w.Fatal(err)
+		}
+		if hints != nil {
+			for range hints {
+			}
+		}
+		if sessions != nil {
+			for range sessions {
+			}
+		}
+	}},
+}

@@ -1,0 +1,234 @@
+package storetest
+
+import (
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// queueTests are about the queue between hosts.
+var queueTests = []test{
+	{"hosts that queue get the key in the order in which they came", func(w *world) {
+		hs := w.hosts(4)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		ts := map[*host]uint64{hs[0]: t}
+		for _, h := range hs[1:] {
+			ts[h] = h.token()
+			w.want(h.join("k", ts[h]), cache.Queued)
+		}
+		for i, h := range hs[:3] {
+			for j := len(hs) - 1; j > i; j-- { // the last one asks first, and repeating changes nothing
+				w.want(hs[j].join("k", ts[hs[j]]), cache.Queued)
+			}
+			w.want(h.release("k", ts[h]), cache.Done)
+			for j := len(hs) - 1; j > i+1; j-- {
+				w.want(hs[j].join("k", ts[hs[j]]), cache.Queued)
+			}
+			w.want(hs[i+1].join("k", ts[hs[i+1]]), cache.Granted)
+		}
+	}},
+	{"a try does not pass those who queue", func(w *world) {
+		hs := w.hosts(3)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		q := hs[1].token()
+		w.want(hs[1].join("k", q), cache.Queued)
+		w.want(hs[0].release("k", t), cache.Done)
+		w.want(hs[2].try("k", hs[2].token()), cache.Busy)
+		w.want(hs[2].tryShared("k", hs[2].token()), cache.Busy)
+		w.want(hs[2].join("k", hs[2].token()), cache.Queued)
+		w.want(hs[1].join("k", q), cache.Granted)
+	}},
+	{"a host that is gone is skipped", func(w *world) {
+		hs := w.hosts(3)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		w.want(hs[1].join("k", hs[1].token()), cache.Queued) // and never again
+		q := hs[2].token()
+		w.want(hs[2].join("k", q), cache.Queued)
+		w.want(hs[0].release("k", t), cache.Done)
+		w.eventually("the next but one has it", func() bool { return hs[2].join("k", q).Status == cache.Granted })
+		r := hs[2].renew("k", q, long)
+		w.want(r, cache.Done)
+		if r.Wanted {
+			w.Error("the one that is gone still wants it")
+		}
+	}},
+	{"a host that withdraws is skipped", func(w *world) {
+		hs := w.hosts(3)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		q1, q2 := hs[1].token(), hs[2].token()
+		w.want(hs[1].join("k", q1), cache.Queued)
+		w.want(hs[2].join("k", q2), cache.Queued)
+		w.want(hs[1].withdraw("k", q1), cache.Done)
+		w.want(hs[0].release("k", t), cache.Done)
+		w.want(hs[2].join("k", q2), cache.Granted)
+	}},
+	{"a try with a token that queues leaves the queue when it is busy", func(w *world) {
+		hs := w.hosts(2)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		q := hs[1].token()
+		w.want(hs[1].join("k", q), cache.Queued)
+		w.want(hs[1].try("k", q), cache.Busy)
+		if r := hs[0].renew("k", t, long); r.Wanted {
+			w.Error("it still queues")
+		}
+	}},
+	{"a release wakes the next host alone", func(w *world) {
+		hs := w.hosts(4)
+		ts := make([]uint64, len(hs))
+		for _, h := range hs[1:] {
+			h.listening(hs[0])
+		}
+		ts[0], _ = hs[0].take("k", cache.Exclusive)
+		for i, h := range hs[1:] {
+			ts[i+1] = h.token()
+			w.want(h.join("k", ts[i+1]), cache.Queued)
+		}
+		for i := range hs[:3] {
+			w.want(hs[i].release("k", ts[i]), cache.Done)
+			hs[i+1].hinted(cache.HintFree, "k")
+			w.want(hs[i+1].join("k", ts[i+1]), cache.Granted)
+		}
+		// Had the first release woken all, the last host would have heard of it
+		// before it heard of the third.
+		w.noMore(hs[3], cache.HintFree, "k")
+	}},
+	{"a release wakes all the readers that are first, and no writer behind them", func(w *world) {
+		hs := w.hosts(4)
+		for _, h := range hs[1:] {
+			h.listening(hs[0])
+		}
+		t, _ := hs[0].take("k", cache.Exclusive)
+		ts := []uint64{hs[1].token(), hs[2].token(), hs[3].token()}
+		w.want(hs[1].joinShared("k", ts[0]), cache.Queued)
+		w.want(hs[2].joinShared("k", ts[1]), cache.Queued)
+		w.want(hs[3].join("k", ts[2]), cache.Queued)
+		w.want(hs[0].release("k", t), cache.Done)
+		hs[1].hinted(cache.HintFree, "k")
+		hs[2].hinted(cache.HintFree, "k")
+		w.want(hs[2].joinShared("k", ts[1]), cache.Granted)
+		w.want(hs[1].joinShared("k", ts[0]), cache.Granted)
+		w.want(hs[3].join("k", ts[2]), cache.Queued)
+		w.want(hs[1].release("k", ts[0]), cache.Done)
+		w.want(hs[2].release("k", ts[1]), cache.Done)
+		hs[3].hinted(cache.HintFree, "k")
+		w.noMore(hs[3], cache.HintFree, "k")
+		w.want(hs[3].join("k", ts[2]), cache.Granted)
+	}},
+	{"the withdrawal of the first wakes the next", func(w *world) {
+		hs := w.hosts(3)
+		hs[2].listening(hs[0])
+		t, _ := hs[0].take("k", cache.Exclusive)
+		q1, q2 := hs[1].token(), hs[2].token()
+		w.want(hs[1].join("k", q1), cache.Queued)
+		w.want(hs[2].join("k", q2), cache.Queued)
+		w.want(hs[0].release("k", t), cache.Done)
+		w.want(hs[1].withdraw("k", q1), cache.Done) // woken, but it does not want it any more
+		hs[2].hinted(cache.HintFree, "k")
+		w.want(hs[2].join("k", q2), cache.Granted)
+	}},
+	{"the withdrawal of a writer wakes the readers behind it", func(w *world) {
+		hs := w.hosts(3)
+		hs[2].listening(hs[0])
+		hs[0].take("k", cache.Shared)
+		q1, q2 := hs[1].token(), hs[2].token()
+		w.want(hs[1].join("k", q1), cache.Queued)
+		w.want(hs[2].joinShared("k", q2), cache.Queued)
+		w.want(hs[1].withdraw("k", q1), cache.Done)
+		hs[2].hinted(cache.HintFree, "k")
+		w.want(hs[2].joinShared("k", q2), cache.Granted)
+	}},
+	{"one who queues is told to the holder", func(w *world) {
+		hs := w.hosts(2)
+		hs[0].listening(hs[1])
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			k := mode.String()
+			hs[0].take(k, mode)
+			w.want(hs[1].join(k, hs[1].token()), cache.Queued)
+			hs[0].hinted(cache.HintWanted, k)
+		}
+	}},
+	{"renewals, downgrades and grants say whether another host waits", func(w *world) {
+		hs := w.hosts(3)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		wanted := func(r cache.Result, want bool) {
+			w.Helper()
+			if r.Wanted != want {
+				w.Errorf("%v says wanted %v", r.Status, r.Wanted)
+			}
+		}
+		wanted(hs[0].renew("k", t, long), false)
+		q1, q2 := hs[1].token(), hs[2].token()
+		w.want(hs[1].join("k", q1), cache.Queued)
+		w.want(hs[2].join("k", q2), cache.Queued)
+		wanted(hs[0].renew("k", t, long), true)
+		wanted(hs[0].try("k", t), true)
+		wanted(hs[0].downgrade("k", t), true)
+		wanted(hs[0].do(cache.OpRenew, cache.Shared, "k", t, long), true)
+		w.want(hs[0].release("k", t), cache.Done)
+		r := hs[1].join("k", q1)
+		w.want(r, cache.Granted)
+		wanted(r, true)
+		w.want(hs[1].release("k", q1), cache.Done)
+		r = hs[2].join("k", q2)
+		w.want(r, cache.Granted)
+		wanted(r, false)
+	}},
+	{"contention on one key does not trouble the others of a batch", func(w *world) {
+		hs := w.hosts(3)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		q := hs[1].token()
+		w.want(hs[1].join("k", q), cache.Queued)
+		ops := []cache.Op{{Kind: cache.OpJoin, Key: "k", Token: hs[2].token(), TTL: long}}
+		for i := range 40 {
+			ops = append(ops, cache.Op{Kind: cache.OpTry, Key: key(i), Token: hs[2].token(), TTL: long})
+		}
+		rs := hs[2].apply(ops...)
+		w.want(rs[0], cache.Queued)
+		for i, r := range rs[1:] {
+			w.want(r, cache.Granted)
+			ops[i+1].Kind = cache.OpRenew
+		}
+		for i, r := range hs[2].apply(ops[1:]...) {
+			w.want(r, cache.Done)
+			if r.Wanted {
+				w.Errorf("%s is wanted", ops[i+1].Key)
+			}
+			ops[i+1].Kind = cache.OpRelease
+		}
+		for _, r := range hs[2].apply(ops[1:]...) {
+			w.want(r, cache.Done)
+		}
+		w.want(hs[0].release("k", t), cache.Done)
+		w.want(hs[1].join("k", q), cache.Granted)
+	}},
+	{"nothing is left when all have gone", func(w *world) {
+		hs := w.hosts(4)
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			k := mode.String()
+			t, _ := hs[0].take(k, mode)
+			q1, q2 := hs[1].token(), hs[2].token()
+			w.want(hs[1].join(k, q1), cache.Queued)
+			w.want(hs[2].join(k, q2), cache.Queued)
+			w.want(hs[3].joinShared(k, hs[3].token()), cache.Queued) // and never again
+			w.want(hs[0].release(k, t), cache.Done)
+			w.want(hs[2].withdraw(k, q2), cache.Done)
+			w.want(hs[1].join(k, q1), cache.Granted)
+			w.want(hs[1].downgrade(k, q1), cache.Done)
+			w.want(hs[1].release(k, q1), cache.Done)
+		}
+		w.nothingLeft()
+	}},
+}
+
+// noMore checks that no such hint is waiting at h.
+func (w *world) noMore(h *host, kind cache.HintKind, key string) {
+	w.Helper()
+	for {
+		select {
+		case x := <-h.store.Hints():
+			if x == (cache.Hint{Kind: kind, Key: key}) {
+				w.Fatalf("one more hint: %v", x)
+			}
+		default:
+			return
+		}
+	}
+}

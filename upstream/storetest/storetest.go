@@ -1,0 +1,240 @@
+package storetest
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// Options says what a driver's store is not, or how to look into it.
+type Options struct {
+	// OneHost leaves out what takes several hosts: the store has only one.
+	OneHost bool
+	// Leftovers lists what the store keeps of locks with prefix, and whatever of
+	// its own would stay for ever. None when nil.
+	Leftovers func(t testing.TB, prefix string) []string
+}
+
+// NewHost makes a store for one more host. Stores with the same prefix share
+// their locks. The suite closes it.
+type NewHost func(t testing.TB, prefix string) upstream.Store
+
+// Run runs the suite.
+func Run(t *testing.T, newHost NewHost, opts Options) {
+	e := &env{newHost: newHost, opts: opts}
+	for _, group := range []struct {
+		hosts bool // takes several
+		tests []test
+	}{{false, leaseTests}, {false, fenceTests}, {false, batchTests}, {true, hostTests}, {true, readerTests}, {true, queueTests}, {true, raceTests}} {
+		if group.hosts && opts.OneHost {
+			continue
+		}
+		for _, c := range group.tests {
+			t.Run(c.name, func(t *testing.T) {
+				c.run(e.world(t))
+			})
+		}
+	}
+}
+
+type test struct {
+	name string
+	run  func(w *world)
+}
+
+type env struct {
+	newHost NewHost
+	opts    Options
+	worlds  atomic.Int64
+}
+
+// world is one test: some hosts that share their locks.
+type world struct {
+	*testing.T
+	env    *env
+	prefix string
+}
+
+func (e *env) world(t *testing.T) *world {
+	return &world{T: t, env: e, prefix: fmt.Sprintf("w%d:", e.worlds.Add(1))}
+}
+
+const (
+	long  = time.Minute            // a TTL that ends in no test
+	short = 200 * time.Millisecond // one that does
+	bound = 30 * time.Second       // for what comes soon: only reached when it never does
+)
+
+// host is one daemon's view: a store, and tokens that rise.
+type host struct {
+	*world
+	store upstream.Store
+	last  *atomic.Uint64
+}
+
+func (w *world) host() *host {
+	w.Helper()
+	s := w.env.newHost(w.T, w.prefix)
+	w.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			w.Errorf("close: %v", err)
+		}
+	})
+	return &host{world: w, store: s, last: new(atomic.Uint64)}
+}
+
+func (w *world) hosts(n int) []*host {
+	w.Helper()
+	hs := make([]*host, n)
+	for i := range hs {
+		hs[i] = w.host()
+	}
+	return hs
+}
+
+func (h *host) token() uint64 { return h.last.Add(1) }
+
+// apply carries out a batch.
+func (h *host) apply(ops ...cache.Op) []cache.Result {
+	h.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), bound)
+	defer cancel()
+	results := make([]cache.Result, len(ops))
+	for i := range results {
+		results[i].Status = 99 // a driver has to set every one
+	}
+	_ = h.store.Apply(ctx, ops, results)
+	return results
+}
+
+func (h *host) do(kind cache.OpKind, mode cache.Mode, key string, token uint64, ttl time.Duration) cache.Result {
+	h.Helper()
+	return h.apply(cache.Op{Kind: kind, Mode: mode, Key: key, Token: token, TTL: ttl})[0]
+}
+
+func (h *host) try(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.do(cache.OpTry, cache.Exclusive, key, token, long)
+}
+
+func (h *host) tryShared(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.do(cache.OpTry, cache.Shared, key, token, long)
+}
+
+func (h *host) join(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.do(cache.OpJoin, cache.Exclusive, key, token, long)
+}
+
+func (h *host) joinShared(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.do(cache.OpJoin, cache.Shared, key, token, long)
+}
+
+func (h *host) release(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.do(cache.OpRelease, cache.Exclusive, key, token, 0)
+}
+
+func (h *host) withdraw(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.do(cache.OpWithdraw, cache.Exclusive, key, token, 0)
+}
+
+func (h *host) renew(key string, token uint64, ttl time.Duration) cache.Result {
+	h.Helper()
+	return h.do(cache.OpRenew, cache.Exclusive, key, token, ttl)
+}
+
+func (h *host) downgrade(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.do(cache.OpDowngrade, cache.Exclusive, key, token, long)
+}
+
+func (h *host) peek(key string) cache.Result {
+	h.Helper()
+	return h.do(cache.OpPeek, cache.Exclusive, key, 0, 0)
+}
+
+// take is try that has to succeed; it returns the token and the base.
+func (h *host) take(key string, mode cache.Mode) (token, base uint64) {
+	h.Helper()
+	token = h.token()
+	r := h.do(cache.OpTry, mode, key, token, long)
+	h.want(r, cache.Granted)
+	return token, r.Base
+}
+
+// want fails the test unless r ended as st.
+func (w *world) want(r cache.Result, st cache.Status) {
+	w.Helper()
+	if r.Status != st {
+		w.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
+	}
+	if st == cache.Granted && (r.Base == 0 || r.Base > cache.MaxBase) {
+		w.Fatalf("granted with base %d", r.Base)
+	}
+	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
+		w.Fatalf("%v comes with error %v", st, r.Err)
+	}
+}
+
+// eventually polls until ok, which has to come true.
+func (w *world) eventually(what string, ok func() bool) {
+	w.Helper()
+	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.Fatalf("it never comes true that %s", what)
+		}
+	}
+}
+
+// hint waits for the next hint.
+func (h *host) hint() cache.Hint {
+	h.Helper()
+	select {
+	case x := <-h.store.Hints():
+		return x
+	case <-time.After(bound):
+		h.Fatal("the hint never comes")
+		return cache.Hint{}
+	}
+}
+
+// hinted waits for a hint of that kind about key.
+func (h *host) hinted(kind cache.HintKind, key string) {
+	h.Helper()
+	for {
+		if h.hint() == (cache.Hint{Kind: kind, Key: key}) {
+			return
+		}
+	}
+}
+
+// listening makes sure that h hears hints, which are lost until its
+// subscription stands.
+func (h *host) listening(other *host) {
+	h.Helper()
+	const key = "listening"
+	t := h.token()
+	h.want(h.try(key, t), cache.Granted)
+	h.eventually("hints arrive", func() bool {
+		o := other.token()
+		h.want(other.join(key, o), cache.Queued)
+		h.want(other.withdraw(key, o), cache.Done)
+		select {
+		case <-h.store.Hints():
+			return true
+		default:
+			return false
+		}
+	})
+	h.want(h.release(key, t), cache.Done)
+	// Those still on their way are about this key, which nobody asks about.
+}

@@ -1,0 +1,8 @@
+package testserver
+
+import "syscall"
+
+// dieWithParent ends the server when the test's process dies in whatever way.
+func dieWithParent() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+}
