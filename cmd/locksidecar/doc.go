@@ -1,0 +1,13 @@
+// Command locksidecar is the daemon, which serves distributed locks to the
+// programs of one host over a Unix socket, and the command line to use and watch
+// it.
+//
+// Main is the whole program as a value, so that tests can run it. Each command
+// is one file: serve, lock, status, locks, health, config, version. Below are
+// internal/config (what the daemon can be told) and internal/run (a child process
+// and its terminal).
+//
+// Goroutines: serve has the daemon's and one that takes signals; lock has the
+// client's, one that waits for the lock and one that watches it. Each command
+// waits for its own. There are no locks.
+package main

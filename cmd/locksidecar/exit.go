@@ -1,0 +1,104 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// Exit codes. They are sysexits.h's where that has one.
+const (
+	exitOK          = 0
+	exitUsage       = 64
+	exitUnavailable = 69
+	exitInternal    = 70
+	exitCannotMake  = 73
+	exitTryAgain    = 75
+	exitDenied      = 77
+	exitLost        = 79
+)
+
+const exitCodesText = `Exit codes:
+
+    0  done; for lock: the command's own
+   64  wrong usage, or a configuration with faults
+   69  no daemon answers at the socket, or the store cannot be reached
+   70  a fault inside locksidecar
+   73  serve: the socket cannot be made
+   75  lock: the lock was not acquired (another code with -E);
+       serve: another daemon serves this socket
+   77  this user may not
+   79  lock: the lock was lost, and the command was ended for it
+  126  lock: the command cannot be run
+  127  lock: the command was not found
+  128+n  ended by signal n; for lock: the command was, or lock while it waited
+`
+
+// exitCodesTopic is a page of help that is no command.
+func exitCodesTopic() *cobra.Command {
+	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText}
+}
+
+// exitError is an end with an exit code and, if there is one, an error to show.
+type exitError struct {
+	code int
+	err  error
+	hint bool // point to the help
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit code %d", e.code)
+	}
+	return e.err.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.err }
+
+func exit(code int, format string, a ...any) error {
+	return &exitError{code: code, err: fmt.Errorf(format, a...)}
+}
+
+// exitWith ends with a code and says nothing.
+func exitWith(code int) error {
+	if code == exitOK {
+		return nil
+	}
+	return &exitError{code: code}
+}
+
+func usage(format string, a ...any) error {
+	return &exitError{code: exitUsage, err: fmt.Errorf(format, a...), hint: true}
+}
+
+// clientExit gives an error of the client its exit code and, where people need
+// more than the daemon says, more words.
+func clientExit(err error, socket string) error {
+	var refused *client.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return exit(exitUnavailable, "no daemon at %s; start one with 'locksidecar serve', or name its socket with --socket or LOCKSIDECAR_SOCKET", socket)
+	case errors.Is(err, fs.ErrPermission):
+		return exit(exitUnavailable, "this user (uid %d) may not connect to %s", os.Geteuid(), socket)
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return exit(exitUnavailable, "the daemon at %s does not answer", socket)
+	case errors.Is(err, client.ErrBusy), errors.Is(err, client.ErrTimeout), errors.Is(err, client.ErrLimit):
+		return &exitError{code: exitTryAgain, err: err}
+	case errors.Is(err, client.ErrDenied):
+		return &exitError{code: exitDenied, err: err}
+	case errors.Is(err, client.ErrInvalid):
+		return &exitError{code: exitUsage, err: err}
+	case errors.Is(err, client.ErrClosed), errors.As(err, &refused):
+		return &exitError{code: exitUnavailable, err: err}
+	}
+	return exit(exitUnavailable, "%s: %w", socket, err)
+}

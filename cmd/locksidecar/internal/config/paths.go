@@ -1,0 +1,51 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+)
+
+// SocketVariable names the daemon's socket, for the daemon and its clients alike.
+const SocketVariable = "LOCKSIDECAR_SOCKET"
+
+const (
+	socketName   = "locksidecar/locksidecar.sock"
+	systemSocket = "/run/" + socketName
+)
+
+// DefaultSocket is the path of the socket where nobody says otherwise: root's is
+// the system's, others have theirs under XDG_RUNTIME_DIR if there is one. It does
+// not look at SocketVariable.
+func DefaultSocket(env Env, uid int) string {
+	if dir := env.get("XDG_RUNTIME_DIR"); dir != "" && uid != 0 {
+		return dir + "/" + socketName
+	}
+	return systemSocket
+}
+
+// ClientSocket is the socket that a client command connects to: the one given,
+// else SocketVariable's, else the default one.
+func ClientSocket(given string, env Env, uid int) string {
+	if given != "" {
+		return given
+	}
+	if v := env.get(SocketVariable); v != "" {
+		return v
+	}
+	return DefaultSocket(env, uid)
+}
+
+// maxSocket is the longest path that every system takes for a Unix socket: 108
+// bytes on Linux and 104 on others, with a zero byte at the end.
+const maxSocket = 103
+
+// CheckSocket says whether path can be a Unix socket's.
+func CheckSocket(path string) error {
+	if path == "" {
+		return errors.New("the path is empty")
+	}
+	if len(path) > maxSocket {
+		return fmt.Errorf("the path has %d bytes; a Unix socket's may have %d", len(path), maxSocket)
+	}
+	return nil
+}

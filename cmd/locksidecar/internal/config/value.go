@@ -1,0 +1,144 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// shortestTTL is below what any use has; stores may want more. longestTTL is the
+// protocol's.
+const (
+	shortestTTL = 10 * time.Millisecond
+	longestTTL  = protocol.MaxTTL * time.Millisecond
+)
+
+// text is any string without control characters.
+type text string
+
+func (t *text) String() string { return string(*t) }
+func (t *text) Type() string   { return "string" }
+
+func (t *text) Set(s string) error {
+	if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
+		return errors.New("has a control character in it")
+	}
+	*t = text(s)
+	return nil
+}
+
+// duration is a time of at least least.
+type duration struct {
+	d     *time.Duration
+	least time.Duration
+}
+
+func (v *duration) Type() string { return "duration" }
+
+func (v *duration) String() string {
+	if v.d == nil {
+		return "0s" // pflag asks a zero value for its default
+	}
+	return v.d.String()
+}
+
+func (v *duration) Set(s string) error {
+	d, err := ParseDuration(s)
+	if err != nil {
+		return err
+	}
+	if d < v.least {
+		return fmt.Errorf("is too short, the least is %v", v.least)
+	}
+	*v.d = d
+	return nil
+}
+
+// ParseDuration reads a Go duration that is not negative.
+func ParseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		if _, err := strconv.ParseFloat(s, 64); err == nil {
+			return 0, fmt.Errorf("needs a unit, as in %ss or %sms", s, s)
+		}
+		return 0, errors.New("is not a duration, such as 500ms, 30s or 1h30m")
+	}
+	if d < 0 {
+		return 0, errors.New("is negative")
+	}
+	return d, nil
+}
+
+// number is a whole number within bounds.
+type number struct {
+	n           *int
+	least, most int
+}
+
+func (v *number) Type() string { return "int" }
+
+func (v *number) String() string {
+	if v.n == nil {
+		return "0"
+	}
+	return strconv.Itoa(*v.n)
+}
+
+func (v *number) Set(s string) error {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return errors.New("is not a whole number")
+	}
+	if n < v.least || n > v.most {
+		return fmt.Errorf("is not within %d and %d", v.least, v.most)
+	}
+	*v.n = n
+	return nil
+}
+
+// mode is a file's permissions, octal.
+type mode fs.FileMode
+
+func (m *mode) String() string { return fmt.Sprintf("%#o", uint32(*m)) }
+func (m *mode) Type() string   { return "mode" }
+
+func (m *mode) Set(s string) error {
+	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
+	if err != nil || n > 0o777 {
+		return errors.New("is not a file mode, such as 0660")
+	}
+	if n&0o600 != 0o600 {
+		return errors.New("does not let the daemon's own user read and write")
+	}
+	*m = mode(n)
+	return nil
+}
+
+// choice is one word of several.
+type choice struct {
+	s     *string
+	words []string
+}
+
+func (v *choice) Type() string { return "word" }
+
+func (v *choice) String() string {
+	if v.s == nil {
+		return ""
+	}
+	return *v.s
+}
+
+func (v *choice) Set(s string) error {
+	if !slices.Contains(v.words, s) {
+		return fmt.Errorf("is none of %s", strings.Join(v.words, ", "))
+	}
+	*v.s = s
+	return nil
+}

@@ -1,0 +1,83 @@
+package run
+
+import (
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+// give hands the terminal to the group, if it is ours to give.
+func (p *Process) give() bool {
+	if p.term.foreground() != p.term.own {
+		return false
+	}
+	p.term.save()
+	p.given = p.term.set(p.pid) == nil
+	return p.given
+}
+
+// Stopped deals with a stop of the child by sig. When it says resume, the caller
+// continues the child with Resume, or ends it. It blocks while the job is stopped:
+// with job control the stop is passed on to our own process group, us included,
+// and somebody has continued us when it returns.
+func (p *Process) Stopped(sig syscall.Signal) (resume bool) {
+	if p.term == nil {
+		return false // whoever stopped it continues it; we go on watching
+	}
+	fg := p.term.foreground()
+	switch sig {
+	case syscall.SIGTTIN, syscall.SIGTTOU:
+		if fg == p.pid {
+			return true // it asked before it had got the terminal
+		}
+		if fg == p.term.own {
+			return true // Resume gives it
+		}
+	case syscall.SIGTSTP:
+	case syscall.SIGSTOP: // a shell's own suspend, if it has the terminal
+		if fg != p.pid {
+			return false
+		}
+		sig = syscall.SIGTSTP
+	default:
+		return false
+	}
+	if fg == p.pid {
+		p.term.set(p.term.own)
+	}
+	if !suspend(sig) && sig != syscall.SIGTSTP && p.term.foreground() != p.term.own {
+		// No shell can continue us, so nobody will ever give the terminal. This is
+		// what the kernel tells a stopped group that lost its shell.
+		p.Signal(syscall.SIGHUP)
+	}
+	return true
+}
+
+// Resume continues a stopped group, with the terminal if it is ours to give.
+func (p *Process) Resume() {
+	if p.term != nil && p.term.foreground() == p.term.own {
+		p.give()
+	}
+	p.Signal(syscall.SIGCONT)
+}
+
+// orphaned bounds how long a continuation is waited for after a stop that was
+// not carried out.
+const orphaned = 200 * time.Millisecond
+
+// suspend stops our process group with sig, and says whether we were stopped: a
+// group that no shell could continue is not. It returns when we run again.
+func suspend(sig syscall.Signal) bool {
+	cont := make(chan os.Signal, 1)
+	signal.Notify(cont, syscall.SIGCONT)
+	defer signal.Stop(cont)
+
+	stopGroup(sig)
+	select {
+	case <-cont:
+		return true
+	case <-time.After(orphaned):
+		return false
+	}
+}

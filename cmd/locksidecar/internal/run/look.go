@@ -1,0 +1,75 @@
+package run
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Look finds the file that a shell would run for name: name itself when it has a
+// slash, else the first executable in path (a PATH). The error is an
+// *fs.PathError, with ENOENT when there is no such file and what is wrong with
+// the file when there is one.
+func Look(name, path string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, executable(name)
+	}
+	miss := error(&fs.PathError{Op: "run", Path: name, Err: syscall.ENOENT})
+	if name == "" {
+		return "", miss
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if dir == "" {
+			dir = "."
+		}
+		// Not Join: it would take "./" away, and with it the slash.
+		file := dir + "/" + name
+		switch err := executable(file); {
+		case err == nil:
+			return file, nil
+		case !missing(err):
+			miss = err // there, but not to be run: a later one may be
+		}
+	}
+	return "", miss
+}
+
+func missing(err error) bool {
+	pe, ok := err.(*fs.PathError)
+	return ok && (pe.Err == syscall.ENOENT || pe.Err == syscall.ENOTDIR)
+}
+
+func executable(file string) error {
+	fi, err := os.Stat(file)
+	if err != nil {
+		if pe, ok := err.(*fs.PathError); ok {
+			pe.Op = "run"
+		}
+		return err
+	}
+	if fi.IsDir() {
+		return &fs.PathError{Op: "run", Path: file, Err: syscall.EISDIR}
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return &fs.PathError{Op: "run", Path: file, Err: err}
+	}
+	return nil
+}
+
+// The exit codes of a shell for a command that could not be started.
+const (
+	CodeCannotRun = 126 // it is there, but cannot be run
+	CodeNotFound  = 127
+)
+
+// StartCode returns the exit code that a shell has for an error of Look or Start.
+func StartCode(err error) int {
+	if missing(err) {
+		return CodeNotFound
+	}
+	return CodeCannotRun
+}

@@ -1,0 +1,169 @@
+package run
+
+import (
+	"io/fs"
+	"os"
+	"os/signal"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Command is what to run.
+type Command struct {
+	Args  []string    // the first is looked up as a shell does
+	Path  string      // PATH, for that
+	Env   []string    // the whole environment
+	Files [3]*os.File // standard input, output, error
+}
+
+// Event is what happened to the child: it stopped, or it ended. The end comes
+// once and last.
+type Event struct {
+	Stopped syscall.Signal // what stopped it; 0 when it ended
+	Killed  syscall.Signal // what ended it; 0 when it exited by itself
+	Code    int            // its exit code; 128 + n when a signal n ended it
+}
+
+// Process is a child that runs, with its process group. The group's number is
+// the child's.
+type Process struct {
+	pid    int
+	events chan Event
+	term   *terminal // nil without a controlling terminal
+	given  bool      // the group has the terminal from us
+	alone  bool      // the terminal's signal that ended the child reached nobody else
+}
+
+// Start runs c in a process group of its own and returns at once. When standard
+// input and output are the terminal and we are in its foreground, the group gets
+// it. The error is an *fs.PathError, for StartCode.
+func Start(c Command) (*Process, error) {
+	file, err := Look(c.Args[0], c.Path)
+	if err != nil {
+		return nil, err
+	}
+	p := &Process{events: make(chan Event, 1), term: openTerminal()}
+	started := make(chan error)
+	go p.live(file, &c, started)
+	if err := <-started; err != nil {
+		p.term.close()
+		return nil, &fs.PathError{Op: "run", Path: file, Err: err}
+	}
+	if p.term == nil {
+		return p, nil
+	}
+	// From here on we may be in the background, where writing to the terminal and
+	// taking it back would stop us. Not before the fork: it would be inherited.
+	signal.Ignore(syscall.SIGTTOU)
+	// In a pipeline the others may want to read the terminal (a pager): then the
+	// group gets it when it first asks, by being stopped for it.
+	if IsTerminal(c.Files[0]) && IsTerminal(c.Files[1]) {
+		p.give()
+	}
+	return p, nil
+}
+
+// live is the child's life: the thread that forks it stays until it is reaped.
+func (p *Process) live(file string, c *Command, started chan<- error) {
+	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+	pid, _, err := syscall.StartProcess(file, c.Args, &syscall.ProcAttr{
+		Env:   c.Env,
+		Files: []uintptr{c.Files[0].Fd(), c.Files[1].Fd(), c.Files[2].Fd()},
+		Sys:   childAttr(),
+	})
+	p.pid = pid
+	started <- err
+	if err != nil {
+		return
+	}
+	for {
+		var ws syscall.WaitStatus
+		switch _, err := syscall.Wait4(pid, &ws, syscall.WUNTRACED, nil); {
+		case err == syscall.EINTR:
+		case err != nil: // nobody else waits for it, so this cannot be
+			p.events <- Event{Code: CodeCannotRun}
+			return
+		case ws.Stopped():
+			p.events <- Event{Stopped: ws.StopSignal()}
+		case ws.Signaled():
+			p.events <- Event{Killed: ws.Signal(), Code: 128 + int(ws.Signal())}
+			return
+		case ws.Exited():
+			p.events <- Event{Code: ws.ExitStatus()}
+			return
+		}
+	}
+}
+
+// Events is where stops and the end are reported.
+func (p *Process) Events() <-chan Event { return p.events }
+
+// PID returns the child's process id, which is its group's too.
+func (p *Process) PID() int { return p.pid }
+
+// Signal sends sig to every process of the group. After the end of the child it
+// reaches those that it left behind; that there are none is not an error.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if err := syscall.Kill(-p.pid, sig); err != nil && err != syscall.ESRCH {
+		return err
+	}
+	return nil
+}
+
+// How often Drain looks, at first and at last, and for how long it waits for what
+// it has killed.
+const (
+	drainFirst = 2 * time.Millisecond
+	drainLast  = 200 * time.Millisecond
+	drainDead  = 2 * time.Second
+)
+
+// Drain blocks until nothing in the group runs, after the child's end: it leaves
+// what is left alone until kill, then kills it.
+func (p *Process) Drain(kill <-chan time.Time) {
+	step := drainFirst
+	look := time.NewTimer(step)
+	defer look.Stop()
+	var dead <-chan time.Time
+	for groupRuns(p.pid) {
+		select {
+		case <-look.C:
+			step = min(2*step, drainLast)
+		case <-dead:
+			return
+		case <-kill:
+			kill = nil
+			p.Signal(syscall.SIGKILL)
+			dead = time.After(drainDead)
+			step = drainFirst
+		}
+		look.Reset(step)
+	}
+}
+
+// Close takes the terminal back. It is called once, after the child's end.
+func (p *Process) Close(end Event) {
+	if p.term == nil {
+		return
+	}
+	if p.given && p.term.foreground() == p.pid {
+		p.term.set(p.term.own)
+		p.alone = end.Killed == syscall.SIGINT || end.Killed == syscall.SIGQUIT
+		if end.Killed != 0 {
+			p.term.restore() // it had no time for that
+		}
+	}
+	p.term.close()
+	p.term = nil
+}
+
+// PassOn is for when all is done. A key that ended the child was pressed for the
+// whole job, but reached only the group that had the terminal: this tells the
+// rest, us included, as the terminal would have.
+func (p *Process) PassOn(end Event) {
+	if p.alone {
+		signal.Notify(make(chan os.Signal, 1), end.Killed) // not us
+		syscall.Kill(0, end.Killed)
+	}
+}

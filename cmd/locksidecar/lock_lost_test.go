@@ -1,0 +1,250 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// state is the letter of a process's state in /proc; 0 when there is none.
+func state(pid int) byte {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0
+	}
+	_, rest, _ := strings.Cut(string(b), ") ")
+	return rest[0]
+}
+
+// The daemon dies: the connection is gone, and the lock with it.
+func TestLostWithTheDaemon(t *testing.T) {
+	h := newHost(t)
+	p := h.lock(nil, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+	p.line()
+	h.daemon.signal(syscall.SIGKILL)
+	if got := p.line(); got != "told" {
+		t.Errorf("read %q", got)
+	}
+	p.ends(79)
+	if s := p.err.String(); !strings.Contains(s, "the lock k is lost (no connection to the daemon)") {
+		t.Errorf("said %q", s)
+	}
+}
+
+// A frozen daemon says nothing, and silence is not validity.
+func TestLostToAFrozenDaemon(t *testing.T) {
+	h := newHost(t, "--upstream", testserver.StartRedis(t).URL())
+	p := h.lock([]string{"--ttl", "500ms"}, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+	p.line()
+	h.daemon.signal(syscall.SIGSTOP)
+	defer h.daemon.signal(syscall.SIGCONT)
+	if got := p.line(); got != "told" {
+		t.Errorf("read %q", got)
+	}
+	p.ends(79)
+	if s := p.err.String(); !strings.Contains(s, "validity was over") {
+		t.Errorf("said %q", s)
+	}
+}
+
+// A frozen daemon does not hang those who try, either.
+func TestAFrozenDaemonIsAsGoodAsNone(t *testing.T) {
+	h := newHost(t)
+	h.daemon.signal(syscall.SIGSTOP)
+	defer h.daemon.signal(syscall.SIGCONT)
+	p := h.lock([]string{"-n"}, "echo ran")
+	q := h.run("health")
+	p.ends(69)
+	q.ends(69)
+	if s := p.err.String(); !strings.Contains(s, "does not answer") {
+		t.Errorf("said %q", s)
+	}
+}
+
+// The store no longer has our token: the daemon is told so when it renews, and
+// pushes the loss.
+func TestLostInTheStore(t *testing.T) {
+	r := testserver.StartRedis(t)
+	h := newHost(t, "--upstream", r.URL())
+	p := h.lock([]string{"--ttl", "1s"}, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+	p.line()
+	if n := r.Do("DEL", "lock:k"); n != int64(1) {
+		t.Fatalf("deleted %v keys", n)
+	}
+	if got := p.line(); got != "told" {
+		t.Errorf("read %q", got)
+	}
+	p.ends(79)
+	if s := p.err.String(); !strings.Contains(s, "lost (gone)") {
+		t.Errorf("said %q", s)
+	}
+}
+
+// A daemon that is told to end lets holders finish, says so, and after the drain
+// time ends what is left.
+func TestLostToAnEndingDaemon(t *testing.T) {
+	h := newHost(t, "--drain", "300ms")
+	p := h.lock(nil, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+	p.line()
+	h.daemon.signal(syscall.SIGTERM)
+	if got := p.line(); got != "told" {
+		t.Errorf("read %q", got)
+	}
+	p.ends(79)
+	h.daemon.ends(0)
+	if s := p.err.String(); !strings.Contains(s, "the daemon is going away; the lock k ends in 300ms") {
+		t.Errorf("said %q", s)
+	}
+}
+
+func TestAHolderMayFinishWhileTheDaemonDrains(t *testing.T) {
+	h := newHost(t, "--drain", "1m")
+	p := h.lock(nil, "echo up; read x; exit 4")
+	p.line()
+	waiter := h.lock(nil, "echo ran")
+	h.waitFor(1, 1)
+	h.daemon.signal(syscall.SIGTERM)
+	waiter.ends(69) // nothing new is granted
+	p.letGo()
+	p.ends(4)
+	h.daemon.ends(0)
+}
+
+// A command that does not care about SIGTERM is killed after --kill-after, and so
+// is what it has started.
+func TestKillAfter(t *testing.T) {
+	h := newHost(t)
+	p := h.lock([]string{"--kill-after", "50ms"}, `trap "" TERM
+		sh -c 'echo $$; exec sleep 60' &
+		while :; do wait; done`)
+	left := p.number()
+	h.daemon.signal(syscall.SIGKILL)
+	p.ends(79)
+	if runs(left) {
+		t.Error("the grandchild lives on")
+	}
+}
+
+// The command goes at SIGTERM, but a grandchild that does not has until
+// --kill-after and no longer.
+func TestGrandchildrenGoToo(t *testing.T) {
+	h := newHost(t)
+	p := h.lock([]string{"--kill-after", "50ms"}, `
+		sh -c 'trap "" TERM; echo $$; exec sleep 60' &
+		wait`)
+	left := p.number()
+	h.daemon.signal(syscall.SIGKILL)
+	p.ends(79)
+	if runs(left) {
+		t.Error("the grandchild lives on")
+	}
+}
+
+// A stopped command is continued to be told, and killed all the same.
+func TestLostWhileTheCommandIsStopped(t *testing.T) {
+	h := newHost(t)
+	p := h.lock(nil, "trap 'echo told; exit 0' TERM; echo $$; while :; do sleep 0.01; done")
+	pid := p.number()
+	p.signal(syscall.SIGTSTP)
+	eventually(t, "the command is stopped", func() bool { return state(pid) == 'T' })
+	h.daemon.signal(syscall.SIGKILL)
+	if got := p.line(); got != "told" {
+		t.Errorf("read %q", got)
+	}
+	p.ends(79)
+}
+
+func TestOnLostKill(t *testing.T) {
+	h := newHost(t)
+	p := h.lock([]string{"--on-lost", "kill"}, `trap 'echo told' TERM
+		sh -c 'trap "" TERM; echo $$; exec sleep 60' &
+		while :; do wait; done`)
+	left := p.number()
+	h.daemon.signal(syscall.SIGKILL)
+	p.ends(79)
+	if s := p.rest(); s != "" {
+		t.Errorf("read %q", s)
+	}
+	if runs(left) {
+		t.Error("the grandchild lives on")
+	}
+}
+
+func TestOnLostWarn(t *testing.T) {
+	h := newHost(t)
+	p := h.lock([]string{"--on-lost", "warn"}, "echo up; read x; exit 8")
+	p.line()
+	h.daemon.signal(syscall.SIGKILL)
+	eventually(t, "it is said", func() bool { return strings.Contains(p.err.String(), "goes on without it") })
+	p.letGo()
+	p.ends(8)
+}
+
+func TestQuietSaysNothingOfALoss(t *testing.T) {
+	h := newHost(t)
+	p := h.lock([]string{"-q"}, "echo up; exec sleep 1000")
+	p.line()
+	h.daemon.signal(syscall.SIGKILL)
+	p.ends(79)
+	if s := p.err.String(); s != "" {
+		t.Errorf("said %q", s)
+	}
+}
+
+// Two hosts' daemons on one Redis exclude each other.
+func TestTwoHosts(t *testing.T) {
+	r := testserver.StartRedis(t)
+	a := newHost(t, "--upstream", r.URL())
+	b := newHost(t, "--upstream", r.URL())
+	p := a.lock(nil, "echo $LOCKSIDECAR_FENCE; read x")
+	first := p.number()
+	b.lock([]string{"-n"}, "echo ran").ends(75)
+	next := b.lock([]string{"-w", "1m"}, "echo $LOCKSIDECAR_FENCE")
+	b.waitFor(0, 1)
+	p.letGo()
+	p.ends(0)
+	if second := next.number(); second <= first {
+		t.Errorf("fences %d, then %d", first, second)
+	}
+	next.ends(0)
+}
+
+// The store goes away: who asks is told so in time.
+func TestNoStore(t *testing.T) {
+	r := testserver.StartRedis(t)
+	h := newHost(t, "--upstream", r.URL())
+	r.Kill()
+	p := h.lock([]string{"-n"}, "echo ran")
+	p.ends(69)
+	q := h.run("health")
+	q.ends(69)
+	if s := q.err.String(); !strings.Contains(s, "unavailable") {
+		t.Errorf("health said %q", s)
+	}
+	s := h.run("status")
+	s.ends(69)
+	if out := s.rest(); !strings.Contains(out, "does not answer") || !strings.Contains(out, "running, version") {
+		t.Errorf("status is\n%s", out)
+	}
+}
+
+// Many at once: never two inside, and every one has its turn.
+func TestOneAtATime(t *testing.T) {
+	h := newHost(t)
+	const n = 12
+	var ps []*proc
+	for range n {
+		ps = append(ps, h.lock(nil, `mkdir inside || echo two inside; rmdir inside; echo done`))
+	}
+	for i, p := range ps {
+		if got := p.line(); got != "done" {
+			t.Errorf("%d: %s", i, got)
+		}
+		p.ends(0)
+	}
+	h.waitFor(0, 0)
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// releaseTime is how long the release may take to be confirmed. The daemon goes
+// on with it all the same.
+const releaseTime = 10 * time.Second
+
+// job is one run of a command under a lock.
+type job struct {
+	*lockOptions
+	m      *Main
+	socket string
+	sigs   chan os.Signal
+	away   chan time.Duration // the daemon drains; room for one
+	client *client.Client
+	hold   *client.Hold
+}
+
+func (m *Main) lock(ctx context.Context, o *lockOptions) error {
+	socket, err := m.clientSocket(o.socket)
+	if err != nil {
+		return err
+	}
+	j := &job{lockOptions: o, m: m, socket: socket, sigs: make(chan os.Signal, 64), away: make(chan time.Duration, 1)}
+	j.listen(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
+	defer signal.Stop(j.sigs)
+	if err := j.acquire(ctx); err != nil {
+		return err
+	}
+	defer j.client.Close()
+	select {
+	case sig := <-j.sigs: // came with the grant
+		j.release(ctx)
+		return exitWith(signalCode(sig))
+	default:
+	}
+	p, err := j.start()
+	if err != nil {
+		j.release(ctx)
+		return &exitError{code: run.StartCode(err), err: err}
+	}
+	s := supervise(ctx, j, p)
+	if !s.lost {
+		j.release(ctx)
+	}
+	p.PassOn(s.end)
+	if s.ending {
+		return exitWith(exitLost)
+	}
+	return exitWith(s.end.Code)
+}
+
+// listen takes signals, except those that we were started to ignore: nohup means
+// the command too.
+func (j *job) listen(sigs ...os.Signal) {
+	for _, s := range sigs {
+		if !signal.Ignored(s) {
+			signal.Notify(j.sigs, s)
+		}
+	}
+}
+
+func signalCode(s os.Signal) int { return 128 + int(s.(syscall.Signal)) }
+
+// acquire connects and waits for the lock. A signal ends the wait: the acquire is
+// withdrawn, and the end of the connection gives back what crossed that.
+func (j *job) acquire(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	got := make(chan error, 1)
+	go func() { got <- j.ask(ctx) }()
+	select {
+	case err := <-got:
+		return err
+	case sig := <-j.sigs:
+		cancel()
+		<-got
+		if j.client != nil {
+			j.client.Close()
+		}
+		return exitWith(signalCode(sig))
+	}
+}
+
+func (j *job) ask(ctx context.Context) (err error) {
+	j.client, err = dial(ctx, j.socket, client.Options{
+		Name: "locksidecar lock", Label: j.label(),
+		OnGoingAway: func(millis uint64, _ string) {
+			select {
+			case j.away <- time.Duration(min(millis, 1<<32)) * time.Millisecond:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	args := j.acquireArgs()
+	if args.Wait >= 0 { // the daemon keeps the wait's time, unless it hangs
+		var cancel func()
+		ctx, cancel = context.WithTimeout(ctx, args.Wait+answerTime)
+		defer cancel()
+	}
+	if j.hold, err = j.client.Lock(ctx, args); err == nil {
+		return nil
+	}
+	j.client.Close()
+	j.client = nil
+	if errors.Is(err, client.ErrBusy) || errors.Is(err, client.ErrTimeout) || errors.Is(err, client.ErrLimit) {
+		return j.notAcquired(err)
+	}
+	return clientExit(err, j.socket)
+}
+
+func (j *job) notAcquired(err error) error {
+	e := &exitError{code: int(j.conflict)}
+	if j.quiet {
+		return e
+	}
+	switch refused := (*client.Error)(nil); {
+	case errors.Is(err, client.ErrTimeout):
+		e.err = fmt.Errorf("%s: not acquired within %v", j.key, time.Duration(j.wait))
+	case errors.As(err, &refused) && errors.Is(err, client.ErrBusy) && refused.Detail >= 0:
+		e.err = fmt.Errorf("%s is held; its present lease ends in %v unless it is renewed",
+			j.key, (time.Duration(refused.Detail) * time.Millisecond).Round(time.Millisecond))
+	case errors.Is(err, client.ErrBusy):
+		e.err = fmt.Errorf("%s is held", j.key)
+	default:
+		e.err = fmt.Errorf("%s: not acquired: %w", j.key, err)
+	}
+	return e
+}
+
+// start starts the command. From here on every signal that makes sense to it is
+// its own.
+func (j *job) start() (*run.Process, error) {
+	j.listen(syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGWINCH)
+	path, _ := j.m.Env("PATH")
+	return run.Start(run.Command{
+		Args: j.command, Path: path, Env: j.environ(os.Environ()),
+		Files: [3]*os.File{j.m.Stdin, j.m.Stdout, j.m.Stderr},
+	})
+}
+
+// environ is env with what the command may want to know, and without what an
+// outer lock said.
+func (j *job) environ(env []string) []string {
+	env = slices.DeleteFunc(env, func(kv string) bool {
+		name, _, _ := strings.Cut(kv, "=")
+		return name == "LOCKSIDECAR_KEY" || name == "LOCKSIDECAR_FENCE" || name == "LOCKSIDECAR_SOCKET"
+	})
+	env = append(env, "LOCKSIDECAR_KEY="+j.key, "LOCKSIDECAR_SOCKET="+j.socket)
+	if fence := j.hold.Fence(); fence != 0 {
+		env = append(env, "LOCKSIDECAR_FENCE="+strconv.FormatUint(fence, 10))
+	}
+	return env
+}
+
+// release gives the lock back and says so if that is not sure. A signal cuts the
+// wait for the store short.
+func (j *job) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- j.hold.Release(ctx) }()
+	for {
+		select {
+		case err := <-done:
+			j.released(err)
+			return
+		case sig := <-j.sigs:
+			if fatal(sig) {
+				cancel()
+			}
+		}
+	}
+}
+
+func (j *job) released(err error) {
+	switch {
+	case err == nil:
+	case errors.Is(err, client.ErrNotHeld), errors.Is(err, client.ErrClosed):
+		j.say("the lock %s was lost before the command ended: %v", j.key, err)
+	default:
+		j.say("the release of %s is not confirmed yet, the daemon goes on with it: %v", j.key, err)
+	}
+}
+
+func fatal(s os.Signal) bool {
+	switch s {
+	case syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM:
+		return true
+	}
+	return false
+}
+
+func (j *job) say(format string, a ...any) {
+	if !j.quiet {
+		fmt.Fprintf(j.m.Stderr, "locksidecar lock: "+format+"\n", a...)
+	}
+}

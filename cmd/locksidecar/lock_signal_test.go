@@ -1,0 +1,156 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// Signals while it waits: the wait is withdrawn and the exit code says which.
+func TestASignalEndsTheWait(t *testing.T) {
+	h := newHost(t)
+	holder := h.lock(nil, "echo up; read x")
+	holder.line()
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT} {
+		p := h.lock(nil, "echo ran")
+		h.waitFor(1, 1)
+		p.signal(sig)
+		p.ends(128 + int(sig))
+		if s := p.rest(); s != "" {
+			t.Errorf("%v: the command ran: %q", sig, s)
+		}
+		h.waitFor(1, 0)
+	}
+	holder.letGo()
+	holder.ends(0)
+	h.waitFor(0, 0)
+}
+
+// A waiter that was killed outright leaves nothing behind either.
+func TestAKilledWaiterIsWithdrawn(t *testing.T) {
+	h := newHost(t)
+	holder := h.lock(nil, "echo up; read x")
+	holder.line()
+	p := h.lock(nil, "echo ran")
+	h.waitFor(1, 1)
+	p.signal(syscall.SIGKILL)
+	h.waitFor(1, 0)
+	holder.letGo()
+	holder.ends(0)
+}
+
+// The next waiter gets the lock when the command has ended, and not before.
+func TestWaitersTakeTurns(t *testing.T) {
+	h := newHost(t)
+	holder := h.lock(nil, "echo up; read x; echo down")
+	holder.line()
+	next := h.lock([]string{"-w", "1m"}, "echo mine")
+	h.waitFor(1, 1)
+	holder.letGo()
+	if got := holder.line(); got != "down" {
+		t.Errorf("the holder says %q", got)
+	}
+	holder.ends(0)
+	if got := next.line(); got != "mine" {
+		t.Errorf("the next says %q", got)
+	}
+	next.ends(0)
+	h.waitFor(0, 0)
+}
+
+// Signals while the command runs are the command's, and its whole group's.
+func TestSignalsAreForwarded(t *testing.T) {
+	h := newHost(t)
+	for _, sig := range []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2"} {
+		p := h.lock(nil, fmt.Sprintf(`
+			trap 'echo parent; exit 5' %[1]s
+			sh -c 'trap "echo child; exit" %[1]s; echo up; while kill -0 $PPID; do sleep 0.01; done'`, sig))
+		p.line()
+		p.signal(signals[sig])
+		if got := p.line() + " " + p.line(); got != "child parent" {
+			t.Errorf("%s reached %q", sig, got)
+		}
+		p.ends(5)
+		h.waitFor(0, 0)
+	}
+}
+
+var signals = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP,
+	"QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2}
+
+// A command that dies of the signal gives 128 + n.
+func TestTheCodeOfACommandThatDiesOfASignal(t *testing.T) {
+	h := newHost(t)
+	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR1} {
+		p := h.lock(nil, "echo up; exec sleep 1000")
+		p.line()
+		p.signal(sig)
+		p.ends(128 + int(sig))
+	}
+	h.waitFor(0, 0)
+}
+
+// nohup means the command too.
+func TestAnIgnoredHangupStaysIgnored(t *testing.T) {
+	h := newHost(t)
+	p := launch(t, h.dir, h.env, "sh", "-c", `trap "" HUP; exec locksidecar lock k -- sh -c 'echo up; read x; echo on'`)
+	p.line()
+	p.signal(syscall.SIGHUP)
+	p.letGo()
+	if got := p.line(); got != "on" {
+		t.Errorf("read %q", got)
+	}
+	p.ends(0)
+}
+
+// Stop and continue reach the command, and the lock stays held meanwhile. Without
+// a terminal we ourselves stay awake to watch over it.
+func TestStopAndContinue(t *testing.T) {
+	h := newHost(t)
+	p := h.lock(nil, "echo $$; read x; exit 6")
+	pid := p.number()
+	p.signal(syscall.SIGTSTP)
+	eventually(t, "the command is stopped", func() bool { return state(pid) == 'T' })
+	h.waitFor(1, 0)
+	p.signal(syscall.SIGCONT)
+	eventually(t, "the command goes on", func() bool { return state(pid) != 'T' })
+	p.letGo()
+	p.ends(6)
+}
+
+// Whatever happens to us, the command does not outlive us.
+func TestTheCommandDiesWithUs(t *testing.T) {
+	h := newHost(t)
+	p := h.lock(nil, "echo $$; trap '' TERM INT HUP; while :; do sleep 0.01; done")
+	pid := p.number()
+	p.signal(syscall.SIGKILL)
+	eventually(t, "the command is dead", func() bool { return !runs(pid) })
+	h.waitFor(0, 0)
+}
+
+func TestTheLockIsGivenBackWhileGrandchildrenLive(t *testing.T) {
+	h := newHost(t)
+	p := h.lock(nil, "sleep 1000 >/dev/null 2>&1 & echo $!; exit 3")
+	left := p.number()
+	p.ends(3)
+	defer syscall.Kill(left, syscall.SIGKILL)
+	if !runs(left) {
+		t.Fatal("the grandchild ended too, so this tests nothing")
+	}
+	h.waitFor(0, 0)
+}
+
+func TestTheCommandsNameIsListedAndItsArgumentsAreNot(t *testing.T) {
+	h := newHost(t)
+	p := h.run("lock", "k", "--", "sh", "-c", "echo up; read x # sesame")
+	p.line()
+	list := h.run("locks")
+	list.ends(0)
+	s := list.rest()
+	if !strings.Contains(s, "locksidecar lock/sh") || strings.Contains(s, "sesame") {
+		t.Errorf("the list is\n%s", s)
+	}
+	p.letGo()
+	p.ends(0)
+}

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// supervisor looks after a running command and its lock, in one goroutine.
+type supervisor struct {
+	*job
+	p      *run.Process
+	end    run.Event
+	lost   bool             // the lock is gone
+	ending bool             // so the command is being ended
+	kill   <-chan time.Time // when it has to be gone; nil without --on-lost term
+}
+
+// supervise returns when the command has ended, and everything in its group too
+// if it was ended for a lost lock.
+func supervise(ctx context.Context, j *job, p *run.Process) *supervisor {
+	s := &supervisor{job: j, p: p}
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	lost := make(chan error, 1)
+	watch.Go(func() { lost <- j.hold.Watch(ctx) })
+	defer watch.Wait()
+	defer cancel()
+
+	for {
+		select {
+		case ev := <-p.Events():
+			if ev.Stopped != 0 {
+				s.stopped(ev.Stopped)
+				continue
+			}
+			s.ended(ev)
+			return s
+		case err := <-lost:
+			s.lose(err)
+		case sig := <-j.sigs:
+			s.forward(sig.(syscall.Signal))
+		case in := <-j.away:
+			if !s.lost {
+				j.say("the daemon is going away; the lock %s ends in %v", j.key, in)
+			}
+		case <-s.kill:
+			s.kill = nil
+			s.signal(syscall.SIGKILL)
+		}
+	}
+}
+
+// lose is for when the lock cannot be relied upon any more. The connection stays
+// open until the command has ended: a daemon that took the lock away keeps it
+// closed to others for so long, if it can.
+func (s *supervisor) lose(why error) {
+	if s.lost {
+		return
+	}
+	s.lost = true
+	switch s.onLost {
+	case lostWarn:
+		s.say("the lock %s is lost (%s); the command goes on without it", s.key, reason(why))
+		return
+	case lostKill:
+		s.ending = true
+		s.signal(syscall.SIGKILL)
+	default:
+		s.ending = true
+		s.signal(syscall.SIGTERM)
+		s.signal(syscall.SIGCONT) // what is stopped does not end
+		s.kill = time.After(time.Duration(s.killAfter))
+	}
+	s.say("the lock %s is lost (%s); ending the command", s.key, reason(why))
+}
+
+func reason(why error) string {
+	lost, ok := errors.AsType[*client.LostError](why)
+	said, answered := errors.AsType[*client.Error](why)
+	switch {
+	case ok:
+		return lost.Reason.String()
+	case answered:
+		return said.Error()
+	case errors.Is(why, client.ErrClosed):
+		return "no connection to the daemon"
+	case errors.Is(why, client.ErrExpired):
+		return "nothing from the daemon until its validity was over"
+	}
+	return why.Error()
+}
+
+func (s *supervisor) signal(sig syscall.Signal) {
+	if err := s.p.Signal(sig); err != nil {
+		s.say("send signal %d to the command: %v", int(sig), err)
+	}
+}
+
+// forward gives a signal of ours to the command. A command that is being ended
+// is not stopped any more.
+func (s *supervisor) forward(sig syscall.Signal) {
+	switch {
+	case s.ending && sig == syscall.SIGTSTP:
+	case sig == syscall.SIGCONT:
+		s.resume()
+	default:
+		s.signal(sig)
+	}
+}
+
+// stopped deals with a stop of the command. While it lasted nobody looked after
+// the lock, so that is looked at before anything goes on.
+func (s *supervisor) stopped(sig syscall.Signal) {
+	if s.ending || !s.p.Stopped(sig) {
+		return
+	}
+	s.resume()
+}
+
+func (s *supervisor) resume() {
+	if !s.lost && !s.hold.Valid() {
+		why := s.hold.Err()
+		if why == nil {
+			why = client.ErrExpired
+		}
+		s.lose(why)
+	}
+	if s.ending {
+		s.signal(syscall.SIGCONT)
+		return
+	}
+	s.p.Resume()
+}
+
+// ended is for when the command itself has ended. What it started is nothing to
+// us, unless it was ended for a lost lock: then the whole group goes.
+func (s *supervisor) ended(ev run.Event) {
+	s.end = ev
+	s.p.Close(ev)
+	if !s.ending {
+		return
+	}
+	if s.kill == nil { // its time is over already, or it gets none
+		s.kill = time.After(0)
+	}
+	s.p.Drain(s.kill)
+}

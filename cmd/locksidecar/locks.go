@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// lockRow is one lock as -o json shows it. A fence has 63 bits, which readers
+// with double numbers cannot take: it is a string.
+type lockRow struct {
+	Key     string `json:"key"`
+	Mode    string `json:"mode"`
+	Holders uint64 `json:"holders"`
+	Waiters uint64 `json:"waiters"`
+	Fence   string `json:"fence,omitempty"`
+	LeftMS  *int64 `json:"left_ms,omitempty"`
+	Session uint64 `json:"session,omitempty"`
+	PID     uint64 `json:"pid,omitempty"`
+	Client  string `json:"client,omitempty"`
+}
+
+func newLockRow(r *protocol.Row) lockRow {
+	l := lockRow{Key: r.Key, Mode: modeName(r.Mode), Holders: r.Holders, Waiters: r.Waiters,
+		Session: r.Session, PID: r.PID, Client: r.Client}
+	if r.Fence != 0 {
+		l.Fence = strconv.FormatUint(r.Fence, 10)
+	}
+	if r.Left >= 0 {
+		l.LeftMS = &r.Left
+	}
+	return l
+}
+
+func modeName(m protocol.Mode) string {
+	if m == protocol.Shared {
+		return "shared"
+	}
+	return "exclusive"
+}
+
+func (m *Main) locksCommand() *cobra.Command {
+	var socket, output string
+	cmd := &cobra.Command{
+		Use:   "locks [flags] [PREFIX]",
+		Short: "List the locks that this host holds or waits for",
+		Long: `List the locks that clients of this host's daemon hold or wait for, in the order
+of their keys; with PREFIX only those whose keys begin so. Locks that only other
+hosts hold are not listed.
+
+LEFT is how long the lease in the store is good for unless it is renewed, as the
+daemon does while the lock is held. CLIENT, PID and SESSION are those of one
+holder, if there are several.`,
+		Example: `  locksidecar locks
+  locksidecar locks order:
+  locksidecar locks -o json | jq -r '.[] | select(.waiters > 0) | .key'`,
+		DisableFlagsInUseLine: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("takes one prefix, and not %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return m.locks(cmd.Context(), socket, strings.Join(args, ""), output == "json")
+		},
+	}
+	cmd.ValidArgsFunction = m.completeKeys(&socket)
+	socketFlag(cmd, &socket)
+	outputFlag(cmd, &output, "table", "json")
+	return cmd
+}
+
+func (m *Main) locks(ctx context.Context, socket, prefix string, asJSON bool) error {
+	socket, err := m.clientSocket(socket)
+	if err != nil {
+		return err
+	}
+	c, err := dial(ctx, socket, client.Options{Name: "locksidecar locks"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	rows := []lockRow{} // and not null in JSON
+	for r, err := range c.All(ctx, prefix) {
+		if err != nil {
+			return clientExit(err, socket)
+		}
+		rows = append(rows, newLockRow(&r))
+	}
+	if asJSON {
+		return writeJSON(m.Stdout, rows)
+	}
+	return written(writeTable(m.Stdout, rows))
+}
+
+func writeTable(w io.Writer, rows []lockRow) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "KEY\tMODE\tHOLDERS\tWAITERS\tFENCE\tLEFT\tPID\tSESSION\tCLIENT")
+	for i := range rows {
+		r := &rows[i]
+		left := "-"
+		if r.LeftMS != nil {
+			left = (time.Duration(*r.LeftMS) * time.Millisecond).Round(100 * time.Millisecond).String()
+		}
+		mode := r.Mode
+		if r.Holders == 0 {
+			mode = "-"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Key, mode, r.Holders, r.Waiters,
+			orDash(r.Fence), left, dashZero(r.PID), dashZero(r.Session), orDash(r.Client))
+	}
+	return t.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func dashZero(n uint64) string {
+	if n == 0 {
+		return "-"
+	}
+	return strconv.FormatUint(n, 10)
+}

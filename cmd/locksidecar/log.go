@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
+)
+
+// console says whether people read the log as it comes.
+func (m *Main) console(c config.Log) bool {
+	return c.Format == "console" || c.Format == "auto" && run.IsTerminal(m.Stderr)
+}
+
+// newLogger logs to standard error. It does not sample: no line about a lost
+// lock may be missing.
+func (m *Main) newLogger(c config.Log) *zap.Logger {
+	level, err := zapcore.ParseLevel(c.Level)
+	if err != nil {
+		level = zapcore.InfoLevel // the configuration lets no other word through
+	}
+	var enc zapcore.Encoder
+	if m.console(c) {
+		ec := zap.NewDevelopmentEncoderConfig()
+		ec.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
+		ec.CallerKey = zapcore.OmitKey
+		enc = zapcore.NewConsoleEncoder(ec)
+	} else {
+		ec := zap.NewProductionEncoderConfig()
+		ec.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+		ec.EncodeDuration = zapcore.StringDurationEncoder
+		ec.CallerKey = zapcore.OmitKey
+		enc = zapcore.NewJSONEncoder(ec)
+	}
+	return zap.New(zapcore.NewCore(enc, zapcore.Lock(m.Stderr), level))
+}
+
+// announce says that the daemon serves, where, and what to try.
+func (m *Main) announce(log *zap.Logger, c *config.Config, p *plan) {
+	try := m.examples(c.Socket)
+	if m.console(c.Log) {
+		fmt.Fprintf(m.Stderr, "locksidecar serves at %s (store: %s, %s). Try, in another shell:\n\n  %s\n\n",
+			c.Socket, p.kind, p.where, strings.Join(try, "\n  "))
+		return
+	}
+	log.Info("serving", zap.String("event", "serving"), zap.String("socket", c.Socket),
+		zap.String("store", string(p.kind)), zap.String("upstream", p.where),
+		zap.String("version", thisBuild().Version), zap.Strings("try", try))
+}
+
+// examples are commands that work as they stand.
+func (m *Main) examples(socket string) []string {
+	program := "locksidecar"
+	if self, err := os.Executable(); err == nil {
+		if found, err := exec.LookPath(program); err != nil || !sameFile(found, self) {
+			program = self
+		}
+	}
+	abs, err := filepath.Abs(socket)
+	if err != nil {
+		abs = socket
+	}
+	flag := ""
+	if abs != config.DefaultSocket(m.Env, os.Geteuid()) {
+		flag = " --socket " + abs
+	}
+	return []string{
+		fmt.Sprintf(`%s lock%s demo -- sh -c 'echo "got it, fence $LOCKSIDECAR_FENCE"; sleep 10'`, program, flag),
+		fmt.Sprintf(`%s lock%s -n demo -- true || echo "held, exit code $?"`, program, flag),
+		fmt.Sprintf(`%s locks%s`, program, flag),
+	}
+}
+
+func sameFile(a, b string) bool {
+	x, err := os.Stat(a)
+	if err != nil {
+		return false
+	}
+	y, err := os.Stat(b)
+	return err == nil && os.SameFile(x, y)
+}

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+)
+
+func main() { os.Exit(newMain().Run(context.Background())) }
+
+// Main is one run of the program.
+type Main struct {
+	Args                  []string // without the program's name
+	Env                   config.Env
+	Stdin, Stdout, Stderr *os.File
+}
+
+func newMain() *Main {
+	return &Main{Args: os.Args[1:], Env: os.LookupEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+}
+
+// Run carries out the command and returns the exit code. The end of ctx is for
+// serve what SIGTERM is.
+func (m *Main) Run(ctx context.Context) int {
+	root := m.root()
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return exitOK
+	}
+	var e *exitError
+	if !errors.As(err, &e) {
+		// What cobra itself found fault with.
+		e = &exitError{code: exitUsage, err: err, hint: true}
+	}
+	if e.err != nil {
+		fmt.Fprintf(m.Stderr, "%s: %v\n", cmd.CommandPath(), e.err)
+	}
+	if e.hint {
+		fmt.Fprintf(m.Stderr, "Try '%s --help'.\n", cmd.CommandPath())
+	}
+	return e.code
+}
+
+func (m *Main) root() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "locksidecar",
+		Short: "Locks between processes and hosts, over a Unix socket",
+		Long: `locksidecar serves locks to the programs of this host over a Unix socket, and
+keeps them in a store that hosts share (Redis), or for this host alone.
+
+One daemon runs on each host:
+
+  locksidecar serve
+
+and whoever needs a lock runs under it, or uses a client library:
+
+  locksidecar lock nightly-report -- ./report.sh`,
+		Example: `  locksidecar serve --upstream redis://localhost:6379
+  locksidecar lock deploy -- ./deploy.sh
+  locksidecar locks`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          func(_ *cobra.Command, args []string) error { return unknownCommand(args) },
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetArgs(m.Args)
+	root.SetIn(m.Stdin)
+	root.SetOut(m.Stdout)
+	root.SetErr(m.Stderr)
+	root.AddCommand(m.serveCommand(), m.lockCommand(), m.statusCommand(), m.locksCommand(),
+		m.healthCommand(), m.configCommand(), m.versionCommand(), exitCodesTopic())
+	return root
+}
+
+func unknownCommand(args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	return fmt.Errorf("unknown command %q", args[0])
+}

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// TestScripts runs testdata/script: the command line as people see it.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: filepath.Join("testdata", "script"),
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("LOCKSIDECAR_SOCKET", filepath.Join(e.WorkDir, "s.sock"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits, "daemon": startDaemon, "stop-daemon": stopDaemon,
+		},
+		RequireExplicitExec: true,
+	})
+}
+
+// exits CODE CMD…: run CMD, which ends with CODE.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE CMD…")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var e *exec.ExitError
+		if !errors.As(err, &e) {
+			ts.Fatalf("%v", err)
+		}
+		got = exitCode(e.ProcessState)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+type background struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+}
+
+// daemons has the *background of each script, by its directory.
+var daemons sync.Map
+
+// daemon [ARG…]: run serve with ARGs in the background until the end of the
+// script or stop-daemon, and wait until it is ready.
+func startDaemon(ts *testscript.TestScript, _ bool, args []string) {
+	cmd := exec.Command("locksidecar", append([]string{"serve"}, args...)...)
+	cmd.Dir = ts.Getenv("WORK")
+	socket := ts.Getenv("LOCKSIDECAR_SOCKET")
+	cmd.Env = append(cmd.Environ(), "LOCKSIDECAR_SOCKET="+socket)
+	var log bytes.Buffer // read when the daemon has ended
+	cmd.Stderr = &log
+	ts.Check(cmd.Start())
+	done := make(chan struct{})
+	go func() { cmd.Wait(); close(done) }()
+	ts.Defer(func() { cmd.Process.Kill(); <-done })
+	daemons.Store(ts.Getenv("WORK"), &background{cmd, done})
+	for exec.Command("locksidecar", "health", "-q", "--socket", socket).Run() != nil {
+		select {
+		case <-done:
+			ts.Fatalf("the daemon ended: %s", log.String())
+		default:
+		}
+	}
+}
+
+// stop-daemon CODE: SIGTERM, and it ends with CODE.
+func stopDaemon(ts *testscript.TestScript, _ bool, args []string) {
+	v, ok := daemons.Load(ts.Getenv("WORK"))
+	if !ok || len(args) != 1 {
+		ts.Fatalf("usage: stop-daemon CODE, after daemon")
+	}
+	d := v.(*background)
+	ts.Check(d.cmd.Process.Signal(syscall.SIGTERM))
+	<-d.done
+	if got := strconv.Itoa(exitCode(d.cmd.ProcessState)); got != args[0] {
+		ts.Fatalf("the daemon's exit code is %s, want %s", got, args[0])
+	}
+}

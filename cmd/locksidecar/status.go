@@ -1,0 +1,200 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/renewer"
+)
+
+// probeKey is looked at to learn whether the store answers. Nothing is done to
+// it, and nobody needs to hold it.
+const probeKey = "locksidecar-probe"
+
+// status is what status shows and health judges by.
+type status struct {
+	Socket    string      `json:"socket"`
+	Reachable bool        `json:"reachable"`
+	Ready     bool        `json:"ready"` // and the store answers
+	Error     string      `json:"error,omitempty"`
+	Version   string      `json:"version,omitempty"`
+	Protocol  uint64      `json:"protocol,omitempty"`
+	Session   uint64      `json:"session,omitempty"`
+	Stores    []storeView `json:"stores,omitempty"`
+	Clock     *clockView  `json:"clock,omitempty"`
+	Limits    *limitsView `json:"limits,omitempty"`
+	Watch     string      `json:"watch,omitempty"`
+	err       error       // Error's
+}
+
+type storeView struct {
+	Prefix string `json:"prefix"`
+	Store  string `json:"store"`
+	Safety string `json:"safety"`
+}
+
+type clockView struct {
+	NowMS       uint64 `json:"now_ms"`
+	Shared      bool   `json:"shared"` // the daemon's and ours are the same
+	RoundTripUS int64  `json:"round_trip_us"`
+}
+
+type limitsView struct {
+	MaxFrame     uint64 `json:"max_frame"`
+	MinTTLMS     uint64 `json:"min_ttl_ms"`
+	DefaultTTLMS uint64 `json:"default_ttl_ms"`
+	MaxTTLMS     uint64 `json:"max_ttl_ms"`
+}
+
+// look asks the daemon how it is. What it could not learn it leaves out.
+func look(ctx context.Context, socket, name string) *status {
+	s := &status{Socket: socket}
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	if err := s.ask(ctx, name); err != nil {
+		s.err = clientExit(err, socket)
+		s.Error = s.err.Error()
+	}
+	return s
+}
+
+func (s *status) ask(ctx context.Context, name string) error {
+	c, err := client.Dial(ctx, s.Socket, client.Options{Name: name})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	w := c.Welcome()
+	s.Reachable, s.Version, s.Protocol, s.Session = true, w.Daemon, w.Version, w.Session
+	for _, n := range w.Namespaces {
+		s.Stores = append(s.Stores, storeView(n))
+	}
+	s.Limits = &limitsView{MaxFrame: w.MaxFrame, MinTTLMS: w.MinTTL, DefaultTTLMS: w.DefaultTTL, MaxTTLMS: w.MaxTTL}
+	s.Watch = "connection"
+	if w.Watch == protocol.WatchProcess {
+		s.Watch = "process"
+	}
+	const ms = int64(time.Millisecond)
+	began := renewer.Boottime()
+	now, err := c.Ping(ctx)
+	if err != nil {
+		return err
+	}
+	ended := renewer.Boottime()
+	s.Clock = &clockView{NowMS: now, RoundTripUS: (ended - began) / int64(time.Microsecond),
+		Shared: int64(now) >= began/ms && int64(now) <= ended/ms}
+	if _, err := c.Inspect(ctx, probeKey); err != nil && !errors.Is(err, client.ErrDenied) {
+		return fmt.Errorf("look at the store: %w", err)
+	}
+	s.Ready = true
+	return nil
+}
+
+func (m *Main) statusCommand() *cobra.Command {
+	var socket, output string
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show how this host's daemon and its store are",
+		Long: `Show whether the daemon can be reached and its store answers, and what the daemon
+says of itself. The exit code is 0 when both do and 69 when not.`,
+		Example: `  locksidecar status
+  locksidecar status -o json | jq .ready`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			path, err := m.clientSocket(socket)
+			if err != nil {
+				return err
+			}
+			s := look(cmd.Context(), path, "locksidecar status")
+			if output == "json" {
+				err = writeJSON(m.Stdout, s)
+			} else {
+				err = written(s.write(m.Stdout))
+			}
+			if err == nil && !s.Ready {
+				return exitWith(exitUnavailable)
+			}
+			return err
+		},
+	}
+	socketFlag(cmd, &socket)
+	outputFlag(cmd, &output, "text", "json")
+	return cmd
+}
+
+func (s *status) write(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	line := func(name, format string, a ...any) { fmt.Fprintf(t, name+"\t"+format+"\n", a...) }
+	line("socket", "%s", s.Socket)
+	if !s.Reachable {
+		line("daemon", "not reachable: %s", s.Error)
+		return t.Flush()
+	}
+	line("daemon", "running, version %s", s.Version)
+	line("session", "%d, protocol %d", s.Session, s.Protocol)
+	for _, n := range s.Stores {
+		state := "answers"
+		if !s.Ready {
+			state = "does not answer: " + s.Error
+		}
+		line(strings.TrimSpace("store "+n.Prefix), "%s, %s; %s", n.Store, n.Safety, state)
+	}
+	if c := s.Clock; c != nil {
+		whose := "the same as this shell's"
+		if !c.Shared {
+			whose = "not this shell's (another time namespace)"
+		}
+		line("clock", "%v since boot, %s; round trip %v", (time.Duration(c.NowMS) * time.Millisecond).Round(time.Second),
+			whose, time.Duration(c.RoundTripUS)*time.Microsecond)
+	}
+	l := s.Limits
+	line("ttl", "%v (%v to %v)", millis(l.DefaultTTLMS), millis(l.MinTTLMS), millis(l.MaxTTLMS))
+	if s.Watch == "process" {
+		line("clients", "a client's end is noticed by its process")
+	} else {
+		line("clients", "a client's end is noticed by the end of its connection only")
+	}
+	return t.Flush()
+}
+
+func millis(n uint64) time.Duration { return time.Duration(min(n, 1<<42)) * time.Millisecond }
+
+func (m *Main) healthCommand() *cobra.Command {
+	var socket string
+	var quiet bool
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "Exit with 0 when the daemon and its store are ready, 69 when not",
+		Long: `For probes: the exit code is 0 when the daemon answers, is not about to end, and
+its store answers; 69 when not, with the reason on standard error.`,
+		Example: `  locksidecar health && echo ready
+  locksidecar health --socket /run/locksidecar/locksidecar.sock`,
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			path, err := m.clientSocket(socket)
+			if err != nil {
+				return err
+			}
+			s := look(cmd.Context(), path, "locksidecar health")
+			switch {
+			case s.Ready:
+				return nil
+			case quiet:
+				return exitWith(exitUnavailable)
+			}
+			return exit(exitUnavailable, "%s", s.Error)
+		},
+	}
+	socketFlag(cmd, &socket)
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing, only exit")
+	return cmd
+}
