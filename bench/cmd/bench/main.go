@@ -1,0 +1,154 @@
+// Command bench measures locksidecar against the limits of the machine and
+// against other lock libraries, in one run and by turns, and says whether what was
+// asked for is met.
+//
+//	go run ./bench/cmd/bench                 # everything, some minutes
+//	go run ./bench/cmd/bench -short          # under a minute: does it work
+//	go run ./bench/cmd/bench -only local     # one scene
+//
+// Results go to -out as results.json and results.md. It needs Go, redis-server and,
+// for the other libraries, their modules.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
+	"github.com/locksidecar/locksidecar/bench/scenario"
+)
+
+func main() {
+	harness.Main(load.Program)
+	err := run()
+	switch {
+	case errors.Is(err, errFaults), errors.Is(err, errMissed):
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(70)
+	}
+}
+
+var (
+	errFaults = errors.New("something is wrong, whatever the speed")
+	errMissed = errors.New("not all that was asked for is met")
+)
+
+func run() error {
+	out := flag.String("out", "bench/results", "directory for results.json and results.md")
+	only := flag.String("only", "", "scenes to run, separated by commas: "+sceneNames())
+	short := flag.Bool("short", false, "one round of small windows: shows that it works, not how fast")
+	rounds := flag.Int("rounds", 7, "rounds; medians are taken over them")
+	window := flag.Duration("window", 1500*time.Millisecond, "measured time of one row in one round")
+	strict := flag.Bool("strict", false, "end with 1 when a target is missed, not only when something is wrong")
+	flag.Usage = usage
+	flag.Parse()
+	scenes, err := choose(*only)
+	if err != nil {
+		return err
+	}
+	root, err := sourceRoot()
+	if err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp("", "locksidecar-bench-") // short: a socket's path has 108 bytes
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+
+	e := &scenario.Env{
+		Ctx: ctx, Root: root, Dir: dir, Short: *short, Rounds: *rounds, Window: *window, Warm: *window / 4,
+		Report: &harness.Report{Machine: harness.DescribeMachine(root), Began: time.Now(), Short: *short},
+		Logf:   func(format string, a ...any) { fmt.Fprintf(os.Stderr, format+"\n", a...) },
+	}
+	if *short {
+		e.Rounds, e.Window, e.Warm = 1, 300*time.Millisecond, 100*time.Millisecond
+	}
+	for _, s := range scenes {
+		if err := s.Run(e); err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			e.Report.Fault("%s: %v", s.Name, err)
+			e.Logf("%s: %v", s.Name, err)
+		}
+	}
+	e.Report.Took = time.Since(e.Report.Began)
+	if err := e.Report.Save(*out); err != nil {
+		return err
+	}
+	fmt.Print(e.Report.Markdown())
+	return verdict(e.Report, *strict)
+}
+
+func verdict(r *harness.Report, strict bool) error {
+	if len(r.Faults) > 0 {
+		return errFaults
+	}
+	if strict && slices.ContainsFunc(r.Checks, func(c harness.Check) bool { return !c.OK }) {
+		return errMissed
+	}
+	return nil
+}
+
+func usage() {
+	w := flag.CommandLine.Output()
+	fmt.Fprintf(w, "usage: go run ./bench/cmd/bench [flags]\n\nscenes:\n")
+	for _, s := range scenario.Scenes {
+		fmt.Fprintf(w, "  %-10s %s\n", s.Name, s.About)
+	}
+	fmt.Fprintln(w, "\nflags:")
+	flag.PrintDefaults()
+}
+
+func sceneNames() string {
+	var names []string
+	for _, s := range scenario.Scenes {
+		names = append(names, s.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func choose(only string) ([]scenario.Scene, error) {
+	if only == "" {
+		return scenario.Scenes, nil
+	}
+	var chosen []scenario.Scene
+	for name := range strings.SplitSeq(only, ",") {
+		i := slices.IndexFunc(scenario.Scenes, func(s scenario.Scene) bool { return s.Name == strings.TrimSpace(name) })
+		if i < 0 {
+			return nil, fmt.Errorf("no scene %q; there are %s", name, sceneNames())
+		}
+		chosen = append(chosen, scenario.Scenes[i])
+	}
+	return chosen, nil
+}
+
+// sourceRoot finds the module's directory from the working directory.
+func sourceRoot() (string, error) {
+	b, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the source: %w", err)
+	}
+	mod := strings.TrimSpace(string(b))
+	if mod == "" || mod == os.DevNull {
+		return "", errors.New("run it in the source directory: there is no go.mod here")
+	}
+	return filepath.Dir(mod), nil
+}

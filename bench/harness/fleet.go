@@ -1,0 +1,194 @@
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Fleet is a number of workers that run one load together.
+type Fleet struct {
+	Program string // what to run as a worker; "" is this program
+	Load    string
+	Args    any // of the load, as JSON
+	Procs   int // at least 1
+	Warm    time.Duration
+	Window  time.Duration
+	Watch   Watch
+}
+
+// Watch is the processes and counters to be looked at during the window.
+type Watch struct {
+	Server int    // a process whose CPU is counted: daemon, echo server; 0 is none
+	Redis  *Redis // whose counters are read; nil is none
+}
+
+// Outcome is what a fleet has measured, all workers together.
+type Outcome struct {
+	tally
+	PerCaller  []uint64
+	Window     time.Duration // mean over the workers
+	ClientCPU  time.Duration
+	ServerCPU  time.Duration
+	RedisCPU   time.Duration
+	RedisCalls float64
+	PingPong   time.Duration // of the machine, just before
+	Idle       float64       // percent of the machine's time in the window
+	Steal      float64
+}
+
+// Run starts the workers, waits until all are ready, and measures. It blocks for
+// Warm + Window and a little more.
+func (f Fleet) Run() (*Outcome, error) {
+	out := &Outcome{}
+	var err error
+	if out.PingPong, err = PingPong(); err != nil {
+		return nil, err
+	}
+	workers := make([]*worker, 0, f.Procs)
+	defer func() {
+		for _, w := range workers {
+			w.Stop()
+		}
+	}()
+	for i := range f.Procs {
+		w, err := f.start(i)
+		if err != nil {
+			return nil, err
+		}
+		workers = append(workers, w)
+	}
+	late := time.AfterFunc(f.Warm+f.Window+2*patience, func() { // makes Decode fail
+		for _, w := range workers {
+			w.cmd.Process.Kill()
+		}
+	})
+	defer late.Stop()
+	for _, w := range workers {
+		var ready string
+		if err := w.in.Decode(&ready); err != nil {
+			return nil, w.failed("get ready", err)
+		}
+	}
+	start := time.Now().Add(f.Warm)
+	for _, w := range workers {
+		if err := w.out.Encode(start); err != nil {
+			return nil, w.failed("start", err)
+		}
+	}
+	if err := f.observe(start, out); err != nil {
+		return nil, err
+	}
+	for _, w := range workers {
+		var r report
+		if err := w.in.Decode(&r); err != nil {
+			return nil, w.failed("report", err)
+		}
+		out.tally.merge(&r.Tally)
+		out.PerCaller = append(out.PerCaller, r.PerCaller...)
+		out.ClientCPU += r.CPU
+		out.Window += r.Window / time.Duration(f.Procs)
+	}
+	return out, nil
+}
+
+// observe reads the servers' counters at the edges of the window.
+func (f Fleet) observe(start time.Time, out *Outcome) error {
+	time.Sleep(time.Until(start))
+	var before, after RedisInfo
+	var err error
+	if f.Watch.Redis != nil {
+		if before, err = f.Watch.Redis.Info(); err != nil {
+			return err
+		}
+	}
+	m, cpu := readMachineTimes(), CPU(f.Watch.Server)
+	time.Sleep(time.Until(start.Add(f.Window)))
+	out.ServerCPU = CPU(f.Watch.Server) - cpu
+	out.Idle, out.Steal = readMachineTimes().since(m)
+	if f.Watch.Redis != nil {
+		if after, err = f.Watch.Redis.Info(); err != nil {
+			return err
+		}
+		out.RedisCPU = after.CPU - before.CPU
+		out.RedisCalls = after.Calls - before.Calls
+	}
+	return nil
+}
+
+// worker is one process of a fleet, seen from its parent.
+type worker struct {
+	*Process
+	in  *json.Decoder
+	out *json.Encoder
+}
+
+func (f Fleet) start(proc int) (*worker, error) {
+	args, err := json.Marshal(f.Args)
+	if err != nil {
+		return nil, err
+	}
+	program := f.Program
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	p, err := startPiped(program, roleEnv+"="+roleWorker)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{p, json.NewDecoder(p.stdout), json.NewEncoder(p.stdin)}
+	if err := w.out.Encode(Spec{f.Load, args, proc, f.Warm, f.Window}); err != nil {
+		w.Stop()
+		return nil, w.failed("take its orders", err)
+	}
+	return w, nil
+}
+
+func (w *worker) failed(what string, err error) error {
+	w.Stop()
+	return fmt.Errorf("worker did not %s: %w\n%s", what, err, w.Said())
+}
+
+// Rate returns operations a second.
+func (o *Outcome) Rate() float64 { return float64(o.Hist.N()) / o.Window.Seconds() }
+
+// Metrics returns the usual columns.
+func (o *Outcome) Metrics() Metrics {
+	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+	n := float64(o.Hist.N())
+	m := Metrics{
+		"ops_s": o.Rate(), "p50_us": us(o.Hist.Quantile(0.5)), "p99_us": us(o.Hist.Quantile(0.99)),
+		"p999_us": us(o.Hist.Quantile(0.999)), "max_us": us(o.Hist.Max()),
+		"errors": float64(o.Errs), "idle_pct": o.Idle, "steal_pct": o.Steal, "pingpong_us": us(o.PingPong),
+	}
+	if n > 0 {
+		m["client_cpu_us_op"] = us(o.ClientCPU) / n
+		if o.ServerCPU > 0 {
+			m["server_cpu_us_op"] = us(o.ServerCPU) / n
+		}
+		if o.RedisCalls > 0 {
+			m["redis_cpu_us_op"] = us(o.RedisCPU) / n
+			m["redis_calls_op"] = o.RedisCalls / n
+		}
+	}
+	if len(o.PerCaller) > 1 {
+		m["jain"] = jain(o.PerCaller)
+	}
+	return m
+}
+
+// jain is Jain's index of fairness: 1 when all got the same.
+func jain(ns []uint64) float64 {
+	var sum, squares float64
+	for _, n := range ns {
+		sum += float64(n)
+		squares += float64(n) * float64(n)
+	}
+	if squares == 0 {
+		return 0
+	}
+	return sum * sum / (float64(len(ns)) * squares)
+}

@@ -1,0 +1,58 @@
+package harness
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// RSS returns the resident memory of a process in bytes; 0 where there is no
+// /proc.
+func RSS(pid int) int64 { return statusBytes(pid, "VmRSS:") }
+
+// PeakRSS returns the most that RSS has been.
+func PeakRSS(pid int) int64 { return statusBytes(pid, "VmHWM:") }
+
+func statusBytes(pid int, field string) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, field); ok {
+			kb, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+// machineTimes is the machine's CPU time so far.
+type machineTimes struct{ total, idle, steal float64 }
+
+func readMachineTimes() (m machineTimes) {
+	b, _ := os.ReadFile("/proc/stat")
+	line, _, _ := strings.Cut(string(b), "\n")
+	f := strings.Fields(line)
+	for i := 1; i < len(f) && i <= 8; i++ {
+		v, _ := strconv.ParseFloat(f[i], 64)
+		m.total += v
+		switch i {
+		case 4, 5: // idle, iowait
+			m.idle += v
+		case 8:
+			m.steal += v
+		}
+	}
+	return m
+}
+
+// since returns the shares of time that were idle and stolen, in percent.
+func (m machineTimes) since(o machineTimes) (idle, steal float64) {
+	t := m.total - o.total
+	if t <= 0 {
+		return 0, 0
+	}
+	return 100 * (m.idle - o.idle) / t, 100 * (m.steal - o.steal) / t
+}

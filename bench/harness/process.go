@@ -1,0 +1,173 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// patience is how long a process may take to come up or to end.
+const patience = 20 * time.Second
+
+// Process is a child: a server or a worker. It ends with this process.
+type Process struct {
+	cmd    *exec.Cmd
+	stdin  io.WriteCloser
+	stdout io.Reader
+	said   tail
+	once   sync.Once
+	done   chan struct{} // closed when it has ended
+	err    error         // what it ended with; read after done
+}
+
+// tail keeps the last that a process has said.
+type tail struct {
+	mu sync.Mutex
+	b  []byte
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.b = append(t.b, p...)
+	if len(t.b) > 8<<10 {
+		t.b = bytes.Clone(t.b[len(t.b)-4<<10:])
+	}
+	return len(p), nil
+}
+
+// StartProcess starts a server. What it prints is kept for Said.
+func StartProcess(path string, args ...string) (*Process, error) {
+	cmd := exec.Command(path, args...)
+	p := &Process{cmd: cmd}
+	cmd.Stdout, cmd.Stderr = &p.said, &p.said
+	return p, p.start()
+}
+
+// startPiped starts a child that is spoken with over its standard input and
+// output.
+func startPiped(path, env string, args ...string) (*Process, error) {
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), env)
+	p := &Process{cmd: cmd}
+	cmd.Stderr = &p.said
+	var err error
+	if p.stdin, err = cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	r, w, err := os.Pipe() // not StdoutPipe: Wait would close it before it is read
+	if err != nil {
+		return nil, err
+	}
+	cmd.Stdout, p.stdout = w, r
+	err = p.start()
+	w.Close()
+	return p, err
+}
+
+func (p *Process) start() error {
+	p.cmd.SysProcAttr = tied()
+	p.done = make(chan struct{})
+	if err := p.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.cmd.Path, err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		close(p.done)
+	}()
+	return nil
+}
+
+// PID returns its process id.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Said returns the last that it has printed.
+func (p *Process) Said() string {
+	p.said.mu.Lock()
+	defer p.said.mu.Unlock()
+	return string(p.said.b)
+}
+
+// Stop asks the process to end, makes it end if it does not, and waits for it. The
+// error says that it had to be killed, or ended badly.
+func (p *Process) Stop() error {
+	p.once.Do(func() {
+		if p.stdin != nil {
+			p.stdin.Close()
+		}
+		p.cmd.Process.Signal(syscall.SIGTERM)
+	})
+	select {
+	case <-p.done:
+		if c, ok := p.stdout.(io.Closer); ok {
+			c.Close()
+		}
+		return p.err
+	case <-time.After(patience):
+		p.cmd.Process.Kill()
+		<-p.done
+		return errors.New("did not end when asked")
+	}
+}
+
+// await calls ready until it succeeds, and gives up when the process ends.
+func (p *Process) await(ready func() error) error {
+	for end := time.Now().Add(patience); ; {
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			return fmt.Errorf("%s ended: %v\n%s", p.cmd.Path, p.err, p.Said())
+		case <-time.After(time.Millisecond):
+		}
+		if time.Now().After(end) {
+			p.Stop()
+			return fmt.Errorf("%s does not come up: %w\n%s", p.cmd.Path, err, p.Said())
+		}
+	}
+}
+
+// AwaitSocket blocks until somebody listens on the Unix socket path.
+func (p *Process) AwaitSocket(path string) error {
+	return p.await(func() error {
+		c, err := net.Dial("unix", path)
+		if err == nil {
+			c.Close()
+		}
+		return err
+	})
+}
+
+// StartServer starts this program as one of its bare servers, on a Unix socket at
+// path.
+func StartServer(name, path string) (*Process, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	p, err := startPiped(self, roleEnv+"="+roleServer, name, path)
+	if err != nil {
+		return nil, err
+	}
+	return p, p.AwaitSocket(path)
+}
+
+// Build compiles the package in module directory dir to the program out.
+func Build(ctx context.Context, dir, pkg, out string) error {
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
+	cmd.Dir = dir
+	if b, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build %s: %w\n%s", pkg, err, b)
+	}
+	return nil
+}

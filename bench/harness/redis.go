@@ -1,0 +1,101 @@
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Redis is a private redis-server that keeps nothing.
+type Redis struct {
+	*Process
+	Addr   string // "127.0.0.1:port"
+	client *redis.Client
+}
+
+// RedisInfo is what a Redis has counted so far.
+type RedisInfo struct {
+	CPU   time.Duration
+	Calls float64 // commands, those inside scripts too; INFO's own not
+}
+
+// StartRedis starts a redis-server on a free port of the loopback, with dir as its
+// directory.
+func StartRedis(dir string) (*Redis, error) {
+	path, err := exec.LookPath("redis-server")
+	if err != nil {
+		return nil, err
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	addr := l.Addr().String()
+	l.Close()
+	_, port, _ := net.SplitHostPort(addr)
+	p, err := StartProcess(path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &Redis{Process: p, Addr: addr, client: redis.NewClient(&redis.Options{Addr: addr, PoolSize: 1, MaxRetries: -1})}
+	err = p.await(func() error { return r.client.Ping(context.Background()).Err() })
+	if err != nil {
+		r.client.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// Flush empties it.
+func (r *Redis) Flush() error { return r.client.FlushAll(context.Background()).Err() }
+
+// Version returns the server's version.
+func (r *Redis) Version() string {
+	s, err := r.client.Info(context.Background(), "server").Result()
+	if err != nil {
+		return ""
+	}
+	return infoFields(s)["redis_version"]
+}
+
+// Info reads the counters.
+func (r *Redis) Info() (in RedisInfo, err error) {
+	s, err := r.client.Info(context.Background(), "cpu", "commandstats").Result()
+	if err != nil {
+		return in, fmt.Errorf("read Redis counters: %w", err)
+	}
+	for k, v := range infoFields(s) {
+		switch {
+		case k == "used_cpu_sys", k == "used_cpu_user":
+			f, _ := strconv.ParseFloat(v, 64)
+			in.CPU += time.Duration(f * float64(time.Second))
+		case strings.HasPrefix(k, "cmdstat_") && k != "cmdstat_info":
+			v, _, _ = strings.Cut(strings.TrimPrefix(v, "calls="), ",")
+			f, _ := strconv.ParseFloat(v, 64)
+			in.Calls += f
+		}
+	}
+	return in, nil
+}
+
+func infoFields(s string) map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(s) {
+		if k, v, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			m[k] = v
+		}
+	}
+	return m
+}
+
+// Stop ends the server and the connection to it.
+func (r *Redis) Stop() error {
+	r.client.Close()
+	return r.Process.Stop()
+}

@@ -1,0 +1,263 @@
+package harness
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Metrics is what one round of one row has measured, by column.
+type Metrics map[string]float64
+
+// Report is what a run of the benchmarks says.
+type Report struct {
+	Machine Machine
+	Began   time.Time
+	Took    time.Duration
+	Short   bool // too short to be quoted
+	Rows    []*Row
+	Checks  []Check
+	Faults  []string // what is wrong whatever the speed: overlaps, errors
+	Notes   []string
+}
+
+// Row is one thing measured, once a round.
+type Row struct {
+	Scene, Name string
+	Rounds      []Metrics
+}
+
+// Spread is a median and the range around it.
+type Spread struct{ Median, Min, Max float64 }
+
+// Check compares a measured value with what was asked for.
+type Check struct {
+	Name   string
+	Value  Spread
+	Rounds int  // 0: not measured
+	AtMost bool // or at least
+	Target float64
+	Goal   float64 `json:",omitempty"` // beyond the target; 0 is none
+	OK     bool
+}
+
+func spread(vs []float64) (s Spread) {
+	if len(vs) == 0 {
+		return s
+	}
+	vs = slices.Sorted(slices.Values(vs))
+	n := len(vs)
+	return Spread{(vs[(n-1)/2] + vs[n/2]) / 2, vs[0], vs[n-1]}
+}
+
+// Add takes in one round of a row.
+func (r *Report) Add(scene, name string, m Metrics) {
+	row := r.row(scene, name)
+	if row == nil {
+		row = &Row{Scene: scene, Name: name}
+		r.Rows = append(r.Rows, row)
+	}
+	row.Rounds = append(row.Rounds, m)
+}
+
+func (r *Report) row(scene, name string) *Row {
+	for _, row := range r.Rows {
+		if row.Scene == scene && row.Name == name {
+			return row
+		}
+	}
+	return nil
+}
+
+// Values returns a column of a row, round by round.
+func (r *Report) Values(scene, name, column string) (vs []float64) {
+	if row := r.row(scene, name); row != nil {
+		for _, m := range row.Rounds {
+			if v, ok := m[column]; ok {
+				vs = append(vs, v)
+			}
+		}
+	}
+	return vs
+}
+
+// Ratio returns row a's column over row b's, each round by itself: what the
+// machine does to one it does to both.
+func (r *Report) Ratio(scene, a, b, column string) (vs []float64) {
+	x, y := r.Values(scene, a, column), r.Values(scene, b, column)
+	for i := range min(len(x), len(y)) {
+		if y[i] != 0 {
+			vs = append(vs, x[i]/y[i])
+		}
+	}
+	return vs
+}
+
+// AtLeast checks that the median of values reaches target. goal is what one would
+// like beyond it, 0 for nothing.
+func (r *Report) AtLeast(name string, values []float64, target, goal float64) {
+	s := spread(values)
+	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values), Target: target, Goal: goal,
+		OK: len(values) > 0 && s.Median >= target})
+}
+
+// AtMost checks that the median of values does not pass target.
+func (r *Report) AtMost(name string, values []float64, target float64) {
+	s := spread(values)
+	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values), AtMost: true, Target: target,
+		OK: len(values) > 0 && s.Median <= target})
+}
+
+// Fault says that something is wrong, whatever the speed.
+func (r *Report) Fault(format string, a ...any) {
+	r.Faults = append(r.Faults, fmt.Sprintf(format, a...))
+}
+
+// Note says something that a reader should know.
+func (r *Report) Note(format string, a ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, a...)) }
+
+// Save writes results.json and results.md into dir.
+func (r *Report) Save(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	p, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(p, '\n'), 0o644); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "results.md"), []byte(r.Markdown()), 0o644)
+}
+
+// Markdown returns the report for people.
+func (r *Report) Markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# Benchmarks\n\n%s, in %s.\n", r.Began.UTC().Format("2006-01-02 15:04 UTC"), r.Took.Round(time.Second))
+	fmt.Fprintf(&b, "%s\n", r.Machine)
+	if r.Short {
+		b.WriteString("\nA short run: one round, windows too small to be quoted.\n")
+	}
+	if len(r.Faults) > 0 {
+		b.WriteString("\n## Faults\n\n")
+		for _, f := range r.Faults {
+			fmt.Fprintf(&b, "* %s\n", f)
+		}
+	}
+	if len(r.Checks) > 0 {
+		b.WriteString("\n## What was asked for\n\nMedians and ranges over the rounds; ratios are taken within each round.\n\n")
+		b.WriteString("| what | measured | range | asked | goal | |\n|---|---|---|---|---|---|\n")
+		for _, c := range r.Checks {
+			b.WriteString(c.markdown())
+		}
+	}
+	for i, row := range r.Rows {
+		if i == 0 || r.Rows[i-1].Scene != row.Scene {
+			r.scene(&b, row.Scene)
+		}
+	}
+	if len(r.Notes) > 0 {
+		b.WriteString("\n## Notes\n\n")
+		for _, n := range r.Notes {
+			fmt.Fprintf(&b, "* %s\n", n)
+		}
+	}
+	return b.String()
+}
+
+func (c Check) markdown() string {
+	sign, goal, said := "≥", "", "met"
+	if c.AtMost {
+		sign = "≤"
+	}
+	if c.Goal != 0 {
+		goal = number(c.Goal)
+	}
+	switch {
+	case c.Rounds == 0:
+		return fmt.Sprintf("| %s | | | %s %s | %s | not measured |\n", cell(c.Name), sign, number(c.Target), goal)
+	case !c.OK:
+		said = "**missed**"
+	}
+	return fmt.Sprintf("| %s | %s | %s–%s | %s %s | %s | %s |\n", cell(c.Name), number(c.Value.Median),
+		number(c.Value.Min), number(c.Value.Max), sign, number(c.Target), goal, said)
+}
+
+// columns in the order of reading; others follow by name.
+var columns = []string{"ops_s", "handovers_s", "p50_us", "p99_us", "p999_us", "max_us",
+	"client_cpu_us_op", "server_cpu_us_op", "redis_cpu_us_op", "redis_calls_op"}
+
+// scene writes the table of one scene. The first column of it has its range too.
+func (r *Report) scene(b *strings.Builder, scene string) {
+	var rows []*Row
+	seen := map[string]bool{}
+	for _, row := range r.Rows {
+		if row.Scene == scene {
+			rows = append(rows, row)
+			for _, m := range row.Rounds {
+				for k := range m {
+					seen[k] = true
+				}
+			}
+		}
+	}
+	var cols []string
+	for _, k := range columns {
+		if seen[k] {
+			cols = append(cols, k)
+			delete(seen, k)
+		}
+	}
+	var rest []string
+	for k := range seen {
+		rest = append(rest, k)
+	}
+	slices.Sort(rest)
+	cols = append(cols, rest...)
+	fmt.Fprintf(b, "\n## %s\n\n| row | rounds |", scene)
+	for i, k := range cols {
+		fmt.Fprintf(b, " %s |", k)
+		if i == 0 {
+			b.WriteString(" range |")
+		}
+	}
+	b.WriteString("\n|" + strings.Repeat("---|", len(cols)+3) + "\n")
+	for _, row := range rows {
+		fmt.Fprintf(b, "| %s | %d |", cell(row.Name), len(row.Rounds))
+		for i, k := range cols {
+			vs := r.Values(scene, row.Name, k)
+			s := spread(vs)
+			text, span := "", ""
+			if len(vs) > 0 {
+				text, span = number(s.Median), number(s.Min)+"–"+number(s.Max)
+			}
+			fmt.Fprintf(b, " %s |", text)
+			if i == 0 {
+				fmt.Fprintf(b, " %s |", span)
+			}
+		}
+		b.WriteString("\n")
+	}
+}
+
+func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }
+
+// number prints three digits or more.
+func number(v float64) string {
+	switch a := max(v, -v); {
+	case a == 0:
+		return "0"
+	case a >= 100:
+		return fmt.Sprintf("%.0f", v)
+	case a >= 10:
+		return fmt.Sprintf("%.1f", v)
+	case a >= 0.1:
+		return fmt.Sprintf("%.2f", v)
+	}
+	return fmt.Sprintf("%.4f", v)
+}

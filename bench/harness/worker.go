@@ -1,0 +1,215 @@
+package harness
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Spec is what a worker is told to run.
+type Spec struct {
+	Load   string          // its name in the program's table
+	Args   json.RawMessage // its own arguments
+	Proc   int             // which of the fleet's workers, from 0
+	Warm   time.Duration
+	Window time.Duration
+}
+
+// Load is one kind of work, in a worker process.
+type Load interface {
+	// Open connects and says how many callers there are.
+	Open(spec *Spec) (callers int, err error)
+	// Run is one caller, from 0. It returns when rec says stopped; ctx ends a
+	// moment later, for callers that are waiting then.
+	Run(ctx context.Context, caller int, rec *Rec) error
+	// Close gives back what Open took. All callers have returned.
+	Close()
+}
+
+// The phases of a run.
+const (
+	warming int32 = iota
+	measuring
+	stopped
+)
+
+// Rec is what one caller reports to. It is for that caller alone.
+type Rec struct {
+	phase *atomic.Int32
+	tally
+}
+
+// tally is what callers have counted, within the window unless said otherwise.
+type tally struct {
+	Hist      Hist
+	HandOvers uint64
+	Bytes     uint64
+	// Right is right: these count from the first moment to the last.
+	Overlaps, FenceFaults, Errs uint64
+	LastErr                     string
+}
+
+func (t *tally) merge(o *tally) {
+	t.Hist.Merge(&o.Hist)
+	t.HandOvers += o.HandOvers
+	t.Bytes += o.Bytes
+	t.Overlaps += o.Overlaps
+	t.FenceFaults += o.FenceFaults
+	t.Errs += o.Errs
+	if o.LastErr != "" {
+		t.LastErr = o.LastErr
+	}
+}
+
+// Stopped says that the window is closed.
+func (r *Rec) Stopped() bool { return r.phase.Load() == stopped }
+
+// Op counts one operation that has ended now.
+func (r *Rec) Op(took time.Duration) {
+	if r.phase.Load() == measuring {
+		r.Hist.Add(took)
+	}
+}
+
+// Received counts bytes of replies.
+func (r *Rec) Received(n int) {
+	if r.phase.Load() == measuring {
+		r.Bytes += uint64(n)
+	}
+}
+
+// Entered counts what Shared.Enter saw.
+func (r *Rec) Entered(s Seen) {
+	if s.HandOver && r.phase.Load() == measuring {
+		r.HandOvers++
+	}
+	if s.Overlap {
+		r.Overlaps++
+	}
+	if s.FenceFault {
+		r.FenceFaults++
+	}
+}
+
+// Err counts a failure.
+func (r *Rec) Err(err error) {
+	r.Errs++
+	r.LastErr = err.Error()
+}
+
+// report is what a worker sends to its parent.
+type report struct {
+	Tally     tally
+	PerCaller []uint64
+	CPU       time.Duration
+	Window    time.Duration
+}
+
+// Program is what one executable can be started as, besides itself.
+type Program struct {
+	Loads   map[string]func() Load
+	Servers map[string]func(net.Listener) error // bare servers to compare with
+}
+
+const (
+	roleEnv    = "LOCKSIDECAR_BENCH_ROLE"
+	roleWorker = "worker"
+	roleServer = "server"
+)
+
+// Main runs this process as what it was started as: a worker or a bare server. In
+// the first process of all it returns at once.
+func Main(p Program) {
+	var err error
+	switch os.Getenv(roleEnv) {
+	case "":
+		return
+	case roleServer:
+		err = p.serve(os.Args[1], os.Args[2])
+	case roleWorker:
+		err = serveWorker(p.Loads)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+func (p *Program) serve(name, path string) error {
+	serve := p.Servers[name]
+	if serve == nil {
+		return fmt.Errorf("no server %q", name)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	return serve(l)
+}
+
+// serveWorker speaks with its parent in lines of JSON: the spec in, "ready" out,
+// the start time in, the report out.
+func serveWorker(loads map[string]func() Load) error {
+	in := json.NewDecoder(bufio.NewReader(os.Stdin))
+	out := json.NewEncoder(os.Stdout)
+	var spec Spec
+	if err := in.Decode(&spec); err != nil {
+		return fmt.Errorf("read spec: %w", err)
+	}
+	newLoad := loads[spec.Load]
+	if newLoad == nil {
+		return fmt.Errorf("no load %q", spec.Load)
+	}
+	l := newLoad()
+	callers, err := l.Open(&spec)
+	if err != nil {
+		return fmt.Errorf("open load %s: %w", spec.Load, err)
+	}
+	if err := out.Encode("ready"); err != nil {
+		return err
+	}
+	var start time.Time
+	if err := in.Decode(&start); err != nil {
+		return fmt.Errorf("read start: %w", err)
+	}
+	r := runLoad(l, &spec, callers, start)
+	l.Close()
+	return out.Encode(r)
+}
+
+func runLoad(l Load, spec *Spec, callers int, start time.Time) *report {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	var phase atomic.Int32
+	recs := make([]Rec, callers)
+	var wg sync.WaitGroup
+	for i := range recs {
+		recs[i].phase = &phase
+		wg.Go(func() {
+			if err := l.Run(ctx, i, &recs[i]); err != nil && !recs[i].Stopped() {
+				recs[i].Err(err)
+			}
+		})
+	}
+	time.Sleep(time.Until(start))
+	cpu, begin := CPU(os.Getpid()), time.Now()
+	phase.Store(measuring)
+	time.Sleep(spec.Window)
+	phase.Store(stopped)
+	r := &report{CPU: CPU(os.Getpid()) - cpu, Window: time.Since(begin)}
+	unblock := time.AfterFunc(200*time.Millisecond, cancel)
+	wg.Wait()
+	unblock.Stop()
+	for i := range recs {
+		r.Tally.merge(&recs[i].tally)
+		r.PerCaller = append(r.PerCaller, recs[i].Hist.N())
+	}
+	return r
+}

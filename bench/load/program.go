@@ -1,0 +1,28 @@
+package load
+
+import (
+	"net"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+)
+
+// The names of loads and servers that frames does not name.
+const (
+	Frames    = "frames"
+	Chain     = "chain"
+	Sidecar   = "locksidecar"
+	Turnstile = "turnstile"
+)
+
+// Program is what the bench driver, and tests that run loads, are started as.
+var Program = harness.Program{
+	Loads: map[string]func() harness.Load{
+		Frames:  NewFrames,
+		Chain:   NewChain,
+		Sidecar: NewPairs(OpenSidecar),
+	},
+	Servers: map[string]func(l net.Listener) error{
+		Echo:      ServeEcho,
+		Turnstile: ServeTurnstile,
+	},
+}

@@ -1,0 +1,24 @@
+// Command peers is a worker of the benchmarks that takes locks with other
+// libraries, straight at a Redis. It is a module of its own, so that the product
+// does not depend on what it is compared with. The bench driver builds and runs
+// it.
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
+)
+
+func main() {
+	harness.Main(harness.Program{Loads: map[string]func() harness.Load{
+		"goredis":     load.NewPairs(openGoRedis),
+		"redislock":   load.NewPairs(openRedislock),
+		"redsync":     load.NewPairs(openRedsync),
+		"rueidislock": load.NewPairs(openRueidislock),
+	}})
+	fmt.Fprintln(os.Stderr, "peers is run by the bench driver: go run ./bench/cmd/bench")
+	os.Exit(64)
+}

@@ -1,0 +1,127 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+)
+
+// Env is what scenes run in.
+type Env struct {
+	Ctx    context.Context
+	Root   string // of the source
+	Dir    string // for sockets, programs and other things that go away
+	Short  bool
+	Rounds int
+	Warm   time.Duration
+	Window time.Duration
+	Report *harness.Report
+	Logf   func(format string, a ...any)
+
+	daemonBin, peersBin string
+	peersErr            error
+	sockets             int
+}
+
+// Scene is one thing to measure.
+type Scene struct {
+	Name, About string
+	Run         func(*Env) error
+}
+
+// Scenes are all of them, in the order of running.
+var Scenes = []Scene{
+	{"idle", "an idle daemon: memory, CPU, start to first lock", idle},
+	{"local", "re-entry and busy try against a bare echo server", local},
+	{"handover", "one key passed on between processes, against serial echoes", handOver},
+	{"redis", "pairs of 64 callers through one Redis, against the lock libraries", redisPairs},
+	{"million", "a million locks held by one client, and given up by its end", million},
+}
+
+// row is one thing that is run once a round.
+type row struct {
+	name string
+	run  func() (*harness.Outcome, error)
+	more func(*harness.Outcome, harness.Metrics) // further columns; may be nil
+}
+
+// interleave runs every row once, and again, for all rounds.
+func (e *Env) interleave(scene string, rows []row) error {
+	for round := range e.Rounds {
+		for _, r := range rows {
+			if err := e.Ctx.Err(); err != nil {
+				return err
+			}
+			o, err := r.run()
+			if err != nil {
+				return fmt.Errorf("%s: %w", r.name, err)
+			}
+			m := o.Metrics()
+			if r.more != nil {
+				r.more(o, m)
+			}
+			e.Report.Add(scene, r.name, m)
+			e.Logf("%s %d/%d  %-34s %10.0f ops/s  p50 %.1f µs  p99 %.1f µs", scene, round+1, e.Rounds, r.name, m["ops_s"], m["p50_us"], m["p99_us"])
+			e.blame(scene, r.name, o)
+		}
+	}
+	return nil
+}
+
+// blame reports what must not happen at any speed.
+func (e *Env) blame(scene, name string, o *harness.Outcome) {
+	if o.Overlaps > 0 {
+		e.Report.Fault("%s, %s: two held the key at once, %d times", scene, name, o.Overlaps)
+	}
+	if o.FenceFaults > 0 {
+		e.Report.Fault("%s, %s: a fence did not rise, %d times", scene, name, o.FenceFaults)
+	}
+	if o.Errs > 0 {
+		e.Report.Fault("%s, %s: %d errors, the last: %s", scene, name, o.Errs, o.LastErr)
+	}
+	if o.Hist.N() == 0 {
+		e.Report.Fault("%s, %s: nothing was done", scene, name)
+	}
+}
+
+func (e *Env) fleet(name string, args any, procs int, watch harness.Watch) harness.Fleet {
+	return harness.Fleet{Load: name, Args: args, Procs: procs, Warm: e.Warm, Window: e.Window, Watch: watch}
+}
+
+// Daemon is a daemon under test.
+type Daemon struct {
+	*harness.Process
+	Socket string
+}
+
+func (e *Env) socket(kind string) string {
+	e.sockets++
+	return filepath.Join(e.Dir, fmt.Sprintf("%s%d", kind, e.sockets), "s")
+}
+
+// buildDaemon compiles the daemon, once.
+func (e *Env) buildDaemon() error {
+	if e.daemonBin != "" {
+		return nil
+	}
+	out := filepath.Join(e.Dir, "locksidecar")
+	if err := harness.Build(e.Ctx, e.Root, "./cmd/locksidecar", out); err != nil {
+		return err
+	}
+	e.daemonBin = out
+	return nil
+}
+
+// buildPeers compiles the other libraries' worker, once.
+func (e *Env) buildPeers() error {
+	if e.peersBin == "" && e.peersErr == nil {
+		out := filepath.Join(e.Dir, "peers")
+		if e.peersErr = harness.Build(e.Ctx, filepath.Join(e.Root, "bench", "peers"), ".", out); e.peersErr == nil {
+			e.peersBin = out
+		}
+	}
+	return e.peersErr
+}

@@ -1,0 +1,82 @@
+package scenario
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
+)
+
+// A key that all want goes from process to process: each that gets it gives it up
+// at once and queues again, in one write. One hand-over is one message in and one
+// out, as a round trip of echo is; the processes are different, so nothing of it can
+// be batched, and the answer to the release wakes one more. Only acquisitions after
+// somebody else count, and a page of shared memory sees whether two were ever
+// inside at once and whether each fence was larger.
+//
+// The turnstile is the same hand-over without a lock table behind it: what is
+// missing from it to the echo is the price of the exchange, not the daemon's.
+
+var chainProcs = []int{2, 4, 8}
+
+// chainChecked are the numbers of processes whose rate is checked.
+var chainChecked = []int{2, 4}
+
+func handOver(e *Env) error {
+	const scene, echoRow = "handover", "echo, 1 conn × 1"
+	d, err := e.daemon("memory:")
+	if err != nil {
+		return err
+	}
+	defer e.stop(scene, d)
+	echo, echoSocket, err := e.bare(load.Echo)
+	if err != nil {
+		return err
+	}
+	defer echo.Stop()
+	handOvers := func(o *harness.Outcome, m harness.Metrics) {
+		m["handovers_s"] = float64(o.HandOvers) / o.Window.Seconds()
+	}
+	rows := []row{{echoRow, func() (*harness.Outcome, error) {
+		size := load.RequestSize(load.Reentry)
+		return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: 1, Depth: 1, Request: size, Reply: size, Thread: true}, 1,
+			harness.Watch{Server: echo.PID()}).Run()
+	}, func(o *harness.Outcome, m harness.Metrics) { m["handovers_s"] = m["ops_s"] }}}
+	for _, procs := range chainProcs {
+		rows = append(rows,
+			row{chainRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs) }, handOvers},
+			row{"turnstile, " + chainRow(procs), func() (*harness.Outcome, error) { return e.turnstile(procs) }, handOvers})
+	}
+	if err := e.interleave(scene, rows); err != nil {
+		return err
+	}
+	for _, procs := range chainChecked {
+		e.Report.AtLeast(fmt.Sprintf("hand-overs among %d processes, to serial echoes", procs),
+			e.Report.Ratio(scene, chainRow(procs), echoRow, "handovers_s"), 0.45, 0.6)
+	}
+	return nil
+}
+
+func chainRow(procs int) string { return fmt.Sprintf("%d processes", procs) }
+
+func (e *Env) chain(server *harness.Process, socket string, procs int) (*harness.Outcome, error) {
+	shared, err := harness.NewShared(e.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(shared)
+	e.sockets++ // a key of its own: fences on the page start afresh
+	args := load.ChainArgs{Addr: socket, Key: fmt.Sprintf("bench:chain:%d", e.sockets), Shared: shared}
+	return e.fleet(load.Chain, args, procs, harness.Watch{Server: server.PID()}).Run()
+}
+
+// turnstile runs the chain against a bare server of its own: it forgives nothing.
+func (e *Env) turnstile(procs int) (*harness.Outcome, error) {
+	p, socket, err := e.bare(load.Turnstile)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Stop()
+	return e.chain(p, socket, procs)
+}
