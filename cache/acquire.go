@@ -22,7 +22,7 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 	if l != nil {
 		t.expire(l, now, out)
 		if h := l.find(q.Re.Session, q.Owner); h != nil {
-			t.reenter(h, q, out)
+			t.reenter(h, q.Re, q.Mode, out)
 			return
 		}
 		if q.Wait == 0 && t.refusesTry(l, q, now, out) {
@@ -51,18 +51,54 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-func (t *Table) reenter(h *hold, q *Acquire, out *Effects) {
-	if h.mode == Shared && q.Mode == Exclusive {
-		out.fail(q.Re, CodeUpgrade, nil)
+func (t *Table) reenter(h *hold, re Request, m Mode, out *Effects) {
+	if h.mode == Shared && m == Exclusive {
+		out.fail(re, CodeUpgrade, nil)
 		return
 	}
 	h.count++
-	t.sayGranted(h, q.Re, true, out)
+	t.sayGranted(h, re, true, out)
+}
+
+// reenterWaits turns what else h's owner waits for on this key into re-entries.
+func (t *Table) reenterWaits(h *hold, out *Effects) {
+	l := h.l
+	if r := l.rare; r != nil && r.byWaiter != nil && r.byWaiter[ownerKey{h.s, h.owner}] == 0 {
+		return
+	}
+	for w := l.waitHead; w != nil; {
+		next := w.next
+		if w.owner == h.owner && w.req.Session == h.s {
+			t.reenter(h, w.req, w.mode, out)
+			t.dropWaiter(w)
+		}
+		w = next
+	}
 }
 
 func (t *Table) sayGranted(h *hold, re Request, acquired bool, out *Effects) {
-	out.Messages = append(out.Messages, Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
-		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl})
+	out.Messages = append(out.Messages, t.grantOf(h, re, acquired))
+}
+
+func (t *Table) grantOf(h *hold, re Request, acquired bool) Message {
+	return Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
+		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl}
+}
+
+// Restate says what a grant has said as it is now; ok is false when the owner has
+// no such hold any more.
+func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64, out *Effects) (m Message, ok bool) {
+	l := t.leases[string(key)]
+	if l == nil {
+		return m, false
+	}
+	t.expire(l, now, out)
+	h := l.find(s, owner)
+	if ok = h != nil && h.fence == fence; ok {
+		m = t.grantOf(h, Request{Session: s}, true)
+	}
+	t.advance(l, now, out) // expire may have ended it
+	return m, ok
 }
 
 // refusesTry answers a try that is sure not to succeed: a try takes a key only

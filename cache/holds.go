@@ -79,6 +79,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	re := w.req
 	t.dropWaiter(w)
 	t.sayGranted(h, re, true, out)
+	t.reenterWaits(h, out)
 }
 
 func (t *Table) indexOwner(l *Lease, h *hold) {
@@ -108,8 +109,9 @@ func (t *Table) dropHold(h *hold) {
 		h.next.prev = h.prev
 	}
 	l.nHolds--
+	l.fence = 0 // who joins readers from here on gets a new one: nobody is given a fence twice
 	if l.nHolds == 0 {
-		l.fence, l.minEnd = 0, Forever
+		l.minEnd = Forever
 	}
 	if r := l.rare; r != nil && r.byOwner != nil {
 		delete(r.byOwner, ownerKey{s, h.owner})

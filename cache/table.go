@@ -155,6 +155,7 @@ type rare struct {
 	peeks     []Request
 	extends   []extend
 	byOwner   map[ownerKey]*hold // once there are many holds
+	byWaiter  map[ownerKey]int32 // how many waits an owner has, once there are many
 	failSince int64              // the first of the failures that no success has followed
 	fails     int
 	err       error // the last failure

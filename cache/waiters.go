@@ -22,6 +22,7 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	}
 	l.waitTail = w
 	l.nWaits++
+	l.countWaiter(w)
 	s := w.req.Session
 	s.Waiters.Add(1)
 	x := &s.index[t.cfg.Shard]
@@ -30,6 +31,36 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	}
 	x.waits = w
 	t.mark(s)
+}
+
+// countWaiter keeps count of each owner's waits once there are many.
+func (l *Lease) countWaiter(w *waiter) {
+	if l.nWaits <= manyHolds && (l.rare == nil || l.rare.byWaiter == nil) {
+		return
+	}
+	r := l.rarely()
+	if r.byWaiter == nil {
+		r.byWaiter = make(map[ownerKey]int32, 2*manyHolds)
+		for o := l.waitHead; o != w; o = o.next {
+			r.byWaiter[ownerKey{o.req.Session, o.owner}]++
+		}
+	}
+	r.byWaiter[ownerKey{w.req.Session, w.owner}]++
+}
+
+// uncountWaiter is its opposite, once w is not in l.nWaits any more.
+func (l *Lease) uncountWaiter(w *waiter) {
+	r := l.rare
+	if r == nil || r.byWaiter == nil {
+		return
+	}
+	k := ownerKey{w.req.Session, w.owner}
+	if r.byWaiter[k]--; r.byWaiter[k] == 0 {
+		delete(r.byWaiter, k)
+	}
+	if l.nWaits == 0 {
+		r.byWaiter = nil
+	}
 }
 
 // mark keeps the session's bit for this shard true.
@@ -61,6 +92,7 @@ func (t *Table) dropWaiter(w *waiter) {
 		l.waitTail = w.prev
 	}
 	l.nWaits--
+	l.uncountWaiter(w)
 	s.Waiters.Add(-1)
 	x := &s.index[t.cfg.Shard]
 	if w.sPrev != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -71,7 +70,7 @@ func (m *many) ask(e *Engine, now int64, a *aftermath) {
 	key := m.keys[m.order[m.at]]
 	m.shard = shardOf(key)
 	q := m.q
-	if m.deadline != cache.Forever {
+	if q.Wait > 0 && m.deadline != cache.Forever {
 		q.Wait = max(0, m.deadline-now)
 	}
 	q.Key, q.Draining = key, e.draining.Load()
@@ -101,7 +100,7 @@ func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) 
 			m.giveBack(e, now, a)
 			m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
 		case all:
-			m.succeed(now, a)
+			m.succeed(e, now, a)
 		default:
 			m.ask(e, now, a)
 		}
@@ -115,12 +114,44 @@ func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) 
 	m.fail(code, text, a)
 }
 
-func (m *many) succeed(now int64, a *aftermath) {
-	for n := range m.grants { // the first of them were made a while ago
-		g := &m.grants[n]
-		g.Left = uint64(max(0, int64(g.Deadline)-now/int64(time.Millisecond)))
+// succeed grants all keys as they stand now: the first of them were taken a while
+// ago, and have been renewed since, or lost, or released by the client.
+func (m *many) succeed(e *Engine, now int64, a *aftermath) {
+	held := true
+	for n, k := range m.keys {
+		i := shardOf(k)
+		sh := e.lock(i)
+		msg, ok := sh.table.Restate(m.s.core, k, m.q.Owner, m.grants[n].Fence, now, &sh.out)
+		e.unlock(sh, i, now, a)
+		if held = held && ok; ok {
+			m.s.mu.Lock()
+			m.grants[n] = e.stateGrant(m.s, &msg, now)
+			m.s.mu.Unlock()
+		}
 	}
-	m.finish(a, false, func(b []byte) []byte { return protocol.AppendGrants(b, m.id, m.grants) })
+	if held && m.commit(a) {
+		return
+	}
+	m.giveBack(e, now, a)
+	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
+}
+
+// commit says that it is done, unless a key has been lost up to this moment: a
+// later loss is told behind it.
+func (m *many) commit(a *aftermath) bool {
+	m.s.mu.Lock()
+	m.mu.Lock()
+	lost := m.lost
+	m.mu.Unlock()
+	if !lost && !m.s.killed && !m.s.ended.Load() {
+		m.s.out = protocol.AppendGrants(m.s.out, m.id, m.grants)
+	}
+	m.s.mu.Unlock()
+	if lost {
+		return false
+	}
+	m.finish(a, false, func(b []byte) []byte { return b })
+	return true
 }
 
 func (m *many) fail(c cache.Code, text string, a *aftermath) {
@@ -143,9 +174,8 @@ func (m *many) finish(a *aftermath, canceled bool, frame func([]byte) []byte) {
 }
 
 // lostMany notes that a key which an acquire-many has taken is gone, so that it
-// will fail; the client has not heard of that hold and is not told. Called with
-// s.mu held.
-func (s *Session) lostMany(msg *cache.Message) bool {
+// will fail. Called with s.mu held.
+func (s *Session) lostMany(msg *cache.Message) {
 	for _, m := range s.manys {
 		m.mu.Lock()
 		for _, n := range m.order[:m.at] {
@@ -153,13 +183,8 @@ func (s *Session) lostMany(msg *cache.Message) bool {
 				m.lost = true
 			}
 		}
-		lost := m.lost
 		m.mu.Unlock()
-		if lost {
-			return true
-		}
 	}
-	return false
 }
 
 // giveBack releases what has been taken so far.

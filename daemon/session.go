@@ -194,9 +194,7 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 	case cache.MsgCanceled:
 		s.out = protocol.AppendCanceled(s.out, m.Re.ID, m.Count > 0)
 	case cache.MsgLost:
-		if s.lostMany(m) {
-			break
-		}
+		s.lostMany(m) // the client is told all the same: it may have had the hold before
 		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, protocol.Reason(m.Reason))
 	case cache.MsgInspected:
 		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: protocol.Mode(m.Mode),

@@ -1,0 +1,46 @@
+package daemon
+
+import "fmt"
+
+// Leftovers is what an engine still knows of. When every session has gone and the
+// store has confirmed what was released, all of it is 0.
+type Leftovers struct {
+	Sessions int
+	Keys     int // in the tables
+	Held     int // leases
+	Tracked  int // leases in the renewal schedule
+	Waiting  int // ops in the lanes
+	Flying   int // batches in flight
+}
+
+// None says that nothing is left.
+func (l Leftovers) None() bool { return l == Leftovers{} }
+
+func (l Leftovers) String() string {
+	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight",
+		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying)
+}
+
+// Leftovers counts what there is now.
+func (e *Engine) Leftovers() Leftovers {
+	var l Leftovers
+	for i := range e.shards {
+		sh := e.lock(i)
+		l.Keys += sh.table.Len()
+		l.Held += sh.table.Held()
+		sh.mu.Unlock()
+	}
+	l.Tracked = e.schedule.Len()
+	w1, f1 := e.main.Depth()
+	w2, f2 := e.renewals.Depth()
+	l.Waiting, l.Flying = w1+w2, f1+f2
+	e.mu.Lock()
+	l.Sessions = len(e.sessions)
+	e.mu.Unlock()
+	return l
+}
+
+// Counts is how many holds and waiters the session has over all shards.
+func (s *Session) Counts() (holds, waiters int64) {
+	return s.core.Holds.Load(), s.core.Waiters.Load()
+}

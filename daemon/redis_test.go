@@ -1,0 +1,239 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/faultproxy"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// startRedis runs a daemon on the Redis at the URL.
+func startRedis(t testing.TB, url string) *host {
+	t.Helper()
+	cfg, err := redis.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, s, nil)
+}
+
+// proxied runs a daemon whose connections to the server go through a proxy.
+func proxied(t testing.TB, server *testserver.Redis) (*host, *faultproxy.Proxy) {
+	t.Helper()
+	p, err := faultproxy.TCP(server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return startRedis(t, "redis://"+p.Addr()), p
+}
+
+func TestTwoHostsOnOneRedisExcludeEachOtherInOrder(t *testing.T) {
+	server := testserver.StartRedis(t)
+	var hosts []*host
+	for range 3 {
+		hosts = append(hosts, startRedis(t, server.URL()))
+	}
+	first := hosts[0].dial(client.Options{})
+	g := acquire(t, first, client.AcquireArgs{Key: "k"})
+	type got struct {
+		n     int
+		fence uint64
+	}
+	grants := make(chan got, 6)
+	var wg sync.WaitGroup
+	for n := range 6 {
+		c := hosts[1+n%2].dial(client.Options{})
+		wg.Go(func() {
+			g, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Wait: bound})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			grants <- got{n, g.Fence}
+			if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); err != nil {
+				t.Error(err)
+			}
+		})
+		eventually(t, "it queues", func() bool {
+			s, err := c.Inspect(t.Context(), "k")
+			return err == nil && s.Held == protocol.HeldThere && s.Waiters == uint64(n/2+1)
+		})
+	}
+	// A try finds somebody before it, on every host.
+	if _, err := hosts[0].dial(client.Options{}).Acquire(t.Context(), client.AcquireArgs{Key: "k"}); !errors.Is(err, client.ErrBusy) {
+		t.Fatal(err)
+	}
+	release(t, first, "k", 0, g.Fence)
+	wg.Wait()
+	close(grants)
+	last := g.Fence
+	for x := range grants {
+		if x.fence <= last {
+			t.Errorf("fence %d after %d", x.fence, last)
+		}
+		last = x.fence
+	}
+	left := server.Do("KEYS", "lock:*")
+	if fmt.Sprint(left) != "[]" {
+		t.Errorf("left in the store: %v", left)
+	}
+}
+
+// A host cut off from the store tells its holder before anybody else can have
+// the key.
+func TestAHolderCutOffIsToldBeforeAnotherHostIsGranted(t *testing.T) {
+	server := testserver.StartRedis(t)
+	h, proxy := proxied(t, server)
+	o := startRedis(t, server.URL())
+	var mu sync.Mutex
+	var stated, toldAt int64
+	lost := make(chan client.Lost, 1)
+	c := h.dial(client.Options{
+		OnBeat: func(b client.Beat) {
+			mu.Lock()
+			defer mu.Unlock()
+			stated = max(stated, int64(b.Until))
+		},
+		OnLost: func(l client.Lost) {
+			mu.Lock()
+			defer mu.Unlock()
+			toldAt = renewer.Boottime()
+			lost <- l
+		},
+	})
+	g := acquire(t, c, client.AcquireArgs{Key: "k", TTL: 2 * time.Second})
+	mu.Lock()
+	stated = max(stated, int64(g.Deadline))
+	mu.Unlock()
+	proxy.BlackHole(faultproxy.Both, true)
+	other := o.dial(client.Options{})
+	g2 := acquire(t, other, client.AcquireArgs{Key: "k", Wait: bound})
+	at := renewer.Boottime()
+	l := <-lost
+	mu.Lock()
+	defer mu.Unlock()
+	if l.Reason != protocol.LostExpired || l.Fence != g.Fence {
+		t.Errorf("%+v", l)
+	}
+	if valid := stated * int64(time.Millisecond); at < valid {
+		t.Errorf("granted %v before the first holder's stated validity was over", time.Duration(valid-at))
+	}
+	if toldAt > at {
+		t.Logf("told %v after the other's grant", time.Duration(toldAt-at)) // a busy machine: validity is what counts
+	}
+	if g2.Fence <= g.Fence {
+		t.Errorf("fence %d after %d", g2.Fence, g.Fence)
+	}
+}
+
+func TestAFlushedStoreLosesLocksAndSaysSo(t *testing.T) {
+	server := testserver.StartRedis(t)
+	h := startRedis(t, server.URL())
+	lost := make(chan client.Lost, 1)
+	c := h.dial(client.Options{OnLost: func(l client.Lost) { lost <- l }})
+	g := acquire(t, c, client.AcquireArgs{Key: "k", TTL: time.Second})
+	server.Do("FLUSHALL")
+	if l := <-lost; l.Reason != protocol.LostGone || l.Fence != g.Fence {
+		t.Fatalf("%+v", l)
+	}
+	if g2 := acquire(t, c, client.AcquireArgs{Key: "k", Wait: bound}); g2.Fence <= g.Fence {
+		t.Fatalf("fence %d after %d", g2.Fence, g.Fence)
+	}
+}
+
+func TestAHoldSurvivesAShortOutageAndARestartWithItsData(t *testing.T) {
+	server := testserver.StartRedis(t)
+	h, proxy := proxied(t, server)
+	c := h.dial(client.Options{OnLost: func(l client.Lost) { t.Errorf("lost: %+v", l) }})
+	g := acquire(t, c, client.AcquireArgs{Key: "k", TTL: 5 * time.Second})
+	if err := proxy.Refuse(true); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Cut()
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "other"}); !errors.Is(err, client.ErrUnavailable) {
+		t.Fatalf("a try without a store: %v", err)
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, err := c.Acquire(context.Background(), client.AcquireArgs{Key: "third", Wait: bound})
+		waits <- err
+	}()
+	eventually(t, "it waits", func() bool {
+		rows, _, err := c.List(t.Context(), "third", "", 0)
+		return err == nil && len(rows) == 1
+	})
+	if err := proxy.Refuse(false); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-waits; err != nil {
+		t.Fatalf("a waiter over a short outage: %v", err)
+	}
+	// Two renewals on, the hold is still there.
+	eventually(t, "it is renewed", func() bool {
+		s, err := c.Inspect(t.Context(), "k")
+		return err == nil && s.Left > 4000
+	})
+	release(t, c, "k", 0, g.Fence)
+}
+
+func TestAReleaseThatTheStoreDidNotConfirmIsUnknownAndSettledLater(t *testing.T) {
+	server := testserver.StartRedis(t)
+	h, proxy := proxied(t, server)
+	c := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "k"})
+	proxy.BlackHole(faultproxy.ToClient, true)
+	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); !errors.Is(err, client.ErrUnknown) {
+		t.Fatal(err)
+	}
+	if err := proxy.Heal(); err != nil {
+		t.Fatal(err)
+	}
+	acquire(t, c, client.AcquireArgs{Key: "k", Wait: bound})
+}
+
+func TestThousandsOfLocksAreRenewedInBatches(t *testing.T) {
+	server := testserver.StartRedis(t)
+	h := startRedis(t, server.URL())
+	c := h.dial(client.Options{OnLost: func(l client.Lost) { t.Errorf("lost: %+v", l) }})
+	const n = 3000
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Add(1)
+		_, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: fmt.Appendf(nil, "k%d", i), TTL: 4000}, func(r *client.Reply) {
+			defer wg.Done()
+			if r.Err != nil {
+				t.Error(r.Err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	// None may come near its end while the watchdog works.
+	end := time.Now().Add(5 * time.Second)
+	for time.Now().Before(end) {
+		if ttl := server.Do("PTTL", "lock:k17").(int64); ttl <= 0 {
+			t.Fatalf("PTTL %d", ttl)
+		}
+	}
+	if held := server.Do("DBSIZE").(int64); held < n {
+		t.Fatalf("%d keys left", held)
+	}
+	_ = c.Close()
+	eventually(t, "all are released", func() bool { return fmt.Sprint(server.Do("KEYS", "lock:*")) == "[]" })
+}
