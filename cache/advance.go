@@ -133,15 +133,17 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 
 // owe turns a lease or an ask into a debt: the token has to go.
 func (t *Table) owe(l *Lease, now int64, out *Effects) {
+	switch {
+	case t.cfg.Session: // what hangs on the session stays as long as that does
+		l.oweUntil = Forever
+	case l.state == stateHeld:
+		l.oweUntil = max(now, l.until) + l.ttl
+	default:
+		l.oweUntil = now + 2*l.ttl
+	}
 	if l.state == stateHeld {
 		l.granted = true
-		l.oweUntil = Forever
-		if !t.cfg.Session {
-			l.oweUntil = max(now, l.until) + l.ttl
-		}
 		t.held--
-	} else {
-		l.oweUntil = now + 2*l.ttl
 	}
 	l.state, l.retryAt = stateOwed, 0
 	l.clearGrip()

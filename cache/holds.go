@@ -83,7 +83,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 }
 
 func (t *Table) indexOwner(l *Lease, h *hold) {
-	if l.nHolds <= manyHolds {
+	if l.nHolds <= manyHolds && (l.rare == nil || l.rare.byOwner == nil) {
 		return
 	}
 	r := l.rarely()

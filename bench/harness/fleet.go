@@ -36,6 +36,8 @@ type Outcome struct {
 	PingPong   time.Duration // of the machine, just before
 	Idle       float64       // percent of the machine's time in the window
 	Steal      float64
+	busy       time.Duration // of all the machine's processes in the window
+	machine    time.Duration // that there was, over all cores
 }
 
 // Run starts the workers, waits until all are ready, and measures. It blocks for
@@ -106,7 +108,9 @@ func (f Fleet) observe(start time.Time, out *Outcome) error {
 	m, cpu := readMachineTimes(), CPU(f.Watch.Server)
 	time.Sleep(time.Until(start.Add(f.Window)))
 	out.ServerCPU = CPU(f.Watch.Server) - cpu
-	out.Idle, out.Steal = readMachineTimes().since(m)
+	n := readMachineTimes()
+	out.Idle, out.Steal = n.since(m)
+	out.machine, out.busy = n.time(m)
 	if f.Watch.Redis != nil {
 		if after, err = f.Watch.Redis.Info(); err != nil {
 			return err
@@ -152,8 +156,19 @@ func (w *worker) failed(what string, err error) error {
 	return fmt.Errorf("worker did not %s: %w\n%s", what, err, w.Said())
 }
 
+// Others returns the share of the machine, in percent, that programs outside the
+// benchmark have used.
+func (o *Outcome) Others() float64 {
+	if o.machine == 0 {
+		return 0
+	}
+	return 100 * max(0, float64(o.busy-o.ClientCPU-o.ServerCPU-o.RedisCPU)) / float64(o.machine)
+}
+
 // Rate returns operations a second.
 func (o *Outcome) Rate() float64 { return float64(o.Hist.N()) / o.Window.Seconds() }
+
+const othersColumn = "others_pct"
 
 // Metrics returns the usual columns.
 func (o *Outcome) Metrics() Metrics {
@@ -162,7 +177,7 @@ func (o *Outcome) Metrics() Metrics {
 	m := Metrics{
 		"ops_s": o.Rate(), "p50_us": us(o.Hist.Quantile(0.5)), "p99_us": us(o.Hist.Quantile(0.99)),
 		"p999_us": us(o.Hist.Quantile(0.999)), "max_us": us(o.Hist.Max()),
-		"errors": float64(o.Errs), "idle_pct": o.Idle, "steal_pct": o.Steal, "pingpong_us": us(o.PingPong),
+		"errors": float64(o.Errs), "idle_pct": o.Idle, "steal_pct": o.Steal, othersColumn: o.Others(), "pingpong_us": us(o.PingPong),
 	}
 	if n > 0 {
 		m["client_cpu_us_op"] = us(o.ClientCPU) / n

@@ -123,6 +123,15 @@ func TestReport(t *testing.T) {
 	if c := r.Checks; !c[0].OK || c[0].Value.Median != 0.65 || c[1].OK || c[2].OK {
 		t.Errorf("%+v", c)
 	}
+	r.NoteOthers()
+	if len(r.Notes) != 0 {
+		t.Errorf("notes of nothing: %v", r.Notes)
+	}
+	r.Add("scene", "three", Metrics{othersColumn: 40})
+	r.NoteOthers()
+	if len(r.Notes) != 1 {
+		t.Errorf("nothing is said of a busy machine")
+	}
 	dir := t.TempDir()
 	if err := r.Save(dir); err != nil {
 		t.Fatal(err)
@@ -131,7 +140,7 @@ func TestReport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"| two to one | 0.65 | 0.50–0.80 | ≥ 0.60 | 0.70 | met |", "| one | 2 | 200 | 100–300 | 6.00 |", "missed", "not measured", `| a\|b | 1 | 1.00 |`} {
+	for _, want := range []string{"| two to one | 0.65 | 0.50–0.80 | ≥ 0.60 | 0.70 | met |", "| one | 2 | 200 | 100–300 | 6.00 |  |", "missed", "not measured", `| a\|b | 1 | 1.00 |`} {
 		if !strings.Contains(string(md), want) {
 			t.Errorf("no %q in\n%s", want, md)
 		}
@@ -141,7 +150,7 @@ func TestReport(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back Report
-	if err := json.Unmarshal(p, &back); err != nil || len(back.Rows) != 3 || back.Rows[0].Rounds[1]["ops_s"] != 300 {
+	if err := json.Unmarshal(p, &back); err != nil || len(back.Rows) != 4 || back.Rows[0].Rounds[1]["ops_s"] != 300 {
 		t.Errorf("%v %+v", err, back)
 	}
 }

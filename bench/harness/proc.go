@@ -5,6 +5,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // RSS returns the resident memory of a process in bytes; 0 where there is no
@@ -55,4 +56,12 @@ func (m machineTimes) since(o machineTimes) (idle, steal float64) {
 		return 0, 0
 	}
 	return 100 * (m.idle - o.idle) / t, 100 * (m.steal - o.steal) / t
+}
+
+// time returns the CPU time that there was, over all cores, and how much of it
+// was used.
+func (m machineTimes) time(o machineTimes) (all, used time.Duration) {
+	const tick = time.Second / 100
+	all = time.Duration((m.total - o.total) * float64(tick))
+	return all, all - time.Duration((m.idle-o.idle+m.steal-o.steal)*float64(tick))
 }

@@ -120,6 +120,21 @@ func (r *Report) Fault(format string, a ...any) {
 // Note says something that a reader should know.
 func (r *Report) Note(format string, a ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, a...)) }
 
+// busyMachine is the share of the machine, in percent, above which others spoil
+// what is measured.
+const busyMachine = 5
+
+// NoteOthers notes it when other programs were busy meanwhile.
+func (r *Report) NoteOthers() {
+	var all []float64
+	for _, row := range r.Rows {
+		all = append(all, r.Values(row.Scene, row.Name, othersColumn)...)
+	}
+	if s := spread(all); s.Median > busyMachine {
+		r.Note("Other programs used %.0f %% of the machine meanwhile (median of all rows; %.0f–%.0f). Do not quote this run.", s.Median, s.Min, s.Max)
+	}
+}
+
 // Save writes results.json and results.md into dir.
 func (r *Report) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {

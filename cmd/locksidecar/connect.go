@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -107,11 +106,4 @@ func (m *Main) completeKeys(socket *string) cobra.CompletionFunc {
 		}
 		return keys, cobra.ShellCompDirectiveNoFileComp
 	}
-}
-
-func plural(n uint64, word string) string {
-	if n == 1 {
-		return fmt.Sprintf("1 %s", word)
-	}
-	return fmt.Sprintf("%d %ss", n, word)
 }

@@ -53,6 +53,7 @@ func TestLostToAFrozenDaemon(t *testing.T) {
 
 // A frozen daemon does not hang those who try, either.
 func TestAFrozenDaemonIsAsGoodAsNone(t *testing.T) {
+	t.Parallel()
 	h := newHost(t)
 	h.daemon.signal(syscall.SIGSTOP)
 	defer h.daemon.signal(syscall.SIGCONT)
@@ -109,6 +110,10 @@ func TestAHolderMayFinishWhileTheDaemonDrains(t *testing.T) {
 	h.waitFor(1, 1)
 	h.daemon.signal(syscall.SIGTERM)
 	waiter.ends(69) // nothing new is granted
+	late := h.run("lock", "other", "--", "true")
+	late.ends(69)
+	health := h.run("health")
+	health.ends(69)
 	p.letGo()
 	p.ends(4)
 	h.daemon.ends(0)
@@ -147,7 +152,9 @@ func TestGrandchildrenGoToo(t *testing.T) {
 // A stopped command is continued to be told, and killed all the same.
 func TestLostWhileTheCommandIsStopped(t *testing.T) {
 	h := newHost(t)
-	p := h.lock(nil, "trap 'echo told; exit 0' TERM; echo $$; while :; do sleep 0.01; done")
+	// Not a loop of commands: a shell that is just starting one may be blocked by the
+	// stopped child and is not stopped itself.
+	p := h.lock(nil, "trap 'echo told; exit 0' TERM; sleep 1000 & echo $$; while :; do wait; done")
 	pid := p.number()
 	p.signal(syscall.SIGTSTP)
 	eventually(t, "the command is stopped", func() bool { return state(pid) == 'T' })
@@ -211,6 +218,22 @@ func TestTwoHosts(t *testing.T) {
 		t.Errorf("fences %d, then %d", first, second)
 	}
 	next.ends(0)
+}
+
+// A lease that the store cannot keep is wrong usage, of the daemon's too.
+func TestTooShortALease(t *testing.T) {
+	r := testserver.StartRedis(t)
+	h := newHost(t, "--upstream", r.URL())
+	p := h.lock([]string{"--ttl", "20ms"}, "echo ran")
+	p.ends(64)
+	if s := p.err.String(); !strings.Contains(s, "shorter than the store's minimum") {
+		t.Errorf("said %q", s)
+	}
+	q := h.run("serve", "--socket", h.socket+"2", "--upstream", r.URL(), "--ttl", "20ms")
+	q.ends(64)
+	if s := q.err.String(); !strings.Contains(s, "ttl (--ttl): 20ms is too short for this store") {
+		t.Errorf("said %q", s)
+	}
 }
 
 // The store goes away: who asks is told so in time.

@@ -116,23 +116,27 @@ func (j *job) ask(ctx context.Context) (err error) {
 		ctx, cancel = context.WithTimeout(ctx, args.Wait+answerTime)
 		defer cancel()
 	}
+	began := time.Now()
 	if j.hold, err = j.client.Lock(ctx, args); err == nil {
 		return nil
 	}
 	j.client.Close()
 	j.client = nil
 	if errors.Is(err, client.ErrBusy) || errors.Is(err, client.ErrTimeout) || errors.Is(err, client.ErrLimit) {
-		return j.notAcquired(err)
+		return j.notAcquired(err, began)
 	}
 	return clientExit(err, j.socket)
 }
 
-func (j *job) notAcquired(err error) error {
+// notAcquired says why, after a wait since began.
+func (j *job) notAcquired(err error, began time.Time) error {
 	e := &exitError{code: int(j.conflict)}
 	if j.quiet {
 		return e
 	}
 	switch refused := (*client.Error)(nil); {
+	case errors.Is(err, client.ErrTimeout) && (j.wait < 0 || time.Since(began) < time.Duration(j.wait)/2):
+		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows", j.key)
 	case errors.Is(err, client.ErrTimeout):
 		e.err = fmt.Errorf("%s: not acquired within %v", j.key, time.Duration(j.wait))
 	case errors.As(err, &refused) && errors.Is(err, client.ErrBusy) && refused.Detail >= 0:

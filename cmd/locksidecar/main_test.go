@@ -24,8 +24,12 @@ import (
 // TestMain puts this test binary on PATH as locksidecar, so that scripts and
 // tests run the real program.
 func TestMain(m *testing.M) {
+	// With the race detector every process of the program would end a second late.
+	_ = os.Setenv(noRaceSleep[0], noRaceSleep[1])
 	testscript.Main(leakless{m}, map[string]func(){"locksidecar": main})
 }
+
+var noRaceSleep = [2]string{"GORACE", "atexit_sleep_ms=0"}
 
 type leakless struct{ m *testing.M }
 

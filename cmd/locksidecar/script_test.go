@@ -19,6 +19,7 @@ func TestScripts(t *testing.T) {
 		Dir: filepath.Join("testdata", "script"),
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("LOCKSIDECAR_SOCKET", filepath.Join(e.WorkDir, "s.sock"))
+			e.Setenv(noRaceSleep[0], noRaceSleep[1])
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){

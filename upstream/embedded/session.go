@@ -30,8 +30,10 @@ type session struct {
 	wall  func() time.Time
 	log   *zap.Logger
 
-	grace     int64 // nothing is granted before this time of the boot clock
-	graceOver bool  // run has seen it pass
+	grace     int64         // nothing is granted before this time of the boot clock
+	graceTTL  time.Duration // the longest TTL that may stand behind a deadline in the file
+	graceOver bool          // run has seen grace pass
+	failing   bool          // run could not write the file the last time
 
 	held  atomic.Int64  // leases in all shards
 	until atomic.Int64  // W; 0 when there is no session. Written under io
@@ -45,7 +47,7 @@ type session struct {
 }
 
 func (n *session) open(opts Options) error {
-	n.path, n.boot, n.ttl = opts.Path, opts.Boot, opts.Session
+	n.path, n.boot, n.ttl, n.graceTTL = opts.Path, opts.Boot, opts.Session, opts.Session
 	n.clock, n.wall, n.log = opts.Clock, opts.Wall, opts.Log
 	n.news = make(chan upstream.Session, 1)
 	n.kick = make(chan struct{}, 1)
@@ -61,6 +63,7 @@ func (n *session) open(opts Options) error {
 		// No deadline was ever further away than its TTL when it was written; one
 		// that is now was written by another clock.
 		n.grace = min(st.Until, now+st.TTL)
+		n.graceTTL = max(n.ttl, time.Duration(st.TTL))
 	}
 	n.base.Store(max(st.Limit, 1) - 1)
 	n.limit.Store(st.Limit)
@@ -75,7 +78,7 @@ func (n *session) write(until int64, limit uint64) error {
 	if n.path == "" {
 		return nil
 	}
-	st := state{Boot: n.boot, Until: until, TTL: int64(n.ttl), Limit: limit}
+	st := state{Boot: n.boot, Until: until, TTL: int64(n.graceTTL), Limit: limit}
 	return st.write(n.path)
 }
 
@@ -220,9 +223,12 @@ func (s *Store) step() time.Duration {
 	if due := time.Duration(until - now - 2*int64(n.ttl)/3); due > 0 {
 		return due
 	}
-	if err := s.advance(0, true); err != nil {
+	err := s.advance(0, true)
+	if err != nil && !n.failing {
 		n.log.Error("cannot extend the session: what is held ends at its deadline",
 			zap.Error(err), zap.Duration("left", max(0, time.Duration(n.until.Load()-n.clock()))))
+	}
+	if n.failing = err != nil; n.failing {
 		return max(n.ttl/100, time.Millisecond)
 	}
 	if n.until.Load() == 0 && n.held.Load() == 0 {

@@ -30,7 +30,7 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 	for _, group := range []struct {
 		hosts bool // takes several
 		tests []test
-	}{{false, leaseTests}, {false, fenceTests}, {false, batchTests}, {true, hostTests}, {true, readerTests}, {true, queueTests}, {true, raceTests}} {
+	}{{false, leaseTests}, {false, fenceTests}, {false, batchTests}, {false, modelTests}, {true, hostTests}, {true, readerTests}, {true, queueTests}, {true, raceTests}} {
 		if group.hosts && opts.OneHost {
 			continue
 		}

@@ -89,6 +89,7 @@ func run() error {
 			e.Logf("%s: %v", s.Name, err)
 		}
 	}
+	e.Report.NoteOthers()
 	e.Report.Took = time.Since(e.Report.Began)
 	if err := e.Report.Save(*out); err != nil {
 		return err

@@ -75,10 +75,10 @@ func (c *Config) RedisURL() string {
 // and may have one in it is not shown at all.
 func Redacted(raw string) string {
 	u, err := url.Parse(raw)
-	if err != nil {
-		if strings.Contains(raw, "@") {
-			return "(not a URL)"
-		}
+	switch {
+	case (err != nil || u.Host == "") && strings.Contains(raw, "@"):
+		return "(not a URL)"
+	case err != nil:
 		return raw
 	}
 	return u.Redacted()
@@ -101,5 +101,5 @@ func secretIn(raw string) bool {
 		return strings.Contains(raw, "@")
 	}
 	_, set := u.User.Password()
-	return set
+	return set || u.Host == "" && strings.Contains(raw, "@")
 }

@@ -1,0 +1,258 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+)
+
+// environ is an environment.
+type environ map[string]string
+
+func (e environ) get(name string) (string, bool) { v, ok := e[name]; return v, ok }
+
+func load(t *testing.T, yaml string, env environ, args ...string) (*config.Config, error) {
+	t.Helper()
+	file := ""
+	if yaml != "" {
+		file = filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	config.AddFlags(fs, env.get)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	return config.Load(file, env.get, fs)
+}
+
+func TestEveryLayerCounts(t *testing.T) {
+	c, err := load(t, "ttl: 1s\ndrain: 1s\nmax_wait: 1s\n",
+		environ{"LOCKSIDECAR_DRAIN": "2s", "LOCKSIDECAR_MAX_WAIT": "2s", "LOCKSIDECAR_HAND_OVERS": ""}, "--max-wait", "3s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []time.Duration{c.TTL, c.Drain, c.MaxWait, time.Duration(c.HandOvers)}
+	if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 8}; !equal(got, want) {
+		t.Errorf("ttl, drain, max_wait and hand_overs are %v, want %v", got, want)
+	}
+	if from := c.From(config.Find("max_wait")); from != "--max-wait" {
+		t.Errorf("max_wait is from %s", from)
+	}
+}
+
+func equal[T comparable](a, b []T) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+func TestEverySettingCanBeSetEverywhere(t *testing.T) {
+	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600", "log.level": "warn", "log.format": "json",
+		"hand_overs": "9", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
+	for _, s := range config.Settings() {
+		v := values[s.Path]
+		switch {
+		case v != "":
+		case strings.HasPrefix(s.Path, "limits."):
+			v = "77"
+		case regexp.MustCompile(`ttl|wait|drain|time`).MatchString(s.Path):
+			v = "77s"
+		default:
+			v = "x"
+		}
+		in := strings.Split(s.Path, ".")
+		yaml := ""
+		for depth, name := range in {
+			yaml += strings.Repeat("  ", depth) + name + ":"
+			if depth < len(in)-1 {
+				yaml += "\n"
+			}
+		}
+		yaml += " " + v + "\n"
+		want := v
+		if s.Secret {
+			want = "(set)"
+		}
+		if v == "77s" {
+			want = "1m17s"
+		}
+		c, err := load(t, yaml, nil)
+		if err != nil || s.Value(c) != want {
+			t.Errorf("file %q: %s = %q (%v)", yaml, s.Path, s.Value(c), err)
+		}
+		c, err = load(t, "", environ{s.Variable(): v})
+		if err != nil || s.Value(c) != want || c.From(&s) != s.Variable() {
+			t.Errorf("%s=%s: %s = %q from %s (%v)", s.Variable(), v, s.Path, s.Value(c), c.From(&s), err)
+		}
+		if s.Flag == "" {
+			continue
+		}
+		if s.Secret {
+			t.Errorf("%s is a secret and has a flag", s.Path)
+		}
+		c, err = load(t, "", nil, "--"+s.Flag, v)
+		if err != nil || s.Value(c) != want {
+			t.Errorf("--%s %s: %s = %q (%v)", s.Flag, v, s.Path, s.Value(c), err)
+		}
+	}
+}
+
+func TestFaultsOfAFile(t *testing.T) {
+	for _, c := range []struct{ yaml, want string }{
+		{"a: 1\n", `:1: unknown field "a"; known here: socket, `},
+		{"\nlimits:\n  a: 1\n", `:3: unknown field "limits.a"; known here: max_conns, `},
+		{"ttl: 1s\nttl: 2s\n", ":2: ttl is set on line 1 already"},
+		{"ttl: 30\n", `ttl: .*:1: "30": needs a unit, as in 30s`},
+		{"ttl: soon\n", ":1: .*is not a duration"},
+		{"ttl: -1s\n", ":1: .*is negative"},
+		{"ttl: 1ms\n", ":1: .*too short"},
+		{"ttl: 25h\n", "ttl .*:1.: 25h0m0s is longer than 24h"},
+		{"ttl:\n", ":1: ttl has no value"},
+		{"ttl: [1s]\n", ":1: ttl has to be one value"},
+		{"limits: 3\n", ":1: limits has to be fields"},
+		{"- a\n", ":1: the file has to be fields"},
+		{"just words\n", ":1: the file has to be fields"},
+		{"socket_mode: 0999\n", ":1: .*is not a file mode"},
+		{"socket_mode: 0060\n", ":1: .*own user"},
+		{"socket: \"a\\nb\"\n", ":1: .*control character"},
+		{"socket: " + strings.Repeat("x", 104) + "\n", "socket .*:1.: the path has 104 bytes"},
+		{"log:\n  level: loud\n", ":2: .*is none of debug, info, warn, error"},
+		{"hand_overs: 769\n", ":1: .*not within 1 and 768"},
+		{"ttl: 1s\n---\nttl: 2s\n", "a second document"},
+		{"a: b: c\n", "mapping values are not allowed"},
+		{"x: &x 1\nttl: *x\n", "ttl has to be one value"},
+		{"upstream: etcd://h\n", "upstream .*:1.: etcd: is not in this version"},
+	} {
+		_, err := load(t, c.yaml, nil)
+		if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) {
+			t.Errorf("%q: %v, want %s", c.yaml, err, c.want)
+		}
+	}
+}
+
+func TestEmptyFilesAndLevelsAreTheDefaults(t *testing.T) {
+	for _, yaml := range []string{"# nothing\n", "\n", "limits:\n", "limits: {}\nlog:\n  # level\n"} {
+		if _, err := load(t, yaml, nil); err != nil {
+			t.Errorf("%q: %v", yaml, err)
+		}
+	}
+}
+
+func TestSecretsAreNeverShown(t *testing.T) {
+	const secret = "sesame"
+	for _, c := range []struct {
+		yaml string
+		env  environ
+		args []string
+	}{
+		{yaml: "upstream: redis://u:sesame@h\n"},
+		{yaml: "upstream: redis://u:sesame@h:bad port/\n"},
+		{yaml: "upstream: \"redis://u:sesame@h\\n\"\n"},
+		{yaml: "upstream: u:sesame@h\n"},
+		{yaml: "redis:\n  password: sesame\n"},
+		{yaml: "redis:\n  password: \"sesame\\n\"\n"},
+		{yaml: "upstream: redis://u:sesame@h\nredis:\n  password: sesame\n"},
+		{env: environ{"LOCKSIDECAR_UPSTREAM": "redis://u:sesame@h"}},
+		{env: environ{"LOCKSIDECAR_REDIS_PASSWORD": "sesame\x01"}},
+		{args: []string{"--upstream", "redis://:sesame@h"}},
+	} {
+		cfg, err := load(t, c.yaml, c.env, c.args...)
+		if err != nil && strings.Contains(err.Error(), secret) {
+			t.Errorf("%+v: the error shows it: %v", c, err)
+		}
+		for _, s := range config.Settings() {
+			if strings.Contains(s.Value(cfg), secret) {
+				t.Errorf("%+v: %s shows it: %s", c, s.Path, s.Value(cfg))
+			}
+		}
+	}
+}
+
+func TestRedisURL(t *testing.T) {
+	for _, c := range []struct{ yaml, want string }{
+		{"upstream: redis://h\n", "redis://h"},
+		{"upstream: redis://h\nredis: {username: u, password: 'p/w'}\n", "redis://u:p%2Fw@h"},
+		{"upstream: redis://h\nredis: {password: pw}\n", "redis://:pw@h"},
+		{"upstream: redis://u@h\nredis: {username: other, password: pw}\n", "redis://u:pw@h"},
+		{"upstream: redis://u@h?db=3\nredis: {password_file: /a b}\n", "redis://u@h?db=3&password_file=%2Fa+b"},
+		{"upstream: unix:///s\nredis: {password_file: /f}\n", "unix:///s?password_file=%2Ff"},
+	} {
+		cfg, err := load(t, c.yaml, nil)
+		if err != nil || cfg.RedisURL() != c.want {
+			t.Errorf("%q: %s (%v), want %s", c.yaml, cfg.RedisURL(), err, c.want)
+		}
+	}
+}
+
+func TestAPasswordOfTheEnvironmentReplacesTheFiles(t *testing.T) {
+	c, err := load(t, "redis: {password: old}\n", environ{"LOCKSIDECAR_REDIS_PASSWORD_FILE": "/f"})
+	if err != nil || c.Redis.Password != "" || c.Redis.PasswordFile != "/f" {
+		t.Errorf("password %q, file %q (%v)", c.Redis.Password, c.Redis.PasswordFile, err)
+	}
+}
+
+func TestWhereTheSocketIs(t *testing.T) {
+	for _, c := range []struct {
+		given string
+		env   environ
+		uid   int
+		want  string
+	}{
+		{"/a", environ{"LOCKSIDECAR_SOCKET": "/b", "XDG_RUNTIME_DIR": "/c"}, 1000, "/a"},
+		{"", environ{"LOCKSIDECAR_SOCKET": "/b", "XDG_RUNTIME_DIR": "/c"}, 1000, "/b"},
+		{"", environ{"LOCKSIDECAR_SOCKET": "", "XDG_RUNTIME_DIR": "/c"}, 1000, "/c/locksidecar/locksidecar.sock"},
+		{"", environ{"XDG_RUNTIME_DIR": "/c"}, 0, "/run/locksidecar/locksidecar.sock"},
+		{"", environ{"XDG_RUNTIME_DIR": ""}, 1000, "/run/locksidecar/locksidecar.sock"},
+		{"", nil, 1000, "/run/locksidecar/locksidecar.sock"},
+	} {
+		if got := config.ClientSocket(c.given, c.env.get, c.uid); got != c.want {
+			t.Errorf("%q %v uid %d: %s, want %s", c.given, c.env, c.uid, got, c.want)
+		}
+	}
+}
+
+const example = "../../../../deploy/locksidecar.example.yaml"
+
+func TestTheExampleIsWellFormed(t *testing.T) {
+	if _, err := config.Load(example, environ{}.get, pflag.NewFlagSet("", pflag.ContinueOnError)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Every field stands in the example, with its default.
+func TestTheExampleHasEveryDefault(t *testing.T) {
+	b, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	active := regexp.MustCompile(`(?m)^( *)#([a-z])`).ReplaceAllString(string(b), "$1$2")
+	c, err := load(t, active, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := config.Default(environ{}.get)
+	for _, s := range config.Settings() {
+		if c.From(&s) == "default" {
+			t.Errorf("%s is not in the example", s.Path)
+		}
+		if s.Path != "socket" && s.Value(c) != s.Value(d) {
+			t.Errorf("%s is %q in the example and %q by default", s.Path, s.Value(c), s.Value(d))
+		}
+	}
+}

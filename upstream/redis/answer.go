@@ -1,0 +1,131 @@
+package redis
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// read gives each op of a call its result.
+func (b *batch) read(c *call) {
+	v, err := c.cmd.Result()
+	if err != nil {
+		st, err := b.judge(err, c.sent)
+		for _, i := range c.ops {
+			b.fail(int(i), st, err)
+		}
+		return
+	}
+	if err := b.answer(c, v); err != nil {
+		for _, i := range c.ops {
+			b.fail(int(i), cache.Unknown, fmt.Errorf("%w: %w", ErrNoAnswer, err))
+		}
+	}
+}
+
+// judge says what an error means for what was asked: Refused only when it
+// proves that nothing was done.
+func (b *batch) judge(err error, sent bool) (cache.Status, error) {
+	addr := b.store.cfg.Addr
+	switch {
+	case isReply(err) && sent && refused(err.Error()):
+		return cache.Refused, fmt.Errorf("%w at %s: %w", ErrRefused, addr, err)
+	case sent:
+		return cache.Unknown, fmt.Errorf("%w at %s: %w", ErrNoAnswer, addr, err)
+	case errors.Is(err, ErrServer):
+		return cache.Refused, fmt.Errorf("redis at %s: %w", addr, err)
+	default:
+		return cache.Refused, fmt.Errorf("%w at %s: %w", ErrNothingSent, addr, advice(err))
+	}
+}
+
+var errAnswer = errors.New("the script's answer makes no sense")
+
+// answer reads {base, index, code, extra, …}: see fast.lua.
+func (b *batch) answer(c *call, v []any) error {
+	if len(v) == 0 || len(v)%3 != 1 {
+		return errAnswer
+	}
+	if msg, ok := v[0].(string); ok {
+		for _, i := range c.ops {
+			b.errored(i, cache.Refused, msg)
+		}
+		return nil
+	}
+	base, ok := v[0].(int64)
+	if !ok || base < 0 || uint64(base) > cache.MaxBase {
+		return errAnswer
+	}
+	for n, i := range c.ops {
+		b.results[i].Status = success[b.ops[i].Kind]
+		if base != 0 {
+			b.results[i].Base = uint64(base) + uint64(n)
+		}
+	}
+	for v = v[1:]; len(v) > 0; v = v[3:] {
+		at, ok1 := v[0].(int64)
+		code, ok2 := v[1].(int64)
+		if !ok1 || !ok2 || at < 1 || int(at) > len(c.ops) {
+			return errAnswer
+		}
+		if msg, ok := v[2].(string); ok {
+			b.errored(c.ops[at-1], cache.Status(code), msg)
+		} else if left, ok := v[2].(int64); ok {
+			b.other(c.ops[at-1], code, left)
+		} else {
+			return errAnswer
+		}
+	}
+	b.settle(c)
+	return nil
+}
+
+// success is how an op ends of which the answer says nothing.
+var success = [...]cache.Status{
+	cache.OpTry: cache.Granted, cache.OpJoin: cache.Granted, cache.OpWithdraw: cache.Done, cache.OpRelease: cache.Done,
+	cache.OpRenew: cache.Done, cache.OpDowngrade: cache.Done, cache.OpPeek: cache.Done,
+}
+
+// The flags of an answer's code, above the status; slow.lua has the same.
+const (
+	codeWanted = 16
+	codeShared = 32
+	codeStatus = 15
+)
+
+func (b *batch) errored(i int32, st cache.Status, msg string) {
+	msg = strings.TrimPrefix(msg, "-")
+	if st == cache.Refused {
+		b.fail(int(i), st, fmt.Errorf("%w at %s: %s", ErrRefused, b.store.cfg.Addr, msg))
+	} else {
+		b.fail(int(i), cache.Unknown, fmt.Errorf("%w at %s: %s", ErrNoAnswer, b.store.cfg.Addr, msg))
+	}
+}
+
+func (b *batch) other(i int32, code, left int64) {
+	r := &b.results[i]
+	r.Status = cache.Status(code & codeStatus)
+	r.Wanted = code&codeWanted != 0
+	if code&codeShared != 0 {
+		r.Mode = cache.Shared
+	}
+	if left >= 0 && (r.Status == cache.Busy || r.Status == cache.Queued) {
+		r.Left = left * int64(time.Millisecond)
+	}
+}
+
+// settle takes away what only some results have.
+func (b *batch) settle(c *call) {
+	for _, i := range c.ops {
+		op, r := &b.ops[i], &b.results[i]
+		if r.Status != cache.Granted && !(r.Status == cache.Done && op.Kind == cache.OpRenew && op.Rebase) {
+			r.Base = 0
+		}
+		if op.Kind == cache.OpWithdraw && r.Status == cache.NotHeld {
+			r.Status = cache.Done
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package storetest
+
+import (
+	"math/rand/v2"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// modelTests hold the store against a model of who holds what.
+var modelTests = []test{
+	{"whatever comes late, twice or out of order, nobody is let in beside another", func(w *world) {
+		for seed := range uint64(4) {
+			model(w, seed)
+		}
+	}},
+}
+
+// grips is the model of one key: who holds it, by host and token.
+type grips struct {
+	held   map[grip]cache.Mode
+	maybe  map[grip]cache.Mode // debts that a later token of their host may have ended
+	writer uint64              // the highest base of an exclusive grant
+	all    uint64              // the highest base
+}
+
+type grip struct {
+	host  int
+	token uint64
+}
+
+// model runs random ops of a few hosts on a few keys, among them repetitions of
+// old ones with tokens that are long over, and compares every answer.
+func model(w *world, seed uint64) {
+	n := 4
+	if w.env.opts.OneHost {
+		n = 1
+	}
+	hs := w.hosts(n)
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	keys := make([]grips, 3)
+	for i := range keys {
+		keys[i].held, keys[i].maybe = map[grip]cache.Mode{}, map[grip]cache.Mode{}
+	}
+	type past struct {
+		key int
+		op  cache.Op
+	}
+	old := make([][]past, n)
+	for range 600 {
+		i := rnd.IntN(n)
+		var ops []cache.Op
+		var at []int
+		for k := range keys {
+			if rnd.IntN(3) == 0 {
+				continue
+			}
+			op := someOp(rnd, hs[i], &keys[k], i)
+			op.Key = key(k) + string(rune('a'+seed))
+			if len(old[i]) > 0 && rnd.IntN(4) == 0 { // an old one comes late, or again
+				if p := old[i][rnd.IntN(len(old[i]))]; p.key == k {
+					op = p.op
+				}
+			}
+			ops, at = append(ops, op), append(at, k)
+			old[i] = append(old[i], past{k, op})
+		}
+		for j, r := range hs[i].apply(ops...) {
+			keys[at[j]].check(w, i, &ops[j], r)
+			if w.Failed() {
+				w.Fatalf("seed %d", seed)
+			}
+		}
+	}
+}
+
+// someOp is a new op of host i: mostly about what it holds, if it does.
+func someOp(rnd *rand.Rand, h *host, g *grips, i int) cache.Op {
+	op := cache.Op{Mode: cache.Mode(rnd.IntN(2)), TTL: long, Floor: g.all}
+	for at, mode := range g.held {
+		if at.host == i && rnd.IntN(3) > 0 {
+			op.Token, op.Mode = at.token, mode
+		}
+	}
+	if op.Token == 0 {
+		op.Token = h.token()
+		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpPeek, cache.OpRenew, cache.OpRelease}[rnd.IntN(6)]
+	} else {
+		op.Kind = []cache.OpKind{cache.OpRelease, cache.OpRelease, cache.OpRelease, cache.OpWithdraw, cache.OpRenew, cache.OpDowngrade,
+			cache.OpPeek, cache.OpTry}[rnd.IntN(8)]
+	}
+	return op
+}
+
+// check compares one answer with the model and follows it.
+func (g *grips) check(w *world, i int, op *cache.Op, r cache.Result) {
+	me := grip{i, op.Token}
+	mode, held := g.held[me]
+	bad := func() {
+		w.Errorf("%v %v by %v is %v (%v), held by %v, perhaps %v", op.Kind, op.Mode, me, r.Status, r.Err, g.held, g.maybe)
+	}
+	unsure, perhaps := g.maybe[me]
+	if op.Kind != cache.OpPeek {
+		delete(g.maybe, me)
+	}
+	switch op.Kind {
+	case cache.OpTry, cache.OpJoin:
+		g.debts(me)
+		switch {
+		case r.Status == cache.Granted:
+			g.granted(me, op, r, bad)
+		case r.Status != cache.Busy && (r.Status != cache.Queued || op.Kind == cache.OpTry), held && mode == op.Mode:
+			bad()
+		case perhaps:
+			g.maybe[me] = unsure
+		}
+	case cache.OpRelease, cache.OpWithdraw:
+		if r.Status != cache.Done && (r.Status != cache.NotHeld || held || op.Kind == cache.OpWithdraw) {
+			bad()
+		}
+		delete(g.held, me)
+	case cache.OpRenew, cache.OpDowngrade:
+		if perhaps && r.Status == cache.Done {
+			mode, held = unsure, true
+			g.held[me] = mode
+		}
+		if r.Status != cache.Done && r.Status != cache.NotHeld || held != (r.Status == cache.Done) {
+			bad()
+		}
+		if held && op.Kind == cache.OpDowngrade {
+			g.held[me] = cache.Shared
+		}
+	case cache.OpPeek:
+		if r.Status == cache.Done {
+			clear(g.maybe)
+		}
+		if r.Status != cache.Done && r.Status != cache.Busy || len(g.held) > 0 && r.Status == cache.Done ||
+			len(g.held)+len(g.maybe) == 0 && r.Status == cache.Busy {
+			bad()
+		}
+	}
+}
+
+// debts notes that me's host goes on with a later token: the store may end what
+// stands under earlier ones.
+func (g *grips) debts(me grip) {
+	for other, mode := range g.held {
+		if other.host == me.host && other.token < me.token {
+			delete(g.held, other)
+			g.maybe[other] = mode
+		}
+	}
+}
+
+func (g *grips) granted(me grip, op *cache.Op, r cache.Result, bad func()) {
+	for other, mode := range g.held {
+		if other != me && (mode == cache.Exclusive || op.Mode == cache.Exclusive) {
+			bad()
+		}
+	}
+	for other, mode := range g.maybe { // it has gone, if it kept this out
+		if mode == cache.Exclusive || op.Mode == cache.Exclusive {
+			delete(g.maybe, other)
+		}
+	}
+	if r.Base <= g.writer || op.Mode == cache.Exclusive && r.Base <= g.all {
+		bad()
+	}
+	g.all = max(g.all, r.Base)
+	if op.Mode == cache.Exclusive {
+		g.writer = max(g.writer, r.Base)
+	}
+	g.held[me] = op.Mode
+}
