@@ -1,0 +1,124 @@
+"""What can go wrong, and the one table from the protocol's codes to it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+
+class LockError(Exception):
+    """The base of everything that this package raises by itself."""
+
+
+class NotAcquired(LockError):
+    """``with`` could not have the lock: it is held, or the wait ran out."""
+
+
+class Canceled(NotAcquired):
+    """The wait was withdrawn."""
+
+
+class Upgrade(NotAcquired):
+    """Held shared by this owner and asked for exclusively: it could never be granted."""
+
+
+class NotHeld(LockError):
+    """This owner does not hold the lock."""
+
+
+class LostError(NotHeld):
+    """This owner held the lock and lost it.
+
+    ``reason`` is one of ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session`` or
+    ``shutdown``, as the daemon said; ``silence`` when the time until which the daemon had
+    vouched for it is over; ``connection`` when the connection has ended.
+    """
+
+    def __init__(self, key: str, fence: int, owner: int, reason: str) -> None:
+        super().__init__(f"lock {key!r} was lost: {reason}")
+        self.key = key
+        self.fence = fence
+        self.owner = owner
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type[LostError], tuple[str, int, int, str]]:
+        return type(self), (self.key, self.fence, self.owner, self.reason)
+
+
+class Unconfirmed(LockError):
+    """A release was carried out here, but the store has not confirmed it yet.
+
+    Nothing has to be done: the daemon goes on until it has. Until then the lock may look held.
+    """
+
+
+class Unavailable(LockError):
+    """No answer can be had: from the store, or from the daemon itself."""
+
+
+class ConnectionLost(Unavailable):
+    """The connection to the daemon has ended, and with it every hold."""
+
+
+class Draining(Unavailable):
+    """The daemon is going away and lets nobody new in."""
+
+
+class Limit(LockError):
+    """A limit of the daemon is reached."""
+
+
+class Invalid(LockError, ValueError):
+    """What was asked for cannot be: a key, a TTL or a wait out of range."""
+
+
+class Unsupported(LockError):
+    """The daemon, or its store, cannot do this."""
+
+
+class Denied(LockError):
+    """This process may not use this lock."""
+
+
+class ProtocolError(LockError):
+    """The daemon, or we, spoke something else than the protocol. The connection has ended."""
+
+
+OK: Final = 0
+BUSY: Final = 1
+TIMEOUT: Final = 2
+NOT_HELD: Final = 3
+
+# PROTOCOL.md, section 5: the code, its name, its class here.
+CODES: Final[dict[int, tuple[str, type[LockError]]]] = {
+    BUSY: ("busy", NotAcquired),
+    TIMEOUT: ("timeout", NotAcquired),
+    NOT_HELD: ("not_held", NotHeld),
+    4: ("canceled", Canceled),
+    5: ("upgrade", Upgrade),
+    6: ("unavailable", Unavailable),
+    7: ("unknown", Unconfirmed),
+    8: ("limit", Limit),
+    9: ("invalid", Invalid),
+    10: ("unsupported", Unsupported),
+    11: ("draining", Draining),
+    12: ("denied", Denied),
+    13: ("bad_frame", ProtocolError),
+    14: ("bad_version", ProtocolError),
+    15: ("too_slow", ConnectionLost),
+    16: ("overlong", Limit),
+}
+
+REASONS: Final[dict[int, str]] = {
+    1: "expired",
+    2: "gone",
+    3: "fixed_end",
+    4: "forced",
+    5: "session",
+    6: "shutdown",
+}
+
+
+def error(code: int, text: object) -> LockError:
+    """Make the exception for a failed reply; a code of a later version is a plain LockError."""
+    name, cls = CODES.get(code, (f"code {code}", LockError))
+    return cls(f"{name}: {text}" if text else name)

@@ -1,0 +1,168 @@
+"""Frames, values and time, as PROTOCOL.md has them. No I/O."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgpack
+
+from ._errors import Invalid, ProtocolError
+
+HELLO: Final = 1
+ACQUIRE: Final = 2
+RELEASE: Final = 3
+RENEW: Final = 4
+DOWNGRADE: Final = 5
+CANCEL: Final = 6
+INSPECT: Final = 7
+PING: Final = 10
+
+LOST: Final = 64
+BEAT: Final = 65
+FATAL: Final = 67
+
+FIXED: Final = 1  # flag of an acquire
+ASYNC: Final = 1  # flag of a release
+
+VERSION: Final = 1
+HEADER: Final = 4
+MAX_FRAME: Final = 65536  # before a welcome has said otherwise
+MAX_WAIT: Final = 1 << 40  # milliseconds
+MAX_INT: Final = (1 << 63) - 1
+
+Message = tuple[Any, ...]
+
+_pack = msgpack.packb
+
+
+def frame(*values: object) -> bytes:
+    """Return one message as a frame."""
+    payload: bytes = _pack(values)
+    return len(payload).to_bytes(HEADER, "big") + payload
+
+
+def unpack(payload: bytes | memoryview) -> Message:
+    """Return a payload's values; what cannot be read is a ProtocolError.
+
+    Lengths are bounded by the payload's own: a header that claims more is refused before
+    anything is allocated. Appended fields may be of any type, so maps become pairs (their keys
+    may be anything) and text that is not UTF-8 is no fault.
+    """
+    try:
+        values = msgpack.unpackb(
+            payload,
+            use_list=False,
+            strict_map_key=False,
+            unicode_errors="surrogateescape",
+            object_pairs_hook=tuple,
+        )
+    except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as e:
+        raise ProtocolError(f"malformed message: {e}") from None
+    if type(values) is not tuple or len(values) < 2:
+        raise ProtocolError("message is not an array of code and id")
+    code, number = values[0], values[1]
+    if type(code) is not int or not 0 <= code <= 255:
+        raise ProtocolError("code is not a small number")
+    if type(number) is not int or not 0 <= number <= MAX_INT:
+        raise ProtocolError("id is not a number")
+    return values
+
+
+def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
+    """Yield each whole message at the front of data, and where the next begins."""
+    at, end = 0, len(data)
+    while end - at >= HEADER:
+        size = int.from_bytes(data[at : at + HEADER], "big")
+        if not 0 < size <= max_frame:
+            raise ProtocolError(f"frame of {size} bytes, the limit is {max_frame}")
+        after = at + HEADER + size
+        if after > end:
+            return
+        yield unpack(data[at + HEADER : after]), after
+        at = after
+
+
+def numbers(m: Message, count: int) -> Message:
+    """Return the first count fields behind code and id, which have to be numbers from 0 on."""
+    fields = m[2 : 2 + count]
+    if len(fields) != count:
+        raise ProtocolError("message is too short")
+    for v in fields:
+        if type(v) is not int or not 0 <= v <= MAX_INT:
+            raise ProtocolError("field is not a number in range")
+    return fields
+
+
+def text(m: Message, at: int = 2) -> str:
+    """Return the text at a place of a message."""
+    if len(m) <= at or type(m[at]) is not str:
+        raise ProtocolError("text is missing")
+    return str(m[at])
+
+
+# Control characters: C0, DEL and C1.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f]")
+
+
+def check_key(key: str) -> str:
+    """Return key if it is one: 1 to 512 bytes of UTF-8 without control characters."""
+    if not isinstance(key, str):
+        raise TypeError(f"a key is a str, not {type(key).__name__}")
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError:
+        raise Invalid("key cannot be written as UTF-8") from None
+    if not 1 <= size <= 512:
+        raise Invalid(f"key has {size} bytes; 1 to 512 are allowed")
+    if _CONTROL.search(key):
+        raise Invalid("key has a control character")
+    return key
+
+
+def clip(name: str) -> str:
+    """Return what fits of a name or label: 128 bytes of UTF-8."""
+    return name.encode(errors="replace")[:128].decode(errors="ignore")
+
+
+def socket_path(path: str | os.PathLike[str] | None) -> str:
+    """Return where the daemon listens, in the order that PROTOCOL.md gives."""
+    if path is not None:
+        return os.fspath(path)
+    if named := os.environ.get("LOCKSIDECAR_SOCKET"):
+        return named
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.geteuid() != 0:
+        return os.path.join(runtime, "locksidecar", "locksidecar.sock")
+    return "/run/locksidecar/locksidecar.sock"
+
+
+# The daemon's clock counts the time that a machine sleeps. CLOCK_MONOTONIC does so too where
+# there is no CLOCK_BOOTTIME (macOS).
+if sys.platform == "linux":
+    CLOCK: Final = time.CLOCK_BOOTTIME
+else:
+    CLOCK: Final = time.CLOCK_MONOTONIC
+
+MS: Final = 1_000_000  # nanoseconds
+
+
+def now() -> int:
+    """Return the time in nanoseconds of a clock that counts sleep."""
+    return time.clock_gettime_ns(CLOCK)
+
+
+def shift(t0: int, daemon: int, t1: int) -> int:
+    """Return what to add to the daemon's times to have ours, all in milliseconds.
+
+    t0 and t1 are our clock before hello and after welcome, daemon is the welcome's time. Where
+    the two are not surely one clock the result is never too late: the daemon's time was read
+    after t0, and was rounded down by less than 1.
+    """
+    if t0 <= daemon <= t1 and t1 - t0 <= 100:
+        return 0
+    return t0 - daemon - 1

@@ -1,0 +1,130 @@
+"""What is refused, and how it looks."""
+
+from __future__ import annotations
+
+import math
+import os
+import pickle
+
+import pytest
+from daemon import Daemon
+
+import locksidecar
+from locksidecar import Client
+
+
+@pytest.mark.parametrize("key", ["", "k" * 513, "ü" * 257, "a\nb", "\x7f", "\x80", "\x9f", "\ud800"])
+def test_bad_keys_are_refused_before_anything_is_sent(key: str) -> None:
+    with pytest.raises(locksidecar.Invalid):
+        Client("/nowhere").lock(key)
+
+
+def test_a_key_is_text() -> None:
+    with pytest.raises(TypeError):
+        Client("/nowhere").lock(b"k")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("ttl", [0, -1, math.inf, math.nan])
+def test_bad_ttls_are_refused(ttl: float) -> None:
+    with pytest.raises(locksidecar.Invalid):
+        Client("/nowhere").lock("k", ttl=ttl)
+
+
+def test_timeouts_have_the_manners_of_threading(client: Client) -> None:
+    lock = client.lock("k")
+    with pytest.raises(ValueError, match="non-blocking"):
+        lock.acquire(False, 1)
+    with pytest.raises(ValueError, match="non-negative"):
+        lock.acquire(timeout=-2)
+    with pytest.raises(ValueError, match="non-negative"):
+        lock.acquire(timeout=math.nan)
+    for timeout in (None, -1, math.inf, 1e300, 0.0001):
+        assert lock.acquire(timeout=timeout)
+        lock.release()
+
+
+@pytest.mark.parametrize("owner", [-1, 1 << 32])
+def test_bad_owners_are_refused(owner: int) -> None:
+    with pytest.raises(locksidecar.Invalid):
+        Client("/nowhere").lock("k", owner=owner)
+
+
+def test_the_daemon_refuses_a_ttl_out_of_range(client: Client) -> None:
+    with pytest.raises(locksidecar.Invalid):
+        client.lock("k", ttl=90000).acquire()
+    assert client.lock("k").acquire()  # and the connection goes on
+
+
+def test_no_daemon() -> None:
+    client = Client("/nowhere/at/all")
+    for call in (client.ping, client.lock("k").locked, lambda: client.lock("k").acquire(blocking=False)):
+        with pytest.raises(locksidecar.Unavailable, match="/nowhere/at/all"):
+            call()
+    lock = client.lock("k")
+    with pytest.raises(locksidecar.Unavailable):
+        lock.acquire()
+    assert not lock.owned()
+    with pytest.raises(locksidecar.NotHeld):
+        lock.release()
+    with pytest.raises(locksidecar.Unavailable), lock:
+        pytest.fail("entered")
+
+
+def test_with_raises_when_it_is_not_acquired(client: Client) -> None:
+    with client.lock("k"), pytest.raises(locksidecar.NotAcquired), client.lock("k", timeout=0.01):
+        pytest.fail("entered")
+
+
+def release_and_fail(lock: locksidecar.Lock) -> None:
+    with lock:
+        lock.release()  # so that the exit fails, too
+        raise KeyError
+
+
+def test_with_does_not_hide_the_bodys_error(client: Client) -> None:
+    lock = client.lock("k")
+    with pytest.raises(KeyError), lock:
+        raise KeyError
+    assert not lock.owned()
+    with pytest.raises(KeyError):
+        release_and_fail(lock)
+
+
+def test_with_says_that_the_body_was_not_protected(client: Client) -> None:
+    lock = client.lock("k")
+    with pytest.raises(locksidecar.NotHeld), lock:
+        lock.release()
+
+
+def test_where_the_daemon_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCKSIDECAR_SOCKET", "/named")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/xdg")
+    assert Client()._path == "/named"
+    assert Client("/given")._path == "/given"
+    monkeypatch.setenv("LOCKSIDECAR_SOCKET", "")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert Client()._path == "/xdg/locksidecar/locksidecar.sock"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert Client()._path == "/run/locksidecar/locksidecar.sock"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/xdg")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert Client()._path == "/run/locksidecar/locksidecar.sock"
+
+
+def test_errors_can_be_sent_between_processes() -> None:
+    lost = locksidecar.LostError("k", 5, 7, "gone")
+    again = pickle.loads(pickle.dumps(lost))
+    assert (again.key, again.fence, again.owner, again.reason, str(again)) == ("k", 5, 7, "gone", str(lost))
+
+
+def test_every_error_is_a_lock_error() -> None:
+    for name in locksidecar.__all__:
+        cls = getattr(locksidecar, name)
+        if isinstance(cls, type) and issubclass(cls, Exception):
+            assert issubclass(cls, locksidecar.LockError)
+    assert issubclass(locksidecar.LostError, locksidecar.NotHeld)
+
+
+def test_a_name_that_is_too_long_is_clipped(daemon: Daemon) -> None:
+    with Client(daemon.path, "ü" * 100, label="l" * 200) as client:
+        client.ping()

@@ -1,0 +1,315 @@
+"""A real daemon, and everything that can happen to it and to its clients."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+
+import pytest
+from daemon import Daemon, Script, until
+from peer import Background
+
+import locksidecar
+from locksidecar import Client, LostError
+from locksidecar import _wire as w
+
+Connect = Callable[..., Client]
+
+HOLDER = """
+import sys, time, locksidecar
+lock = locksidecar.Client(sys.argv[1]).lock("k")
+lock.acquire()
+print("held")
+time.sleep(1000)
+"""
+
+
+def test_a_client_that_is_killed_has_released(client: Client, script: Callable[..., Script]) -> None:
+    holder = script(HOLDER)
+    assert holder.line() == "held"
+    lock = client.lock("k")
+    assert lock.acquire(blocking=False) is False
+    holder.process.kill()
+    assert lock.acquire(timeout=30)
+
+
+def test_a_restart_ends_the_holds_and_the_next_acquire_connects_anew(daemon: Daemon, client: Client) -> None:
+    losses: list[LostError] = []
+    lock = client.lock("k", ttl=1, on_lost=losses.append)
+    lock.acquire()
+    fence = lock.fence
+    daemon.kill()
+    until("it is noticed", lambda: not lock.owned())
+    assert lock.remaining == 0
+    assert lock.fence == fence
+    until("on_lost is called", lambda: losses)
+    assert (losses[0].key, losses[0].fence, losses[0].reason) == ("k", fence, "connection")
+    with pytest.raises(LostError):
+        lock.release()
+    with pytest.raises(locksidecar.NotHeld):
+        lock.release()
+    daemon.start()
+    assert lock.acquire(timeout=60)
+    assert lock.fence > fence
+    lock.release()
+    assert len(losses) == 1
+
+
+def test_a_wait_goes_on_over_a_restart(daemon: Daemon, client: Client, connect: Connect) -> None:
+    holder, lock = client.lock("k", ttl=1), connect().lock("k", ttl=1)
+    holder.acquire()
+    waiter = Background(lock.acquire, True, 60)
+    until("it waits", lambda: client._ask(w.INSPECT, "k")[5] == 1)
+    daemon.kill()
+    daemon.start()
+    assert waiter.result() is True
+
+
+def test_no_caller_hangs_when_the_daemon_goes(daemon: Daemon, client: Client, connect: Connect) -> None:
+    held = client.lock("k")
+    held.acquire()
+    other = connect()
+    waiters = [Background(other.lock("k").acquire) for _ in range(8)]
+    until("they wait", lambda: client._ask(w.INSPECT, "k")[5] == 8)
+    daemon.kill()
+    for waiter in waiters:
+        with pytest.raises(locksidecar.Unavailable):
+            waiter.result()
+
+
+def test_a_frozen_daemon_fools_nobody(daemon: Daemon, connect: Connect) -> None:
+    losses: list[LostError] = []
+    lock = connect(timeout=1).lock("k", ttl=1, on_lost=losses.append)
+    lock.acquire()
+    daemon.freeze()
+    # Nothing can be stated any more. Whatever was, was for at most the embedded store's session from here.
+    latest = w.now() + 10_000_000_000
+    while True:
+        before = w.now()
+        owned, left = lock.owned(), lock.remaining
+        if before >= latest:
+            assert not owned
+            assert left == 0
+            break
+    until("on_lost is called", lambda: losses)
+    assert losses[0].reason == "silence"
+    assert not lock.owned()
+    with pytest.raises(LostError):
+        lock.release()
+    with pytest.raises(locksidecar.Unavailable):
+        lock.acquire(timeout=0.1)
+    daemon.thaw()
+    assert connect().lock("k").acquire(timeout=60)
+
+
+def test_a_frozen_client_does_not_believe_that_it_holds(client: Client, script: Callable[..., Script]) -> None:
+    code = """
+import sys, locksidecar
+client = locksidecar.Client(sys.argv[1])
+lock = client.lock("k", ttl=0.5, renew=False)
+lock.acquire()
+print("held")
+sys.stdin.readline()
+print(lock.owned(), lock.remaining)
+try:
+    lock.release()
+except locksidecar.LostError as e:
+    print(e.reason in ("fixed_end", "silence"))
+"""
+    frozen = script(code)
+    assert frozen.line() == "held"
+    frozen.process.send_signal(signal.SIGSTOP)
+    lock = client.lock("k")
+    assert lock.acquire(timeout=60)  # its time is over
+    frozen.process.send_signal(signal.SIGCONT)
+    frozen.say("go")
+    assert frozen.line() == "False 0.0"
+    assert frozen.line() == "True"
+    assert lock.owned()
+
+
+def test_a_lock_that_is_not_renewed_ends(client: Client, connect: Connect) -> None:
+    losses: list[LostError] = []
+    lock = client.lock("k", ttl=0.3, renew=False, on_lost=losses.append)
+    lock.acquire()
+    assert lock.remaining <= 0.3
+    assert connect().lock("k").acquire(timeout=60)
+    assert not lock.owned()
+    until("on_lost is called", lambda: losses)
+    assert losses[0].reason in ("fixed_end", "silence")
+    with pytest.raises(LostError):
+        lock.extend()
+    with pytest.raises(LostError):
+        lock.release()
+
+
+def expire(lock: locksidecar.Lock) -> None:
+    until("it has ended", lambda: not lock.owned())
+
+
+def test_with_says_that_the_lock_was_lost(client: Client) -> None:
+    lock = client.lock("k", ttl=0.2, renew=False)
+    with pytest.raises(LostError), lock:
+        expire(lock)
+    with pytest.raises(KeyError):
+        expire_and_fail(lock)
+    with lock:  # and the handle is as good as new
+        assert lock.owned()
+
+
+def expire_and_fail(lock: locksidecar.Lock) -> None:
+    with lock:
+        expire(lock)
+        raise KeyError
+
+
+def test_a_lost_lock_is_acquired_anew_without_a_release(client: Client) -> None:
+    lock = client.lock("k", ttl=0.2, renew=False)
+    lock.acquire()
+    fence = lock.fence
+    expire(lock)
+    assert lock.acquire(timeout=60)
+    assert lock.fence > fence
+    lock.release()
+
+
+def test_on_lost_may_use_the_client(client: Client) -> None:
+    done = threading.Event()
+
+    def again(lost: LostError) -> None:
+        with client.lock(lost.key, timeout=60) as held:
+            assert held.fence > lost.fence
+            done.set()
+
+    client.lock("k", ttl=0.2, renew=False, on_lost=again).acquire()
+    assert done.wait(60)
+
+
+def test_on_lost_that_fails_is_logged(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    seen = threading.Event()
+
+    def fail(lost: LostError) -> None:
+        seen.set()
+        raise KeyError
+
+    client.lock("a", ttl=0.2, renew=False, on_lost=fail).acquire()
+    assert seen.wait(60)
+    until("it is logged", lambda: "on_lost failed" in caplog.text)
+    losses: list[LostError] = []
+    client.lock("b", ttl=0.2, renew=False, on_lost=losses.append).acquire()
+    until("the next one is told of", lambda: losses)
+
+
+def test_a_stopping_daemon_lets_holders_finish(idle: Daemon) -> None:
+    idle.start("--drain", "30s")
+    with Client(idle.path) as client:
+        lock = client.lock("k")
+        lock.acquire()
+        idle.signal(signal.SIGTERM)
+
+        def refused() -> bool:
+            try:
+                other = client.lock("other")
+                if other.acquire(blocking=False):
+                    other.release()
+                return False
+            except locksidecar.Draining:
+                return True
+
+        until("it drains", refused)
+        assert lock.owned()
+        lock.release()
+        assert idle.process is not None
+        assert idle.process.wait(30) == 0
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm() -> object:
+    def ring(_: int, __: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_an_interrupt_withdraws_the_wait(client: Client, connect: Connect) -> None:
+    holder = connect().lock("k")
+    holder.acquire()
+    lock = client.lock("k")
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(Interrupted):
+        lock.acquire()
+    assert not lock.owned()
+    until("nobody waits", lambda: client._ask(w.INSPECT, "k")[5] == 0)
+    holder.release()
+    assert client.lock("k").acquire(blocking=False)  # and the connection goes on
+
+
+@pytest.mark.usefixtures("alarm")
+def test_interrupts_anywhere_leave_nothing_held(client: Client, connect: Connect) -> None:
+    keys = [f"k{n}" for n in range(4)]
+    watcher = connect()
+    interrupts = 0
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        lock = client.lock(keys[interrupts % 4])
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0001 + (interrupts % 37) * 0.00003)
+            try:
+                for _ in range(100):
+                    lock.acquire()
+                    lock.release()
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except Interrupted:
+            interrupts += 1
+        except LostError:
+            pass  # the one before ended the connection, just before this
+        try:
+            while lock._held:  # interrupted between acquire and release, it is ours
+                lock.release()
+        except locksidecar.NotHeld:
+            pass
+    assert interrupts > 100
+    for key in keys:
+        assert watcher.lock(key).acquire(timeout=60), f"{key} is left held"
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def threads() -> int:
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_nothing_is_left_of_a_closed_client(daemon: Daemon) -> None:
+    before = descriptors(), threads()
+    for _ in range(20):
+        client = Client(daemon.path)
+        client.lock("k", on_lost=print).acquire()
+        client.close()
+    until("descriptors are closed and threads have ended", lambda: (descriptors(), threads()) == before)
+
+
+def test_a_forgotten_client_releases(daemon: Daemon, client: Client) -> None:
+    before = descriptors()
+    forgotten = Client(daemon.path)
+    lock = forgotten.lock("k", on_lost=print)
+    lock.acquire()
+    del lock, forgotten
+    gc.collect()
+    assert client.lock("k").acquire(timeout=60)
+    until("its descriptor is closed", lambda: descriptors() == before + 1)

@@ -1,0 +1,138 @@
+"""A child process owns nothing of its parent's."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable
+
+import pytest
+from daemon import Daemon, until
+
+import locksidecar
+from locksidecar import Client, LostError
+
+warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # it is what is tested
+
+
+class Child:
+    """A forked child that runs a function; it is ended by the test."""
+
+    def __init__(self, run: Callable[[], None]) -> None:
+        self.go, go = os.pipe()  # the child ends when the parent closes its end
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(go)
+            code = 1
+            try:
+                run()
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                sys.stderr.flush()
+                os._exit(code)
+        os.close(self.go)
+        self._go = go
+
+    def end(self) -> int:
+        os.close(self._go)
+        _, status = os.waitpid(self.pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+
+def test_the_child_holds_nothing_and_connects_for_itself(client: Client) -> None:
+    losses: list[LostError] = []
+    lock, other = client.lock("k", on_lost=losses.append), client.lock("other")
+    lock.acquire()
+
+    def child() -> None:
+        assert not lock.owned()
+        assert lock.remaining == 0
+        with pytest.raises(locksidecar.NotHeld):
+            lock.release()
+        assert lock.acquire(blocking=False) is False
+        with other:
+            assert other.owned()
+        assert not losses
+
+    assert Child(child).end() == 0
+    assert lock.owned()  # whatever the child did, and its end
+    assert not losses
+    lock.release()
+
+
+def test_a_child_keeps_no_lock_of_its_parent(daemon: Daemon, client: Client) -> None:
+    """The parent's connection ends with it although the child lives on."""
+    parent = Client(daemon.path)
+    lock = parent.lock("k")
+    lock.acquire()
+    ready, say = os.pipe()
+
+    def child() -> None:
+        os.write(say, b"x")
+        os.read(ready_to_end, 1)
+
+    ready_to_end, end = os.pipe()
+    lives = Child(child)
+    os.read(ready, 1)
+    parent.close()
+    assert client.lock("k").acquire(timeout=60)
+    os.write(end, b"x")
+    assert lives.end() == 0
+
+
+def test_fork_while_other_threads_use_the_client(client: Client) -> None:
+    stop = threading.Event()
+
+    def work(n: int) -> None:
+        while not stop.is_set():
+            with client.lock(f"k{n}"):
+                pass
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+
+    def child() -> None:
+        for _ in range(20):
+            with client.lock("child"):
+                pass
+        client.close()
+
+    try:
+        for _ in range(10):
+            assert Child(child).end() == 0
+    finally:
+        stop.set()
+        for t in threads:
+            t.join()
+    assert client.ping() > 0
+
+
+def test_a_child_hears_of_its_own_losses(client: Client) -> None:
+    losses: list[LostError] = []
+    lock = client.lock("k", ttl=0.2, renew=False, on_lost=losses.append)
+    lock.acquire()
+    until("the parent hears", lambda: losses)
+
+    def child() -> None:
+        losses.clear()
+        assert lock.acquire(timeout=60)
+        until("the child hears", lambda: losses)
+
+    assert Child(child).end() == 0
+
+
+def test_a_with_block_that_the_child_leaves(client: Client) -> None:
+    def child() -> None:
+        with pytest.raises(LostError) as e:
+            lock.__exit__(None, None, None)
+        assert e.value.reason == "fork"
+
+    with client.lock("k") as lock:
+        assert Child(child).end() == 0
+        assert lock.owned()

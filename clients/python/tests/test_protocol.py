@@ -1,0 +1,355 @@
+"""What PROTOCOL.md asks of a client, against a daemon that says what the test says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from daemon import until
+from peer import FENCE, Background, Peer, ms
+
+import locksidecar
+from locksidecar import Client, Lock, LostError
+from locksidecar import _wire as w
+
+
+def held(peer: Peer, left: int = 60_000, **more: int) -> tuple[Client, Lock]:
+    """Make a client that holds k by a grant that is valid for left milliseconds."""
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", owner=7)
+    acquired = Background(lock.acquire)
+    peer.welcome(more.get("ahead", 0))
+    peer.grant(left, **more)
+    assert acquired.result() is True
+    return client, lock
+
+
+def test_requests_on_the_wire(peer: Peer) -> None:
+    client = Client(peer.path, "me", label="l", timeout=2)
+    peer_side = Background(peer.accept)
+    lock = client.lock("k", ttl=1.5, renew=False, shared=True, owner=7)
+    acquired = Background(lock.acquire, True, 0.25)
+    peer_side.result()
+    assert peer.read() == (1, 1, 1, 1, "me", "l")
+    peer.say(0, 1, 1, 5, ms(), 65536, 100, 30000, 86400000, 1, [], "test")
+    assert peer.read() == (2, 2, "k", 7, 1, 250, 1500, 1)
+    peer.say(0, 2, FENCE, 1000, ms() + 60_000, 1, ms() + 60_000, 0)
+    assert acquired.result()
+    extended = Background(lock.extend, 2)
+    assert peer.read() == (4, 3, "k", 7, FENCE, 2000)
+    peer.say(0, 3, FENCE, 1000, ms() + 60_000, 1, ms() + 60_000, 0)
+    extended.result()
+    changed = Background(lock.downgrade)
+    assert peer.read() == (5, 4, "k", 7, FENCE)
+    peer.say(0, 4, FENCE, 1000, ms() + 60_000, 1, ms() + 60_000, 0)
+    changed.result()
+    asked = Background(lock.locked)
+    assert peer.read() == (7, 5, "k")
+    peer.say(0, 5, 1, 0, 1, 0, -1, FENCE)
+    assert asked.result() is True
+    released = Background(lock.release)
+    assert peer.read() == (3, 6, "k", 7, FENCE, 0)
+    peer.say(0, 6, 0)
+    released.result()
+    pinged = Background(client.ping)
+    assert peer.read() == (10, 7)
+    peer.say(0, 7, ms())
+    assert pinged.result() > 0
+
+
+def test_frames_come_in_pieces_and_together(peer: Peer) -> None:
+    client, lock = held(peer)
+    pinged = Background(client.ping)
+    q = peer.expect(w.PING)
+    for byte in w.frame(65, 0, ms() + 90_000, 90_000) + w.frame(0, q[1], 1):
+        peer.raw(bytes([byte]))
+    pinged.result()
+    assert lock.remaining > 80
+    peer.raw(w.frame(65, 0, ms() + 120_000, 1) + w.frame(99, 0, {"later": None}) + w.frame(64, 0, "k", 7, FENCE, 1))
+    until("lost is read without a caller", lambda: not lock.owned())
+
+
+def test_a_beat_extends_what_was_granted_before_it(peer: Peer) -> None:
+    client, first = held(peer, left=20_000)
+    peer.say(65, 0, ms() + 50_000, 50_000)
+    second = client.lock("other", owner=8)
+    acquired = Background(second.acquire)
+    peer.grant(20_000, fence=FENCE + 1)
+    acquired.result()
+    assert first.remaining > 40
+    assert second.remaining <= 20
+    peer.say(65, 0, ms() + 1_000, 1_000)  # it never shortens anything
+    peer.say(65, 0, ms() + 90_000, 90_000)
+    until("both are extended", lambda: second.remaining > 80)
+    assert first.remaining > 80
+
+
+def test_a_beat_does_not_extend_a_fixed_hold_beyond_its_end(peer: Peer) -> None:
+    _, lock = held(peer, left=5_000, end=ms() + 30_000)
+    peer.say(65, 0, ms() + 90_000, 90_000)
+    until("it is extended", lambda: lock.remaining > 10)
+    assert lock.remaining <= 30
+
+
+def test_silence_is_not_validity(peer: Peer) -> None:
+    losses: list[LostError] = []
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", owner=7, on_lost=losses.append)
+    acquired = Background(lock.acquire)
+    peer.welcome()
+    peer.grant(300)
+    acquired.result()
+    until("it has lapsed", lambda: not lock.owned())
+    until("on_lost is called", lambda: losses)
+    assert losses[0].reason == "silence"
+    q = peer.expect(w.RELEASE)  # so that the daemon does not go on renewing it for nobody
+    assert q[2:5] == ("k", 7, FENCE)
+    peer.say(65, 0, ms() + 60_000, 60_000)
+    pinged = Background(client.ping)
+    q = peer.expect(w.PING)
+    peer.say(0, q[1], 1)
+    pinged.result()
+    assert not lock.owned()  # and stays lost, since it was said so
+    with pytest.raises(LostError):
+        lock.release()
+
+
+@pytest.mark.parametrize("ahead", [1_000_000, -1_000_000, 1 << 40])
+def test_a_daemon_with_another_clock(peer: Peer, ahead: int) -> None:
+    _, lock = held(peer, left=20_000, ahead=ahead + 2_000_000)
+    assert 15 < lock.remaining <= 20
+
+
+def test_clocks_are_one_only_if_that_is_sure() -> None:
+    assert w.shift(100, 100, 100) == 0
+    assert w.shift(100, 150, 200) == 0
+    assert w.shift(100, 150, 201) == -51  # it took long: they may be two
+    assert w.shift(100, 99, 200) == 0
+    assert w.shift(100, 201, 200) == -102
+    # A deadline of 1000 said at 500 of a daemon whose clock is 7 behind: truly 507 to 508 for us.
+    assert 1000 + w.shift(506, 500, 900) <= 1000 + 7
+
+
+def test_lost_of_another_fence_is_ignored(peer: Peer) -> None:
+    client, lock = held(peer)
+    peer.say(64, 0, "k", 7, FENCE - 1, 1)
+    peer.say(64, 0, "k", 8, FENCE, 1)
+    peer.say(64, 0, "unknown", 7, FENCE, 1)
+    pinged = Background(client.ping)
+    q = peer.expect(w.PING)
+    peer.say(0, q[1], 1)
+    pinged.result()
+    assert lock.owned()
+    peer.say(64, 0, "k", 7, FENCE, 99)
+    until("it is lost", lambda: not lock.owned())
+    with pytest.raises(LostError, match="reason 99"):
+        lock.release()
+
+
+def test_giving_up_cancels(peer: Peer) -> None:
+    client = Client(peer.path, "test", timeout=0.2)
+    lock = client.lock("k", owner=7)
+    acquired = Background(lock.acquire, True, 0.1)
+    peer.welcome()
+    q = peer.expect(w.ACQUIRE)
+    with pytest.raises(locksidecar.Unavailable, match="not answered"):
+        acquired.result()
+    c = peer.expect(w.CANCEL)
+    assert c[2:] == (q[1], "k")
+    peer.say(4, q[1], "withdrawn")
+    peer.say(0, c[1], 1)
+    pinged = Background(client.ping)
+    peer.say(0, peer.expect(w.PING)[1], 1)
+    pinged.result()
+    assert client._conn is not None
+    assert not client._conn._pending
+
+
+def test_a_grant_that_crosses_the_cancel_is_released(peer: Peer) -> None:
+    client = Client(peer.path, "test", timeout=0.2)
+    lock = client.lock("k", owner=7)
+    acquired = Background(lock.acquire, True, 0.1)
+    peer.welcome()
+    q = peer.expect(w.ACQUIRE)
+    with pytest.raises(locksidecar.Unavailable):
+        acquired.result()
+    c = peer.expect(w.CANCEL)
+    peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
+    peer.say(0, c[1], 0)
+    assert peer.expect(w.RELEASE)[2:5] == ("k", 7, FENCE)
+    assert not lock.owned()
+
+
+def test_an_acquire_that_never_arrived_is_forgotten(peer: Peer) -> None:
+    client = Client(peer.path, "test", timeout=0.2)
+    acquired = Background(client.lock("k").acquire, True, 0.1)
+    peer.welcome()
+    peer.expect(w.ACQUIRE)  # as if it had not
+    with pytest.raises(locksidecar.Unavailable):
+        acquired.result()
+    peer.say(0, peer.expect(w.CANCEL)[1], 0)
+    pinged = Background(client.ping)
+    peer.say(0, peer.expect(w.PING)[1], 1)
+    pinged.result()
+    assert client._conn is not None
+    assert not client._conn._pending
+
+
+def test_a_grant_that_is_over_when_it_comes_is_no_grant(peer: Peer) -> None:
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", owner=7)
+    acquired = Background(lock.acquire)
+    peer.welcome()
+    peer.grant(0)
+    assert peer.expect(w.RELEASE)[4] == FENCE
+    peer.grant(60_000, fence=FENCE + 1)
+    assert acquired.result()
+    assert lock.fence == FENCE + 1
+
+
+CODES: list[tuple[int, type[Exception]]] = [
+    (4, locksidecar.Canceled),
+    (5, locksidecar.Upgrade),
+    (6, locksidecar.Unavailable),
+    (8, locksidecar.Limit),
+    (9, locksidecar.Invalid),
+    (10, locksidecar.Unsupported),
+    (11, locksidecar.Draining),
+    (12, locksidecar.Denied),
+    (200, locksidecar.LockError),
+]
+
+
+@pytest.mark.parametrize(("code", "cls"), CODES)
+def test_every_failure_of_an_acquire_has_its_error(peer: Peer, code: int, cls: type[Exception]) -> None:
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k")
+    acquired = Background(lock.acquire)
+    peer.welcome()
+    peer.say(code, peer.expect(w.ACQUIRE)[1], "why", 5, None)
+    with pytest.raises(cls, match="why") as e:
+        acquired.result()
+    assert type(e.value) is cls
+    assert not lock.owned()
+
+
+@pytest.mark.parametrize(("code", "fields"), [(1, ("held", 29000)), (2, ("",))])
+def test_busy_and_timeout_are_no_errors(peer: Peer, code: int, fields: tuple[object, ...]) -> None:
+    acquired = Background(Client(peer.path, "test", timeout=2).lock("k").acquire)
+    peer.welcome()
+    peer.say(code, peer.expect(w.ACQUIRE)[1], *fields)
+    assert acquired.result() is False
+
+
+def test_a_release_that_the_store_has_not_confirmed(peer: Peer) -> None:
+    _, lock = held(peer)
+    released = Background(lock.release)
+    peer.say(7, peer.expect(w.RELEASE)[1], "why")
+    with pytest.raises(locksidecar.Unconfirmed):
+        released.result()
+    assert not lock.owned()
+
+
+def test_with_ends_well_if_only_the_stores_confirmation_is_missing(peer: Peer) -> None:
+    _, lock = held(peer)
+    left = Background(lock.__exit__, None, None, None)
+    peer.say(7, peer.expect(w.RELEASE)[1], "why")
+    left.result()
+
+
+def test_the_end_of_the_connection_is_release(peer: Peer) -> None:
+    _, lock = held(peer)
+    released = Background(lock.release)
+    peer.expect(w.RELEASE)
+    peer.hang_up()
+    released.result()
+    assert not lock.owned()
+
+
+def test_a_release_that_is_not_held_says_so(peer: Peer) -> None:
+    _, lock = held(peer)
+    released = Background(lock.release)
+    peer.say(3, peer.expect(w.RELEASE)[1], "why")
+    with pytest.raises(LostError):
+        released.result()
+
+
+def test_fatal_ends_the_connection_and_the_next_call_makes_one(peer: Peer) -> None:
+    client, lock = held(peer)
+    peer.say(67, 0, 11, "the daemon is stopping")
+    until("it is lost", lambda: not lock.owned())
+    assert peer.read() == ()  # the client has closed its side
+    pinged = Background(client.ping)
+    peer.welcome()
+    peer.say(0, peer.expect(w.PING)[1], 1)
+    pinged.result()
+    assert not lock.owned()
+
+
+def test_a_daemon_that_speaks_no_common_version(peer: Peer) -> None:
+    pinged = Background(Client(peer.path, timeout=2).ping)
+    peer.accept()
+    peer.read()
+    peer.say(67, 0, 14, "versions 2 to 3")
+    with pytest.raises(locksidecar.ProtocolError, match="versions 2 to 3"):
+        pinged.result()
+
+
+def test_a_daemon_that_does_not_answer_hello(peer: Peer) -> None:
+    pinged = Background(Client(peer.path, timeout=0.1).ping)
+    with pytest.raises(locksidecar.Unavailable):
+        pinged.result()
+
+
+def bad(name: str, *frames: bytes) -> object:
+    return pytest.param(b"".join(frames), id=name)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        bad("http", b"HTTP/1.0 400 Bad Request\r\n\r\n"),
+        bad("empty frame", b"\0\0\0\0"),
+        bad("frame of 4 GiB", b"\xff\xff\xff\xff"),
+        bad("array of 4 billion", b"\0\0\0\5\xdd\xff\xff\xff\xff"),
+        bad("never used", b"\0\0\0\1\xc1"),
+        bad("nested", b"\0\0\4\0" + b"\x91" * 1024),
+        bad("behind a beat", w.frame(65, 0, 1, 1), w.frame("beat")),
+        bad("reply without id", w.frame(0)),
+        bad("short beat", w.frame(65, 0)),
+        bad("end", b""),
+    ],
+)
+def test_garbage_ends_the_connection_and_hangs_nobody(peer: Peer, data: bytes) -> None:
+    client, lock = held(peer)
+    callers: list[Callable[[], object]] = [client.ping, client.lock("other").acquire, client.lock("third").locked]
+    waiting = [Background(c) for c in callers]
+    for _ in callers:
+        peer.read()
+    assert client._conn is not None
+    conn = client._conn
+    client._closed = True  # so that nobody connects anew
+    peer.raw(data)
+    if not data:
+        peer.hang_up()
+    for b in waiting:
+        with pytest.raises(locksidecar.LockError):
+            b.result()
+    assert conn.dead is not None
+    assert not lock.owned()
+
+
+def test_the_frame_limit_is_the_daemons(peer: Peer) -> None:
+    client = Client(peer.path, timeout=2)
+    pinged = Background(client.ping)
+    peer.welcome(max_frame=1 << 20)
+    q = peer.expect(w.PING)
+    peer.raw(w.frame(99, 0, "x" * 100_000) + w.frame(0, q[1], 1))
+    pinged.result()
+
+
+def test_the_socket_is_not_inherited(peer: Peer) -> None:
+    client, _ = held(peer)
+    assert client._conn is not None
+    assert not os.get_inheritable(client._conn._sock.fileno())

@@ -1,0 +1,126 @@
+"""The golden frames that all clients read."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from peer import FENCE, Background, Peer, ms
+
+import locksidecar
+from locksidecar import _wire as w
+from locksidecar._errors import CODES, REASONS
+
+DIR = os.path.join(os.path.dirname(__file__), "..", "..", "..", "protocol", "vectors")
+
+
+def vectors(file: str) -> list[object]:
+    return list(_vectors(file))
+
+
+def _vectors(file: str) -> Iterator[object]:
+    with open(os.path.join(DIR, file), encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("#") or not line.strip():
+                continue
+            name, data, fields = line.rstrip("\n").split("\t")
+            yield pytest.param(bytes.fromhex(data), json.loads(fields), id=name)
+
+
+def values(v: Any) -> Any:
+    """Turn arrays of the JSON into tuples, as they are read."""
+    return tuple(values(x) for x in v) if isinstance(v, list) else v
+
+
+def one(frame: bytes) -> w.Message:
+    (message, after) = next(w.cut(frame, w.MAX_FRAME))
+    assert after == len(frame)
+    return message
+
+
+@pytest.mark.parametrize(("frame", "fields"), vectors("requests.txt"))
+def test_requests(frame: bytes, fields: dict[str, Any]) -> None:
+    assert w.frame(*fields.values()) == frame
+    assert one(frame) == values(list(fields.values()))
+
+
+@pytest.mark.parametrize(("frame", "fields"), vectors("replies.txt"))
+def test_replies(frame: bytes, fields: dict[str, Any]) -> None:
+    fields.pop("to")
+    assert one(frame) == values(list(fields.values()))
+    assert w.frame(*fields.values()) == frame
+
+
+@pytest.mark.parametrize(("frame", "fields"), vectors("pushes.txt"))
+def test_pushes(frame: bytes, fields: dict[str, Any]) -> None:
+    event, *rest = fields.values()
+    assert one(frame) == (event, 0, *rest)
+
+
+def begins(got: object, want: object) -> bool:
+    """Tell whether got is want, up to appended fields."""
+    if isinstance(got, tuple) and isinstance(want, tuple):
+        return len(got) >= len(want) and all(begins(g, x) for g, x in zip(got, want, strict=False))
+    return got == want
+
+
+@pytest.mark.parametrize(("frame", "fields"), [*vectors("replies-accept.txt"), *vectors("pushes-accept.txt")])
+def test_what_has_to_be_accepted(frame: bytes, fields: dict[str, Any]) -> None:
+    fields.pop("to", None)
+    want = list(fields.values())
+    if "event" in fields:
+        want.insert(1, 0)
+    assert begins(one(frame), values(want))
+
+
+@pytest.mark.parametrize(("frame", "fields"), vectors("requests-accept.txt"))
+def test_msgpack_of_every_width_is_read(frame: bytes, fields: dict[str, Any]) -> None:
+    message = one(frame)
+    assert message[:2] == (fields["op"], fields["id"])
+
+
+@pytest.mark.parametrize(("frame", "fields"), vectors("bad-replies.txt"))
+def test_bad_replies_end_the_connection(peer: Peer, frame: bytes, fields: dict[str, Any]) -> None:
+    client = locksidecar.Client(peer.path, timeout=2)
+    lock = client.lock("k", owner=7)
+    to = fields.get("to", w.ACQUIRE)
+    if to not in (w.ACQUIRE, w.RELEASE):
+        pytest.skip("not an op that this client asks")
+    calls: list[Callable[[], object]] = [client.ping, lock.acquire] if to == w.ACQUIRE else [lock.acquire, lock.release]
+    call = Background(lambda: [c() for c in calls])
+    if to == w.ACQUIRE:  # the frames' id is 3
+        peer.welcome()
+        peer.say(0, peer.expect(w.PING)[1], 1)
+    else:
+        peer.welcome()
+        peer.say(0, peer.expect(w.ACQUIRE)[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
+    assert peer.expect(to)[1] == 3
+    conn = client._conn
+    assert conn is not None
+    peer.raw(frame)
+    with pytest.raises(locksidecar.ProtocolError):
+        call.result()
+    assert conn.dead is not None
+    assert not lock.owned()
+
+
+def test_the_tables_are_those_of_the_protocol() -> None:
+    sections: dict[str, dict[str, int]] = {}
+    section = ""
+    with open(os.path.join(DIR, "..", "PROTOCOL.md"), encoding="utf-8") as f:
+        for line in f:
+            if line.startswith("### "):
+                section = line[4:].strip()
+            cells = [c.strip() for c in line.split("|")]
+            if len(cells) > 4 and cells[1].isdigit():
+                sections.setdefault(section, {})[cells[2]] = int(cells[1])
+    codes = {name: code for code, (name, _) in CODES.items()}
+    assert {"ok": 0, **codes} == sections["Codes of replies"]
+    assert {name: reason for reason, name in REASONS.items()} == sections["Reasons of lost"]
+    for name, op in sections["Operations"].items():
+        assert getattr(w, name.replace("-", "_").upper(), op) == op
+    for name, event in sections["Pushes"].items():
+        assert getattr(w, name.replace("-", "_").upper(), event) == event
