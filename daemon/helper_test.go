@@ -54,7 +54,10 @@ func start(t testing.TB, store upstream.Store, change func(*daemon.Config)) *hos
 	ctx, cancel := context.WithCancel(context.Background())
 	h := &host{t: t, d: d, socket: cfg.Socket, store: store, stop: cancel, done: make(chan error, 1)}
 	go func() { h.done <- d.Serve(ctx) }()
-	t.Cleanup(func() {
+	t.Cleanup(func() { // after the clients' own: they have gone
+		if ctx.Err() == nil && !t.Failed() {
+			eventually(t, "nothing is left", func() bool { return d.Engine().Leftovers().None() })
+		}
 		cancel()
 		d.Stop()
 		if err := <-h.done; err != nil {
