@@ -72,7 +72,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 		}
 	case stateOwed:
 		if now >= l.oweUntil {
-			t.forget(l)
+			t.endGrip(l, out) // whoever waits for its release has to hear of it
 			t.next(l, now, out)
 		} else if now >= l.retryAt {
 			t.settle(l, now, out)

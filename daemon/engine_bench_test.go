@@ -88,70 +88,89 @@ func lockFor(t testing.TB, s *Session, k *sink, key string, wait int64) uint64 {
 	return g.Fence
 }
 
-// The requests of the local path: what they cost and what they allocate.
-func BenchmarkLocal(b *testing.B) {
-	e := testEngine(b)
-	key := []byte("order:42")
-	b.Run("re-entry", func(b *testing.B) {
-		s, k := open(b, e)
-		fence := lockFor(b, s, k, "order:42", 0)
-		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: key})
-		in = protocol.AppendRequest(in, &protocol.Request{Op: protocol.OpRelease, ID: 8, Key: key, Fence: fence})
-		b.ReportAllocs()
-		for b.Loop() {
-			s.Receive(in)
-		}
-		e.End(s)
-	})
-	b.Run("busy-try", func(b *testing.B) {
-		s, k := open(b, e)
-		lockFor(b, s, k, "order:42", 0)
-		o, _ := open(b, e)
-		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: key})
-		b.ReportAllocs()
-		for b.Loop() {
-			o.Receive(in)
-		}
-		e.End(s)
-		e.End(o)
-	})
-	b.Run("hand-over", func(b *testing.B) {
+// local is what this host decides alone: each prepares itself and returns one
+// step, and what ends it.
+var local = []struct {
+	name    string
+	prepare func(t testing.TB, e *Engine) (step, end func())
+}{
+	{"re-entry", func(t testing.TB, e *Engine) (step, end func()) {
+		s, k := open(t, e)
+		fence := lockFor(t, s, k, "order:42", 0)
+		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("order:42")})
+		in = protocol.AppendRequest(in, &protocol.Request{Op: protocol.OpRelease, ID: 8, Key: []byte("order:42"), Fence: fence})
+		return func() { s.Receive(in) }, func() { e.End(s) }
+	}},
+	{"busy-try", func(t testing.TB, e *Engine) (step, end func()) {
+		s, k := open(t, e)
+		lockFor(t, s, k, "order:42", 0)
+		o, _ := open(t, e)
+		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("order:42")})
+		return func() { o.Receive(in) }, func() { e.End(s); e.End(o) }
+	}},
+	{"hand-over", func(t testing.TB, e *Engine) (step, end func()) {
 		var ss [2]*Session
 		var kk [2]*sink
 		for i := range ss {
-			ss[i], kk[i] = open(b, e)
+			ss[i], kk[i] = open(t, e)
 		}
-		fence := lockFor(b, ss[0], kk[0], "order:42", 0)
-		wait := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: key, Wait: -1})
+		q := protocol.Request{Op: protocol.OpRelease, ID: 8, Key: []byte("order:42")}
+		q.Fence = lockFor(t, ss[0], kk[0], "order:42", 0)
+		wait := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: q.Key, Wait: -1})
 		var in []byte
-		q := protocol.Request{Op: protocol.OpRelease, ID: 8, Key: key}
-		b.ReportAllocs()
-		for i := 0; b.Loop(); i++ {
-			ss[(i+1)%2].Receive(wait)
-			q.Fence = fence
+		i := 0
+		return func() {
+			ss[1-i].Receive(wait)
 			in = protocol.AppendRequest(in[:0], &q)
-			ss[i%2].Receive(in)
-			m := kk[(i+1)%2].last(b)
+			ss[i].Receive(in)
+			i = 1 - i
+			m := kk[i].last(t)
 			g, _ := m.Grant()
-			fence = g.Fence
-		}
-		e.End(ss[0])
-		e.End(ss[1])
-	})
-	b.Run("acquire-release", func(b *testing.B) {
-		s, k := open(b, e)
+			q.Fence = g.Fence
+		}, func() { e.End(ss[0]); e.End(ss[1]) }
+	}},
+	{"acquire-release", func(t testing.TB, e *Engine) (step, end func()) {
+		s, k := open(t, e)
+		q := protocol.Request{Op: protocol.OpRelease, ID: 8, Key: []byte("order:42")}
+		acquire := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: q.Key})
 		var in []byte
-		q := protocol.Request{Op: protocol.OpRelease, ID: 8, Key: key}
-		acq := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: key})
-		b.ReportAllocs()
-		for b.Loop() {
-			s.Receive(acq)
-			m := k.last(b)
+		return func() {
+			s.Receive(acquire)
+			m := k.last(t)
 			g, _ := m.Grant()
 			q.Fence = g.Fence
 			in = protocol.AppendRequest(in[:0], &q)
 			s.Receive(in)
+		}, func() { e.End(s) }
+	}},
+}
+
+func BenchmarkLocal(b *testing.B) {
+	e := testEngine(b)
+	for _, l := range local {
+		b.Run(l.name, func(b *testing.B) {
+			step, end := l.prepare(b, e)
+			b.ReportAllocs()
+			for b.Loop() {
+				step()
+			}
+			end()
+		})
+	}
+}
+
+// A lease that is made anew is allocated; what goes on with one is not.
+func TestTheLocalPathDoesNotAllocate(t *testing.T) {
+	e := testEngine(t)
+	for _, l := range local {
+		step, end := l.prepare(t, e)
+		most := 0.0
+		if l.name == "acquire-release" {
+			most = 3
 		}
-		e.End(s)
-	})
+		if n := testing.AllocsPerRun(200, step); n > most {
+			t.Errorf("%s: %v allocations", l.name, n)
+		}
+		end()
+	}
 }
