@@ -73,15 +73,15 @@ func (c *Config) defaults() {
 // Daemon is a host's lock service: an engine with its sockets, its store and its
 // timer.
 type Daemon struct {
-	cfg     Config
-	log     *zap.Logger
-	clock   upstream.Clock
-	engine  *Engine
-	ln      *net.UnixListener
-	release func()
-	timer   *renewer.Timer
-	pump    *upstream.Pump
-	peers   *peerWatcher
+	cfg    Config
+	log    *zap.Logger
+	clock  upstream.Clock
+	engine *Engine
+	ln     *net.UnixListener
+	lock   *os.File // decides who serves the socket
+	timer  *renewer.Timer
+	pump   *upstream.Pump
+	peers  *peerWatcher
 
 	wg       sync.WaitGroup // of everything that Serve waits for
 	halt     chan struct{}  // closed when nothing is waited for any more
@@ -100,14 +100,15 @@ func Listen(cfg Config) (*Daemon, error) {
 	if cfg.Socket == "" || cfg.Store == nil {
 		return nil, errors.New("a daemon needs a socket and a store")
 	}
-	ln, release, err := listen(cfg.Socket, cfg.SocketMode, cfg.SocketGroup)
+	ln, lock, err := listen(cfg.Socket, cfg.SocketMode, cfg.SocketGroup)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, ln: ln, release: release,
+	d := &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, ln: ln, lock: lock,
 		halt: make(chan struct{}), conns: make(map[*conn]struct{})}
 	if d.peers, err = newPeerWatcher(); err != nil {
-		release()
+		d.closeSocket()
+		_ = lock.Close()
 		return nil, err
 	}
 	table := cache.DefaultConfig()
@@ -122,7 +123,8 @@ func Listen(cfg Config) (*Daemon, error) {
 	}, cfg.Store.Info(), inline, d.clock, func(at int64) { d.timer.Wake(at) })
 	if d.timer, err = renewer.NewTimer(d.engine.Tick); err != nil {
 		d.peers.close()
-		release()
+		d.closeSocket()
+		_ = lock.Close()
 		return nil, err
 	}
 	return d, nil
@@ -146,7 +148,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	case <-d.halt:
 	}
 	d.Stop()
-	d.release()
+	d.closeSocket()
 	d.wg.Wait()
 	d.settle()
 	d.timer.Close()
@@ -154,8 +156,14 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	close(streams)
 	streaming.Wait()
 	d.peers.close()
-	_ = os.Remove(d.cfg.Socket)
+	_ = d.lock.Close() // last: from here on a successor may serve
 	return nil
+}
+
+// closeSocket takes the socket away, while it is still sure to be ours.
+func (d *Daemon) closeSocket() {
+	_ = d.ln.Close()
+	_ = os.Remove(d.cfg.Socket)
 }
 
 // Stop ends the daemon at once. What clients hold is not given back: it stays

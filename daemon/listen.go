@@ -21,13 +21,14 @@ var (
 
 // listen makes the socket: the directory is checked, a lock file beside it
 // decides between daemons that start at the same time, a socket left behind is
-// taken over and a live one refused. release gives everything back.
-func listen(path string, mode fs.FileMode, group string) (ln *net.UnixListener, release func(), err error) {
+// taken over and a live one refused. The socket is the holder's of the lock file:
+// it has to be removed before that is closed.
+func listen(path string, mode fs.FileMode, group string) (ln *net.UnixListener, lock *os.File, err error) {
 	wrap := func(err error) error { return fmt.Errorf("%w: %s: %w", ErrSocket, path, err) }
 	if err := checkDir(filepath.Dir(path)); err != nil {
 		return nil, nil, wrap(err)
 	}
-	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	lock, err = os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
 		return nil, nil, wrap(err)
 	}
@@ -46,7 +47,7 @@ func listen(path string, mode fs.FileMode, group string) (ln *net.UnixListener, 
 		_ = lock.Close()
 		return nil, nil, wrap(err)
 	}
-	return ln, func() { _ = ln.Close(); _ = lock.Close() }, nil
+	return ln, lock, nil
 }
 
 // checkDir makes the socket's directory if it is not there, and refuses one in

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
+	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/renewer"
@@ -203,6 +204,47 @@ func TestAReleaseThatTheStoreDidNotConfirmIsUnknownAndSettledLater(t *testing.T)
 		t.Fatal(err)
 	}
 	acquire(t, c, client.AcquireArgs{Key: "k", Wait: bound})
+}
+
+// A daemon that is ending still waits for its store; the one that comes after it
+// must neither serve before that nor lose its socket to it.
+func TestASuccessorServesOnceTheDaemonBeforeItHasEnded(t *testing.T) {
+	server := testserver.StartRedis(t)
+	h, proxy := proxied(t, server)
+	c := h.dial(client.Options{})
+	acquire(t, c, client.AcquireArgs{Key: "k"})
+	proxy.BlackHole(faultproxy.ToClient, true)
+	_ = c.Close() // the release will not be confirmed
+	eventually(t, "the session has ended", func() bool { return h.d.Engine().Leftovers().Sessions == 0 })
+	h.stop()
+	next := memory(t, "")
+	var after *daemon.Daemon
+	eventually(t, "another may serve", func() (ok bool) {
+		var err error
+		if after, err = daemon.Listen(daemon.Config{Socket: h.socket, Store: next}); err != nil && !errors.Is(err, daemon.ErrInUse) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	if err := <-h.done; err != nil {
+		t.Error(err)
+	}
+	h.done <- nil
+	ctx, cancel := context.WithCancel(t.Context())
+	served := make(chan error, 1)
+	go func() { served <- after.Serve(ctx) }()
+	if c, err := client.Dial(t.Context(), h.socket, client.Options{}); err != nil {
+		t.Error(err)
+	} else {
+		_ = c.Close()
+	}
+	cancel()
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestThousandsOfLocksAreRenewedInBatches(t *testing.T) {
