@@ -158,6 +158,9 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 			return
 		}
 	}
+	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
+		re.Via = quiet{}
+	}
 	i := shardOf(q.Key)
 	sh := e.lock(i)
 	switch q.Op {
@@ -175,3 +178,6 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 	}
 	e.unlock(sh, i, now, a)
 }
+
+// quiet marks a release whose client hears of it only if it fails.
+type quiet struct{}

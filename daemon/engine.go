@@ -134,11 +134,16 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 	}
 	for n := range out.Messages {
 		m := &out.Messages[n]
-		if m.Re.Via != nil {
+		switch m.Re.Via.(type) {
+		case nil:
+			e.send(m, now, a)
+		case quiet:
+			if m.Kind != cache.MsgReleased {
+				e.send(m, now, a)
+			}
+		default:
 			a.vias = append(a.vias, *m)
-			continue
 		}
-		e.send(m, now, a)
 	}
 	for n := range out.Tracks {
 		e.schedule.Track(&out.Tracks[n], i, now)

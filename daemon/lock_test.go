@@ -205,6 +205,37 @@ func TestStaleReleaseFreesNobodyElse(t *testing.T) {
 	}
 }
 
+func TestAQuietReleaseIsAnsweredOnlyIfItFails(t *testing.T) {
+	h := start(t, nil, nil)
+	r := h.raw().hello()
+	for id := uint64(10); id < 20; id += 2 {
+		r.send(&protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte("k")})
+		m := r.next()
+		g, err := m.Grant()
+		if m.ID != id || err != nil {
+			t.Fatalf("%+v, %v", m, err)
+		}
+		r.send(&protocol.Request{Op: protocol.OpRelease, ID: 1, Key: []byte("k"), Fence: g.Fence, Flags: protocol.FlagQuiet})
+		r.send(&protocol.Request{Op: protocol.OpRelease, ID: 1, Key: []byte("k"), Fence: g.Fence, Flags: protocol.FlagQuiet})
+		r.send(&protocol.Request{Op: protocol.OpPing, ID: id + 1})
+		// The second one of them fails.
+		if m := r.next(); m.ID != 1 || m.Code != protocol.NotHeld {
+			t.Fatalf("%+v", m)
+		}
+		if m := r.next(); m.ID != id+1 {
+			t.Fatalf("%+v", m)
+		}
+	}
+	c := h.dial(client.Options{})
+	for range 3 {
+		g := acquire(t, c, client.AcquireArgs{Key: "k", Wait: bound})
+		if err := c.ReleaseQuiet(client.ReleaseArgs{Key: "k", Fence: g.Fence}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	acquire(t, h.dial(client.Options{}), client.AcquireArgs{Key: "k", Wait: bound})
+}
+
 func TestFixedHoldEndsWithLostAtItsTTL(t *testing.T) {
 	h := start(t, nil, nil)
 	lost := make(chan client.Lost, 1)

@@ -125,8 +125,11 @@ const (
 	FlagAsync = 1 << 0
 	// FlagAll gives up the whole hold, whatever its count.
 	FlagAll = 1 << 1
+	// FlagQuiet answers only if the release fails; not for release-many.
+	FlagQuiet = 1 << 2
 
-	releaseFlags = FlagAsync | FlagAll
+	releaseManyFlags = FlagAsync | FlagAll
+	releaseFlags     = releaseManyFlags | FlagQuiet
 )
 
 // Flags of a grant.

@@ -251,7 +251,7 @@ func (d *fields) request(q *Request) error {
 		if err := d.uintField("owner", true, &q.Owner); err != nil {
 			return err
 		}
-		return d.flagsField(q, releaseFlags)
+		return d.flagsField(q, releaseManyFlags)
 	case OpPing:
 		return nil
 	case OpList:

@@ -15,6 +15,7 @@ type ChainArgs struct {
 	Addr   string
 	Key    string
 	Shared string // the page of harness.NewShared
+	Quiet  bool   // releases are answered only if they fail
 }
 
 // chain is one process that waits for a key, and on getting it gives it up and
@@ -56,6 +57,9 @@ func (c *chain) Run(ctx context.Context, _ int, rec *harness.Rec) error {
 	defer stop()
 	acquire := protocol.Request{Op: protocol.OpAcquire, ID: acquireID, Key: []byte(c.args.Key), Owner: 1, Wait: protocol.WaitAlways}
 	release := protocol.Request{Op: protocol.OpRelease, ID: releaseID, Key: acquire.Key, Owner: 1}
+	if c.args.Quiet {
+		release.Flags = protocol.FlagQuiet
+	}
 	out := protocol.AppendRequest(nil, &acquire)
 	asked := time.Now()
 	for {

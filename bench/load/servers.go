@@ -95,14 +95,18 @@ func (t *turnstile) serve(c net.Conn) {
 			case protocol.OpAcquire:
 				own = t.acquire(own, &turn{c, q.ID})
 			case protocol.OpRelease:
-				own = protocol.AppendReleased(own, q.ID, 0)
+				if q.Flags&protocol.FlagQuiet == 0 {
+					own = protocol.AppendReleased(own, q.ID, 0)
+				}
 				next, theirs = t.release(theirs)
 			}
 		}
 		if next != nil {
 			next.c.Write(theirs)
 		}
-		c.Write(own)
+		if len(own) > 0 {
+			c.Write(own)
+		}
 	}
 }
 

@@ -55,28 +55,35 @@ func (w *outbox) init() {
 // send gives cl an id and puts it on its way.
 func (c *Client) send(cl *call, waits bool) (uint64, error) {
 	c.mu.Lock()
-	if err := c.err; err != nil {
+	id, err := c.putLocked(&cl.req)
+	if err != nil {
 		c.mu.Unlock()
 		return 0, err
 	}
-	w := &c.wr
-	before := len(w.out)
-	if before+len(w.rest) > maxPending {
-		c.mu.Unlock()
-		return 0, &Error{Code: protocol.Limit, Msg: "too much is waiting to be written"}
-	}
-	id := c.appendLocked(&cl.req)
-	if n := len(w.out) - before - protocol.HeaderLen; n > c.maxFrame {
-		w.out = w.out[:before]
-		c.mu.Unlock()
-		return 0, &Error{Code: protocol.Invalid, Msg: fmt.Sprintf("a request of %d bytes, the limit is %d", n, c.maxFrame)}
-	}
 	c.calls[id] = cl
-	if !waits && w.reading {
+	if !waits && c.wr.reading {
 		c.mu.Unlock() // the reader flushes after its frames
 		return id, nil
 	}
 	c.flushUnlock(waits)
+	return id, nil
+}
+
+// putLocked appends what a caller has made, unless it cannot be sent.
+func (c *Client) putLocked(q *protocol.Request) (id uint64, err error) {
+	if c.err != nil {
+		return 0, c.err
+	}
+	w := &c.wr
+	before := len(w.out)
+	if before+len(w.rest) > maxPending {
+		return 0, &Error{Code: protocol.Limit, Msg: "too much is waiting to be written"}
+	}
+	id = c.appendLocked(q)
+	if n := len(w.out) - before - protocol.HeaderLen; n > c.maxFrame {
+		w.out = w.out[:before]
+		return 0, &Error{Code: protocol.Invalid, Msg: fmt.Sprintf("a request of %d bytes, the limit is %d", n, c.maxFrame)}
+	}
 	return id, nil
 }
 
