@@ -40,6 +40,7 @@ func (e *Engine) beats(now int64, a *aftermath) {
 	for _, s := range all {
 		e.beat(s, now, a)
 	}
+	e.lookForCycles(now, all)
 }
 
 // beat is one session's. A grant that is made while the shards are asked is

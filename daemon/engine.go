@@ -44,6 +44,7 @@ type Engine struct {
 	main     *upstream.Lane
 	renewals *upstream.Lane
 	schedule *renewer.Schedule
+	cycles   cycles
 
 	draining atomic.Bool
 	nextBeat atomic.Int64

@@ -1,0 +1,27 @@
+package cache
+
+import "iter"
+
+// Wait is an owner's wait for a hold of another.
+type Wait struct {
+	Request   uint64
+	Owner     uint64
+	Holder    *Session
+	HoldOwner uint64
+}
+
+// Waits yields, by key, each wait of s here with each hold that it waits for.
+func (t *Table) Waits(s *Session) iter.Seq2[string, Wait] {
+	return func(yield func(string, Wait) bool) {
+		for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
+			for h := w.l.holds; h != nil; h = h.next {
+				if h.s == s && h.owner == w.owner {
+					continue
+				}
+				if !yield(w.l.key, Wait{w.req.ID, w.owner, h.s, h.owner}) {
+					return
+				}
+			}
+		}
+	}
+}
