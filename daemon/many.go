@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"cmp"
 	"slices"
 	"sync"
 
@@ -285,67 +284,4 @@ func (o oneRelease) answered(_ *Engine, m *cache.Message, _ int64, a *aftermath)
 	if done {
 		all.s.write(a, func(b []byte) []byte { return protocol.AppendCodes(b, all.id, all.codes) })
 	}
-}
-
-// list answers one page: shard after shard, in each by key. The place to go on
-// from is the shard's number and the key.
-func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
-	e := s.engine
-	first, after, ok := parsePlace(string(q.After))
-	if !ok {
-		s.refuse(q.ID, protocol.Invalid, "after is not what an earlier page said", a)
-		return
-	}
-	var rows []protocol.Row
-	var size, last int
-	var found []cache.Row
-	next := ""
-	for i := first; i < shards && next == ""; i++ {
-		sh := e.lock(i)
-		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now)
-		sh.mu.Unlock()
-		for n := range found {
-			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > e.set.MaxFrame {
-				next = place(last, rows[len(rows)-1].Key)
-				break
-			}
-			size += len(found[n].Key) + rowSize
-			rows = append(rows, wireRow(&found[n]))
-			last = i
-		}
-		after = ""
-	}
-	id := q.ID
-	s.write(a, func(b []byte) []byte { return protocol.AppendList(b, id, rows, next) })
-}
-
-// rowSize is what a row takes in a frame at the most, its key apart.
-const rowSize = 64 + 2*protocol.MaxName
-
-func wireRow(r *cache.Row) protocol.Row {
-	w := protocol.Row{Key: r.Key, Mode: protocol.Mode(r.Mode), Holders: uint64(r.Holders), Waiters: uint64(r.Waiters),
-		Fence: r.Fence, Left: millis(r.Left)}
-	if r.Holder != nil {
-		h := r.Holder.Shell.(*Session)
-		w.Session, w.PID = h.core.ID, uint64(max(0, h.peer.PID))
-		if c := h.client.Load(); c != nil {
-			w.Client = *c
-		}
-	}
-	return w
-}
-
-func place(shard int, key string) string {
-	return string([]byte{byte('0' + shard/10), byte('0' + shard%10), ':'}) + key
-}
-
-func parsePlace(p string) (shard int, key string, ok bool) {
-	if p == "" {
-		return 0, "", true
-	}
-	if len(p) < 3 || p[2] != ':' || cmp.Compare(p[:2], "00") < 0 || p[0] > '9' || p[1] < '0' || p[1] > '9' {
-		return 0, "", false
-	}
-	shard = int(p[0]-'0')*10 + int(p[1]-'0')
-	return shard, p[3:], shard < shards
 }
