@@ -77,6 +77,9 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 	switch r.Status {
 	case Done, Granted:
 		t.extend(l, op, sent)
+		if t.expire(l, now, out); l.state != stateHeld {
+			return // the answer has come too late even for that
+		}
 		l.retryAt = 0
 		if op.Rebase && r.Base > l.base && r.Base <= MaxBase {
 			l.base, l.hand, l.rebase = r.Base, -1, false

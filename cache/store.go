@@ -13,9 +13,7 @@ var ErrBase = errors.New("fence base out of range")
 // Result is the store's answer to op, whose request was sent at sent.
 func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l := op.Ref
-	if r.Session > t.session && t.cfg.Session {
-		t.session = r.Session
-	}
+	t.SessionUntil(r.Session, now, out)
 	if r.Base > t.floor && r.Base <= MaxBase {
 		t.floor = r.Base
 	}
@@ -169,11 +167,16 @@ func (t *Table) Hint(h Hint, now int64, out *Effects) {
 }
 
 // SessionUntil is news of the session's deadline at the store; it never goes
-// back.
-func (t *Table) SessionUntil(until int64) {
-	if t.cfg.Session {
-		t.session = max(t.session, until)
+// back. What was held under a deadline that has passed is gone all the same: the
+// store may have dropped it before it went on.
+func (t *Table) SessionUntil(until, now int64, out *Effects) {
+	if !t.cfg.Session || until <= t.session {
+		return
 	}
+	if t.held > 0 && now >= t.session {
+		t.expireAll(now, out)
+	}
+	t.session = until
 }
 
 // SessionLost says that the store ended the session: every lease is gone.

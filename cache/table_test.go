@@ -522,11 +522,45 @@ func TestSessionStoresExpireTogether(t *testing.T) {
 			t.Fatal(m)
 		}
 	}
-	b.tab.SessionUntil(until + 5*second)
+	b.tab.SessionUntil(until+5*second, b.now, &b.out)
 	if ms := b.tick(11 * time.Second); len(ms) != 0 {
 		t.Fatalf("%+v", ms)
 	}
 	if ms := b.tick(5 * time.Second); len(ms) != 5 || ms[0].Kind != MsgLost {
+		t.Fatalf("%+v", ms)
+	}
+}
+
+// A daemon that was frozen past its session's deadline may hear of the next
+// session before its own timer.
+func TestSessionThatGoesOnRevivesNothing(t *testing.T) {
+	b := newBench(t, func(c *Config) { c.Session, c.SessionTTL = true, 10*time.Second })
+	until := b.now + 10*second
+	b.acquire(b.session(), "k", nil)
+	b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until}), MsgGranted, CodeOK)
+	b.now = until
+	b.tab.SessionUntil(until+10*second, b.now, &b.out)
+	if m := b.only(b.take(), MsgLost, 0); m.Reason != LostExpired {
+		t.Fatal(m.Reason)
+	}
+	b.op(OpRelease)
+}
+
+// A renewal's answer that comes when even the time that it has bought is over
+// grants nothing any more.
+func TestRenewalAnsweredTooLateIsLost(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.TTL = 2 * second })
+	g := b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7}), MsgGranted, CodeOK)
+	b.id++
+	b.tab.Renew(&Renew{Re: Request{Session: s, ID: b.id}, Key: []byte("k"), Fence: g.Fence}, b.now, &b.out)
+	b.take()
+	op, sent := b.op(OpRenew), b.now
+	b.now += 3 * second
+	b.tab.Result(&op, &Result{Status: Done}, sent, b.now, &b.out)
+	ms := b.take()
+	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[1].Kind != MsgFailed || ms[1].Code != CodeNotHeld {
 		t.Fatalf("%+v", ms)
 	}
 }

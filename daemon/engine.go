@@ -227,7 +227,7 @@ func (e *Engine) StoreSession(s upstream.Session) {
 		if s.Lost {
 			sh.table.SessionLost(now, &sh.out)
 		} else {
-			sh.table.SessionUntil(s.Until)
+			sh.table.SessionUntil(s.Until, now, &sh.out)
 		}
 		e.unlock(sh, i, now, a)
 	}

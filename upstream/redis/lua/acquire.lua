@@ -37,7 +37,7 @@ for _, i in ipairs(later) do
 		local queued = waits and waits[i]
 		local q = queued and queue(key, token) or {}
 		if v == token or not v and (q.first == nil or q.first == token and q.mode == 'x') then
-			write('set', key, token, 'PX', ttl or ARGV[i + T + n])
+			write('set', key, token, 'PX', lasting(key, v, tonumber(ttl or ARGV[i + T + n])))
 			if not queued then return nil end
 			leave(key, 'x' .. token)
 			return GRANTED + wanted(key), 0

@@ -10,7 +10,7 @@ for i = 1, n do
 		local v = value(key)
 		if v == token then
 			write('del', readers(key)) -- of an earlier time; and now this script has written
-			read(key, token, ttl, false)
+			read(key, token, lasting(key, v, ttl), false)
 			wake(key)
 		elseif v == READERS and score(readers(key), token) then
 			read(key, token, ttl, v)

@@ -10,7 +10,8 @@ local ttl = tonumber(ARGV[4])
 local clock = nil
 
 -- reader renews a shared lease. The first write needs no memory, and a script that has written
--- is not stopped for lack of it: renewing has to work then. 1, 0 when not held, or an error.
+-- is not stopped for lack of it: renewing has to work then. It never shortens a lease: it may
+-- come late, behind one that asked for more. 1, 0 when not held, or an error.
 local function reader(i, ms)
 	local key, token = KEYS[i + 2], ARGV[i + T]
 	local set = ARGV[2] .. 'readers:' .. key
@@ -18,12 +19,13 @@ local function reader(i, ms)
 		local t = redis.call('time')
 		clock = t[1] * 1000 + math.floor(t[2] / 1000)
 	end
-	if not redis.call('zscore', set, token) then return 0 end
+	local ends = redis.call('zscore', set, token)
+	if not ends then return 0 end
 	local stands = redis.call('pttl', key)
 	local ok = pcall_('pexpire', set, math.max(stands, ms) + 1000)
 	if type(ok) == 'table' then return ok end
 	if stands < ms then redis.call('pexpire', key, ms) end
-	redis.call('zadd', set, string.format('%.0f', clock + ms), token)
+	redis.call('zadd', set, string.format('%.0f', math.max(clock + ms, tonumber(ends))), token)
 	return 1
 end
 
@@ -31,7 +33,8 @@ local renewed = {}
 for i = 1, n do
 	local ms, ok = ttl or tonumber(ARGV[i + T + n]), 0
 	if v[i + 2] == ARGV[i + T] then
-		ok = pcall_('pexpire', KEYS[i + 2], ms)
+		ok = pcall_('pttl', KEYS[i + 2])
+		if type(ok) == 'number' then ok = pcall_('pexpire', KEYS[i + 2], math.max(ok, ms)) end -- as there
 	elseif v[i + 2] == READERS then
 		local done
 		done, ok = pcall(reader, i, ms)

@@ -53,6 +53,10 @@ local function score(set, member)
 	return s and tonumber(s) > now
 end
 
+-- lasting is the ttl for a key that is v already: a late request must not shorten what a later
+-- one was given.
+local function lasting(key, v, ttl) return v and math.max(left(key), ttl) or ttl end
+
 -- last makes a key end no sooner than in ms.
 local function last(key, ms)
 	if redis.call('pttl', key) < ms then write('pexpire', key, ms) end
@@ -187,14 +191,15 @@ end
 -- read gives token a shared lease, v being key's value. With readers there already the first
 -- write is one that needs no memory (see renew).
 local function read(key, token, ttl, v)
-	local set, stands = readers(key), 0
+	local set, stands, ends = readers(key), 0, now + ttl
 	if v == READERS then
 		stands = redis.call('pttl', key)
+		ends = math.max(ends, tonumber(redis.call('zscore', set, token) or 0)) -- see lasting
 		write('pexpire', set, math.max(stands, ttl) + 1000)
 		if stands < ttl then write('pexpire', key, ttl) end
 	else
 		write('set', key, READERS, 'PX', ttl)
 	end
-	write('zadd', set, string.format('%.0f', now + ttl), token)
+	write('zadd', set, string.format('%.0f', ends), token)
 	if v ~= READERS then write('pexpire', set, ttl + 1000) end
 end

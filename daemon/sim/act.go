@@ -1,0 +1,292 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// What clients do.
+
+// patience is how long any answer may take beyond the wait that was asked for,
+// pauses of host and client apart.
+const patience = 30 * sec
+
+// act does one thing, and plans to do the next.
+func (c *client) act() {
+	w := c.w
+	if w.calm {
+		return
+	}
+	c.after(w.skewed(w.p.Act), c.act)
+	if c.k == nil || !c.greeted && w.chance(900) { // some do not wait for the welcome
+		return
+	}
+	if w.chance(w.p.Odd) {
+		c.odd()
+		return
+	}
+	if len(c.holds)+len(c.calls) > 6 {
+		return
+	}
+	if w.chance(w.p.Many) {
+		c.acquireMany()
+		return
+	}
+	c.acquire(w.keys[w.pick(len(w.keys))], uint64(w.pick(w.p.Owners)))
+}
+
+// terms are what an acquire says behind its keys.
+func (c *client) terms(q *request, p *protocol.Request) {
+	w := c.w
+	if w.chance(w.p.Shared) {
+		q.mode = protocol.Shared
+	}
+	switch {
+	case w.chance(w.p.Try):
+	case w.chance(250):
+		q.wait = protocol.WaitAlways
+		q.late = 1 << 60
+	default:
+		q.wait = w.between(1, 8000)
+	}
+	q.ttl = w.p.TTLs[w.pick(len(w.p.TTLs))]
+	q.fixed = w.chance(w.p.Fixed)
+	p.Mode, p.Wait, p.TTL = q.mode, q.wait, uint64(q.ttl)
+	if q.ttl == w.p.TTLs[0] && w.chance(500) {
+		p.TTL = 0 // the default
+	}
+	if q.fixed {
+		p.Flags = protocol.FlagFixed
+	}
+}
+
+func (c *client) acquire(k *key, owner uint64) {
+	if c.w.chaining && k == c.w.keys[0] || c.waiting(k, owner) != nil && c.w.chance(700) {
+		return
+	}
+	q := &request{op: protocol.OpAcquire, key: k, owner: owner}
+	p := &protocol.Request{Key: []byte(k.name), Owner: owner}
+	c.terms(q, p)
+	c.send(q, p)
+}
+
+func (c *client) acquireMany() {
+	w := c.w
+	q := &request{op: protocol.OpAcquireMany, owner: uint64(w.pick(w.p.Owners))}
+	p := &protocol.Request{Owner: q.owner}
+	for _, k := range w.keys {
+		if w.chance(600) && !(w.chaining && k == w.keys[0]) {
+			q.keys = append(q.keys, k)
+		}
+	}
+	if len(q.keys) == 0 {
+		return
+	}
+	for i := range q.keys { // in any order
+		j := w.pick(i + 1)
+		q.keys[i], q.keys[j] = q.keys[j], q.keys[i]
+	}
+	for _, k := range q.keys {
+		p.Keys = append(p.Keys, []byte(k.name))
+	}
+	c.terms(q, p)
+	c.send(q, p)
+}
+
+// plan decides what becomes of a hold that has just been granted.
+func (c *client) plan(h *hold, q *request) {
+	w := c.w
+	d := w.skewed(w.p.Hold)
+	switch {
+	case q.dropped || w.calm:
+		d = 0
+	case c.chain > 0 && h.key == w.keys[0]:
+		d = w.between(0, 200*us)
+	case w.chance(40):
+		d = w.skewed(2 * h.ttl * ms) // long enough to need renewing
+	}
+	k := c.k
+	c.after(d, func() {
+		if c.k == k && !h.over && h.count > 0 {
+			c.release(h)
+		}
+	})
+	if h.mode == protocol.Exclusive && w.chance(400) {
+		c.after(w.between(0, d+1), func() {
+			if h.believed() {
+				w.write(h)
+			}
+		})
+	}
+}
+
+// release gives up one count, or all, of a hold. From here on the client does
+// not claim it.
+func (c *client) release(h *hold) {
+	w := c.w
+	q := &request{op: protocol.OpRelease, key: h.key, owner: h.owner, holds: []*hold{h}, all: w.chance(200)}
+	p := &protocol.Request{Key: []byte(h.key.name), Owner: h.owner, Fence: h.fence}
+	if q.all {
+		p.Flags |= protocol.FlagAll
+	}
+	if w.chance(250) {
+		p.Flags |= protocol.FlagAsync
+	}
+	c.givesUp(h, q.all)
+	c.send(q, p)
+}
+
+func (c *client) givesUp(h *hold, all bool) {
+	h.count--
+	if all {
+		h.count, h.closed = 0, true
+	}
+	if h.count <= 0 {
+		c.w.over(h)
+	}
+}
+
+// odd does one of the rarer things.
+func (c *client) odd() {
+	w := c.w
+	var h *hold
+	if live := c.live(); len(live) > 0 {
+		h = live[w.pick(len(live))]
+	}
+	switch w.pick(13) {
+	case 0, 1:
+		c.renew(h)
+	case 2, 3:
+		if h != nil {
+			c.downgrade(h)
+		}
+	case 4, 5:
+		c.cancel()
+	case 6:
+		c.inspect(h)
+	case 7:
+		c.send(&request{op: protocol.OpPing}, &protocol.Request{})
+	case 8:
+		c.send(&request{op: protocol.OpList}, &protocol.Request{Limit: 1 + uint64(w.pick(5))})
+	case 9:
+		c.staleRelease(h)
+	case 10:
+		c.releaseMany()
+	case 11:
+		if h != nil {
+			c.acquire(h.key, h.owner) // again
+		}
+	case 12:
+		c.wrong()
+	}
+}
+
+// live are the holds that the client claims.
+func (c *client) live() []*hold {
+	var live []*hold
+	for _, h := range c.holds {
+		if !h.over {
+			live = append(live, h)
+		}
+	}
+	return live
+}
+
+func (c *client) renew(h *hold) {
+	q := &request{op: protocol.OpRenew}
+	p := &protocol.Request{}
+	switch {
+	case h != nil && c.w.chance(900):
+		q.holds = []*hold{h}
+		p.Fence = h.fence
+	case len(c.old) > 0:
+		h = c.old[c.w.pick(len(c.old))]
+		q.holds, q.stale = []*hold{nil}, true
+		p.Fence = h.fence
+	default:
+		return
+	}
+	q.key, q.owner = h.key, h.owner
+	p.Key, p.Owner = []byte(h.key.name), h.owner
+	if c.w.chance(500) {
+		p.TTL = uint64(c.w.p.TTLs[c.w.pick(len(c.w.p.TTLs))])
+	}
+	c.send(q, p)
+}
+
+func (c *client) downgrade(h *hold) {
+	h.mode = protocol.Shared // others may come in from here on
+	q := &request{op: protocol.OpDowngrade, key: h.key, owner: h.owner, holds: []*hold{h}}
+	c.send(q, &protocol.Request{Key: []byte(h.key.name), Owner: h.owner, Fence: h.fence})
+	h.down = q.id
+}
+
+func (c *client) cancel() {
+	var targets []*request
+	for _, q := range c.calls {
+		if (q.op == protocol.OpAcquire || q.op == protocol.OpAcquireMany) && !q.dropped {
+			targets = append(targets, q)
+		}
+	}
+	if len(targets) == 0 {
+		return
+	}
+	t := targets[c.w.pick(len(targets))]
+	t.dropped = true
+	k := t.key
+	if t.op == protocol.OpAcquireMany {
+		k = t.keys[c.w.pick(len(t.keys))]
+	}
+	c.send(&request{op: protocol.OpCancel, key: k, target: t}, &protocol.Request{Target: t.id, Key: []byte(k.name)})
+}
+
+func (c *client) inspect(h *hold) {
+	q := &request{op: protocol.OpInspect, key: c.w.keys[c.w.pick(len(c.w.keys))]}
+	if h != nil && h.believed() {
+		q.key, q.holds = h.key, []*hold{h}
+	}
+	c.send(q, &protocol.Request{Key: []byte(q.key.name)})
+}
+
+// staleRelease is what a finally block sends that does not know yet.
+func (c *client) staleRelease(h *hold) {
+	p := &protocol.Request{}
+	q := &request{op: protocol.OpRelease, holds: []*hold{nil}}
+	switch {
+	case len(c.old) > 0:
+		o := c.old[c.w.pick(len(c.old))]
+		q.key, q.owner, p.Fence = o.key, o.owner, o.fence
+	case h != nil:
+		q.key, q.owner, p.Fence = h.key, h.owner, h.fence-1
+	default:
+		return
+	}
+	p.Key, p.Owner = []byte(q.key.name), q.owner
+	c.send(q, p)
+}
+
+func (c *client) releaseMany() {
+	q := &request{op: protocol.OpReleaseMany, owner: uint64(c.w.pick(c.w.p.Owners)), all: c.w.chance(300)}
+	p := &protocol.Request{Owner: q.owner}
+	if q.all {
+		p.Flags |= protocol.FlagAll
+	}
+	if c.w.chance(300) {
+		p.Flags |= protocol.FlagAsync
+	}
+	for _, h := range c.live() {
+		if h.owner == q.owner {
+			c.givesUp(h, q.all)
+			q.holds = append(q.holds, h)
+			p.Keys, p.Fences = append(p.Keys, []byte(h.key.name)), append(p.Fences, h.fence)
+		}
+	}
+	if i := slices.IndexFunc(c.old, func(o *hold) bool { return o.owner == q.owner }); i >= 0 {
+		q.holds = append(q.holds, nil)
+		p.Keys, p.Fences = append(p.Keys, []byte(c.old[i].key.name)), append(p.Fences, c.old[i].fence)
+	}
+	if len(q.holds) > 0 {
+		c.send(q, p)
+	}
+}

@@ -1,0 +1,260 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// key is one lock, with all that the checks remember of it.
+type key struct {
+	name      string
+	holds     []*hold // that clients believe in, or did until a moment ago
+	exclusive *hold   // the one with the highest fence so far
+	shared    *hold
+	resource  uint64 // the highest fence that the resource behind the lock has seen
+	writer    *hold
+	foreign   *foreigner // who believes that it holds it by SET NX PX
+}
+
+func (w *World) key(name string) *key {
+	for _, k := range w.keys {
+		if k.name == name {
+			return k
+		}
+	}
+	w.fail("protocol", name, "a key that nobody uses")
+	return nil
+}
+
+// began notes a fresh hold, at the moment when its client reads of it.
+func (w *World) began(h *hold) {
+	k := h.key
+	w.begun++
+	h.begun = w.begun
+	w.note(kindHold, k, uint64(h.c.id), h.fence)
+	w.say(k, "client %d holds: owner %d mode %d fence %d·%d valid for %d ms, end %d", h.c.id, h.owner, h.mode, h.fence>>10, h.fence&1023, h.valid-h.c.clock()/ms, h.end)
+	if h.fence == 0 || h.fence >= 1<<63 {
+		w.fail("fence", k.name, "fence %d", h.fence)
+	}
+	if !h.believed() {
+		w.counts.Tallies[lateGrants]++
+		return
+	}
+	k.holds = append(k.holds, h)
+	w.meets(h)
+	w.ordered(h)
+}
+
+// ordered checks rule 4: an exclusive holder's fence is greater than every
+// earlier holder's, a reader's than every earlier exclusive holder's.
+func (w *World) ordered(h *hold) {
+	k := h.key
+	against := func(o *hold) {
+		if o == nil || h.fence > o.fence {
+			return
+		}
+		if w.store.waives(h, o) {
+			w.counts.Tallies[waivedFence]++
+			return
+		}
+		w.fail("fence order", k.name, "client %d holds with fence %d·%d after client %d with %d·%d",
+			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
+	}
+	against(k.exclusive)
+	if h.mode == protocol.Exclusive {
+		against(k.shared)
+		if k.exclusive == nil || k.exclusive.fence < h.fence {
+			k.exclusive = h
+		}
+	} else if k.shared == nil || k.shared.fence < h.fence {
+		k.shared = h
+	}
+}
+
+// meets checks that nobody whom h excludes believes that he holds the key too. It
+// is asked whenever somebody begins to believe, so two that overlap are seen when
+// the later of them begins.
+func (w *World) meets(h *hold) {
+	if !h.believed() {
+		return
+	}
+	k := h.key
+	k.holds = slices.DeleteFunc(k.holds, func(o *hold) bool { return o.over && o != h })
+	for _, o := range k.holds {
+		if o == h || h.mode == protocol.Shared && o.mode == protocol.Shared || !o.believed() {
+			continue
+		}
+		if w.store.waives(o, h) || w.store.waives(h, o) {
+			w.counts.Tallies[waivedOverlap]++
+			continue
+		}
+		w.fail("two holders", k.name, "client %d (owner %d, mode %d, fence %d·%d, %d ms left) and client %d (owner %d, mode %d, fence %d·%d, %d ms left)",
+			o.c.id, o.owner, o.mode, o.fence>>10, o.fence&1023, o.valid-o.c.clock()/ms,
+			h.c.id, h.owner, h.mode, h.fence>>10, h.fence&1023, h.valid-h.c.clock()/ms)
+	}
+	if f := k.foreign; f != nil && f.key == k && f.believes() {
+		w.meetsForeign(f, h)
+	}
+}
+
+// revive notes that the daemon has extended validity that had run out, which it
+// may if nobody else has come in between.
+func (w *World) revive(h *hold) {
+	if !h.believed() {
+		return
+	}
+	w.counts.Tallies[revived]++
+	if !slices.Contains(h.key.holds, h) {
+		h.key.holds = append(h.key.holds, h)
+	}
+	w.meets(h)
+}
+
+// over notes that a client does not claim to hold any more.
+func (w *World) over(h *hold) {
+	if h.over {
+		return
+	}
+	if h.c.clock() >= h.valid*ms {
+		w.counts.Tallies[lapsed]++
+	}
+	h.over = true
+	w.note(kindGone, h.key, uint64(h.c.id), h.fence)
+	w.say(h.key, "client %d is done with fence %d·%d", h.c.id, h.fence>>10, h.fence&1023)
+}
+
+// write has a holder write to the resource behind the lock, which looks at
+// fences; the write may take its time.
+func (w *World) write(h *hold) {
+	delay := w.skewed(5 * ms)
+	if w.chance(50) {
+		delay = w.skewed(3 * sec)
+	}
+	w.after(delay, func() { w.written(h) })
+}
+
+// written is a write that reaches the resource, which takes none with a smaller
+// fence than it has seen. By that no write of an earlier holder may come behind
+// one of a later holder, and the present holder's must not be refused.
+func (w *World) written(h *hold) {
+	k := h.key
+	o := k.writer
+	if h.fence < k.resource {
+		w.counts.Tallies[fenceRefused]++
+		if h.believed() && h.mode == protocol.Exclusive && !w.store.waives(h, o) {
+			w.fail("fenced write", k.name, "the present holder's fence %d is refused: client %d wrote with %d", h.fence, o.c.id, k.resource)
+		}
+		return
+	}
+	if o != nil && h.begun < o.begun && !w.store.waives(h, o) && !w.store.waives(o, h) {
+		w.fail("stale write", k.name, "client %d's write with fence %d·%d is taken behind that of a later holder, client %d with %d·%d",
+			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
+	}
+	k.resource, k.writer = h.fence, h
+	w.counts.Tallies[fenceWrites]++
+}
+
+// lostCheck looks at why a hold was lost.
+func (w *World) lostCheck(h *hold, why protocol.Reason) {
+	switch why {
+	case protocol.LostFixed:
+		if h.end == 0 {
+			w.fail("lost", h.key.name, "fence %d was watched and has ended as fixed", h.fence)
+		}
+	case protocol.LostExpired, protocol.LostGone, protocol.LostSession:
+		if w.p.Calm {
+			w.fail("lost", h.key.name, "fence %d of client %d was lost (%v) though nothing was wrong", h.fence, h.c.id, why)
+		}
+	default:
+		w.fail("lost", h.key.name, "reason %d", why)
+	}
+}
+
+// granted is a grant that the step under way has sent.
+type granted struct {
+	k     *conn
+	q     *request
+	key   *key
+	fence uint64
+}
+
+// replying looks at a reply at the moment when the daemon sends it: there its own
+// rules have to hold, whatever happens on the way.
+func (w *World) replying(k *conn, q *request, m protocol.Message) {
+	h := k.h
+	if q.op == protocol.OpAcquire {
+		h.waits[q.key] = slices.DeleteFunc(h.waits[q.key], func(o *request) bool { return o == q })
+	}
+	if m.Code != protocol.OK {
+		return
+	}
+	switch q.op {
+	case protocol.OpAcquire, protocol.OpRenew, protocol.OpDowngrade:
+		g, err := m.Grant()
+		if err != nil {
+			w.fail("protocol", q.keyName(), "grant: %v", err)
+			return
+		}
+		w.inTime(k, q, q.key, &g)
+		if q.op == protocol.OpAcquire && g.Count == 1 {
+			h.grants = append(h.grants, granted{k, q, q.key, g.Fence})
+		}
+	case protocol.OpAcquireMany:
+		gs, err := m.Grants()
+		if err != nil || len(gs) != len(q.keys) {
+			w.fail("protocol", "", "%d grants for %d keys: %v", len(gs), len(q.keys), err)
+			return
+		}
+		for n := range gs {
+			w.inTime(k, q, q.keys[n], &gs[n])
+		}
+	}
+}
+
+// inTime checks rule 3 at the daemon: no grant past its deadline, and no
+// hand-over that gives less than a third of the TTL.
+func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
+	h := on.h
+	if h.stale != 0 || on.stuck {
+		return // it could not know
+	}
+	until := g.Deadline
+	if g.End != 0 {
+		until = min(until, g.End)
+	}
+	if now := h.clock() / ms; int64(until) < now {
+		w.fail("past the deadline", k.name, "fence %d·%d is granted %d ms past its deadline", g.Fence>>10, g.Fence&1023, now-int64(until))
+	}
+	if q.op != protocol.OpAcquire || g.Count > 1 || g.Fence&1023 == 0 {
+		return
+	}
+	w.counts.Tallies[handOvers]++
+	if g.Fence&1023 == 1023 && !w.p.Rebase {
+		w.counts.Tallies[usedUp]++
+	}
+	ttl := q.ttl
+	if w.p.Store != likeRedis {
+		ttl = min(ttl, w.p.Session/ms)
+	}
+	if left := int64(until) - h.clock()/ms; left < ttl/3-2 {
+		w.fail("a third of the TTL", k.name, "a hand-over of fence %d·%d gives %d ms of %d", g.Fence>>10, g.Fence&1023, left, ttl)
+	}
+}
+
+// checkOrder looks, after each step of a host, whether somebody was let in before
+// a waiter who stood before him.
+func (w *World) checkOrder(h *host) {
+	for _, g := range h.grants {
+		for _, q := range h.waits[g.key] {
+			if q.k.c.k != q.k {
+				continue // the client has gone, and what it is told is not looked at
+			}
+			if q.seq < g.q.seq && (q.mode == protocol.Exclusive || g.q.mode == protocol.Exclusive) && !(q.k == g.k && q.owner == g.q.owner) && q.k.inSocket < socketBuffer {
+				w.fail("order", g.key.name, "client %d's %d (mode %d) was granted before client %d's %d (mode %d), which came first",
+					g.k.c.id, g.q.id, g.q.mode, q.k.c.id, q.id, q.mode)
+			}
+		}
+	}
+	h.grants = h.grants[:0]
+}

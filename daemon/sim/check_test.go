@@ -1,0 +1,293 @@
+package sim
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// quiet is a world in which nothing has happened yet: a Redis, some hosts, no
+// faults, and two clients that are connected.
+func quiet(t *testing.T) (w *World, a, b *client) {
+	t.Helper()
+	for seed := uint64(1); ; seed++ {
+		w = newWorld(seed, time.Minute, 0)
+		if w.p.Store == likeRedis && w.p.Foreign > 0 && len(w.clients) > 1 && w.p.TTLs[0] >= 1000 {
+			break
+		}
+	}
+	w.p.Calm = true
+	for _, c := range w.clients[:2] {
+		c.k = &conn{h: c.h, gen: c.h.gen, c: c}
+		c.known = make(map[grantID]*hold)
+	}
+	return w, w.clients[0], w.clients[1]
+}
+
+// hears has the client read a frame from its daemon.
+func (c *client) hears(t *testing.T, frame []byte) {
+	t.Helper()
+	payload, _, ok, err := protocol.Cut(frame, 1<<20)
+	if !ok || err != nil {
+		t.Fatal("not a frame")
+	}
+	m, err := protocol.DecodeMessage(payload)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.handle(m)
+}
+
+// asked is a request under way.
+func (c *client) asked(q *request) *request {
+	c.nextID++
+	q.id, q.key, q.k, q.sent = c.nextID, c.w.keys[0], c.k, c.w.now
+	c.calls = append(c.calls, q)
+	return q
+}
+
+// takes has the client hold the first key, by a grant as the daemon would send it.
+func (c *client) takes(t *testing.T, mode protocol.Mode, fence uint64) *hold {
+	t.Helper()
+	q := c.asked(&request{op: protocol.OpAcquire, mode: mode, ttl: 1000})
+	c.hears(t, grant(c, q.id, fence, 1))
+	return c.known[grantID{q.key, 0, fence}]
+}
+
+func grant(c *client, id, fence, count uint64) []byte {
+	until := uint64(c.clock()/ms - c.mapped + 1000)
+	return protocol.AppendGrant(nil, id, &protocol.Grant{Fence: fence, Count: count, Deadline: until, Left: 1000})
+}
+
+func failure(id uint64, code protocol.Code) []byte {
+	return protocol.AppendError(nil, id, code, "", -1)
+}
+
+func lost(h *hold, why protocol.Reason) []byte {
+	return protocol.AppendLost(nil, h.key.name, h.owner, h.fence, why)
+}
+
+const exclusive, shared = protocol.Exclusive, protocol.Shared
+
+// histories are those that must not be, by the check that says so, and some that
+// may be.
+var histories = []struct {
+	check string // "" for a good one
+	what  string
+	play  func(t *testing.T, w *World, a, b *client)
+}{
+	{"", "one holder after the other", func(t *testing.T, w *World, a, b *client) {
+		w.over(a.takes(t, exclusive, 5<<10))
+		w.over(b.takes(t, exclusive, 5<<10+1))
+		a.takes(t, shared, 6<<10)
+		b.takes(t, shared, 6<<10)
+	}},
+	{"", "the next one comes when the validity is over", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		w.now = a.h.trueTime((h.valid)*ms - a.off)
+		b.takes(t, exclusive, 6<<10)
+	}},
+	{"two holders", "both exclusive", func(t *testing.T, w *World, a, b *client) {
+		a.takes(t, exclusive, 5<<10)
+		b.takes(t, exclusive, 6<<10)
+	}},
+	{"two holders", "a reader beside a writer", func(t *testing.T, w *World, a, b *client) {
+		a.takes(t, exclusive, 5<<10)
+		b.takes(t, shared, 6<<10)
+	}},
+	{"two holders", "the former's validity comes back after the next has come", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		w.now = a.h.trueTime((h.valid)*ms - a.off)
+		b.takes(t, exclusive, 6<<10)
+		a.beat(h.valid + 5000)
+	}},
+	{"two holders", "a plain locker beside a holder", func(t *testing.T, w *World, a, b *client) {
+		a.takes(t, shared, 5<<10)
+		f := w.foreign[0]
+		f.took(w.keys[0], f.clock()+sec, 0)
+	}},
+	{"two holders", "a holder beside a plain locker", func(t *testing.T, w *World, a, b *client) {
+		f := w.foreign[0]
+		f.took(w.keys[0], f.clock()+sec, 0)
+		a.takes(t, exclusive, 5<<10)
+	}},
+	{"fence order", "a later exclusive holder with the same fence", func(t *testing.T, w *World, a, b *client) {
+		w.over(a.takes(t, exclusive, 5<<10))
+		b.takes(t, exclusive, 5<<10)
+	}},
+	{"fence order", "… with a smaller one than an earlier reader's", func(t *testing.T, w *World, a, b *client) {
+		w.over(a.takes(t, shared, 5<<10+3))
+		b.takes(t, exclusive, 5<<10+2)
+	}},
+	{"fence order", "a reader with the fence of the exclusive holder before", func(t *testing.T, w *World, a, b *client) {
+		w.over(a.takes(t, exclusive, 5<<10))
+		b.takes(t, shared, 5<<10)
+	}},
+	{"fence", "none at all", func(t *testing.T, w *World, a, b *client) { a.takes(t, exclusive, 0) }},
+	{"fenced write", "the present holder's write is refused", func(t *testing.T, w *World, a, b *client) {
+		old := a.takes(t, exclusive, 9<<10)
+		w.written(old)
+		w.over(old)
+		w.keys[0].exclusive = nil // so that the order of the fences is not seen first
+		w.written(b.takes(t, exclusive, 8<<10))
+	}},
+	{"stale write", "an earlier holder's write is taken behind a later one's", func(t *testing.T, w *World, a, b *client) {
+		old := a.takes(t, exclusive, 9<<10)
+		w.over(old)
+		w.keys[0].exclusive = nil
+		w.written(b.takes(t, exclusive, 8<<10))
+		w.written(old)
+	}},
+	{"past the deadline", "a grant is sent when its deadline is over", func(t *testing.T, w *World, a, b *client) {
+		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
+		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1, Deadline: uint64(a.h.clock()/ms - 1)})
+	}},
+	{"a third of the TTL", "a hand-over gives less", func(t *testing.T, w *World, a, b *client) {
+		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
+		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5<<10 + 1, Count: 1, Deadline: uint64(a.h.clock()/ms + 300)})
+	}},
+	{"order", "the second waiter is let in", func(t *testing.T, w *World, a, b *client) {
+		q1, q2 := a.asked(&request{op: protocol.OpAcquire, seq: 1}), b.asked(&request{op: protocol.OpAcquire, seq: 2})
+		a.h.waits[q1.key] = append(a.h.waits[q1.key], q1)
+		a.h.grants = append(a.h.grants, granted{b.k, q2, q2.key, 5 << 10})
+		w.checkOrder(a.h)
+	}},
+	{"every wait ends", "an answer is late", func(t *testing.T, w *World, a, b *client) {
+		a.asked(&request{op: protocol.OpAcquire, wait: 10, late: patience})
+		w.now += patience + ms
+		w.audit()
+	}},
+	{"nothing left", "a session stays", func(t *testing.T, w *World, a, b *client) {
+		a.h.eng.Open(daemon.Peer{}, a.k)
+		w.nothingLeft()
+	}},
+	{"nothing left", "a key stays in the store", func(t *testing.T, w *World, a, b *client) {
+		w.store.redis.foreignTake(w.keys[0].name, 1, 1000)
+		w.nothingLeft()
+	}},
+	{"", "nothing stays", func(t *testing.T, w *World, a, b *client) { w.nothingLeft() }},
+	{"grant", "a fence that has been given already", func(t *testing.T, w *World, a, b *client) {
+		a.takes(t, exclusive, 5<<10)
+		a.takes(t, exclusive, 5<<10)
+	}},
+	{"grant", "re-entry of what is not held", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, grant(a, a.asked(&request{op: protocol.OpAcquire}).id, 5<<10, 2))
+	}},
+	{"upgrade", "a reader becomes a writer", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, shared, 5<<10)
+		a.hears(t, grant(a, a.asked(&request{op: protocol.OpAcquire}).id, h.fence, 2))
+	}},
+	{"count", "a re-entry is not counted", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		a.hears(t, grant(a, a.asked(&request{op: protocol.OpAcquire}).id, h.fence, 3))
+	}},
+	{"count", "the last release leaves something", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		q := a.asked(&request{op: protocol.OpRelease, holds: []*hold{h}})
+		a.hears(t, protocol.AppendReleased(nil, q.id, 1))
+	}},
+	{"lost", "a watched hold ends as fixed", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, lost(a.takes(t, exclusive, 5<<10), protocol.LostFixed))
+	}},
+	{"lost", "a hold is lost though nothing was wrong", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, lost(a.takes(t, exclusive, 5<<10), protocol.LostExpired))
+	}},
+	{"lost once", "… twice", func(t *testing.T, w *World, a, b *client) {
+		w.p.Calm = false
+		h := a.takes(t, exclusive, 5<<10)
+		a.hears(t, lost(h, protocol.LostExpired))
+		a.hears(t, lost(h, protocol.LostExpired))
+	}},
+	{"lost before grant", "what was never granted", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, lost(&hold{key: w.keys[0], fence: 5 << 10}, protocol.LostExpired))
+	}},
+	{"lost in time", "a renewal says that the hold is gone, and no lost came", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		a.hears(t, failure(a.asked(&request{op: protocol.OpRenew, holds: []*hold{h}}).id, protocol.NotHeld))
+	}},
+	{"after lost", "a renewal is granted after that", func(t *testing.T, w *World, a, b *client) {
+		w.p.Calm = false
+		h := a.takes(t, exclusive, 5<<10)
+		a.hears(t, lost(h, protocol.LostExpired))
+		a.hears(t, grant(a, a.asked(&request{op: protocol.OpRenew, holds: []*hold{h}}).id, h.fence, 1))
+	}},
+	{"stale fence", "a release with a wrong fence is carried out", func(t *testing.T, w *World, a, b *client) {
+		q := a.asked(&request{op: protocol.OpRelease, holds: []*hold{nil}})
+		a.hears(t, protocol.AppendReleased(nil, q.id, 0))
+	}},
+	{"stale fence", "… a renewal", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, grant(a, a.asked(&request{op: protocol.OpRenew, holds: []*hold{nil}}).id, 5<<10, 1))
+	}},
+	{"inspect", "it denies what is held", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		q := a.asked(&request{op: protocol.OpInspect, holds: []*hold{h}})
+		a.hears(t, protocol.AppendInspected(nil, q.id, &protocol.State{Held: protocol.HeldNot, Left: -1}))
+	}},
+	{"cancel", "answered before its target", func(t *testing.T, w *World, a, b *client) {
+		target := a.asked(&request{op: protocol.OpAcquire})
+		a.hears(t, protocol.AppendCanceled(nil, a.asked(&request{op: protocol.OpCancel, target: target}).id, false))
+	}},
+	{"cancel", "it claims to have withdrawn what was granted", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, protocol.AppendCanceled(nil, a.asked(&request{op: protocol.OpCancel, target: &request{}}).id, true))
+	}},
+	{"one reply", "a second one", func(t *testing.T, w *World, a, b *client) {
+		q := a.asked(&request{op: protocol.OpPing})
+		a.hears(t, protocol.AppendPong(nil, q.id, 1))
+		a.hears(t, protocol.AppendPong(nil, q.id, 1))
+	}},
+	{"reply", "busy to one who waits", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, failure(a.asked(&request{op: protocol.OpAcquire, wait: 10}).id, protocol.Busy))
+	}},
+	{"reply", "a wrong request is carried out", func(t *testing.T, w *World, a, b *client) {
+		q := a.asked(&request{op: protocol.OpPing, wrong: protocol.Invalid})
+		a.hears(t, protocol.AppendPong(nil, q.id, 1))
+	}},
+	{"protocol", "a key that nobody uses", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, lost(&hold{key: &key{name: "other"}}, protocol.LostExpired))
+	}},
+	{"planted", "as asked for", func(t *testing.T, w *World, a, b *client) {
+		w.plant = 3
+		w.play(sec)
+	}},
+	{"panic", "the code panics", func(t *testing.T, w *World, a, b *client) {
+		w.at(w.now, func() { panic("planted") })
+		w.play(sec)
+	}},
+}
+
+func TestChecksBite(t *testing.T) {
+	bites := make(map[string]bool)
+	for _, x := range histories {
+		bites[x.check] = true
+		t.Run(x.check+"/"+x.what, func(t *testing.T) {
+			w, a, b := quiet(t)
+			x.play(t, w, a, b)
+			switch f := w.failure; {
+			case f == nil && x.check != "":
+				t.Errorf("the check %q lets it pass", x.check)
+			case f != nil && f.Check != x.check:
+				t.Errorf("it fails %v", f)
+			}
+		})
+	}
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`\.fail\("([^"]+)"`).FindAllSubmatch(text, -1) {
+			if !bites[string(m[1])] {
+				t.Errorf("no bad history is for the check %q", m[1])
+			}
+		}
+	}
+}

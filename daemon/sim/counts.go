@@ -1,0 +1,186 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// fault is a kind of fault. Each is counted when it has had its effect.
+type fault uint8
+
+const (
+	hostFreeze    fault = iota // the daemon is stopped for a while; nobody notices
+	hostFreezeMid              // the same between a decision and the sending of what follows
+	hostLag                    // a goroutine goes on with a clock reading that is out of date
+	hostKill                   // the daemon is killed and started anew
+	hostDrain                  // the daemon is asked to stop, and started anew
+	partition                  // host and store do not reach each other
+	lostRequest                // the request never arrives
+	lostReply                  // it is carried out, the answer is lost
+	lateRequest                // it is carried out after it has been given up
+	doubled                    // it is carried out twice
+	cut                        // the connection breaks: the answer is known to be lost before its time is up
+	slowReply                  // the answer takes most of what it may
+	hintLost
+	hintLate
+	hintDoubled
+	storePause    // it stops for a while
+	storeRefuse   // it has no memory left: writes are refused, releases and renewals are not
+	storeReadOnly // every write is refused
+	storeRestart  // connections break; it forgets nothing
+	storeLoss     // it restarts and has forgotten everything
+	storeFlush    // it forgets everything
+	clockForward  // its clock steps
+	clockBack
+	sessionEnd    // it ends a daemon's session
+	clientPause   // the process is stopped for a while
+	clientKill    // the process is killed
+	clientLeave   // it closes its connection
+	clientDeaf    // it does not read
+	clientFlood   // nor that, while it asks for much
+	clientGarbage // it sends what is not the protocol
+	nFaults
+)
+
+var faultNames = [nFaults]string{"host freeze", "host freeze mid-step", "host clock lag", "host kill", "host drain", "partition",
+	"request lost", "reply lost", "request late", "request doubled", "connection cut", "reply slow", "hint lost", "hint late",
+	"hint doubled", "store pause", "store out of memory", "store read-only", "store restart", "store restart with loss",
+	"store flush", "store clock forward", "store clock back", "store session ended", "client pause", "client kill",
+	"client leave", "client deaf", "client flood", "client garbage"}
+
+func (f fault) String() string { return faultNames[f] }
+
+// tally is something that a good set of seeds has to have seen.
+type tally uint8
+
+const (
+	fenceWrites    tally = iota // writes accepted by a resource that looks at fences
+	fenceRefused                // writes that it refused
+	waivedOverlap               // two holders after the store had forgotten: best-effort says so
+	waivedFence                 // the same for the order of fences
+	lapsed                      // validity that was over before the next word of the daemon
+	revived                     // … and that a later word has extended after all
+	handOvers                   // grants without a trip to the store
+	rebases                     // fence bases fetched for a held lease
+	reentries                   // grants to who holds already
+	freshGrants                 // grants that make a hold
+	manyGrants                  // acquire-manys that succeeded
+	crossedCancels              // cancels that came too late
+	lateGrants                  // grants whose validity was over when they were read
+	foreignHolds                // grants to plain lockers
+	ownClock                    // clients that map the daemon's clock to another
+	tooSlow                     // sessions ended because the client did not read
+	wrongRequests               // requests that cannot be done
+	usedUp                      // last fences of a base on stores that cannot give another
+	nTallies
+)
+
+var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "overlaps waived after loss", "fence orders waived after loss",
+	"validity lapsed", "validity revived", "hand-overs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
+	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up"}
+
+func (t tally) String() string { return tallyNames[t] }
+
+// Counts is what happened in runs.
+type Counts struct {
+	Faults   [nFaults]int
+	Tallies  [nTallies]int
+	Requests [16]int // by op
+	Replies  [32]int // by code
+	Fatals   [32]int // by code
+	Pushes   [8]int  // by event, from EventLost on
+	Lost     [8]int  // by reason
+	Ops      [16]int // by kind, as the store carried them out
+	Results  [8]int  // by status, as the daemon heard them
+}
+
+// Add sums up.
+func (c *Counts) Add(o *Counts) {
+	add := func(a, b []int) {
+		for i := range a {
+			a[i] += b[i]
+		}
+	}
+	add(c.Faults[:], o.Faults[:])
+	add(c.Tallies[:], o.Tallies[:])
+	add(c.Requests[:], o.Requests[:])
+	add(c.Replies[:], o.Replies[:])
+	add(c.Fatals[:], o.Fatals[:])
+	add(c.Pushes[:], o.Pushes[:])
+	add(c.Lost[:], o.Lost[:])
+	add(c.Ops[:], o.Ops[:])
+	add(c.Results[:], o.Results[:])
+}
+
+func (c *Counts) each(row func(group, name string, n int)) {
+	for i, n := range c.Faults {
+		row("faults", fault(i).String(), n)
+	}
+	for i, n := range c.Tallies {
+		row("seen", tally(i).String(), n)
+	}
+	for op := protocol.OpHello; op <= protocol.OpList; op++ {
+		row("requests", requestNames[op], c.Requests[op])
+	}
+	for code := protocol.OK; code <= protocol.Overlong; code++ {
+		row("replies", code.String(), c.Replies[code])
+	}
+	for code := protocol.Draining; code <= protocol.TooSlow; code++ {
+		row("fatals", code.String(), c.Fatals[code])
+	}
+	for i, name := range [...]string{"lost", "beat", "going-away", "fatal"} {
+		row("pushes", name, c.Pushes[i])
+	}
+	for r := protocol.LostExpired; r <= protocol.LostShutdown; r++ {
+		row("lost", r.String(), c.Lost[r])
+	}
+	for k := cache.OpTry; k <= cache.OpPeek; k++ {
+		row("store ops", k.String(), c.Ops[k])
+	}
+	for s := cache.Unknown; s <= cache.Refused; s++ {
+		row("store results", s.String(), c.Results[s])
+	}
+}
+
+var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "downgrade", "cancel", "inspect", "acquire-many",
+	"release-many", "ping", "list"}
+
+// never is what no run can show, and why.
+var never = map[string]string{
+	"replies bad_frame":   "it is said in a fatal",
+	"replies bad_version": "it is said in a fatal",
+	"replies too_slow":    "it would not be read; counted as sessions cut as too slow",
+	"fatals too_slow":     "the same",
+	"replies denied":      "no policy of who may lock what exists yet",
+	"fatals denied":       "the same",
+	"lost forced":         "no operator can unlock yet",
+	"lost shutdown":       "a daemon that stops ends the sessions: fatal draining",
+}
+
+// Missing names what was never seen.
+func (c *Counts) Missing() (names []string) {
+	c.each(func(group, name string, n int) {
+		if full := group + " " + name; n == 0 && never[full] == "" {
+			names = append(names, full)
+		}
+	})
+	return names
+}
+
+func (c *Counts) String() string {
+	var b strings.Builder
+	last := ""
+	c.each(func(group, name string, n int) {
+		if group != last {
+			fmt.Fprintf(&b, "\n%-14s", group+":")
+			last = group
+		} else {
+			b.WriteString(", ")
+		}
+		fmt.Fprintf(&b, "%s %d", name, n)
+	})
+	return strings.TrimPrefix(b.String(), "\n")
+}

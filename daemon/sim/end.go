@@ -1,0 +1,162 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// build makes everything that is there from the beginning.
+func (w *World) build() {
+	for n := range w.p.Keys {
+		w.keys = append(w.keys, &key{name: fmt.Sprintf("k%d", n)})
+	}
+	w.store = w.newStore()
+	for n := range w.p.Hosts {
+		w.hosts = append(w.hosts, w.newHost(n))
+	}
+	for _, h := range w.hosts {
+		for range w.p.Clients {
+			w.clients = append(w.clients, w.newClient(h, len(w.clients)))
+		}
+	}
+	for n := range w.p.Foreign {
+		w.foreign = append(w.foreign, w.newForeigner(n))
+	}
+	w.plague()
+	w.after(5*sec, w.audit)
+	w.after(paceEvery, w.quicken)
+	if w.p.Chain {
+		w.after(w.between(20*sec, 60*sec), w.chain)
+	}
+}
+
+// A chain is so many hand-overs on end: more than there are fences in a base.
+const (
+	chainLinks  = 1800
+	chainOwners = 4 // of each client
+	chainTime   = 20 * sec
+)
+
+// chain has the clients of the first host hand one key on among themselves, and
+// the others leave it alone meanwhile.
+func (w *World) chain() {
+	if w.calm {
+		return
+	}
+	w.chaining = true
+	w.say(w.keys[0], "chain begins")
+	for _, c := range w.hosts[0].clients() {
+		c.chain = chainLinks / w.p.Clients
+		for owner := range chainOwners {
+			c.link(uint64(100 + owner))
+		}
+	}
+	w.after(chainTime, func() { w.chaining = false })
+	w.after(w.between(2*chainTime, 10*chainTime), w.chain)
+}
+
+func (h *host) clients() []*client {
+	var cs []*client
+	for _, c := range h.w.clients {
+		if c.h == h {
+			cs = append(cs, c)
+		}
+	}
+	return cs
+}
+
+// link takes the key of the chain once more, as soon as it is free.
+func (c *client) link(owner uint64) {
+	w := c.w
+	if !w.chaining || w.calm || c.chain <= 0 {
+		return
+	}
+	if c.k == nil || c.find(w.keys[0], owner) != nil || c.waiting(w.keys[0], owner) != nil {
+		c.after(w.between(0, 500*us), func() { c.link(owner) })
+		return
+	}
+	c.chain--
+	q := &request{op: protocol.OpAcquire, key: w.keys[0], owner: owner, wait: protocol.WaitAlways, late: 1 << 60, ttl: 5000}
+	c.send(q, &protocol.Request{Key: []byte(q.key.name), Owner: owner, Wait: q.wait, TTL: uint64(q.ttl)})
+	c.after(w.between(0, 500*us), func() { c.link(owner) })
+}
+
+// audit looks for requests that are not answered in time.
+func (w *World) audit() {
+	for _, c := range w.clients {
+		for _, q := range c.calls {
+			if late := w.now - q.sent - (c.thaw() - q.frost) - q.late; late > 0 && q.late < 1<<59 {
+				w.fail("every wait ends", q.keyName(), "client %d's %s %d is %d ms late (wait %d ms)", c.id, requestNames[q.op], q.id, late/ms, q.wait)
+				return
+			}
+		}
+	}
+	w.after(5*sec, w.audit)
+}
+
+// finish ends the run: no more faults, everybody gives back what he has, then
+// everybody goes, and nothing may be left.
+func (w *World) finish() {
+	w.calm = true
+	w.say(nil, "THE END begins")
+	for _, h := range w.hosts {
+		h.frozen, h.midway, h.cutOff = 0, 0, 0
+	}
+	s := &w.store
+	s.paused, s.full, s.readOnly = 0, 0, 0
+	for _, c := range w.clients {
+		c.paused, c.deaf, c.chain = 0, 0, 0
+		for _, q := range c.calls { // whoever waits without bound gets it now
+			q.sent, q.frost, q.late = w.now, c.thaw(), 2*patience
+		}
+		c.after(w.between(0, sec), func() {
+			for _, h := range c.live() {
+				c.release(h)
+			}
+		})
+	}
+	w.runUntil(w.now + 70*sec)
+	for _, c := range w.clients {
+		if n := len(c.calls); n > 0 && w.failure == nil {
+			w.fail("every wait ends", c.calls[0].keyName(), "client %d's %s %d is not answered at the end", c.id, requestNames[c.calls[0].op], c.calls[0].id)
+		}
+		c.gen++
+		c.close()
+	}
+	w.runUntil(w.now + 120*sec)
+	w.nothingLeft()
+}
+
+// nothingLeft checks that the tables, the lanes and the store are empty.
+func (w *World) nothingLeft() {
+	if w.failure != nil {
+		return
+	}
+	for _, h := range w.hosts {
+		if !h.up {
+			w.fail("nothing left", "", "host %d is down", h.id)
+			return
+		}
+		if left := h.eng.Leftovers(); !left.None() {
+			w.fail("nothing left", "", "host %d: %v", h.id, left)
+		}
+		if h.pumps[0].idle != w.p.InFlight || h.pumps[1].idle != 1 {
+			w.fail("nothing left", "", "host %d: batches in flight", h.id)
+		}
+	}
+	n := 0
+	switch w.p.Store {
+	case likeRedis:
+		n = w.store.redis.leftovers()
+	case likeEtcd:
+		for _, es := range w.store.etcd.keys {
+			n += len(es)
+		}
+	case likeEmbedded:
+		n = len(w.hosts[0].session.held)
+	}
+	if n > 0 {
+		w.fail("nothing left", "", "%d keys are left in the store", n)
+	}
+}

@@ -1,0 +1,288 @@
+package sim
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// etcdModel is a linearizable store whose leases live by sessions. Each grip and
+// each place in a queue is an entry of the key; the entries' order decides.
+type etcdModel struct {
+	w        *World
+	sessions map[int]*etcdSession
+	last     int // session
+	revision uint64
+	keys     map[string][]*entry
+	settled  map[grave]uint64
+}
+
+// grave is where an instance has settled tokens of a key. A late request cannot
+// bring one back: the model does at once what DESIGN's sweep does after a while.
+type grave struct {
+	inst uint32
+	key  string
+}
+
+type etcdSession struct {
+	h    *host
+	ends int64 // on the store's clock
+}
+
+type entry struct {
+	t       token
+	session int
+	mode    cache.Mode
+	rev     uint64 // when it was made
+}
+
+func newEtcdModel(w *World) *etcdModel {
+	return &etcdModel{w: w, sessions: make(map[int]*etcdSession), keys: make(map[string][]*entry), revision: 100, settled: make(map[grave]uint64)}
+}
+
+var errNoLease = errors.New("requested lease not found")
+
+func (m *etcdModel) run(h *host, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
+	alive := m.alive(session)
+	for i, op := range ops {
+		r, t := res[i], token{inst, op.Token}
+		mine := slices.IndexFunc(m.keys[op.Key], func(e *entry) bool { return e.t == t })
+		switch op.Kind {
+		case cache.OpTry, cache.OpJoin:
+			if !alive || op.Token <= m.settled[grave{inst, op.Key}] {
+				r.Status, r.Err = cache.Refused, errNoLease
+				continue
+			}
+			m.acquire(session, op, r, t, mine)
+		case cache.OpRelease, cache.OpWithdraw:
+			r.Status = cache.Done
+			m.settled[grave{inst, op.Key}] = max(m.settled[grave{inst, op.Key}], op.Token)
+			if mine >= 0 {
+				m.remove(op.Key, mine)
+			} else if op.Kind == cache.OpRelease {
+				r.Status = cache.NotHeld
+			}
+		case cache.OpRenew, cache.OpDowngrade:
+			if mine < 0 {
+				r.Status = cache.NotHeld
+				continue
+			}
+			r.Status, r.Wanted = cache.Done, len(m.keys[op.Key]) > 1
+			if op.Kind == cache.OpDowngrade {
+				m.keys[op.Key][mine].mode = cache.Shared
+				m.wake(op.Key)
+			} else if op.Rebase {
+				r.Base = m.rise(op.Floor)
+			}
+		case cache.OpPeek:
+			r.Status = cache.Done
+			if es := m.keys[op.Key]; len(es) > 0 {
+				*r = cache.Result{Status: cache.Busy, Mode: es[0].mode, Left: -1}
+			}
+		}
+	}
+}
+
+func (m *etcdModel) rise(floor uint64) uint64 {
+	m.revision = max(m.revision, floor) + 1
+	return m.revision
+}
+
+func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token, mine int) {
+	if mine < 0 {
+		if op.Kind == cache.OpTry && !m.free(op.Key, op.Mode) {
+			*r = cache.Result{Status: cache.Busy, Wanted: true, Left: -1}
+			m.settled[grave{t.inst, op.Key}] = max(m.settled[grave{t.inst, op.Key}], t.n)
+			return
+		}
+		mine = len(m.keys[op.Key])
+		m.keys[op.Key] = append(m.keys[op.Key], &entry{t, session, op.Mode, m.rise(0)})
+	}
+	e := m.keys[op.Key][mine]
+	if !m.has(op.Key, mine) {
+		r.Status = cache.Queued
+		for i, o := range m.keys[op.Key][:mine] {
+			if m.has(op.Key, i) {
+				m.w.hint(o.t.inst, cache.HintWanted, op.Key)
+			}
+		}
+		return
+	}
+	*r = cache.Result{Status: cache.Granted, Base: e.rev, Wanted: len(m.keys[op.Key]) > mine+1}
+	if m.w.p.Rebase {
+		r.Base = m.rise(op.Floor)
+	}
+}
+
+// free says that nobody has the key or queues for it, shared ones apart.
+func (m *etcdModel) free(key string, mode cache.Mode) bool {
+	return !slices.ContainsFunc(m.keys[key], func(e *entry) bool { return mode == cache.Exclusive || e.mode == cache.Exclusive })
+}
+
+// has says that the entry at i has the key, rather than queues.
+func (m *etcdModel) has(key string, i int) bool {
+	es := m.keys[key]
+	if es[i].mode == cache.Exclusive {
+		return i == 0
+	}
+	return !slices.ContainsFunc(es[:i], func(e *entry) bool { return e.mode == cache.Exclusive })
+}
+
+func (m *etcdModel) remove(key string, i int) {
+	m.keys[key] = slices.Delete(m.keys[key], i, i+1)
+	m.wake(key)
+}
+
+func (m *etcdModel) wake(key string) {
+	for i, e := range m.keys[key] {
+		if !m.has(key, i) {
+			break
+		}
+		m.w.hint(e.t.inst, cache.HintFree, key)
+	}
+}
+
+// alive says that the store knows the session, having ended it if its time is up.
+func (m *etcdModel) alive(id int) bool {
+	s := m.sessions[id]
+	if s == nil {
+		return false
+	}
+	if m.w.store.clock() >= s.ends {
+		m.endSession(id)
+		return false
+	}
+	return true
+}
+
+// endSession removes what hangs on a session.
+func (m *etcdModel) endSession(id int) {
+	delete(m.sessions, id)
+	for _, k := range m.w.keys {
+		n := len(m.keys[k.name])
+		m.keys[k.name] = slices.DeleteFunc(m.keys[k.name], func(e *entry) bool { return e.session == id })
+		if len(m.keys[k.name]) < n {
+			m.wake(k.name)
+		}
+	}
+}
+
+// storeSession is the daemon's session as its driver knows it.
+type storeSession struct {
+	id    int   // 0 when there is none
+	until int64 // its deadline on the host's clock
+	tries int   // of keeping it alive; only the latest counts on
+	// embedded
+	held map[string]uint64 // tokens
+	mode map[string]cache.Mode
+	wait map[string]bool // queued for
+}
+
+func (h *host) openSession() {
+	switch h.w.p.Store {
+	case likeEtcd:
+		h.keepAlive()
+	case likeEmbedded:
+		h.openEmbedded()
+	}
+	h.w.store.owner[h.inst] = h
+}
+
+func (h *host) closeSession() { delete(h.w.store.owner, h.inst) }
+
+// keepAlive asks for a session, or for more time for the one that there is, and
+// goes on doing so.
+func (h *host) keepAlive() {
+	w := h.w
+	h.session.tries++
+	try, id, sent, net := h.session.tries, h.session.id, h.clock(), w.store.net
+	again := func(d int64) {
+		h.after(d, func() {
+			if h.session.tries == try {
+				h.keepAlive()
+			}
+		})
+	}
+	again(w.p.Session / 3)
+	x := w.newFate()
+	if x.kind == lostRequest || h.cutOff > w.now && !w.calm {
+		again(w.p.Session / 8)
+		return
+	}
+	arrive := h.departs() + x.there
+	var serve func()
+	serve = func() {
+		if w.store.net != net {
+			return
+		}
+		if w.now < w.store.paused {
+			w.at(w.store.paused+w.between(0, ms), serve)
+			return
+		}
+		got := w.store.etcd.keep(h, id)
+		if x.kind == lostReply || x.kind == cut {
+			return
+		}
+		h.after(x.back, func() { h.kept(id, got, sent) })
+	}
+	w.at(arrive, serve)
+}
+
+// keep makes a session, or extends one; 0 when it is gone.
+func (m *etcdModel) keep(h *host, id int) int {
+	ends := m.w.store.clock() + m.w.p.Session
+	if id == 0 {
+		m.last++
+		id = m.last
+		m.sessions[id] = &etcdSession{h: h}
+		m.watch(id)
+	} else if !m.alive(id) {
+		return 0
+	}
+	m.sessions[id].ends = max(m.sessions[id].ends, ends)
+	return id
+}
+
+// watch ends a session when its time is up, and not only when somebody asks.
+func (m *etcdModel) watch(id int) {
+	m.w.after(m.w.p.Session/2, func() {
+		if m.alive(id) {
+			m.watch(id)
+		}
+	})
+}
+
+// kept is the store's answer to a keep-alive.
+func (h *host) kept(id, got int, sent int64) {
+	s := &h.session
+	if id != s.id {
+		return // of an earlier session, or one more for a first
+	}
+	if got == 0 {
+		h.w.say(nil, "host %d has lost its session %d", h.id, id)
+		s.id, s.until = 0, 0
+		h.eng.StoreSession(upstream.Session{Lost: true})
+		h.keepAlive()
+		return
+	}
+	s.id = got
+	s.until = max(s.until, cache.LeaseDeadline(sent, h.w.p.Session))
+	h.eng.StoreSession(upstream.Session{Until: s.until})
+}
+
+var errOldSession = errors.New("of an earlier session")
+
+// vouch makes an answer one that a driver may give: what an earlier session got
+// is gone with it.
+func (h *host) vouch(session int, op *cache.Op, r *cache.Result) {
+	if h.w.p.Store != likeEtcd {
+		return
+	}
+	if session != h.session.id && op.Kind != cache.OpRelease && op.Kind != cache.OpWithdraw && op.Kind != cache.OpPeek {
+		*r = cache.Result{Status: cache.Unknown, Left: -1, Err: errOldSession}
+		return
+	}
+	r.Session = h.session.until
+}

@@ -1,0 +1,163 @@
+package sim
+
+import (
+	"encoding/binary"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// plague has each kind of fault of the profile happen again and again.
+func (w *World) plague() {
+	for f := range nFaults {
+		mean := w.p.Faults[f]
+		if mean == 0 || f == hostLag || f >= lostRequest && f <= hintDoubled {
+			continue // those are permille of steps or messages
+		}
+		var again func()
+		again = func() {
+			if w.calm {
+				return
+			}
+			if w.strike(f) {
+				w.counts.Faults[f]++
+				w.note(kindFault, nil, uint64(f), 0)
+				w.say(nil, "FAULT %v", f)
+			}
+			w.after(w.skewed(mean)+ms, again)
+		}
+		w.after(w.skewed(mean)+ms, again)
+	}
+}
+
+// while is how long a fault lasts: a moment, a while, or longer than any TTL.
+func (w *World) while() int64 {
+	switch w.pick(4) {
+	case 0:
+		return w.between(ms, 100*ms)
+	case 1, 2:
+		return w.between(100*ms, 3*sec)
+	}
+	return w.between(3*sec, 20*sec)
+}
+
+// strike makes one fault; false when it cannot be made just now.
+func (w *World) strike(f fault) bool {
+	h, c := w.hosts[w.pick(len(w.hosts))], w.clients[w.pick(len(w.clients))]
+	switch f {
+	case hostFreeze, hostFreezeMid, hostKill, hostDrain, partition:
+		return w.strikeHost(f, h)
+	case clientPause, clientKill, clientLeave, clientDeaf, clientFlood, clientGarbage:
+		return w.strikeClient(f, c)
+	}
+	return w.strikeStore(f, h)
+}
+
+func (w *World) strikeHost(f fault, h *host) bool {
+	if !h.up {
+		return false
+	}
+	switch f {
+	case hostFreeze:
+		h.freeze(w.while())
+	case hostFreezeMid:
+		h.midway = w.while()
+		return false // counted when it has happened
+	case hostKill:
+		h.kill()
+		h.restart(w.between(ms, 3*sec))
+	case hostDrain:
+		if h.draining {
+			return false
+		}
+		h.after(0, func() { h.drain(w.between(0, 3*sec)) })
+	case partition:
+		h.cutOff = w.now + w.while()
+		w.say(nil, "host %d cut off for %d ms", h.id, (h.cutOff-w.now)/ms)
+	}
+	return true
+}
+
+func (w *World) strikeClient(f fault, c *client) bool {
+	switch f {
+	case clientPause:
+		c.pause(w.while())
+		return true
+	case clientKill:
+		c.kill()
+		return true
+	}
+	if c.k == nil || c.paused > w.now {
+		return false
+	}
+	switch f {
+	case clientLeave:
+		c.close()
+		c.reconnect()
+	case clientDeaf:
+		c.deafen(w.while())
+	case clientFlood:
+		c.deafen(w.while())
+		c.flood()
+	case clientGarbage:
+		c.k.say(w.garbage(), nil, false)
+	}
+	return true
+}
+
+// garbage is bytes that are fatal wherever they come.
+func (w *World) garbage() []byte {
+	switch w.pick(5) {
+	case 0:
+		return []byte{0, 0, 0, 0}
+	case 3: // a second hello
+		return protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
+	case 1:
+		return []byte{0xff, 0xff, 0xff, 0xff, 1}
+	case 2:
+		return []byte{0, 0, 0, 5, 0xdd, 0xff, 0xff, 0xff, 0xff} // claims 4 billion entries
+	}
+	b := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpPing, ID: 1})
+	b[protocol.HeaderLen] = 0xc1
+	binary.BigEndian.PutUint32(b, uint32(len(b)-protocol.HeaderLen))
+	return b
+}
+
+func (w *World) strikeStore(f fault, h *host) bool {
+	s := &w.store
+	switch f {
+	case storePause:
+		s.paused = max(s.paused, w.now+w.while()/2)
+	case storeRefuse:
+		s.full = w.now + w.while()
+	case storeReadOnly:
+		s.readOnly = w.now + w.while()
+	case storeRestart:
+		s.net++
+		s.paused = max(s.paused, w.now+w.between(ms, sec))
+	case storeFlush, storeLoss:
+		if s.clock()/us <= int64(s.highest) {
+			return false // fences outlast the loss of the counter, or a clock that was set back, not both at once
+		}
+		s.redis.flush()
+		s.lost(nil)
+		if f == storeLoss {
+			s.net++
+			s.paused = max(s.paused, w.now+w.between(ms, sec))
+		}
+	case clockForward:
+		s.off += w.between(sec, 30*sec)
+		s.lost(nil)
+	case clockBack:
+		if s.redis.last < s.highest {
+			return false // the same the other way round
+		}
+		s.off -= w.between(ms, 20*sec)
+	case sessionEnd:
+		if h.session.id == 0 || !s.etcd.alive(h.session.id) {
+			return false
+		}
+		s.lost(h)
+		s.etcd.endSession(h.session.id)
+	}
+	return true
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# Plants faults in a copy of the tree, one after the other, and shows that the
+# simulator catches each. The checkout is not touched.
+#
+#   daemon/sim/mutants/run.sh [SEEDS]
+#
+# A mutant is a patch beside this script. Its first line says what finds it:
+# "seeds" is TestSeeds, anything else the name of a test of ./daemon/sim.
+set -euo pipefail
+
+seeds=${1:-300}
+go=${GO:-go}
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../../.." && pwd)
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# The packages that a mutant may be in, as they are now, committed or not.
+copy() {
+	rm -rf "$work/tree"
+	mkdir "$work/tree"
+	(cd "$root" && tar -cf - go.mod go.sum cache daemon protocol renewer upstream) | tar -xf - -C "$work/tree"
+}
+
+# try TEST runs it in the copy. It leaves its output in $work/out.
+try() {
+	local args=(-count=1 -v -timeout 10m ./daemon/sim -run)
+	if [[ $1 == seeds ]]; then
+		args+=('TestSeeds$' -args "-seeds=$seeds" -stop -lines=0)
+	else
+		args+=("$1\$")
+	fi
+	(cd "$work/tree" && "$go" test "${args[@]}") >"$work/out" 2>&1
+}
+
+row() { printf '%-24s %-8s %-34s %7s %6s\n' "$@"; }
+
+survived=0
+row mutant verdict "by what" seeds seconds
+for patch in none "$here"/*.patch; do
+	name=$(basename "$patch" .patch)
+	copy
+	test=seeds
+	if [[ $patch != none ]]; then
+		test=$(sed -n '1s/^# *//p' "$patch")
+		if ! (cd "$work/tree" && GIT_CEILING_DIRECTORIES="$work" git apply -p1 "$patch" && "$go" vet ./daemon/sim) >"$work/out" 2>&1; then
+			row "$name" "NO PATCH" "it does not apply, or not compile" - -
+			cat "$work/out"
+			survived=1
+			continue
+		fi
+	fi
+	began=$SECONDS
+	if try "$test"; then
+		by=- verdict="NOT" ran=$seeds
+		[[ $patch == none ]] && verdict=clean || survived=1
+	else
+		# "…: seed 12: two holders: client 3 …"
+		hit=$(sed -n 's/^ *[a-z_]*\.go:[0-9]*: \(seed [0-9]*[:,] .*\)/\1/p' "$work/out" | grep -v ' events in \|^seed [0-9]*: [a-z]*, [0-9]* hosts' | head -n 1 || true)
+		verdict=caught
+		if [[ -z $hit || $patch == none ]]; then
+			verdict="NOT"
+			survived=1
+			tail -n 20 "$work/out"
+		fi
+		if [[ $test == seeds ]]; then
+			ran=$(sed -n 's/^seed \([0-9]*\): .*/\1/p' <<<"$hit")
+			by=$(sed -n 's/^seed [0-9]*: \([^:]*\): .*/\1/p' <<<"$hit")
+		else
+			ran=- by="$test"
+		fi
+	fi
+	row "$name" "$verdict" "$by" "${ran:--}" $((SECONDS - began))
+done
+exit $survived

@@ -1,0 +1,197 @@
+package sim
+
+import "fmt"
+
+// storeKind is what stands upstream in a run.
+type storeKind uint8
+
+const (
+	likeRedis    storeKind = iota // leases with TTLs of their own, best-effort
+	likeEtcd                      // leases by the daemon's session, linearizable
+	likeEmbedded                  // the same inside the daemon: answers inline, one host
+)
+
+func (k storeKind) String() string {
+	return [...]string{"redis", "etcd", "embedded"}[k]
+}
+
+// Profile is what kind of run a seed makes. Each leaves much out, so that what is
+// left happens often.
+type Profile struct {
+	Store   storeKind
+	Calm    bool // no faults at all: then nothing may ever be lost
+	Chain   bool // bursts of hand-overs on one key, as far as a fence base goes
+	Hosts   int
+	Clients int // of each host
+	Keys    int
+	Owners  int // of each client
+	Foreign int // plain SET NX PX lockers
+
+	TTLs     []int64 // ms; what clients ask for
+	Act      int64   // mean pause between two acts of a client
+	Hold     int64   // mean time for which a hold is kept
+	Shared   int     // permille of acquires
+	Fixed    int
+	Try      int
+	Many     int
+	Odd      int // permille of acts that are none of acquire and release
+	Latency  int64
+	Timeout  int64 // of one batch
+	Session  int64 // TTL of the daemon's session
+	Hands    int   // hand-overs once wanted
+	HandTime int64
+	InFlight int
+	Batch    int
+	MaxHolds int64
+	MaxWaits int64
+	Out      int // bytes of a session's outbox
+	Rebase   bool
+
+	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
+}
+
+func (p Profile) String() string {
+	s := fmt.Sprintf("%v, %d hosts of %d clients, %d keys, %d foreign, ttls %v ms", p.Store, p.Hosts, p.Clients, p.Keys, p.Foreign, p.TTLs)
+	if p.Calm {
+		s += ", calm"
+	}
+	if p.Chain {
+		s += ", chain"
+	}
+	for f, v := range p.Faults {
+		if v > 0 {
+			s += ", " + fault(f).String()
+		}
+	}
+	return s
+}
+
+func (w *World) newProfile(length int64) Profile {
+	p := Profile{
+		Hosts: 2 + w.pick(4), Clients: 1 + w.pick(3), Keys: 1 + w.pick(4), Owners: 1 + w.pick(3),
+		Shared: []int{0, 150, 400, 800}[w.pick(4)], Fixed: []int{0, 100, 400}[w.pick(3)], Try: []int{50, 200, 600}[w.pick(3)],
+		Many: []int{0, 50, 200}[w.pick(3)], Odd: []int{50, 150, 300}[w.pick(3)],
+		Latency:  []int64{100 * us, ms, 10 * ms, 40 * ms}[w.pick(4)],
+		Timeout:  []int64{300 * ms, sec, 2 * sec}[w.pick(3)],
+		Session:  []int64{2 * sec, 6 * sec, 10 * sec}[w.pick(3)],
+		Hands:    []int{1, 3, 8, 8}[w.pick(4)],
+		HandTime: []int64{10 * ms, 50 * ms, 50 * ms, sec}[w.pick(4)],
+		InFlight: 1 + w.pick(3), Batch: []int{1, 4, 256}[w.pick(3)],
+		MaxHolds: 1 << 40, MaxWaits: 1 << 40, Out: 1 << 20, Rebase: true,
+	}
+	switch r := w.pick(10); {
+	case r < 6:
+		p.Store = likeRedis
+	case r < 9:
+		p.Store, p.Rebase = likeEtcd, w.chance(200)
+	default:
+		p.Store, p.Hosts, p.Clients = likeEmbedded, 1, 3+w.pick(4)
+	}
+	if p.Store == likeRedis && w.chance(300) {
+		p.Foreign = 1 + w.pick(2)
+	}
+	all := []int64{400, 1000, 2000, 5000, 15000}
+	for n := 1 + w.pick(3); n > 0; n-- {
+		p.TTLs = append(p.TTLs, all[w.pick(len(all))])
+	}
+	p.Calm = w.chance(120)
+	if p.Calm {
+		p.Latency = min(p.Latency, 10*ms)
+		for i := range p.TTLs {
+			p.TTLs[i] = max(p.TTLs[i], 1000)
+		}
+	}
+	p.Chain = w.chance(80)
+	if w.chance(150) && !p.Chain {
+		p.MaxHolds, p.MaxWaits = 1+w.between(0, 4), 1+w.between(0, 4)
+	}
+	if w.chance(150) {
+		p.Out = 256 << w.pick(4)
+	}
+	if !p.Calm {
+		w.newFaults(&p)
+	}
+	w.pace(&p, length)
+	return p
+}
+
+// pace sets how busy clients are, so that a run has about the events that it
+// should whatever else it is.
+func (w *World) pace(p *Profile, length int64) {
+	p.Hold = []int64{5 * ms, 50 * ms, 300 * ms, 1500 * ms}[w.pick(4)]
+	n := int64(p.Hosts * p.Clients)
+	p.Act = n * length / 2200
+	if p.Store == likeEmbedded { // no batches on a wire
+		p.Act = n * length / 5500
+	}
+}
+
+// paceEvery is how often a run looks at its pace, and paceLeast how many events
+// it wants to have had of each.
+const (
+	paceEvery = 30 * sec
+	paceLeast = 1200
+)
+
+// quicken has clients act more often when too little happens.
+func (w *World) quicken() {
+	if w.events < int((w.now-epoch)/paceEvery)*paceLeast {
+		w.p.Act = w.p.Act * 2 / 3
+	}
+	w.after(paceEvery, w.quicken)
+}
+
+// newFaults chooses which kinds of faults a run has, and how often.
+func (w *World) newFaults(p *Profile) {
+	some := []int64{10 * sec, 25 * sec, 60 * sec, 120 * sec}
+	rare := []int64{45 * sec, 120 * sec, 240 * sec}
+	every := func(f fault, permille int, of []int64) {
+		if w.chance(permille) {
+			p.Faults[f] = of[w.pick(len(of))]
+		}
+	}
+	per := func(f fault, permille int, of ...int64) {
+		if w.chance(permille) {
+			p.Faults[f] = of[w.pick(len(of))]
+		}
+	}
+	every(hostFreeze, 400, some)
+	every(hostFreezeMid, 300, some)
+	every(hostKill, 350, rare)
+	every(hostDrain, 250, rare)
+	per(hostLag, 300, 5, 30)
+	every(clientPause, 400, some)
+	every(clientKill, 400, some)
+	every(clientLeave, 400, some)
+	every(clientDeaf, 250, some)
+	every(clientFlood, 150, rare)
+	every(clientGarbage, 150, rare)
+	if p.Store == likeEmbedded {
+		every(storePause, 200, some) // a slow disk
+		every(storeRefuse, 200, rare)
+		return
+	}
+	every(partition, 400, some)
+	per(lostRequest, 350, 5, 30)
+	per(lostReply, 350, 5, 30)
+	per(lateRequest, 300, 5, 30)
+	per(doubled, 300, 5, 30)
+	per(cut, 300, 5, 30)
+	per(slowReply, 300, 10, 60)
+	per(hintLost, 300, 100, 1000)
+	per(hintLate, 300, 100, 500)
+	per(hintDoubled, 300, 200)
+	every(storePause, 300, some)
+	every(storeRefuse, 250, rare)
+	every(storeReadOnly, 200, rare)
+	every(storeRestart, 250, rare)
+	switch p.Store {
+	case likeRedis:
+		every(storeFlush, 150, rare)
+		every(storeLoss, 150, rare)
+		every(clockForward, 100, rare)
+		every(clockBack, 150, rare)
+	case likeEtcd:
+		every(sessionEnd, 300, rare)
+	}
+}

@@ -1,0 +1,76 @@
+package sim
+
+import "github.com/locksidecar/locksidecar/protocol"
+
+// What a client makes of pushes.
+
+func (c *client) push(m protocol.Message) {
+	w := c.w
+	w.counts.Pushes[min(max(0, int(m.Event)-int(protocol.EventLost)), 7)]++
+	w.note(kindPush, nil, uint64(c.id), uint64(m.Event))
+	var err error
+	switch m.Event {
+	case protocol.EventLost:
+		var name string
+		var id grantID
+		var why protocol.Reason
+		if name, id.owner, id.fence, why, err = m.Lost(); err == nil {
+			if id.key = w.key(name); id.key == nil {
+				return
+			}
+			w.counts.Lost[min(int(why), 7)]++
+			w.say(id.key, "client %d: lost fence %d, %v", c.id, id.fence, why)
+			c.lost(id, why)
+		}
+	case protocol.EventBeat:
+		var until uint64
+		if until, _, err = m.Beat(); err == nil {
+			c.beat(c.own(until))
+		}
+	case protocol.EventGoingAway:
+		_, _, err = m.GoingAway()
+	case protocol.EventFatal:
+		var code protocol.Code
+		if code, _, err = m.Fatal(); err == nil {
+			w.say(nil, "client %d: fatal %v", c.id, code)
+			w.counts.Fatals[min(int(code), 31)]++
+		}
+		c.close()
+		c.reconnect()
+	default:
+		w.fail("protocol", "", "unknown event %d", m.Event)
+	}
+	if err != nil {
+		w.fail("protocol", "", "push %d: %v", m.Event, err)
+	}
+}
+
+func (c *client) lost(id grantID, why protocol.Reason) {
+	h := c.known[id]
+	if h == nil && c.many(id.key, id.owner) != nil {
+		return // what it has taken so far, and will not get
+	}
+	if h == nil {
+		c.w.fail("lost before grant", id.key.name, "client %d is told that it lost fence %d, which it was never granted", c.id, id.fence)
+		return
+	}
+	if h.gone {
+		c.w.fail("lost once", h.key.name, "client %d is told once more that fence %d is gone", c.id, h.fence)
+	}
+	c.w.lostCheck(h, why)
+	c.forget(h)
+}
+
+// beat extends what was granted before it and has not been lost.
+func (c *client) beat(until int64) {
+	for _, h := range c.holds {
+		if until <= h.valid {
+			continue
+		}
+		lapsed := !h.believed()
+		h.valid = until
+		if lapsed {
+			c.w.revive(h)
+		}
+	}
+}

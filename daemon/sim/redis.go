@@ -1,0 +1,311 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// redisModel is what the redis driver's scripts make of a Redis: the same steps
+// on plain data. Its times are milliseconds of the server's clock, as Redis's
+// are: a key whose time is up is still there in that very millisecond, a member
+// of a set that the scripts look at is not. TestModelIsRedis holds it against a
+// real server.
+type redisModel struct {
+	clock func() int64 // µs
+	hint  func(inst uint32, kind cache.HintKind, key string)
+	keys  map[string]*redisKey
+	last  uint64 // fence base given out last; 0 when it was lost
+	lease int64  // ms, of a place in the queue
+}
+
+// token names one grip: an instance of a daemon, and a number of its own.
+type token struct {
+	inst uint32
+	n    uint64
+}
+
+// What stands at a lock's key.
+type grip uint8
+
+const (
+	gripNone    grip = iota
+	gripToken        // one exclusive lease
+	gripReaders      // shared ones
+	gripForeign      // a plain locker's
+)
+
+type redisKey struct {
+	name    string
+	grip    grip
+	token   token // gripToken; of a foreign locker, whatever it is
+	exp     int64
+	readers []reader // by ends; only means something while grip is gripReaders
+	readExp int64
+	queue   []place // in their order
+	queExp  int64
+	waiters []reader // by place
+	waitExp int64
+}
+
+type reader struct {
+	t    token
+	mode cache.Mode // of a waiter
+	ends int64
+}
+
+type place struct {
+	t    token
+	mode cache.Mode
+}
+
+func newRedisModel(clock func() int64, hint func(uint32, cache.HintKind, string)) *redisModel {
+	return &redisModel{clock: clock, hint: hint, keys: make(map[string]*redisKey), lease: 3000}
+}
+
+// flush is FLUSHALL, or a restart without persistence.
+func (m *redisModel) flush() { m.keys, m.last = make(map[string]*redisKey), 0 }
+
+// script is one call of one script.
+type script struct {
+	m   *redisModel
+	now int64
+	me  uint32
+}
+
+// run carries out ops of one script: all are acquires in one mode, or all
+// releases and withdraws, and so on.
+func (m *redisModel) run(inst uint32, ops []*cache.Op, res []*cache.Result) {
+	s := &script{m: m, now: m.clock() / 1000, me: inst}
+	switch ops[0].Kind {
+	case cache.OpTry, cache.OpJoin:
+		base := m.reserve(len(ops), ops)
+		for i, op := range ops {
+			if op.Mode == cache.Shared {
+				s.share(op, res[i], base+uint64(i))
+			} else {
+				s.acquire(op, res[i], base+uint64(i))
+			}
+		}
+	case cache.OpRelease, cache.OpWithdraw:
+		for i, op := range ops {
+			s.release(op, res[i])
+		}
+	case cache.OpRenew:
+		s.renew(ops, res)
+	case cache.OpDowngrade:
+		for i, op := range ops {
+			s.downgrade(op, res[i])
+		}
+	case cache.OpPeek:
+		for i, op := range ops {
+			s.peek(op, res[i])
+		}
+	}
+}
+
+// reserve sets n bases aside. The floor is the highest that any of the ops knows.
+func (m *redisModel) reserve(n int, ops []*cache.Op) uint64 {
+	base := max(m.last+1, uint64(m.clock()))
+	for _, op := range ops {
+		base = max(base, op.Floor+1)
+	}
+	m.last = base + uint64(n) - 1
+	return base
+}
+
+// at is the key as it is now, without what has expired.
+func (s *script) at(name string) *redisKey {
+	k := s.m.keys[name]
+	if k == nil {
+		k = &redisKey{name: name}
+		s.m.keys[name] = k
+	}
+	if k.grip != gripNone && s.now > k.exp {
+		k.grip, k.token = gripNone, token{}
+	}
+	if s.now > k.readExp {
+		k.readers = k.readers[:0]
+	}
+	if s.now > k.queExp {
+		k.queue = k.queue[:0]
+	}
+	if s.now > k.waitExp {
+		k.waiters = k.waiters[:0]
+	}
+	return k
+}
+
+func (s *script) set(k *redisKey, g grip, t token, ttl int64) {
+	if k.grip == g && k.token == t {
+		ttl = max(ttl, k.exp-s.now) // a late request must not shorten what a later one was given
+	}
+	k.grip, k.token, k.exp = g, t, s.now+ttl
+}
+
+func (s *script) del(k *redisKey) { k.grip, k.token = gripNone, token{} }
+
+// millisOf rounds up, as the driver does.
+func millisOf(op *cache.Op) int64 { return max(1, (int64(op.TTL)+ms-1)/ms) }
+
+func (s *script) left(k *redisKey) int64 {
+	if k.grip == gripNone {
+		return -1
+	}
+	return max(0, k.exp-s.now) * ms
+}
+
+func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
+	k, t := s.at(op.Key), token{s.me, op.Token}
+	if len(k.queue) == 0 && k.grip == gripNone {
+		s.set(k, gripToken, t, millisOf(op))
+		*r = cache.Result{Status: cache.Granted, Base: base}
+		return
+	}
+	switch {
+	case k.grip == gripToken && k.token.inst == s.me && k.token != t:
+		if k.token.n > t.n {
+			*r = cache.Result{Status: cache.Busy, Left: s.left(k)} // we are the late one
+			return
+		}
+		s.del(k) // a debt of ours; the daemon has gone on
+	case k.grip == gripReaders:
+		if s.older(k, t) {
+			s.shrink(k)
+		}
+	}
+	first, any := s.first(k, &t)
+	if k.grip == gripToken && k.token == t || k.grip == gripNone && (!any || first == place{t, cache.Exclusive}) {
+		s.set(k, gripToken, t, millisOf(op))
+		s.leave(k, place{t, cache.Exclusive})
+		*r = cache.Result{Status: cache.Granted, Base: base, Wanted: s.wanted(k)}
+		return
+	}
+	s.later(k, op, r, place{t, cache.Exclusive}, any)
+}
+
+// later answers a try that cannot be granted, or queues.
+func (s *script) later(k *redisKey, op *cache.Op, r *cache.Result, p place, any bool) {
+	if op.Kind == cache.OpTry {
+		s.leave(k, p)
+		if k.grip == gripNone {
+			s.wake(k)
+		}
+		*r = cache.Result{Status: cache.Busy, Wanted: any, Left: s.left(k)}
+		return
+	}
+	s.join(k, p)
+	*r = cache.Result{Status: cache.Queued, Left: s.left(k)}
+}
+
+func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
+	k, t := s.at(op.Key), token{s.me, op.Token}
+	again := false
+	switch {
+	case k.grip == gripToken && k.token.inst == s.me:
+		if k.token.n > t.n {
+			*r = cache.Result{Status: cache.Busy, Left: s.left(k)}
+			return
+		}
+		s.del(k)
+	case k.grip == gripReaders:
+		if again = s.reads(k, t); !again {
+			s.older(k, t)
+		}
+	}
+	_, any := s.first(k, &t)
+	free := k.grip == gripNone || k.grip == gripReaders
+	if again || free && !s.writer(k, any, op.Kind == cache.OpJoin, place{t, cache.Shared}) {
+		had := k.grip == gripReaders
+		if !had {
+			k.readers = k.readers[:0]
+		}
+		s.read(k, t, millisOf(op))
+		s.leave(k, place{t, cache.Shared})
+		if !had {
+			s.wake(k)
+		}
+		*r = cache.Result{Status: cache.Granted, Base: base, Wanted: s.wanted(k)}
+		return
+	}
+	s.later(k, op, r, place{t, cache.Shared}, any)
+}
+
+func (s *script) release(op *cache.Op, r *cache.Result) {
+	k, t := s.at(op.Key), token{s.me, op.Token}
+	r.Status = cache.Done
+	if k.grip == gripToken && k.token == t {
+		s.del(k)
+		s.wake(k)
+		return
+	}
+	found := false
+	if k.grip == gripReaders && k.reader(t) >= 0 {
+		k.readers = slices.DeleteFunc(k.readers, func(x reader) bool { return x.t == t })
+		s.shrink(k)
+		found = true
+	}
+	if len(k.queue) > 0 {
+		found = s.leave(k, place{t, cache.Exclusive}) || found
+		found = s.leave(k, place{t, cache.Shared}) || found
+		if found {
+			s.wake(k)
+		}
+	}
+	if !found && op.Kind == cache.OpRelease {
+		r.Status = cache.NotHeld
+	}
+}
+
+func (s *script) renew(ops []*cache.Op, res []*cache.Result) {
+	base := uint64(0)
+	if slices.ContainsFunc(ops, func(op *cache.Op) bool { return op.Rebase }) {
+		base = s.m.reserve(len(ops), ops)
+	}
+	for i, op := range ops {
+		k, t, r := s.at(op.Key), token{s.me, op.Token}, res[i]
+		switch {
+		case k.grip == gripToken && k.token == t:
+			k.exp = max(k.exp, s.now+millisOf(op))
+		case k.grip == gripReaders && k.reader(t) >= 0:
+			s.read(k, t, millisOf(op)) // even if its time is up: readers have had it since
+		default:
+			r.Status = cache.NotHeld
+			continue
+		}
+		r.Status, r.Wanted = cache.Done, s.wanted(k)
+		if op.Rebase {
+			r.Base = base + uint64(i)
+		}
+	}
+}
+
+func (s *script) downgrade(op *cache.Op, r *cache.Result) {
+	k, t := s.at(op.Key), token{s.me, op.Token}
+	switch {
+	case k.grip == gripToken && k.token == t:
+		k.readers = k.readers[:0]
+		ttl := max(millisOf(op), k.exp-s.now) // see set
+		s.del(k)
+		s.read(k, t, ttl)
+		s.wake(k)
+	case k.grip == gripReaders && s.reads(k, t):
+		s.read(k, t, millisOf(op))
+	default:
+		r.Status = cache.NotHeld
+		return
+	}
+	r.Status, r.Wanted = cache.Done, s.wanted(k)
+}
+
+func (s *script) peek(op *cache.Op, r *cache.Result) {
+	k := s.at(op.Key)
+	if k.grip == gripNone {
+		r.Status, r.Left = cache.Done, -1
+		return
+	}
+	*r = cache.Result{Status: cache.Busy, Left: s.left(k)}
+	if k.grip == gripReaders {
+		r.Mode = cache.Shared
+	}
+}

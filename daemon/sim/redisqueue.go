@@ -1,0 +1,228 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// The queue and the readers of one key of the model.
+
+// reads says that t has a shared lease.
+func (s *script) reads(k *redisKey, t token) bool {
+	return slices.ContainsFunc(k.readers, func(x reader) bool { return x.t == t && x.ends > s.now })
+}
+
+// reader is t's place among the readers, -1 when it has none. One whose time is up
+// keeps its place while others read.
+func (k *redisKey) reader(t token) int {
+	return slices.IndexFunc(k.readers, func(x reader) bool { return x.t == t })
+}
+
+// read gives t a shared lease, or a longer one.
+func (s *script) read(k *redisKey, t token, ttl int64) {
+	if k.grip == gripReaders {
+		k.exp = max(k.exp, s.now+ttl)
+	} else {
+		s.set(k, gripReaders, token{}, ttl)
+	}
+	ends := s.now + ttl
+	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool {
+		if x.t == t {
+			ends = max(ends, x.ends)
+		}
+		return x.t == t
+	})
+	k.readers = append(k.readers, reader{t: t, ends: ends})
+	slices.SortFunc(k.readers, func(a, b reader) int {
+		return cmp.Or(cmp.Compare(a.ends, b.ends), cmp.Compare(a.t.inst, b.t.inst), cmp.Compare(a.t.n, b.t.n))
+	})
+	if len(k.readers) == 1 || k.readExp < s.now+ttl+1000 {
+		k.readExp = s.now + ttl + 1000
+	}
+}
+
+// older takes readers' leases away that are debts of the same instance.
+func (s *script) older(k *redisKey, t token) bool {
+	n := len(k.readers)
+	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool { return x.t.inst == s.me && x.t.n < t.n })
+	return len(k.readers) < n
+}
+
+// shrink follows readers that left: the lock goes with the last of them.
+func (s *script) shrink(k *redisKey) {
+	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool { return x.ends <= s.now })
+	if n := len(k.readers); n > 0 {
+		k.exp = k.readers[n-1].ends
+		return
+	}
+	s.del(k)
+}
+
+func (k *redisKey) waiting(p place) int {
+	return slices.IndexFunc(k.waiters, func(x reader) bool { return x.t == p.t && x.mode == p.mode })
+}
+
+func (k *redisKey) drop(p place) bool {
+	at := slices.Index(k.queue, p)
+	if at >= 0 {
+		k.queue = slices.Delete(k.queue, at, at+1)
+	}
+	if at := k.waiting(p); at >= 0 {
+		k.waiters = slices.Delete(k.waiters, at, at+1)
+	}
+	return at >= 0
+}
+
+// first drops the dead from the queue, and older places of t's instance at its
+// head, and says who is first.
+func (s *script) first(k *redisKey, t *token) (p place, any bool) {
+	for i := 0; i < len(k.waiters); {
+		if x := k.waiters[i]; x.ends <= s.now {
+			k.drop(place{x.t, x.mode})
+			if i < len(k.waiters) && k.waiters[i] == x { // it had no place
+				k.waiters = slices.Delete(k.waiters, i, i+1)
+			}
+			continue
+		}
+		i++
+	}
+	for len(k.queue) > 0 {
+		p = k.queue[0]
+		older := t != nil && p.t != *t && p.t.inst == s.me && p.t.n < t.n
+		if !older && k.waiting(p) >= 0 {
+			return p, true
+		}
+		k.drop(p)
+	}
+	return place{}, false
+}
+
+// wake tells those who can have k now: the first in the queue, or all readers
+// before the first writer.
+func (s *script) wake(k *redisKey) {
+	first, any := s.first(k, nil)
+	if !any || k.grip != gripNone && k.grip != gripReaders {
+		return
+	}
+	if first.mode == cache.Exclusive {
+		if k.grip == gripNone {
+			s.m.hint(first.t.inst, cache.HintFree, k.name)
+		}
+		return
+	}
+	for _, p := range k.queue {
+		if p.mode == cache.Exclusive {
+			return
+		}
+		s.m.hint(p.t.inst, cache.HintFree, k.name)
+	}
+}
+
+// wanted says that somebody queues for k.
+func (s *script) wanted(k *redisKey) bool {
+	return slices.ContainsFunc(k.waiters, func(x reader) bool { return x.ends > s.now })
+}
+
+func (s *script) leave(k *redisKey, p place) bool {
+	return slices.Contains(k.queue, p) && k.drop(p)
+}
+
+// join puts p at the end of the queue, or keeps its place, and tells the holders.
+func (s *script) join(k *redisKey, p place) {
+	wasFirst := len(k.queue) == 0 || k.queue[0].t == p.t
+	news := !slices.Contains(k.queue, p)
+	if news {
+		k.queue = append(k.queue, p)
+	}
+	ends := s.now + s.m.lease
+	if at := k.waiting(p); at >= 0 {
+		k.waiters[at].ends = ends
+	} else {
+		k.waiters = append(k.waiters, reader{p.t, p.mode, ends})
+	}
+	k.queExp, k.waitExp = max(k.queExp, ends), max(k.waitExp, ends)
+	if k.grip == gripNone {
+		s.wake(k) // the one before us may have missed its hint
+		return
+	}
+	if !news && !wasFirst {
+		return
+	}
+	switch k.grip {
+	case gripReaders:
+		for _, x := range k.readers {
+			if x.ends > s.now {
+				s.m.hint(x.t.inst, cache.HintWanted, k.name)
+			}
+		}
+	case gripToken:
+		s.m.hint(k.token.inst, cache.HintWanted, k.name)
+	}
+}
+
+// writer says whether a writer queues for k, before p if that has a place.
+func (s *script) writer(k *redisKey, any, joins bool, p place) bool {
+	if !any {
+		return false
+	}
+	before := k.queue
+	if at := slices.Index(k.queue, p); joins && at >= 0 {
+		before = k.queue[:at]
+	}
+	return slices.ContainsFunc(before, func(x place) bool { return x.mode == cache.Exclusive })
+}
+
+// Plain lockers: SET key token NX PX, and compare-and-delete.
+
+func (m *redisModel) foreignTake(name string, n uint64, ttl int64) bool {
+	s := &script{m: m, now: m.clock() / 1000}
+	k := s.at(name)
+	if k.grip != gripNone {
+		return false
+	}
+	s.set(k, gripForeign, token{n: n}, ttl)
+	return true
+}
+
+func (m *redisModel) foreignGive(name string, n uint64) {
+	s := &script{m: m, now: m.clock() / 1000}
+	if k := s.at(name); k.grip == gripForeign && k.token.n == n {
+		s.del(k)
+	}
+}
+
+// ends are all times, in ms, at which something that stands ends by itself.
+func (m *redisModel) ends() (all []int64) {
+	for _, k := range m.keys {
+		if k.grip != gripNone {
+			all = append(all, k.exp)
+		}
+		for _, x := range slices.Concat(k.readers, k.waiters) {
+			all = append(all, x.ends)
+		}
+		if len(k.readers) > 0 {
+			all = append(all, k.readExp)
+		}
+		if len(k.queue) > 0 {
+			all = append(all, k.queExp)
+		}
+		if len(k.waiters) > 0 {
+			all = append(all, k.waitExp)
+		}
+	}
+	return all
+}
+
+// leftovers is how many keys still stand.
+func (m *redisModel) leftovers() (n int) {
+	s := &script{m: m, now: m.clock() / 1000}
+	for name := range m.keys {
+		k := s.at(name)
+		if k.grip != gripNone || len(k.queue) > 0 || len(k.waiters) > 0 {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,209 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// What a client makes of what it reads.
+
+func (c *client) handle(m protocol.Message) {
+	if m.ID == 0 {
+		c.push(m)
+		return
+	}
+	i := slices.IndexFunc(c.calls, func(q *request) bool { return q.id == m.ID })
+	if i < 0 {
+		c.w.fail("one reply", "", "client %d reads a reply to %d, which is not in flight", c.id, m.ID)
+		return
+	}
+	q := c.calls[i]
+	c.calls = slices.Delete(c.calls, i, i+1)
+	c.k.answered(q)
+	c.w.counts.Replies[min(int(m.Code), 31)]++
+	c.w.note(kindReply, q.key, uint64(c.id)<<8|uint64(m.Code), q.id)
+	c.w.say(q.key, "client %d: %s %d answered %v", c.id, requestNames[q.op], q.id, m.Code)
+	if q.wrong != protocol.OK {
+		if m.Code != q.wrong {
+			c.w.fail("reply", "", "%v to a request that deserves %v", m.Code, q.wrong)
+		}
+		return
+	}
+	if m.Code != protocol.OK {
+		if _, _, err := m.Error(); err != nil {
+			c.w.fail("protocol", "", "failure %v to a %s: %v", m.Code, requestNames[q.op], err)
+		}
+		c.failed(q, m.Code)
+		return
+	}
+	var err error
+	switch q.op {
+	case protocol.OpHello:
+		err = c.welcome(m)
+	case protocol.OpAcquire, protocol.OpRenew, protocol.OpDowngrade:
+		var g protocol.Grant
+		if g, err = m.Grant(); err == nil && q.op == protocol.OpAcquire {
+			c.granted(q, q.key, &g)
+		} else if err == nil {
+			c.kept(q, &g)
+		}
+	case protocol.OpAcquireMany:
+		var gs []protocol.Grant
+		if gs, err = m.Grants(); err == nil {
+			c.w.counts.Tallies[manyGrants]++
+			for n := range gs {
+				c.granted(q, q.keys[n], &gs[n])
+			}
+		}
+	case protocol.OpRelease:
+		var n uint64
+		n, err = m.Number()
+		c.released(q, q.holds[0], int(n))
+	case protocol.OpReleaseMany:
+		err = c.releasedMany(q, m)
+	case protocol.OpCancel:
+		var n uint64
+		n, err = m.Number()
+		c.canceled(q, n == 1)
+	case protocol.OpInspect:
+		var s protocol.State
+		s, err = m.State()
+		if len(q.holds) > 0 && q.holds[0].believed() && s.Held != protocol.HeldHere {
+			c.w.fail("inspect", q.key.name, "client %d holds it, and inspect says %d", c.id, s.Held)
+		}
+	case protocol.OpPing:
+		_, err = m.Number()
+	case protocol.OpList:
+		_, _, err = m.List()
+	}
+	if err != nil {
+		c.w.fail("protocol", "", "reply to a %s: %v", requestNames[q.op], err)
+	}
+}
+
+func (c *client) welcome(m protocol.Message) error {
+	v, err := m.Welcome()
+	if err != nil {
+		return err
+	}
+	now, t1 := int64(v.Now), c.clock()/ms
+	c.mapped = 0
+	if !(c.t0 <= now && now <= t1 && t1-c.t0 <= 100) {
+		c.mapped = c.t0 - now - 1
+	}
+	c.greeted = true
+	return nil
+}
+
+// granted takes a grant of an acquire.
+func (c *client) granted(q *request, k *key, g *protocol.Grant) {
+	w := c.w
+	id := grantID{k, q.owner, g.Fence}
+	h := c.known[id]
+	many := q.op == protocol.OpAcquireMany
+	fresh := g.Count == 1
+	if many || c.many(k, q.owner) != nil {
+		fresh = h == nil || h.gone // its count may have been lowered since
+	}
+	if fresh {
+		if h != nil {
+			w.fail("grant", k.name, "client %d is granted fence %d a second time", c.id, g.Fence)
+			return
+		}
+		w.counts.Tallies[freshGrants]++
+		h = &hold{c: c, k: c.k, key: k, owner: q.owner, fence: g.Fence, mode: q.mode, ttl: q.ttl}
+		// Somebody else's, who has given up since, may have been first. If this one
+		// is exclusive, so was that.
+		h.vague = (many || g.Count > 1) && q.mode == protocol.Shared
+		c.known[id] = h
+		c.holds = append(c.holds, h)
+	} else {
+		w.counts.Tallies[reentries]++
+		if h == nil || h.gone {
+			w.fail("grant", k.name, "client %d re-enters fence %d, which it does not hold", c.id, g.Fence)
+			return
+		}
+		if q.mode == protocol.Exclusive && h.mode == protocol.Shared && !many && !h.vague && q.id > h.down {
+			w.fail("upgrade", k.name, "client %d holds fence %d shared and was let in exclusive", c.id, g.Fence)
+		}
+	}
+	c.counts(h, q.owner, int(g.Count), h.said+1, many)
+	if !h.closed {
+		h.count++
+		h.over = false
+	}
+	c.state(h, g)
+	if fresh {
+		w.began(h)
+	} else {
+		w.meets(h)
+	}
+	c.soon(h, k, q)
+	c.plan(h, q)
+}
+
+// soon bounds what else the owner waits for: it is a re-entry now.
+func (c *client) soon(h *hold, k *key, q *request) {
+	for _, o := range c.calls {
+		if o.op == protocol.OpAcquire && o.key == k && o.owner == q.owner {
+			o.sent, o.late, o.frost = c.w.now, patience, c.thaw()
+		}
+	}
+}
+
+// many says that an acquire-many is under way that may have taken the key
+// already: then the daemon's count is ahead of what it has told.
+func (c *client) many(k *key, owner uint64) *request {
+	for _, q := range c.calls {
+		if q.op == protocol.OpAcquireMany && q.owner == owner && slices.Contains(q.keys, k) {
+			return q
+		}
+	}
+	return nil
+}
+
+// counts checks a count that the daemon has said, where it has to be known.
+func (c *client) counts(h *hold, owner uint64, is, want int, unsure bool) {
+	leaving := slices.ContainsFunc(c.calls, func(q *request) bool {
+		return q.op == protocol.OpReleaseMany && slices.Contains(q.holds, h)
+	})
+	if leaving || unsure || h.unsure || c.many(h.key, owner) != nil {
+		h.said, h.unsure = is, false
+		return
+	}
+	if h.said = is; is != want {
+		c.w.fail("count", h.key.name, "client %d: fence %d has count %d and should have %d", c.id, h.fence, is, want)
+	}
+}
+
+// gaveBack notes that an acquire-many has failed: what it had entered meanwhile it
+// has left again.
+func (c *client) gaveBack(q *request) {
+	c.holds = slices.DeleteFunc(c.holds, func(h *hold) bool {
+		mine := h.owner == q.owner && slices.Contains(q.keys, h.key)
+		h.unsure = h.unsure || mine
+		return mine && h.over && h.count <= 0 && c.many(h.key, h.owner) == nil
+	})
+}
+
+// state takes the validity that a grant states.
+func (c *client) state(h *hold, g *protocol.Grant) {
+	h.valid = max(h.valid, c.own(g.Deadline))
+	h.end = 0
+	if g.End != 0 {
+		h.end = c.own(g.End)
+	}
+}
+
+// believed says that the client holds it, as far as it can know.
+func (h *hold) believed() bool {
+	if h.over || h.count <= 0 {
+		return false
+	}
+	until := h.valid
+	if h.end != 0 {
+		until = min(until, h.end)
+	}
+	return h.c.clock() < until*ms
+}

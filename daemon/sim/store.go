@@ -1,0 +1,168 @@
+package sim
+
+import (
+	"errors"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// store is what stands upstream of all hosts, with its own clock and its faults.
+type store struct {
+	w         *World
+	off       int64 // of its clock; steps with faults
+	ppm       int64
+	instances uint32 // daemons that there have been
+	owner     map[uint32]*host
+	net       int   // rises when all connections break
+	paused    int64 // nothing is carried out before
+	full      int64 // no memory before
+	readOnly  int64
+	highest   uint64 // base given out
+	losses    []loss // of what it had promised
+
+	redis *redisModel
+	etcd  *etcdModel
+}
+
+// loss is an event that ends leases before their time. Whoever held one then, and
+// has not heard, may hold until the time given together with somebody new: a
+// best-effort store cannot promise more.
+type loss struct {
+	host  *host  // whose leases; nil for everybody's
+	base  uint64 // they had bases up to this
+	until int64  // true time
+}
+
+func (w *World) newStore() store {
+	s := store{w: w, off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1), owner: make(map[uint32]*host)}
+	switch w.p.Store {
+	case likeRedis:
+		s.redis = newRedisModel(func() int64 { return w.store.clock() / us }, w.hint)
+	case likeEtcd:
+		s.etcd = newEtcdModel(w)
+	}
+	return s
+}
+
+// clock is the store's.
+func (s *store) clock() int64 {
+	d := s.w.now - epoch
+	return s.off + d + d*s.ppm/1_000_000
+}
+
+func (s *store) info() upstream.Info {
+	i := upstream.Info{Name: s.w.p.Store.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond, Rebase: s.w.p.Rebase,
+		Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
+	if s.w.p.Store != likeRedis {
+		i.Safety, i.Session = "linearizable", time.Duration(s.w.p.Session)
+	}
+	return i
+}
+
+var errRefused = errors.New("OOM command not allowed when used memory > 'maxmemory'")
+
+// carryOut does ops of one script, now.
+func (s *store) carryOut(h *host, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
+	w := s.w
+	for _, op := range ops {
+		w.counts.Ops[op.Kind]++
+		w.note(kindOp, w.key(op.Key), uint64(inst)<<8|uint64(op.Kind), op.Token)
+	}
+	if s.refuses(ops[0].Kind) {
+		for _, r := range res {
+			r.Status, r.Err = cache.Refused, errRefused
+		}
+		return
+	}
+	switch w.p.Store {
+	case likeRedis:
+		s.redis.run(inst, ops, res)
+	case likeEtcd:
+		s.etcd.run(h, inst, session, ops, res)
+	case likeEmbedded:
+		h.disk(ops, res)
+	}
+	for i, op := range ops {
+		if r := res[i]; r.Base > 0 {
+			s.highest = max(s.highest, r.Base)
+			if op.Kind == cache.OpRenew {
+				w.counts.Tallies[rebases]++
+			}
+		}
+		w.say(w.key(op.Key), "store: host %d.%d %v %v %d ttl %v: %v base %d", h.id, inst, op.Kind, op.Mode, op.Token, op.TTL, res[i].Status, res[i].Base)
+	}
+}
+
+func (s *store) refuses(k cache.OpKind) bool {
+	if s.w.now < s.readOnly {
+		return k != cache.OpPeek
+	}
+	return s.w.now < s.full && refusedWhenFull(k)
+}
+
+// refusedWhenFull says what a store without memory does not do.
+func refusedWhenFull(k cache.OpKind) bool { return k == cache.OpTry || k == cache.OpJoin }
+
+// lost notes that leases have ended early. No validity stated until now, or under
+// way, is longer than the longest TTL, give or take.
+func (s *store) lost(h *host) {
+	longest := s.w.p.Session
+	if s.w.p.Store == likeRedis {
+		longest = 0
+		for _, ttl := range s.w.p.TTLs {
+			longest = max(longest, ttl*ms)
+		}
+		if s.w.p.Foreign > 0 {
+			longest = max(longest, foreignTTL*ms)
+		}
+	}
+	s.losses = append(s.losses, loss{h, s.highest, s.w.now + longest + longest/50 + sec})
+	s.w.say(nil, "store: leases up to base %d have ended early", s.highest)
+}
+
+// waives says that two holders of a key, or their fences' order, are what the
+// store's safety class allows: the first one's lease had ended early, and the
+// second's is newer.
+func (s *store) waives(old, young *hold) bool {
+	for _, l := range s.losses {
+		if old.fence>>10 > l.base || s.w.now >= l.until {
+			continue
+		}
+		if l.host == old.k.h || l.host == nil && l.base < young.fence>>10 {
+			return true
+		}
+	}
+	return false
+}
+
+// hint is a store's hint on its way to an instance.
+func (w *World) hint(inst uint32, what cache.HintKind, name string) {
+	h := w.store.owner[inst]
+	if h == nil || h.inst != inst {
+		return
+	}
+	n := 1
+	delay := w.skewed(w.p.Latency)
+	if !w.calm {
+		switch {
+		case w.chance(int(w.p.Faults[hintLost])):
+			w.counts.Faults[hintLost]++
+			n = 0
+		case w.chance(int(w.p.Faults[hintLate])):
+			w.counts.Faults[hintLate]++
+			delay += w.skewed(sec)
+		case w.chance(int(w.p.Faults[hintDoubled])):
+			w.counts.Faults[hintDoubled]++
+			n = 2
+		}
+		if h.cutOff > w.now {
+			n = 0
+		}
+	}
+	for range n {
+		h.after(delay, func() { h.eng.Hint(upstream.Hint{Kind: what, Key: name}) })
+		delay += w.skewed(10 * ms)
+	}
+}

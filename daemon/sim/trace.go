@@ -1,0 +1,78 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// kind is what kind of event the trace's hash is told of.
+type kind uint8
+
+const (
+	kindSend kind = iota + 1 // a client has sent a request
+	kindReply
+	kindPush
+	kindHold
+	kindGone
+	kindOp     // the store carries out an op
+	kindResult // the daemon hears of it
+	kindFault
+)
+
+// trace keeps the last lines of text, for who has to understand a failure.
+type trace struct {
+	keep  int
+	lines []line
+}
+
+type line struct {
+	at   int64
+	key  string // "" when it concerns no single one
+	text string
+}
+
+func (t *trace) add(now int64, key, text string) {
+	if most := 256 * t.keep; len(t.lines) >= 2*most { // other keys' lines stand between
+		t.lines = append(t.lines[:0], t.lines[most:]...)
+	}
+	t.lines = append(t.lines, line{now, key, text})
+}
+
+// of are the last lines that concern the key, or no single one.
+func (t *trace) of(key string) (lines []string) {
+	for i := len(t.lines) - 1; i >= 0 && len(lines) < t.keep; i-- {
+		if l := t.lines[i]; key == "" || l.key == key || l.key == "" {
+			lines = append(lines, fmt.Sprintf("%14.6fs  %-3s %s", time.Duration(l.at-epoch).Seconds(), l.key, l.text))
+		}
+	}
+	slices.Reverse(lines)
+	return lines
+}
+
+// describe adds what stands in the store.
+func (w *World) describe(key string) {
+	for _, k := range w.keys {
+		if key != "" && k.name != key {
+			continue
+		}
+		if m := w.store.redis; m != nil && m.keys[k.name] != nil {
+			w.say(k, "store at %d ms: %+v", m.clock()/1000, *m.keys[k.name])
+		}
+		if m := w.store.etcd; m != nil {
+			for _, e := range m.keys[k.name] {
+				w.say(k, "store: %+v alive %v", *e, m.sessions[e.session] != nil)
+			}
+		}
+	}
+	for _, c := range w.clients {
+		for _, q := range c.calls {
+			if q.op == protocol.OpPing {
+				continue
+			}
+			w.say(nil, "client %d waits for %s %d %s", c.id, requestNames[q.op], q.id, q.keyName()+q.keyNames())
+		}
+	}
+}

@@ -1,0 +1,255 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"time"
+)
+
+// Times of a world are nanoseconds.
+const (
+	us  = int64(time.Microsecond)
+	ms  = int64(time.Millisecond)
+	sec = int64(time.Second)
+)
+
+// World is one run: hosts, clients and a store in virtual time. Everything in it
+// follows from the seed; it is for one goroutine.
+type World struct {
+	seed     uint64
+	p        Profile
+	rng      *rand.Rand
+	now      int64 // true time, which no clock of this world shows
+	heap     eventHeap
+	seq      uint64
+	events   int
+	begun    int // fresh holds so far
+	plant    int // the event at which to fail, for trying out what a failure does; 0 for none
+	hash     uint64
+	chaining bool // the first key is for a chain of hand-overs
+	calm     bool // the run is ending: no more faults, nobody wants anything new
+
+	hosts   []*host
+	clients []*client
+	foreign []*foreigner
+	keys    []*key
+	store   store
+	counts  Counts
+	trace   *trace
+	failure *Failure
+}
+
+// Failure is a check that did not hold.
+type Failure struct {
+	Seed  uint64
+	Check string
+	Key   string // "" when no single key is concerned
+	At    time.Duration
+	Text  string
+}
+
+func (f *Failure) Error() string {
+	return fmt.Sprintf("seed %d: %s: %s (key %q, at %v)", f.Seed, f.Check, f.Text, f.Key, f.At)
+}
+
+// Report is what a run was.
+type Report struct {
+	Seed    uint64
+	Hash    uint64 // of the trace: the same for the same seed, everywhere
+	Events  int
+	Time    time.Duration // simulated
+	Profile Profile
+	Counts  Counts
+	Failure *Failure // nil when every check held
+	Trace   []string // the last events of the key concerned, if asked for
+}
+
+// Run simulates one seed for so long, and then until nothing is left to do.
+// With keep > 0 the last events of each key are kept for the report.
+func Run(seed uint64, length time.Duration, keep int) *Report {
+	return newWorld(seed, length, keep).report(length)
+}
+
+func (w *World) report(length time.Duration) *Report {
+	w.play(int64(length))
+	r := &Report{Seed: w.seed, Hash: w.hash, Events: w.events, Time: time.Duration(w.now - epoch), Profile: w.p,
+		Counts: w.counts, Failure: w.failure}
+	if w.failure != nil && w.trace != nil {
+		r.Trace = w.trace.of(w.failure.Key)
+	}
+	return r
+}
+
+// epoch is when true time begins: not at 0, so that a forgotten time shows.
+const epoch = 1_000_000 * sec
+
+func newWorld(seed uint64, length time.Duration, keep int) *World {
+	w := &World{seed: seed, now: epoch, hash: 14695981039346656037,
+		rng: rand.New(rand.NewPCG(seed, 0x6c6f636b73696465))}
+	if keep > 0 {
+		w.trace = &trace{keep: keep}
+	}
+	w.p = w.newProfile(int64(length))
+	w.build()
+	return w
+}
+
+// play runs the world, then its end, and looks at what is left.
+func (w *World) play(length int64) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.fail("panic", "", "%v\n%s", p, debug.Stack())
+		}
+	}()
+	end := epoch + length
+	w.runUntil(end)
+	if w.failure == nil {
+		w.finish()
+	}
+}
+
+func (w *World) runUntil(end int64) {
+	for w.failure == nil && len(w.heap) > 0 && w.heap[0].at <= end {
+		e := w.heap.pop()
+		w.now = e.at
+		w.events++
+		e.do()
+		if w.plant > 0 && w.events >= w.plant {
+			w.fail("planted", "", "at event %d", w.events)
+		}
+	}
+	if w.failure == nil {
+		w.now = end
+	}
+}
+
+// at has something done at a true time.
+func (w *World) at(t int64, do func()) {
+	w.seq++
+	w.heap.push(event{max(t, w.now), w.seq, do})
+}
+
+func (w *World) after(d int64, do func()) { w.at(w.now+d, do) }
+
+// fail notes the first check that did not hold; the run ends with it.
+func (w *World) fail(check, key, format string, a ...any) {
+	if w.failure != nil {
+		return
+	}
+	w.failure = &Failure{Seed: w.seed, Check: check, Key: key, At: time.Duration(w.now - epoch), Text: fmt.Sprintf(format, a...)}
+	if w.trace != nil {
+		w.trace.add(w.now, key, "FAILED "+check+": "+w.failure.Text)
+		w.describe(key)
+	}
+}
+
+// note mixes an event into the trace's hash.
+func (w *World) note(what kind, k *key, a, b uint64) {
+	h := w.hash
+	if k != nil {
+		h ^= uint64(k.name[1]) << 32
+	}
+	for _, v := range [...]uint64{uint64(w.now), uint64(what), a, b} {
+		h = (h ^ v) * 1099511628211
+		h ^= h >> 29
+	}
+	w.hash = h
+}
+
+// say keeps a line of text for who reads the trace of a failure. It changes
+// nothing else.
+func (w *World) say(k *key, format string, a ...any) {
+	if w.trace == nil {
+		return
+	}
+	name := ""
+	if k != nil {
+		name = k.name
+	}
+	w.trace.add(w.now, name, fmt.Sprintf(format, a...))
+}
+
+// Dice. All in integers: floats may differ between machines.
+
+// chance is true in so many of a thousand cases.
+func (w *World) chance(permille int) bool {
+	return permille > 0 && int(w.rng.Uint64N(1000)) < permille
+}
+
+// between is a number from lo up to, and without, hi.
+func (w *World) between(lo, hi int64) int64 {
+	if hi <= lo {
+		return lo
+	}
+	return lo + int64(w.rng.Uint64N(uint64(hi-lo)))
+}
+
+func (w *World) pick(n int) int { return int(w.rng.Uint64N(uint64(n))) }
+
+// skewed is around mean, mostly less, at times much more.
+func (w *World) skewed(mean int64) int64 {
+	d := w.between(0, 3*mean/2)
+	for range 3 {
+		if !w.chance(200) {
+			break
+		}
+		d += w.between(0, 2*mean)
+	}
+	return d
+}
+
+// event is something that happens at a time; seq keeps the order of those that
+// happen at the same.
+type event struct {
+	at  int64
+	seq uint64
+	do  func()
+}
+
+func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
+
+type eventHeap []event
+
+func (h *eventHeap) push(e event) {
+	s := append(*h, e)
+	i := len(s) - 1
+	for i > 0 {
+		p := (i - 1) / 4
+		if !e.before(&s[p]) {
+			break
+		}
+		s[i] = s[p]
+		i = p
+	}
+	s[i] = e
+	*h = s
+}
+
+func (h *eventHeap) pop() event {
+	s := *h
+	top, n := s[0], len(s)-1
+	e := s[n]
+	s[n] = event{}
+	s = s[:n]
+	*h = s
+	for i := 0; n > 0; {
+		c := 4*i + 1
+		if c >= n {
+			s[i] = e
+			break
+		}
+		for d := c + 1; d < min(c+4, n); d++ {
+			if s[d].before(&s[c]) {
+				c = d
+			}
+		}
+		if !s[c].before(&e) {
+			s[i] = e
+			break
+		}
+		s[i] = s[c]
+		i = c
+	}
+	return top
+}
