@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,14 +11,26 @@ from peer import Peer
 
 import locksidecar
 
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+
+
+@pytest.fixture(scope="session")
+def binary() -> str:
+    """The daemon's program: what LOCKSIDECAR_BIN names, else what make build makes."""
+    if named := os.environ.get("LOCKSIDECAR_BIN"):
+        return os.path.abspath(named)
+    built = os.path.join(ROOT, "bin", "locksidecar")
+    if not os.path.exists(built):
+        if shutil.which("go") is None:
+            pytest.fail("no daemon to test with: set LOCKSIDECAR_BIN, or install Go")
+        subprocess.run(["go", "build", "-o", built, "./cmd/locksidecar"], cwd=ROOT, check=True)
+    return built
+
 
 @pytest.fixture
-def idle() -> Iterator[Daemon]:
+def idle(binary: str) -> Iterator[Daemon]:
     """A daemon that has not been started."""
-    binary = os.environ.get("LOCKSIDECAR_BIN")
-    if not binary:
-        pytest.fail("LOCKSIDECAR_BIN names no daemon: go build -o locksidecar ./cmd/locksidecar")
-    daemon = Daemon(os.path.abspath(binary))
+    daemon = Daemon(binary)
     yield daemon
     daemon.close()
 

@@ -117,8 +117,8 @@ class Background:
     def running(self) -> bool:
         return self.thread.is_alive()
 
-    def result(self) -> Any:
-        self.thread.join(BOUND)
+    def result(self, bound: float = BOUND) -> Any:
+        self.thread.join(bound)
         assert not self.thread.is_alive(), "still running"
         if self._error is not None:
             raise self._error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import pickle
@@ -115,6 +116,14 @@ def test_errors_can_be_sent_between_processes() -> None:
     lost = locksidecar.LostError("k", 5, 7, "gone")
     again = pickle.loads(pickle.dumps(lost))
     assert (again.key, again.fence, again.owner, again.reason, str(again)) == ("k", 5, 7, "gone", str(lost))
+
+
+def test_clients_and_locks_stay_in_their_process() -> None:
+    client = Client("/nowhere")
+    for thing in (client, client.lock("k")):
+        for send in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match="another process"):
+                send(thing)
 
 
 def test_every_error_is_a_lock_error() -> None:

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import socket
 import sys
 import threading
 import traceback
-import warnings
 from collections.abc import Callable
 
 import pytest
 from daemon import Daemon, until
+from peer import Background, Peer, ms
 
 import locksidecar
 from locksidecar import Client, LostError
+from locksidecar import _wire as w
 
-warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # it is what is tested
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded")  # it is what is tested
 
 
 class Child:
@@ -27,6 +31,8 @@ class Child:
         if self.pid == 0:
             os.close(go)
             code = 1
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(60)  # should it hang
             try:
                 run()
                 code = 0
@@ -111,6 +117,41 @@ def test_fork_while_other_threads_use_the_client(client: Client) -> None:
         for t in threads:
             t.join()
     assert client.ping() > 0
+
+
+def test_fork_while_another_thread_is_inside_the_client(client: Client) -> None:
+    """Locks that are taken at the fork are taken for ever in the child."""
+    lock = client.lock("k")
+    lock.acquire()
+    conn = client._conn
+    assert conn is not None
+
+    def child() -> None:
+        assert not lock.owned()
+        assert lock.acquire(blocking=False) is False
+
+    with conn._role, conn._mu, conn._wlock, client._mu:
+        forked = Child(child)
+    assert forked.end() == 0
+
+
+def test_fork_while_another_thread_connects(peer: Peer) -> None:
+    client = Client(peer.path, timeout=30)
+    pinged = Background(client.ping)
+    peer.accept()  # and no welcome yet
+    assert Child(sockets_are_closed).end() == 0
+    peer.read()
+    peer.say(0, 1, 1, 1, ms(), 65536, 100, 30000, 86400000, 1, [], "test")
+    peer.say(0, peer.expect(w.PING)[1], 1)
+    pinged.result()
+
+
+def sockets_are_closed() -> None:
+    connected = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(fd))) as s:
+            connected += s.family == socket.AF_UNIX and s.getpeername() is not None and not s.getsockname()
+    assert connected == 0
 
 
 def test_a_child_hears_of_its_own_losses(client: Client) -> None:

@@ -138,6 +138,9 @@ def test_a_named_owner_passes_between_threads_and_handles(client: Client) -> Non
     assert same.owned()
     same.release()
     assert not lock.owned()
+    lock.acquire()
+    same.release()  # another handle, the same owner
+    assert not lock.owned()
     assert stranger.acquire(blocking=False)
 
 
@@ -213,11 +216,13 @@ def test_a_renewed_lock_outlives_its_ttl(client: Client) -> None:
 
 def test_threads_exclude_each_other(client: Client) -> None:
     handle, total = client.lock("k"), [0]
+    fences: list[int] = []
 
     def work(lock: locksidecar.Lock) -> None:
         for _ in range(50):
             with lock:
                 seen = total[0]
+                fences.append(lock.fence)
                 time.sleep(0)  # let others run, were they let in
                 total[0] = seen + 1
 
@@ -225,6 +230,7 @@ def test_threads_exclude_each_other(client: Client) -> None:
     for worker in workers:
         worker.result()
     assert total[0] == 400
+    assert fences == sorted(set(fences))
 
 
 def test_many_threads_on_one_connection(client: Client) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 
 import pytest
-from daemon import until
+from daemon import BOUND, until
 from peer import FENCE, Background, Peer, ms
 
 import locksidecar
@@ -113,6 +114,101 @@ def test_silence_is_not_validity(peer: Peer) -> None:
     assert not lock.owned()  # and stays lost, since it was said so
     with pytest.raises(LostError):
         lock.release()
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"), [(1, "expired"), (2, "gone"), (3, "fixed_end"), (4, "forced"), (5, "session"), (6, "shutdown")]
+)
+def test_a_loss_is_told_of_once(peer: Peer, reason: int, name: str) -> None:
+    losses: list[LostError] = []
+    told: list[LostError] = []
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", owner=7, on_lost=losses.append)
+    again = client.lock("k", owner=7, on_lost=told.append)
+    last = client.lock("last", owner=7, on_lost=losses.append)
+    acquired = Background(lock.acquire)
+    peer.welcome()
+    peer.grant(60_000)
+    acquired.result()
+    assert again.acquire()
+    acquired = Background(last.acquire)
+    peer.grant(60_000)
+    acquired.result()
+    peer.say(64, 0, "k", 7, FENCE, reason)
+    peer.say(64, 0, "k", 7, FENCE, reason)
+    peer.say(67, 0, 11, "the daemon is stopping")
+    until("the last is told of", lambda: len(losses) > 1)
+    assert [(e.key, e.fence, e.owner, e.reason) for e in losses] == [
+        ("k", FENCE, 7, name),
+        ("last", FENCE, 7, "connection"),
+    ]
+    assert [e.reason for e in told] == [name]
+    with pytest.raises(LostError, match=name):
+        lock.release()
+
+
+def test_a_loss_before_acquire_has_returned_is_not_told_of(peer: Peer) -> None:
+    losses: list[LostError] = []
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", owner=7, on_lost=losses.append)
+    acquired = Background(lock.acquire)
+    peer.welcome()
+    q = peer.expect(w.ACQUIRE)
+    peer.raw(w.frame(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0) + w.frame(64, 0, "k", 7, FENCE, 2))
+    peer.grant(60_000, fence=FENCE + 1)
+    assert acquired.result() is True
+    peer.say(64, 0, "k", 7, FENCE + 1, 4)
+    until("on_lost is called", lambda: losses)
+    assert [(e.fence, e.reason) for e in losses] == [(FENCE + 1, "forced")]
+
+
+def test_a_hold_that_the_daemon_does_not_know_is_lost(peer: Peer) -> None:
+    _, lock = held(peer)
+    extended = Background(lock.extend)
+    peer.say(3, peer.expect(w.RENEW)[1], "why")
+    with pytest.raises(LostError):
+        extended.result()
+    assert not lock.owned()
+
+
+def test_a_beat_that_has_arrived_counts_though_nobody_has_read_it(peer: Peer) -> None:
+    """As when the whole process stood still for longer than the TTL."""
+    client, lock = held(peer, left=200)
+    assert client._conn is not None
+    with client._conn._role:  # nobody reads
+        peer.say(65, 0, ms() + 60_000, 60_000)
+        until("the grant's own validity is over", lambda: not lock.owned())
+    assert lock.owned()
+    assert lock.remaining > 30
+    released = Background(lock.release)
+    peer.released()
+    released.result()
+
+
+def test_a_reply_that_never_comes_is_not_awaited_for_ever_among_others(peer: Peer) -> None:
+    client, _ = held(peer)
+    client._conn.timeout = 0.3  # type: ignore[union-attr]
+    pinged = Background(client.ping)
+    peer.expect(w.PING)
+    end = time.monotonic() + BOUND
+    while pinged.running and time.monotonic() < end:  # other things come all the time
+        peer.say(65, 0, ms() + 60_000, 60_000)
+    with pytest.raises(locksidecar.Unavailable, match="not answered"):
+        pinged.result()
+
+
+def test_acquires_are_asked_again_while_the_daemon_goes_away(peer: Peer) -> None:
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", owner=7)
+    acquired = Background(lock.acquire, True, 60)
+    peer.welcome()
+    peer.say(66, 0, 30_000, "the daemon is stopping")
+    peer.say(11, peer.expect(w.ACQUIRE)[1], "going away")
+    peer.say(11, peer.expect(w.ACQUIRE)[1], "going away")
+    peer.say(67, 0, 11, "the daemon is stopping")
+    peer.welcome()
+    peer.grant(60_000)
+    assert acquired.result() is True
 
 
 @pytest.mark.parametrize("ahead", [1_000_000, -1_000_000, 1 << 40])
@@ -225,7 +321,7 @@ CODES: list[tuple[int, type[Exception]]] = [
 def test_every_failure_of_an_acquire_has_its_error(peer: Peer, code: int, cls: type[Exception]) -> None:
     client = Client(peer.path, "test", timeout=2)
     lock = client.lock("k")
-    acquired = Background(lock.acquire)
+    acquired = Background(lock.acquire, False)
     peer.welcome()
     peer.say(code, peer.expect(w.ACQUIRE)[1], "why", 5, None)
     with pytest.raises(cls, match="why") as e:
@@ -256,6 +352,21 @@ def test_with_ends_well_if_only_the_stores_confirmation_is_missing(peer: Peer) -
     left = Background(lock.__exit__, None, None, None)
     peer.say(7, peer.expect(w.RELEASE)[1], "why")
     left.result()
+
+
+def test_nothing_is_owned_once_the_connection_has_ended(peer: Peer) -> None:
+    client, lock = held(peer)
+    conn = client._conn
+    assert conn is not None
+    client._closed = True  # so that nobody connects anew
+    with conn._mu:  # so that what comes after the first step cannot be done yet
+        peer.hang_up()
+        pinged = Background(client.ping)  # the keeper might wait for mu
+        until("it is noticed", lambda: conn.dead)
+        assert not lock.owned()
+        assert lock.remaining == 0
+    with pytest.raises(locksidecar.ConnectionLost):
+        pinged.result()
 
 
 def test_the_end_of_the_connection_is_release(peer: Peer) -> None:

@@ -33,7 +33,7 @@ try() {
 	(cd "$work/tree" && "$go" test "${args[@]}") >"$work/out" 2>&1
 }
 
-row() { printf '%-24s %-8s %-34s %7s %6s\n' "$@"; }
+row() { printf '%-26s %-8s %-34s %7s %6s\n' "$@"; }
 
 survived=0
 row mutant verdict "by what" seeds seconds

@@ -5,7 +5,7 @@
 ...     update(order, fence=held.fence)
 """
 
-from ._client import Client, Lock
+from ._client import Client
 from ._errors import (
     Canceled,
     ConnectionLost,
@@ -23,6 +23,7 @@ from ._errors import (
     Unsupported,
     Upgrade,
 )
+from ._lock import Lock
 
 __version__ = "0.1.0"
 

@@ -9,7 +9,9 @@ read (beats, lost) and reads it. While callers keep reading, it only looks by ev
 Interrupts. A signal handler may raise between any two steps of the main thread. So what has to happen
 together happens in one step of the interpreter (extend of a list from a map), or is undone or redone
 by whoever sees the exception pass; where that cannot be known the connection ends, and with it
-every hold: what is not known is not held.
+every hold: what is not known is not held. And no loop inside a ``with`` or ``try`` that guards something
+ends in a condition: CPython 3.12 and 3.13 take signals at the jump back, which a conditional one
+makes outside of the protection, so that the lock would stay taken (tests/test_interrupts.py looks).
 
 Locks, in the order in which they may be taken: role, wlock, mu. None is held while something of the
 user's runs; mu is not held during I/O.
@@ -30,71 +32,29 @@ from collections.abc import Callable
 from typing import Final
 
 from . import _wire as w
-from ._errors import BUSY, OK, REASONS, TIMEOUT, ConnectionLost, LockError, LostError, ProtocolError, Unavailable, error
+from ._errors import (
+    BUSY,
+    NOT_HELD,
+    OK,
+    REASONS,
+    TIMEOUT,
+    ConnectionLost,
+    LockError,
+    LostError,
+    ProtocolError,
+    Unavailable,
+    error,
+)
+from ._hold import Call, Hold
 
 _TICK: Final = 0.01  # seconds between the keeper's looks while callers read
 _STEP: Final = 1  # seconds after which a blocked read looks at its limit
 _READ: Final = (65536,)  # arguments for map
+_AT_ONCE: Final = (socket.MSG_DONTWAIT,)
 _NOW: Final = (False,)
 
 
-class Hold:
-    """One owner's grip on one key. Its fields are guarded by the connection's mu."""
-
-    # fmt: off
-    __slots__ = (
-        "conn", "count", "end", "fence", "grants", "key", "lost", "on_lost", "over", "owner", "shared", "valid",
-    )
-    # fmt: on
-
-    def __init__(
-        self, conn: Conn, key: str, owner: int, shared: bool, on_lost: Callable[[LostError], object] | None
-    ) -> None:
-        self.conn = conn
-        self.key = key
-        self.owner = owner
-        self.shared = shared
-        self.on_lost = on_lost
-        self.fence = 0
-        self.count = 0  # how often its owner acquired it; re-entry is counted here alone
-        self.grants = 0  # … and how often the daemon granted it
-        self.valid = 0  # nanoseconds of our clock: stated validity, end included
-        self.end = 0  # the own end of a fixed hold; 0 for none
-        self.lost = ""  # why, once it was
-        self.over = False  # released or lost: no longer in the table
-
-    def state(self, until: int) -> None:
-        """Take in that the hold is valid until then; what was stated before stays true."""
-        until = max(until, self.valid)
-        self.valid = min(until, self.end) if self.end else until
-
-    def owned(self) -> bool:
-        """Tell whether the hold is valid at this very moment."""
-        return not self.over and w.now() < self.valid
-
-
-class Call:
-    """One request in flight."""
-
-    __slots__ = ("abandoned", "done", "error", "hold", "id", "op", "reply", "sent", "target", "waiter")
-
-    def __init__(self, op: int, hold: Hold | None = None, target: int = 0) -> None:
-        self.op = op
-        self.id = 0
-        self.hold = hold
-        self.target = target  # of a cancel
-        self.sent = False
-        self.done = False  # reply or error is there; set last
-        self.reply: w.Message = ()
-        self.error: LockError | None = None
-        self.abandoned = False  # nobody waits any more
-        self.waiter: threading.Lock | None = None  # locked; its release wakes the caller
-
-    def wake(self) -> None:
-        """Wake the caller, should it be asleep."""
-        if (waiter := self.waiter) is not None:
-            with contextlib.suppress(RuntimeError):  # it is awake already
-                waiter.release()
+_open: Final[set[Conn]] = set()  # those that have a descriptor
 
 
 class Conn:
@@ -121,9 +81,11 @@ class Conn:
         self._rest = b""  # a message's beginning
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            _open.add(self)
             self._hello(path, name, label)
         except BaseException:
             self._sock.close()
+            _open.discard(self)
             raise
 
     def _hello(self, path: str, name: str, label: str) -> None:
@@ -168,10 +130,14 @@ class Conn:
     def call(self, op: int, *fields: object, hold: Hold | None = None) -> w.Message:
         """Send one request and return its reply; an error when there is none in time."""
         c = Call(op, hold)
+        self.ask(c, *fields)
+        return c.reply
+
+    def ask(self, c: Call, *fields: object) -> None:
+        """Send a request and wait for its reply."""
         self.send(c, *fields)
         if not self.wait(c, time.monotonic() + self.timeout):
             raise self.silent()
-        return c.reply
 
     def silent(self) -> Unavailable:
         """Make the error for an answer that did not come."""
@@ -237,17 +203,32 @@ class Conn:
 
     def withdraw(self, c: Call) -> None:
         """Take back an acquire, however far it came; its grant is given back, should it cross this."""
-        with self._mu:
-            c.abandoned = True
-            granted = c.done and c.error is None and c.reply[0] == OK
-        hold = c.hold
-        if hold is None or self.dead is not None:
-            return
-        with contextlib.suppress(LockError):
+        try:
+            with self._mu:
+                c.abandoned = True
+                granted = c.done and c.error is None and c.reply[0] == OK
+            if c.hold is None or self.dead is not None:
+                return
             if granted:
-                self.give_back(hold)
+                self.give_back(c.hold)
             elif not c.done and c.id:
-                self.send(Call(w.CANCEL, target=c.id), c.id, hold.key)
+                self.send(Call(w.CANCEL, target=c.id), c.id, c.hold.key)
+        except LockError:
+            pass
+        except BaseException as e:
+            self._interrupted(e)
+            raise
+
+    def adopt(self, hold: Hold, tell: Callable[[LostError], object] | None) -> bool:
+        """Begin to tell of the hold's loss, as it is its owner's now; false when it is not valid."""
+        if tell is None:
+            return hold.owned()
+        with self._mu:
+            if not hold.owned():
+                return False
+            if tell not in hold.tell:
+                hold.tell = (*hold.tell, tell)
+            return True
 
     def reenter(self, hold: Hold) -> bool:
         """Deepen a hold that is valid; false when it is not."""
@@ -282,11 +263,10 @@ class Conn:
                     return ()
                 hold.count = 0
                 self._drop(hold)
-            for n in range(hold.grants):  # more than one only if two threads asked as one owner at once
-                c = Call(w.RELEASE) if n else c
-                self.send(c, hold.key, hold.owner, hold.fence, 0)
-                if not self.wait(c, time.monotonic() + self.timeout):
-                    raise self.silent()
+            self.ask(c, hold.key, hold.owner, hold.fence, 0)
+            for _ in range(hold.grants - 1):  # any only if two threads asked as one owner at once
+                c = Call(w.RELEASE)
+                self.ask(c, hold.key, hold.owner, hold.fence, 0)
             return c.reply
         except LockError:
             raise
@@ -323,27 +303,57 @@ class Conn:
             if not role[0]:
                 return False
             self._turns += 1
-            inbox, recv = self._inbox, self._sock.recv
-            while not c.done and self.dead is None:
-                try:
-                    if not inbox:
-                        inbox.extend(map(recv, _READ))
-                except BlockingIOError:
-                    if limit is not None and time.monotonic() >= limit:
-                        break
-                    continue
-                except OSError as e:
-                    if e.errno is None:  # TimeoutError, say, of a signal handler
-                        raise
-                    self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
-                    break
-                self._take_in()
+            self._read_until(c, limit)
             return True
         finally:
             if role and role[0]:
                 self._role.release()
                 if self._pending or self._late:
                     self._pass_on()
+
+    def _read_until(self, c: Call, limit: float | None) -> None:
+        """Read until c is done, or the monotonic clock has reached limit; the role is held."""
+        inbox, recv = self._inbox, self._sock.recv
+        while not c.done and self.dead is None:
+            try:
+                if not inbox:
+                    inbox.extend(map(recv, _READ))
+            except BlockingIOError:
+                pass
+            except OSError as e:
+                if e.errno is None:  # TimeoutError, say, of a signal handler
+                    raise
+                self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
+            else:
+                self._take_in()
+            if limit is not None and time.monotonic() >= limit:
+                return
+
+    def catch_up(self) -> None:
+        """Take in what has arrived, unless somebody is about to; does not block."""
+        role: list[bool] = []
+        try:
+            role.extend(map(self._role.acquire, _NOW))
+            if role[0]:
+                self._read_some()
+        finally:
+            if role and role[0]:
+                self._role.release()
+                self._pass_on()
+
+    def _read_some(self) -> None:
+        """Read what is there; the role is held."""
+        try:
+            if not self._inbox:
+                self._inbox.extend(map(self._sock.recv, _READ, _AT_ONCE))
+        except BlockingIOError:
+            return
+        except OSError as e:
+            if e.errno is None:
+                raise
+            self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
+        else:
+            self._take_in()
 
     def _take_in(self) -> None:
         """Take in what was read; the role is held."""
@@ -361,7 +371,7 @@ class Conn:
         except LockError as e:
             self.die(e)
         except BaseException as e:
-            self.die(ConnectionLost(f"interrupted while reading: {type(e).__name__}"))
+            self._interrupted(e)
             raise
 
     def _apply(self, m: w.Message) -> None:
@@ -374,6 +384,8 @@ class Conn:
                 return
             if m[0] != OK:
                 w.text(m)
+                if m[0] == NOT_HELD and c.hold is not None and not c.hold.over:
+                    self._lose(c.hold, "gone")
             elif c.hold is not None:
                 self._grant(c, c.hold, m)
             else:
@@ -425,31 +437,37 @@ class Conn:
         elif m[0] == w.FATAL:
             raise ConnectionLost(str(error(w.numbers(m, 1)[0], w.text(m, 3))))
 
-    def _lose(self, hold: Hold, reason: str) -> None:
+    def _lose(self, hold: Hold, reason: str, quiet: bool = False) -> None:
         """End a hold that was not released; mu is held."""
-        hold.lost = reason
+        hold.lost = "closed" if quiet else reason
         self._drop(hold)
-        self._lost(hold, LostError(hold.key, hold.fence, hold.owner, reason))
+        if hold.tell and not quiet:
+            self._lost(hold, LostError(hold.key, hold.fence, hold.owner, reason))
 
     def _pass_on(self) -> None:
         """Give the role to somebody who waits, and release what was granted to nobody."""
-        with contextlib.suppress(LockError):
-            while self._late:
-                hold = self._late.popleft()
-                if hold.over:
-                    continue
-                self.give_back(hold)
+        while self._late:
+            self._give_back_late()
         with self._mu:
-            for c in self._pending.values():
-                if c.waiter is not None and not c.done and not c.abandoned:
-                    c.wake()
-                    return
+            c = next(filter(Call.asleep, self._pending.values()), None)
+            if c is not None:
+                c.wake()
+
+    def _give_back_late(self) -> None:
+        try:
+            self.give_back(self._late.popleft())
+        except (LockError, IndexError):  # IndexError: somebody else was quicker
+            pass
+        except BaseException as e:
+            self._interrupted(e)
+            raise
 
     # ---- the keeper ----
 
     def _keep(self, client: weakref.ref[object], every: Callable[[], float]) -> None:
         poll = select.poll()
-        poll.register(self._sock.fileno(), select.POLLIN)
+        with contextlib.suppress(ValueError):  # closed already
+            poll.register(self._sock.fileno(), select.POLLIN)
         turns = -1
         while self.dead is None:
             if turns != self._turns:
@@ -464,13 +482,13 @@ class Conn:
                 self.die(ConnectionLost("the client is gone"))
             elif not ready:
                 self._hush(poll)
-            elif self._role.acquire(blocking=False):
-                self._read_some()
-            else:
+            elif self._role.locked():
                 time.sleep(_TICK)
+            else:
+                self.catch_up()
         if self.dead is not None:
             self.die(self.dead)  # once more, should the first have been interrupted
-        self._shut()
+        self.shut()
 
     def _soonest(self, most: float) -> float:
         """Return the seconds until the first hold's stated validity is over, at most most."""
@@ -482,65 +500,58 @@ class Conn:
         """End the holds whose stated validity is over, if the daemon has said nothing since."""
         now = w.now()
         with self._mu:
-            silent = [h for h in self._holds.values() if now >= h.valid]
+            silent = list(filter(lambda h: now >= h.valid, self._holds.values()))
         if silent and not self._inbox and not poll.poll(0):
             self.lapse(silent, now)
 
     def lapse(self, holds: list[Hold], now: int) -> None:
         """End those of the holds that are past their validity, and release them."""
-        grants: list[tuple[Hold, int]] = []
-        with self._mu:
-            for hold in holds:
-                if not hold.over and now >= hold.valid:
-                    grants.append((hold, hold.grants))
-                    self._lose(hold, "silence")
-        with contextlib.suppress(LockError):
-            for hold, count in grants:
-                for _ in range(count):
-                    self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
-
-    def _read_some(self) -> None:
-        """Read what is there, having the role, then pass the role on."""
         try:
-            self._inbox.append(self._sock.recv(65536, socket.MSG_DONTWAIT))
-            self._take_in()
-        except BlockingIOError:
+            with self._mu:
+                grants = [self._lapse(hold, now) for hold in holds]
+            for hold, count in zip(holds, grants, strict=True):
+                for _ in range(count):  # or the daemon would go on renewing it for nobody
+                    self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
+        except LockError:
             pass
-        except OSError as e:
-            self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
-        finally:
-            self._role.release()
-            self._pass_on()
+        except BaseException as e:
+            self._interrupted(e)
+            raise
 
-    def _shut(self) -> None:
+    def _lapse(self, hold: Hold, now: int) -> int:
+        """End a hold if it is past its validity, and return its grants; mu is held."""
+        if hold.over or now < hold.valid:
+            return 0
+        self._lose(hold, "silence")
+        return hold.grants
+
+    def shut(self) -> None:
         """Close the descriptor once nobody uses it: its number may be another's then."""
         with self._role, self._wlock:
             self._sock.close()
+        _open.discard(self)
 
     # ---- the end ----
 
     def die(self, why: LockError, *, quiet: bool = False) -> None:
         """End the connection: every call fails, every hold is lost. Idempotent; does not block."""
         if self.dead is None:
-            self.dead = why
+            self.dead = why  # from here on nothing is owned, so that others may be let in
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         with self._mu:
-            holds = list(self._holds.values())
-            for hold in holds:
-                if quiet:
-                    hold.lost = "closed"
-                    self._drop(hold)
-                else:
-                    self._lose(hold, "connection")
+            for hold in list(self._holds.values()):
+                self._lose(hold, "connection", quiet)
             calls = list(self._pending.values())
             self._pending.clear()
             for c in calls:
-                if not c.done:
-                    c.error = self._gone()
-                    c.done = True
+                c.fail(self._gone())
         for c in calls:
             c.wake()
+
+    def _interrupted(self, e: BaseException) -> None:
+        """End the connection, since nobody can know what is held on it."""
+        self.die(ConnectionLost(f"interrupted by {type(e).__name__}"))
 
     def _gone(self) -> LockError:
         """Make an error of our own from what the connection died of."""
@@ -551,6 +562,17 @@ class Conn:
     def forked(self) -> None:
         """Forget everything in a child process: nothing here is its own. Takes no lock."""
         self.dead = ConnectionLost("the connection belongs to the parent process")
+        self._role, self._wlock, self._mu = threading.Lock(), threading.Lock(), threading.Lock()
         for hold in list(self._holds.values()):
             hold.lost, hold.over = "fork", True
+        self._holds.clear()
+        self._pending.clear()
+        self._late.clear()
         self._sock.close()
+
+
+def after_fork() -> None:
+    """Part a child process from every connection of its parent, those still being made included."""
+    for conn in list(_open):
+        conn.forked()
+    _open.clear()

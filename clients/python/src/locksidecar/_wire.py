@@ -76,7 +76,9 @@ def unpack(payload: bytes | memoryview) -> Message:
 def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
     """Yield each whole message at the front of data, and where the next begins."""
     at, end = 0, len(data)
-    while end - at >= HEADER:
+    while True:
+        if end - at < HEADER:
+            return
         size = int.from_bytes(data[at : at + HEADER], "big")
         if not 0 < size <= max_frame:
             raise ProtocolError(f"frame of {size} bytes, the limit is {max_frame}")

@@ -1,0 +1,169 @@
+"""A signal handler may raise anywhere: Ctrl-C, or a time limit of a worker."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import inspect
+import itertools
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable, Iterator
+
+import pytest
+from daemon import until
+
+import locksidecar
+from locksidecar import Client, LostError, _client, _conn, _hold, _lock
+from locksidecar import _wire as w
+
+Connect = Callable[..., Client]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.fixture
+def alarm() -> Iterator[None]:
+    def ring(_: int, __: types.FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, ring)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_an_interrupt_withdraws_the_wait(client: Client, connect: Connect) -> None:
+    holder = connect().lock("k")
+    holder.acquire()
+    lock = client.lock("k")
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    with pytest.raises(Interrupted):
+        lock.acquire()
+    assert not lock.owned()
+    until("nobody waits", lambda: client._ask(w.INSPECT, "k")[5] == 0)
+    holder.release()
+    assert client.lock("k").acquire(blocking=False)  # and the connection goes on
+
+
+def test_ctrl_c_withdraws_the_wait(client: Client, connect: Connect) -> None:
+    holder = connect().lock("k")
+    holder.acquire()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        with pytest.raises(KeyboardInterrupt), client.lock("k"):
+            pytest.fail("entered")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    until("nobody waits", lambda: client._ask(w.INSPECT, "k")[5] == 0)
+
+
+def interrupted(n: int, run: Callable[[], None]) -> bool:
+    """Run, with a signal at a moment that varies with n; tell whether it came."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0001 + (n % 37) * 0.00003)
+        try:
+            run()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except Interrupted:
+        return True
+    except LostError:
+        pass  # the one before ended the connection, just before this
+    return False
+
+
+def storm(watcher: Client, make: Callable[[str], locksidecar.Lock], use: Callable[[locksidecar.Lock], None]) -> None:
+    """Interrupt use again and again, and see that every lock can be had afterwards."""
+    keys = [f"k{n}" for n in range(4)]
+    count, end = 0, time.monotonic() + 1.5
+    while time.monotonic() < end or count < 100:
+        lock = make(keys[count % 4])
+        count += interrupted(count, lambda lock=lock: use(lock))  # type: ignore[misc]
+    for key in keys:
+        assert watcher.lock(key).acquire(timeout=60), f"{key} is left held"
+
+
+@pytest.mark.usefixtures("alarm")
+def test_interrupts_anywhere_leave_nothing_held(client: Client, connect: Connect) -> None:
+    def use(lock: locksidecar.Lock) -> None:
+        try:
+            for _ in range(100):
+                lock.acquire()
+                lock.release()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            try:
+                while lock._held:  # interrupted between acquire and release, it is ours
+                    lock.release()
+            except locksidecar.NotHeld:
+                pass
+
+    storm(connect(), client.lock, use)
+
+
+def test_an_interrupt_between_acquire_and_the_body(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock = client.lock("k")
+    acquire = lock.acquire
+
+    def late(blocking: bool = True, timeout: float | None = -1) -> bool:
+        assert acquire(blocking, timeout)
+        raise Interrupted
+
+    monkeypatch.setattr(lock, "acquire", late)
+    with pytest.raises(Interrupted), lock:
+        pytest.fail("entered")
+    assert client.lock("k").acquire(blocking=False)
+
+
+@pytest.mark.usefixtures("alarm")
+def test_with_that_is_not_entered_leaves_nothing_held(client: Client, connect: Connect) -> None:
+    def use(lock: locksidecar.Lock) -> None:
+        for _ in range(100):
+            entered = False
+            try:
+                with lock:
+                    entered = True
+            finally:
+                if entered and lock._held:  # interrupted before the first step of the exit
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                    with contextlib.suppress(locksidecar.NotHeld):
+                        lock.release()
+
+    storm(connect(), client.lock, use)
+
+
+def test_no_jump_leaves_a_protected_region() -> None:
+    """No jump back, where signals are taken, escapes the with or try that it stands in.
+
+    CPython 3.12 and 3.13 do not protect the jump that they make of a condition at a loop's end: an
+    interrupt there would leave a lock of ours taken for ever.
+    """
+    parse = getattr(dis, "_parse_exception_table", None)
+    if sys.version_info < (3, 11) or parse is None:
+        return  # blocks are a stack at run time there
+    for module in (_client, _conn, _hold, _lock, w):
+        for code in codes(compile(inspect.getsource(module), module.__name__, "exec")):
+            table = parse(code)
+
+            def covered(at: int, table: list[types.SimpleNamespace] = table) -> bool:
+                return any(e.start <= at < e.end for e in table)
+
+            found = list(dis.get_instructions(code))
+            for before, i in itertools.pairwise(found):
+                if i.opname == "JUMP_BACKWARD" and not covered(i.offset):
+                    inside = covered(before.offset) or covered(i.argval)
+                    assert not inside, f"{module.__name__}.{code.co_name}, a loop at line {i.positions}"
+
+
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from codes(const)

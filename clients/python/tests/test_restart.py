@@ -1,0 +1,137 @@
+"""What takes seconds, since a killed daemon waits out what it had stated: all of it at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from daemon import Daemon, until
+from peer import Background
+
+import locksidecar
+from locksidecar import Client, LostError, _lock
+from locksidecar import _wire as w
+
+SESSION = 10_000_000_000  # nanoseconds: for longer the embedded store states nothing
+
+
+class Scene:
+    """A daemon of its own, and clients of it."""
+
+    def __init__(self, stack: ExitStack, binary: str) -> None:
+        self.stack = stack
+        self.daemon = Daemon(binary)
+        stack.callback(self.daemon.close)
+
+    def connect(self, timeout: float = 5) -> Client:
+        return self.stack.enter_context(Client(self.daemon.path, "test", timeout=timeout))
+
+
+def a_restart(s: Scene) -> None:
+    s.daemon.start()
+    client = s.connect()
+    losses: list[LostError] = []
+    lock = client.lock("k", ttl=1, on_lost=losses.append)
+    lock.acquire()
+    fence = lock.fence
+    s.daemon.kill()
+    until("it is noticed", lambda: not lock.owned())
+    assert lock.remaining == 0
+    assert lock.fence == fence
+    until("on_lost is called", lambda: losses)
+    assert (losses[0].key, losses[0].fence, losses[0].reason) == ("k", fence, "connection")
+    with pytest.raises(LostError):
+        lock.release()
+    with pytest.raises(locksidecar.NotHeld):
+        lock.release()
+    s.daemon.start()
+    assert lock.acquire(timeout=60)
+    assert lock.fence > fence
+    lock.release()
+    assert len(losses) == 1
+
+
+def a_wait_over_a_restart(s: Scene) -> None:
+    s.daemon.start()
+    client = s.connect()
+    holder, lock = client.lock("k", ttl=1), s.connect().lock("k", ttl=1)
+    holder.acquire()
+    waiter = Background(lock.acquire, True, 60)
+    until("it waits", lambda: client._ask(w.INSPECT, "k")[5] == 1)
+    s.daemon.kill()
+    s.daemon.start()
+    assert waiter.result() is True
+
+
+def a_wait_over_an_orderly_restart(s: Scene) -> None:
+    s.daemon.start("--drain", "30s")
+    client = s.connect()
+    holder, lock = client.lock("k"), s.connect().lock("k")
+    holder.acquire()
+    waiter = Background(lock.acquire, True, 60)
+    until("it waits", lambda: client._ask(w.INSPECT, "k")[5] == 1)
+    s.daemon.signal(signal.SIGTERM)
+    until("it drains", lambda: drains(client))
+    assert holder.owned()
+    holder.release()
+    assert s.daemon.process is not None
+    assert s.daemon.process.wait(30) == 0
+    s.daemon.start()
+    assert waiter.result() is True
+    with client.lock("other") as held:
+        assert held.owned()
+
+
+def drains(client: Client) -> bool:
+    try:
+        other = client.lock("other")
+        if other.acquire(blocking=False):
+            other.release()
+        return False
+    except locksidecar.Draining:
+        return True
+
+
+def a_frozen_daemon(s: Scene) -> None:
+    s.daemon.start()
+    losses: list[LostError] = []
+    lock = s.connect(timeout=1).lock("k", ttl=1, on_lost=losses.append)
+    lock.acquire()
+    s.daemon.freeze()
+    latest = w.now() + SESSION  # nothing can be stated any more
+    until("the stated validity is over", lambda: w.now() >= latest or not lock.owned())
+    assert not lock.owned()
+    assert lock.remaining == 0
+    until("on_lost is called", lambda: losses)
+    assert losses[0].reason == "silence"
+    assert not lock.owned()
+    with pytest.raises(LostError):
+        lock.release()
+    with pytest.raises(locksidecar.Unavailable):
+        lock.acquire(timeout=0.1)
+    s.daemon.thaw()
+    assert s.connect().lock("k").acquire(timeout=60)
+    assert len(losses) == 1
+
+
+SCENES: list[Callable[[Scene], None]] = [
+    a_restart,
+    a_wait_over_a_restart,
+    a_wait_over_an_orderly_restart,
+    a_frozen_daemon,
+]
+
+
+@pytest.fixture(scope="module")
+def together(binary: str) -> Iterator[list[Background]]:
+    """All scenes, started with the first test that asks for one."""
+    with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_lock, "_PATIENCE", 30.0)  # on a busy machine a start may take long
+        yield [Background(scene, Scene(stack, binary)) for scene in SCENES]
+
+
+@pytest.mark.parametrize("n", range(len(SCENES)), ids=[scene.__name__ for scene in SCENES])
+def test_scene(together: list[Background], n: int) -> None:
+    together[n].result(bound=120)
