@@ -30,7 +30,9 @@ const MaxBase = uint64(1)<<53 - 1
 type OpKind uint8
 
 // The operations of the store contract. All but OpRenew go through the main
-// lane, at most one of a key at a time; OpRenew has a lane of its own.
+// lane, at most one of a key at a time; OpRenew has a lane of its own. None makes
+// what stands under its token end sooner: it may come late, behind one that gave it
+// longer.
 const (
 	// OpTry takes the key if it is free and nobody queues for it, and leaves
 	// nothing behind when not. Repeated with the same token it is granted

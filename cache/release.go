@@ -190,14 +190,6 @@ func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
 	}
 }
 
-// LoseAll tells every holder that its hold is gone, and releases upstream.
-func (t *Table) LoseAll(why Reason, now int64, out *Effects) {
-	for _, l := range t.heldLeases() {
-		t.loseAll(l, why, out)
-		t.advance(l, now, out)
-	}
-}
-
 // Watermark is the earliest end of what may be said of the holds of s here that
 // the watchdog keeps, and the shortest TTL among them; Forever, 0 when there are
 // none.

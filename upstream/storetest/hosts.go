@@ -6,6 +6,26 @@ import (
 
 // hostTests are about several hosts that do not queue.
 var hostTests = []test{
+	{"a late request does not shorten a lease", func(w *world) {
+		// Short is far over when it is looked at: by then only the longer one stands.
+		h := w.host()
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			for _, late := range []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpDowngrade} {
+				key := mode.String() + late.String()
+				t, _ := h.take(key, mode)
+				r := h.do(late, mode, key, t, short)
+				if r.Status != cache.Granted {
+					w.want(r, cache.Done)
+				}
+			}
+		}
+		w.past(h, short)
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			for _, late := range []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRenew, cache.OpDowngrade} {
+				w.want(h.peek(mode.String()+late.String()), cache.Busy)
+			}
+		}
+	}},
 	{"a host's lease keeps other hosts out", func(w *world) {
 		hs := w.hosts(3)
 		t, _ := hs[0].take("k", cache.Exclusive)
