@@ -133,8 +133,22 @@ func (c *client) release(h *hold) {
 	if w.chance(250) {
 		p.Flags |= protocol.FlagAsync
 	}
+	// All of it, and nothing else of it under way: whatever comes of it, it is over.
+	if q.all && c.waiting(h.key, h.owner) == nil && !c.concerns(h) && w.chance(500) {
+		q.quiet = true
+		p.Flags |= protocol.FlagQuiet
+		w.counts.Tallies[quietReleases]++
+	}
 	c.givesUp(h, q.all)
+	if q.quiet {
+		c.holds = slices.DeleteFunc(c.holds, func(o *hold) bool { return o == h })
+	}
 	c.send(q, p)
+}
+
+// concerns says whether a request about the hold has not been answered.
+func (c *client) concerns(h *hold) bool {
+	return slices.ContainsFunc(c.calls, func(q *request) bool { return slices.Contains(q.holds, h) })
 }
 
 func (c *client) givesUp(h *hold, all bool) {

@@ -66,6 +66,7 @@ type hold struct {
 type request struct {
 	id        uint64
 	op        protocol.Op
+	quiet     bool  // release: answered only if it fails
 	k         *conn // acquire: once it has reached the daemon
 	seq       int   // the same: its place among those that did
 	key       *key
@@ -129,7 +130,7 @@ func (c *client) connect() {
 		}
 		return
 	}
-	c.k = &conn{h: c.h, gen: c.h.gen, c: c}
+	c.k = &conn{h: c.h, gen: c.h.gen, c: c, quiet: make(map[uint64]*request)}
 	c.h.conns = append(c.h.conns, c.k)
 	c.greeted, c.nextID = false, 0
 	c.unread = c.unread[:0]
@@ -154,8 +155,12 @@ func (c *client) send(q *request, p *protocol.Request) {
 	if p.ID = q.id; p.Op == 0 {
 		p.Op = q.op
 	}
-	c.calls = append(c.calls, q)
-	c.k.calls = append(c.k.calls, q)
+	if q.quiet {
+		c.k.quiet[q.id] = q
+	} else {
+		c.calls = append(c.calls, q)
+		c.k.calls = append(c.k.calls, q)
+	}
 	w.counts.Requests[q.op]++
 	w.note(kindSend, q.key, uint64(c.id)<<8|uint64(q.op), q.id)
 	if w.trace != nil {

@@ -27,7 +27,8 @@ type conn struct {
 	left   bool   // the client has gone
 	ended  bool   // the daemon has released everything
 
-	calls []*request // by the client, not answered yet, as the daemon may look them up
+	calls []*request          // by the client, not answered yet, as the daemon may look them up
+	quiet map[uint64]*request // by the client, which will be answered only if they fail
 }
 
 // stream is what is on its way in one direction.
@@ -248,7 +249,7 @@ func (k *conn) call(id uint64) *request {
 			return q
 		}
 	}
-	return nil
+	return k.quiet[id]
 }
 
 func (k *conn) answered(q *request) {

@@ -75,12 +75,15 @@ const (
 	tooSlow                     // sessions ended because the client did not read
 	wrongRequests               // requests that cannot be done
 	usedUp                      // last fences of a base on stores that cannot give another
+	quietReleases               // releases answered only if they fail
+	quietFailures               // … and did
 	nTallies
 )
 
 var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "overlaps waived after loss", "fence orders waived after loss",
 	"validity lapsed", "validity revived", "hand-overs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
-	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up"}
+	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
+	"quiet releases", "quiet releases answered"}
 
 func (t tally) String() string { return tallyNames[t] }
 
