@@ -44,22 +44,26 @@ func Start(c Command) (*Process, error) {
 		return nil, err
 	}
 	p := &Process{events: make(chan Event, 1), term: openTerminal()}
-	started := make(chan error)
-	go p.live(file, &c, started)
-	if err := <-started; err != nil {
-		p.term.close()
-		return nil, &fs.PathError{Op: "run", Path: file, Err: err}
-	}
-	if p.term == nil {
-		return p, nil
-	}
-	// From here on we may be in the background, where writing to the terminal and
-	// taking it back would stop us. Not before the fork: it would be inherited.
-	signal.Ignore(syscall.SIGTTOU)
 	// In a pipeline the others may want to read the terminal (a pager): then the
 	// group gets it when it first asks, by being stopped for it.
-	if IsTerminal(c.Files[0]) && IsTerminal(c.Files[1]) {
-		p.give()
+	if p.term != nil && IsTerminal(c.Files[0]) && IsTerminal(c.Files[1]) && p.term.foreground() == p.term.own {
+		p.term.save()
+		p.given = true
+	}
+	started := make(chan error)
+	go p.live(file, &c, started)
+	err = <-started
+	if p.term != nil {
+		// From here on we may be in the background, where writing to the terminal and
+		// taking it back would stop us. Not before the fork: it would be inherited.
+		signal.Ignore(syscall.SIGTTOU)
+	}
+	if err != nil {
+		if p.given {
+			p.term.set(p.term.own)
+		}
+		p.term.close()
+		return nil, &fs.PathError{Op: "run", Path: file, Err: err}
 	}
 	return p, nil
 }
@@ -67,10 +71,16 @@ func Start(c Command) (*Process, error) {
 // live is the child's life: the thread that forks it stays until it is reaped.
 func (p *Process) live(file string, c *Command, started chan<- error) {
 	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+	attr := childAttr()
+	if p.given {
+		// The child takes it before it runs the command: nothing that it reads, and no
+		// key that is pressed, comes too early.
+		attr.Foreground, attr.Ctty = true, p.term.fd
+	}
 	pid, _, err := syscall.StartProcess(file, c.Args, &syscall.ProcAttr{
 		Env:   c.Env,
 		Files: []uintptr{c.Files[0].Fd(), c.Files[1].Fd(), c.Files[2].Fd()},
-		Sys:   childAttr(),
+		Sys:   attr,
 	})
 	p.pid = pid
 	started <- err
