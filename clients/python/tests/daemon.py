@@ -12,6 +12,8 @@ import tempfile
 import time
 from collections.abc import Callable
 
+import locksidecar
+
 SRC = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 BOUND = 30.0  # seconds within which what must happen has happened, on a busy machine too
 
@@ -22,6 +24,17 @@ def until(what: str, condition: Callable[[], object], bound: float = BOUND) -> N
     while not condition():
         assert time.monotonic() < end, f"not within {bound} s: {what}"
         time.sleep(0.005)
+
+
+def drains(client: locksidecar.Client) -> bool:
+    """Tell whether the daemon refuses new acquires because it ends."""
+    try:
+        other = client.lock("other")
+        if other.acquire(blocking=False):
+            other.release()
+        return False
+    except locksidecar.Draining:
+        return True
 
 
 class Daemon:

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from daemon import Daemon, Script, until
+from daemon import Daemon, Script, drains, until
 from peer import Background
 
 import locksidecar
@@ -155,17 +155,7 @@ def test_a_stopping_daemon_lets_holders_finish(idle: Daemon) -> None:
         lock = client.lock("k")
         lock.acquire()
         idle.signal(signal.SIGTERM)
-
-        def refused() -> bool:
-            try:
-                other = client.lock("other")
-                if other.acquire(blocking=False):
-                    other.release()
-                return False
-            except locksidecar.Draining:
-                return True
-
-        until("it drains", refused)
+        until("it drains", lambda: drains(client))
         assert lock.owned()
         lock.release()
         assert idle.process is not None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from daemon import Daemon, until
+from daemon import Daemon, drains, until
 from peer import Background
 
 import locksidecar
@@ -82,16 +82,6 @@ def a_wait_over_an_orderly_restart(s: Scene) -> None:
     assert waiter.result() is True
     with client.lock("other") as held:
         assert held.owned()
-
-
-def drains(client: Client) -> bool:
-    try:
-        other = client.lock("other")
-        if other.acquire(blocking=False):
-            other.release()
-        return False
-    except locksidecar.Draining:
-        return True
 
 
 def a_frozen_daemon(s: Scene) -> None:

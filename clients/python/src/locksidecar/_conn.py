@@ -442,7 +442,7 @@ class Conn:
         hold.lost = "closed" if quiet else reason
         self._drop(hold)
         if hold.tell and not quiet:
-            self._lost(hold, LostError(hold.key, hold.fence, hold.owner, reason))
+            self._lost(hold, hold.loss(reason))
 
     def _pass_on(self) -> None:
         """Give the role to somebody who waits, and release what was granted to nobody."""

@@ -42,6 +42,10 @@ class Hold:
         until = max(until, self.valid)
         self.valid = min(until, self.end) if self.end else until
 
+    def loss(self, reason: str) -> LostError:
+        """Return what tells of the hold's loss."""
+        return LostError(self.key, self.fence, self.owner, reason)
+
     def owned(self) -> bool:
         """Tell whether the hold is valid at this very moment."""
         return not self.over and self.conn.dead is None and w.now() < self.valid

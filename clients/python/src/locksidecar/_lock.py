@@ -64,7 +64,7 @@ class _Tries:
         """Go on after a grant that came too late; true when there is no time left."""
         self._cuts += 1
         if self._cuts > _CUTS:
-            raise LostError(hold.key, hold.fence, hold.owner, hold.lost)
+            raise hold.loss(hold.lost)
         return self._over()
 
     def refused(self, e: ConnectionLost | Draining, conn: Conn, closed: bool) -> None:
@@ -226,7 +226,7 @@ class Lock:
             hold.count -= 1
             if hold.count <= 0:
                 self._forget()
-            raise LostError(hold.key, hold.fence, hold.owner, hold.lost)
+            raise hold.loss(hold.lost)
         before = hold.count
         try:
             if before <= 1:
@@ -240,11 +240,8 @@ class Lock:
             if not hold.over:
                 hold.conn.finish(hold, before, None)
             raise
-        if not reply or reply[0] == OK:
-            return
-        if reply[0] == NOT_HELD:
-            raise LostError(hold.key, hold.fence, hold.owner, hold.lost or "gone")
-        raise error(reply[0], w.text(reply))
+        if reply:
+            _check(hold, reply)
 
     def extend(self, ttl: float | None = None) -> None:
         """Renew the lock now, to end ttl from now; by default its own TTL.
@@ -261,12 +258,8 @@ class Lock:
     def _change(self, op: int, *fields: int) -> None:
         hold = self._mine()
         if hold.lost:
-            raise LostError(hold.key, hold.fence, hold.owner, hold.lost)
-        reply = hold.conn.call(op, hold.key, hold.owner, hold.fence, *fields, hold=hold)
-        if reply[0] == NOT_HELD:
-            raise LostError(hold.key, hold.fence, hold.owner, hold.lost or "gone")
-        if reply[0] != OK:
-            raise error(reply[0], w.text(reply))
+            raise hold.loss(hold.lost)
+        _check(hold, hold.conn.call(op, hold.key, hold.owner, hold.fence, *fields, hold=hold))
 
     def __enter__(self) -> Lock:
         before = self._depth()
@@ -348,6 +341,14 @@ def _wait(blocking: bool, timeout: float | None) -> int:
     if not timeout >= 0:
         raise ValueError("timeout must be a non-negative number")
     return min(w.MAX_WAIT, math.ceil(timeout * 1000)) if timeout < math.inf else -1
+
+
+def _check(hold: Hold, reply: w.Message) -> None:
+    """Raise what a reply to a request about a hold says, unless that is success."""
+    if reply[0] == NOT_HELD:
+        raise hold.loss(hold.lost or "gone")
+    if reply[0] != OK:
+        raise error(reply[0], w.text(reply))
 
 
 def _sure(hold: Hold) -> bool:
