@@ -71,14 +71,24 @@ func (c *Config) RedisURL() string {
 	return u.String()
 }
 
+// parse reads a URL; nil for what is none. mute says that a password may be in it
+// where nobody can tell.
+func parse(raw string) (u *url.URL, mute bool) {
+	u, err := url.Parse(raw)
+	if err != nil {
+		u = nil
+	}
+	return u, (u == nil || u.Host == "") && strings.Contains(raw, "@")
+}
+
 // Redacted is a URL without its password, for people to see. What is not a URL
 // and may have one in it is not shown at all.
 func Redacted(raw string) string {
-	u, err := url.Parse(raw)
+	u, mute := parse(raw)
 	switch {
-	case (err != nil || u.Host == "") && strings.Contains(raw, "@"):
+	case mute:
 		return "(not a URL)"
-	case err != nil:
+	case u == nil:
 		return raw
 	}
 	return u.Redacted()
@@ -87,19 +97,16 @@ func Redacted(raw string) string {
 // hasPassword says whether a URL has a password, or may have one as far as can be
 // told, or names a file with one.
 func hasPassword(raw string) bool {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return strings.Contains(raw, "@")
-	}
-	return secretIn(raw) || u.Query().Has("password_file")
+	u, _ := parse(raw)
+	return secretIn(raw) || u != nil && u.Query().Has("password_file")
 }
 
 // secretIn says whether a password stands in a URL itself.
 func secretIn(raw string) bool {
-	u, err := url.Parse(raw)
-	if err != nil {
-		return strings.Contains(raw, "@")
+	u, mute := parse(raw)
+	if mute || u == nil {
+		return mute
 	}
 	_, set := u.User.Password()
-	return set || u.Host == "" && strings.Contains(raw, "@")
+	return set
 }

@@ -7,14 +7,9 @@ import (
 	"time"
 )
 
-// give hands the terminal to the group, if it is ours to give.
-func (p *Process) give() bool {
-	if p.term.foreground() != p.term.own {
-		return false
-	}
-	p.term.save()
-	p.given = p.term.set(p.pid) == nil
-	return p.given
+// mayGive says whether there is a terminal and it is ours to give.
+func (p *Process) mayGive() bool {
+	return p.term != nil && p.term.foreground() == p.term.own
 }
 
 // Stopped deals with a stop of the child by sig. When it says resume, the caller
@@ -56,8 +51,9 @@ func (p *Process) Stopped(sig syscall.Signal) (resume bool) {
 
 // Resume continues a stopped group, with the terminal if it is ours to give.
 func (p *Process) Resume() {
-	if p.term != nil && p.term.foreground() == p.term.own {
-		p.give()
+	if p.mayGive() {
+		p.term.save()
+		p.given = p.term.set(p.pid) == nil
 	}
 	p.Signal(syscall.SIGCONT)
 }

@@ -46,7 +46,7 @@ func Start(c Command) (*Process, error) {
 	p := &Process{events: make(chan Event, 1), term: openTerminal()}
 	// In a pipeline the others may want to read the terminal (a pager): then the
 	// group gets it when it first asks, by being stopped for it.
-	if p.term != nil && IsTerminal(c.Files[0]) && IsTerminal(c.Files[1]) && p.term.foreground() == p.term.own {
+	if IsTerminal(c.Files[0]) && IsTerminal(c.Files[1]) && p.mayGive() {
 		p.term.save()
 		p.given = true
 	}
