@@ -30,12 +30,7 @@ func (e *Engine) beats(now int64, a *aftermath) {
 		return
 	}
 	e.nextBeat.Store(cache.Forever)
-	e.mu.Lock()
-	all := make([]*Session, 0, len(e.sessions))
-	for _, s := range e.sessions {
-		all = append(all, s)
-	}
-	e.mu.Unlock()
+	all := e.all()
 	slices.SortFunc(all, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
 	for _, s := range all {
 		e.beat(s, now, a)

@@ -10,19 +10,11 @@ import (
 	"go.uber.org/zap"
 )
 
-// CycleWait is one owner of a cycle, and the key that it waits for: the next one
-// holds it, and the first one what the last one waits for.
-type CycleWait struct {
-	Session, Owner uint64
-	Client         string
-	Key            string
-}
-
 // cycles finds owners of this host that wait for each other in a ring. Nothing
 // but the bounds of their waits, or a release out of turn, ends that. It looks
 // when beats are due: whoever holds something has them.
 type cycles struct {
-	found func([]CycleWait) // nil to not look
+	found func(ring []step) // nil to not look
 
 	// Of Tick alone.
 	next int64           // do not look before
@@ -47,10 +39,6 @@ type edge struct {
 	client *string
 }
 
-// OnCycle has found called, on the goroutine that ticks, once for each ring of
-// waits. It is set before the engine is used.
-func (e *Engine) OnCycle(found func([]CycleWait)) { e.cycles.found = found }
-
 // lookForCycles tells of each ring that two looks have seen: the shards are looked
 // at one after the other, so one look alone could make up a ring of waits that
 // were never there together.
@@ -65,7 +53,7 @@ func (e *Engine) lookForCycles(now int64, all []*Session) {
 		sign := signature(ring)
 		told, twice := c.seen[sign]
 		if twice && !told {
-			c.found(describe(ring))
+			c.found(ring)
 		}
 		seen[sign] = twice
 	}
@@ -161,24 +149,16 @@ func signature(ring []step) string {
 	return strings.Join(parts, "\n")
 }
 
-func describe(ring []step) []CycleWait {
-	all := make([]CycleWait, len(ring))
-	for n, s := range ring {
-		all[n] = CycleWait{Session: s.from.session, Owner: s.from.owner, Key: s.key}
-		if s.client != nil {
-			all[n].Client = *s.client
-		}
-	}
-	return all
-}
-
 // logCycle tells the operator who waits for whom.
-func (d *Daemon) logCycle(ring []CycleWait) {
+func (d *Daemon) logCycle(ring []step) {
 	waits := make([]string, len(ring))
-	for n, w := range ring {
-		next := ring[(n+1)%len(ring)]
+	for n, s := range ring {
+		client := ""
+		if s.client != nil {
+			client = *s.client
+		}
 		waits[n] = fmt.Sprintf("session %d (%s) owner %d waits for %q, held by session %d owner %d",
-			w.Session, w.Client, w.Owner, w.Key, next.Session, next.Owner)
+			s.from.session, client, s.from.owner, s.key, s.to.session, s.to.owner)
 	}
 	d.log.Warn("owners wait for each other in a ring", zap.String("event", "wait_cycle"), zap.Strings("waits", waits))
 }

@@ -121,7 +121,7 @@ func Listen(cfg Config) (*Daemon, error) {
 		MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch,
 	}, cfg.Store.Info(), inline, d.clock, func(at int64) { d.timer.Wake(at) })
-	d.engine.OnCycle(d.logCycle)
+	d.engine.cycles.found = d.logCycle
 	if d.timer, err = renewer.NewTimer(d.engine.Tick); err != nil {
 		d.peers.close()
 		d.closeSocket()

@@ -13,18 +13,18 @@ func (c *client) handle(m protocol.Message) {
 		c.push(m)
 		return
 	}
-	if q := c.k.quiet[m.ID]; q != nil {
-		c.failedQuietly(q, m)
-		return
-	}
-	i := slices.IndexFunc(c.calls, func(q *request) bool { return q.id == m.ID })
-	if i < 0 {
+	q := c.k.quiet[m.ID]
+	if q != nil {
+		delete(c.k.quiet, m.ID)
+		c.w.counts.Tallies[quietFailures]++
+	} else if i := slices.IndexFunc(c.calls, func(q *request) bool { return q.id == m.ID }); i >= 0 {
+		q = c.calls[i]
+		c.calls = slices.Delete(c.calls, i, i+1)
+		c.k.answered(q)
+	} else {
 		c.w.fail("one reply", "", "client %d reads a reply to %d, which is not in flight", c.id, m.ID)
 		return
 	}
-	q := c.calls[i]
-	c.calls = slices.Delete(c.calls, i, i+1)
-	c.k.answered(q)
 	c.w.counts.Replies[min(int(m.Code), 31)]++
 	c.w.note(kindReply, q.key, uint64(c.id)<<8|uint64(m.Code), q.id)
 	c.w.say(q.key, "client %d: %s %d answered %v", c.id, requestNames[q.op], q.id, m.Code)
@@ -32,6 +32,10 @@ func (c *client) handle(m protocol.Message) {
 		if m.Code != q.wrong {
 			c.w.fail("reply", "", "%v to a request that deserves %v", m.Code, q.wrong)
 		}
+		return
+	}
+	if q.quiet && m.Code == protocol.OK {
+		c.w.fail("one reply", q.key.name, "client %d: a quiet release that did not fail is answered", c.id)
 		return
 	}
 	if m.Code != protocol.OK {
@@ -84,20 +88,6 @@ func (c *client) handle(m protocol.Message) {
 	if err != nil {
 		c.w.fail("protocol", "", "reply to a %s: %v", requestNames[q.op], err)
 	}
-}
-
-// failedQuietly takes the answer to a release that is answered only if it fails.
-func (c *client) failedQuietly(q *request, m protocol.Message) {
-	delete(c.k.quiet, q.id)
-	c.w.counts.Replies[min(int(m.Code), 31)]++
-	c.w.counts.Tallies[quietFailures]++
-	c.w.note(kindReply, q.key, uint64(c.id)<<8|uint64(m.Code), q.id)
-	c.w.say(q.key, "client %d: quiet release %d answered %v", c.id, q.id, m.Code)
-	if m.Code == protocol.OK {
-		c.w.fail("one reply", q.key.name, "client %d: a quiet release that did not fail is answered", c.id)
-		return
-	}
-	c.notReleased(q, q.holds[0], m.Code)
 }
 
 func (c *client) welcome(m protocol.Message) error {
