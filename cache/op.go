@@ -111,7 +111,10 @@ type Result struct {
 	// session's deadline in nanoseconds of the boot clock. 0 on the others: there
 	// the lease's deadline follows from the time before the request was sent.
 	Session int64
-	Err     error // Refused, Unknown: why, for people
+	// SessionNo is that session's number, from 1; a larger one means that all
+	// before have ended, with what was granted under them.
+	SessionNo uint64
+	Err       error // Refused, Unknown: why, for people
 }
 
 // HintKind is what a store noticed.

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -17,6 +18,12 @@ type (
 // MaxBatch is the largest number of ops in one Apply.
 const MaxBatch = 256
 
+// ErrDown marks the error of an Apply or a Ping that says that the store as a
+// whole cannot be reached or cannot write now: no connection, no answer, a
+// read-only server, no quorum. One that refuses some ops for what they ask for is
+// not down.
+var ErrDown = errors.New("the store is down")
+
 // Store carries out batches of ops. Apply may be called from several goroutines
 // at once; no two calls under way at the same time, the renewals apart, hold ops
 // of the same key.
@@ -24,10 +31,14 @@ type Store interface {
 	// Apply carries out one batch in as few round trips as the store allows and
 	// sets results[i] for ops[i], whatever happens to its neighbours; a result
 	// that it does not set is Unknown. It returns when the answers are there,
-	// when ctx ends, or when the store cannot be reached. The error is for logs:
-	// what happened to each op is in its result alone. The caller reads the
-	// clock before the call.
+	// when ctx ends, or when the store cannot be reached. What happened to each op
+	// is in its result alone; the error is for logs, and is ErrDown when the whole
+	// store is. The caller reads the clock before the call.
 	Apply(ctx context.Context, ops []Op, results []Result) error
+
+	// Ping asks in one round trip whether ops can be carried out now: the server is
+	// there, is the right one and can write. Its error is ErrDown.
+	Ping(ctx context.Context) error
 
 	// Hints is the stream of what the store noticed; nil when it has none. It
 	// is closed by Close.
@@ -47,8 +58,41 @@ type Store interface {
 
 // Session is news of the daemon's session at a store.
 type Session struct {
-	Until int64 // its deadline: nanoseconds of the boot clock; never goes back
-	Lost  bool  // the store ended it: every lease under it is gone
+	No    uint64 // its number, from 1: a larger one means that all before have ended
+	Until int64  // its deadline: nanoseconds of the boot clock; never goes back
+	Lost  bool   // the store ended it: every lease under it is gone
+}
+
+// Lister is a Store that can say which locks it knows, other hosts' and orphaned
+// ones too.
+type Lister interface {
+	// List returns at most limit locks whose keys begin with prefix, from cursor on
+	// (empty for the first page), and the cursor of the next page, empty after the
+	// last. Locks that come or go meanwhile may be missing, or there twice. It must
+	// not hold up other work at the server.
+	List(ctx context.Context, prefix, cursor string, limit int) (locks []Lock, next string, err error)
+}
+
+// Lock is a lock as a store knows it.
+type Lock struct {
+	Key     string
+	Name    string // of what stands for it in the store, for who wants to look there
+	Mode    cache.Mode
+	Holder  string // who holds it, in the store's terms: a token, a lease, an instance
+	Mine    bool   // held through this Store
+	Foreign bool   // not made by a locksidecar
+	Left    int64  // nanoseconds until it ends by itself, -1 when not known
+	Waiters int    // in the store's queue, -1 when not known
+	Base    uint64 // its fence base, 0 when not known
+}
+
+// Sweeper is a Store whose session may have things hanging on it that nobody
+// asks for any more: what an answer that never came has left behind.
+type Sweeper interface {
+	// Sweep removes what stands under this Store's session with a token that is not
+	// known. known may be called from any goroutine and does not block for long; a
+	// token that it does not know will never be known again.
+	Sweep(ctx context.Context, known func(key string, token uint64) bool) (removed int, err error)
 }
 
 // Inline is a Store that can answer some ops without waiting for anything.

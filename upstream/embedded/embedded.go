@@ -88,6 +88,9 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
+// Ping is nil: the store is in this process.
+func (s *Store) Ping(context.Context) error { return nil }
+
 // Info says what kind of store this is.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{

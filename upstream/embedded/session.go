@@ -20,6 +20,9 @@ const (
 	reserve = 60_000_000
 )
 
+// sessionNo is the session's number: it goes on for as long as the store is open.
+const sessionNo = 1
+
 // session is the daemon's session at this store: its deadline W and the fence
 // bases.
 type session struct {
@@ -136,7 +139,7 @@ func (s *Store) advance(floor uint64, onlyHeld bool) error {
 	}
 	n.limit.Store(limit)
 	n.until.Store(until)
-	n.publish(upstream.Session{Until: until})
+	n.publish(upstream.Session{No: sessionNo, Until: until})
 	n.wake()
 	return nil
 }

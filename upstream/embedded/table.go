@@ -102,7 +102,7 @@ func (s *Store) acquire(d *shard, op *upstream.Op, res *upstream.Result, now, un
 	}
 	d.held[op.Key] = grip
 	delete(d.queued, op.Key)
-	res.Status, res.Base, res.Session = cache.Granted, base, until
+	res.Status, res.Base, res.Session, res.SessionNo = cache.Granted, base, until, sessionNo
 	return true
 }
 
@@ -150,7 +150,7 @@ func (s *Store) renew(op *upstream.Op, res *upstream.Result, now, until int64, m
 			return false
 		}
 	}
-	res.Status, res.Session = cache.Done, until
+	res.Status, res.Session, res.SessionNo = cache.Done, until, sessionNo
 	return true
 }
 
@@ -163,7 +163,7 @@ func (s *Store) downgrade(d *shard, op *upstream.Op, res *upstream.Result, now, 
 		return false
 	}
 	d.held[op.Key] = op.Token | sharedBit
-	res.Status, res.Session = cache.Done, until
+	res.Status, res.Session, res.SessionNo = cache.Done, until, sessionNo
 	return true
 }
 

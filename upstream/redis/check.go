@@ -9,6 +9,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // oldest is the oldest server version that has what the scripts use: their
@@ -116,6 +118,14 @@ func infoField(info, name string) string {
 		}
 	}
 	return ""
+}
+
+// Ping asks for an answer on a connection that has passed its checks.
+func (s *Store) Ping(ctx context.Context) error {
+	if err := s.reach(ctx); err != nil {
+		return fmt.Errorf("%w: %w", upstream.ErrDown, err)
+	}
+	return nil
 }
 
 // reach makes one connection, checks included.

@@ -21,6 +21,7 @@ var fenceTests = []test{
 	}},
 	{"a base is larger than the floor", func(w *world) {
 		h := w.host()
+		w.skipUnless(h.store.Info().Rebase, "bases are the store's own order")
 		_, base := h.take("before", cache.Exclusive)
 		for i, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
 			for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
@@ -37,6 +38,7 @@ var fenceTests = []test{
 	}},
 	{"a floor out of range is refused", func(w *world) {
 		h := w.host()
+		w.skipUnless(h.store.Info().Rebase, "bases are the store's own order")
 		r := h.apply(cache.Op{Kind: cache.OpTry, Key: "k", Token: h.token(), TTL: long, Floor: cache.MaxBase})[0]
 		w.want(r, cache.Refused)
 		w.want(h.peek("k"), cache.Done)
@@ -44,9 +46,7 @@ var fenceTests = []test{
 	}},
 	{"a renewal fetches a larger base when asked to", func(w *world) {
 		h := w.host()
-		if !h.store.Info().Rebase {
-			w.Skip("the store cannot")
-		}
+		w.skipUnless(h.store.Info().Rebase, "bases are the store's own order")
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 			t, base := h.take("k", mode)
 			r := h.apply(cache.Op{Kind: cache.OpRenew, Mode: mode, Key: "k", Token: t, TTL: long, Rebase: true, Floor: base + 7})[0]
@@ -66,6 +66,7 @@ var fenceTests = []test{
 	}},
 	{"bases of one batch differ", func(w *world) {
 		h := w.host()
+		w.skipUnless(h.store.Info().Rebase, "bases are the store's own order, of each key")
 		ops := make([]cache.Op, 200)
 		for i := range ops {
 			ops[i] = cache.Op{Kind: cache.OpTry, Mode: cache.Mode(i % 2), Key: key(i), Token: h.token(), TTL: long}

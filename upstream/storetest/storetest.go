@@ -15,6 +15,8 @@ import (
 type Options struct {
 	// OneHost leaves out what takes several hosts: the store has only one.
 	OneHost bool
+	// NoQueue leaves out what takes a queue between hosts (Info.Queue is false).
+	NoQueue bool
 	// Leftovers lists what the store keeps of locks with prefix, and whatever of
 	// its own would stay for ever. None when nil.
 	Leftovers func(t testing.TB, prefix string) []string
@@ -30,8 +32,10 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 	for _, group := range []struct {
 		hosts bool // takes several
 		tests []test
-	}{{false, leaseTests}, {false, fenceTests}, {false, batchTests}, {false, modelTests}, {true, hostTests}, {true, readerTests}, {true, queueTests}, {true, raceTests}} {
-		if group.hosts && opts.OneHost {
+		queue bool // and a queue between them
+	}{{false, leaseTests, false}, {false, fenceTests, false}, {false, batchTests, false}, {false, modelTests, false},
+		{true, hostTests, false}, {true, readerTests, false}, {true, queueTests, true}, {true, raceTests, false}} {
+		if group.hosts && opts.OneHost || group.queue && opts.NoQueue {
 			continue
 		}
 		for _, c := range group.tests {
@@ -51,6 +55,14 @@ type env struct {
 	newHost NewHost
 	opts    Options
 	worlds  atomic.Int64
+}
+
+// skipUnless ends a test of what the store does not do.
+func (w *world) skipUnless(does bool, what string) {
+	w.Helper()
+	if !does {
+		w.Skip(what)
+	}
 }
 
 // world is one test: some hosts that share their locks.
@@ -79,13 +91,21 @@ type host struct {
 
 func (w *world) host() *host {
 	w.Helper()
-	s := w.env.newHost(w.T, w.prefix)
-	w.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			w.Errorf("close: %v", err)
-		}
-	})
-	return &host{world: w, store: s, last: new(atomic.Uint64)}
+	h := &host{world: w, store: w.env.newHost(w.T, w.prefix), last: new(atomic.Uint64)}
+	w.Cleanup(h.end)
+	return h
+}
+
+// end closes the host's store; what it holds stays held, to its deadline.
+func (h *host) end() {
+	h.Helper()
+	if h.store == nil {
+		return
+	}
+	if err := h.store.Close(); err != nil {
+		h.Errorf("close: %v", err)
+	}
+	h.store = nil
 }
 
 func (w *world) hosts(n int) []*host {
@@ -98,6 +118,9 @@ func (w *world) hosts(n int) []*host {
 }
 
 func (h *host) token() uint64 { return h.last.Add(1) }
+
+// ttls says that each lease ends by its own TTL in the store.
+func (h *host) ttls() bool { return h.store.Info().Session == 0 }
 
 // apply carries out a batch.
 func (h *host) apply(ops ...cache.Op) []cache.Result {
@@ -221,6 +244,7 @@ func (h *host) hinted(kind cache.HintKind, key string) {
 // subscription stands.
 func (h *host) listening(other *host) {
 	h.Helper()
+	h.skipUnless(h.store.Hints() != nil, "the store has no hints")
 	const key = "listening"
 	t := h.token()
 	h.want(h.try(key, t), cache.Granted)

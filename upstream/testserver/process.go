@@ -1,0 +1,144 @@
+package testserver
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startBound is how long a server may take to answer or to end. It is only
+// reached when something is broken.
+const startBound = 60 * time.Second
+
+// process is one server's process in a directory of its own, which goes with the
+// test. What it prints goes to the file log there.
+type process struct {
+	t      testing.TB
+	dir    string
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when the process has been reaped
+}
+
+// newProcess makes the directory; its path is short, for Unix sockets.
+func newProcess(t testing.TB, name string) *process {
+	t.Helper()
+	dir, err := os.MkdirTemp("", name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{t: t, dir: dir}
+	t.Cleanup(func() {
+		p.Kill()
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+// find looks for a program that a test needs; pkg is Debian's package.
+func find(t testing.TB, program, pkg string) string {
+	t.Helper()
+	bin, err := exec.LookPath(program)
+	if err != nil {
+		t.Fatalf("%s is needed for this test and is not on PATH (Debian, Ubuntu: apt-get install %s)", program, pkg)
+	}
+	return bin
+}
+
+// launch starts cmd; it dies with the test's process.
+func (p *process) launch(cmd *exec.Cmd) {
+	p.t.Helper()
+	if p.cmd != nil {
+		p.t.Fatalf("%s runs already", cmd.Path)
+	}
+	log, err := os.OpenFile(filepath.Join(p.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer log.Close()
+	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
+	cmd.SysProcAttr = dieWithParent()
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.cmd, p.exited = cmd, make(chan struct{})
+	go func(done chan struct{}) {
+		defer close(done)
+		_ = cmd.Wait()
+	}(p.exited)
+}
+
+// log is what the server has printed.
+func (p *process) log() string {
+	b, _ := os.ReadFile(filepath.Join(p.dir, "log"))
+	return string(b)
+}
+
+// until polls ready until it says yes; no when the process ends before, or too
+// much time passes.
+func (p *process) until(ready func() bool) bool {
+	for end := time.Now().Add(startBound); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		select {
+		case <-p.exited:
+			return false
+		default:
+		}
+		if ready() {
+			return true
+		}
+	}
+	return false
+}
+
+// Kill ends the server at once, as a crash does, and waits for its end.
+func (p *process) Kill() { p.end(syscall.SIGKILL) }
+
+// Stop ends the server in the orderly way and waits for its end.
+func (p *process) Stop() { p.end(syscall.SIGTERM) }
+
+func (p *process) end(sig syscall.Signal) {
+	if p.cmd == nil {
+		return
+	}
+	_ = p.cmd.Process.Signal(sig)
+	_ = p.cmd.Process.Signal(syscall.SIGCONT)
+	select {
+	case <-p.exited:
+	case <-time.After(startBound):
+		_ = p.cmd.Process.Kill()
+		<-p.exited
+	}
+	p.cmd = nil
+}
+
+// Pause stops the process with SIGSTOP: connections stay open, connecting
+// still works, nothing is answered.
+func (p *process) Pause() { p.signal(syscall.SIGSTOP) }
+
+// Resume continues the process after Pause.
+func (p *process) Resume() { p.signal(syscall.SIGCONT) }
+
+func (p *process) signal(sig syscall.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(sig); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// PID is the process id, for CPU accounting.
+func (p *process) PID() int { return p.cmd.Process.Pid }
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
