@@ -6,6 +6,7 @@ package cache
 // wait without bound. Key is copied if it is kept.
 type Acquire struct {
 	Re    Request
+	NS    *Namespace // of the key
 	Key   []byte
 	Owner uint64
 	Mode  Mode
@@ -37,18 +38,32 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 		}
 		return
 	}
-	if s := q.Re.Session; s.Holds.Load() >= t.cfg.MaxHolds || s.Waiters.Load() >= t.cfg.MaxWaiters {
-		out.fail(q.Re, CodeLimit, nil)
+	if code, err := t.refuses(l, q); code != CodeOK {
+		out.fail(q.Re, code, err)
 		if l != nil {
 			t.advance(l, now, out)
 		}
 		return
 	}
 	if l == nil {
-		l = t.lease(q.Key)
+		l = t.lease(q.Key, q.NS)
 	}
 	t.enqueue(l, q, now)
 	t.advance(l, now, out)
+}
+
+// refuses says why q cannot even wait: something is used up, or the store is
+// known to be down and this host may not decide alone.
+func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
+	s := q.Re.Session
+	if s.Holds.Load() >= t.cfg.MaxHolds || s.Waiters.Load() >= t.cfg.MaxWaiters || q.NS.Use.full() {
+		return CodeLimit, nil
+	}
+	st := t.store(q.NS.Store)
+	if st.downAt != 0 && !q.NS.Local && (l == nil || l.state != stateHeld || t.of(l) != st) {
+		return CodeUnavailable, st.err
+	}
+	return CodeOK, nil
 }
 
 func (t *Table) reenter(h *hold, re Request, m Mode, out *Effects) {
@@ -82,7 +97,7 @@ func (t *Table) sayGranted(h *hold, re Request, acquired bool, out *Effects) {
 
 func (t *Table) grantOf(h *hold, re Request, acquired bool) Message {
 	return Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
-		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl}
+		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl, Degraded: h.fence == 0, NS: h.l.ns}
 }
 
 // Restate says what a grant has said as it is now; ok is false when the owner has
@@ -131,11 +146,14 @@ func (l *Lease) exclusiveWaits() bool {
 // mayHandOver says whether another local owner may come in while another host
 // waits: so many, or for so long, since it was known to.
 func (t *Table) mayHandOver(l *Lease, now int64) bool {
+	if most := l.ns.Tenure; most > 0 && now-l.rarely().since >= int64(most) {
+		return false
+	}
 	if !l.wanted {
 		return true
 	}
 	r := l.rarely()
-	return r.hands < t.cfg.HandOvers && now-r.wantedAt < int64(t.cfg.HandOverTime)
+	return r.hands < l.ns.HandOvers && now-r.wantedAt < int64(l.ns.HandOverTime)
 }
 
 func (t *Table) setWanted(l *Lease, now int64) {
@@ -160,14 +178,20 @@ const (
 // says that the lease has just come from the store. It answers tries that
 // cannot be let in.
 func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
+	if l.state != stateHeld {
+		if t.isAlone(l, now) {
+			t.handOverAlone(l, now, out)
+		}
+		return
+	}
 	l.starved = false
 	for w := l.waitHead; w != nil; w = l.waitHead {
 		v := t.admits(l, w, now, fresh)
 		if v == later {
 			l.starved = true
 			l.ttl = max(l.ttl, w.ttl)
-			if t.cfg.Session && !l.rebase {
-				l.retryAt = now + int64(t.cfg.SessionTTL)/30 // the session is being renewed
+			if st := t.of(l); st.Session && !l.rebase {
+				l.retryAt = now + int64(st.SessionTTL)/30 // the session is being renewed
 			}
 			t.renew(l, now, out)
 		}
@@ -190,6 +214,10 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 }
 
 func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
+	st := t.of(l)
+	if w.ns.Store != st.Store {
+		return never // its key has moved: this lease is given up first
+	}
 	if w.mode == Exclusive && (l.nHolds > 0 || l.mode != Exclusive || l.downgrade || l.op == OpDowngrade) {
 		return never
 	}
@@ -200,15 +228,14 @@ func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
 		return never
 	}
 	// A hand-over that cannot give a third of the TTL renews first.
-	if t.cfg.Session {
-		if t.session-now < min(w.ttl, int64(t.cfg.SessionTTL))/3 {
-			return later
-		}
-	} else if !fresh && l.until-now < w.ttl/3 {
+	if st.Session && st.session-now < min(w.ttl, int64(st.SessionTTL))/3 {
+		return later
+	}
+	if st.renews() && !fresh && l.until-now < w.ttl/3 {
 		return later
 	}
 	if l.hand >= handMax && !t.sharesFence(l, w.mode) {
-		if t.cfg.Rebase {
+		if st.Rebase {
 			l.rebase = true
 			return later
 		}

@@ -6,10 +6,11 @@ package cache
 // event that touched l ends here; l may be gone afterwards.
 func (t *Table) advance(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
-	if l.state == stateHeld {
-		t.handOver(l, now, false, out)
-		t.answerPeeks(l, now, out)
+	if l.state == stateNone && l.op == 0 && l.nHolds == 0 && l.nWaits > 0 {
+		l.ns = l.waitHead.ns
 	}
+	t.handOver(l, now, false, out)
+	t.answerPeeks(l, now, out)
 	if l.op == 0 {
 		t.next(l, now, out)
 	}
@@ -26,37 +27,45 @@ func (t *Table) advance(l *Lease, now int64, out *Effects) {
 
 // idle says that nothing is left to know of l.
 func (t *Table) idle(l *Lease) bool {
-	return l.state == stateNone && l.op == 0 && l.nWaits == 0 && l.renewGen == 0 &&
+	return l.state == stateNone && l.op == 0 && l.nHolds == 0 && l.nWaits == 0 && l.renewGen == 0 &&
 		(l.rare == nil || len(l.rare.peeks) == 0)
 }
 
 // wakeAt is when l has to be looked at again if nothing else happens.
 func (t *Table) wakeAt(l *Lease, now int64) int64 {
-	at := Forever
+	at, down := l.minEnd, t.of(l).downAt != 0
 	if l.state == stateHeld {
-		at = min(l.until, l.minEnd)
-		if l.downgrade && l.op == 0 {
+		at = min(at, l.until)
+		if l.downgrade && l.op == 0 && !down {
 			at = min(at, max(l.retryAt, now+1))
 		}
 	}
-	waitsToAsk := l.state == stateAsked || l.state == stateOwed || l.state == stateNone && l.nWaits > 0
-	if l.op == 0 && waitsToAsk || l.starved && l.renewGen == 0 {
+	waitsToAsk := l.state == stateAsked || l.state == stateOwed || l.state == stateNone && (l.nWaits > 0 || l.nHolds > 0)
+	switch {
+	case l.op == 0 && waitsToAsk && down:
+		at = min(at, t.wakeDown(l, now))
+	case l.op == 0 && waitsToAsk, l.starved && l.renewGen == 0:
 		at = min(at, max(l.retryAt, now+1))
 	}
-	if r := l.rare; r != nil && r.failSince != 0 && l.nWaits > 0 {
-		at = min(at, max(now+1, r.failSince+int64(t.cfg.Grace)))
+	if since := t.failingSince(l); since != 0 && l.nWaits > 0 {
+		at = min(at, max(now+1, since+int64(t.cfg.Grace)))
 	}
 	return at
 }
 
 // next asks the store for the next thing, if it is time for one.
 func (t *Table) next(l *Lease, now int64, out *Effects) {
-	if r := l.rare; r != nil && len(r.peeks) > 0 && l.state != stateHeld {
+	down := t.of(l).downAt != 0
+	if r := l.rare; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
 		t.ask(l, OpPeek, now, out)
 		return
 	}
-	if r := l.rare; r != nil && r.failSince != 0 && now-r.failSince >= int64(t.cfg.Grace) {
+	if since := t.failingSince(l); since != 0 && now-since >= int64(t.cfg.Grace) {
 		t.refuseWaiters(l, out)
+	}
+	if down {
+		t.nextDown(l, now, out)
+		return
 	}
 	switch l.state {
 	case stateHeld:
@@ -79,19 +88,29 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 		}
 	case stateAsked:
 		switch {
-		case l.nWaits == 0 || l.mode != l.wantedMode():
+		case l.nWaits == 0 && l.nHolds == 0 || l.mode != l.wantedMode():
 			t.owe(l, now, out)
 			t.settle(l, now, out)
 		case now >= l.retryAt:
 			t.ask(l, t.askKind(l), now, out)
 		}
 	case stateNone:
-		if l.nWaits > 0 && now >= l.retryAt {
-			l.token, l.state, l.mode = t.newToken(), stateAsked, l.wantedMode()
-			l.queued, l.maybe, l.granted, l.ttl = false, false, false, 0
+		if (l.nWaits > 0 || l.nHolds > 0) && now >= l.retryAt {
+			t.enter(l, stateAsked)
+			l.token, l.mode = t.newToken(), l.wantedMode()
+			l.queued, l.maybe, l.granted = false, false, false
 			t.ask(l, t.askKind(l), now, out)
 		}
 	}
+}
+
+// floor is what a new base of l has to be above.
+func (t *Table) floor(l *Lease) uint64 {
+	st := t.of(l)
+	if !st.Rebase {
+		return 0 // the store's own order
+	}
+	return max(st.floor, l.ns.Epoch)
 }
 
 // settle asks for the end of a token that is owed.
@@ -103,12 +122,20 @@ func (t *Table) settle(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// wantedMode is the mode in which the waiters want the lease: the first one's.
-func (l *Lease) wantedMode() Mode { return l.waitHead.mode }
+// wantedMode is the mode in which the lease is wanted: as it is held here
+// already, in an outage, or by the first waiter.
+func (l *Lease) wantedMode() Mode {
+	if l.nHolds > 0 {
+		return l.heldMode
+	}
+	return l.waitHead.mode
+}
 
 func (t *Table) askKind(l *Lease) OpKind {
-	l.ttl = 0
-	kind := OpTry
+	kind := OpJoin
+	if l.nHolds == 0 {
+		l.ttl, kind = 0, OpTry
+	}
 	for w := l.waitHead; w != nil; w = w.next {
 		if w.mode == l.mode && (l.ttl == 0 || l.mode == Shared) {
 			l.ttl = max(l.ttl, w.ttl)
@@ -124,7 +151,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
 	l.op, l.opGen = k, t.gen
-	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor, Ref: l, Gen: t.gen}
+	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.ns.Store.ID, Ref: l, Gen: t.gen}
 	if k == OpPeek {
 		op.Token = 0
 	}
@@ -134,7 +161,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 // owe turns a lease or an ask into a debt: the token has to go.
 func (t *Table) owe(l *Lease, now int64, out *Effects) {
 	switch {
-	case t.cfg.Session: // what hangs on the session stays as long as that does
+	case t.of(l).Session: // what hangs on the session stays as long as that does
 		l.oweUntil = Forever
 	case l.state == stateHeld:
 		l.oweUntil = max(now, l.until) + l.ttl
@@ -143,16 +170,17 @@ func (t *Table) owe(l *Lease, now int64, out *Effects) {
 	}
 	if l.state == stateHeld {
 		l.granted = true
-		t.held--
 	}
-	l.state, l.retryAt = stateOwed, 0
+	t.enter(l, stateOwed)
+	l.retryAt = 0
 	l.clearGrip()
 	t.endExtends(l, CodeNotHeld, nil, out)
 }
 
 // forget ends the debt: nothing of ours is upstream.
 func (t *Table) forget(l *Lease) {
-	l.state, l.token, l.granted, l.queued, l.maybe = stateNone, 0, false, false, false
+	t.enter(l, stateNone)
+	l.token, l.granted, l.queued, l.maybe = 0, false, false, false
 	l.clearGrip()
 }
 

@@ -30,6 +30,8 @@ const (
 	LostForced   Reason = 4
 	LostSession  Reason = 5
 	LostShutdown Reason = 6
+	LostTooLong  Reason = 7
+	LostSilent   Reason = 8
 )
 
 // Session is one client connection, as far as the tables are concerned. The
@@ -98,9 +100,11 @@ type Message struct {
 	Count    uint32
 	Holders  int32
 	Waiters  int32
-	Granted  bool  // MsgGranted answers an acquire and made or deepened a hold
-	ShortTTL int64 // MsgGranted: how long a lease the hold asked for, for the beat
-	Err      error // MsgFailed: why, for people
+	Granted  bool       // MsgGranted answers an acquire and made or deepened a hold
+	NS       *Namespace // MsgGranted: of the lease
+	Degraded bool       // MsgGranted: by this host alone, without a fence
+	ShortTTL int64      // MsgGranted: how long a lease the hold asked for, for the beat
+	Err      error      // MsgFailed: why, for people
 }
 
 // Track tells the renewer of a lease: renew it before Until, or forget it.

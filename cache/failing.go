@@ -23,10 +23,7 @@ func (t *Table) succeed(l *Lease) {
 }
 
 func (t *Table) refuseTries(l *Lease, c Code, left int64, out *Effects) {
-	var err error
-	if l.rare != nil {
-		err = l.rare.err
-	}
+	err := t.failure(l)
 	for w := l.waitHead; w != nil; {
 		next := w.next
 		if w.try {
@@ -44,7 +41,26 @@ func (t *Table) refuseTries(l *Lease, c Code, left int64, out *Effects) {
 // refuseWaiters ends waits that have outlasted the grace for a failing store.
 func (t *Table) refuseWaiters(l *Lease, out *Effects) {
 	for l.waitHead != nil {
-		out.fail(l.waitHead.req, CodeUnavailable, l.rare.err)
+		out.fail(l.waitHead.req, CodeUnavailable, t.failure(l))
 		t.dropWaiter(l.waitHead)
 	}
+}
+
+// failingSince is since when nothing comes of asking for l; 0 when all is well.
+func (t *Table) failingSince(l *Lease) int64 {
+	if r := l.rare; r != nil && r.failSince != 0 {
+		return r.failSince
+	}
+	if l.state == stateHeld {
+		return 0
+	}
+	return t.of(l).downAt
+}
+
+// failure is why, for people.
+func (t *Table) failure(l *Lease) error {
+	if l.rare != nil && l.rare.err != nil {
+		return l.rare.err
+	}
+	return t.of(l).err
 }

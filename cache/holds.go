@@ -33,14 +33,17 @@ func (t *Table) sharesFence(l *Lease, m Mode) bool {
 // readers who hold together.
 func (t *Table) nextFence(l *Lease) {
 	l.hand++
-	if l.hand >= handFetch && t.cfg.Rebase {
+	if l.hand >= handFetch && t.of(l).Rebase {
 		l.rebase = true
 	}
 	l.fence = l.base<<handBits | uint64(l.hand)
 }
 
 func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
-	if !t.sharesFence(l, w.mode) {
+	if l.nHolds == 0 || l.ns.Use == w.ns.Use {
+		l.ns = w.ns // of the same store; the newest policy
+	}
+	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
 		t.nextFence(l)
 	}
 	var h *hold
@@ -52,9 +55,17 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, permits: w.permits, mode: w.mode}
 	if w.fixed {
 		h.end = now + w.ttl
-		if fresh && !t.cfg.Session && l.nHolds == 0 {
+		if fresh && t.of(l).renews() && l.nHolds == 0 {
 			h.end = min(h.end, l.until) // the lease was asked for with this very TTL
 		}
+	}
+	if most := int64(w.ns.MaxHold); most > 0 {
+		h.last = now + most
+		if h.end == 0 || h.end > h.last {
+			h.end = h.last
+		}
+	}
+	if h.end != 0 {
 		l.minEnd = min(l.minEnd, h.end)
 	}
 	if l.nHolds == 0 {
@@ -71,6 +82,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	t.indexOwner(l, h)
 	s := h.s
 	s.Holds.Add(1)
+	l.ns.Use.addHolds(1)
 	x := &s.index[t.cfg.Shard]
 	if h.sNext = x.holds; h.sNext != nil {
 		h.sNext.sPrev = h
@@ -120,6 +132,7 @@ func (t *Table) dropHold(h *hold) {
 		}
 	}
 	s.Holds.Add(-1)
+	l.ns.Use.addHolds(-1)
 	x := &s.index[t.cfg.Shard]
 	if h.sPrev != nil {
 		h.sPrev.sNext = h.sNext
@@ -151,16 +164,9 @@ func (t *Table) loseAll(l *Lease, why Reason, out *Effects) {
 
 // expire ends what is past its time: the lease, or fixed holds of it.
 func (t *Table) expire(l *Lease, now int64, out *Effects) {
-	if l.state != stateHeld {
-		return
-	}
-	if now >= t.deadline(l) {
+	if l.state == stateHeld && now >= t.deadline(l) {
 		for l.holds != nil {
-			why := LostExpired
-			if l.holds.end != 0 && now >= l.holds.end {
-				why = LostFixed
-			}
-			t.lose(l.holds, why, out)
+			t.lose(l.holds, l.holds.endReason(now, LostExpired), out)
 		}
 		t.owe(l, now, out)
 		return
@@ -172,7 +178,7 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	for h := l.holds; h != nil; {
 		next := h.next
 		if h.end != 0 && now >= h.end {
-			t.lose(h, LostFixed, out)
+			t.lose(h, h.endReason(now, LostFixed), out)
 		} else if h.end != 0 {
 			end = min(end, h.end)
 		}
@@ -181,19 +187,30 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	l.minEnd = end
 }
 
-func (t *Table) expireAll(now int64, out *Effects) {
-	for _, l := range t.heldLeases() {
+// endReason is why h is lost at now: its own end, if that has come, or other.
+func (h *hold) endReason(now int64, other Reason) Reason {
+	switch {
+	case h.last != 0 && now >= h.last:
+		return LostTooLong
+	case h.end != 0 && now >= h.end:
+		return LostFixed
+	}
+	return other
+}
+
+func (t *Table) expireAll(st *storeState, now int64, out *Effects) {
+	for _, l := range t.heldLeases(st) {
 		t.expire(l, now, out)
 		t.advance(l, now, out)
 	}
 }
 
-// heldLeases is every lease held, in the order of their keys, so that a run of
+// heldLeases is every lease held at a store, in the order of their keys, so that a run of
 // the simulator can be repeated.
-func (t *Table) heldLeases() []*Lease {
-	ls := make([]*Lease, 0, t.held)
+func (t *Table) heldLeases(st *storeState) []*Lease {
+	ls := make([]*Lease, 0, st.held)
 	for _, l := range t.leases {
-		if l.state == stateHeld {
+		if l.state == stateHeld && t.of(l) == st {
 			ls = append(ls, l)
 		}
 	}

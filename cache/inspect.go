@@ -18,6 +18,10 @@ func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
 	default:
 		m = Message{Kind: MsgFailed, Code: CodeUnavailable, Left: -1, Err: r.Err}
 	}
+	l.answerPeeks(m, out)
+}
+
+func (l *Lease) answerPeeks(m Message, out *Effects) {
 	for _, re := range l.rare.peeks {
 		m.Re = re
 		out.Messages = append(out.Messages, m)
@@ -27,7 +31,7 @@ func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
 
 // Inspect answers what is known of a key, asking the store if this host does not
 // hold it.
-func (t *Table) Inspect(re Request, key []byte, now int64, out *Effects) {
+func (t *Table) Inspect(re Request, ns *Namespace, key []byte, now int64, out *Effects) {
 	l := t.leases[string(key)]
 	if l != nil {
 		t.expire(l, now, out)
@@ -37,7 +41,7 @@ func (t *Table) Inspect(re Request, key []byte, now int64, out *Effects) {
 			return
 		}
 	} else {
-		l = t.lease(key)
+		l = t.lease(key, ns)
 	}
 	r := l.rarely()
 	r.peeks = append(r.peeks, re)

@@ -76,6 +76,7 @@ type Op struct {
 	Token  uint64        // the grip's number, never used again by this daemon; 0 for OpPeek
 	TTL    time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
 	Floor  uint64        // the highest base known here; a new one is larger
+	Store  int           // its number; for the shell
 
 	Ref *Lease
 	Gen uint64

@@ -26,7 +26,7 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 	if l.nHolds == 0 {
 		t.handOver(l, now, false, out) // before the answer: the next one waits longer
 	}
-	if q.Async || l.nHolds > 0 || l.starved {
+	if q.Async || l.nHolds > 0 || l.starved || l.state != stateHeld {
 		out.released(q.Re, 0)
 	} else {
 		l.releaser = q.Re
@@ -74,7 +74,10 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 	if ttl == 0 {
 		ttl = l.ttl
 	}
-	if t.cfg.Session {
+	if !t.of(l).renews() || l.state != stateHeld {
+		if l.state != stateHeld {
+			l.rare.alone = max(l.rare.alone, now+ttl)
+		}
 		t.extendHold(h, ttl, now+ttl)
 		t.sayGranted(h, q.Re, false, out)
 		t.advance(l, now, out)
@@ -93,9 +96,13 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 // extendHold moves a fixed hold's end, never back: what was stated stays true.
 func (t *Table) extendHold(h *hold, ttl, end int64) {
 	h.l.ttl = ttl
-	if h.end != 0 {
-		h.end = max(h.end, end)
+	if h.end == 0 {
+		return
 	}
+	if h.last != 0 {
+		end = min(end, h.last)
+	}
+	h.end = max(h.end, end)
 }
 
 // Downgrade turns an exclusive hold into a shared one.
@@ -116,7 +123,7 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 	if h.mode == Exclusive {
 		h.mode, l.heldMode = Shared, Shared
 		l.fence = 0 // readers who join begin a phase: their fence is larger
-		l.downgrade = l.mode == Exclusive
+		l.downgrade = l.state == stateHeld && l.mode == Exclusive
 	}
 	t.sayGranted(h, q.Re, false, out)
 	t.advance(l, now, out)
@@ -190,16 +197,51 @@ func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
 	}
 }
 
-// Watermark is the earliest end of what may be said of the holds of s here that
-// the watchdog keeps, and the shortest TTL among them; Forever, 0 when there are
-// none.
-func (t *Table) Watermark(s *Session) (until, ttl int64) {
-	until = Forever
-	for h := s.index[t.cfg.Shard].holds; h != nil; h = h.sNext {
-		until = min(until, t.deadline(h.l))
-		if ttl == 0 || h.l.ttl < ttl {
-			ttl = h.l.ttl
-		}
+// Watermark is what may be said of a session's holds.
+type Watermark struct {
+	Until     int64 // the earliest end of those that the watchdog keeps; Forever without
+	TTL       int64 // the shortest of their TTLs; 0 without
+	Heartbeat int64 // the shortest that their namespaces ask for; 0 for none
+}
+
+// Join takes w together with what was said of others.
+func (w *Watermark) Join(o Watermark) {
+	w.Until = min(w.Until, o.Until)
+	w.TTL, w.Heartbeat = least(w.TTL, o.TTL), least(w.Heartbeat, o.Heartbeat)
+}
+
+// least is the smaller one of those that are not 0.
+func least(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
 	}
-	return until, ttl
+	return a
+}
+
+// Watermark says what may be said of the holds of s here at now.
+func (t *Table) Watermark(s *Session, now int64) Watermark {
+	w := Watermark{Until: Forever}
+	for h := s.index[t.cfg.Shard].holds; h != nil; h = h.sNext {
+		l, ttl := h.l, h.l.ttl
+		if st := t.of(l); !st.renews() && l.state == stateHeld {
+			ttl = int64(st.SessionTTL)
+		} else if l.state != stateHeld { // by our own authority, for as long as we say
+			l.rare.alone = max(l.rare.alone, now+ttl)
+		}
+		w.Join(Watermark{t.deadline(l), ttl, int64(l.ns.Heartbeat)})
+	}
+	return w
+}
+
+// LoseSilent ends those holds of a session, last heard of at heard, whose
+// namespaces want to hear of their holders more often.
+func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) {
+	for h := s.index[t.cfg.Shard].holds; h != nil; {
+		next := h.sNext
+		if l := h.l; l.ns.Heartbeat > 0 && now-heard >= int64(l.ns.Heartbeat) {
+			t.lose(h, LostSilent, out)
+			t.advance(l, now, out)
+		}
+		h = next
+	}
 }

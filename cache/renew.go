@@ -7,19 +7,19 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 	if l.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
 		return
 	}
-	if t.cfg.Session && !l.rebase {
+	if !t.of(l).renews() && !l.rebase {
 		return // the session keeps it
 	}
 	t.gen++
 	l.renewGen = t.gen
 	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.rebase, Key: l.key, Token: l.token,
-		TTL: t.renewTTL(l, now), Floor: t.floor, Ref: l, Gen: t.gen})
+		TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.ns.Store.ID, Ref: l, Gen: t.gen})
 }
 
 // track tells the renewer what has changed for it: leases that somebody holds,
 // or is about to, are renewed before they end.
 func (t *Table) track(l *Lease, out *Effects) {
-	if t.cfg.Session {
+	if !t.of(l).renews() {
 		return
 	}
 	if l.state != stateHeld || !t.needsRenewal(l) {
@@ -65,7 +65,7 @@ func (t *Table) RenewDue(l *Lease, gen uint64, now int64, out *Effects) {
 // extend moves the deadline; it never goes back, so that what was stated stays
 // true.
 func (t *Table) extend(l *Lease, op *Op, sent int64) {
-	if !t.cfg.Session {
+	if t.of(l).renews() {
 		l.until = max(l.until, LeaseDeadline(sent, int64(op.TTL)))
 	}
 }

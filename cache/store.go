@@ -12,10 +12,10 @@ var ErrBase = errors.New("fence base out of range")
 
 // Result is the store's answer to op, whose request was sent at sent.
 func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
-	l := op.Ref
-	t.SessionUntil(r.Session, now, out)
-	if r.Base > t.floor && r.Base <= MaxBase {
-		t.floor = r.Base
+	l, st := op.Ref, t.stores[op.Store]
+	t.vouch(st, r, now, out)
+	if st.Rebase && r.Base > st.floor && r.Base <= MaxBase {
+		st.floor = r.Base
 	}
 	if op.Kind == OpRenew {
 		if l.renewGen == op.Gen {
@@ -46,6 +46,10 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 	switch r.Status {
 	case Granted:
 		t.succeed(l)
+		st := t.of(l)
+		if !st.Rebase && r.Base != 0 {
+			r.Base += l.ns.Epoch
+		}
 		if r.Base > MaxBase || r.Base == 0 {
 			l.granted = true
 			t.fail(l, now, fmt.Errorf("%w: %d", ErrBase, r.Base))
@@ -53,13 +57,16 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 			t.owe(l, now, out)
 			return
 		}
-		l.state, l.granted, l.queued, l.maybe, l.retryAt = stateHeld, true, false, false, 0
+		t.enter(l, stateHeld)
+		l.granted, l.queued, l.maybe, l.retryAt = true, false, false, 0
 		l.base, l.hand, l.fence = r.Base, -1, 0
 		l.until = Forever
-		if !t.cfg.Session {
+		if st.renews() {
 			l.until = LeaseDeadline(sent, int64(op.TTL))
 		}
-		t.held++
+		if l.ns.Tenure > 0 {
+			l.rarely().since = now
+		}
 		if r.Wanted {
 			t.setWanted(l, now)
 		}
@@ -96,6 +103,9 @@ func (t *Table) released(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 	case Done, NotHeld, Granted, Busy:
 		t.succeed(l)
 		t.forget(l)
+		if l.nWaits > 0 {
+			l.retryAt = now + int64(l.ns.Pause)
+		}
 		code = CodeOK
 		if r.Status == NotHeld && op.Kind == OpRelease {
 			code = CodeNotHeld
@@ -132,9 +142,6 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 }
 
 func (t *Table) gone(l *Lease, out *Effects) {
-	if l.state == stateHeld {
-		t.held--
-	}
 	t.loseAll(l, LostGone, out)
 	t.endGrip(l, out)
 }
@@ -150,9 +157,9 @@ func (t *Table) endGrip(l *Lease, out *Effects) {
 }
 
 // Hint is a store's word about a key; it may be wrong.
-func (t *Table) Hint(h Hint, now int64, out *Effects) {
+func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
 	l := t.leases[h.Key]
-	if l == nil {
+	if l == nil || l.ns.Store != s {
 		return
 	}
 	switch {
@@ -166,30 +173,67 @@ func (t *Table) Hint(h Hint, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// SessionUntil is news of the session's deadline at the store; it never goes
-// back. What was held under a deadline that has passed is gone all the same: the
-// store may have dropped it before it went on.
-func (t *Table) SessionUntil(until, now int64, out *Effects) {
-	if !t.cfg.Session || until <= t.session {
-		return
-	}
-	if t.held > 0 && now >= t.session {
-		t.expireAll(now, out)
-	}
-	t.session = until
+// Knows says whether a token is one that the table may still ask about.
+func (t *Table) Knows(s *Store, key string, token uint64) bool {
+	l := t.leases[key]
+	return l != nil && l.ns.Store == s && l.token == token && l.state != stateNone
 }
 
-// SessionLost says that the store ended the session: every lease is gone.
-func (t *Table) SessionLost(now int64, out *Effects) {
+// SessionUntil is news of the deadline of session no at a store; it never goes
+// back. What was held under a deadline that has passed is gone all the same: the
+// store may have dropped it before it went on.
+func (t *Table) SessionUntil(s *Store, no uint64, until, now int64, out *Effects) {
+	st := t.store(s)
+	if !st.Session || no < st.no {
+		return
+	}
+	if no > st.no {
+		t.sessionLost(st, now, out)
+		st.no, st.session = no, 0
+	}
+	if until <= st.session {
+		return
+	}
+	if st.held > 0 && now >= st.session {
+		t.expireAll(st, now, out)
+	}
+	st.session = until
+}
+
+// SessionLost says that session no at a store, and all before it, have ended:
+// every lease under them is gone.
+func (t *Table) SessionLost(s *Store, no uint64, now int64, out *Effects) {
+	if st := t.store(s); no >= st.no {
+		t.sessionLost(st, now, out)
+		st.no, st.session = no+1, 0
+	}
+}
+
+func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 	for _, l := range t.sorted() {
+		if t.of(l) != st {
+			continue
+		}
 		switch l.state {
 		case stateHeld:
-			t.held--
 			t.loseAll(l, LostSession, out)
 			t.endGrip(l, out)
 		case stateOwed:
 			t.endGrip(l, out)
 		}
 		t.advance(l, now, out)
+	}
+}
+
+var errOldSession = errors.New("the store's session of then has ended")
+
+// vouch makes r one that counts: what an earlier session got is gone with it.
+func (t *Table) vouch(st *storeState, r *Result, now int64, out *Effects) {
+	if r.Session == 0 {
+		return
+	}
+	t.SessionUntil(st.Store, r.SessionNo, r.Session, now, out)
+	if r.SessionNo < st.no && (r.Status == Granted || r.Status == Queued || r.Status == Done) {
+		*r = Result{Status: Unknown, Left: -1, Err: errOldSession}
 	}
 }

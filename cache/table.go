@@ -10,16 +10,10 @@ type Config struct {
 	Shard  int // this table's number among Shards
 	Shards int
 
-	Session    bool          // leases live by the daemon's session upstream
-	SessionTTL time.Duration // then its TTL
-	Rebase     bool          // the store can give a held lease a new base
-
-	HandOvers    int           // local hand-overs once another host wants the key
-	HandOverTime time.Duration // … and the time for them
-	Poll         time.Duration // between two OpJoin while queued upstream
-	RetryMin     time.Duration // first and longest pause after an op that failed
-	RetryMax     time.Duration
-	Grace        time.Duration // how long waiters outlast a store that fails
+	Poll     time.Duration // between two OpJoin while queued upstream
+	RetryMin time.Duration // first and longest pause after an op that failed
+	RetryMax time.Duration
+	Grace    time.Duration // how long waiters outlast a store that fails
 
 	MaxHolds   int64 // of a session, over all shards
 	MaxWaiters int64
@@ -30,8 +24,7 @@ type Config struct {
 // DefaultConfig is what a daemon starts from.
 func DefaultConfig() Config {
 	return Config{
-		Shards:    1,
-		HandOvers: 8, HandOverTime: 50 * time.Millisecond,
+		Shards:   1,
 		Poll:     500 * time.Millisecond,
 		RetryMin: 50 * time.Millisecond, RetryMax: time.Second, Grace: 5 * time.Second,
 		MaxHolds: math.MaxInt64, MaxWaiters: math.MaxInt64,
@@ -54,14 +47,12 @@ func LeaseDeadline(sent, ttl int64) int64 {
 
 // Table is the lock table of one shard.
 type Table struct {
-	cfg     Config
-	leases  map[string]*Lease
-	timers  timerHeap
-	held    int    // leases in stateHeld
-	session int64  // deadline of the session upstream; Forever on stores without
-	floor   uint64 // the highest base seen
-	token   uint64 // the last token given out
-	gen     uint64 // the last generation given out
+	cfg    Config
+	leases map[string]*Lease
+	timers timerHeap
+	stores []*storeState // by the stores' numbers
+	token  uint64        // the last token given out
+	gen    uint64        // the last generation given out
 
 	freeLeases []*Lease
 	freeHolds  []*hold
@@ -70,18 +61,24 @@ type Table struct {
 
 // New makes an empty table. Tokens of different shards never meet.
 func New(cfg Config) *Table {
-	t := &Table{cfg: cfg, leases: make(map[string]*Lease), session: Forever, token: uint64(cfg.Shard)}
-	if cfg.Session {
-		t.session = 0
-	}
-	return t
+	return &Table{cfg: cfg, leases: make(map[string]*Lease), token: uint64(cfg.Shard)}
 }
+
+// SetLimits changes what a session may have, from now on.
+func (t *Table) SetLimits(holds, waiters int64) { t.cfg.MaxHolds, t.cfg.MaxWaiters = holds, waiters }
 
 // Len is the number of keys that the table knows.
 func (t *Table) Len() int { return len(t.leases) }
 
 // Held is the number of leases held upstream.
-func (t *Table) Held() int { return t.held }
+func (t *Table) Held() (n int) {
+	for _, st := range t.stores {
+		if st != nil {
+			n += st.held
+		}
+	}
+	return n
+}
 
 // state is where a lease stands with the store.
 type state uint8
@@ -105,6 +102,7 @@ type Lease struct {
 // leaseState is what the table knows of a lease.
 type leaseState struct {
 	key string
+	ns  *Namespace // where the grip upstream is, or was last
 
 	// Upstream.
 	token     uint64
@@ -160,7 +158,9 @@ type rare struct {
 	fails     int
 	err       error // the last failure
 	wantedAt  int64
-	hands     int // hand-overs since
+	hands     int   // hand-overs since
+	since     int64 // when the lease was granted, where there is a tenure
+	alone     int64 // until when degraded holds have been stated to be valid
 }
 
 // extend is a client's renewal that waits for the store.
@@ -181,10 +181,11 @@ type hold struct {
 	l          *Lease
 	s          *Session
 	owner      uint64
-	fence      uint64
-	end        int64 // of a fixed hold; 0 when the watchdog keeps it
-	next, prev *hold // of the lease
-	sNext      *hold // of the session in this shard
+	fence      uint64 // 0 when this host granted it alone, in an outage
+	end        int64  // its own end, whoever renews; 0 for none
+	last       int64  // end cannot be moved beyond; 0 for no bound
+	next, prev *hold  // of the lease
+	sNext      *hold  // of the session in this shard
 	sPrev      *hold
 	count      uint32
 	permits    uint32 // of a semaphore; 1 for a lock
@@ -194,6 +195,7 @@ type hold struct {
 // waiter is a queued acquire.
 type waiter struct {
 	l          *Lease
+	ns         *Namespace
 	req        Request
 	owner      uint64
 	ttl        int64
@@ -218,7 +220,7 @@ func (l *Lease) rarely() *rare {
 // Key returns the key.
 func (l *Lease) Key() string { return l.key }
 
-func (t *Table) lease(key []byte) *Lease {
+func (t *Table) lease(key []byte, ns *Namespace) *Lease {
 	if l := t.leases[string(key)]; l != nil {
 		return l
 	}
@@ -228,7 +230,8 @@ func (t *Table) lease(key []byte) *Lease {
 	} else {
 		l = new(Lease)
 	}
-	l.key, l.minEnd, l.hand = string(key), Forever, -1
+	t.store(ns.Store) // so that of finds it
+	l.key, l.ns, l.minEnd, l.hand = string(key), ns, Forever, -1
 	t.leases[l.key] = l
 	return l
 }
@@ -246,7 +249,28 @@ func (t *Table) dropLease(l *Lease) {
 }
 
 // deadline is when l ends for everybody on this host.
-func (t *Table) deadline(l *Lease) int64 { return min(l.until, t.session) }
+func (t *Table) deadline(l *Lease) int64 {
+	if l.state != stateHeld && l.nHolds > 0 {
+		return l.rare.alone
+	}
+	return min(l.until, t.of(l).session)
+}
+
+// enter moves l to another state with the store.
+func (t *Table) enter(l *Lease, s state) {
+	st := t.of(l)
+	if l.state == stateNone && s != stateNone {
+		st.leases++
+	} else if l.state != stateNone && s == stateNone {
+		st.leases--
+	}
+	if l.state != stateHeld && s == stateHeld {
+		st.held++
+	} else if l.state == stateHeld && s != stateHeld {
+		st.held--
+	}
+	l.state = s
+}
 
 // valid is the end of what may be said of h.
 func (t *Table) valid(h *hold) int64 {
@@ -260,7 +284,7 @@ func (t *Table) valid(h *hold) int64 {
 // renewTTL is what a renewal at now asks for: never so little that the lease
 // would end before what has been stated of it.
 func (t *Table) renewTTL(l *Lease, now int64) time.Duration {
-	if l.state != stateHeld || t.cfg.Session {
+	if l.state != stateHeld || !t.of(l).renews() {
 		return time.Duration(l.ttl)
 	}
 	stated := (l.until-now+int64(2*time.Millisecond))*100/99 + 1 // the inverse of LeaseDeadline

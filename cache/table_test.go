@@ -13,19 +13,28 @@ const second = int64(time.Second)
 type bench struct {
 	t   *testing.T
 	tab *Table
+	ns  *Namespace
 	now int64
 	out Effects
 	id  uint64
 	ops []Op // asked and not answered
 }
 
-func newBench(t *testing.T, change func(*Config)) *bench {
+// setup is what a test may change of it.
+type setup struct {
+	*Config
+	*Store
+	*Namespace
+}
+
+func newBench(t *testing.T, change func(*setup)) *bench {
 	c := DefaultConfig()
-	c.Rebase = true
+	st := &Store{Rebase: true}
+	ns := &Namespace{Store: st, HandOvers: 8, HandOverTime: 50 * time.Millisecond}
 	if change != nil {
-		change(&c)
+		change(&setup{&c, st, ns})
 	}
-	return &bench{t: t, tab: New(c), now: 1000 * second}
+	return &bench{t: t, tab: New(c), ns: ns, now: 1000 * second}
 }
 
 // take empties the effects; ops are kept for answer.
@@ -40,7 +49,7 @@ func (b *bench) session() *Session { b.id++; return NewSession(b.id, 1) }
 
 func (b *bench) acquire(s *Session, key string, change func(*Acquire)) []Message {
 	b.id++
-	q := Acquire{Re: Request{Session: s, ID: b.id}, Key: []byte(key), TTL: 30 * second}
+	q := Acquire{Re: Request{Session: s, ID: b.id}, NS: b.ns, Key: []byte(key), TTL: 30 * second}
 	if change != nil {
 		change(&q)
 	}
@@ -262,14 +271,14 @@ func TestReentryAfterTheDeadlineIsNone(t *testing.T) {
 }
 
 func TestHandOversEndSoonAfterAnotherHostWantsTheKey(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.HandOvers = 3 })
+	b := newBench(t, func(c *setup) { c.HandOvers = 3 })
 	s := b.session()
 	b.acquire(s, "k", nil)
 	f := b.granted(OpTry, 7)
 	for range 10 {
 		b.acquire(b.session(), "k", waits)
 	}
-	b.tab.Hint(Hint{HintWanted, "k"}, b.now, &b.out)
+	b.tab.Hint(b.ns.Store, Hint{HintWanted, "k"}, b.now, &b.out)
 	for n := range 3 {
 		ms := b.release(s, "k", f)
 		if ms[0].Kind != MsgGranted {
@@ -314,7 +323,7 @@ func TestANewBaseIsFetchedBeforeHandOversRunOut(t *testing.T) {
 
 func TestUsedUpFencesWaitForABase(t *testing.T) {
 	for _, rebase := range []bool{true, false} {
-		b := newBench(t, func(c *Config) { c.Rebase = rebase })
+		b := newBench(t, func(c *setup) { c.Rebase = rebase })
 		s := b.session()
 		b.acquire(s, "k", nil)
 		f := b.granted(OpTry, 7)
@@ -451,7 +460,7 @@ func TestAQueuedDaemonAsksAgainByPollAndByHint(t *testing.T) {
 		t.Fatal("the place in the queue was given up")
 	}
 	b.answer(again, Result{Status: Queued})
-	b.tab.Hint(Hint{HintFree, "k"}, b.now, &b.out)
+	b.tab.Hint(b.ns.Store, Hint{HintFree, "k"}, b.now, &b.out)
 	b.take()
 	b.granted(OpJoin, 9)
 }
@@ -512,17 +521,17 @@ func TestFixedHoldsEndByThemselvesAndAreNotRenewed(t *testing.T) {
 }
 
 func TestSessionStoresExpireTogether(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Session, c.SessionTTL = true, 10*time.Second })
+	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL = true, 10*time.Second })
 	s := b.session()
 	until := b.now + 10*second
 	for n := range 5 {
 		b.acquire(s, fmt.Sprint("k", n), nil)
-		m := b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until})
+		m := b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until, SessionNo: 1})
 		if b.only(m, MsgGranted, CodeOK).Until != until {
 			t.Fatal(m)
 		}
 	}
-	b.tab.SessionUntil(until+5*second, b.now, &b.out)
+	b.tab.SessionUntil(b.ns.Store, 1, until+5*second, b.now, &b.out)
 	if ms := b.tick(11 * time.Second); len(ms) != 0 {
 		t.Fatalf("%+v", ms)
 	}
@@ -534,12 +543,12 @@ func TestSessionStoresExpireTogether(t *testing.T) {
 // A daemon that was frozen past its session's deadline may hear of the next
 // session before its own timer.
 func TestSessionThatGoesOnRevivesNothing(t *testing.T) {
-	b := newBench(t, func(c *Config) { c.Session, c.SessionTTL = true, 10*time.Second })
+	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL = true, 10*time.Second })
 	until := b.now + 10*second
 	b.acquire(b.session(), "k", nil)
-	b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until}), MsgGranted, CodeOK)
+	b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until, SessionNo: 1}), MsgGranted, CodeOK)
 	b.now = until
-	b.tab.SessionUntil(until+10*second, b.now, &b.out)
+	b.tab.SessionUntil(b.ns.Store, 1, until+10*second, b.now, &b.out)
 	if m := b.only(b.take(), MsgLost, 0); m.Reason != LostExpired {
 		t.Fatal(m.Reason)
 	}

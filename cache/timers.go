@@ -111,8 +111,10 @@ func (t *Table) NextWake() int64 {
 	if len(t.timers) > 0 {
 		at = t.timers[0].at
 	}
-	if t.held > 0 {
-		at = min(at, t.session)
+	for _, st := range t.stores {
+		if st != nil && st.held > 0 {
+			at = min(at, st.session)
+		}
 	}
 	return at
 }
@@ -120,8 +122,10 @@ func (t *Table) NextWake() int64 {
 // Tick carries out what is due, at most most wake-ups of it; NextWake says
 // whether more is.
 func (t *Table) Tick(now int64, most int, out *Effects) {
-	if t.held > 0 && now >= t.session {
-		t.expireAll(now, out)
+	for _, st := range t.stores {
+		if st != nil && st.held > 0 && now >= st.session {
+			t.expireAll(st, now, out)
+		}
 	}
 	for ; most > 0 && len(t.timers) > 0 && t.timers[0].at <= now; most-- {
 		top := t.timers[0]
@@ -139,8 +143,8 @@ func (t *Table) Tick(now int64, most int, out *Effects) {
 // endWait answers a waiter whose bound is over. A store that fails is named
 // rather than a wait that ran out.
 func (t *Table) endWait(w *waiter, now int64, out *Effects) {
-	if r := w.l.rare; r != nil && r.failSince != 0 {
-		out.fail(w.req, CodeUnavailable, r.err)
+	if t.failingSince(w.l) != 0 {
+		out.fail(w.req, CodeUnavailable, t.failure(w.l))
 	} else {
 		out.fail(w.req, CodeTimeout, nil)
 	}

@@ -17,11 +17,11 @@ type Row struct {
 }
 
 // Rows appends the keys that begin with prefix and come after after, in their
-// order, at most most of them.
-func (t *Table) Rows(rows []Row, prefix, after string, most int, now int64) []Row {
+// order, at most most of them that show lets through.
+func (t *Table) Rows(rows []Row, prefix, after string, most int, now int64, show func(key string) bool) []Row {
 	var keys []string
 	for k, l := range t.leases {
-		if k > after && strings.HasPrefix(k, prefix) && (l.nHolds > 0 || l.nWaits > 0) {
+		if k > after && strings.HasPrefix(k, prefix) && (l.nHolds > 0 || l.nWaits > 0) && show(k) {
 			keys = append(keys, k)
 		}
 	}

@@ -9,7 +9,7 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	} else {
 		w = new(waiter)
 	}
-	*w = waiter{l: l, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed, permits: 1,
+	*w = waiter{l: l, ns: q.NS, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed, permits: 1,
 		try: q.Wait == 0, deadline: Forever}
 	if !w.try && q.Wait < Forever-now {
 		w.deadline = now + q.Wait
@@ -25,6 +25,7 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	l.countWaiter(w)
 	s := w.req.Session
 	s.Waiters.Add(1)
+	w.ns.Use.addWaiters(1)
 	x := &s.index[t.cfg.Shard]
 	if w.sNext = x.waits; w.sNext != nil {
 		w.sNext.sPrev = w
@@ -94,6 +95,7 @@ func (t *Table) dropWaiter(w *waiter) {
 	l.nWaits--
 	l.uncountWaiter(w)
 	s.Waiters.Add(-1)
+	w.ns.Use.addWaiters(-1)
 	x := &s.index[t.cfg.Shard]
 	if w.sPrev != nil {
 		w.sPrev.sNext = w.sNext

@@ -56,25 +56,26 @@ func (e *Engine) beat(s *Session, now int64, a *aftermath) {
 	s.beatAt, s.floor = cache.Forever, cache.Forever
 	s.mu.Unlock()
 
-	until, ttl := cache.Forever, int64(0)
+	heard := s.heard.Load()
+	w := cache.Watermark{Until: cache.Forever}
 	mask := s.core.Shards.Load()
 	for i := range e.shards {
 		if mask&(1<<i) == 0 {
 			continue
 		}
 		sh := e.lock(i)
-		u, t := sh.table.Watermark(s.core)
+		w.Join(sh.table.Watermark(s.core, now))
 		sh.mu.Unlock()
-		until = min(until, u)
-		if t > 0 && (ttl == 0 || t < ttl) {
-			ttl = t
-		}
 	}
-	if ttl == 0 {
+	if w.TTL == 0 {
 		return // it holds nothing; the next grant sets the next beat
 	}
-	if e.info.Session > 0 {
-		ttl = int64(e.info.Session)
+	ttl, until := w.TTL, w.Until
+	if w.Heartbeat > 0 {
+		if now-heard >= w.Heartbeat {
+			e.loseSilent(s, heard, now, a)
+		}
+		ttl, until = min(ttl, w.Heartbeat), min(until, heard+w.Heartbeat)
 	}
 
 	s.mu.Lock()
@@ -85,8 +86,24 @@ func (e *Engine) beat(s *Session, now int64, a *aftermath) {
 	}
 	s.beatEvery = ttl / 3
 	s.beatAt = min(s.beatAt, now+s.beatEvery)
+	if w.Heartbeat > 0 {
+		s.beatAt = min(s.beatAt, max(now+1, heard+w.Heartbeat))
+	}
 	next := s.beatAt
 	s.mu.Unlock()
 	e.beatBy(next)
 	a.mark(s)
+}
+
+// loseSilent ends what a session that has not been heard of may not keep.
+func (e *Engine) loseSilent(s *Session, heard, now int64, a *aftermath) {
+	mask := s.core.Shards.Load()
+	for i := range e.shards {
+		if mask&(1<<i) == 0 {
+			continue
+		}
+		sh := e.lock(i)
+		sh.table.LoseSilent(s.core, heard, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -20,19 +21,29 @@ import (
 
 // Config is what a daemon needs. The zero value of a field is its default.
 type Config struct {
-	Socket       string         // path of the Unix socket; required
-	SocketMode   fs.FileMode    // 0660
-	SocketGroup  string         // name or number; the process's own when empty
-	Store        upstream.Store // required; the caller closes it after Serve
-	TTL          time.Duration  // of a lease that names none: 30 s
-	MaxTTL       time.Duration  // 24 h
-	MaxWait      time.Duration  // longest wait of an acquire; 0 for no bound
-	Drain        time.Duration  // what holders get when the daemon stops: 10 s
-	HandOvers    int            // local hand-overs once another host waits: 8
-	HandOverTime time.Duration  // and the time for them: 50 ms
-	Limits       Limits
-	Log          *zap.Logger
-	Version      string
+	Socket      string      // path of the Unix socket; required
+	SocketMode  fs.FileMode // 0660
+	SocketGroup string      // name or number; the process's own when empty
+	Serving
+	Log     *zap.Logger
+	Version string
+}
+
+// Serving is what can change while a daemon runs.
+type Serving struct {
+	Stores     []Store       // at least one
+	Namespaces []Namespace   // one of them for the empty prefix; a default one on the first store when there are none
+	Drain      time.Duration // what holders get when the daemon stops: 10 s
+	Limits     Limits
+}
+
+// Store is a store under a name.
+type Store struct {
+	Name  string
+	Store upstream.Store
+	// Close is called once nothing uses the store any more. It is the caller's to do
+	// when nil.
+	Close func()
 }
 
 // Limits bound what clients can use up.
@@ -54,39 +65,42 @@ func orDefault[T comparable](v *T, d T) {
 
 func (c *Config) defaults() {
 	orDefault(&c.SocketMode, 0o660)
-	orDefault(&c.TTL, 30*time.Second)
-	orDefault(&c.MaxTTL, 24*time.Hour)
+	c.Serving.defaults()
+	if c.Log == nil {
+		c.Log = zap.NewNop()
+	}
+}
+
+func (c *Serving) defaults() {
+	if len(c.Namespaces) == 0 && len(c.Stores) > 0 {
+		c.Namespaces = []Namespace{{Store: c.Stores[0].Name}}
+	}
 	orDefault(&c.Drain, 10*time.Second)
-	orDefault(&c.HandOvers, 8)
-	orDefault(&c.HandOverTime, 50*time.Millisecond)
 	orDefault(&c.Limits.MaxConns, 16384)
 	orDefault(&c.Limits.MaxHolds, 2_000_000)
 	orDefault(&c.Limits.MaxWaiters, 65_536)
 	orDefault(&c.Limits.MaxFrame, protocol.DefaultMaxFrame)
 	orDefault(&c.Limits.OutBuffer, 4<<20)
 	orDefault(&c.Limits.MaxSilent, 10*time.Second)
-	if c.Log == nil {
-		c.Log = zap.NewNop()
-	}
 }
 
-// Daemon is a host's lock service: an engine with its sockets, its store and its
+// Daemon is a host's lock service: an engine with its sockets, its stores and its
 // timer.
 type Daemon struct {
-	cfg    Config
+	cfg    Config // all but Serving
+	now    atomic.Pointer[Serving]
 	log    *zap.Logger
 	clock  upstream.Clock
 	engine *Engine
 	ln     *net.UnixListener
 	lock   *os.File // decides who serves the socket
 	timer  *renewer.Timer
-	pump   *upstream.Pump
+	stores *stores
 	peers  *peerWatcher
 
 	wg       sync.WaitGroup // of everything that Serve waits for
 	halt     chan struct{}  // closed when nothing is waited for any more
 	haltOnce sync.Once
-	refused  rateLog
 
 	mu    sync.Mutex
 	conns map[*conn]struct{} // guarded by mu
@@ -97,7 +111,7 @@ type Daemon struct {
 // Serve runs.
 func Listen(cfg Config) (*Daemon, error) {
 	cfg.defaults()
-	if cfg.Socket == "" || cfg.Store == nil {
+	if cfg.Socket == "" || len(cfg.Stores) == 0 {
 		return nil, errors.New("a daemon needs a socket and a store")
 	}
 	ln, lock, err := listen(cfg.Socket, cfg.SocketMode, cfg.SocketGroup)
@@ -111,18 +125,23 @@ func Listen(cfg Config) (*Daemon, error) {
 		_ = lock.Close()
 		return nil, err
 	}
+	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()
-	table.HandOvers, table.HandOverTime = cfg.HandOvers, cfg.HandOverTime
 	table.MaxHolds, table.MaxWaiters = int64(cfg.Limits.MaxHolds), int64(cfg.Limits.MaxWaiters)
 	table.Seed = rand.Uint64()
-	inline, _ := cfg.Store.(upstream.Inline)
 	d.engine = NewEngine(Settings{
-		Table: table, TTL: cfg.TTL, MaxTTL: cfg.MaxTTL, MaxWait: cfg.MaxWait,
-		MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
+		Table: table, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch,
-	}, cfg.Store.Info(), inline, d.clock, func(at int64) { d.timer.Wake(at) })
+	}, d.clock, func(at int64) { d.timer.Wake(at) })
 	d.engine.cycles.found = d.logCycle
-	if d.timer, err = renewer.NewTimer(d.engine.Tick); err != nil {
+	d.stores = newStores(d)
+	if err = d.stores.add(cfg.Stores); err == nil {
+		err = d.engine.Route(cfg.Namespaces)
+	}
+	if err == nil {
+		d.timer, err = renewer.NewTimer(d.engine.Tick)
+	}
+	if err != nil {
 		d.peers.close()
 		d.closeSocket()
 		_ = lock.Close()
@@ -131,17 +150,25 @@ func Listen(cfg Config) (*Daemon, error) {
 	return d, nil
 }
 
+// Reload changes what is served and how; on an error nothing has changed. Stores
+// that are in both keep what they have; a new one is taken into use, and one that
+// is gone is closed when nothing is held there any more.
+func (d *Daemon) Reload(next Serving) error {
+	next.defaults()
+	if err := d.stores.change(next.Stores, next.Namespaces); err != nil {
+		return err
+	}
+	d.engine.SetLimits(next.Limits)
+	d.now.Store(&next)
+	return nil
+}
+
 // Serve answers clients until ctx is done, then drains: no new acquires, holders
 // get the drain time, and what is left is released when its client has been told.
 // It returns when every goroutine has ended.
 func (d *Daemon) Serve(ctx context.Context) error {
-	d.pump = upstream.NewPump(d.cfg.Store, d.clock, d.engine.Deliver, d.storeFailed)
-	d.pump.Run(d.engine.Main())
-	d.pump.Run(d.engine.Renewals())
+	d.stores.start()
 	d.wg.Go(d.accept)
-	streams := make(chan struct{})
-	var streaming sync.WaitGroup
-	streaming.Go(func() { d.follow(streams) })
 
 	select {
 	case <-ctx.Done():
@@ -153,9 +180,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	d.wg.Wait()
 	d.settle()
 	d.timer.Close()
-	d.pump.Close()
-	close(streams)
-	streaming.Wait()
+	d.stores.close()
 	d.peers.close()
 	_ = d.lock.Close() // last: from here on a successor may serve
 	return nil
@@ -178,36 +203,6 @@ func (d *Daemon) halted() bool {
 	default:
 		return false
 	}
-}
-
-// follow takes what the store tells unasked.
-func (d *Daemon) follow(done <-chan struct{}) {
-	hints, sessions := d.cfg.Store.Hints(), d.cfg.Store.Sessions()
-	for {
-		select {
-		case h, ok := <-hints:
-			if !ok {
-				hints = nil
-				continue
-			}
-			d.engine.Hint(h)
-		case s, ok := <-sessions:
-			if !ok {
-				sessions = nil
-				continue
-			}
-			d.engine.StoreSession(s)
-		case <-done:
-			return
-		}
-	}
-}
-
-func (d *Daemon) storeFailed(err error) {
-	d.refused.say(d.clock(), func(skipped int) {
-		d.log.Warn("store failed", zap.String("event", "store_failed"), zap.String("store", d.cfg.Store.Info().Name),
-			zap.Error(err), zap.Int("skipped", skipped))
-	})
 }
 
 func (d *Daemon) accept() {
@@ -248,7 +243,7 @@ func (d *Daemon) admit(nc *net.UnixConn) {
 	}
 	c := newConn(d, nc, raw)
 	d.mu.Lock()
-	full := len(d.conns) >= d.cfg.Limits.MaxConns
+	full := len(d.conns) >= d.now.Load().Limits.MaxConns
 	if !full {
 		d.conns[c] = struct{}{}
 	}
@@ -261,7 +256,7 @@ func (d *Daemon) admit(nc *net.UnixConn) {
 	peer, c.peer = d.peers.watch(raw, c.leaveNow)
 	c.s = d.engine.Open(peer, c)
 	d.wg.Go(func() {
-		quiet := time.AfterFunc(d.cfg.Limits.MaxSilent, func() {
+		quiet := time.AfterFunc(d.now.Load().Limits.MaxSilent, func() {
 			if c.s.client.Load() == nil {
 				c.s.Fatal(protocol.BadFrame, "no hello")
 			}

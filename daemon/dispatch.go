@@ -14,9 +14,9 @@ import (
 // returns false when the session has been ended for what it sent.
 func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 	e, a := s.engine, &s.after
-	now := e.clock()
+	now, most := e.clock(), e.settings().MaxFrame
 	for ok = true; ok; ok = ok && !s.closing.Load() {
-		payload, more, whole, err := protocol.Cut(b, e.set.MaxFrame)
+		payload, more, whole, err := protocol.Cut(b, most)
 		if err != nil {
 			s.Fatal(protocol.BadFrame, err.Error())
 			ok = false
@@ -26,6 +26,7 @@ func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 			break
 		}
 		b = more
+		s.heard.Store(now)
 		ok = s.handle(payload, now, a)
 	}
 	e.finish(a, now, s)
@@ -56,13 +57,10 @@ func (s *Session) handle(payload []byte, now int64, a *aftermath) bool {
 	case protocol.OpHello:
 		return s.hello(q, now, a)
 	case protocol.OpAcquire, protocol.OpAcquireMany:
-		ttl, wait, msg := s.engine.terms(q)
-		if msg != "" {
-			s.refuse(q.ID, protocol.Invalid, msg, a)
-		} else if q.Op == protocol.OpAcquire {
-			s.acquire(q, ttl, wait, now, a)
+		if q.Op == protocol.OpAcquire {
+			s.acquire(q, now, a)
 		} else {
-			s.acquireMany(q, ttl, wait, now, a)
+			s.acquireMany(q, now, a)
 		}
 	case protocol.OpReleaseMany:
 		s.releaseMany(q, now, a)
@@ -99,10 +97,18 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 	}
 	s.client.Store(&client)
 	e := s.engine
+	set, all := e.settings(), e.routes.Load()
+	main := all.spaces[""]
 	w := protocol.Welcome{
 		Version: min(q.MaxVersion, protocol.Version), Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)),
-		MaxFrame: uint64(e.set.MaxFrame), MinTTL: ms(e.minTTL()), DefaultTTL: ms(e.set.TTL), MaxTTL: ms(e.set.MaxTTL),
-		Namespaces: []protocol.Namespace{{Store: e.info.Name, Safety: e.info.Safety}}, Daemon: e.set.Version,
+		MaxFrame: uint64(set.MaxFrame), MinTTL: ms(main.minTTL()), DefaultTTL: ms(main.TTL), MaxTTL: ms(main.MaxTTL),
+		Daemon: set.Version,
+	}
+	for _, sp := range all.sorted() {
+		if sp.Prefix == "" || sp.allows(&s.peer) {
+			w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: sp.Prefix, Store: sp.info.Name, Safety: sp.info.Safety,
+				Heartbeat: ms(sp.Heartbeat)})
+		}
 	}
 	if s.peer.Watched {
 		w.Watch = protocol.WatchProcess
@@ -114,35 +120,45 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
-func (e *Engine) minTTL() time.Duration { return max(e.set.MinTTL, e.info.MinTTL) }
-
 // terms turns what an acquire says of times into the table's, or says what is
 // wrong with it.
-func (e *Engine) terms(q *protocol.Request) (ttl, wait int64, msg string) {
+func (sp *space) terms(q *protocol.Request) (ttl, wait int64, msg string) {
 	d := time.Duration(q.TTL) * time.Millisecond
 	switch {
 	case d == 0:
-		d = e.set.TTL
-	case d < e.minTTL():
-		return 0, 0, fmt.Sprintf("ttl of %v is shorter than the store's minimum of %v", d, e.minTTL())
-	case d > e.set.MaxTTL:
-		return 0, 0, fmt.Sprintf("ttl of %v is longer than the limit of %v", d, e.set.MaxTTL)
+		d = sp.TTL
+	case d < sp.minTTL():
+		return 0, 0, fmt.Sprintf("ttl of %v is shorter than the store's minimum of %v", d, sp.minTTL())
+	case d > sp.MaxTTL:
+		return 0, 0, fmt.Sprintf("ttl of %v is longer than the limit of %v", d, sp.MaxTTL)
 	}
 	wait = q.Wait * int64(time.Millisecond)
 	if q.Wait == protocol.WaitAlways {
 		wait = cache.Forever
 	}
-	if most := int64(e.set.MaxWait); most > 0 {
+	if most := int64(sp.MaxWait); most > 0 {
 		wait = min(wait, most)
 	}
 	return int64(d), wait, ""
 }
 
-func (s *Session) acquire(q *protocol.Request, ttl, wait, now int64, a *aftermath) {
+const denied = "this user may not use keys of this namespace"
+
+func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
 	e := s.engine
+	sp := route(e.routes.Load(), q.Key)
+	if !sp.allows(&s.peer) {
+		s.refuse(q.ID, protocol.Denied, denied, a)
+		return
+	}
+	ttl, wait, msg := sp.terms(q)
+	if msg != "" {
+		s.refuse(q.ID, protocol.Invalid, msg, a)
+		return
+	}
 	i := shardOf(q.Key)
 	sh := e.lock(i)
-	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), Key: q.Key, Owner: q.Owner, Mode: cache.Mode(q.Mode),
+	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: sp.table, Key: q.Key, Owner: q.Owner, Mode: cache.Mode(q.Mode),
 		Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0, Draining: e.draining.Load()}, now, &sh.out)
 	e.unlock(sh, i, now, a)
 }
@@ -150,13 +166,18 @@ func (s *Session) acquire(q *protocol.Request, ttl, wait, now int64, a *aftermat
 // onKey handles the requests that are one event of one key's table.
 func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 	e, re := s.engine, s.request(q.ID)
+	sp := route(e.routes.Load(), q.Key)
 	var ttl time.Duration
 	if q.Op == protocol.OpRenew && q.TTL > 0 {
 		ttl = time.Duration(q.TTL) * time.Millisecond
-		if ttl < e.minTTL() || ttl > e.set.MaxTTL {
-			s.refuse(q.ID, protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, e.minTTL(), e.set.MaxTTL), a)
+		if ttl < sp.minTTL() || ttl > sp.MaxTTL {
+			s.refuse(q.ID, protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, sp.minTTL(), sp.MaxTTL), a)
 			return
 		}
+	}
+	if q.Op == protocol.OpInspect && !sp.allows(&s.peer) {
+		s.refuse(q.ID, protocol.Denied, denied, a)
+		return
 	}
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
 		re.Via = quiet{}
@@ -174,7 +195,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 	case protocol.OpCancel:
 		sh.table.Cancel(re, q.Key, q.Target, now, &sh.out)
 	case protocol.OpInspect:
-		sh.table.Inspect(re, q.Key, now, &sh.out)
+		sh.table.Inspect(re, sp.table, q.Key, now, &sh.out)
 	}
 	e.unlock(sh, i, now, a)
 }

@@ -52,11 +52,11 @@ func (e *Engine) Held() int64 {
 // drain is the daemon's: it gives holders their time, then ends the sessions,
 // and waits a little for their clients to part.
 func (d *Daemon) drain() {
-	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.cfg.Drain), zap.Int64("held", d.engine.Held()))
-	d.engine.Drain(d.cfg.Drain)
+	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.now.Load().Drain), zap.Int64("held", d.engine.Held()))
+	d.engine.Drain(d.now.Load().Drain)
 	poll := time.NewTicker(20 * time.Millisecond)
 	defer poll.Stop()
-	end := time.NewTimer(d.cfg.Drain)
+	end := time.NewTimer(d.now.Load().Drain)
 	defer end.Stop()
 	for d.engine.Held() > 0 {
 		select {
@@ -89,14 +89,20 @@ func (d *Daemon) settle() {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		w, f := d.engine.main.Depth()
-		if w == 0 && f == 0 {
+		left := 0
+		for _, u := range d.engine.stores() {
+			w, f := u.main.Depth()
+			if u.Down() == nil {
+				left += w + f
+			}
+		}
+		if left == 0 {
 			return
 		}
 		select {
 		case <-poll.C:
 		case <-end.C:
-			d.log.Warn("releases not confirmed", zap.String("event", "settle_cut"), zap.Int("waiting", w))
+			d.log.Warn("releases not confirmed", zap.String("event", "settle_cut"), zap.Int("waiting", left))
 			return
 		}
 	}

@@ -3,7 +3,6 @@ package daemon
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -18,31 +17,24 @@ const shards = 64
 
 // Settings are what an engine needs to know beside its store.
 type Settings struct {
-	Table      cache.Config // Shard, Shards, Session, SessionTTL, Rebase and Queue are the engine's
-	TTL        time.Duration
-	MinTTL     time.Duration // 0 for the store's
-	MaxTTL     time.Duration
-	MaxWait    time.Duration // 0 for no bound
-	MaxFrame   int           // bytes
-	OutBuffer  int           // bytes that may wait for a client to read
-	Version    string
-	InFlight   int // batches of the main lane
-	BatchSize  int
-	FirstID    uint64 // of sessions
-	WatchPeers bool
+	Table     cache.Config // Shard and Shards are the engine's
+	MaxFrame  int          // bytes
+	OutBuffer int          // bytes that may wait for a client to read
+	Version   string
+	InFlight  int // batches of a store's main lane
+	BatchSize int
+	FirstID   uint64 // of sessions
 }
 
 // Engine is one host's lock service without sockets and goroutines.
 type Engine struct {
-	set    Settings
-	info   upstream.Info
-	inline upstream.Inline // nil when the store cannot
-	clock  upstream.Clock
-	wake   func(at int64)
+	set   atomic.Pointer[Settings]
+	clock upstream.Clock
+	wake  func(at int64)
 
 	shards   [shards]shard
-	main     *upstream.Lane
-	renewals *upstream.Lane
+	units    atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
+	routes   atomic.Pointer[routes]
 	schedule *renewer.Schedule
 	cycles   cycles
 
@@ -63,33 +55,44 @@ type shard struct {
 	_     [64]byte      // keep neighbours off each other's cache line
 }
 
-// NewEngine makes an engine on a store. wake is called, with locks held, to have
-// Tick called at a time; it must not block.
-func NewEngine(set Settings, store upstream.Info, inline upstream.Inline, clock upstream.Clock, wake func(at int64)) *Engine {
+// NewEngine makes an engine that has no stores yet: AddStore and Route come
+// before the first session. wake is called, with locks held, to have Tick called at
+// a time; it must not block.
+func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine {
 	e := &Engine{
-		set: set, info: store, inline: inline, clock: clock, wake: wake,
-		main:     upstream.NewLane(set.InFlight, set.BatchSize),
-		renewals: upstream.NewLane(1, set.BatchSize),
+		clock: clock, wake: wake,
 		schedule: renewer.New(set.Table.Seed),
 		sessions: make(map[uint64]*Session),
 		lastID:   set.FirstID,
 	}
+	e.set.Store(&set)
+	e.units.Store(&[]*Unit{})
 	e.nextBeat.Store(cache.Forever)
 	for i := range e.shards {
 		c := set.Table
 		c.Shard, c.Shards = i, shards
-		c.Session, c.SessionTTL, c.Rebase = store.Session > 0, store.Session, store.Rebase
 		e.shards[i].table = cache.New(c)
 		e.shards[i].wake.Store(cache.Forever)
 	}
 	return e
 }
 
-// Main is the lane of everything but renewals.
-func (e *Engine) Main() *upstream.Lane { return e.main }
+func (e *Engine) settings() *Settings { return e.set.Load() }
 
-// Renewals is the lane of renewals.
-func (e *Engine) Renewals() *upstream.Lane { return e.renewals }
+// SetLimits changes what clients may use up, from now on.
+func (e *Engine) SetLimits(l Limits) {
+	e.mu.Lock()
+	set := *e.settings()
+	set.Table.MaxHolds, set.Table.MaxWaiters = int64(l.MaxHolds), int64(l.MaxWaiters)
+	set.MaxFrame, set.OutBuffer = l.MaxFrame, l.OutBuffer
+	e.set.Store(&set)
+	e.mu.Unlock()
+	for i := range e.shards {
+		sh := e.lock(i)
+		sh.table.SetLimits(int64(l.MaxHolds), int64(l.MaxWaiters))
+		sh.mu.Unlock()
+	}
+}
 
 func shardOf[K ~string | ~[]byte](key K) int {
 	return int(xxhash.Sum64([]byte(key)) % shards)
@@ -100,8 +103,8 @@ func shardOf[K ~string | ~[]byte](key K) int {
 type aftermath struct {
 	touched []*Session
 	vias    []cache.Message
-	main    bool
-	renew   bool
+	main    uint64 // a bit a store
+	renew   uint64
 }
 
 // lock takes the shard of a key.
@@ -114,23 +117,24 @@ func (e *Engine) lock(i int) *shard {
 // unlock carries out what the table asked for, in its order, and gives the shard
 // back.
 func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
-	out := &sh.out
+	out, units := &sh.out, *e.units.Load()
 	for n := 0; n < len(out.Ops); n++ { // grows while inline answers bring more
 		op := &out.Ops[n]
-		if e.inline != nil {
+		u := units[op.Store]
+		if u.inline != nil {
 			var r cache.Result
-			if e.inline.ApplyInline(op, &r) {
+			if u.inline.ApplyInline(op, &r) {
 				o := *op // out.Ops may move
 				sh.table.Result(&o, &r, now, now, out)
 				continue
 			}
 		}
 		if op.Kind == cache.OpRenew {
-			e.renewals.Push(*op)
-			a.renew = true
+			u.renewals.Push(*op)
+			a.renew |= 1 << op.Store
 		} else {
-			e.main.Push(*op)
-			a.main = true
+			u.main.Push(*op)
+			a.main |= 1 << op.Store
 		}
 	}
 	for n := range out.Messages {
@@ -169,13 +173,9 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 	}
 	clear(a.vias)
 	a.vias = a.vias[:0]
-	if a.main {
-		e.main.Kick()
+	if a.main|a.renew != 0 {
+		e.kick(a)
 	}
-	if a.renew {
-		e.renewals.Kick()
-	}
-	a.main, a.renew = false, false
 	mine := false
 	for _, s := range a.touched {
 		s.unmark()
@@ -192,6 +192,19 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 	a.touched = a.touched[:0]
 }
 
+// kick wakes the lanes that have got something.
+func (e *Engine) kick(a *aftermath) {
+	for id, u := range *e.units.Load() {
+		if a.main&(1<<id) != 0 {
+			u.main.Kick()
+		}
+		if a.renew&(1<<id) != 0 {
+			u.renewals.Kick()
+		}
+	}
+	a.main, a.renew = 0, 0
+}
+
 // Deliver takes a batch back from the store.
 func (e *Engine) Deliver(b *upstream.Batch) {
 	now := e.clock()
@@ -200,35 +213,6 @@ func (e *Engine) Deliver(b *upstream.Batch) {
 		i := shardOf(b.Ops[n].Key)
 		sh := e.lock(i)
 		sh.table.Result(&b.Ops[n], &b.Results[n], b.Sent, now, &sh.out)
-		e.unlock(sh, i, now, a)
-	}
-	e.finish(a, now, nil)
-	putAftermath(a)
-}
-
-// Hint takes a store's hint.
-func (e *Engine) Hint(h upstream.Hint) {
-	now := e.clock()
-	a := getAftermath()
-	i := shardOf(h.Key)
-	sh := e.lock(i)
-	sh.table.Hint(h, now, &sh.out)
-	e.unlock(sh, i, now, a)
-	e.finish(a, now, nil)
-	putAftermath(a)
-}
-
-// StoreSession takes news of the daemon's session at the store.
-func (e *Engine) StoreSession(s upstream.Session) {
-	now := e.clock()
-	a := getAftermath()
-	for i := range e.shards {
-		sh := e.lock(i)
-		if s.Lost {
-			sh.table.SessionLost(now, &sh.out)
-		} else {
-			sh.table.SessionUntil(s.Until, now, &sh.out)
-		}
 		e.unlock(sh, i, now, a)
 	}
 	e.finish(a, now, nil)

@@ -43,22 +43,28 @@ func testEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	e := NewEngine(Settings{Table: cache.DefaultConfig(), TTL: 30 * time.Second, MaxTTL: time.Hour,
-		MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, InFlight: 1, BatchSize: 64},
-		store.Info(), store, renewer.Boottime, func(int64) {})
+	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
+		InFlight: 1, BatchSize: 64}, renewer.Boottime, func(int64) {})
+	u, err := e.AddStore("", store.Info(), store)
+	if err == nil {
+		err = e.Route([]Namespace{{}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { // what could not be answered inline, the first acquire
-		for b := e.main.Next(); b != nil; b = e.main.Next() {
-			e.main.Done(b)
+		for b := u.main.Next(); b != nil; b = u.main.Next() {
+			u.main.Done(b)
 		}
 	})
 	// The session begins with the first op, which is not inline.
 	s, k := open(t, e)
 	send(s, &protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("first")})
-	if b := e.main.Next(); b != nil {
+	if b := u.main.Next(); b != nil {
 		b.Sent = e.clock()
 		_ = store.Apply(t.Context(), b.Ops, b.Results)
 		e.Deliver(b)
-		e.main.Done(b)
+		u.main.Done(b)
 	}
 	if m := k.last(t); m.Code != protocol.OK || m.ID != 2 {
 		t.Fatal(m.Code)

@@ -32,6 +32,11 @@ type host struct {
 	done   chan error
 }
 
+// serving is one store for all keys.
+func serving(s upstream.Store) daemon.Serving {
+	return daemon.Serving{Stores: []daemon.Store{{Name: "store", Store: s}}}
+}
+
 // start runs a daemon on a store, the embedded one when it is nil.
 func start(t testing.TB, store upstream.Store, change func(*daemon.Config)) *host {
 	t.Helper()
@@ -43,7 +48,7 @@ func start(t testing.TB, store upstream.Store, change func(*daemon.Config)) *hos
 		}
 		store = s
 	}
-	cfg := daemon.Config{Socket: socket, Store: store, Log: zaptest.NewLogger(t), Version: "test"}
+	cfg := daemon.Config{Socket: socket, Serving: serving(store), Log: zaptest.NewLogger(t), Version: "test"}
 	if change != nil {
 		change(&cfg)
 	}

@@ -31,9 +31,11 @@ func (e *Engine) Leftovers() Leftovers {
 		sh.mu.Unlock()
 	}
 	l.Tracked = e.schedule.Len()
-	w1, f1 := e.main.Depth()
-	w2, f2 := e.renewals.Depth()
-	l.Waiting, l.Flying = w1+w2, f1+f2
+	for _, u := range e.stores() {
+		w1, f1 := u.main.Depth()
+		w2, f2 := u.renewals.Depth()
+		l.Waiting, l.Flying = l.Waiting+w1+w2, l.Flying+f1+f2
+	}
 	e.mu.Lock()
 	l.Sessions = len(e.sessions)
 	e.mu.Unlock()

@@ -30,7 +30,7 @@ func TestALiveSocketIsRefusedAndAStaleOneTakenOver(t *testing.T) {
 	h := start(t, nil, nil)
 	s := memory(t, "")
 	defer s.Close()
-	if _, err := daemon.Listen(daemon.Config{Socket: h.socket, Store: s}); !errors.Is(err, daemon.ErrInUse) {
+	if _, err := daemon.Listen(daemon.Config{Socket: h.socket, Serving: serving(s)}); !errors.Is(err, daemon.ErrInUse) {
 		t.Fatalf("a second daemon on a live socket: %v", err)
 	}
 	// One that died: its socket is there, its lock is gone.
@@ -51,7 +51,7 @@ func TestASocketThatIsNoneIsLeftAlone(t *testing.T) {
 	}
 	s := memory(t, "")
 	defer s.Close()
-	if _, err := daemon.Listen(daemon.Config{Socket: path, Store: s}); !errors.Is(err, daemon.ErrSocket) {
+	if _, err := daemon.Listen(daemon.Config{Socket: path, Serving: serving(s)}); !errors.Is(err, daemon.ErrSocket) {
 		t.Fatal(err)
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "precious" {
@@ -69,7 +69,7 @@ func TestADirectoryOpenToAllIsRefused(t *testing.T) {
 	}
 	s := memory(t, "")
 	defer s.Close()
-	if _, err := daemon.Listen(daemon.Config{Socket: filepath.Join(dir, "s"), Store: s}); !errors.Is(err, daemon.ErrSocket) {
+	if _, err := daemon.Listen(daemon.Config{Socket: filepath.Join(dir, "s"), Serving: serving(s)}); !errors.Is(err, daemon.ErrSocket) {
 		t.Fatal(err)
 	}
 }

@@ -16,16 +16,18 @@ func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
 		s.refuse(q.ID, protocol.Invalid, "after is not what an earlier page said", a)
 		return
 	}
+	all := e.routes.Load()
+	show := func(key string) bool { return route(all, key).allows(&s.peer) }
 	var rows []protocol.Row
 	var size, last int
 	var found []cache.Row
 	next := ""
 	for i := first; i < shards && next == ""; i++ {
 		sh := e.lock(i)
-		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now)
+		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now, show)
 		sh.mu.Unlock()
 		for n := range found {
-			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > e.set.MaxFrame {
+			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > e.settings().MaxFrame {
 				next = place(last, rows[len(rows)-1].Key)
 				break
 			}

@@ -22,6 +22,8 @@ type many struct {
 	id       uint64
 	q        cache.Acquire // all but the key
 	keys     [][]byte
+	spaces   []*space // of the keys
+	ttls     []int64
 	order    []int // of keys
 	deadline int64 // of the wait; Forever for none
 
@@ -37,13 +39,28 @@ type many struct {
 // grantSize is what a grant takes in a frame at the most.
 const grantSize = 1 + 6*9
 
-func (s *Session) acquireMany(q *protocol.Request, ttl, wait, now int64, a *aftermath) {
-	if grantSize*len(q.Keys) > s.engine.set.MaxFrame {
+func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
+	if grantSize*len(q.Keys) > s.engine.settings().MaxFrame {
 		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
 		return
 	}
 	m := &many{s: s, id: q.ID, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys))}
-	m.q = cache.Acquire{Owner: q.Owner, Mode: cache.Mode(q.Mode), Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0}
+	wait, all := cache.Forever, s.engine.routes.Load()
+	for _, k := range q.Keys {
+		sp := route(all, k)
+		if !sp.allows(&s.peer) {
+			s.refuse(q.ID, protocol.Denied, denied, a)
+			return
+		}
+		ttl, most, msg := sp.terms(q)
+		if msg != "" {
+			s.refuse(q.ID, protocol.Invalid, msg, a)
+			return
+		}
+		wait = min(wait, most)
+		m.spaces, m.ttls = append(m.spaces, sp), append(m.ttls, ttl)
+	}
+	m.q = cache.Acquire{Owner: q.Owner, Mode: cache.Mode(q.Mode), Wait: wait, Fixed: q.Flags&protocol.FlagFixed != 0}
 	m.q.Re = cache.Request{Session: s.core, ID: q.ID, Via: m}
 	if wait < cache.Forever-now {
 		m.deadline = now + wait
@@ -66,9 +83,11 @@ func (s *Session) acquireMany(q *protocol.Request, ttl, wait, now int64, a *afte
 // ask goes for the next key.
 func (m *many) ask(e *Engine, now int64, a *aftermath) {
 	m.mu.Lock()
-	key := m.keys[m.order[m.at]]
+	n := m.order[m.at]
+	key := m.keys[n]
 	m.shard = shardOf(key)
 	q := m.q
+	q.NS, q.TTL = m.spaces[n].table, m.ttls[n]
 	if q.Wait > 0 && m.deadline != cache.Forever {
 		q.Wait = max(0, m.deadline-now)
 	}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,6 +55,7 @@ func (w *peerWatcher) watch(raw syscall.RawConn, gone func()) (Peer, *peerWatch)
 	_ = raw.Control(func(fd uintptr) {
 		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
 			p.PID, p.UID, p.GID = int(cred.Pid), int(cred.Uid), int(cred.Gid)
+			p.Groups = peerGroups(fd)
 		}
 		if n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPIDFD); err == nil {
 			pidfd = n
@@ -168,4 +170,29 @@ func (w *peerWatcher) run() {
 func (w *peerWatcher) close() {
 	_ = w.ep.Close()
 	w.wg.Wait()
+}
+
+// peerGroups is the other groups of who is at the other end; none when they cannot
+// be had.
+func peerGroups(fd uintptr) []int {
+	const most = 65536 // NGROUPS_MAX
+	for n := uint32(64); n <= most; {
+		ids := make([]uint32, n)
+		size := n * 4
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+			uintptr(unsafe.Pointer(&ids[0])), uintptr(unsafe.Pointer(&size)), 0)
+		if errno == unix.ERANGE && size/4 > n {
+			n = size / 4
+			continue
+		}
+		if errno != 0 {
+			return nil
+		}
+		all := make([]int, size/4)
+		for i := range all {
+			all[i] = int(ids[i])
+		}
+		return all
+	}
+	return nil
 }

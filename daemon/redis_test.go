@@ -221,7 +221,7 @@ func TestASuccessorServesOnceTheDaemonBeforeItHasEnded(t *testing.T) {
 	var after *daemon.Daemon
 	eventually(t, "another may serve", func() (ok bool) {
 		var err error
-		if after, err = daemon.Listen(daemon.Config{Socket: h.socket, Store: next}); err != nil && !errors.Is(err, daemon.ErrInUse) {
+		if after, err = daemon.Listen(daemon.Config{Socket: h.socket, Serving: serving(next)}); err != nil && !errors.Is(err, daemon.ErrInUse) {
 			t.Fatal(err)
 		}
 		return err == nil

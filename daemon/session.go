@@ -19,7 +19,8 @@ type Transport interface {
 
 // Peer is who is at the other end of a connection.
 type Peer struct {
-	PID, UID, GID int // -1 when not known
+	PID, UID, GID int   // -1 when not known
+	Groups        []int // its other groups, where they are known
 	Watched       bool
 }
 
@@ -36,6 +37,7 @@ type Session struct {
 	req     protocol.Request
 	after   aftermath
 
+	heard   atomic.Int64           // when the last frame came
 	client  atomic.Pointer[string] // name and label, once greeted
 	touched atomic.Bool            // somebody is about to flush it
 	ended   atomic.Bool            // nothing more is written
@@ -164,7 +166,7 @@ func (s *Session) write(a *aftermath, frame func(b []byte) []byte) {
 	if !s.killed && !s.ended.Load() {
 		s.out = frame(s.out)
 	}
-	slow := len(s.out) > s.engine.set.OutBuffer
+	slow := len(s.out) > s.engine.settings().OutBuffer
 	s.mu.Unlock()
 	if slow {
 		s.tooSlow()
@@ -196,13 +198,17 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 	case cache.MsgLost:
 		s.lostMany(m) // the client is told all the same: it may have had the hold before
 		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, protocol.Reason(m.Reason))
+		if s.beatAt != cache.Forever { // what the others can count on may have waited for this one
+			s.beatAt = now
+			e.beatBy(now)
+		}
 	case cache.MsgInspected:
 		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: protocol.Mode(m.Mode),
 			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: millis(m.Left), Fence: m.Fence})
 	case cache.MsgFailed:
 		s.out = protocol.AppendError(s.out, m.Re.ID, protocol.Code(m.Code), failText(m), millis(m.Left))
 	}
-	slow := len(s.out) > e.set.OutBuffer
+	slow := len(s.out) > e.settings().OutBuffer
 	s.mu.Unlock()
 	if slow {
 		s.tooSlow()
@@ -213,18 +219,25 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 // stateGrant makes the wire's form of a grant and notes what it states. Called
 // with s.mu held.
 func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Grant {
+	ttl := m.ShortTTL
+	if st := m.NS.Store; st.Session && !st.TTLs && !m.Degraded {
+		ttl = int64(st.SessionTTL)
+	}
+	if beat := int64(m.NS.Heartbeat); beat > 0 {
+		m.Until = min(m.Until, s.heard.Load()+beat)
+		ttl = min(ttl, beat)
+	}
 	s.floor = min(s.floor, m.Until)
 	s.stated = max(s.stated, m.Until)
-	ttl := m.ShortTTL
-	if e.info.Session > 0 {
-		ttl = int64(e.info.Session)
-	}
 	if at := now + ttl/3; at < s.beatAt {
 		s.beatAt, s.beatEvery = at, ttl/3
 		e.beatBy(at)
 	}
 	g := protocol.Grant{Fence: m.Fence, Deadline: uint64(m.Until / int64(time.Millisecond)),
 		Left: uint64(max(0, m.Until-now) / int64(time.Millisecond)), Count: uint64(m.Count)}
+	if m.Degraded {
+		g.Flags |= protocol.GrantDegraded
+	}
 	if m.End != 0 {
 		g.End = uint64(m.End / int64(time.Millisecond))
 	}

@@ -104,10 +104,17 @@ func AppendWelcome(b []byte, id uint64, w *Welcome) []byte {
 	b = appendUint(b, uint64(w.Watch))
 	b = appendArray(b, len(w.Namespaces))
 	for _, n := range w.Namespaces {
-		b = appendArray(b, 3)
+		width := 3
+		if n.Heartbeat > 0 {
+			width++
+		}
+		b = appendArray(b, width)
 		b = appendStr(b, n.Prefix)
 		b = appendStr(b, n.Store)
 		b = appendStr(b, n.Safety)
+		if n.Heartbeat > 0 {
+			b = appendUint(b, n.Heartbeat)
+		}
 	}
 	b = appendStr(b, w.Daemon)
 	return closeFrame(b, at)

@@ -86,11 +86,13 @@ const (
 	LostForced   Reason = 4 // an operator unlocked it
 	LostSession  Reason = 5 // the store ended the daemon's session
 	LostShutdown Reason = 6 // the drain time of a stopping daemon is over
+	LostTooLong  Reason = 7 // the namespace's longest hold is over
+	LostSilent   Reason = 8 // the client has not sent the heartbeat that the namespace asks for
 )
 
 var reasonNames = [...]string{
 	LostExpired: "expired", LostGone: "gone", LostFixed: "fixed_end", LostForced: "forced",
-	LostSession: "session", LostShutdown: "shutdown",
+	LostSession: "session", LostShutdown: "shutdown", LostTooLong: "too_long", LostSilent: "silent",
 }
 
 // String returns the reason's name.

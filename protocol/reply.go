@@ -29,7 +29,10 @@ const (
 )
 
 // Namespace is one route from a key prefix to a store.
-type Namespace struct{ Prefix, Store, Safety string }
+type Namespace struct {
+	Prefix, Store, Safety string
+	Heartbeat             uint64 // milliseconds: who holds something there and says nothing for so long loses it; 0 for no such rule
+}
 
 // Grant is the success of acquire, renew and downgrade.
 type Grant struct {
@@ -163,6 +166,9 @@ func (m *Message) Welcome() (w Welcome, err error) {
 	err = m.entries(3, func() error {
 		var n Namespace
 		err := m.get(&n.Prefix, &n.Store, &n.Safety)
+		if err == nil && m.f.left > 0 {
+			err = m.get(&n.Heartbeat)
+		}
 		w.Namespaces = append(w.Namespaces, n)
 		return err
 	})

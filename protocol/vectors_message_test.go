@@ -32,7 +32,11 @@ func (v *vector) reply() any {
 			MaxTTL: v.uint("max_ttl"), Watch: Watch(v.num("watch")), Daemon: v.str("daemon")}
 		for _, n := range v.list("namespaces") {
 			l := n.([]any)
-			w.Namespaces = append(w.Namespaces, Namespace{l[0].(string), l[1].(string), l[2].(string)})
+			ns := Namespace{Prefix: l[0].(string), Store: l[1].(string), Safety: l[2].(string)}
+			if len(l) > 3 {
+				ns.Heartbeat = uint64(number(l[3]))
+			}
+			w.Namespaces = append(w.Namespaces, ns)
 		}
 		return w
 	case OpAcquire, OpRenew, OpDowngrade:

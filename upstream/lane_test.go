@@ -1,10 +1,6 @@
 package upstream_test
 
 import (
-	"context"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -43,81 +39,5 @@ func TestALaneGathersWhileBatchesAreOutAndKeepsTheOrder(t *testing.T) {
 	l.Done(a)
 	if d := l.Next(); len(d.Ops) != 1 || d.Ops[0].Token != 8 {
 		t.Fatal(d.Ops)
-	}
-}
-
-// slow is a store that answers when it is let.
-type slow struct {
-	upstream.Store
-	calls atomic.Int64
-	let   chan struct{}
-}
-
-func (s *slow) Info() upstream.Info { return upstream.Info{} }
-
-func (s *slow) Apply(ctx context.Context, ops []upstream.Op, rs []upstream.Result) error {
-	s.calls.Add(1)
-	select {
-	case <-s.let:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	for i := range rs {
-		rs[i].Status = cache.Done
-	}
-	return nil
-}
-
-func TestAPumpDeliversEveryOpOnceAndStampsTheTimeBefore(t *testing.T) {
-	s := &slow{let: make(chan struct{})}
-	var clock atomic.Int64
-	var mu sync.Mutex
-	seen := map[uint64]int{}
-	var all sync.WaitGroup
-	all.Add(1000)
-	l := upstream.NewLane(2, 64)
-	p := upstream.NewPump(s, func() int64 { return clock.Add(1) }, func(b *upstream.Batch) {
-		if b.Sent == 0 || b.Sent > clock.Load() {
-			t.Error("sent at", b.Sent)
-		}
-		mu.Lock()
-		for i, o := range b.Ops {
-			if b.Results[i].Status != cache.Done {
-				t.Error(b.Results[i])
-			}
-			seen[o.Token]++
-			all.Done()
-		}
-		mu.Unlock()
-	}, func(err error) { t.Error(err) })
-	p.Run(l)
-	for i := range uint64(1000) {
-		l.Push(op(i + 1))
-		l.Kick()
-	}
-	close(s.let)
-	all.Wait()
-	p.Close()
-	for i := range uint64(1000) {
-		if seen[i+1] != 1 {
-			t.Fatalf("op %d was delivered %d times", i+1, seen[i+1])
-		}
-	}
-}
-
-func TestClosingAPumpAnswersWhatIsInFlightAmbiguously(t *testing.T) {
-	s := &slow{let: make(chan struct{})}
-	got := make(chan cache.Status, 1)
-	l := upstream.NewLane(1, 64)
-	p := upstream.NewPump(s, func() int64 { return 1 }, func(b *upstream.Batch) { got <- b.Results[0].Status }, func(error) {})
-	p.Run(l)
-	l.Push(op(1))
-	l.Kick()
-	for s.calls.Load() == 0 {
-		runtime.Gosched()
-	}
-	p.Close()
-	if st := <-got; st != cache.Unknown {
-		t.Fatal(st)
 	}
 }

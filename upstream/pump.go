@@ -2,47 +2,86 @@ package upstream
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Pump carries the batches of lanes to a store. It owns its goroutines: one for
-// each batch that may be in flight.
+// Pump carries the batches of lanes to a store, and is its circuit breaker: when a
+// batch says that the store is down and a ping agrees, nothing more is sent but
+// pings until one is answered. It owns its goroutines: one for each batch that may
+// be in flight, and one that pings.
 type Pump struct {
 	store   Store
 	timeout time.Duration
 	clock   Clock
-	deliver func(*Batch)
-	failed  func(error)
+	tell    Told
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
+	suspect chan struct{} // a batch has failed: the pinger has to look
+
+	mu   sync.Mutex
+	down error         // guarded by mu; nil while the store is up
+	up   chan struct{} // closed when the store is up again; guarded by mu
 }
 
-// NewPump makes a pump. deliver gets each batch with its results and the time of
-// its sending; failed gets what Apply returns, for logs. Both are called on the
-// pump's goroutines.
-func NewPump(s Store, c Clock, deliver func(*Batch), failed func(error)) *Pump {
-	p := &Pump{store: s, timeout: s.Info().Timeout, clock: c, deliver: deliver, failed: failed}
+// Told is who hears from a pump, on its goroutines.
+type Told struct {
+	Deliver func(*Batch) // a batch with its results and the time of its sending
+	Failed  func(error)  // what Apply returned, for logs
+	Down    func(error)  // the store is down, and why
+	Up      func()       // it is up again
+}
+
+// The pauses between pings of a store that is down.
+const (
+	pingMin = 100 * time.Millisecond
+	pingMax = time.Second
+)
+
+// ErrOpen is what ops are refused with while the store is down: nothing was sent.
+var ErrOpen = errors.New("not asked while it is down")
+
+// NewPump makes a pump and starts its pinger.
+func NewPump(s Store, c Clock, tell Told) *Pump {
+	p := &Pump{store: s, timeout: s.Info().Timeout, clock: c, tell: tell, suspect: make(chan struct{}, 1)}
 	if p.timeout <= 0 {
 		p.timeout = time.Second
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.wg.Go(p.watch)
 	return p
 }
 
-// Run starts the goroutines of a lane.
-func (p *Pump) Run(l *Lane) {
+// Run starts the goroutines of the lane of everything but renewals: while the
+// store is down its ops are refused at once.
+func (p *Pump) Run(l *Lane) { p.run(l, p.apply) }
+
+// RunPatient starts those of the lane of renewals: while the store is down they
+// wait.
+func (p *Pump) RunPatient(l *Lane) {
+	p.run(l, func(b *Batch) {
+		p.await()
+		p.apply(b)
+	})
+}
+
+func (p *Pump) run(l *Lane, apply func(*Batch)) {
 	for range l.most {
-		p.wg.Go(func() { p.work(l) })
+		p.wg.Go(func() { p.work(l, apply) })
 	}
 }
 
-func (p *Pump) work(l *Lane) {
+func (p *Pump) work(l *Lane, apply func(*Batch)) {
 	for {
 		for b := l.Next(); b != nil; b = l.Next() {
 			l.Kick() // more may wait, and another worker be idle
-			p.apply(b)
+			apply(b)
 			l.Done(b)
 		}
 		select {
@@ -54,13 +93,95 @@ func (p *Pump) work(l *Lane) {
 }
 
 func (p *Pump) apply(b *Batch) {
+	b.Sent = p.clock()
+	if err, _ := p.state(); err != nil {
+		err = fmt.Errorf("%w: %w", ErrOpen, err)
+		for i := range b.Results {
+			b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
+		}
+		p.tell.Deliver(b)
+		return
+	}
 	ctx, cancel := context.WithTimeout(p.ctx, p.timeout)
 	defer cancel()
-	b.Sent = p.clock()
 	if err := p.store.Apply(ctx, b.Ops, b.Results); err != nil && p.ctx.Err() == nil {
-		p.failed(err)
+		p.tell.Failed(err)
+		if errors.Is(err, ErrDown) {
+			p.Suspect()
+		}
 	}
-	p.deliver(b)
+	p.tell.Deliver(b)
+}
+
+// Suspect has the store pinged: something says that it is down.
+func (p *Pump) Suspect() {
+	select {
+	case p.suspect <- struct{}{}:
+	default:
+	}
+}
+
+// state is why the store is down, and what is closed when it is up; nil when it is.
+func (p *Pump) state() (error, <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.down, p.up
+}
+
+func (p *Pump) await() {
+	if err, up := p.state(); err != nil {
+		select {
+		case <-up:
+		case <-p.ctx.Done():
+		}
+	}
+}
+
+// watch pings when it has to.
+func (p *Pump) watch() {
+	for {
+		select {
+		case <-p.suspect:
+		case <-p.ctx.Done():
+			return
+		}
+		err := p.ping()
+		if err == nil || p.ctx.Err() != nil {
+			continue
+		}
+		p.mu.Lock()
+		p.down, p.up = err, make(chan struct{})
+		p.mu.Unlock()
+		p.tell.Down(err)
+		if !p.outlast() {
+			return
+		}
+		p.mu.Lock()
+		p.down = nil
+		close(p.up)
+		p.mu.Unlock()
+		p.tell.Up()
+	}
+}
+
+// outlast pings until the store is up; false when the pump is closed before.
+func (p *Pump) outlast() bool {
+	for pause := pingMin; ; pause = min(2*pause, pingMax) {
+		select {
+		case <-time.After(pause*4/5 + rand.N(pause*2/5)):
+		case <-p.ctx.Done():
+			return false
+		}
+		if p.ping() == nil {
+			return true
+		}
+	}
+}
+
+func (p *Pump) ping() error {
+	ctx, cancel := context.WithTimeout(p.ctx, p.timeout)
+	defer cancel()
+	return p.store.Ping(ctx)
 }
 
 // Close ends what is in flight, ambiguously, and waits for the goroutines. The

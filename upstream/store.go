@@ -110,6 +110,8 @@ type Info struct {
 	MinTTL time.Duration // the shortest TTL that makes sense there
 	// Session is set when leases live by the daemon's session, with its TTL.
 	Session time.Duration
+	// TTLs is set when they live by their own TTLs as well.
+	TTLs bool
 	// Rebase says that OpRenew can fetch a new base for a lease that is held.
 	Rebase bool
 	// Queue says that OpJoin keeps a queue between hosts.

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -47,14 +48,14 @@ The exit code is 0 when everything is well-formed and 64 when not.`,
 			if err != nil {
 				return &exitError{code: exitUsage, err: err}
 			}
-			p, err := planStore(c)
+			plans, _, err := m.plans(c)
 			if err != nil {
-				return exit(exitUsage, "upstream (%s): %w", c.From(config.Find("upstream")), err)
+				return err
 			}
-			if err := writeConfig(m.Stdout, c, p); err != nil || len(args) == 0 {
+			if err := writeConfig(m.Stdout, c, plans); err != nil || len(args) == 0 {
 				return written(err)
 			}
-			return explain(m.Stdout, c, p, args[0])
+			return explain(m.Stdout, c, plans, args[0])
 		},
 	}
 	configFlag(cmd, &file)
@@ -64,47 +65,134 @@ The exit code is 0 when everything is well-formed and 64 when not.`,
 }
 
 // writeConfig shows every setting that has a value, and where it is from.
-func writeConfig(w io.Writer, c *config.Config, p *plan) error {
+func writeConfig(w io.Writer, c *config.Config, plans map[string]*plan) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for i, s := range config.Settings() {
 		if v := s.Value(c); v != "" {
 			fmt.Fprintf(t, "%s\t%s\t%s\n", s.Path, v, c.From(&config.Settings()[i]))
 		}
 	}
-	fmt.Fprintf(t, "\nstore\t%s, %s\t%s\n", p.kind, p.safety, p.where)
+	fmt.Fprintln(t)
+	for _, s := range append([]*config.Store{&c.Main}, c.Stores...) {
+		p := plans[s.Name]
+		fmt.Fprintf(t, "store %s\t%s, %s\t%s\n", storeName(s.Name), p.kind, p.safety, p.where)
+	}
+	for _, n := range c.Spaces() {
+		if n.Prefix == "" && len(c.Spaces()) == 1 {
+			break
+		}
+		what := "keys " + n.Prefix + "…"
+		if n.Prefix == "" {
+			what = "all other keys"
+		}
+		fmt.Fprintf(t, "%s\t%s\t\n", what, whereTo(c, n))
+	}
 	return t.Flush()
 }
 
-// reserved is where the Redis store keeps what belongs to locks.
-const reserved = "locksidecar:"
+func storeName(name string) string {
+	if name == "" {
+		return config.DefaultStore
+	}
+	return name
+}
+
+// whereTo says in which stores a namespace's keys are kept.
+func whereTo(c *config.Config, n *config.Namespace) string {
+	s := "store " + storeName(c.Store(n.Store).Name)
+	if n.Both != "" {
+		s += " and, while moving, store " + storeName(c.Store(n.Both).Name)
+	}
+	return s
+}
 
 // explain shows what a lock of this name would get.
-func explain(w io.Writer, c *config.Config, p *plan, key string) error {
+func explain(w io.Writer, c *config.Config, plans map[string]*plan, key string) error {
 	if err := protocol.CheckKey(key); err != nil {
 		return exit(exitUsage, "%w", err)
 	}
-	name := ""
-	if p.name != nil {
-		if name = p.name(key); strings.HasPrefix(name, reserved) {
-			return exit(exitUsage, "key %s: it would be %q in Redis, and names there that begin with %q are reserved", key, name, reserved)
-		}
-	}
+	n := c.Space(key)
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	line := func(what, format string, a ...any) { fmt.Fprintf(t, what+"\t"+format+"\n", a...) }
 	line("\nkey", "%s", key)
-	line("store", "%s, %s", p.kind, p.safety)
-	if name != "" {
-		line("name there", "%s (a plain SET … NX PX on it excludes us, and we it)", name)
-		line("scope", "all hosts that use this Redis and prefix")
-	} else {
-		line("scope", "this host")
+	if len(c.Namespaces) > 0 {
+		if n.Prefix == "" {
+			line("namespace", "none of those named: as all other keys")
+		} else {
+			line("namespace", "%s (%s)", n.Prefix, c.FromPath("namespaces."+n.Prefix))
+		}
 	}
-	line("lease", "%v unless the client asks for another, renewed while held", c.TTL)
-	line("longest wait", "%s", unbounded(c.MaxWait))
-	if p.kind != config.KindEmbedded {
-		line("when another host waits", "%d more hand-overs on this host, or %v, then the other's turn", c.HandOvers, c.HandOverTime)
+	for _, name := range []string{n.Store, n.Both} {
+		if name == "" && name != n.Store {
+			continue
+		}
+		if err := explainStore(line, plans[c.Store(name).Name], key); err != nil {
+			return err
+		}
 	}
+	explainPolicy(line, n)
 	return written(t.Flush())
+}
+
+func explainStore(line func(what, format string, a ...any), p *plan, key string) error {
+	name := ""
+	if p.name != "" {
+		name = p.name + ": "
+	}
+	line("store", "%s%s, %s", name, p.kind, p.safety)
+	if p.check != nil {
+		if err := p.check(key); err != nil {
+			return exit(exitUsage, "key %s: %w", key, err)
+		}
+	}
+	if p.there != nil {
+		line("name there", "%s", p.there(key))
+	}
+	line("scope", "%s", p.scope)
+	return nil
+}
+
+func explainPolicy(line func(what, format string, a ...any), n *config.Namespace) {
+	line("lease", "%v unless the client asks for another, renewed while held", n.TTL)
+	line("longest wait", "%s", unbounded(n.MaxWait))
+	if n.MaxHold > 0 {
+		line("longest hold", "%v, then it is lost", n.MaxHold)
+	}
+	if n.Heartbeat > 0 {
+		line("heartbeat", "a client that says nothing for %v loses it", n.Heartbeat)
+	}
+	if n.MaxHolds > 0 || n.MaxWaiters > 0 {
+		line("at most", "%s held and %s waiting in the whole namespace", many(n.MaxHolds), many(n.MaxWaiters))
+	}
+	line("when another host waits", "%d more hand-overs on this host, or %v, then the other's turn", n.HandOvers, n.HandOverTime)
+	if n.Interop {
+		line("plain lockers", "they are let in after %v of hand-overs, by a pause of %v", tenure, pause)
+	}
+	if n.FenceEpoch > 0 {
+		line("fences", "lifted by the epoch %d", n.FenceEpoch)
+	}
+	if n.Outage == "local" {
+		line("in an outage", "after %v this host grants alone, marked degraded and without a fence", n.OutageAfter)
+	} else {
+		line("in an outage", "what is held lives to its deadline; the rest is refused at once")
+	}
+	if len(n.Users)+len(n.Groups) > 0 {
+		line("who may", "users %s, groups %s", orNone(n.Users), orNone(n.Groups))
+	}
+}
+
+func many(n int) string {
+	if n == 0 {
+		return "any number"
+	}
+	return strconv.Itoa(n)
+}
+
+func orNone(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
 }
 
 func unbounded(d time.Duration) string {

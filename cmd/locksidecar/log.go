@@ -21,11 +21,8 @@ func (m *Main) console(c config.Log) bool {
 
 // newLogger logs to standard error. It does not sample: no line about a lost
 // lock may be missing.
-func (m *Main) newLogger(c config.Log) *zap.Logger {
-	level, err := zapcore.ParseLevel(c.Level)
-	if err != nil {
-		level = zapcore.InfoLevel // the configuration lets no other word through
-	}
+func (m *Main) newLogger(c config.Log) (*zap.Logger, zap.AtomicLevel) {
+	level := zap.NewAtomicLevelAt(levelOf(c))
 	var enc zapcore.Encoder
 	if m.console(c) {
 		ec := zap.NewDevelopmentEncoderConfig()
@@ -39,19 +36,33 @@ func (m *Main) newLogger(c config.Log) *zap.Logger {
 		ec.CallerKey = zapcore.OmitKey
 		enc = zapcore.NewJSONEncoder(ec)
 	}
-	return zap.New(zapcore.NewCore(enc, zapcore.Lock(m.Stderr), level))
+	return zap.New(zapcore.NewCore(enc, zapcore.Lock(m.Stderr), level)), level
+}
+
+func levelOf(c config.Log) zapcore.Level {
+	level, err := zapcore.ParseLevel(c.Level)
+	if err != nil {
+		level = zapcore.InfoLevel // the configuration lets no other word through
+	}
+	return level
 }
 
 // announce says that the daemon serves, where, and what to try.
-func (m *Main) announce(log *zap.Logger, c *config.Config, p *plan) {
+func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 	try := m.examples(c.Socket)
+	var kinds, where []string
+	for _, n := range needs {
+		for _, p := range n.plans {
+			kinds, where = append(kinds, string(p.kind)), append(where, p.where)
+		}
+	}
 	if m.console(c.Log) {
 		fmt.Fprintf(m.Stderr, "locksidecar serves at %s (store: %s, %s). Try, in another shell:\n\n  %s\n\n",
-			c.Socket, p.kind, p.where, strings.Join(try, "\n  "))
+			c.Socket, strings.Join(kinds, " and "), strings.Join(where, " and "), strings.Join(try, "\n  "))
 		return
 	}
 	log.Info("serving", zap.String("event", "serving"), zap.String("socket", c.Socket),
-		zap.String("store", string(p.kind)), zap.String("upstream", p.where),
+		zap.String("store", strings.Join(kinds, ", ")), zap.String("upstream", strings.Join(where, ", ")),
 		zap.String("version", thisBuild().Version), zap.Strings("try", try))
 }
 

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -11,7 +13,6 @@ import (
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/daemon"
-	"github.com/locksidecar/locksidecar/upstream"
 )
 
 func (m *Main) serveCommand() *cobra.Command {
@@ -30,8 +31,12 @@ lease is over.
 
 Every flag is also a field of the configuration file and an environment variable:
 --max-wait, max_wait, LOCKSIDECAR_MAX_WAIT. Flags win over the environment, and
-that over the file. A password for Redis is given in the file, in a file of its own
-(redis.password_file) or in LOCKSIDECAR_REDIS_PASSWORD.
+that over the file. The store's password is given in the file, in a file of its own
+(password_file) or in LOCKSIDECAR_PASSWORD.
+
+SIGHUP has the configuration read again: stores, namespaces, limits, the level of
+the log. Clients notice nothing; a file with a fault in it changes nothing, and the
+log says why.
 
 ` + exitCodesText,
 		Example: `  # for this host alone, socket in the usual place
@@ -50,7 +55,7 @@ that over the file. A password for Redis is given in the file, in a file of its 
 			if err != nil {
 				return &exitError{code: exitUsage, err: err}
 			}
-			return m.serve(cmd.Context(), c)
+			return m.serve(cmd.Context(), c, func() (*config.Config, error) { return config.Load(file, m.Env, cmd.Flags()) })
 		},
 	}
 	configFlag(cmd, &file)
@@ -67,48 +72,71 @@ func configFlag(cmd *cobra.Command, file *string) {
 func completeSettings(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("socket", "sock")
 	_ = cmd.RegisterFlagCompletionFunc("upstream", cobra.FixedCompletions(
-		[]string{"memory:", "redis://", "rediss://", "unix:///"}, cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
+		upstreams(), cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"auto", "json", "console"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
+func upstreams() (all []string) {
+	for _, scheme := range config.Schemes() {
+		switch {
+		case scheme == "memory":
+			all = append(all, "memory:")
+		case strings.HasSuffix(scheme, "unix"):
+			all = append(all, scheme+":///")
+		default:
+			all = append(all, scheme+"://")
+		}
+	}
+	return all
+}
+
+// server is a daemon with what it was made from.
+type server struct {
+	*daemon.Daemon
+	m     *Main
+	conf  *config.Config
+	again func() (*config.Config, error) // reads the configuration
+	fleet *fleet
+	log   *zap.Logger
+	level zap.AtomicLevel
+}
+
 // serve runs the daemon until a signal or the end of ctx. Everything is ended in
 // the reverse order of its start.
-func (m *Main) serve(ctx context.Context, c *config.Config) error {
-	p, err := planStore(c)
-	if err != nil {
-		return &exitError{code: exitUsage, err: err}
-	}
-	log := m.newLogger(c.Log)
-	defer func() { _ = log.Sync() }()
-
-	stop := make(chan os.Signal, 2)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(stop)
-
-	store, closeStore, err := p.open(ctx, log)
+func (m *Main) serve(ctx context.Context, c *config.Config, again func() (*config.Config, error)) error {
+	plans, needs, err := m.plans(c)
 	if err != nil {
 		return err
 	}
-	defer closeStore()
-	if least := store.Info().MinTTL; c.TTL < least {
-		return exit(exitUsage, "ttl (%s): %v is too short for this store, the least is %v", c.From(config.Find("ttl")), c.TTL, least)
-	}
-	d, err := daemon.Listen(daemonConfig(c, store, log))
-	if err != nil {
+	log, level := m.newLogger(c.Log)
+	defer func() { _ = log.Sync() }()
+
+	stop := make(chan os.Signal, 2)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	defer signal.Stop(stop)
+
+	s := &server{m: m, conf: c, again: again, fleet: newFleet(log), log: log, level: level}
+	defer s.fleet.end()
+	err = s.fleet.use(ctx, c, plans, needs, func(serving daemon.Serving) error {
+		s.Daemon, err = daemon.Listen(daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
+			Serving: serving, Log: log, Version: thisBuild().Version})
 		return listenExit(err)
+	})
+	if err != nil {
+		return err
 	}
-	m.announce(log, c, p)
-	return drive(ctx, d, stop, log)
+	m.announce(log, c, needs)
+	return s.drive(ctx, stop)
 }
 
-// drive serves until the first signal, which drains, and is cut short by the
-// second.
-func drive(ctx context.Context, d *daemon.Daemon, stop <-chan os.Signal, log *zap.Logger) error {
+// drive serves until the first signal to end, which drains, and is cut short by
+// the second.
+func (s *server) drive(ctx context.Context, stop <-chan os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
 	served := make(chan error, 1)
-	go func() { served <- d.Serve(ctx) }()
+	go func() { served <- s.Serve(ctx) }()
 	var cut os.Signal
 	for signals := 0; ; {
 		select {
@@ -119,31 +147,77 @@ func drive(ctx context.Context, d *daemon.Daemon, stop <-chan os.Signal, log *za
 			case cut != nil:
 				return exitWith(signalCode(cut))
 			}
-			log.Info("stopped", zap.String("event", "stopped"))
+			s.log.Info("stopped", zap.String("event", "stopped"))
 			return nil
 		case sig := <-stop:
+			if sig == syscall.SIGHUP {
+				if signals == 0 {
+					s.reload(ctx)
+				}
+				continue
+			}
 			if signals++; signals == 1 {
-				log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
+				s.log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
 				drain()
 				continue
 			}
 			cut = sig
-			log.Warn("told to end at once", zap.String("event", "signal"), zap.Stringer("signal", sig))
-			d.Stop()
+			s.log.Warn("told to end at once", zap.String("event", "signal"), zap.Stringer("signal", sig))
+			s.Stop()
 		}
 	}
 }
 
-func daemonConfig(c *config.Config, store upstream.Store, log *zap.Logger) daemon.Config {
-	return daemon.Config{
-		Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-		Store: store, TTL: c.TTL, MaxWait: c.MaxWait,
-		Drain:     max(c.Drain, 1), // 0 would be the daemon's default
-		HandOvers: c.HandOvers, HandOverTime: c.HandOverTime,
-		Limits: daemon.Limits{
-			MaxConns: c.Limits.MaxConns, MaxHolds: c.Limits.MaxHolds, MaxWaiters: c.Limits.MaxWaiters,
-			MaxFrame: c.Limits.MaxFrame, OutBuffer: c.Limits.OutBuffer,
-		},
-		Log: log, Version: thisBuild().Version,
+// reload takes in the configuration as it is now, whole or not at all.
+func (s *server) reload(ctx context.Context) {
+	c, err := s.again()
+	if err == nil {
+		err = s.fixed(c)
+	}
+	if err == nil {
+		err = s.change(ctx, c)
+	}
+	if err != nil {
+		s.log.Error("configuration not reloaded: everything stays as it was", zap.String("event", "reload_refused"), zap.Error(err))
+		return
+	}
+	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
+}
+
+// fixed says what cannot change without a restart.
+func (s *server) fixed(c *config.Config) error {
+	for _, path := range []string{"socket", "socket_mode", "socket_group", "log.format"} {
+		f := config.Find(path)
+		if was, is := f.Value(s.conf), f.Value(c); was != is {
+			return fmt.Errorf("%s (%s): it is %q, and changing it to %q takes a restart", path, c.From(f), was, is)
+		}
+	}
+	return nil
+}
+
+func (s *server) change(ctx context.Context, c *config.Config) error {
+	plans, needs, err := s.m.plans(c)
+	if err != nil {
+		return err
+	}
+	s.warnMoves(c)
+	if err := s.fleet.use(ctx, c, plans, needs, s.Reload); err != nil {
+		return err
+	}
+	s.conf = c
+	s.level.SetLevel(levelOf(c.Log))
+	return nil
+}
+
+// warnMoves says which keys go to another store without having been in both.
+func (s *server) warnMoves(c *config.Config) {
+	for _, n := range c.Spaces() {
+		was := s.conf.Space(n.Prefix)
+		from, to := s.conf.Store(was.Store), c.Store(n.Store)
+		if from.URL() == to.URL() || was.Both != "" && s.conf.Store(was.Both).URL() == to.URL() {
+			continue
+		}
+		s.log.Warn("keys move to another store at once: hosts that have not reloaded and hosts that have do not exclude each other; "+
+			"to be safe, have them in both stores meanwhile (see both)", zap.String("event", "store_changed"), zap.String("prefix", n.Prefix))
 	}
 }

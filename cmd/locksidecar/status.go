@@ -37,9 +37,10 @@ type status struct {
 }
 
 type storeView struct {
-	Prefix string `json:"prefix"`
-	Store  string `json:"store"`
-	Safety string `json:"safety"`
+	Prefix      string `json:"prefix"`
+	Store       string `json:"store"`
+	Safety      string `json:"safety"`
+	HeartbeatMS uint64 `json:"heartbeat_ms,omitempty"`
 }
 
 type clockView struct {
@@ -76,7 +77,7 @@ func (s *status) ask(ctx context.Context, name string) error {
 	w := c.Welcome()
 	s.Reachable, s.Version, s.Protocol, s.Session = true, w.Daemon, w.Version, w.Session
 	for _, n := range w.Namespaces {
-		s.Stores = append(s.Stores, storeView(n))
+		s.Stores = append(s.Stores, storeView{n.Prefix, n.Store, n.Safety, n.Heartbeat})
 	}
 	s.Limits = &limitsView{MaxFrame: w.MaxFrame, MinTTLMS: w.MinTTL, DefaultTTLMS: w.DefaultTTL, MaxTTLMS: w.MaxTTL}
 	s.Watch = "connection"

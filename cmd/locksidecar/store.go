@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
 	"os"
@@ -17,82 +18,103 @@ import (
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
-	"github.com/locksidecar/locksidecar/upstream/redis"
 )
 
 // plan is a store that a configuration asks for, well-formed and not opened.
 type plan struct {
+	name   string // empty for the one that upstream names
+	url    string // what it is opened with; may hold a secret
 	kind   config.Kind
-	where  string // for people
-	name   func(key string) string
+	where  string                  // for people
+	check  func(key string) error  // whether a lock can have that name there; nil when any can
+	there  func(key string) string // what stands for a lock in the store, for people; nil for nothing to see
+	scope  string
 	safety string
-	open   func(context.Context, *zap.Logger) (upstream.Store, func(), error)
+	// open waits until the store is reached and judged good, unless it is lazy.
+	open func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error)
 }
 
-// planStore reads what the configuration says of the store. It connects to
-// nothing.
-func planStore(c *config.Config) (*plan, error) {
-	kind, err := config.ParseUpstream(c.Upstream)
+// planStore reads what the configuration says of a store. It connects to nothing.
+func planStore(c *config.Config, s *config.Store) (*plan, error) {
+	kind, err := config.ParseUpstream(s.Upstream)
 	if err != nil {
 		return nil, err
 	}
+	p := &plan{name: s.Name, url: s.URL(), kind: kind}
 	if kind == config.KindEmbedded {
 		path := c.Socket + ".state"
-		return &plan{
-			kind: kind, where: "state in " + path, safety: "linearizable",
-			open: func(_ context.Context, log *zap.Logger) (upstream.Store, func(), error) {
-				return openEmbedded(c.Socket, path, log)
-			},
-		}, nil
+		if s.Name != "" {
+			path = c.Socket + "." + s.Name + ".state"
+		}
+		p.where, p.safety, p.scope = "state in "+path, "linearizable", "this host"
+		p.open = func(_ context.Context, log *zap.Logger, _ bool) (upstream.Store, error) {
+			return openEmbedded(c.Socket, path, log)
+		}
+		return p, nil
 	}
-	rc, err := redis.Parse(c.RedisURL())
-	if err != nil {
+	if err := drivers[kind](p, c); err != nil {
 		return nil, err
 	}
-	return &plan{
-		kind: kind, where: rc.String(), safety: "best-effort",
-		name: func(key string) string { return rc.Prefix + key },
-		open: func(ctx context.Context, log *zap.Logger) (upstream.Store, func(), error) {
-			return openRedis(ctx, rc, log)
-		},
-	}, nil
+	return p, nil
 }
 
-// openRedis is bounded in time: a server that takes connections and is silent
-// is as good as none.
-func openRedis(ctx context.Context, rc redis.Config, log *zap.Logger) (upstream.Store, func(), error) {
-	ctx, cancel := context.WithTimeout(ctx, max(rc.Timeout, 5*time.Second))
+// openBound is how long a store may take to be reached at the start: a server
+// that takes connections and is silent is as good as none.
+const openBound = 10 * time.Second
+
+// opened opens a plan's store. A store that cannot be reached is opened all the
+// same where lazy allows it; one that can be and must not be used never is.
+func (p *plan) opened(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+	if p.name != "" {
+		log = log.With(zap.String("store", p.name))
+	}
+	within, cancel := context.WithTimeout(ctx, openBound)
 	defer cancel()
-	s, err := redis.Open(ctx, rc, redis.WithLogger(log))
+	s, err := p.open(within, log, false)
+	if err != nil && lazy && errors.Is(err, upstream.ErrDown) {
+		log.Error("store cannot be reached; starting without it", zap.String("event", "store_down"), zap.Error(err))
+		s, err = p.open(ctx, log, true)
+	}
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return nil, e
+	}
+	if err != nil && p.name != "" {
+		err = fmt.Errorf("store %s: %w", p.name, err)
+	}
 	if err != nil {
-		return nil, nil, &exitError{code: exitUnavailable, err: err}
+		return nil, &exitError{code: exitUnavailable, err: err}
 	}
-	return s, func() { closeStore(s, log) }, nil
-}
-
-func closeStore(s upstream.Store, log *zap.Logger) {
-	if err := s.Close(); err != nil {
-		log.Warn("close store", zap.Error(err))
-	}
+	return s, nil
 }
 
 // openEmbedded opens the embedded store. Only one daemon may have its state file
 // at a time, from before it is read until after it was closed: longer than the
 // daemon itself has the socket, so the file has a lock of its own.
-func openEmbedded(socket, path string, log *zap.Logger) (upstream.Store, func(), error) {
+func openEmbedded(socket, path string, log *zap.Logger) (upstream.Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, nil, exit(exitCannotMake, "make the socket's directory: %w", err)
+		return nil, exit(exitCannotMake, "make the socket's directory: %w", err)
 	}
 	unlock, err := lockState(socket, path+".lock")
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	s, err := embedded.Open(embedded.Options{Path: path, Clock: renewer.Boottime, Log: log})
 	if err != nil {
 		unlock()
-		return nil, nil, &exitError{code: exitCannotMake, err: err}
+		return nil, &exitError{code: exitCannotMake, err: err}
 	}
-	return s, func() { closeStore(s, log); unlock() }, nil
+	return &lockedStore{s, unlock}, nil
+}
+
+// lockedStore gives up the lock of its state file when it is closed.
+type lockedStore struct {
+	*embedded.Store
+	unlock func()
+}
+
+func (s *lockedStore) Close() error {
+	defer s.unlock()
+	return s.Store.Close()
 }
 
 // endTime is how long a daemon that is just ending may still have its files.
@@ -134,6 +156,8 @@ func served(socket string) bool {
 // listenExit gives an error of daemon.Listen its exit code.
 func listenExit(err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, daemon.ErrInUse):
 		return &exitError{code: exitTryAgain, err: err}
 	case errors.Is(err, fs.ErrPermission):

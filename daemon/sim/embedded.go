@@ -88,7 +88,7 @@ func (h *host) embedded(op *cache.Op, r *cache.Result) bool {
 		}
 		s.held[op.Key], s.mode[op.Key] = op.Token, op.Mode
 		delete(s.wait, op.Key)
-		*r = cache.Result{Status: cache.Granted, Base: h.nextBase(op.Floor), Session: s.until}
+		*r = cache.Result{Status: cache.Granted, Base: h.nextBase(op.Floor), Session: s.until, SessionNo: 1}
 	case cache.OpRelease, cache.OpWithdraw:
 		r.Status = cache.Done
 		if mine {
@@ -105,7 +105,7 @@ func (h *host) embedded(op *cache.Op, r *cache.Result) bool {
 		if !h.fresh() {
 			return false
 		}
-		*r = cache.Result{Status: cache.Done, Session: s.until}
+		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: 1}
 		if op.Kind == cache.OpDowngrade {
 			s.mode[op.Key] = cache.Shared
 		} else if op.Rebase {
@@ -132,7 +132,7 @@ func (h *host) nextBase(floor uint64) uint64 {
 func (h *host) freed(key string) {
 	if h.session.wait[key] {
 		delete(h.session.wait, key)
-		h.after(h.w.between(0, ms), func() { h.eng.Hint(upstream.Hint{Kind: cache.HintFree, Key: key}) })
+		h.after(h.w.between(0, ms), func() { h.eng.Hint(h.unit, upstream.Hint{Kind: cache.HintFree, Key: key}) })
 	}
 }
 
@@ -161,7 +161,7 @@ func (h *host) advance() {
 	h.saved.until = h.boot() + h.w.p.Session
 	s.until = h.saved.until
 	until := s.until
-	h.at(h.w.now, func() { h.eng.StoreSession(upstream.Session{Until: until}) })
+	h.at(h.w.now, func() { h.eng.StoreSession(h.unit, upstream.Session{No: 1, Until: until}) })
 	s.tries++
 	try := s.tries
 	h.after(h.w.p.Session/3+h.w.between(0, 5*ms), func() { h.extend(try) })

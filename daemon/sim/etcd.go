@@ -263,26 +263,23 @@ func (h *host) kept(id, got int, sent int64) {
 	if got == 0 {
 		h.w.say(nil, "host %d has lost its session %d", h.id, id)
 		s.id, s.until = 0, 0
-		h.eng.StoreSession(upstream.Session{Lost: true})
+		h.eng.StoreSession(h.unit, upstream.Session{No: uint64(id), Lost: true})
 		h.keepAlive()
 		return
 	}
 	s.id = got
 	s.until = max(s.until, cache.LeaseDeadline(sent, h.w.p.Session))
-	h.eng.StoreSession(upstream.Session{Until: s.until})
+	h.eng.StoreSession(h.unit, upstream.Session{No: uint64(got), Until: s.until})
 }
 
-var errOldSession = errors.New("of an earlier session")
-
-// vouch makes an answer one that a driver may give: what an earlier session got
-// is gone with it.
-func (h *host) vouch(session int, op *cache.Op, r *cache.Result) {
-	if h.w.p.Store != likeEtcd {
+// vouch says under which session an answer was got, as a driver does: it may have
+// ended since.
+func (h *host) vouch(f *flight, r *cache.Result) {
+	if h.w.p.Store != likeEtcd || f.session == 0 {
 		return
 	}
-	if session != h.session.id && op.Kind != cache.OpRelease && op.Kind != cache.OpWithdraw && op.Kind != cache.OpPeek {
-		*r = cache.Result{Status: cache.Unknown, Left: -1, Err: errOldSession}
-		return
+	r.Session, r.SessionNo = f.until, uint64(f.session)
+	if f.session == h.session.id {
+		r.Session = h.session.until
 	}
-	r.Session = h.session.until
 }

@@ -17,8 +17,9 @@ type host struct {
 	ppm int64 // by which that is too fast
 
 	eng      *daemon.Engine
-	inst     uint32 // of the daemon at the store
-	gen      int    // of the daemon; what was meant for an earlier one comes to nothing
+	unit     *daemon.Unit // the store, to the engine
+	inst     uint32       // of the daemon at the store
+	gen      int          // of the daemon; what was meant for an earlier one comes to nothing
 	up       bool
 	draining bool
 	frozen   int64 // nothing happens here before
@@ -76,22 +77,28 @@ func (h *host) start() {
 	h.gen, h.inst = h.gen+1, w.store.instances
 	h.up, h.draining, h.tickAt = true, false, cache.Forever
 	c := cache.DefaultConfig()
-	c.HandOvers, c.HandOverTime = w.p.Hands, time.Duration(w.p.HandTime)
 	c.MaxHolds, c.MaxWaiters = w.p.MaxHolds, w.p.MaxWaits
 	c.Seed = w.rng.Uint64()
-	set := daemon.Settings{Table: c, TTL: time.Duration(w.p.TTLs[0] * ms), MaxTTL: time.Hour, MaxFrame: maxFrame,
-		OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch, FirstID: h.lastID}
+	set := daemon.Settings{Table: c, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch, FirstID: h.lastID}
 	gen := h.gen
 	var inline upstream.Inline
 	if w.p.Store == likeEmbedded {
 		inline = inlineStore{h, gen}
 	}
-	h.eng = daemon.NewEngine(set, w.store.info(), inline, h.clock, func(at int64) {
+	h.eng = daemon.NewEngine(set, h.clock, func(at int64) {
 		if h.gen == gen {
 			h.wake(at)
 		}
 	})
-	h.pumps = [2]*pump{{h: h, lane: h.eng.Main(), idle: w.p.InFlight}, {h: h, lane: h.eng.Renewals(), idle: 1}}
+	var err error
+	if h.unit, err = h.eng.AddStore("", w.store.info(), inline); err == nil {
+		err = h.eng.Route([]daemon.Namespace{{TTL: time.Duration(w.p.TTLs[0] * ms), MaxTTL: time.Hour,
+			HandOvers: w.p.Hands, HandOverTime: time.Duration(w.p.HandTime)}})
+	}
+	if err != nil {
+		panic(err)
+	}
+	h.pumps = [2]*pump{{h: h, lane: h.unit.Main(), idle: w.p.InFlight}, {h: h, lane: h.unit.Renewals(), idle: 1}}
 	clear(h.waits)
 	h.session = storeSession{}
 	h.openSession()
@@ -272,7 +279,7 @@ func (h *host) part(end int64) {
 }
 
 func (h *host) settle(end int64) {
-	waiting, flying := h.eng.Main().Depth()
+	waiting, flying := h.unit.Main().Depth()
 	if waiting+flying > 0 && h.w.now < end {
 		h.after(5*ms, func() { h.settle(end) })
 		return

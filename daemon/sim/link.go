@@ -37,7 +37,8 @@ func (p *pump) work() {
 	}
 	p.lane.Kick()
 	b.Sent = p.h.clock()
-	f := &flight{p: p, b: b, results: make([]cache.Result, len(b.Ops)), net: p.h.w.store.net, session: p.h.session.id}
+	f := &flight{p: p, b: b, results: make([]cache.Result, len(b.Ops)), net: p.h.w.store.net, session: p.h.session.id,
+		until: p.h.session.until}
 	f.ops = append(f.ops, b.Ops...) // the batch is used again; late copies of it may be under way even then
 	f.send()
 }
@@ -48,9 +49,10 @@ type flight struct {
 	b       *upstream.Batch
 	ops     []cache.Op
 	results []cache.Result
-	net     int // connections when it was sent; a restart of the store breaks them
-	session int // the daemon's at the store when it was sent
-	groups  int // whose answers are to come
+	net     int   // connections when it was sent; a restart of the store breaks them
+	session int   // the daemon's at the store when it was sent
+	until   int64 // its deadline then
+	groups  int   // whose answers are to come
 	over    bool
 }
 
@@ -247,7 +249,7 @@ func (f *flight) deliver(err error) {
 		if r.Status == cache.Unknown && r.Err == nil {
 			r.Err = err
 		}
-		h.vouch(f.session, &f.ops[i], r)
+		h.vouch(f, r)
 		h.w.counts.Results[r.Status]++
 		h.w.note(kindResult, h.w.key(f.ops[i].Key), uint64(r.Status), r.Base)
 		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Wanted)

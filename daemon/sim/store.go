@@ -162,7 +162,7 @@ func (w *World) hint(inst uint32, what cache.HintKind, name string) {
 		}
 	}
 	for range n {
-		h.after(delay, func() { h.eng.Hint(upstream.Hint{Kind: what, Key: name}) })
+		h.after(delay, func() { h.eng.Hint(h.unit, upstream.Hint{Kind: what, Key: name}) })
 		delay += w.skewed(10 * ms)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -57,13 +58,14 @@ type Client struct {
 	done    chan struct{}  // closed when the reader has ended
 	beats   beats
 
-	mu       sync.Mutex
-	err      error            // guarded by mu: why the connection has ended
-	calls    map[uint64]*call // guarded by mu: in flight, by id
-	lastID   uint64           // guarded by mu
-	maxFrame int              // guarded by mu: the largest payload that may be sent
-	holds    map[holdID]*Hold // guarded by mu: tracked holds, chained through next
-	wr       outbox           // guarded by mu
+	mu        sync.Mutex
+	err       error            // guarded by mu: why the connection has ended
+	calls     map[uint64]*call // guarded by mu: in flight, by id
+	lastID    uint64           // guarded by mu
+	maxFrame  int              // guarded by mu: the largest payload that may be sent
+	heartbeat bool             // guarded by mu: each beat is answered
+	holds     map[holdID]*Hold // guarded by mu: tracked holds, chained through next
+	wr        outbox           // guarded by mu
 }
 
 // Dial connects to the daemon whose socket is at path, and says hello. It blocks
@@ -127,6 +129,7 @@ func (c *Client) welcomed(w protocol.Welcome, began int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.maxFrame = int(min(w.MaxFrame, 1<<30))
+	c.heartbeat = slices.ContainsFunc(w.Namespaces, func(n protocol.Namespace) bool { return n.Heartbeat > 0 })
 }
 
 // Welcome returns what the daemon said of itself.

@@ -196,6 +196,18 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 	return err
 }
 
+// answerBeat shows that we are alive where a namespace wants to know. Nobody waits
+// for the answer.
+func (c *Client) answerBeat() {
+	c.mu.Lock()
+	if !c.heartbeat || c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.appendLocked(&protocol.Request{Op: protocol.OpPing})
+	c.flushUnlock(false)
+}
+
 // push handles a message that answers no request.
 func (c *Client) push(m *protocol.Message) error {
 	switch m.Event {
@@ -211,6 +223,7 @@ func (c *Client) push(m *protocol.Message) error {
 			return fmt.Errorf("read beat: %w", err)
 		}
 		c.beats.add(c.clock.local(until))
+		c.answerBeat()
 		if c.opts.OnBeat != nil {
 			c.opts.OnBeat(Beat{until, left})
 		}

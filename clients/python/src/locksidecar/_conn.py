@@ -115,6 +115,7 @@ class Conn:
         if version != w.VERSION:
             raise ProtocolError(f"the daemon speaks version {version}")
         self._shift = w.shift(t0, clock, t1) * w.MS
+        self._heartbeat = w.heartbeat(message)
         self._ids = 1
         sock.settimeout(None)
         seconds = struct.pack("ll", _STEP, 0)
@@ -426,6 +427,9 @@ class Conn:
             with self._mu:
                 for hold in self._holds.values():
                     hold.state(until)
+            if self._heartbeat:
+                with contextlib.suppress(LockError):  # whoever reads next sees it
+                    self.send(Call(w.PING, None))
         elif m[0] == w.LOST:
             key = w.text(m)
             owner, fence, reason = w.numbers((0, 0, *m[3:6]), 3)

@@ -115,6 +115,8 @@ REASONS: Final[dict[int, str]] = {
     4: "forced",
     5: "session",
     6: "shutdown",
+    7: "too_long",
+    8: "silent",
 }
 
 

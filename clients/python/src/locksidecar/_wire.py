@@ -46,6 +46,12 @@ def frame(*values: object) -> bytes:
     return len(payload).to_bytes(HEADER, "big") + payload
 
 
+def heartbeat(welcome: Message) -> bool:
+    """Say whether some namespace wants to hear of its holders, however little they have to say."""
+    spaces = welcome[10] if len(welcome) > 10 and isinstance(welcome[10], tuple) else ()
+    return any(isinstance(s, tuple) and len(s) > 3 and s[3] not in (0, None) for s in spaces)
+
+
 def unpack(payload: bytes | memoryview) -> Message:
     """Return a payload's values; what cannot be read is a ProtocolError.
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
 // Config is everything that `serve` can be told.
@@ -16,16 +18,14 @@ type Config struct {
 	SocketMode  fs.FileMode
 	SocketGroup string
 
-	Upstream string // URL of the store
+	Main   Store    // of the keys whose namespace names no other
+	Stores []*Store // by name
 
-	TTL          time.Duration
-	MaxWait      time.Duration // 0 for no bound
-	Drain        time.Duration
-	HandOvers    int
-	HandOverTime time.Duration
+	Policy
+	Namespaces []*Namespace
 
+	Drain  time.Duration
 	Limits Limits
-	Redis  Redis
 	Log    Log
 
 	from map[string]string // where a setting was set, by its path; not there for defaults
@@ -40,13 +40,6 @@ type Limits struct {
 	OutBuffer  int // bytes
 }
 
-// Redis is who we are to a Redis, where its URL does not say so.
-type Redis struct {
-	Username     string
-	Password     string
-	PasswordFile string
-}
-
 // Log is how the daemon logs.
 type Log struct {
 	Level  string
@@ -57,13 +50,12 @@ type Log struct {
 // socket's default path.
 func Default(env Env) *Config {
 	return &Config{
-		Socket:       DefaultSocket(env, os.Geteuid()),
-		SocketMode:   0o660,
-		Upstream:     "memory:",
-		TTL:          30 * time.Second,
-		Drain:        10 * time.Second,
-		HandOvers:    8,
-		HandOverTime: 50 * time.Millisecond,
+		Socket:     DefaultSocket(env, os.Geteuid()),
+		SocketMode: 0o660,
+		Main:       Store{Upstream: "memory:"},
+		Policy: Policy{TTL: 30 * time.Second, HandOvers: 8, HandOverTime: 50 * time.Millisecond,
+			Outage: "fail", OutageAfter: time.Second},
+		Drain: 10 * time.Second,
 		Limits: Limits{
 			MaxConns: 16384, MaxHolds: 2_000_000, MaxWaiters: 65536,
 			MaxFrame: 64 << 10, OutBuffer: 4 << 20,
@@ -97,8 +89,8 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 	if file != "" {
 		faults = append(faults, c.readFile(file)...)
 	}
-	if env.get(Find("redis.password").Variable()) != "" || env.get(Find("redis.password_file").Variable()) != "" {
-		c.Redis.Password, c.Redis.PasswordFile = "", "" // either takes the place of either
+	if env.get(Find("password").Variable()) != "" || env.get(Find("password_file").Variable()) != "" {
+		c.Main.Password, c.Main.PasswordFile = "", "" // either takes the place of either
 	}
 	for i := range settings {
 		s := &settings[i]
@@ -110,6 +102,7 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 			faults = append(faults, c.set(s, f.Value.String(), "--"+s.Flag))
 		}
 	}
+	faults = append(faults, c.inherit()...)
 	if err := errors.Join(faults...); err != nil {
 		return c, err
 	}
@@ -123,7 +116,7 @@ func (c *Config) set(s *Setting, v, from string) error {
 		case s.Secret:
 			v = "…"
 		case s.Path == "upstream":
-			v = Redacted(v)
+			v = storeurl.Redact(v)
 		}
 		return fmt.Errorf("%s: %q: %w", from, v, err)
 	}
@@ -132,8 +125,11 @@ func (c *Config) set(s *Setting, v, from string) error {
 }
 
 // From says where a setting was set: "default", "FILE:LINE", a variable or a flag.
-func (c *Config) From(s *Setting) string {
-	if f := c.from[s.Path]; f != "" {
+func (c *Config) From(s *Setting) string { return c.FromPath(s.Path) }
+
+// FromPath is From by a path, of a field of a store or a namespace too.
+func (c *Config) FromPath(path string) string {
+	if f := c.from[path]; f != "" {
 		return f
 	}
 	return "default"
@@ -143,37 +139,34 @@ func (c *Config) From(s *Setting) string {
 func (c *Config) check() error {
 	var faults []error
 	fault := func(path, format string, a ...any) {
-		s := Find(path)
-		faults = append(faults, fmt.Errorf("%s (%s): %s", path, c.From(s), fmt.Sprintf(format, a...)))
+		faults = append(faults, fmt.Errorf("%s (%s): %s", path, c.FromPath(path), fmt.Sprintf(format, a...)))
 	}
 	if err := CheckSocket(c.Socket); err != nil {
 		fault("socket", "%v", err)
 	}
-	if c.TTL > longestTTL {
-		fault("ttl", "%v is longer than %v", c.TTL, longestTTL)
+	for _, st := range append([]*Store{&c.Main}, c.Stores...) {
+		c.checkStore(st, fault)
 	}
-	if _, err := ParseUpstream(c.Upstream); err != nil {
-		fault("upstream", "%v", err)
-	} else if c.From(Find("upstream")) == "--upstream" && secretIn(c.Upstream) {
-		fault("upstream", "a password on the command line can be read by every user of this machine; "+
-			"give redis.password_file or %s instead", Find("redis.password").Variable())
-	}
-	if pw := c.passwords(); len(pw) > 1 {
-		fault(pw[0], "only one password can be given, and here is another: %s (%s)", pw[1], c.From(Find(pw[1])))
-	}
+	c.checkSpaces(fault)
 	return errors.Join(faults...)
 }
 
-// passwords lists the settings that give a password for Redis.
-func (c *Config) passwords() (paths []string) {
-	if c.Redis.Password != "" {
-		paths = append(paths, "redis.password")
+func (c *Config) checkStore(s *Store, fault func(path, format string, a ...any)) {
+	at := func(field string) string {
+		if s.Name == "" {
+			return field
+		}
+		return "stores." + s.Name + "." + field
 	}
-	if c.Redis.PasswordFile != "" {
-		paths = append(paths, "redis.password_file")
+	if s.Upstream == "" {
+		fault(at("upstream"), "it needs a URL")
+	} else if _, err := ParseUpstream(s.Upstream); err != nil {
+		fault(at("upstream"), "%v", err)
+	} else if c.FromPath(at("upstream")) == "--upstream" && storeurl.HasPassword(s.Upstream) {
+		fault(at("upstream"), "a password on the command line can be read by every user of this machine; "+
+			"give password_file or %s instead", Find("password").Variable())
 	}
-	if hasPassword(c.Upstream) {
-		paths = append(paths, "upstream")
+	if pw := s.passwords(); len(pw) > 1 {
+		fault(at(pw[0]), "only one password can be given, and here is another: %s (%s)", at(pw[1]), c.FromPath(at(pw[1])))
 	}
-	return paths
 }

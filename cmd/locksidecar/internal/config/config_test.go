@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -64,14 +65,14 @@ func equal[T comparable](a, b []T) bool {
 
 func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600", "log.level": "warn", "log.format": "json",
-		"hand_overs": "9", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
+		"hand_overs": "9", "interop": "true", "fence_epoch": "9", "outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
 	for _, s := range config.Settings() {
 		v := values[s.Path]
 		switch {
 		case v != "":
 		case strings.HasPrefix(s.Path, "limits."):
 			v = "77"
-		case regexp.MustCompile(`ttl|wait|drain|time`).MatchString(s.Path):
+		case regexp.MustCompile(`ttl|wait|drain|time|hold$|heart|after`).MatchString(s.Path):
 			v = "77s"
 		default:
 			v = "x"
@@ -137,7 +138,21 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"ttl: 1s\n---\nttl: 2s\n", "a second document"},
 		{"a: b: c\n", "mapping values are not allowed"},
 		{"x: &x 1\nttl: *x\n", "ttl has to be one value"},
-		{"upstream: etcd://h\n", "upstream .*:1.: etcd: is not in this version"},
+		{"upstream: foo://h\n", `upstream .*:1.: unknown store "foo:"; known are memory:, redis:`},
+		{"stores: 3\n", ":1: stores has to be names"},
+		{"stores: {a: {}}\n", "stores.a.upstream .default.: it needs a URL"},
+		{"stores: {a: {upstraem: x}}\n", `:1: unknown field "stores.a.upstraem"; known here: upstream, username, password, password_file`},
+		{"stores: {default: {upstream: 'memory:'}}\n", `cannot have the name "default"`},
+		{"namespaces:\n  order.:\n    stroe: a\n", `:3: unknown field "namespaces.order..stroe"; known here: store, both, max_holds`},
+		{"namespaces:\n  order.:\n    store: a\n", `namespaces.order..store .*:3.: there is no store "a"`},
+		{"namespaces:\n  a: {ttl: 30}\n", `:2: namespaces.a.ttl: "30": needs a unit`},
+		{"namespaces:\n  a: {ttl: 1s}\n  a: {ttl: 2s}\n", ":3: namespaces.a is set on line 2 already"},
+		{"namespaces:\n  a: {both: default}\n", "namespaces.a.both .*: it is the store itself"},
+		{"namespaces:\n  a: {ttl: [1s]}\n", "namespaces.a.ttl has to be one value"},
+		{"namespaces:\n  a: {users: nobody-at-all}\n", `there is no user "nobody-at-all"`},
+		{"namespaces:\n  a: {outage: maybe}\n", "is none of fail, local"},
+		{"namespaces:\n  a: {heartbeat: 10ms}\n", "the least is 1s"},
+		{"namespaces:\n  a: {fence_epoch: -1}\n", "below 2\\^52"},
 	} {
 		_, err := load(t, c.yaml, nil)
 		if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) {
@@ -165,11 +180,13 @@ func TestSecretsAreNeverShown(t *testing.T) {
 		{yaml: "upstream: redis://u:sesame@h:bad port/\n"},
 		{yaml: "upstream: \"redis://u:sesame@h\\n\"\n"},
 		{yaml: "upstream: u:sesame@h\n"},
-		{yaml: "redis:\n  password: sesame\n"},
-		{yaml: "redis:\n  password: \"sesame\\n\"\n"},
-		{yaml: "upstream: redis://u:sesame@h\nredis:\n  password: sesame\n"},
+		{yaml: "password: sesame\n"},
+		{yaml: "stores: {a: {upstream: \"redis://u:sesame@h:bad port\"}}\n"},
+		{yaml: "stores: {a: {upstream: redis://h, password: \"sesame\\n\"}}\n"},
+		{yaml: "password: \"sesame\\n\"\n"},
+		{yaml: "upstream: redis://u:sesame@h\npassword: sesame\n"},
 		{env: environ{"LOCKSIDECAR_UPSTREAM": "redis://u:sesame@h"}},
-		{env: environ{"LOCKSIDECAR_REDIS_PASSWORD": "sesame\x01"}},
+		{env: environ{"LOCKSIDECAR_PASSWORD": "sesame\x01"}},
 		{args: []string{"--upstream", "redis://:sesame@h"}},
 	} {
 		cfg, err := load(t, c.yaml, c.env, c.args...)
@@ -184,26 +201,26 @@ func TestSecretsAreNeverShown(t *testing.T) {
 	}
 }
 
-func TestRedisURL(t *testing.T) {
+func TestStoreURL(t *testing.T) {
 	for _, c := range []struct{ yaml, want string }{
 		{"upstream: redis://h\n", "redis://h"},
-		{"upstream: redis://h\nredis: {username: u, password: 'p/w'}\n", "redis://u:p%2Fw@h"},
-		{"upstream: redis://h\nredis: {password: pw}\n", "redis://:pw@h"},
-		{"upstream: redis://u@h\nredis: {username: other, password: pw}\n", "redis://u:pw@h"},
-		{"upstream: redis://u@h?db=3\nredis: {password_file: /a b}\n", "redis://u@h?db=3&password_file=%2Fa+b"},
-		{"upstream: unix:///s\nredis: {password_file: /f}\n", "unix:///s?password_file=%2Ff"},
+		{"upstream: redis://h\nusername: u\npassword: p/w\n", "redis://u:p%2Fw@h"},
+		{"upstream: redis://h\npassword: pw\n", "redis://:pw@h"},
+		{"upstream: redis://u@h\nusername: other\npassword: pw\n", "redis://u:pw@h"},
+		{"upstream: redis://u@h?db=3\npassword_file: /a b\n", "redis://u@h?db=3&password_file=%2Fa+b"},
+		{"upstream: unix:///s\npassword_file: /f\n", "unix:///s?password_file=%2Ff"},
 	} {
 		cfg, err := load(t, c.yaml, nil)
-		if err != nil || cfg.RedisURL() != c.want {
-			t.Errorf("%q: %s (%v), want %s", c.yaml, cfg.RedisURL(), err, c.want)
+		if err != nil || cfg.Main.URL() != c.want {
+			t.Errorf("%q: %s (%v), want %s", c.yaml, cfg.Main.URL(), err, c.want)
 		}
 	}
 }
 
 func TestAPasswordOfTheEnvironmentReplacesTheFiles(t *testing.T) {
-	c, err := load(t, "redis: {password: old}\n", environ{"LOCKSIDECAR_REDIS_PASSWORD_FILE": "/f"})
-	if err != nil || c.Redis.Password != "" || c.Redis.PasswordFile != "/f" {
-		t.Errorf("password %q, file %q (%v)", c.Redis.Password, c.Redis.PasswordFile, err)
+	c, err := load(t, "password: old\n", environ{"LOCKSIDECAR_PASSWORD_FILE": "/f"})
+	if err != nil || c.Main.Password != "" || c.Main.PasswordFile != "/f" {
+		t.Errorf("password %q, file %q (%v)", c.Main.Password, c.Main.PasswordFile, err)
 	}
 }
 
@@ -254,5 +271,41 @@ func TestTheExampleHasEveryDefault(t *testing.T) {
 		if s.Path != "socket" && s.Value(c) != s.Value(d) {
 			t.Errorf("%s is %q in the example and %q by default", s.Path, s.Value(c), s.Value(d))
 		}
+	}
+}
+
+func TestNamespacesInheritWhatStandsAboveThem(t *testing.T) {
+	c, err := load(t, `
+namespaces:
+  "order:":
+    store: eu
+    ttl: 5s
+    users: [0, 1]
+  "order:big:":
+    hand_overs: 3
+stores:
+  eu:
+    upstream: redis://h
+    password_file: /f
+ttl: 10s
+max_wait: 1m
+`, environ{"LOCKSIDECAR_MAX_WAIT": "2m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key, want := range map[string]string{
+		"x":           " 10s 2m0s 8 []",
+		"order":       " 10s 2m0s 8 []",
+		"order:":      "eu 5s 2m0s 8 [0 1]",
+		"order:7":     "eu 5s 2m0s 8 [0 1]",
+		"order:big:1": " 10s 2m0s 3 []",
+	} {
+		n := c.Space(key)
+		if got := fmt.Sprint(n.Store, " ", n.TTL, " ", n.MaxWait, " ", n.HandOvers, " ", n.Users); got != want {
+			t.Errorf("%s: %s, want %s", key, got, want)
+		}
+	}
+	if u := c.Store("eu").URL(); u != "redis://h?password_file=%2Ff" {
+		t.Error(u)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
 // maxFile is more than any configuration needs.
@@ -76,6 +78,14 @@ func (r *fileReader) mapping(prefix string, n *yaml.Node) {
 
 func (r *fileReader) field(prefix string, key, value *yaml.Node) {
 	path := prefix + key.Value
+	switch path {
+	case "stores":
+		r.named(path, value, r.store)
+		return
+	case "namespaces":
+		r.named(path, value, r.space)
+		return
+	}
 	if line, twice := r.seen[path]; twice {
 		r.fault(key, "%s is set on line %d already", path, line)
 		return
@@ -96,17 +106,125 @@ func (r *fileReader) field(prefix string, key, value *yaml.Node) {
 }
 
 func (r *fileReader) scalar(s *Setting, n *yaml.Node) {
+	text, ok := scalarOrList(n)
+	_, list := s.value(r.c).(*names)
 	switch {
-	case n.Kind != yaml.ScalarNode:
-		r.fault(n, "%s has to be one value", s.Path)
 	case n.Tag == "!!null":
 		r.fault(n, "%s has no value", s.Path)
+	case !ok || n.Kind == yaml.SequenceNode && !list:
+		r.fault(n, "%s has to be one value", s.Path)
 	default:
 		at := fmt.Sprintf("%s:%d", r.path, n.Line)
-		if err := r.c.set(s, n.Value, at); err != nil {
+		if err := r.c.set(s, text, at); err != nil {
 			r.faults = append(r.faults, fmt.Errorf("%s: %w", s.Path, err))
 		}
 	}
+}
+
+// named reads a level whose fields are names of the user's own.
+func (r *fileReader) named(level string, n *yaml.Node, one func(name string, key, value *yaml.Node)) {
+	if n.Tag == "!!null" {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		r.fault(n, "%s has to be names with fields under each", level)
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		path := level + "." + key.Value
+		if line, twice := r.seen[path]; twice {
+			r.fault(key, "%s is set on line %d already", path, line)
+			continue
+		}
+		r.seen[path] = key.Line
+		one(key.Value, key, n.Content[i+1])
+	}
+}
+
+func (r *fileReader) store(name string, key, value *yaml.Node) {
+	if name == "" || name == DefaultStore || strings.ContainsAny(name, "/\\.\x00") {
+		r.fault(key, "a store cannot have the name %q", name)
+		return
+	}
+	s := &Store{Name: name}
+	r.c.Stores = append(r.c.Stores, s)
+	var known []string
+	for _, f := range storeSettings {
+		known = append(known, f.name)
+	}
+	r.values("stores."+name, value, known, func(field, text string) error {
+		i := slices.Index(known, field)
+		err := storeSettings[i].value(s).Set(text)
+		if err != nil && field == "password" {
+			text = "…"
+		} else if field == "upstream" {
+			text = storeurl.Redact(text)
+		}
+		if err != nil {
+			return fmt.Errorf("%q: %w", text, err)
+		}
+		return nil
+	})
+}
+
+func (r *fileReader) space(prefix string, key, value *yaml.Node) {
+	n := &Namespace{Prefix: prefix}
+	r.c.from["namespaces."+prefix] = fmt.Sprintf("%s:%d", r.path, key.Line)
+	r.c.Namespaces = append(r.c.Namespaces, n)
+	r.values("namespaces."+prefix, value, spaceFields(), func(field, text string) error {
+		n.set = append(n.set, assignment{spaceField(field), field, text})
+		return nil
+	})
+}
+
+// values reads the fields of one name.
+func (r *fileReader) values(level string, n *yaml.Node, known []string, set func(field, text string) error) {
+	if n.Tag == "!!null" {
+		return
+	}
+	if n.Kind != yaml.MappingNode {
+		r.fault(n, "%s has to be fields with values, as in %q", level, known[0]+": …")
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		path := level + "." + key.Value
+		line, twice := r.seen[path]
+		text, ok := scalarOrList(value)
+		switch {
+		case !slices.Contains(known, key.Value):
+			r.fault(key, "unknown field %q; known here: %s", path, strings.Join(known, ", "))
+		case twice:
+			r.fault(key, "%s is set on line %d already", path, line)
+		case !ok || value.Kind == yaml.SequenceNode && key.Value != "users" && key.Value != "groups":
+			r.fault(value, "%s has to be one value", path)
+		default:
+			r.seen[path] = key.Line
+			r.c.from[path] = fmt.Sprintf("%s:%d", r.path, value.Line)
+			if err := set(key.Value, text); err != nil {
+				r.faults = append(r.faults, fmt.Errorf("%s: %s:%d: %w", path, r.path, value.Line, err))
+			}
+		}
+	}
+}
+
+// scalarOrList is the text of a value; a list is its values with commas.
+func scalarOrList(n *yaml.Node) (string, bool) {
+	switch {
+	case n.Kind == yaml.ScalarNode && n.Tag != "!!null":
+		return n.Value, true
+	case n.Kind == yaml.SequenceNode:
+		var all []string
+		for _, e := range n.Content {
+			if e.Kind != yaml.ScalarNode || e.Tag == "!!null" {
+				return "", false
+			}
+			all = append(all, e.Value)
+		}
+		return strings.Join(all, ","), true
+	}
+	return "", false
 }
 
 // fields lists what may stand under a level.
@@ -118,6 +236,9 @@ func fields(prefix string) (names []string) {
 				names = append(names, name)
 			}
 		}
+	}
+	if prefix == "" {
+		names = append(names, "stores", "namespaces")
 	}
 	return names
 }

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
 // Setting is one thing that can be set.
@@ -28,7 +30,7 @@ func (s *Setting) Value(c *Config) string {
 	case s.Secret && v != "":
 		return "(set)"
 	case s.Path == "upstream":
-		return Redacted(v)
+		return storeurl.Redact(v)
 	}
 	return v
 }
@@ -36,7 +38,7 @@ func (s *Setting) Value(c *Config) string {
 // Settings returns all of them, in the order of the example file.
 func Settings() []Setting { return settings }
 
-var settings = []Setting{
+var settings = withPolicy([]Setting{
 	{Path: "socket", Flag: "socket", Help: "`path` of the Unix socket that clients connect to",
 		value: func(c *Config) pflag.Value { return (*text)(&c.Socket) }},
 	{Path: "socket_mode", Flag: "socket-mode", Help: "permissions of the socket, octal `mode`",
@@ -44,20 +46,17 @@ var settings = []Setting{
 	{Path: "socket_group", Flag: "socket-group", Help: "`group` of the socket, by name or number; empty leaves the daemon's own",
 		value: func(c *Config) pflag.Value { return (*text)(&c.SocketGroup) }},
 
-	{Path: "upstream", Flag: "upstream", Help: "`URL` of the store: memory: (this host alone), redis://HOST:PORT/DB, rediss://… (TLS), unix:///PATH",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Upstream) }},
+	{Path: "upstream", Flag: "upstream", Help: "`URL` of the store: memory: (this host alone), redis://HOST:PORT, etcd://HOST,HOST …; the README has them all",
+		value: func(c *Config) pflag.Value { return (*text)(&c.Main.Upstream) }},
+	{Path: "username", Help: "who we are to the store, if the URL names nobody",
+		value: func(c *Config) pflag.Value { return (*text)(&c.Main.Username) }},
+	{Path: "password", Secret: true, Help: "password there",
+		value: func(c *Config) pflag.Value { return (*text)(&c.Main.Password) }},
+	{Path: "password_file", Help: "`file` that holds the password; read for each connection, so it may change",
+		value: func(c *Config) pflag.Value { return (*text)(&c.Main.PasswordFile) }},
 
-	{Path: "ttl", Flag: "ttl", Help: "length of a lease where the client names none; it is renewed while held",
-		value: func(c *Config) pflag.Value { return &duration{&c.TTL, shortestTTL} }},
-	{Path: "max_wait", Flag: "max-wait", Help: "the longest that a client may wait for a lock; 0 is without bound",
-		value: func(c *Config) pflag.Value { return &duration{&c.MaxWait, 0} }},
 	{Path: "drain", Flag: "drain", Help: "how long holders get to finish when the daemon is told to end",
 		value: func(c *Config) pflag.Value { return &duration{&c.Drain, 0} }},
-	{Path: "hand_overs", Flag: "hand-overs", Help: "how often a lock may go from client to client on this host while another host waits for it",
-		value: func(c *Config) pflag.Value { return &number{&c.HandOvers, 1, 768} }},
-	{Path: "hand_over_time", Flag: "hand-over-time", Help: "for how long it may",
-		value: func(c *Config) pflag.Value { return &duration{&c.HandOverTime, time.Millisecond} }},
-
 	{Path: "limits.max_conns", Flag: "max-conns", Help: "connections at once",
 		value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxConns, 1, 1 << 20} }},
 	{Path: "limits.max_holds", Flag: "max-holds", Help: "locks held at once by one connection",
@@ -69,17 +68,21 @@ var settings = []Setting{
 	{Path: "limits.out_buffer", Flag: "out-buffer", Help: "`bytes` that may wait for a client to read them before it is cut off",
 		value: func(c *Config) pflag.Value { return &number{&c.Limits.OutBuffer, 4 << 10, 1 << 30} }},
 
-	{Path: "redis.username", Help: "ACL user, if the URL names none",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Redis.Username) }},
-	{Path: "redis.password", Secret: true, Help: "password, of the user if one is named",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Redis.Password) }},
-	{Path: "redis.password_file", Help: "`file` that holds the password; read for each connection, so it may change",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Redis.PasswordFile) }},
-
 	{Path: "log.level", Flag: "log-level", Help: "debug, info, warn or error",
 		value: func(c *Config) pflag.Value { return &choice{&c.Log.Level, []string{"debug", "info", "warn", "error"}} }},
 	{Path: "log.format", Flag: "log-format", Help: "json, console, or auto: console when standard error is a terminal",
 		value: func(c *Config) pflag.Value { return &choice{&c.Log.Format, []string{"auto", "json", "console"}} }},
+})
+
+// withPolicy puts the policy for all keys behind the stores.
+func withPolicy(list []Setting) []Setting {
+	at := slices.IndexFunc(list, func(s Setting) bool { return s.Path == "drain" })
+	var policy []Setting
+	for _, p := range policySettings {
+		policy = append(policy, Setting{Path: p.name, Flag: p.flag, Help: p.help,
+			value: func(c *Config) pflag.Value { return p.value(&c.Policy) }})
+	}
+	return slices.Insert(list, at, policy...)
 }
 
 // Find returns the setting with that path. There has to be one.

@@ -2,111 +2,106 @@ package config
 
 import (
 	"fmt"
-	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
 // Kind is a kind of store.
 type Kind string
 
-// The kinds of this version.
+// The kinds.
 const (
-	KindEmbedded Kind = "embedded"
-	KindRedis    Kind = "redis"
+	KindEmbedded  Kind = "embedded"
+	KindRedis     Kind = "redis"
+	KindRedlock   Kind = "redlock"
+	KindEtcd      Kind = "etcd"
+	KindZooKeeper Kind = "zookeeper"
+	KindMySQL     Kind = "mysql"
 )
 
-var (
-	redisSchemes = []string{"redis", "rediss", "unix", "redis+unix"}
-	laterSchemes = []string{"redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
-		"redlock", "etcd", "zookeeper", "mysql"}
-)
+// schemes are the URLs' beginnings, each kind's in the order in which people
+// should hear of them.
+var schemes = []struct {
+	scheme string
+	kind   Kind
+}{
+	{"memory", KindEmbedded},
+	{"redis", KindRedis}, {"rediss", KindRedis}, {"unix", KindRedis}, {"redis+unix", KindRedis},
+	{"redis+sentinel", KindRedis}, {"rediss+sentinel", KindRedis}, {"redis+cluster", KindRedis}, {"rediss+cluster", KindRedis},
+	{"redlock", KindRedlock}, {"redlocks", KindRedlock},
+	{"etcd", KindEtcd}, {"zookeeper", KindZooKeeper}, {"mysql", KindMySQL},
+}
+
+// Schemes lists the schemes that a store's URL may have.
+func Schemes() (all []string) {
+	for _, s := range schemes {
+		all = append(all, s.scheme)
+	}
+	return all
+}
 
 // ParseUpstream says what kind of store a URL names. What is behind the scheme is
 // the driver's to read.
 func ParseUpstream(raw string) (Kind, error) {
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok {
-		return "", fmt.Errorf("%q is not a URL; for a Redis on this machine write redis://localhost:6379", Redacted(raw))
+		return "", fmt.Errorf("%q is not a URL; for a Redis on this machine write redis://localhost:6379", storeurl.Redact(raw))
 	}
-	switch {
-	case scheme == "memory":
-		if rest != "" {
-			return "", fmt.Errorf("nothing can stand behind memory:, but %q does", Redacted(rest))
+	if scheme == "memory" && rest != "" {
+		return "", fmt.Errorf("nothing can stand behind memory:, but %q does", storeurl.Redact(rest))
+	}
+	for _, s := range schemes {
+		if s.scheme == scheme {
+			return s.kind, nil
 		}
-		return KindEmbedded, nil
-	case slices.Contains(redisSchemes, scheme):
-		return KindRedis, nil
-	case slices.Contains(laterSchemes, scheme):
-		return "", fmt.Errorf("%s: is not in this version; it knows memory:, redis://, rediss:// and unix://", scheme)
 	}
-	return "", fmt.Errorf("unknown store %q; this version knows memory:, redis://, rediss:// and unix://", scheme+":")
+	return "", fmt.Errorf("unknown store %q; known are %s", scheme+":", strings.Join(Schemes(), ":, ")+":")
 }
 
-// RedisURL is the store's URL, with the user and the password that stand beside
-// it. It may hold a secret.
-func (c *Config) RedisURL() string {
-	u, err := url.Parse(c.Upstream)
-	if err != nil {
-		return c.Upstream // the driver says what is wrong with it
-	}
-	name := u.User.Username()
-	if name == "" {
-		name = c.Redis.Username
-	}
-	switch pw, inURL := u.User.Password(); {
-	case inURL:
-		u.User = url.UserPassword(name, pw)
-	case c.Redis.Password != "":
-		u.User = url.UserPassword(name, c.Redis.Password)
-	case name != "":
-		u.User = url.User(name)
-	}
-	if c.Redis.PasswordFile != "" {
-		if u.RawQuery != "" {
-			u.RawQuery += "&"
-		}
-		u.RawQuery += url.Values{"password_file": {c.Redis.PasswordFile}}.Encode()
-	}
-	return u.String()
+// Store is one store: where it is, and who we are to it where the URL does not
+// say so.
+type Store struct {
+	Name         string // empty for the one that upstream names
+	Upstream     string // its URL
+	Username     string
+	Password     string
+	PasswordFile string
 }
 
-// parse reads a URL; nil for what is none. mute says that a password may be in it
-// where nobody can tell.
-func parse(raw string) (u *url.URL, mute bool) {
-	u, err := url.Parse(raw)
-	if err != nil {
-		u = nil
-	}
-	return u, (u == nil || u.Host == "") && strings.Contains(raw, "@")
+// URL is the store's URL with the user and the password that stand beside it. It
+// may hold a secret.
+func (s *Store) URL() string {
+	return storeurl.With(s.Upstream, s.Username, s.Password, s.PasswordFile)
 }
 
-// Redacted is a URL without its password, for people to see. What is not a URL
-// and may have one in it is not shown at all.
-func Redacted(raw string) string {
-	u, mute := parse(raw)
-	switch {
-	case mute:
-		return "(not a URL)"
-	case u == nil:
-		return raw
+// passwords lists the settings that give a password for s, by their names.
+func (s *Store) passwords() (names []string) {
+	if s.Password != "" {
+		names = append(names, "password")
 	}
-	return u.Redacted()
+	if s.PasswordFile != "" {
+		names = append(names, "password_file")
+	}
+	if storeurl.NamesPassword(s.Upstream) {
+		names = append(names, "upstream")
+	}
+	return names
 }
 
-// hasPassword says whether a URL has a password, or may have one as far as can be
-// told, or names a file with one.
-func hasPassword(raw string) bool {
-	u, _ := parse(raw)
-	return secretIn(raw) || u != nil && u.Query().Has("password_file")
+// Store returns the store of that name; nil when there is none. The empty name
+// and "default" are the one that upstream names.
+func (c *Config) Store(name string) *Store {
+	if name == "" || name == DefaultStore {
+		return &c.Main
+	}
+	i := slices.IndexFunc(c.Stores, func(s *Store) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return c.Stores[i]
 }
 
-// secretIn says whether a password stands in a URL itself.
-func secretIn(raw string) bool {
-	u, mute := parse(raw)
-	if mute || u == nil {
-		return mute
-	}
-	_, set := u.User.Password()
-	return set
-}
+// DefaultStore is the name of the store that upstream names.
+const DefaultStore = "default"

@@ -142,3 +142,49 @@ func (v *choice) Set(s string) error {
 	*v.s = s
 	return nil
 }
+
+// yesno is true or false.
+type yesno bool
+
+func (v *yesno) String() string { return strconv.FormatBool(bool(*v)) }
+func (v *yesno) Type() string   { return "bool" }
+
+func (v *yesno) Set(s string) error {
+	b, err := strconv.ParseBool(s)
+	if err != nil {
+		return errors.New("is neither true nor false")
+	}
+	*v = yesno(b)
+	return nil
+}
+
+// fence is a fence base.
+type fence uint64
+
+func (v *fence) String() string { return strconv.FormatUint(uint64(*v), 10) }
+func (v *fence) Type() string   { return "number" }
+
+func (v *fence) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil || n >= 1<<52 {
+		return errors.New("is not a whole number below 2^52")
+	}
+	*v = fence(n)
+	return nil
+}
+
+// names is a list with commas.
+type names []string
+
+func (v *names) String() string { return strings.Join(*v, ",") }
+func (v *names) Type() string   { return "names" }
+
+func (v *names) Set(s string) error {
+	*v = nil
+	for name := range strings.SplitSeq(s, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			*v = append(*v, name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,113 @@
+package cache
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Store is what tables have to know of a store. It does not change once a table
+// has seen it.
+type Store struct {
+	ID         int           // its number among the daemon's stores, from 0
+	Session    bool          // leases live by the daemon's session there
+	SessionTTL time.Duration // then its TTL
+	TTLs       bool          // leases have TTLs of their own too
+	Rebase     bool          // it can give a held lease a new base
+}
+
+// renews says that each lease there ends by itself unless it is renewed.
+func (s *Store) renews() bool { return !s.Session || s.TTLs }
+
+// Namespace is what applies to the keys under a prefix: where they are kept, and
+// what their holders may do. It does not change once a table has seen it; a new
+// one takes its place.
+type Namespace struct {
+	Store        *Store
+	HandOvers    int           // local hand-overs once another host wants a key
+	HandOverTime time.Duration // … and the time for them
+	MaxHold      time.Duration // the longest that anybody may hold; 0 for no bound
+	Heartbeat    time.Duration // a client silent for so long loses its holds; 0 to not ask
+	// Tenure bounds how long a lease stays with this host while somebody here waits
+	// for it, and Pause is how long this host keeps off the key after it: plain
+	// lockers cannot say that they want it. Both 0 where there are none.
+	Tenure, Pause time.Duration
+	// Epoch lifts fence bases: it is added to those of a store's own order, and a
+	// floor under the others.
+	Epoch uint64
+	// Local lets this host grant alone, without fences, once the store has been
+	// down for LocalAfter.
+	Local      bool
+	LocalAfter time.Duration
+	Use        *Use // what its clients have together; nil to not count
+}
+
+// Use counts what is held and waited for in a namespace, over all tables.
+type Use struct {
+	MaxHolds, MaxWaiters atomic.Int64 // 0 for no bound
+	Holds, Waiters       atomic.Int64
+}
+
+// full says that nobody more may come in.
+func (u *Use) full() bool {
+	return u != nil && (over(&u.Holds, &u.MaxHolds) || over(&u.Waiters, &u.MaxWaiters))
+}
+
+func over(n, most *atomic.Int64) bool {
+	m := most.Load()
+	return m > 0 && n.Load() >= m
+}
+
+func (u *Use) addHolds(n int64) {
+	if u != nil {
+		u.Holds.Add(n)
+	}
+}
+
+func (u *Use) addWaiters(n int64) {
+	if u != nil {
+		u.Waiters.Add(n)
+	}
+}
+
+// storeState is what a table knows of a store.
+type storeState struct {
+	*Store
+	leases  int    // of which something is there, or may be
+	held    int    // leases in stateHeld
+	session int64  // deadline of the session; Forever on stores without
+	no      uint64 // that session's number
+	floor   uint64 // the highest base seen
+	downAt  int64  // since when it is down; 0 when it is up
+	err     error  // why, for people
+}
+
+// store is the table's own record of s.
+func (t *Table) store(s *Store) *storeState {
+	if s.ID < len(t.stores) && t.stores[s.ID] != nil && t.stores[s.ID].Store == s {
+		return t.stores[s.ID]
+	}
+	return t.newStore(s)
+}
+
+func (t *Table) newStore(s *Store) *storeState {
+	for s.ID >= len(t.stores) {
+		t.stores = append(t.stores, nil)
+	}
+	st := &storeState{Store: s, session: Forever}
+	if s.Session {
+		st.session = 0
+	}
+	t.stores[s.ID] = st
+	return st
+}
+
+// of is the store of l.
+func (t *Table) of(l *Lease) *storeState { return t.stores[l.ns.Store.ID] }
+
+// Leases is how many leases this table has, or may have, at a store.
+func (t *Table) Leases(s *Store) int {
+	if s.ID < len(t.stores) && t.stores[s.ID] != nil && t.stores[s.ID].Store == s {
+		return t.stores[s.ID].leases
+	}
+	return 0
+}

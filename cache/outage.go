@@ -1,0 +1,97 @@
+package cache
+
+// Stores that are down, and hosts that then decide alone.
+
+// StoreDown says that a store cannot be reached, and why. Until StoreUp nothing
+// is asked there but renewals.
+func (t *Table) StoreDown(s *Store, err error, now int64, out *Effects) {
+	st := t.store(s)
+	st.err = err
+	if st.downAt != 0 {
+		return
+	}
+	st.downAt = max(now, 1)
+	t.advanceAll(st, now, out)
+}
+
+// StoreUp says that a store is there again.
+func (t *Table) StoreUp(s *Store, now int64, out *Effects) {
+	st := t.store(s)
+	if st.downAt == 0 {
+		return
+	}
+	st.downAt, st.err = 0, nil
+	t.advanceAll(st, now, out)
+}
+
+// advanceAll looks at what is unsettled at a store: what is simply held goes on.
+func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
+	for _, l := range t.sorted() {
+		if t.of(l) != st || l.state == stateHeld && !l.downgrade {
+			continue
+		}
+		if l.op == 0 {
+			l.retryAt = 0
+		}
+		t.advance(l, now, out)
+	}
+}
+
+// isAlone says that this host may grant l although the store does not.
+func (t *Table) isAlone(l *Lease, now int64) bool {
+	st := t.of(l)
+	return st.downAt != 0 && l.ns.Local && l.ns.Store == st.Store && now-st.downAt >= int64(l.ns.LocalAfter)
+}
+
+// handOverAlone lets waiters in by this host's own authority. Whatever stands, or
+// may stand, upstream under our token is settled when the store is back; then
+// the lease is asked for on behalf of who holds.
+func (t *Table) handOverAlone(l *Lease, now int64, out *Effects) {
+	for w := l.waitHead; w != nil && w.ns.Store == l.ns.Store; w = l.waitHead {
+		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
+			break
+		}
+		r := l.rarely()
+		r.alone = max(r.alone, now+w.ttl)
+		t.grant(l, w, now, false, out)
+	}
+	if l.nHolds > 0 {
+		t.refuseTries(l, CodeBusy, -1, out)
+	}
+}
+
+// nextDown does what can be done without the store.
+func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
+	st := t.of(l)
+	if r := l.rare; r != nil && len(r.peeks) > 0 && l.nHolds == 0 {
+		l.answerPeeks(Message{Kind: MsgFailed, Code: CodeUnavailable, Left: -1, Err: st.err}, out)
+	}
+	switch {
+	case l.state == stateHeld && l.nHolds == 0 && !l.starved:
+		t.owe(l, now, out)
+	case l.state == stateOwed && now >= l.oweUntil:
+		t.endGrip(l, out)
+	}
+	if l.state == stateOwed && l.releaser.Session != nil {
+		out.fail(l.releaser, CodeUnknown, st.err)
+		l.releaser = Request{}
+	}
+	if l.state != stateHeld && !l.ns.Local {
+		t.refuseTries(l, CodeUnavailable, -1, out)
+	}
+	if l.state == stateAsked && l.nWaits == 0 && l.nHolds == 0 {
+		t.owe(l, now, out)
+	}
+}
+
+// wakeDown is when l has to be looked at while its store is down.
+func (t *Table) wakeDown(l *Lease, now int64) int64 {
+	at := Forever
+	if l.state == stateOwed {
+		at = l.oweUntil
+	}
+	if st := t.of(l); l.nWaits > 0 && l.nHolds == 0 && l.ns.Local && l.waitHead.ns.Store == st.Store {
+		at = min(at, st.downAt+int64(l.ns.LocalAfter))
+	}
+	return max(at, now+1)
+}

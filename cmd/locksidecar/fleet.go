@@ -1,0 +1,224 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/both"
+)
+
+// fleet is the stores that a daemon has open, over its reloads.
+type fleet struct {
+	log *zap.Logger
+
+	mu   sync.Mutex                // held while a reload goes on
+	open map[string]upstream.Store // by what they were opened with; guarded by mu
+	used map[string]bool           // of those, what the daemon was told to use last; guarded by mu
+}
+
+func newFleet(log *zap.Logger) *fleet { return &fleet{log: log, open: make(map[string]upstream.Store)} }
+
+// use has the daemon take what c needs, by take. When that fails nothing has
+// changed.
+func (f *fleet) use(ctx context.Context, c *config.Config, plans map[string]*plan, needs []*need, take func(daemon.Serving) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s, fresh, err := f.serving(ctx, c, plans, needs)
+	if err == nil {
+		err = take(s)
+	}
+	if err != nil {
+		for _, key := range fresh {
+			f.closeLocked(key)
+		}
+		return err
+	}
+	f.used = make(map[string]bool)
+	for _, d := range needs {
+		f.used[d.key] = true
+	}
+	return nil
+}
+
+// left is called when the daemon has ended its use of a store. It may have begun
+// a new one meanwhile.
+func (f *fleet) left(key string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.used[key] {
+		f.closeLocked(key)
+	}
+}
+
+// end closes what is open, when the daemon has ended.
+func (f *fleet) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key := range f.open {
+		f.closeLocked(key)
+	}
+}
+
+// need is one store that some namespace needs: one of the configuration's, or two
+// of them at once.
+type need struct {
+	name  string // to the daemon
+	key   string // the same for the same store, however often the configuration is read
+	plans []*plan
+	lazy  bool // some namespace can do without it for a while
+}
+
+// plans reads what the configuration asks for: every store, and which of them the
+// namespaces need. It connects to nothing.
+func (m *Main) plans(c *config.Config) (map[string]*plan, []*need, error) {
+	plans := make(map[string]*plan)
+	for _, s := range append([]*config.Store{&c.Main}, c.Stores...) {
+		p, err := planStore(c, s)
+		if err != nil {
+			path := "upstream"
+			if s.Name != "" {
+				path = "stores." + s.Name + ".upstream"
+			}
+			return nil, nil, exit(exitUsage, "%s (%s): %w", path, c.FromPath(path), err)
+		}
+		plans[s.Name] = p
+	}
+	var needs []*need
+	for _, n := range c.Spaces() {
+		name, key, ps := storeOf(c, n, plans)
+		var found *need
+		for _, d := range needs {
+			if d.name == name {
+				found = d
+			}
+		}
+		if found == nil {
+			found = &need{name: name, key: key, plans: ps}
+			needs = append(needs, found)
+		}
+		found.lazy = found.lazy || n.Outage == "local"
+	}
+	return plans, needs, nil
+}
+
+// storeOf is where a namespace's keys are kept: its name to the daemon, what it is
+// opened with, and by which plans.
+func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (name, key string, ps []*plan) {
+	ps = []*plan{plans[c.Store(n.Store).Name]}
+	if n.Both != "" {
+		ps = append(ps, plans[c.Store(n.Both).Name])
+	}
+	var names, keys []string
+	for _, p := range ps {
+		name := p.name
+		if name == "" {
+			name = config.DefaultStore
+		}
+		names, keys = append(names, name), append(keys, p.name+"\x00"+p.url)
+	}
+	if n.Both != "" { // what is said of it goes into the store itself
+		keys = append(keys, fmt.Sprint(n.FenceEpoch))
+	}
+	return strings.Join(names, "+"), strings.Join(keys, "\x00"), ps
+}
+
+// serving opens what c needs and is not open, and says what the daemon is to
+// serve. fresh is what it has opened.
+func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]*plan, needs []*need) (s daemon.Serving, fresh []string, err error) {
+	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
+	for _, d := range needs {
+		if f.open[d.key] == nil {
+			st, err := d.open(ctx, f.log, c, d.lazy || len(needs) > 1)
+			if err != nil {
+				return s, fresh, err
+			}
+			f.open[d.key] = st
+			fresh = append(fresh, d.key)
+		}
+		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Store: f.open[d.key], Close: func() { f.left(d.key) }})
+	}
+	for _, n := range c.Spaces() {
+		name, key, _ := storeOf(c, n, plans)
+		if least := f.open[key].Info().MinTTL; n.TTL < least {
+			path := "ttl"
+			if n.Prefix != "" {
+				path = "namespaces." + n.Prefix + ".ttl"
+			}
+			return s, fresh, exit(exitUsage, "%s (%s): %v is too short for this store, the least is %v", path, c.FromPath(path), n.TTL, least)
+		}
+		s.Namespaces = append(s.Namespaces, namespace(n, name))
+	}
+	return s, fresh, nil
+}
+
+func (d *need) open(ctx context.Context, log *zap.Logger, c *config.Config, lazy bool) (upstream.Store, error) {
+	if len(d.plans) == 1 {
+		return d.plans[0].opened(ctx, log, lazy)
+	}
+	first, err := d.plans[0].opened(ctx, log, false)
+	if err != nil {
+		return nil, err
+	}
+	second, err := d.plans[1].opened(ctx, log, false)
+	if err != nil {
+		return nil, errors.Join(err, first.Close())
+	}
+	epoch := uint64(0)
+	for _, n := range c.Spaces() {
+		if n.Both != "" {
+			epoch = max(epoch, n.FenceEpoch)
+		}
+	}
+	st, err := both.New(first, second, epoch)
+	if err != nil {
+		return nil, exit(exitUsage, "%s: %w", d.name, errors.Join(err, first.Close(), second.Close()))
+	}
+	return st, nil
+}
+
+func (f *fleet) closeLocked(key string) {
+	if err := f.open[key].Close(); err != nil {
+		f.log.Warn("close store", zap.Error(err))
+	}
+	delete(f.open, key)
+}
+
+// The tenure and the pause of a namespace that plain lockers use: they poll ten
+// times a second or so.
+const (
+	tenure = 500 * time.Millisecond
+	pause  = 250 * time.Millisecond
+)
+
+func namespace(n *config.Namespace, store string) daemon.Namespace {
+	uids, _ := config.UIDs(n.Users) // checked
+	gids, _ := config.GIDs(n.Groups)
+	d := daemon.Namespace{
+		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
+		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
+	}
+	if n.Interop {
+		d.Tenure, d.Pause = tenure, pause
+	}
+	if n.Both != "" {
+		d.FenceEpoch = 0 // the store itself minds it
+	}
+	return d
+}
+
+func limits(c *config.Config) daemon.Limits {
+	return daemon.Limits{
+		MaxConns: c.Limits.MaxConns, MaxHolds: c.Limits.MaxHolds, MaxWaiters: c.Limits.MaxWaiters,
+		MaxFrame: c.Limits.MaxFrame, OutBuffer: c.Limits.OutBuffer,
+	}
+}

@@ -1,0 +1,131 @@
+package daemon
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Namespace is what applies to the keys that begin with Prefix and with no longer
+// prefix of another. The zero value of a field is its default.
+type Namespace struct {
+	Prefix string
+	Store  string // the name of one of the stores
+
+	TTL       time.Duration // of a lease that names none: 30 s
+	MaxTTL    time.Duration // 24 h
+	MaxWait   time.Duration // the longest wait of an acquire; 0 for no bound
+	MaxHold   time.Duration // the longest hold; 0 for no bound
+	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
+
+	HandOvers    int           // local hand-overs once another host waits: 8
+	HandOverTime time.Duration // and the time for them: 50 ms
+	MaxHolds     int64         // of all clients together; 0 for no bound
+	MaxWaiters   int64         // of all clients together; 0 for no bound
+
+	// Tenure is how long a lease stays here while somebody here waits for it, and
+	// Pause how long this host keeps off the key then; for keys that plain lockers
+	// use too. 0 for neither.
+	Tenure, Pause time.Duration
+
+	Users, Groups []int  // who may use the keys, by uid and gid; both empty for everybody
+	FenceEpoch    uint64 // lifts fence bases: see cache.Namespace
+
+	// Local lets this host grant alone, without fences, once the store has been
+	// down for LocalAfter (1 s).
+	Local      bool
+	LocalAfter time.Duration
+}
+
+func (n *Namespace) defaults() {
+	orDefault(&n.TTL, 30*time.Second)
+	orDefault(&n.MaxTTL, protocol.MaxTTL*time.Millisecond)
+	orDefault(&n.HandOvers, 8)
+	orDefault(&n.HandOverTime, 50*time.Millisecond)
+	orDefault(&n.LocalAfter, time.Second)
+}
+
+// space is a namespace with its store.
+type space struct {
+	Namespace
+	*Unit
+	table *cache.Namespace
+}
+
+func (sp *space) minTTL() time.Duration { return sp.info.MinTTL }
+
+// allows says whether a peer may use the keys.
+func (sp *space) allows(p *Peer) bool {
+	if len(sp.Users) == 0 && len(sp.Groups) == 0 {
+		return true
+	}
+	if slices.Contains(sp.Users, p.UID) || slices.Contains(sp.Groups, p.GID) {
+		return true
+	}
+	return slices.ContainsFunc(p.Groups, func(g int) bool { return slices.Contains(sp.Groups, g) })
+}
+
+// routes finds the namespace of a key.
+type routes struct {
+	spaces  map[string]*space // by prefix
+	lengths []int             // of prefixes, the longest first
+}
+
+func route[K ~string | ~[]byte](r *routes, key K) *space {
+	for _, n := range r.lengths {
+		if n <= len(key) {
+			if sp := r.spaces[string(key[:n])]; sp != nil {
+				return sp
+			}
+		}
+	}
+	return nil // cannot be: there is one for the empty prefix
+}
+
+// sorted is every namespace, in the order of the prefixes.
+func (r *routes) sorted() []*space {
+	return slices.SortedFunc(maps.Values(r.spaces), func(a, b *space) int { return cmp.Compare(a.Prefix, b.Prefix) })
+}
+
+// Route has keys follow list from now on. There has to be one namespace for the
+// empty prefix. What is held in a store that its key does not belong to any more
+// stays there; waiters of this host follow it to the new one when it has been
+// given up.
+func (e *Engine) Route(list []Namespace) error {
+	r := &routes{spaces: make(map[string]*space)}
+	old := e.routes.Load()
+	for _, n := range list {
+		n.defaults()
+		u := e.unit(n.Store)
+		if u == nil {
+			return fmt.Errorf("namespace %q: there is no store %q", n.Prefix, n.Store)
+		}
+		if r.spaces[n.Prefix] != nil {
+			return fmt.Errorf("namespace %q stands there twice", n.Prefix)
+		}
+		use := new(cache.Use)
+		if old != nil && old.spaces[n.Prefix] != nil {
+			use = old.spaces[n.Prefix].table.Use
+		}
+		use.MaxHolds.Store(n.MaxHolds)
+		use.MaxWaiters.Store(n.MaxWaiters)
+		r.spaces[n.Prefix] = &space{Namespace: n, Unit: u, table: &cache.Namespace{
+			Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+			Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
+		}}
+		if !slices.Contains(r.lengths, len(n.Prefix)) {
+			r.lengths = append(r.lengths, len(n.Prefix))
+		}
+	}
+	if r.spaces[""] == nil {
+		return fmt.Errorf("there is no namespace for the empty prefix")
+	}
+	slices.SortFunc(r.lengths, func(a, b int) int { return b - a })
+	e.routes.Store(r)
+	return nil
+}

@@ -1,0 +1,281 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// stores are a daemon's: each with its pump and with who follows its streams.
+type stores struct {
+	d *Daemon
+
+	mu      sync.Mutex
+	all     []*served // guarded by mu
+	started bool      // guarded by mu
+	wg      sync.WaitGroup
+}
+
+// served is one store in use, or on its way out.
+type served struct {
+	Store
+	unit   *Unit
+	pump   *upstream.Pump
+	ctx    context.Context // of the goroutines
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	failed rateLog
+	gone   bool // nothing routes to it
+}
+
+func newStores(d *Daemon) *stores { return &stores{d: d} }
+
+// add makes stores known to the engine; they are asked nothing before start.
+func (s *stores) add(list []Store) error {
+	for _, st := range list {
+		if _, err := s.addOne(st); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stores) addOne(st Store) (*served, error) {
+	inline, _ := st.Store.(upstream.Inline)
+	u, err := s.d.engine.AddStore(st.Name, st.Store.Info(), inline)
+	if err != nil {
+		return nil, err
+	}
+	v := &served{Store: st, unit: u}
+	v.ctx, v.cancel = context.WithCancel(context.Background())
+	s.mu.Lock()
+	s.all = append(s.all, v)
+	started := s.started
+	s.mu.Unlock()
+	if started {
+		v.start(s.d)
+	}
+	return v, nil
+}
+
+func (s *stores) start() {
+	s.mu.Lock()
+	s.started = true
+	all := slices.Clone(s.all)
+	s.mu.Unlock()
+	for _, v := range all {
+		v.start(s.d)
+	}
+}
+
+// change brings in the stores of list that are new, routes to them, and lets those
+// go that are not in it.
+func (s *stores) change(list []Store, spaces []Namespace) error {
+	s.mu.Lock()
+	all := slices.Clone(s.all)
+	names := make(map[*served]string)
+	for _, v := range all {
+		names[v] = v.unit.Name()
+		name := v.Name + " (leaving)" // its own may be another's from now on
+		if i := slices.IndexFunc(list, v.is); i >= 0 {
+			name = list[i].Name
+		}
+		s.d.engine.rename(v.unit, name)
+	}
+	s.mu.Unlock()
+	var added []*served
+	err := func() error {
+		for _, st := range list {
+			if slices.ContainsFunc(all, func(v *served) bool { return v.is(st) }) {
+				continue
+			}
+			v, err := s.addOne(st)
+			if err != nil {
+				return err
+			}
+			added = append(added, v)
+		}
+		return s.d.engine.Route(spaces)
+	}()
+	if err != nil {
+		for v, name := range names {
+			s.d.engine.rename(v.unit, name)
+		}
+		s.part(func(v *served) bool { return slices.Contains(added, v) })
+		return err
+	}
+	s.part(func(v *served) bool { return !slices.ContainsFunc(list, v.is) })
+	return nil
+}
+
+// is says that st is the same store.
+func (v *served) is(st Store) bool { return st.Store == v.Store.Store }
+
+// part lets those stores go that part says: each is closed when nothing is held
+// there any more. The others stay, even if they were about to go.
+func (s *stores) part(part func(*served) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.all {
+		was := v.gone
+		if v.gone = part(v); v.gone && !was {
+			s.wg.Go(func() { s.closeWhenEmpty(v) })
+		}
+	}
+}
+
+func (s *stores) closeWhenEmpty(v *served) {
+	poll := time.NewTicker(50 * time.Millisecond)
+	defer poll.Stop()
+	for {
+		switch s.tryEnd(v) {
+		case ended:
+			if v.Close != nil {
+				v.Close()
+			}
+			s.d.log.Info("store is not used any more", zap.String("event", "store_left"), zap.String("store", v.Name))
+			return
+		case stays:
+			return
+		}
+		select {
+		case <-poll.C:
+		case <-v.ctx.Done():
+			return // the daemon ends; close does the rest
+		}
+	}
+}
+
+type leaving uint8
+
+const (
+	goes  leaving = iota // something is held there still
+	stays                // a reload has taken it back
+	ended
+)
+
+// tryEnd ends a store's goroutines if nothing is held there any more. It takes
+// mu for all of that, so that a reload finds the store in use or gone.
+func (s *stores) tryEnd(v *served) leaving {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch i := slices.Index(s.all, v); {
+	case i < 0 || !v.gone:
+		return stays
+	case !s.d.engine.DropStore(v.unit):
+		return goes
+	default:
+		s.all = slices.Delete(s.all, i, i+1)
+	}
+	v.end()
+	return ended
+}
+
+// close ends all of them.
+func (s *stores) close() {
+	s.mu.Lock()
+	all := s.all
+	s.all = nil
+	s.mu.Unlock()
+	for _, v := range all {
+		v.end()
+	}
+	s.wg.Wait()
+	for _, v := range all {
+		if v.Close != nil {
+			v.Close()
+		}
+	}
+}
+
+func (v *served) start(d *Daemon) {
+	log := d.log.With(zap.String("store", v.Name))
+	v.pump = upstream.NewPump(v.Store.Store, d.clock, upstream.Told{
+		Deliver: d.engine.Deliver,
+		Failed: func(err error) {
+			v.failed.say(d.clock(), func(skipped int) {
+				log.Warn("store failed", zap.String("event", "store_failed"), zap.Error(err), zap.Int("skipped", skipped))
+			})
+		},
+		Down: func(err error) {
+			log.Error("store is down", zap.String("event", "store_down"), zap.Error(err))
+			d.engine.StoreDown(v.unit, err)
+		},
+		Up: func() {
+			log.Info("store is up again", zap.String("event", "store_up"))
+			d.engine.StoreUp(v.unit)
+		},
+	})
+	v.pump.Suspect() // it may have been opened without having been reached
+	v.pump.Run(v.unit.Main())
+	v.pump.RunPatient(v.unit.Renewals())
+	v.wg.Go(func() { v.follow(d) })
+	if sw, ok := v.Store.Store.(upstream.Sweeper); ok {
+		v.wg.Go(func() { v.sweep(d, sw, log) })
+	}
+}
+
+// end ends a store's goroutines.
+func (v *served) end() {
+	v.cancel()
+	if v.pump != nil {
+		v.pump.Close()
+	}
+	v.wg.Wait()
+}
+
+// follow takes what the store tells unasked.
+func (v *served) follow(d *Daemon) {
+	hints, sessions := v.Store.Store.Hints(), v.Store.Store.Sessions()
+	for {
+		select {
+		case h, ok := <-hints:
+			if !ok {
+				hints = nil
+				continue
+			}
+			d.engine.Hint(v.unit, h)
+		case n, ok := <-sessions:
+			if !ok {
+				sessions = nil
+				continue
+			}
+			d.engine.StoreSession(v.unit, n)
+			if n.Lost {
+				v.pump.Suspect()
+			}
+		case <-v.ctx.Done():
+			return
+		}
+	}
+}
+
+// sweepEvery is how often what nobody knows of is removed from a store.
+const sweepEvery = time.Minute
+
+func (v *served) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-v.ctx.Done():
+			return
+		}
+		n, err := sw.Sweep(v.ctx, func(key string, token uint64) bool { return d.engine.Known(v.unit, key, token) })
+		switch {
+		case err != nil && v.ctx.Err() == nil:
+			v.failed.say(d.clock(), func(skipped int) {
+				log.Warn("sweep failed", zap.String("event", "sweep_failed"), zap.Error(fmt.Errorf("sweep: %w", err)), zap.Int("skipped", skipped))
+			})
+		case n > 0:
+			log.Warn("leftovers of unanswered requests removed", zap.String("event", "swept"), zap.Int("removed", n))
+		}
+	}
+}

@@ -1,0 +1,173 @@
+package daemon
+
+import (
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// maxStores is how many stores an engine can have at a time: aftermath marks them
+// in one word.
+const maxStores = 64
+
+// Unit is one store as an engine has it.
+type Unit struct {
+	name     string
+	info     upstream.Info
+	inline   upstream.Inline // nil when the store cannot
+	core     *cache.Store
+	main     *upstream.Lane
+	renewals *upstream.Lane
+	down     atomic.Pointer[error] // nil while it is up
+}
+
+// Name is the store's name.
+func (u *Unit) Name() string { return u.name }
+
+// Main is the lane of everything but renewals.
+func (u *Unit) Main() *upstream.Lane { return u.main }
+
+// Renewals is the lane of renewals.
+func (u *Unit) Renewals() *upstream.Lane { return u.renewals }
+
+// Down is why the store is down; nil when it is up.
+func (u *Unit) Down() error {
+	if p := u.down.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// AddStore makes a store known under a name. inline is nil when it cannot.
+func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inline) (*Unit, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	units := slices.Clone(*e.units.Load())
+	if slices.ContainsFunc(units, func(u *Unit) bool { return u != nil && u.name == name }) {
+		return nil, fmt.Errorf("store %q stands there twice", name)
+	}
+	id := slices.Index(units, nil)
+	if id < 0 {
+		id, units = len(units), append(units, nil)
+	}
+	if id >= maxStores {
+		return nil, fmt.Errorf("there are more than %d stores", maxStores)
+	}
+	set := e.settings()
+	u := &Unit{name: name, info: info, inline: inline,
+		core:     &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase},
+		main:     upstream.NewLane(set.InFlight, set.BatchSize),
+		renewals: upstream.NewLane(1, set.BatchSize)}
+	units[id] = u
+	e.units.Store(&units)
+	return u, nil
+}
+
+// rename gives a store another name, so that its own is free for one that takes
+// its place.
+func (e *Engine) rename(u *Unit, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	u.name = name
+}
+
+// DropStore forgets a store that nothing routes to; false while something is, or
+// may be, held there, or is on its way.
+func (e *Engine) DropStore(u *Unit) bool {
+	w1, f1 := u.main.Depth()
+	w2, f2 := u.renewals.Depth()
+	if w1+f1+w2+f2 > 0 {
+		return false
+	}
+	for i := range e.shards {
+		sh := e.lock(i)
+		n := sh.table.Leases(u.core)
+		sh.mu.Unlock()
+		if n > 0 {
+			return false
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	units := slices.Clone(*e.units.Load())
+	units[u.core.ID] = nil
+	e.units.Store(&units)
+	return true
+}
+
+// unit is the store of that name; nil when there is none.
+func (e *Engine) unit(name string) *Unit {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, u := range *e.units.Load() {
+		if u != nil && u.name == name {
+			return u
+		}
+	}
+	return nil
+}
+
+// all stores that there are.
+func (e *Engine) stores() []*Unit {
+	return slices.DeleteFunc(slices.Clone(*e.units.Load()), func(u *Unit) bool { return u == nil })
+}
+
+// Known says whether a token is one that the tables know of: for stores that
+// sweep.
+func (e *Engine) Known(u *Unit, key string, token uint64) bool {
+	sh := e.lock(shardOf(key))
+	defer sh.mu.Unlock()
+	return sh.table.Knows(u.core, key, token)
+}
+
+// everywhere tells every table something of a store.
+func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effects)) {
+	now := e.clock()
+	a := getAftermath()
+	defer putAftermath(a)
+	for i := range e.shards {
+		sh := e.lock(i)
+		tell(sh.table, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+	e.finish(a, now, nil)
+}
+
+// StoreSession takes news of the daemon's session at a store.
+func (e *Engine) StoreSession(u *Unit, s upstream.Session) {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		if s.Lost {
+			t.SessionLost(u.core, s.No, now, out)
+		} else {
+			t.SessionUntil(u.core, s.No, s.Until, now, out)
+		}
+	})
+}
+
+// StoreDown says that a store cannot be reached, and why; StoreUp that it can be
+// again.
+func (e *Engine) StoreDown(u *Unit, err error) {
+	u.down.Store(&err)
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.StoreDown(u.core, err, now, out) })
+}
+
+// StoreUp is the end of StoreDown.
+func (e *Engine) StoreUp(u *Unit) {
+	u.down.Store(nil)
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.StoreUp(u.core, now, out) })
+}
+
+// Hint takes a store's hint.
+func (e *Engine) Hint(u *Unit, h upstream.Hint) {
+	now := e.clock()
+	a := getAftermath()
+	i := shardOf(h.Key)
+	sh := e.lock(i)
+	sh.table.Hint(u.core, h, now, &sh.out)
+	e.unlock(sh, i, now, a)
+	e.finish(a, now, nil)
+	putAftermath(a)
+}

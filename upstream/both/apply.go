@@ -1,0 +1,186 @@
+package both
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// step is a batch for one of the stores, with what it answers.
+type step struct {
+	at      []int // of the ops here among those of the whole batch
+	ops     []upstream.Op
+	results []upstream.Result
+}
+
+func (p *step) add(i int, op upstream.Op) {
+	p.at = append(p.at, i)
+	p.ops = append(p.ops, op)
+}
+
+func (p *step) run(ctx context.Context, st upstream.Store) error {
+	if len(p.ops) == 0 {
+		return nil
+	}
+	p.results = make([]upstream.Result, len(p.ops))
+	return st.Apply(ctx, p.ops, p.results)
+}
+
+// Apply carries out a batch: what takes something in the old store first, what
+// gives something up in the new one first. An acquire takes a trip to each, and
+// mostly one more to raise the old store's fence.
+func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	var take, give step
+	for i, op := range ops {
+		results[i] = upstream.Result{Left: -1}
+		switch op.Kind {
+		case cache.OpRelease, cache.OpWithdraw:
+			give.add(i, op)
+		default:
+			op.Rebase = false // Info says that there is none
+			take.add(i, op)
+		}
+	}
+	return errors.Join(s.give(ctx, &give, results), s.take(ctx, &take, results))
+}
+
+// give ends leases and places in queues, in the new store and then in the old one.
+func (s *Store) give(ctx context.Context, p *step, results []upstream.Result) error {
+	old := step{at: p.at, ops: p.ops}
+	err := errors.Join(p.run(ctx, s.new), old.run(ctx, s.old))
+	for n, i := range p.at {
+		results[i] = worse(old.results[n], p.results[n])
+		if p.results[n].Status == cache.NotHeld && old.results[n].Status == cache.Done {
+			results[i].Status = cache.Done // one of the two is enough to have been held
+		}
+	}
+	return err
+}
+
+// rank orders the ends of what both have to do by how little they promise.
+var rank = [...]int{cache.Done: 1, cache.NotHeld: 2, cache.Refused: 3, cache.Unknown: 4}
+
+// worse is the result of two stores together: done is what both have done.
+func worse(a, b upstream.Result) upstream.Result {
+	r := a
+	if rank[b.Status] > rank[a.Status] {
+		r = b
+	}
+	if r.Status == cache.Refused && (a.Status != cache.Refused || b.Status != cache.Refused) {
+		r.Status = cache.Unknown // one of them may have done it
+	}
+	r.Wanted = a.Wanted || b.Wanted
+	return r
+}
+
+// take asks the old store, and the new one about what the old one has granted or
+// done.
+func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) error {
+	err := p.run(ctx, s.old)
+	var next step
+	var olds []upstream.Result
+	for n, i := range p.at {
+		op, r := p.ops[n], p.results[n]
+		on := r.Status == cache.Granted || r.Status == cache.Done
+		if op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade {
+			on = true // whatever one says, the other's has to live as long as it can
+		}
+		if !on {
+			results[i] = r
+			results[i].Session, results[i].SessionNo = 0, 0
+			continue
+		}
+		if op.Kind == cache.OpTry || op.Kind == cache.OpJoin {
+			op.Floor = max(op.Floor, r.Base)
+		}
+		next.add(i, op)
+		olds = append(olds, r)
+	}
+	err = errors.Join(err, next.run(ctx, s.new))
+	var undo, raise step
+	for n, i := range next.at {
+		op, a, b := next.ops[n], olds[n], next.results[n]
+		switch {
+		case op.Kind == cache.OpPeek:
+			results[i] = b
+			results[i].Session, results[i].SessionNo = 0, 0
+		case op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade:
+			results[i] = worse(a, b)
+			results[i].Base = 0
+			s.session(&results[i], &a, &b)
+		default:
+			s.acquired(&results[i], &op, &a, &b)
+			switch r := &results[i]; {
+			case r.Status == cache.Busy || r.Status == cache.Refused:
+				undo.add(i, upstream.Op{Kind: cache.OpWithdraw, Mode: op.Mode, Key: op.Key, Token: op.Token})
+			case r.Status == cache.Granted && r.Base > a.Base:
+				raise.add(i, upstream.Op{Kind: cache.OpRenew, Mode: op.Mode, Key: op.Key, Token: op.Token, TTL: op.TTL,
+					Rebase: true, Floor: r.Base - 1})
+			}
+		}
+	}
+	return errors.Join(err, s.raise(ctx, &raise, results), s.undo(ctx, &undo, results))
+}
+
+// acquired is what becomes of an acquire that the old store has granted.
+func (s *Store) acquired(r *upstream.Result, op *upstream.Op, a, b *upstream.Result) {
+	*r = *b
+	r.Session, r.SessionNo = 0, 0
+	switch b.Status {
+	case cache.Granted:
+		base := b.Base
+		if !s.new.Info().Rebase {
+			base += s.epoch
+		}
+		if base < a.Base {
+			*r = upstream.Result{Status: cache.Refused, Left: -1, Err: fmt.Errorf(
+				"%w: the new store's base is %d with fence_epoch %d and the old one's is %d: fence_epoch has to be at least %d",
+				ErrFences, base, s.epoch, a.Base, a.Base-b.Base)}
+			return
+		}
+		r.Base, r.Wanted = base, a.Wanted || b.Wanted
+		s.session(r, a, b)
+	case cache.Queued, cache.Busy:
+		r.Wanted = r.Wanted || a.Wanted
+	case cache.Refused:
+		if op.Kind == cache.OpJoin { // it stands in the old store, and will be asked for again
+			r.Status = cache.Unknown
+		}
+	}
+}
+
+// raise lifts the old store's counters to what is about to be granted.
+func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) error {
+	err := p.run(ctx, s.old)
+	for n, i := range p.at {
+		if r := p.results[n]; r.Status != cache.Done {
+			results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf("raise the fence of the old store: %w", reason(r))}
+		}
+	}
+	return err
+}
+
+// undo gives back what a try has got in one store alone.
+func (s *Store) undo(ctx context.Context, p *step, results []upstream.Result) error {
+	if len(p.ops) == 0 {
+		return nil
+	}
+	ends := make([]upstream.Result, len(results))
+	err := s.give(ctx, p, ends)
+	for _, i := range p.at {
+		if e := ends[i]; e.Status != cache.Done && e.Status != cache.NotHeld {
+			results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf("give back what one of two stores has granted: %w", reason(e))}
+		}
+	}
+	return err
+}
+
+func reason(r upstream.Result) error {
+	if r.Err != nil {
+		return r.Err
+	}
+	return errors.New(r.Status.String())
+}

@@ -1,0 +1,211 @@
+package both
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// ErrFences says that a pair of stores cannot keep fences rising.
+var ErrFences = errors.New("fences would not rise")
+
+// Store is two stores at once.
+type Store struct {
+	old, new upstream.Store
+	info     upstream.Info
+	epoch    uint64 // added to the new store's bases if they are its own order
+	hints    chan upstream.Hint
+	sessions chan upstream.Session
+	stop     context.CancelFunc
+	wg       sync.WaitGroup
+
+	mu    sync.Mutex
+	known [2]upstream.Session // of old and new; guarded by mu
+}
+
+var _ upstream.Store = (*Store)(nil)
+
+// New makes a store of two, which it owns from here on. epoch lifts the new
+// store's bases where they are its own order.
+func New(old, new upstream.Store, epoch uint64) (*Store, error) {
+	a, b := old.Info(), new.Info()
+	if !a.Rebase {
+		return nil, fmt.Errorf("%w: the bases of %s are its own order and cannot be raised to those of %s, which the other hosts "+
+			"would get meanwhile; stop all holders, then change the store with a fence_epoch above the last fence base", ErrFences, a.Name, b.Name)
+	}
+	s := &Store{old: old, new: new, epoch: epoch, hints: make(chan upstream.Hint, 1024)}
+	s.info = upstream.Info{Name: a.Name + "+" + b.Name, Safety: a.Safety, MinTTL: max(a.MinTTL, b.MinTTL),
+		Session: a.Session, TTLs: ttls(a) || ttls(b), Queue: a.Queue && b.Queue, Timeout: 3*a.Timeout + 2*b.Timeout}
+	if b.Safety != "linearizable" {
+		s.info.Safety = b.Safety
+	}
+	if b.Session > 0 && (a.Session == 0 || b.Session < a.Session) {
+		s.info.Session = b.Session
+	}
+	if s.info.Session == 0 {
+		s.info.TTLs = false // of course
+	} else {
+		s.sessions = make(chan upstream.Session, 1)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	for i, st := range []upstream.Store{old, new} {
+		if st.Hints() != nil {
+			s.wg.Go(func() { s.passHints(ctx, st) })
+		}
+		if st.Sessions() != nil {
+			s.wg.Go(func() { s.passSessions(ctx, i, st) })
+		}
+	}
+	return s, nil
+}
+
+func ttls(i upstream.Info) bool { return i.Session == 0 || i.TTLs }
+
+// Info says what the two have in common.
+func (s *Store) Info() upstream.Info { return s.info }
+
+// Hints is what either store has noticed.
+func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
+
+// Sessions is the stream of the deadlines that both sessions keep; nil when
+// neither store has one.
+func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
+
+// Ping asks both.
+func (s *Store) Ping(ctx context.Context) error {
+	return errors.Join(s.old.Ping(ctx), s.new.Ping(ctx))
+}
+
+// Close closes both.
+func (s *Store) Close() error {
+	s.stop()
+	s.wg.Wait()
+	close(s.hints)
+	if s.sessions != nil {
+		close(s.sessions)
+	}
+	return errors.Join(s.new.Close(), s.old.Close())
+}
+
+func (s *Store) passHints(ctx context.Context, from upstream.Store) {
+	for {
+		select {
+		case h, ok := <-from.Hints():
+			if !ok {
+				return
+			}
+			select {
+			case s.hints <- h:
+			default: // they may be lost
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (s *Store) passSessions(ctx context.Context, i int, from upstream.Store) {
+	for {
+		select {
+		case n, ok := <-from.Sessions():
+			if !ok {
+				return
+			}
+			select {
+			case s.sessions <- s.learn(i, n):
+			case <-ctx.Done():
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// learn takes news of one store's session and says what they are of the pair's.
+func (s *Store) learn(i int, n upstream.Session) upstream.Session {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	k := &s.known[i]
+	if n.No > k.No {
+		*k = upstream.Session{No: n.No}
+	}
+	if n.Lost {
+		lost := upstream.Session{No: n.No + s.known[1-i].No, Lost: true}
+		if n.No == k.No {
+			*k = upstream.Session{No: n.No + 1}
+		}
+		return lost
+	}
+	if n.No == k.No {
+		k.Until = max(k.Until, n.Until)
+	}
+	return s.pairLocked()
+}
+
+// pairLocked is the session of both as far as it is known.
+func (s *Store) pairLocked() upstream.Session {
+	p := upstream.Session{No: s.known[0].No + s.known[1].No, Until: cache.Forever}
+	for i, st := range []upstream.Store{s.old, s.new} {
+		if st.Info().Session > 0 {
+			p.Until = min(p.Until, s.known[i].Until)
+		}
+	}
+	return p
+}
+
+// session says under which session an answer of each store was got.
+func (s *Store) session(r *upstream.Result, a, b *upstream.Result) {
+	if s.sessions == nil {
+		return
+	}
+	for i, x := range []*upstream.Result{a, b} {
+		if x.Session > 0 {
+			s.learn(i, upstream.Session{No: x.SessionNo, Until: x.Session})
+		}
+	}
+	r.Session, r.SessionNo = cache.Forever, a.SessionNo+b.SessionNo
+	for _, x := range []*upstream.Result{a, b} {
+		if x.Session > 0 {
+			r.Session = min(r.Session, x.Session)
+		}
+	}
+}
+
+// List lists the old store's locks, then those of the new one.
+func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) ([]upstream.Lock, string, error) {
+	which, place, _ := strings.Cut(cursor, ":")
+	if cursor == "" {
+		which = "old"
+	}
+	st, next := s.old, "new:"
+	if which == "new" {
+		st, next = s.new, ""
+	}
+	l, ok := st.(upstream.Lister)
+	if !ok {
+		return nil, next, nil
+	}
+	locks, more, err := l.List(ctx, prefix, place, limit)
+	if more != "" {
+		next = which + ":" + more
+	}
+	return locks, next, err
+}
+
+// Sweep has those of the two sweep that can.
+func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) bool) (removed int, err error) {
+	for _, st := range []upstream.Store{s.new, s.old} {
+		if sw, ok := st.(upstream.Sweeper); ok {
+			n, e := sw.Sweep(ctx, known)
+			removed, err = removed+n, errors.Join(err, e)
+		}
+	}
+	return removed, err
+}

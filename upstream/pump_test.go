@@ -1,0 +1,226 @@
+package upstream_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// slow is a store that answers when it is let.
+type slow struct {
+	upstream.Store
+	calls atomic.Int64
+	let   chan struct{}
+}
+
+func (s *slow) Info() upstream.Info { return upstream.Info{} }
+
+func (s *slow) Apply(ctx context.Context, ops []upstream.Op, rs []upstream.Result) error {
+	s.calls.Add(1)
+	select {
+	case <-s.let:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	for i := range rs {
+		rs[i].Status = cache.Done
+	}
+	return nil
+}
+
+func TestAPumpDeliversEveryOpOnceAndStampsTheTimeBefore(t *testing.T) {
+	s := &slow{let: make(chan struct{})}
+	var clock atomic.Int64
+	var mu sync.Mutex
+	seen := map[uint64]int{}
+	var all sync.WaitGroup
+	all.Add(1000)
+	l := upstream.NewLane(2, 64)
+	p := upstream.NewPump(s, func() int64 { return clock.Add(1) }, upstream.Told{Deliver: func(b *upstream.Batch) {
+		if b.Sent == 0 || b.Sent > clock.Load() {
+			t.Error("sent at", b.Sent)
+		}
+		mu.Lock()
+		for i, o := range b.Ops {
+			if b.Results[i].Status != cache.Done {
+				t.Error(b.Results[i])
+			}
+			seen[o.Token]++
+			all.Done()
+		}
+		mu.Unlock()
+	}, Failed: func(err error) { t.Error(err) }})
+	p.Run(l)
+	for i := range uint64(1000) {
+		l.Push(op(i + 1))
+		l.Kick()
+	}
+	close(s.let)
+	all.Wait()
+	p.Close()
+	for i := range uint64(1000) {
+		if seen[i+1] != 1 {
+			t.Fatalf("op %d was delivered %d times", i+1, seen[i+1])
+		}
+	}
+}
+
+func TestClosingAPumpAnswersWhatIsInFlightAmbiguously(t *testing.T) {
+	s := &slow{let: make(chan struct{})}
+	got := make(chan cache.Status, 1)
+	l := upstream.NewLane(1, 64)
+	p := upstream.NewPump(s, func() int64 { return 1 }, upstream.Told{Deliver: func(b *upstream.Batch) { got <- b.Results[0].Status }})
+	p.Run(l)
+	l.Push(op(1))
+	l.Kick()
+	for s.calls.Load() == 0 {
+		runtime.Gosched()
+	}
+	p.Close()
+	if st := <-got; st != cache.Unknown {
+		t.Fatal(st)
+	}
+}
+
+// fickle is a store that is down while err is set.
+type fickle struct {
+	upstream.Store
+	mu           sync.Mutex
+	err          error
+	pings, asked int
+}
+
+func (s *fickle) Info() upstream.Info { return upstream.Info{Timeout: time.Second} }
+
+func (s *fickle) say(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
+func (s *fickle) Ping(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pings++
+	return s.err
+}
+
+func (s *fickle) Apply(_ context.Context, _ []upstream.Op, rs []upstream.Result) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asked++
+	for i := range rs {
+		rs[i].Status = cache.Done
+		if s.err != nil {
+			rs[i].Status = cache.Unknown
+		}
+	}
+	return s.err
+}
+
+var errNoServer = fmt.Errorf("%w: no server", upstream.ErrDown)
+
+// breaking is a pump on a fickle store, with what it tells.
+type breaking struct {
+	*upstream.Pump
+	store          *fickle
+	main, renewals *upstream.Lane
+	delivered      chan upstream.Result
+	told           chan error // why down; nil for up
+}
+
+func newBreaking() *breaking {
+	b := &breaking{store: &fickle{}, main: upstream.NewLane(2, 64), renewals: upstream.NewLane(1, 64),
+		delivered: make(chan upstream.Result, 100), told: make(chan error, 100)}
+	b.Pump = upstream.NewPump(b.store, func() int64 { return 1 }, upstream.Told{
+		Deliver: func(x *upstream.Batch) {
+			for _, r := range x.Results {
+				b.delivered <- r
+			}
+		},
+		Failed: func(error) {}, Down: func(err error) { b.told <- err }, Up: func() { b.told <- nil },
+	})
+	b.Run(b.main)
+	b.RunPatient(b.renewals)
+	return b
+}
+
+func (b *breaking) ask(l *upstream.Lane, n uint64) {
+	l.Push(op(n))
+	l.Kick()
+	synctest.Wait()
+}
+
+func TestAStoreThatIsDownIsAskedNothingButPings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaking()
+		b.store.say(errNoServer)
+		b.ask(b.main, 1)
+		if r := <-b.delivered; r.Status != cache.Unknown {
+			t.Error(r.Status)
+		}
+		if err := <-b.told; !errors.Is(err, upstream.ErrDown) {
+			t.Error(err)
+		}
+		for n := range uint64(10) {
+			b.ask(b.main, n+2)
+			if r := <-b.delivered; r.Status != cache.Refused || !errors.Is(r.Err, upstream.ErrOpen) {
+				t.Errorf("%v, %v", r.Status, r.Err)
+			}
+		}
+		b.ask(b.renewals, 20) // waits
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if b.store.asked != 1 || b.store.pings < 40 || b.store.pings > 90 || len(b.delivered) > 0 {
+			t.Errorf("%d batches, %d pings, %d answers", b.store.asked, b.store.pings, len(b.delivered))
+		}
+		b.store.say(nil)
+		if err := <-b.told; err != nil {
+			t.Error(err)
+		}
+		if r := <-b.delivered; r.Status != cache.Done {
+			t.Errorf("the renewal is %v", r.Status)
+		}
+		b.ask(b.main, 30)
+		if r := <-b.delivered; r.Status != cache.Done {
+			t.Error(r.Status)
+		}
+		b.Close()
+	})
+}
+
+func TestOneFailedBatchIsNotAnOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaking()
+		b.store.say(errors.New("one script had a fault"))
+		b.ask(b.main, 1)
+		b.store.say(nil)
+		b.Suspect() // and a ping that is answered
+		synctest.Wait()
+		b.ask(b.main, 2)
+		if b.store.asked != 2 || b.store.pings != 1 || len(b.told) != 0 {
+			t.Errorf("%d batches, %d pings, told %d", b.store.asked, b.store.pings, len(b.told))
+		}
+		b.Close()
+	})
+}
+
+func TestClosingAPumpWhileItsStoreIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBreaking()
+		b.store.say(errNoServer)
+		b.ask(b.renewals, 1)
+		<-b.told
+		b.ask(b.renewals, 2)
+		b.Close()
+	})
+}
