@@ -267,11 +267,12 @@ func (c *client) inspect(h *hold) {
 func (c *client) staleRelease(h *hold) {
 	p := &protocol.Request{}
 	q := &request{op: protocol.OpRelease, holds: []*hold{nil}}
+	old := slices.DeleteFunc(slices.Clone(c.old), func(o *hold) bool { return o.degraded }) // one is like the other
 	switch {
-	case len(c.old) > 0:
-		o := c.old[c.w.pick(len(c.old))]
+	case len(old) > 0:
+		o := old[c.w.pick(len(old))]
 		q.key, q.owner, p.Fence = o.key, o.owner, o.fence
-	case h != nil:
+	case h != nil && !h.degraded:
 		q.key, q.owner, p.Fence = h.key, h.owner, h.fence-1
 	default:
 		return
@@ -296,7 +297,7 @@ func (c *client) releaseMany() {
 			p.Keys, p.Fences = append(p.Keys, []byte(h.key.name)), append(p.Fences, h.fence)
 		}
 	}
-	if i := slices.IndexFunc(c.old, func(o *hold) bool { return o.owner == q.owner }); i >= 0 {
+	if i := slices.IndexFunc(c.old, func(o *hold) bool { return o.owner == q.owner && !o.degraded }); i >= 0 {
 		q.holds = append(q.holds, nil)
 		p.Keys, p.Fences = append(p.Keys, []byte(c.old[i].key.name)), append(p.Fences, c.old[i].fence)
 	}

@@ -34,8 +34,11 @@ func (w *World) began(h *hold) {
 	h.begun = w.begun
 	w.note(kindHold, k, uint64(h.c.id), h.fence)
 	w.say(k, "client %d holds: owner %d mode %d fence %d·%d valid for %d ms, end %d", h.c.id, h.owner, h.mode, h.fence>>10, h.fence&1023, h.valid-h.c.clock()/ms, h.end)
-	if h.fence == 0 || h.fence >= 1<<63 {
-		w.fail("fence", k.name, "fence %d", h.fence)
+	if (h.fence == 0) != h.degraded || h.degraded && !w.p.Local || h.fence >= 1<<63 {
+		w.fail("fence", k.name, "fence %d, degraded %v", h.fence, h.degraded)
+	}
+	if h.degraded {
+		w.counts.Tallies[degraded]++
 	}
 	if !h.believed() {
 		w.counts.Tallies[lateGrants]++
@@ -50,6 +53,9 @@ func (w *World) began(h *hold) {
 // earlier holder's, a reader's than every earlier exclusive holder's.
 func (w *World) ordered(h *hold) {
 	k := h.key
+	if h.degraded {
+		return // it has none
+	}
 	against := func(o *hold) {
 		if o == nil || h.fence > o.fence {
 			return
@@ -83,6 +89,10 @@ func (w *World) meets(h *hold) {
 	k.holds = slices.DeleteFunc(k.holds, func(o *hold) bool { return o.over && o != h })
 	for _, o := range k.holds {
 		if o == h || h.mode == protocol.Shared && o.mode == protocol.Shared || !o.believed() {
+			continue
+		}
+		if (o.degraded || h.degraded) && o.k.h != h.k.h {
+			w.counts.Tallies[apart]++
 			continue
 		}
 		if w.store.waives(o, h) || w.store.waives(h, o) {
@@ -139,6 +149,9 @@ func (w *World) write(h *hold) {
 // one of a later holder, and the present holder's must not be refused.
 func (w *World) written(h *hold) {
 	k := h.key
+	if h.degraded {
+		return // a resource that looks at fences does not take it
+	}
 	o := k.writer
 	if h.fence < k.resource {
 		w.counts.Tallies[fenceRefused]++
@@ -158,6 +171,10 @@ func (w *World) written(h *hold) {
 // lostCheck looks at why a hold was lost.
 func (w *World) lostCheck(h *hold, why protocol.Reason) {
 	switch why {
+	case protocol.LostTooLong:
+		if w.p.MaxHold == 0 || h.end == 0 {
+			w.fail("lost", h.key.name, "fence %d has ended as held for too long", h.fence)
+		}
 	case protocol.LostFixed:
 		if h.end == 0 {
 			w.fail("lost", h.key.name, "fence %d was watched and has ended as fixed", h.fence)
@@ -236,6 +253,9 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	ttl := q.ttl
 	if w.p.Store != likeRedis {
 		ttl = min(ttl, w.p.Session/ms)
+	}
+	if w.p.MaxHold > 0 {
+		ttl = min(ttl, w.p.MaxHold/ms)
 	}
 	if left := int64(until) - h.clock()/ms; left < ttl/3-2 {
 		w.fail("a third of the TTL", k.name, "a hand-over of fence %d·%d gives %d ms of %d", g.Fence>>10, g.Fence&1023, left, ttl)

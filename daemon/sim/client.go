@@ -42,24 +42,25 @@ type grantID struct {
 
 // hold is what a client knows of one.
 type hold struct {
-	down   uint64 // id of the request that made it shared
-	c      *client
-	k      *conn
-	key    *key
-	owner  uint64
-	fence  uint64
-	mode   protocol.Mode
-	count  int   // grants read, less releases sent
-	said   int   // count as the daemon last said it
-	valid  int64 // ms on the client's clock
-	end    int64 // the same; 0 when watched
-	begun  int   // its place among all fresh holds
-	ttl    int64 // ms
-	over   bool  // released, lost, or its connection has ended
-	unsure bool  // said may be behind: an acquire-many that had entered it has given up
-	gone   bool  // the daemon has said that it is no more
-	vague  bool  // mode may be the other one
-	closed bool  // all of it has been given up: acquires sent before that count no more
+	down     uint64 // id of the request that made it shared
+	c        *client
+	k        *conn
+	key      *key
+	owner    uint64
+	fence    uint64
+	mode     protocol.Mode
+	count    int   // grants read, less releases sent
+	said     int   // count as the daemon last said it
+	valid    int64 // ms on the client's clock
+	end      int64 // the same; 0 when watched
+	begun    int   // its place among all fresh holds
+	ttl      int64 // ms
+	over     bool  // released, lost, or its connection has ended
+	unsure   bool  // said may be behind: an acquire-many that had entered it has given up
+	gone     bool  // the daemon has said that it is no more
+	vague    bool  // mode may be the other one
+	degraded bool  // its host granted it alone: without a fence
+	closed   bool  // all of it has been given up: acquires sent before that count no more
 }
 
 // request is one that has been sent.

@@ -77,13 +77,17 @@ const (
 	usedUp                      // last fences of a base on stores that cannot give another
 	quietReleases               // releases answered only if they fail
 	quietFailures               // … and did
+	outages                     // stores found to be down
+	degraded                    // grants by a host alone
+	apart                       // holders of two hosts at once, one of them degraded
 	nTallies
 )
 
 var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "overlaps waived after loss", "fence orders waived after loss",
 	"validity lapsed", "validity revived", "hand-overs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
-	"quiet releases", "quiet releases answered"}
+	"quiet releases", "quiet releases answered",
+	"outages", "degraded grants", "overlaps of degraded holds"}
 
 func (t tally) String() string { return tallyNames[t] }
 
@@ -95,7 +99,7 @@ type Counts struct {
 	Replies  [32]int // by code
 	Fatals   [32]int // by code
 	Pushes   [8]int  // by event, from EventLost on
-	Lost     [8]int  // by reason
+	Lost     [16]int // by reason
 	Ops      [16]int // by kind, as the store carried them out
 	Results  [8]int  // by status, as the daemon heard them
 }
@@ -137,7 +141,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for i, name := range [...]string{"lost", "beat", "going-away", "fatal"} {
 		row("pushes", name, c.Pushes[i])
 	}
-	for r := protocol.LostExpired; r <= protocol.LostShutdown; r++ {
+	for r := protocol.LostExpired; r <= protocol.LostSilent; r++ {
 		row("lost", r.String(), c.Lost[r])
 	}
 	for k := cache.OpTry; k <= cache.OpPeek; k++ {
@@ -157,10 +161,11 @@ var never = map[string]string{
 	"replies bad_version": "it is said in a fatal",
 	"replies too_slow":    "it would not be read; counted as sessions cut as too slow",
 	"fatals too_slow":     "the same",
-	"replies denied":      "no policy of who may lock what exists yet",
+	"replies denied":      "the namespaces here are for everybody",
 	"fatals denied":       "the same",
 	"lost forced":         "no operator can unlock yet",
 	"lost shutdown":       "a daemon that stops ends the sessions: fatal draining",
+	"lost silent":         "no namespace here asks for heartbeats",
 }
 
 // Missing names what was never seen.

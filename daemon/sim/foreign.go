@@ -93,6 +93,10 @@ func (s *store) lostSince(n int) bool {
 
 // meetsForeign is two holders at once, one of them a plain locker.
 func (w *World) meetsForeign(f *foreigner, h *hold) {
+	if h.degraded {
+		w.counts.Tallies[apart]++
+		return
+	}
 	waived := w.store.lostSince(f.after)
 	for _, l := range w.store.losses[:f.after] {
 		waived = waived || h.fence>>10 <= l.base && w.now < l.until

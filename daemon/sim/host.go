@@ -31,6 +31,7 @@ type host struct {
 	tickSeq  int
 	conns    []*conn
 	pumps    [2]*pump
+	breaker  breaker
 	cutOff   int64 // the store cannot be reached before
 	lastID   uint64
 	session  storeSession
@@ -93,13 +94,15 @@ func (h *host) start() {
 	var err error
 	if h.unit, err = h.eng.AddStore("", w.store.info(), inline); err == nil {
 		err = h.eng.Route([]daemon.Namespace{{TTL: time.Duration(w.p.TTLs[0] * ms), MaxTTL: time.Hour,
-			HandOvers: w.p.Hands, HandOverTime: time.Duration(w.p.HandTime)}})
+			HandOvers: w.p.Hands, HandOverTime: time.Duration(w.p.HandTime), MaxHold: time.Duration(w.p.MaxHold),
+			Tenure: time.Duration(w.p.Tenure), Pause: time.Duration(w.p.Tenure / 2), Local: w.p.Local, LocalAfter: time.Duration(w.p.LocalAfter)}})
 	}
 	if err != nil {
 		panic(err)
 	}
 	h.pumps = [2]*pump{{h: h, lane: h.unit.Main(), idle: w.p.InFlight}, {h: h, lane: h.unit.Renewals(), idle: 1}}
 	clear(h.waits)
+	h.breaker = breaker{}
 	h.session = storeSession{}
 	h.openSession()
 }

@@ -30,6 +30,10 @@ func (p *pump) poll() {
 
 // work is a worker with nothing in its hands.
 func (p *pump) work() {
+	if p.h.breaker.down && p == p.h.pumps[1] {
+		p.h.breaker.parked = append(p.h.breaker.parked, p)
+		return
+	}
 	b := p.lane.Next()
 	if b == nil {
 		p.idle++
@@ -37,6 +41,10 @@ func (p *pump) work() {
 	}
 	p.lane.Kick()
 	b.Sent = p.h.clock()
+	if p.h.breaker.down {
+		p.refuse(b)
+		return
+	}
 	f := &flight{p: p, b: b, results: make([]cache.Result, len(b.Ops)), net: p.h.w.store.net, session: p.h.session.id,
 		until: p.h.session.until}
 	f.ops = append(f.ops, b.Ops...) // the batch is used again; late copies of it may be under way even then
@@ -255,6 +263,9 @@ func (f *flight) deliver(err error) {
 		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Wanted)
 	}
 	copy(f.b.Results, f.results)
+	if err != nil {
+		h.suspect()
+	}
 	h.eng.Deliver(f.b)
 	f.p.lane.Done(f.b)
 	f.p.work()

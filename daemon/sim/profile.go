@@ -27,25 +27,29 @@ type Profile struct {
 	Owners  int // of each client
 	Foreign int // plain SET NX PX lockers
 
-	TTLs     []int64 // ms; what clients ask for
-	Act      int64   // mean pause between two acts of a client
-	Hold     int64   // mean time for which a hold is kept
-	Shared   int     // permille of acquires
-	Fixed    int
-	Try      int
-	Many     int
-	Odd      int // permille of acts that are none of acquire and release
-	Latency  int64
-	Timeout  int64 // of one batch
-	Session  int64 // TTL of the daemon's session
-	Hands    int   // hand-overs once wanted
-	HandTime int64
-	InFlight int
-	Batch    int
-	MaxHolds int64
-	MaxWaits int64
-	Out      int // bytes of a session's outbox
-	Rebase   bool
+	TTLs       []int64 // ms; what clients ask for
+	Act        int64   // mean pause between two acts of a client
+	Hold       int64   // mean time for which a hold is kept
+	Shared     int     // permille of acquires
+	Fixed      int
+	Try        int
+	Many       int
+	Odd        int // permille of acts that are none of acquire and release
+	Latency    int64
+	Timeout    int64 // of one batch
+	Session    int64 // TTL of the daemon's session
+	Hands      int   // hand-overs once wanted
+	HandTime   int64
+	MaxHold    int64 // the namespace's, 0 for none
+	Tenure     int64
+	Local      bool // the host grants alone in an outage
+	LocalAfter int64
+	InFlight   int
+	Batch      int
+	MaxHolds   int64
+	MaxWaits   int64
+	Out        int // bytes of a session's outbox
+	Rebase     bool
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
 }
@@ -57,6 +61,9 @@ func (p Profile) String() string {
 	}
 	if p.Chain {
 		s += ", chain"
+	}
+	if p.Local {
+		s += ", local in outages"
 	}
 	for f, v := range p.Faults {
 		if v > 0 {
@@ -107,6 +114,15 @@ func (w *World) newProfile(length int64) Profile {
 	}
 	if w.chance(150) {
 		p.Out = 256 << w.pick(4)
+	}
+	if w.chance(100) && !p.Calm {
+		p.MaxHold = []int64{100 * ms, sec, 5 * sec}[w.pick(3)]
+	}
+	if w.chance(100) && !p.Chain {
+		p.Tenure = []int64{50 * ms, 500 * ms}[w.pick(2)]
+	}
+	if p.Store != likeEmbedded && w.chance(200) && !p.Chain {
+		p.Local, p.LocalAfter = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)]
 	}
 	if !p.Calm {
 		w.newFaults(&p)

@@ -18,7 +18,7 @@ func (c *client) push(m protocol.Message) {
 			if id.key = w.key(name); id.key == nil {
 				return
 			}
-			w.counts.Lost[min(int(why), 7)]++
+			w.counts.Lost[min(int(why), 15)]++
 			w.say(id.key, "client %d: lost fence %d, %v", c.id, id.fence, why)
 			c.lost(id, why)
 		}

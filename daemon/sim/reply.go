@@ -109,10 +109,14 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 	w := c.w
 	id := grantID{k, q.owner, g.Fence}
 	h := c.known[id]
+	alone := g.Flags&protocol.GrantDegraded != 0
 	many := q.op == protocol.OpAcquireMany
 	fresh := g.Count == 1
 	if many || c.many(k, q.owner) != nil {
 		fresh = h == nil || h.gone // its count may have been lowered since
+	}
+	if alone && h != nil && (h.gone || h.over || h.count <= 0) {
+		fresh, h = true, nil // they all have the same id
 	}
 	if fresh {
 		if h != nil {
@@ -120,7 +124,7 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 			return
 		}
 		w.counts.Tallies[freshGrants]++
-		h = &hold{c: c, k: c.k, key: k, owner: q.owner, fence: g.Fence, mode: q.mode, ttl: q.ttl}
+		h = &hold{c: c, k: c.k, key: k, owner: q.owner, fence: g.Fence, mode: q.mode, ttl: q.ttl, degraded: alone}
 		// Somebody else's, who has given up since, may have been first. If this one
 		// is exclusive, so was that.
 		h.vague = (many || g.Count > 1) && q.mode == protocol.Shared
