@@ -9,6 +9,9 @@
 // other) and given back in the opposite order. What one store says no to, or does
 // not answer, is not granted.
 //
+// A host that has the old store's lease and queues in the new one keeps the former
+// from others; should it die there, until its TTL is over.
+//
 // # Fences
 //
 // A base has to be above every earlier holder's, who may have got his from the old

@@ -19,6 +19,8 @@ var modelTests = []test{
 type grips struct {
 	held   map[grip]cache.Mode
 	maybe  map[grip]cache.Mode // debts that a later token of their host may have ended
+	base   map[grip]uint64     // of what is held
+	heirs  map[grip]bool       // on session stores, who queues: the key is theirs as soon as it is free
 	writer uint64              // the highest base of an exclusive grant
 	all    uint64              // the highest base
 }
@@ -40,6 +42,10 @@ func model(w *world, seed uint64) {
 	keys := make([]grips, 3)
 	for i := range keys {
 		keys[i].held, keys[i].maybe = map[grip]cache.Mode{}, map[grip]cache.Mode{}
+		keys[i].base = map[grip]uint64{}
+		if !hs[0].ttls() || w.env.opts.KeepsPlaces {
+			keys[i].heirs = map[grip]bool{}
+		}
 	}
 	type past struct {
 		key int
@@ -65,7 +71,7 @@ func model(w *world, seed uint64) {
 			old[i] = append(old[i], past{k, op})
 		}
 		for j, r := range hs[i].apply(ops...) {
-			keys[at[j]].check(w, i, &ops[j], r)
+			keys[at[j]].check(w, hs[i], i, &ops[j], r)
 			if w.Failed() {
 				w.Fatalf("seed %d", seed)
 			}
@@ -92,7 +98,7 @@ func someOp(rnd *rand.Rand, h *host, g *grips, i int) cache.Op {
 }
 
 // check compares one answer with the model and follows it.
-func (g *grips) check(w *world, i int, op *cache.Op, r cache.Result) {
+func (g *grips) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 	me := grip{i, op.Token}
 	mode, held := g.held[me]
 	bad := func() {
@@ -102,12 +108,17 @@ func (g *grips) check(w *world, i int, op *cache.Op, r cache.Result) {
 	if op.Kind != cache.OpPeek {
 		delete(g.maybe, me)
 	}
+	if r.Status == cache.Queued && g.heirs != nil {
+		g.heirs[me] = true
+	} else if op.Kind <= cache.OpRelease {
+		delete(g.heirs, me)
+	}
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
 		g.debts(me)
 		switch {
 		case r.Status == cache.Granted:
-			g.granted(me, op, r, bad)
+			g.granted(h, me, op, r, bad)
 		case r.Status != cache.Busy && (r.Status != cache.Queued || op.Kind == cache.OpTry), held && mode == op.Mode:
 			bad()
 		case perhaps:
@@ -134,7 +145,7 @@ func (g *grips) check(w *world, i int, op *cache.Op, r cache.Result) {
 			clear(g.maybe)
 		}
 		if r.Status != cache.Done && r.Status != cache.Busy || len(g.held) > 0 && r.Status == cache.Done ||
-			len(g.held)+len(g.maybe) == 0 && r.Status == cache.Busy {
+			len(g.held)+len(g.maybe)+len(g.heirs) == 0 && r.Status == cache.Busy {
 			bad()
 		}
 	}
@@ -151,7 +162,7 @@ func (g *grips) debts(me grip) {
 	}
 }
 
-func (g *grips) granted(me grip, op *cache.Op, r cache.Result, bad func()) {
+func (g *grips) granted(h *host, me grip, op *cache.Op, r cache.Result, bad func()) {
 	for other, mode := range g.held {
 		if other != me && (mode == cache.Exclusive || op.Mode == cache.Exclusive) {
 			bad()
@@ -162,9 +173,14 @@ func (g *grips) granted(me grip, op *cache.Op, r cache.Result, bad func()) {
 			delete(g.maybe, other)
 		}
 	}
+	if !h.store.Info().Rebase && r.Base == g.base[me] { // a lease may keep its base there
+		g.held[me] = op.Mode
+		return
+	}
 	if r.Base <= g.writer || op.Mode == cache.Exclusive && r.Base <= g.all {
 		bad()
 	}
+	g.base[me] = r.Base
 	g.all = max(g.all, r.Base)
 	if op.Mode == cache.Exclusive {
 		g.writer = max(g.writer, r.Base)

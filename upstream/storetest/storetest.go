@@ -17,6 +17,15 @@ type Options struct {
 	OneHost bool
 	// NoQueue leaves out what takes a queue between hosts (Info.Queue is false).
 	NoQueue bool
+	// Counters leaves out that bases of different keys differ: not all keys have
+	// the same counter.
+	Counters bool
+	// KeepsPlaces says that who queues keeps the key from others, if it comes free,
+	// until it withdraws.
+	KeepsPlaces bool
+	// PolledHints says that the store finds its hints by looking, so that there is
+	// no subscription to wait for.
+	PolledHints bool
 	// Leftovers lists what the store keeps of locks with prefix, and whatever of
 	// its own would stay for ever. None when nil.
 	Leftovers func(t testing.TB, prefix string) []string
@@ -245,6 +254,9 @@ func (h *host) hinted(kind cache.HintKind, key string) {
 func (h *host) listening(other *host) {
 	h.Helper()
 	h.skipUnless(h.store.Hints() != nil, "the store has no hints")
+	if h.env.opts.PolledHints {
+		return
+	}
 	const key = "listening"
 	t := h.token()
 	h.want(h.try(key, t), cache.Granted)

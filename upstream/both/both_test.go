@@ -1,0 +1,265 @@
+package both_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/both"
+	"github.com/locksidecar/locksidecar/upstream/embedded"
+	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func open(t testing.TB, srv *testserver.Redis, prefix string) upstream.Store {
+	t.Helper()
+	cfg, err := redis.Parse(srv.URL() + "?waiter_lease=1s&timeout=10s&prefix=" + prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func pair(t testing.TB, old, new upstream.Store) upstream.Store {
+	t.Helper()
+	s, err := both.New(old, new, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestConformance(t *testing.T) {
+	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
+		return pair(t, open(t, a, prefix), open(t, b, prefix))
+	}, storetest.Options{KeepsPlaces: true, Leftovers: func(t testing.TB, prefix string) (left []string) {
+		for _, srv := range []*testserver.Redis{a, b} {
+			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
+				if strings.Contains(k, prefix) {
+					left = append(left, k)
+				}
+			}
+		}
+		return left
+	}})
+}
+
+// start is where the clock of the embedded stores begins.
+var start = time.Now().Add(-time.Hour)
+
+func clock() int64 { return int64(time.Since(start)) }
+
+// A store of sessions beside one of TTLs: leases have both.
+func TestConformanceWithSessions(t *testing.T) {
+	a := testserver.StartRedis(t)
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
+		e, err := embedded.Open(embedded.Options{Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pair(t, open(t, a, prefix), e)
+	}, storetest.Options{OneHost: true, KeepsPlaces: true})
+}
+
+// host is a daemon at one stage of the move.
+type host struct {
+	upstream.Store
+	stage int // 0 old, 1 both, 2 new
+	last  uint64
+}
+
+func (h *host) do(t testing.TB, op upstream.Op) upstream.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	r := make([]upstream.Result, 1)
+	_ = h.Apply(ctx, []upstream.Op{op}, r)
+	return r[0]
+}
+
+// A move in three rollouts, host by host, with locks taken and given back all the
+// time: nobody is let in beside another, and fences rise throughout.
+func TestAMoveInThreeRollouts(t *testing.T) {
+	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
+	const hosts, keys = 4, 3
+	stage := func(n int) *host {
+		h := &host{stage: n}
+		switch n {
+		case 0:
+			h.Store = open(t, a, "lock:")
+		case 1:
+			h.Store = pair(t, open(t, a, "lock:"), open(t, b, "lock:"))
+		case 2:
+			h.Store = open(t, b, "lock:")
+		}
+		return h
+	}
+	rnd := rand.New(rand.NewPCG(3, 5))
+	type grip struct {
+		h     *host
+		token uint64
+	}
+	var all []*host
+	for range hosts {
+		all = append(all, stage(0))
+	}
+	holder, fence := [keys]*grip{}, [keys]uint64{}
+	grants := [3]int{}
+	for step := range 3 * hosts * 120 {
+		if step%120 == 60 { // the next host of this rollout restarts with the next stage
+			n := step / 120
+			i, next := n%hosts, n/hosts+1
+			if next <= 2 {
+				for k, g := range holder { // an orderly restart releases
+					if g != nil && g.h == all[i] {
+						if r := g.h.do(t, upstream.Op{Kind: cache.OpRelease, Key: fmt.Sprint(k), Token: g.token}); r.Status != cache.Done {
+							t.Fatalf("release is %v (%v)", r.Status, r.Err)
+						}
+						holder[k] = nil
+					}
+				}
+				if err := all[i].Close(); err != nil {
+					t.Fatal(err)
+				}
+				all[i] = stage(next)
+			}
+		}
+		h, k := all[rnd.IntN(hosts)], rnd.IntN(keys)
+		if g := holder[k]; g != nil && rnd.IntN(2) == 0 {
+			if r := g.h.do(t, upstream.Op{Kind: cache.OpRelease, Key: fmt.Sprint(k), Token: g.token}); r.Status != cache.Done {
+				t.Fatalf("step %d: release by a host of stage %d is %v (%v)", step, g.h.stage, r.Status, r.Err)
+			}
+			holder[k] = nil
+			continue
+		}
+		h.last++
+		r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint(k), Token: h.last, TTL: time.Minute})
+		switch {
+		case holder[k] != nil && holder[k].h != h && r.Status != cache.Busy:
+			t.Fatalf("step %d: a host of stage %d gets %v although one of stage %d holds it", step, h.stage, r.Status, holder[k].h.stage)
+		case r.Status == cache.Granted:
+			if r.Base <= fence[k] {
+				t.Fatalf("step %d: base %d of a host of stage %d after %d", step, r.Base, h.stage, fence[k])
+			}
+			fence[k], holder[k] = r.Base, &grip{h, h.last}
+			grants[h.stage]++
+		case r.Status != cache.Busy || holder[k] == nil:
+			t.Fatalf("step %d: a try by a host of stage %d is %v (%v)", step, h.stage, r.Status, r.Err)
+		}
+	}
+	if min(grants[0], grants[1], grants[2]) < 20 {
+		t.Errorf("grants by stage: %v", grants)
+	}
+	for _, h := range all {
+		_ = h.Close()
+	}
+}
+
+// order is a store whose bases are its own order: an embedded one that says so.
+type order struct {
+	*embedded.Store
+	n atomic.Uint64
+}
+
+func (o *order) Info() upstream.Info {
+	i := o.Store.Info()
+	i.Rebase = false
+	return i
+}
+
+func (o *order) Apply(ctx context.Context, ops []upstream.Op, rs []upstream.Result) error {
+	err := o.Store.Apply(ctx, ops, rs)
+	for i := range rs {
+		if rs[i].Base != 0 {
+			rs[i].Base = o.n.Add(1)
+		}
+	}
+	return err
+}
+
+func TestAnEpochThatIsTooLowIsRefused(t *testing.T) {
+	a := testserver.StartRedis(t)
+	for _, epoch := range []uint64{0, 1 << 52} {
+		e, err := embedded.Open(embedded.Options{Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := both.New(open(t, a, "lock:"), &order{Store: e}, epoch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := &host{Store: s}
+		r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute})
+		if epoch == 0 {
+			if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) || !strings.Contains(r.Err.Error(), "fence_epoch has to be at least") {
+				t.Errorf("it is %v (%v)", r.Status, r.Err)
+			}
+			if r := h.do(t, upstream.Op{Kind: cache.OpPeek, Key: "k"}); r.Status != cache.Done {
+				t.Errorf("something is left: %v", r.Status)
+			}
+		} else if r.Status != cache.Granted || r.Base != epoch+1 {
+			t.Errorf("it is %v (%v) with base %d", r.Status, r.Err, r.Base)
+		} else {
+			old := &host{Store: open(t, a, "lock:")}
+			h.do(t, upstream.Op{Kind: cache.OpRelease, Key: "k", Token: 1})
+			if r := old.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}); r.Base <= epoch+1 {
+				t.Errorf("a host on the old store has base %d after %d", r.Base, epoch+1)
+			}
+			_ = old.Close()
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	e, err := embedded.Open(embedded.Options{Clock: clock})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, a, "lock:")
+	if _, err := both.New(&order{Store: e}, b, 0); !errors.Is(err, both.ErrFences) {
+		t.Errorf("an old store whose fences cannot be raised: %v", err)
+	}
+	_, _ = e.Close(), b.Close()
+}
+
+// What one of the two does not say yes to is not granted, and does not stay in the
+// other.
+func TestOneOfTheTwoIsDown(t *testing.T) {
+	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
+	s := pair(t, open(t, a, "lock:"), open(t, b, "lock:"))
+	defer s.Close()
+	h := &host{Store: s}
+	b.Kill()
+	r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute})
+	if r.Status != cache.Refused && r.Status != cache.Unknown || r.Err == nil {
+		t.Errorf("it is %v (%v)", r.Status, r.Err)
+	}
+	if err := s.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) {
+		t.Errorf("the ping says %v", err)
+	}
+	b.Start()
+	end := time.Now().Add(20 * time.Second)
+	for r.Status != cache.Done && r.Status != cache.NotHeld && time.Now().Before(end) {
+		r = h.do(t, upstream.Op{Kind: cache.OpWithdraw, Key: "k", Token: 1})
+	}
+	if n := a.Admin().Exists(t.Context(), "lock:k").Val(); n != 0 {
+		t.Error("it stays in the store that had granted it")
+	}
+}
