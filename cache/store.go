@@ -179,6 +179,12 @@ func (t *Table) Knows(s *Store, key string, token uint64) bool {
 	return l != nil && l.ns.Store == s && l.token == token && l.state != stateNone
 }
 
+// KnowsKey says whether something of this host's stands, or may stand, at a store.
+func (t *Table) KnowsKey(s *Store, key string) bool {
+	l := t.leases[key]
+	return l != nil && l.ns.Store == s && l.state != stateNone
+}
+
 // SessionUntil is news of the deadline of session no at a store; it never goes
 // back. What was held under a deadline that has passed is gone all the same: the
 // store may have dropped it before it went on.

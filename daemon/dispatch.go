@@ -69,6 +69,8 @@ func (s *Session) handle(payload []byte, now int64, a *aftermath) bool {
 		s.write(a, func(b []byte) []byte { return protocol.AppendPong(b, id, uint64(now/int64(time.Millisecond))) })
 	case protocol.OpList:
 		s.list(q, now, a)
+	case protocol.OpStored:
+		s.stored(q, a)
 	case protocol.OpCancel:
 		if !s.cancelMany(q, now, a) {
 			s.onKey(q, now, a)

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 
@@ -37,6 +38,9 @@ type Engine struct {
 	routes   atomic.Pointer[routes]
 	schedule *renewer.Schedule
 	cycles   cycles
+	// ask has a question put to a store on a goroutine of the shell's; nil when there
+	// is none.
+	ask func(question func(context.Context, func(*Unit) upstream.Lister))
 
 	draining atomic.Bool
 	nextBeat atomic.Int64

@@ -14,7 +14,8 @@ import (
 
 // stores are a daemon's: each with its pump and with who follows its streams.
 type stores struct {
-	d *Daemon
+	d      *Daemon
+	asking sync.Mutex // held while a question of somebody's is under way
 
 	mu      sync.Mutex
 	all     []*served // guarded by mu
@@ -34,7 +35,36 @@ type served struct {
 	gone   bool // nothing routes to it
 }
 
-func newStores(d *Daemon) *stores { return &stores{d: d} }
+func newStores(d *Daemon) *stores {
+	s := &stores{d: d}
+	d.engine.ask = s.ask
+	return s
+}
+
+// ask puts a question to a store. One is under way at a time: they are people's,
+// and take time that belongs to the locks.
+func (s *stores) ask(question func(context.Context, func(*Unit) upstream.Lister)) {
+	s.d.wg.Go(func() {
+		s.asking.Lock()
+		defer s.asking.Unlock()
+		if !s.d.halted() {
+			question(context.Background(), s.lister)
+		}
+	})
+}
+
+// lister is a store that can say what it knows; nil when it cannot.
+func (s *stores) lister(u *Unit) upstream.Lister {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.all {
+		if v.unit == u {
+			l, _ := v.Store.Store.(upstream.Lister)
+			return l
+		}
+	}
+	return nil
+}
 
 // add makes stores known to the engine; they are asked nothing before start.
 func (s *stores) add(list []Store) error {

@@ -67,7 +67,7 @@ func AppendRequest(b []byte, q *Request) []byte {
 		}
 		b = appendUint(b, q.Owner)
 		b = appendUint(b, q.Flags)
-	case OpList:
+	case OpList, OpStored:
 		head(5)
 		b = appendStr(b, q.Prefix)
 		b = appendStr(b, q.After)
@@ -221,6 +221,28 @@ func appendRow(b []byte, r *Row) []byte {
 	b = appendUint(b, r.Session)
 	b = appendUint(b, r.PID)
 	return appendStr(b, r.Client)
+}
+
+// AppendStored appends one page of what stores know.
+func AppendStored(b []byte, id uint64, rows []StoredRow, next string) []byte {
+	b, at := openFrame(b)
+	b = appendReplyHead(b, 4, OK, id)
+	b = appendArray(b, len(rows))
+	for i := range rows {
+		r := &rows[i]
+		b = appendArray(b, 9)
+		b = appendStr(b, r.Key)
+		b = appendStr(b, r.Store)
+		b = appendStr(b, r.Name)
+		b = appendUint(b, uint64(r.Mode))
+		b = appendStr(b, r.Holder)
+		b = appendUint(b, uint64(r.Whose))
+		b = appendInt(b, r.Left)
+		b = appendInt(b, r.Waiters)
+		b = appendUint(b, r.Base)
+	}
+	b = appendStr(b, next)
+	return closeFrame(b, at)
 }
 
 // AppendError appends a failure. left is for Busy: milliseconds until the

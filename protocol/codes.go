@@ -23,6 +23,7 @@ const (
 	OpReleaseMany Op = 9
 	OpPing        Op = 10
 	OpList        Op = 11
+	OpStored      Op = 12
 )
 
 // Code is how a request ended.
@@ -110,6 +111,14 @@ type Mode uint8
 const (
 	Exclusive Mode = 0
 	Shared    Mode = 1
+)
+
+// Whose a lock is that a store knows, as stored says it.
+const (
+	StoredElsewhere = 0 // another daemon's
+	StoredHere      = 1 // this daemon's
+	StoredLeft      = 2 // made by this daemon, which does not know of it any more
+	StoredForeign   = 3 // a plain locker's
 )
 
 // Flags of an acquire.

@@ -110,7 +110,7 @@ func FuzzDecodeMessage(f *testing.F) {
 		if m.ID > math.MaxInt64 {
 			t.Fatalf("id %d", m.ID)
 		}
-		for to := OpHello; to <= OpList; to++ {
+		for to := OpHello; to <= OpStored; to++ {
 			ask := m
 			x, err := read(&ask, to)
 			if err != nil || to == OpCancel {
@@ -205,7 +205,7 @@ func TestHostileHeadersAllocateLittle(t *testing.T) {
 			t.Errorf("request %d of %d bytes: %d bytes allocated", i, len(h), n)
 		}
 		if n := cost(func() {
-			for to := OpHello; to <= OpList; to++ {
+			for to := OpHello; to <= OpStored; to++ {
 				if m, err := DecodeMessage(h); err == nil {
 					_, _ = read(&m, to)
 				}

@@ -73,6 +73,19 @@ type Row struct {
 	Client           string // that holder's name and label
 }
 
+// StoredRow is a lock as a store knows it.
+type StoredRow struct {
+	Key     string
+	Store   string // the store's name in the daemon's configuration
+	Name    string // of what stands for the lock there
+	Mode    Mode
+	Holder  string // who holds it, in the store's terms
+	Whose   uint8  // StoredElsewhere …
+	Left    int64  // milliseconds until it ends by itself, -1 when not known
+	Waiters int64  // in the store's queue, -1 when not known
+	Base    uint64 // its fence's base, 0 when not known
+}
+
 // Message is one decoded frame from the daemon: a reply when ID is not 0, else
 // a push. Its fields are read with the method for what was asked.
 type Message struct {
@@ -277,6 +290,27 @@ func (m *Message) List() (rows []Row, next string, err error) {
 		}
 		k, err := small(mode)
 		r.Mode = Mode(k)
+		rows = append(rows, r)
+		return err
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	err = m.get(&next)
+	return rows, next, err
+}
+
+// Stored reads the answer to a stored: a page, and where the next one starts.
+func (m *Message) Stored() (rows []StoredRow, next string, err error) {
+	err = m.entries(9, func() error {
+		var r StoredRow
+		var mode, whose uint64
+		err := m.get(&r.Key, &r.Store, &r.Name, &mode, &r.Holder, &whose, &r.Left, &r.Waiters, &r.Base)
+		if err != nil {
+			return err
+		}
+		k, err := small(mode)
+		r.Mode, r.Whose = Mode(k), uint8(min(whose, 255))
 		rows = append(rows, r)
 		return err
 	})

@@ -255,7 +255,9 @@ func (d *fields) request(q *Request) error {
 	case OpPing:
 		return nil
 	case OpList:
-		return d.list(q)
+		return d.list(q, maxPlace)
+	case OpStored:
+		return d.list(q, maxStoredPlace)
 	}
 	return &FieldError{Unsupported, "unknown operation " + itoa(uint64(q.Op))}
 }
@@ -377,11 +379,17 @@ func (d *fields) many(q *Request, pairs bool) error {
 	return nil
 }
 
-func (d *fields) list(q *Request) error {
+// The longest places at which a list, or a stored, goes on.
+const (
+	maxPlace       = MaxKey + 16
+	maxStoredPlace = 4096
+)
+
+func (d *fields) list(q *Request, place int) error {
 	if err := d.strField("prefix", false, MaxKey, &q.Prefix); err != nil {
 		return err
 	}
-	if err := d.strField("after", false, MaxKey+16, &q.After); err != nil {
+	if err := d.strField("after", false, place, &q.After); err != nil {
 		return err
 	}
 	q.Limit = MaxList

@@ -69,8 +69,22 @@ func (v *vector) reply() any {
 			p.Rows = append(p.Rows, Row{l[0].(string), Mode(u(1)), u(2), u(3), u(4), number(l[5]), u(6), u(7), l[8].(string)})
 		}
 		return p
+	case OpStored:
+		p := storedPage{Next: v.str("next")}
+		for _, r := range v.list("rows") {
+			l := r.([]any)
+			s := func(i int) string { return l[i].(string) }
+			p.Rows = append(p.Rows, StoredRow{s(0), s(1), s(2), Mode(number(l[3])), s(4), uint8(number(l[5])), number(l[6]), number(l[7]), uint64(number(l[8]))})
+		}
+		return p
 	}
 	return nil
+}
+
+// storedPage is what Stored returns.
+type storedPage struct {
+	Rows []StoredRow
+	Next string
 }
 
 type page struct {
@@ -105,6 +119,9 @@ func read(m *Message, to Op) (any, error) {
 	case OpList:
 		rows, next, err := m.List()
 		return page{rows, next}, err
+	case OpStored:
+		rows, next, err := m.Stored()
+		return storedPage{rows, next}, err
 	}
 	return nil, fmt.Errorf("no reply to op %d", to)
 }
@@ -135,6 +152,8 @@ func write(id uint64, c Code, to Op, x any) []byte {
 		return AppendInspected(nil, id, &x)
 	case []Code:
 		return AppendCodes(nil, id, x)
+	case storedPage:
+		return AppendStored(nil, id, x.Rows, x.Next)
 	case page:
 		return AppendList(nil, id, x.Rows, x.Next)
 	}

@@ -50,18 +50,24 @@ func modeName(m protocol.Mode) string {
 
 func (m *Main) locksCommand() *cobra.Command {
 	var socket, output string
+	var stored bool
 	cmd := &cobra.Command{
 		Use:   "locks [flags] [PREFIX]",
 		Short: "List the locks that this host holds or waits for",
 		Long: `List the locks that clients of this host's daemon hold or wait for, in the order
 of their keys; with PREFIX only those whose keys begin so. Locks that only other
-hosts hold are not listed.
+hosts hold are not listed, unless --store asks the stores themselves: then every
+lock there is listed, with what stands for it in the store, who holds it in the
+store's terms, and whose it is: of this host, of another one, left behind (this host
+made it and does not know it any more; it ends by itself), or foreign (a plain
+locker's). README.md says how to remove one by hand.
 
 LEFT is how long the lease in the store is good for unless it is renewed, as the
 daemon does while the lock is held. CLIENT, PID and SESSION are those of one
 holder, if there are several.`,
 		Example: `  locksidecar locks
   locksidecar locks order:
+  locksidecar locks --store order:
   locksidecar locks -o json | jq -r '.[] | select(.waiters > 0) | .key'`,
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -71,12 +77,16 @@ holder, if there are several.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if stored {
+				return m.storedLocks(cmd.Context(), socket, strings.Join(args, ""), output == "json")
+			}
 			return m.locks(cmd.Context(), socket, strings.Join(args, ""), output == "json")
 		},
 	}
 	cmd.ValidArgsFunction = m.completeKeys(&socket)
 	socketFlag(cmd, &socket)
 	outputFlag(cmd, &output, "table", "json")
+	cmd.Flags().BoolVar(&stored, "store", false, "list what the stores know, other hosts' locks and orphaned ones too")
 	return cmd
 }
 

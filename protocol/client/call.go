@@ -18,7 +18,8 @@ type Reply struct {
 	Codes  []protocol.Code  // release-many
 	State  protocol.State   // inspect
 	Rows   []protocol.Row   // list
-	Next   string           // list
+	Stored []protocol.StoredRow
+	Next   string // list, stored
 }
 
 // call is one request in flight. Who waits for it reads reply after ready; the

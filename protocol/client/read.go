@@ -190,6 +190,8 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 		r.State, err = m.State()
 	case protocol.OpList:
 		r.Rows, r.Next, err = m.List()
+	case protocol.OpStored:
+		r.Stored, r.Next, err = m.Stored()
 	default: // release, ping
 		r.Number, err = m.Number()
 	}

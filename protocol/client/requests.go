@@ -213,6 +213,24 @@ func (c *Client) List(ctx context.Context, prefix, after string, limit int) (row
 	return rows, next, nil
 }
 
+// Stored returns one page of the locks that the daemon's stores know, whoever holds
+// them: at most limit rows behind after, and where the next page starts, empty on the
+// last one. A page may have no rows and yet not be the last. limit 0 is
+// protocol.MaxList.
+func (c *Client) Stored(ctx context.Context, prefix, after string, limit int) (rows []protocol.StoredRow, next string, err error) {
+	if limit == 0 {
+		limit = protocol.MaxList
+	}
+	cl := newCall()
+	cl.req = protocol.Request{Op: protocol.OpStored, Prefix: []byte(prefix), After: []byte(after), Limit: uint64(max(limit, 0))}
+	if err := c.do(ctx, cl); err != nil {
+		return nil, "", err
+	}
+	rows, next = cl.reply.Stored, cl.reply.Next
+	cl.free()
+	return rows, next, nil
+}
+
 // All goes through every page of a list. An error ends it.
 func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[protocol.Row, error] {
 	return func(yield func(protocol.Row, error) bool) {
