@@ -14,7 +14,7 @@ func (t *Table) advance(l *Lease, now int64, out *Effects) {
 	if l.op == 0 {
 		t.next(l, now, out)
 	}
-	if l.state == stateHeld && l.rebase {
+	if l.state == stateHeld && (l.rebase || l.doubt) {
 		t.renew(l, now, out)
 	}
 	t.track(l, out)
@@ -44,7 +44,7 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	switch {
 	case l.op == 0 && waitsToAsk && down:
 		at = min(at, t.wakeDown(l, now))
-	case l.op == 0 && waitsToAsk, l.starved && l.renewGen == 0:
+	case l.op == 0 && waitsToAsk, (l.starved || l.doubt) && l.renewGen == 0:
 		at = min(at, max(l.retryAt, now+1))
 	}
 	if since := t.failingSince(l); since != 0 && l.nWaits > 0 {
@@ -185,7 +185,7 @@ func (t *Table) forget(l *Lease) {
 }
 
 func (l *Lease) clearGrip() {
-	l.wanted, l.downgrade, l.rebase, l.starved = false, false, false, false
+	l.wanted, l.downgrade, l.rebase, l.starved, l.doubt = false, false, false, false, false
 	l.until, l.hand, l.fence = 0, -1, 0
 	l.renewGen = 0
 }

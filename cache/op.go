@@ -125,6 +125,7 @@ type HintKind uint8
 const (
 	HintFree   HintKind = iota + 1 // this key may have come free for us: ask again
 	HintWanted                     // another host waits for this key, which we hold
+	HintGone                       // our lease of this key may have been removed: renew it, to see
 )
 
 // Hint is one thing that a store noticed about a key.

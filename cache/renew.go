@@ -7,9 +7,10 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 	if l.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
 		return
 	}
-	if !t.of(l).renews() && !l.rebase {
+	if !t.of(l).renews() && !l.rebase && !l.doubt {
 		return // the session keeps it
 	}
+	l.doubt = false
 	t.gen++
 	l.renewGen = t.gen
 	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.rebase, Key: l.key, Token: l.token,
@@ -98,6 +99,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 		t.gone(l, out)
 	default:
 		l.retryAt = now + int64(t.cfg.RetryMin)
+		l.doubt = !t.of(l).renews() // where nothing else would ask again
 		t.retrack(l, true, out)
 		t.endExtends(l, CodeUnavailable, r.Err, out)
 	}

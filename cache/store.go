@@ -165,6 +165,8 @@ func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
 	switch {
 	case h.Kind == HintWanted && l.state == stateHeld:
 		t.setWanted(l, now)
+	case h.Kind == HintGone && l.state == stateHeld:
+		l.doubt = true
 	case h.Kind == HintFree && l.state == stateAsked && l.queued:
 		l.retryAt = 0
 	default:

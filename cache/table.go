@@ -126,6 +126,7 @@ type leaseState struct {
 	rebase    bool // a new base has to be fetched
 	tracked   bool // the renewer knows it
 	starved   bool // the next hand-over waits for a renewal
+	doubt     bool // the store may have removed it: a renewal will tell
 
 	// Here.
 	heldMode Mode // of the holds

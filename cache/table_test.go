@@ -573,3 +573,40 @@ func TestRenewalAnsweredTooLateIsLost(t *testing.T) {
 		t.Fatalf("%+v", ms)
 	}
 }
+
+func TestALeaseThatMayHaveBeenRemovedIsLookedAt(t *testing.T) {
+	for name, change := range map[string]func(*setup){
+		"with a TTL":     nil,
+		"of the session": func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, change)
+			s := b.session()
+			b.acquire(s, "k", nil)
+			r := Result{Status: Granted, Base: 7}
+			if b.ns.Store.Session {
+				r.Session, r.SessionNo = b.now+10*second, 1
+			}
+			b.answer(b.op(OpTry), r)
+			gone := func() []Message {
+				b.tab.Hint(b.ns.Store, Hint{HintGone, "k"}, b.now, &b.out)
+				return b.take()
+			}
+			gone()
+			b.answer(b.op(OpRenew), Result{Status: Done}) // the hint was wrong
+			gone()
+			gone() // doubled
+			b.answer(b.op(OpRenew), Result{Status: Unknown, Err: errors.New("no answer")})
+			if b.ns.Store.Session {
+				b.tick(time.Second) // asked again
+			} else {
+				gone()
+				b.tick(time.Second)
+			}
+			m := b.only(b.answer(b.op(OpRenew), Result{Status: NotHeld}), MsgLost, CodeOK)
+			if m.Reason != LostGone {
+				t.Error(m.Reason)
+			}
+		})
+	}
+}
