@@ -1,0 +1,294 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+)
+
+// smallestPacket is what the server's max_allowed_packet has to be at least.
+const smallestPacket = 1 << 20
+
+// server is what a connection's check found out.
+type server struct {
+	version  string
+	flush    string // innodb_flush_log_at_trx_commit
+	binlog   string // log_bin
+	sync     string // sync_binlog
+	noDelete bool   // the user may not delete rows
+}
+
+// durable says whether the server keeps what it has confirmed when its machine
+// crashes.
+func (v *server) durable() bool {
+	return v.flush == "1" && (!isOn(v.binlog) || v.sync == "1")
+}
+
+// check prepares a new connection and looks at the server and the table behind
+// it, before anything else is asked. What fails here is refused, and nothing was
+// done.
+func (s *Store) check(ctx context.Context, conn driver.Conn) error {
+	q := quick{ctx, conn}
+	wait := strconv.Itoa(max(1, int(math.Ceil(s.cfg.Timeout.Seconds()))))
+	_, err := q.rows("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;" +
+		"SET SESSION autocommit=1,sql_mode='STRICT_ALL_TABLES',time_zone='+00:00',lock_wait_timeout=" + wait + ",innodb_lock_wait_timeout=1")
+	if err != nil {
+		return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
+	}
+	v, err := s.look(q)
+	if err != nil {
+		return err
+	}
+	if err := s.checkTable(q); err != nil {
+		return err
+	}
+	if v.noDelete, err = s.checkRights(q); err != nil {
+		return err
+	}
+	if strings.Contains(v.version, "MariaDB") {
+		// What is given up by its client is not carried out much later.
+		if _, err := q.rows("SET SESSION max_statement_time=" + strconv.FormatFloat(s.cfg.Timeout.Seconds(), 'f', 3, 64)); err != nil {
+			return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
+		}
+	}
+	s.report(v)
+	return nil
+}
+
+// look says whether a server may be used.
+func (s *Store) look(q quick) (*server, error) {
+	rows, err := q.rows("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version','read_only','innodb_read_only','super_read_only'," +
+		"'max_allowed_packet','log_bin','binlog_format','sync_binlog','innodb_flush_log_at_trx_commit')")
+	if err != nil {
+		return nil, fmt.Errorf("%w: look at its variables: %w", ErrServer, err)
+	}
+	vars := map[string]string{}
+	for _, r := range rows {
+		if len(r) == 2 {
+			vars[r[0]] = r[1]
+		}
+	}
+	v := &server{version: vars["version"], flush: vars["innodb_flush_log_at_trx_commit"], binlog: vars["log_bin"], sync: vars["sync_binlog"]}
+	if err := rightVersion(v.version); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{"read_only", "super_read_only", "innodb_read_only"} {
+		if isOn(vars[name]) {
+			return nil, fmt.Errorf("%w: %s is ON there: %w", ErrServer, name, errReadOnly)
+		}
+	}
+	if isOn(v.binlog) && vars["binlog_format"] == "STATEMENT" {
+		return nil, fmt.Errorf("%w: its binlog_format is STATEMENT, which forbids READ COMMITTED: set binlog_format to ROW or MIXED there", ErrServer)
+	}
+	if n, err := strconv.Atoi(vars["max_allowed_packet"]); err == nil && n < smallestPacket {
+		return nil, fmt.Errorf("%w: its max_allowed_packet is %d: at least %d is needed", ErrServer, n, smallestPacket)
+	}
+	return v, nil
+}
+
+// The oldest servers that have what the statements use. Those that only speak
+// as MySQL does have row locks of another kind, or none.
+func rightVersion(version string) error {
+	for _, other := range []string{"TiDB", "Vitess", "OceanBase"} {
+		if strings.Contains(version, other) {
+			return fmt.Errorf("%w: it is %s, whose row locks are not InnoDB's", ErrServer, version)
+		}
+	}
+	oldest := [2]int{5, 7}
+	if strings.Contains(version, "MariaDB") {
+		oldest = [2]int{10, 3}
+	}
+	var have [2]int
+	if _, err := fmt.Sscanf(version, "%d.%d", &have[0], &have[1]); err != nil {
+		return nil //nolint:nilerr // a version that cannot be read says nothing
+	}
+	if have[0] < oldest[0] || have[0] == oldest[0] && have[1] < oldest[1] {
+		return fmt.Errorf("%w: its version is %s, at least %d.%d is needed", ErrServer, version, oldest[0], oldest[1])
+	}
+	return nil
+}
+
+// checkTable makes the table if it is not there, and looks whether it is the one
+// that is needed.
+func (s *Store) checkTable(q quick) error {
+	for made := false; ; made = true {
+		wrong, there, err := s.inspect(q)
+		if err != nil {
+			return fmt.Errorf("look at table %s: %w", s.cfg.Table, err)
+		}
+		if there && wrong == "" {
+			return nil
+		}
+		if there {
+			return fmt.Errorf("%w: table %s in database %s is not a table of locks: %s; name another with table=, or let this one be made anew: %s",
+				ErrServer, s.cfg.Table, s.cfg.Database, wrong, createTable(s.cfg.Table))
+		}
+		if made {
+			return fmt.Errorf("%w: table %s has been made in database %s and is not there", ErrServer, s.cfg.Table, s.cfg.Database)
+		}
+		if _, err := q.rows(createTable(s.cfg.Table)); err != nil {
+			switch number(err) {
+			case erTableDenied, erDBAccessDenied:
+				return fmt.Errorf("%w: there is no table %s in database %s (or its user may not see it), and the user may not make it. "+
+					"Have this run there:\n%s;\nGRANT SELECT, INSERT, UPDATE, DELETE ON `%s`.`%s` TO …;\n(%v)",
+					ErrServer, s.cfg.Table, s.cfg.Database, createTable(s.cfg.Table), s.cfg.Database, s.cfg.Table, err)
+			}
+			return fmt.Errorf("make table %s: %w", s.cfg.Table, err)
+		}
+	}
+}
+
+// column is what a column has to be.
+type column struct{ kind, length string }
+
+var wantColumns = map[string]column{
+	"name": {"varbinary", strconv.Itoa(nameLen)}, "version": {"bigint", ""}, "last": {"varbinary", strconv.Itoa(lastLen)}, "fence": {"bigint", ""},
+	"owner": {"varbinary", strconv.Itoa(tokenLen)}, "ends": {"bigint", ""}, "queued": {"bigint", ""},
+	"readers": {"mediumblob", ""}, "queue": {"mediumblob", ""},
+}
+
+// inspect says whether the table is there, and what is wrong with it.
+func (s *Store) inspect(q quick) (wrong string, there bool, err error) {
+	of := " WHERE table_schema=DATABASE() AND table_name='" + s.cfg.Table + "'"
+	tables, err := q.rows("SELECT table_type,engine,create_options FROM information_schema.tables" + of)
+	if err != nil || len(tables) == 0 {
+		return "", false, err
+	}
+	switch t := tables[0]; {
+	case t[0] != "BASE TABLE":
+		return "it is a " + strings.ToLower(t[0]), true, nil
+	case t[1] != "InnoDB":
+		return "its engine is " + t[1] + ", not InnoDB, without whose row locks two could hold one lock", true, nil
+	case strings.Contains(t[2], "partitioned"):
+		return "it is partitioned", true, nil
+	}
+	cols, err := q.rows("SELECT column_name,data_type,character_maximum_length,is_nullable,column_type FROM information_schema.columns" + of)
+	if err != nil {
+		return "", true, err
+	}
+	if wrong := wrongColumns(cols); wrong != "" {
+		return wrong, true, nil
+	}
+	keys, err := q.rows("SELECT index_name,column_name,sub_part FROM information_schema.statistics" + of + " AND non_unique=0 ORDER BY index_name,seq_in_index")
+	if err != nil {
+		return "", true, err
+	}
+	if len(keys) != 1 || keys[0][0] != "PRIMARY" || keys[0][1] != "name" || keys[0][2] != "" {
+		return "its primary key is not name, or it has another unique key", true, nil
+	}
+	triggers, err := q.rows("SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema=DATABASE() AND event_object_table='" + s.cfg.Table + "'")
+	if len(triggers) > 0 {
+		wrong = "it has the trigger " + triggers[0][0]
+	}
+	return wrong, true, err
+}
+
+func wrongColumns(cols [][]string) string {
+	seen := map[string]bool{}
+	for _, c := range cols {
+		name := strings.ToLower(c[0])
+		want, ok := wantColumns[name]
+		switch {
+		case !ok:
+			return fmt.Sprintf("it has a column %s", c[0])
+		case !strings.EqualFold(c[1], want.kind), want.length != "" && c[2] != want.length, strings.Contains(c[4], "unsigned"):
+			if want.length != "" {
+				want.kind += "(" + want.length + ")"
+			}
+			return fmt.Sprintf("its column %s is %s, not %s", c[0], c[4], want.kind)
+		case c[3] != "NO":
+			return fmt.Sprintf("its column %s may be NULL", c[0])
+		}
+		seen[name] = true
+	}
+	for name := range wantColumns {
+		if !seen[name] {
+			return "it has no column " + name + " (or the user may not see it)"
+		}
+	}
+	return ""
+}
+
+// checkRights tries what will be done, on no rows.
+func (s *Store) checkRights(q quick) (noDelete bool, err error) {
+	table := "`" + s.cfg.Table + "`"
+	for _, try := range []string{
+		"SELECT " + columns + " FROM " + table + " WHERE 1=0",
+		"INSERT INTO " + table + " (" + columns + ") SELECT " + columns + " FROM " + table + " AS other WHERE 1=0 ON DUPLICATE KEY UPDATE version=VALUES(version)",
+	} {
+		if _, err := q.rows(try); err != nil {
+			return false, fmt.Errorf("%w: try what its user may do: %w", ErrServer, err)
+		}
+	}
+	_, err = q.rows("DELETE FROM " + table + " WHERE 1=0")
+	if number(err) == erTableDenied {
+		return true, nil
+	}
+	return false, err
+}
+
+// report logs what is known of a server when it is news.
+func (s *Store) report(v *server) {
+	s.seen.Lock()
+	defer s.seen.Unlock()
+	if s.seen.server != nil && *s.seen.server == *v {
+		return
+	}
+	s.seen.server = v
+	log := s.log.With(zap.String("version", v.version), zap.String("addr", s.cfg.Addr()))
+	log.Info("connected to mysql")
+	if !v.durable() {
+		log.Warn("a crash of the server's machine may lose locks that it has confirmed: set innodb_flush_log_at_trx_commit=1, and sync_binlog=1 where log_bin is ON",
+			zap.String("innodb_flush_log_at_trx_commit", v.flush), zap.String("log_bin", v.binlog), zap.String("sync_binlog", v.sync))
+	}
+	if v.noDelete {
+		log.Warn("the user may not DELETE: the rows of locks long unused stay in the table", zap.String("table", s.cfg.Table))
+	}
+}
+
+// quick asks on a connection that is not the pool's yet.
+type quick struct {
+	ctx  context.Context
+	conn driver.Conn
+}
+
+// rows returns what query's first set of rows has, as text.
+func (q quick) rows(query string) ([][]string, error) {
+	c, ok := q.conn.(driver.QueryerContext)
+	if !ok {
+		return nil, errors.New("the driver cannot query")
+	}
+	rows, err := c.QueryContext(q.ctx, query, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var out [][]string
+	vals := make([]driver.Value, len(rows.Columns()))
+	for len(vals) > 0 {
+		if err := rows.Next(vals); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			return nil, err
+		}
+		r := make([]string, len(vals))
+		for i, v := range vals {
+			switch v := v.(type) {
+			case nil:
+			case []byte:
+				r[i] = string(v)
+			default:
+				r[i] = fmt.Sprint(v)
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}

@@ -1,0 +1,47 @@
+package mysql_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+func TestJumpingClockKeepsFencesRising(t *testing.T) {
+	srv := testserver.StartMariaDBWithClock(t, quickly)
+	p, q := newPeer(t, srv.URL()), newPeer(t, srv.URL())
+	a, base := p.take("a", cache.Exclusive)
+	next := func(r cache.Result) {
+		t.Helper()
+		q.want(r, cache.Granted)
+		if r.Base <= base {
+			t.Errorf("base %d after %d", r.Base, base)
+		}
+		base = r.Base
+	}
+	// Forward: leases end early, and whoever comes next has a larger fence.
+	srv.JumpClock(time.Hour)
+	b := q.token()
+	next(q.do(cache.OpTry, cache.Exclusive, "a", b))
+	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", a), cache.NotHeld)
+	// Back: leases last longer, and are renewed and released as ever.
+	srv.JumpClock(-2 * time.Hour)
+	p.want(p.do(cache.OpTry, cache.Exclusive, "a", p.token()), cache.Busy)
+	q.want(q.do(cache.OpRenew, cache.Exclusive, "a", b), cache.Done)
+	res, _ := q.apply(upstream.Op{Kind: cache.OpRenew, Rebase: true, Key: "a", Token: b, TTL: long})
+	q.want(res[0], cache.Done)
+	if res[0].Base <= base {
+		t.Errorf("a new base is %d after %d", res[0].Base, base)
+	}
+	base = res[0].Base
+	q.want(q.do(cache.OpRelease, cache.Exclusive, "a", b), cache.Done)
+	next(q.do(cache.OpTry, cache.Shared, "a", q.token()))
+	q.want(q.do(cache.OpRelease, cache.Shared, "a", q.last), cache.Done)
+	next(q.do(cache.OpTry, cache.Exclusive, "a", q.token()))
+	// Back further than rows are kept: a row that is there still counts.
+	srv.JumpClock(-72 * time.Hour)
+	q.want(q.do(cache.OpRelease, cache.Exclusive, "a", q.last), cache.Done)
+	next(q.do(cache.OpTry, cache.Exclusive, "a", q.token()))
+}

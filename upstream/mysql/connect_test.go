@@ -1,0 +1,21 @@
+package mysql_test
+
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream/mysql"
+)
+
+func openURL(t *testing.T, url string, opts ...mysql.Option) (*peer, error) {
+	t.Helper()
+	cfg, err := mysql.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := mysql.Open(t.Context(), cfg, opts...)
+	if err != nil {
+		return nil, err
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return &peer{T: t, Store: s}, nil
+}

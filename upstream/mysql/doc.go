@@ -1,0 +1,117 @@
+// Package mysql is the store in a table of a MySQL or MariaDB server: of the
+// primary, if there are others. The tests run MariaDB 10.11, Debian's; MySQL has
+// the same statements and locks but is not tested here, nor are Galera clusters
+// and group replication, of which one server alone has to be written to. Several
+// stores of one server share its table, with the parameter prefix or without.
+//
+// # Layout
+//
+// A lock is a row; see table.sql. It stays when the lock is free and is deleted
+// when its fence base is 24 hours old, by any Store, in small steps. All times are
+// the server's, in µs of UTC.
+//
+//	name     <prefix><key>, bytes compared as bytes
+//	version  of all that follows: it rises with each change
+//	last     the request that made the last change: its kind, token and number
+//	fence    the last fence base given out: max(last + 1, floor + 1, time)
+//	owner    the exclusive holder's token, or dashes
+//	ends     when the lease ends; of readers', the last at the latest. 0 when free
+//	queued   when the last place in the queue ends
+//	readers  token:ends; for each reader, in 54 bytes
+//	queue    x or s and token:ends; for each host that waits, in the order in which they came
+//
+// A token is the instance id of the daemon's Store (22 characters), a dot, and the
+// grip's number in 13 digits of base 36. A waiting host that does not repeat itself
+// drops out by the end of its place (waiter_lease). To clean up by hand:
+//
+//	UPDATE locksidecar SET owner=REPEAT('-',36), ends=0, readers='', version=version+1 WHERE name='…'
+//
+// which leaves its fence and its queue. Deleting the row, or dropping the table, is as
+// good for leases, and keeps fences rising as long as the clock does.
+//
+// # Calls
+//
+// A batch is one packet of statements, one round trip (exchange.go): one write of
+// all its rows, which commits by itself, and one reading of them. The write
+// (change.go) changes a row if it is as a plain request needs it, as it is under
+// the row's lock, and leaves it alone otherwise; who has won is then read: the row
+// names the request that changed it last. Affected rows say nothing here. A request
+// has its way or finds, in the same answer, how the row is. If that leaves
+// something to do, as to queue, or to take a lock past dead waiters, decide
+// (acquire.go) says what becomes of the row, and the next packet puts that in the
+// place of the very version it was made from, or does nothing, and so on. So all
+// that gives a lock away is one of two: a condition judged under the row's lock, or
+// a change of a version that is known. A row is locked for the time of one
+// statement, never while something goes over the network; rows are locked in the
+// order of their names.
+//
+// Only a request that is the row's last is answered as granted, renewed or shared
+// from the row; when another came in between, it is said again. What a release has
+// found is read before the write: only the token's own Store takes it away.
+//
+// # Time
+//
+// A statement's time is that of its beginning, however long it waits for a row, and
+// @n is read before anything else of a packet. Such an old time is safe on both
+// sides: a lease that is given begins before its row is looked at, but after the
+// caller read its own clock; and whether another's has ended is judged by a time
+// that is past, at which it may have had some left. NOW() is never used: it is of
+// the session's time zone; nor SYSDATE(), which is too.
+//
+// # Errors
+//
+// Refused is said only when nothing was done: no connection was had, nothing of the
+// packet was written, the error is one after which the server has rolled the write
+// back, or it came before the write; the one query between the write and the
+// reading tells errors of either apart. Else it is Unknown: nothing is sent twice
+// that may have been carried out. Dead-locks (1213) are repeated within the batch's
+// time: they have done nothing. So are writes that waited a second for a row (1205),
+// without the rows that are found locked: they are refused, and for ten seconds they
+// are looked at before others wait for them.
+//
+// # When things go wrong
+//
+//	server restarted,     ops on the way are Unknown, others Refused until it is back. Leases
+//	crashed               outlive it, if it flushes each commit (innodb_flush_log_at_trx_commit=1,
+//	                      and sync_binlog=1 with a binary log); else a crash of its machine may
+//	                      lose the last ones: the log says so, and Info calls it best-effort.
+//	stopped, cut off      ops are Unknown after Timeout; without a connection they are Refused.
+//	                      A statement that was sent may still be carried out: on MariaDB until
+//	                      Timeout after its beginning (max_statement_time). An acquire that comes
+//	                      after its own withdrawal stands until its TTL is over or this host asks
+//	                      for the key again.
+//	read-only server      Open fails; later: an outage, ErrDown. It is looked at with each
+//	                      connection and in each answer, also for users whom the server lets
+//	                      write. The connection is closed: the next may lead to the primary.
+//	                      What was written by such a user is Unknown, never granted.
+//	failover              to a replica that has not got all commits: leases may be lost, and given
+//	                      away twice. Fences go on rising, by the clock and by the floors.
+//	clock forward by d    leases and places end d early: two may hold a lock, with rising fences.
+//	clock back by d       leases of hosts that are gone and their places last d longer. Fences
+//	                      rise; those of rows deleted before only if d is less than 24 hours.
+//	table dropped, rows   leases are gone: renewals are NotHeld, once the table is there again:
+//	deleted               the next connection makes it. Fences go on rising by the clock.
+//	table of another kind Open fails, and says what differs. Behind OpenLazy: Refused.
+//	a row locked by       its ops are Refused; the others of their batch wait a second, once in ten.
+//	others for long
+//	password changed      open connections go on; new ones fail and ops are Refused, saying which
+//	                      settings to look at, until password_file has the new one.
+//	more than 500 readers Refused, or that many waiting hosts, of one lock.
+//	no right to DELETE    it works; rows stay for ever. The log says so.
+//
+// # Waiting
+//
+// A server cannot tell a client that a row has changed. While a Store waits for
+// locks it reads their rows every poll (100 ms, more or less), in one query that
+// locks nothing; those that it holds about every 250 ms, at most 256 at a time. What
+// it finds are its hints. A join is also repeated by the daemon, and a renewal says
+// whether the lock is wanted.
+//
+// # Ownership
+//
+// Each Store has two goroutines of its own, one that looks and one that purges;
+// Close ends them. database/sql has one more while it is open, and one for each
+// connection. There are at most four connections: three for batches and renewals
+// and one for all else. The locks, of what is looked at, of rows found locked and
+// of the server last seen, are never held together, nor across I/O.
+package mysql

@@ -1,0 +1,102 @@
+package mysql_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/mysql"
+)
+
+const (
+	long  = time.Minute
+	bound = 30 * time.Second
+)
+
+// peer is a store with tokens that rise.
+type peer struct {
+	*testing.T
+	*mysql.Store
+	last uint64
+}
+
+func newPeer(t *testing.T, url string, opts ...mysql.Option) *peer {
+	t.Helper()
+	return &peer{T: t, Store: open(t, url, opts...)}
+}
+
+// lazyPeer is a peer that does not wait for its server.
+func lazyPeer(t *testing.T, url string, opts ...mysql.Option) *peer {
+	t.Helper()
+	cfg, err := mysql.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := mysql.OpenLazy(cfg, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return &peer{T: t, Store: s}
+}
+
+func (p *peer) token() uint64 { p.last++; return p.last }
+
+// apply carries out a batch within the store's own time.
+func (p *peer) apply(ops ...upstream.Op) ([]cache.Result, error) {
+	res := make([]cache.Result, len(ops))
+	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
+	defer cancel()
+	err := p.Apply(ctx, ops, res)
+	return res, err
+}
+
+func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) cache.Result {
+	res, _ := p.apply(upstream.Op{Kind: kind, Mode: mode, Key: key, Token: token, TTL: long})
+	return res[0]
+}
+
+func (p *peer) want(r cache.Result, st cache.Status) {
+	p.Helper()
+	if r.Status != st {
+		p.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
+	}
+	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
+		p.Fatalf("%v comes with error %v", st, r.Err)
+	}
+}
+
+// take is a try that has to succeed.
+func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
+	p.Helper()
+	token = p.token()
+	r := p.do(cache.OpTry, mode, key, token)
+	p.want(r, cache.Granted)
+	return token, r.Base
+}
+
+// settle withdraws a token as a daemon does, until the key is free: the server
+// may carry out the acquire after the first withdrawal.
+func (p *peer) settle(key string, token uint64) {
+	p.Helper()
+	p.eventually("the debt is settled", func() bool {
+		return p.do(cache.OpWithdraw, cache.Exclusive, key, token).Status == cache.Done &&
+			p.do(cache.OpPeek, 0, key, 0).Status == cache.Done
+	})
+}
+
+func (p *peer) eventually(what string, ok func() bool) {
+	p.Helper()
+	eventually(p.T, what, ok)
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never comes true that %s", what)
+		}
+	}
+}

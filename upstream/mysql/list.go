@@ -1,0 +1,153 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// listSlice is the most rows of one page, whether their locks are held or not.
+const listSlice = 1000
+
+// List returns the locks that are held or waited for, in the order of their
+// names. It reads without locks, at most 1000 rows a page, so that a page may have
+// fewer locks than asked for, or none, before the last.
+func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	err = s.aside(ctx, func(conn *sql.Conn) error {
+		locks, next, err = s.list(ctx, conn, s.cfg.Prefix+prefix, max(cursor, s.cfg.Prefix+prefix), cursor == "", min(max(limit, 1), listSlice))
+		return err
+	})
+	if err != nil {
+		return nil, "", s.reason(fmt.Errorf("list locks: %w", ErrNoAnswer), err)
+	}
+	return locks, next, nil
+}
+
+func (s *Store) list(ctx context.Context, conn *sql.Conn, prefix, from string, first bool, limit int) (locks []upstream.Lock, next string, err error) {
+	rows, err := conn.QueryContext(ctx, s.page(prefix, from, first))
+	if err != nil {
+		return nil, "", err
+	}
+	defer rows.Close()
+	var now int64
+	if !rows.Next() {
+		return nil, "", errAnswer
+	}
+	if err := rows.Scan(&now); err != nil {
+		return nil, "", err
+	}
+	if !rows.NextResultSet() {
+		return nil, "", errAnswer
+	}
+	seen := 0
+	for rows.Next() {
+		name, r, err := scanRow(rows)
+		if err != nil {
+			return nil, "", err
+		}
+		seen++
+		next = name
+		if l := r.live(now); l.ends > 0 || len(l.queue) > 0 {
+			locks = append(locks, s.lock(name, &l, now))
+		}
+		if len(locks) == limit {
+			return locks, next, rows.Close()
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, "", err
+	}
+	if seen < listSlice {
+		next = ""
+	}
+	return locks, next, nil
+}
+
+// page is the query for the rows whose names begin with prefix, from the name
+// from on or, unless first, behind it.
+func (s *Store) page(prefix, from string, first bool) string {
+	var t text
+	t.add("SET @n=" + clock + ";SELECT @n;SELECT " + columns + " FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name>")
+	if first {
+		t.add("=")
+	}
+	t.hex(from)
+	if end := behind(prefix); end != "" {
+		t.add(" AND name<")
+		t.hex(end)
+	}
+	t.add(" ORDER BY name LIMIT " + strconv.Itoa(listSlice))
+	return string(t)
+}
+
+// behind is the first name behind all that begin with prefix, "" when there is
+// none.
+func behind(prefix string) string {
+	b := []byte(prefix)
+	for len(b) > 0 && b[len(b)-1] == 0xff {
+		b = b[:len(b)-1]
+	}
+	if len(b) > 0 {
+		b[len(b)-1]++
+	}
+	return string(b)
+}
+
+// scanRow reads one row of columns. A row that is not well-formed has no readers
+// and no queue.
+func scanRow(rows *sql.Rows) (string, *row, error) {
+	var r row
+	var name string
+	var readers, queue sql.RawBytes
+	err := rows.Scan(&name, &r.version, &r.last, &r.fence, &r.owner, &r.ends, &r.queued, &readers, &queue)
+	if err != nil {
+		return "", nil, err
+	}
+	if r.owner == nobody {
+		r.owner = ""
+	}
+	r.readers, _ = parseReaders(readers)
+	r.queue, _ = parseQueue(queue)
+	return name, &r, nil
+}
+
+func (s *Store) lock(name string, r *row, now int64) upstream.Lock {
+	l := upstream.Lock{Key: strings.TrimPrefix(name, s.cfg.Prefix), Name: fmt.Sprintf("%s.%s, name %q", s.cfg.Database, s.cfg.Table, name),
+		Holder: r.holder(), Left: -1, Waiters: len(r.queue), Base: uint64(max(0, r.fence))}
+	if r.owner == "" && len(r.readers) > 0 {
+		l.Mode = cache.Shared
+	}
+	if r.ends > now {
+		l.Left = (r.ends - now) * 1000
+	}
+	mine := func(token string) bool { return strings.HasPrefix(token, s.instance+".") }
+	l.Mine = mine(r.owner)
+	for _, g := range r.readers {
+		l.Mine = l.Mine || mine(g.token)
+	}
+	return l
+}
+
+// aside does what is not a batch, one at a time, so that it takes one connection
+// at most.
+func (s *Store) aside(ctx context.Context, do func(conn *sql.Conn) error) error {
+	select {
+	case s.asides <- struct{}{}:
+		defer func() { <-s.asides }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	conn, err := s.conn(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	return do(conn)
+}

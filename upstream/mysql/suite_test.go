@@ -1,0 +1,72 @@
+package mysql_test
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/mysql"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// open opens a store at url and closes it with the test.
+func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
+	t.Helper()
+	cfg, err := mysql.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := mysql.Open(t.Context(), cfg, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// quickly is for servers whose crashes are not what a test is about.
+const quickly = "--innodb-flush-log-at-trx-commit=0"
+
+func TestConformance(t *testing.T) {
+	srv := testserver.StartMariaDB(t, quickly)
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
+		cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=1s&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := mysql.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}, storetest.Options{PolledHints: true, Leftovers: func(t testing.TB, prefix string) []string {
+		// What purging takes away a day later is nothing that stays.
+		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
+		rows, err := srv.Admin().QueryContext(t.Context(), fmt.Sprintf("SELECT name FROM locks.locksidecar WHERE name LIKE '%s%%' AND "+
+			"(owner NOT LIKE '---%%' OR readers <> '' OR ends > %s OR queued > %s OR fence > %s + 1000000)", strings.ReplaceAll(prefix, "_", `\_`), now, now, now))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer rows.Close()
+		var left []string
+		for rows.Next() {
+			var name string
+			if err := rows.Scan(&name); err != nil {
+				t.Fatal(err)
+			}
+			left = append(left, name)
+		}
+		return left
+	}})
+}

@@ -1,0 +1,12 @@
+CREATE TABLE IF NOT EXISTS {table} (
+  name VARBINARY({name}) NOT NULL,
+  version BIGINT NOT NULL,
+  last VARBINARY({last}) NOT NULL,
+  fence BIGINT NOT NULL,
+  owner VARBINARY({token}) NOT NULL,
+  ends BIGINT NOT NULL,
+  queued BIGINT NOT NULL,
+  readers MEDIUMBLOB NOT NULL,
+  queue MEDIUMBLOB NOT NULL,
+  PRIMARY KEY (name)
+) ENGINE=InnoDB

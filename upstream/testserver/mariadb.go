@@ -1,0 +1,329 @@
+package testserver
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	gomysql "github.com/go-sql-driver/mysql"
+)
+
+// MariaDB is one private MariaDB server with an empty database, locks. Its user
+// root may do everything, without a password, from this machine. Data survive
+// Kill and Start.
+type MariaDB struct {
+	*process
+	port  int
+	args  []string
+	admin *sql.DB
+}
+
+// StartMariaDB starts mariadbd from PATH with args appended to those that keep it
+// private and small, and returns when it answers. The test fails when there is
+// none.
+func StartMariaDB(t testing.TB, args ...string) *MariaDB {
+	t.Helper()
+	s := &MariaDB{process: newProcess(t, "mariadb"), args: args}
+	t.Cleanup(s.closeAdmin)
+	image, err := mariadbImage()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := image.unpack(filepath.Join(s.dir, "data")); err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	s.Exec("CREATE DATABASE locks")
+	return s
+}
+
+// Start starts the server again after Kill or Stop, on the same port.
+func (s *MariaDB) Start() {
+	s.t.Helper()
+	bin := find(s.t, "mariadbd", "mariadb-server")
+	for range 5 {
+		first := s.port == 0
+		if first {
+			s.port = freePort(s.t)
+		}
+		cmd := exec.Command(bin, append(mariadbArgs(filepath.Join(s.dir, "data")),
+			append([]string{"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--skip-networking=0",
+				"--socket=" + s.Socket(), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
+				"--innodb-flush-log-at-trx-commit=1", "--innodb-fast-shutdown=2"}, s.args...)...)...)
+		cmd.Env = append(os.Environ(), s.clockEnv()...)
+		s.launch(cmd)
+		if s.until(s.answers) {
+			return
+		}
+		s.Kill()
+		if !first { // another test's server cannot have taken a port that was ours
+			break
+		}
+		s.port = 0
+	}
+	s.t.Fatalf("mariadbd does not start:\n%s", s.log())
+}
+
+func (s *MariaDB) answers() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	return s.Admin().PingContext(ctx) == nil
+}
+
+// mariadbArgs are what the server has and what makes its files.
+func mariadbArgs(data string) []string {
+	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
+		"--innodb-data-file-path=ibdata1:4M:autoextend", "--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M",
+		"--performance-schema=0"}
+	if os.Getuid() == 0 {
+		args = append(args, "--user=root")
+	}
+	return args
+}
+
+// Kill ends the server at once, as a crash does, and waits for its end.
+func (s *MariaDB) Kill() {
+	s.closeAdmin()
+	s.process.Kill()
+}
+
+// Stop ends the server in the orderly way and waits for its end.
+func (s *MariaDB) Stop() {
+	s.closeAdmin()
+	s.process.Stop()
+}
+
+func (s *MariaDB) closeAdmin() {
+	if s.admin != nil {
+		_ = s.admin.Close()
+		s.admin = nil
+	}
+}
+
+// Restart is Kill and Start: what was committed is there again.
+func (s *MariaDB) Restart() {
+	s.t.Helper()
+	s.Kill()
+	s.Start()
+}
+
+// Port is the TCP port on 127.0.0.1.
+func (s *MariaDB) Port() int { return s.port }
+
+// Addr is the TCP address.
+func (s *MariaDB) Addr() string { return "127.0.0.1:" + strconv.Itoa(s.port) }
+
+// Socket is the path of the Unix socket.
+func (s *MariaDB) Socket() string { return filepath.Join(s.dir, "s") }
+
+// URL is the mysql:// URL of the database locks, as root.
+func (s *MariaDB) URL() string { return "mysql://root@" + s.Addr() + "/locks" }
+
+// Admin is for the test's own use, as root on the Unix socket; it is closed with
+// the server.
+func (s *MariaDB) Admin() *sql.DB {
+	if s.admin == nil {
+		cfg := gomysql.NewConfig()
+		cfg.Net, cfg.Addr, cfg.User, cfg.MultiStatements = "unix", s.Socket(), "root", true
+		cfg.Logger = &gomysql.NopLogger{}
+		c, err := gomysql.NewConnector(cfg)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		s.admin = sql.OpenDB(c)
+		s.admin.SetMaxIdleConns(1)
+	}
+	return s.admin
+}
+
+// Exec carries out statements on the Admin connection and fails the test when
+// one fails.
+func (s *MariaDB) Exec(query string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startBound)
+	defer cancel()
+	if _, err := s.Admin().ExecContext(ctx, query); err != nil {
+		s.t.Fatalf("%s: %v", query, err)
+	}
+}
+
+// Value is the one value that a query on the Admin connection gives, as text, or
+// "" when there is no row.
+func (s *MariaDB) Value(query string) string {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startBound)
+	defer cancel()
+	var v sql.NullString
+	if err := s.Admin().QueryRowContext(ctx, query).Scan(&v); err != nil && err != sql.ErrNoRows {
+		s.t.Fatalf("%s: %v", query, err)
+	}
+	return v.String
+}
+
+// ReadOnly makes the server read-only as a replica is, or writable again. It holds
+// for users without SUPER and READ ONLY ADMIN, so not for root.
+func (s *MariaDB) ReadOnly(on bool) {
+	s.t.Helper()
+	s.Exec(fmt.Sprintf("SET GLOBAL read_only = %t", on))
+}
+
+// JumpClock sets the clock of the server's machine, as the server sees it, forward
+// or back by d of the true time. The server has to be started with
+// StartMariaDBWithClock.
+func (s *MariaDB) JumpClock(d time.Duration) {
+	s.t.Helper()
+	if !s.faked() {
+		s.t.Fatal("JumpClock needs StartMariaDBWithClock")
+	}
+	s.setClock(d)
+}
+
+// StartMariaDBWithClock is StartMariaDB with a clock that the test can set, by
+// libfaketime.
+func StartMariaDBWithClock(t testing.TB, args ...string) *MariaDB {
+	t.Helper()
+	return StartMariaDB(t, append([]string{fakeClock}, args...)...)
+}
+
+// fakeClock is an argument that means nothing to the server and marks it as one
+// with a clock of its own.
+const fakeClock = "--loose-locksidecar-fake-clock"
+
+func (s *MariaDB) faked() bool { return len(s.args) > 0 && s.args[0] == fakeClock }
+
+func (s *MariaDB) clockFile() string { return filepath.Join(s.dir, "clock") }
+
+func (s *MariaDB) setClock(d time.Duration) {
+	s.t.Helper()
+	next := s.clockFile() + ".new"
+	err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", d.Seconds()), 0o600)
+	if err == nil {
+		err = os.Rename(next, s.clockFile())
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *MariaDB) clockEnv() []string {
+	if !s.faked() {
+		return nil
+	}
+	libs, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
+	if len(libs) == 0 {
+		s.t.Fatal("libfaketime is needed for this test (Debian, Ubuntu: apt-get install faketime)")
+	}
+	if _, err := os.Stat(s.clockFile()); err != nil {
+		s.setClock(0)
+	}
+	return []string{"LD_PRELOAD=" + libs[0], "FAKETIME_TIMESTAMP_FILE=" + s.clockFile(), "FAKETIME_NO_CACHE=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"}
+}
+
+// image is a data directory without its zeros.
+type image map[string]*imageFile
+
+type imageFile struct {
+	dir    bool
+	size   int64
+	blocks map[int64][]byte // by offset
+}
+
+const imageBlock = 16 << 10
+
+// mariadbImage makes the files of a fresh server once a process: that takes a
+// second or more, and a copy much less.
+var mariadbImage = sync.OnceValues(func() (image, error) {
+	dir, err := os.MkdirTemp("", "mariadb-image")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	bin, err := exec.LookPath("mariadb-install-db")
+	if err != nil {
+		return nil, fmt.Errorf("mariadb-install-db is needed for this test and is not on PATH (Debian, Ubuntu: apt-get install mariadb-server)")
+	}
+	data := filepath.Join(dir, "data")
+	args := append(mariadbArgs(data), "--auth-root-authentication-method=normal", "--skip-test-db")
+	if out, err := exec.Command(bin, args...).CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("mariadb-install-db: %w\n%s", err, out)
+	}
+	return packImage(data)
+})
+
+func packImage(data string) (image, error) {
+	zeros := make([]byte, imageBlock)
+	im := image{}
+	err := filepath.WalkDir(data, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(data, path)
+		if err != nil {
+			return err
+		}
+		f := &imageFile{dir: d.IsDir(), blocks: map[int64][]byte{}}
+		im[name] = f
+		if f.dir {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		f.size = int64(len(b))
+		for at := int64(0); at < f.size; at += imageBlock {
+			block := b[at:min(at+imageBlock, f.size)]
+			if !bytes.Equal(block, zeros[:len(block)]) {
+				f.blocks[at] = bytes.Clone(block)
+			}
+		}
+		return nil
+	})
+	return im, err
+}
+
+func (im image) unpack(data string) error {
+	for name, f := range im {
+		if f.dir {
+			if err := os.MkdirAll(filepath.Join(data, name), 0o700); err != nil {
+				return err
+			}
+		}
+	}
+	for name, f := range im {
+		if f.dir {
+			continue
+		}
+		if err := f.write(filepath.Join(data, name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *imageFile) write(path string) error {
+	out, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer out.Close()
+	if err := out.Truncate(f.size); err != nil {
+		return err
+	}
+	for at, b := range f.blocks {
+		if _, err := out.WriteAt(b, at); err != nil {
+			return err
+		}
+	}
+	return out.Close()
+}
