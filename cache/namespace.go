@@ -13,6 +13,7 @@ type Store struct {
 	SessionTTL time.Duration // then its TTL
 	TTLs       bool          // leases have TTLs of their own too
 	Rebase     bool          // it can give a held lease a new base
+	Queue      bool          // hosts that wait queue there; else they poll, and more often
 }
 
 // renews says that each lease there ends by itself unless it is renewed.

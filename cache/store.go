@@ -76,7 +76,11 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 	case Queued:
 		t.succeed(l)
 		l.queued = true
-		l.retryAt = now + t.jitter(t.cfg.Poll)
+		poll := t.cfg.Poll
+		if !t.of(l).Queue {
+			poll /= 5
+		}
+		l.retryAt = now + t.jitter(poll)
 		t.refuseTries(l, CodeBusy, r.Left, out)
 	case Busy:
 		t.succeed(l)

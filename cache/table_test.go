@@ -29,7 +29,7 @@ type setup struct {
 
 func newBench(t *testing.T, change func(*setup)) *bench {
 	c := DefaultConfig()
-	st := &Store{Rebase: true}
+	st := &Store{Rebase: true, Queue: true}
 	ns := &Namespace{Store: st, HandOvers: 8, HandOverTime: 50 * time.Millisecond}
 	if change != nil {
 		change(&setup{&c, st, ns})

@@ -30,7 +30,7 @@ type Namespace struct {
 
 	// Tenure is how long a lease stays here while somebody here waits for it, and
 	// Pause how long this host keeps off the key then; for keys that plain lockers
-	// use too. 0 for neither.
+	// use too. 0 for neither; stores without a queue between hosts have the default.
 	Tenure, Pause time.Duration
 
 	Users, Groups []int  // who may use the keys, by uid and gid; both empty for everybody
@@ -41,6 +41,12 @@ type Namespace struct {
 	Local      bool
 	LocalAfter time.Duration
 }
+
+// DefaultTenure and DefaultPause suit lockers who poll ten times a second or so.
+const (
+	DefaultTenure = 500 * time.Millisecond
+	DefaultPause  = 250 * time.Millisecond
+)
 
 func (n *Namespace) defaults() {
 	orDefault(&n.TTL, 30*time.Second)
@@ -107,6 +113,9 @@ func (e *Engine) Route(list []Namespace) error {
 		}
 		if r.spaces[n.Prefix] != nil {
 			return fmt.Errorf("namespace %q stands there twice", n.Prefix)
+		}
+		if !u.info.Queue && n.Tenure == 0 {
+			n.Tenure, n.Pause = DefaultTenure, DefaultPause
 		}
 		use := new(cache.Use)
 		if old != nil && old.spaces[n.Prefix] != nil {

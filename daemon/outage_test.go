@@ -31,7 +31,7 @@ func newOutage(t *testing.T, after time.Duration) *outage {
 	}
 	t.Cleanup(func() { _ = o.proxy.Close() })
 	open := func(addr string) upstream.Store {
-		cfg, err := redis.Parse("redis://" + addr + "?timeout=3s")
+		cfg, err := redis.Parse("redis://" + addr + "?timeout=2s")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,7 @@ func newOutage(t *testing.T, after time.Duration) *outage {
 func (o *outage) refusedAtOnce(c *client.Client, key string) {
 	o.t.Helper()
 	eventually(o.t, "the store is known to be down", func() bool {
-		ctx, cancel := context.WithTimeout(o.t.Context(), 4*time.Second)
+		ctx, cancel := context.WithTimeout(o.t.Context(), 2500*time.Millisecond)
 		defer cancel()
 		_, err := c.Acquire(ctx, client.AcquireArgs{Key: key, Wait: client.Forever})
 		return errors.Is(err, client.ErrUnavailable)

@@ -114,7 +114,7 @@ type Info struct {
 	TTLs bool
 	// Rebase says that OpRenew can fetch a new base for a lease that is held.
 	Rebase bool
-	// Queue says that OpJoin keeps a queue between hosts.
+	// Queue says that OpJoin keeps a queue between hosts, if there are several.
 	Queue bool
 	// Timeout bounds one Apply.
 	Timeout time.Duration
