@@ -1,0 +1,209 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/stats"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// A connection is asked whether it still stands after pingAfter of silence; etcd
+// cuts off who asks more often than each 5 s.
+const (
+	pingAfter   = 6 * time.Second
+	pingTimeout = 2 * time.Second
+)
+
+var errLogin = errors.New("cannot log in")
+
+// client is the connections to the members, and what is asked over them. It adds
+// to etcd's client what that keeps to itself: whether anything was sent at all, a
+// login that does not hold up its making, and a password that may change.
+type client struct {
+	cfg   *Config
+	cl    *clientv3.Client
+	kv    pb.KVClient
+	lease pb.LeaseClient
+	watch pb.WatchClient
+	maint pb.MaintenanceClient
+	auth  pb.AuthClient
+
+	login sync.Mutex // held across a login, so that there is one at a time
+	token struct {
+		sync.Mutex
+		value string
+		known bool // a login has said what it is; empty where the server wants none
+	}
+}
+
+// newClient makes a client; it connects in the background. It fails when a file
+// that cfg names cannot be read.
+func newClient(cfg *Config) (*client, error) {
+	c := &client{cfg: cfg}
+	if _, _, err := cfg.url.Credentials(); err != nil {
+		return nil, err
+	}
+	var t *tls.Config
+	scheme := "http://"
+	if cfg.url.TLS.On {
+		var err error
+		if t, err = cfg.url.TLS.Config(""); err != nil {
+			return nil, err
+		}
+		scheme = "https://"
+	}
+	m := newMembers(cfg.Endpoints, scheme)
+	options := []grpc.DialOption{
+		grpc.WithContextDialer(m.dial),
+		grpc.WithChainUnaryInterceptor(m.watchOver),
+		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: cfg.Timeout,
+			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
+		grpc.WithStatsHandler(sentHandler{}),
+		grpc.WithPerRPCCredentials(c),
+		grpc.WithUserAgent("locksidecar"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
+	}
+	if name := cfg.url.TLS.ServerName; name != "" { // gRPC takes no notice of the one in a tls.Config
+		options = append(options, grpc.WithAuthority(name))
+	}
+	cl, err := clientv3.New(clientv3.Config{
+		Endpoints: m.all, TLS: t, Logger: zap.NewNop(),
+		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout, PermitWithoutStream: true,
+		MaxUnaryRetries: 1, // what is repeated is our decision
+		DialOptions:     options,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m.set = cl.SetEndpoints
+	conn := cl.ActiveConnection()
+	c.cl, c.kv, c.lease, c.watch = cl, pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn)
+	c.maint, c.auth = pb.NewMaintenanceClient(conn), pb.NewAuthClient(conn)
+	return c, nil
+}
+
+func (c *client) close() error {
+	if err := c.cl.Close(); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+// sent is set once something of a call has left for the server. While it is not,
+// nothing was asked, whatever the error.
+type sent struct{ yes bool }
+
+type sentKey struct{}
+
+// sentHandler sets sent. gRPC calls it on the call's own goroutine.
+type sentHandler struct{}
+
+func (sentHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+func (sentHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	if _, ok := s.(*stats.OutHeader); ok {
+		if x, ok := ctx.Value(sentKey{}).(*sent); ok {
+			x.yes = true
+		}
+	}
+}
+func (sentHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (sentHandler) HandleConn(context.Context, stats.ConnStats)                       {}
+
+// GetRequestMetadata puts the token into each call.
+func (c *client) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	c.token.Lock()
+	defer c.token.Unlock()
+	if c.token.value == "" {
+		return nil, nil
+	}
+	return map[string]string{rpctypes.TokenFieldNameGRPC: c.token.value}, nil
+}
+
+// RequireTransportSecurity says that a token may go over a plain connection.
+func (c *client) RequireTransportSecurity() bool { return false }
+
+// ensureToken logs in if that has not been done yet.
+func (c *client) ensureToken(ctx context.Context) error {
+	if c.cfg.url.User == "" {
+		return nil
+	}
+	_, known := c.current()
+	if known {
+		return nil
+	}
+	return c.relogin(ctx, "")
+}
+
+func (c *client) current() (value string, known bool) {
+	c.token.Lock()
+	defer c.token.Unlock()
+	return c.token.value, c.token.known
+}
+
+// relogin gets a new token unless somebody else has since used was read.
+func (c *client) relogin(ctx context.Context, used string) error {
+	c.login.Lock()
+	defer c.login.Unlock()
+	if v, known := c.current(); known && v != used {
+		return nil
+	}
+	user, password, err := c.cfg.url.Credentials()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errLogin, err)
+	}
+	r, err := c.auth.Authenticate(ctx, &pb.AuthenticateRequest{Name: user, Password: password})
+	switch {
+	case err == nil:
+	case is(err, rpctypes.ErrGRPCAuthNotEnabled):
+		r = &pb.AuthenticateResponse{}
+	case is(err, rpctypes.ErrGRPCAuthFailed):
+		return fmt.Errorf("%w: %w", errLogin, plain(err))
+	default:
+		return plain(err)
+	}
+	c.token.Lock()
+	c.token.value, c.token.known = r.Token, true
+	c.token.Unlock()
+	return nil
+}
+
+// call makes one call, and once more with a new token when the server did not
+// like the old one, which it says before it does anything. asked is whether
+// anything was asked of the server that may have happened.
+func (c *client) call(ctx context.Context, f func(context.Context) error) (asked bool, err error) {
+	for again := false; ; again = true {
+		if err := c.ensureToken(ctx); err != nil {
+			return false, err
+		}
+		used, _ := c.current()
+		s := new(sent)
+		err := f(context.WithValue(ctx, sentKey{}, s))
+		if err == nil {
+			return true, nil
+		}
+		if again || !c.tokenIsOld(err) {
+			return s.yes && !refused(err), plain(err)
+		}
+		if err := c.relogin(ctx, used); err != nil {
+			return false, err
+		}
+	}
+}
+
+// tokenIsOld says that another token may help.
+func (c *client) tokenIsOld(err error) bool {
+	return c.cfg.url.User != "" && (is(err, rpctypes.ErrGRPCInvalidAuthToken) ||
+		is(err, rpctypes.ErrGRPCAuthOldRevision) || is(err, rpctypes.ErrGRPCUserEmpty))
+}

@@ -1,0 +1,83 @@
+package etcd
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
+)
+
+// What a Config has unless its URL says otherwise.
+const (
+	DefaultPrefix  = "/locksidecar"
+	DefaultTTL     = 10 * time.Second
+	DefaultTimeout = 2 * time.Second
+)
+
+// Config says which etcd to use and how. Parse makes it from a URL.
+type Config struct {
+	url *storeurl.URL
+
+	Endpoints []string      // host:port of members, at least one
+	Prefix    string        // of the keys; the lock NAME is the one that etcdctl calls Prefix/NAME
+	TTL       time.Duration // of the daemon's lease, in whole seconds
+	Timeout   time.Duration // of one batch, and of one keep-alive
+}
+
+// Parse understands etcd://[user:password@]host[:port][,host[:port]…] with the
+// parameters prefix, ttl, timeout, password_file, and for TLS tls, ca, cert, key
+// and server_name. It connects to nothing and opens no file; its errors are
+// ErrConfig and show no secret.
+func Parse(raw string) (Config, error) {
+	c := Config{Prefix: DefaultPrefix, TTL: DefaultTTL, Timeout: DefaultTimeout}
+	u, err := storeurl.Parse(raw, storeurl.Spec{Schemes: []string{"etcd"}, Port: "2379", CanTLS: true,
+		Params: map[string]func(string) error{
+			"prefix": storeurl.Text(&c.Prefix),
+			"ttl":    storeurl.Duration(&c.TTL, time.Second, time.Hour),
+		}})
+	if err == nil {
+		c.url, c.Endpoints = u, u.Hosts
+		if u.Timeout != 0 {
+			c.Timeout = u.Timeout
+		}
+		err = c.check()
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return c, nil
+}
+
+func (c *Config) check() error {
+	switch {
+	case c.url.Path != "":
+		return errors.New("there can be no path in it (prefix= says where the locks are)")
+	case c.Prefix == "" || strings.HasSuffix(c.Prefix, "/"):
+		return fmt.Errorf("parameter prefix: %q is empty or ends in a slash", c.Prefix)
+	case c.TTL%time.Second != 0:
+		return fmt.Errorf("parameter ttl: %v is not in whole seconds, as etcd counts them", c.TTL)
+	case c.url.User == "" && (c.url.Password != "" || c.url.PasswordFile != ""):
+		return errors.New("there is a password but no user")
+	case c.url.User != "" && c.url.Password == "" && c.url.PasswordFile == "":
+		return errors.New("there is a user but no password (password_file=)")
+	}
+	return nil
+}
+
+// String is the URL without its secrets.
+func (c Config) String() string {
+	if c.url == nil {
+		return ""
+	}
+	q := url.Values{"prefix": {c.Prefix}, "ttl": {c.TTL.String()}, "timeout": {c.Timeout.String()}}
+	if c.url.TLS.On {
+		q.Set("tls", "true")
+	}
+	return c.url.String() + "?" + q.Encode()
+}
+
+// addr names the store in errors.
+func (c *Config) addr() string { return strings.Join(c.Endpoints, ",") }

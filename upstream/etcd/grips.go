@@ -1,0 +1,154 @@
+package etcd
+
+import (
+	"sync"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// grip is what is known of one key of ours that stands at the store. What tells
+// it from others never changes; the rest is guarded by grips.mu.
+type grip struct {
+	lock, dir, key string
+	token          uint64
+	sess           *session
+	rev            int64 // create revision
+
+	mode    cache.Mode
+	held    bool  // else it queues
+	leaving bool  // its removal has been asked for
+	gone    bool  // it is in the table no more
+	since   int64 // held: since when, on the boot clock
+	old     int   // its place in grips.old, from 1; 0 when it is not there
+
+	// Of one that queues: the key whose change is waited for.
+	pred    string
+	predRev int64 // its create revision
+	predMod int64 // its revision
+
+	watch   int64 // the number of its watch; 0 when it has none
+	watched bool  // … which stands at the server
+}
+
+// doubt is a token whose acquire has not been answered: it may still be on its way.
+type doubt struct {
+	lock  string
+	token uint64
+}
+
+// grips is the table of our keys, at most one a lock. It serves the watches and
+// lets repeated ops ask less; what is granted never follows from it alone.
+type grips struct {
+	mu     sync.Mutex
+	byLock map[string]*grip
+	doubts map[doubt]int64 // with the fence that the request compared
+	young  []*grip         // held, in the order of since, until they are worth a watch
+	old    []*grip         // held for longer: looked at in turn
+	next   int             // place in old
+
+	byWatch   map[int64]*grip
+	lastWatch int64
+	create    []*grip // watches to be made
+	cancel    []int64 // watches to be ended
+	check     []*grip // watches that have just been made: something may have happened before
+	sending   chan struct{}
+	looking   chan struct{}
+}
+
+func (t *grips) init() {
+	t.byLock, t.doubts, t.byWatch = map[string]*grip{}, map[doubt]int64{}, map[int64]*grip{}
+	t.sending, t.looking = make(chan struct{}, 1), make(chan struct{}, 1)
+}
+
+// empty says that nothing of ours can stand at the store.
+func (t *grips) empty() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.byLock) == 0 && len(t.doubts) == 0
+}
+
+func nudge(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// find is the grip of a token under n; nil when there is none.
+func (t *grips) findLocked(n *session, lock string, token uint64) *grip {
+	if g := t.byLock[lock]; g != nil && g.token == token && g.sess == n {
+		return g
+	}
+	return nil
+}
+
+// put takes note of a key that stands. One of the same lock goes: a daemon has one.
+func (t *grips) putLocked(g *grip) {
+	if g.sess.lost.Load() {
+		return
+	}
+	if o := t.byLock[g.lock]; o != nil {
+		t.removeLocked(o)
+	}
+	t.byLock[g.lock] = g
+	if g.held {
+		t.young = append(t.young, g)
+		if len(t.young) == 1 {
+			nudge(t.looking)
+		}
+	} else {
+		t.watchLocked(g)
+	}
+}
+
+func (t *grips) removeLocked(g *grip) {
+	if g.gone {
+		return
+	}
+	g.gone = true
+	t.unwatchLocked(g)
+	if g.old > 0 {
+		last := t.old[len(t.old)-1]
+		t.old[g.old-1], last.old = last, g.old
+		t.old[len(t.old)-1] = nil
+		t.old, g.old = t.old[:len(t.old)-1], 0
+	}
+	if t.byLock[g.lock] == g {
+		delete(t.byLock, g.lock)
+	}
+}
+
+// watchLocked has what g waits for, or g's lock when it is held, watched. Beyond
+// maxWatches it is not: polling and looking in turn have to do.
+func (t *grips) watchLocked(g *grip) {
+	if g.watch != 0 || len(t.byWatch) >= maxWatches {
+		return
+	}
+	t.lastWatch++
+	g.watch, g.watched = t.lastWatch, false
+	t.byWatch[g.watch] = g
+	t.create = append(t.create, g)
+	nudge(t.sending)
+}
+
+func (t *grips) unwatchLocked(g *grip) {
+	if g.watch == 0 {
+		return
+	}
+	delete(t.byWatch, g.watch)
+	t.cancel = append(t.cancel, g.watch)
+	g.watch, g.watched = 0, false
+	nudge(t.sending)
+}
+
+// drop forgets all that stood under n.
+func (t *grips) drop(n *session) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, g := range t.byLock {
+		if g.sess == n {
+			t.removeLocked(g)
+		}
+	}
+	clear(t.doubts) // what is on its way comes for a lease that is no more
+}

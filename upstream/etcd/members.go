@@ -1,0 +1,101 @@
+package etcd
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+)
+
+// A member that has not answered is left alone for so long, if there are others. A
+// frozen one keeps its connections, and gRPC would go on asking it in turn until
+// its own probe has found out.
+const avoidFor = 5 * time.Second
+
+// members knows which of the endpoints answer.
+type members struct {
+	set func(endpoints ...string) // hands the endpoints to use to gRPC
+
+	mu      sync.Mutex
+	all     []string             // as gRPC has them; guarded by mu, as is all below
+	addr    map[string]string    // the endpoint by its address, without the scheme
+	remote  map[string]string    // the endpoint by the remote address of a connection
+	avoided map[string]time.Time // and until when
+}
+
+func newMembers(endpoints []string, scheme string) *members {
+	m := &members{addr: map[string]string{}, remote: map[string]string{}, avoided: map[string]time.Time{}}
+	for _, e := range endpoints {
+		m.all = append(m.all, scheme+e)
+		m.addr[e] = scheme + e
+	}
+	return m
+}
+
+// dial connects to addr, and takes note of where that has led.
+func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
+	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err == nil {
+		m.mu.Lock()
+		m.remote[c.RemoteAddr().String()] = m.addr[addr]
+		m.mu.Unlock()
+	}
+	return c, err
+}
+
+// watchOver is gRPC's interceptor: it sees who does not answer.
+func (m *members) watchOver(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	m.restore()
+	var p peer.Peer
+	err := invoke(ctx, method, req, reply, cc, append(opts, grpc.Peer(&p))...)
+	if status.Code(err) == codes.DeadlineExceeded && p.Addr != nil {
+		m.avoid(p.Addr.String())
+	}
+	return err
+}
+
+// avoid has the member at a remote address left alone. The others may only seem to
+// answer: the one that was found out last is left alone whatever there is.
+func (m *members) avoid(remote string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e := m.remote[remote]
+	if e == "" || len(m.all) == 1 {
+		return
+	}
+	m.avoided[e] = time.Now().Add(avoidFor)
+	if len(m.avoided) == len(m.all) {
+		m.avoided = map[string]time.Time{e: m.avoided[e]}
+	}
+	m.useLocked()
+}
+
+// restore uses members again whose time is over.
+func (m *members) restore() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	before := len(m.avoided)
+	for e, until := range m.avoided {
+		if time.Now().After(until) {
+			delete(m.avoided, e)
+		}
+	}
+	if len(m.avoided) < before {
+		m.useLocked()
+	}
+}
+
+func (m *members) useLocked() {
+	var use []string
+	for _, e := range m.all {
+		if _, no := m.avoided[e]; !no {
+			use = append(use, e)
+		}
+	}
+	m.set(use...)
+}

@@ -1,0 +1,44 @@
+package etcd_test
+
+import (
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/etcd"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestConformance(t *testing.T) {
+	srv := testserver.StartEtcd(t)
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
+		cfg, err := etcd.Parse("etcd://" + srv.Addr() + "?ttl=2s&timeout=10s&prefix=" + prefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := etcd.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}, storetest.Options{Leftovers: func(t testing.TB, prefix string) []string {
+		r, err := srv.Admin().Get(t.Context(), prefix+"/", clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var left []string
+		for _, kv := range r.Kvs {
+			if kv.Lease == 0 {
+				left = append(left, string(kv.Key)+" for ever")
+			} else if string(kv.Value) != "" { // a session's goes with its lease
+				left = append(left, string(kv.Key))
+			}
+		}
+		return left
+	}})
+}

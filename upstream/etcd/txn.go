@@ -1,0 +1,143 @@
+package etcd
+
+import (
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// Pieces of transactions.
+
+func putOp(key, value string, lease int64) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{
+		RequestPut: &pb.PutRequest{Key: []byte(key), Value: []byte(value), Lease: lease}}}
+}
+
+func rangeOp(r *pb.RangeRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: r}}
+}
+
+// getOp reads one key without its value.
+func getOp(key string) *pb.RequestOp {
+	return rangeOp(&pb.RangeRequest{Key: []byte(key), KeysOnly: true})
+}
+
+// queueOp reads all keys of a lock.
+func queueOp(dir string) *pb.RequestOp {
+	return rangeOp(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dirEnd(dir))})
+}
+
+// firstOp reads the first of a lock's queue.
+func firstOp(dir string) *pb.RequestOp {
+	return rangeOp(&pb.RangeRequest{Key: []byte(dir), RangeEnd: []byte(dirEnd(dir)), Limit: 1,
+		SortOrder: pb.RangeRequest_ASCEND, SortTarget: pb.RangeRequest_CREATE})
+}
+
+func countOp(from, to string) *pb.RequestOp {
+	return rangeOp(&pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(to), CountOnly: true})
+}
+
+func deleteOp(key string) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: &pb.DeleteRangeRequest{Key: []byte(key)}}}
+}
+
+func txnOp(t *pb.TxnRequest) *pb.RequestOp {
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: t}}
+}
+
+// ifCreated compares a key's create revision, which is 0 for one that is not there.
+func ifCreated(key string, rev int64) *pb.Compare {
+	return &pb.Compare{Key: []byte(key), Target: pb.Compare_CREATE, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_CreateRevision{CreateRevision: rev}}
+}
+
+// ifWritten compares the revision of a key's last writing.
+func ifWritten(key string, rev int64) *pb.Compare {
+	return &pb.Compare{Key: []byte(key), Target: pb.Compare_MOD, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_ModRevision{ModRevision: rev}}
+}
+
+// ifFree says that nobody holds or wants the lock.
+func ifFree(dir string) *pb.Compare {
+	c := ifCreated(dir, 0)
+	c.RangeEnd = []byte(dirEnd(dir))
+	return c
+}
+
+// ifShared says that somebody holds or wants the lock, and all as readers. etcd
+// says no of a range without keys.
+func ifShared(dir string) *pb.Compare {
+	return &pb.Compare{Key: []byte(dir), RangeEnd: []byte(dirEnd(dir)), Target: pb.Compare_VALUE, Result: pb.Compare_EQUAL,
+		TargetUnion: &pb.Compare_Value{Value: []byte(valueShared)}}
+}
+
+func one(c *pb.Compare) []*pb.Compare         { return []*pb.Compare{c} }
+func ops(o ...*pb.RequestOp) []*pb.RequestOp  { return o }
+func kvs(r *pb.ResponseOp) []*mvccpb.KeyValue { return r.GetResponseRange().GetKvs() }
+func nested(r *pb.ResponseOp) *pb.TxnResponse { return r.GetResponseTxn() }
+func sharedKV(kv *mvccpb.KeyValue) bool       { return string(kv.Value) == valueShared }
+func modeOf(kv *mvccpb.KeyValue) (m cache.Mode) {
+	if sharedKV(kv) {
+		return cache.Shared
+	}
+	return cache.Exclusive
+}
+
+// request is the part of a transaction that carries out st. The part of a taking
+// one is a transaction of its own, whose compares all run before anything is
+// written.
+func (st *step) request(lease int64) *pb.RequestOp {
+	switch st.plan {
+	case planTake:
+		if st.mode == cache.Shared {
+			return txnOp(st.share(lease))
+		}
+		return txnOp(st.acquire(lease))
+	case planRemove:
+		return deleteOp(st.key)
+	case planDowngrade:
+		return txnOp(&pb.TxnRequest{Compare: one(ifCreated(st.key, st.rev)),
+			Success: ops(putOp(st.key, valueShared, lease), queueOp(st.dir))})
+	}
+	return nil
+}
+
+func (st *step) acquire(lease int64) *pb.TxnRequest {
+	put := putOp(st.key, valueExclusive, lease)
+	t := &pb.TxnRequest{Compare: one(ifFree(st.dir)), Success: ops(put)}
+	if st.join {
+		t.Failure = ops(txnOp(&pb.TxnRequest{Compare: one(ifCreated(st.key, 0)), Success: ops(put)}), queueOp(st.dir))
+	} else {
+		t.Failure = ops(getOp(st.key))
+	}
+	return t
+}
+
+func (st *step) share(lease int64) *pb.TxnRequest {
+	put := putOp(st.key, valueShared, lease)
+	// A key that stands among readers only is a reader's: writing it again does
+	// nothing. Its create revision is read before.
+	beside := &pb.TxnRequest{Compare: one(ifShared(st.dir)), Success: ops(getOp(st.key), put)}
+	if st.join {
+		beside.Failure = ops(txnOp(&pb.TxnRequest{Compare: one(ifCreated(st.key, 0)), Success: ops(put)}), queueOp(st.dir))
+	} else {
+		beside.Failure = ops(getOp(st.key))
+	}
+	return &pb.TxnRequest{Compare: one(ifFree(st.dir)), Success: ops(put), Failure: ops(txnOp(beside))}
+}
+
+// reads are the reads that st consists of.
+func (st *step) reads() []*pb.RequestOp {
+	switch st.plan {
+	case planPeek:
+		return ops(firstOp(st.dir))
+	case planCheck:
+		return ops(getOp(st.key), getOp(st.pred))
+	case planRenew:
+		if st.mode == cache.Exclusive {
+			return ops(getOp(st.key), countOp(st.dir, dirEnd(st.dir)))
+		}
+	}
+	return ops(queueOp(st.dir))
+}

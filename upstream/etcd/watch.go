@@ -1,0 +1,205 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// maxWatches bounds the watches of one daemon.
+const maxWatches = 16384
+
+// follow keeps one stream with all watches, each by a number of its own, until ctx
+// ends. A watch begins with the present: what happened before is looked at once it
+// stands. So nothing hangs on history that may have been compacted.
+func (s *Store) follow(ctx context.Context) {
+	pause := pauseMin
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.grips.sending:
+		}
+		begun := s.clock()
+		err := s.watching(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		s.log.Warn("watches at etcd broken: polling alone", zap.Error(plain(err)))
+		if s.clock()-begun > int64(10*time.Second) {
+			pause = pauseMin
+		}
+		if !s.sleep(ctx, pause) {
+			return
+		}
+		pause = min(2*pause, 2*pauseMax)
+		nudge(s.grips.sending)
+	}
+}
+
+// errDenied says that etcd did not let us watch.
+var errDenied = errors.New("watch denied")
+
+// watching makes a stream and serves it until it fails.
+func (s *Store) watching(ctx context.Context) error {
+	login, done := context.WithTimeout(ctx, s.cfg.Timeout)
+	err := s.client.ensureToken(login)
+	done()
+	if err != nil {
+		return err
+	}
+	used, _ := s.client.current()
+	err = s.serve(ctx)
+	if s.client.tokenIsOld(err) { // a stream keeps the token that it was opened with
+		login, done := context.WithTimeout(ctx, s.cfg.Timeout)
+		defer done()
+		err = errors.Join(err, s.client.relogin(login, used))
+	}
+	return err
+}
+
+func (s *Store) serve(ctx context.Context) error {
+	// A member without a leader ends the stream instead of keeping silent.
+	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	stream, err := s.client.watch.Watch(ctx)
+	if err != nil {
+		return err
+	}
+	s.grips.anew()
+	failed := make(chan error, 1)
+	go func() { failed <- s.hear(stream) }()
+	err = s.tell(stream, failed)
+	cancel()
+	if e := <-failed; err == nil {
+		err = e
+	}
+	return err
+}
+
+// anew has all watches made again, on a new stream.
+func (t *grips) anew() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.create, t.cancel = t.create[:0], t.cancel[:0]
+	for _, g := range t.byWatch {
+		g.watched = false
+		t.create = append(t.create, g)
+	}
+	nudge(t.sending)
+}
+
+// tell sends what there is to send until the stream has failed. An error of hear's
+// goes back to where it came from.
+func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
+	t := &s.grips
+	for {
+		select {
+		case err := <-failed:
+			failed <- err
+			return err
+		case <-t.sending:
+		}
+		t.mu.Lock()
+		var reqs []*pb.WatchRequest
+		for _, id := range t.cancel {
+			reqs = append(reqs, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{
+				CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+		}
+		for _, g := range t.create {
+			if g.watch != 0 {
+				reqs = append(reqs, g.watchRequest())
+			}
+		}
+		clear(t.create)
+		t.create, t.cancel = t.create[:0], t.cancel[:0]
+		t.mu.Unlock()
+		for _, r := range reqs {
+			if err := stream.Send(r); err != nil {
+				return nil // hear has the reason
+			}
+		}
+	}
+}
+
+// watchRequest is for the key before ours, or for the whole lock once it is held.
+func (g *grip) watchRequest() *pb.WatchRequest {
+	r := &pb.WatchCreateRequest{WatchId: g.watch, Key: []byte(g.pred)}
+	if g.held {
+		r.Key, r.RangeEnd = []byte(g.dir), []byte(dirEnd(g.dir))
+	}
+	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}}
+}
+
+// hear receives until the stream fails.
+func (s *Store) hear(stream pb.Watch_WatchClient) error {
+	t := &s.grips
+	for {
+		r, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		if r.Canceled && r.WatchId == clientv3.InvalidWatchID {
+			return denied(r.CancelReason)
+		}
+		t.mu.Lock()
+		g := t.byWatch[r.WatchId]
+		switch {
+		case g == nil: // it has been cancelled
+		case r.Canceled:
+			s.log.Debug("etcd has ended a watch", zap.String("lock", g.lock), zap.String("reason", r.CancelReason))
+			delete(t.byWatch, g.watch)
+			g.watch, g.watched = 0, false
+		case r.Created:
+			g.watched = true
+			t.check = append(t.check, g)
+			nudge(t.looking)
+		default:
+			for _, e := range r.Events {
+				s.happenedLocked(g, e)
+			}
+		}
+		t.mu.Unlock()
+	}
+}
+
+// denied makes an error of the reason why a watch could not be made: etcd sends the
+// text of a status.
+func denied(reason string) error {
+	for _, e := range []error{rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty} {
+		if strings.Contains(reason, rpctypes.ErrorDesc(e)) {
+			return fmt.Errorf("%w: %w", errDenied, plain(e))
+		}
+	}
+	return fmt.Errorf("%w: %s", errDenied, reason)
+}
+
+// happenedLocked turns an event into a hint. It is called with grips.mu held.
+func (s *Store) happenedLocked(g *grip, e *mvccpb.Event) {
+	removed, own := e.Type == mvccpb.Event_DELETE, string(e.Kv.Key) == g.key
+	switch {
+	case !g.held:
+		// A downgrade before us lets readers in.
+		if removed || g.mode == cache.Shared && sharedKV(e.Kv) {
+			s.hint(cache.HintFree, g.lock)
+		}
+	case removed && own:
+		if !g.leaving {
+			s.hint(cache.HintGone, g.lock)
+		}
+	case removed || own:
+	case e.Kv.CreateRevision == e.Kv.ModRevision && (g.mode == cache.Exclusive || !sharedKV(e.Kv)):
+		s.hint(cache.HintWanted, g.lock)
+	}
+}
