@@ -1,0 +1,236 @@
+package testserver
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+)
+
+// zookeeperJars are where Debian's packages put the server; its manifest names what
+// it needs. Servers with their logs need slf4j's simple binding beside it.
+const zookeeperJars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar"
+
+// ZooKeeperTick is the tickTime of the servers: with it the shortest session is
+// twice as long.
+const ZooKeeperTick = 200 * time.Millisecond
+
+// ZooKeeper is one private ZooKeeper server, alone or a member of an ensemble. A
+// clock of its machine that jumps means nothing to it: sessions count on the
+// monotonic clock.
+type ZooKeeper struct {
+	*process
+	id                     int
+	client, peer, election int // ports
+	settings               []string
+	ensemble               []*ZooKeeper // all members, this one too; empty when alone
+	admin                  *zk.Conn
+	events                 <-chan zk.Event // closed when admin's goroutines have ended
+}
+
+// StartZooKeeper starts ZooKeeper with settings (lines of zoo.cfg, or -D… for the
+// Java machine) added to those that keep it private, and returns when it serves.
+// The test fails when there is none.
+func StartZooKeeper(t testing.TB, settings ...string) *ZooKeeper {
+	t.Helper()
+	return startZooKeepers(t, 1, settings)[0]
+}
+
+// StartZooKeeperEnsemble starts an ensemble of n members.
+func StartZooKeeperEnsemble(t testing.TB, n int, settings ...string) []*ZooKeeper {
+	t.Helper()
+	return startZooKeepers(t, n, settings)
+}
+
+func startZooKeepers(t testing.TB, n int, settings []string) []*ZooKeeper {
+	t.Helper()
+	for range 5 {
+		all := make([]*ZooKeeper, n)
+		for i := range all {
+			all[i] = &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, client: freePort(t), peer: freePort(t), election: freePort(t), settings: settings}
+			t.Cleanup(all[i].closeAdmin)
+		}
+		ok := true
+		for _, z := range all {
+			if n > 1 {
+				z.ensemble = all
+			}
+			z.launchServer()
+		}
+		for _, z := range all {
+			ok = ok && z.until(z.Serves)
+		}
+		if ok {
+			return all
+		}
+		for _, z := range all { // a port may have been taken meanwhile
+			t.Logf("zookeeper does not start:\n%s", z.log())
+			z.Kill()
+		}
+	}
+	t.Fatal("zookeeper does not start")
+	return nil
+}
+
+// Start starts the server again after Kill or Stop, on the same port, with what it
+// had on disk. It returns when it serves; Launch does not wait, as a member without
+// a quorum never does.
+func (z *ZooKeeper) Start() {
+	z.t.Helper()
+	z.Launch()
+	if !z.until(z.Serves) {
+		z.t.Fatalf("zookeeper does not start:\n%s", z.log())
+	}
+}
+
+// Launch is Start without waiting.
+func (z *ZooKeeper) Launch() {
+	z.t.Helper()
+	z.launchServer()
+}
+
+func (z *ZooKeeper) launchServer() {
+	z.t.Helper()
+	java := find(z.t, "java", "default-jre-headless")
+	if _, err := os.Stat(strings.Split(zookeeperJars, ":")[0]); err != nil {
+		z.t.Fatal("zookeeper is needed for this test and is not there (Debian, Ubuntu: apt-get install zookeeper libslf4j-java)")
+	}
+	args := []string{"-Xmx96m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", zookeeperJars,
+		"-Dzookeeper.admin.enableServer=false", "-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.forceSync=no",
+		"-Dznode.container.checkIntervalMs=500", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
+	for _, s := range z.settings {
+		if strings.HasPrefix(s, "-D") {
+			args = append(args, s)
+		}
+	}
+	z.launch(exec.Command(java, append(args, "org.apache.zookeeper.server.quorum.QuorumPeerMain", z.writeConfig())...))
+}
+
+func (z *ZooKeeper) writeConfig() string {
+	z.t.Helper()
+	data := filepath.Join(z.dir, "data")
+	var b strings.Builder
+	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\ntickTime=%d\nmaxSessionTimeout=60000\n"+
+		"4lw.commands.whitelist=*\nmaxClientCnxns=0\nadmin.enableServer=false\n", data, z.client, ZooKeeperTick.Milliseconds())
+	if z.ensemble != nil {
+		fmt.Fprintf(&b, "initLimit=50\nsyncLimit=10\n")
+		for _, m := range z.ensemble {
+			fmt.Fprintf(&b, "server.%d=127.0.0.1:%d:%d\n", m.id, m.peer, m.election)
+		}
+	}
+	for _, s := range z.settings {
+		if !strings.HasPrefix(s, "-D") {
+			b.WriteString(s + "\n")
+		}
+	}
+	path := filepath.Join(z.dir, "zoo.cfg")
+	for _, err := range []error{os.MkdirAll(data, 0o700), os.WriteFile(path, []byte(b.String()), 0o600),
+		os.WriteFile(filepath.Join(data, "myid"), []byte(strconv.Itoa(z.id)), 0o600)} {
+		if err != nil {
+			z.t.Fatal(err)
+		}
+	}
+	return path
+}
+
+// Say sends one of the four-letter words and returns the answer, empty when there
+// is none.
+func (z *ZooKeeper) Say(word string) string {
+	c, err := net.DialTimeout("tcp", z.Addr(), time.Second)
+	if err != nil {
+		return ""
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(time.Second))
+	_, _ = c.Write([]byte(word))
+	var b strings.Builder
+	buf := make([]byte, 4096)
+	for {
+		n, err := c.Read(buf)
+		b.Write(buf[:n])
+		if err != nil {
+			return b.String()
+		}
+	}
+}
+
+// Serves says whether the server has a quorum, or needs none.
+func (z *ZooKeeper) Serves() bool { return strings.Contains(z.Say("srvr"), "Mode: ") }
+
+// Leads says whether the server is its ensemble's leader.
+func (z *ZooKeeper) Leads() bool { return strings.Contains(z.Say("srvr"), "Mode: leader") }
+
+// Addr is the TCP address for clients.
+func (z *ZooKeeper) Addr() string { return "127.0.0.1:" + strconv.Itoa(z.client) }
+
+// URL is the zookeeper:// URL of this server alone.
+func (z *ZooKeeper) URL() string { return "zookeeper://" + z.Addr() }
+
+// Kill ends the server at once, as a crash does, and waits for its end.
+func (z *ZooKeeper) Kill() {
+	z.closeAdmin()
+	z.process.Kill()
+}
+
+// Stop ends the server in the orderly way and waits for its end.
+func (z *ZooKeeper) Stop() {
+	z.closeAdmin()
+	z.process.Stop()
+}
+
+// Restart is Kill and Start: what is on disk stays, sessions too.
+func (z *ZooKeeper) Restart() {
+	z.t.Helper()
+	z.Kill()
+	z.Start()
+}
+
+// quiet is a logger that says nothing.
+type quiet struct{}
+
+func (quiet) Printf(string, ...any) {}
+
+// Client is a session of the test's own with ZooKeeper's Go client.
+func (z *ZooKeeper) Client(t testing.TB) *zk.Conn {
+	t.Helper()
+	c, events, err := zk.Connect([]string{z.Addr()}, 30*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		c.Close()
+		for range events {
+		}
+	})
+	return c
+}
+
+// Admin is a session for the test's own use; it is closed with the server.
+func (z *ZooKeeper) Admin() *zk.Conn {
+	z.t.Helper()
+	if z.admin == nil {
+		c, events, err := zk.Connect([]string{z.Addr()}, 30*time.Second, zk.WithLogger(quiet{}), zk.WithLogInfo(false))
+		if err != nil {
+			z.t.Fatal(err)
+		}
+		z.admin, z.events = c, events
+	}
+	return z.admin
+}
+
+func (z *ZooKeeper) closeAdmin() {
+	if z.admin == nil {
+		return
+	}
+	z.admin.Close()
+	for range z.events {
+	}
+	z.admin = nil
+}

@@ -1,0 +1,326 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// batch is one Apply on its way.
+type batch struct {
+	*session
+	ctx     context.Context
+	ops     []upstream.Op
+	results []upstream.Result
+	err     error // the first thing that went wrong, for logs
+
+	writes []write
+	looks  []*look // acquires
+	peeks  []int
+	keeps  []int // renewals and downgrades whose leases stand
+	leaves []*look
+}
+
+// write is something to be changed.
+type write struct {
+	i    int // index of the op
+	kind writeKind
+	grip *grip
+	look *look  // of a making
+	err  error  // how it ended
+	zxid int64  // of the transaction
+	name string // of the node that was made
+}
+
+type writeKind uint8
+
+const (
+	making writeKind = iota
+	deleting
+	sharing // a downgrade
+)
+
+// look is an acquire: a node of ours, and those before it.
+type look struct {
+	i     int
+	op    *upstream.Op
+	grip  *grip
+	fresh bool // the node is being made by this batch
+	queue []node
+	err   error
+}
+
+// Apply carries out one batch. All that changes something goes in one transaction,
+// and right behind it go the readings that show who is before us: one round trip.
+// One more takes what has to be watched or taken back. Where the transaction
+// fails for one op, each goes in a transaction of its own.
+func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	for i := range results {
+		results[i] = upstream.Result{Left: -1}
+	}
+	se, err := s.session()
+	if err == nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", ErrNothingSent, ctx.Err())
+	}
+	b := &batch{session: se, ctx: ctx, ops: ops, results: results}
+	if err != nil {
+		for i := range ops {
+			b.end(i, cache.Refused, err)
+		}
+		return err
+	}
+	b.settle()
+	b.plan()
+	b.avoid()
+	b.change()
+	b.decide()
+	b.giveUp()
+	b.keep()
+	b.peek()
+	return b.err
+}
+
+// end gives op i its end. The first error is kept for logs.
+func (b *batch) end(i int, st cache.Status, err error) {
+	b.results[i] = upstream.Result{Status: st, Left: -1, Err: err}
+	if b.err == nil && err != nil {
+		b.err = err
+	}
+}
+
+// fail gives op i the end that err makes of it. wrote says that a request that
+// could have changed something is the one that failed.
+func (b *batch) fail(i int, err error, wrote bool) {
+	st := cache.Refused
+	if v := judge(err); wrote && v == unknown {
+		st = cache.Unknown
+	}
+	b.end(i, st, b.store.cfg.explain(err))
+}
+
+// together calls f for 0 to n-1 at once: the library's calls wait for their answers,
+// so this is what a pipeline is.
+func together(n int, f func(i int)) {
+	if n == 1 {
+		f(0)
+		return
+	}
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
+}
+
+// settle finds out what became of nodes whose making was never answered, for ops
+// that are about them.
+func (b *batch) settle() {
+	var open []*grip
+	for i := range b.ops {
+		if g := b.grip(gripID{b.ops[i].Key, b.ops[i].Token}); g != nil && g.name == "" && b.ops[i].Kind != cache.OpRenew {
+			open = append(open, g)
+		}
+	}
+	if len(open) == 0 {
+		return
+	}
+	// A write that nobody waits for any more has ended before what is asked now, or
+	// is not sure to.
+	if b.adrift.Load() > 0 || b.confirm(b.ctx) != nil {
+		return
+	}
+	together(len(open), func(i int) { b.find(open[i]) })
+}
+
+// find looks for g's node. What was asked before the last confirmation has
+// happened by now, or never will.
+func (se *session) find(ctx context.Context, g *grip) error {
+	q, err := se.queue(ctx, g.parent, false)
+	if err != nil {
+		return err
+	}
+	at := place(q, se.id, g.token)
+	if at < 0 {
+		se.remove(g)
+		return nil
+	}
+	path := g.parent + "/" + q[at].name
+	stat, err := call(ctx, se, false, func(c *zk.Conn) (*zk.Stat, error) {
+		_, stat, err := c.Get(path)
+		return stat, err
+	})
+	if err == errGone {
+		se.remove(g)
+		return nil
+	}
+	if err == nil {
+		se.named(g, q[at], stat.Czxid)
+	}
+	return err
+}
+
+func (b *batch) find(g *grip) { _ = b.session.find(b.ctx, g) }
+
+// named gives a grip its node.
+func (se *session) named(g *grip, n node, czxid int64) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	g.name, g.seq, g.base = n.name, n.seq, uint64(czxid)
+}
+
+// plan sorts the ops, and answers those that need nothing.
+func (b *batch) plan() {
+	for i := range b.ops {
+		op := &b.ops[i]
+		if err := valid(op); err != nil {
+			b.end(i, cache.Refused, err)
+			continue
+		}
+		g := b.grip(gripID{op.Key, op.Token})
+		switch op.Kind {
+		case cache.OpTry, cache.OpJoin:
+			b.planAcquire(i, op, g)
+		case cache.OpPeek:
+			b.peeks = append(b.peeks, i)
+		case cache.OpRelease, cache.OpWithdraw:
+			switch {
+			case g != nil && g.name == "":
+				b.end(i, cache.Unknown, b.store.cfg.explain(fmt.Errorf("%w: it is not known what became of it", ErrNoAnswer)))
+			case g != nil:
+				b.session.leave(g, true)
+				b.writes = append(b.writes, write{i: i, kind: deleting, grip: g})
+			case op.Kind == cache.OpRelease:
+				b.end(i, cache.NotHeld, nil)
+			default:
+				b.end(i, cache.Done, nil)
+			}
+		case cache.OpRenew, cache.OpDowngrade:
+			switch {
+			case g == nil || !b.holds(g):
+				b.end(i, cache.NotHeld, nil)
+			case op.Kind == cache.OpDowngrade:
+				b.writes = append(b.writes, write{i: i, kind: sharing, grip: g})
+			default:
+				b.keeps = append(b.keeps, i)
+			}
+		}
+	}
+}
+
+func (se *session) holds(g *grip) bool {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	return g.held && !g.gone
+}
+
+func (b *batch) planAcquire(i int, op *upstream.Op, g *grip) {
+	l := &look{i: i, op: op, grip: g}
+	switch {
+	case g == nil:
+		l.fresh = true
+	case g.name == "":
+		b.end(i, cache.Unknown, b.store.cfg.explain(fmt.Errorf("%w: it is not known what became of it", ErrNoAnswer)))
+		return
+	}
+	b.looks = append(b.looks, l)
+}
+
+// avoid finds tries busy without making a node, where the lock was held a moment
+// ago: a node costs the quorum two writes and the holder a reading.
+func (b *batch) avoid() {
+	var risky []*look
+	for _, l := range b.looks {
+		if l.fresh && l.op.Kind == cache.OpTry && b.lately(l.op.Key) {
+			risky = append(risky, l)
+		}
+	}
+	together(len(risky), func(i int) {
+		l := risky[i]
+		l.queue, l.err = b.queue(b.ctx, b.store.parentOf(l.op.Key), false)
+	})
+	for _, l := range risky {
+		if l.err != nil {
+			b.fail(l.i, l.err, false)
+			b.drop(l)
+		} else if before, unsure := blocker(l.queue, len(l.queue), l.op.Mode); before >= 0 && !unsure {
+			b.end(l.i, cache.Busy, nil)
+			b.drop(l)
+		}
+	}
+}
+
+// drop takes a look out of the batch.
+func (b *batch) drop(l *look) {
+	for i := range b.looks {
+		if b.looks[i] == l {
+			b.looks = append(b.looks[:i], b.looks[i+1:]...)
+			return
+		}
+	}
+}
+
+// change carries out all that changes something, and reads the queues of all
+// acquires behind it.
+func (b *batch) change() {
+	for _, l := range b.looks {
+		if l.fresh {
+			l.grip = b.add(gripID{l.op.Key, l.op.Token}, b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry)
+			b.writes = append(b.writes, write{i: l.i, kind: making, grip: l.grip, look: l})
+		}
+	}
+	if len(b.writes) == 0 {
+		b.readAll()
+		return
+	}
+	b.makeParents()
+	b.session.mu.Lock()
+	sent := b.wire.nextOut()
+	b.session.mu.Unlock()
+	// The readings come behind the transaction as soon as one has gone out. Where
+	// that was another's, or a new connection's, they are made again.
+	over, reading := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(reading)
+		if len(b.looks) > 0 {
+			select {
+			case <-sent:
+			case <-over:
+			}
+		}
+		b.readAll()
+	}()
+	err := b.transact()
+	close(over)
+	<-reading
+	if err != nil {
+		b.oneByOne()
+	}
+	for i := range b.writes {
+		b.wrote(&b.writes[i])
+	}
+	b.readAgain()
+}
+
+func (b *batch) readAll() {
+	together(len(b.looks), func(i int) { b.read(b.looks[i]) })
+}
+
+func (b *batch) read(l *look) {
+	l.queue, l.err = b.queue(b.ctx, l.grip.parent, l.fresh)
+}
+
+// readAgain reads what was read before the node was there.
+func (b *batch) readAgain() {
+	var again []*look
+	for _, l := range b.looks {
+		if l.fresh && (l.err != nil || place(l.queue, b.id, l.op.Token) < 0) {
+			again = append(again, l)
+		}
+	}
+	together(len(again), func(i int) { b.read(again[i]) })
+}

@@ -1,0 +1,224 @@
+package zookeeper
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+const (
+	// parentsFor is how long a lock's node is taken to be there still. Servers look
+	// for empty ones once a minute.
+	parentsFor = 30 * time.Second
+	// busyFor is how long a lock that was held is read before it is tried.
+	busyFor = 5 * time.Second
+	// remembered bounds what is remembered of locks that we do not hold.
+	remembered = 8192
+	// attempts bounds the steps of one op that others undo each time.
+	attempts = 5
+)
+
+// recall says whether key stands in m and is not older than d.
+func recall(m map[string]time.Time, key string, d time.Duration) bool {
+	at, ok := m[key]
+	return ok && time.Since(at) < d
+}
+
+func remember(m map[string]time.Time, key string) {
+	if len(m) >= remembered {
+		clear(m)
+	}
+	m[key] = time.Now()
+}
+
+func (se *session) lately(key string) bool {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	return recall(se.busy, key, busyFor)
+}
+
+// makeParents makes the nodes of locks that may not have one. What fails here
+// fails again with its op.
+func (b *batch) makeParents() {
+	var paths []string
+	b.session.mu.Lock()
+	for i := range b.writes {
+		w := &b.writes[i]
+		if w.kind == making && len(b.byKey[w.grip.parent]) == 1 && !recall(b.parents, w.grip.parent, parentsFor) {
+			paths = append(paths, w.grip.parent)
+		}
+	}
+	b.session.mu.Unlock()
+	errs := make([]error, len(paths))
+	together(len(paths), func(i int) { errs[i] = b.makeContainer(b.ctx, paths[i]) })
+	b.session.mu.Lock()
+	defer b.session.mu.Unlock()
+	for i, path := range paths {
+		if errs[i] != nil && judge(errs[i]) != refused {
+			remember(b.unused, path) // the server keeps one that never had a child
+		}
+	}
+}
+
+// request is the write as an operation of a transaction.
+func (b *batch) request(w *write) any {
+	g := w.grip
+	switch w.kind {
+	case making:
+		return &zk.CreateRequest{Path: g.parent + "/" + newName(b.id, g.token, g.mode, g.try),
+			Data: nodeData(g.mode, b.store.host), Acl: b.store.acl, Flags: zk.FlagEphemeralSequential}
+	case sharing:
+		return &zk.SetDataRequest{Path: g.path(), Data: nodeData(cache.Shared, b.store.host), Version: -1}
+	}
+	return &zk.DeleteRequest{Path: g.path(), Version: -1}
+}
+
+// stamp is the operation whose answer says what the transaction's id was.
+func (b *batch) stamp() any {
+	return &zk.SetDataRequest{Path: b.self, Data: []byte(b.store.host), Version: -1}
+}
+
+// transact carries out all writes in one transaction.
+func (b *batch) transact() error { return b.carryOut(b.ctx, b.refs()) }
+
+func (b *batch) refs() []*write {
+	ws := make([]*write, len(b.writes))
+	for i := range ws {
+		ws[i] = &b.writes[i]
+	}
+	return ws
+}
+
+// carryOut carries out writes in one transaction. On an error, each has it.
+func (b *batch) carryOut(ctx context.Context, ws []*write) error {
+	ops := make([]any, 0, len(ws)+1)
+	for _, w := range ws {
+		ops = append(ops, b.request(w))
+	}
+	res, err := b.multi(ctx, append(ops, b.stamp())...)
+	if err == nil && (len(res) != len(ws)+1 || res[len(ws)].Stat == nil) {
+		err = fmt.Errorf("%w: the answer makes no sense", ErrNoAnswer)
+	}
+	for i, w := range ws {
+		if w.err = err; err == nil {
+			w.zxid, w.name = res[len(ws)].Stat.Mzxid, res[i].String
+		}
+	}
+	if len(res) == len(ws)+1 && res[len(ws)].Error == errGone {
+		return errNoSelf
+	}
+	return err
+}
+
+var errNoSelf = fmt.Errorf("the session's own node: %w", zk.ErrNoNode)
+
+// oneByOne carries out the writes of a transaction that has failed as a whole one by
+// one, unless it may have happened.
+func (b *batch) oneByOne() {
+	if judge(b.writes[0].err) != refused {
+		return
+	}
+	together(len(b.writes), func(i int) { b.alone(&b.writes[i]) })
+}
+
+// alone carries out one write, and makes what is missing for it.
+func (b *batch) alone(w *write) {
+	for range attempts {
+		err := b.carryOut(b.ctx, []*write{w})
+		switch {
+		case err == errNoSelf:
+			err = b.makeSelf(b.ctx)
+		case err == errGone && w.kind == making:
+			err = b.makeContainer(b.ctx, w.grip.parent)
+		default:
+			return
+		}
+		if err != nil {
+			if judge(err) != refused { // the making itself was refused before
+				err = fmt.Errorf("%w: %w", ErrNothingSent, err)
+			}
+			w.err = err
+			return
+		}
+	}
+	w.err = fmt.Errorf("%w: others undo each step at once", ErrNothingSent)
+}
+
+// wrote follows how a write has ended.
+func (b *batch) wrote(w *write) {
+	switch w.kind {
+	case making:
+		b.made(w)
+	case deleting:
+		b.deleted(w)
+	case sharing:
+		switch {
+		case w.err == nil:
+			b.session.mu.Lock()
+			w.grip.mode = cache.Shared
+			b.session.mu.Unlock()
+			b.keeps = append(b.keeps, w.i)
+		case w.err == errGone:
+			b.session.mu.Lock()
+			b.goneLocked(w.grip)
+			b.session.mu.Unlock()
+			b.end(w.i, cache.NotHeld, nil)
+		default:
+			if judge(w.err) == unknown { // it may be shared: then it is not exclusive
+				b.session.mu.Lock()
+				w.grip.mode = cache.Shared
+				b.session.mu.Unlock()
+			}
+			b.fail(w.i, w.err, true)
+		}
+	}
+}
+
+func (b *batch) made(w *write) {
+	if w.err != nil {
+		if judge(w.err) != unknown {
+			b.remove(w.grip)
+		}
+		b.fail(w.i, w.err, true)
+		b.drop(w.look)
+		return
+	}
+	n, ok := parseNode(w.name[strings.LastIndexByte(w.name, '/')+1:])
+	if !ok {
+		b.fail(w.i, fmt.Errorf("%w: it made a node %q", ErrNoAnswer, w.name), true)
+		b.drop(w.look)
+		return
+	}
+	b.named(w.grip, n, w.zxid)
+	b.session.mu.Lock()
+	remember(b.parents, w.grip.parent)
+	b.session.mu.Unlock()
+}
+
+func (b *batch) deleted(w *write) {
+	op := &b.ops[w.i]
+	switch {
+	case w.err == nil:
+		b.remove(w.grip)
+		b.session.mu.Lock()
+		remember(b.parents, w.grip.parent)
+		b.session.mu.Unlock()
+		b.end(w.i, cache.Done, nil)
+	case w.err == errGone:
+		b.remove(w.grip)
+		b.end(w.i, cache.NotHeld, nil)
+		if op.Kind == cache.OpWithdraw {
+			b.end(w.i, cache.Done, nil)
+		}
+	default:
+		if judge(w.err) != unknown {
+			b.session.leave(w.grip, false)
+		}
+		b.fail(w.i, w.err, true)
+	}
+}

@@ -1,0 +1,118 @@
+// Package zookeeper is the store on a ZooKeeper server or ensemble, 3.5.3 or later:
+// zookeeper://[user:password@]a:2181,b:2181[/chroot/path].
+//
+// # Layout
+//
+// It is that of Curator's InterProcessMutex, so that each keeps the other out: a lock
+// is a container node <chroot>/<name>, and whoever holds it or waits for it has an
+// ephemeral sequential node _c_<UUID>-lock-<number> below. The lowest number holds
+// it. The UUID is of version 8 (Curator's are 4) and says whose node it is: the
+// session's id, the grip's number, whether it is shared and whether it is a try. So
+// the node of a making that was never answered is found again, and a reading of the
+// names alone decides nearly everything. The data is "locksidecar <mode> <host>"; the
+// mode there is the one that counts, as a downgrade changes it. Shared nodes end in
+// "lock-" like all: to Curator a reader is one more that is before it. Curator's
+// InterProcessReadWriteLock uses other names and does not see ours; we wait for its
+// nodes, it does not wait for us: the two exclude each other NOT.
+//
+// A lock's name is one element of a path: "/", "%", what ZooKeeper forbids (control
+// characters, surrogates and what UTF-16 needs two of, private use, U+FFF0 and
+// above) and the names ".", "..", "zookeeper" and ".locksidecar" are
+// percent-encoded. A child whose name does not end in a number holds nothing, as for
+// Curator. The server deletes a lock's node about a minute after its last child.
+//
+// <chroot>/.locksidecar/<session> is the session's own ephemeral node. Each
+// transaction writes it too: its answer then says what the transaction's id was,
+// which is the czxid of all the nodes that it made and so the leases' fence base.
+//
+// # The session's deadline
+//
+// The Go client hides its pings and when it has connected anew, so the deadline is
+// counted here. Three things can be wrong with taking the send of any request that
+// was answered:
+//
+//   - A server answers reads, pings and syncs although its leader has been deposed,
+//     or its leader answers them itself. Only a transaction proves that there was a
+//     quorum after it was sent, and so that a leader that comes later, which gives
+//     every session its whole timeout anew, comes after it.
+//   - A transaction does not renew the session. The server that has it from us
+//     does, for itself, and tells its leader with the next of the leader's pings,
+//     every half tick. If the two lose each other before that, the leader counts from
+//     what it was told last, which may be long before: a tick taken off, as one
+//     might, is not enough.
+//   - After a connection is lost the request may have gone out on the next one.
+//
+// So the deadline moves when a transaction is answered, to what was sent and
+// answered on the same connection at least a quarter of the session before that
+// transaction was sent; or to the connecting itself, which the leader has to agree
+// to. The default shortest session is two ticks, so a quarter is half a tick or more:
+// a ping has gone by. (A server whose minSessionTimeout is set below two ticks breaks
+// this.) A server that has lost its leader drops its clients, so that one
+// connection means one leader. Every quarter of the session a transaction of one check
+// that is always right goes out, while anything hangs on the session; a read does
+// otherwise, as nothing has to be vouched for then. What the server granted counts,
+// less cache.LeaseDeadline's drift. What is held so has at least half a session
+// before it at any time, and up to three quarters.
+//
+// Once a deadline has passed with something hanging on the session, the session is
+// over here, and is closed at the server as soon as there is a connection; it has
+// expired there by itself otherwise. Each session has a client of its own that may
+// resume it at other servers and is not let make another.
+//
+// # Calls
+//
+// A batch is one transaction of all that it changes, and right behind it on the same
+// connection the readings of the locks' children: one round trip for a try that is
+// granted, for a release, a renewal, a downgrade, and for a join that is repeated.
+// One more each: a lock whose node has not been used for 30 s (it is made), a join
+// that has to wait (the node before it is watched: the next lower, for a reader the
+// next lower exclusive), a try that finds the lock held (its node is taken back). A
+// try of a lock that was held less than 5 s ago reads first, so that polls
+// cost the quorum nothing. If one op makes the transaction fail, each goes in one
+// of its own.
+//
+// The children of a lock that we hold are watched, by the reading that its acquire
+// needs anyway; whoever comes or goes is told by it, so a renewal has to ask for
+// nothing but the one check for all: every change before it has been told by then. A
+// watch costs the server some bytes a lease, where reading again would cost a request
+// a lease and renewal. A lock that changes all the time is read at most ten times a
+// second; our node there has a watch of its own, so that its deletion is known at
+// once.
+//
+// Refused is said when nothing was sent or the server answered that it would not;
+// all else that is no answer is Unknown. A making that was never answered is looked
+// for, once a transaction has shown that nothing older is on its way, before its
+// token is used again.
+//
+// # When things go wrong
+//
+//	connection lost       the client goes to the next server with the same session; ops on the
+//	                      way are Unknown, others Refused, until it is there. Leases stay.
+//	server restarted      the same: sessions and nodes are on its disk.
+//	member lost, or hangs the same: an answer that is overdue by timeout cuts the connection.
+//	no quorum             servers drop their clients: ops are Refused, ErrDown. Held leases end at
+//	                      the deadline, as the session does; back before, they go on.
+//	session expired, or   Session{Lost}; its leases and places in queues are gone, and a new
+//	our deadline passed   session gets the next number.
+//	node deleted by hand  its lease is lost: a hint says so, renewals are NotHeld. A place in a
+//	                      queue is made anew by the next join, at the end.
+//	wrong password        ZooKeeper accepts any; what it may not touch is Refused, naming the
+//	                      settings. Open fails if the chroot cannot be read or written.
+//	password changed      password_file is read for each new session.
+//	chroot missing        it is made, for good.
+//	foreign node          whatever its data: it holds the lock, or waits for it, in its turn.
+//	server too old        Open fails: container nodes are needed.
+//	not ZooKeeper         Open fails; nothing that it sends is taken in.
+//	czxid of 2^53         Refused: the 21 bits of epochs that a fence leaves are used up.
+//
+// Close leaves the session to expire if anything hangs on it, so that what is held
+// stays held; it closes the session otherwise.
+//
+// # Ownership
+//
+// A Store has one goroutine that keeps the session and one that looks at locks that
+// have changed; one more closes a session that is over. The client library has its
+// own for each session. A library call takes no context, so each has a goroutine,
+// which ends with its answer, its connection or its session. Close ends all. Locks:
+// Store.mu; session.mu, then Store.newsMu. None is held across I/O.
+package zookeeper

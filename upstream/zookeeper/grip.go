@@ -1,0 +1,236 @@
+package zookeeper
+
+import (
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+type gripID struct {
+	key   string
+	token uint64
+}
+
+// grip is a node of ours, or one that may be there.
+type grip struct {
+	gripID
+	parent string // the lock's path
+	mode   cache.Mode
+	name   string // the node's; empty while the answer to its making has not come
+	seq    int32
+	base   uint64
+	try    bool // its name says so
+
+	// Guarded by session.mu, as are the maps that a grip stands in. What is above
+	// belongs to the Apply that has the key's op; renewals read it once held is set.
+	held    bool
+	watched bool   // changes of the lock's children will be told
+	wanted  bool   // another host waited when the lock was last looked at
+	gone    bool   // its node has disappeared
+	leaving bool   // its node is being deleted by us: nobody has to look at that
+	before  string // the node behind which we wait, watched; empty when we have to look
+	guarded bool   // its own node is watched too
+	looked  time.Time
+}
+
+func (g *grip) path() string { return g.parent + "/" + g.name }
+
+func (se *session) grip(id gripID) *grip {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	return se.grips[id]
+}
+
+// add registers a node that is about to be made. Its lock's children are watched by
+// the reading that follows.
+func (se *session) add(id gripID, parent string, mode cache.Mode, try bool) *grip {
+	g := &grip{gripID: id, parent: parent, mode: mode, try: try, watched: true}
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	se.grips[id] = g
+	se.byKey[parent] = append(se.byKey[parent], g)
+	return g
+}
+
+// remove forgets a node that is not there any more.
+func (se *session) remove(g *grip) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if se.grips[g.gripID] == g {
+		delete(se.grips, g.gripID)
+	}
+	unlist(se.byKey, g.parent, g)
+	if g.before != "" {
+		unlist(se.byNode, g.before, g)
+	}
+	if g.guarded {
+		unlist(se.byNode, g.path(), g)
+	}
+	delete(se.dirty, g)
+	delete(se.missed, g)
+}
+
+func unlist(m map[string][]*grip, path string, g *grip) {
+	l := m[path]
+	for i := range l {
+		if l[i] == g {
+			l[i] = l[len(l)-1]
+			l[len(l)-1] = nil
+			l = l[:len(l)-1]
+			break
+		}
+	}
+	if len(l) == 0 {
+		delete(m, path)
+	} else {
+		m[path] = l
+	}
+}
+
+// waitFor notes that g waits behind a node, which is about to be watched.
+func (se *session) waitFor(g *grip, path string) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if g.before != "" {
+		unlist(se.byNode, g.before, g)
+	}
+	if g.before = path; path != "" {
+		se.byNode[path] = append(se.byNode[path], g)
+	}
+}
+
+// waitsFor says whether g waits behind that node already, with a watch on it.
+func (se *session) waitsFor(g *grip, path string) bool {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	return g.before == path
+}
+
+// noticed takes a watch's event. It is called by the library between two answers,
+// in the order in which the server sent all of them.
+func (se *session) noticed(ev zk.Event) {
+	switch ev.Type {
+	case zk.EventNodeChildrenChanged:
+		se.mu.Lock()
+		for _, g := range se.byKey[ev.Path] {
+			g.watched = false
+			se.soilLocked(g)
+		}
+		se.mu.Unlock()
+	case zk.EventNodeDeleted, zk.EventNodeDataChanged:
+		se.mu.Lock()
+		for _, g := range append([]*grip(nil), se.byNode[ev.Path]...) {
+			se.toldLocked(g, ev)
+		}
+		for _, g := range se.byKey[ev.Path] { // the lock's node itself: its children went before it
+			g.watched = false
+			se.soilLocked(g)
+		}
+		se.mu.Unlock()
+	}
+}
+
+func (se *session) toldLocked(g *grip, ev zk.Event) {
+	if g.before == ev.Path {
+		unlist(se.byNode, g.before, g)
+		g.before = ""
+		se.store.hint(cache.HintFree, g.key)
+		return
+	}
+	if g.guarded && ev.Path == g.path() {
+		unlist(se.byNode, ev.Path, g)
+		g.guarded = false
+		if ev.Type == zk.EventNodeDeleted {
+			se.goneLocked(g)
+		}
+	}
+}
+
+// goneLocked notes that the node of a lease has disappeared: somebody has deleted
+// it.
+func (se *session) goneLocked(g *grip) {
+	if !g.held || g.gone {
+		return
+	}
+	g.gone = true
+	se.missed[g] = struct{}{} // said again with each sign of life until it is given up: hints may be lost
+	se.store.log.Warn("a lease's node has been deleted by somebody else: the lease is lost", zap.String("node", g.path()))
+	se.store.hint(cache.HintGone, g.key)
+}
+
+// soilLocked says that g's lock has to be looked at. Those that wait look at it by
+// themselves.
+func (se *session) soilLocked(g *grip) {
+	se.dirty[g] = struct{}{}
+	if g.held && !g.leaving {
+		se.store.stir()
+	}
+}
+
+// leave notes that g's node is about to be deleted, or with false that it was not.
+func (se *session) leave(g *grip, leaving bool) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if g.leaving = leaving; !leaving {
+		se.soilLocked(g)
+	}
+}
+
+// anewLocked is for a new connection: watches may have been lost on the way to it.
+func (se *session) anewLocked(g *grip) {
+	g.watched = false
+	if g.before != "" {
+		unlist(se.byNode, g.before, g)
+		g.before = ""
+		se.store.hint(cache.HintFree, g.key)
+	}
+	se.soilLocked(g)
+}
+
+// hold notes that g is granted. Its lock is looked at again soon if it has changed
+// since it was read, or is not watched.
+func (se *session) hold(g *grip, wanted bool) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	if g.before != "" {
+		unlist(se.byNode, g.before, g)
+		g.before = ""
+	}
+	g.held, g.wanted = true, wanted
+	if _, soiled := se.dirty[g]; soiled || !g.watched {
+		se.soilLocked(g)
+	}
+}
+
+// hint passes a hint on, unless nobody keeps up with them.
+func (s *Store) hint(kind cache.HintKind, key string) {
+	select {
+	case s.hints <- upstream.Hint{Kind: kind, Key: key}:
+	default:
+	}
+}
+
+// parentOf is the path of a lock's node.
+func (s *Store) parentOf(key string) string { return s.cfg.Chroot + "/" + escape(key) }
+
+// root is a node that is there as long as the store works.
+func (s *Store) root() string {
+	if s.cfg.Chroot == "" {
+		return "/"
+	}
+	return s.cfg.Chroot
+}
+
+// keyOf is the key of a lock by the name of its node; not one of ours when ok is
+// false.
+func keyOf(name string) (key string, ok bool) {
+	if name == own || name == "zookeeper" {
+		return "", false
+	}
+	return unescape(name), !strings.Contains(name, "/")
+}

@@ -1,0 +1,195 @@
+package zookeeper_test
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+	"github.com/locksidecar/locksidecar/upstream/zookeeper"
+)
+
+// refused opens a store that cannot be opened.
+func refused(t *testing.T, url string, parts ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), bound)
+	defer cancel()
+	s, err := zookeeper.Open(ctx, config(t, url), zookeeper.WithClock(clock))
+	if err == nil {
+		_ = s.Close()
+	}
+	says(t, err, parts...)
+	if ctx.Err() != nil {
+		t.Errorf("it takes for ever to say so: %v", err)
+	}
+}
+
+// listener answers each connection with f.
+func listener(t *testing.T, f func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { defer c.Close(); f(c) })
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); wg.Wait() })
+	return l.Addr().String()
+}
+
+func TestWhatIsNotZooKeeper(t *testing.T) {
+	drain := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
+	http := listener(t, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); drain(c) })
+	refused(t, "zookeeper://"+http, http, "not ZooKeeper's protocol", "port")
+	mute := listener(t, drain)
+	refused(t, "zookeeper://"+mute+"?session=2s&timeout=200ms", mute, "says nothing")
+	shut := listener(t, func(net.Conn) {})
+	refused(t, "zookeeper://"+shut, shut, "tls=true", "quorum")
+	refused(t, "zookeeper://127.0.0.1:1", "127.0.0.1:1", "refused")
+	refused(t, "zookeeper://no-such-host.invalid", "no-such-host.invalid")
+	redis := testserver.StartRedis(t)
+	refused(t, "zookeeper://"+redis.Addr(), redis.Addr())
+	// A greeting, and then nonsense.
+	hello := make([]byte, 4+37)
+	hello[3], hello[4+4+2], hello[4+8+7], hello[4+16+3] = 37, 0x20, 9, 16
+	for _, nonsense := range []string{"\x00\x00\x00\x03abc", "\xff\xff\xff\xff", "\x00\x00\x00\x00"} {
+		odd := listener(t, func(c net.Conn) {
+			buf := make([]byte, 44)
+			_, _ = io.ReadFull(c, buf)
+			_, _ = c.Write(append(hello[:len(hello):len(hello)], nonsense...))
+			drain(c)
+		})
+		refused(t, "zookeeper://"+odd+"?session=2s&timeout=200ms", odd)
+	}
+}
+
+func TestFilesThatAreNotThere(t *testing.T) {
+	for _, url := range []string{"zookeeper://u@a?password_file=/nowhere/pass", "zookeeper://a?tls=true&ca=/nowhere/ca"} {
+		_, err := zookeeper.OpenLazy(config(t, url), zookeeper.WithClock(clock))
+		says(t, err, "/nowhere/")
+	}
+	_, err := zookeeper.OpenLazy(config(t, "zookeeper://a"))
+	says(t, err, "clock")
+}
+
+func TestPasswords(t *testing.T) {
+	srv := testserver.StartZooKeeper(t)
+	file := filepath.Join(t.TempDir(), "pass")
+	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	addr := srv.Addr()
+	p := newPeer(t, "zookeeper://ann:s3cret@"+addr+"/ann/locks")
+	tok, _ := p.take("a", cache.Exclusive)
+	q := newPeer(t, "zookeeper://ann@"+addr+"/ann/locks?password_file="+file)
+	q.want(q.try("a", q.token()), cache.Busy)
+	for _, url := range []string{"zookeeper://ann:wr0ng@" + addr + "/ann/locks", "zookeeper://" + addr + "/ann/locks"} {
+		refused(t, url, addr, "password", "/ann/locks")
+	}
+	// Below a path that is open, a key that is not is refused alone.
+	open := newPeer(t, "zookeeper://"+addr)
+	res, err := open.apply(upstream.Op{Kind: cache.OpTry, Key: "ann", Token: open.token(), TTL: long},
+		upstream.Op{Kind: cache.OpTry, Key: "b", Token: open.token(), TTL: long}, upstream.Op{Kind: cache.OpPeek, Key: "ann"})
+	open.want(res[0], cache.Refused)
+	says(t, res[0].Err, addr, "password")
+	open.want(res[1], cache.Granted)
+	if errors.Is(err, upstream.ErrDown) {
+		t.Errorf("the store is not down: %v", err)
+	}
+	// A password that is changed at the store lets open sessions be.
+	p.want(p.renew("a", tok), cache.Done)
+	p.want(p.release("a", tok), cache.Done)
+}
+
+func TestChrootIsMade(t *testing.T) {
+	srv := testserver.StartZooKeeper(t)
+	p := newPeer(t, srv.URL()+"/x/y/z")
+	tok, _ := p.take("a", cache.Exclusive)
+	if got := children(t, srv, "/x/y/z/a"); len(got) != 1 {
+		t.Errorf("below the lock there is %v", got)
+	}
+	p.want(p.release("a", tok), cache.Done)
+	// A part of it that is ephemeral can have no children.
+	if _, err := srv.Admin().Create("/e", nil, zk.FlagEphemeral, zk.WorldACL(zk.PermAll)); err != nil {
+		t.Fatal(err)
+	}
+	refused(t, srv.URL()+"/e/f", "/e/f")
+}
+
+func TestLazyStoreWaitsForItsServer(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartZooKeeper(t)
+	srv.Kill()
+	p := lazyPeer(t, srv.URL())
+	p.eventually("it says why", func() bool {
+		r := p.want(p.try("a", p.token()), cache.Refused)
+		if !errors.Is(r.Err, upstream.ErrDown) {
+			t.Fatalf("the reason is %v", r.Err)
+		}
+		return strings.Contains(r.Err.Error(), "connection refused")
+	})
+	srv.Start()
+	p.soon(cache.OpTry, "a", p.token())
+}
+
+func TestTLS(t *testing.T) {
+	srv := testserver.StartZooKeeper(t)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tmpl := &x509.Certificate{SerialNumber: big.NewInt(1), DNSNames: []string{"keeper.example"}, NotAfter: time.Now().Add(time.Hour), IsCA: true,
+		BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	conf := &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	// TLS ends before the server here: what it is made with there needs Netty.
+	addr := listener(t, func(c net.Conn) {
+		s := tls.Server(c, conf)
+		up, err := net.Dial("tcp", srv.Addr())
+		if err != nil || s.Handshake() != nil {
+			return
+		}
+		defer up.Close()
+		go func() { _, _ = io.Copy(up, s); _ = up.Close() }()
+		_, _ = io.Copy(s, up)
+	})
+	p := newPeer(t, "zookeeper://"+addr+"?tls=true&server_name=keeper.example&ca="+ca)
+	p.take("a", cache.Exclusive)
+	refused(t, "zookeeper://"+addr+"?tls=true&ca="+ca, addr, "server_name=")
+	refused(t, "zookeeper://"+addr+"?tls=true&server_name=keeper.example", addr, "ca=")
+	refused(t, "zookeeper://"+addr+"?session=2s&timeout=300ms", addr)
+	refused(t, srv.URL()+"?tls=true&session=2s&timeout=300ms", srv.Addr())
+}

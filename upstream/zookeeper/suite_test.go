@@ -1,0 +1,63 @@
+package zookeeper_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+	"github.com/locksidecar/locksidecar/upstream/zookeeper"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// start is where the tests' boot clock begins: their machine is not suspended.
+var start = time.Now().Add(-time.Hour)
+
+func clock() int64 { return int64(time.Since(start)) }
+
+func TestConformance(t *testing.T) {
+	srv := testserver.StartZooKeeper(t)
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
+		cfg, err := zookeeper.Parse(srv.URL() + "/" + strings.TrimSuffix(prefix, ":") + "?session=4s&timeout=2s")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}, storetest.Options{Leftovers: func(t testing.TB, prefix string) []string {
+		return leftovers(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
+	}})
+}
+
+// leftovers is what is below chroot: the server takes the locks' nodes away after
+// a while, and our own after the last session.
+func leftovers(t testing.TB, srv *testserver.ZooKeeper, chroot string) []string {
+	t.Helper()
+	var left []string
+	c := srv.Admin()
+	locks, _, err := c.Children(chroot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range locks {
+		if l == ".locksidecar" {
+			continue
+		}
+		left = append(left, l)
+		nodes, _, _ := c.Children(chroot + "/" + l)
+		for _, n := range nodes {
+			left = append(left, l+"/"+n)
+		}
+	}
+	slices.Sort(left)
+	return left
+}
