@@ -214,8 +214,9 @@ func (c *client) renew(h *hold) {
 	case h != nil && c.w.chance(900):
 		q.holds = []*hold{h}
 		p.Fence = h.fence
-	case len(c.old) > 0:
-		h = c.old[c.w.pick(len(c.old))]
+	case len(c.fencedOld()) > 0:
+		old := c.fencedOld()
+		h = old[c.w.pick(len(old))]
 		q.holds, q.stale = []*hold{nil}, true
 		p.Fence = h.fence
 	default:
@@ -263,11 +264,17 @@ func (c *client) inspect(h *hold) {
 	c.send(q, &protocol.Request{Key: []byte(q.key.name)})
 }
 
+// fencedOld is what is over and had a fence: of those without, one is like the
+// other, and like the one that an owner has now.
+func (c *client) fencedOld() []*hold {
+	return slices.DeleteFunc(slices.Clone(c.old), func(o *hold) bool { return o.degraded })
+}
+
 // staleRelease is what a finally block sends that does not know yet.
 func (c *client) staleRelease(h *hold) {
 	p := &protocol.Request{}
 	q := &request{op: protocol.OpRelease, holds: []*hold{nil}}
-	old := slices.DeleteFunc(slices.Clone(c.old), func(o *hold) bool { return o.degraded }) // one is like the other
+	old := c.fencedOld()
 	switch {
 	case len(old) > 0:
 		o := old[c.w.pick(len(old))]

@@ -123,6 +123,7 @@ func (w *World) newProfile(length int64) Profile {
 	}
 	if p.Store != likeEmbedded && w.chance(200) && !p.Chain {
 		p.Local, p.LocalAfter = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)]
+		p.Many = 0 // without a fence an owner's holds are too much alike for the model to follow
 	}
 	if !p.Calm {
 		w.newFaults(&p)

@@ -115,7 +115,7 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 	if many || c.many(k, q.owner) != nil {
 		fresh = h == nil || h.gone // its count may have been lowered since
 	}
-	if alone && h != nil && (h.gone || h.over || h.count <= 0) {
+	if alone && h != nil && g.Count == 1 && (h.gone || h.over || h.count <= 0) {
 		fresh, h = true, nil // they all have the same id
 	}
 	if fresh {
