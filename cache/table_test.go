@@ -610,3 +610,30 @@ func TestALeaseThatMayHaveBeenRemovedIsLookedAt(t *testing.T) {
 		})
 	}
 }
+
+func TestAnAnswerOfAnEndedSessionIsWorthNothing(t *testing.T) {
+	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false })
+	s := b.session()
+	b.acquire(s, "k", waits)
+	old := b.op(OpJoin)
+	b.acquire(s, "l", waits)
+	b.answer(b.op(OpJoin), Result{Status: Granted, Base: 3, Session: b.now + 10*second, SessionNo: 1})
+	// The session ends, and the next one begins: what was held is lost.
+	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
+	if m := b.only(b.take(), MsgLost, CodeOK); m.Reason != LostSession {
+		t.Error(m.Reason)
+	}
+	b.tab.SessionUntil(b.ns.Store, 2, b.now+10*second, b.now, &b.out)
+	// Then the answer of before arrives.
+	if ms := b.answer(old, Result{Status: Granted, Base: 7, Session: b.now + 9*second, SessionNo: 1}); len(ms) != 0 {
+		t.Fatalf("it counts: %+v", ms)
+	}
+	b.tick(time.Second)
+	b.only(b.answer(b.op(OpJoin), Result{Status: Granted, Base: 8, Session: b.now + 10*second, SessionNo: 2}), MsgGranted, CodeOK)
+	// A result of a later session is the first that is heard of it.
+	b.acquire(s, "m", waits)
+	ms := b.answer(b.op(OpJoin), Result{Status: Granted, Base: 9, Session: b.now + 10*second, SessionNo: 3})
+	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[0].Key != "k" || ms[1].Kind != MsgGranted {
+		t.Errorf("%+v", ms)
+	}
+}
