@@ -53,11 +53,18 @@ check: deps
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . && $(CURDIR)/$(VENV)/bin/ruff format --check . && $(CURDIR)/$(VENV)/bin/mypy --strict src
 
 deps: deps-system $(VENV)/.done
+	cd upstream/testserver/etcdserver && $(GO) mod download
 
 # What the system's package manager has to bring, where it is missing.
 deps-system:
 	@need=""; \
 	command -v redis-server >/dev/null || need="$$need redis-server"; \
+	test -e /usr/share/java/zookeeper.jar || need="$$need zookeeper"; \
+	test -e /usr/share/java/slf4j-api.jar || need="$$need libslf4j-java"; \
+	command -v mariadbd >/dev/null || test -x /usr/sbin/mariadbd || need="$$need mariadb-server"; \
+	ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || need="$$need faketime"; \
+	command -v mvn >/dev/null || need="$$need maven"; \
+	command -v javac >/dev/null || need="$$need default-jdk-headless"; \
 	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
 	$(PY) -c 'import ensurepip, venv' 2>/dev/null || need="$$need python3-venv"; \
 	if [ -n "$$need" ]; then \

@@ -94,7 +94,7 @@ func (p *Pump) work(l *Lane, apply func(*Batch)) {
 
 func (p *Pump) apply(b *Batch) {
 	b.Sent = p.clock()
-	if err, _ := p.state(); err != nil {
+	if _, err := p.state(); err != nil {
 		err = fmt.Errorf("%w: %w", ErrOpen, err)
 		for i := range b.Results {
 			b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
@@ -121,15 +121,16 @@ func (p *Pump) Suspect() {
 	}
 }
 
-// state is why the store is down, and what is closed when it is up; nil when it is.
-func (p *Pump) state() (error, <-chan struct{}) {
+// state is why the store is down, nil when it is not, and what is closed when it is
+// up again.
+func (p *Pump) state() (up <-chan struct{}, down error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.down, p.up
+	return p.up, p.down
 }
 
 func (p *Pump) await() {
-	if err, up := p.state(); err != nil {
+	if up, err := p.state(); err != nil {
 		select {
 		case <-up:
 		case <-p.ctx.Done():

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -166,7 +167,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	}
 	line("when another host waits", "%d more hand-overs on this host, or %v, then the other's turn", n.HandOvers, n.HandOverTime)
 	if n.Interop {
-		line("plain lockers", "they are let in after %v of hand-overs, by a pause of %v", tenure, pause)
+		line("plain lockers", "they are let in after %v of hand-overs, by a pause of %v", daemon.DefaultTenure, daemon.DefaultPause)
 	}
 	if n.FenceEpoch > 0 {
 		line("fences", "lifted by the epoch %d", n.FenceEpoch)

@@ -2,23 +2,45 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/etcd"
+	"github.com/locksidecar/locksidecar/upstream/mysql"
 	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/redlock"
+	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
 // drivers complete a plan by its URL. They connect to nothing.
 var drivers = map[config.Kind]func(*plan, *config.Config) error{
-	config.KindRedis: planRedis,
+	config.KindRedis:     planRedis,
+	config.KindRedlock:   planRedlock,
+	config.KindEtcd:      planEtcd,
+	config.KindZooKeeper: planZooKeeper,
+	config.KindMySQL:     planMySQL,
 }
 
 // reserved is where the Redis stores keep what belongs to locks.
 const reserved = "locksidecar:"
+
+func checkReserved(prefix string) func(key string) error {
+	return func(key string) error {
+		if name := prefix + key; strings.HasPrefix(name, reserved) {
+			return fmt.Errorf("it would be %q in Redis, and names there that begin with %q are reserved", name, reserved)
+		}
+		return nil
+	}
+}
+
+const plainLockers = "a plain SET … NX PX on it excludes us, and we it"
 
 func planRedis(p *plan, _ *config.Config) error {
 	cfg, err := redis.Parse(p.url)
@@ -26,20 +48,106 @@ func planRedis(p *plan, _ *config.Config) error {
 		return err
 	}
 	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use this Redis and prefix"
-	p.check = func(key string) error {
-		if name := cfg.Prefix + key; strings.HasPrefix(name, reserved) {
-			return fmt.Errorf("it would be %q in Redis, and names there that begin with %q are reserved", name, reserved)
-		}
-		return nil
-	}
-	p.there = func(key string) string {
-		return cfg.Prefix + key + " (a plain SET … NX PX on it excludes us, and we it)"
-	}
+	p.check = checkReserved(cfg.Prefix)
+	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
 	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
 		if lazy {
 			return redis.OpenLazy(cfg, redis.WithLogger(log))
 		}
 		return redis.Open(ctx, cfg, redis.WithLogger(log))
+	}
+	return nil
+}
+
+// planRedlock has nodes that restart wait out the longest TTL that anybody can
+// have, so that is bounded to twice the longest that the configuration names.
+func planRedlock(p *plan, c *config.Config) error {
+	cfg, err := redlock.Parse(p.url)
+	if err != nil {
+		return err
+	}
+	longest := time.Duration(0)
+	for _, n := range c.Spaces() {
+		longest = max(longest, n.TTL)
+	}
+	cfg.SetMaxTTL(2 * longest)
+	p.maxTTL = cfg.MaxTTL
+	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use these servers and prefix"
+	p.check = checkReserved(cfg.Prefix)
+	p.there = func(key string) string {
+		return cfg.Prefix + key + " on most of the servers (" + plainLockers + ")"
+	}
+	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+		member := func(m redlock.Member) (upstream.Store, error) {
+			rc, err := redis.Parse(m.URL)
+			if err != nil {
+				return nil, err
+			}
+			return redis.OpenLazy(rc, redis.WithLogger(log), redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
+		}
+		opts := []redlock.Option{redlock.WithLogger(log), redlock.WithClock(renewer.Boottime)}
+		if lazy {
+			return redlock.OpenLazy(cfg, member, opts...)
+		}
+		s, err := redlock.Open(ctx, cfg, member, opts...)
+		if errors.Is(err, redlock.ErrNoQuorum) {
+			return nil, fmt.Errorf("%w: %w", upstream.ErrDown, err)
+		}
+		return s, err
+	}
+	return nil
+}
+
+func planEtcd(p *plan, _ *config.Config) error {
+	cfg, err := etcd.Parse(p.url)
+	if err != nil {
+		return err
+	}
+	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this etcd and prefix"
+	p.there = func(key string) string {
+		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
+	}
+	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+		opts := []etcd.Option{etcd.WithLogger(log), etcd.WithClock(renewer.Boottime)}
+		if lazy {
+			return etcd.OpenLazy(cfg, opts...)
+		}
+		return etcd.Open(ctx, cfg, opts...)
+	}
+	return nil
+}
+
+func planZooKeeper(p *plan, _ *config.Config) error {
+	cfg, err := zookeeper.Parse(p.url)
+	if err != nil {
+		return err
+	}
+	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this ZooKeeper and path"
+	p.there = func(key string) string {
+		return cfg.Name(key) + " (Curator's InterProcessMutex on it excludes us, and we it)"
+	}
+	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+		opts := []zookeeper.Option{zookeeper.WithLogger(log), zookeeper.WithClock(renewer.Boottime)}
+		if lazy {
+			return zookeeper.OpenLazy(cfg, opts...)
+		}
+		return zookeeper.Open(ctx, cfg, opts...)
+	}
+	return nil
+}
+
+func planMySQL(p *plan, _ *config.Config) error {
+	cfg, err := mysql.Parse(p.url)
+	if err != nil {
+		return err
+	}
+	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
+	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
+	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+		if lazy {
+			return mysql.OpenLazy(cfg, mysql.WithLogger(log))
+		}
+		return mysql.Open(ctx, cfg, mysql.WithLogger(log))
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strings"
 	"sync"
-	"time"
 
 	"go.uber.org/zap"
 
@@ -74,7 +73,8 @@ type need struct {
 	name  string // to the daemon
 	key   string // the same for the same store, however often the configuration is read
 	plans []*plan
-	lazy  bool // some namespace can do without it for a while
+	epoch uint64 // of two at once: what is said of fences goes into the store itself
+	lazy  bool   // some namespace can do without it for a while
 }
 
 // plans reads what the configuration asks for: every store, and which of them the
@@ -102,7 +102,7 @@ func (m *Main) plans(c *config.Config) (map[string]*plan, []*need, error) {
 			}
 		}
 		if found == nil {
-			found = &need{name: name, key: key, plans: ps}
+			found = &need{name: name, key: key, plans: ps, epoch: n.FenceEpoch}
 			needs = append(needs, found)
 		}
 		found.lazy = found.lazy || n.Outage == "local"
@@ -125,10 +125,11 @@ func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (nam
 		}
 		names, keys = append(names, name), append(keys, p.name+"\x00"+p.url)
 	}
-	if n.Both != "" { // what is said of it goes into the store itself
-		keys = append(keys, fmt.Sprint(n.FenceEpoch))
+	name = strings.Join(names, "+")
+	if n.Both != "" && n.FenceEpoch != 0 { // see need
+		name += fmt.Sprint("@", n.FenceEpoch)
 	}
-	return strings.Join(names, "+"), strings.Join(keys, "\x00"), ps
+	return name, strings.Join(append(keys, name), "\x00"), ps
 }
 
 // serving opens what c needs and is not open, and says what the daemon is to
@@ -137,7 +138,7 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
 	for _, d := range needs {
 		if f.open[d.key] == nil {
-			st, err := d.open(ctx, f.log, c, d.lazy || len(needs) > 1)
+			st, err := d.open(ctx, f.log, d.lazy || len(needs) > 1)
 			if err != nil {
 				return s, fresh, err
 			}
@@ -147,7 +148,7 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Store: f.open[d.key], Close: func() { f.left(d.key) }})
 	}
 	for _, n := range c.Spaces() {
-		name, key, _ := storeOf(c, n, plans)
+		name, key, ps := storeOf(c, n, plans)
 		if least := f.open[key].Info().MinTTL; n.TTL < least {
 			path := "ttl"
 			if n.Prefix != "" {
@@ -155,12 +156,18 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 			}
 			return s, fresh, exit(exitUsage, "%s (%s): %v is too short for this store, the least is %v", path, c.FromPath(path), n.TTL, least)
 		}
-		s.Namespaces = append(s.Namespaces, namespace(n, name))
+		d := namespace(n, name)
+		for _, p := range ps {
+			if p.maxTTL > 0 && (d.MaxTTL == 0 || p.maxTTL < d.MaxTTL) {
+				d.MaxTTL = p.maxTTL
+			}
+		}
+		s.Namespaces = append(s.Namespaces, d)
 	}
 	return s, fresh, nil
 }
 
-func (d *need) open(ctx context.Context, log *zap.Logger, c *config.Config, lazy bool) (upstream.Store, error) {
+func (d *need) open(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
 	if len(d.plans) == 1 {
 		return d.plans[0].opened(ctx, log, lazy)
 	}
@@ -172,13 +179,7 @@ func (d *need) open(ctx context.Context, log *zap.Logger, c *config.Config, lazy
 	if err != nil {
 		return nil, errors.Join(err, first.Close())
 	}
-	epoch := uint64(0)
-	for _, n := range c.Spaces() {
-		if n.Both != "" {
-			epoch = max(epoch, n.FenceEpoch)
-		}
-	}
-	st, err := both.New(first, second, epoch)
+	st, err := both.New(first, second, d.epoch)
 	if err != nil {
 		return nil, exit(exitUsage, "%s: %w", d.name, errors.Join(err, first.Close(), second.Close()))
 	}
@@ -192,13 +193,6 @@ func (f *fleet) closeLocked(key string) {
 	delete(f.open, key)
 }
 
-// The tenure and the pause of a namespace that plain lockers use: they poll ten
-// times a second or so.
-const (
-	tenure = 500 * time.Millisecond
-	pause  = 250 * time.Millisecond
-)
-
 func namespace(n *config.Namespace, store string) daemon.Namespace {
 	uids, _ := config.UIDs(n.Users) // checked
 	gids, _ := config.GIDs(n.Groups)
@@ -208,7 +202,7 @@ func namespace(n *config.Namespace, store string) daemon.Namespace {
 		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
 	}
 	if n.Interop {
-		d.Tenure, d.Pause = tenure, pause
+		d.Tenure, d.Pause = daemon.DefaultTenure, daemon.DefaultPause
 	}
 	if n.Both != "" {
 		d.FenceEpoch = 0 // the store itself minds it

@@ -200,10 +200,10 @@ func (s *server) change(ctx context.Context, c *config.Config) error {
 	if err != nil {
 		return err
 	}
-	s.warnMoves(c)
 	if err := s.fleet.use(ctx, c, plans, needs, s.Reload); err != nil {
 		return err
 	}
+	s.warnMoves(c)
 	s.conf = c
 	s.level.SetLevel(levelOf(c.Log))
 	return nil
@@ -211,9 +211,14 @@ func (s *server) change(ctx context.Context, c *config.Config) error {
 
 // warnMoves says which keys go to another store without having been in both.
 func (s *server) warnMoves(c *config.Config) {
-	for _, n := range c.Spaces() {
-		was := s.conf.Space(n.Prefix)
-		from, to := s.conf.Store(was.Store), c.Store(n.Store)
+	told := make(map[string]bool)
+	for _, n := range append(c.Spaces(), s.conf.Spaces()...) {
+		if told[n.Prefix] {
+			continue
+		}
+		told[n.Prefix] = true
+		was, is := s.conf.Space(n.Prefix), c.Space(n.Prefix)
+		from, to := s.conf.Store(was.Store), c.Store(is.Store)
 		if from.URL() == to.URL() || was.Both != "" && s.conf.Store(was.Both).URL() == to.URL() {
 			continue
 		}

@@ -29,6 +29,7 @@ type plan struct {
 	check  func(key string) error  // whether a lock can have that name there; nil when any can
 	there  func(key string) string // what stands for a lock in the store, for people; nil for nothing to see
 	scope  string
+	maxTTL time.Duration // the longest TTL that makes sense there; 0 for no bound
 	safety string
 	// open waits until the store is reached and judged good, unless it is lazy.
 	open func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error)
@@ -71,7 +72,7 @@ func (p *plan) opened(ctx context.Context, log *zap.Logger, lazy bool) (upstream
 	within, cancel := context.WithTimeout(ctx, openBound)
 	defer cancel()
 	s, err := p.open(within, log, false)
-	if err != nil && lazy && errors.Is(err, upstream.ErrDown) {
+	if err != nil && lazy && unreachable(err) {
 		log.Error("store cannot be reached; starting without it", zap.String("event", "store_down"), zap.Error(err))
 		s, err = p.open(ctx, log, true)
 	}
@@ -85,6 +86,12 @@ func (p *plan) opened(ctx context.Context, log *zap.Logger, lazy bool) (upstream
 		return nil, &exitError{code: exitUnavailable, err: err}
 	}
 	return s, nil
+}
+
+// unreachable says that nobody answered, rather than somebody who must not be used.
+func unreachable(err error) bool {
+	_, dialled := errors.AsType[*net.OpError](err)
+	return dialled || errors.Is(err, upstream.ErrDown) || errors.Is(err, context.DeadlineExceeded)
 }
 
 // openEmbedded opens the embedded store. Only one daemon may have its state file

@@ -13,7 +13,7 @@ import (
 func (b *batch) read(c *call) {
 	v, err := c.cmd.Result()
 	if err != nil {
-		st, err := b.judge(err, c.sent)
+		st, err := b.judge(c, err)
 		for _, i := range c.ops {
 			b.fail(int(i), st, err)
 		}
@@ -28,10 +28,14 @@ func (b *batch) read(c *call) {
 
 // judge says what an error means for what was asked: Refused only when it
 // proves that nothing was done.
-func (b *batch) judge(err error, sent bool) (cache.Status, error) {
-	addr := b.store.cfg.Addr
+func (b *batch) judge(c *call, err error) (cache.Status, error) {
+	addr, sent := b.store.cfg.Addr, false
+	if c.leg != nil {
+		addr, sent = c.leg.node.String(), c.leg.mark.sent
+	}
 	switch {
 	case isReply(err) && sent && refused(err.Error()):
+		b.cannot(c.leg, err.Error())
 		return cache.Refused, fmt.Errorf("%w at %s: %w", ErrRefused, addr, err)
 	case sent:
 		return cache.Unknown, fmt.Errorf("%w at %s: %w", ErrNoAnswer, addr, err)
@@ -39,6 +43,21 @@ func (b *batch) judge(err error, sent bool) (cache.Status, error) {
 		return cache.Refused, fmt.Errorf("redis at %s: %w", addr, err)
 	default:
 		return cache.Refused, fmt.Errorf("%w at %s: %w", ErrNothingSent, addr, advice(err))
+	}
+}
+
+// cannot notes an error reply that says that the server cannot do anything now,
+// or is not the one that it was.
+func (b *batch) cannot(l *leg, msg string) {
+	msg = strings.TrimPrefix(msg, "-")
+	if !unable(msg) {
+		return
+	}
+	l.bad = true
+	if b.store.cluster != nil {
+		b.store.cluster.look()
+	} else if strings.HasPrefix(msg, "READONLY ") {
+		l.node.dialer.retire() // connections made from now on find the master
 	}
 }
 
@@ -51,7 +70,7 @@ func (b *batch) answer(c *call, v []any) error {
 	}
 	if msg, ok := v[0].(string); ok {
 		for _, i := range c.ops {
-			b.errored(i, cache.Refused, msg)
+			b.errored(c, i, cache.Refused, msg)
 		}
 		return nil
 	}
@@ -68,11 +87,15 @@ func (b *batch) answer(c *call, v []any) error {
 	for v = v[1:]; len(v) > 0; v = v[3:] {
 		at, ok1 := v[0].(int64)
 		code, ok2 := v[1].(int64)
-		if !ok1 || !ok2 || at < 1 || int(at) > len(c.ops) {
+		if !ok1 || !ok2 || at < 0 || int(at) > len(c.ops) {
 			return errAnswer
 		}
-		if msg, ok := v[2].(string); ok {
-			b.errored(c.ops[at-1], cache.Status(code), msg)
+		if msg, ok := v[2].(string); ok && at == 0 {
+			b.hints = append(b.hints, msg)
+		} else if at == 0 {
+			return errAnswer
+		} else if ok {
+			b.errored(c, c.ops[at-1], cache.Status(code), msg)
 		} else if left, ok := v[2].(int64); ok {
 			b.other(c.ops[at-1], code, left)
 		} else {
@@ -96,12 +119,13 @@ const (
 	codeStatus = 15
 )
 
-func (b *batch) errored(i int32, st cache.Status, msg string) {
+func (b *batch) errored(c *call, i int32, st cache.Status, msg string) {
 	msg = strings.TrimPrefix(msg, "-")
+	b.cannot(c.leg, msg)
 	if st == cache.Refused {
-		b.fail(int(i), st, fmt.Errorf("%w at %s: %s", ErrRefused, b.store.cfg.Addr, msg))
+		b.fail(int(i), st, fmt.Errorf("%w at %v: %s", ErrRefused, c.leg.node, msg))
 	} else {
-		b.fail(int(i), cache.Unknown, fmt.Errorf("%w at %s: %s", ErrNoAnswer, b.store.cfg.Addr, msg))
+		b.fail(int(i), cache.Unknown, fmt.Errorf("%w at %v: %s", ErrNoAnswer, c.leg.node, msg))
 	}
 }
 
@@ -126,6 +150,9 @@ func (b *batch) settle(c *call) {
 		}
 		if op.Kind == cache.OpWithdraw && r.Status == cache.NotHeld {
 			r.Status = cache.Done
+		}
+		if c.leg.acks != nil && gave(op.Kind, r.Status) {
+			b.fail(int(i), cache.Unknown, fmt.Errorf("%w at %v: %w", ErrNoAnswer, c.leg.node, c.leg.acks))
 		}
 	}
 }

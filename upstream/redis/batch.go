@@ -1,10 +1,8 @@
 package redis
 
 import (
-	"context"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -19,28 +17,36 @@ var evalsha any = "evalsha"
 // allocations and not a few a key.
 type batch struct {
 	store   *Store
+	names   []slotNames // by slot
 	ops     []upstream.Op
 	results []upstream.Result
 	err     error // the first thing that went wrong, for logs
+	late    bool  // some calls have to wait a little before they are sent again
 
-	groups [scriptCount][]int32 // indices of ops
+	sorted []uint64 // one an op: script, slot and index
+	order  []int32  // the indices, sorted
 	calls  []call
-	cmds   []goredis.Cmder
+	legs   []*leg // of all rounds
 	buf    []byte // the text of all arguments
 	args   []any  // the arguments of all calls; each points into spans
 	spans  []span
-	// sent is set as go-redis begins to write the first call. While it is not,
-	// nothing of this batch has left the process, whatever the error.
-	sent bool
+	hints  []string // for other daemons
 }
 
 // call is one script call.
 type call struct {
 	script int
+	slot   uint16
+	locks  int     // KEYS of the script
 	ops    []int32 // indices of ops, in the order of the script's locks
+	args   []any
 	cmd    *goredis.SliceCmd
-	over   bool // it has its answer, or its error
-	sent   bool // … and something of it was sent
+	node   *node // where it goes, nil when nobody serves the slot
+	asking bool  // … although the slot is not quite there yet
+	load   bool  // … after the scripts
+	over   bool  // it has its answer, or its error
+	unread bool  // … and no others have taken its place
+	leg    *leg  // it went with last
 }
 
 // span is one argument: a piece of the batch's text.
@@ -50,21 +56,17 @@ type span struct {
 }
 
 // MarshalBinary is called by go-redis as it writes the argument.
-func (a *span) MarshalBinary() ([]byte, error) {
-	a.b.sent = true
-	return a.b.buf[a.from:a.to], nil
-}
+func (a *span) MarshalBinary() ([]byte, error) { return a.b.buf[a.from:a.to], nil }
 
-func newBatch(s *Store) *batch { return &batch{store: s} }
+func newBatch(s *Store) *batch { return &batch{store: s, names: s.names} }
 
 func (b *batch) begin(ops []upstream.Op, results []upstream.Result) {
-	b.ops, b.results, b.err, b.sent = ops, results, nil, false
-	for i := range b.groups {
-		b.groups[i] = b.groups[i][:0]
-	}
+	b.ops, b.results, b.err = ops, results, nil
+	b.late = false
 	clear(b.calls)
-	clear(b.cmds)
-	b.calls, b.cmds, b.buf, b.args, b.spans = b.calls[:0], b.cmds[:0], b.buf[:0], b.args[:0], b.spans[:0]
+	clear(b.legs)
+	b.sorted, b.order, b.calls, b.legs = b.sorted[:0], b.order[:0], b.calls[:0], b.legs[:0]
+	b.buf, b.args, b.spans, b.hints = b.buf[:0], b.args[:0], b.spans[:0], b.hints[:0]
 }
 
 // fail gives op i its end. The first error is kept for logs.
@@ -75,17 +77,41 @@ func (b *batch) fail(i int, st cache.Status, err error) {
 	}
 }
 
+// The parts of a number in sorted.
+const (
+	slotShift   = 16
+	scriptShift = 32
+)
+
+// take puts op i where it belongs.
+func (b *batch) take(i int) {
+	op := &b.ops[i]
+	var slot uint16
+	if b.store.cluster != nil {
+		slot = slotOf(b.store.cfg.Prefix, op.Key)
+	}
+	b.sorted = append(b.sorted, uint64(scriptFor(op))<<scriptShift|uint64(slot)<<slotShift|uint64(i))
+}
+
+// build makes the calls: each of one script, one slot and at most perCall locks.
 func (b *batch) build() {
-	for k := range b.groups {
-		for part := range slices.Chunk(b.groups[k], perCall) {
-			b.add(k, part)
+	slices.Sort(b.sorted)
+	for _, x := range b.sorted {
+		b.order = append(b.order, int32(uint16(x)))
+	}
+	for from := 0; from < len(b.sorted); {
+		to := from + 1
+		for to < len(b.sorted) && to-from < perCall && b.sorted[to]>>slotShift == b.sorted[from]>>slotShift {
+			to++
 		}
+		b.add(int(b.sorted[from]>>scriptShift), uint16(b.sorted[from]>>slotShift), b.order[from:to:to])
+		from = to
 	}
 }
 
 // add appends a call. The scripts' heads say what they take.
-func (b *batch) add(k int, part []int32) {
-	sc, from := &scripts[k], len(b.args)
+func (b *batch) add(k int, slot uint16, part []int32) {
+	sc, from, names := &scripts[k], len(b.args), &b.names[slot]
 	locks := len(part)
 	if sc.fence {
 		locks++
@@ -93,20 +119,19 @@ func (b *batch) add(k int, part []int32) {
 	if sc.queued {
 		locks++
 	}
-	b.args = append(b.args, evalsha, sc.sha, locks)
+	b.args = append(b.args, evalsha, sc.sha, nil) // see assemble
 	if sc.fence {
-		b.text(fenceName)
+		b.args = append(b.args, &names.fence)
 	}
 	if sc.queued {
-		b.text(queuedName)
+		b.args = append(b.args, &names.queued)
 	}
 	for _, i := range part {
 		at := len(b.buf)
 		b.buf = append(append(b.buf, b.store.cfg.Prefix...), b.ops[i].Key...)
 		b.arg(at)
 	}
-	b.args = append(b.args, b.store.me)
-	b.text(siblings)
+	b.args = append(b.args, b.store.me, &names.siblings)
 	ttl := b.head(k, part)
 	if k != scriptPeek {
 		for _, i := range part {
@@ -118,14 +143,28 @@ func (b *batch) add(k int, part []int32) {
 			b.number(millis(b.ops[i].TTL))
 		}
 	}
-	b.calls = append(b.calls, call{script: k, ops: part})
-	b.calls[len(b.calls)-1].cmd = b.command(b.args[from:len(b.args):len(b.args)])
+	b.calls = append(b.calls, call{script: k, slot: slot, locks: locks, ops: part, args: b.args[from:len(b.args):len(b.args)]})
 }
 
-func (b *batch) command(args []any) *goredis.SliceCmd {
-	cmd := goredis.NewSliceCmd(context.Background(), args...)
-	b.cmds = append(b.cmds, cmd)
-	return cmd
+// addMoving appends a call for one op that renews or releases in a slot that is on
+// its way.
+func (b *batch) addMoving(c *call, i int32) {
+	from, op := len(b.args), &b.ops[i]
+	what := "release"
+	if op.Kind == cache.OpRenew {
+		what = "renew"
+	}
+	b.args = append(b.args, evalsha, scripts[scriptMoving].sha, nil)
+	at := len(b.buf)
+	b.buf = append(append(b.buf, b.store.cfg.Prefix...), op.Key...)
+	b.arg(at)
+	b.args = append(b.args, b.store.me, &b.names[c.slot].siblings, what)
+	b.token(op.Token)
+	b.number(millis(op.TTL))
+	b.order = append(b.order, i)
+	part := b.order[len(b.order)-1:]
+	b.calls = append(b.calls, call{script: scriptMoving, slot: c.slot, locks: 1, ops: part[:1:1], node: c.node, unread: true,
+		args: b.args[from:len(b.args):len(b.args)]})
 }
 
 // head appends what a script takes between the siblings and the tokens. It
@@ -212,63 +251,4 @@ func (b *batch) text(s string) {
 func (b *batch) arg(at int) {
 	b.spans = append(b.spans, span{b, at, len(b.buf)})
 	b.args = append(b.args, &b.spans[len(b.spans)-1])
-}
-
-// run sends the calls, once more those whose script the server has lost, and
-// reads the answers.
-func (b *batch) run(ctx context.Context) {
-	if len(b.calls) == 0 {
-		return
-	}
-	for round, all := 0, b.cmds; len(all) > 0; round++ {
-		b.exec(ctx, all)
-		for i := range b.calls {
-			if c := &b.calls[i]; !c.over {
-				c.over, c.sent = true, b.sent
-			}
-		}
-		if round == 1 {
-			break
-		}
-		all = b.lost()
-	}
-	for i := range b.calls {
-		b.read(&b.calls[i])
-	}
-}
-
-func (b *batch) exec(ctx context.Context, cmds []goredis.Cmder) {
-	b.sent = false
-	p := b.store.client.Pipeline()
-	_ = p.BatchProcess(ctx, cmds...)
-	_, err := p.Exec(ctx)
-	if err == nil || b.sent {
-		return // every command has its own error
-	}
-	// go-redis leaves commands without one when it was an error reply that kept it
-	// from having a connection, as a wrong password does.
-	for _, cmd := range cmds {
-		cmd.SetErr(err)
-	}
-}
-
-// lost prepares the calls that the server had no script for to be sent again,
-// after the scripts. Nothing was done for them.
-func (b *batch) lost() []goredis.Cmder {
-	var again []goredis.Cmder
-	for i := range b.calls {
-		c := &b.calls[i]
-		if err := c.cmd.Err(); err == nil || !strings.HasPrefix(err.Error(), "NOSCRIPT ") {
-			continue
-		}
-		if again == nil {
-			for j := range scripts {
-				again = append(again, goredis.NewStringCmd(context.Background(), "script", "load", scripts[j].source))
-			}
-		}
-		c.over = false
-		c.cmd = goredis.NewSliceCmd(context.Background(), c.cmd.Args()...)
-		again = append(again, c.cmd)
-	}
-	return again
 }

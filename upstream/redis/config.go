@@ -1,21 +1,15 @@
 package redis
 
 import (
+	"errors"
 	"fmt"
-	"net"
 	"net/url"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
-)
 
-// The environment that Parse reads when the URL has no password.
-const (
-	envUser         = "LOCKSIDECAR_REDIS_USERNAME"
-	envPassword     = "LOCKSIDECAR_REDIS_PASSWORD"
-	envPasswordFile = "LOCKSIDECAR_REDIS_PASSWORD_FILE"
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
 // What a Config has unless its URL says otherwise.
@@ -26,53 +20,99 @@ const (
 )
 
 // Secret is a password. It never shows itself when printed or marshalled.
-type Secret string
+type Secret = storeurl.Secret
 
-// String is what is printed in its stead.
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return "xxxxx"
-}
+// Kind is what stands behind a URL.
+type Kind uint8
 
-// GoString is what is printed in its stead.
-func (s Secret) GoString() string { return strconv.Quote(s.String()) }
-
-// MarshalText is what is marshalled in its stead.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+// The kinds.
+const (
+	Standalone Kind = iota // one server
+	Sentinel               // a master that sentinels name
+	Cluster                // masters that share the slots
+)
 
 // Config says which Redis to use and how. Parse makes it from a URL.
 type Config struct {
+	storeurl.URL
+	Kind    Kind
 	Network string // "tcp" or "unix"
-	Addr    string // host:port, or the socket's path
+	Addr    string // host:port, or the socket's path; of Sentinel and Cluster all hosts of the URL
+	Master  string // what the sentinels call it
 	DB      int
 
-	User         string
-	Password     Secret
-	PasswordFile string // read anew for every connection, so that a password can change
-
-	TLS        bool
-	CA         string // file with the certificates to trust instead of the system's
-	Cert, Key  string // files with our own certificate and its key
-	ServerName string // expected in the server's certificate instead of the host
+	SentinelUser         string
+	SentinelPasswordFile string // read anew for every question
+	SentinelPlain        bool   // no TLS to the sentinels although there is to the master
 
 	Prefix        string        // of the locks' names
-	Timeout       time.Duration // of one batch, and of connecting
 	WaiterLease   time.Duration // after which a host that does not repeat itself drops out of queues
 	AllowEviction bool          // use a server that may evict locks
+
+	WaitReplicas int           // how many replicas have to have what was granted or renewed
+	WaitAOF      AOF           // where it has to be on disk
+	WaitTimeout  time.Duration // how long to wait for that; half of Timeout unless given
 }
 
-var params = []string{"prefix", "db", "timeout", "waiter_lease", "allow_eviction", "password_file",
-	"ca", "cert", "key", "server_name"}
+// AOF says on how many servers' disks something has to be.
+type AOF struct {
+	Local    bool // the master's
+	Replicas int
+}
 
-// Parse understands redis://[user[:password]@]host[:port][/db], rediss:// (TLS)
-// and redis+unix:///path or unix:///path, with the parameters prefix, db,
-// timeout, waiter_lease, allow_eviction, password_file, and for TLS ca, cert, key
-// and server_name. A password that is not in the URL is taken from
-// LOCKSIDECAR_REDIS_PASSWORD or the file named by LOCKSIDECAR_REDIS_PASSWORD_FILE.
-// It connects to nothing and opens no file; its errors are ErrConfig and show no
-// secret.
+// String is how a URL says it.
+func (a AOF) String() string {
+	var s []string
+	if a.Local {
+		s = append(s, "local")
+	}
+	if a.Replicas > 0 {
+		s = append(s, strconv.Itoa(a.Replicas))
+	}
+	return strings.Join(s, ",")
+}
+
+func (a *AOF) set(v string) error {
+	first, rest, both := strings.Cut(v, ",")
+	a.Local = first == "local"
+	if a.Local && !both {
+		return nil
+	}
+	if !a.Local {
+		rest = first
+	}
+	n, err := strconv.Atoi(rest)
+	if err != nil || n < 1 || n > 100 || both && !a.Local {
+		return fmt.Errorf("%q is none of local, a number of replicas, or local,N", v)
+	}
+	a.Replicas = n
+	return nil
+}
+
+// The forms of URLs, by scheme.
+var forms = []struct {
+	kind    Kind
+	network string
+	spec    storeurl.Spec
+}{
+	{Standalone, "tcp", storeurl.Spec{Schemes: []string{"redis"}, Secure: []string{"rediss"}, Port: "6379"}},
+	{Standalone, "unix", storeurl.Spec{Schemes: []string{"redis+unix", "unix"}}},
+	{Sentinel, "tcp", storeurl.Spec{Schemes: []string{"redis+sentinel"}, Secure: []string{"rediss+sentinel"}, Port: "26379"}},
+	{Cluster, "tcp", storeurl.Spec{Schemes: []string{"redis+cluster"}, Secure: []string{"rediss+cluster"}, Port: "6379"}},
+}
+
+// Parse understands
+//
+//	redis://[user[:password]@]host[:port][/db]          rediss:// with TLS
+//	redis+unix:///path, unix:///path
+//	redis+sentinel://[user[:password]@]host[:port],…/master[/db]    rediss+sentinel://
+//	redis+cluster://[user[:password]@]host[:port],…                 rediss+cluster://
+//
+// with the parameters timeout, password_file, prefix, db (not of a cluster),
+// waiter_lease, allow_eviction, wait_replicas, wait_aof, wait_timeout; for TLS ca,
+// cert, key and server_name; for Sentinel sentinel_user, sentinel_password_file and
+// sentinel_tls. It connects to nothing and opens no file; its errors are ErrConfig
+// and show no secret.
 func Parse(raw string) (Config, error) {
 	c, err := parse(raw)
 	if err != nil {
@@ -82,59 +122,59 @@ func Parse(raw string) (Config, error) {
 }
 
 func parse(raw string) (Config, error) {
-	u, err := url.Parse(raw)
-	if err != nil {
-		// net/url's own error quotes the URL, password and all.
-		return Config{}, fmt.Errorf("it is not a well-formed URL (in a password, percent-encode what is not a letter or digit)")
+	c := Config{Prefix: DefaultPrefix, WaiterLease: DefaultWaiterLease}
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return c, errors.New("it needs the form scheme://…, such as redis://host:6379")
 	}
-	c := Config{Network: "tcp", Prefix: DefaultPrefix, Timeout: DefaultTimeout, WaiterLease: DefaultWaiterLease}
-	switch u.Scheme {
-	case "redis":
-	case "rediss":
-		c.TLS = true
-	case "redis+unix", "unix":
-		c.Network = "unix"
-	default:
-		return Config{}, fmt.Errorf("scheme %q is none of redis, rediss, redis+unix, unix", u.Scheme)
+	rest, _, _ = strings.Cut(rest, "?")
+	if authority, path, _ := strings.Cut(rest, "/"); authority != "" && !strings.Contains(authority, "@") && strings.Contains(path, "@") {
+		// What stands before the slash is no host, but may be half a password.
+		return c, errors.New("its user or password is not well-formed (percent-encode what is not a letter or digit)")
 	}
-	if u.Fragment != "" || u.Opaque != "" {
-		return Config{}, fmt.Errorf("it needs the form %s://…, without #", u.Scheme)
+	var known []string
+	for i := range forms {
+		f := &forms[i]
+		names := slices.Concat(f.spec.Schemes, f.spec.Secure)
+		if known = append(known, names...); !slices.Contains(names, scheme) {
+			continue
+		}
+		c.Kind, c.Network = f.kind, f.network
+		spec := f.spec
+		spec.Params = c.params()
+		u, err := storeurl.Parse(raw, spec)
+		if err != nil {
+			return c, err
+		}
+		c.URL = *u
+		return c, c.check()
 	}
-	if err := c.parseAddr(u); err != nil {
-		return Config{}, err
-	}
-	if err := c.parseQuery(u); err != nil {
-		return Config{}, err
-	}
-	if err := c.parseSecrets(u); err != nil {
-		return Config{}, err
-	}
-	return c, c.check()
+	return c, fmt.Errorf("scheme %q is none of %s", scheme, strings.Join(known, ", "))
 }
 
-func (c *Config) parseAddr(u *url.URL) error {
-	if c.Network == "unix" {
-		if u.Host != "" || !strings.HasPrefix(u.Path, "/") || u.Path == "/" {
-			return fmt.Errorf("a Unix socket needs the form %s:///path", u.Scheme)
+func (c *Config) params() map[string]func(string) error {
+	p := map[string]func(string) error{
+		"prefix":         storeurl.Text(&c.Prefix),
+		"waiter_lease":   storeurl.Duration(&c.WaiterLease, time.Second, time.Minute),
+		"allow_eviction": storeurl.Bool(&c.AllowEviction),
+		"wait_replicas":  storeurl.Int(&c.WaitReplicas, 0, 100),
+		"wait_aof":       c.WaitAOF.set,
+		"wait_timeout":   storeurl.Duration(&c.WaitTimeout, time.Millisecond, time.Minute),
+	}
+	if c.Kind != Cluster {
+		p["db"] = c.setDB
+	}
+	if c.Kind == Sentinel {
+		p["sentinel_user"] = storeurl.Text(&c.SentinelUser)
+		p["sentinel_password_file"] = storeurl.Text(&c.SentinelPasswordFile)
+		p["sentinel_tls"] = func(v string) error {
+			on := true
+			err := storeurl.Bool(&on)(v)
+			c.SentinelPlain = !on
+			return err
 		}
-		c.Addr = u.Path
-		return nil
 	}
-	host, port := u.Hostname(), u.Port()
-	if host == "" {
-		return fmt.Errorf("there is no host in it")
-	}
-	if port == "" {
-		port = "6379"
-	}
-	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return fmt.Errorf("port %q is not a port", port)
-	}
-	c.Addr = net.JoinHostPort(host, port)
-	if db := strings.Trim(u.Path, "/"); db != "" {
-		return c.setDB(db)
-	}
-	return nil
+	return p
 }
 
 func (c *Config) setDB(s string) error {
@@ -146,118 +186,78 @@ func (c *Config) setDB(s string) error {
 	return nil
 }
 
-func (c *Config) parseQuery(u *url.URL) error {
-	q, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return fmt.Errorf("what follows the ? is not well-formed")
-	}
-	for name, vs := range q {
-		if !slices.Contains(params, name) {
-			return fmt.Errorf("parameter %q is unknown (known: %s)", name, strings.Join(params, ", "))
-		}
-		if len(vs) != 1 {
-			return fmt.Errorf("parameter %q stands there twice", name)
-		}
-		if err := c.set(name, vs[0]); err != nil {
-			return fmt.Errorf("parameter %s: %w", name, err)
-		}
-	}
-	return nil
-}
-
-func (c *Config) set(name, v string) (err error) {
-	switch name {
-	case "prefix":
-		c.Prefix = v
-	case "db":
-		err = c.setDB(v)
-	case "timeout":
-		c.Timeout, err = duration(v, 10*time.Millisecond, time.Minute)
-	case "waiter_lease":
-		c.WaiterLease, err = duration(v, time.Second, time.Minute)
-	case "allow_eviction":
-		if c.AllowEviction, err = strconv.ParseBool(v); err != nil {
-			err = fmt.Errorf("%q is neither true nor false", v)
-		}
-	case "password_file":
-		c.PasswordFile = v
-	case "ca":
-		c.CA = v
-	case "cert":
-		c.Cert = v
-	case "key":
-		c.Key = v
-	case "server_name":
-		c.ServerName = v
-	}
-	return err
-}
-
-func duration(s string, least, most time.Duration) (time.Duration, error) {
-	d, err := time.ParseDuration(s)
-	if err != nil {
-		return 0, fmt.Errorf("%q is not a duration such as 500ms or 2s", s)
-	}
-	if d < least || d > most {
-		return 0, fmt.Errorf("%v is not between %v and %v", d, least, most)
-	}
-	return d, nil
-}
-
-func (c *Config) parseSecrets(u *url.URL) error {
-	c.User = u.User.Username()
-	pw, ok := u.User.Password()
-	switch {
-	case ok && c.PasswordFile != "":
-		return fmt.Errorf("there is both a password and password_file in it")
-	case ok:
-		c.Password = Secret(pw)
-	case c.PasswordFile != "":
-	case os.Getenv(envPasswordFile) != "" && os.Getenv(envPassword) != "":
-		return fmt.Errorf("both %s and %s are set", envPassword, envPasswordFile)
-	default:
-		c.PasswordFile = os.Getenv(envPasswordFile)
-		c.Password = Secret(os.Getenv(envPassword))
-	}
-	if c.User == "" {
-		c.User = os.Getenv(envUser)
-	}
-	if c.User != "" && c.Password == "" && c.PasswordFile == "" {
-		return fmt.Errorf("there is a user but no password for it (password_file=, %s, %s)", envPassword, envPasswordFile)
-	}
-	return nil
-}
-
+// check takes the path apart and looks at what one part alone does not show.
 func (c *Config) check() error {
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.WaitTimeout == 0 {
+		c.WaitTimeout = c.Timeout / 2
+	} else if c.WaitReplicas == 0 && c.WaitAOF == (AOF{}) {
+		return errors.New("wait_timeout needs wait_replicas or wait_aof")
+	}
+	if c.WaitTimeout >= c.Timeout {
+		return fmt.Errorf("wait_timeout (%v) has to be shorter than timeout (%v)", c.WaitTimeout, c.Timeout)
+	}
 	if strings.HasPrefix(c.Prefix, siblingPrefix) {
 		return fmt.Errorf("parameter prefix: %q is reserved", siblingPrefix)
 	}
-	if !c.TLS && (c.CA != "" || c.Cert != "" || c.Key != "" || c.ServerName != "") {
-		return fmt.Errorf("ca, cert, key and server_name are for rediss:// only")
+	if c.User != "" && c.Password == "" && c.PasswordFile == "" {
+		return errors.New("there is a user but no password for it (password_file=)")
 	}
-	if (c.Cert == "") != (c.Key == "") {
-		return fmt.Errorf("cert and key belong together")
+	if c.SentinelUser != "" && c.SentinelPasswordFile == "" {
+		return errors.New("there is a sentinel_user but no sentinel_password_file")
 	}
-	return nil
+	if c.Kind == Standalone && len(c.Hosts) > 1 {
+		return errors.New("it names several hosts: redis+sentinel://, redis+cluster:// and redlock:// take more than one")
+	}
+	c.Addr = strings.Join(c.Hosts, ",")
+	return c.checkPath()
+}
+
+func (c *Config) checkPath() error {
+	if c.Network == "unix" {
+		c.Addr = c.Path
+		return nil
+	}
+	db := strings.Trim(c.Path, "/")
+	switch c.Kind {
+	case Cluster:
+		if db != "" && db != "0" {
+			return errors.New("a cluster has no databases but 0")
+		}
+		return nil
+	case Sentinel:
+		c.Master, db, _ = strings.Cut(db, "/")
+		if c.Master == "" {
+			return fmt.Errorf("it needs the form %s://host,host/MASTERNAME, with the name that the sentinels know the master by", c.Scheme)
+		}
+	}
+	if db == "" {
+		return nil
+	}
+	return c.setDB(db)
 }
 
 // String is the URL without its secrets.
 func (c Config) String() string {
-	u := url.URL{Scheme: "redis", Host: c.Addr, Path: "/" + strconv.Itoa(c.DB)}
-	q := url.Values{"prefix": {c.Prefix}}
+	u, q := c.URL, url.Values{"prefix": {c.Prefix}}
 	switch {
 	case c.Network == "unix":
-		u.Scheme, u.Host, u.Path = "redis+unix", "", c.Addr
+		u.Scheme = "redis+unix"
 		q.Set("db", strconv.Itoa(c.DB))
-	case c.TLS:
-		u.Scheme = "rediss"
+	case c.Kind == Sentinel:
+		u.Path = "/" + c.Master + "/" + strconv.Itoa(c.DB)
+	case c.Kind == Standalone:
+		u.Path = "/" + strconv.Itoa(c.DB)
+	default:
+		u.Path = ""
 	}
-	if c.User != "" {
-		u.User = url.User(c.User)
+	if c.WaitReplicas > 0 {
+		q.Set("wait_replicas", strconv.Itoa(c.WaitReplicas))
 	}
-	if c.Password != "" {
-		u.User = url.UserPassword(c.User, c.Password.String())
+	if c.WaitAOF != (AOF{}) {
+		q.Set("wait_aof", c.WaitAOF.String())
 	}
-	u.RawQuery = q.Encode()
-	return u.String()
+	return u.String() + "?" + q.Encode()
 }

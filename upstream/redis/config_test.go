@@ -11,41 +11,66 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-func plain() redis.Config {
-	return redis.Config{Network: "tcp", Addr: "h:6379", Prefix: "lock:", Timeout: time.Second, WaiterLease: 3 * time.Second}
+func plain(scheme string, hosts ...string) redis.Config {
+	return redis.Config{
+		URL:     storeurl.URL{Scheme: scheme, Hosts: hosts, Timeout: time.Second, TLS: storeurl.TLS{On: strings.HasPrefix(scheme, "rediss")}},
+		Network: "tcp", Addr: strings.Join(hosts, ","), Prefix: "lock:", WaiterLease: 3 * time.Second, WaitTimeout: 500 * time.Millisecond,
+	}
 }
 
+func unix(scheme, path string) redis.Config {
+	c := plain(scheme)
+	c.Network, c.Addr, c.Path = "unix", path, path
+	return c
+}
+
+func kind(k redis.Kind, c redis.Config) redis.Config { c.Kind = k; return c }
+
+func with(c redis.Config, change func(*redis.Config)) redis.Config { change(&c); return c }
+
 func TestParseUnderstands(t *testing.T) {
-	noEnv(t)
-	for url, change := range map[string]func(c *redis.Config){
-		"redis://h":                     func(*redis.Config) {},
-		"redis://h:6379/":               func(*redis.Config) {},
-		"redis://h:1/2":                 func(c *redis.Config) { c.Addr, c.DB = "h:1", 2 },
-		"redis://[::1]:7":               func(c *redis.Config) { c.Addr = "[::1]:7" },
-		"redis://h?db=3&prefix=":        func(c *redis.Config) { c.DB, c.Prefix = 3, "" },
-		"redis://:pw@h":                 func(c *redis.Config) { c.Password = "pw" },
-		"redis://me:p%40w@h":            func(c *redis.Config) { c.User, c.Password = "me", "p@w" },
-		"redis://me@h?password_file=/f": func(c *redis.Config) { c.User, c.PasswordFile = "me", "/f" },
-		"redis://h?timeout=250ms&waiter_lease=5s&allow_eviction=true": func(c *redis.Config) {
-			c.Timeout, c.WaiterLease, c.AllowEviction = 250*time.Millisecond, 5*time.Second, true
-		},
-		"rediss://h?ca=/ca&cert=/c&key=/k&server_name=n": func(c *redis.Config) {
-			c.TLS, c.CA, c.Cert, c.Key, c.ServerName = true, "/ca", "/c", "/k", "n"
-		},
-		"redis+unix:///run/r.sock?db=4": func(c *redis.Config) { c.Network, c.Addr, c.DB = "unix", "/run/r.sock", 4 },
-		"unix://me:pw@/run/r.sock": func(c *redis.Config) {
-			c.Network, c.Addr, c.User, c.Password = "unix", "/run/r.sock", "me", "pw"
-		},
+	h := plain("redis", "h:6379")
+	cluster := kind(redis.Cluster, plain("redis+cluster", "a:6379", "b:1"))
+	sentinel := kind(redis.Sentinel, plain("redis+sentinel", "a:26379", "b:1"))
+	for url, want := range map[string]redis.Config{
+		"redis://h":                     h,
+		"redis://h:6379/":               with(h, func(c *redis.Config) { c.Path = "/" }),
+		"redis://h:1/2":                 with(plain("redis", "h:1"), func(c *redis.Config) { c.Path, c.DB = "/2", 2 }),
+		"redis://[::1]:7":               plain("redis", "[::1]:7"),
+		"redis://h?db=3&prefix=":        with(h, func(c *redis.Config) { c.DB, c.Prefix = 3, "" }),
+		"redis://:pw@h":                 with(h, func(c *redis.Config) { c.Password = "pw" }),
+		"redis://me:p%40w@h":            with(h, func(c *redis.Config) { c.User, c.Password = "me", "p@w" }),
+		"redis://me@h?password_file=/f": with(h, func(c *redis.Config) { c.User, c.PasswordFile = "me", "/f" }),
+		"redis://h?timeout=250ms&waiter_lease=5s&allow_eviction=true": with(h, func(c *redis.Config) {
+			c.Timeout, c.WaiterLease, c.AllowEviction, c.WaitTimeout = 250*time.Millisecond, 5*time.Second, true, 125*time.Millisecond
+		}),
+		"redis://h?wait_replicas=2&wait_timeout=100ms": with(h, func(c *redis.Config) { c.WaitReplicas, c.WaitTimeout = 2, 100*time.Millisecond }),
+		"redis://h?wait_aof=local":                     with(h, func(c *redis.Config) { c.WaitAOF.Local = true }),
+		"redis://h?wait_aof=local,2":                   with(h, func(c *redis.Config) { c.WaitAOF = redis.AOF{Local: true, Replicas: 2} }),
+		"redis://h?wait_aof=3":                         with(h, func(c *redis.Config) { c.WaitAOF = redis.AOF{Replicas: 3} }),
+		"rediss://h?ca=/ca&cert=/c&key=/k&server_name=n": with(plain("rediss", "h:6379"), func(c *redis.Config) {
+			c.TLS = storeurl.TLS{On: true, CA: "/ca", Cert: "/c", Key: "/k", ServerName: "n"}
+		}),
+		"redis+unix:///run/r.sock?db=4": with(unix("redis+unix", "/run/r.sock"), func(c *redis.Config) { c.DB = 4 }),
+		"unix://me:pw@/run/r.sock":      with(unix("unix", "/run/r.sock"), func(c *redis.Config) { c.User, c.Password = "me", "pw" }),
+		"redis+cluster://a,b:1":         cluster,
+		"redis+cluster://u:p@a,b:1/0":   with(cluster, func(c *redis.Config) { c.Path, c.User, c.Password = "/0", "u", "p" }),
+		"rediss+cluster://a?ca=/ca":     with(kind(redis.Cluster, plain("rediss+cluster", "a:6379")), func(c *redis.Config) { c.TLS.CA = "/ca" }),
+		"redis+sentinel://a,b:1/m":      with(sentinel, func(c *redis.Config) { c.Path, c.Master = "/m", "m" }),
+		"redis+sentinel://:p@a,b:1/m/3": with(sentinel, func(c *redis.Config) { c.Path, c.Master, c.DB, c.Password = "/m/3", "m", 3, "p" }),
+		"rediss+sentinel://a/m?sentinel_user=u&sentinel_password_file=/f&sentinel_tls=false": with(kind(redis.Sentinel, plain("rediss+sentinel", "a:26379")),
+			func(c *redis.Config) {
+				c.Path, c.Master, c.SentinelUser, c.SentinelPasswordFile, c.SentinelPlain = "/m", "m", "u", "/f", true
+			}),
 	} {
 		got, err := redis.Parse(url)
 		if err != nil {
 			t.Errorf("%s: %v", url, err)
 			continue
 		}
-		want := plain()
-		change(&want)
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s:\n%s", url, d)
 		}
@@ -53,36 +78,49 @@ func TestParseUnderstands(t *testing.T) {
 }
 
 func TestParseRefusesWithoutShowingSecrets(t *testing.T) {
-	noEnv(t)
 	for url, says := range map[string]string{
-		"":                                       "scheme",
-		"h:6379":                                 "",
-		"http://h":                               "scheme",
-		"redis:h":                                "redis://",
-		"redis://":                               "host",
-		"redis://:6379":                          "host",
-		"redis://h:0":                            "port",
-		"redis://h:99999":                        "port",
-		"redis://me:geh/eim@h":                   "well-formed",
-		"redis://me:geheim%zz@h":                 "well-formed",
-		"redis://:geheim@h:x":                    "well-formed",
-		"redis://:geheim@h/x":                    "database",
-		"redis://:geheim@h/-1":                   "database",
-		"redis://:geheim@h?predix=a":             "predix",
-		"redis://:geheim@h?db=1&db=2":            "twice",
-		"redis://:geheim@h?timeout=3":            "duration",
-		"redis://:geheim@h?timeout=1h":           "between",
-		"redis://:geheim@h?waiter_lease=1ms":     "between",
-		"redis://:geheim@h?allow_eviction=maybe": "true",
-		"redis://:geheim@h?password_file=/f":     "both",
-		"redis://me@h":                           "password",
-		"redis://:geheim@h#x":                    "#",
-		"redis://:geheim@h?ca=/f":                "rediss",
-		"rediss://:geheim@h?cert=/f":             "together",
-		"redis://h?prefix=locksidecar:x":         "reserved",
-		"unix://h/path":                          "unix:///path",
-		"redis+unix:///":                         "redis+unix:///path",
-		"redis://:geheim@h?%zz":                  "well-formed",
+		"":                                          "scheme",
+		"h:6379":                                    "",
+		"http://h":                                  "scheme",
+		"redis:h":                                   "redis://",
+		"redis://":                                  "host",
+		"redis://:6379":                             "host",
+		"redis://h:0":                               "port",
+		"redis://h:99999":                           "port",
+		"redis://me:geh/eim@h":                      "well-formed",
+		"redis://me:geheim%zz@h":                    "well-formed",
+		"redis://:geheim@h:x":                       "port",
+		"redis://:geheim@h/x":                       "database",
+		"redis://:geheim@h/-1":                      "database",
+		"redis://:geheim@h?predix=a":                "predix",
+		"redis://:geheim@h?db=1&db=2":               "twice",
+		"redis://:geheim@h?timeout=3":               "duration",
+		"redis://:geheim@h?timeout=1h":              "between",
+		"redis://:geheim@h?waiter_lease=1ms":        "between",
+		"redis://:geheim@h?allow_eviction=maybe":    "true",
+		"redis://:geheim@h?password_file=/f":        "both",
+		"redis://me@h":                              "password",
+		"redis://:geheim@h#x":                       "#",
+		"redis://:geheim@h?ca=/f":                   "rediss",
+		"redis://:geheim@a,b":                       "redlock://",
+		"redis+sentinel://:geheim@a,b":              "MASTERNAME",
+		"redis+sentinel://:geheim@a/m/x":            "database",
+		"redis+sentinel://a/m?sentinel_user=u":      "sentinel_password_file",
+		"redis+cluster://:geheim@a/1":               "no databases",
+		"redis+cluster://:geheim@a?db=1":            "unknown",
+		"redis+cluster://:geheim@a,a":               "twice",
+		"redis://h?sentinel_user=u":                 "unknown",
+		"redis://h?wait_replicas=-1":                "between",
+		"redis://h?wait_aof=2,local":                "local,N",
+		"redis://h?wait_aof=local,":                 "local,N",
+		"redis://h?wait_aof=":                       "local,N",
+		"redis://h?wait_timeout=1ms":                "wait_replicas",
+		"redis://h?wait_replicas=1&wait_timeout=1s": "shorter",
+		"rediss://:geheim@h?cert=/f":                "together",
+		"redis://h?prefix=locksidecar:x":            "reserved",
+		"unix://h/path":                             "unix:///path",
+		"redis+unix:///":                            "redis+unix:///path",
+		"redis://:geheim@h?%zz":                     "well-formed",
 	} {
 		_, err := redis.Parse(url)
 		if !errors.Is(err, redis.ErrConfig) || !strings.Contains(err.Error(), says) {
@@ -93,40 +131,24 @@ func TestParseRefusesWithoutShowingSecrets(t *testing.T) {
 	}
 }
 
-func TestPasswordComesFromTheEnvironmentWhenTheURLHasNone(t *testing.T) {
-	noEnv(t)
-	t.Setenv("LOCKSIDECAR_REDIS_PASSWORD", "pw")
-	t.Setenv("LOCKSIDECAR_REDIS_USERNAME", "me")
-	want := plain()
-	want.User, want.Password = "me", "pw"
-	check := func(url string) {
-		t.Helper()
-		got, err := redis.Parse(url)
-		if d := cmp.Diff(want, got); err != nil || d != "" {
-			t.Errorf("%v\n%s", err, d)
-		}
+func TestTheEnvironmentIsNotRead(t *testing.T) {
+	for _, v := range []string{"USERNAME", "PASSWORD", "PASSWORD_FILE"} {
+		t.Setenv("LOCKSIDECAR_REDIS_"+v, "x")
 	}
-	check("redis://h")
-	want.User, want.Password = "you", "other"
-	check("redis://you:other@h")
-	want.User, want.Password, want.PasswordFile = "me", "", "/f"
-	check("redis://h?password_file=/f")
-	t.Setenv("LOCKSIDECAR_REDIS_PASSWORD_FILE", "/g")
-	if _, err := redis.Parse("redis://h"); err == nil {
-		t.Error("two passwords in the environment are accepted")
+	got, err := redis.Parse("redis://h")
+	if d := cmp.Diff(plain("redis", "h:6379"), got); err != nil || d != "" {
+		t.Errorf("%v\n%s", err, d)
 	}
-	t.Setenv("LOCKSIDECAR_REDIS_PASSWORD", "")
-	want.PasswordFile = "/g"
-	check("redis://h")
 }
 
 func TestPrintedConfigsShowNoSecret(t *testing.T) {
-	noEnv(t)
 	for url, want := range map[string]string{
-		"redis://me:geheim@h:1/2":       "redis://me:xxxxx@h:1/2?prefix=lock%3A",
-		"rediss://h":                    "rediss://h:6379/0?prefix=lock%3A",
-		"unix://:geheim@/run/s":         "redis+unix://:xxxxx@/run/s?db=0&prefix=lock%3A",
-		"redis://me@h?password_file=/f": "redis://me@h:6379/0?prefix=lock%3A",
+		"redis://me:geheim@h:1/2":                         "redis://me:xxxxx@h:1/2?prefix=lock%3A",
+		"rediss://h":                                      "rediss://h:6379/0?prefix=lock%3A",
+		"unix://:geheim@/run/s":                           "redis+unix://:xxxxx@/run/s?db=0&prefix=lock%3A",
+		"redis://me@h?password_file=/f":                   "redis://me@h:6379/0?prefix=lock%3A",
+		"redis+sentinel://:geheim@a,b/m?wait_replicas=1":  "redis+sentinel://:xxxxx@a:26379,b:26379/m/0?prefix=lock%3A&wait_replicas=1",
+		"rediss+cluster://me:geheim@a,b:1?wait_aof=local": "rediss+cluster://me:xxxxx@a:6379,b:1?prefix=lock%3A&wait_aof=local",
 	} {
 		c, err := redis.Parse(url)
 		if err != nil {
@@ -141,11 +163,5 @@ func TestPrintedConfigsShowNoSecret(t *testing.T) {
 				t.Errorf("the password is in %s", s)
 			}
 		}
-	}
-}
-
-func noEnv(t *testing.T) {
-	for _, v := range []string{"USERNAME", "PASSWORD", "PASSWORD_FILE"} {
-		t.Setenv("LOCKSIDECAR_REDIS_"+v, "")
 	}
 }

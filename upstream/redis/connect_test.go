@@ -143,7 +143,7 @@ func TestWrongPasswordNamesTheSettingAndNotThePassword(t *testing.T) {
 		if err == nil {
 			t.Fatal("it opens")
 		}
-		for _, says := range []string{srv.Addr(), "password_file", "LOCKSIDECAR_REDIS_PASSWORD"} {
+		for _, says := range []string{srv.Addr(), "password_file", "store URL"} {
 			if !strings.Contains(err.Error(), says) {
 				t.Errorf("%v does not say %s", err, says)
 			}

@@ -3,13 +3,12 @@ package redis
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
-	"os"
-	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -30,20 +29,12 @@ func (noLog) Printf(context.Context, string, ...any) {}
 // options are go-redis's for c. What is not c's is here because its default
 // would break a promise: a retried SET NX is ambiguous, a context's end has to
 // end a wait, and 4 connections are 4.
-func (c *Config) options(check func(context.Context, *goredis.Conn) error) (*goredis.Options, error) {
+func (c *Config) options(d *dialer, check func(context.Context, *goredis.Conn) error) *goredis.Options {
 	silence.Do(func() { goredis.SetLogger(noLog{}) })
-	d := dialer{net: net.Dialer{Timeout: c.Timeout}}
-	if c.TLS {
-		t, err := c.tls()
-		if err != nil {
-			return nil, err
-		}
-		d.tls = t
-	}
 	return &goredis.Options{
 		Network: c.Network, Addr: c.Addr, DB: c.DB,
 		Dialer:                     d.dial,
-		CredentialsProviderContext: c.credentials,
+		CredentialsProviderContext: func(context.Context) (string, string, error) { return c.Credentials() },
 		OnConnect:                  check,
 
 		Protocol:                 2, // no push frames to look for between replies
@@ -61,52 +52,36 @@ func (c *Config) options(check func(context.Context, *goredis.Conn) error) (*gor
 		MaxActiveConns:   poolSize,
 		PipelinePoolSize: -1,
 		PoolTimeout:      c.Timeout,
-	}, nil
+	}
 }
 
-func (c *Config) credentials(context.Context) (string, string, error) {
-	if c.PasswordFile == "" {
-		return c.User, string(c.Password), nil
-	}
-	b, err := os.ReadFile(c.PasswordFile)
-	if err != nil {
-		return "", "", fmt.Errorf("read password file: %w", err)
-	}
-	return c.User, strings.TrimRight(string(b), "\r\n"), nil
-}
-
-func (c *Config) tls() (*tls.Config, error) {
-	host, _, err := net.SplitHostPort(c.Addr)
-	if err != nil {
-		return nil, err
-	}
-	t := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: host}
-	if c.ServerName != "" {
-		t.ServerName = c.ServerName
-	}
-	if c.CA != "" {
-		pem, err := os.ReadFile(c.CA)
-		if err != nil {
-			return nil, fmt.Errorf("read ca: %w", err)
-		}
-		t.RootCAs = x509.NewCertPool()
-		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("read ca: no certificate in %s", c.CA)
-		}
-	}
-	if c.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
-		if err != nil {
-			return nil, fmt.Errorf("read cert and key: %w", err)
-		}
-		t.Certificates = []tls.Certificate{pair}
-	}
-	return t, nil
-}
-
+// dialer makes the connections to one node.
 type dialer struct {
+	cfg *Config
 	net net.Dialer
-	tls *tls.Config
+	// where finds out where the node is now; nil when its address is fixed.
+	where func(context.Context) (addr string, err error)
+	// now is the generation that connections belong to. Those of an earlier one are
+	// not used again.
+	now  atomic.Pointer[generation]
+	last atomic.Pointer[string] // where it last was
+}
+
+// generation is a time between two retirements.
+type generation struct {
+	over chan struct{} // closed at its end
+}
+
+func newDialer(c *Config, where func(context.Context) (string, error)) *dialer {
+	d := &dialer{cfg: c, net: net.Dialer{Timeout: c.Timeout}, where: where}
+	d.now.Store(&generation{make(chan struct{})})
+	return d
+}
+
+// retire makes the connections of now close before their next use.
+func (d *dialer) retire() {
+	old := d.now.Swap(&generation{make(chan struct{})})
+	close(old.over)
 }
 
 // dial never fails: what goes wrong comes with the first use of the connection,
@@ -114,19 +89,47 @@ type dialer struct {
 // a goroutine that probes once a second, that nobody waits for, and that keeps
 // the store away for that second after the server is back.
 func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	c, err := d.net.DialContext(ctx, network, addr)
-	if err == nil && d.tls != nil {
-		t := tls.Client(c, d.tls)
-		if err = t.HandshakeContext(ctx); err != nil {
-			err = errors.Join(err, c.Close())
-		} else {
-			c = t
-		}
-	}
+	now := d.now.Load()
+	c, err := d.connect(ctx, network, addr)
 	if err != nil {
 		return deadConn{fmt.Errorf("connect: %w", err)}, nil
 	}
-	return c, nil
+	return &conn{Conn: c, of: d, made: now}, nil
+}
+
+func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, error) {
+	if d.where != nil {
+		var err error
+		if addr, err = d.where(ctx); err != nil {
+			return nil, err
+		}
+		d.last.Store(&addr)
+	}
+	t, err := d.cfg.tlsTo(network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return dialTLS(ctx, &d.net, network, addr, t)
+}
+
+// tlsTo is the client's configuration for a server at addr, nil without TLS.
+func (c *Config) tlsTo(network, addr string) (*tls.Config, error) {
+	if network == "unix" {
+		return nil, nil
+	}
+	return c.TLS.Config(addr)
+}
+
+func dialTLS(ctx context.Context, d *net.Dialer, network, addr string, t *tls.Config) (net.Conn, error) {
+	c, err := d.DialContext(ctx, network, addr)
+	if err != nil || t == nil {
+		return c, err
+	}
+	s := tls.Client(c, t)
+	if err := s.HandshakeContext(ctx); err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return s, nil
 }
 
 // deadConn is a connection that could not be made.
@@ -140,3 +143,31 @@ func (deadConn) RemoteAddr() net.Addr             { return &net.UnixAddr{} }
 func (deadConn) SetDeadline(time.Time) error      { return nil }
 func (deadConn) SetReadDeadline(time.Time) error  { return nil }
 func (deadConn) SetWriteDeadline(time.Time) error { return nil }
+
+// conn is a connection that can be retired. go-redis looks at it, through
+// SyscallConn, each time before it uses it.
+type conn struct {
+	net.Conn
+	of   *dialer
+	made *generation
+}
+
+var errRetired = errors.New("the connection is no longer to be used")
+
+// SyscallConn fails when the connection must not be used again.
+func (c *conn) SyscallConn() (syscall.RawConn, error) {
+	if c.of.now.Load() != c.made {
+		return nil, errRetired
+	}
+	if s, ok := c.Conn.(syscall.Conn); ok {
+		return s.SyscallConn()
+	}
+	return healthy{}, nil
+}
+
+// healthy stands for the descriptor of a TLS connection, which tells nothing.
+type healthy struct{}
+
+func (healthy) Control(func(uintptr)) error    { return nil }
+func (healthy) Read(func(uintptr) bool) error  { return nil }
+func (healthy) Write(func(uintptr) bool) error { return nil }

@@ -1,5 +1,5 @@
-// Package redis is the store on a Redis server: standalone, over TCP, TLS or a
-// Unix socket. Sentinel and Cluster come later.
+// Package redis is the store on Redis: one server (over TCP, TLS or a Unix
+// socket), a master that sentinels name, or a cluster.
 //
 // # Layout
 //
@@ -9,38 +9,63 @@
 // number in base 36. While readers hold the lock its value is the constant
 // "locksidecar:readers", which ends with the last of them.
 //
-// Beside it there are, in the lock's own slot once there is a cluster (the tag
-// between the braces is empty on a standalone server):
+// Beside it there are, in the lock's own slot:
 //
-//	locksidecar:{}:readers:<prefix><key>  sorted set of tokens by the end of their leases
-//	locksidecar:{}:queue:<prefix><key>    sorted set of waiting tokens by their place
-//	locksidecar:{}:waiters:<prefix><key>  the same by the end of their own short leases
-//	locksidecar:{}:queued                 stands while anybody queues for anything
-//	locksidecar:{}:fence                  the last fence base given out
+//	locksidecar:{tag}:readers:<prefix><key>  sorted set of tokens by the end of their leases
+//	locksidecar:{tag}:queue:<prefix><key>    sorted set of waiting tokens by their place
+//	locksidecar:{tag}:waiters:<prefix><key>  the same by the end of their own short leases
+//	locksidecar:{tag}:queued                 stands while anybody queues for anything there
+//	locksidecar:{tag}:fence                  the last fence base given out there
 //
-// All but the last expire by themselves; the fence is one key, whatever the
-// number of locks. A base is max(last + 1, floor + 1, server's clock in µs), so
-// losing the key does not make fences fall. A lock's key of another type is
-// somebody else's lock: busy. Prefix and keys may not make a name that begins with
-// "locksidecar:". All times are the server's.
+// Without a cluster the tag is empty. In one it is the slot's, from a table of the
+// first tag of each slot (slot.go), so that siblings share the slot of <prefix><key>
+// whatever braces that has; which slot it is says Redis's own rule, hash tags
+// included. So whoever moves from one server to a cluster finds the locks as they
+// were, and none of the siblings: let all leases end first. A slot has a fence and a
+// queued mark of its own, and a fence there ends 24 h after its base (about 100 bytes
+// a slot in use, 2 MB for all 16384); without a cluster the fence is one key and
+// stands for ever.
+//
+// All the others expire by themselves. A base is max(last + 1, floor + 1, server's
+// clock in µs), so losing the key does not make fences fall. A lock's key of another
+// type is somebody else's lock: busy. Prefix and keys may not make a name that begins
+// with "locksidecar:". All times are the server's.
 //
 // What a host waits for is told to it, and to it alone, on the channel
-// locksidecar:hint:<instance>. Hints may be lost; nothing depends on them.
+// locksidecar:hint:<instance>. In a cluster that is a sharded channel, at the node
+// that serves the slot of the channel's name; there the scripts do not publish but
+// return whom to tell, and the daemon publishes. Hints may be lost; nothing depends on
+// them.
 //
 // # Calls
 //
-// A batch is one pipeline of script calls, one a kind of op and 128 keys, in the
-// order of what frees keys first. The scripts (lua/) have a first part that does
-// what mostly happens with the fewest commands, SET NX PX a key, or one MGET and
-// one DEL for all, and a second part for the keys for which that was not enough.
-// They answer with exceptions only. An op that fails does not touch its
-// neighbours.
+// A batch is one pipeline a node of script calls, one a kind of op, slot and 128
+// keys, in the order of what frees keys first; the pipelines of several nodes go out
+// at once. The scripts (lua/) have a first part that does what mostly happens with
+// the fewest commands, SET NX PX a key, or one MGET and one DEL for all, and a second
+// part for the keys for which that was not enough. They answer with exceptions only.
+// An op that fails does not touch its neighbours.
 //
 // Refused is said only when nothing was done: no connection was had, so that no
-// byte of the batch was sent, or the server's error proves it. All else that is not
-// an answer is Unknown. Numbers of tokens rise with time in a daemon, and an
+// byte of the node's pipeline was sent, or the server's error proves it. All else that
+// is not an answer is Unknown. Numbers of tokens rise with time in a daemon, and an
 // acquire takes over what a smaller number of its own instance has left behind;
 // one that comes late finds the larger number and is busy.
+//
+// The pipelines, and the map of slots, are ours: go-redis's ClusterClient sends a
+// whole pipeline again when its first command says LOADING or the connection is cut,
+// whatever of it was carried out. We send again only the single call whose answer
+// proves that it was not: NOSCRIPT after the scripts, MOVED to where it says. ASK and
+// TRYAGAIN mean that the slot is on its way to another node, and that siblings may be
+// on either side. Renewals and releases are then sent for each lock by itself, by a
+// script that does only what the lock's own key proves and makes nothing
+// (moving.lua), and follow ASK; what needs siblings waits up to 60 ms and is refused.
+//
+// With wait_replicas=N, WAIT N stands in the same pipeline, behind all that gives
+// a lease or a longer one; with wait_aof=local, N or local,N, WAITAOF. Too few
+// acknowledgements within wait_timeout (half of timeout unless given) make a grant, a
+// renewal or a downgrade Unknown; releases do not wait. That a replica has it is no
+// promise that this replica becomes the master.
 //
 // # When things go wrong
 //
@@ -53,8 +78,8 @@
 //	                      its TTL is over or this host asks for the key again.
 //	out of memory         acquires and joins are Refused; renewals, downgrades, releases and
 //	                      withdrawals work.
-//	a cluster's node      Open fails.
-//	a read-only replica   Open fails. One that becomes a replica later: ops are Refused.
+//	a read-only replica   Open fails. One that becomes a replica later: ops are Refused, and
+//	                      connections made anew.
 //	script cache flushed  nobody notices: one more round trip.
 //	password changed      open connections go on; new ones fail and ops are Refused, saying
 //	                      which settings to look at, until password_file has the new one.
@@ -62,10 +87,33 @@
 //	foreign type at key   Busy, for as long as it stands there.
 //	foreign plain locker  kept out by exclusive and by shared leases, and keeps both out; it
 //	                      knows of no queue, and its release tells nobody: poll.
+//	wrong kind of server  Open fails and names the right scheme; behind OpenLazy Refused.
+//	clock jumps ahead     leases that it jumps over end at the server: others are let in
+//	                      while their holders still believe, for what they had left at most.
+//	clock jumps back      leases outlive their holders by as much. Fences rise either way.
+//	fail-over             what the new master had not heard of is lost: a holder can be let in
+//	                      beside another, with a larger fence. Ops are Refused or Unknown
+//	                      until the new master is found.
+//	sentinels disagree    the latest by its epoch counts; that a few lag leads nobody back to
+//	                      an old master, which may call itself one for some seconds more.
+//	no sentinel answers   what is connected goes on; no new connections: Refused.
+//	a cluster's node is   ops on its slots are Unknown, then Refused without asking it until
+//	silent or gone        it answers a probe or others serve them; those of other nodes go on.
+//	slot on its way       see above.
+//	slot served by nobody ops on it are Refused.
+//	too few replicas      Open fails; later a warning, and nothing is granted or renewed.
+//	too old for WAITAOF   (before 7.2) Open fails with wait_aof.
+//
+// The store is down (upstream.ErrDown) when no server of a batch answered and can
+// write, and of a cluster no other master is known to.
 //
 // # Ownership
 //
-// Each Store has one goroutine of its own, which listens for hints; Close ends it.
-// There are at most four connections, three for batches and one for hints. The
-// only lock is around what was last logged of the server.
+// Each Store has a goroutine that listens for hints; with Sentinel one a sentinel
+// that listens for a new master; in a cluster one that follows the map, one that
+// publishes hints, and one for each probe of a silent node. Close ends them and
+// waits. There are at most four connections a node, three for batches and one for
+// hints, and as many a sentinel. Locks: cluster.looking before cluster.mu, sentinel.mu,
+// and the one around what was last logged; no two others are held together, and none
+// but looking during I/O.
 package redis

@@ -3,6 +3,7 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -21,6 +22,9 @@ var (
 	ErrNoAnswer = errors.New("no answer from redis")
 	// ErrRefused says that the server answered that it would not.
 	ErrRefused = errors.New("redis refused")
+	// ErrAcks says that something was done but does not stand on as many servers
+	// as wait_replicas or wait_aof ask for.
+	ErrAcks = errors.New("too few acknowledgements")
 )
 
 // nothingDone are the beginnings of the error replies with which a server turns
@@ -49,6 +53,15 @@ func refused(msg string) bool {
 	return false
 }
 
+// unables are the beginnings of those of them that say that the server can do
+// nothing, or write nothing, whatever it is asked.
+var unables = []string{"READONLY ", "MISCONF ", "NOREPLICAS ", "NOAUTH ", "WRONGPASS ", "DENIED ", "LOADING ", "MASTERDOWN ",
+	"BUSY ", "CLUSTERDOWN ", "ERR max number of clients", "ERR AUTH "}
+
+func unable(msg string) bool {
+	return slices.ContainsFunc(unables, func(p string) bool { return strings.HasPrefix(msg, p) })
+}
+
 // isReply says that err is an error that the server sent.
 func isReply(err error) bool {
 	_, ok := errors.AsType[goredis.Error](err)
@@ -60,10 +73,10 @@ func advice(err error) error {
 	msg := err.Error()
 	switch {
 	case strings.Contains(msg, "WRONGPASS"), strings.Contains(msg, "NOAUTH"):
-		return fmt.Errorf("%w (look at the store URL's user and password, password_file=, %s and %s)", err, envPassword, envPasswordFile)
+		return fmt.Errorf("%w (look at the store URL's user and password, and password_file=)", err)
 	case strings.Contains(msg, "NOPERM"):
-		return fmt.Errorf("%w (the ACL user needs ~<prefix>* ~%s* &%s* +@read +@write +@scripting +@connection +time +info +role +publish +subscribe)",
-			err, siblingPrefix, siblingPrefix)
+		return fmt.Errorf("%w (the ACL user needs ~<prefix>* ~%s* &%s* +@read +@write +@scripting +@connection +time +info +role +publish +subscribe; "+
+			"in a cluster +cluster +spublish +ssubscribe too, with wait_replicas or wait_aof +wait or +waitaof)", err, siblingPrefix, siblingPrefix)
 	}
 	return err
 }

@@ -2,6 +2,9 @@ package redis_test
 
 import (
 	"context"
+	"fmt"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -79,4 +82,21 @@ func (p *peer) eventually(what string, ok func() bool) {
 			p.Fatalf("it never comes true that %s", what)
 		}
 	}
+}
+
+// pair is a master with one replica that follows.
+func pair(t testing.TB, args ...string) (master, replica *testserver.Redis) {
+	t.Helper()
+	master = testserver.StartRedis(t, append([]string{"--repl-diskless-sync-delay", "0"}, args...)...)
+	replica = testserver.StartRedis(t, append([]string{"--replicaof", "127.0.0.1 " + strconv.Itoa(master.Port())}, args...)...)
+	for end := time.Now().Add(bound); !strings.Contains(fmt.Sprint(master.Do("INFO", "replication")), ",state=online,") || replica.Info("master_link_status") != "up"; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the replica does not follow")
+		}
+	}
+	return master, replica
+}
+
+func contextFor(t *testing.T, d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(t.Context(), d)
 }

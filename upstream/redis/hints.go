@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// quiet is how long the subscription may say nothing before it is asked
+	// quiet is how long a subscription may say nothing before it is asked
 	// whether it still stands; as long again without an answer, and it is made
 	// anew.
 	quiet    = 10 * time.Second
@@ -24,38 +24,27 @@ const (
 	retryMax = 2 * time.Second
 )
 
-// listen receives hints until ctx ends. What is said while there is no
-// connection is lost: nothing depends on it.
-func (s *Store) listen(ctx context.Context) {
-	defer close(s.ended)
+// keep calls try until ctx ends, with pauses that grow until it calls up. failed
+// gets the first error after an up.
+func keep(ctx context.Context, try func(up func()) error, failed func(error)) {
 	pause, down := retryMin, false
 	for ctx.Err() == nil {
-		err := s.subscribed(ctx, func() {
-			if down {
-				s.log.Info("hints between hosts work again")
-			}
-			pause, down = retryMin, false
-		})
+		err := try(func() { pause, down = retryMin, false })
 		if ctx.Err() != nil {
 			return
 		}
 		if !down {
-			s.log.Warn("no hints between hosts: polling alone", zap.Error(err))
+			failed(err)
 			down = true
 		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(pause/2 + rand.N(pause)):
-		}
+		sleep(ctx, pause/2+rand.N(pause))
 		pause = min(2*pause, retryMax)
 	}
 }
 
-// subscribed receives hints on one connection until it fails or ctx ends.
-func (s *Store) subscribed(ctx context.Context, up func()) error {
-	ps := s.client.Subscribe(ctx, hintChannel+s.instance)
-	defer ps.Close()
+// receive passes on what a subscription says until it fails, on says so, or ctx
+// ends.
+func receive(ctx context.Context, ps *goredis.PubSub, on func(any) error) error {
 	// A read does not end with its context, but with its connection.
 	stop := context.AfterFunc(ctx, func() { _ = ps.Close() })
 	defer stop()
@@ -74,11 +63,8 @@ func (s *Store) subscribed(ctx context.Context, up func()) error {
 		default:
 			return err
 		}
-		switch m := m.(type) {
-		case *goredis.Subscription:
-			up()
-		case *goredis.Message:
-			s.heard(m.Payload)
+		if err := on(m); err != nil {
+			return err
 		}
 	}
 }
@@ -86,6 +72,81 @@ func (s *Store) subscribed(ctx context.Context, up func()) error {
 func isTimeout(err error) bool {
 	t, ok := errors.AsType[net.Error](err)
 	return ok && t.Timeout()
+}
+
+// listen receives hints until ctx ends. What is said while there is no
+// connection is lost: nothing depends on it.
+func (s *Store) listen(ctx context.Context) {
+	down := false
+	keep(ctx, func(up func()) error {
+		return s.subscribed(ctx, func() {
+			if down {
+				s.log.Info("hints between hosts work again")
+			}
+			down = false
+			up()
+		})
+	}, func(err error) {
+		s.log.Warn("no hints between hosts: polling alone", zap.Error(err))
+		down = true
+	})
+}
+
+var (
+	errElsewhere = errors.New("hints come on another node now")
+	errNobody    = errors.New("nobody serves the slot of the channel for hints")
+)
+
+// subscribed receives hints on one connection until it fails or is not the right
+// one any more, or ctx ends.
+func (s *Store) subscribed(ctx context.Context, up func()) error {
+	channel := hintChannel + s.instance
+	slot := slotOf("", channel)
+	n := s.serves(slot)
+	if n == nil {
+		s.cluster.look()
+		return errNobody
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer endWith(n.dialer.now.Load().over, cancel)()
+	subscribe := n.client.Subscribe
+	if s.cluster != nil {
+		subscribe = n.client.SSubscribe
+	}
+	ps := subscribe(ctx, channel)
+	defer ps.Close()
+	err := receive(ctx, ps, func(m any) error {
+		switch m := m.(type) {
+		case *goredis.Subscription:
+			if strings.HasSuffix(m.Kind, "unsubscribe") { // the slot has moved
+				return errElsewhere
+			}
+			up()
+		case *goredis.Message:
+			s.heard(m.Payload)
+		}
+		return nil
+	})
+	if s.cluster != nil {
+		s.cluster.look()
+	}
+	return err
+}
+
+// endWith calls cancel when over is closed, until its result is called, which
+// waits for it.
+func endWith(over <-chan struct{}, cancel func()) func() {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-over:
+			cancel()
+		case <-stop:
+		}
+	}()
+	return func() { close(stop); <-ended }
 }
 
 // heard passes a hint on, unless nobody keeps up with them.

@@ -16,6 +16,7 @@ const (
 	scriptAcquire
 	scriptShare
 	scriptPeek
+	scriptMoving
 	scriptCount
 )
 
@@ -36,6 +37,8 @@ var (
 	luaShare string
 	//go:embed lua/peek.lua
 	luaPeek string
+	//go:embed lua/moving.lua
+	luaMoving string
 )
 
 // script is one of the Lua scripts, with what its calls begin with.
@@ -44,21 +47,27 @@ type script struct {
 	sha    any // its digest, boxed once for all calls
 	fence  bool
 	queued bool
+	gives  bool // a lease, or a longer one
 }
 
 var scripts = [scriptCount]script{
 	scriptRelease:   {source: luaRelease, queued: true},
-	scriptDowngrade: {source: luaDowngrade, queued: true},
-	scriptRenew:     {source: luaRenew, fence: true, queued: true},
-	scriptAcquire:   {source: luaAcquire, fence: true, queued: true},
-	scriptShare:     {source: luaShare, fence: true, queued: true},
+	scriptDowngrade: {source: luaDowngrade, queued: true, gives: true},
+	scriptRenew:     {source: luaRenew, fence: true, queued: true, gives: true},
+	scriptAcquire:   {source: luaAcquire, fence: true, queued: true, gives: true},
+	scriptShare:     {source: luaShare, fence: true, queued: true, gives: true},
 	scriptPeek:      {source: luaPeek},
+	scriptMoving:    {source: luaMoving, gives: true},
 }
 
 func init() {
 	for i := range scripts {
 		s := &scripts[i]
-		s.source = luaFast + strings.Replace(s.source, "--@slow\n", luaSlow, 1)
+		if !strings.Contains(s.source, "--@fast\n") {
+			s.source = "--@fast\n" + s.source
+		}
+		s.source = strings.Replace(s.source, "--@fast\n", luaFast, 1)
+		s.source = strings.Replace(s.source, "--@slow\n", luaSlow, 1)
 		s.sha = goredis.NewScript(s.source).Hash()
 	}
 }

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -21,9 +20,6 @@ import (
 // them into the locks' slot: nothing, without a cluster.
 const (
 	siblingPrefix = "locksidecar:"
-	siblings      = siblingPrefix + "{}:"
-	fenceName     = siblings + "fence"
-	queuedName    = siblings + "queued"
 	hintChannel   = siblingPrefix + "hint:"
 )
 
@@ -47,31 +43,36 @@ func WithInstance(id string) Option { return func(s *Store) { s.instance = id } 
 type Store struct {
 	cfg      Config
 	log      *zap.Logger
-	client   *goredis.Client
-	instance string // the part of our tokens that nobody else's have
-	me       any    // instance and a dot, boxed
+	one      *node       // nil with a cluster
+	cluster  *cluster    // nil without
+	sentinel *sentinel   // nil without
+	names    []slotNames // by slot; of one without a cluster
+	instance string      // the part of our tokens that nobody else's have
+	me       any         // instance and a dot, boxed
 	batches  sync.Pool
+	age      age
 
 	hints  chan upstream.Hint
+	told   chan string // hints for other daemons, in a cluster
 	cancel context.CancelFunc
-	ended  chan struct{} // closed when listen has ended
+	wg     sync.WaitGroup // of the goroutines that end with cancel
 
 	seen struct {
 		sync.Mutex
-		server *server // what was last logged; guarded by Mutex
+		servers map[string]server // what was last logged of each; guarded by Mutex
 	}
 }
 
 var _ upstream.Store = (*Store)(nil)
 
-// Open connects to the server and checks that it can be used. The error says
-// what to change.
+// Open connects to the server and checks that it can be used: of a cluster, every
+// master that can be reached. The error says what to change.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := OpenLazy(cfg, opts...)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.reach(ctx); err != nil {
+	if err := s.inspect(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("open store: %w", err), s.Close())
 	}
 	return s, nil
@@ -81,7 +82,8 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // when it is made, and until one passes every op is refused with the reason. It
 // fails when a file that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, log: zap.NewNop(), hints: make(chan upstream.Hint, hintBuffer), ended: make(chan struct{})}
+	s := &Store{cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: make(chan upstream.Hint, hintBuffer)}
+	s.seen.servers = map[string]server{}
 	for _, o := range opts {
 		o(s)
 	}
@@ -92,18 +94,82 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	}
 	s.me = s.instance + "."
 	s.batches.New = func() any { return newBatch(s) }
-	o, err := s.cfg.options(s.check)
-	if err != nil {
+	if err := s.cfg.files(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	if _, _, err := s.cfg.credentials(context.Background()); err != nil {
-		return nil, fmt.Errorf("open store: %w", err)
-	}
-	s.client = goredis.NewClient(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	go s.listen(ctx)
+	switch cfg.Kind {
+	case Cluster:
+		s.names, s.told = clusterNames(), make(chan string, hintBuffer)
+		s.cluster = newCluster(s)
+		s.wg.Go(func() { s.cluster.follow(ctx) })
+		s.wg.Go(func() { s.publish(ctx) })
+	case Sentinel:
+		s.sentinel = newSentinel(s)
+		s.one = s.newNode(s.cfg.Addr, s.sentinel.master)
+		s.sentinel.follow(ctx)
+	default:
+		s.one = s.newNode(s.cfg.Addr, nil)
+	}
+	s.wg.Go(func() { s.listen(ctx) })
 	return s, nil
+}
+
+// files reads the files that c names, to find out whether that can be done.
+func (c *Config) files() error {
+	if _, _, err := c.Credentials(); err != nil {
+		return err
+	}
+	if _, _, err := c.sentinelCredentials(); err != nil {
+		return err
+	}
+	_, err := c.tlsTo(c.Network, "host:0")
+	return err
+}
+
+// inspect reaches the servers there are and looks at what one connection alone does
+// not show.
+func (s *Store) inspect(ctx context.Context) error {
+	nodes := []*node{s.one}
+	if s.cluster != nil {
+		var err error
+		if nodes, err = s.cluster.inspect(ctx); err != nil {
+			return err
+		}
+	} else if err := s.one.reach(ctx); err != nil {
+		return err
+	}
+	for _, n := range nodes {
+		if has := int(n.online.Load()); has >= 0 && has < s.replicas() {
+			return fmt.Errorf("redis at %v: %w: %d replicas follow it, and wait_replicas or wait_aof in the store URL asks for %d",
+				n, ErrServer, has, s.replicas())
+		}
+	}
+	return nil
+}
+
+// serves is the node that serves a slot now; nil when none is known.
+func (s *Store) serves(slot uint16) *node {
+	if s.cluster != nil {
+		return s.cluster.serves(slot)
+	}
+	return s.one
+}
+
+// Ping asks for an answer on a connection that has passed its checks. A cluster
+// is there as long as one of its masters is and says that the cluster works.
+func (s *Store) Ping(ctx context.Context) error {
+	var err error
+	if s.cluster != nil {
+		err = s.cluster.ping(ctx)
+	} else if err = s.one.reach(ctx); err == nil {
+		s.one.bad.Store(false)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", upstream.ErrDown, err)
+	}
+	return nil
 }
 
 // newInstance is 16 random bytes in 22 characters.
@@ -133,18 +199,25 @@ func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 // Sessions is nil: leases live by their own TTL.
 func (s *Store) Sessions() <-chan upstream.Session { return nil }
 
-// Close gives the connections back and ends the goroutine that listens for
-// hints. It must not run at the same time as Apply, nor be called twice.
+// Close gives the connections back and ends the goroutines. It must not run at
+// the same time as Apply, nor be called twice.
 func (s *Store) Close() error {
 	s.cancel()
-	<-s.ended
+	s.wg.Wait()
 	close(s.hints)
-	return s.client.Close()
+	if s.cluster != nil {
+		return s.cluster.close()
+	}
+	if s.sentinel != nil {
+		return errors.Join(s.one.client.Close(), s.sentinel.close())
+	}
+	return s.one.client.Close()
 }
 
 // Apply carries out one batch in one round trip: each kind of op is a script
-// call over at most 128 keys, all in one pipeline, what frees keys first. When
-// the server has lost the scripts it takes another.
+// call over at most 128 keys of one slot, all in one pipeline a node, what frees
+// keys first. When a server has lost the scripts or a slot has moved it takes
+// another.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	b := s.batches.Get().(*batch)
 	defer s.batches.Put(b)
@@ -155,12 +228,32 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 			b.fail(i, cache.Refused, err)
 			continue
 		}
-		k := scriptFor(&ops[i])
-		b.groups[k] = append(b.groups[k], int32(i))
+		b.take(i)
+	}
+	if s.cluster != nil {
+		_ = s.cluster.known(ctx)
 	}
 	b.build()
 	b.run(ctx)
+	s.tell(b.hints)
+	if b.err != nil && s.down(b) {
+		return fmt.Errorf("%w: %w", upstream.ErrDown, b.err)
+	}
 	return b.err
+}
+
+// down says whether the store as a whole is: nobody whom the batch went to
+// answered and can write, nor does any other node.
+func (s *Store) down(b *batch) bool {
+	if len(b.calls) == 0 {
+		return false
+	}
+	for _, l := range b.legs {
+		if !l.bad {
+			return false
+		}
+	}
+	return s.cluster == nil || s.cluster.down()
 }
 
 func scriptFor(op *upstream.Op) int {

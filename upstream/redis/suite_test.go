@@ -18,7 +18,12 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // open opens a store on srv and closes it with the test.
 func open(t testing.TB, srv *testserver.Redis, query string, opts ...redis.Option) *redis.Store {
 	t.Helper()
-	cfg, err := redis.Parse(srv.URL() + "?" + query)
+	return openStore(t, srv.URL()+"?"+query, opts...)
+}
+
+func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
+	t.Helper()
+	cfg, err := redis.Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +39,13 @@ func open(t testing.TB, srv *testserver.Redis, query string, opts ...redis.Optio
 	return s
 }
 
-func TestConformance(t *testing.T) {
-	srv := testserver.StartRedis(t)
+// conform runs the suite at a URL; servers are those that keep what it says.
+func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
+	if !strings.Contains(url, "?") {
+		url += "?"
+	}
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		cfg, err := redis.Parse(srv.URL() + "?waiter_lease=1s&timeout=10s&prefix=" + prefix)
+		cfg, err := redis.Parse(url + "&waiter_lease=1s&timeout=10s&prefix=" + prefix)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,16 +54,52 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return s
-	}, storetest.Options{Leftovers: func(t testing.TB, prefix string) []string {
+	}, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Leftovers: func(t testing.TB, prefix string) []string {
 		var left []string
-		for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
-			if strings.Contains(k, prefix) {
-				left = append(left, k)
-			} else if srv.Admin().PTTL(t.Context(), k).Val() == -1 && !strings.HasSuffix(k, ":fence") {
-				left = append(left, k+" for ever")
+		for _, srv := range servers() {
+			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
+				if strings.Contains(k, prefix) {
+					left = append(left, k)
+				} else if srv.Admin().PTTL(t.Context(), k).Val() == -1 && k != "locksidecar:{}:fence" {
+					left = append(left, k+" for ever")
+				}
 			}
 		}
 		slices.Sort(left)
 		return left
 	}})
+}
+
+func only(srv *testserver.Redis) func() []*testserver.Redis {
+	return func() []*testserver.Redis { return []*testserver.Redis{srv} }
+}
+
+func TestConformance(t *testing.T) {
+	srv := testserver.StartRedis(t)
+	conform(t, srv.URL(), only(srv))
+}
+
+func TestConformanceOverAUnixSocket(t *testing.T) {
+	srv := testserver.StartRedis(t)
+	conform(t, "unix://"+srv.Socket(), only(srv))
+}
+
+func TestConformanceWithAReplica(t *testing.T) {
+	master, _ := pair(t)
+	conform(t, master.URL()+"?wait_replicas=1&wait_timeout=9s", only(master))
+}
+
+func TestConformanceBehindSentinel(t *testing.T) {
+	c := testserver.StartRedisSentinel(t, "")
+	conform(t, c.URL(), func() []*testserver.Redis { return []*testserver.Redis{c.Master()} })
+}
+
+func TestConformanceOnACluster(t *testing.T) {
+	c := testserver.StartRedisCluster(t, 3, 0)
+	conform(t, c.URL(), c.Masters)
+}
+
+func TestConformanceOnAClusterWithReplicas(t *testing.T) {
+	c := testserver.StartRedisCluster(t, 3, 1)
+	conform(t, c.URL()+"?wait_replicas=1&wait_timeout=9s", c.Masters)
 }

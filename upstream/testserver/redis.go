@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -19,6 +20,8 @@ type Redis struct {
 	*process
 	port  int
 	args  []string
+	conf  string // the configuration file's text; the server may rewrite it
+	env   []string
 	admin *goredis.Client
 }
 
@@ -27,10 +30,36 @@ type Redis struct {
 // The test fails when there is none.
 func StartRedis(t testing.TB, args ...string) *Redis {
 	t.Helper()
-	s := &Redis{process: newProcess(t, "redis"), args: args}
+	return StartRedisConf(t, "", args...)
+}
+
+// StartRedisConf is StartRedis with a configuration file, as a sentinel needs.
+func StartRedisConf(t testing.TB, conf string, args ...string) *Redis {
+	t.Helper()
+	s := &Redis{process: newProcess(t, "redis"), args: args, conf: conf}
+	if conf != "" {
+		if err := os.WriteFile(s.confFile(), []byte(conf), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
 	t.Cleanup(s.closeAdmin)
 	s.Start()
 	return s
+}
+
+func (s *Redis) confFile() string { return filepath.Join(s.dir, "conf") }
+
+// command is how the server is started.
+func (s *Redis) command(bin string) *exec.Cmd {
+	var args []string
+	if s.conf != "" {
+		args = []string{s.confFile()}
+	}
+	args = append(args, "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--unixsocket", s.Socket(),
+		"--unixsocketperm", "700", "--save", "", "--appendonly", "no", "--dir", s.dir, "--loglevel", "warning")
+	cmd := exec.Command(bin, append(args, s.args...)...)
+	cmd.Env = append(os.Environ(), s.env...)
+	return cmd
 }
 
 // Start starts the server again after Kill or Stop, on the same port.
@@ -42,10 +71,7 @@ func (s *Redis) Start() {
 		if first {
 			s.port = freePort(s.t)
 		}
-		s.launch(exec.Command(bin, append([]string{
-			"--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--unixsocket", s.Socket(),
-			"--unixsocketperm", "700", "--save", "", "--appendonly", "no", "--dir", s.dir, "--loglevel", "warning",
-		}, s.args...)...))
+		s.launch(s.command(bin))
 		if s.until(s.answers) {
 			return
 		}
@@ -90,6 +116,58 @@ func (s *Redis) closeAdmin() {
 		_ = s.admin.Close()
 		s.admin = nil
 	}
+}
+
+// JumpClock sets the server's wall clock ahead by d, or back when d is negative,
+// from what the machine's clock says. Its other clocks go on. The server has to be
+// started by StartRedisFaketime.
+func (s *Redis) JumpClock(d time.Duration) {
+	s.t.Helper()
+	if len(s.env) == 0 {
+		s.t.Fatal("JumpClock needs StartRedisFaketime")
+	}
+	if err := os.WriteFile(s.clockFile()+".new", fmt.Appendf(nil, "%+f\n", d.Seconds()), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Rename(s.clockFile()+".new", s.clockFile()); err != nil {
+		s.t.Fatal(err)
+	}
+	for end := time.Now().Add(startBound); ; time.Sleep(5 * time.Millisecond) {
+		at, err := s.Admin().Time(context.Background()).Result()
+		if err == nil && time.Until(at.Add(-d)).Abs() < time.Second {
+			return
+		}
+		if time.Now().After(end) {
+			s.t.Fatalf("the server's clock does not jump: it says %v (%v)", at, err)
+		}
+	}
+}
+
+func (s *Redis) clockFile() string { return filepath.Join(s.dir, "clock") }
+
+// StartRedisFaketime is StartRedis under libfaketime, for JumpClock.
+func StartRedisFaketime(t testing.TB, args ...string) *Redis {
+	t.Helper()
+	var lib string
+	for _, glob := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1", "/usr/lib64/faketime/libfaketimeMT.so.1"} {
+		if found, _ := filepath.Glob(glob); len(found) > 0 {
+			lib = found[0]
+		}
+	}
+	if lib == "" {
+		t.Fatal("libfaketimeMT.so.1 is needed for this test and was not found (Debian, Ubuntu: apt-get install libfaketime)")
+	}
+	s := &Redis{process: newProcess(t, "redis"), args: args}
+	// Behind it the C library's own malloc: jemalloc's and libfaketime wait for each
+	// other as they start.
+	s.env = []string{"LD_PRELOAD=" + lib + " libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + s.clockFile(), "FAKETIME_NO_CACHE=1",
+		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"}
+	if err := os.WriteFile(s.clockFile(), []byte("+0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.closeAdmin)
+	s.Start()
+	return s
 }
 
 // Restart is Kill and Start: what was in memory is gone.

@@ -1,6 +1,11 @@
 -- release: ends leases in whatever shape, and places in the queue.
 -- KEYS: queued, locks. ARGV: instance, siblings, tokens.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+if KEYS[3] == nil then -- one lock, which mostly is held exclusively: see acquire
+	local v = pcall_('mget', KEYS[1], KEYS[2])
+	if not v.err and not v[1] and v[2] == ARGV[3] and type(pcall_('del', KEYS[2])) == 'number' then return {0} end
+end
+--@fast
 local n, T = #KEYS - 1, 2
 local out = {0}
 local v = pcall_('mget', unpack(KEYS))

@@ -2,11 +2,16 @@
 -- KEYS: fence, queued, locks. ARGV: instance, siblings, floor, ttl (or ''), bases ('b' where one
 -- is asked for, or ''), tokens, then ttls if they differ.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+if KEYS[4] == nil and ARGV[5] == '' then -- one lock, which mostly is held exclusively: see acquire
+	local v = pcall_('mget', KEYS[2], KEYS[3])
+	if not v.err and not v[1] and v[2] == ARGV[6] and type(pcall_('pexpire', KEYS[3], ARGV[4], 'GT')) == 'number' then return {0} end
+end
+--@fast
 local n, T = #KEYS - 2, 5
 local out = {0}
 local v = pcall_('mget', unpack(KEYS))
 if v.err then return {v.err} end
-local ttl = tonumber(ARGV[4])
+local ttl = ARGV[4] ~= '' and ARGV[4] or nil
 local clock = nil
 
 -- reader renews a shared lease. The first write needs no memory, and a script that has written
@@ -29,15 +34,22 @@ local function reader(i, ms)
 	return 1
 end
 
-local renewed = {}
+local renewed, gt = {}, true
 for i = 1, n do
-	local ms, ok = ttl or tonumber(ARGV[i + T + n]), 0
+	local ms, ok = ttl or ARGV[i + T + n], 0
 	if v[i + 2] == ARGV[i + T] then
-		ok = pcall_('pttl', KEYS[i + 2])
-		if type(ok) == 'number' then ok = pcall_('pexpire', KEYS[i + 2], math.max(ok, ms)) end -- as there
+		if gt then -- Redis 7. 0 would be that it ends later: it stood there a moment ago
+			ok = pcall_('pexpire', KEYS[i + 2], ms, 'GT')
+			gt = type(ok) == 'number'
+			if gt then ok = 1 end
+		end
+		if not gt then
+			ok = pcall_('pttl', KEYS[i + 2])
+			if type(ok) == 'number' then ok = pcall_('pexpire', KEYS[i + 2], math.max(ok, tonumber(ms))) end
+		end
 	elseif v[i + 2] == READERS then
 		local done
-		done, ok = pcall(reader, i, ms)
+		done, ok = pcall(reader, i, tonumber(ms))
 		if not done then
 			add(out, i, 0, type(ok) == 'table' and ok.err or tostring(ok))
 			ok = nil

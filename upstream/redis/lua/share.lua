@@ -1,10 +1,10 @@
 -- share: shared leases, tried or queued for. KEYS and ARGV as in acquire.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n, T = #KEYS - 2, 6
-local out, err = reserve(n, tonumber(ARGV[3]))
-if err then return {err} end
+local out, stands = reserve(n, tonumber(ARGV[3]))
+if not out then return {stands} end
 local ttl = tonumber(ARGV[4])
-local waits = queues(2, n)
+local waits = queues(2, n, stands)
 local fresh, sets, later = {}, {}, nil
 for i = 1, n do
 	local ok

@@ -84,9 +84,16 @@ local function queue(key, token)
 	end
 end
 
+-- tell gives a hint to a token's daemon. In a cluster publishing here would go to all nodes: the
+-- caller does it.
 local function tell(member, what, key)
 	local instance = string.match(member, '^([%w_-]+)%.')
-	if instance then redis.pcall('publish', 'locksidecar:hint:' .. instance, what .. key) end
+	if not instance then return end
+	if CLUSTER then
+		add(out, 0, 0, instance .. ' ' .. what .. key)
+	else
+		redis.pcall('publish', 'locksidecar:hint:' .. instance, what .. key)
+	end
 end
 
 -- wake tells those who can have key now: the first in the queue, or all readers before the first

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// everyStore is each kind of store: how to name a fresh one, and what a single
+// server of it answers at.
+var everyStore = []struct {
+	name   string
+	scheme string
+	start  func(t testing.TB) (url, addr string)
+}{
+	{"redis", "redis://%s", func(t testing.TB) (string, string) { s := testserver.StartRedis(t); return s.URL(), s.Addr() }},
+	{"redis-cluster", "redis+cluster://%s", func(t testing.TB) (string, string) { return testserver.StartRedisCluster(t, 3, 0).URL(), "" }},
+	{"redis-sentinel", "redis+sentinel://%s/mymaster", func(t testing.TB) (string, string) { return testserver.StartRedisSentinel(t, "").URL(), "" }},
+	{"redlock", "redlock://%s,127.0.0.1:1,127.0.0.1:2", func(t testing.TB) (string, string) {
+		var addrs []string
+		for range 3 {
+			s := testserver.StartRedis(t)
+			addrs = append(addrs, s.Addr())
+			eventually(t, "it votes", func() bool { return s.Info("uptime_in_seconds") >= "4" }) // one digit
+		}
+		return "redlock://" + strings.Join(addrs, ",") + "?max_ttl=2s", ""
+	}},
+	{"etcd", "etcd://%s", func(t testing.TB) (string, string) {
+		s := testserver.StartEtcd(t)
+		return "etcd://" + s.Addr() + "?ttl=2s", s.Addr()
+	}},
+	{"zookeeper", "zookeeper://%s", func(t testing.TB) (string, string) {
+		s := testserver.StartZooKeeper(t)
+		return s.URL() + "?session=2s", s.Addr()
+	}},
+	{"mysql", "mysql://root@%s/locks", func(t testing.TB) (string, string) { s := testserver.StartMariaDB(t); return s.URL(), s.Addr() }},
+}
+
+// Two hosts on every kind of store: they exclude each other, hand over in order,
+// with rising fences, and when one of them dies the other gets its locks.
+func TestEveryStore(t *testing.T) {
+	for _, c := range everyStore {
+		t.Run(c.name, func(t *testing.T) {
+			url, _ := c.start(t)
+			first, second := newHost(t, "--upstream", url, "--ttl", "2s"), newHost(t, "--upstream", url, "--ttl", "2s")
+			p := first.lock(nil, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+			f1 := p.number()
+			busy := second.lock([]string{"-n"}, "true")
+			busy.ends(75)
+			q := second.lock([]string{"--on-lost", "warn"}, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+			second.waitFor(0, 1)
+			listed := second.run("locks", "--store")
+			if out := listed.rest(); !strings.Contains(out, "other host") {
+				t.Errorf("the other host's lock is not in the list of what the store knows:\n%s", out)
+			}
+			listed.ends(0)
+			p.letGo()
+			p.ends(0)
+			f2 := q.number()
+			if f2 <= f1 {
+				t.Errorf("fence %d after %d", f2, f1)
+			}
+			second.daemon.signal(syscall.SIGKILL)
+			last := first.lock([]string{"-w", "60s"}, "echo $LOCKSIDECAR_FENCE")
+			if f3 := last.number(); f3 <= f2 {
+				t.Errorf("fence %d after %d", f3, f2)
+			}
+			last.ends(0)
+			q.letGo()
+			first.daemon.signal(syscall.SIGTERM)
+			first.daemon.ends(0)
+		})
+	}
+}
+
+// A server of another kind than the URL says: told at the start, in words, and
+// soon.
+func TestServersOfTheWrongKind(t *testing.T) {
+	addrs := map[string]string{}
+	for _, c := range everyStore {
+		if _, addr := c.start(t); addr != "" {
+			addrs[c.name] = addr
+		}
+	}
+	for _, c := range everyStore {
+		for kind, addr := range addrs {
+			if kind == c.name || kind == "redis" && c.name == "redlock" {
+				continue
+			}
+			t.Run(c.name+" at "+kind, func(t *testing.T) {
+				t.Parallel()
+				h := &host{t: t, dir: t.TempDir()}
+				url := fmt.Sprintf(c.scheme, addr)
+				p := h.run("serve", "--socket", h.dir+"/s", "--upstream", url)
+				p.ends(69)
+				msg := p.err.String()
+				if !strings.Contains(msg, addr) || strings.Contains(msg, "panic") || strings.Contains(msg, "goroutine ") {
+					t.Errorf("it does not say where, or more than that:\n%s", msg)
+				}
+			})
+		}
+	}
+}
+
+// A daemon that may decide alone starts without its store, and says so; one that
+// may not does not.
+func TestStartWithoutTheStore(t *testing.T) {
+	for _, c := range everyStore {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			url := fmt.Sprintf(c.scheme, "127.0.0.1:3")
+			dir, err := os.MkdirTemp("", "ls")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			h := &host{t: t, dir: dir, socket: dir + "/s.sock", env: []string{"LOCKSIDECAR_SOCKET=" + dir + "/s.sock"}}
+			h.daemon = h.run("serve", "--upstream", url, "--outage", "local") // not ready, but serving
+			eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
+			p := h.lock([]string{"-w", "20s"}, "echo ${LOCKSIDECAR_FENCE:-none}")
+			if f := p.line(); f != "none" {
+				t.Errorf("granted with fence %s without a store", f)
+			}
+			p.ends(0)
+			if log := h.daemon.err.String(); !strings.Contains(log, `"event":"store_down"`) {
+				t.Errorf("the log does not say that the store is down:\n%s", log)
+			}
+			strict := h.run("serve", "--socket", h.dir+"/other", "--upstream", url)
+			strict.ends(69)
+		})
+	}
+}

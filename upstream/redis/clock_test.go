@@ -1,0 +1,82 @@
+package redis_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// What a jump of the server's clock costs: ahead, it ends the leases whose time it
+// jumps over, so that others are let in while their holders still believe that they
+// hold, for at most what was left; back, leases at the server outlive their holders
+// by as much. Fences rise either way.
+func TestTheServersClockJumps(t *testing.T) {
+	srv := testserver.StartRedisFaketime(t)
+	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
+	var last uint64
+	grow := func(base uint64) {
+		t.Helper()
+		if base <= last {
+			t.Fatalf("base %d after %d", base, last)
+		}
+		last = base
+	}
+	for i, ahead := range []time.Duration{30 * time.Second, -time.Hour, 0, 24 * time.Hour, -24 * time.Hour, 0} {
+		key := string(rune('a' + i))
+		// Both have more left than the 30 s that the first jump is ahead.
+		held, base := p.take(key, cache.Exclusive)
+		grow(base)
+		shared, base := p.take(key+"s", cache.Shared)
+		grow(base)
+		before := srv.Admin().Time(t.Context()).Val()
+		srv.JumpClock(ahead)
+		jump := srv.Admin().Time(t.Context()).Val().Sub(before)
+		stands := jump < long/2+10*time.Second // the first one, and all that go back
+		want, other := cache.Done, cache.Busy
+		if !stands {
+			want, other = cache.NotHeld, cache.Granted
+		}
+		// Nobody is let in by our scripts beside what the jump has not ended.
+		for _, op := range []upstream.Op{{Key: key}, {Key: key + "s"}} {
+			op.Kind, op.Token, op.TTL, op.Floor = cache.OpTry, q.token(), long, 0
+			r := q.apply(op)[0]
+			q.want(r, other)
+			if r.Status == cache.Granted {
+				grow(r.Base)
+			}
+		}
+		p.want(p.do(cache.OpRenew, cache.Exclusive, key, held), want)
+		p.want(p.do(cache.OpRenew, cache.Shared, key+"s", shared), want)
+		_, base = q.take(key+"next", cache.Exclusive)
+		grow(base)
+	}
+}
+
+func TestTheClockOfAClustersNodeJumpsAndItsFencesStay(t *testing.T) {
+	srv := testserver.StartRedisFaketime(t, "--cluster-enabled", "yes")
+	srv.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+	p := &peer{T: t}
+	url := "redis+cluster://" + srv.Addr()
+	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		if srv.Admin().ClusterInfo(t.Context()).Val()[:16] == "cluster_state:ok" {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("the cluster does not work")
+		}
+	}
+	p.Store = openStore(t, url)
+	var last uint64
+	for i, ahead := range []time.Duration{0, 25 * time.Hour, 0, -25 * time.Hour, 0, 23 * time.Hour, 0} {
+		srv.JumpClock(ahead)
+		token, base := p.take("k", cache.Exclusive)
+		if base <= last {
+			t.Errorf("jump %d: base %d after %d", i, base, last)
+		}
+		last = base
+		p.want(p.do(cache.OpRelease, 0, "k", token), cache.Done)
+	}
+}

@@ -1,0 +1,43 @@
+-- moving: renews or releases one lock in a slot that is on its way to another node, where its
+-- siblings may be or not be. Only what the lock's own key proves is done, and nothing is made.
+-- KEYS: lock. ARGV: instance, siblings, 'renew' or 'release', token, ttl.
+local key, token, ms = KEYS[1], ARGV[4], tonumber(ARGV[5])
+local out = {0}
+local UNSURE = 'TRYAGAIN the slot of the lock is moving'
+local v = redis.pcall('get', key)
+if ARGV[3] == 'release' then
+	if v ~= token then
+		refuse(out, 1, UNSURE)
+	else
+		local ok = redis.pcall('del', key)
+		if type(ok) == 'table' then refuse(out, 1, ok.err) end
+	end
+	return out
+end
+if v == token then
+	local ok = redis.pcall('pttl', key)
+	if type(ok) == 'number' then ok = redis.pcall('pexpire', key, math.max(ok, ms)) end
+	if type(ok) == 'table' then refuse(out, 1, ok.err) end
+elseif type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then
+	refuse(out, 1, v.err)
+elseif v ~= READERS then
+	add(out, 1, NOTHELD, 0)
+else
+	local set = ARGV[2] .. 'readers:' .. key
+	local ends = redis.pcall('zscore', set, token)
+	if type(ends) ~= 'string' then -- the set may be on the other node
+		refuse(out, 1, UNSURE)
+		return out
+	end
+	local t = redis.call('time')
+	local now = t[1] * 1000 + math.floor(t[2] / 1000)
+	local stands = redis.call('pttl', key)
+	local ok = redis.pcall('pexpire', set, math.max(stands, ms) + 1000)
+	if type(ok) == 'table' then
+		refuse(out, 1, ok.err)
+		return out
+	end
+	if stands < ms then redis.call('pexpire', key, ms) end
+	redis.call('zadd', set, string.format('%.0f', math.max(now + ms, tonumber(ends))), token)
+end
+return out

@@ -1,0 +1,97 @@
+package redis
+
+import (
+	"strings"
+	"sync"
+)
+
+// slotCount is how many hash slots a cluster has.
+const slotCount = 16384
+
+var crcTable = func() (t [256]uint16) {
+	for i := range t {
+		c := uint16(i) << 8
+		for range 8 {
+			if c&0x8000 != 0 {
+				c = c<<1 ^ 0x1021
+			} else {
+				c <<= 1
+			}
+		}
+		t[i] = c
+	}
+	return t
+}()
+
+func crc16(crc uint16, s string) uint16 {
+	for i := range len(s) {
+		crc = crc<<8 ^ crcTable[byte(crc>>8)^s[i]]
+	}
+	return crc
+}
+
+// slotOf is the slot of the name prefix + key: that of what stands between its
+// first { and the } after that, unless nothing does.
+func slotOf(prefix, key string) uint16 {
+	if strings.IndexByte(prefix, '{') >= 0 || strings.IndexByte(key, '{') >= 0 {
+		name := prefix + key
+		if _, in, ok := strings.Cut(name, "{"); ok {
+			if tag, _, ok := strings.Cut(in, "}"); ok && tag != "" {
+				return crc16(0, tag) % slotCount
+			}
+		}
+	}
+	return crc16(crc16(0, prefix), key) % slotCount
+}
+
+// slotNames are the names beside the locks of one slot.
+type slotNames struct {
+	siblings, fence, queued string
+}
+
+var standaloneNames = [1]slotNames{namesOf("")}
+
+func namesOf(tag string) slotNames {
+	s := siblingPrefix + "{" + tag + "}:"
+	return slotNames{siblings: s, fence: s + "fence", queued: s + "queued"}
+}
+
+const tagAlphabet = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+// slotTags finds the first tag of each slot: of 1, 2, 3 … characters, in the
+// alphabet's order. The table is part of the layout.
+func slotTags() []string {
+	tags := make([]string, slotCount)
+	left := slotCount
+	for size := 1; left > 0; size++ {
+		digits, word := make([]int, size), []byte(strings.Repeat(tagAlphabet[:1], size))
+		for ok := true; ok && left > 0; ok = count(digits, word) {
+			if at := &tags[crc16(0, string(word))%slotCount]; *at == "" {
+				*at = string(word)
+				left--
+			}
+		}
+	}
+	return tags
+}
+
+// count makes word the next one of its length; it says whether there is one.
+func count(digits []int, word []byte) bool {
+	for i := len(digits) - 1; i >= 0; i-- {
+		digits[i] = (digits[i] + 1) % len(tagAlphabet)
+		word[i] = tagAlphabet[digits[i]]
+		if digits[i] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// clusterNames is the table of all slots, made when it is first needed.
+var clusterNames = sync.OnceValue(func() []slotNames {
+	names := make([]slotNames, slotCount)
+	for slot, tag := range slotTags() {
+		names[slot] = namesOf(tag)
+	}
+	return names
+})

@@ -1,0 +1,152 @@
+package redlock_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/redlock"
+)
+
+// fails is why a store cannot be opened.
+func fails(t *testing.T, url string) string {
+	t.Helper()
+	cfg, err := redlock.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redlock.Open(t.Context(), cfg, member)
+	if err == nil {
+		_ = s.Close()
+		t.Fatalf("%v can be opened", cfg)
+	}
+	return err.Error()
+}
+
+func TestOpenSaysWhatIsWrong(t *testing.T) {
+	c := start(t, 2, "--requirepass", "hunter2")
+	plain := start(t, 1)
+	all := append(plain, c...)
+	secret := strings.Replace(all.url("timeout=2s"), "//", "//:hunter3@", 1)
+	if msg := fails(t, secret); !strings.Contains(msg, c[0].Addr()) || !strings.Contains(msg, c[1].Addr()) ||
+		!strings.Contains(msg, "password") || strings.Contains(msg, "hunter") {
+		t.Errorf("a wrong password: %s", msg)
+	}
+	// A quorum is enough to begin with; who is missing is said.
+	core, logs := observer.New(zap.WarnLevel)
+	two := append(start(t, 1), plain[0], c[0])
+	p := newPeer(t, two.url("timeout=2s"), redlock.WithLogger(zap.New(core)))
+	p.take("k", cache.Exclusive)
+	if n := logs.FilterMessage("node does not vote").FilterField(zap.String("node", c[0].Addr())).Len(); n == 0 {
+		t.Errorf("the logs say %v", logs.All())
+	}
+	plain[0].Do("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+	evicts := append(start(t, 1, "--maxmemory-policy", "allkeys-lru"), plain[0], c[0])
+	if msg := fails(t, evicts.url("timeout=2s")); !strings.Contains(msg, "maxmemory-policy") || !strings.Contains(msg, "allow_eviction") {
+		t.Errorf("nodes that evict: %s", msg)
+	}
+	if msg := fails(t, "redlock://127.0.0.1:1,127.0.0.1:2,127.0.0.1:3?timeout=1s"); !strings.Contains(msg, "127.0.0.1:2") {
+		t.Errorf("nobody there: %s", msg)
+	}
+	cfg, err := redlock.Parse(two.url("password_file=/nowhere"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := redlock.OpenLazy(cfg, member); err == nil || !strings.Contains(err.Error(), "/nowhere") {
+		t.Errorf("a password file that is not there: %v", err)
+	}
+}
+
+func TestAnOpThatNobodyTakesIsRefusedAndTheStoreIsNotDown(t *testing.T) {
+	c := start(t, 3)
+	p := newPeer(t, c.url(patient))
+	res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: p.token(), TTL: long, Floor: cache.MaxBase},
+		upstream.Op{Kind: cache.OpTry, Key: "b", Token: p.token(), TTL: long})
+	p.want(res[0], cache.Refused)
+	p.want(res[1], cache.Granted)
+	if err == nil || errors.Is(err, upstream.ErrDown) || !strings.Contains(err.Error(), "floor") {
+		t.Errorf("the error is %v", err)
+	}
+	for _, s := range c[:2] {
+		s.Do("CONFIG", "SET", "maxmemory", "1")
+	}
+	res, err = p.apply(upstream.Op{Kind: cache.OpTry, Key: "c", Token: p.token(), TTL: long})
+	p.want(res[0], cache.Refused)
+	if err == nil || errors.Is(err, upstream.ErrDown) || !strings.Contains(err.Error(), "OOM") {
+		t.Errorf("without memory: %v", err)
+	}
+	p.renew("b", p.last.Load()-1)
+	p.release("b", p.last.Load()-1)
+	p.settled()
+	c.empty(t)
+}
+
+func TestTLS(t *testing.T) {
+	dir := t.TempDir()
+	crt, key := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
+	issue(t, crt, key)
+	var hosts []string
+	for range 3 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+		_ = l.Close()
+		start(t, 1, "--tls-port", port, "--tls-ca-cert-file", crt, "--tls-cert-file", crt, "--tls-key-file", key)
+		hosts = append(hosts, "127.0.0.1:"+port)
+	}
+	url := "redlocks://" + strings.Join(hosts, ",") + "?timeout=5s"
+	ours := "&ca=" + crt + "&cert=" + crt + "&key=" + key
+	p := newPeer(t, url+ours)
+	tok, _ := p.take("k", cache.Exclusive)
+	p.release("k", tok)
+	if msg := fails(t, url); !strings.Contains(msg, "certificate") {
+		t.Errorf("an unknown authority: %s", msg)
+	}
+	if msg := fails(t, url+ours+"&server_name=elsewhere"); !strings.Contains(msg, "elsewhere") {
+		t.Errorf("another name: %s", msg)
+	}
+}
+
+// issue writes a certificate that signs itself.
+func issue(t *testing.T, crt, key string) {
+	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
+	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &k.PublicKey, k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pk, err := x509.MarshalECPrivateKey(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, block := range map[string]*pem.Block{crt: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: pk}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package redlock
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
+)
+
+// What a Config has unless its URL says otherwise.
+const (
+	DefaultPrefix  = "lock:"
+	DefaultTimeout = 500 * time.Millisecond
+	DefaultMaxTTL  = time.Minute
+	DefaultDrift   = 0.01
+)
+
+// The fewest and the most nodes.
+const (
+	minNodes = 3
+	maxNodes = 15
+)
+
+// ErrConfig says that a store URL is not well-formed.
+var ErrConfig = errors.New("redlock store URL")
+
+// Config says which nodes to use and how. Parse makes it from a URL.
+type Config struct {
+	URL *storeurl.URL // hosts, user, password, TLS
+	DB  int
+
+	Prefix  string        // of the locks' names
+	Timeout time.Duration // of one node's answer; an Apply may take three of them
+	// MaxTTL is the longest TTL of any lease: a longer one is refused, and a node
+	// that restarted does not vote for as long. The caller sets it to the longest
+	// that is configured; what the URL says goes before (MaxTTLSet).
+	MaxTTL    time.Duration
+	MaxTTLSet bool // the URL says max_ttl
+	// Drift bounds by what part the clocks of two machines may differ in speed.
+	// Every lease counts itself 1 % shorter than its TTL; what is above that is
+	// added to the nodes' TTLs.
+	Drift         float64
+	AllowEviction bool // use nodes that may evict locks
+}
+
+// Parse understands redlock://[user[:password]@]a[:6379],b,c[/db] and redlocks://
+// (TLS), with the parameters prefix, timeout, max_ttl, drift, allow_eviction and
+// password_file, and for TLS ca, cert, key and server_name. It connects to nothing
+// and opens no file; its errors are ErrConfig and show no secret.
+func Parse(raw string) (Config, error) {
+	c := Config{Prefix: DefaultPrefix, Timeout: DefaultTimeout, Drift: DefaultDrift}
+	u, err := storeurl.Parse(raw, storeurl.Spec{
+		Schemes: []string{"redlock"}, Secure: []string{"redlocks"}, Port: "6379",
+		Params: map[string]func(string) error{
+			"prefix":         storeurl.Text(&c.Prefix),
+			"max_ttl":        storeurl.Duration(&c.MaxTTL, time.Second, 24*time.Hour),
+			"drift":          c.setDrift,
+			"allow_eviction": storeurl.Bool(&c.AllowEviction),
+		},
+	})
+	if err == nil {
+		c.URL = u
+		err = c.check()
+	}
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return c, nil
+}
+
+func (c *Config) setDrift(v string) error {
+	f, err := strconv.ParseFloat(v, 64)
+	if err != nil || math.IsNaN(f) || f < 0 || f > 0.1 {
+		return fmt.Errorf("%q is not a part between 0 and 0.1, such as 0.02", v)
+	}
+	c.Drift = f
+	return nil
+}
+
+// check looks at what the URL says and fills in what it does not.
+func (c *Config) check() error {
+	switch n := len(c.URL.Hosts); {
+	case n < minNodes || n > maxNodes:
+		return fmt.Errorf("%d nodes are named; it takes an odd number of them from %d to %d", n, minNodes, maxNodes)
+	case n%2 == 0:
+		return fmt.Errorf("%d nodes are named: an even number bears the loss of no more nodes than %d do; take one away or add one", n, n-1)
+	}
+	if path := strings.Trim(c.URL.Path, "/"); path != "" {
+		n, err := strconv.ParseUint(path, 10, 16)
+		if err != nil {
+			return fmt.Errorf("database %q is not a number", path)
+		}
+		c.DB = int(n)
+	}
+	if strings.HasPrefix(c.Prefix, "locksidecar:") {
+		return errors.New(`parameter prefix: "locksidecar:" is reserved`)
+	}
+	if c.URL.User != "" && c.URL.Password == "" && c.URL.PasswordFile == "" {
+		return errors.New("there is a user but no password for it (password_file=)")
+	}
+	c.MaxTTLSet = c.MaxTTL != 0
+	if !c.MaxTTLSet {
+		c.MaxTTL = DefaultMaxTTL
+	}
+	if c.URL.Timeout != 0 {
+		c.Timeout = c.URL.Timeout
+	}
+	return nil
+}
+
+// SetMaxTTL tells the store the longest TTL that is configured, unless the URL
+// says one.
+func (c *Config) SetMaxTTL(d time.Duration) {
+	if !c.MaxTTLSet {
+		c.MaxTTL = d
+	}
+}
+
+// String is the URL without its secrets.
+func (c Config) String() string {
+	q := url.Values{"prefix": {c.Prefix}, "max_ttl": {c.MaxTTL.String()}}
+	return c.URL.String() + "?" + q.Encode()
+}
+
+// Member is what the maker of a node's store has to know.
+type Member struct {
+	Host string // host:port
+	// URL is the redis:// or rediss:// URL of the node, with the secrets.
+	URL string
+	// Instance is the instance id that all nodes' tokens have in common.
+	Instance string
+	// MinUptime is how long a server must have run before it votes.
+	MinUptime time.Duration
+}
+
+// String and GoString are the member without its secrets.
+func (m Member) String() string   { return "node " + m.Host }
+func (m Member) GoString() string { return m.String() }
+
+// member is the node at host.
+func (c *Config) member(host, instance string) Member {
+	u := url.URL{Scheme: "redis", Host: host, Path: "/" + strconv.Itoa(c.DB)}
+	q := url.Values{"prefix": {c.Prefix}, "timeout": {c.Timeout.String()}}
+	set := func(name, v string) {
+		if v != "" {
+			q.Set(name, v)
+		}
+	}
+	if t := c.URL.TLS; t.On {
+		u.Scheme = "rediss"
+		set("ca", t.CA)
+		set("cert", t.Cert)
+		set("key", t.Key)
+		set("server_name", t.ServerName)
+	}
+	if c.AllowEviction {
+		q.Set("allow_eviction", "true")
+	}
+	set("password_file", c.URL.PasswordFile)
+	switch {
+	case c.URL.Password != "":
+		u.User = url.UserPassword(c.URL.User, string(c.URL.Password))
+	case c.URL.User != "":
+		u.User = url.User(c.URL.User)
+	}
+	u.RawQuery = q.Encode()
+	uptime := c.MaxTTL + time.Duration(float64(c.MaxTTL)*c.Drift)
+	return Member{Host: host, URL: u.String(), Instance: instance, MinUptime: uptime}
+}

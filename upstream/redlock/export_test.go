@@ -1,0 +1,24 @@
+package redlock
+
+import (
+	"math/rand/v2"
+	"time"
+)
+
+// WithGrace makes calls wait at least d for the nodes that are not needed.
+func WithGrace(d time.Duration) Option { return func(s *Store) { s.grace = d } }
+
+// Left is what the store still knows of tokens, and owes at nodes.
+func (s *Store) Left() (grips, debts int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range s.nodes {
+		debts += len(n.debts)
+	}
+	return len(s.grips), debts
+}
+
+// WithSeed makes what the store does at random repeatable.
+func WithSeed(seed uint64) Option {
+	return func(s *Store) { s.rand = rand.New(rand.NewPCG(seed, 1)) }
+}

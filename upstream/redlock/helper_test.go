@@ -1,0 +1,132 @@
+package redlock_test
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/redlock"
+)
+
+const (
+	long  = time.Minute
+	bound = 60 * time.Second // for what comes soon: only reached when it never does
+)
+
+// peer is a store with tokens that rise.
+type peer struct {
+	testing.TB
+	*redlock.Store
+	last atomic.Uint64
+}
+
+// newPeer opens a store on url and closes it with the test.
+func newPeer(t testing.TB, url string, opts ...redlock.Option) *peer {
+	t.Helper()
+	p := &peer{TB: t, Store: open(t, url, opts...)}
+	t.Cleanup(p.end)
+	return p
+}
+
+// end closes the store; it can be called again.
+func (p *peer) end() {
+	if p.Store == nil {
+		return
+	}
+	if err := p.Close(); err != nil {
+		p.Error(err)
+	}
+	p.Store = nil
+}
+
+func (p *peer) token() uint64 { return p.last.Add(1) }
+
+func (p *peer) apply(ops ...upstream.Op) ([]upstream.Result, error) {
+	res := make([]upstream.Result, len(ops))
+	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
+	defer cancel()
+	err := p.Apply(ctx, ops, res)
+	return res, err
+}
+
+func (p *peer) op(op upstream.Op) upstream.Result {
+	if op.TTL == 0 {
+		op.TTL = long
+	}
+	res, _ := p.apply(op)
+	return res[0]
+}
+
+func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) upstream.Result {
+	return p.op(upstream.Op{Kind: kind, Mode: mode, Key: key, Token: token})
+}
+
+func (p *peer) try(key string) upstream.Result {
+	return p.do(cache.OpTry, cache.Exclusive, key, p.token())
+}
+
+func (p *peer) want(r upstream.Result, st cache.Status) {
+	p.Helper()
+	if r.Status != st {
+		p.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
+	}
+	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
+		p.Fatalf("%v comes with error %v", st, r.Err)
+	}
+}
+
+// take is a try that has to succeed; renew and release have to be done.
+func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
+	p.Helper()
+	token = p.token()
+	r := p.do(cache.OpTry, mode, key, token)
+	p.want(r, cache.Granted)
+	return token, r.Base
+}
+
+func (p *peer) renew(key string, token uint64) {
+	p.Helper()
+	p.want(p.do(cache.OpRenew, cache.Exclusive, key, token), cache.Done)
+}
+
+func (p *peer) release(key string, token uint64) {
+	p.Helper()
+	p.want(p.do(cache.OpRelease, cache.Exclusive, key, token), cache.Done)
+}
+
+// soon polls until ok, which has to come true.
+func soon(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("it never comes true that %s", what)
+		}
+	}
+}
+
+// settled waits until the store owes nothing.
+func (p *peer) settled() {
+	p.Helper()
+	soon(p, "all debts are settled", func() bool { _, debts := p.Left(); return debts == 0 })
+}
+
+// empty waits until no node has anything of a lock.
+func (c cluster) empty(t testing.TB) {
+	t.Helper()
+	var left []string
+	soon(t, "nothing is left", func() bool {
+		left = c.leftovers(t, "lock:")
+		return len(left) == 0 || t.Failed()
+	})
+}
+
+// standing is on how many nodes key is held.
+func (c cluster) standing(key string) (n int) {
+	for _, s := range c {
+		n += int(s.Do("EXISTS", "lock:"+key).(int64))
+	}
+	return n
+}

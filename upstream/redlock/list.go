@@ -1,0 +1,137 @@
+package redlock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// The bounds of a listing: of a page asked of a node, of all that is gathered, and
+// of how long a gathered listing answers for later pages.
+const (
+	listPage = 1000
+	listMost = 1 << 20
+	listLife = 30 * time.Second
+)
+
+// listing is what was last gathered from all nodes, for the pages of one reader.
+type listing struct {
+	sync.Mutex
+	prefix string // guarded by Mutex, as is all below
+	at     time.Time
+	locks  []upstream.Lock
+}
+
+// List gathers what the nodes know, once for all pages, and says of each holder on
+// how many nodes it stands. Nodes that do not answer are left out, and counted.
+func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) ([]upstream.Lock, string, error) {
+	l := &s.listing
+	l.Lock()
+	defer l.Unlock()
+	if cursor == "" || prefix != l.prefix || time.Since(l.at) > listLife {
+		locks, err := s.gather(ctx, prefix)
+		if err != nil {
+			return nil, "", fmt.Errorf("list locks: %w", err)
+		}
+		l.prefix, l.at, l.locks = prefix, time.Now(), locks
+	}
+	from, found := slices.BinarySearchFunc(l.locks, cursor, func(x upstream.Lock, c string) int { return cmp.Compare(place(&x), c) })
+	if found {
+		from++
+	}
+	to := min(from+max(limit, 1), len(l.locks))
+	page := slices.Clone(l.locks[from:to])
+	if to < len(l.locks) {
+		return page, place(&page[len(page)-1]), nil
+	}
+	l.locks = nil
+	l.prefix, l.at = "", time.Time{}
+	return page, "", nil
+}
+
+// place is where a lock stands in a listing; keys have no control characters.
+func place(x *upstream.Lock) string { return x.Key + "\x00" + x.Holder }
+
+// gather lists all nodes to their ends.
+func (s *Store) gather(ctx context.Context, prefix string) ([]upstream.Lock, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.ctx, cancel)
+	defer stop()
+	each, errs := make([][]upstream.Lock, len(s.nodes)), make([]error, len(s.nodes))
+	var wg sync.WaitGroup
+	for _, n := range s.nodes {
+		wg.Go(func() { each[n.i], errs[n.i] = n.list(ctx, prefix) })
+	}
+	wg.Wait()
+	silent := 0
+	for _, err := range errs {
+		if err != nil {
+			silent++
+		}
+	}
+	if err := errors.Join(errs...); err != nil && (silent == len(s.nodes) || ctx.Err() != nil || errors.Is(err, errTooMany)) {
+		return nil, err
+	}
+	return merge(each, len(s.nodes), silent), nil
+}
+
+var errTooMany = fmt.Errorf("there are more than %d locks; ask for a longer prefix", listMost)
+
+func (n *node) list(ctx context.Context, prefix string) (all []upstream.Lock, err error) {
+	l, ok := n.store.(upstream.Lister)
+	if !ok {
+		return nil, fmt.Errorf("node %s cannot list", n.host)
+	}
+	for cursor := ""; ; {
+		page, next, err := l.List(ctx, prefix, cursor, listPage)
+		if err != nil {
+			return nil, fmt.Errorf("node %s: %w", n.host, err)
+		}
+		if all = append(all, page...); len(all) > listMost {
+			return nil, errTooMany
+		}
+		if cursor = next; cursor == "" {
+			return all, nil
+		}
+	}
+}
+
+// merge makes one lock of what the nodes say of the same holder.
+func merge(each [][]upstream.Lock, nodes, silent int) []upstream.Lock {
+	type found struct {
+		upstream.Lock
+		on set
+	}
+	byHolder := map[string]*found{}
+	for n, locks := range each {
+		for i := range locks {
+			x := &locks[i]
+			f := byHolder[place(x)]
+			if f == nil {
+				f = &found{Lock: *x}
+				byHolder[place(x)] = f
+			}
+			f.on.add(n)
+			f.Mine, f.Foreign = f.Mine || x.Mine, f.Foreign && x.Foreign
+			f.Left, f.Base, f.Waiters = max(f.Left, x.Left), max(f.Base, x.Base), max(f.Waiters, x.Waiters)
+		}
+	}
+	locks := make([]upstream.Lock, 0, len(byHolder))
+	for _, f := range byHolder {
+		f.Holder = strings.TrimSpace(fmt.Sprintf("%s (on %d of %d nodes)", f.Holder, f.on.count(), nodes))
+		if silent > 0 {
+			f.Holder = fmt.Sprintf("%s, %d silent)", strings.TrimSuffix(f.Holder, ")"), silent)
+		}
+		locks = append(locks, f.Lock)
+	}
+	slices.SortFunc(locks, func(a, b upstream.Lock) int { return cmp.Compare(place(&a), place(&b)) })
+	return locks
+}

@@ -1,0 +1,318 @@
+package redlock
+
+import (
+	"context"
+	crand "crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// Option changes how a Store is opened.
+type Option func(*Store)
+
+// WithLogger makes the store log to l.
+func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
+
+// WithClock gives the store the boot clock. Without it, it counts by a clock that
+// stands while the machine sleeps.
+func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
+
+// WithInstance gives the store the instance id of an earlier one, whose leases it
+// goes on with. The numbers of its tokens must go on rising too.
+func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
+
+// Store is a number of independent servers used for locks together. It is safe
+// for concurrent use.
+type Store struct {
+	cfg      Config
+	log      *zap.Logger
+	clock    upstream.Clock
+	instance string
+	grace    time.Duration // the shortest wait for nodes that are not needed
+	nodes    []*node
+	rand     *rand.Rand // guarded by mu
+
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // of jobs and pings
+	owing  chan struct{}  // there are debts
+	ended  chan struct{}  // closed when settle has ended
+
+	listing listing
+
+	mu     sync.Mutex
+	grips  map[gripID]*grip // guarded by mu
+	closed bool             // guarded by mu: nothing new is sent
+	quiet  chan struct{}    // guarded by mu: made by Close, closed when nothing is on its way
+}
+
+var (
+	_ upstream.Store  = (*Store)(nil)
+	_ upstream.Lister = (*Store)(nil)
+)
+
+// Open connects to the nodes and checks those that can be reached, which have to
+// be a quorum. The error says what to change. member opens one of them, without
+// waiting for it; the store closes it.
+func Open(ctx context.Context, cfg Config, member func(Member) (upstream.Store, error), opts ...Option) (*Store, error) {
+	s, err := OpenLazy(cfg, member, opts...)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.reach(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("open store: %w", err), s.Close())
+	}
+	return s, nil
+}
+
+// OpenLazy is Open without waiting for the nodes: while fewer than a quorum of
+// them can be used every op is refused with the reasons.
+func OpenLazy(cfg Config, member func(Member) (upstream.Store, error), opts ...Option) (*Store, error) {
+	start := time.Now()
+	s := &Store{cfg: cfg, log: zap.NewNop(), clock: func() int64 { return int64(time.Since(start)) }, grace: graceMin,
+		owing: make(chan struct{}, 1), ended: make(chan struct{}), grips: map[gripID]*grip{},
+		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
+	for _, o := range opts {
+		o(s)
+	}
+	if s.instance == "" {
+		s.instance = newInstance()
+	}
+	for i, host := range cfg.URL.Hosts {
+		m, err := member(cfg.member(host, s.instance))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("open store: node %s: %w", host, err), s.closeNodes())
+		}
+		s.nodes = append(s.nodes, &node{i: i, host: host, store: m})
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	go s.settle()
+	return s, nil
+}
+
+// newInstance is 16 random bytes in 22 characters.
+func newInstance() string {
+	var b [16]byte
+	_, _ = crand.Read(b[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(b[:])
+}
+
+// Instance is the id in this store's tokens.
+func (s *Store) Instance() string { return s.instance }
+
+// Info says what kind of store this is.
+func (s *Store) Info() upstream.Info {
+	return upstream.Info{Name: "redlock", Safety: "best-effort", MinTTL: max(time.Second, 2*s.cfg.Timeout),
+		Rebase: true, Timeout: 3 * s.cfg.Timeout}
+}
+
+// nodeTTL is what a node is asked for so that its lease lasts as long as ours,
+// however fast its clock runs within what is configured.
+func (s *Store) nodeTTL(ttl time.Duration) time.Duration {
+	if more := s.cfg.Drift - DefaultDrift; more > 0 {
+		ttl += time.Duration(float64(ttl) * more)
+	}
+	return ttl
+}
+
+// Hints is nil: there is no queue between hosts, and nobody tells anything.
+func (s *Store) Hints() <-chan upstream.Hint { return nil }
+
+// Sessions is nil: leases live by their own TTL.
+func (s *Store) Sessions() <-chan upstream.Session { return nil }
+
+// Ping asks all nodes and answers when a quorum has.
+func (s *Store) Ping(ctx context.Context) error {
+	errs, err := s.ping(ctx, false)
+	if err != nil {
+		return fmt.Errorf("%w: %w: %s", upstream.ErrDown, ErrNoQuorum, reasons(errs))
+	}
+	return nil
+}
+
+// reach pings all nodes, waits for all of them, and judges what it finds.
+func (s *Store) reach(ctx context.Context) error {
+	errs, err := s.ping(ctx, true)
+	for i, n := range s.nodes {
+		if errors.Is(errs[i], ErrSameServer) {
+			return errs[i]
+		}
+		if errs[i] != nil && err == nil {
+			s.log.Warn("node does not vote", zap.String("node", n.host), zap.Error(errs[i]))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s", err, reasons(errs))
+	}
+	return nil
+}
+
+// ping returns what each node said, as far as it is known, and an error when a
+// quorum did not say that it is well.
+func (s *Store) ping(ctx context.Context, all bool) (errs []error, err error) {
+	type pong struct {
+		n   *node
+		err error
+	}
+	pongs := make(chan pong, len(s.nodes))
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return make([]error, len(s.nodes)), errClosed
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	for _, n := range s.nodes {
+		s.wg.Go(func() { pongs <- pong{n, n.store.Ping(ctx)} })
+	}
+	s.mu.Unlock()
+	defer cancel()
+	errs = make([]error, len(s.nodes))
+	well, asked := set(0), first(len(s.nodes))
+	for asked != 0 {
+		p := <-pongs
+		asked.drop(p.n.i)
+		if p.err == nil {
+			p.err = s.answered(p.n)
+		}
+		if errs[p.n.i] = p.err; p.err == nil {
+			well.add(p.n.i)
+		}
+		if !all && (well.quorum(len(s.nodes)) || !(well | asked).quorum(len(s.nodes))) {
+			break
+		}
+	}
+	if !well.quorum(len(s.nodes)) {
+		return errs, ErrNoQuorum
+	}
+	return errs, nil
+}
+
+// answered lets a node vote again that answers, unless another has its vote.
+func (s *Store) answered(n *node) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if twin := s.twinLocked(n); twin != nil {
+		return fmt.Errorf("%w: %s and %s, as the store URL says", ErrSameServer, twin.host, n.host)
+	}
+	n.until = 0
+	return nil
+}
+
+// reasons are those of the nodes that are not well.
+func reasons(errs []error) string {
+	var each []string
+	for _, err := range errs {
+		if err != nil {
+			each = append(each, err.Error())
+		}
+	}
+	return strings.Join(each, "; ")
+}
+
+// kick wakes settle.
+func (s *Store) kick() {
+	select {
+	case s.owing <- struct{}{}:
+	default:
+	}
+}
+
+// settle asks the nodes for what is owed there, whenever something is and the
+// node is up, until the store is closed.
+func (s *Store) settle() {
+	defer close(s.ended)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case <-s.owing:
+		case <-timer.C:
+		}
+		s.mu.Lock()
+		now, next := s.clock(), cache.Forever
+		for _, n := range s.nodes {
+			next = min(next, s.settleNodeLocked(n, now))
+		}
+		s.idleLocked()
+		s.mu.Unlock()
+		timer.Stop()
+		if next != cache.Forever {
+			timer.Reset(time.Duration(max(next-now, int64(time.Millisecond))))
+		}
+	}
+}
+
+// settleNodeLocked sends what is owed at n, and returns when to look again.
+func (s *Store) settleNodeLocked(n *node, now int64) int64 {
+	if len(n.debts) == 0 || n.backLocked() {
+		return cache.Forever
+	}
+	j, next := s.debtsLocked(n, now)
+	if j == nil {
+		return next
+	}
+	if now < n.until {
+		return n.until
+	}
+	j.abandonLocked()
+	s.submitLocked(j, now)
+	return next
+}
+
+// Close gives what is on its way, and what is owed at nodes that are up, the time
+// of one answer, and ends the goroutines. What is still held stays held, to its
+// deadline. It must not run at the same time as Apply, nor be called twice.
+func (s *Store) Close() error {
+	quiet := make(chan struct{})
+	s.mu.Lock()
+	s.quiet = quiet
+	s.mu.Unlock()
+	s.kick()
+	t := time.NewTimer(s.cfg.Timeout)
+	defer t.Stop()
+	select {
+	case <-quiet:
+	case <-t.C:
+	}
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	<-s.ended
+	s.wg.Wait()
+	return s.closeNodes()
+}
+
+// idleLocked tells Close when nothing is on its way any more.
+func (s *Store) idleLocked() {
+	if s.quiet == nil {
+		return
+	}
+	for _, n := range s.nodes {
+		if len(n.running) > 0 || len(n.debts) > 0 && n.fails == 0 {
+			return
+		}
+	}
+	close(s.quiet)
+	s.quiet = nil
+}
+
+func (s *Store) closeNodes() error {
+	var errs []error
+	for _, n := range s.nodes {
+		errs = append(errs, n.store.Close())
+	}
+	return errors.Join(errs...)
+}

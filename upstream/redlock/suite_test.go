@@ -1,0 +1,114 @@
+package redlock_test
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/redlock"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// cluster is some servers that know nothing of each other.
+type cluster []*testserver.Redis
+
+func start(t testing.TB, n int, args ...string) cluster {
+	t.Helper()
+	var c cluster
+	for range n {
+		c = append(c, testserver.StartRedis(t, args...))
+	}
+	return c
+}
+
+func (c cluster) url(query string) string {
+	var hosts []string
+	for _, s := range c {
+		hosts = append(hosts, s.Addr())
+	}
+	return "redlock://" + strings.Join(hosts, ",") + "?" + query
+}
+
+// member makes a node's store as the daemon does, but lets servers vote that have
+// just started.
+func member(m redlock.Member) (upstream.Store, error) {
+	cfg, err := redis.Parse(m.URL)
+	if err != nil {
+		return nil, err
+	}
+	return redis.OpenLazy(cfg, redis.WithInstance(m.Instance))
+}
+
+// agedMember is member as the daemon has it.
+func agedMember(m redlock.Member) (upstream.Store, error) {
+	cfg, err := redis.Parse(m.URL)
+	if err != nil {
+		return nil, err
+	}
+	return redis.OpenLazy(cfg, redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
+}
+
+func open(t testing.TB, url string, opts ...redlock.Option) *redlock.Store {
+	t.Helper()
+	cfg, err := redlock.Parse(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	s, err := redlock.Open(ctx, cfg, member, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestConformance(t *testing.T) {
+	t.Parallel()
+	c := start(t, 5)
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
+		// The nodes are healthy: every answer is waited for, so that a key is free at
+		// all of them as soon as its release is done.
+		return open(t, c.url("max_ttl=24h&timeout=10s&prefix="+prefix), redlock.WithGrace(10*time.Second))
+	}, storetest.Options{NoQueue: true, Leftovers: c.leftovers})
+}
+
+// leftovers are the keys of locks with prefix on any node.
+func (c cluster) leftovers(t testing.TB, prefix string) []string {
+	var left []string
+	for _, s := range c {
+		for _, k := range s.Admin().Keys(t.Context(), "*").Val() {
+			if strings.Contains(k, prefix) {
+				left = append(left, s.Addr()+" "+k)
+			} else if s.Admin().PTTL(t.Context(), k).Val() == -1 && !strings.HasSuffix(k, ":fence") {
+				left = append(left, s.Addr()+" "+k+" for ever")
+			}
+		}
+	}
+	slices.Sort(left)
+	return left
+}
+
+// single is the store on one of the servers alone, to compare with.
+func single(t testing.TB, s *testserver.Redis) upstream.Store {
+	t.Helper()
+	cfg, err := redis.Parse(s.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	st, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = st.Close() })
+	return st
+}
