@@ -78,6 +78,10 @@ func Parse(raw string, spec Spec) (*URL, error) {
 	}
 	rest, query, _ := strings.Cut(rest, "?")
 	authority, path, slash := strings.Cut(rest, "/")
+	if authority != "" && !strings.Contains(authority, "@") && strings.Contains(raw, "@") && !strings.Contains(query, "@") {
+		// What looks like a host may be a part of a password: it is not to be named.
+		return nil, errPassword
+	}
 	if slash {
 		p, err := url.PathUnescape(path)
 		if err != nil {
@@ -94,6 +98,8 @@ func Parse(raw string, spec Spec) (*URL, error) {
 	return u, u.check(spec)
 }
 
+var errPassword = errors.New("its user or password is not well-formed (percent-encode what is not a letter or digit)")
+
 func (u *URL) parseAuthority(authority, port string) error {
 	hosts := authority
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
@@ -103,7 +109,7 @@ func (u *URL) parseAuthority(authority, port string) error {
 		u.User, err1 = url.PathUnescape(name)
 		pw, err2 = url.PathUnescape(pw)
 		if err1 != nil || err2 != nil || strings.ContainsAny(authority[:at], "@/?") {
-			return errors.New("its user or password is not well-formed (percent-encode what is not a letter or digit)")
+			return errPassword
 		}
 		u.Password = Secret(pw)
 	}
@@ -148,7 +154,7 @@ func hostPort(s, port string) (string, error) {
 		return "", fmt.Errorf("%q is not a host", s)
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return "", fmt.Errorf("port %q is not a port", port)
+		return "", errors.New("the port of a host is not a port (in a password, percent-encode what is not a letter or digit)")
 	}
 	return net.JoinHostPort(host, port), nil
 }

@@ -68,6 +68,9 @@ func TestParseFaults(t *testing.T) {
 		"etcd://u:secret@x@a":               "percent-encode",
 		"etcd://u:secret@a?password_file=":  "",
 		"etcd://u:secret@a?password_file=f": "both",
+		"etcd://u:sec/ret@a":                "percent-encode",
+		"etcd://u:sec?ret@a":                "port",
+		"etcd://u:sec#ret@a":                "#",
 		"etcd://u:sec%ret@a":                "percent-encode",
 	} {
 		_, _, err := parse(raw)
