@@ -21,7 +21,7 @@ func quiet(t *testing.T) (w *World, a, b *client) {
 			break
 		}
 	}
-	w.p.Calm = true
+	w.p.Calm, w.p.MaxHold = true, 0
 	for _, c := range w.clients[:2] {
 		c.k = &conn{h: c.h, gen: c.h.gen, c: c}
 		c.known = make(map[grantID]*hold)
