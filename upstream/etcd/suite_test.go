@@ -26,7 +26,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return s
-	}, storetest.Options{Leftovers: func(t testing.TB, prefix string) []string {
+	}, storetest.Options{Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
 		r, err := srv.Admin().Get(t.Context(), prefix+"/", clientv3.WithPrefix())
 		if err != nil {
 			t.Fatal(err)

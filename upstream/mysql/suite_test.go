@@ -50,7 +50,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return s
-	}, storetest.Options{PolledHints: true, Leftovers: func(t testing.TB, prefix string) []string {
+	}, storetest.Options{PolledHints: true, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
 		// What purging takes away a day later is nothing that stays.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 		rows, err := srv.Admin().QueryContext(t.Context(), fmt.Sprintf("SELECT name FROM locks.locksidecar WHERE name LIKE '%s%%' AND "+

@@ -54,7 +54,7 @@ func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 			t.Fatal(err)
 		}
 		return s
-	}, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Leftovers: func(t testing.TB, prefix string) []string {
+	}, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Server: theServer(servers()), Leftovers: func(t testing.TB, prefix string) []string {
 		var left []string
 		for _, srv := range servers() {
 			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
@@ -68,6 +68,15 @@ func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 		slices.Sort(left)
 		return left
 	}})
+}
+
+// theServer is the one that faults are made at; nil when there are several, whose
+// faults have tests of their own.
+func theServer(all []*testserver.Redis) *storetest.Server {
+	if len(all) != 1 {
+		return nil
+	}
+	return &storetest.Server{Pause: all[0].Pause, Resume: all[0].Resume, Restart: all[0].Restart}
 }
 
 func only(srv *testserver.Redis) func() []*testserver.Redis {

@@ -30,6 +30,19 @@ func start(t testing.TB, n int, args ...string) cluster {
 	return c
 }
 
+// all is all servers at once.
+func (c cluster) all() *storetest.Server {
+	each := func(do func(*testserver.Redis)) func() {
+		return func() {
+			for _, s := range c {
+				do(s)
+			}
+		}
+	}
+	return &storetest.Server{Pause: each((*testserver.Redis).Pause), Resume: each((*testserver.Redis).Resume),
+		Restart: each((*testserver.Redis).Restart)}
+}
+
 func (c cluster) url(query string) string {
 	var hosts []string
 	for _, s := range c {
@@ -79,7 +92,7 @@ func TestConformance(t *testing.T) {
 		// The nodes are healthy: every answer is waited for, so that a key is free at
 		// all of them as soon as its release is done.
 		return open(t, c.url("max_ttl=24h&timeout=10s&prefix="+prefix), redlock.WithGrace(10*time.Second))
-	}, storetest.Options{NoQueue: true, Leftovers: c.leftovers})
+	}, storetest.Options{NoQueue: true, Server: c.all(), Leftovers: c.leftovers})
 }
 
 // leftovers are the keys of locks with prefix on any node.

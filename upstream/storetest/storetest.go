@@ -26,6 +26,9 @@ type Options struct {
 	// PolledHints says that the store finds its hints by looking, so that there is
 	// no subscription to wait for.
 	PolledHints bool
+	// Server is the server behind the stores, for the tests of its faults; they are
+	// left out when nil.
+	Server *Server
 	// Leftovers lists what the store keeps of locks with prefix, and whatever of
 	// its own would stay for ever. None when nil.
 	Leftovers func(t testing.TB, prefix string) []string
@@ -52,6 +55,12 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 				c.run(e.world(t))
 			})
 		}
+	}
+	if opts.Server == nil {
+		return
+	}
+	for _, c := range faultTests {
+		t.Run(c.name, func(t *testing.T) { c.run(e.world(t)) })
 	}
 }
 

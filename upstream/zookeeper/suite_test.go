@@ -33,7 +33,7 @@ func TestConformance(t *testing.T) {
 			t.Fatal(err)
 		}
 		return s
-	}, storetest.Options{Leftovers: func(t testing.TB, prefix string) []string {
+	}, storetest.Options{Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
 		return leftovers(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
 	}})
 }

@@ -1,0 +1,126 @@
+package storetest
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// Server is what a test can do to the server behind the stores.
+type Server struct {
+	Pause, Resume func() // it answers nothing meanwhile, and forgets nothing
+	Restart       func() // as a crash does; what it keeps over that is its own
+}
+
+// faultTests are about a server that does not answer. They need Options.Server.
+var faultTests = []test{
+	{"an acquire that was not answered is settled by its token", func(w *world) {
+		hs := w.hosts(2)
+		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
+			k := kind.String()
+			t := hs[0].token()
+			w.silent(func() {
+				w.unanswered(hs[0].brief(cache.Op{Kind: kind, Key: k, Token: t, TTL: outlived}))
+			})
+			w.settled(hs[0], cache.Op{Kind: cache.OpWithdraw, Key: k, Token: t})
+			w.eventually("another host gets the key", func() bool { return hs[1].try(k, hs[1].last.Load()+1).Status == cache.Granted })
+			w.want(hs[0].try(k, hs[0].token()), cache.Busy)
+		}
+	}},
+	{"a release that was not answered is settled by its token", func(w *world) {
+		hs := w.hosts(2)
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			k := mode.String()
+			t, base := hs[0].take(k, mode)
+			op := cache.Op{Kind: cache.OpRelease, Mode: mode, Key: k, Token: t}
+			w.silent(func() { w.unanswered(hs[0].brief(op)) })
+			w.settled(hs[0], op)
+			var r cache.Result
+			w.eventually("another host gets the key", func() bool {
+				r = hs[1].try(k, hs[1].last.Load()+1)
+				return r.Status == cache.Granted
+			})
+			if r.Base <= base {
+				w.Errorf("it has base %d after %d", r.Base, base)
+			}
+		}
+	}},
+	{"a lease that was not lost goes on after a silence", func(w *world) {
+		hs := w.hosts(2)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		w.silent(func() { w.unanswered(hs[0].brief(cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})) })
+		r := w.settled(hs[0], cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})
+		other := hs[1].sure(cache.Op{Kind: cache.OpTry, Key: "k", Token: hs[1].token(), TTL: long})
+		if (r.Status == cache.Done) != (other.Status == cache.Busy) {
+			w.Errorf("the renewal is %v, and another's try %v", r.Status, other.Status)
+		}
+	}},
+	{"after a restart a lease stands or is not held, and fences rise", func(w *world) {
+		hs := w.hosts(2)
+		t, base := hs[0].take("k", cache.Exclusive)
+		w.env.opts.Server.Restart()
+		r := w.settled(hs[0], cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})
+		op := cache.Op{Kind: cache.OpTry, Key: "k", Token: hs[1].token(), TTL: long}
+		other := hs[1].sure(op)
+		if r.Status == cache.Done {
+			w.want(other, cache.Busy)
+			w.settled(hs[0], cache.Op{Kind: cache.OpRelease, Key: "k", Token: t})
+			op.Token = hs[1].token()
+			other = hs[1].sure(op)
+		}
+		w.want(other, cache.Granted)
+		if other.Base <= base {
+			w.Errorf("the next holder has base %d after %d", other.Base, base)
+		}
+	}},
+}
+
+const (
+	outlived = 2 * time.Second        // a TTL that a test can wait out
+	patience = 300 * time.Millisecond // of an op that is not to be answered
+)
+
+// silent does something while the server answers nothing.
+func (w *world) silent(do func()) {
+	w.env.opts.Server.Pause()
+	defer w.env.opts.Server.Resume()
+	do()
+}
+
+// brief asks for an op and gives up soon.
+func (h *host) brief(op cache.Op) cache.Result {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	results := []cache.Result{{Status: 99}}
+	_ = h.store.Apply(ctx, []cache.Op{op}, results)
+	return results[0]
+}
+
+// unanswered fails the test if r claims to know.
+func (w *world) unanswered(r cache.Result) {
+	w.Helper()
+	if r.Status != cache.Unknown && r.Status != cache.Refused || r.Err == nil {
+		w.Fatalf("without an answer it is %v (%v)", r.Status, r.Err)
+	}
+}
+
+// sure asks for an op until the store knows.
+func (h *host) sure(op cache.Op) (r cache.Result) {
+	h.Helper()
+	h.eventually(op.Kind.String()+" is answered", func() bool {
+		r = h.apply(op)[0]
+		return r.Status != cache.Unknown && r.Status != cache.Refused
+	})
+	return r
+}
+
+// settled is sure, of what ends as done or not held.
+func (w *world) settled(h *host, op cache.Op) cache.Result {
+	w.Helper()
+	r := h.sure(op)
+	if r.Status != cache.Done && r.Status != cache.NotHeld {
+		w.Fatalf("%v is %v", op.Kind, r.Status)
+	}
+	return r
+}
