@@ -1,6 +1,8 @@
 package testserver
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -117,8 +119,32 @@ func (p *process) end(sig syscall.Signal) {
 }
 
 // Pause stops the process with SIGSTOP: connections stay open, connecting
-// still works, nothing is answered.
-func (p *process) Pause() { p.signal(syscall.SIGSTOP) }
+// still works, nothing is answered. It returns when every thread has stopped.
+func (p *process) Pause() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	for end := time.Now().Add(startBound); !p.stopped(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			p.t.Fatal("the server does not stop")
+		}
+	}
+}
+
+// stopped says whether all threads are; true where that cannot be seen.
+func (p *process) stopped() bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.PID()))
+	for _, f := range stats {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread has ended
+		}
+		// pid (name) state …, and a name may have anything in it
+		if i := bytes.LastIndexByte(b, ')'); i >= 0 && len(b) > i+2 && b[i+2] != 'T' && b[i+2] != 't' {
+			return false
+		}
+	}
+	return true
+}
 
 // Resume continues the process after Pause.
 func (p *process) Resume() { p.signal(syscall.SIGCONT) }
