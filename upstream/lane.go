@@ -13,7 +13,8 @@ type Batch struct {
 // makes the next one. It knows no time and starts no goroutine.
 type Lane struct {
 	mu      sync.Mutex
-	ops     []Op // guarded by mu, as is all below
+	ops     []Op // from head on they wait; guarded by mu, as is all below
+	head    int
 	free    []*Batch
 	flying  int
 	most    int // batches in flight
@@ -49,7 +50,7 @@ func (l *Lane) Kick() {
 // Changed tells of kicks; one may stand for several.
 func (l *Lane) Changed() <-chan struct{} { return l.changed }
 
-func (l *Lane) ready() bool { return len(l.ops) > 0 && l.flying < l.most }
+func (l *Lane) ready() bool { return len(l.ops) > l.head && l.flying < l.most }
 
 // Next takes the next batch; nil when nothing waits or enough is in flight.
 func (l *Lane) Next() *Batch {
@@ -64,19 +65,35 @@ func (l *Lane) Next() *Batch {
 	} else {
 		b = new(Batch)
 	}
-	n := min(len(l.ops), l.size)
-	b.Ops = append(b.Ops[:0], l.ops[:n]...)
+	n := min(len(l.ops)-l.head, l.size)
+	b.Ops = append(b.Ops[:0], l.ops[l.head:l.head+n]...)
 	if cap(b.Results) < n {
 		b.Results = make([]Result, n, max(n, 16))
 	}
 	b.Results = b.Results[:n]
 	clear(b.Results)
-	rest := copy(l.ops, l.ops[n:])
-	clear(l.ops[rest:])
-	l.ops = l.ops[:rest]
+	l.took(n)
 	l.flying++
 	return b
 }
+
+// took drops the first n ops. What is left moves to the front only when it is no more
+// than what has gone: a million that wait are not copied for each batch.
+func (l *Lane) took(n int) {
+	clear(l.ops[l.head : l.head+n])
+	l.head += n
+	switch rest := len(l.ops) - l.head; {
+	case rest == 0 && cap(l.ops) > spareOps:
+		l.ops, l.head = nil, 0
+	case rest <= l.head:
+		copy(l.ops, l.ops[l.head:])
+		clear(l.ops[rest:])
+		l.ops, l.head = l.ops[:rest], 0
+	}
+}
+
+// spareOps is the most room that an idle lane keeps.
+const spareOps = 64 << 10
 
 // Done gives a batch back; its slices are used again.
 func (l *Lane) Done(b *Batch) {
@@ -93,5 +110,5 @@ func (l *Lane) Done(b *Batch) {
 func (l *Lane) Depth() (waiting, flying int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.ops), l.flying
+	return len(l.ops) - l.head, l.flying
 }

@@ -41,3 +41,31 @@ func TestALaneGathersWhileBatchesAreOutAndKeepsTheOrder(t *testing.T) {
 		t.Fatal(d.Ops)
 	}
 }
+
+// Whatever waits goes out once, in its order, however the ends of the queue move.
+func TestManyThatWaitKeepTheirOrder(t *testing.T) {
+	l := upstream.NewLane(1, 7)
+	next, want := uint64(1), uint64(1)
+	for round := range 2000 {
+		for range round % 13 {
+			l.Push(op(next))
+			next++
+		}
+		if b := l.Next(); b != nil {
+			for _, o := range b.Ops {
+				if o.Token != want {
+					t.Fatalf("%d comes instead of %d", o.Token, want)
+				}
+				want++
+			}
+			l.Done(b)
+		}
+	}
+	for b := l.Next(); b != nil; b = l.Next() {
+		want += uint64(len(b.Ops))
+		l.Done(b)
+	}
+	if n, _ := l.Depth(); n != 0 || want != next {
+		t.Errorf("%d wait; %d of %d have come", n, want-1, next-1)
+	}
+}
