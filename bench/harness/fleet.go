@@ -20,8 +20,9 @@ type Fleet struct {
 
 // Watch is the processes and counters to be looked at during the window.
 type Watch struct {
-	Server int    // a process whose CPU is counted: daemon, echo server; 0 is none
-	Redis  *Redis // whose counters are read; nil is none
+	Server int      // a process whose CPU is counted: daemon, echo server; 0 is none
+	Redis  []*Redis // whose counters are read, together
+	Stores []int    // processes of other stores, whose CPU is counted together
 }
 
 // Outcome is what a fleet has measured, all workers together.
@@ -33,6 +34,7 @@ type Outcome struct {
 	ServerCPU  time.Duration
 	RedisCPU   time.Duration
 	RedisCalls float64
+	StoreCPU   time.Duration
 	PingPong   time.Duration // of the machine, just before
 	Idle       float64       // percent of the machine's time in the window
 	Steal      float64
@@ -98,27 +100,43 @@ func (f Fleet) Run() (*Outcome, error) {
 // observe reads the servers' counters at the edges of the window.
 func (f Fleet) observe(start time.Time, out *Outcome) error {
 	time.Sleep(time.Until(start))
-	var before, after RedisInfo
-	var err error
-	if f.Watch.Redis != nil {
-		if before, err = f.Watch.Redis.Info(); err != nil {
-			return err
-		}
+	before, err := f.Watch.redis()
+	if err != nil {
+		return err
 	}
-	m, cpu := readMachineTimes(), CPU(f.Watch.Server)
+	m, cpu, stores := readMachineTimes(), CPU(f.Watch.Server), f.Watch.stores()
 	time.Sleep(time.Until(start.Add(f.Window)))
 	out.ServerCPU = CPU(f.Watch.Server) - cpu
+	out.StoreCPU = f.Watch.stores() - stores
 	n := readMachineTimes()
 	out.Idle, out.Steal = n.since(m)
 	out.machine, out.busy = n.time(m)
-	if f.Watch.Redis != nil {
-		if after, err = f.Watch.Redis.Info(); err != nil {
-			return err
-		}
-		out.RedisCPU = after.CPU - before.CPU
-		out.RedisCalls = after.Calls - before.Calls
+	after, err := f.Watch.redis()
+	if err != nil {
+		return err
 	}
+	out.RedisCPU = after.CPU - before.CPU
+	out.RedisCalls = after.Calls - before.Calls
 	return nil
+}
+
+func (w *Watch) redis() (sum RedisInfo, err error) {
+	for _, r := range w.Redis {
+		in, err := r.Info()
+		if err != nil {
+			return sum, err
+		}
+		sum.CPU += in.CPU
+		sum.Calls += in.Calls
+	}
+	return sum, nil
+}
+
+func (w *Watch) stores() (sum time.Duration) {
+	for _, pid := range w.Stores {
+		sum += CPU(pid)
+	}
+	return sum
 }
 
 // worker is one process of a fleet, seen from its parent.
@@ -162,7 +180,7 @@ func (o *Outcome) Others() float64 {
 	if o.machine == 0 {
 		return 0
 	}
-	return 100 * max(0, float64(o.busy-o.ClientCPU-o.ServerCPU-o.RedisCPU)) / float64(o.machine)
+	return 100 * max(0, float64(o.busy-o.ClientCPU-o.ServerCPU-o.RedisCPU-o.StoreCPU)) / float64(o.machine)
 }
 
 // Rate returns operations a second.
@@ -183,6 +201,9 @@ func (o *Outcome) Metrics() Metrics {
 		m["client_cpu_us_op"] = us(o.ClientCPU) / n
 		if o.ServerCPU > 0 {
 			m["server_cpu_us_op"] = us(o.ServerCPU) / n
+		}
+		if o.StoreCPU > 0 {
+			m["store_cpu_us_op"] = us(o.StoreCPU) / n
 		}
 		if o.RedisCalls > 0 {
 			m["redis_cpu_us_op"] = us(o.RedisCPU) / n

@@ -15,7 +15,9 @@ type Machine struct {
 	Memory string
 	OS     string
 	Go     string
-	Redis  string // empty when none was used
+	Redis  string // empty when none was used, as with all stores
+	Etcd   string
+	Maria  string
 	Commit string // of the source, "+" when it has changes
 	Load   string // load average before the run
 }
@@ -63,6 +65,12 @@ func (m Machine) String() string {
 	s := fmt.Sprintf("%s, %d cores, %s; %s; %s", m.CPU, m.Cores, m.Memory, m.OS, m.Go)
 	if m.Redis != "" {
 		s += "; Redis " + m.Redis
+	}
+	if m.Etcd != "" {
+		s += "; etcd " + m.Etcd
+	}
+	if m.Maria != "" {
+		s += "; MariaDB " + m.Maria
 	}
 	if m.Commit != "" {
 		s += "; commit " + m.Commit

@@ -162,9 +162,26 @@ func StartServer(name, path string) (*Process, error) {
 	return p, p.AwaitSocket(path)
 }
 
-// Build compiles the package in module directory dir to the program out.
-func Build(ctx context.Context, dir, pkg, out string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", out, pkg)
+// Pause stops the process with SIGSTOP: its connections stay open.
+func (p *Process) Pause() error { return p.cmd.Process.Signal(syscall.SIGSTOP) }
+
+// Resume continues it.
+func (p *Process) Resume() error { return p.cmd.Process.Signal(syscall.SIGCONT) }
+
+// freeAddr is an address of the loopback that nobody listens on.
+func freeAddr() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
+// Build compiles the package in module directory dir to the program out. flags are
+// the compiler's.
+func Build(ctx context.Context, dir, pkg, out string, flags ...string) error {
+	cmd := exec.CommandContext(ctx, "go", append(append([]string{"build", "-o", out}, flags...), pkg)...)
 	cmd.Dir = dir
 	if b, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, b)

@@ -21,25 +21,24 @@ type Redis struct {
 
 // RedisInfo is what a Redis has counted so far.
 type RedisInfo struct {
-	CPU   time.Duration
-	Calls float64 // commands, those inside scripts too; INFO's own not
+	CPU      time.Duration
+	Calls    float64 // commands, those inside scripts too; INFO's own not
+	Renewals float64 // of them PEXPIRE
 }
 
 // StartRedis starts a redis-server on a free port of the loopback, with dir as its
-// directory.
-func StartRedis(dir string) (*Redis, error) {
+// directory and args appended to those that keep it private.
+func StartRedis(dir string, args ...string) (*Redis, error) {
 	path, err := exec.LookPath("redis-server")
 	if err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	addr, err := freeAddr()
 	if err != nil {
 		return nil, err
 	}
-	addr := l.Addr().String()
-	l.Close()
 	_, port, _ := net.SplitHostPort(addr)
-	p, err := StartProcess(path, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir)
+	p, err := StartProcess(path, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", dir}, args...)...)
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +78,9 @@ func (r *Redis) Info() (in RedisInfo, err error) {
 			v, _, _ = strings.Cut(strings.TrimPrefix(v, "calls="), ",")
 			f, _ := strconv.ParseFloat(v, 64)
 			in.Calls += f
+			if k == "cmdstat_pexpire" {
+				in.Renewals = f
+			}
 		}
 	}
 	return in, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
@@ -14,8 +15,9 @@ import (
 
 // PairsArgs says who acquires and releases keys that nobody else wants.
 type PairsArgs struct {
-	Addr    string // of the daemon's socket, or of the Redis for peers
+	Addr    string // of the daemon's socket, or of the store for peers
 	Callers int
+	Tags    int // hash tags that the keys share; 0: each stands alone
 	TTL     time.Duration
 	Wait    time.Duration // 0: tries
 }
@@ -50,13 +52,9 @@ func (p *pairs) Open(spec *harness.Spec) (int, error) {
 
 func (p *pairs) Run(ctx context.Context, caller int, rec *harness.Rec) error {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	var raw [10]byte
-	key := append([]byte("bench:"), make([]byte, 2*len(raw))...)
+	var key []byte
 	for !rec.Stopped() && ctx.Err() == nil {
-		for i := range raw {
-			raw[i] = byte(rnd.Uint32())
-		}
-		hex.Encode(key[6:], raw[:])
+		key = p.args.key(key[:0], rnd)
 		began := time.Now()
 		unlock, err := p.locker.Lock(ctx, caller, string(key))
 		if err != nil {
@@ -73,6 +71,19 @@ func (p *pairs) Run(ctx context.Context, caller int, rec *harness.Rec) error {
 		rec.Op(time.Since(began))
 	}
 	return nil
+}
+
+// key appends a key that has not been there before.
+func (a *PairsArgs) key(b []byte, rnd *rand.Rand) []byte {
+	b = append(b, "bench:"...)
+	if a.Tags > 0 {
+		b = fmt.Appendf(b, "{t%02d}:", rnd.IntN(a.Tags))
+	}
+	var raw [10]byte
+	for i := range raw {
+		raw[i] = byte(rnd.Uint32())
+	}
+	return hex.AppendEncode(b, raw[:])
 }
 
 func (p *pairs) Close() { p.locker.Close() }

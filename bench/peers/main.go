@@ -1,5 +1,5 @@
 // Command peers is a worker of the benchmarks that takes locks with other
-// libraries, straight at a Redis. It is a module of its own, so that the product
+// libraries, straight at a store. It is a module of its own, so that the product
 // does not depend on what it is compared with. The bench driver builds and runs
 // it.
 package main
@@ -18,6 +18,12 @@ func main() {
 		"redislock":   load.NewPairs(openRedislock),
 		"redsync":     load.NewPairs(openRedsync),
 		"rueidislock": load.NewPairs(openRueidislock),
+
+		"etcd-mutex": load.NewPairs(openEtcdMutex),
+		"sql-pool":   load.NewPairs(openSQLPool),
+
+		"renew-bare":   newRenewing(bare),
+		"renew-driver": newRenewing(driver),
 	}})
 	fmt.Fprintln(os.Stderr, "peers is run by the bench driver: go run ./bench/cmd/bench")
 	os.Exit(64)

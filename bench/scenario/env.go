@@ -38,6 +38,10 @@ var Scenes = []Scene{
 	{"local", "re-entry and busy try against a bare echo server", local},
 	{"handover", "one key passed on between processes, against serial echoes", handOver},
 	{"redis", "pairs of 64 callers through one Redis, against the lock libraries", redisPairs},
+	{"etcd", "pairs of 64 callers through one etcd, against etcd's own mutex", etcdPairs},
+	{"cluster", "pairs of 64 callers through a Redis Cluster, against one standalone Redis", clusterPairs},
+	{"mysql", "pairs of 64 callers through one MariaDB, against rows of a connection pool", mysqlPairs},
+	{"renewals", "a million renewals on one Redis, against PEXPIRE", renewals},
 	{"million", "a million locks held by one client, and given up by its end", million},
 }
 

@@ -5,11 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -46,14 +46,6 @@ func million(e *Env) error {
 	return nil
 }
 
-func heldKey(b []byte, i int) []byte { // 24 bytes, as the keys of people are
-	b = append(b, "bench:million:key:"...)
-	for p := 100_000; p > i && p > 1; p /= 10 {
-		b = append(b, '0')
-	}
-	return strconv.AppendInt(b, int64(i), 10)
-}
-
 func (e *Env) millionOnce(scene string, n int) (harness.Metrics, error) {
 	d, err := e.daemon("memory:")
 	if err != nil {
@@ -70,7 +62,7 @@ func (e *Env) millionOnce(scene string, n int) (harness.Metrics, error) {
 	}
 	defer holder.Close()
 	began := time.Now()
-	if err := takeAll(e.Ctx, holder, n); err != nil {
+	if err := takeAll(e.Ctx, holder, n, 0); err != nil {
 		return nil, fmt.Errorf("take %d locks: %w", n, err)
 	}
 	took := time.Since(began)
@@ -93,12 +85,13 @@ func (e *Env) millionOnce(scene string, n int) (harness.Metrics, error) {
 	return m, nil
 }
 
-// takeAll acquires every key, with a bounded number in flight.
-func takeAll(ctx context.Context, c *client.Client, n int) error {
+// takeAll acquires every key, with a bounded number in flight. A ttl of 0 is the
+// daemon's.
+func takeAll(ctx context.Context, c *client.Client, n int, ttl time.Duration) error {
 	room := make(chan struct{}, millionWindow)
 	var mu sync.Mutex
 	var failed error
-	q := protocol.Request{Op: protocol.OpAcquire, Owner: 1}
+	q := protocol.Request{Op: protocol.OpAcquire, Owner: 1, TTL: uint64(ttl.Milliseconds())}
 	done := func(r *client.Reply) {
 		if r.Err != nil {
 			mu.Lock()
@@ -113,7 +106,7 @@ func takeAll(ctx context.Context, c *client.Client, n int) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		q.Key = heldKey(q.Key[:0], i)
+		q.Key = load.RenewKey(q.Key[:0], i)
 		if _, err := c.Go(&q, done); err != nil {
 			return err
 		}
@@ -195,10 +188,10 @@ func roundTrips(ctx context.Context, c *client.Client, stop <-chan struct{}) (t 
 func allFree(ctx context.Context, c *client.Client, n int) error {
 	left := map[string]bool{}
 	for i := range samples {
-		left[string(heldKey(nil, i*n/samples))] = true
-		left[string(heldKey(nil, rand.IntN(n)))] = true
+		left[string(load.RenewKey(nil, i*n/samples))] = true
+		left[string(load.RenewKey(nil, rand.IntN(n)))] = true
 	}
-	left[string(heldKey(nil, n-1))] = true
+	left[string(load.RenewKey(nil, n-1))] = true
 	for key := range left {
 		for {
 			s, err := c.Inspect(ctx, key)

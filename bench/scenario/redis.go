@@ -32,7 +32,7 @@ func redisPairs(e *Env) error {
 	args := load.PairsArgs{Addr: d.Socket, Callers: redisCallers, TTL: redisTTL}
 	ours := func(args load.PairsArgs) func() (*harness.Outcome, error) {
 		return func() (*harness.Outcome, error) {
-			return e.fleet(load.Sidecar, args, 1, harness.Watch{Server: d.PID(), Redis: r}).Run()
+			return e.fleet(load.Sidecar, args, 1, harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}}).Run()
 		}
 	}
 	waiting := args
@@ -45,7 +45,7 @@ func redisPairs(e *Env) error {
 			rows = append(rows, row{lib, func() (*harness.Outcome, error) {
 				a := args
 				a.Addr = r.Addr
-				f := e.fleet(lib, a, 1, harness.Watch{Redis: r})
+				f := e.fleet(lib, a, 1, harness.Watch{Redis: []*harness.Redis{r}})
 				f.Program = e.peersBin
 				return f.Run()
 			}, nil})

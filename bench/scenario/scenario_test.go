@@ -33,10 +33,13 @@ func TestScenes(t *testing.T) {
 		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 50 * time.Millisecond, Window: 250 * time.Millisecond,
 		Report: &harness.Report{}, Logf: t.Logf,
 	}
-	scenes := map[string]func(*Env) error{"handover": handOver, "local": local}
+	e.peersErr = exec.ErrNotFound // the peers' modules need not be here
+	scenes := map[string]func(*Env) error{"handover": handOver, "local": local, "etcd": etcdPairs}
 	if _, err := exec.LookPath("redis-server"); err == nil {
-		e.peersErr = exec.ErrNotFound // the peers' modules need not be here
-		scenes["redis"] = redisPairs
+		scenes["redis"], scenes["cluster"] = redisPairs, clusterPairs
+	}
+	if _, err := exec.LookPath("mariadb-install-db"); err == nil {
+		scenes["mysql"] = mysqlPairs
 	}
 	for name, run := range scenes {
 		if err := run(e); err != nil {
@@ -62,7 +65,7 @@ func TestScenes(t *testing.T) {
 func TestKeysOfTheMillion(t *testing.T) {
 	seen := map[string]bool{}
 	for _, i := range []int{0, 1, 9, 10, 99, 99_999, 100_000, 999_999} {
-		k := string(heldKey(nil, i))
+		k := string(load.RenewKey(nil, i))
 		if len(k) != 24 || seen[k] {
 			t.Errorf("key %d is %q", i, k)
 		}

@@ -1,0 +1,70 @@
+package scenario
+
+import (
+	"fmt"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
+)
+
+// The same callers through a daemon on a Redis Cluster of three nodes and through
+// one on a standalone Redis, all on this machine. A script call is for one slot, so
+// keys scattered over the slots are a call each, and all that a batch saves there is
+// round trips and system calls. Keys that share a hash tag share a slot: few tags
+// give calls of many keys again. With one tag all is on one node.
+
+const (
+	clusterNodes = 3
+	clusterTags  = 16
+)
+
+func clusterPairs(e *Env) error {
+	const scene = "cluster"
+	one, err := harness.StartRedis(e.Dir)
+	if err != nil {
+		return err
+	}
+	defer one.Stop()
+	e.Report.Machine.Redis = one.Version()
+	nodes, err := harness.StartRedisCluster(e.Dir, clusterNodes)
+	if err != nil {
+		return err
+	}
+	defer nodes.Stop()
+	alone, err := e.daemon("redis://" + one.Addr)
+	if err != nil {
+		return err
+	}
+	defer e.stop(scene, alone)
+	many, err := e.daemon(nodes.URL())
+	if err != nil {
+		return err
+	}
+	defer e.stop(scene, many)
+	shapes := []struct {
+		name   string
+		tags   int
+		target float64
+	}{{"scattered", 0, 0.5}, {fmt.Sprintf("%d hash tags", clusterTags), clusterTags, 0.75}, {"1 hash tag", 1, 0.75}}
+	var rows []row
+	for _, s := range shapes {
+		for _, side := range []struct {
+			name  string
+			d     *Daemon
+			redis []*harness.Redis
+		}{{"standalone", alone, []*harness.Redis{one}}, {"cluster", many, nodes}} {
+			args := load.PairsArgs{Addr: side.d.Socket, Callers: pairCallers, TTL: pairTTL, Tags: s.tags}
+			rows = append(rows, row{side.name + ", " + s.name, func() (*harness.Outcome, error) {
+				return e.fleet(load.Sidecar, args, 1, harness.Watch{Server: side.d.PID(), Redis: side.redis}).Run()
+			}, nil})
+		}
+	}
+	if err := e.interleave(scene, rows); err != nil {
+		return err
+	}
+	for _, s := range shapes {
+		e.Report.AtLeast(fmt.Sprintf("Redis Cluster of %d nodes, %s, pairs a second, to standalone", clusterNodes, s.name),
+			e.Report.Ratio(scene, "cluster, "+s.name, "standalone, "+s.name, "ops_s"), s.target, 0)
+	}
+	return nil
+}
