@@ -250,6 +250,37 @@ func TestReloadMovesKeys(t *testing.T) {
 	}
 }
 
+// A store that is on its way out is closed once it is empty, though a reload fails
+// meanwhile.
+func TestAFailedReloadKeepsNoStoreThatLeaves(t *testing.T) {
+	closed := make(chan string, 9)
+	leaves := inMemory(t)
+	base := inMemory(t)
+	h := start(t, base, func(c *daemon.Config) {
+		c.Stores = append(c.Stores, daemon.Store{Name: "leaves", Store: leaves, Close: func() {
+			_ = leaves.Close()
+			closed <- "leaves"
+		}})
+		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
+	})
+	c := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "a"})
+	next := serving(base)
+	if err := h.d.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	next.Namespaces = []daemon.Namespace{{Store: "nowhere"}}
+	if err := h.d.Reload(next); err == nil {
+		t.Fatal("a store that is not there is taken")
+	}
+	release(t, c, "a", 0, g.Fence)
+	select {
+	case <-closed:
+	case <-time.After(bound):
+		t.Error("it is never closed")
+	}
+}
+
 func TestReloadChangesPolicies(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{})

@@ -137,7 +137,7 @@ func (s *stores) change(list []Store, spaces []Namespace) error {
 		for v, name := range names {
 			s.d.engine.rename(v.unit, name)
 		}
-		s.part(func(v *served) bool { return slices.Contains(added, v) })
+		s.part(func(v *served) bool { return v.gone || slices.Contains(added, v) })
 		return err
 	}
 	s.part(func(v *served) bool { return !slices.ContainsFunc(list, v.is) })
