@@ -82,10 +82,18 @@ type storeState struct {
 	err     error  // why, for people
 }
 
-// store is the table's own record of s.
-func (t *Table) store(s *Store) *storeState {
+// known is the table's own record of s; nil when there is none yet.
+func (t *Table) known(s *Store) *storeState {
 	if s.ID < len(t.stores) && t.stores[s.ID] != nil && t.stores[s.ID].Store == s {
 		return t.stores[s.ID]
+	}
+	return nil
+}
+
+// store is the table's own record of s.
+func (t *Table) store(s *Store) *storeState {
+	if st := t.known(s); st != nil {
+		return st
 	}
 	return t.newStore(s)
 }
@@ -107,8 +115,8 @@ func (t *Table) of(l *Lease) *storeState { return t.stores[l.ns.Store.ID] }
 
 // Leases is how many leases this table has, or may have, at a store.
 func (t *Table) Leases(s *Store) int {
-	if s.ID < len(t.stores) && t.stores[s.ID] != nil && t.stores[s.ID].Store == s {
-		return t.stores[s.ID].leases
+	if st := t.known(s); st != nil {
+		return st.leases
 	}
 	return 0
 }

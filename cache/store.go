@@ -181,8 +181,7 @@ func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
 
 // Knows says whether a token is one that the table may still ask about.
 func (t *Table) Knows(s *Store, key string, token uint64) bool {
-	l := t.leases[key]
-	return l != nil && l.ns.Store == s && l.token == token && l.state != stateNone
+	return t.KnowsKey(s, key) && t.leases[key].token == token
 }
 
 // KnowsKey says whether something of this host's stands, or may stand, at a store.

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"sync"
 	"sync/atomic"
 
@@ -40,7 +39,7 @@ type Engine struct {
 	cycles   cycles
 	// ask has a question put to a store on a goroutine of the shell's; nil when there
 	// is none.
-	ask func(question func(context.Context, func(*Unit) upstream.Lister))
+	ask func(question func(lister func(*Unit) upstream.Lister))
 
 	draining atomic.Bool
 	nextBeat atomic.Int64

@@ -55,7 +55,7 @@ type storedPage struct {
 }
 
 // answer asks a store, and answers with what it knows.
-func (p storedPage) answer(ctx context.Context, lister func(*Unit) upstream.Lister) {
+func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
 	e := p.s.engine
 	a := getAftermath()
 	defer putAftermath(a)
@@ -69,7 +69,7 @@ func (p storedPage) answer(ctx context.Context, lister func(*Unit) upstream.List
 		return
 	}
 	u := units[p.store]
-	ctx, cancel := context.WithTimeout(ctx, storedTime)
+	ctx, cancel := context.WithTimeout(context.Background(), storedTime)
 	defer cancel()
 	locks, more, err := lister(u).List(ctx, p.prefix, p.cursor, p.limit)
 	if err != nil {

@@ -43,12 +43,12 @@ func newStores(d *Daemon) *stores {
 
 // ask puts a question to a store. One is under way at a time: they are people's,
 // and take time that belongs to the locks.
-func (s *stores) ask(question func(context.Context, func(*Unit) upstream.Lister)) {
+func (s *stores) ask(question func(lister func(*Unit) upstream.Lister)) {
 	s.d.wg.Go(func() {
 		s.asking.Lock()
 		defer s.asking.Unlock()
 		if !s.d.halted() {
-			question(context.Background(), s.lister)
+			question(s.lister)
 		}
 	})
 }
