@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -77,10 +78,15 @@ holder, if there are several.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			ctx, prefix, asJSON := cmd.Context(), strings.Join(args, ""), output == "json"
 			if stored {
-				return m.storedLocks(cmd.Context(), socket, strings.Join(args, ""), output == "json")
+				return list(ctx, m, socket, asJSON, func(c *client.Client) iter.Seq2[protocol.StoredRow, error] {
+					return c.AllStored(ctx, prefix)
+				}, newStoredLock, writeStored)
 			}
-			return m.locks(cmd.Context(), socket, strings.Join(args, ""), output == "json")
+			return list(ctx, m, socket, asJSON, func(c *client.Client) iter.Seq2[protocol.Row, error] {
+				return c.All(ctx, prefix)
+			}, newLockRow, writeTable)
 		},
 	}
 	cmd.ValidArgsFunction = m.completeKeys(&socket)
@@ -90,7 +96,10 @@ holder, if there are several.`,
 	return cmd
 }
 
-func (m *Main) locks(ctx context.Context, socket, prefix string, asJSON bool) error {
+// list prints what all of a daemon's rows come to.
+func list[R, V any](ctx context.Context, m *Main, socket string, asJSON bool,
+	all func(*client.Client) iter.Seq2[R, error], view func(*R) V, table func(io.Writer, []V) error,
+) error {
 	socket, err := m.clientSocket(socket)
 	if err != nil {
 		return err
@@ -100,17 +109,17 @@ func (m *Main) locks(ctx context.Context, socket, prefix string, asJSON bool) er
 		return err
 	}
 	defer c.Close()
-	rows := []lockRow{} // and not null in JSON
-	for r, err := range c.All(ctx, prefix) {
+	views := []V{} // and not null in JSON
+	for r, err := range all(c) {
 		if err != nil {
 			return clientExit(err, socket)
 		}
-		rows = append(rows, newLockRow(&r))
+		views = append(views, view(&r))
 	}
 	if asJSON {
-		return writeJSON(m.Stdout, rows)
+		return writeJSON(m.Stdout, views)
 	}
-	return written(writeTable(m.Stdout, rows))
+	return written(table(m.Stdout, views))
 }
 
 func writeTable(w io.Writer, rows []lockRow) error {
@@ -118,18 +127,21 @@ func writeTable(w io.Writer, rows []lockRow) error {
 	fmt.Fprintln(t, "KEY\tMODE\tHOLDERS\tWAITERS\tFENCE\tLEFT\tPID\tSESSION\tCLIENT")
 	for i := range rows {
 		r := &rows[i]
-		left := "-"
-		if r.LeftMS != nil {
-			left = (time.Duration(*r.LeftMS) * time.Millisecond).Round(100 * time.Millisecond).String()
-		}
 		mode := r.Mode
 		if r.Holders == 0 {
 			mode = "-"
 		}
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Key, mode, r.Holders, r.Waiters,
-			orDash(r.Fence), left, dashZero(r.PID), dashZero(r.Session), orDash(r.Client))
+			orDash(r.Fence), leftOrDash(r.LeftMS), dashZero(r.PID), dashZero(r.Session), orDash(r.Client))
 	}
 	return t.Flush()
+}
+
+func leftOrDash(ms *int64) string {
+	if ms == nil {
+		return "-"
+	}
+	return (time.Duration(*ms) * time.Millisecond).Round(100 * time.Millisecond).String()
 }
 
 func orDash(s string) string {

@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"strconv"
 	"text/tabwriter"
-	"time"
 
 	"github.com/locksidecar/locksidecar/protocol"
-	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // storedLock is one lock as a store knows it, as -o json shows it.
@@ -45,49 +42,16 @@ func newStoredLock(r *protocol.StoredRow) storedLock {
 	return l
 }
 
-// storedLocks lists what the daemon's stores know.
-func (m *Main) storedLocks(ctx context.Context, socket, prefix string, asJSON bool) error {
-	socket, err := m.clientSocket(socket)
-	if err != nil {
-		return err
-	}
-	c, err := dial(ctx, socket, client.Options{Name: "locksidecar locks"})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	locks := []storedLock{} // and not null in JSON
-	for after := ""; ; {
-		rows, next, err := c.Stored(ctx, prefix, after, 0)
-		if err != nil {
-			return clientExit(err, socket)
-		}
-		for i := range rows {
-			locks = append(locks, newStoredLock(&rows[i]))
-		}
-		if after = next; after == "" {
-			break
-		}
-	}
-	if asJSON {
-		return writeJSON(m.Stdout, locks)
-	}
-	return written(writeStored(m.Stdout, locks))
-}
-
 func writeStored(w io.Writer, locks []storedLock) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "KEY\tSTORE\tMODE\tWHOSE\tLEFT\tWAITERS\tHOLDER\tNAME THERE")
 	for i := range locks {
 		l := &locks[i]
-		left, waiters := "-", "-"
-		if l.LeftMS != nil {
-			left = (time.Duration(*l.LeftMS) * time.Millisecond).Round(100 * time.Millisecond).String()
-		}
+		waiters := "-"
 		if l.Waiters != nil {
 			waiters = strconv.FormatInt(*l.Waiters, 10)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Key, l.Store, l.Mode, l.Whose, left, waiters, orDash(l.Holder), orDash(l.Name))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Key, l.Store, l.Mode, l.Whose, leftOrDash(l.LeftMS), waiters, orDash(l.Holder), orDash(l.Name))
 	}
 	return t.Flush()
 }

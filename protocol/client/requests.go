@@ -233,12 +233,23 @@ func (c *Client) Stored(ctx context.Context, prefix, after string, limit int) (r
 
 // All goes through every page of a list. An error ends it.
 func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[protocol.Row, error] {
-	return func(yield func(protocol.Row, error) bool) {
+	return pages(ctx, prefix, c.List)
+}
+
+// AllStored goes through every page of what the daemon's stores know. An error
+// ends it.
+func (c *Client) AllStored(ctx context.Context, prefix string) iter.Seq2[protocol.StoredRow, error] {
+	return pages(ctx, prefix, c.Stored)
+}
+
+func pages[R any](ctx context.Context, prefix string, page func(ctx context.Context, prefix, after string, limit int) ([]R, string, error)) iter.Seq2[R, error] {
+	return func(yield func(R, error) bool) {
 		after := ""
 		for {
-			rows, next, err := c.List(ctx, prefix, after, 0)
+			rows, next, err := page(ctx, prefix, after, 0)
 			if err != nil {
-				yield(protocol.Row{}, err)
+				var none R
+				yield(none, err)
 				return
 			}
 			for _, r := range rows {
