@@ -29,8 +29,6 @@ type Policy struct {
 	OutageAfter  time.Duration
 	Users        []string
 	Groups       []string
-	MaxHolds     int // of the whole namespace; 0 for no bound
-	MaxWaiters   int // of the whole namespace; 0 for no bound
 }
 
 // Namespace is the keys that begin with Prefix and with no longer prefix of
@@ -39,6 +37,9 @@ type Namespace struct {
 	Prefix string
 	Store  string // empty for the one that upstream names
 	Both   string // a second store while moving; empty for none
+
+	MaxHolds   int // of all clients together; 0 for no bound
+	MaxWaiters int // of all clients together; 0 for no bound
 	Policy
 
 	set []assignment // what is said of it, until the rest is known
@@ -136,9 +137,7 @@ func spaceFields() (all []string) {
 // inherit gives every namespace what stands above it, and then its own.
 func (c *Config) inherit() (faults []error) {
 	for _, n := range c.Namespaces {
-		limits := [2]int{n.MaxHolds, n.MaxWaiters}
 		n.Policy = c.Policy
-		n.MaxHolds, n.MaxWaiters = limits[0], limits[1]
 		for _, a := range n.set {
 			if err := a.value(n).Set(a.text); err != nil {
 				faults = append(faults, fmt.Errorf("%s: %s: %q: %w", c.from[n.path(a.name)], n.path(a.name), a.text, err))
