@@ -76,7 +76,7 @@ func TestServerAndRulesAgree(t *testing.T) {
 	}
 	defer s.Close()
 	sc := &scene{rnd: rand.New(rand.NewPCG(1, 2)), now: time.Now().UnixMicro()}
-	sc.instances = [3]string{s.instance, newInstance(), newInstance()}
+	sc.instances = [3]string{s.instance, upstream.NewInstance(), upstream.NewInstance()}
 	for round := range 12 {
 		ops, results := make([]upstream.Op, upstream.MaxBatch), make([]upstream.Result, upstream.MaxBatch)
 		before := make([]row, len(ops))
@@ -192,7 +192,7 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 func FuzzRowsReadAsWritten(f *testing.F) {
 	f.Add([]byte(""), []byte(""))
 	f.Add([]byte(strings.Repeat("a", readerLen)), []byte("x"+strings.Repeat("a", readerLen)))
-	g := grip{cache.Shared, string(appendToken(nil, newInstance(), 1<<63)), hour}
+	g := grip{cache.Shared, string(appendToken(nil, upstream.NewInstance(), 1<<63)), hour}
 	f.Add(formatReaders([]grip{g, g}), formatQueue([]grip{g, {cache.Exclusive, g.token, 1}}))
 	f.Fuzz(func(t *testing.T, readers, queue []byte) {
 		if gs, err := parseReaders(readers); err == nil && string(formatReaders(gs)) != string(readers) {

@@ -2,9 +2,7 @@ package mysql
 
 import (
 	"context"
-	"crypto/rand"
 	"database/sql"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"sync"
@@ -82,8 +80,8 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 		o(s)
 	}
 	if s.instance == "" {
-		s.instance = newInstance()
-	} else if !validInstance(s.instance) {
+		s.instance = upstream.NewInstance()
+	} else if !upstream.ValidInstance(s.instance) {
 		return nil, fmt.Errorf("open store: %q is not an instance id", s.instance)
 	}
 	s.batches.New = func() any { return newBatch(s) }
@@ -101,18 +99,6 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.wg.Go(func() { s.watchAll(ctx) })
 	s.wg.Go(func() { s.purgeAll(ctx) })
 	return s, nil
-}
-
-// newInstance is 16 random bytes in 22 characters.
-func newInstance() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return base64.RawURLEncoding.EncodeToString(b[:])
-}
-
-func validInstance(id string) bool {
-	b, err := base64.RawURLEncoding.DecodeString(id)
-	return err == nil && len(b) == 16
 }
 
 // Instance is the id in this store's tokens.

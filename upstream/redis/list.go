@@ -227,7 +227,7 @@ const longHolder = 64
 // their number, which would prove the lease.
 func (s *Store) holder(token string) (who string, mine, foreign bool) {
 	instance, number, _ := strings.Cut(token, ".")
-	if _, err := strconv.ParseUint(number, 36, 64); err == nil && validInstance(instance) {
+	if _, err := strconv.ParseUint(number, 36, 64); err == nil && upstream.ValidInstance(instance) {
 		return instance, instance == s.instance, false
 	}
 	if r := []rune(strings.ToValidUTF8(token, "?")); len(r) > longHolder {

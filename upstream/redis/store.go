@@ -2,8 +2,6 @@ package redis
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
@@ -88,8 +86,8 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 		o(s)
 	}
 	if s.instance == "" {
-		s.instance = newInstance()
-	} else if !validInstance(s.instance) {
+		s.instance = upstream.NewInstance()
+	} else if !upstream.ValidInstance(s.instance) {
 		return nil, fmt.Errorf("open store: %q is not an instance id", s.instance)
 	}
 	s.me = s.instance + "."
@@ -170,18 +168,6 @@ func (s *Store) Ping(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", upstream.ErrDown, err)
 	}
 	return nil
-}
-
-// newInstance is 16 random bytes in 22 characters.
-func newInstance() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return base64.RawURLEncoding.EncodeToString(b[:])
-}
-
-func validInstance(id string) bool {
-	b, err := base64.RawURLEncoding.DecodeString(id)
-	return err == nil && len(b) == 16
 }
 
 // Instance is the id in this store's tokens.

@@ -2,8 +2,6 @@ package redlock
 
 import (
 	"context"
-	crand "crypto/rand"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -86,7 +84,7 @@ func OpenLazy(cfg Config, member func(Member) (upstream.Store, error), opts ...O
 		o(s)
 	}
 	if s.instance == "" {
-		s.instance = newInstance()
+		s.instance = upstream.NewInstance()
 	}
 	for i, host := range cfg.URL.Hosts {
 		m, err := member(cfg.member(host, s.instance))
@@ -98,13 +96,6 @@ func OpenLazy(cfg Config, member func(Member) (upstream.Store, error), opts ...O
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	go s.settle()
 	return s, nil
-}
-
-// newInstance is 16 random bytes in 22 characters.
-func newInstance() string {
-	var b [16]byte
-	_, _ = crand.Read(b[:]) // never fails
-	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
 // Instance is the id in this store's tokens.
