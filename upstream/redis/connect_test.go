@@ -2,17 +2,9 @@ package redis_test
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -199,11 +191,10 @@ func TestAConnectionThatSaysNothingIsGivenUp(t *testing.T) {
 }
 
 func TestTLSWithBothSidesChecked(t *testing.T) {
-	dir := t.TempDir()
-	authority := newAuthority(t, dir)
-	authority.issue(t, dir, "server")
-	authority.issue(t, dir, "client")
-	file := func(n string) string { return filepath.Join(dir, n) }
+	authority := testserver.NewAuthority(t, t.TempDir())
+	authority.Issue("server")
+	authority.Issue("client")
+	file := authority.File
 	port := unusedPort(t)
 	srv := testserver.StartRedis(t, "--tls-port", port, "--tls-ca-cert-file", file("ca.crt"),
 		"--tls-cert-file", file("server.crt"), "--tls-key-file", file("server.key"))
@@ -228,50 +219,6 @@ func TestTLSWithBothSidesChecked(t *testing.T) {
 			t.Errorf("%s: %v", query, err)
 		}
 	}
-}
-
-type authority struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-func newAuthority(t *testing.T, dir string) *authority {
-	a := &authority{cert: &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-		KeyUsage: x509.KeyUsageCertSign}}
-	a.key = a.write(t, dir, "ca", a.cert)
-	return a
-}
-
-func (a *authority) issue(t *testing.T, dir, name string) {
-	a.write(t, dir, name, &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}})
-}
-
-func (a *authority) write(t *testing.T, dir, name string, cert *x509.Certificate) *ecdsa.PrivateKey {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signer := a.key
-	if signer == nil {
-		signer = key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, cert, a.cert, &key.PublicKey, signer)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pk, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for ext, block := range map[string]*pem.Block{".crt": {Type: "CERTIFICATE", Bytes: der}, ".key": {Type: "EC PRIVATE KEY", Bytes: pk}} {
-		if err := os.WriteFile(filepath.Join(dir, name+ext), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return key
 }
 
 func unusedPort(t *testing.T) string {

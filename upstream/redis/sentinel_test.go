@@ -147,12 +147,10 @@ func TestSentinelsHaveAPasswordOfTheirOwn(t *testing.T) {
 }
 
 func TestSentinelAndClusterOverTLS(t *testing.T) {
-	dir := t.TempDir()
-	authority := newAuthority(t, dir)
-	authority.issue(t, dir, "server")
-	authority.issue(t, dir, "client")
-	newAuthority(t, t.TempDir())
-	file := func(n string) string { return filepath.Join(dir, n) }
+	authority := testserver.NewAuthority(t, t.TempDir())
+	authority.Issue("server")
+	authority.Issue("client")
+	file := authority.File
 	tls := func(port string) []string {
 		return []string{"--tls-port", port, "--tls-ca-cert-file", file("ca.crt"), "--tls-cert-file", file("server.crt"),
 			"--tls-key-file", file("server.key"), "--tls-replication", "yes"}

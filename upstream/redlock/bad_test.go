@@ -1,21 +1,11 @@
 package redlock_test
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
-	"math/big"
 	"net"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
@@ -23,6 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/redlock"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // fails is why a store cannot be opened.
@@ -99,9 +90,9 @@ func TestAnOpThatNobodyTakesIsRefusedAndTheStoreIsNotDown(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	dir := t.TempDir()
-	crt, key := filepath.Join(dir, "crt"), filepath.Join(dir, "key")
-	issue(t, crt, key)
+	authority := testserver.NewAuthority(t, t.TempDir())
+	authority.Issue("node")
+	ca, crt, key := authority.File("ca.crt"), authority.File("node.crt"), authority.File("node.key")
 	var hosts []string
 	for range 3 {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -110,11 +101,11 @@ func TestTLS(t *testing.T) {
 		}
 		port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 		_ = l.Close()
-		start(t, 1, "--tls-port", port, "--tls-ca-cert-file", crt, "--tls-cert-file", crt, "--tls-key-file", key)
+		start(t, 1, "--tls-port", port, "--tls-ca-cert-file", ca, "--tls-cert-file", crt, "--tls-key-file", key)
 		hosts = append(hosts, "127.0.0.1:"+port)
 	}
 	url := "redlocks://" + strings.Join(hosts, ",") + "?timeout=5s"
-	ours := "&ca=" + crt + "&cert=" + crt + "&key=" + key
+	ours := "&ca=" + ca + "&cert=" + crt + "&key=" + key
 	p := newPeer(t, url+ours)
 	tok, _ := p.take("k", cache.Exclusive)
 	p.release("k", tok)
@@ -123,30 +114,5 @@ func TestTLS(t *testing.T) {
 	}
 	if msg := fails(t, url+ours+"&server_name=elsewhere"); !strings.Contains(msg, "elsewhere") {
 		t.Errorf("another name: %s", msg)
-	}
-}
-
-// issue writes a certificate that signs itself.
-func issue(t *testing.T, crt, key string) {
-	k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	cert := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "node"}, NotBefore: time.Now().Add(-time.Hour),
-		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
-		KeyUsage:    x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature,
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
-	der, err := x509.CreateCertificate(rand.Reader, cert, cert, &k.PublicKey, k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pk, err := x509.MarshalECPrivateKey(k)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for file, block := range map[string]*pem.Block{crt: {Type: "CERTIFICATE", Bytes: der}, key: {Type: "EC PRIVATE KEY", Bytes: pk}} {
-		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
 	}
 }

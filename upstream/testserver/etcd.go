@@ -72,7 +72,7 @@ func newEtcdCluster(t testing.TB, n int, args []string) []*Etcd {
 	for i := range members {
 		m := &Etcd{process: newProcess(t, "etcd"), name: fmt.Sprint("m", i), args: args, cluster: members,
 			client: freePort(t), peer: freePort(t), metrics: freePort(t)}
-		t.Cleanup(m.closeAdmin)
+		m.closing = m.closeAdmin
 		members[i] = m
 	}
 	return members
@@ -124,18 +124,6 @@ func (s *Etcd) Start() {
 	if running > len(s.cluster)/2 && !s.until(s.healthy) {
 		s.t.Fatalf("etcd does not start again:\n%s", s.log())
 	}
-}
-
-// Kill ends the server at once, as a crash does, and waits for its end.
-func (s *Etcd) Kill() {
-	s.closeAdmin()
-	s.process.Kill()
-}
-
-// Stop ends the server in the orderly way and waits for its end.
-func (s *Etcd) Stop() {
-	s.closeAdmin()
-	s.process.Stop()
 }
 
 // Restart is Kill and Start.

@@ -33,7 +33,7 @@ type MariaDB struct {
 func StartMariaDB(t testing.TB, args ...string) *MariaDB {
 	t.Helper()
 	s := &MariaDB{process: newProcess(t, "mariadb"), args: args}
-	t.Cleanup(s.closeAdmin)
+	s.closing = s.closeAdmin
 	image, err := mariadbImage()
 	if err != nil {
 		t.Fatal(err)
@@ -50,27 +50,14 @@ func StartMariaDB(t testing.TB, args ...string) *MariaDB {
 func (s *MariaDB) Start() {
 	s.t.Helper()
 	bin := find(s.t, "mariadbd", "mariadb-server")
-	for range 5 {
-		first := s.port == 0
-		if first {
-			s.port = freePort(s.t)
-		}
+	s.start("mariadbd", &s.port, func() *exec.Cmd {
 		cmd := exec.Command(bin, append(mariadbArgs(filepath.Join(s.dir, "data")),
 			append([]string{"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--skip-networking=0",
 				"--socket=" + s.Socket(), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
 				"--innodb-flush-log-at-trx-commit=1", "--innodb-fast-shutdown=2"}, s.args...)...)...)
 		cmd.Env = append(os.Environ(), s.clockEnv()...)
-		s.launch(cmd)
-		if s.until(s.answers) {
-			return
-		}
-		s.Kill()
-		if !first { // another test's server cannot have taken a port that was ours
-			break
-		}
-		s.port = 0
-	}
-	s.t.Fatalf("mariadbd does not start:\n%s", s.log())
+		return cmd
+	}, s.answers)
 }
 
 func (s *MariaDB) answers() bool {
@@ -88,18 +75,6 @@ func mariadbArgs(data string) []string {
 		args = append(args, "--user=root")
 	}
 	return args
-}
-
-// Kill ends the server at once, as a crash does, and waits for its end.
-func (s *MariaDB) Kill() {
-	s.closeAdmin()
-	s.process.Kill()
-}
-
-// Stop ends the server in the orderly way and waits for its end.
-func (s *MariaDB) Stop() {
-	s.closeAdmin()
-	s.process.Stop()
 }
 
 func (s *MariaDB) closeAdmin() {

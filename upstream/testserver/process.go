@@ -19,10 +19,11 @@ const startBound = 60 * time.Second
 // process is one server's process in a directory of its own, which goes with the
 // test. What it prints goes to the file log there.
 type process struct {
-	t      testing.TB
-	dir    string
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when the process has been reaped
+	t       testing.TB
+	dir     string
+	cmd     *exec.Cmd
+	exited  chan struct{} // closed when the process has been reaped
+	closing func()        // called before the server is ended; nil for nothing to do
 }
 
 // newProcess makes the directory; its path is short, for Unix sockets.
@@ -75,6 +76,28 @@ func (p *process) launch(cmd *exec.Cmd) {
 	}(p.exited)
 }
 
+// start launches a server of one port, which it keeps from then on; the first time
+// it looks for one that is free.
+func (p *process) start(name string, port *int, command func() *exec.Cmd, answers func() bool) {
+	p.t.Helper()
+	for range 5 {
+		first := *port == 0
+		if first {
+			*port = freePort(p.t)
+		}
+		p.launch(command())
+		if p.until(answers) {
+			return
+		}
+		p.Kill()
+		if !first { // another test's server cannot have taken a port that was ours
+			break
+		}
+		*port = 0
+	}
+	p.t.Fatalf("%s does not start:\n%s", name, p.log())
+}
+
 // log is what the server has printed.
 func (p *process) log() string {
 	b, _ := os.ReadFile(filepath.Join(p.dir, "log"))
@@ -104,6 +127,9 @@ func (p *process) Kill() { p.end(syscall.SIGKILL) }
 func (p *process) Stop() { p.end(syscall.SIGTERM) }
 
 func (p *process) end(sig syscall.Signal) {
+	if p.closing != nil {
+		p.closing()
+	}
 	if p.cmd == nil {
 		return
 	}

@@ -42,7 +42,7 @@ func StartRedisConf(t testing.TB, conf string, args ...string) *Redis {
 			t.Fatal(err)
 		}
 	}
-	t.Cleanup(s.closeAdmin)
+	s.closing = s.closeAdmin
 	s.Start()
 	return s
 }
@@ -66,22 +66,7 @@ func (s *Redis) command(bin string) *exec.Cmd {
 func (s *Redis) Start() {
 	s.t.Helper()
 	bin := find(s.t, "redis-server", "redis-server")
-	for range 5 {
-		first := s.port == 0
-		if first {
-			s.port = freePort(s.t)
-		}
-		s.launch(s.command(bin))
-		if s.until(s.answers) {
-			return
-		}
-		s.Kill()
-		if !first { // another test's server cannot have taken a port that was ours
-			break
-		}
-		s.port = 0
-	}
-	s.t.Fatalf("redis-server does not start:\n%s", s.log())
+	s.start("redis-server", &s.port, func() *exec.Cmd { return s.command(bin) }, s.answers)
 }
 
 // answers says whether the server says anything at all to a PING; an error reply
@@ -97,18 +82,6 @@ func (s *Redis) answers() bool {
 	b := make([]byte, 64)
 	n, _ := c.Read(b)
 	return n > 0 && !strings.HasPrefix(string(b[:n]), "-LOADING")
-}
-
-// Kill ends the server at once, as a crash does, and waits for its end.
-func (s *Redis) Kill() {
-	s.closeAdmin()
-	s.process.Kill()
-}
-
-// Stop ends the server in the orderly way and waits for its end.
-func (s *Redis) Stop() {
-	s.closeAdmin()
-	s.process.Stop()
 }
 
 func (s *Redis) closeAdmin() {
@@ -165,7 +138,7 @@ func StartRedisFaketime(t testing.TB, args ...string) *Redis {
 	if err := os.WriteFile(s.clockFile(), []byte("+0\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.closeAdmin)
+	s.closing = s.closeAdmin
 	s.Start()
 	return s
 }

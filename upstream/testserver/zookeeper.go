@@ -55,7 +55,7 @@ func startZooKeepers(t testing.TB, n int, settings []string) []*ZooKeeper {
 		all := make([]*ZooKeeper, n)
 		for i := range all {
 			all[i] = &ZooKeeper{process: newProcess(t, "zk"), id: i + 1, client: freePort(t), peer: freePort(t), election: freePort(t), settings: settings}
-			t.Cleanup(all[i].closeAdmin)
+			all[i].closing = all[i].closeAdmin
 		}
 		ok := true
 		for _, z := range all {
@@ -172,18 +172,6 @@ func (z *ZooKeeper) Addr() string { return "127.0.0.1:" + strconv.Itoa(z.client)
 
 // URL is the zookeeper:// URL of this server alone.
 func (z *ZooKeeper) URL() string { return "zookeeper://" + z.Addr() }
-
-// Kill ends the server at once, as a crash does, and waits for its end.
-func (z *ZooKeeper) Kill() {
-	z.closeAdmin()
-	z.process.Kill()
-}
-
-// Stop ends the server in the orderly way and waits for its end.
-func (z *ZooKeeper) Stop() {
-	z.closeAdmin()
-	z.process.Stop()
-}
 
 // Restart is Kill and Start: what is on disk stays, sessions too.
 func (z *ZooKeeper) Restart() {
