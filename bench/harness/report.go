@@ -38,9 +38,9 @@ type Spread struct{ Median, Min, Max float64 }
 type Check struct {
 	Name   string
 	Value  Spread
-	Rounds int  // 0: not measured
-	AtMost bool // or at least
-	Target float64
+	Rounds int     // 0: not measured
+	AtMost bool    // or at least
+	Target float64 // 0: none, it is there to be compared with
 	Goal   float64 `json:",omitempty"` // beyond the target; 0 is none
 	OK     bool
 }
@@ -110,6 +110,11 @@ func (r *Report) AtMost(name string, values []float64, target float64) {
 	s := spread(values)
 	r.Checks = append(r.Checks, Check{Name: name, Value: s, Rounds: len(values), AtMost: true, Target: target,
 		OK: len(values) > 0 && s.Median <= target})
+}
+
+// Limit shows what is possible beside what was asked for.
+func (r *Report) Limit(name string, values []float64) {
+	r.Checks = append(r.Checks, Check{Name: name, Value: spread(values), Rounds: len(values), OK: true})
 }
 
 // Fault says that something is wrong, whatever the speed.
@@ -186,21 +191,24 @@ func (r *Report) Markdown() string {
 }
 
 func (c Check) markdown() string {
-	sign, goal, said := "≥", "", "met"
+	asked, goal, said := "≥ "+number(c.Target), "", "met"
 	if c.AtMost {
-		sign = "≤"
+		asked = "≤ " + number(c.Target)
+	}
+	if c.Target == 0 {
+		asked, said = "", "limit"
 	}
 	if c.Goal != 0 {
 		goal = number(c.Goal)
 	}
 	switch {
 	case c.Rounds == 0:
-		return fmt.Sprintf("| %s | | | %s %s | %s | not measured |\n", cell(c.Name), sign, number(c.Target), goal)
+		return fmt.Sprintf("| %s | | | %s | %s | not measured |\n", cell(c.Name), asked, goal)
 	case !c.OK:
 		said = "**missed**"
 	}
-	return fmt.Sprintf("| %s | %s | %s–%s | %s %s | %s | %s |\n", cell(c.Name), number(c.Value.Median),
-		number(c.Value.Min), number(c.Value.Max), sign, number(c.Target), goal, said)
+	return fmt.Sprintf("| %s | %s | %s–%s | %s | %s | %s |\n", cell(c.Name), number(c.Value.Median),
+		number(c.Value.Min), number(c.Value.Max), asked, goal, said)
 }
 
 // columns in the order of reading; others follow by name.

@@ -20,6 +20,7 @@ type PairsArgs struct {
 	Tags    int // hash tags that the keys share; 0: each stands alone
 	TTL     time.Duration
 	Wait    time.Duration // 0: tries
+	Quiet   bool          // releases are sent and not waited for
 }
 
 // Locker is one process's way to locks, shared by all its callers. Each peer is
@@ -109,7 +110,11 @@ func (s *sidecar) Lock(ctx context.Context, caller int, key string) (func(contex
 		return nil, err
 	}
 	return func(ctx context.Context) error {
-		_, err := s.c.Release(ctx, client.ReleaseArgs{Key: key, Owner: uint64(caller), Fence: g.Fence})
+		release := client.ReleaseArgs{Key: key, Owner: uint64(caller), Fence: g.Fence}
+		if s.args.Quiet {
+			return s.c.ReleaseQuiet(release)
+		}
+		_, err := s.c.Release(ctx, release)
 		return err
 	}, nil
 }

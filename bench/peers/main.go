@@ -22,6 +22,10 @@ func main() {
 		"etcd-mutex": load.NewPairs(openEtcdMutex),
 		"sql-pool":   load.NewPairs(openSQLPool),
 
+		"etcd-batches":  load.NewBatches(openEtcdBatches),
+		"sql-batches":   load.NewBatches(openSQLBatches),
+		"redis-batches": load.NewBatches(openRedisBatches),
+
 		"renew-bare":   newRenewing(bare),
 		"renew-driver": newRenewing(driver),
 	}})

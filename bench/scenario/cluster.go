@@ -16,6 +16,7 @@ import (
 const (
 	clusterNodes = 3
 	clusterTags  = 16
+	bareTags     = 5000 // each with a fence counter: as good as scattered
 )
 
 func clusterPairs(e *Env) error {
@@ -59,6 +60,11 @@ func clusterPairs(e *Env) error {
 			}, nil})
 		}
 	}
+	var pids []int
+	for _, n := range nodes {
+		pids = append(pids, n.PID())
+	}
+	rows = append(rows, e.bareRows(pids, load.PairsArgs{Addr: nodes[0].Addr, TTL: pairTTL, Tags: bareTags}, peer{bareRow, "redis-batches"})...)
 	if err := e.interleave(scene, rows); err != nil {
 		return err
 	}
@@ -66,5 +72,6 @@ func clusterPairs(e *Env) error {
 		e.Report.AtLeast(fmt.Sprintf("Redis Cluster of %d nodes, %s, pairs a second, to standalone", clusterNodes, s.name),
 			e.Report.Ratio(scene, "cluster, "+s.name, "standalone, "+s.name, "ops_s"), s.target, 0)
 	}
+	e.limit(scene, fmt.Sprintf("Redis Cluster of %d nodes, scattered, bare batches, to standalone", clusterNodes), bareRow, "standalone, scattered")
 	return nil
 }

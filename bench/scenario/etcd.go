@@ -11,7 +11,8 @@ import (
 // 64 callers in one process take and give up keys that nobody else wants, on one
 // etcd that waits for its disk: through the daemon over one connection, and with
 // etcd's own concurrency.Mutex, one session for all callers. That one waits when it
-// has to, so the row that waits is the like; a try asks etcd for less.
+// has to, so the row that waits is the like; a try asks etcd for less. With quiet
+// releases a caller goes on to its next lock without waiting for the answer.
 
 const (
 	pairCallers = 64
@@ -40,19 +41,45 @@ func etcdPairs(e *Env) error {
 	args := load.PairsArgs{Addr: d.Socket, Callers: pairCallers, TTL: pairTTL}
 	waiting := args
 	waiting.Wait = pairWait
+	quiet := waiting
+	quiet.Quiet = true
 	stores := []int{srv.PID()}
 	rows := []row{
 		{"locksidecar", e.pairs(d, waiting, stores), nil},
+		{"locksidecar, quiet", e.pairs(d, quiet, stores), nil},
 		{"locksidecar, tries", e.pairs(d, args, stores), nil},
 	}
 	rows = append(rows, e.peerRows(stores, load.PairsArgs{Addr: srv.Addr, Callers: pairCallers, TTL: pairTTL},
 		peer{mutex, "etcd-mutex"})...)
+	rows = append(rows, e.bareRows(stores, load.PairsArgs{Addr: srv.Addr, TTL: pairTTL}, peer{bareRow, "etcd-batches"})...)
 	if err := e.interleave(scene, rows); err != nil {
 		return err
 	}
 	rep := e.Report
 	rep.AtLeast("etcd, pairs a second, to concurrency.Mutex", rep.Ratio(scene, "locksidecar", mutex, "ops_s"), 2.5, 3.5)
+	rep.AtLeast("etcd, pairs a second with quiet releases, to concurrency.Mutex", rep.Ratio(scene, "locksidecar, quiet", mutex, "ops_s"), 2.5, 3.5)
+	e.limit(scene, "etcd, bare batches, to concurrency.Mutex", bareRow, mutex)
 	return nil
+}
+
+// What can be had at all, whoever gathers the locks of so many callers: their keys in
+// bare batches, of which two are on their way at a time, for nothing but that the key
+// is not there, and without a daemon.
+const (
+	bareRow      = "bare batches"
+	bareInFlight = 2
+)
+
+func (e *Env) bareRows(stores []int, args load.PairsArgs, peers ...peer) []row {
+	args.Callers = bareInFlight
+	return e.peerRows(stores, load.BatchesArgs{PairsArgs: args, Batch: pairCallers / bareInFlight}, peers...)
+}
+
+// limit says how far bare batches are from a row.
+func (e *Env) limit(scene, what, bare, row string) {
+	if r := e.Report.Ratio(scene, bare, row, "ops_s"); len(r) > 0 {
+		e.Report.Limit(what, r)
+	}
 }
 
 // pairs is a row through a daemon, with the CPU of the store's processes.
