@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"database/sql"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -71,6 +72,7 @@ func openSQLBatches(a *load.BatchesArgs) (load.Batcher, error) {
 
 func (s sqlBatches) LockAll(ctx context.Context, keys []string) (func(context.Context) error, error) {
 	owner := rand.Text()
+	slices.Sort(keys) // two batches that lock rows in other orders would dead-lock
 	rows, names := make([]any, 0, 3*len(keys)), make([]any, 0, len(keys)+1)
 	for _, k := range keys {
 		rows, names = append(rows, k, owner, s.ttl.Seconds()), append(names, k)

@@ -253,11 +253,11 @@ func (b *batch) looked(it *item, r *upstream.Result) {
 }
 
 // extended reads the row of a renewal or a downgrade. It has had its way when the
-// row names it as the last to change it; when another came in between, it has to be
-// said again.
+// row names it as the last to change it; when another came between the write and the
+// reading, it has to be said again.
 func (b *batch) extended(it *item, r *upstream.Result) {
 	switch {
-	case !it.found || !it.row.holds(it.ask.token):
+	case it.sure && !it.had, !it.sure && (!it.found || !it.row.holds(it.ask.token)):
 		it.over = true
 		r.Status = cache.NotHeld
 	case it.row.last == it.last:
@@ -273,7 +273,7 @@ func (b *batch) extended(it *item, r *upstream.Result) {
 
 // acquired reads the row of a try or a join.
 func (b *batch) acquired(it *item, r *upstream.Result) {
-	it.clean = !it.found || !it.row.has(it.ask.token)
+	it.clean = !it.found || !it.partial && !it.row.has(it.ask.token)
 	mine := it.found && it.row.last == it.last
 	switch {
 	case !it.found: // purged in between: as if it had never been there
@@ -284,6 +284,7 @@ func (b *batch) acquired(it *item, r *upstream.Result) {
 		it.over = true
 		r.Status, r.Base = cache.Granted, uint64(it.row.fence)
 		r.Wanted = it.row.wanted(it.ask.token, b.x.now)
+	case it.partial: // nothing can be decided by it: it is looked at whole
 	default:
 		it.verdict = it.row.decide(&it.ask, b.x.now)
 		if it.verdict.change {

@@ -31,6 +31,13 @@ func (v *server) durable() bool {
 	return v.flush == "1" && (!isOn(v.binlog) || v.sync == "1")
 }
 
+// returns says whether an INSERT can return rows: MariaDB's can since 10.5.
+func (v *server) returns() bool {
+	var major, minor int
+	_, err := fmt.Sscanf(v.version, "%d.%d", &major, &minor)
+	return err == nil && strings.Contains(v.version, "MariaDB") && (major > 10 || major == 10 && minor >= 5)
+}
+
 // check prepares a new connection and looks at the server and the table behind
 // it, before anything else is asked. What fails here is refused, and nothing was
 // done.
@@ -58,6 +65,7 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 			return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
 		}
 	}
+	s.returning.Store(!s.plain && v.returns())
 	s.report(v)
 	return nil
 }

@@ -32,22 +32,25 @@
 // # Calls
 //
 // A batch is one packet of statements, one round trip (exchange.go): one write of
-// all its rows, which commits by itself, and one reading of them. The write
+// all its rows, which commits by itself, and what tells how they are. The write
 // (change.go) changes a row if it is as a plain request needs it, as it is under
-// the row's lock, and leaves it alone otherwise; who has won is then read: the row
-// names the request that changed it last. Affected rows say nothing here. A request
-// has its way or finds, in the same answer, how the row is. If that leaves
-// something to do, as to queue, or to take a lock past dead waiters, decide
-// (acquire.go) says what becomes of the row, and the next packet puts that in the
-// place of the very version it was made from, or does nothing, and so on. So all
-// that gives a lock away is one of two: a condition judged under the row's lock, or
-// a change of a version that is known. A row is locked for the time of one
-// statement, never while something goes over the network; rows are locked in the
-// order of their names.
+// the row's lock, and leaves it alone otherwise. Who has won the row says: it names
+// the request that changed it last. Affected rows say nothing here. MariaDB (since
+// 10.5) returns the rows with the write itself, under the same lock; on MySQL they
+// are read after it, and those of releases before it. A request has its way or finds,
+// in the same answer, how the row is. If that leaves something to do, as to queue, or
+// to take a lock past dead waiters, decide (acquire.go) says what becomes of the row,
+// and the next packet puts that in the place of the very version it was made from, or
+// does nothing, and so on. So all that gives a lock away is one of two: a condition
+// judged under the row's lock, or a change of a version that is known. A row is locked
+// for the time of one statement, never while something goes over the network, but for
+// the rows that are returned: they fit into the socket's buffers, since long texts
+// stay behind and are read afterwards. Rows are locked in the order of their names.
 //
 // Only a request that is the row's last is answered as granted, renewed or shared
-// from the row; when another came in between, it is said again. What a release has
-// found is read before the write: only the token's own Store takes it away.
+// from the row; when another came between the write and the reading, it is said again.
+// Where a release's row is read before the write, that is sound because only the
+// token's own Store takes it away.
 //
 // # Time
 //

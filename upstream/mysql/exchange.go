@@ -20,8 +20,10 @@ type item struct {
 	over  bool // it has its result
 	clean bool // nothing of its token stands, as far as is proved
 
-	had     bool // reqFree: the token stood in the row before
+	had     bool // reqFree, or sure: the request has had its way
 	found   bool // the row was there
+	sure    bool // the row is as its write has left it
+	partial bool // … without long texts
 	row     row  // as it was read last
 	err     error
 	verdict verdict // of decide, for reqSwap
@@ -35,13 +37,18 @@ type item struct {
 //	[INSERT …]      the one write
 //	SELECT @n …     it divides: an error before it is the write's, and one behind it is not
 //	[SELECT …]      the rows of all others, as they are after
+//
+// Where the write itself can return the rows that it leaves, they are not read
+// besides, neither before nor after. It sends them while it has them locked, so they
+// are without long texts: a client that reads no more must not keep them locked.
 type exchange struct {
-	store  *Store
-	text   text
-	items  map[string]*item
-	before []*item
-	writes []*item
-	after  []*item
+	store   *Store
+	text    text
+	items   map[string]*item
+	before  []*item
+	writes  []*item
+	after   []*item
+	returns bool
 
 	now   int64 // µs of UTC: @n
 	wrote bool  // the write was answered: it has happened
@@ -52,14 +59,19 @@ func (x *exchange) begin(items []*item) {
 	x.text, x.before, x.writes, x.after = x.text[:0], x.before[:0], x.writes[:0], x.after[:0]
 	x.now, x.wrote, x.proof = 0, false, true
 	clear(x.items)
+	x.returns = x.store.returning.Load()
 	for _, it := range items {
 		x.items[it.name] = it
-		if it.kind != reqLook {
+		write := it.kind != reqLook && !it.partial
+		if write {
 			x.writes = append(x.writes, it)
 		}
-		if it.kind == reqLook || it.kind == reqFree {
+		it.sure = write && x.returns
+		switch {
+		case it.sure:
+		case it.kind == reqLook || it.kind == reqFree:
 			x.before = append(x.before, it)
-		} else {
+		default:
 			x.after = append(x.after, it)
 		}
 	}
@@ -70,6 +82,9 @@ func (x *exchange) begin(items []*item) {
 	}
 	if len(x.writes) > 0 {
 		x.text.write(x.store.cfg.Table, x.writes, ttl)
+		if x.returns {
+			x.text.add(returning)
+		}
 		x.text.add(";")
 	}
 	x.text.add("SELECT @n," + readOnlyFlags)
@@ -97,7 +112,7 @@ func (x *exchange) run(ctx context.Context, conn *sql.Conn) error {
 	}
 	defer rows.Close()
 	if len(x.before) > 0 {
-		if err := x.read(rows); err != nil {
+		if _, err := x.read(rows); err != nil {
 			return err
 		}
 		for _, it := range x.before {
@@ -105,6 +120,24 @@ func (x *exchange) run(ctx context.Context, conn *sql.Conn) error {
 		}
 		if err := x.next(rows); err != nil {
 			x.judge(err)
+			return err
+		}
+	}
+	if len(x.writes) > 0 && x.returns {
+		n, err := x.read(rows)
+		if err != nil {
+			x.judge(err)
+			return err
+		}
+		x.wrote = true
+		if n != len(x.writes) {
+			return errAnswer
+		}
+		for _, it := range x.writes {
+			// A row that was made by anything but a grant has no fence.
+			it.had = it.row.last == it.last && it.row.fence != 0
+		}
+		if err := x.next(rows); err != nil {
 			return err
 		}
 	}
@@ -125,7 +158,8 @@ func (x *exchange) run(ctx context.Context, conn *sql.Conn) error {
 	if err := x.next(rows); err != nil {
 		return err
 	}
-	return x.read(rows)
+	_, err = x.read(rows)
+	return err
 }
 
 var errAnswer = errors.New("the answer makes no sense")
@@ -146,30 +180,31 @@ func (x *exchange) judge(err error) {
 	x.proof = len(x.writes) == 0 || unsent(err) || proves(err)
 }
 
-// read reads rows into the items that they are of.
-func (x *exchange) read(rows *sql.Rows) error {
+// read reads rows into the items that they are of, and returns how many.
+func (x *exchange) read(rows *sql.Rows) (n int, err error) {
 	var name, last, owner, readers, queue sql.RawBytes
-	for rows.Next() {
+	for ; rows.Next(); n++ {
 		var r row
 		if err := rows.Scan(&name, &r.version, &last, &r.fence, &owner, &r.ends, &r.queued, &readers, &queue); err != nil {
-			return fmt.Errorf("%w: %w", errAnswer, err)
+			return n, fmt.Errorf("%w: %w", errAnswer, err)
 		}
 		it := x.items[string(name)]
 		if it == nil {
-			return errAnswer
+			return n, errAnswer
 		}
 		r.last = same(last, it.last)
 		if string(owner) != nobody {
 			r.owner = same(owner, it.ask.token)
 		}
-		it.found = true
+		it.found, it.partial = true, readers == nil || queue == nil
+		r.long = queue == nil
 		r.readers, it.err = parseReaders(readers)
 		if it.err == nil {
 			r.queue, it.err = parseQueue(queue)
 		}
 		it.row = r
 	}
-	return rows.Err()
+	return n, rows.Err()
 }
 
 // same is b as a string, without making one when it is s.

@@ -25,6 +25,10 @@ const (
 // that plain requests change: the server can write that in its place.
 const nobody = "------------------------------------"
 
+// briefGrips is the most readers, and waiting hosts, of a row that its write
+// returns.
+const briefGrips = 4
+
 // maxGrips is the most readers, and the most waiting hosts, of one lock: they are
 // in one row.
 const maxGrips = 500
@@ -41,6 +45,7 @@ type row struct {
 	queued  int64  // no place in the queue lasts longer
 	readers []grip // in any order; none while there is an owner
 	queue   []grip // in the order in which they came
+	long    bool   // the queue has not been read: there are more than briefGrips in it
 }
 
 // grip is a shared lease or a place in the queue.
@@ -205,6 +210,9 @@ func (r *row) has(token string) bool {
 func (r *row) wanted(token string, now int64) bool {
 	if r.queued <= now {
 		return false
+	}
+	if r.long {
+		return true
 	}
 	for _, g := range r.queue {
 		if g.ends > now && !sameInstance(g.token, token) {

@@ -47,7 +47,7 @@ func (s *scene) row() row {
 		g := s.grip()
 		r.owner, r.ends = g.token, g.ends
 	case 1, 2:
-		r.readers = s.grips(4)
+		r.readers = s.grips(9)
 		for i := range r.readers {
 			r.readers[i].mode = cache.Shared
 		}
@@ -56,7 +56,7 @@ func (s *scene) row() row {
 		}
 	}
 	if s.rnd.IntN(2) == 0 {
-		r.queue = slices.DeleteFunc(s.grips(4), func(g grip) bool { return r.has(g.token) })
+		r.queue = slices.DeleteFunc(s.grips(9), func(g grip) bool { return r.has(g.token) })
 		r.queued = latest(r.queue)
 	}
 	return r
@@ -65,12 +65,17 @@ func (s *scene) row() row {
 // TestServerAndRulesAgree holds what the server does with rows of all sorts, plain
 // requests and others, against decide.
 func TestServerAndRulesAgree(t *testing.T) {
+	t.Run("returning", func(t *testing.T) { agreeing(t) })
+	t.Run("read besides", func(t *testing.T) { agreeing(t, WithoutReturning()) })
+}
+
+func agreeing(t *testing.T, opts ...Option) {
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
 	cfg, err := Parse(srv.URL() + "?timeout=30s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := Open(t.Context(), cfg)
+	s, err := Open(t.Context(), cfg, opts...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,11 @@ var tableSQL string
 
 const columns = "name,version,last,fence,owner,ends,queued,readers,queue"
 
+// returning ends a write that returns the rows it leaves.
+var returning = " RETURNING name,version,last,fence,owner,ends,queued," +
+	"IF(LENGTH(readers)<=" + strconv.Itoa(briefGrips*readerLen) + ",readers,NULL)," +
+	"IF(LENGTH(queue)<=" + strconv.Itoa(briefGrips*placeLen) + ",queue,NULL)"
+
 // createTable is the statement that makes a table of that name.
 func createTable(name string) string {
 	return strings.TrimSpace(strings.NewReplacer("{table}", "`"+name+"`", "{name}", strconv.Itoa(nameLen),
@@ -99,10 +104,10 @@ func (t *text) times(items []*item) (ttl int64) {
 		floor = max(floor, it.ask.floor)
 	}
 	t.add("SET @n=" + clock)
-	if len(items) > 0 {
-		t.add(";SET @e=@n+") // not in one SET: that would see the @n of the packet before
+	if len(items) > 0 { // a SET sees the variables as they were before it, so not by @n
+		t.add(",@e=" + clock + "+")
 		t.num(ttl)
-		t.add(",@f=GREATEST(@n,")
+		t.add(",@f=GREATEST(" + clock + ",")
 		t.num(floor + 1)
 		t.add(")")
 	}

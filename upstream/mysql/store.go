@@ -32,15 +32,17 @@ func WithInstance(id string) Option { return func(s *Store) { s.instance = id } 
 // Store is a table of a MySQL or MariaDB server used for locks. It is safe for
 // concurrent use.
 type Store struct {
-	cfg      Config
-	log      *zap.Logger
-	db       *sql.DB
-	instance string // the part of our tokens that nobody else's have
-	requests atomic.Uint64
-	batches  sync.Pool
-	stuck    stuck
-	watch    watch
-	asides   chan struct{} // see aside
+	cfg       Config
+	log       *zap.Logger
+	db        *sql.DB
+	instance  string // the part of our tokens that nobody else's have
+	requests  atomic.Uint64
+	batches   sync.Pool
+	returning atomic.Bool // the server's writes can return the rows that they leave
+	plain     bool        // … and are not to
+	stuck     stuck
+	watch     watch
+	asides    chan struct{} // see aside
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup

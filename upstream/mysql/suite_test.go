@@ -38,14 +38,19 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 // quickly is for servers whose crashes are not what a test is about.
 const quickly = "--innodb-flush-log-at-trx-commit=0"
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { conform(t) }
+
+// TestConformanceWithoutReturning does what MySQL is asked for.
+func TestConformanceWithoutReturning(t *testing.T) { conform(t, mysql.WithoutReturning()) }
+
+func conform(t *testing.T, opts ...mysql.Option) {
 	srv := testserver.StartMariaDB(t, quickly)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
 		cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=1s&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
 		if err != nil {
 			t.Fatal(err)
 		}
-		s, err := mysql.Open(t.Context(), cfg)
+		s, err := mysql.Open(t.Context(), cfg, opts...)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -243,5 +243,6 @@ func (s *Store) readRows(ctx context.Context, conn *sql.Conn, items []*item, and
 	if err := x.next(rows); err != nil {
 		return err
 	}
-	return x.read(rows)
+	_, err = x.read(rows)
+	return err
 }
