@@ -17,9 +17,18 @@ type Due struct {
 // Schedule holds, for every lease that is kept, when it is renewed next.
 type Schedule struct {
 	mu   sync.Mutex
-	heap []*cache.Lease // by Renewal.Due; guarded by mu, as are the Renewals
+	heap []entry // of four children each, by due; guarded by mu, as are the Renewals
 	seed uint64
 }
+
+// entry has a copy of the lease's Renewal.Due: a million leases are compared without
+// a look at each, which would be a miss of the cache.
+type entry struct {
+	due   int64
+	lease *cache.Lease
+}
+
+const children = 4
 
 // New makes an empty schedule.
 func New(seed uint64) *Schedule { return &Schedule{seed: seed} }
@@ -56,12 +65,11 @@ func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 	}
 	r.Due, r.Shard, r.Gen = max(due, now), int32(shard), tr.Gen
 	if r.Index == 0 {
-		s.heap = append(s.heap, tr.Lease)
-		r.Index = int32(len(s.heap))
-		s.up(len(s.heap) - 1)
+		s.heap = append(s.heap, entry{})
+		s.up(len(s.heap)-1, entry{r.Due, tr.Lease})
 		return
 	}
-	s.fix(int(r.Index) - 1)
+	s.fix(int(r.Index)-1, entry{r.Due, tr.Lease})
 }
 
 // Due appends the leases that are due at now, at most most, and forgets them:
@@ -69,8 +77,8 @@ func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 func (s *Schedule) Due(now int64, most int, due []Due) []Due {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ; most > 0 && len(s.heap) > 0 && s.heap[0].Renewal.Due <= now; most-- {
-		l := s.heap[0]
+	for ; most > 0 && len(s.heap) > 0 && s.heap[0].due <= now; most-- {
+		l := s.heap[0].lease
 		due = append(due, Due{l, int(l.Renewal.Shard), l.Renewal.Gen})
 		s.remove(0)
 	}
@@ -84,7 +92,7 @@ func (s *Schedule) Next() int64 {
 	if len(s.heap) == 0 {
 		return cache.Forever
 	}
-	return s.heap[0].Renewal.Due
+	return s.heap[0].due
 }
 
 // Len is how many leases are tracked.
@@ -102,58 +110,62 @@ func (s *Schedule) random() uint64 { // splitmix64
 	return x ^ x>>31
 }
 
-func (s *Schedule) up(i int) {
-	l := s.heap[i]
+// up puts e at i, or as far above as it has to be.
+func (s *Schedule) up(i int, e entry) {
 	for i > 0 {
-		p := (i - 1) / 2
-		if s.heap[p].Renewal.Due <= l.Renewal.Due {
+		p := (i - 1) / children
+		if s.heap[p].due <= e.due {
 			break
 		}
 		s.set(i, s.heap[p])
 		i = p
 	}
-	s.set(i, l)
+	s.set(i, e)
 }
 
-func (s *Schedule) down(i int) {
-	l := s.heap[i]
+// down puts e at i, or as far below as it has to be.
+func (s *Schedule) down(i int, e entry) {
 	for {
-		c := 2*i + 1
-		if c >= len(s.heap) {
+		first := children*i + 1
+		if first >= len(s.heap) {
 			break
 		}
-		if c+1 < len(s.heap) && s.heap[c+1].Renewal.Due < s.heap[c].Renewal.Due {
-			c++
+		c := first
+		for o := first + 1; o < min(first+children, len(s.heap)); o++ {
+			if s.heap[o].due < s.heap[c].due {
+				c = o
+			}
 		}
-		if l.Renewal.Due <= s.heap[c].Renewal.Due {
+		if e.due <= s.heap[c].due {
 			break
 		}
 		s.set(i, s.heap[c])
 		i = c
 	}
-	s.set(i, l)
+	s.set(i, e)
 }
 
-func (s *Schedule) set(i int, l *cache.Lease) {
-	s.heap[i] = l
-	l.Renewal.Index = int32(i + 1)
+func (s *Schedule) set(i int, e entry) {
+	s.heap[i] = e
+	e.lease.Renewal.Index = int32(i + 1)
 }
 
-func (s *Schedule) fix(i int) {
-	l := s.heap[i]
-	s.down(i)
-	s.up(int(l.Renewal.Index) - 1)
+// fix puts e at i, or where it has to be.
+func (s *Schedule) fix(i int, e entry) {
+	if i > 0 && e.due < s.heap[(i-1)/children].due {
+		s.up(i, e)
+	} else {
+		s.down(i, e)
+	}
 }
 
 func (s *Schedule) remove(i int) {
-	l := s.heap[i]
+	s.heap[i].lease.Renewal.Index = 0
 	last := len(s.heap) - 1
 	moved := s.heap[last]
-	s.heap[last] = nil
+	s.heap[last] = entry{}
 	s.heap = s.heap[:last]
-	l.Renewal.Index = 0
 	if i < last {
-		s.set(i, moved)
-		s.fix(i)
+		s.fix(i, moved)
 	}
 }

@@ -13,8 +13,7 @@ type Batch struct {
 // makes the next one. It knows no time and starts no goroutine.
 type Lane struct {
 	mu      sync.Mutex
-	ops     []Op // from head on they wait; guarded by mu, as is all below
-	head    int
+	waiting queue // guarded by mu, as is all below
 	free    []*Batch
 	flying  int
 	most    int // batches in flight
@@ -30,7 +29,9 @@ func NewLane(inFlight, size int) *Lane {
 // Push adds ops behind those that wait. It does not block.
 func (l *Lane) Push(ops ...Op) {
 	l.mu.Lock()
-	l.ops = append(l.ops, ops...)
+	for i := range ops {
+		l.waiting.put(&ops[i])
+	}
 	l.mu.Unlock()
 }
 
@@ -50,7 +51,7 @@ func (l *Lane) Kick() {
 // Changed tells of kicks; one may stand for several.
 func (l *Lane) Changed() <-chan struct{} { return l.changed }
 
-func (l *Lane) ready() bool { return len(l.ops) > l.head && l.flying < l.most }
+func (l *Lane) ready() bool { return l.waiting.n > 0 && l.flying < l.most }
 
 // Next takes the next batch; nil when nothing waits or enough is in flight.
 func (l *Lane) Next() *Batch {
@@ -65,35 +66,16 @@ func (l *Lane) Next() *Batch {
 	} else {
 		b = new(Batch)
 	}
-	n := min(len(l.ops)-l.head, l.size)
-	b.Ops = append(b.Ops[:0], l.ops[l.head:l.head+n]...)
+	n := min(l.waiting.n, l.size)
+	b.Ops = l.waiting.take(b.Ops[:0], n)
 	if cap(b.Results) < n {
 		b.Results = make([]Result, n, max(n, 16))
 	}
 	b.Results = b.Results[:n]
 	clear(b.Results)
-	l.took(n)
 	l.flying++
 	return b
 }
-
-// took drops the first n ops. What is left moves to the front only when it is no more
-// than what has gone: a million that wait are not copied for each batch.
-func (l *Lane) took(n int) {
-	clear(l.ops[l.head : l.head+n])
-	l.head += n
-	switch rest := len(l.ops) - l.head; {
-	case rest == 0 && cap(l.ops) > spareOps:
-		l.ops, l.head = nil, 0
-	case rest <= l.head:
-		copy(l.ops, l.ops[l.head:])
-		clear(l.ops[rest:])
-		l.ops, l.head = l.ops[:rest], 0
-	}
-}
-
-// spareOps is the most room that an idle lane keeps.
-const spareOps = 64 << 10
 
 // Done gives a batch back; its slices are used again.
 func (l *Lane) Done(b *Batch) {
@@ -110,5 +92,59 @@ func (l *Lane) Done(b *Batch) {
 func (l *Lane) Depth() (waiting, flying int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.ops) - l.head, l.flying
+	return l.waiting.n, l.flying
+}
+
+// queue is ops in the order in which they came, in pieces of one size: a million
+// that wait are neither copied as they grow nor as they go.
+type queue struct {
+	pieces []*piece // all full but the last
+	head   int      // in the first piece
+	n      int
+	spare  *piece
+}
+
+const pieceOps = 512
+
+type piece struct {
+	ops [pieceOps]Op
+	n   int
+}
+
+func (q *queue) put(op *Op) {
+	last := len(q.pieces) - 1
+	if last < 0 || q.pieces[last].n == pieceOps {
+		p := q.spare
+		if q.spare = nil; p == nil {
+			p = new(piece)
+		}
+		q.pieces = append(q.pieces, p)
+		last++
+	}
+	p := q.pieces[last]
+	p.ops[p.n] = *op
+	p.n++
+	q.n++
+}
+
+// take moves the first n ops, which have to be there, to the end of ops.
+func (q *queue) take(ops []Op, n int) []Op {
+	q.n -= n
+	for n > 0 {
+		p := q.pieces[0]
+		some := p.ops[q.head:min(p.n, q.head+n)]
+		ops = append(ops, some...)
+		clear(some)
+		q.head += len(some)
+		n -= len(some)
+		if q.head < p.n {
+			break
+		}
+		q.head, p.n = 0, 0
+		if len(q.pieces) > 1 { // else it stays, for those that come
+			q.spare, q.pieces[0] = p, nil
+			q.pieces = q.pieces[1:]
+		}
+	}
+	return ops
 }
