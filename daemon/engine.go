@@ -21,7 +21,7 @@ type Settings struct {
 	MaxFrame  int          // bytes
 	OutBuffer int          // bytes that may wait for a client to read
 	Version   string
-	InFlight  int // batches of a store's main lane
+	InFlight  int // batches of each of a store's lanes
 	BatchSize int
 	FirstID   uint64 // of sessions
 }

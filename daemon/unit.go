@@ -60,7 +60,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	u := &Unit{name: name, info: info, inline: inline,
 		core:     &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Queue: info.Queue},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
-		renewals: upstream.NewLane(1, set.BatchSize)}
+		renewals: upstream.NewLane(set.InFlight, set.BatchSize)}
 	units[id] = u
 	e.units.Store(&units)
 	return u, nil

@@ -141,7 +141,7 @@ func (w *World) nothingLeft() {
 		if left := h.eng.Leftovers(); !left.None() {
 			w.fail("nothing left", "", "host %d: %v", h.id, left)
 		}
-		if h.pumps[0].idle != w.p.InFlight || h.pumps[1].idle != 1 {
+		if h.pumps[0].idle != w.p.InFlight || h.pumps[1].idle != w.p.InFlight {
 			w.fail("nothing left", "", "host %d: batches in flight", h.id)
 		}
 	}

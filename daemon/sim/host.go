@@ -100,7 +100,7 @@ func (h *host) start() {
 	if err != nil {
 		panic(err)
 	}
-	h.pumps = [2]*pump{{h: h, lane: h.unit.Main(), idle: w.p.InFlight}, {h: h, lane: h.unit.Renewals(), idle: 1}}
+	h.pumps = [2]*pump{{h: h, lane: h.unit.Main(), idle: w.p.InFlight}, {h: h, lane: h.unit.Renewals(), idle: w.p.InFlight}}
 	clear(h.waits)
 	h.breaker = breaker{}
 	h.session = storeSession{}

@@ -15,7 +15,7 @@ import (
 const (
 	// maxConns are the connections of one store: batches in flight, renewals, and
 	// one for looking around.
-	maxConns = 4
+	maxConns = 5
 	connLife = 10 * time.Minute
 )
 

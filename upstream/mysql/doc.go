@@ -114,7 +114,7 @@
 //
 // Each Store has two goroutines of its own, one that looks and one that purges;
 // Close ends them. database/sql has one more while it is open, and one for each
-// connection. There are at most four connections: three for batches and renewals
+// connection. There are at most five connections: four for batches and renewals
 // and one for all else. The locks, of what is looked at, of rows found locked and
 // of the server last seen, are never held together, nor across I/O.
 package mysql

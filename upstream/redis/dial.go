@@ -17,7 +17,7 @@ import (
 
 // Connections of one store to one node: batches in flight and renewals, and one
 // more for hints.
-const poolSize = 3
+const poolSize = 4
 
 // silence keeps go-redis from writing to the daemon's standard error.
 var silence sync.Once

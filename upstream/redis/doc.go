@@ -112,7 +112,7 @@
 // Each Store has a goroutine that listens for hints; with Sentinel one a sentinel
 // that listens for a new master; in a cluster one that follows the map, one that
 // publishes hints, and one for each probe of a silent node. Close ends them and
-// waits. There are at most four connections a node, three for batches and one for
+// waits. There are at most five connections a node, four for batches and one for
 // hints, and as many a sentinel. Locks: cluster.looking before cluster.mu, sentinel.mu,
 // and the one around what was last logged; no two others are held together, and none
 // but looking during I/O.
