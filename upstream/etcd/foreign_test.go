@@ -1,10 +1,14 @@
 package etcd_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"os/exec"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"go.etcd.io/etcd/client/v3/concurrency"
@@ -13,8 +17,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The other party here is etcd's own lock recipe; "etcdctl lock" runs the same
-// code (concurrency.NewSession, NewMutex, Lock).
+// The other party here is etcd's own lock recipe, and etcdctl lock.
 
 func session(t testing.TB, srv *testserver.Etcd) *concurrency.Session {
 	t.Helper()
@@ -154,6 +157,72 @@ func TestMutexesAndUsTakeTurns(t *testing.T) {
 	if ks := keys(t, srv.Admin()); len(ks) != 0 {
 		t.Errorf("left: %q", ks)
 	}
+}
+
+// ctl is an etcdctl lock on its way.
+type ctl struct {
+	*testing.T
+	cmd *exec.Cmd
+	out *bufio.Reader
+}
+
+func lockByCtl(t *testing.T, srv *testserver.Etcd, name string) *ctl {
+	t.Helper()
+	cmd := srv.Ctl("lock", "--ttl", "30", name)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return &ctl{t, cmd, bufio.NewReader(out)}
+}
+
+// held waits until it says that it has the lock: it prints its key.
+func (c *ctl) held(name string) {
+	c.Helper()
+	if line, err := c.out.ReadString('\n'); err != nil || !strings.HasPrefix(line, name+"/") {
+		c.Fatalf("etcdctl says %q, %v", line, err)
+	}
+}
+
+// end has it give the lock up.
+func (c *ctl) end() {
+	c.Helper()
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		c.Fatal(err)
+	}
+	if err := c.cmd.Wait(); err != nil {
+		c.Error(err)
+	}
+}
+
+func TestEtcdctlFirstAndSecond(t *testing.T) {
+	srv := testserver.StartEtcd(t)
+	p := newPeer(t, srv, "")
+	theirs := lockByCtl(t, srv, dir+"k")
+	theirs.held(dir + "k")
+	p.want(p.do(cache.OpTry, cache.Exclusive, "k", p.token()), cache.Busy)
+	tok := p.token()
+	p.want(p.do(cache.OpJoin, cache.Exclusive, "k", tok), cache.Queued)
+	theirs.end()
+	p.hinted(cache.HintFree, "k")
+	p.want(p.do(cache.OpJoin, cache.Exclusive, "k", tok), cache.Granted)
+
+	waits := lockByCtl(t, srv, dir+"k")
+	p.hinted(cache.HintWanted, "k")
+	p.want(p.do(cache.OpRelease, cache.Exclusive, "k", tok), cache.Done)
+	waits.held(dir + "k")
+	p.want(p.do(cache.OpTry, cache.Shared, "k", p.token()), cache.Busy)
+	waits.end()
+	p.take("k", cache.Exclusive)
 }
 
 func TestForeignKeysAreBusy(t *testing.T) {

@@ -154,6 +154,11 @@ func (s *Etcd) url() string {
 	return "http://" + s.Addr()
 }
 
+// Ctl is an etcdctl for this server that has not been started.
+func (s *Etcd) Ctl(args ...string) *exec.Cmd {
+	return exec.Command(etcdBinary(s.t), append([]string{"ctl", "--endpoints", s.Addr()}, args...)...)
+}
+
 // AdminTLS is what Admin needs where the server speaks TLS.
 func (s *Etcd) AdminTLS(c *tls.Config) { s.tls = c }
 
