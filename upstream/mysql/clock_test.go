@@ -6,8 +6,14 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
+
+func TestConformanceOfClock(t *testing.T) {
+	srv := testserver.StartMariaDBWithClock(t, quickly)
+	storetest.Clock(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix) }, storetest.Options{}, srv.JumpClock)
+}
 
 func TestJumpingClockKeepsFencesRising(t *testing.T) {
 	srv := testserver.StartMariaDBWithClock(t, quickly)

@@ -35,6 +35,20 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 	return s
 }
 
+// reach opens a store for the suite, which closes it.
+func reach(t testing.TB, srv *testserver.MariaDB, prefix string, opts ...mysql.Option) *mysql.Store {
+	t.Helper()
+	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=1s&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := mysql.Open(t.Context(), cfg, opts...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // quickly is for servers whose crashes are not what a test is about.
 const quickly = "--innodb-flush-log-at-trx-commit=0"
 
@@ -45,17 +59,7 @@ func TestConformanceWithoutReturning(t *testing.T) { conform(t, mysql.WithoutRet
 
 func conform(t *testing.T, opts ...mysql.Option) {
 	srv := testserver.StartMariaDB(t, quickly)
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=1s&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := mysql.Open(t.Context(), cfg, opts...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}, storetest.Options{PolledHints: true, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, opts...) }, storetest.Options{PolledHints: true, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
 		// What purging takes away a day later is nothing that stays.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 		rows, err := srv.Admin().QueryContext(t.Context(), fmt.Sprintf("SELECT name FROM locks.locksidecar WHERE name LIKE '%s%%' AND "+

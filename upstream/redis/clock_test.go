@@ -6,8 +6,14 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
+
+func TestConformanceOfClock(t *testing.T) {
+	srv := testserver.StartRedisFaketime(t)
+	storetest.Clock(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv.URL()+"?", prefix) }, storetest.Options{}, srv.JumpClock)
+}
 
 // What a jump of the server's clock costs: ahead, it ends the leases whose time it
 // jumps over, so that others are let in while their holders still believe that they

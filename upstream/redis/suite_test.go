@@ -39,22 +39,26 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 	return s
 }
 
+// reach opens a store for the suite, which closes it.
+func reach(t testing.TB, url, prefix string) *redis.Store {
+	t.Helper()
+	cfg, err := redis.Parse(url + "&waiter_lease=1s&timeout=10s&prefix=" + prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // conform runs the suite at a URL; servers are those that keep what it says.
 func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 	if !strings.Contains(url, "?") {
 		url += "?"
 	}
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		cfg, err := redis.Parse(url + "&waiter_lease=1s&timeout=10s&prefix=" + prefix)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := redis.Open(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Server: theServer(servers()), Leftovers: func(t testing.TB, prefix string) []string {
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, url, prefix) }, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Server: theServer(servers()), Leftovers: func(t testing.TB, prefix string) []string {
 		var left []string
 		for _, srv := range servers() {
 			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
