@@ -14,9 +14,11 @@ type via interface {
 	answered(e *Engine, m *cache.Message, now int64, a *aftermath)
 }
 
-// many is an acquire-many under way: its keys are taken one after the other in
-// their byte order, the same for every caller, so that two of them cannot wait
-// for each other.
+// many is an acquire-many under way. First all its keys are tried at once, which
+// is one batch for the store and mostly all that is needed. Where one is not free,
+// those behind it in the keys' byte order are given back and it is waited for, and
+// then the rest is tried again. So who waits holds only what stands before, in an
+// order that is the same for every caller, and no two can wait for each other.
 type many struct {
 	s        *Session
 	id       uint64
@@ -28,12 +30,27 @@ type many struct {
 	deadline int64 // of the wait; Forever for none
 
 	mu     sync.Mutex
-	at     int              // how many of order are held
+	at     int              // in order: all before it are held
+	tries  int              // that are not answered
+	said   []said           // by key: of tries that failed
 	grants []protocol.Grant // by key
-	shard  int              // of the key that is asked for
+	held   []bool           // by key
+	shard  int              // of the key that is waited for
 	over   bool             // withdrawn by the client
 	lost   bool             // a key of it was lost meanwhile
 	cancel []uint64         // ids of cancels that wait for its answer
+}
+
+// said is how a key was refused.
+type said struct {
+	code cache.Code
+	text string
+}
+
+// try is one key of many that is tried.
+type try struct {
+	m *many
+	n int
 }
 
 // grantSize is what a grant takes in a frame at the most.
@@ -44,7 +61,8 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
 		return
 	}
-	m := &many{s: s, id: q.ID, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys))}
+	m := &many{s: s, id: q.ID, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
+		said: make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
 	wait, all := cache.Forever, s.engine.routes.Load()
 	for _, k := range q.Keys {
 		sp := route(all, k)
@@ -80,56 +98,151 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 	m.ask(s.engine, now, a)
 }
 
-// ask goes for the next key.
+// ask goes for the keys that are not held: all at once, or the one that is left.
 func (m *many) ask(e *Engine, now int64, a *aftermath) {
 	m.mu.Lock()
-	n := m.order[m.at]
-	key := m.keys[n]
-	m.shard = shardOf(key)
+	rest := m.order[m.at:]
+	if m.tries = len(rest); m.tries == 1 {
+		m.tries = 0
+	}
+	m.mu.Unlock()
+	if len(rest) == 1 {
+		m.wait(e, now, a)
+		return
+	}
+	for _, n := range rest {
+		q := m.one(e, n)
+		q.Wait, q.Re.Via = 0, try{m, n}
+		i := shardOf(q.Key)
+		sh := e.lock(i)
+		sh.table.Acquire(&q, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+}
+
+// one is the acquire of key n.
+func (m *many) one(e *Engine, n int) cache.Acquire {
 	q := m.q
-	q.NS, q.TTL = m.spaces[n].table, m.ttls[n]
+	q.NS, q.TTL, q.Key, q.Draining = m.spaces[n].table, m.ttls[n], m.keys[n], e.draining.Load()
+	return q
+}
+
+// answered is the table's answer to a try.
+func (t try) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) {
+	m := t.m
+	if msg.Kind == cache.MsgGranted {
+		m.took(e, t.n, msg, now)
+	}
+	m.mu.Lock()
+	if msg.Kind != cache.MsgGranted {
+		m.said[t.n] = said{msg.Code, failText(msg)}
+	}
+	m.tries--
+	done := m.tries == 0
+	m.mu.Unlock()
+	if done {
+		m.tried(e, now, a)
+	}
+}
+
+// took notes a grant.
+func (m *many) took(e *Engine, n int, msg *cache.Message, now int64) {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	g := e.stateGrant(m.s, msg, now)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.grants[n], m.held[n] = g, true
+}
+
+// tried follows the answers to all tries.
+func (m *many) tried(e *Engine, now int64, a *aftermath) {
+	if m.ended(e, now, a) {
+		return
+	}
+	m.mu.Lock()
+	free := func(n int) bool { return !m.held[n] }
+	first := slices.IndexFunc(m.order, free)
+	if first < 0 {
+		m.at = len(m.order)
+		m.mu.Unlock()
+		m.succeed(e, now, a)
+		return
+	}
+	// What waiting does not help is said at once, whichever key it is.
+	bad := slices.IndexFunc(m.order, func(n int) bool { return free(n) && (m.said[n].code != cache.CodeBusy || m.q.Wait == 0) })
+	m.at = max(first, bad)
+	m.mu.Unlock()
+	if bad >= 0 {
+		why := m.said[m.order[bad]]
+		m.giveBack(e, 0, now, a)
+		m.fail(why.code, why.text, a)
+		return
+	}
+	m.giveBack(e, first+1, now, a)
+	m.wait(e, now, a)
+}
+
+// ended gives all back when the client has withdrawn it, or a key was lost.
+func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
+	m.mu.Lock()
+	over, lost := m.over, m.lost
+	m.mu.Unlock()
+	switch {
+	case over:
+		m.giveBack(e, 0, now, a)
+		m.fail(cache.CodeCanceled, "withdrawn", a)
+	case lost:
+		m.giveBack(e, 0, now, a)
+		m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
+	}
+	return over || lost
+}
+
+// wait asks for the first key that is not held, and waits for it.
+func (m *many) wait(e *Engine, now int64, a *aftermath) {
+	m.mu.Lock()
+	q := m.one(e, m.order[m.at])
 	if q.Wait > 0 && m.deadline != cache.Forever {
 		q.Wait = max(0, m.deadline-now)
 	}
-	q.Key, q.Draining = key, e.draining.Load()
+	m.shard = shardOf(q.Key)
 	i := m.shard
 	m.mu.Unlock()
 	sh := e.lock(i)
 	sh.table.Acquire(&q, now, &sh.out)
+	m.mu.Lock()
+	over := m.over
+	m.mu.Unlock()
+	if over { // since the last look; it may have found nothing to withdraw
+		sh.table.CancelVia(m.s.core, m, now, &sh.out)
+	}
 	e.unlock(sh, i, now, a)
 }
 
-// answered is the table's answer to the key that was asked for.
+// answered is the table's answer to the key that was waited for.
 func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) {
-	if msg.Kind == cache.MsgGranted {
-		m.s.mu.Lock()
-		g := e.stateGrant(m.s, msg, now)
-		m.s.mu.Unlock()
-		m.mu.Lock()
-		m.grants[m.order[m.at]] = g
-		m.at++
-		all, over, lost := m.at == len(m.keys), m.over, m.lost
-		m.mu.Unlock()
-		switch {
-		case over:
-			m.giveBack(e, now, a)
-			m.fail(cache.CodeCanceled, "withdrawn", a)
-		case lost:
-			m.giveBack(e, now, a)
-			m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
-		case all:
-			m.succeed(e, now, a)
-		default:
-			m.ask(e, now, a)
+	if msg.Kind != cache.MsgGranted {
+		code, text := msg.Code, failText(msg)
+		if code == cache.CodeBusy && m.deadline != cache.Forever && m.q.Wait > 0 {
+			code, text = cache.CodeTimeout, "the wait ran out" // its last moment was a try
 		}
+		m.giveBack(e, 0, now, a)
+		m.fail(code, text, a)
 		return
 	}
-	code, text := msg.Code, failText(msg)
-	if code == cache.CodeBusy && m.deadline != cache.Forever && m.q.Wait > 0 {
-		code, text = cache.CodeTimeout, "the wait ran out" // its last moment was a try
+	m.took(e, m.order[m.at], msg, now)
+	m.mu.Lock()
+	m.at++
+	all := m.at == len(m.order)
+	m.mu.Unlock()
+	switch {
+	case m.ended(e, now, a):
+	case all:
+		m.succeed(e, now, a)
+	default:
+		m.ask(e, now, a)
 	}
-	m.giveBack(e, now, a)
-	m.fail(code, text, a)
 }
 
 // succeed grants all keys as they stand now: the first of them were taken a while
@@ -150,7 +263,7 @@ func (m *many) succeed(e *Engine, now int64, a *aftermath) {
 	if held && m.commit(a) {
 		return
 	}
-	m.giveBack(e, now, a)
+	m.giveBack(e, 0, now, a)
 	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
 }
 
@@ -196,8 +309,8 @@ func (m *many) finish(a *aftermath, canceled bool, frame func([]byte) []byte) {
 func (s *Session) lostMany(msg *cache.Message) {
 	for _, m := range s.manys {
 		m.mu.Lock()
-		for _, n := range m.order[:m.at] {
-			if m.grants[n].Fence == msg.Fence && m.q.Owner == msg.Owner && string(m.keys[n]) == msg.Key {
+		for n := range m.keys {
+			if m.held[n] && m.grants[n].Fence == msg.Fence && m.q.Owner == msg.Owner && string(m.keys[n]) == msg.Key {
 				m.lost = true
 			}
 		}
@@ -205,14 +318,22 @@ func (s *Session) lostMany(msg *cache.Message) {
 	}
 }
 
-// giveBack releases what has been taken so far.
-func (m *many) giveBack(e *Engine, now int64, a *aftermath) {
-	for n := m.at - 1; n >= 0; n-- {
-		k := m.order[n]
-		i := shardOf(m.keys[k])
+// giveBack releases what has been taken so far, from a place in the order on.
+func (m *many) giveBack(e *Engine, from int, now int64, a *aftermath) {
+	m.mu.Lock()
+	var back []int
+	for _, n := range m.order[from:] {
+		if m.held[n] {
+			back = append(back, n)
+			m.held[n] = false
+		}
+	}
+	m.mu.Unlock()
+	for _, n := range slices.Backward(back) {
+		i := shardOf(m.keys[n])
 		sh := e.lock(i)
-		sh.table.Release(&cache.Release{Re: cache.Request{Session: m.s.core, Via: nobody{}}, Key: m.keys[k],
-			Owner: m.q.Owner, Fence: m.grants[k].Fence, Async: true}, now, &sh.out)
+		sh.table.Release(&cache.Release{Re: cache.Request{Session: m.s.core, Via: nobody{}}, Key: m.keys[n],
+			Owner: m.q.Owner, Fence: m.grants[n].Fence, Async: true}, now, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
 }

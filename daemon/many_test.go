@@ -1,0 +1,128 @@
+package daemon_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// counting is a store that counts the batches which take locks.
+type counting struct {
+	upstream.Store
+	taking atomic.Int64
+}
+
+func (c *counting) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	for i := range ops {
+		if ops[i].Kind == cache.OpTry || ops[i].Kind == cache.OpJoin {
+			c.taking.Add(1)
+			break
+		}
+	}
+	return c.Store.Apply(ctx, ops, results)
+}
+
+func TestManyKeysTakeNoMoreRoundTripsThanBatches(t *testing.T) {
+	cfg, err := redis.Parse(testserver.StartRedis(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := &counting{Store: s}
+	c := start(t, store, nil).dial(client.Options{})
+	keys := make([]string, 200)
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	if _, err := c.AcquireMany(t.Context(), keys, client.AcquireArgs{Wait: client.Forever}); err != nil {
+		t.Fatal(err)
+	}
+	// The first may go alone while the others come.
+	if n := store.taking.Load(); n > 3 {
+		t.Errorf("200 keys took %d batches", n)
+	}
+}
+
+// Whoever waits for some keys holds only such as come before: nobody waits for ever,
+// however the sets of keys overlap, and nobody is beside another.
+func TestManyWhoWantManyKeysDoNotWaitForEachOther(t *testing.T) {
+	h := start(t, nil, nil)
+	const callers, turns, all = 8, 60, 6
+	var holders [all]atomic.Int32
+	var wg sync.WaitGroup
+	for i := range callers {
+		c := h.dial(client.Options{})
+		rnd := rand.New(rand.NewPCG(1, uint64(i)))
+		wg.Go(func() {
+			for range turns {
+				var keys []string
+				perm := rnd.Perm(all)[:2+rnd.IntN(all-1)]
+				for _, k := range perm {
+					keys = append(keys, fmt.Sprint("k", k))
+				}
+				gs, err := c.AcquireMany(t.Context(), keys, client.AcquireArgs{Wait: client.Forever})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				fences := make([]uint64, len(gs))
+				for n, k := range perm {
+					fences[n] = gs[n].Fence
+					if holders[k].Add(1) != 1 {
+						t.Errorf("k%d has two holders", k)
+					}
+				}
+				for _, k := range perm {
+					holders[k].Add(-1)
+				}
+				if _, err := c.ReleaseMany(t.Context(), keys, fences, client.ReleaseArgs{}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// A cancel ends the wait whenever it comes.
+func TestManyThatIsWithdrawnEnds(t *testing.T) {
+	h := start(t, nil, nil)
+	holder, c := h.dial(client.Options{}), h.dial(client.Options{})
+	acquire(t, holder, client.AcquireArgs{Key: "b"})
+	for range 300 {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := c.AcquireMany(ctx, []string{"a", "b", "c"}, client.AcquireArgs{Wait: client.Forever})
+			done <- err
+		}()
+		if _, err := c.Inspect(t.Context(), "a"); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		if err := <-done; err == nil {
+			t.Fatal("it was granted")
+		}
+	}
+	eventually(t, "nothing is left", func() bool {
+		for _, k := range []string{"a", "c"} {
+			if _, err := holder.Acquire(t.Context(), client.AcquireArgs{Key: k, Owner: 9}); err != nil {
+				return false
+			}
+		}
+		return true
+	})
+}
