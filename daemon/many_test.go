@@ -2,6 +2,7 @@ package daemon_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -125,4 +126,37 @@ func TestManyThatIsWithdrawnEnds(t *testing.T) {
 		}
 		return true
 	})
+}
+
+func TestHoldsAreGoodWhileEachIs(t *testing.T) {
+	h := start(t, nil, nil)
+	c := h.dial(client.Options{})
+	hs, err := c.LockMany(t.Context(), []string{"z", "a"}, client.AcquireArgs{})
+	if err != nil || len(hs) != 2 || hs[0].Key() != "z" || !hs.Valid() {
+		t.Fatal(hs, err)
+	}
+	if err := hs[1].Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if hs.Valid() {
+		t.Error("valid without the second")
+	}
+	if h, err := hs.Watch(t.Context()); h != hs[1] || !errors.Is(err, client.ErrReleased) {
+		t.Error(h, err)
+	}
+	if err := hs.Release(t.Context()); !errors.Is(err, client.ErrReleased) {
+		t.Error(err)
+	}
+	again, err := c.LockMany(t.Context(), []string{"a", "z"}, client.AcquireArgs{Owner: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := again.Watch(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if err := again.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
 }

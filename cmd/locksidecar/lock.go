@@ -34,21 +34,23 @@ type lockOptions struct {
 	onLost    string
 	quiet     bool
 
-	key     string
+	keys    []string
 	command []string
 }
 
-const lockLong = `Acquire the lock KEY, run CMD, and release the lock when CMD has ended.
+const lockLong = `Acquire the lock KEY, run CMD, and release the lock when CMD has ended. Of several
+KEYs all are acquired or none, in an order in which no two callers wait for each
+other; if one is lost all are.
 
 Without -n or -w it waits for the lock as long as it takes. CMD is run as it is,
 without a shell, with this command's input and output, in a process group of its
 own; that group gets the terminal when there is one. SIGTERM, SIGINT, SIGHUP and
 the like are forwarded to the group. CMD finds in its environment
 
-  LOCKSIDECAR_KEY      the key
+  LOCKSIDECAR_KEY      the key; of several, each on a line
   LOCKSIDECAR_FENCE    the fencing token: a number, larger for each later holder.
                        Pass it to what the lock protects, so that it can refuse a
-                       holder that is late
+                       holder that is late. Of several keys each on a line
   LOCKSIDECAR_SOCKET   the daemon's socket
 
 The lock is released as soon as CMD itself has ended, even if processes that it
@@ -73,13 +75,16 @@ const lockExample = `  # one at a time on all hosts, waiting for its turn
   # wait for at most a minute; readers share the lock
   locksidecar lock -w 1m -s catalogue -- ./export.sh
 
+  # two at once
+  locksidecar lock account/17 account/42 -- ./transfer.sh 17 42
+
   # a shell is there if you ask for one
   locksidecar lock deploy -- sh -c 'echo "fence $LOCKSIDECAR_FENCE"; make deploy'`
 
 func (m *Main) lockCommand() *cobra.Command {
 	o := &lockOptions{conflict: exitTryAgain, killAfter: durationFlag(5 * time.Second), wait: durationFlag(client.Forever)}
 	cmd := &cobra.Command{
-		Use:     "lock [flags] KEY -- CMD [ARG…]",
+		Use:     "lock [flags] KEY… -- CMD [ARG…]",
 		Short:   "Run a command under a lock",
 		Long:    lockLong,
 		Example: lockExample,
@@ -121,13 +126,19 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 		return usage("put -- between the key and the command: locksidecar lock %s -- %s", args[0], strings.Join(args[1:], " "))
 	case len(args) == 0 || dash == 0:
 		return usage("no key is named")
-	case dash > 1:
-		return usage("one key, and then -- and the command; there are %d arguments in front of it", dash)
-	case len(args) < 2:
-		return usage("no command is named: locksidecar lock %s -- CMD", args[0])
+	case dash < 0 || len(args) == dash:
+		return usage("no command is named: locksidecar lock %s -- CMD", strings.Join(args, " "))
+	case dash > protocol.MaxMany:
+		return usage("%d keys: at most %d can be had at once", dash, protocol.MaxMany)
 	}
-	if err := protocol.CheckKey(args[0]); err != nil {
-		return usage("%w", err)
+	keys := args[:dash]
+	for i, k := range keys {
+		if err := protocol.CheckKey(k); err != nil {
+			return usage("%w", err)
+		}
+		if slices.Contains(keys[:i], k) {
+			return usage("the key %s is named twice", k)
+		}
 	}
 	if o.noWait && cmd.Flags().Changed("wait") {
 		return usage("-n and -w cannot both be given")
@@ -140,13 +151,13 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	if time.Duration(o.ttl) > protocol.MaxTTL*time.Millisecond {
 		return usage("--ttl %v: a lease can be a day long at most", time.Duration(o.ttl))
 	}
-	o.key, o.command = args[0], args[1:]
+	o.keys, o.command = keys, args[dash:]
 	return nil
 }
 
 // acquireArgs is what to ask the daemon for.
 func (o *lockOptions) acquireArgs() client.AcquireArgs {
-	a := client.AcquireArgs{Key: o.key, Owner: 1, Wait: time.Duration(o.wait), TTL: time.Duration(o.ttl)}
+	a := client.AcquireArgs{Owner: 1, Wait: time.Duration(o.wait), TTL: time.Duration(o.ttl)}
 	if o.noWait {
 		a.Wait = 0
 	}
@@ -155,6 +166,9 @@ func (o *lockOptions) acquireArgs() client.AcquireArgs {
 	}
 	return a
 }
+
+// name is the keys for people.
+func (o *lockOptions) name() string { return strings.Join(o.keys, ", ") }
 
 // label names the command in lists. Its arguments may be nobody's business.
 func (o *lockOptions) label() string {

@@ -35,6 +35,24 @@ func TestLostWithTheDaemon(t *testing.T) {
 	}
 }
 
+// Of several keys one is enough, and it is named.
+func TestLostOneOfSeveralInTheStore(t *testing.T) {
+	r := testserver.StartRedis(t)
+	h := newHost(t, "--upstream", r.URL())
+	p := h.lock([]string{"--ttl", "1s", "a", "b"}, "trap 'echo told; exit 0' TERM; echo up; while :; do sleep 0.01; done")
+	p.line()
+	if n := r.Do("DEL", "lock:b"); n != int64(1) {
+		t.Fatalf("deleted %v keys", n)
+	}
+	if got := p.line(); got != "told" {
+		t.Errorf("read %q", got)
+	}
+	p.ends(79)
+	if s := p.err.String(); !strings.Contains(s, "the lock b is lost (gone)") {
+		t.Errorf("said %q", s)
+	}
+}
+
 // A frozen daemon says nothing, and silence is not validity.
 func TestLostToAFrozenDaemon(t *testing.T) {
 	h := newHost(t, "--upstream", testserver.StartRedis(t).URL())

@@ -28,7 +28,7 @@ type job struct {
 	sigs   chan os.Signal
 	away   chan time.Duration // the daemon drains; room for one
 	client *client.Client
-	hold   *client.Hold
+	holds  client.Holds
 }
 
 func (m *Main) lock(ctx context.Context, o *lockOptions) error {
@@ -117,7 +117,15 @@ func (j *job) ask(ctx context.Context) (err error) {
 		defer cancel()
 	}
 	began := time.Now()
-	if j.hold, err = j.client.Lock(ctx, args); err == nil {
+	if len(j.keys) == 1 { // a refusal says more than that of many does
+		args.Key = j.keys[0]
+		var h *client.Hold
+		h, err = j.client.Lock(ctx, args)
+		j.holds = client.Holds{h}
+	} else {
+		j.holds, err = j.client.LockMany(ctx, j.keys, args)
+	}
+	if err == nil {
 		return nil
 	}
 	j.client.Close()
@@ -134,18 +142,26 @@ func (j *job) notAcquired(err error, began time.Time) error {
 	if j.quiet {
 		return e
 	}
-	switch refused := (*client.Error)(nil); {
+	name := j.name()
+	refused := (*client.Error)(nil)
+	if errors.As(err, &refused) && len(j.keys) > 1 {
+		if refused.Detail >= 0 && refused.Detail < int64(len(j.keys)) {
+			name = j.keys[refused.Detail]
+		}
+		refused.Detail = -1
+	}
+	switch {
 	case errors.Is(err, client.ErrTimeout) && (j.wait < 0 || time.Since(began) < time.Duration(j.wait)/2):
-		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows", j.key)
+		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows", name)
 	case errors.Is(err, client.ErrTimeout):
-		e.err = fmt.Errorf("%s: not acquired within %v", j.key, time.Duration(j.wait))
-	case errors.As(err, &refused) && errors.Is(err, client.ErrBusy) && refused.Detail >= 0:
+		e.err = fmt.Errorf("%s: not acquired within %v", name, time.Duration(j.wait))
+	case errors.Is(err, client.ErrBusy) && refused != nil && refused.Detail >= 0:
 		e.err = fmt.Errorf("%s is held; its present lease ends in %v unless it is renewed",
-			j.key, (time.Duration(refused.Detail) * time.Millisecond).Round(time.Millisecond))
+			name, (time.Duration(refused.Detail) * time.Millisecond).Round(time.Millisecond))
 	case errors.Is(err, client.ErrBusy):
-		e.err = fmt.Errorf("%s is held", j.key)
+		e.err = fmt.Errorf("%s is held", name)
 	default:
-		e.err = fmt.Errorf("%s: not acquired: %w", j.key, err)
+		e.err = fmt.Errorf("%s: not acquired: %w", name, err)
 	}
 	return e
 }
@@ -168,11 +184,16 @@ func (j *job) environ(env []string) []string {
 		name, _, _ := strings.Cut(kv, "=")
 		return name == "LOCKSIDECAR_KEY" || name == "LOCKSIDECAR_FENCE" || name == "LOCKSIDECAR_SOCKET"
 	})
-	env = append(env, "LOCKSIDECAR_KEY="+j.key, "LOCKSIDECAR_SOCKET="+j.socket)
-	if fence := j.hold.Fence(); fence != 0 {
-		env = append(env, "LOCKSIDECAR_FENCE="+strconv.FormatUint(fence, 10))
+	env = append(env, "LOCKSIDECAR_KEY="+strings.Join(j.keys, "\n"), "LOCKSIDECAR_SOCKET="+j.socket)
+	var fences []string
+	for _, h := range j.holds {
+		fence := h.Fence()
+		if fence == 0 { // degraded: there is none
+			return env
+		}
+		fences = append(fences, strconv.FormatUint(fence, 10))
 	}
-	return env
+	return append(env, "LOCKSIDECAR_FENCE="+strings.Join(fences, "\n"))
 }
 
 // release gives the lock back and says so if that is not sure. A signal cuts the
@@ -181,7 +202,7 @@ func (j *job) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- j.hold.Release(ctx) }()
+	go func() { done <- j.releaseAll(ctx) }()
 	for {
 		select {
 		case err := <-done:
@@ -195,13 +216,20 @@ func (j *job) release(ctx context.Context) {
 	}
 }
 
+func (j *job) releaseAll(ctx context.Context) error {
+	if len(j.holds) == 1 {
+		return j.holds[0].Release(ctx)
+	}
+	return j.holds.Release(ctx)
+}
+
 func (j *job) released(err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, client.ErrNotHeld), errors.Is(err, client.ErrClosed):
-		j.say("the lock %s was lost before the command ended: %v", j.key, err)
+		j.say("the lock %s was lost before the command ended: %v", j.name(), err)
 	default:
-		j.say("the release of %s is not confirmed yet, the daemon goes on with it: %v", j.key, err)
+		j.say("the release of %s is not confirmed yet, the daemon goes on with it: %v", j.name(), err)
 	}
 }
 

@@ -27,8 +27,11 @@ func supervise(ctx context.Context, j *job, p *run.Process) *supervisor {
 	s := &supervisor{job: j, p: p}
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
-	lost := make(chan error, 1)
-	watch.Go(func() { lost <- j.hold.Watch(ctx) })
+	lost := make(chan func(), 1)
+	watch.Go(func() {
+		h, err := j.holds.Watch(ctx)
+		lost <- func() { s.lose(h, err) }
+	})
 	defer watch.Wait()
 	defer cancel()
 
@@ -41,13 +44,13 @@ func supervise(ctx context.Context, j *job, p *run.Process) *supervisor {
 			}
 			s.ended(ev)
 			return s
-		case err := <-lost:
-			s.lose(err)
+		case lose := <-lost:
+			lose()
 		case sig := <-j.sigs:
 			s.forward(sig.(syscall.Signal))
 		case in := <-j.away:
 			if !s.lost {
-				j.say("the daemon is going away; the lock %s ends in %v", j.key, in)
+				j.say("the daemon is going away; the lock %s ends in %v", j.name(), in)
 			}
 		case <-s.kill:
 			s.kill = nil
@@ -59,14 +62,14 @@ func supervise(ctx context.Context, j *job, p *run.Process) *supervisor {
 // lose is for when the lock cannot be relied upon any more. The connection stays
 // open until the command has ended: a daemon that took the lock away keeps it
 // closed to others for so long, if it can.
-func (s *supervisor) lose(why error) {
+func (s *supervisor) lose(h *client.Hold, why error) {
 	if s.lost {
 		return
 	}
 	s.lost = true
 	switch s.onLost {
 	case lostWarn:
-		s.say("the lock %s is lost (%s); the command goes on without it", s.key, reason(why))
+		s.say("the lock %s is lost (%s); the command goes on without it", h.Key(), reason(why))
 		return
 	case lostKill:
 		s.ending = true
@@ -77,7 +80,7 @@ func (s *supervisor) lose(why error) {
 		s.signal(syscall.SIGCONT) // what is stopped does not end
 		s.kill = time.After(time.Duration(s.killAfter))
 	}
-	s.say("the lock %s is lost (%s); ending the command", s.key, reason(why))
+	s.say("the lock %s is lost (%s); ending the command", h.Key(), reason(why))
 }
 
 func reason(why error) string {
@@ -124,12 +127,14 @@ func (s *supervisor) stopped(sig syscall.Signal) {
 }
 
 func (s *supervisor) resume() {
-	if !s.lost && !s.hold.Valid() {
-		why := s.hold.Err()
-		if why == nil {
-			why = client.ErrExpired
+	for _, h := range s.holds {
+		if !s.lost && !h.Valid() {
+			why := h.Err()
+			if why == nil {
+				why = client.ErrExpired
+			}
+			s.lose(h, why)
 		}
-		s.lose(why)
 	}
 	if s.ending {
 		s.signal(syscall.SIGCONT)

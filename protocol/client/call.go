@@ -31,6 +31,7 @@ type call struct {
 	ready chan struct{}
 	done  func(*Reply) // of Go; nil when somebody waits
 	hold  *Hold        // to be told of the grant, in the order of the wire
+	holds Holds        // the same of acquire-many
 	began int64        // hello: our clock before it was sent
 	// abandoned is guarded by Client.mu: nobody waits any more, and a grant that
 	// comes all the same is given back.

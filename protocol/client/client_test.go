@@ -186,7 +186,7 @@ func TestGrantThatCrossesTheCancelIsReleased(t *testing.T) {
 		go func() {
 			var err error
 			if many {
-				_, err = c.AcquireMany(ctx, []string{"a", "b"}, AcquireArgs{Owner: 4, Wait: Forever})
+				_, err = c.LockMany(ctx, []string{"a", "b"}, AcquireArgs{Owner: 4, Wait: Forever})
 			} else {
 				_, err = c.Lock(ctx, AcquireArgs{Key: "a", Owner: 4, Wait: Forever})
 			}

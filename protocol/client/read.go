@@ -182,6 +182,11 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 		if r.Grants, err = m.Grants(); err == nil && len(r.Grants) != len(cl.req.Keys) {
 			err = fmt.Errorf("%d grants for %d keys", len(r.Grants), len(cl.req.Keys))
 		}
+		if err == nil && cl.holds != nil && !cl.abandoned {
+			for i, h := range cl.holds {
+				c.granted(h, &r.Grants[i])
+			}
+		}
 	case protocol.OpReleaseMany:
 		if r.Codes, err = m.Codes(); err == nil && len(r.Codes) != len(cl.req.Keys) {
 			err = fmt.Errorf("%d codes for %d keys", len(r.Codes), len(cl.req.Keys))

@@ -151,12 +151,17 @@ func (c *Client) Inspect(ctx context.Context, key string) (protocol.State, error
 // AcquireMany acquires all the keys or none; a.Key is not used. A failure's
 // Detail is the index of the key that could not be had. It blocks as Acquire does.
 func (c *Client) AcquireMany(ctx context.Context, keys []string, a AcquireArgs) ([]protocol.Grant, error) {
+	return c.acquireMany(ctx, keys, &a, nil)
+}
+
+func (c *Client) acquireMany(ctx context.Context, keys []string, a *AcquireArgs, hs Holds) ([]protocol.Grant, error) {
 	if len(keys) == 0 {
 		return nil, &Error{Code: protocol.Invalid, Msg: "no keys"}
 	}
 	cl := newCall()
 	cl.req = a.request(protocol.OpAcquireMany)
 	cl.req.Keys = byteKeys(keys)
+	cl.holds = hs
 	if err := c.do(ctx, cl); err != nil {
 		return nil, err
 	}
