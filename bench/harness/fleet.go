@@ -10,12 +10,15 @@ import (
 // Fleet is a number of workers that run one load together.
 type Fleet struct {
 	Program string // what to run as a worker; "" is this program
-	Load    string
-	Args    any // of the load, as JSON
-	Procs   int // at least 1
-	Warm    time.Duration
-	Window  time.Duration
-	Watch   Watch
+	// ProgramArgs are for a program that is not in Go.
+	ProgramArgs []string
+	Midway      func() // called in the middle of the window; may be nil
+	Load        string
+	Args        any // of the load, as JSON
+	Procs       int // at least 1
+	Warm        time.Duration
+	Window      time.Duration
+	Watch       Watch
 }
 
 // Watch is the processes and counters to be looked at during the window.
@@ -105,6 +108,10 @@ func (f Fleet) observe(start time.Time, out *Outcome) error {
 		return err
 	}
 	m, cpu, stores := readMachineTimes(), CPU(f.Watch.Server), f.Watch.stores()
+	if f.Midway != nil {
+		time.Sleep(time.Until(start.Add(f.Window / 2)))
+		f.Midway()
+	}
 	time.Sleep(time.Until(start.Add(f.Window)))
 	out.ServerCPU = CPU(f.Watch.Server) - cpu
 	out.StoreCPU = f.Watch.stores() - stores
@@ -157,7 +164,7 @@ func (f Fleet) start(proc int) (*worker, error) {
 			return nil, err
 		}
 	}
-	p, err := startPiped(program, roleEnv+"="+roleWorker)
+	p, err := startPiped(program, roleEnv+"="+roleWorker, f.ProgramArgs...)
 	if err != nil {
 		return nil, err
 	}

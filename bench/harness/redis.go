@@ -86,6 +86,15 @@ func (r *Redis) Info() (in RedisInfo, err error) {
 	return in, nil
 }
 
+// Clients is how many connections it has, but for our own.
+func (r *Redis) Clients() int {
+	list, err := r.client.ClientList(context.Background()).Result()
+	if err != nil {
+		return 0
+	}
+	return max(0, strings.Count(list, "\n")-1)
+}
+
 func infoFields(s string) map[string]string {
 	m := map[string]string{}
 	for line := range strings.Lines(s) {
