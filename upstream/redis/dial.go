@@ -15,9 +15,9 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Connections of one store to one node: batches in flight and renewals, and one
-// more for hints.
-const poolSize = 4
+// Connections of one store to one node: for batches in flight and renewals, of which
+// the fourth that may be waits for one of three, and one more for hints.
+const poolSize = 3
 
 // silence keeps go-redis from writing to the daemon's standard error.
 var silence sync.Once
