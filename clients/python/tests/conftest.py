@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import inspect
 import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 
 import pytest
-from daemon import Daemon, Script
+from aio import LOOPS, Loop
+from daemon import Daemon, Script, until
 from peer import Peer
 
 import locksidecar
+import locksidecar.asyncio
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 
@@ -80,3 +83,53 @@ def peer() -> Iterator[Peer]:
     p = Peer()
     yield p
     p.close()
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request: pytest.FixtureRequest) -> Loop:
+    """What runs a coroutine test."""
+    return Loop(request.param)
+
+
+@pytest.fixture(scope="session")
+def resident(binary: str) -> Iterator[Daemon]:
+    """A daemon for many tests, none of which may end it."""
+    daemon = Daemon(binary)
+    daemon.start()
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+def shared(resident: Daemon) -> Iterator[Daemon]:
+    """The daemon for many tests; nothing is held on it at a test's beginning."""
+    yield resident
+    until("nothing is held or waited for", lambda: not resident.keys())
+
+
+@pytest.fixture
+def aconnect(loop: Loop, shared: Daemon) -> Callable[..., locksidecar.asyncio.Client]:
+    """Make asyncio clients of the shared daemon; they are closed at the end."""
+    return lambda **more: loop.client(shared.path, **more)
+
+
+@pytest.fixture
+def aclient(aconnect: Callable[..., locksidecar.asyncio.Client]) -> locksidecar.asyncio.Client:
+    return aconnect()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give every coroutine test a loop, of either kind."""
+    if inspect.iscoroutinefunction(metafunc.function) and "loop" not in metafunc.fixturenames:
+        metafunc.fixturenames.append("loop")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    loop = pyfuncitem.funcargs["loop"]
+    assert isinstance(loop, Loop)
+    loop.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

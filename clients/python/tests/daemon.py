@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 import locksidecar
+from locksidecar import _wire as w
 
 SRC = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "src")
 BOUND = 30.0  # seconds within which what must happen has happened, on a busy machine too
@@ -63,6 +64,20 @@ class Daemon:
             except OSError:
                 return False
         return True
+
+    def keys(self) -> tuple[object, ...]:
+        """Return what is held or waited for."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+            s.connect(self.path)
+            s.sendall(w.frame(w.HELLO, 1, 1, 1, "test") + w.frame(11, 2))
+            data = b""
+            while len(replies := list(w.cut(data, w.MAX_FRAME))) < 2:
+                more = s.recv(65536)
+                assert more, "the daemon has hung up"
+                data += more
+            rows = replies[1][0][2]
+            assert isinstance(rows, tuple)
+            return rows
 
     def log(self) -> str:
         with open(os.path.join(self.dir, "log")) as f:

@@ -13,7 +13,7 @@ from daemon import Daemon, Script, drains, until
 from peer import Background
 
 import locksidecar
-from locksidecar import Client, LostError, _lock
+from locksidecar import Client, LostError, _handle
 from locksidecar import _wire as w
 
 Connect = Callable[..., Client]
@@ -39,7 +39,7 @@ def test_a_client_that_is_killed_has_released(client: Client, script: Callable[.
 def test_no_caller_hangs_when_the_daemon_goes(
     daemon: Daemon, client: Client, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_lock, "_PATIENCE", 0.2)  # the daemon does not come back
+    monkeypatch.setattr(_handle, "_PATIENCE", 0.2)  # the daemon does not come back
     held = client.lock("k")
     held.acquire()
     other = connect()

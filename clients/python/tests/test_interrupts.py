@@ -16,7 +16,7 @@ import pytest
 from daemon import until
 
 import locksidecar
-from locksidecar import Client, LostError, _client, _conn, _hold, _lock
+from locksidecar import Client, LostError, _client, _conn, _handle, _hold, _lock, _session, redis_compat
 from locksidecar import _wire as w
 
 Connect = Callable[..., Client]
@@ -148,7 +148,7 @@ def test_no_jump_leaves_a_protected_region() -> None:
     parse = getattr(dis, "_parse_exception_table", None)
     if sys.version_info < (3, 11) or parse is None:
         return  # blocks are a stack at run time there
-    for module in (_client, _conn, _hold, _lock, w):
+    for module in (_client, _conn, _handle, _hold, _lock, _session, w, redis_compat.lock, redis_compat._common):
         for code in codes(compile(inspect.getsource(module), module.__name__, "exec")):
             table = parse(code)
 

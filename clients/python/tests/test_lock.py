@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from daemon import Script, until
@@ -276,6 +276,30 @@ def test_processes_exclude_each_other(script: Callable[..., Script], tmp_path: o
     assert [s.end() for s in scripts] == [0, 0, 0]
     with open(path) as f:
         assert f.read() == "600"
+
+
+def test_a_decorated_function_runs_under_the_lock(client: Client, connect: Connect) -> None:
+    lock, other = client.lock("k"), connect().lock("k")
+
+    @lock
+    def work(n: int, *, more: int) -> int:
+        """Say more."""
+        assert lock.owned()
+        assert other.acquire(blocking=False) is False
+        return n + more if n == 0 else work(n - 1, more=more)
+
+    assert work(2, more=3) == 3
+    assert work.__doc__ == "Say more."
+    assert not lock.owned()
+
+    async def later() -> None: ...
+
+    def some() -> Iterator[int]:
+        yield 1
+
+    for f in (later, some):  # they would run when the lock is released
+        with pytest.raises(TypeError, match="only begins"):
+            lock(f)
 
 
 def test_ping(client: Client) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
+import aio
 import pytest
 from daemon import Daemon, drains, until
 from peer import Background
 
 import locksidecar
-from locksidecar import Client, LostError, _lock
+from locksidecar import Client, LostError, _handle
 from locksidecar import _wire as w
 
 SESSION = 10_000_000_000  # nanoseconds: for longer the embedded store states nothing
@@ -106,11 +108,51 @@ def a_frozen_daemon(s: Scene) -> None:
     assert len(losses) == 1
 
 
+def an_asyncio_restart(s: Scene, kind: str) -> None:
+    s.daemon.start()
+    loop = aio.Loop(kind)
+
+    async def scene() -> None:
+        client = loop.client(s.daemon.path)
+        losses: list[LostError] = []
+        lock = client.lock("k", ttl=1, on_lost=losses.append)
+        await lock.acquire()
+        fence = lock.fence
+        waiter = asyncio.create_task(client.lock("k", ttl=1, owner=1).acquire(timeout=60))
+        await aio.waiters(client, "k", 1)
+        await asyncio.to_thread(s.daemon.kill)
+        await aio.until("on_lost is called", lambda: losses)
+        assert (losses[0].key, losses[0].fence, losses[0].reason) == ("k", fence, "connection")
+        assert not lock.owned()
+        assert lock.fence == fence
+        with pytest.raises(LostError):
+            await lock.release()
+        with pytest.raises(locksidecar.NotHeld):
+            await lock.release()
+        await asyncio.to_thread(s.daemon.start)
+        assert await waiter is True
+        assert client.lock("k", owner=1).fence > fence
+        assert len(losses) == 1
+
+    loop.run(scene())
+
+
+def an_asyncio_restart_on_asyncio(s: Scene) -> None:
+    an_asyncio_restart(s, "asyncio")
+
+
+def an_asyncio_restart_on_uvloop(s: Scene) -> None:
+    pytest.importorskip("uvloop", reason="uvloop is not installed")
+    an_asyncio_restart(s, "uvloop")
+
+
 SCENES: list[Callable[[Scene], None]] = [
     a_restart,
     a_wait_over_a_restart,
     a_wait_over_an_orderly_restart,
     a_frozen_daemon,
+    an_asyncio_restart_on_asyncio,
+    an_asyncio_restart_on_uvloop,
 ]
 
 
@@ -118,7 +160,7 @@ SCENES: list[Callable[[Scene], None]] = [
 def together(binary: str) -> Iterator[list[Background]]:
     """All scenes, started with the first test that asks for one."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_lock, "_PATIENCE", 30.0)  # on a busy machine a start may take long
+        patch.setattr(_handle, "_PATIENCE", 30.0)  # on a busy machine a start may take long
         yield [Background(scene, Scene(stack, binary)) for scene in SCENES]
 
 

@@ -8,18 +8,18 @@ import math
 import os
 import queue
 import random
-import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from . import _wire as w
 from ._conn import Conn, after_fork
 from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
+from ._handle import OWN
 from ._hold import Hold
-from ._lock import OWN, Lock
+from ._lock import Lock
 
 _log: Final = logging.getLogger("locksidecar")
 _clients: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
@@ -49,7 +49,7 @@ class Client:
         if not timeout > 0:
             raise ValueError("timeout must be positive")
         self._path = w.socket_path(path)
-        self._name = name if name is not None else os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+        self._name = w.program(name)
         self._label = label
         self._timeout = timeout
         self._owners = itertools.count(OWN)
@@ -183,7 +183,7 @@ class _Notifier:
         """Return after how many seconds a connection looks for holds that lapsed in silence."""
         return 1.0 if self._thread is not None else 10.0
 
-    def lost(self, hold: Hold, why: LostError) -> None:
+    def lost(self, hold: Hold[Any], why: LostError) -> None:
         for tell in hold.tell:
             self._queue.put((tell, why))
 

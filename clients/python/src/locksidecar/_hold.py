@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _wire as w
 from ._errors import LockError, LostError
 
 if TYPE_CHECKING:
-    from ._conn import Conn
+    from ._session import Session
+
+C = TypeVar("C", bound="Session")
 
 
-class Hold:
-    """One owner's grip on one key. Its fields are guarded by the connection's mu."""
+class Hold(Generic[C]):
+    """One owner's grip on one key. Its fields are guarded by the session's mu."""
 
     # fmt: off
     __slots__ = (
@@ -23,7 +25,7 @@ class Hold:
     )
     # fmt: on
 
-    def __init__(self, conn: Conn, key: str, owner: int, shared: bool) -> None:
+    def __init__(self, conn: C, key: str, owner: int, shared: bool) -> None:
         self.conn = conn
         self.key = key
         self.owner = owner
@@ -56,7 +58,7 @@ class Call:
 
     __slots__ = ("abandoned", "done", "error", "hold", "id", "op", "reply", "sent", "target", "waiter")
 
-    def __init__(self, op: int, hold: Hold | None = None, target: int = 0) -> None:
+    def __init__(self, op: int, hold: Hold[Any] | None = None, target: int = 0) -> None:
         self.op = op
         self.id = 0
         self.hold = hold

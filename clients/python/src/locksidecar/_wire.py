@@ -137,6 +137,13 @@ def clip(name: str) -> str:
     return name.encode(errors="replace")[:128].decode(errors="ignore")
 
 
+def program(name: str | None) -> str:
+    """Return who connects: name, else the program's."""
+    if name is not None:
+        return name
+    return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+
+
 def socket_path(path: str | os.PathLike[str] | None) -> str:
     """Return where the daemon listens, in the order that PROTOCOL.md gives."""
     if path is not None:

@@ -1,0 +1,307 @@
+"""One connection to the daemon on an event loop.
+
+The transport reads; every read is taken in whole before anybody else runs. So no request is ever half
+sent or half answered when a task is cancelled: cancelling a wait leaves a request of which the
+connection knows everything, to be withdrawn.
+
+One alarm a connection looks after all that time ends: answers that do not come, and holds of which the
+daemon has said nothing. It rings seldom: a request pays for a comparison, not for a timer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from .. import _wire as w
+from .._errors import ConnectionLost, LockError, LostError, Unavailable
+from .._hold import Call, Hold
+from .._session import Session
+
+_open: Final[set[Conn]] = set()  # those that have a descriptor
+_parents: Final[list[Conn]] = []  # in a forked child; never taken down, for the loop is the parent's too
+
+
+class Asked(Call):
+    """A request whose reply a task waits for."""
+
+    __slots__ = ("future", "limit")
+
+    def __init__(self, op: int, future: asyncio.Future[None], hold: Hold[Any] | None = None) -> None:
+        super().__init__(op, hold)
+        self.future = future
+        self.limit = math.inf  # of the monotonic clock: until when to wait
+
+    def wake(self) -> None:
+        """Wake the task, should it still wait."""
+        try:
+            if not self.future.done():
+                self.future.set_result(None)
+        except RuntimeError:  # the loop was closed while the task waited
+            pass
+
+
+class Conn(Session, asyncio.Protocol):
+    """A connected session, used on its loop alone."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        timeout: float,
+        lost: Callable[[Hold[Any], LostError], None],
+        every: Callable[[], float],
+    ) -> None:
+        super().__init__(timeout, lost)
+        self.ended: asyncio.Future[None] = loop.create_future()  # the descriptor is closed
+        self.loop = loop
+        self._every = every
+        self._welcome: asyncio.Future[None] | None = loop.create_future()
+        self._greeting = b""
+        self._opening = False  # the transport is being made, and will be told of the end
+        self._transport: asyncio.Transport | None = None
+        self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_at = math.inf
+        self._stuck: asyncio.TimerHandle | None = None
+        self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._sock.setblocking(False)
+        _open.add(self)
+
+    async def connect(self, path: str, name: str, label: str) -> None:
+        """Connect and say hello; OSError or LockError when that fails."""
+        assert self._welcome is not None
+        limit = time.monotonic() + self.timeout
+        alarm = self.loop.call_later(self.timeout, self.die, Unavailable(f"no welcome for {self.timeout:g} s"))
+        try:
+            while self.dead is None:
+                try:
+                    self._sock.connect(path)  # at once or never, on a Unix socket
+                    break
+                except BlockingIOError:  # more than the daemon has come to accept
+                    if time.monotonic() >= limit:
+                        raise
+                    await asyncio.sleep(0.01)
+            if self.dead is not None:
+                raise self.gone()
+            self._opening = True
+            await self.loop.create_unix_connection(lambda: self, sock=self._sock)
+            self._opening = False
+            if self.dead is not None:
+                raise self.gone()
+            self._write(self.hello(name, label))
+            await self._welcome
+        except BaseException as e:
+            self._opening = False
+            self.die(ConnectionLost(f"not connected: {type(e).__name__}"))
+            self._sock.close()  # uvloop's transport, cancelled while it was made, tells nobody of its end
+            self._closed()
+            if self._welcome.done() and not self._welcome.cancelled():
+                self._welcome.exception()  # seen
+            raise
+        finally:
+            alarm.cancel()
+        self._welcome = None
+
+    # ---- requests ----
+
+    @property
+    def ready(self) -> bool:
+        """The daemon has answered hello."""
+        return self._welcome is None
+
+    async def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
+        """Send one request and return its reply; an error when there is none in time."""
+        return await self.answer(self.ask(op, *fields, hold=hold))
+
+    def ask(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> Asked:
+        """Send a request."""
+        c = Asked(op, self.loop.create_future(), hold)
+        self.send(c, *fields)
+        return c
+
+    async def answer(self, c: Asked) -> w.Message:
+        """Wait for the reply; an error when there is none in time."""
+        await self.wait(c, time.monotonic() + self.timeout)
+        return c.reply
+
+    def send(self, c: Call, *fields: object) -> None:
+        """Send a request; what the kernel does not take at once goes when it does."""
+        self._write(self.enter(c, fields))
+        c.sent = True
+
+    async def wait(self, c: Asked, limit: float | None) -> None:
+        """Wait until the reply is there; Unavailable when the monotonic clock has reached limit.
+
+        Raises what the connection died of.
+        """
+        if not c.done:
+            if limit is not None:
+                c.limit = limit
+                self._arm(limit)
+            await c.future
+        if c.error is not None:
+            raise c.error
+        if not c.done:
+            raise self.silent()
+
+    async def acquire(
+        self, c: Asked, hold: Hold[Conn], wait: int, ttl: int, flags: int, limit: float | None
+    ) -> Hold[Conn] | None:
+        """Ask with c for a hold and return it, or another one of the same owner that came first.
+
+        None when it is held by somebody else; any other end is an error. An exception other than an
+        answer, a cancellation too, leaves c to be withdrawn.
+        """
+        self.send(c, hold.key, hold.owner, 1 if hold.shared else 0, wait, ttl, flags)
+        await self.wait(c, limit)
+        return self.granted(c)
+
+    def release(self, hold: Hold[Conn]) -> list[Asked]:
+        """Give up one count; for the last one tell the daemon, and return what it has to answer."""
+        if not self.let_go(hold):
+            return []
+        # More than one grant only if a task asked twice at once.
+        return [self.ask(w.RELEASE, hold.key, hold.owner, hold.fence, 0) for _ in range(max(1, hold.grants))]
+
+    def watch(self, hold: Hold[Conn]) -> None:
+        """Look after the hold's validity from now on."""
+        self._arm(time.monotonic() + min(self._every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
+
+    # ---- the transport ----
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods only
+        if self.dead is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            if self._welcome is not None and not self._welcome.done():
+                self._greeting += data
+                if not self.welcome(self._greeting):
+                    return
+                self._welcome.set_result(None)
+                data = b""
+            self.feed(data)
+        except LockError as e:
+            self.die(e)
+        except BaseException as e:
+            self.interrupted(e)
+            raise
+        while self._late:
+            self.give_back_late()
+
+    def eof_received(self) -> None:
+        self.die(ConnectionLost("the daemon closed the connection"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.die(ConnectionLost(f"the connection has ended: {exc}" if exc else "the connection has ended"))
+        self._closed()
+
+    def pause_writing(self) -> None:
+        """Bound what is kept for a daemon that does not read: by time."""
+        self._stuck = self.loop.call_later(
+            self.timeout, self.die, ConnectionLost("cannot write to the daemon: it does not read")
+        )
+
+    def resume_writing(self) -> None:
+        if self._stuck is not None:
+            self._stuck.cancel()
+            self._stuck = None
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def catch_up(self) -> None:
+        """Take in what has arrived while the loop was busy elsewhere; does not block."""
+        if self.dead is not None or self._transport is None:
+            return
+        try:
+            data = self._sock.recv(65536)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError as e:
+            self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
+            return
+        if data:
+            self.data_received(data)
+        else:
+            self.eof_received()
+
+    # ---- the alarm ----
+
+    def _arm(self, at: float) -> None:
+        """Let the alarm ring then, unless it rings before."""
+        if at >= self._alarm_at or self.dead is not None:
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = at
+        self._alarm = self.loop.call_later(max(0.0, at - time.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm, self._alarm_at = None, math.inf
+        now = w.now()
+        if self.stale(now):
+            self.catch_up()  # what has arrived counts
+            self.lapse(self.stale(now), now)
+        at, soonest = time.monotonic(), math.inf
+        for c in self._pending.values():
+            if isinstance(c, Asked):
+                if c.limit <= at:
+                    c.limit = math.inf
+                    c.wake()
+                soonest = min(soonest, c.limit)
+        if self._holds:
+            soonest = min(soonest, at + max(0.0, self.soonest(self._every())))
+        if soonest < math.inf:
+            self._arm(soonest)
+
+    # ---- the end ----
+
+    def cut(self) -> None:
+        """End the connection on the wire, now: the loop may be long in coming to it."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        self.resume_writing()
+        closed = self.loop.is_closed()
+        if self._welcome is not None and not self._welcome.done() and not closed:
+            self._welcome.set_exception(self.gone())
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        if self._transport is not None and not closed:
+            self._transport.abort()
+        elif not self._opening:
+            self._sock.close()
+            self._closed()
+
+    def _closed(self) -> None:
+        _open.discard(self)
+        if not self.ended.done() and not self.loop.is_closed():
+            self.ended.set_result(None)
+
+    def abandon(self) -> None:
+        """End the connection of a client that is gone."""
+        self.die(ConnectionLost("the client is gone"))
+
+    def forked(self) -> None:
+        """Part a child process from the parent's connection; the loop, which both have, is left alone."""
+        self.forget()
+        fd = self._sock.detach()  # close would leave it open while uvloop counts on it
+        if fd >= 0:
+            os.close(fd)
+        _parents.append(self)
+
+
+def after_fork() -> None:
+    """Part a child process from every connection of its parent, those still being made included."""
+    for conn in list(_open):
+        conn.forked()
+    _open.clear()

@@ -1,0 +1,73 @@
+"""A block that ends when its lock is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .._errors import LockError, LostError
+from .._hold import Hold
+from ._conn import Conn
+
+if TYPE_CHECKING:
+    from ._lock import Lock
+
+
+class Guard:
+    """``async with lock.guard() as held:``, made by Lock.guard. It is used once.
+
+    Cancelling is counted, as asyncio.timeout does it: what we have asked for we take back, and only
+    if nobody else has asked it becomes LostError.
+    """
+
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
+        self._task: asyncio.Task[Any] | None = None  # while the body runs
+        self._before = 0  # cancellations of it that were asked for before
+        self._why: LostError | None = None  # why we have cancelled it
+        self._used = False
+        self._hold: Hold[Conn]
+
+    async def __aenter__(self) -> Lock:
+        if self._used:
+            raise RuntimeError("a guard is used once; make another one")
+        self._used = True
+        lock, task = self._lock, asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a guard needs a task")
+        lock._client._here()
+        lock._client._notifier.needed = True
+        await lock.__aenter__()
+        self._hold = lock._mine()
+        if sys.version_info >= (3, 11):
+            self._before = task.cancelling()
+        self._task = task
+        if not self._hold.conn.adopt(self._hold, self._lost):
+            self._task = None
+            with contextlib.suppress(LockError):
+                await lock.release()
+            raise self._hold.loss(self._hold.lost or "silence")
+        self._hold.conn.watch(self._hold)
+        return lock
+
+    def _lost(self, why: LostError) -> None:
+        if self._task is not None and self._why is None:
+            self._why = why
+            self._task.cancel(str(why))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task, self._task = self._task, None  # from here on nothing is cancelled
+        hold = self._hold
+        hold.tell = tuple(t for t in hold.tell if t != self._lost)
+        ours = False
+        if sys.version_info >= (3, 11) and self._why is not None and task is not None:
+            ours = task.uncancel() <= self._before and kind is not None and issubclass(kind, asyncio.CancelledError)
+        await self._lock.__aexit__(kind, body, trace)
+        if ours:
+            assert self._why is not None
+            raise self._why from body

@@ -1,0 +1,205 @@
+"""What both drop-ins share: redis-py's arguments, tokens, and who holds what. No I/O."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+from types import SimpleNamespace
+from typing import Any, Final, Generic, TypeVar
+
+from .. import _wire as w
+from .._errors import LockError as SidecarError
+from .._handle import Handle
+from .._hold import Hold
+from .exceptions import LockError, LockNotOwnedError
+
+L = TypeVar("L", bound=Handle)
+
+log: Final = logging.getLogger("locksidecar")
+Token = str | bytes | memoryview
+
+
+class Local(threading.local):
+    """A token for each thread; none to begin with."""
+
+    token: bytes | None = None
+
+
+class Grips(Generic[L]):
+    """By key: the token with which it was acquired here last, and the handle that holds it."""
+
+    def __init__(self) -> None:
+        self._mu = threading.Lock()
+        self._by_key: dict[str, tuple[bytes, L]] = {}
+        self._sweep_at = 128
+
+    def put(self, key: str, token: bytes, lock: L) -> None:
+        with self._mu:
+            self._by_key[key] = token, lock
+            if len(self._by_key) >= self._sweep_at:  # of locks that were left to expire
+                self._by_key = dict(filter(alive, self._by_key.items()))
+                self._sweep_at = max(128, 2 * len(self._by_key))
+
+    def get(self, key: str, token: bytes | None, *, pop: bool = False) -> L | None:
+        with self._mu:
+            found = self._by_key.get(key)
+            if token is None or found is None or found[0] != token:
+                return None
+            if pop:
+                del self._by_key[key]
+            return found[1]
+
+
+def alive(item: tuple[str, tuple[bytes, Handle]]) -> bool:
+    """Tell whether a grip may still hold; takes in nothing."""
+    hold = named(item[1][1])
+    return hold is not None and not hold.over
+
+
+def named(lock: Handle) -> Hold[Any] | None:
+    """Return the hold of a handle with a named owner."""
+    return lock._kept()
+
+
+class Common(Generic[L]):
+    """redis-py's constructor, and what can be decided without asking anybody."""
+
+    def __init__(
+        self,
+        redis: Any,
+        name: str | bytes | memoryview,
+        timeout: float | None = None,
+        sleep: float = 0.1,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+    ) -> None:
+        """Take redis-py's arguments.
+
+        redis: a Client of locksidecar's; anything else, a Redis say, is kept and not used, and the
+            locks are those of the daemon at the default socket.
+        timeout: seconds after which the lock ends unless it is extended; None or 0: the daemon renews it
+            until release or the end of this process.
+        sleep: not used; nobody polls.
+        """
+        self.redis = redis
+        self.name = name
+        self.timeout = timeout
+        self.sleep = sleep
+        self.blocking = blocking
+        self.blocking_timeout = blocking_timeout
+        self.thread_local = bool(thread_local)
+        self.raise_on_release_error = raise_on_release_error
+        self.local: Local | SimpleNamespace = Local() if self.thread_local else SimpleNamespace(token=None)
+        self._key = text(name)
+        try:
+            w.check_key(self._key)
+        except SidecarError as e:
+            raise LockError(str(e), self._key) from e
+
+    def _wait(self, blocking: bool | None, blocking_timeout: float | None) -> float:
+        """Return for how many seconds to wait; 0 is a try, -1 without bound."""
+        if not (self.blocking if blocking is None else blocking):
+            return 0
+        if blocking_timeout is None:
+            blocking_timeout = self.blocking_timeout
+        return -1 if blocking_timeout is None else max(0, blocking_timeout)
+
+    def _terms(self) -> tuple[float | None, bool]:
+        """Return the TTL, and whether the daemon renews it."""
+        return (float(self.timeout), False) if self.timeout else (None, True)
+
+    def _mine(self, what: str) -> bytes:
+        """Return the token for extend or reacquire."""
+        token: bytes | None = self.local.token
+        if token is None:
+            raise LockError(f"Cannot {what} an unlocked lock", self._key)
+        if self.timeout is None:
+            raise LockError(f"Cannot {what} a lock with no timeout", self._key)
+        return token
+
+    def _released(self) -> bytes:
+        """Give up the token, and return it."""
+        token: bytes | None = self.local.token
+        if token is None:
+            raise LockError("Cannot release a lock that's not owned or is already unlocked.", self._key)
+        self.local.token = None
+        return token
+
+    def _longer(self, lock: L | None, seconds: float, replace: bool, what: str) -> tuple[L, float]:
+        """Return the handle that holds, and its TTL from now on."""
+        hold = None if lock is None else named(lock)
+        if lock is None or hold is None or not self.timeout:
+            raise self._not_owned(what)
+        left = 0.0 if replace else max(0.0, (hold.end - w.now()) / 1e9)
+        return lock, left + seconds
+
+    def _not_owned(self, what: str) -> LockNotOwnedError:
+        return LockNotOwnedError(f"Cannot {what} a lock that's no longer owned", self._key)
+
+    def _unavailable(self) -> LockError:
+        return LockError("Unable to acquire lock within the time specified", self._key)
+
+    def _exit_failed(self, e: LockError, body: BaseException | None) -> bool:
+        """Say whether the end of a block is to raise e."""
+        if body is not None:
+            log.info("lock %r, whose body failed: %s", self._key, e)  # the body's own error is the news
+            return False
+        if not self.raise_on_release_error:
+            log.warning("Lock was unlocked or no longer owned when exiting context manager.")
+        return self.raise_on_release_error
+
+
+class Locks:
+    """lock() as redis-py's clients have it, of the daemon."""
+
+    sidecar: Any = None  # a Client whose locks they are; by default those of the daemon at the default socket
+    _lock_class: Any
+
+    def lock(
+        self,
+        name: str | bytes | memoryview,
+        timeout: float | None = None,
+        sleep: float = 0.1,
+        blocking: bool = True,
+        blocking_timeout: float | None = None,
+        lock_class: Any = None,
+        thread_local: bool = True,
+        raise_on_release_error: bool = True,
+    ) -> Any:
+        """Return a lock; nothing is acquired yet."""
+        return (lock_class or self._lock_class)(
+            self,
+            name,
+            timeout=timeout,
+            sleep=sleep,
+            blocking=blocking,
+            blocking_timeout=blocking_timeout,
+            thread_local=thread_local,
+            raise_on_release_error=raise_on_release_error,
+        )
+
+
+def text(name: str | bytes | memoryview) -> str:
+    """Return a name as a key."""
+    if isinstance(name, str):
+        return name
+    try:
+        return bytes(name).decode()
+    except UnicodeDecodeError:
+        raise LockError(f"the name {bytes(name)!r} is not UTF-8") from None
+
+
+def new_token(token: Token | None) -> bytes:
+    """Return a token in bytes: the given one, or a new one."""
+    if token is None:
+        return os.urandom(16).hex().encode()
+    return token.encode() if isinstance(token, str) else bytes(token)
+
+
+def bound(wait: float) -> float:
+    """Return a wait as acquire takes it."""
+    return wait if wait < math.inf else -1

@@ -1,0 +1,67 @@
+"""A drop-in for redis-py's locks with asyncio, as ``redis.asyncio`` has them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from .. import exceptions
+from .._common import Locks
+from ..exceptions import ConnectionError, LockError, LockNotOwnedError, RedisError, TimeoutError
+from . import lock
+from .lock import Lock
+
+if TYPE_CHECKING:
+    import redis.asyncio as _redis
+    from redis.asyncio import Redis as _Redis
+    from redis.asyncio.cluster import RedisCluster as _RedisCluster
+else:
+    try:
+        import redis.asyncio as _redis
+        from redis.asyncio import Redis as _Redis
+        from redis.asyncio.cluster import RedisCluster as _RedisCluster
+    except ImportError:
+        from .._absent import Absent as _Redis
+        from .._absent import Absent as _RedisCluster
+
+        _redis = None
+
+__all__ = [
+    "ConnectionError",
+    "Lock",
+    "LockError",
+    "LockNotOwnedError",
+    "Redis",
+    "RedisCluster",
+    "RedisError",
+    "StrictRedis",
+    "TimeoutError",
+    "exceptions",
+    "from_url",
+    "lock",
+]
+
+
+class Redis(Locks, _Redis):  # type: ignore[misc, unused-ignore]
+    """redis-py's Redis, but for its locks."""
+
+    _lock_class = Lock
+
+
+class RedisCluster(Locks, _RedisCluster):  # type: ignore[misc, unused-ignore]
+    """redis-py's RedisCluster, but for its locks."""
+
+    _lock_class = Lock
+
+
+StrictRedis = Redis
+
+
+def from_url(url: str, **kwargs: Any) -> Redis:
+    """Return a Redis, as redis.asyncio.from_url does."""
+    return cast(Redis, Redis.from_url(url, **kwargs))
+
+
+def __getattr__(name: str) -> Any:
+    if _redis is None or name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(_redis, name)

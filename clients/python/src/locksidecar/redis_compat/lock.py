@@ -1,0 +1,137 @@
+"""redis-py's ``redis.lock.Lock``, with the daemon behind it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from types import TracebackType
+from typing import Any, Final, Literal
+from weakref import WeakKeyDictionary
+
+from .. import _errors as errors
+from .._client import Client
+from .._lock import Lock as SidecarLock
+from ._common import Common, Grips, Token, bound, log, new_token
+from .exceptions import LockError, TimeoutError, translated
+
+__all__ = ["Lock"]
+
+_mu: Final = threading.Lock()
+_grips: Final[WeakKeyDictionary[Client, Grips[SidecarLock]]] = WeakKeyDictionary()
+_default: list[Client] = []
+
+
+def client_of(redis: Any) -> Client:
+    """Return the client that is meant: what was given, its ``sidecar``, or that of this process."""
+    for given in (redis, getattr(redis, "sidecar", None)):
+        if isinstance(given, Client):
+            return given
+    with _mu:
+        if not _default:
+            _default.append(Client())
+        return _default[0]
+
+
+class Lock(Common[SidecarLock]):
+    """A lock with redis-py's names, arguments and errors. Not re-entrant, as redis-py's is not."""
+
+    def acquire(
+        self,
+        sleep: float | None = None,
+        blocking: bool | None = None,
+        blocking_timeout: float | None = None,
+        token: Token | None = None,
+    ) -> bool:
+        """Acquire the lock; false when it cannot be had in time."""
+        value = new_token(token)
+        if not self._take(value, self._wait(blocking, blocking_timeout)):
+            return False
+        self.local.token = value
+        return True
+
+    def do_acquire(self, token: Token) -> bool:
+        """Try to acquire the lock with this token."""
+        return self._take(new_token(token), 0)
+
+    def _take(self, token: bytes, wait: float) -> bool:
+        client, (ttl, renew) = client_of(self.redis), self._terms()
+        with translated(self._key):
+            inner = client.lock(self._key, ttl, renew, owner=0)
+            inner._owner = next(client._owners)  # a new owner for each acquire
+            try:
+                if not inner.acquire(timeout=bound(wait)):
+                    return False
+                self._held_by(client).put(self._key, token, inner)
+                return True
+            except BaseException:  # an interrupt just behind the acquire
+                if inner._kept() is not None:
+                    with contextlib.suppress(errors.LockError):
+                        inner.release()
+                raise
+
+    def _held_by(self, client: Client) -> Grips[SidecarLock]:
+        with _mu:
+            return _grips.setdefault(client, Grips())
+
+    def _grip(self, token: bytes | None, *, pop: bool = False) -> SidecarLock | None:
+        return self._held_by(client_of(self.redis)).get(self._key, token, pop=pop)
+
+    def locked(self) -> bool:
+        """Ask the daemon whether anybody holds the lock."""
+        with translated(self._key):
+            return client_of(self.redis).lock(self._key).locked()
+
+    def owned(self) -> bool:
+        """Tell whether this lock, with its token, holds at this very moment. Asks nobody."""
+        inner = self._grip(self.local.token)
+        return inner is not None and inner.owned()
+
+    def release(self) -> None:
+        """Release the lock; LockError when it is not locked, LockNotOwnedError when it was lost."""
+        self.do_release(self._released())
+
+    def do_release(self, expected_token: Token) -> None:
+        """Release the lock that was acquired with this token."""
+        inner = self._grip(new_token(expected_token), pop=True)
+        if inner is None:
+            raise self._not_owned("release")
+        with translated(self._key):
+            inner.release()
+
+    def extend(self, additional_time: float, replace_ttl: bool = False) -> Literal[True]:
+        """Add so many seconds to what is left, or let so many be left from now on."""
+        self._mine("extend")
+        return self.do_extend(additional_time, replace_ttl)
+
+    def do_extend(self, additional_time: float, replace_ttl: bool) -> Literal[True]:
+        return self._extend(additional_time, replace_ttl, "extend")
+
+    def reacquire(self) -> Literal[True]:
+        """Let the whole timeout be left from now on."""
+        self._mine("reacquire")
+        return self.do_reacquire()
+
+    def do_reacquire(self) -> Literal[True]:
+        return self._extend(self.timeout or 0, True, "reacquire")
+
+    def _extend(self, seconds: float, replace: bool, what: str) -> Literal[True]:
+        inner, ttl = self._longer(self._grip(self.local.token), seconds, replace, what)
+        with translated(self._key):
+            inner.extend(ttl)
+        return True
+
+    def __enter__(self) -> Lock:
+        if self.acquire():
+            return self
+        raise self._unavailable()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except TimeoutError as e:
+            log.info("lock %r: %s", self._key, e)  # the body ran under the lock
+        except LockError as e:
+            if self._exit_failed(e, body):
+                raise
