@@ -131,6 +131,30 @@ func TestAClientThatAnswersBeatsKeepsWhatAsksForHeartbeats(t *testing.T) {
 	release(t, c, "a", 0, g.Fence)
 }
 
+// Whoever only waits has no beats to answer: its silence counts from the grant on.
+func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
+	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: time.Second})
+	beats := make(chan client.Beat, 100)
+	holder := h.dial(client.Options{OnBeat: func(b client.Beat) { beats <- b }})
+	held := acquire(t, holder, client.AcquireArgs{Key: "a"})
+	raw := h.raw().hello()
+	raw.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a"), Wait: protocol.WaitAlways})
+	for b := range beats {
+		if b.Until > held.Deadline+2000 { // it has been silent for longer than it may
+			break
+		}
+	}
+	release(t, holder, "a", 0, held.Fence)
+	m := raw.next()
+	g, err := m.Grant()
+	if err != nil || m.ID != 2 {
+		t.Fatal(m, err)
+	}
+	if g.Left < 900 || g.Left > 1000 {
+		t.Errorf("it was stated to be valid for %d ms", g.Left)
+	}
+}
+
 func TestLimitsOfANamespace(t *testing.T) {
 	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", MaxHolds: 2})
 	c, d := h.dial(client.Options{}), h.dial(client.Options{})

@@ -224,6 +224,9 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 		ttl = int64(st.SessionTTL)
 	}
 	if beat := int64(m.NS.Heartbeat); beat > 0 {
+		if s.beatAt == cache.Forever { // it has only waited, and has had no beats to answer
+			s.heard.Store(max(now, s.heard.Load()))
+		}
 		m.Until = min(m.Until, s.heard.Load()+beat)
 		ttl = min(ttl, beat)
 	}
