@@ -12,7 +12,7 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar
 VPY    := $(VENV)/bin/python
 
-.PHONY: run build test test-go test-sim test-python check sim mutants bench deps deps-system clean
+.PHONY: run build test test-go test-sim test-python test-java check sim mutants bench deps deps-system clean
 
 build:
 	$(GO) build -o $(BIN) ./cmd/locksidecar
@@ -25,6 +25,7 @@ test: deps build
 	$(MAKE) test-go
 	$(MAKE) test-sim
 	$(MAKE) test-python
+	$(MAKE) test-java
 
 test-go:
 	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 10m ./...
@@ -35,6 +36,9 @@ test-sim:
 
 test-python:
 	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q
+
+test-java:
+	LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) mvn -q -B -f clients/java test
 
 sim: test-sim
 
@@ -51,6 +55,7 @@ check: deps
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
 	$(GO) test -count=1 -run TestArrowsGoDown ./daemon
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . && $(CURDIR)/$(VENV)/bin/ruff format --check . && $(CURDIR)/$(VENV)/bin/mypy --strict src
+	mvn -q -B -f clients/java package -DskipTests
 
 deps: deps-system $(VENV)/.done
 	cd upstream/testserver/etcdserver && $(GO) mod download

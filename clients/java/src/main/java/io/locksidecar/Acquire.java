@@ -1,0 +1,306 @@
+package io.locksidecar;
+
+import java.lang.ref.WeakReference;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.VarHandle;
+import java.util.concurrent.ThreadLocalRandom;
+
+/**
+ * One acquire, to its end: over restarts of the daemon, for as long as its wait allows, and no more than a
+ * little with a daemon that fails it. It goes by itself, on whatever thread brings the next event; none of its
+ * methods blocks. Its one outcome is set once: who gives it up is told whether the grant was first.
+ */
+final class Acquire extends Wait implements Link.Dial {
+    /** How often in a row a new connection may end at once, or a grant come too late. */
+    private static final int CUTS = 3;
+    /** Nanoseconds of connecting that are taken off the wait. */
+    private static final long NOTABLE = 20_000_000;
+    /** The outcome when somebody else holds the lock. */
+    static final Object BUSY = new Object();
+    private static final Object GIVEN_UP = new Object();
+    private static final VarHandle OUTCOME;
+
+    static {
+        try {
+            OUTCOME = MethodHandles.lookup().findVarHandle(Acquire.class, "outcome", Object.class);
+        } catch (ReflectiveOperationException e) {
+            throw new ExceptionInInitializerError(e);
+        }
+    }
+
+    /** What is asked for. */
+    record Terms(Key key, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper) {}
+
+    private final Link link;
+    private final Terms terms;
+    private final Hold.Id id;
+    /** Hears of the outcome, on any thread, and must not block; null when somebody waits. */
+    private final Runnable then;
+    /** System.nanoTime when the wait is over; null without bound. */
+    private final Long end;
+
+    /** A Hold, BUSY, GIVEN_UP, or a LockException. */
+    @SuppressWarnings("unused") // by OUTCOME
+    private volatile Object outcome;
+    private volatile Call call;
+
+    // Of the one thread that brings the next event; each happens after the one before.
+    private volatile long began;
+    private volatile long until;
+    private long left;
+    private int cuts;
+    private Long drained;
+    private long pause = 10;
+
+    Acquire(Link link, Terms terms, Runnable then) {
+        this.link = link;
+        this.terms = terms;
+        this.id = new Hold.Id(terms.key.text(), terms.owner);
+        this.then = then;
+        this.left = terms.waiting;
+        this.end = terms.waiting < 0 ? null : System.nanoTime() + terms.waiting * 1_000_000;
+    }
+
+    Hold.Id id() {
+        return id;
+    }
+
+    byte[] name() {
+        return terms.key.utf8();
+    }
+
+    boolean shared() {
+        return terms.shared;
+    }
+
+    long left() {
+        return left;
+    }
+
+    long ttl() {
+        return terms.ttl;
+    }
+
+    long flags() {
+        return terms.flags;
+    }
+
+    WeakReference<?> keeper() {
+        return terms.keeper;
+    }
+
+    /** Begins, or begins anew. */
+    void start() {
+        if (!done()) {
+            began = System.nanoTime();
+            long patience = began + link.patience();
+            until = end == null || end - patience > 0 ? patience : end;
+            link.dial(this);
+        }
+    }
+
+    // ---- connecting ----
+
+    @Override
+    public long until() {
+        return until;
+    }
+
+    @Override
+    public void connected(Conn conn) {
+        if (!done()) {
+            if (System.nanoTime() - began > NOTABLE) {
+                over(); // connecting has taken a part of the wait
+            }
+            conn.acquire(this);
+        }
+    }
+
+    @Override
+    public void failed(LockException why) {
+        finish(why);
+    }
+
+    // ---- the answer ----
+
+    /** Takes in the call that was sent; the connection's lock is held. */
+    void asked(Call c) {
+        call = c;
+        c.limit = end == null ? null : System.nanoTime() + left * 1_000_000 + link.timeout();
+    }
+
+    /** Takes in how the call ended. */
+    void answered(Call c) {
+        Call.Answer a = c.answer();
+        if (a.error() != null) {
+            if (a.error() instanceof ConnectionLostException) {
+                refused(a.error(), c.hold.conn);
+            } else {
+                finish(a.error());
+            }
+        } else if (a.code() == Codes.OK) {
+            if (c.taken) {
+                tell();
+            }
+        } else if (a.code() == Codes.BUSY || a.code() == Codes.TIMEOUT) {
+            finish(BUSY);
+        } else {
+            LockException why = link.failure(a);
+            if (why instanceof DrainingException) {
+                refused(why, c.hold.conn);
+            } else {
+                finish(why);
+            }
+        }
+    }
+
+    /** Takes a grant as the outcome, unless there is one; told of later. The connection's lock is held. */
+    boolean take(Hold hold) {
+        return OUTCOME.compareAndSet(this, null, hold);
+    }
+
+    /**
+     * Goes on after a grant whose hold was over before its owner came to it; the outcome, if there is no time
+     * left or it happens again and again.
+     */
+    void lapsed(Hold hold) {
+        Object next = null;
+        if (++cuts > CUTS) {
+            String why = hold.lost;
+            next = hold.loss(why == null ? "connection" : why);
+        } else if (over()) {
+            next = BUSY;
+        }
+        hold.conn.release(hold, terms.shared, c -> { });
+        outcome = next;
+        if (next == null) {
+            start();
+        } else {
+            tell();
+        }
+    }
+
+    /** Goes on after the end of the connection, or waits a little for the daemon to go; or ends with e. */
+    void refused(LockException e, Conn conn) {
+        long now = System.nanoTime();
+        long rest = 0;
+        boolean over;
+        boolean late = end != null && now - end >= 0;
+        if (e instanceof DrainingException) {
+            if (drained == null) {
+                drained = now + link.patience();
+            }
+            rest = Math.max(1, (long) (pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2)));
+            pause = Math.min(250, 2 * pause);
+            long next = now + rest * 1_000_000;
+            over = next - drained >= 0 || end != null && next - end >= 0;
+        } else {
+            cuts = now - conn.since < 1_000_000_000 ? cuts + 1 : 0;
+            over = cuts > CUTS || late && (terms.waiting > 0 || cuts > 1) || !(e instanceof ConnectionLostException);
+        }
+        if (over || link.closed()) {
+            finish(e);
+            return;
+        }
+        over();
+        if (rest == 0) {
+            start();
+        } else {
+            link.later(rest, this::start, () -> finish(e));
+        }
+    }
+
+    /** Reckons what is left of the wait, and tells whether that is nothing. */
+    private boolean over() {
+        if (end == null) {
+            return false;
+        }
+        long nanos = end - System.nanoTime();
+        if (terms.waiting > 0) {
+            left = Math.max(0, (nanos + 999_999) / 1_000_000);
+        }
+        return nanos <= 0;
+    }
+
+    // ---- the outcome ----
+
+    @Override
+    boolean done() {
+        return outcome != null;
+    }
+
+    Object outcome() {
+        return outcome;
+    }
+
+    /** Sets the outcome, unless there is one. */
+    boolean finish(Object o) {
+        if (!OUTCOME.compareAndSet(this, null, o)) {
+            return false;
+        }
+        tell();
+        return true;
+    }
+
+    private void tell() {
+        if (then != null) {
+            then.run();
+        } else {
+            wake();
+        }
+    }
+
+    /** Withdraws the acquire, with this as its outcome; false when it has ended already. */
+    boolean giveUp(LockException why) {
+        if (!OUTCOME.compareAndSet(this, null, why == null ? GIVEN_UP : why)) {
+            return false;
+        }
+        Call c = call;
+        if (c != null) {
+            c.hold.conn.withdraw(c);
+        }
+        if (why != null) {
+            tell();
+        }
+        return true;
+    }
+
+    /** Waits for the outcome; an interrupt withdraws the acquire. */
+    Object get() throws InterruptedException {
+        while (true) {
+            try {
+                await(null);
+            } catch (InterruptedException e) {
+                if (giveUp(null)) {
+                    throw e;
+                }
+                Thread.currentThread().interrupt(); // it ended first: that is the truth
+            }
+            if (settled()) {
+                return outcome;
+            }
+        }
+    }
+
+    /** Waits for the outcome, and keeps an interrupt for later. */
+    Object getUninterruptibly() {
+        do {
+            awaitUninterruptibly(null);
+        } while (!settled());
+        return outcome;
+    }
+
+    /** Tells whether the outcome stands; if it is a hold that is over, goes on. */
+    boolean settled() {
+        if (outcome instanceof Hold hold && !hold.owned()) {
+            if (!hold.over && hold.conn.dead == null) { // not read, perhaps, what extends it
+                hold.conn.settle(hold);
+            }
+            if (!hold.owned()) {
+                lapsed(hold);
+                return false;
+            }
+        }
+        return true;
+    }
+}

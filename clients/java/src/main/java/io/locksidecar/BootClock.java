@@ -1,0 +1,134 @@
+package io.locksidecar;
+
+import java.io.IOException;
+import java.io.RandomAccessFile;
+import java.nio.charset.StandardCharsets;
+import java.util.function.LongSupplier;
+
+/**
+ * A clock that never goes back and counts the time that the machine sleeps, as CLOCK_BOOTTIME does,
+ * which Java cannot read. {@link System#nanoTime} stands still in a suspended machine.
+ *
+ * <p>On Linux it is nanoTime and an offset from /proc/uptime, which is CLOCK_BOOTTIME rounded down to
+ * 10 ms. So the offset is known as an interval, which shrinks as it is measured again. A sleep moves
+ * the wall clock against nanoTime by the very same time; whenever the two have come apart, and once a
+ * second besides, the offset is measured anew.
+ *
+ * <p>Elsewhere there is only the wall clock: a jump of it forward by more than a second counts as sleep.
+ * That errs on the safe side: should somebody have set the clock, holds count as lost that are not.
+ */
+final class BootClock {
+    static final BootClock SYSTEM = new BootClock(
+            System::nanoTime, () -> System.currentTimeMillis() * 1_000_000, uptimeFile());
+
+    private static final long APART = 20_000_000;
+    private static final long JUMP = 1_000_000_000;
+    private static final long AGAIN = 1_000_000_000;
+    private static final long TICK = 10_000_000;
+
+    /** low ≤ true time − nanoTime ≤ high; drift is wall clock − nanoTime, both when measured. */
+    private record Sync(long low, long high, long drift, long at) {}
+
+    private final LongSupplier nano;
+    private final LongSupplier wall;
+    private final LongSupplier uptime;
+    private volatile Sync sync;
+
+    /** Takes its three sources, all in nanoseconds; uptime is null, or −1 when it cannot be read. */
+    BootClock(LongSupplier nano, LongSupplier wall, LongSupplier uptime) {
+        this.nano = nano;
+        this.wall = wall;
+        this.uptime = uptime;
+        measure(null);
+    }
+
+    /** Returns the time in nanoseconds, and never an earlier one than it is. */
+    long now() {
+        return nano.getAsLong() + current().high;
+    }
+
+    /** Returns the time in nanoseconds, and never a later one than it is. */
+    long floor() {
+        Sync s = current();
+        return nano.getAsLong() + s.low;
+    }
+
+    private Sync current() {
+        Sync s = sync;
+        long n = nano.getAsLong();
+        long apart = wall.getAsLong() - n - s.drift;
+        if (apart > APART || apart < -APART || n - s.at > AGAIN) {
+            return measure(s);
+        }
+        return s;
+    }
+
+    private synchronized Sync measure(Sync old) {
+        if (sync != old) {
+            return sync; // another thread was quicker
+        }
+        long low = 0;
+        long high = 0;
+        boolean known = false;
+        long before = nano.getAsLong();
+        for (int i = 0; uptime != null && i < 5; i++) {
+            before = nano.getAsLong();
+            long up = uptime.getAsLong();
+            long after = nano.getAsLong();
+            if (up < 0) {
+                break;
+            }
+            known = true;
+            low = up - after;
+            high = up + TICK - before;
+            if (after - before < 1_000_000) {
+                break; // nobody paused us in between
+            }
+        }
+        long drift = wall.getAsLong() - nano.getAsLong();
+        if (known && old != null && low <= old.high && old.low <= high) {
+            low = Math.max(low, old.low);
+            high = Math.min(high, old.high);
+        } else if (!known && old != null) {
+            long jump = drift - old.drift;
+            low = old.low;
+            high = old.high + (jump > JUMP ? jump : 0);
+            low = jump > JUMP ? high : low;
+        }
+        sync = new Sync(low, high, drift, before);
+        return sync;
+    }
+
+    private static LongSupplier uptimeFile() {
+        RandomAccessFile file;
+        try {
+            file = new RandomAccessFile("/proc/uptime", "r"); // not interruptible, as a channel would be
+        } catch (IOException | SecurityException e) {
+            return null;
+        }
+        byte[] text = new byte[64];
+        return () -> { // called under the clock's monitor
+            try {
+                file.seek(0);
+                return parse(text, file.read(text));
+            } catch (IOException e) {
+                return -1;
+            }
+        };
+    }
+
+    /** Reads "12345.67 …" as nanoseconds; −1 if it is something else. */
+    static long parse(byte[] text, int n) {
+        String s = new String(text, 0, Math.max(0, n), StandardCharsets.US_ASCII);
+        int space = s.indexOf(' ');
+        int dot = s.indexOf('.');
+        if (dot < 1 || space != dot + 3) {
+            return -1;
+        }
+        try {
+            return (Long.parseLong(s, 0, dot, 10) * 100 + Long.parseLong(s, dot + 1, space, 10)) * TICK;
+        } catch (NumberFormatException e) {
+            return -1;
+        }
+    }
+}

@@ -1,0 +1,514 @@
+package io.locksidecar;
+
+import java.io.IOException;
+import java.nio.ByteBuffer;
+import java.nio.channels.SocketChannel;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Consumer;
+
+/**
+ * One session: what is asked on it and what is held on it. It lives once; after its end a new one is made.
+ *
+ * <p>The I/O thread of its {@link Link} reads, and applies each frame here. Callers add requests and write
+ * them ({@link Outbox}). The one lock, mu, guards everything that is not said to be otherwise. Nothing of
+ * the user's runs under it, and nothing waits under it.
+ */
+final class Conn {
+    /** Nanoseconds between looks for calls without an answer in time. */
+    private static final long LOOK = 500_000_000;
+    /** What came of an acquire that waits until what has arrived was read. */
+    private static final Object LATER = new Object();
+
+    final ReentrantLock mu = new ReentrantLock();
+    /** Why the connection has ended; from then on nothing is held. */
+    volatile LockException dead;
+    /** System.nanoTime of its beginning. */
+    final long since = System.nanoTime();
+
+    private final Link link;
+    private final Outbox out;
+    /** The I/O thread's own. */
+    private final Welcome welcome = new Welcome();
+
+    private final Holds holds;
+    private final Incoming incoming;
+    /** What is in flight, by id. */
+    final Map<Long, Call> pending = new HashMap<>();
+    /** Withdrawn acquires whose fate is not known, by whom and for what: the next one there waits for it. */
+    final Map<Hold.Id, Integer> leaving = new HashMap<>();
+    /** What waits for the I/O thread to have read everything that has arrived. */
+    private final List<Runnable> caughtUp = new ArrayList<>();
+    /** Those of them who came before the reading that goes on, and when it began. */
+    private List<Runnable> looking = new ArrayList<>();
+    private long seen;
+    /** Calls that have ended, and losses to be told of: dealt with once mu is given back. */
+    private List<Runnable> ended = new ArrayList<>();
+    private long ids;
+    /** System.nanoTime when to look for calls without an answer. */
+    private long lookAt = since + LOOK;
+    /** System.nanoTime of the last heartbeat that was sent while something was waited for. */
+    private long beatAt = since;
+
+    Conn(Link link, SocketChannel channel, Runnable wakeup) {
+        this.link = link;
+        this.out = new Outbox(mu, channel, wakeup);
+        this.holds = new Holds(link, r -> ended.add(r));
+        this.incoming = new Incoming(this, holds);
+    }
+
+    Link link() {
+        return link;
+    }
+
+    /** Bounds the time for which an answer is waited for. */
+    void limit(Call c) {
+        mu.lock();
+        try {
+            c.limit = System.nanoTime() + link.timeout();
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    Outbox out() {
+        return out;
+    }
+
+    Welcome welcome() {
+        return welcome;
+    }
+
+    // ---- requests ----
+
+    /** Sends hello; its reply is taken in by welcome. */
+    void hello(byte[] name, byte[] label) {
+        mu.lock();
+        try {
+            ByteBuffer b = out.begin(6);
+            Msgpack.putLong(b, Codes.HELLO);
+            Msgpack.putLong(b, ++ids);
+            Msgpack.putLong(b, Codes.VERSION);
+            Msgpack.putLong(b, Codes.VERSION);
+            Msgpack.putText(b, name);
+            Msgpack.putText(b, label);
+            out.end();
+        } finally {
+            mu.unlock();
+        }
+        out.flush(true);
+    }
+
+    /** Sends a request, [op, id, key, fields…], or [op, id] without a key. The end of c is told of in any case. */
+    void send(Call c, byte[] key, long... fields) {
+        LockException why = null;
+        mu.lock();
+        try {
+            if (dead != null) {
+                why = gone();
+            } else if (out.full()) {
+                why = full();
+            } else {
+                put(c, key, fields);
+            }
+        } finally {
+            mu.unlock();
+        }
+        if (why == null) {
+            out.flush(true);
+        } else {
+            c.answered(new Call.Answer(-1, "", 0, why));
+            c.end();
+        }
+    }
+
+    private static LimitException full() {
+        return new LimitException("too much is waiting to be written");
+    }
+
+    /** Adds a request; mu is held. */
+    private void put(Call c, byte[] key, long... fields) {
+        c.id = ++ids;
+        pending.put(c.id, c);
+        frame(c.op, c.id, key, fields);
+    }
+
+    /** Adds a release that nobody waits for, and whose reply is ignored; mu is held. */
+    void release(Hold hold) {
+        frame(Codes.RELEASE, ++ids, hold.name, hold.id.owner(), hold.fence, Codes.ASYNC);
+    }
+
+    private void frame(int op, long id, byte[] key, long... fields) {
+        ByteBuffer b = out.begin(2 + (key == null ? 0 : 1) + fields.length);
+        Msgpack.putLong(b, op);
+        Msgpack.putLong(b, id);
+        if (key != null) {
+            Msgpack.putText(b, key);
+        }
+        for (long f : fields) {
+            Msgpack.putLong(b, f);
+        }
+        out.end();
+    }
+
+    /**
+     * Asks for a hold; ends a at once when its owner has it already. The end of a's call comes to
+     * {@link Acquire#answered}, on any thread.
+     */
+    void acquire(Acquire a) {
+        Object outcome = null;
+        mu.lock();
+        try {
+            Hold held = holds.get(a.id());
+            if (a.done()) {
+                return; // given up before it came to be asked
+            } else if (dead != null) {
+                outcome = gone();
+            } else if (leaving.containsKey(a.id()) || held != null && !held.owned()) {
+                caughtUp.add(() -> a.connected(this)); // what has arrived decides
+                outcome = LATER;
+            } else if (held != null && held.shared && !a.shared()) {
+                outcome = new UpgradeException("lock \"" + a.id().key()
+                        + "\" is held shared by this owner; an exclusive hold could never be granted");
+            } else if (held != null) {
+                held.enter(a.shared());
+                outcome = held;
+            } else if (out.full()) {
+                outcome = full();
+            } else {
+                Call c = new Call(new Hold(this, a.id(), a.name(), a.shared(), a.keeper()), a);
+                put(c, a.name(), a.id().owner(), a.shared() ? Codes.SHARED : Codes.EXCLUSIVE, a.left(), a.ttl(),
+                        a.flags());
+                a.asked(c);
+                if (a.done()) { // before it could know of the call; nobody may ask as this owner in between
+                    cancel(c);
+                }
+            }
+        } finally {
+            mu.unlock();
+        }
+        if (outcome == null) {
+            out.flush(true);
+        } else if (outcome == LATER) {
+            link.wakeup();
+        } else if (dead != null && outcome instanceof LockException e) {
+            a.refused(e, this);
+        } else {
+            a.finish(outcome);
+        }
+    }
+
+    /** Withdraws the acquire that c asks for, if it is not answered; its grant is given back, should it cross this. */
+    void withdraw(Call c) {
+        mu.lock();
+        try {
+            cancel(c);
+        } finally {
+            mu.unlock();
+        }
+        out.flush(true);
+    }
+
+    private void cancel(Call c) {
+        if (dead != null || c.abandoned || pending.get(c.id) != c) {
+            return;
+        }
+        c.abandoned = true;
+        leaving.merge(c.hold.id, 1, Integer::sum);
+        Call cancel = new Call(Codes.CANCEL, null, c, x -> { });
+        cancel.id = ++ids;
+        pending.put(cancel.id, cancel);
+        ByteBuffer b = out.begin(4);
+        Msgpack.putLong(b, Codes.CANCEL);
+        Msgpack.putLong(b, cancel.id);
+        Msgpack.putLong(b, c.id);
+        Msgpack.putText(b, c.hold.name);
+        out.end();
+    }
+
+    /** How a release ended that asked nobody. */
+    enum Left { STILL_HELD, NOT_OWNED, LOST }
+
+    /**
+     * Gives up one acquire of a hold. Returns the call whose reply says how the release went, or the downgrade
+     * that it came to; or a {@link Left}.
+     */
+    Object release(Hold hold, boolean shared, Consumer<Call> then) {
+        Call c;
+        mu.lock();
+        try {
+            if ((shared ? hold.reads : hold.writes) == 0) {
+                return Left.NOT_OWNED;
+            }
+            if (shared) {
+                hold.reads--;
+            } else {
+                hold.writes--;
+            }
+            boolean last = hold.writes + hold.reads == 0;
+            if (hold.over) {
+                if (last) {
+                    link.forget(hold);
+                }
+                return Left.LOST;
+            }
+            if (!last) {
+                c = lower(hold, then);
+            } else {
+                holds.drop(hold);
+                c = new Call(Codes.RELEASE, hold, null, then);
+                put(c, hold.name, hold.id.owner(), hold.fence, 0);
+                for (int i = 1; i < hold.grants; i++) { // any only if two threads asked as one owner at once
+                    release(hold);
+                }
+            }
+        } finally {
+            mu.unlock();
+        }
+        if (c == null) {
+            return Left.STILL_HELD;
+        }
+        out.flush(true);
+        return c;
+    }
+
+    /** Turns one exclusive acquire of a hold into a shared one; returns as release does. */
+    Object downgrade(Hold hold, Consumer<Call> then) {
+        Call c;
+        mu.lock();
+        try {
+            if (hold.over) {
+                return hold.lost != null ? Left.LOST : Left.NOT_OWNED;
+            }
+            if (hold.writes > 0) {
+                hold.writes--;
+                hold.reads++;
+            }
+            c = lower(hold, then);
+        } finally {
+            mu.unlock();
+        }
+        if (c == null) {
+            return Left.STILL_HELD;
+        }
+        out.flush(true);
+        return c;
+    }
+
+    /** Asks for a downgrade when only readers are left of an exclusive hold, or returns null; mu is held. */
+    private Call lower(Hold hold, Consumer<Call> then) {
+        if (hold.writes > 0 || hold.shared) {
+            return null;
+        }
+        hold.shared = true;
+        Call c = new Call(Codes.DOWNGRADE, hold, null, then);
+        put(c, hold.name, hold.id.owner(), hold.fence);
+        return c;
+    }
+
+    /** Returns the owner's hold, if it has one here that is not known to be over. */
+    Hold find(Hold.Id id) {
+        mu.lock();
+        try {
+            return holds.get(id);
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    // ---- ends ----
+
+    /** Applies one payload, on the I/O thread. */
+    void apply(ByteBuffer payload) {
+        incoming.apply(payload);
+    }
+
+    /** Sets how a call ended; mu is held. */
+    void finish(Call c, Call.Answer answer) {
+        c.answered(answer);
+        ended.add(c::end);
+    }
+
+    /** Sends a heartbeat with the next write; mu is held. */
+    void beat() {
+        put(new Call(Codes.PING, null, null, x -> { }), null);
+    }
+
+    /** Notes, on the I/O thread, that it reads what has arrived until now. */
+    void look() {
+        mu.lock();
+        try {
+            looking.addAll(caughtUp);
+            caughtUp.clear();
+            seen = BootClock.SYSTEM.now();
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /**
+     * Ends the holds whose stated validity is over, on the I/O thread when all that had arrived at the last look
+     * was read, and calls that had no answer in time; and runs what waited for that moment.
+     */
+    void sweep() {
+        List<Runnable> waiting;
+        mu.lock();
+        try {
+            waiting = looking;
+            looking = new ArrayList<>();
+            for (Hold hold : holds.lapse(seen)) { // a statement may have arrived since
+                for (int i = 0; i < hold.grants; i++) { // or the daemon would go on renewing it for nobody
+                    release(hold);
+                }
+            }
+            long t = System.nanoTime();
+            long third = welcome.heartbeat() * 1_000_000 / 3;
+            if (third > 0 && !pending.isEmpty() && t - beatAt >= third) {
+                beatAt = t;
+                beat(); // who waits is sent no beats to answer, and could not keep what it is granted
+            }
+            if (t - lookAt >= 0) {
+                lookAt = t + LOOK;
+                expire(t);
+            }
+        } finally {
+            mu.unlock();
+        }
+        flush();
+        waiting.forEach(Runnable::run);
+    }
+
+    private void expire(long t) {
+        for (Call c : List.copyOf(pending.values())) {
+            if (c.limit == null || t - c.limit <= 0 || c.abandoned) {
+                continue;
+            }
+            if (c.asker != null) { // has to be withdrawn
+                ended.add(() -> c.asker.giveUp(link.silent()));
+            } else {
+                pending.remove(c.id);
+                finish(c, new Call.Answer(-1, "", 0, link.silent()));
+            }
+        }
+    }
+
+    /** Returns for how many milliseconds the I/O thread may sleep: at least 1, and at most a second. */
+    long patience() {
+        mu.lock();
+        try {
+            if (!caughtUp.isEmpty() || !looking.isEmpty()) {
+                return 1;
+            }
+            long soonest = holds.soonest();
+            long left = soonest == Long.MAX_VALUE ? 1000 : (soonest - BootClock.SYSTEM.now()) / 1_000_000 + 1;
+            long most = welcome.heartbeat() > 0 ? Math.min(1000, welcome.heartbeat() / 3) : 1000;
+            return Math.max(1, Math.min(most, left));
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Writes what was added, and wakes whoever waited; mu is not held. */
+    void flush() {
+        List<Runnable> now = List.of();
+        mu.lock();
+        try {
+            if (!ended.isEmpty()) {
+                now = ended;
+                ended = new ArrayList<>();
+                out.crowd(now.size());
+            }
+        } finally {
+            mu.unlock();
+        }
+        out.flush(false);
+        now.forEach(Runnable::run);
+    }
+
+    /** Returns how many requests await their replies. */
+    int inFlight() {
+        mu.lock();
+        try {
+            return pending.size();
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Returns what writing has failed with, or null. */
+    IOException fault() {
+        mu.lock();
+        try {
+            return out.failed();
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Waits, but not for long, until what has arrived was read: it may extend the hold. Not on the I/O thread. */
+    void settle(Hold hold) {
+        Wait.Flag read = new Wait.Flag();
+        whenCaughtUp(read::set);
+        read.awaitUninterruptibly(System.nanoTime() + LOOK);
+    }
+
+    /** Has r run, which must not block, once what has arrived was read; at once if the connection has ended. */
+    void whenCaughtUp(Runnable r) {
+        boolean late;
+        mu.lock();
+        try {
+            late = dead != null;
+            if (!late) {
+                caughtUp.add(r);
+            }
+        } finally {
+            mu.unlock();
+        }
+        if (late) {
+            r.run();
+        } else {
+            link.wakeup();
+        }
+    }
+
+    /** Ends the connection: every call fails, every hold is lost. Idempotent; does not block. */
+    void die(LockException why, String reason) {
+        List<Runnable> waiting;
+        mu.lock();
+        try {
+            if (dead != null) {
+                return;
+            }
+            dead = why; // from here on nothing is owned, so that others may be let in
+            holds.loseAll(reason);
+            for (Call c : pending.values()) {
+                finish(c, new Call.Answer(-1, "", 0, gone()));
+            }
+            pending.clear();
+            leaving.clear();
+            looking.addAll(caughtUp);
+            caughtUp.clear();
+            waiting = looking;
+            looking = new ArrayList<>();
+        } finally {
+            mu.unlock();
+        }
+        flush();
+        waiting.forEach(Runnable::run);
+    }
+
+    /** Makes an error of our own from what the connection died of. */
+    LockException gone() {
+        LockException why = dead;
+        if (why instanceof ProtocolException) {
+            return new ProtocolException(why.getMessage(), why);
+        }
+        if (why instanceof UnavailableException && !(why instanceof ConnectionLostException)) {
+            return new UnavailableException(why.getMessage(), why);
+        }
+        return new ConnectionLostException(why.getMessage(), why);
+    }
+}

@@ -1,0 +1,105 @@
+package io.locksidecar;
+
+import java.lang.ref.WeakReference;
+import java.util.Arrays;
+import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+
+/**
+ * One owner's grip on one key: what the daemon granted, for how long, and how often its owner acquired it.
+ * Fields are guarded by the connection's lock; the volatile ones may be read without it.
+ */
+final class Hold {
+    /** What a hold is called on a connection, and in a client. */
+    record Id(String key, long owner) {}
+
+    final Conn conn;
+    final Id id;
+    /** The key in UTF-8. */
+    final byte[] name;
+    /** The thread or Owner who has to hear of a loss at its unlock; null for a lease that nobody else can name. */
+    final WeakReference<?> keeper;
+
+    volatile long fence;
+    volatile boolean shared;
+    /** Until when it is valid by all that was stated, on our clock in nanoseconds. */
+    volatile long valid;
+    /** A fixed hold's own end, likewise; 0 for none. */
+    long end;
+    /** How often the daemon granted it; re-entry is counted here alone. */
+    int grants;
+    /** How often its owner acquired it, by mode. */
+    int writes;
+    int reads;
+    /** Released or lost: no longer in the table. Set last. */
+    volatile boolean over;
+    /** Why it was lost, once it was. */
+    volatile String lost;
+    /** To be told of the loss; each once. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    Consumer<LostException>[] tell = new Consumer[0];
+
+    private CompletableFuture<LostException> stage;
+
+    Hold(Conn conn, Id id, byte[] name, boolean shared, WeakReference<?> keeper) {
+        this.conn = conn;
+        this.id = id;
+        this.name = name;
+        this.shared = shared;
+        this.keeper = keeper;
+    }
+
+    /** Counts an acquire. */
+    void enter(boolean asShared) {
+        if (asShared) {
+            reads++;
+        } else {
+            writes++;
+        }
+    }
+
+    /** Takes in that the hold is valid until then; what was stated before stays true. */
+    void state(long until) {
+        long v = Math.max(until, valid);
+        valid = end == 0 ? v : Math.min(v, end);
+    }
+
+    /** Tells whether it is held at this very moment, by what was stated. */
+    boolean owned() {
+        return !over && conn.dead == null && BootClock.SYSTEM.now() < valid;
+    }
+
+    /** Returns for how many nanoseconds it is certainly held, 0 when it is not. */
+    long remaining() {
+        if (over || conn.dead != null) {
+            return 0;
+        }
+        return Math.max(0, valid - BootClock.SYSTEM.now());
+    }
+
+    LostException loss(String reason) {
+        return new LostException(id.key, fence, reason);
+    }
+
+    /** Returns the stage that a loss completes; the connection's lock is held. */
+    CompletableFuture<LostException> stage() {
+        if (stage == null) {
+            stage = new CompletableFuture<>();
+            if (lost == null) {
+                listen(stage::complete);
+            }
+        }
+        return stage;
+    }
+
+    /** Adds who is told of the loss, unless it is there; the connection's lock is held. */
+    void listen(Consumer<LostException> listener) {
+        for (Consumer<LostException> one : tell) {
+            if (one == listener) {
+                return;
+            }
+        }
+        tell = Arrays.copyOf(tell, tell.length + 1);
+        tell[tell.length - 1] = listener;
+    }
+}

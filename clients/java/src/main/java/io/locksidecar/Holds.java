@@ -1,0 +1,83 @@
+package io.locksidecar;
+
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.function.Consumer;
+
+/** What is held on a connection, and how it ends without a release. Guarded by the connection's lock. */
+final class Holds {
+    private final Link link;
+    /** Takes what is to be run once the lock is given back. */
+    private final Consumer<Runnable> after;
+    private final Map<Hold.Id, Hold> table = new HashMap<>();
+    /** No hold's validity ends before. */
+    private long soonest = Long.MAX_VALUE;
+
+    Holds(Link link, Consumer<Runnable> after) {
+        this.link = link;
+        this.after = after;
+    }
+
+    Hold get(Hold.Id id) {
+        return table.get(id);
+    }
+
+    void put(Hold hold) {
+        table.put(hold.id, hold);
+    }
+
+    /** Takes in that a hold's validity was stated. */
+    void stated(Hold hold) {
+        soonest = Math.min(soonest, hold.valid);
+    }
+
+    /** Takes in that all holds are valid until then. */
+    void state(long until) {
+        for (Hold hold : table.values()) {
+            hold.state(until);
+        }
+    }
+
+    /** Returns when the first hold's validity may end: never later than it does. */
+    long soonest() {
+        return soonest;
+    }
+
+    /** Ends a hold that is released. */
+    void drop(Hold hold) {
+        table.remove(hold.id, hold);
+        hold.over = true;
+    }
+
+    /** Ends a hold that was not released. */
+    void lose(Hold hold, String reason) {
+        hold.lost = reason;
+        drop(hold);
+        link.remember(hold);
+        if (hold.tell.length > 0 && !reason.equals("closed")) {
+            LostException loss = hold.loss(reason);
+            for (Consumer<LostException> one : hold.tell) {
+                after.accept(() -> link.tell(one, loss));
+            }
+        }
+    }
+
+    /** Ends all holds. */
+    void loseAll(String reason) {
+        for (Hold hold : List.copyOf(table.values())) {
+            lose(hold, reason);
+        }
+    }
+
+    /** Ends the holds whose stated validity is over, and returns them. */
+    List<Hold> lapse(long now) {
+        if (now < soonest) {
+            return List.of();
+        }
+        List<Hold> over = table.values().stream().filter(h -> now >= h.valid).toList();
+        over.forEach(h -> lose(h, "silence"));
+        soonest = table.values().stream().mapToLong(h -> h.valid).min().orElse(Long.MAX_VALUE);
+        return over;
+    }
+}

@@ -1,0 +1,158 @@
+package io.locksidecar;
+
+import java.nio.ByteBuffer;
+
+/** What the daemon says, applied to a connection: replies end calls, grants and pushes change holds. */
+final class Incoming {
+    private final Conn conn;
+    private final Holds holds;
+
+    Incoming(Conn conn, Holds holds) {
+        this.conn = conn;
+        this.holds = holds;
+    }
+
+    /** Applies one payload: a reply or a push. What cannot be used is a ProtocolException. */
+    void apply(ByteBuffer b) {
+        int count = Msgpack.getArray(b);
+        if (count < 2) {
+            throw new ProtocolException("message is not an array of code and id");
+        }
+        long code = Msgpack.getLong(b);
+        if (code < 0 || code > 255) {
+            throw new ProtocolException("code is not a small number");
+        }
+        long id = Msgpack.getCount(b);
+        int fields = count - 2;
+        conn.mu.lock();
+        try {
+            int read = id == 0 ? push((int) code, b, fields) : reply((int) code, id, b, fields);
+            Msgpack.skip(b, fields - read, 1);
+            if (b.hasRemaining()) {
+                throw new ProtocolException("bytes behind the message");
+            }
+        } finally {
+            conn.mu.unlock();
+        }
+    }
+
+    private int reply(int code, long id, ByteBuffer b, int fields) {
+        if (!conn.welcome().done() && id == 1) {
+            return conn.welcome().read(code, b, fields);
+        }
+        Call c = conn.pending.get(id);
+        if (c == null) {
+            return 0;
+        }
+        int read;
+        Call.Answer answer;
+        if (code != Codes.OK) {
+            Welcome.need(fields, 1);
+            read = 1;
+            answer = new Call.Answer(code, Msgpack.getText(b), 0, null);
+            if (code == Codes.NOT_HELD && c.hold != null && !c.hold.over) {
+                holds.lose(c.hold, "gone");
+            }
+        } else if (c.op == Codes.ACQUIRE || c.op == Codes.RENEW || c.op == Codes.DOWNGRADE) {
+            Welcome.need(fields, 6);
+            read = 6;
+            grant(c, b);
+            answer = new Call.Answer(code, "", 0, null);
+        } else { // every other success that we ask for begins with a number
+            Welcome.need(fields, 1);
+            read = 1;
+            answer = new Call.Answer(code, "", Msgpack.getCount(b), null);
+        }
+        conn.pending.remove(id);
+        conn.finish(c, answer);
+        if (c.target != null) { // a cancel: its target was answered before, or never arrived
+            conn.pending.remove(c.target.id);
+            conn.leaving.computeIfPresent(c.target.hold.id, (k, n) -> n == 1 ? null : n - 1);
+        }
+        return read;
+    }
+
+    /** Takes in the grant that answers c. */
+    private void grant(Call c, ByteBuffer b) {
+        long fence = Msgpack.getCount(b);
+        Msgpack.getCount(b); // left: for showing
+        long deadline = Msgpack.getCount(b);
+        Msgpack.getCount(b); // count: re-entry is counted here
+        long end = Msgpack.getCount(b);
+        Msgpack.getCount(b); // flags
+        Hold hold = c.hold;
+        if (c.op == Codes.ACQUIRE) {
+            Hold same = holds.get(hold.id);
+            if (same != null && same.fence == fence) { // another thread asked as the same owner
+                hold = same;
+            } else {
+                if (same != null) { // it was lost, or there would be no other fence
+                    holds.lose(same, "gone");
+                }
+                holds.put(hold);
+                hold.fence = fence;
+            }
+            hold.grants++;
+        } else if (hold.over) {
+            return;
+        }
+        hold.end = end == 0 ? 0 : conn.welcome().ours(end);
+        hold.state(conn.welcome().ours(deadline));
+        holds.stated(hold);
+        if (c.op != Codes.ACQUIRE) {
+            return;
+        }
+        c.taken = c.asker.take(hold);
+        if (c.taken) {
+            hold.enter(c.hold.shared);
+        } else { // given up meanwhile
+            giveBack(hold);
+        }
+    }
+
+    /** Releases one grant that nobody took. */
+    private void giveBack(Hold hold) {
+        hold.grants--;
+        if (hold.writes + hold.reads == 0 && hold.grants == 0) {
+            holds.drop(hold);
+        }
+        conn.release(hold);
+    }
+
+    private int push(int event, ByteBuffer b, int fields) {
+        switch (event) {
+            case Codes.BEAT -> {
+                Welcome.need(fields, 2);
+                long until = conn.welcome().ours(Msgpack.getCount(b));
+                Msgpack.getCount(b); // left: for showing
+                holds.state(until);
+                if (conn.welcome().heartbeat() > 0) {
+                    conn.beat();
+                }
+                return 2;
+            }
+            case Codes.LOST -> {
+                Welcome.need(fields, 4);
+                String key = Msgpack.getText(b);
+                Hold hold = holds.get(new Hold.Id(key, Msgpack.getCount(b)));
+                long fence = Msgpack.getCount(b);
+                String reason = Codes.reason(Msgpack.getCount(b));
+                if (hold != null && hold.fence == fence) {
+                    holds.lose(hold, reason);
+                }
+                return 4;
+            }
+            case Codes.FATAL -> {
+                Welcome.need(fields, 2);
+                LockException why = Codes.failure(Msgpack.getCount(b), Msgpack.getText(b));
+                if (!conn.welcome().done()) {
+                    throw why;
+                }
+                throw new ConnectionLostException(why.getMessage());
+            }
+            default -> {
+                return 0;
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+package io.locksidecar;
+
+/**
+ * What was asked for cannot be: a key, a TTL or a wait out of range.
+ */
+public class InvalidException extends LockException {
+    private static final long serialVersionUID = 1L;
+
+    /**
+     * Makes one.
+     *
+     * @param message what happened, for people
+     */
+    public InvalidException(String message) {
+        super(message);
+    }
+}

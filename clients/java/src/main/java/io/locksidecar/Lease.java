@@ -1,0 +1,208 @@
+package io.locksidecar;
+
+import java.time.Duration;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.CompletionStage;
+import java.util.function.Consumer;
+
+/**
+ * One acquire of a lock, held from its making to {@link #close}.
+ *
+ * <pre>{@code
+ * try (Lease lease = sidecar.lease("order:42")) {
+ *     charge(order, lease.fence());
+ * }
+ * }</pre>
+ *
+ * <p>A lease belongs to no thread: any may use it, and any may close it. It is its own owner, so a second lease
+ * of the same key waits for the first, on the same thread too; unless an {@link Owner} was named, whose leases
+ * of one key are one hold that ends with the last of them.
+ *
+ * <p>A lease that is never closed stays held until the client is closed, its process ends or it is lost. It is
+ * not released when it becomes unreachable: that can happen to a lease under which work still goes on.
+ */
+public final class Lease implements AutoCloseable {
+    private final Hold hold;
+    private volatile boolean closed; // written under this
+    private boolean shared; // guarded by this
+
+    Lease(Hold hold, boolean shared) {
+        this.hold = hold;
+        this.shared = shared;
+    }
+
+    /**
+     * Returns the lock's name.
+     *
+     * @return the key
+     */
+    public String key() {
+        return hold.id.key();
+    }
+
+    /**
+     * Returns the fencing token: a positive number, larger for each later holder of the key. It stays readable
+     * after the lock was lost or released. A resource that remembers the largest one it has seen and refuses
+     * smaller ones is safe from holders that do not know yet that they have lost the lock.
+     *
+     * @return the fence; 0, and no help, only where a daemon was configured to decide alone in an outage of its
+     *     store
+     */
+    public long fence() {
+        return hold.fence;
+    }
+
+    /**
+     * Tells whether the lock is held at this very moment, by all that the daemon has stated. Asks nobody, does
+     * not block, and costs well under a microsecond. It turns false for good when the lease is closed or lost;
+     * it can be false for an instant and true again only when this process was stopped for so long that the
+     * daemon's statements have not been read yet.
+     *
+     * @return whether it is held
+     */
+    public boolean isValid() {
+        return !closed && hold.owned();
+    }
+
+    /**
+     * Returns for how long the lock is certainly held as things stand. Unless it is {@linkplain
+     * LockOptions#fixed() fixed}, that rises again with each renewal by the daemon. Does not block.
+     *
+     * @return the time; zero when the lease is not valid
+     */
+    public Duration remaining() {
+        return closed ? Duration.ZERO : Holding.remaining(hold);
+    }
+
+    /**
+     * Returns a stage that completes, normally, when the lock is lost: with the loss, on the client's executor,
+     * at once if that has happened. It never completes when the lease is closed while it is held, nor when the
+     * client is closed.
+     *
+     * @return a new stage; it cannot be completed by others
+     */
+    public CompletionStage<LostException> onLost() {
+        String lost;
+        CompletableFuture<LostException> stage;
+        hold.conn.mu.lock();
+        try {
+            stage = hold.stage();
+            lost = hold.lost;
+        } finally {
+            hold.conn.mu.unlock();
+        }
+        if (lost != null && !lost.equals("closed")) {
+            hold.conn.link().tell(stage::complete, hold.loss(lost));
+        }
+        return stage.minimalCompletionStage();
+    }
+
+    /**
+     * Renews the lock now, to end its own TTL from now. Only a {@linkplain LockOptions#fixed() fixed} one needs
+     * that. Blocks until the store has confirmed.
+     *
+     * @throws LostException if it was lost
+     * @throws NotHeldException if it was closed
+     * @throws UnavailableException if the store does not confirm: what was known before still stands
+     */
+    public void extend() {
+        extend(0);
+    }
+
+    /**
+     * Renews the lock now, to end so long from now. Blocks until the store has confirmed.
+     *
+     * @param ttl positive; counted in milliseconds
+     * @throws LostException if it was lost
+     * @throws NotHeldException if it was closed
+     * @throws InvalidException if the daemon allows no such TTL
+     * @throws UnavailableException if the store does not confirm: what was known before still stands
+     */
+    public void extend(Duration ttl) {
+        extend(Times.millis(Times.positive(ttl, "a TTL")));
+    }
+
+    private void extend(long ttl) {
+        check();
+        Holding.extend(hold, ttl);
+    }
+
+    /**
+     * Turns an exclusive lease into a shared one, without letting go in between; nothing changes for one that is
+     * shared already. The fence stays. Blocks until the daemon has answered, which it does at once.
+     *
+     * @throws LostException if it was lost
+     * @throws NotHeldException if it was closed
+     */
+    public void downgrade() {
+        Object left;
+        synchronized (this) { // no wait in it
+            check();
+            if (shared) {
+                return;
+            }
+            left = hold.conn.downgrade(hold, null);
+            shared = true;
+        }
+        Holding.downgraded(hold, left);
+    }
+
+    private void check() {
+        if (closed) {
+            throw new NotHeldException("the lease of \"" + key() + "\" is closed");
+        }
+    }
+
+    /**
+     * Releases the lock, once; called again it does nothing. Blocks until the store has confirmed, or until the
+     * client's timeout, and cannot be interrupted. Nobody else's hold is ever released.
+     *
+     * <p>That the store has not confirmed in time, or that the connection ended just now, is not thrown: the work
+     * was done under the lock, and the daemon goes on releasing. (To hear of it, use {@link #releaseAsync}.)
+     *
+     * @throws LostException if the lock was lost before: what was done under it may not have been protected. A
+     *     {@code try} with resources adds it to an exception of its body, as a suppressed one
+     */
+    @Override
+    public void close() {
+        if (closed) {
+            return;
+        }
+        Holding.settle(hold);
+        Object left = end(null);
+        if (left != null) {
+            Holding.released(hold, left);
+        }
+    }
+
+    /** Sends the release; null if that was done before. */
+    private synchronized Object end(Consumer<Call> then) {
+        if (closed) {
+            return null;
+        }
+        closed = true;
+        return hold.conn.release(hold, shared, then);
+    }
+
+    /**
+     * Releases the lock without waiting, once; {@link #close} does nothing after it.
+     *
+     * @return completes, on the client's executor, when the store has confirmed; exceptionally with {@link
+     *     LostException} if the lock was lost before, and {@link UnconfirmedException} if the store does not
+     *     confirm. Cancelling it has no effect on the release
+     */
+    public CompletableFuture<Void> releaseAsync() {
+        if (closed || !Holding.doubtful(hold)) {
+            return Holding.async(hold, this::end);
+        }
+        Link link = hold.conn.link();
+        CompletableFuture<Void> read = new CompletableFuture<>();
+        hold.conn.whenCaughtUp(() -> link.execute(() -> read.complete(null)));
+        return read.thenCompose(x -> Holding.async(hold, this::end));
+    }
+
+    @Override
+    public String toString() {
+        return "Lease[" + key() + ", fence " + fence() + (isValid() ? "" : ", not valid") + "]";
+    }
+}

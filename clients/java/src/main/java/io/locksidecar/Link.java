@@ -1,0 +1,403 @@
+package io.locksidecar;
+
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.Comparator;
+import java.util.List;
+import java.util.PriorityQueue;
+import java.util.concurrent.Executor;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Consumer;
+
+/**
+ * What leads to the daemon: the connection, made when it is needed and again after its end by the {@link IoThread},
+ * which runs while there is a connection, or somebody who wants one.
+ *
+ * <p>Locks are taken in the order Conn.mu, then Link.mu; nothing waits under either.
+ */
+final class Link {
+    /** Somebody who wants a connection. Nothing of it may block. */
+    interface Dial {
+        /** Returns the System.nanoTime until which attempts go on. */
+        long until();
+
+        /** Hears of the connection. */
+        void connected(Conn conn);
+
+        /** Hears that there is none. */
+        void failed(LockException why);
+    }
+
+    /** How a client was set up; times in nanoseconds. */
+    record Setup(Path path, String name, String label, long timeout, long patience, Executor executor) {}
+
+    /** Something to be done later, or the other if the client is closed before. */
+    record Timer(long at, Runnable then, Runnable closed) {}
+
+    private static final System.Logger LOG = System.getLogger("io.locksidecar");
+    final Setup setup;
+    private final Losses losses = new Losses();
+    private final ReentrantLock mu = new ReentrantLock();
+    private final PriorityQueue<Timer> timers = new PriorityQueue<>(Comparator.comparingLong(Timer::at)); // mu
+    private List<Dial> dials = new ArrayList<>(); // mu
+    private boolean fresh; // mu: somebody has asked since the last attempt, who need not wait for the next
+    private IoThread io; // mu; null when none runs
+    private volatile Conn conn; // the last one made
+    private volatile boolean closed;
+
+    Link(Setup setup) {
+        this.setup = setup;
+    }
+
+    long patience() {
+        return setup.patience;
+    }
+
+    long timeout() {
+        return setup.timeout;
+    }
+
+    Path path() {
+        return setup.path;
+    }
+
+    boolean closed() {
+        return closed;
+    }
+
+    // ---- for callers ----
+
+    /** Returns the connection, or null without one. */
+    Conn live() {
+        Conn c = conn;
+        return c != null && c.dead == null ? c : null;
+    }
+
+    /** Gives d the connection, at once if there is one. */
+    void dial(Dial d) {
+        Conn c = live();
+        if (c == null) {
+            mu.lock();
+            try {
+                c = live();
+                if (c == null && !closed) {
+                    dials.add(d);
+                    fresh = true;
+                    run();
+                    return;
+                }
+            } finally {
+                mu.unlock();
+            }
+        }
+        if (closed) {
+            d.failed(closing());
+        } else {
+            d.connected(c);
+        }
+    }
+
+    /** Waits for the connection; one attempt is made to have one. */
+    Conn connection() {
+        Dialled d = new Dialled();
+        dial(d);
+        d.awaitUninterruptibly(null);
+        if (d.conn == null) {
+            d.why.fillInStackTrace();
+            throw d.why;
+        }
+        return d.conn;
+    }
+
+    private static final class Dialled extends Wait implements Dial {
+        private final long until = System.nanoTime();
+        private volatile Conn conn;
+        private volatile LockException why;
+
+        @Override
+        boolean done() {
+            return conn != null || why != null;
+        }
+
+        @Override
+        public long until() {
+            return until;
+        }
+
+        @Override
+        public void connected(Conn c) {
+            conn = c;
+            wake();
+        }
+
+        @Override
+        public void failed(LockException e) {
+            why = e;
+            wake();
+        }
+    }
+
+    /** Asks a question that changes nothing, and waits for the answer. */
+    Call.Answer ask(int op, byte[] key) {
+        Call c = asked(op, key);
+        if (c.done() && c.answer().error() instanceof ConnectionLostException && !closed) {
+            c = asked(op, key); // we may have been the first to notice
+        }
+        if (!c.done()) {
+            throw silent();
+        }
+        if (c.answer().error() != null) {
+            c.answer().error().fillInStackTrace();
+            throw c.answer().error();
+        }
+        if (c.answer().code() != Codes.OK) {
+            throw failure(c.answer());
+        }
+        return c.answer();
+    }
+
+    private Call asked(int op, byte[] key) {
+        Call c = new Call(op, null, null, null);
+        connection().send(c, key);
+        c.awaitUninterruptibly(System.nanoTime() + setup.timeout);
+        return c;
+    }
+
+    /** Runs then on the I/O thread in so many milliseconds; the other one if the client is closed before. */
+    void later(long millis, Runnable then, Runnable whenClosed) {
+        mu.lock();
+        boolean late = closed;
+        if (!late) {
+            timers.add(new Timer(System.nanoTime() + millis * 1_000_000, then, whenClosed));
+            run();
+        }
+        mu.unlock();
+        if (late) {
+            whenClosed.run();
+        }
+    }
+
+    void wakeup() {
+        mu.lock();
+        IoThread t = io;
+        mu.unlock();
+        if (t != null) {
+            t.wakeup();
+        }
+    }
+
+    /** Runs a task of the user's, never on this thread. */
+    void execute(Runnable task) {
+        try {
+            setup.executor.execute(task);
+        } catch (RejectedExecutionException e) { // it was shut down; what is to be told is told all the same
+            Thread t = new Thread(task, "locksidecar-callback");
+            t.setDaemon(true);
+            t.start();
+        }
+    }
+
+    /** Tells a listener of a loss. */
+    void tell(Consumer<LostException> listener, LostException loss) {
+        execute(() -> {
+            try {
+                listener.accept(loss);
+            } catch (RuntimeException e) {
+                LOG.log(System.Logger.Level.ERROR, "onLost failed for lock \"" + loss.key() + "\"", e);
+            }
+        });
+    }
+
+    /** Remembers a lost hold for its owner, who hears of it at the unlock. */
+    void remember(Hold hold) {
+        losses.add(hold);
+    }
+
+    void forget(Hold hold) {
+        losses.remove(hold);
+    }
+
+    /** Forgets what the owner of a hold has lost of the same key before. */
+    void renewed(Hold hold) {
+        if (hold.keeper != null) {
+            losses.removeOthers(hold);
+        }
+    }
+
+    /** Returns a hold that its owner has lost and not yet heard of. */
+    Hold lost(Hold.Id id) {
+        return losses.find(id);
+    }
+
+    /** Returns the exception for a failed reply. */
+    LockException failure(Call.Answer a) {
+        return Codes.failure(a.code(), a.text() + " (daemon at " + setup.path + ")");
+    }
+
+    UnavailableException silent() {
+        return new UnavailableException("the daemon at " + setup.path + " has not answered for "
+                + setup.timeout / 1_000_000 + " ms");
+    }
+
+    ConnectionLostException closing() {
+        return new ConnectionLostException("the client is closed (daemon at " + setup.path + ")");
+    }
+
+    /** Ends everything, and waits until the socket is closed. Idempotent. */
+    void close() {
+        List<Dial> waiting;
+        List<Timer> left;
+        IoThread t;
+        mu.lock();
+        try {
+            closed = true;
+            waiting = dials;
+            dials = new ArrayList<>();
+            left = List.copyOf(timers);
+            timers.clear();
+            t = io;
+        } finally {
+            mu.unlock();
+        }
+        Conn c = conn;
+        if (c != null) {
+            c.die(closing(), "closed");
+        }
+        waiting.forEach(d -> d.failed(closing()));
+        left.forEach(timer -> timer.closed.run());
+        if (t != null) {
+            t.wakeup();
+            join(t);
+        }
+    }
+
+    private void join(IoThread t) {
+        boolean interrupted = false;
+        long end = System.nanoTime() + setup.timeout;
+        while (t.isAlive() && System.nanoTime() - end < 0) {
+            try {
+                t.join(Math.max(1, setup.timeout / 1_000_000));
+            } catch (InterruptedException e) {
+                interrupted = true;
+            }
+        }
+        if (interrupted) {
+            Thread.currentThread().interrupt();
+        }
+    }
+
+    /** Sees to it that the thread runs, and looks; mu is held. */
+    private void run() {
+        if (io == null) {
+            io = new IoThread(this);
+            io.start();
+        } else {
+            io.wakeup();
+        }
+    }
+
+    // ---- for the I/O thread ----
+
+    /** Tells whether there is anything to do. */
+    boolean busy() {
+        mu.lock();
+        try {
+            return !dials.isEmpty() || !timers.isEmpty();
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** The same; if there is not, the thread is no more the one that runs. */
+    boolean stays() {
+        mu.lock();
+        try {
+            if (dials.isEmpty() && timers.isEmpty()) {
+                io = null;
+                return false;
+            }
+            return true;
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Forgets the thread, which cannot go on. */
+    void ended() {
+        mu.lock();
+        io = null;
+        mu.unlock();
+    }
+
+    /** What is to be done about a connection. */
+    enum Next { NOTHING, WAIT, DIAL }
+
+    /** Tells whether somebody wants a connection, and whether to try now or at that System.nanoTime. */
+    Next next(long at) {
+        mu.lock();
+        try {
+            boolean now = fresh || System.nanoTime() - at >= 0;
+            fresh = false;
+            return dials.isEmpty() ? Next.NOTHING : now ? Next.DIAL : Next.WAIT;
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Makes c the connection, and gives it to all who want one. */
+    void connected(Conn c) {
+        List<Dial> waiting;
+        mu.lock();
+        try {
+            conn = c;
+            waiting = dials;
+            dials = new ArrayList<>();
+        } finally {
+            mu.unlock();
+        }
+        if (closed) {
+            c.die(closing(), "closed");
+        }
+        waiting.forEach(d -> d.connected(c));
+    }
+
+    /** Ends those who would not wait until next, or all. */
+    void failed(LockException why, long next, boolean all) {
+        List<Dial> over = new ArrayList<>();
+        mu.lock();
+        try {
+            dials.removeIf(d -> (all || next - d.until() >= 0) && over.add(d));
+        } finally {
+            mu.unlock();
+        }
+        over.forEach(d -> d.failed(why));
+    }
+
+    /** Ends the connection and all who want one: a fault of ours, and nobody may go on believing. */
+    void fail(LockException why) {
+        Conn c = conn;
+        if (c != null) {
+            c.die(why, "connection");
+        }
+        failed(why, 0, true);
+    }
+
+    /** Runs what is due, and returns the System.nanoTime of the next, null without one. */
+    Long timers() {
+        while (true) {
+            Timer first;
+            mu.lock();
+            try {
+                first = timers.peek();
+                if (first == null || first.at - System.nanoTime() > 0) {
+                    return first == null ? null : (Long) first.at;
+                }
+                timers.poll();
+            } finally {
+                mu.unlock();
+            }
+            first.then.run();
+        }
+    }
+}

@@ -1,0 +1,73 @@
+package io.locksidecar;
+
+/**
+ * This owner held the lock and lost it: from that moment on somebody else may hold it.
+ *
+ * <p>What was written under the lock since then is only safe where the {@linkplain #fence() fence}
+ * was checked; see the package's description.
+ */
+public class LostException extends NotHeldException {
+    private static final long serialVersionUID = 1L;
+
+    /** The lock's name. */
+    private final String key;
+    /** The fencing token. */
+    private final long fence;
+    /** Why. */
+    private final String reason;
+
+    /**
+     * Makes one.
+     *
+     * @param key the lock's name
+     * @param fence the fencing token that the lost hold had
+     * @param reason why; see {@link #reason()}
+     */
+    public LostException(String key, long fence, String reason) {
+        super("lock \"" + key + "\" was lost: " + reason);
+        this.key = key;
+        this.fence = fence;
+        this.reason = reason;
+    }
+
+    /**
+     * Returns the lock's name.
+     *
+     * @return the key
+     */
+    public String key() {
+        return key;
+    }
+
+    /**
+     * Returns the fencing token that the lost hold had.
+     *
+     * @return the fence; 0 if it was degraded and had none
+     */
+    public long fence() {
+        return fence;
+    }
+
+    /**
+     * Returns why the lock was lost, in one word.
+     *
+     * <ul>
+     *   <li>As the daemon said: {@code expired} (its deadline passed before a renewal was confirmed),
+     *       {@code gone} (the store no longer has it), {@code fixed_end} (a fixed hold reached its own end),
+     *       {@code forced} (an operator unlocked it), {@code session} (the store ended the daemon's session),
+     *       {@code shutdown} (the drain time of a stopping daemon is over), {@code too_long} (the longest
+     *       hold that the namespace allows is over), {@code silent} (this client has not sent the heartbeat
+     *       that the namespace asks for).
+     *   <li>{@code silence}: the time until which the daemon had vouched for it is over.
+     *   <li>{@code connection}: the connection to the daemon has ended.
+     *   <li>{@code closed}: this client was closed.
+     * </ul>
+     *
+     * <p>A daemon of a later version may have reasons that are not in this list.
+     *
+     * @return the reason
+     */
+    public String reason() {
+        return reason;
+    }
+}

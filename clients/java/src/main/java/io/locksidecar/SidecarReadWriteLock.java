@@ -1,0 +1,62 @@
+package io.locksidecar;
+
+import java.util.concurrent.locks.ReadWriteLock;
+
+/**
+ * A distributed {@link ReadWriteLock}: any number of readers, or one writer, over all programs and hosts that use
+ * the same store. Waiters are served in the order of their arrival; readers do not overtake a waiting writer.
+ *
+ * <p>Both locks are re-entrant, and an owner that holds the write lock may acquire the read lock too. Releasing
+ * the write lock then leaves the read lock: a <em>downgrade</em>, with nobody in between, and the same fence.
+ *
+ * <pre>{@code
+ * lock.writeLock().lock();
+ * try {
+ *     refresh();
+ *     lock.readLock().lock(); // while still writing
+ * } finally {
+ *     lock.writeLock().unlock(); // others may read now
+ * }
+ * try {
+ *     use();
+ * } finally {
+ *     lock.readLock().unlock();
+ * }
+ * }</pre>
+ *
+ * <p>The other way round is refused with {@link UpgradeException}, at once: two readers who waited to become
+ * writers would wait for each other for ever. {@link Sidecar#lock} of the same key is this lock's write lock.
+ */
+public final class SidecarReadWriteLock implements ReadWriteLock {
+    private final SidecarLock read;
+    private final SidecarLock write;
+
+    SidecarReadWriteLock(Link link, Key key, LockOptions options) {
+        this.read = new SidecarLock(link, key, options.shared(true));
+        this.write = new SidecarLock(link, key, options.shared(false));
+    }
+
+    /**
+     * Returns the lock's name.
+     *
+     * @return the key
+     */
+    public String key() {
+        return read.key();
+    }
+
+    @Override
+    public SidecarLock readLock() {
+        return read;
+    }
+
+    @Override
+    public SidecarLock writeLock() {
+        return write;
+    }
+
+    @Override
+    public String toString() {
+        return "SidecarReadWriteLock[" + key() + "]";
+    }
+}

@@ -1,0 +1,71 @@
+package io.locksidecar;
+
+import java.time.Duration;
+import java.util.List;
+import org.junit.jupiter.api.AfterEach;
+import org.junit.jupiter.api.BeforeEach;
+
+/** Tests against a daemon that says what the test says. */
+abstract class OnPeer {
+    Peer peer;
+    Sidecar client;
+    /** Owner of all that {@link #lock} makes. */
+    final Owner owner = Owner.named("test");
+    /** The owner's number on the wire. */
+    final long number = owner.number();
+
+    @BeforeEach
+    void open() {
+        peer = new Peer();
+        client = client(2000);
+    }
+
+    @AfterEach
+    void close() {
+        peer.close();
+        client.close();
+    }
+
+    /** Makes the test's client anew, with another timeout. */
+    Sidecar client(long timeoutMillis) {
+        client = Sidecar.builder().socket(peer.path).name("test").timeout(Duration.ofMillis(timeoutMillis)).build();
+        return client;
+    }
+
+    SidecarLock lock(String key) {
+        return client.lock(key, LockOptions.defaults().owner(owner));
+    }
+
+    /** Returns a lock of k that is held by a grant that is valid for so many milliseconds. */
+    SidecarLock held(long left) {
+        return held(left, 0, 0);
+    }
+
+    SidecarLock held(long left, long end, long ahead) {
+        SidecarLock lock = lock("k");
+        Until.Background<Void> acquired = Until.running(lock::lock);
+        peer.welcome(ahead);
+        peer.grant(left, Peer.FENCE, end, ahead);
+        acquired.result();
+        return lock;
+    }
+
+    Conn conn() {
+        return client.link().live();
+    }
+
+    /** Sees that the client has read all that was said until now, and still answers. */
+    void inStep() {
+        Until.Background<Duration> ping = Until.background(client::ping);
+        peer.pong();
+        ping.result();
+    }
+
+    static byte[] together(byte[]... frames) {
+        java.io.ByteArrayOutputStream all = new java.io.ByteArrayOutputStream();
+        for (byte[] f : List.of(frames)) {
+            all.writeBytes(f);
+        }
+        return all.toByteArray();
+    }
+}

@@ -1,0 +1,94 @@
+package io.locksidecar;
+
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+
+/** How tests wait: for a condition, within a bound that a busy machine keeps too. */
+final class Until {
+    static final long BOUND = 60;
+
+    private Until() {}
+
+    static void until(String what, Callable<Boolean> condition) {
+        long end = System.nanoTime() + BOUND * 1_000_000_000;
+        try {
+            while (!condition.call()) {
+                assertTrue(System.nanoTime() - end < 0, "not in time: " + what);
+                Thread.sleep(2);
+            }
+        } catch (RuntimeException | Error e) {
+            throw e;
+        } catch (Exception e) {
+            throw new AssertionError(what, e);
+        }
+    }
+
+    /** Runs in a thread of its own. */
+    static <T> Background<T> background(Callable<T> task) {
+        return new Background<>(task);
+    }
+
+    /** A task without a result. */
+    interface Task {
+        void run() throws Exception;
+    }
+
+    static Background<Void> running(Task task) {
+        return new Background<>(() -> {
+            task.run();
+            return null;
+        });
+    }
+
+    static final class Background<T> {
+        final Thread thread;
+        private final CompletableFuture<T> done = new CompletableFuture<>();
+
+        Background(Callable<T> task) {
+            thread = new Thread(() -> {
+                try {
+                    done.complete(task.call());
+                } catch (Throwable e) {
+                    done.completeExceptionally(e);
+                }
+            });
+            thread.setDaemon(true);
+            thread.start();
+        }
+
+        boolean isDone() {
+            return done.isDone();
+        }
+
+        /** Waits for the end, and throws what it threw. */
+        T result() {
+            try {
+                return done.get(BOUND, TimeUnit.SECONDS);
+            } catch (ExecutionException e) {
+                if (e.getCause() instanceof RuntimeException r) {
+                    throw r;
+                }
+                throw new AssertionError(e.getCause());
+            } catch (InterruptedException | TimeoutException e) {
+                throw new AssertionError("still running: " + java.util.List.of(thread.getStackTrace()), e);
+            }
+        }
+
+        /** Waits for the end, and returns what it threw. */
+        Throwable thrown() {
+            try {
+                T got = done.get(BOUND, TimeUnit.SECONDS);
+                throw new AssertionError("returned " + got);
+            } catch (ExecutionException e) {
+                return e.getCause();
+            } catch (InterruptedException | TimeoutException e) {
+                throw new AssertionError("still running: " + java.util.List.of(thread.getStackTrace()), e);
+            }
+        }
+    }
+}
