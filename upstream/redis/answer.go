@@ -63,18 +63,23 @@ func (b *batch) cannot(l *leg, msg string) {
 
 var errAnswer = errors.New("the script's answer makes no sense")
 
-// answer reads {base, index, code, extra, …}: see fast.lua.
-func (b *batch) answer(c *call, v []any) error {
-	if len(v) == 0 || len(v)%3 != 1 {
-		return errAnswer
-	}
-	if msg, ok := v[0].(string); ok {
-		for _, i := range c.ops {
-			b.errored(c, i, cache.Refused, msg)
+// answer reads base or {base, index, code, extra, …}: see fast.lua.
+func (b *batch) answer(c *call, answer any) error {
+	base, ok := answer.(int64)
+	var v []any
+	if !ok {
+		if v, ok = answer.([]any); !ok || len(v)%3 != 1 {
+			return errAnswer
 		}
-		return nil
+		if msg, ok := v[0].(string); ok {
+			for _, i := range c.ops {
+				b.errored(c, i, cache.Refused, msg)
+			}
+			return nil
+		}
+		base, ok = v[0].(int64)
+		v = v[1:]
 	}
-	base, ok := v[0].(int64)
 	if !ok || base < 0 || uint64(base) > cache.MaxBase {
 		return errAnswer
 	}
@@ -84,7 +89,7 @@ func (b *batch) answer(c *call, v []any) error {
 			b.results[i].Base = uint64(base) + uint64(n)
 		}
 	}
-	for v = v[1:]; len(v) > 0; v = v[3:] {
+	for ; len(v) > 0; v = v[3:] {
 		at, ok1 := v[0].(int64)
 		code, ok2 := v[1].(int64)
 		if !ok1 || !ok2 || at < 0 || int(at) > len(c.ops) {

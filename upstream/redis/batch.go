@@ -37,10 +37,10 @@ type batch struct {
 type call struct {
 	script int
 	slot   uint16
-	locks  int     // KEYS of the script
+	keys   int     // KEYS of the script
 	ops    []int32 // indices of ops, in the order of the script's locks
 	args   []any
-	cmd    *goredis.SliceCmd
+	cmd    *goredis.Cmd
 	node   *node // where it goes, nil when nobody serves the slot
 	asking bool  // … although the slot is not quite there yet
 	load   bool  // … after the scripts
@@ -112,15 +112,9 @@ func (b *batch) build() {
 // add appends a call. The scripts' heads say what they take.
 func (b *batch) add(k int, slot uint16, part []int32) {
 	sc, from, names := &scripts[k], len(b.args), &b.names[slot]
-	locks := len(part)
-	if sc.fence {
-		locks++
-	}
-	if sc.queued {
-		locks++
-	}
+	rebase := k == scriptRenew && slices.ContainsFunc(part, func(i int32) bool { return b.ops[i].Rebase })
 	b.args = append(b.args, evalsha, sc.sha, nil) // see assemble
-	if sc.fence {
+	if sc.fence || rebase {
 		b.args = append(b.args, &names.fence)
 	}
 	if sc.queued {
@@ -131,19 +125,16 @@ func (b *batch) add(k int, slot uint16, part []int32) {
 		b.buf = append(append(b.buf, b.store.cfg.Prefix...), b.ops[i].Key...)
 		b.arg(at)
 	}
-	b.args = append(b.args, b.store.me, &names.siblings)
-	ttl := b.head(k, part)
+	keys := len(b.args) - from - 3
 	if k != scriptPeek {
 		for _, i := range part {
 			b.token(b.ops[i].Token)
 		}
 	}
-	if ttl < 0 {
-		for _, i := range part {
-			b.number(millis(b.ops[i].TTL))
-		}
+	if sc.gives {
+		b.tail(k, part, rebase)
 	}
-	b.calls = append(b.calls, call{script: k, slot: slot, locks: locks, ops: part, args: b.args[from:len(b.args):len(b.args)]})
+	b.calls = append(b.calls, call{script: k, slot: slot, keys: keys, ops: part, args: b.args[from:len(b.args):len(b.args)]})
 }
 
 // addMoving appends a call for one op that renews or releases in a slot that is on
@@ -158,73 +149,79 @@ func (b *batch) addMoving(c *call, i int32) {
 	at := len(b.buf)
 	b.buf = append(append(b.buf, b.store.cfg.Prefix...), op.Key...)
 	b.arg(at)
-	b.args = append(b.args, b.store.me, &b.names[c.slot].siblings, what)
 	b.token(op.Token)
+	b.args = append(b.args, what)
 	b.number(millis(op.TTL))
+	b.args = append(b.args, &b.names[c.slot].siblings)
 	b.order = append(b.order, i)
 	part := b.order[len(b.order)-1:]
-	b.calls = append(b.calls, call{script: scriptMoving, slot: c.slot, locks: 1, ops: part[:1:1], node: c.node, unread: true,
+	b.calls = append(b.calls, call{script: scriptMoving, slot: c.slot, keys: 1, ops: part[:1:1], node: c.node, unread: true,
 		args: b.args[from:len(b.args):len(b.args)]})
 }
 
-// head appends what a script takes between the siblings and the tokens. It
-// returns the ttl that all ops have, or -1 when each has to be sent.
-func (b *batch) head(k int, part []int32) int64 {
-	if k == scriptRelease || k == scriptPeek {
-		return 0
-	}
-	ttl, floor, rebase := millis(b.ops[part[0]].TTL), uint64(0), false
+// tail appends what a script that gives leases takes behind the tokens.
+func (b *batch) tail(k int, part []int32, rebase bool) {
+	ttl, floor, same := millis(b.ops[part[0]].TTL), uint64(0), true
+	join := b.store.cfg.WaiterLease == DefaultWaiterLease
 	for _, i := range part {
 		op := &b.ops[i]
 		floor = max(floor, op.Floor)
-		rebase = rebase || op.Rebase
-		if millis(op.TTL) != ttl {
-			ttl = -1
-		}
+		same = same && millis(op.TTL) == ttl
+		join = join && op.Kind == cache.OpJoin
 	}
-	if scripts[k].fence {
-		b.number(int64(floor))
-	}
-	if ttl < 0 {
-		b.text("")
-	} else {
+	if same {
 		b.number(ttl)
+	} else {
+		b.text("")
 	}
-	switch k {
-	case scriptAcquire, scriptShare:
-		b.number(millis(b.store.cfg.WaiterLease))
-		b.marks(part, func(op *upstream.Op) byte {
-			if op.Kind == cache.OpJoin {
-				return 'j'
-			}
-			return 't'
-		})
-	case scriptRenew:
-		if !rebase {
-			b.text("")
-			break
+	switch {
+	case scripts[k].fence:
+		b.number(int64(floor))
+		if !join || !same {
+			b.kinds(part)
 		}
-		b.marks(part, func(op *upstream.Op) byte {
-			if op.Rebase {
-				return 'b'
-			}
-			return '-'
-		})
+	case rebase:
+		b.number(int64(floor))
+		b.bases(part)
 	}
-	return ttl
+	if !same {
+		for _, i := range part {
+			b.number(millis(b.ops[i].TTL))
+		}
+	}
+}
+
+// kinds says who would queue, and for how long. Without it all do, for
+// DefaultWaiterLease.
+func (b *batch) kinds(part []int32) {
+	at := len(b.buf)
+	b.buf = strconv.AppendInt(b.buf, millis(b.store.cfg.WaiterLease), 10)
+	for _, i := range part {
+		mark := byte('t')
+		if b.ops[i].Kind == cache.OpJoin {
+			mark = 'j'
+		}
+		b.buf = append(b.buf, mark)
+	}
+	b.arg(at)
+}
+
+// bases says which renewals ask for a new base.
+func (b *batch) bases(part []int32) {
+	at := len(b.buf)
+	for _, i := range part {
+		mark := byte('-')
+		if b.ops[i].Rebase {
+			mark = 'b'
+		}
+		b.buf = append(b.buf, mark)
+	}
+	b.arg(at)
 }
 
 // millis rounds up: the store must not end a lease before we do.
 func millis(d time.Duration) int64 {
 	return max(1, int64((d+time.Millisecond-1)/time.Millisecond))
-}
-
-func (b *batch) marks(part []int32, mark func(*upstream.Op) byte) {
-	at := len(b.buf)
-	for _, i := range part {
-		b.buf = append(b.buf, mark(&b.ops[i]))
-	}
-	b.arg(at)
 }
 
 func (b *batch) token(n uint64) {

@@ -15,21 +15,24 @@
 //	locksidecar:{tag}:queue:<prefix><key>    sorted set of waiting tokens by their place
 //	locksidecar:{tag}:waiters:<prefix><key>  the same by the end of their own short leases
 //	locksidecar:{tag}:queued                 stands while anybody queues for anything there
-//	locksidecar:{tag}:fence                  the last fence base given out there
+//	locksidecar:{tag}:fence                  the last fence base given out there; with a q
+//	                                         behind it, somebody may be queueing
 //
 // Without a cluster the tag is empty. In one it is the slot's, from a table of the
 // first tag of each slot (slot.go), so that siblings share the slot of <prefix><key>
 // whatever braces that has; which slot it is says Redis's own rule, hash tags
 // included. So whoever moves from one server to a cluster finds the locks as they
 // were, and none of the siblings: let all leases end first. A slot has a fence and a
-// queued mark of its own, and a fence there ends 24 h after its base (about 100 bytes
-// a slot in use, 2 MB for all 16384); without a cluster the fence is one key and
-// stands for ever.
+// queued mark of its own, and a fence there ends one to two days after its base (about
+// 100 bytes a slot in use, 2 MB for all 16384); without a cluster the fence is one key
+// and stands for ever.
 //
 // All the others expire by themselves. A base is max(last + 1, floor + 1, server's
-// clock in µs), so losing the key does not make fences fall. A lock's key of another
-// type is somebody else's lock: busy. Prefix and keys may not make a name that begins
-// with "locksidecar:". All times are the server's.
+// clock in µs), so losing the key does not make fences fall. Whoever takes a lock writes
+// the fence and learns from what stood there whether to look for the queued mark: the q
+// is put there before the mark, and taken away by who finds the mark gone. A lock's key
+// of another type is somebody else's lock: busy. Prefix and keys may not make a name
+// that begins with "locksidecar:". All times are the server's.
 //
 // What a host waits for is told to it, and to it alone, on the channel
 // locksidecar:hint:<instance>. In a cluster that is a sharded channel, at the node
@@ -43,8 +46,10 @@
 // keys, in the order of what frees keys first; the pipelines of several nodes go out
 // at once. The scripts (lua/) have a first part that does what mostly happens with
 // the fewest commands, SET NX PX a key, or one MGET and one DEL for all, and a second
-// part for the keys for which that was not enough. They answer with exceptions only.
-// An op that fails does not touch its neighbours.
+// part for the keys for which that was not enough. They answer with a number, or with
+// the exceptions only. An op that fails does not touch its neighbours. Scattered over a
+// cluster's slots each lock is a call of its own, and what a call costs is its
+// arguments, its commands, and what Lua makes anew: the first parts make no functions.
 //
 // Refused is said only when nothing was done: no connection was had, so that no
 // byte of the node's pipeline was sent, or the server's error proves it. All else that
@@ -111,9 +116,10 @@
 //
 // Each Store has a goroutine that listens for hints; with Sentinel one a sentinel
 // that listens for a new master; in a cluster one that follows the map, one that
-// publishes hints, and one for each probe of a silent node. Close ends them and
-// waits. There are at most five connections a node, four for batches and one for
-// hints, and as many a sentinel. Locks: cluster.looking before cluster.mu, sentinel.mu,
-// and the one around what was last logged; no two others are held together, and none
-// but looking during I/O.
+// publishes hints, one for each probe of a silent node, and as many as pipelines were
+// ever on their way at once beside their batches' own. Close ends them and waits.
+// There are at most four connections a node, three for batches and one for hints, and
+// as many a sentinel. Locks: cluster.looking before cluster.mu, sentinel.mu, and the
+// one around what was last logged; no two others are held together, and none but
+// looking during I/O.
 package redis

@@ -97,7 +97,7 @@ func (b *batch) assemble(from int) {
 			continue
 		}
 		if c.node == nil {
-			c.over, c.leg, c.cmd = true, nil, goredis.NewSliceCmd(context.Background())
+			c.over, c.leg, c.cmd = true, nil, goredis.NewCmd(context.Background())
 			c.cmd.SetErr(fmt.Errorf("nobody serves slot %d of the cluster", c.slot))
 			continue
 		}
@@ -114,12 +114,12 @@ func (b *batch) assemble(from int) {
 		if c.asking {
 			l.cmds = append(l.cmds, goredis.NewStatusCmd(context.Background(), "asking"))
 		}
-		c.args[2] = c.locks
+		c.args[2] = c.keys
 		if len(l.calls) == 1 {
-			l.mark.value = c.locks
+			l.mark.value = c.keys
 			c.args[2] = &l.mark
 		}
-		c.cmd = goredis.NewSliceCmd(context.Background(), c.args...)
+		c.cmd = goredis.NewCmd(context.Background(), c.args...)
 		l.cmds = append(l.cmds, c.cmd)
 	}
 	for _, l := range b.legs[from:] {
@@ -133,22 +133,46 @@ func (b *batch) legTo(n *node, from int) *leg {
 			return l
 		}
 	}
-	b.legs = append(b.legs, &leg{node: n})
+	some := min(len(b.calls), 32)
+	b.legs = append(b.legs, &leg{node: n, calls: make([]int32, 0, some), cmds: make([]goredis.Cmder, 0, some)})
 	return b.legs[len(b.legs)-1]
+}
+
+// trip is a leg that another goroutine than its batch's sees through.
+type trip struct {
+	ctx  context.Context
+	leg  *leg
+	over *sync.WaitGroup
+}
+
+// send has a goroutine see a leg through. Those that have are kept for the next
+// ones: what go-redis needs of a stack is much to grow anew each time.
+func (s *Store) send(t trip) {
+	select {
+	case s.trips <- t:
+	default:
+		s.wg.Go(func() {
+			for ok := true; ok; t, ok = <-s.trips {
+				t.leg.exec(t.ctx)
+				t.over.Done()
+			}
+		})
+	}
 }
 
 // exec sends the legs, each in a goroutine of its own but the last, and waits for
 // their answers.
 func (b *batch) exec(ctx context.Context, legs []*leg) {
-	var wg sync.WaitGroup
+	var over sync.WaitGroup
 	for i, l := range legs {
 		if i == len(legs)-1 {
 			l.exec(ctx)
 		} else {
-			wg.Go(func() { l.exec(ctx) })
+			over.Add(1)
+			b.store.send(trip{ctx, l, &over})
 		}
 	}
-	wg.Wait()
+	over.Wait()
 	for _, l := range legs {
 		b.store.acked(l)
 		for _, at := range l.calls {

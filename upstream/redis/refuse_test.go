@@ -203,4 +203,7 @@ func TestForeignTypeAtTheFenceIsReplaced(t *testing.T) {
 	if !strings.Contains(r.Err.Error(), "used up") {
 		t.Errorf("the reason is %v", r.Err)
 	}
+	if v := srv.Do("GET", "locksidecar:{}:fence"); v != "9007199254740990" {
+		t.Errorf("the counter was left at %v", v)
+	}
 }

@@ -23,6 +23,10 @@ const (
 var (
 	//go:embed lua/fast.lua
 	luaFast string
+	//go:embed lua/base.lua
+	luaBase string
+	//go:embed lua/reserve.lua
+	luaReserve string
 	//go:embed lua/slow.lua
 	luaSlow string
 	//go:embed lua/release.lua
@@ -44,30 +48,28 @@ var (
 // script is one of the Lua scripts, with what its calls begin with.
 type script struct {
 	source string
-	sha    any // its digest, boxed once for all calls
-	fence  bool
-	queued bool
+	sha    any  // its digest, boxed once for all calls
+	fence  bool // is the first of its KEYS
+	queued bool // is
 	gives  bool // a lease, or a longer one
 }
 
 var scripts = [scriptCount]script{
 	scriptRelease:   {source: luaRelease, queued: true},
 	scriptDowngrade: {source: luaDowngrade, queued: true, gives: true},
-	scriptRenew:     {source: luaRenew, fence: true, queued: true, gives: true},
-	scriptAcquire:   {source: luaAcquire, fence: true, queued: true, gives: true},
-	scriptShare:     {source: luaShare, fence: true, queued: true, gives: true},
+	scriptRenew:     {source: luaRenew, queued: true, gives: true}, // and fence where bases are asked for
+	scriptAcquire:   {source: luaAcquire, fence: true, gives: true},
+	scriptShare:     {source: luaShare, fence: true, gives: true},
 	scriptPeek:      {source: luaPeek},
 	scriptMoving:    {source: luaMoving, gives: true},
 }
 
+var parts = strings.NewReplacer("--@base\n", luaBase, "--@fast\n", luaFast, "--@reserve\n", luaReserve, "--@slow\n", luaSlow)
+
 func init() {
 	for i := range scripts {
 		s := &scripts[i]
-		if !strings.Contains(s.source, "--@fast\n") {
-			s.source = "--@fast\n" + s.source
-		}
-		s.source = strings.Replace(s.source, "--@fast\n", luaFast, 1)
-		s.source = strings.Replace(s.source, "--@slow\n", luaSlow, 1)
+		s.source = parts.Replace(s.source)
 		s.sha = goredis.NewScript(s.source).Hash()
 	}
 }

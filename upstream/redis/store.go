@@ -46,12 +46,12 @@ type Store struct {
 	sentinel *sentinel   // nil without
 	names    []slotNames // by slot; of one without a cluster
 	instance string      // the part of our tokens that nobody else's have
-	me       any         // instance and a dot, boxed
 	batches  sync.Pool
 	age      age
 
 	hints  chan upstream.Hint
 	told   chan string // hints for other daemons, in a cluster
+	trips  chan trip   // for goroutines that have nothing to do
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of the goroutines that end with cancel
 
@@ -80,7 +80,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // when it is made, and until one passes every op is refused with the reason. It
 // fails when a file that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: make(chan upstream.Hint, hintBuffer)}
+	s := &Store{cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: make(chan upstream.Hint, hintBuffer), trips: make(chan trip)}
 	s.seen.servers = map[string]server{}
 	for _, o := range opts {
 		o(s)
@@ -90,7 +90,6 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	} else if !upstream.ValidInstance(s.instance) {
 		return nil, fmt.Errorf("open store: %q is not an instance id", s.instance)
 	}
-	s.me = s.instance + "."
 	s.batches.New = func() any { return newBatch(s) }
 	if err := s.cfg.files(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -189,6 +188,7 @@ func (s *Store) Sessions() <-chan upstream.Session { return nil }
 // the same time as Apply, nor be called twice.
 func (s *Store) Close() error {
 	s.cancel()
+	close(s.trips)
 	s.wg.Wait()
 	close(s.hints)
 	if s.cluster != nil {

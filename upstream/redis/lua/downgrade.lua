@@ -1,11 +1,13 @@
 -- downgrade: makes exclusive leases shared ones.
--- KEYS: queued, locks. ARGV: instance, siblings, ttl (or ''), tokens, then ttls if they differ.
-local n, T = #KEYS - 1, 3
+-- KEYS: queued, locks. ARGV: tokens, ttl (or ''), then ttls if they differ.
+local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+--@fast
+local n = #KEYS - 1
 local out = {0}
 --@slow
 for i = 1, n do
-	local key, token = KEYS[i + 1], ARGV[i + T]
-	local ttl = tonumber(ARGV[3]) or tonumber(ARGV[i + T + n])
+	local key, token = KEYS[i + 1], ARGV[i]
+	local ttl = tonumber(ARGV[n + 1]) or tonumber(ARGV[n + 1 + i])
 	each(out, i, function()
 		local v = value(key)
 		if v == token then

@@ -1,11 +1,13 @@
 -- moving: renews or releases one lock in a slot that is on its way to another node, where its
 -- siblings may be or not be. Only what the lock's own key proves is done, and nothing is made.
--- KEYS: lock. ARGV: instance, siblings, 'renew' or 'release', token, ttl.
-local key, token, ms = KEYS[1], ARGV[4], tonumber(ARGV[5])
+-- KEYS: lock. ARGV: token, 'renew' or 'release', ttl, siblings.
+local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+--@fast
+local key, token, ms = KEYS[1], ARGV[1], tonumber(ARGV[3])
 local out = {0}
 local UNSURE = 'TRYAGAIN the slot of the lock is moving'
 local v = redis.pcall('get', key)
-if ARGV[3] == 'release' then
+if ARGV[2] == 'release' then
 	if v ~= token then
 		refuse(out, 1, UNSURE)
 	else
@@ -23,7 +25,7 @@ elseif type(v) == 'table' and not string.find(v.err, 'WRONGTYPE', 1, true) then
 elseif v ~= READERS then
 	add(out, 1, NOTHELD, 0)
 else
-	local set = ARGV[2] .. 'readers:' .. key
+	local set = ARGV[4] .. 'readers:' .. key
 	local ends = redis.pcall('zscore', set, token)
 	if type(ends) ~= 'string' then -- the set may be on the other node
 		refuse(out, 1, UNSURE)

@@ -1,24 +1,26 @@
 -- release: ends leases in whatever shape, and places in the queue.
--- KEYS: queued, locks. ARGV: instance, siblings, tokens.
+-- KEYS: queued, locks. ARGV: tokens.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
-if KEYS[3] == nil then -- one lock, which mostly is held exclusively: see acquire
-	local v = pcall_('mget', KEYS[1], KEYS[2])
-	if not v.err and not v[1] and v[2] == ARGV[3] and type(pcall_('del', KEYS[2])) == 'number' then return {0} end
-end
---@fast
-local n, T = #KEYS - 1, 2
-local out = {0}
+local n = #KEYS - 1
+-- Mostly nobody queues, and all are held exclusively.
+if n == 1 and pcall_('exists', KEYS[1]) == 0 and pcall_('get', KEYS[2]) == ARGV[1] and pcall_('del', KEYS[2]) == 1 then return 0 end
 local v = pcall_('mget', unpack(KEYS))
 if v.err then return {v.err} end
-local ours, gone, later = {}, {}, nil
+if not v[1] then
+	local all = true
+	for i = 1, n do all = all and v[i + 1] == ARGV[i] end
+	if all and pcall_('del', unpack(KEYS, 2)) == n then return 0 end
+end
+--@fast
+local ours, gone, later, out = {}, {}, nil, {0}
 for i = 1, n do
-	local key, token = KEYS[i + 1], ARGV[i + T]
+	local key, token = KEYS[i + 1], ARGV[i]
 	if v[i + 1] == token then
 		ours[#ours + 1], gone[#gone + 1] = i, key
 	else
 		local was, left = 0, nil
 		if v[i + 1] == READERS then
-			local set = ARGV[2] .. 'readers:' .. key
+			local set = siblings .. 'readers:' .. key
 			was = pcall_('zrem', set, token)
 			if was == 1 then left = pcall_('exists', set) end
 		end
@@ -42,7 +44,7 @@ if #gone > 0 then
 	end
 end
 local waits = v[1] and queues(1, n)
-if not later and not waits then return out end
+if not later and not waits then return #out > 1 and out or 0 end
 --@slow
 if waits then
 	for _, i in ipairs(ours) do
@@ -51,7 +53,7 @@ if waits then
 end
 for _, l in ipairs(later or {}) do
 	local i, found = l[1], l[2]
-	local key, token = KEYS[i + 1], ARGV[i + T]
+	local key, token = KEYS[i + 1], ARGV[i]
 	each(out, i, function()
 		if found then
 			dirty = true

@@ -1,25 +1,33 @@
 -- renew: restarts leases' TTLs.
--- KEYS: fence, queued, locks. ARGV: instance, siblings, floor, ttl (or ''), bases ('b' where one
--- is asked for, or ''), tokens, then ttls if they differ.
+-- KEYS: queued, locks; where bases are asked for, fence before them. ARGV: tokens, ttl (or ''),
+-- where bases are asked for: floor and 'b' or '-' each; then ttls if they differ.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
-if KEYS[4] == nil and ARGV[5] == '' then -- one lock, which mostly is held exclusively: see acquire
-	local v = pcall_('mget', KEYS[2], KEYS[3])
-	if not v.err and not v[1] and v[2] == ARGV[6] and type(pcall_('pexpire', KEYS[3], ARGV[4], 'GT')) == 'number' then return {0} end
-end
---@fast
-local n, T = #KEYS - 2, 5
-local out = {0}
+local bases = string.sub(KEYS[1], -5) == 'fence'
+local K = bases and 2 or 1
+local n = #KEYS - K
+local T, ttl = bases and n + 3 or n + 1, ARGV[n + 1]
+if ttl == '' then ttl = nil end
 local v = pcall_('mget', unpack(KEYS))
 if v.err then return {v.err} end
-local ttl = ARGV[4] ~= '' and ARGV[4] or nil
-local clock = nil
+local from = 1
+if not bases and not v[1] then -- nobody queues; mostly all are held exclusively, and Redis is 7
+	for i = 1, n do
+		if v[i + 1] ~= ARGV[i] then break end
+		local ok = pcall_('pexpire', KEYS[i + 1], ttl or ARGV[i + T], 'GT')
+		if ok ~= 1 and ok ~= 0 then break end -- 0: it ends later
+		from = i + 1
+	end
+	if from > n then return 0 end
+end
+--@fast
+local clock, out = nil, {0}
 
 -- reader renews a shared lease. The first write needs no memory, and a script that has written
 -- is not stopped for lack of it: renewing has to work then. It never shortens a lease: it may
 -- come late, behind one that asked for more. 1, 0 when not held, or an error.
 local function reader(i, ms)
-	local key, token = KEYS[i + 2], ARGV[i + T]
-	local set = ARGV[2] .. 'readers:' .. key
+	local key, token = KEYS[i + K], ARGV[i]
+	local set = siblings .. 'readers:' .. key
 	if not clock then
 		local t = redis.call('time')
 		clock = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -35,19 +43,19 @@ local function reader(i, ms)
 end
 
 local renewed, gt = {}, true
-for i = 1, n do
-	local ms, ok = ttl or ARGV[i + T + n], 0
-	if v[i + 2] == ARGV[i + T] then
+for i = from, n do
+	local ms, ok = ttl or ARGV[i + T], 0
+	if v[i + K] == ARGV[i] then
 		if gt then -- Redis 7. 0 would be that it ends later: it stood there a moment ago
-			ok = pcall_('pexpire', KEYS[i + 2], ms, 'GT')
+			ok = pcall_('pexpire', KEYS[i + K], ms, 'GT')
 			gt = type(ok) == 'number'
 			if gt then ok = 1 end
 		end
 		if not gt then
-			ok = pcall_('pttl', KEYS[i + 2])
-			if type(ok) == 'number' then ok = pcall_('pexpire', KEYS[i + 2], math.max(ok, tonumber(ms))) end
+			ok = pcall_('pttl', KEYS[i + K])
+			if type(ok) == 'number' then ok = pcall_('pexpire', KEYS[i + K], math.max(ok, tonumber(ms))) end
 		end
-	elseif v[i + 2] == READERS then
+	elseif v[i + K] == READERS then
 		local done
 		done, ok = pcall(reader, i, tonumber(ms))
 		if not done then
@@ -63,22 +71,24 @@ for i = 1, n do
 		refuse(out, i, ok.err)
 	end
 end
-if ARGV[5] ~= '' then
-	local r, err = reserve(n, tonumber(ARGV[3]))
-	if r then out[1] = r[1] end
+if bases then
+	local fence, floor = KEYS[1], ARGV[n + 2] + 0
+--@base
+--@reserve
+	if not err then out[1] = base end
 	for i = 1, n do
-		if err and renewed[i] and string.sub(ARGV[5], i, i) == 'b' then
+		if err and renewed[i] and string.sub(ARGV[n + 3], i, i) == 'b' then
 			add(out, i, 0, err)
 			renewed[i] = nil
 		end
 	end
 end
-local waits = v[2] and queues(2, n)
-if not waits then return out end
+local waits = v[K] and queues(K, n)
+if not waits then return #out > 1 and out or out[1] end
 --@slow
 for i = 1, n do
 	if waits[i] and renewed[i] then
-		local ok, w = pcall(wanted, KEYS[i + 2])
+		local ok, w = pcall(wanted, KEYS[i + K])
 		if ok and w > 0 then add(out, i, DONE + w, 0) end
 	end
 end

@@ -1,15 +1,18 @@
 -- share: shared leases, tried or queued for. KEYS and ARGV as in acquire.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
-local n, T = #KEYS - 2, 6
-local out, stands = reserve(n, tonumber(ARGV[3]))
-if not out then return {stands} end
-local ttl = tonumber(ARGV[4])
-local waits = queues(2, n, stands)
-local fresh, sets, later = {}, {}, nil
+local n = #KEYS - 1
+local ttl, floor, T = tonumber(ARGV[n + 1]), ARGV[n + 2] + 0, n + 3
+local fence = KEYS[1]
+--@base
+--@fast
+--@reserve
+if err then return {err} end
+local waits = stands and queues(1, n)
+local out, fresh, sets, later = {base}, {}, {}, nil
 for i = 1, n do
 	local ok
 	if not (waits and waits[i]) then
-		ok = pcall_('set', KEYS[i + 2], READERS, 'NX', 'PX', ttl or ARGV[i + T + n])
+		ok = pcall_('set', KEYS[i + 1], READERS, 'NX', 'PX', ttl or ARGV[i + T])
 	end
 	if not ok then
 		later = later or {}
@@ -18,7 +21,7 @@ for i = 1, n do
 		refuse(out, i, ok.err)
 	else
 		fresh[#fresh + 1] = i
-		sets[#sets + 1] = ARGV[2] .. 'readers:' .. KEYS[i + 2]
+		sets[#sets + 1] = siblings .. 'readers:' .. KEYS[i + 1]
 	end
 end
 if #fresh > 0 then
@@ -26,17 +29,18 @@ if #fresh > 0 then
 	local t = redis.call('time')
 	local now = t[1] * 1000 + math.floor(t[2] / 1000)
 	for j, i in ipairs(fresh) do
-		local ms = ttl or tonumber(ARGV[i + T + n])
-		local ok = pcall_('zadd', sets[j], string.format('%.0f', now + ms), ARGV[i + T])
+		local ms = ttl or tonumber(ARGV[i + T])
+		local ok = pcall_('zadd', sets[j], string.format('%.0f', now + ms), ARGV[i])
 		if type(ok) == 'table' then add(out, i, 0, ok.err) end
 		pcall_('pexpire', sets[j], ms + 1000)
 	end
 end
-if not later then return out end
+if not later then return #out > 1 and out or base end
 --@slow
+local lease, kinds = string.match(ARGV[T] or '3000', '^(%d+)(%a*)')
 for _, i in ipairs(later) do
-	local key, token = KEYS[i + 2], ARGV[i + T]
-	local ms = ttl or tonumber(ARGV[i + T + n])
+	local key, token = KEYS[i + 1], ARGV[i]
+	local ms = ttl or tonumber(ARGV[i + T])
 	each(out, i, function()
 		local v, again = value(key), false
 		if v and mine(v) then
@@ -50,7 +54,7 @@ for _, i in ipairs(later) do
 		local queued = waits and waits[i]
 		local q = queued and queue(key, token) or {}
 		local free = not v or v == READERS
-		local try = string.sub(ARGV[6], i, i) == 't'
+		local try = string.sub(kinds, i, i) == 't'
 		if again or free and not writer(key, q, not try and 's' .. token) then
 			if not v then write('del', readers(key)) end -- of an earlier time
 			read(key, token, ms, v)
@@ -66,7 +70,7 @@ for _, i in ipairs(later) do
 			end
 			return BUSY + (q.first and WANTED or 0), left(key)
 		end
-		join(key, 's' .. token, v, q)
+		join(key, 's' .. token, v, q, tonumber(lease))
 		return QUEUED, left(key)
 	end)
 end

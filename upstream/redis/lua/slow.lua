@@ -3,10 +3,11 @@
 --   waiters:<key>  the same by the end of their own lease, ms of server time
 --   readers:<key>  sorted set of readers' tokens by the end of their leases; it means something
 --                  only while the key's value is READERS (fast.lua)
--- and <siblings>queued, which stands while anybody queues for anything.
+-- and <siblings>queued, which stands while anybody queues for anything; reserve.lua says how the
+-- counter of fences shows that.
 local GRANTED, QUEUED, BUSY, DONE = 1, 2, 3, 4
 local WANTED, SHARED = 16, 32
-local me, siblings = ARGV[1], ARGV[2]
+local me = string.match(ARGV[1] or '', '^[^.]*%.') or '' -- instance and dot, of all tokens here
 local dirty = false
 local t = redis.call('time')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
@@ -127,8 +128,7 @@ local function leave(key, member)
 end
 
 -- join puts a waiter at the end of key's queue, or keeps its place, and tells the holders.
-local function join(key, member, v, q)
-	local lease = tonumber(ARGV[5])
+local function join(key, member, v, q, lease)
 	local news = not redis.call('zscore', queuekey(key), member)
 	if news then
 		local tail = redis.call('zrange', queuekey(key), -1, -1, 'withscores')
@@ -137,7 +137,11 @@ local function join(key, member, v, q)
 	write('zadd', waiters(key), string.format('%.0f', now + lease), member)
 	last(queuekey(key), lease)
 	last(waiters(key), lease)
-	if redis.call('pttl', KEYS[2]) < lease then write('set', KEYS[2], '1', 'PX', lease) end
+	if redis.call('pttl', siblings .. 'queued') < lease then
+		local last = redis.call('get', KEYS[1])
+		if string.sub(last, -1) ~= 'q' then write('set', KEYS[1], last .. 'q', 'KEEPTTL') end
+		write('set', siblings .. 'queued', '1', 'PX', lease)
+	end
 	if not v then
 		wake(key) -- the one before us may have missed its hint
 	elseif news or not q.first or q.first == string.sub(member, 2) then
