@@ -70,6 +70,7 @@ deps-system:
 	ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || need="$$need faketime"; \
 	command -v mvn >/dev/null || need="$$need maven"; \
 	command -v javac >/dev/null || need="$$need default-jdk-headless"; \
+	command -v node >/dev/null || need="$$need nodejs"; \
 	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
 	$(PY) -c 'import ensurepip, venv' 2>/dev/null || need="$$need python3-venv"; \
 	if [ -n "$$need" ]; then \

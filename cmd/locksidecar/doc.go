@@ -3,9 +3,9 @@
 // it.
 //
 // Main is the whole program as a value, so that tests can run it. Each command
-// is one file: serve, lock, status, locks, health, config, version. Below are
-// internal/config (what the daemon can be told) and internal/run (a child process
-// and its terminal).
+// is one file: serve, lock, status, locks, health, config, conformance, version.
+// Below are internal/config (what the daemon can be told), internal/run (a child
+// process and its terminal) and internal/conformance (what a client has to do).
 //
 // Goroutines: serve has the daemon's and one that takes signals; lock has the
 // client's, one that waits for the lock and one that watches it. Each command

@@ -28,6 +28,7 @@ const (
 const exitCodesText = `Exit codes:
 
     0  done; for lock: the command's own
+    1  conformance: a scenario failed
    64  wrong usage, or a configuration with faults
    69  no daemon answers at the socket, or the store cannot be reached
    70  a fault inside locksidecar

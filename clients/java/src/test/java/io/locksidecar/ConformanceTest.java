@@ -1,0 +1,251 @@
+package io.locksidecar;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.io.InputStreamReader;
+import java.io.PrintStream;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.ArrayList;
+import java.util.Deque;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
+import java.util.concurrent.CompletionException;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+
+/**
+ * The conformance runner, as for a client of any language; {@link #main} is the adapter that it drives. Commands
+ * come on standard input, one JSON object a line, and are answered on standard output; clients/README.md has them.
+ */
+class ConformanceTest {
+    /** What there is no API for. */
+    private static final Set<String> SKIPPED =
+            Set.of("acquire-many", "acquire-many-fails", "acquire-many-too-large");
+
+    @Test
+    @Timeout(value = 5, unit = TimeUnit.MINUTES)
+    void passesTheRunner() throws Exception {
+        String path = System.getProperty("surefire.test.class.path", System.getProperty("java.class.path"));
+        String java = ProcessHandle.current().info().command().orElse("java");
+        Process p = new ProcessBuilder(
+                        Daemon.binary(), "conformance", "--json", "--timeout", "90s", "--client", java, "--",
+                        "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-cp", path,
+                        ConformanceTest.class.getName())
+                .redirectError(ProcessBuilder.Redirect.INHERIT)
+                .start();
+        Set<String> skipped = new TreeSet<>();
+        List<String> failed = new ArrayList<>();
+        int passed = 0;
+        try (var out = new BufferedReader(new InputStreamReader(p.getInputStream(), StandardCharsets.UTF_8))) {
+            for (String line; (line = out.readLine()) != null; ) {
+                Map<String, String> r = fields(line);
+                switch (r.get("outcome")) {
+                    case "passed" -> passed++;
+                    case "skipped" -> skipped.add(r.get("name"));
+                    default -> failed.add(line);
+                }
+            }
+        }
+        int code = p.waitFor();
+        assertEquals(List.of(), failed);
+        assertEquals(0, code);
+        assertTrue(SKIPPED.containsAll(skipped), skipped::toString);
+        assertTrue(passed > 50, () -> "too few scenarios");
+    }
+
+    /** Runs the adapter until standard input ends. */
+    public static void main(String[] args) throws IOException {
+        new Adapter().serve();
+        System.exit(0);
+    }
+
+    private static final String TEXT = "\"((?:[^\"\\\\]|\\\\.)*+)\"";
+    private static final Pattern FIELD =
+            Pattern.compile("\\G[{,]" + TEXT + ":(?:" + TEXT + "|([^,}\\[\"]+))");
+    private static final Pattern ESCAPE = Pattern.compile("\\\\(?:u(....)|(.))");
+
+    /** Reads the fields of an object as the runner writes it, up to the first array; numbers as they stand. */
+    private static Map<String, String> fields(String json) {
+        Map<String, String> fields = new LinkedHashMap<>();
+        for (Matcher m = FIELD.matcher(json); m.find(); ) {
+            fields.put(m.group(1), m.group(2) == null ? m.group(3) : unescape(m.group(2)));
+        }
+        return fields;
+    }
+
+    private static String unescape(String text) {
+        return ESCAPE.matcher(text).replaceAll(m -> {
+            int at = m.group(1) == null ? "bfnrt".indexOf(m.group(2)) : -1;
+            String c = m.group(1) != null
+                    ? String.valueOf((char) Integer.parseInt(m.group(1), 16))
+                    : at < 0 ? m.group(2) : String.valueOf("\b\f\n\r\t".charAt(at));
+            return Matcher.quoteReplacement(c);
+        });
+    }
+
+    /** The program that the runner drives. */
+    private static final class Adapter {
+        private static final String CAN = "[\"concurrent\", \"owners\", \"reentrant\", \"shared\", \"downgrade\","
+                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"events\"]";
+
+        private record Name(long owner, String key, String fence) {}
+
+        private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
+        private final Sidecar sidecar = Sidecar.builder().name("conformance").build();
+        private final Map<Long, Owner> owners = new ConcurrentHashMap<>();
+        private final Map<Long, Thread> running = new ConcurrentHashMap<>();
+        private final Map<Name, Deque<Lease>> leases = new ConcurrentHashMap<>(); // each deque guards itself
+
+        private void serve() throws IOException {
+            say("{\"event\": \"ready\", \"client\": \"Java\", \"can\": " + CAN + "}");
+            var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
+            for (String line; (line = in.readLine()) != null; ) {
+                Map<String, String> q = fields(line);
+                Thread t = new Thread(() -> answer(q), "command");
+                t.setDaemon(true);
+                running.put(Long.valueOf(q.get("id")), t);
+                t.start();
+            }
+        }
+
+        private void answer(Map<String, String> q) {
+            String result;
+            try {
+                result = "\"ok\": true" + carryOut(q);
+            } catch (Exception e) {
+                Throwable cause = e instanceof CompletionException && e.getCause() != null ? e.getCause() : e;
+                result = "\"error\": " + quote(name(cause, q));
+            }
+            say("{\"id\": " + q.get("id") + ", " + result + "}");
+        }
+
+        /** Does what a command says, and returns the further fields of its answer. */
+        private String carryOut(Map<String, String> q) throws InterruptedException {
+            switch (q.get("do")) {
+                case "connect" -> sidecar.connect();
+                case "close" -> sidecar.close();
+                case "acquire" -> {
+                    return ", \"fence\": \"" + acquire(q) + "\"";
+                }
+                case "cancel" -> running.get(Long.valueOf(q.get("target"))).interrupt();
+                case "held" -> {
+                    Deque<Lease> held = named(q);
+                    synchronized (held) {
+                        return ", \"held\": " + held.stream().anyMatch(Lease::isValid);
+                    }
+                }
+                case "release" -> known(q, true).releaseAsync().join();
+                case "renew" -> {
+                    long ttl = Long.parseLong(q.get("ttl_ms"));
+                    if (ttl == 0) {
+                        known(q, false).extend();
+                    } else {
+                        known(q, false).extend(Duration.ofMillis(ttl));
+                    }
+                }
+                case "downgrade" -> known(q, false).downgrade();
+                default -> throw new UnsupportedOperationException("command " + q.get("do"));
+            }
+            return "";
+        }
+
+        private long acquire(Map<String, String> q) throws InterruptedException {
+            long number = Long.parseLong(q.get("owner"));
+            long wait = Long.parseLong(q.get("wait_ms"));
+            long ttl = Long.parseLong(q.get("ttl_ms"));
+            String key = q.get("key");
+            LockOptions options = LockOptions.defaults()
+                    .owner(owners.computeIfAbsent(number, n -> Owner.named("owner " + n)))
+                    .onLost(e -> say("{\"event\": \"lost\", \"key\": " + quote(e.key()) + ", \"owner\": " + number
+                            + ", \"fence\": \"" + e.fence() + "\", \"reason\": " + quote(e.reason()) + "}"));
+            if (ttl != 0) {
+                options = options.ttl(Duration.ofMillis(ttl));
+            }
+            if (q.get("fixed").equals("true")) {
+                options = options.fixed();
+            }
+            if (q.get("mode").equals("shared")) {
+                options = options.shared();
+            }
+            Lease lease = wait < 0
+                    ? sidecar.lease(key, options)
+                    : sidecar.tryLease(key, Duration.ofMillis(wait), options)
+                            .orElseThrow(() -> new NotAcquiredException("held"));
+            Name name = new Name(number, key, Long.toString(lease.fence()));
+            Deque<Lease> held = leases.computeIfAbsent(name, n -> new ArrayDeque<>());
+            synchronized (held) {
+                held.push(lease);
+            }
+            return lease.fence();
+        }
+
+        private Deque<Lease> named(Map<String, String> q) {
+            Name name = new Name(Long.valueOf(q.get("owner")), q.get("key"), q.get("fence"));
+            return leases.getOrDefault(name, new ArrayDeque<>());
+        }
+
+        /** Returns the lease that a command is about, for the last time or not. */
+        private Lease known(Map<String, String> q, boolean last) {
+            Deque<Lease> held = named(q);
+            synchronized (held) {
+                Lease lease = last ? held.poll() : held.peek();
+                if (lease == null) {
+                    throw new NotHeldException("no such lease");
+                }
+                return lease;
+            }
+        }
+
+        /** Returns the protocol's name for an exception; one that has none of its own says it first. */
+        private static String name(Throwable e, Map<String, String> q) {
+            Map<Class<?>, String> names = new LinkedHashMap<>(); // the narrower ones first
+            names.put(InterruptedException.class, "canceled");
+            names.put(CanceledException.class, "canceled");
+            names.put(UpgradeException.class, "upgrade");
+            names.put(NotAcquiredException.class, "0".equals(q.get("wait_ms")) ? "busy" : "timeout");
+            names.put(NotHeldException.class, "not_held");
+            names.put(UnconfirmedException.class, "unknown");
+            names.put(ConnectionLostException.class, "closed");
+            names.put(DrainingException.class, "draining");
+            names.put(UnavailableException.class, "unavailable");
+            names.put(LimitException.class, "limit");
+            names.put(InvalidException.class, "invalid");
+            names.put(IllegalArgumentException.class, "invalid");
+            names.put(UnsupportedException.class, "unsupported");
+            names.put(DeniedException.class, "denied");
+            String first = String.valueOf(e.getMessage()).split(":", 2)[0];
+            if (e instanceof ProtocolException) {
+                return first.equals("bad_version") ? first : "bad_frame";
+            }
+            return names.entrySet().stream()
+                    .filter(n -> n.getKey().isInstance(e))
+                    .map(Map.Entry::getValue)
+                    .findFirst()
+                    .orElse(e instanceof LockException ? first.replace(' ', '_') : e.toString());
+        }
+
+        private static String quote(String s) {
+            StringBuilder b = new StringBuilder("\"");
+            s.chars().forEach(c -> b.append(c < ' ' || c == '"' || c == '\\' || c > '~'
+                    ? String.format("\\u%04x", c)
+                    : String.valueOf((char) c)));
+            return b.append('"').toString();
+        }
+
+        private void say(String line) {
+            out.println(line);
+        }
+    }
+}

@@ -1,0 +1,167 @@
+"""The adapter for ``locksidecar conformance``, on the public API: with threads, or with --asyncio on tasks.
+
+Commands come on standard input, one JSON object a line, and are answered on standard output;
+clients/README.md has them all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any, Final
+
+import locksidecar
+import locksidecar.asyncio
+
+ERRORS: Final[dict[type[Exception], str]] = {
+    locksidecar.Canceled: "canceled",
+    locksidecar.Upgrade: "upgrade",
+    locksidecar.NotHeld: "not_held",
+    locksidecar.Unconfirmed: "unknown",
+    locksidecar.ConnectionLost: "closed",
+    locksidecar.Draining: "draining",
+    locksidecar.Unavailable: "unavailable",
+    locksidecar.Limit: "limit",
+    locksidecar.Invalid: "invalid",
+    locksidecar.Unsupported: "unsupported",
+    locksidecar.Denied: "denied",
+}
+CAN: Final = ["concurrent", "owners", "reentrant", "shared", "downgrade", "ttl", "fixed", "renew", "events"]
+
+Command = dict[str, Any]
+
+
+def name(e: BaseException) -> str:
+    """Return the protocol's name for an exception; one that has none of its own says it first."""
+    if isinstance(e, asyncio.CancelledError):
+        return "canceled"
+    for kind, named in ERRORS.items():
+        if isinstance(e, kind):
+            return named
+    first = str(e).partition(":")[0]
+    if isinstance(e, locksidecar.ProtocolError):
+        return first if first == "bad_version" else "bad_frame"
+    if isinstance(e, ValueError):
+        return "invalid"
+    return first.replace(" ", "_") if isinstance(e, locksidecar.LockError) else repr(e)
+
+
+def say(**line: object) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+class Adapter:
+    """What both kinds of client have in common: the locks by who holds them, and by fence."""
+
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.locks: dict[tuple[int, str, str], Any] = {}
+
+    def lock(self, q: Command) -> Any:
+        return self.client.lock(
+            q["key"],
+            q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
+            not q["fixed"],
+            q["mode"] == "shared",
+            owner=q["owner"],
+            on_lost=lambda e: say(event="lost", key=e.key, owner=e.owner, fence=str(e.fence), reason=e.reason),
+        )
+
+    def granted(self, q: Command, lock: Any, got: bool) -> Command:
+        if not got:
+            return {"error": "timeout" if q["wait_ms"] else "busy"}
+        fence = str(lock.fence)
+        self.locks[q["owner"], q["key"], fence] = lock
+        return {"ok": True, "fence": fence}
+
+    def known(self, q: Command) -> Any:
+        """Return the lock that a command is about. Its owner may hold the key again, with another fence."""
+        lock = self.locks.get((q["owner"], q["key"], q["fence"]))
+        if lock is None or str(lock.fence) != q["fence"]:
+            raise locksidecar.NotHeld("no such hold")
+        return lock
+
+    def held(self, q: Command) -> Command:
+        try:
+            return {"ok": True, "held": self.known(q).owned()}
+        except locksidecar.NotHeld:
+            return {"ok": True, "held": False}
+
+    def change(self, q: Command) -> Any:
+        """Do what needs no more than a call; on asyncio it is to be awaited."""
+        do: dict[str, Callable[[], Any]] = {
+            "connect": self.client.ping,
+            "close": self.client.close,
+            "release": lambda: self.known(q).release(),
+            "renew": lambda: self.known(q).extend(q["ttl_ms"] / 1000 if q["ttl_ms"] else None),
+            "downgrade": lambda: self.known(q).downgrade(),
+        }
+        return do[q["do"]]()
+
+
+def threads() -> None:
+    a = Adapter(locksidecar.Client(name="conformance"))
+
+    def answer(q: Command) -> None:
+        try:
+            if q["do"] == "acquire":
+                lock, wait = a.lock(q), q["wait_ms"]
+                got = lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0)
+                done = a.granted(q, lock, got)
+            else:
+                a.change(q)
+                done = {"ok": True}
+        except Exception as e:
+            done = {"error": name(e)}
+        say(id=q["id"], **done)
+
+    say(event="ready", client="Python", can=CAN)
+    for line in sys.stdin:
+        q = json.loads(line)
+        if q["do"] == "held":
+            say(id=q["id"], **a.held(q))
+        else:
+            threading.Thread(target=answer, args=(q,), daemon=True).start()
+
+
+async def tasks() -> None:
+    a = Adapter(locksidecar.asyncio.Client(name="conformance"))
+    running: dict[int, asyncio.Task[None]] = {}
+
+    async def answer(q: Command) -> None:
+        try:
+            if q["do"] == "acquire":
+                lock, wait = a.lock(q), q["wait_ms"]
+                got = await (lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0))
+                done = a.granted(q, lock, got)
+            else:
+                await a.change(q)
+                done = {"ok": True}
+        except (Exception, asyncio.CancelledError) as e:
+            done = {"error": name(e)}
+        say(id=q["id"], **done)
+
+    loop = asyncio.get_running_loop()
+    lines = asyncio.StreamReader(limit=1 << 20)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    say(event="ready", client="Python asyncio", can=[*CAN, "cancel"])
+    while line := await lines.readline():
+        q = json.loads(line)
+        if q["do"] == "held":
+            say(id=q["id"], **a.held(q))
+        elif q["do"] == "cancel":
+            running[q["target"]].cancel()
+            say(id=q["id"], ok=True)
+        else:
+            running[q["id"]] = loop.create_task(answer(q))
+
+
+if __name__ == "__main__":
+    if "--asyncio" in sys.argv[1:]:
+        asyncio.run(tasks())
+    else:
+        threads()

@@ -1,0 +1,51 @@
+package conformance
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const nodeDir = "../../../../clients/examples/node"
+
+// TestNodeExample drives the example client for Node.js. A missing node is a failure:
+// make test installs it. LOCKSIDECAR_TEST_NODE names another one, and "none" skips.
+func TestNodeExample(t *testing.T) {
+	t.Parallel()
+	node := os.Getenv("LOCKSIDECAR_TEST_NODE")
+	switch node {
+	case "none":
+		t.Skip("LOCKSIDECAR_TEST_NODE is none")
+	case "":
+		node = "node"
+	}
+	if _, err := exec.LookPath(node); err != nil {
+		t.Fatalf("no Node.js to test with (apt-get install nodejs, or LOCKSIDECAR_TEST_NODE=none): %v", err)
+	}
+	rs, err := Run(t.Context(), Options{Command: []string{node, filepath.Join(nodeDir, "conformance.mjs")}, Timeout: testBound})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rs {
+		skips := r.Outcome == Skipped && strings.HasPrefix(r.Name, "acquire-many") // what it leaves out
+		if r.Outcome != Passed && !skips {
+			t.Errorf("%s %s: %s\n%s", r.Name, r.Outcome, r.Why, strings.Join(r.Exchange, "\n"))
+		}
+	}
+}
+
+// TestNodeExampleIsShort holds it to what it says of itself.
+func TestNodeExampleIsShort(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(nodeDir, "locksidecar.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(string(b), "\n"), "\n")
+	longest := slices.MaxFunc(lines, func(a, b string) int { return len(a) - len(b) })
+	if len(lines) >= 200 || len(longest) > 150 {
+		t.Errorf("%d lines, the longest of %d bytes", len(lines), len(longest))
+	}
+}

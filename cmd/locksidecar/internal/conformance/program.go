@@ -1,0 +1,258 @@
+package conformance
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Fence is a fencing token in JSON: a string, since many languages' numbers are
+// doubles; a number is taken too.
+type Fence uint64
+
+// MarshalJSON writes the fence as a string.
+func (f Fence) MarshalJSON() ([]byte, error) { return []byte(strconv.Quote(f.String())), nil }
+
+// UnmarshalJSON reads a string or a number.
+func (f *Fence) UnmarshalJSON(b []byte) error {
+	v, err := strconv.ParseUint(strings.Trim(string(b), `"`), 10, 63)
+	if err != nil {
+		return fmt.Errorf("fence %s is not a whole number of 63 bits", b)
+	}
+	*f = Fence(v)
+	return nil
+}
+
+func (f Fence) String() string { return strconv.FormatUint(uint64(f), 10) }
+
+// Answer is what the client says to a command.
+type Answer struct {
+	ID     *int     `json:"id"`
+	OK     bool     `json:"ok"`
+	Error  string   `json:"error"`
+	Fence  *Fence   `json:"fence"`
+	Fences []Fence  `json:"fences"`
+	Codes  []string `json:"codes"`
+	Held   *bool    `json:"held"`
+}
+
+// Event is what the client says unasked.
+type Event struct {
+	Event  string   `json:"event"`
+	Key    string   `json:"key"`
+	Owner  *uint64  `json:"owner"`
+	Fence  *Fence   `json:"fence"`
+	Reason string   `json:"reason"`
+	Client string   `json:"client"` // ready
+	Can    []string `json:"can"`    // ready
+}
+
+// Command is what the runner says. Which fields it has depends on do.
+type Command map[string]any
+
+// keepLines is how much of an exchange is kept to be shown.
+const keepLines = 40
+
+// program is a running client.
+type program struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	wg    sync.WaitGroup
+	ended chan struct{} // closed when the process has ended and all it said is read
+
+	mu      sync.Mutex
+	changed chan struct{}   // guarded by mu: closed and made anew with each change
+	lastID  int             // guarded by mu
+	answers map[int]*Answer // guarded by mu: nil while awaited
+	events  []Event         // guarded by mu
+	lines   []string        // guarded by mu: the exchange
+	fault   error           // guarded by mu: it does not keep to the rules of the lines
+	exit    string          // guarded by mu: how it ended
+	ready   *Event          // guarded by mu
+}
+
+// launch starts the client.
+func launch(command, env []string) (*program, error) {
+	p := &program{cmd: exec.Command(command[0], command[1:]...), ended: make(chan struct{}),
+		changed: make(chan struct{}), answers: map[int]*Answer{}}
+	p.cmd.Env = env
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a wrapper's children end with it
+	var err error
+	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := p.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	stderr, err := p.cmd.StderrPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start the client: %w", err)
+	}
+	p.wg.Go(func() { p.read(stdout) })
+	p.wg.Go(func() {
+		for s := scanner(stderr); s.Scan(); {
+			p.note("stderr: " + s.Text())
+		}
+		_, _ = io.Copy(io.Discard, stderr)
+	})
+	go func() {
+		p.wg.Wait()
+		err := p.cmd.Wait()
+		p.change(func() {
+			p.exit = "exit status 0"
+			if err != nil {
+				p.exit = err.Error()
+			}
+		})
+		close(p.ended)
+	}()
+	return p, nil
+}
+
+func scanner(r io.Reader) *bufio.Scanner {
+	s := bufio.NewScanner(r)
+	s.Buffer(make([]byte, 64<<10), 8<<20)
+	return s
+}
+
+// read takes in what the client prints.
+func (p *program) read(r io.Reader) {
+	s := scanner(r)
+	for s.Scan() {
+		if err := p.line(s.Bytes()); err != nil {
+			p.change(func() { p.fault = fmt.Errorf("the client printed %.200q: %w", s.Text(), err) })
+			break
+		}
+	}
+	_, _ = io.Copy(io.Discard, r)
+}
+
+func (p *program) line(b []byte) error {
+	p.note("< " + string(b))
+	e, a := new(Event), new(Answer)
+	if err := json.Unmarshal(b, e); err != nil {
+		return err
+	}
+	if e.Event != "" {
+		p.change(func() {
+			if e.Event == "ready" && p.ready == nil {
+				p.ready = e
+			} else {
+				p.events = append(p.events, *e)
+			}
+		})
+		return nil
+	}
+	if err := json.Unmarshal(b, a); err != nil {
+		return err
+	}
+	if a.ID == nil {
+		return fmt.Errorf("neither an answer (id) nor an event")
+	}
+	if a.OK == (a.Error != "") {
+		return fmt.Errorf(`an answer has either "ok":true or "error":NAME`)
+	}
+	var err error
+	p.change(func() {
+		old, asked := p.answers[*a.ID]
+		switch {
+		case !asked:
+			err = fmt.Errorf("an answer to nothing that was asked")
+		case old != nil:
+			err = fmt.Errorf("a second answer to one command")
+		default:
+			p.answers[*a.ID] = a
+		}
+	})
+	return err
+}
+
+func (p *program) change(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f()
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func (p *program) note(line string) {
+	if len(line) > 300 {
+		line = strings.ToValidUTF8(line[:300], "") + " …"
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lines = append(p.lines, line)
+	if len(p.lines) >= 2*keepLines {
+		p.lines = slices.Clone(p.lines[len(p.lines)-keepLines:])
+	}
+}
+
+func (p *program) exchange() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.lines[max(0, len(p.lines)-keepLines):])
+}
+
+func (p *program) name() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ready == nil {
+		return ""
+	}
+	return p.ready.Client
+}
+
+// send gives the client a command, and its id.
+func (p *program) send(c Command) (id int, err error) {
+	p.mu.Lock()
+	p.lastID++
+	id = p.lastID
+	p.answers[id] = nil
+	p.mu.Unlock()
+	c["id"] = id
+	b, err := json.Marshal(c)
+	if err != nil {
+		return 0, err
+	}
+	p.note("> " + string(b))
+	_, err = p.stdin.Write(append(b, '\n'))
+	return id, err
+}
+
+// signal goes to the client's whole process group: its children too, when it is a
+// wrapper. Once it has ended, and nobody has its standard output any more, there is
+// none left, and the number may be another's.
+func (p *program) signal(s syscall.Signal) {
+	select {
+	case <-p.ended:
+	default:
+		_ = syscall.Kill(-p.cmd.Process.Pid, s)
+	}
+}
+
+// partTime is what a client gets to end by itself once its scenario is over.
+const partTime = 2 * time.Second
+
+// close ends the client: its standard input ends, and if that does not help, it
+// is killed. It returns when it has ended.
+func (p *program) close() {
+	_ = p.stdin.Close()
+	select {
+	case <-p.ended:
+	case <-time.After(partTime):
+	}
+	p.signal(syscall.SIGKILL)
+	<-p.ended
+}

@@ -1,0 +1,123 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream/embedded"
+)
+
+// real is the real daemon, in this process.
+type real struct {
+	t    *T
+	stop func() // ends it at once and waits; may be called again
+}
+
+// real starts a daemon at the client's socket.
+func (t *T) real(spaces ...daemon.Namespace) *real {
+	store, err := embedded.Open(embedded.Options{Clock: renewer.Boottime})
+	t.must(err)
+	d, err := daemon.Listen(daemon.Config{Socket: t.socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
+		Stores:     []daemon.Store{{Name: "store", Store: store}},
+		Namespaces: append([]daemon.Namespace{{Store: "store"}}, spaces...),
+	}})
+	if err != nil {
+		_ = store.Close()
+		t.must(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		_ = d.Serve(context.Background()) // its only end is Stop
+		close(done)
+	}()
+	r := &real{t: t}
+	stopped := false
+	r.stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		d.Stop()
+		<-done
+		_ = store.Close()
+	}
+	t.defers(r.stop)
+	return r
+}
+
+// peer is another client of the same daemon: the runner itself.
+type peer struct {
+	t *T
+	c *client.Client
+}
+
+// rival is the peer's owner.
+const rival = 1000
+
+func (r *real) peer() *peer {
+	c, err := client.Dial(r.t.ctx, r.t.socket, client.Options{Name: "conformance"})
+	r.t.must(err)
+	r.t.defers(func() { _ = c.Close() })
+	return &peer{r.t, c}
+}
+
+// try tries to acquire key, and says how that ended.
+func (p *peer) try(key string, shared bool) (Fence, error) {
+	a := client.AcquireArgs{Key: key, Owner: rival}
+	if shared {
+		a.Mode = protocol.Shared
+	}
+	g, err := p.c.Acquire(p.t.ctx, a)
+	return Fence(g.Fence), err
+}
+
+// excluded fails the scenario unless the key is held against the peer.
+func (p *peer) excluded(key, when string) {
+	switch f, err := p.try(key, false); {
+	case err == nil:
+		p.release(key, f)
+		p.t.failf("%s: another session got %q", when, key)
+	case !errors.Is(err, client.ErrBusy):
+		p.t.must(err)
+	}
+}
+
+// acquire waits for the key.
+func (p *peer) acquire(key, why string) Fence {
+	g, err := p.c.Acquire(p.t.ctx, client.AcquireArgs{Key: key, Owner: rival, Wait: client.Forever})
+	if p.t.ctx.Err() != nil {
+		p.t.timeout(fmt.Sprintf("another session to get %.40q: %s", key, why))
+	}
+	p.t.must(err)
+	return Fence(g.Fence)
+}
+
+func (p *peer) release(key string, f Fence) {
+	_, err := p.c.Release(p.t.ctx, client.ReleaseArgs{Key: key, Owner: rival, Fence: uint64(f)})
+	p.t.must(err)
+}
+
+// free fails the scenario unless the key becomes free.
+func (p *peer) free(key, why string) { p.release(key, p.acquire(key, why)) }
+
+// waiters waits until so many wait for the key.
+func (p *peer) waiters(key string, n uint64) {
+	p.t.poll(fmt.Sprintf("%d waiters of %q", n, key), func() bool {
+		s, err := p.c.Inspect(p.t.ctx, key)
+		p.t.must(err)
+		return s.Waiters == n
+	})
+}
+
+// gone takes the socket away, as when no daemon has ever been there.
+func (t *T) gone() { _ = os.Remove(t.socket) }
+
+// soon is a wait that is over soon.
+const soon = 50 * time.Millisecond

@@ -1,0 +1,286 @@
+package conformance
+
+import (
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Section 7: sessions, and what ends them.
+var sessionScenarios = []Scenario{
+	{"hello", "7 Sessions", "the client says hello first, and works behind the welcome", nil, hello},
+	{"version-refused", "7 Sessions", "no version in common is the error bad_version", nil, versionRefused},
+	{"version-unknown", "7 Sessions", "a welcome of a version that was not offered is not used", nil, versionUnknown},
+	{"connection-lost", "7 Sessions", "the end of the connection ends every hold and every request, and the client closes its end", nil, connectionLost},
+	{"fatal", "6 Faults", "after fatal nothing is held, and the client closes at once", nil, fatal},
+	{"going-away", "7 Sessions", "what is held stays held and can be released while the daemon goes away", nil, goingAway},
+	{"daemon-restarted", "7 Sessions", "nothing that was held before is believed after, and fences rise", nil, restarted},
+	{"no-daemon", "2 Transport", "without a daemon there is an error and no hanging; with one it works", nil, noDaemon},
+	{"close", "7 Sessions", "closing releases everything at once", nil, closing},
+	{"stdin-closed", "7 Sessions", "the end of the program releases everything; it ends when its standard input does", nil, stdinClosed},
+	{"heartbeat", "10 Requests (hello)", "where a namespace has a heartbeat, each beat is answered", nil, heartbeat},
+	{"heartbeat-kept", "10 Requests (hello)", "a hold of such a namespace is kept by a client that has nothing to say", nil, heartbeatKept},
+}
+
+func hello(t *T) {
+	r := t.real()
+	p := r.peer()
+	t.connect().ok()
+	f := t.acquire(want{key: "k"}).fence()
+	if f == 0 {
+		t.failf("the fence is 0")
+	}
+	p.excluded("k", "the client holds it")
+	t.mustHold("k", f, "after the grant")
+	t.release("k", f).ok()
+	p.free("k", "the client has released it")
+	t.mustNotHold("k", f, "after its release")
+}
+
+// connects gives connect and, if that is a success, an acquire; one of the two fails.
+func (t *T) connects(names ...string) {
+	p := t.connect()
+	if a := p.answer(); a.OK {
+		p = t.acquire(want{key: "k"})
+	}
+	p.fails(names...)
+}
+
+func versionRefused(t *T) {
+	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
+		c.answer(q.ID, protocol.AppendFatal(nil, protocol.BadVersion, "versions 7 to 9"))
+	})
+	f.listen()
+	t.connects("bad_version")
+	f.newest().parted("bad_version")
+}
+
+func versionUnknown(t *T) {
+	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
+		w := c.f.welcome()
+		w.Version = q.MaxVersion + 1
+		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
+	})
+	f.listen()
+	t.connects("bad_version", "bad_frame", "closed")
+	f.newest().parted("a version that it did not offer")
+}
+
+// overFor waits until a request that was in flight when its connection ended is
+// over: it fails with one of the names, or the client asks anew on another
+// connection, which is granted.
+func (f *fake) overFor(p *pending, names ...string) {
+	var again asked
+	f.t.poll(p.what+", whose connection has ended", func() bool {
+		if p.done() {
+			return true
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if len(f.queue) == 0 {
+			return false
+		}
+		again, f.queue = f.queue[0], f.queue[1:]
+		return true
+	})
+	if again.c == nil {
+		p.fails(names...)
+		return
+	}
+	again.give(f.grant(1 << 51))
+	if p.fence() != 1<<51 {
+		f.t.failf("an acquire that was asked anew has not the fence of its grant")
+	}
+}
+
+func connectionLost(t *T) {
+	for _, half := range []bool{true, false} { // the daemon closes its writing side, or all
+		t.lostConnection(half)
+	}
+}
+
+func (t *T) lostConnection(half bool) {
+	f := t.fake()
+	defer f.close()
+	defer t.gone()
+	t.connect().ok()
+	q, k := f.hold(want{key: "k"}, f.grant(3))
+	_, l := f.hold(want{key: "l"}, f.grant(4))
+	p := t.acquire(want{key: "m", wait: -1})
+	f.expectAcquire("m")
+	if half {
+		_ = q.c.nc.CloseWrite()
+		q.c.parted("the daemon has closed its writing side")
+	} else {
+		_ = q.c.nc.Close()
+	}
+	t.parts("k", k, "the connection has ended")
+	t.parts("l", l, "the connection has ended")
+	t.told("k", k, "connection")
+	f.overFor(p, "closed")
+}
+
+func fatal(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, k := f.hold(want{key: "k"}, f.grant(3))
+	p := t.acquire(want{key: "m", wait: -1})
+	f.expectAcquire("m")
+	q.c.send(protocol.AppendFatal(nil, protocol.TooSlow, "does not read"))
+	q.c.parted("fatal")
+	t.mustNotHold("k", k, "after fatal")
+	t.told("k", k, "connection")
+	f.overFor(p, "closed", "too_slow")
+}
+
+func goingAway(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, k := f.hold(want{key: "k"}, f.grant(3))
+	_, l := f.hold(want{key: "l"}, f.grant(4))
+	q.c.send(protocol.AppendGoingAway(nil, 60_000, "restart"))
+	p := t.acquire(want{key: "m"})
+	f.expectAcquire("m").refuse(protocol.Draining)
+	t.poll("the answer to acquire, which was answered draining", func() bool { f.refuseAll(protocol.Draining, protocol.Draining); return p.done() })
+	p.fails("draining")
+	t.mustHold("k", k, "while the daemon goes away")
+	f.letGo("k", k)
+	q.c.send(protocol.AppendLost(nil, "l", q.Owner, 4, protocol.LostShutdown))
+	t.parts("l", l, "it was called lost")
+	t.told("l", l, "shutdown")
+	q.c.send(protocol.AppendFatal(nil, protocol.Draining, "stopping"))
+	q.c.parted("fatal")
+}
+
+func restarted(t *T) {
+	r := t.real()
+	t.connect().ok()
+	old := t.acquire(want{key: "k"}).fence()
+	r.stop()
+	t.parts("k", old, "its daemon has ended")
+	t.told("k", old, "connection")
+	r = t.real()
+	p := r.peer()
+	t.connect().ok()
+	t.mustNotHold("k", old, "with a new daemon")
+	f := p.acquire("k", "the daemon is new")
+	t.acquire(want{key: "k"}).fails("busy")
+	if a := t.release("k", old).answer(); !a.OK && !slices.Contains([]string{"not_held", "closed"}, a.Error) {
+		t.failf("the release of what a daemon before held is the error %q", a.Error)
+	}
+	p.excluded2("k", f)
+	p.release("k", f)
+	again := t.acquire(want{key: "k", wait: -1}).fence()
+	if again <= f || f <= old {
+		t.failf("the fences %v, %v, %v do not rise", old, f, again)
+	}
+	t.mustHold("k", again, "with a new daemon")
+	t.mustNotHold("k", old, "with a new daemon")
+}
+
+// excluded2 fails the scenario unless the peer's hold still stands.
+func (p *peer) excluded2(key string, f Fence) {
+	if _, err := p.c.Renew(p.t.ctx, key, rival, uint64(f), 0); err != nil {
+		p.t.failf("a release by another session freed %q: %v", key, err)
+	}
+}
+
+func noDaemon(t *T) {
+	names := []string{"closed", "unavailable"}
+	t.connects(names...)
+	r := t.real()
+	t.connect().ok()
+	k := t.acquire(want{key: "k"}).fence()
+	r.stop()
+	t.gone()
+	t.parts("k", k, "its daemon has ended")
+	t.connects(names...)
+	t.real()
+	t.connect().ok()
+	k = t.acquire(want{key: "k"}).fence()
+	t.mustHold("k", k, "after the grant")
+}
+
+func closing(t *T) {
+	r := t.real()
+	p := r.peer()
+	t.connect().ok()
+	k := t.acquire(want{key: "k"}).fence()
+	l := t.acquire(want{key: "l"}).fence()
+	t.send(Command{"do": "close"}).ok()
+	p.free("k", "the client has closed")
+	p.free("l", "the client has closed")
+	t.mustNotHold("k", k, "after close")
+	t.mustNotHold("l", l, "after close")
+}
+
+func stdinClosed(t *T) {
+	r := t.real()
+	p := r.peer()
+	t.connect().ok()
+	keys := []string{"k", "l", "m"}
+	for _, k := range keys {
+		t.acquire(want{key: k}).fence()
+	}
+	if t.able("concurrent") { // it ends in the middle of a wait, too
+		p.acquire("waited", "nobody has it")
+		t.acquire(want{key: "waited", wait: -1})
+		p.waiters("waited", 1)
+	}
+	_ = t.p.stdin.Close()
+	select {
+	case <-t.p.ended:
+	case <-t.ctx.Done():
+		t.timeout("the client to end once its standard input has ended")
+	}
+	for _, k := range keys {
+		p.free(k, "the client has ended")
+	}
+	if t.able("concurrent") {
+		p.waiters("waited", 0)
+	}
+}
+
+func heartbeat(t *T) {
+	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
+		w := c.f.welcome()
+		w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: "beat:", Store: "embedded", Safety: "linearizable", Heartbeat: 10_000})
+		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
+	})
+	f.listen()
+	t.connect().ok()
+	q, k := f.hold(want{key: "beat:k"}, f.grant(3))
+	for range 3 {
+		f.mu.Lock()
+		before := f.pings
+		f.mu.Unlock()
+		q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
+		f.await("a ping behind the beat", func() bool { return f.pings > before })
+	}
+	t.mustHold("beat:k", k, "after beats")
+}
+
+func heartbeatKept(t *T) {
+	const every = 3 * time.Second
+	r := t.real(daemon.Namespace{Prefix: "beat:", Store: "store", Heartbeat: every})
+	p := r.peer()
+	t.connect().ok()
+	k := t.acquire(want{key: "beat:k"}).fence()
+	t.after(bootMillis() + uint64(every.Milliseconds()) + 500)
+	s, err := p.c.Inspect(t.ctx, "beat:k")
+	t.must(err)
+	if s.Held != protocol.HeldHere {
+		t.failf("the hold was lost although the client lives: it does not answer beats")
+	}
+	t.mustHold("beat:k", k, "later than a heartbeat")
+}
+
+// stopped runs f while the client's process is stopped.
+func (t *T) stopped(f func()) {
+	t.p.signal(syscall.SIGSTOP)
+	defer t.p.signal(syscall.SIGCONT)
+	f()
+}

@@ -1,0 +1,222 @@
+package conformance
+
+import (
+	"fmt"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Section 9: until when a client may say that it holds.
+var validityScenarios = []Scenario{
+	{"silence", "9 Validity", "behind the deadline of its grant a hold is not believed, though the daemon says nothing", nil, silence},
+	{"beat", "9 Validity", "a beat makes what was granted before it valid for longer", nil, beatExtends},
+	{"beat-before-grant", "9 Validity", "a beat says nothing of a grant that comes behind it", nil, beatBefore},
+	{"beat-never-shortens", "9 Validity", "what was stated stays true: neither a beat nor a renewal shortens it", nil, neverShortens},
+	{"beat-and-end", "9 Validity", "no beat makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd},
+	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a beat", nil, lateGrant},
+	{"clock-ahead", "9 Validity", "the daemon's clock is an hour ahead of the client's", nil, func(t *T) { otherClock(t, 3_600_000) }},
+	{"clock-behind", "9 Validity", "the daemon's clock is an hour behind the client's", nil, func(t *T) { otherClock(t, -3_600_000) }},
+	{"slow-hello", "9 Validity", "a hello that took long does not make two clocks one", nil, slowHello},
+	{"client-stopped", "9 Validity", "a client that was stopped beyond its validity believes nothing when it wakes", nil, clientStopped},
+}
+
+// short is in milliseconds how long a hold is valid that is to end; whether the
+// client believes it until then is only asked as far as the machine is quick.
+const short = 700
+
+// believes looks that the client believes in a hold that is valid until then,
+// milliseconds of the boot clock. Only an answer that has come well before counts.
+func (t *T) believes(key string, f Fence, until uint64) {
+	if held := t.held(key, f); !held && bootMillis()+200 < until {
+		t.failf("%q is valid for %d ms more, and the client does not believe it", key, until-bootMillis())
+	}
+}
+
+// ends looks that the client does not believe behind until.
+func (t *T) ends(key string, f Fence, until uint64, why string) {
+	t.after(until)
+	t.mustNotHold(key, f, why)
+}
+
+// brief has the client hold key for a short time, and returns its end on the boot
+// clock.
+func (f *fake) brief(key string, fence uint64) (asked, Fence, uint64) {
+	f.strays = true
+	for left := uint64(short); ; left *= 2 {
+		p := f.t.acquire(want{key: key})
+		q := f.expectAcquire(key)
+		g := f.grantFor(left, fence)
+		until := uint64(int64(g.Deadline) - f.skew)
+		q.give(g)
+		a := p.answer()
+		if a.OK {
+			return q, p.fence(), until
+		}
+		if bootMillis() < until {
+			p.ok()
+		}
+		// Too slow: the client has found it over already.
+	}
+}
+
+func silence(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	_, far := f.hold(want{key: "far"}, f.grant(3))
+	_, k, until := f.brief("k", 4)
+	t.believes("k", k, until)
+	t.ends("k", k, until, "its deadline has passed, and no beat came")
+	t.mustHold("far", far, "its deadline is far away")
+}
+
+func beatExtends(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, k, until := f.brief("k", 3)
+	l := Fence(4)
+	q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
+	t.after(until)
+	t.poll("the client to believe what a beat has stated", func() bool { return t.held("k", k) })
+	_, l, until = f.brief("l", 5)
+	q.c.send(protocol.AppendBeat(nil, until+2*short, 3*short))
+	f.barrier()
+	t.after(until)
+	t.believes("l", l, until+2*short)
+	t.ends("l", l, until+2*short, "what the last beat has stated is over")
+	t.mustHold("k", k, "an earlier beat went further")
+}
+
+func beatBefore(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, far := f.hold(want{key: "far"}, f.grantFor(farAway, 3))
+	q.c.send(protocol.AppendBeat(nil, f.now()+2*farAway, 2*farAway))
+	f.barrier()
+	_, k, until := f.brief("k", 4)
+	t.believes("k", k, until)
+	t.ends("k", k, until, "its deadline has passed; the beat came before its grant")
+	t.mustHold("far", far, "it was granted before the beat")
+}
+
+func neverShortens(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, k := f.hold(want{key: "k"}, f.grant(3))
+	until := f.now() + 50
+	q.c.send(protocol.AppendBeat(nil, until, 50))
+	q.c.send(protocol.AppendBeat(nil, 0, 0))
+	f.barrier()
+	t.after(until)
+	t.mustHold("k", k, "its grant stated more than the beat behind it")
+	if !t.able("renew") {
+		return
+	}
+	p := t.renew("k", k, 0)
+	r := f.expect(protocol.OpRenew, "the renewal")
+	g := f.grantFor(50, 3)
+	r.give(g)
+	p.ok()
+	t.after(g.Deadline)
+	t.mustHold("k", k, "its first grant stated more than its renewal")
+	p = t.renew("k", k, 0)
+	f.expect(protocol.OpRenew, "the renewal").refuse(protocol.Unavailable)
+	p.fails("unavailable")
+	t.mustHold("k", k, "a renewal that the store did not confirm changes nothing")
+	p = t.renew("k", k, 0)
+	f.expect(protocol.OpRenew, "the renewal").refuse(protocol.NotHeld)
+	p.fails("not_held")
+	t.mustNotHold("k", k, "a renewal was answered not_held")
+}
+
+func beatAndEnd(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	f.strays = true
+	for left := uint64(short); ; left *= 2 {
+		p := t.acquire(want{key: "k", ttl: short, fixed: true})
+		q := f.expectAcquire("k")
+		g := f.grantFor(farAway, 3)
+		g.End = f.now() + left
+		q.c.answer(q.ID, protocol.AppendBeat(protocol.AppendGrant(nil, q.ID, g), f.now()+farAway, farAway))
+		if a := p.answer(); !a.OK {
+			if bootMillis() < g.End {
+				p.ok()
+			}
+			continue
+		}
+		t.believes("k", 3, g.End)
+		t.ends("k", 3, g.End, "it is fixed, and its end has passed")
+		q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
+		f.barrier()
+		t.mustNotHold("k", 3, "it is fixed, and its end has passed")
+		return
+	}
+}
+
+func lateGrant(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	p := t.acquire(want{key: "k"})
+	q := f.expectAcquire("k")
+	g := f.grantFor(50, 3)
+	g.Left = farAway
+	t.after(g.Deadline)
+	q.give(g) // it has waited in a buffer for all its time
+	f.strays = true
+	t.poll("the answer to acquire", func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return p.done() })
+	t.mustNotHold("k", 3, "its grant came when its deadline had passed")
+	q, l, until := f.brief("l", 4)
+	t.after(until)
+	q.c.send(protocol.AppendBeat(nil, until, farAway))
+	f.barrier()
+	t.mustNotHold("l", l, "the beat came when its time had passed")
+}
+
+func otherClock(t *T, ahead int64) {
+	f := t.fakeWith(nil)
+	// The boot clock may be younger than that: there is a daemon's clock of an hour less nowhere then.
+	f.skew = max(ahead, 1-int64(bootMillis()))
+	f.listen()
+	t.connect().ok()
+	q, far := f.hold(want{key: "far"}, f.grant(3))
+	_, k, until := f.brief("k", 4)
+	t.believes("k", k, until)
+	t.ends("k", k, until, fmt.Sprintf("the daemon's clock is %d ms ahead, and its deadline has passed", f.skew))
+	t.mustHold("far", far, "its deadline is far away")
+	_, k, until = f.brief("l", 5)
+	q.c.send(protocol.AppendBeat(nil, f.now()+2*short, 2*short))
+	f.barrier()
+	until = max(until, bootMillis()+2*short)
+	t.ends("l", k, until, "what the last beat has stated is over")
+}
+
+func slowHello(t *T) {
+	const ahead, took = 1500, 1600
+	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
+		w := c.f.welcome() // read at once, and answered late
+		c.f.t.hush(bootMillis() + took)
+		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
+	})
+	f.skew = ahead
+	f.listen()
+	t.connect().ok()
+	_, far := f.hold(want{key: "far"}, f.grant(3))
+	p := t.acquire(want{key: "k"})
+	q := f.expectAcquire("k")
+	g := f.grantFor(short, 4)
+	q.give(g)
+	f.strays = true
+	p.answer() // either way: what is left behind the hello's time may be nothing
+	t.ends("k", 4, g.Deadline-ahead, "the hello took 1.6 s, the daemon's clock is 1.5 s ahead, and the deadline has passed")
+	t.mustHold("far", far, "its deadline is far away")
+}
+
+func clientStopped(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	_, k, until := f.brief("k", 3)
+	t.stopped(func() { t.after(until) })
+	t.mustNotHold("k", k, "the client was stopped until its deadline had passed")
+	_, k = f.hold(want{key: "l"}, f.grant(4))
+	t.mustHold("l", k, "acquired after the client was stopped")
+}

@@ -1,0 +1,103 @@
+package conformance
+
+import (
+	"embed"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"math"
+	"strings"
+)
+
+// The files are those of protocol/vectors that a fake daemon can make use of; a
+// test holds the copies against them.
+//
+//go:embed vectors/*.txt
+var vectorFiles embed.FS
+
+// vector is one golden frame.
+type vector struct {
+	name   string
+	groups [][]byte // header, array's header, values
+	fields struct {
+		To     int        `json:"to"`
+		Code   int        `json:"code"`
+		Event  int        `json:"event"`
+		Fence  Fence      `json:"fence"`
+		Grants [][6]Fence `json:"grants"`
+		Codes  []int      `json:"codes"`
+	}
+}
+
+// vectors reads a file. A fault in it is the program's.
+func vectors(file string) (all []vector) {
+	b, err := vectorFiles.ReadFile("vectors/" + file)
+	if err != nil {
+		panic(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		line = strings.TrimRight(line, "\n")
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		col := strings.Split(line, "\t")
+		v := vector{name: col[0]}
+		for g := range strings.FieldsSeq(col[1]) {
+			b, err := hex.DecodeString(g)
+			if err != nil {
+				panic(fmt.Sprintf("%s %s: %v", file, v.name, err))
+			}
+			v.groups = append(v.groups, b)
+		}
+		if err := json.Unmarshal([]byte(col[2]), &v.fields); err != nil {
+			panic(fmt.Sprintf("%s %s: %v", file, v.name, err))
+		}
+		all = append(all, v)
+	}
+	return all
+}
+
+// The places of values among a vector's groups.
+const (
+	atID    = 3
+	atOwner = 5 // of lost
+)
+
+// with returns the frame with the number at a place replaced, in the width that it has
+// there if that is wide enough; and the header made to fit.
+func (v *vector) with(at int, n uint64) []byte {
+	if len(v.groups) > at {
+		g := v.groups[at]
+		v.groups[at] = sameWidth(g, n)
+		defer func() { v.groups[at] = g }()
+	}
+	var payload []byte
+	for _, g := range v.groups[1:] {
+		payload = append(payload, g...)
+	}
+	return header(payload)
+}
+
+// frame returns the frame as it stands.
+func (v *vector) frame() (b []byte) {
+	for _, g := range v.groups {
+		b = append(b, g...)
+	}
+	return b
+}
+
+func sameWidth(old []byte, n uint64) []byte {
+	t := old[0]
+	switch {
+	case t == 0xcc && n <= math.MaxUint8, t == 0xd0 && n <= math.MaxInt8:
+		return []byte{t, byte(n)}
+	case t == 0xcd && n <= math.MaxUint16, t == 0xd1 && n <= math.MaxInt16:
+		return binary.BigEndian.AppendUint16([]byte{t}, uint16(n))
+	case t == 0xce && n <= math.MaxUint32, t == 0xd2 && n <= math.MaxInt32:
+		return binary.BigEndian.AppendUint32([]byte{t}, uint32(n))
+	case t == 0xcf, t == 0xd3:
+		return binary.BigEndian.AppendUint64([]byte{t}, n)
+	}
+	return packNumber(nil, n)
+}
