@@ -63,11 +63,12 @@ func (e *etcdBatches) Close() error { return e.c.Close() }
 type sqlBatches struct{ *sqlPool }
 
 func openSQLBatches(a *load.BatchesArgs) (load.Batcher, error) {
-	p, err := openSQLPool(&a.PairsArgs)
+	// Otherwise two batches wait for the gaps between each other's rows.
+	p, err := newSQLPool(&a.PairsArgs, "&tx_isolation=%27READ-COMMITTED%27")
 	if err != nil {
 		return nil, err
 	}
-	return sqlBatches{p.(*sqlPool)}, nil
+	return sqlBatches{p}, nil
 }
 
 func (s sqlBatches) LockAll(ctx context.Context, keys []string) (func(context.Context) error, error) {

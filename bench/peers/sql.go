@@ -29,8 +29,11 @@ const (
 
 // openSQLPool has the driver put arguments into the text, so that a statement is one
 // round trip; prepared ones are as fast.
-func openSQLPool(a *load.PairsArgs) (load.Locker, error) {
-	db, err := sql.Open("mysql", "root@tcp("+a.Addr+")/locks?interpolateParams=true")
+func openSQLPool(a *load.PairsArgs) (load.Locker, error) { return newSQLPool(a, "") }
+
+// newSQLPool opens a pool whose sessions have further settings.
+func newSQLPool(a *load.PairsArgs, settings string) (*sqlPool, error) {
+	db, err := sql.Open("mysql", "root@tcp("+a.Addr+")/locks?interpolateParams=true"+settings)
 	if err != nil {
 		return nil, err
 	}
