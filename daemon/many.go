@@ -100,16 +100,14 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 
 // ask goes for the keys that are not held: all at once, or the one that is left.
 func (m *many) ask(e *Engine, now int64, a *aftermath) {
-	m.mu.Lock()
 	rest := m.order[m.at:]
-	if m.tries = len(rest); m.tries == 1 {
-		m.tries = 0
-	}
-	m.mu.Unlock()
 	if len(rest) == 1 {
 		m.wait(e, now, a)
 		return
 	}
+	m.mu.Lock()
+	m.tries = len(rest)
+	m.mu.Unlock()
 	for _, n := range rest {
 		q := m.one(e, n)
 		q.Wait, q.Re.Via = 0, try{m, n}
@@ -193,8 +191,7 @@ func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
 		m.giveBack(e, 0, now, a)
 		m.fail(cache.CodeCanceled, "withdrawn", a)
 	case lost:
-		m.giveBack(e, 0, now, a)
-		m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
+		m.failLost(e, now, a)
 	}
 	return over || lost
 }
@@ -263,6 +260,10 @@ func (m *many) succeed(e *Engine, now int64, a *aftermath) {
 	if held && m.commit(a) {
 		return
 	}
+	m.failLost(e, now, a)
+}
+
+func (m *many) failLost(e *Engine, now int64, a *aftermath) {
 	m.giveBack(e, 0, now, a)
 	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
 }

@@ -34,11 +34,15 @@ type Hold struct {
 
 // Lock is Acquire with account kept. The caller ends it with Release.
 func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
-	h := &Hold{c: c, key: a.Key, owner: a.Owner, gone: make(chan struct{})}
+	h := c.newHold(a.Key, a.Owner)
 	if _, err := c.acquire(ctx, &a, h); err != nil {
 		return nil, err
 	}
 	return h, nil
+}
+
+func (c *Client) newHold(key string, owner uint64) *Hold {
+	return &Hold{c: c, key: key, owner: owner, gone: make(chan struct{})}
 }
 
 // granted takes in a grant or a renewal. It runs on the reader goroutine, so that
@@ -229,12 +233,21 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 // the daemon has answered or ctx ends; the release goes on all the same. Released
 // twice it returns what it ended with.
 func (h *Hold) Release(ctx context.Context) error {
-	if !h.finish(ErrReleased) {
+	if !h.giveUp() {
 		return h.Err()
+	}
+	_, err := h.c.Release(ctx, ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+	return err
+}
+
+// giveUp ends the hold here, before its release is sent; false when it has ended
+// already.
+func (h *Hold) giveUp() bool {
+	if !h.finish(ErrReleased) {
+		return false
 	}
 	h.c.mu.Lock()
 	h.c.untrackLocked(h)
 	h.c.mu.Unlock()
-	_, err := h.c.Release(ctx, ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
-	return err
+	return true
 }

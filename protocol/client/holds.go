@@ -15,7 +15,7 @@ type Holds []*Hold
 func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Holds, error) {
 	hs := make(Holds, len(keys))
 	for i, k := range keys {
-		hs[i] = &Hold{c: c, key: k, owner: a.Owner, gone: make(chan struct{})}
+		hs[i] = c.newHold(k, a.Owner)
 	}
 	if _, err := c.acquireMany(ctx, keys, &a, hs); err != nil {
 		return nil, err
@@ -65,13 +65,10 @@ func (hs Holds) Release(ctx context.Context) error {
 	var keys []string
 	var fences []uint64
 	for _, h := range hs {
-		if !h.finish(ErrReleased) {
+		if !h.giveUp() {
 			errs = append(errs, h.Err())
 			continue
 		}
-		h.c.mu.Lock()
-		h.c.untrackLocked(h)
-		h.c.mu.Unlock()
 		keys, fences = append(keys, h.key), append(fences, h.Fence())
 	}
 	if len(keys) == 0 {
