@@ -175,33 +175,11 @@ const fakeClock = "--loose-locksidecar-fake-clock"
 
 func (s *MariaDB) faked() bool { return len(s.args) > 0 && s.args[0] == fakeClock }
 
-func (s *MariaDB) clockFile() string { return filepath.Join(s.dir, "clock") }
-
-func (s *MariaDB) setClock(d time.Duration) {
-	s.t.Helper()
-	next := s.clockFile() + ".new"
-	err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", d.Seconds()), 0o600)
-	if err == nil {
-		err = os.Rename(next, s.clockFile())
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
-}
-
 func (s *MariaDB) clockEnv() []string {
 	if !s.faked() {
 		return nil
 	}
-	libs, _ := filepath.Glob("/usr/lib/*/faketime/libfaketimeMT.so.1")
-	if len(libs) == 0 {
-		s.t.Fatal("libfaketime is needed for this test (Debian, Ubuntu: apt-get install faketime)")
-	}
-	if _, err := os.Stat(s.clockFile()); err != nil {
-		s.setClock(0)
-	}
-	return []string{"LD_PRELOAD=" + libs[0], "FAKETIME_TIMESTAMP_FILE=" + s.clockFile(), "FAKETIME_NO_CACHE=1",
-		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"}
+	return s.fakeClockEnv("")
 }
 
 // image is a data directory without its zeros.

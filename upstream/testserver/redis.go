@@ -99,12 +99,7 @@ func (s *Redis) JumpClock(d time.Duration) {
 	if len(s.env) == 0 {
 		s.t.Fatal("JumpClock needs StartRedisFaketime")
 	}
-	if err := os.WriteFile(s.clockFile()+".new", fmt.Appendf(nil, "%+f\n", d.Seconds()), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
-	if err := os.Rename(s.clockFile()+".new", s.clockFile()); err != nil {
-		s.t.Fatal(err)
-	}
+	s.setClock(d)
 	for end := time.Now().Add(startBound); ; time.Sleep(5 * time.Millisecond) {
 		at, err := s.Admin().Time(context.Background()).Result()
 		if err == nil && time.Until(at.Add(-d)).Abs() < time.Second {
@@ -116,28 +111,13 @@ func (s *Redis) JumpClock(d time.Duration) {
 	}
 }
 
-func (s *Redis) clockFile() string { return filepath.Join(s.dir, "clock") }
-
 // StartRedisFaketime is StartRedis under libfaketime, for JumpClock.
 func StartRedisFaketime(t testing.TB, args ...string) *Redis {
 	t.Helper()
-	var lib string
-	for _, glob := range []string{"/usr/lib/*/faketime/libfaketimeMT.so.1", "/usr/lib/faketime/libfaketimeMT.so.1", "/usr/lib64/faketime/libfaketimeMT.so.1"} {
-		if found, _ := filepath.Glob(glob); len(found) > 0 {
-			lib = found[0]
-		}
-	}
-	if lib == "" {
-		t.Fatal("libfaketimeMT.so.1 is needed for this test and was not found (Debian, Ubuntu: apt-get install libfaketime)")
-	}
 	s := &Redis{process: newProcess(t, "redis"), args: args}
 	// Behind it the C library's own malloc: jemalloc's and libfaketime wait for each
 	// other as they start.
-	s.env = []string{"LD_PRELOAD=" + lib + " libc.so.6", "FAKETIME_TIMESTAMP_FILE=" + s.clockFile(), "FAKETIME_NO_CACHE=1",
-		"FAKETIME_DONT_FAKE_MONOTONIC=1", "DONT_FAKE_MONOTONIC=1"}
-	if err := os.WriteFile(s.clockFile(), []byte("+0\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	s.env = s.fakeClockEnv(" libc.so.6")
 	s.closing = s.closeAdmin
 	s.Start()
 	return s
