@@ -54,17 +54,11 @@ func clusterPairs(e *Env) error {
 			d     *Daemon
 			redis []*harness.Redis
 		}{{"standalone", alone, []*harness.Redis{one}}, {"cluster", many, nodes}} {
-			args := load.PairsArgs{Addr: side.d.Socket, Callers: pairCallers, TTL: pairTTL, Tags: s.tags}
-			rows = append(rows, row{side.name + ", " + s.name, func() (*harness.Outcome, error) {
-				return e.fleet(load.Sidecar, args, 1, harness.Watch{Server: side.d.PID(), Redis: side.redis}).Run()
-			}, nil})
+			args := load.PairsArgs{Callers: pairCallers, TTL: pairTTL, Tags: s.tags}
+			rows = append(rows, row{side.name + ", " + s.name, e.pairs(side.d, args, harness.Watch{Redis: side.redis}), nil})
 		}
 	}
-	var pids []int
-	for _, n := range nodes {
-		pids = append(pids, n.PID())
-	}
-	rows = append(rows, e.bareRows(pids, load.PairsArgs{Addr: nodes[0].Addr, TTL: pairTTL, Tags: bareTags}, peer{bareRow, "redis-batches"})...)
+	rows = append(rows, e.bareRows(harness.Watch{Redis: nodes}, load.PairsArgs{Addr: nodes[0].Addr, TTL: pairTTL, Tags: bareTags}, peer{bareRow, "redis-batches"})...)
 	if err := e.interleave(scene, rows); err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func etcdPairs(e *Env) error {
 	waiting.Wait = pairWait
 	quiet := waiting
 	quiet.Quiet = true
-	stores := []int{srv.PID()}
+	stores := harness.Watch{Stores: []int{srv.PID()}}
 	rows := []row{
 		{"locksidecar", e.pairs(d, waiting, stores), nil},
 		{"locksidecar, quiet", e.pairs(d, quiet, stores), nil},
@@ -70,7 +70,7 @@ const (
 	bareInFlight = 2
 )
 
-func (e *Env) bareRows(stores []int, args load.PairsArgs, peers ...peer) []row {
+func (e *Env) bareRows(stores harness.Watch, args load.PairsArgs, peers ...peer) []row {
 	args.Callers = bareInFlight
 	return e.peerRows(stores, load.BatchesArgs{PairsArgs: args, Batch: pairCallers / bareInFlight}, peers...)
 }
@@ -82,11 +82,12 @@ func (e *Env) limit(scene, what, bare, row string) {
 	}
 }
 
-// pairs is a row through a daemon, with the CPU of the store's processes.
-func (e *Env) pairs(d *Daemon, args load.PairsArgs, stores []int) func() (*harness.Outcome, error) {
+// pairs is a row through a daemon, with what is to be seen of its store.
+func (e *Env) pairs(d *Daemon, args load.PairsArgs, stores harness.Watch) func() (*harness.Outcome, error) {
 	args.Addr = d.Socket
+	stores.Server = d.PID()
 	return func() (*harness.Outcome, error) {
-		return e.fleet(load.Sidecar, args, 1, harness.Watch{Server: d.PID(), Stores: stores}).Run()
+		return e.fleet(load.Sidecar, args, 1, stores).Run()
 	}
 }
 
@@ -94,14 +95,14 @@ func (e *Env) pairs(d *Daemon, args load.PairsArgs, stores []int) func() (*harne
 type peer struct{ row, load string }
 
 // peerRows are the rows of peers; none when these cannot be built.
-func (e *Env) peerRows(stores []int, args any, peers ...peer) (rows []row) {
+func (e *Env) peerRows(stores harness.Watch, args any, peers ...peer) (rows []row) {
 	if err := e.buildPeers(); err != nil {
 		e.Report.Note("The peers could not be built and were not measured: %v", err)
 		return nil
 	}
 	for _, p := range peers {
 		rows = append(rows, row{p.row, func() (*harness.Outcome, error) {
-			f := e.fleet(p.load, args, 1, harness.Watch{Stores: stores})
+			f := e.fleet(p.load, args, 1, stores)
 			f.Program = e.peersBin
 			return f.Run()
 		}, nil})

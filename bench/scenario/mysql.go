@@ -36,7 +36,7 @@ func (e *Env) mysqlPairs(flush int) error {
 	}
 	defer e.stop(scene, d)
 	args := load.PairsArgs{Addr: srv.Addr, Callers: pairCallers, TTL: pairTTL}
-	stores := []int{srv.PID()}
+	stores := harness.Watch{Stores: []int{srv.PID()}}
 	name := func(s string) string { return fmt.Sprintf("%s, flush=%d", s, flush) }
 	quiet := args
 	quiet.Quiet = true

@@ -29,28 +29,13 @@ func redisPairs(e *Env) error {
 		return err
 	}
 	defer e.stop(scene, d)
-	args := load.PairsArgs{Addr: d.Socket, Callers: redisCallers, TTL: redisTTL}
-	ours := func(args load.PairsArgs) func() (*harness.Outcome, error) {
-		return func() (*harness.Outcome, error) {
-			return e.fleet(load.Sidecar, args, 1, harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}}).Run()
-		}
-	}
+	args := load.PairsArgs{Addr: r.Addr, Callers: redisCallers, TTL: redisTTL}
+	stores := harness.Watch{Redis: []*harness.Redis{r}}
 	waiting := args
 	waiting.Wait = 10 * time.Second
-	rows := []row{{"locksidecar", ours(args), nil}, {"locksidecar, waiting", ours(waiting), nil}}
-	if err := e.buildPeers(); err != nil {
-		e.Report.Note("The peers could not be built and were not measured: %v", err)
-	} else {
-		for _, lib := range []string{"rueidislock", "redislock", "goredis", "redsync"} {
-			rows = append(rows, row{lib, func() (*harness.Outcome, error) {
-				a := args
-				a.Addr = r.Addr
-				f := e.fleet(lib, a, 1, harness.Watch{Redis: []*harness.Redis{r}})
-				f.Program = e.peersBin
-				return f.Run()
-			}, nil})
-		}
-	}
+	rows := []row{{"locksidecar", e.pairs(d, args, stores), nil}, {"locksidecar, waiting", e.pairs(d, waiting, stores), nil}}
+	rows = append(rows, e.peerRows(stores, args, peer{"rueidislock", "rueidislock"}, peer{"redislock", "redislock"},
+		peer{"goredis", "goredis"}, peer{"redsync", "redsync"})...)
 	if err := e.interleave(scene, rows); err != nil {
 		return err
 	}
