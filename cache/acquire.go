@@ -13,12 +13,17 @@ type Acquire struct {
 	Wait  int64
 	TTL   int64
 	Fixed bool
+	Limit uint32 // Mode Permit: how many permits the semaphore has, from 1
 	// Draining refuses everything but re-entry.
 	Draining bool
 }
 
 // Acquire answers q at once, or queues it and answers it with a later event.
 func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
+	if q.Mode == Permit {
+		t.acquirePermit(q, now, out)
+		return
+	}
 	l := t.leases[string(q.Key)]
 	if l != nil {
 		t.expire(l, now, out)
@@ -60,7 +65,8 @@ func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
 		return CodeLimit, nil
 	}
 	st := t.store(q.NS.Store)
-	if st.downAt != 0 && !q.NS.Local && (l == nil || l.state != stateHeld || t.of(l) != st) {
+	alone := q.NS.Local && q.Mode != Permit // how many permits others have cannot be known
+	if st.downAt != 0 && !alone && (l == nil || !l.hasGrip() || t.of(l) != st) {
 		return CodeUnavailable, st.err
 	}
 	return CodeOK, nil
@@ -78,6 +84,9 @@ func (t *Table) reenter(h *hold, re Request, m Mode, out *Effects) {
 // reenterWaits turns what else h's owner waits for on this key into re-entries.
 func (t *Table) reenterWaits(h *hold, out *Effects) {
 	l := h.l
+	if l.head != nil {
+		return // each acquire takes a permit of its own
+	}
 	if r := l.rare; r != nil && r.byWaiter != nil && r.byWaiter[ownerKey{h.s, h.owner}] == 0 {
 		return
 	}
@@ -185,7 +194,8 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 		return
 	}
 	l.starved = false
-	for w := l.waitHead; w != nil; w = l.waitHead {
+	from := l.queue()
+	for w := from.waitHead; w != nil; w = from.waitHead {
 		v := t.admits(l, w, now, fresh)
 		if v == later {
 			l.starved = true
@@ -210,13 +220,18 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 		out.released(l.releaser, 0)
 		l.releaser = Request{}
 	}
-	t.refuseTries(l, CodeBusy, -1, out)
+	if l.head == nil { // else the semaphore may have more permits
+		t.refuseTries(l, CodeBusy, -1, out)
+	}
 }
 
 func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
 	st := t.of(l)
 	if w.ns.Store != st.Store {
 		return never // its key has moved: this lease is given up first
+	}
+	if w.mode == Permit && (l.nHolds > 0 || l.head.sem.over()) {
+		return never
 	}
 	if w.mode == Exclusive && (l.nHolds > 0 || l.mode != Exclusive || l.downgrade || l.op == OpDowngrade) {
 		return never

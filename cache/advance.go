@@ -2,12 +2,24 @@ package cache
 
 // What to ask of the store next.
 
-// advance looks at everything that is known of l and does the next thing. Every
-// event that touched l ends here; l may be gone afterwards.
+// advance looks at everything that is known of l, or of its semaphore, and does the
+// next thing. Every event that touched l ends here; l may be gone afterwards.
 func (t *Table) advance(l *Lease, now int64, out *Effects) {
+	head := l.head
+	if l.sem != nil {
+		head = l
+	} else {
+		t.advanceOne(l, now, out)
+	}
+	if head != nil {
+		t.balance(head, now, out)
+	}
+}
+
+func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
-	if l.state == stateNone && l.op == 0 && l.nHolds == 0 && l.nWaits > 0 {
-		l.ns = l.waitHead.ns
+	if l.state == stateNone && l.op == 0 && l.nHolds == 0 && l.queue().nWaits > 0 {
+		l.ns = l.queue().waitHead.ns
 	}
 	t.handOver(l, now, false, out)
 	t.answerPeeks(l, now, out)
@@ -25,9 +37,17 @@ func (t *Table) advance(l *Lease, now int64, out *Effects) {
 	t.arm(l, t.wakeAt(l, now))
 }
 
+// needed says that somebody here stands behind what l asks the store for.
+func (l *Lease) needed() bool {
+	if l.head != nil {
+		return l.head.sem.surplus(l.head) <= 0
+	}
+	return l.nWaits > 0 || l.nHolds > 0
+}
+
 // idle says that nothing is left to know of l.
 func (t *Table) idle(l *Lease) bool {
-	return l.state == stateNone && l.op == 0 && l.nHolds == 0 && l.nWaits == 0 && l.renewGen == 0 &&
+	return l.state == stateNone && l.op == 0 && !l.needed() && l.renewGen == 0 &&
 		(l.rare == nil || len(l.rare.peeks) == 0)
 }
 
@@ -40,14 +60,14 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 			at = min(at, max(l.retryAt, now+1))
 		}
 	}
-	waitsToAsk := l.state == stateAsked || l.state == stateOwed || l.state == stateNone && (l.nWaits > 0 || l.nHolds > 0)
+	waitsToAsk := l.state == stateAsked || l.state == stateOwed || l.state == stateNone && l.needed()
 	switch {
 	case l.op == 0 && waitsToAsk && down:
 		at = min(at, t.wakeDown(l, now))
 	case l.op == 0 && waitsToAsk, (l.starved || l.doubt) && l.renewGen == 0:
 		at = min(at, max(l.retryAt, now+1))
 	}
-	if since := t.failingSince(l); since != 0 && l.nWaits > 0 {
+	if since := t.failingSince(l); since != 0 && l.queue().nWaits > 0 {
 		at = min(at, max(now+1, since+int64(t.cfg.Grace)))
 	}
 	return at
@@ -88,14 +108,14 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 		}
 	case stateAsked:
 		switch {
-		case l.nWaits == 0 && l.nHolds == 0 || l.mode != l.wantedMode():
+		case !l.needed() || l.mode != l.wantedMode():
 			t.owe(l, now, out)
 			t.settle(l, now, out)
 		case now >= l.retryAt:
 			t.ask(l, t.askKind(l), now, out)
 		}
 	case stateNone:
-		if (l.nWaits > 0 || l.nHolds > 0) && now >= l.retryAt {
+		if l.needed() && now >= l.retryAt {
 			t.enter(l, stateAsked)
 			l.token, l.mode = t.newToken(), l.wantedMode()
 			l.queued, l.maybe, l.granted = false, false, false
@@ -128,7 +148,7 @@ func (l *Lease) wantedMode() Mode {
 	if l.nHolds > 0 {
 		return l.heldMode
 	}
-	return l.waitHead.mode
+	return l.queue().waitHead.mode
 }
 
 func (t *Table) askKind(l *Lease) OpKind {
@@ -136,12 +156,15 @@ func (t *Table) askKind(l *Lease) OpKind {
 	if l.nHolds == 0 {
 		l.ttl, kind = 0, OpTry
 	}
-	for w := l.waitHead; w != nil; w = w.next {
+	for w := l.queue().waitHead; w != nil; w = w.next {
 		if w.mode == l.mode && (l.ttl == 0 || l.mode == Shared) {
 			l.ttl = max(l.ttl, w.ttl)
 		}
 		if !w.try {
 			kind = OpJoin
+			if l.mode == Permit {
+				break // the first one's TTL is as good as any
+			}
 		}
 	}
 	return kind
@@ -154,6 +177,9 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.ns.Store.ID, Ref: l, Gen: t.gen}
 	if k == OpPeek {
 		op.Token = 0
+	}
+	if l.head != nil {
+		op.Limit = l.head.sem.limit
 	}
 	out.Ops = append(out.Ops, op)
 }

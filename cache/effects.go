@@ -16,6 +16,7 @@ const (
 	CodeUnavailable Code = 6
 	CodeUnknown     Code = 7
 	CodeLimit       Code = 8
+	CodeInvalid     Code = 9
 	CodeDraining    Code = 11
 )
 

@@ -24,7 +24,7 @@ func (t *Table) succeed(l *Lease) {
 
 func (t *Table) refuseTries(l *Lease, c Code, left int64, out *Effects) {
 	err := t.failure(l)
-	for w := l.waitHead; w != nil; {
+	for w := l.queue().waitHead; w != nil; {
 		next := w.next
 		if w.try {
 			if c == CodeBusy {
@@ -40,14 +40,18 @@ func (t *Table) refuseTries(l *Lease, c Code, left int64, out *Effects) {
 
 // refuseWaiters ends waits that have outlasted the grace for a failing store.
 func (t *Table) refuseWaiters(l *Lease, out *Effects) {
-	for l.waitHead != nil {
-		out.fail(l.waitHead.req, CodeUnavailable, t.failure(l))
-		t.dropWaiter(l.waitHead)
+	from := l.queue()
+	for from.waitHead != nil {
+		out.fail(from.waitHead.req, CodeUnavailable, t.failure(l))
+		t.dropWaiter(from.waitHead)
 	}
 }
 
 // failingSince is since when nothing comes of asking for l; 0 when all is well.
 func (t *Table) failingSince(l *Lease) int64 {
+	if p := l.worst(); p != nil {
+		l = p
+	}
 	if r := l.rare; r != nil && r.failSince != 0 {
 		return r.failSince
 	}
@@ -59,6 +63,9 @@ func (t *Table) failingSince(l *Lease) int64 {
 
 // failure is why, for people.
 func (t *Table) failure(l *Lease) error {
+	if p := l.worst(); p != nil {
+		l = p
+	}
 	if l.rare != nil && l.rare.err != nil {
 		return l.rare.err
 	}

@@ -1,6 +1,8 @@
 package cache
 
 import (
+	"cmp"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -37,6 +39,9 @@ func (t *Table) nextFence(l *Lease) {
 		l.rebase = true
 	}
 	l.fence = l.base<<handBits | uint64(l.hand)
+	if l.head != nil {
+		l.fence |= handPermit
+	}
 }
 
 func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
@@ -52,7 +57,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	} else {
 		h = new(hold)
 	}
-	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, permits: w.permits, mode: w.mode}
+	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, mode: w.mode}
 	if w.fixed {
 		h.end = now + w.ttl
 		if fresh && t.of(l).renews() && l.nHolds == 0 {
@@ -80,6 +85,9 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	l.holds = h
 	l.nHolds++
 	t.indexOwner(l, h)
+	if l.head != nil {
+		l.head.sem.holds[h.fence] = h
+	}
 	s := h.s
 	s.Holds.Add(1)
 	l.ns.Use.addHolds(1)
@@ -121,6 +129,9 @@ func (t *Table) dropHold(h *hold) {
 		h.next.prev = h.prev
 	}
 	l.nHolds--
+	if l.head != nil {
+		delete(l.head.sem.holds, h.fence)
+	}
 	l.fence = 0 // who joins readers from here on gets a new one: nobody is given a fence twice
 	if l.nHolds == 0 {
 		l.minEnd = Forever
@@ -200,20 +211,61 @@ func (h *hold) endReason(now int64, other Reason) Reason {
 
 func (t *Table) expireAll(st *storeState, now int64, out *Effects) {
 	for _, l := range t.heldLeases(st) {
+		if l.ns == nil { // gone with one before it
+			continue
+		}
 		t.expire(l, now, out)
 		t.advance(l, now, out)
 	}
 }
 
-// heldLeases is every lease held at a store, in the order of their keys, so that a run of
-// the simulator can be repeated.
+// heldLeases is every lease held at a store, in order.
 func (t *Table) heldLeases(st *storeState) []*Lease {
 	ls := make([]*Lease, 0, st.held)
-	for _, l := range t.leases {
+	for l := range t.all() {
 		if l.state == stateHeld && t.of(l) == st {
 			ls = append(ls, l)
 		}
 	}
-	slices.SortFunc(ls, func(a, b *Lease) int { return strings.Compare(a.key, b.key) })
+	inOrder(ls)
+	return ls
+}
+
+// all yields every lease: of locks, of semaphores, and of their permits.
+func (t *Table) all() iter.Seq[*Lease] {
+	return func(yield func(*Lease) bool) {
+		for _, l := range t.leases {
+			if !yield(l) {
+				return
+			}
+		}
+		for _, l := range t.sems {
+			if !yield(l) {
+				return
+			}
+			for _, p := range l.sem.permits {
+				if !yield(p) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// inOrder sorts leases so that a run of the simulator can be repeated.
+func inOrder(ls []*Lease) {
+	slices.SortFunc(ls, func(a, b *Lease) int {
+		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.token, b.token))
+	})
+}
+
+// sorted is every lease in order. Advancing one of a semaphore may end others: those
+// have no namespace any more.
+func (t *Table) sorted() []*Lease {
+	ls := make([]*Lease, 0, t.Len())
+	for l := range t.all() {
+		ls = append(ls, l)
+	}
+	inOrder(ls)
 	return ls
 }

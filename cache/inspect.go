@@ -1,10 +1,5 @@
 package cache
 
-import (
-	"slices"
-	"strings"
-)
-
 // What others want to know.
 
 func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
@@ -12,6 +7,9 @@ func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
 	switch r.Status {
 	case Busy, Granted:
 		m.Held, m.Left, m.Mode = 2, r.Left, r.Mode
+		if l.sem != nil {
+			m.Mode = Permit
+		}
 		t.succeed(l)
 	case Done:
 		t.succeed(l)
@@ -30,8 +28,12 @@ func (l *Lease) answerPeeks(m Message, out *Effects) {
 }
 
 // Inspect answers what is known of a key, asking the store if this host does not
-// hold it.
-func (t *Table) Inspect(re Request, ns *Namespace, key []byte, now int64, out *Effects) {
+// hold it: of the semaphore of that name if mode is Permit, and else of the lock.
+func (t *Table) Inspect(re Request, ns *Namespace, key []byte, mode Mode, now int64, out *Effects) {
+	if mode == Permit {
+		t.inspectSemaphore(re, ns, key, now, out)
+		return
+	}
 	l := t.leases[string(key)]
 	if l != nil {
 		t.expire(l, now, out)
@@ -70,14 +72,4 @@ func (l *Lease) newestFence() uint64 {
 		f = h.fence
 	}
 	return f
-}
-
-// sorted is every lease in the order of their keys.
-func (t *Table) sorted() []*Lease {
-	ls := make([]*Lease, 0, len(t.leases))
-	for _, l := range t.leases {
-		ls = append(ls, l)
-	}
-	slices.SortFunc(ls, func(a, b *Lease) int { return strings.Compare(a.key, b.key) })
-	return ls
 }

@@ -5,15 +5,20 @@ import "time"
 // Mode is how a key is held.
 type Mode uint8
 
-// The modes. Their numbers are the protocol's.
+// The modes. Their numbers are the protocol's. Permit is one permit of a
+// semaphore; a semaphore has nothing to do with a lock of the same key.
 const (
 	Exclusive Mode = 0
 	Shared    Mode = 1
+	Permit    Mode = 2
 )
 
 func (m Mode) String() string {
-	if m == Shared {
+	switch m {
+	case Shared:
 		return "shared"
+	case Permit:
+		return "permit"
 	}
 	return "exclusive"
 }
@@ -33,6 +38,11 @@ type OpKind uint8
 // lane, at most one of a key at a time; OpRenew has a lane of its own. None makes
 // what stands under its token end sooner: it may come late, behind one that gave it
 // longer.
+//
+// With Mode Permit they are about a semaphore: each token is one permit, and the
+// key is free while fewer than Limit tokens hold one. Each token queues for itself,
+// those of one host too, and at most one op of a token is under way at a time, but
+// several of a key may be, even in one batch.
 const (
 	// OpTry takes the key if it is free and nobody queues for it, and leaves
 	// nothing behind when not. Repeated with the same token it is granted
@@ -70,8 +80,9 @@ func (k OpKind) String() string { return opNames[k] }
 // for the driver; Ref and Gen come back with the result untouched.
 type Op struct {
 	Kind   OpKind
-	Mode   Mode // of the lease; for OpRelease what the table believes it is
-	Rebase bool // OpRenew: fetch a new base
+	Mode   Mode   // of the lease; for OpRelease what the table believes it is
+	Limit  uint32 // Mode Permit, OpTry and OpJoin: how many permits there are, from 1
+	Rebase bool   // OpRenew: fetch a new base
 	Key    string
 	Token  uint64        // the grip's number, never used again by this daemon; 0 for OpPeek
 	TTL    time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
@@ -131,5 +142,8 @@ const (
 // Hint is one thing that a store noticed about a key.
 type Hint struct {
 	Kind HintKind
+	Mode Mode // Permit if it is about a semaphore; anything else is a lock's
 	Key  string
+	// Token is of the permit that it is about; 0 for any of this host's. Not for locks.
+	Token uint64
 }

@@ -27,7 +27,7 @@ func (t *Table) StoreUp(s *Store, now int64, out *Effects) {
 // advanceAll looks at what is unsettled at a store: what is simply held goes on.
 func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 	for _, l := range t.sorted() {
-		if t.of(l) != st || l.state == stateHeld && !l.downgrade {
+		if l.ns == nil || t.of(l) != st || l.state == stateHeld && !l.downgrade {
 			continue
 		}
 		if l.op == 0 {
@@ -40,7 +40,7 @@ func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 // isAlone says that this host may grant l although the store does not.
 func (t *Table) isAlone(l *Lease, now int64) bool {
 	st := t.of(l)
-	return st.downAt != 0 && l.ns.Local && l.ns.Store == st.Store && now-st.downAt >= int64(l.ns.LocalAfter)
+	return st.downAt != 0 && l.head == nil && l.ns.Local && l.ns.Store == st.Store && now-st.downAt >= int64(l.ns.LocalAfter)
 }
 
 // handOverAlone lets waiters in by this host's own authority. Whatever stands, or
@@ -76,10 +76,10 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 		out.fail(l.releaser, CodeUnknown, st.err)
 		l.releaser = Request{}
 	}
-	if l.state != stateHeld && !l.ns.Local {
+	if l.state != stateHeld && (!l.ns.Local || l.head != nil) {
 		t.refuseTries(l, CodeUnavailable, -1, out)
 	}
-	if l.state == stateAsked && l.nWaits == 0 && l.nHolds == 0 {
+	if l.state == stateAsked && !l.needed() {
 		t.owe(l, now, out)
 	}
 }

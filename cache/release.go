@@ -48,6 +48,9 @@ func (t *Table) theHold(re Request, key []byte, owner, fence uint64, now int64, 
 			return l, h
 		}
 	}
+	if h := t.permit(re.Session, key, owner, fence, now, out); h != nil {
+		return h.l, h
+	}
 	out.fail(re, CodeNotHeld, nil)
 	if l != nil {
 		t.advance(l, now, out) // expire may have ended it
@@ -120,6 +123,10 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 	if h == nil {
 		return
 	}
+	if h.mode == Permit {
+		out.fail(q.Re, CodeInvalid, errDowngrade)
+		return
+	}
 	if h.mode == Exclusive {
 		h.mode, l.heldMode = Shared, Shared
 		l.fence = 0 // readers who join begin a phase: their fence is larger
@@ -133,8 +140,8 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 // answered first.
 func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Effects) {
 	found := uint32(0)
-	if l := t.leases[string(key)]; l != nil {
-		for w := l.waitHead; w != nil; w = w.next {
+	for _, l := range []*Lease{t.leases[string(key)], t.sems[string(key)]} {
+		for w := l.firstWaiter(); w != nil; w = w.next {
 			if w.req.Session == re.Session && w.req.ID == target && w.req.Via == nil {
 				t.cancel(w, now, out)
 				found = 1
@@ -189,6 +196,9 @@ func (t *Table) EndWaits(s *Session, now int64, out *Effects) {
 // RefuseWaits answers every waiter with the code given.
 func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
 	for _, l := range t.sorted() {
+		if l.ns == nil {
+			continue
+		}
 		for l.waitHead != nil {
 			out.fail(l.waitHead.req, c, nil)
 			t.dropWaiter(l.waitHead)

@@ -162,10 +162,18 @@ func (t *Table) endGrip(l *Lease, out *Effects) {
 
 // Hint is a store's word about a key; it may be wrong.
 func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
+	if h.Mode == Permit {
+		t.hintPermits(s, h, now, out)
+		return
+	}
 	l := t.leases[h.Key]
 	if l == nil || l.ns.Store != s {
 		return
 	}
+	t.hint(l, h, now, out)
+}
+
+func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 	switch {
 	case h.Kind == HintWanted && l.state == stateHeld:
 		t.setWanted(l, now)
@@ -181,13 +189,22 @@ func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
 
 // Knows says whether a token is one that the table may still ask about.
 func (t *Table) Knows(s *Store, key string, token uint64) bool {
-	return t.KnowsKey(s, key) && t.leases[key].token == token
+	for l := range t.named(key) {
+		if l.ns.Store == s && l.state != stateNone && l.token == token {
+			return true
+		}
+	}
+	return false
 }
 
 // KnowsKey says whether something of this host's stands, or may stand, at a store.
 func (t *Table) KnowsKey(s *Store, key string) bool {
-	l := t.leases[key]
-	return l != nil && l.ns.Store == s && l.state != stateNone
+	for l := range t.named(key) {
+		if l.ns.Store == s && l.state != stateNone {
+			return true
+		}
+	}
+	return false
 }
 
 // SessionUntil is news of the deadline of session no at a store; it never goes
@@ -222,7 +239,7 @@ func (t *Table) SessionLost(s *Store, no uint64, now int64, out *Effects) {
 
 func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 	for _, l := range t.sorted() {
-		if t.of(l) != st {
+		if l.ns == nil || t.of(l) != st {
 			continue
 		}
 		switch l.state {

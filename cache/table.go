@@ -31,11 +31,13 @@ func DefaultConfig() Config {
 	}
 }
 
-// Fences within one base, and where a new base is fetched.
+// Fences within one base, and where a new base is fetched. The upper half are of
+// permits, so that a lock and a permit of one key never have the same fence.
 const (
-	handBits  = 10
-	handMax   = 1<<handBits - 1
-	handFetch = 768
+	handBits   = 10
+	handPermit = 1 << (handBits - 1)
+	handMax    = handPermit - 1
+	handFetch  = handPermit * 3 / 4
 )
 
 // LeaseDeadline is when a lease ends for us that was asked for, or renewed, with
@@ -49,6 +51,7 @@ func LeaseDeadline(sent, ttl int64) int64 {
 type Table struct {
 	cfg    Config
 	leases map[string]*Lease
+	sems   map[string]*Lease // semaphores
 	timers timerHeap
 	stores []*storeState // by the stores' numbers
 	token  uint64        // the last token given out
@@ -61,14 +64,14 @@ type Table struct {
 
 // New makes an empty table. Tokens of different shards never meet.
 func New(cfg Config) *Table {
-	return &Table{cfg: cfg, leases: make(map[string]*Lease), token: uint64(cfg.Shard)}
+	return &Table{cfg: cfg, leases: make(map[string]*Lease), sems: make(map[string]*Lease), token: uint64(cfg.Shard)}
 }
 
 // SetLimits changes what a session may have, from now on.
 func (t *Table) SetLimits(holds, waiters int64) { t.cfg.MaxHolds, t.cfg.MaxWaiters = holds, waiters }
 
 // Len is the number of keys that the table knows.
-func (t *Table) Len() int { return len(t.leases) }
+func (t *Table) Len() int { return len(t.leases) + len(t.sems) }
 
 // Held is the number of leases held upstream.
 func (t *Table) Held() (n int) {
@@ -101,8 +104,11 @@ type Lease struct {
 
 // leaseState is what the table knows of a lease.
 type leaseState struct {
-	key string
-	ns  *Namespace // where the grip upstream is, or was last
+	key   string
+	ns    *Namespace // where the grip upstream is, or was last
+	sem   *semaphore // not nil: this is a semaphore, and its permits hold for it
+	head  *Lease     // not nil: this is a permit of that semaphore
+	place int32      // among its permits
 
 	// Upstream.
 	token     uint64
@@ -189,7 +195,6 @@ type hold struct {
 	sNext      *hold  // of the session in this shard
 	sPrev      *hold
 	count      uint32
-	permits    uint32 // of a semaphore; 1 for a lock
 	mode       Mode
 }
 
@@ -205,7 +210,6 @@ type waiter struct {
 	sNext      *waiter
 	sPrev      *waiter
 	timerIdx   int32
-	permits    uint32
 	mode       Mode
 	fixed      bool
 	try        bool
@@ -225,6 +229,12 @@ func (t *Table) lease(key []byte, ns *Namespace) *Lease {
 	if l := t.leases[string(key)]; l != nil {
 		return l
 	}
+	l := t.newLease(string(key), ns)
+	t.leases[l.key] = l
+	return l
+}
+
+func (t *Table) newLease(key string, ns *Namespace) *Lease {
 	var l *Lease
 	if n := len(t.freeLeases); n > 0 {
 		l, t.freeLeases = t.freeLeases[n-1], t.freeLeases[:n-1]
@@ -232,8 +242,7 @@ func (t *Table) lease(key []byte, ns *Namespace) *Lease {
 		l = new(Lease)
 	}
 	t.store(ns.Store) // so that of finds it
-	l.key, l.ns, l.minEnd, l.hand = string(key), ns, Forever, -1
-	t.leases[l.key] = l
+	l.key, l.ns, l.minEnd, l.hand = key, ns, Forever, -1
 	return l
 }
 
@@ -242,7 +251,14 @@ const freeMost = 256
 
 func (t *Table) dropLease(l *Lease) {
 	t.disarm(l)
-	delete(t.leases, l.key)
+	switch {
+	case l.head != nil:
+		l.head.sem.drop(l)
+	case l.sem != nil:
+		delete(t.sems, l.key)
+	default:
+		delete(t.leases, l.key)
+	}
 	if len(t.freeLeases) < freeMost {
 		l.leaseState = leaseState{}
 		t.freeLeases = append(t.freeLeases, l)
@@ -269,6 +285,9 @@ func (t *Table) enter(l *Lease, s state) {
 		st.held++
 	} else if l.state == stateHeld && s != stateHeld {
 		st.held--
+	}
+	if l.head != nil {
+		l.head.sem.moves(l, s)
 	}
 	l.state = s
 }

@@ -9,7 +9,7 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	} else {
 		w = new(waiter)
 	}
-	*w = waiter{l: l, ns: q.NS, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed, permits: 1,
+	*w = waiter{l: l, ns: q.NS, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
 		try: q.Wait == 0, deadline: Forever}
 	if !w.try && q.Wait < Forever-now {
 		w.deadline = now + q.Wait

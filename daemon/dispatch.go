@@ -144,13 +144,20 @@ func (sp *space) terms(q *protocol.Request) (ttl, wait int64, msg string) {
 	return int64(d), wait, ""
 }
 
-const denied = "this user may not use keys of this namespace"
+const (
+	denied       = "this user may not use keys of this namespace"
+	noSemaphores = "the store of this key has no semaphores"
+)
 
 func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
 	e := s.engine
 	sp := route(e.routes.Load(), q.Key)
 	if !sp.allows(&s.peer) {
 		s.refuse(q.ID, protocol.Denied, denied, a)
+		return
+	}
+	if q.Mode == protocol.Permit && !sp.info.Permits {
+		s.refuse(q.ID, protocol.Unsupported, noSemaphores, a)
 		return
 	}
 	ttl, wait, msg := sp.terms(q)
@@ -161,7 +168,7 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
 	i := shardOf(q.Key)
 	sh := e.lock(i)
 	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: sp.table, Key: q.Key, Owner: q.Owner, Mode: cache.Mode(q.Mode),
-		Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0, Draining: e.draining.Load()}, now, &sh.out)
+		Limit: uint32(q.Permits), Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0, Draining: e.draining.Load()}, now, &sh.out)
 	e.unlock(sh, i, now, a)
 }
 
@@ -181,6 +188,10 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 		s.refuse(q.ID, protocol.Denied, denied, a)
 		return
 	}
+	if q.Op == protocol.OpInspect && q.Mode == protocol.Permit && !sp.info.Permits {
+		s.refuse(q.ID, protocol.Unsupported, noSemaphores, a)
+		return
+	}
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
 		re.Via = quiet{}
 	}
@@ -197,7 +208,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 	case protocol.OpCancel:
 		sh.table.Cancel(re, q.Key, q.Target, now, &sh.out)
 	case protocol.OpInspect:
-		sh.table.Inspect(re, sp.table, q.Key, now, &sh.out)
+		sh.table.Inspect(re, sp.table, q.Key, cache.Mode(q.Mode), now, &sh.out)
 	}
 	e.unlock(sh, i, now, a)
 }

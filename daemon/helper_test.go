@@ -37,16 +37,21 @@ func serving(s upstream.Store) daemon.Serving {
 	return daemon.Serving{Stores: []daemon.Store{{Name: "store", Store: s}}}
 }
 
+func embeddedStore(t testing.TB) upstream.Store {
+	t.Helper()
+	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // start runs a daemon on a store, the embedded one when it is nil.
 func start(t testing.TB, store upstream.Store, change func(*daemon.Config)) *host {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s.sock")
 	if store == nil {
-		s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime})
-		if err != nil {
-			t.Fatal(err)
-		}
-		store = s
+		store = embeddedStore(t)
 	}
 	cfg := daemon.Config{Socket: socket, Serving: serving(store), Log: zaptest.NewLogger(t), Version: "test"}
 	if change != nil {

@@ -21,19 +21,19 @@ func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
 	var rows []protocol.Row
 	var size, last int
 	var found []cache.Row
-	next := ""
+	next, end := "", "" // end is the place of the last row
 	for i := first; i < shards && next == ""; i++ {
 		sh := e.lock(i)
 		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now, show)
 		sh.mu.Unlock()
 		for n := range found {
 			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > e.settings().MaxFrame {
-				next = place(last, rows[len(rows)-1].Key)
+				next = place(last, end)
 				break
 			}
 			size += len(found[n].Key) + rowSize
 			rows = append(rows, wireRow(&found[n]))
-			last = i
+			last, end = i, found[n].Place()
 		}
 		after = ""
 	}
@@ -57,8 +57,9 @@ func wireRow(r *cache.Row) protocol.Row {
 	return w
 }
 
-func place(shard int, key string) string {
-	return string([]byte{byte('0' + shard/10), byte('0' + shard%10), ':'}) + key
+// place is where a page goes on: a shard, and a place among its rows.
+func place(shard int, row string) string {
+	return string([]byte{byte('0' + shard/10), byte('0' + shard%10), ':'}) + row
 }
 
 func parsePlace(p string) (shard int, key string, ok bool) {

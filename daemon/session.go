@@ -266,6 +266,8 @@ func failText(m *cache.Message) string {
 		return "withdrawn"
 	case cache.CodeUpgrade:
 		return "held shared; an exclusive hold could never be granted"
+	case cache.CodeInvalid:
+		return m.Err.Error()
 	case cache.CodeLimit:
 		return "this session holds or waits for as much as it may"
 	case cache.CodeDraining:

@@ -29,9 +29,16 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendStr(b, q.Name)
 		b = appendStr(b, q.Label)
 	case OpAcquire:
-		head(8)
+		if q.Permits == 0 {
+			head(8)
+			b = appendStr(b, q.Key)
+			terms()
+			break
+		}
+		head(9)
 		b = appendStr(b, q.Key)
 		terms()
+		b = appendUint(b, q.Permits)
 	case OpRelease:
 		head(6)
 		hold()
@@ -48,8 +55,14 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendUint(b, q.Target)
 		b = appendStr(b, q.Key)
 	case OpInspect:
-		head(3)
+		if q.Mode == Exclusive {
+			head(3)
+			b = appendStr(b, q.Key)
+			break
+		}
+		head(4)
 		b = appendStr(b, q.Key)
+		b = appendUint(b, uint64(q.Mode))
 	case OpAcquireMany:
 		head(8)
 		b = appendArray(b, len(q.Keys))

@@ -111,6 +111,7 @@ type Mode uint8
 const (
 	Exclusive Mode = 0
 	Shared    Mode = 1
+	Permit    Mode = 2 // one of the permits of a semaphore, which is no lock: neither excludes the other
 )
 
 // Whose a lock is that a store knows, as stored says it.
@@ -154,6 +155,7 @@ const (
 const (
 	MaxKey     = 512      // bytes of a key
 	MaxName    = 128      // bytes of a client's name or label
+	MaxPermits = 10000    // of a semaphore
 	MaxMany    = 1024     // keys of one acquire-many or release-many
 	MaxList    = 1000     // rows of one list
 	MaxWait    = 1 << 40  // milliseconds

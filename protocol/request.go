@@ -20,6 +20,8 @@ type Request struct {
 	Flags uint64
 	Fence uint64
 
+	Permits uint64 // acquire with mode Permit: how many there are
+
 	Target uint64 // cancel: the id of the acquire to withdraw
 
 	MinVersion, MaxVersion uint64 // hello
@@ -219,7 +221,10 @@ func (d *fields) request(q *Request) error {
 		if err := d.keyField(&q.Key); err != nil {
 			return err
 		}
-		return d.terms(q)
+		if err := d.terms(q); err != nil {
+			return err
+		}
+		return d.permits(q)
 	case OpRelease:
 		if err := d.hold(q); err != nil {
 			return err
@@ -238,12 +243,21 @@ func (d *fields) request(q *Request) error {
 		}
 		return d.keyField(&q.Key)
 	case OpInspect:
-		return d.keyField(&q.Key)
+		if err := d.keyField(&q.Key); err != nil {
+			return err
+		}
+		return d.modeField(q)
 	case OpAcquireMany:
 		if err := d.many(q, false); err != nil {
 			return err
 		}
-		return d.terms(q)
+		if err := d.terms(q); err != nil {
+			return err
+		}
+		if q.Mode == Permit {
+			return invalid("permits are acquired one by one")
+		}
+		return nil
 	case OpReleaseMany:
 		if err := d.many(q, true); err != nil {
 			return err
@@ -280,14 +294,9 @@ func (d *fields) terms(q *Request) error {
 	if err := d.uintField("owner", true, &q.Owner); err != nil {
 		return err
 	}
-	var mode uint64
-	if err := d.uintField("mode", false, &mode); err != nil {
+	if err := d.modeField(q); err != nil {
 		return err
 	}
-	if mode > uint64(Shared) {
-		return invalid("mode %d is neither exclusive (0) nor shared (1)", mode)
-	}
-	q.Mode = Mode(mode)
 	if d.next() {
 		w, err := d.int()
 		if err != nil {
@@ -302,6 +311,32 @@ func (d *fields) terms(q *Request) error {
 		return err
 	}
 	return d.flagsField(q, acquireFlags)
+}
+
+func (d *fields) modeField(q *Request) error {
+	var mode uint64
+	if err := d.uintField("mode", false, &mode); err != nil {
+		return err
+	}
+	if mode > uint64(Permit) {
+		return invalid("mode %d is none of exclusive (0), shared (1) and permit (2)", mode)
+	}
+	q.Mode = Mode(mode)
+	return nil
+}
+
+// permits reads how many permits a semaphore has.
+func (d *fields) permits(q *Request) error {
+	if err := d.uintField("permits", false, &q.Permits); err != nil {
+		return err
+	}
+	if q.Mode == Permit && (q.Permits == 0 || q.Permits > MaxPermits) {
+		return invalid("%d permits; a semaphore has 1 to %d", q.Permits, MaxPermits)
+	}
+	if q.Mode != Permit && q.Permits != 0 {
+		return invalid("%d permits of a lock", q.Permits)
+	}
+	return nil
 }
 
 // hold reads what names one hold: key, owner, fence.

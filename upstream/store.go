@@ -114,6 +114,8 @@ type Info struct {
 	TTLs bool
 	// Rebase says that OpRenew can fetch a new base for a lease that is held.
 	Rebase bool
+	// Permits says that it has semaphores: ops with Mode Permit.
+	Permits bool
 	// Queue says that OpJoin keeps a queue between hosts, if there are several.
 	Queue bool
 	// Timeout bounds one Apply.

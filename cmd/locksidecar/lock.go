@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -28,6 +29,7 @@ type lockOptions struct {
 	noWait    bool
 	wait      durationFlag
 	shared    bool
+	permits   countFlag
 	ttl       durationFlag
 	conflict  codeFlag
 	killAfter durationFlag
@@ -41,6 +43,10 @@ type lockOptions struct {
 const lockLong = `Acquire the lock KEY, run CMD, and release the lock when CMD has ended. Of several
 KEYs all are acquired or none, in an order in which no two callers wait for each
 other; if one is lost all are.
+
+With -c it acquires one of N permits of the semaphore KEY instead: up to N such
+commands run at once, on all hosts together. Everybody has to say the same N. A semaphore
+and a lock of the same name have nothing to do with each other.
 
 Without -n or -w it waits for the lock as long as it takes. CMD is run as it is,
 without a shell, with this command's input and output, in a process group of its
@@ -75,7 +81,10 @@ const lockExample = `  # one at a time on all hosts, waiting for its turn
   # wait for at most a minute; readers share the lock
   locksidecar lock -w 1m -s catalogue -- ./export.sh
 
-  # two at once
+  # at most four of them at a time, on all hosts together
+  locksidecar lock -c 4 thumbnails -- ./render.sh
+
+  # two locks at once
   locksidecar lock account/17 account/42 -- ./transfer.sh 17 42
 
   # a shell is there if you ask for one
@@ -107,6 +116,8 @@ func (m *Main) lockCommand() *cobra.Command {
 	f.VarP(&o.wait, "wait", "w", "wait for the lock at most this `long`, as in 30s (default: as long as it takes)")
 	f.Lookup("wait").DefValue = "" // without bound
 	f.BoolVarP(&o.shared, "shared", "s", false, "a shared lock: others may share it, none may have it exclusively")
+	f.VarP(&o.permits, "permits", "c", "a permit of a semaphore that has `N` of them, instead of a lock")
+	f.Lookup("permits").DefValue = ""
 	f.Var(&o.ttl, "ttl", "`length` of the lease, which is renewed while CMD runs; after a crash of this whole host the lock stays taken so long (default: the daemon's)")
 	f.Lookup("ttl").DefValue = ""
 	f.VarP(&o.conflict, "conflict-exit-code", "E", "exit `code` when the lock was not acquired")
@@ -143,6 +154,12 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	if o.noWait && cmd.Flags().Changed("wait") {
 		return usage("-n and -w cannot both be given")
 	}
+	switch {
+	case o.permits > 0 && o.shared:
+		return usage("-c and -s cannot both be given: a semaphore has no shared mode")
+	case o.permits > 0 && len(keys) > 1:
+		return usage("-c takes one key: permits of several semaphores are not acquired at once")
+	}
 	switch o.onLost {
 	case lostTerm, lostKill, lostWarn:
 	default:
@@ -157,7 +174,7 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 
 // acquireArgs is what to ask the daemon for.
 func (o *lockOptions) acquireArgs() client.AcquireArgs {
-	a := client.AcquireArgs{Owner: 1, Wait: time.Duration(o.wait), TTL: time.Duration(o.ttl)}
+	a := client.AcquireArgs{Owner: 1, Wait: time.Duration(o.wait), TTL: time.Duration(o.ttl), Permits: uint32(o.permits)}
 	if o.noWait {
 		a.Wait = 0
 	}
@@ -189,6 +206,21 @@ func (d *durationFlag) Set(s string) error {
 	v, err := config.ParseDuration(s)
 	*d = durationFlag(v)
 	return err
+}
+
+// countFlag is how many permits a semaphore has; 0 when it is not given.
+type countFlag uint32
+
+func (c *countFlag) String() string { return strconv.FormatUint(uint64(*c), 10) }
+func (c *countFlag) Type() string   { return "int" }
+
+func (c *countFlag) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 0 || n > protocol.MaxPermits {
+		return fmt.Errorf("is not a number of permits, 1 to %d", protocol.MaxPermits)
+	}
+	*c = countFlag(n)
+	return nil
 }
 
 // codeFlag is an exit code.

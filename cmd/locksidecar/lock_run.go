@@ -151,6 +151,8 @@ func (j *job) notAcquired(err error, began time.Time) error {
 		refused.Detail = -1
 	}
 	switch {
+	case errors.Is(err, client.ErrBusy) && j.permits > 0:
+		e.err = fmt.Errorf("%s has no permit free", name)
 	case errors.Is(err, client.ErrTimeout) && (j.wait < 0 || time.Since(began) < time.Duration(j.wait)/2):
 		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows", name)
 	case errors.Is(err, client.ErrTimeout):

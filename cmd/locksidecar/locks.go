@@ -43,8 +43,11 @@ func newLockRow(r *protocol.Row) lockRow {
 }
 
 func modeName(m protocol.Mode) string {
-	if m == protocol.Shared {
+	switch m {
+	case protocol.Shared:
 		return "shared"
+	case protocol.Permit:
+		return "permit"
 	}
 	return "exclusive"
 }

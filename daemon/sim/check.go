@@ -247,7 +247,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 		return
 	}
 	w.counts.Tallies[handOvers]++
-	if g.Fence&1023 == 1023 && !w.p.Rebase {
+	if g.Fence&1023 == 511 && !w.p.Rebase { // the last of a lock; the upper half are permits'
 		w.counts.Tallies[usedUp]++
 	}
 	ttl := q.ttl

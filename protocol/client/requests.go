@@ -18,13 +18,19 @@ type AcquireArgs struct {
 	Mode  protocol.Mode // exclusive unless set
 	Wait  time.Duration // 0 tries, negative waits without bound; rounded up to milliseconds
 	TTL   time.Duration // of the lease; 0 is the namespace's; rounded up to milliseconds
-	Fixed bool          // nobody renews it but the caller, and it ends with lost
+	// Permits, if not 0, makes it one permit of the semaphore Key, which has so many. Mode
+	// is not looked at then, and there is no re-entry.
+	Permits uint32
+	Fixed   bool // nobody renews it but the caller, and it ends with lost
 }
 
 func (a *AcquireArgs) request(op protocol.Op) protocol.Request {
 	q := protocol.Request{Op: op, Owner: a.Owner, Mode: a.Mode, Wait: waitMillis(a.Wait), TTL: millis(a.TTL)}
 	if a.Fixed {
 		q.Flags = protocol.FlagFixed
+	}
+	if a.Permits > 0 {
+		q.Mode, q.Permits = protocol.Permit, uint64(a.Permits)
 	}
 	return q
 }
@@ -135,10 +141,19 @@ func (c *Client) downgrade(ctx context.Context, key string, owner, fence uint64,
 	return c.grant(ctx, cl)
 }
 
-// Inspect asks who holds a key.
+// Inspect asks who holds a key, as a lock.
 func (c *Client) Inspect(ctx context.Context, key string) (protocol.State, error) {
+	return c.inspect(ctx, key, protocol.Exclusive)
+}
+
+// InspectSemaphore asks who has permits of a semaphore.
+func (c *Client) InspectSemaphore(ctx context.Context, key string) (protocol.State, error) {
+	return c.inspect(ctx, key, protocol.Permit)
+}
+
+func (c *Client) inspect(ctx context.Context, key string, mode protocol.Mode) (protocol.State, error) {
 	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpInspect}
+	cl.req = protocol.Request{Op: protocol.OpInspect, Mode: mode}
 	cl.setKey(key)
 	if err := c.do(ctx, cl); err != nil {
 		return protocol.State{}, err

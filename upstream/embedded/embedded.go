@@ -95,7 +95,7 @@ func (s *Store) Ping(context.Context) error { return nil }
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{
 		Name: "embedded", Safety: "linearizable", MinTTL: time.Millisecond,
-		Session: s.session.ttl, Rebase: true, Queue: true, Timeout: time.Second,
+		Session: s.session.ttl, Rebase: true, Permits: true, Queue: true, Timeout: time.Second,
 	}
 }
 

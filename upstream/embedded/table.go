@@ -23,6 +23,8 @@ type shard struct {
 	held map[string]uint64
 	// queued is the tokens to hint when their key comes free; guarded by mu.
 	queued map[string]uint64
+	// permits is who has permits of semaphores; guarded by mu.
+	permits map[string]*permits
 }
 
 // apply carries out op, or returns false and has done nothing when the session
@@ -43,6 +45,9 @@ func (s *Store) apply(op *upstream.Op, res *upstream.Result) bool {
 	expired := until != 0 && now >= until
 	if expired && op.Kind != cache.OpRelease && op.Kind != cache.OpWithdraw {
 		return false
+	}
+	if op.Mode == cache.Permit {
+		return s.permit(d, op, res, now, until, expired)
 	}
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
@@ -133,7 +138,7 @@ func (s *Store) release(d *shard, op *upstream.Op, res *upstream.Result, mine, e
 	s.session.held.Add(-1)
 	if _, ok := d.queued[op.Key]; ok {
 		delete(d.queued, op.Key)
-		s.hint(op.Key)
+		s.hint(cache.Exclusive, op.Key)
 	}
 }
 
@@ -182,11 +187,11 @@ func (s *Store) peek(res *upstream.Result, now, until int64, grip uint64, held b
 	}
 }
 
-// hint tells the daemon that key may have come free; it is lost when nobody
-// reads the hints.
-func (s *Store) hint(key string) {
+// hint tells the daemon that key, or a permit of it, may have come free; it is lost
+// when nobody reads the hints.
+func (s *Store) hint(mode cache.Mode, key string) {
 	select {
-	case s.hints <- upstream.Hint{Kind: cache.HintFree, Key: key}:
+	case s.hints <- upstream.Hint{Kind: cache.HintFree, Mode: mode, Key: key}:
 	default:
 	}
 }
@@ -199,8 +204,11 @@ func (s *Store) hintAll() {
 		for key := range d.queued {
 			if _, held := d.held[key]; !held {
 				delete(d.queued, key)
-				s.hint(key)
+				s.hint(cache.Exclusive, key)
 			}
+		}
+		for key, p := range d.permits {
+			s.wake(key, p)
 		}
 		d.mu.Unlock()
 	}
@@ -215,6 +223,10 @@ func (s *Store) expire() {
 		d.mu.Lock()
 		s.session.held.Add(-int64(len(d.held)))
 		clear(d.held)
+		for _, p := range d.permits {
+			s.session.held.Add(-int64(len(p.held)))
+			clear(p.held)
+		}
 		d.mu.Unlock()
 	}
 	s.hintAll()

@@ -47,13 +47,17 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 			t.Run(c.name, func(t *testing.T) { c.run(e.world(t)) })
 		}
 	}
+	permits := e.world(t).host().store.Info().Permits
 	for _, group := range []struct {
-		hosts bool // takes several
-		tests []test
-		queue bool // and a queue between them
-	}{{false, leaseTests, false}, {false, fenceTests, false}, {false, batchTests, false}, {false, modelTests, false},
-		{true, hostTests, false}, {true, readerTests, false}, {true, queueTests, true}, {true, raceTests, false}} {
-		if group.hosts && opts.OneHost || group.queue && opts.NoQueue {
+		hosts   bool // takes several
+		queue   bool // and a queue between them
+		permits bool // and semaphores
+		tests   []test
+	}{{tests: leaseTests}, {tests: fenceTests}, {tests: batchTests}, {tests: modelTests},
+		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests}, {hosts: true, queue: true, tests: queueTests},
+		{hosts: true, tests: raceTests}, {permits: true, tests: permitTests}, {hosts: true, permits: true, tests: permitHostTests},
+		{hosts: true, queue: true, permits: true, tests: permitQueueTests}} {
+		if group.hosts && opts.OneHost || group.queue && opts.NoQueue || group.permits && !permits {
 			continue
 		}
 		for _, c := range group.tests {
