@@ -254,7 +254,7 @@ func TestThousandsOfLocksAreRenewedInBatches(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range n {
 		wg.Add(1)
-		_, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: fmt.Appendf(nil, "k%d", i), TTL: 4000}, func(r *client.Reply) {
+		_, err := c.Go(&protocol.Request{Op: protocol.OpAcquire, Key: fmt.Appendf(nil, "k%d", i), TTL: 12000}, func(r *client.Reply) {
 			defer wg.Done()
 			if r.Err != nil {
 				t.Error(r.Err)
@@ -265,12 +265,19 @@ func TestThousandsOfLocksAreRenewedInBatches(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	// None may come near its end while the watchdog works.
-	end := time.Now().Add(5 * time.Second)
-	for time.Now().Before(end) {
-		if ttl := server.Do("PTTL", "lock:k17").(int64); ttl <= 0 {
-			t.Fatalf("PTTL %d", ttl)
-		}
+	// The watchdog renews each long before its end.
+	ttl := func(i int) int64 { return server.Do("PTTL", fmt.Sprint("lock:k", i)).(int64) }
+	for _, i := range []int{0, 17, n - 1} {
+		last := ttl(i)
+		eventually(t, "it is renewed", func() bool {
+			now := ttl(i)
+			if now <= 0 {
+				t.Fatalf("PTTL %d", now)
+			}
+			renewed := now > last
+			last = now
+			return renewed
+		})
 	}
 	if held := server.Do("DBSIZE").(int64); held < n {
 		t.Fatalf("%d keys left", held)

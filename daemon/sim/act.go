@@ -33,7 +33,11 @@ func (c *client) act() {
 		c.acquireMany()
 		return
 	}
-	c.acquire(w.keys[w.pick(len(w.keys))], uint64(w.pick(w.p.Owners)))
+	keys := w.keys
+	if len(w.sems) > 0 && w.chance(w.p.Permits) {
+		keys = w.sems
+	}
+	c.acquire(keys[w.pick(len(keys))], uint64(w.pick(w.p.Owners)))
 }
 
 // terms are what an acquire says behind its keys.
@@ -68,6 +72,10 @@ func (c *client) acquire(k *key, owner uint64) {
 	q := &request{op: protocol.OpAcquire, key: k, owner: owner}
 	p := &protocol.Request{Key: []byte(k.name), Owner: owner}
 	c.terms(q, p)
+	if k.permits > 0 {
+		q.mode = protocol.Permit
+		p.Mode, p.Permits = q.mode, uint64(k.permits)
+	}
 	c.send(q, p)
 }
 
@@ -172,7 +180,7 @@ func (c *client) odd() {
 	case 0, 1:
 		c.renew(h)
 	case 2, 3:
-		if h != nil {
+		if h != nil && h.mode != protocol.Permit {
 			c.downgrade(h)
 		}
 	case 4, 5:
@@ -261,7 +269,11 @@ func (c *client) inspect(h *hold) {
 	if h != nil && h.believed() {
 		q.key, q.holds = h.key, []*hold{h}
 	}
-	c.send(q, &protocol.Request{Key: []byte(q.key.name)})
+	p := &protocol.Request{Key: []byte(q.key.name)}
+	if q.key.permits > 0 {
+		p.Mode = protocol.Permit
+	}
+	c.send(q, p)
 }
 
 // fencedOld is what is over and had a fence: of those without, one is like the

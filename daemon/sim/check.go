@@ -9,8 +9,10 @@ import (
 // key is one lock, with all that the checks remember of it.
 type key struct {
 	name      string
-	holds     []*hold // that clients believe in, or did until a moment ago
-	exclusive *hold   // the one with the highest fence so far
+	permits   int              // of a semaphore; 0 for a lock
+	fences    map[uint64]*hold // of a semaphore, all that were ever granted
+	holds     []*hold          // that clients believe in, or did until a moment ago
+	exclusive *hold            // the one with the highest fence so far
 	shared    *hold
 	resource  uint64 // the highest fence that the resource behind the lock has seen
 	writer    *hold
@@ -18,7 +20,7 @@ type key struct {
 }
 
 func (w *World) key(name string) *key {
-	for _, k := range w.keys {
+	for _, k := range w.all() {
 		if k.name == name {
 			return k
 		}
@@ -56,6 +58,10 @@ func (w *World) ordered(h *hold) {
 	if h.degraded {
 		return // it has none
 	}
+	if k.permits > 0 {
+		w.unique(h)
+		return
+	}
 	against := func(o *hold) {
 		if o == nil || h.fence > o.fence {
 			return
@@ -87,6 +93,10 @@ func (w *World) meets(h *hold) {
 	}
 	k := h.key
 	k.holds = slices.DeleteFunc(k.holds, func(o *hold) bool { return o.over && o != h })
+	if k.permits > 0 {
+		w.crowded(k)
+		return
+	}
 	for _, o := range k.holds {
 		if o == h || h.mode == protocol.Shared && o.mode == protocol.Shared || !o.believed() {
 			continue
@@ -243,11 +253,11 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	if now := h.clock() / ms; int64(until) < now {
 		w.fail("past the deadline", k.name, "fence %d·%d is granted %d ms past its deadline", g.Fence>>10, g.Fence&1023, now-int64(until))
 	}
-	if q.op != protocol.OpAcquire || g.Count > 1 || g.Fence&1023 == 0 {
+	if q.op != protocol.OpAcquire || g.Count > 1 || g.Fence&511 == 0 { // the bit above is a permit's
 		return
 	}
 	w.counts.Tallies[handOvers]++
-	if g.Fence&1023 == 511 && !w.p.Rebase { // the last of a lock; the upper half are permits'
+	if g.Fence&511 == 511 && !w.p.Rebase {
 		w.counts.Tallies[usedUp]++
 	}
 	ttl := q.ttl
@@ -270,7 +280,8 @@ func (w *World) checkOrder(h *host) {
 			if q.k.c.k != q.k {
 				continue // the client has gone, and what it is told is not looked at
 			}
-			if q.seq < g.q.seq && (q.mode == protocol.Exclusive || g.q.mode == protocol.Exclusive) && !(q.k == g.k && q.owner == g.q.owner) && q.k.inSocket < socketBuffer {
+			again := g.key.permits == 0 && q.k == g.k && q.owner == g.q.owner
+			if q.seq < g.q.seq && (q.mode != protocol.Shared || g.q.mode != protocol.Shared) && !again && q.k.inSocket < socketBuffer {
 				w.fail("order", g.key.name, "client %d's %d (mode %d) was granted before client %d's %d (mode %d), which came first",
 					g.k.c.id, g.q.id, g.q.mode, q.k.c.id, q.id, q.mode)
 			}

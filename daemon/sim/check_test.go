@@ -72,7 +72,12 @@ func lost(h *hold, why protocol.Reason) []byte {
 	return protocol.AppendLost(nil, h.key.name, h.owner, h.fence, why)
 }
 
-const exclusive, shared = protocol.Exclusive, protocol.Shared
+const exclusive, shared, permit = protocol.Exclusive, protocol.Shared, protocol.Permit
+
+// semaphore makes the first key one.
+func (w *World) semaphore(permits int) {
+	w.keys[0].permits, w.keys[0].fences = permits, make(map[uint64]*hold)
+}
 
 // histories are those that must not be, by the check that says so, and some that
 // may be.
@@ -115,6 +120,31 @@ var histories = []struct {
 		f := w.foreign[0]
 		f.took(w.keys[0], f.clock()+sec, 0)
 		a.takes(t, exclusive, 5<<10)
+	}},
+	{"", "as many permits as there are, and one more when one is given back", func(t *testing.T, w *World, a, b *client) {
+		w.semaphore(2)
+		h := a.takes(t, permit, 5<<10+512)
+		b.takes(t, permit, 6<<10+512)
+		w.over(h)
+		a.takes(t, permit, 5<<10+513)
+	}},
+	{"two holders", "more permits than there are", func(t *testing.T, w *World, a, b *client) {
+		w.semaphore(2)
+		a.takes(t, permit, 5<<10+512)
+		b.takes(t, permit, 6<<10+512)
+		b.takes(t, permit, 7<<10+512)
+	}},
+	{"fence order", "two permits with the same fence", func(t *testing.T, w *World, a, b *client) {
+		w.semaphore(2)
+		a.takes(t, permit, 5<<10+512)
+		b.takes(t, permit, 5<<10+512)
+	}},
+	{"order", "the second waiter gets a permit", func(t *testing.T, w *World, a, b *client) {
+		w.semaphore(1)
+		q1, q2 := a.asked(&request{op: protocol.OpAcquire, mode: permit, seq: 1}), a.asked(&request{op: protocol.OpAcquire, mode: permit, seq: 2})
+		a.h.waits[q1.key] = append(a.h.waits[q1.key], q1)
+		a.h.grants = append(a.h.grants, granted{a.k, q2, q2.key, 5<<10 + 512})
+		w.checkOrder(a.h)
 	}},
 	{"fence order", "a later exclusive holder with the same fence", func(t *testing.T, w *World, a, b *client) {
 		w.over(a.takes(t, exclusive, 5<<10))

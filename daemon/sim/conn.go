@@ -130,7 +130,7 @@ func (k *conn) arrives(q *request) {
 
 // forgetWaits drops what the daemon answers no more.
 func (k *conn) forgetWaits() {
-	for _, key := range k.h.w.keys {
+	for _, key := range k.h.w.all() {
 		k.h.waits[key] = slices.DeleteFunc(k.h.waits[key], func(q *request) bool { return q.k == k })
 	}
 }

@@ -79,6 +79,8 @@ const (
 	quietFailures               // … and did
 	outages                     // stores found to be down
 	degraded                    // grants by a host alone
+	permits                     // of semaphores granted
+	waivedCrowd                 // more of them at once than there are, after the store had forgotten
 	apart                       // holders of two hosts at once, one of them degraded
 	nTallies
 )
@@ -87,7 +89,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"validity lapsed", "validity revived", "hand-overs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
 	"quiet releases", "quiet releases answered",
-	"outages", "degraded grants", "overlaps of degraded holds"}
+	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds"}
 
 func (t tally) String() string { return tallyNames[t] }
 

@@ -25,8 +25,9 @@
 //     Redis. The driver's reading of errors is not simulated, nor is a server that
 //     is read-only more than roughly: it refuses everything but a peek;
 //   - upstream/embedded and its file: embedded.go. Its fence limit is not;
-//   - a store whose leases live by the daemon's session: etcd.go, for a driver
-//     that does not exist yet.
+//   - a store whose leases live by the daemon's session: etcd.go, as upstream/etcd
+//     and upstream/zookeeper are;
+//   - their semaphores: permits.go.
 //
 // Clients are no library's: client.go, act.go and what reads replies are written
 // from PROTOCOL.md, as a stranger would. Steps of one host do not run at the same
@@ -47,10 +48,12 @@
 // # What is checked, in every run
 //
 //   - two holders: nobody believes that he holds a key while somebody believes it
-//     whom that excludes, plain SET NX PX lockers included. A client believes from
+//     whom that excludes, plain SET NX PX lockers included; and no more believe in
+//     permits of a semaphore than there are. A client believes from
 //     its reading of a grant to the stated validity, as moved on by grants and
 //     beats, or until it gives the hold up or reads that it is lost;
-//   - fence, fence order: rule 4 of the design, in the order in which holders begin;
+//   - fence, fence order: rule 4 of the design, in the order in which holders begin; no
+//     two permits have the same;
 //   - fenced write, stale write: a resource that takes no smaller fence than it has
 //     seen never refuses the present holder, nor takes an earlier holder's write
 //     behind a later one's;

@@ -41,10 +41,11 @@ func (h *host) openEmbedded() {
 	h.session.held = make(map[string]uint64)
 	h.session.mode = make(map[string]cache.Mode)
 	h.session.wait = make(map[string]bool)
+	h.session.permits = make(map[string]map[uint64]bool)
 	h.session.id = 1
 	if left := h.saved.until - h.boot(); left > 0 {
 		h.after(left+ms, func() {
-			for _, k := range h.w.keys {
+			for _, k := range h.w.all() {
 				h.freed(k.name)
 			}
 		})
@@ -67,6 +68,9 @@ func (h *host) embedded(op *cache.Op, r *cache.Result) bool {
 			return false
 		}
 		h.expireEmbedded()
+	}
+	if op.Mode == cache.Permit {
+		return h.embeddedPermit(op, r)
 	}
 	got, held := s.held[op.Key]
 	mine := held && got == op.Token
@@ -132,7 +136,11 @@ func (h *host) nextBase(floor uint64) uint64 {
 func (h *host) freed(key string) {
 	if h.session.wait[key] {
 		delete(h.session.wait, key)
-		h.after(h.w.between(0, ms), func() { h.eng.Hint(h.unit, upstream.Hint{Kind: cache.HintFree, Key: key}) })
+		x := upstream.Hint{Kind: cache.HintFree, Key: key}
+		if h.w.key(key).permits > 0 {
+			x.Mode = cache.Permit
+		}
+		h.after(h.w.between(0, ms), func() { h.eng.Hint(h.unit, x) })
 	}
 }
 
@@ -174,7 +182,7 @@ func (h *host) extend(try int) {
 	case s.tries != try:
 	case h.w.now < h.w.store.paused: // the disk is slow
 		h.after(h.w.store.paused-h.w.now, func() { h.extend(try) })
-	case len(s.held) > 0:
+	case len(s.held)+len(s.permits) > 0:
 		h.advance()
 	default:
 		s.until, h.saved.until = 0, 0
@@ -184,7 +192,8 @@ func (h *host) extend(try int) {
 func (h *host) expireEmbedded() {
 	h.session.until = 0
 	clear(h.session.held)
-	for _, k := range h.w.keys {
+	clear(h.session.permits)
+	for _, k := range h.w.all() {
 		h.freed(k.name)
 	}
 }

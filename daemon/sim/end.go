@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/protocol"
 )
@@ -11,6 +12,10 @@ func (w *World) build() {
 	for n := range w.p.Keys {
 		w.keys = append(w.keys, &key{name: fmt.Sprintf("k%d", n)})
 	}
+	for n, permits := range w.p.Semaphores {
+		w.sems = append(w.sems, &key{name: fmt.Sprintf("s%d", n), permits: permits, fences: make(map[uint64]*hold)})
+	}
+	w.everything = slices.Concat(w.keys, w.sems)
 	w.store = w.newStore()
 	for n := range w.p.Hosts {
 		w.hosts = append(w.hosts, w.newHost(n))
@@ -154,7 +159,7 @@ func (w *World) nothingLeft() {
 			n += len(es)
 		}
 	case likeEmbedded:
-		n = len(w.hosts[0].session.held)
+		n = len(w.hosts[0].session.held) + len(w.hosts[0].session.permits)
 	}
 	if n > 0 {
 		w.fail("nothing left", "", "%d keys are left in the store", n)

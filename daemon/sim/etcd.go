@@ -17,6 +17,9 @@ type etcdModel struct {
 	revision uint64
 	keys     map[string][]*entry
 	settled  map[grave]uint64
+	// Of semaphores: their permits, as said last, and tokens that are settled.
+	limits map[string]int
+	gone   map[token]bool
 }
 
 // grave is where an instance has settled tokens of a key. A late request cannot
@@ -39,7 +42,8 @@ type entry struct {
 }
 
 func newEtcdModel(w *World) *etcdModel {
-	return &etcdModel{w: w, sessions: make(map[int]*etcdSession), keys: make(map[string][]*entry), revision: 100, settled: make(map[grave]uint64)}
+	return &etcdModel{w: w, sessions: make(map[int]*etcdSession), keys: make(map[string][]*entry), revision: 100, settled: make(map[grave]uint64),
+		limits: make(map[string]int), gone: make(map[token]bool)}
 }
 
 var errNoLease = errors.New("requested lease not found")
@@ -51,14 +55,17 @@ func (m *etcdModel) run(h *host, inst uint32, session int, ops []*cache.Op, res 
 		mine := slices.IndexFunc(m.keys[op.Key], func(e *entry) bool { return e.t == t })
 		switch op.Kind {
 		case cache.OpTry, cache.OpJoin:
-			if !alive || op.Token <= m.settled[grave{inst, op.Key}] {
+			if !alive || m.isSettled(op, t) {
 				r.Status, r.Err = cache.Refused, errNoLease
 				continue
+			}
+			if op.Mode == cache.Permit {
+				m.limits[op.Key] = int(op.Limit)
 			}
 			m.acquire(session, op, r, t, mine)
 		case cache.OpRelease, cache.OpWithdraw:
 			r.Status = cache.Done
-			m.settled[grave{inst, op.Key}] = max(m.settled[grave{inst, op.Key}], op.Token)
+			m.settle(op, t)
 			if mine >= 0 {
 				m.remove(op.Key, mine)
 			} else if op.Kind == cache.OpRelease {
@@ -69,7 +76,7 @@ func (m *etcdModel) run(h *host, inst uint32, session int, ops []*cache.Op, res 
 				r.Status = cache.NotHeld
 				continue
 			}
-			r.Status, r.Wanted = cache.Done, len(m.keys[op.Key]) > 1
+			r.Status, r.Wanted = cache.Done, m.wanted(op.Key, mine)
 			if op.Kind == cache.OpDowngrade {
 				m.keys[op.Key][mine].mode = cache.Shared
 				m.wake(op.Key)
@@ -92,9 +99,9 @@ func (m *etcdModel) rise(floor uint64) uint64 {
 
 func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token, mine int) {
 	if mine < 0 {
-		if op.Kind == cache.OpTry && !m.free(op.Key, op.Mode) {
+		if op.Kind == cache.OpTry && !m.free(op.Key, op.Mode, op.Limit) {
 			*r = cache.Result{Status: cache.Busy, Wanted: true, Left: -1}
-			m.settled[grave{t.inst, op.Key}] = max(m.settled[grave{t.inst, op.Key}], t.n)
+			m.settle(op, t)
 			return
 		}
 		mine = len(m.keys[op.Key])
@@ -104,28 +111,34 @@ func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token,
 	if !m.has(op.Key, mine) {
 		r.Status = cache.Queued
 		for i, o := range m.keys[op.Key][:mine] {
-			if m.has(op.Key, i) {
+			if m.has(op.Key, i) && (e.mode != cache.Permit || o.t.inst != t.inst) {
 				m.w.hint(o.t.inst, cache.HintWanted, op.Key)
 			}
 		}
 		return
 	}
-	*r = cache.Result{Status: cache.Granted, Base: e.rev, Wanted: len(m.keys[op.Key]) > mine+1}
+	*r = cache.Result{Status: cache.Granted, Base: e.rev, Wanted: m.wanted(op.Key, mine)}
 	if m.w.p.Rebase {
 		r.Base = m.rise(op.Floor)
 	}
 }
 
 // free says that nobody has the key or queues for it, shared ones apart.
-func (m *etcdModel) free(key string, mode cache.Mode) bool {
+func (m *etcdModel) free(key string, mode cache.Mode, limit uint32) bool {
+	if mode == cache.Permit {
+		return len(m.keys[key]) < int(limit)
+	}
 	return !slices.ContainsFunc(m.keys[key], func(e *entry) bool { return mode == cache.Exclusive || e.mode == cache.Exclusive })
 }
 
 // has says that the entry at i has the key, rather than queues.
 func (m *etcdModel) has(key string, i int) bool {
 	es := m.keys[key]
-	if es[i].mode == cache.Exclusive {
+	switch es[i].mode {
+	case cache.Exclusive:
 		return i == 0
+	case cache.Permit:
+		return i < m.limits[key]
 	}
 	return !slices.ContainsFunc(es[:i], func(e *entry) bool { return e.mode == cache.Exclusive })
 }
@@ -160,7 +173,7 @@ func (m *etcdModel) alive(id int) bool {
 // endSession removes what hangs on a session.
 func (m *etcdModel) endSession(id int) {
 	delete(m.sessions, id)
-	for _, k := range m.w.keys {
+	for _, k := range m.w.all() {
 		n := len(m.keys[k.name])
 		m.keys[k.name] = slices.DeleteFunc(m.keys[k.name], func(e *entry) bool { return e.session == id })
 		if len(m.keys[k.name]) < n {
@@ -175,9 +188,10 @@ type storeSession struct {
 	until int64 // its deadline on the host's clock
 	tries int   // of keeping it alive; only the latest counts on
 	// embedded
-	held map[string]uint64 // tokens
-	mode map[string]cache.Mode
-	wait map[string]bool // queued for
+	held    map[string]uint64 // tokens
+	mode    map[string]cache.Mode
+	wait    map[string]bool            // queued for
+	permits map[string]map[uint64]bool // tokens; nothing empty
 }
 
 func (h *host) openSession() {

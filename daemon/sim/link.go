@@ -70,7 +70,7 @@ func (f *flight) send() {
 	if w.p.Store != likeEmbedded { // which the pump waits for, however slow the disk is
 		h.at(h.departs()+w.p.Timeout, func() { f.deliver(errTimeout) })
 	}
-	var groups [nScripts][]int
+	var groups [2 * nScripts][]int // of locks, and of permits
 	for i := range f.ops {
 		s := scriptOf(&f.ops[i])
 		groups[s] = append(groups[s], i)
@@ -105,6 +105,11 @@ const (
 )
 
 func scriptOf(op *cache.Op) int {
+	if op.Mode == cache.Permit {
+		lock := *op
+		lock.Mode = cache.Exclusive
+		return nScripts + scriptOf(&lock)
+	}
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
 		if op.Mode == cache.Shared {

@@ -50,12 +50,17 @@ type Profile struct {
 	MaxWaits   int64
 	Out        int // bytes of a session's outbox
 	Rebase     bool
+	Semaphores []int // how many permits each has
+	Permits    int   // permille of acquires that are of one
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
 }
 
 func (p Profile) String() string {
 	s := fmt.Sprintf("%v, %d hosts of %d clients, %d keys, %d foreign, ttls %v ms", p.Store, p.Hosts, p.Clients, p.Keys, p.Foreign, p.TTLs)
+	if len(p.Semaphores) > 0 {
+		s += fmt.Sprintf(", semaphores of %v", p.Semaphores)
+	}
 	if p.Calm {
 		s += ", calm"
 	}
@@ -129,6 +134,12 @@ func (w *World) newProfile(length int64) Profile {
 		w.newFaults(&p)
 	}
 	w.pace(&p, length)
+	if w.chance(500) {
+		for range 1 + w.pick(2) {
+			p.Semaphores = append(p.Semaphores, 1+w.pick(4))
+		}
+		p.Permits = []int{200, 500, 900}[w.pick(3)]
+	}
 	return p
 }
 

@@ -12,11 +12,12 @@ import (
 // of a set that the scripts look at is not. TestModelIsRedis holds it against a
 // real server.
 type redisModel struct {
-	clock func() int64 // µs
-	hint  func(inst uint32, kind cache.HintKind, key string)
-	keys  map[string]*redisKey
-	last  uint64 // fence base given out last; 0 when it was lost
-	lease int64  // ms, of a place in the queue
+	clock   func() int64 // µs
+	hint    func(inst uint32, kind cache.HintKind, key string)
+	keys    map[string]*redisKey
+	permits map[string]*redisPermits
+	last    uint64 // fence base given out last; 0 when it was lost
+	lease   int64  // ms, of a place in the queue
 }
 
 // token names one grip: an instance of a daemon, and a number of its own.
@@ -60,11 +61,13 @@ type place struct {
 }
 
 func newRedisModel(clock func() int64, hint func(uint32, cache.HintKind, string)) *redisModel {
-	return &redisModel{clock: clock, hint: hint, keys: make(map[string]*redisKey), lease: 3000}
+	return &redisModel{clock: clock, hint: hint, keys: make(map[string]*redisKey), permits: make(map[string]*redisPermits), lease: 3000}
 }
 
 // flush is FLUSHALL, or a restart without persistence.
-func (m *redisModel) flush() { m.keys, m.last = make(map[string]*redisKey), 0 }
+func (m *redisModel) flush() {
+	m.keys, m.permits, m.last = make(map[string]*redisKey), make(map[string]*redisPermits), 0
+}
 
 // script is one call of one script.
 type script struct {
@@ -77,6 +80,10 @@ type script struct {
 // releases and withdraws, and so on.
 func (m *redisModel) run(inst uint32, ops []*cache.Op, res []*cache.Result) {
 	s := &script{m: m, now: m.clock() / 1000, me: inst}
+	if ops[0].Mode == cache.Permit {
+		s.runPermits(ops, res)
+		return
+	}
 	switch ops[0].Kind {
 	case cache.OpTry, cache.OpJoin:
 		base := m.reserve(len(ops), ops)

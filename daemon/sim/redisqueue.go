@@ -212,6 +212,11 @@ func (m *redisModel) ends() (all []int64) {
 			all = append(all, k.waitExp)
 		}
 	}
+	for _, p := range m.permits {
+		for _, x := range slices.Concat(p.held, p.queue) {
+			all = append(all, x.ends)
+		}
+	}
 	return all
 }
 
@@ -221,6 +226,11 @@ func (m *redisModel) leftovers() (n int) {
 	for name := range m.keys {
 		k := s.at(name)
 		if k.grip != gripNone || len(k.queue) > 0 || len(k.waiters) > 0 {
+			n++
+		}
+	}
+	for name := range m.permits {
+		if p := s.permitsOf(name); len(p.held)+len(p.queue) > 0 {
 			n++
 		}
 	}

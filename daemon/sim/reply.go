@@ -130,6 +130,9 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 		h.vague = (many || g.Count > 1) && q.mode == protocol.Shared
 		c.known[id] = h
 		c.holds = append(c.holds, h)
+		if k.permits > 0 {
+			w.counts.Tallies[permits]++
+		}
 	} else {
 		w.counts.Tallies[reentries]++
 		if h == nil || h.gone {
@@ -157,6 +160,9 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 
 // soon bounds what else the owner waits for: it is a re-entry now.
 func (c *client) soon(h *hold, k *key, q *request) {
+	if k.permits > 0 {
+		return
+	}
 	for _, o := range c.calls {
 		if o.op == protocol.OpAcquire && o.key == k && o.owner == q.owner {
 			o.sent, o.late, o.frost = c.w.now, patience, c.thaw()

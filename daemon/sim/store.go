@@ -54,7 +54,7 @@ func (s *store) clock() int64 {
 
 func (s *store) info() upstream.Info {
 	i := upstream.Info{Name: s.w.p.Store.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond, Rebase: s.w.p.Rebase,
-		Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
+		Permits: true, Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
 	if s.w.p.Store != likeRedis {
 		i.Safety, i.Session = "linearizable", time.Duration(s.w.p.Session)
 	}
@@ -144,6 +144,10 @@ func (w *World) hint(inst uint32, what cache.HintKind, name string) {
 		return
 	}
 	n := 1
+	x := upstream.Hint{Kind: what, Key: name}
+	if w.key(name).permits > 0 {
+		x.Mode = cache.Permit
+	}
 	delay := w.skewed(w.p.Latency)
 	if !w.calm {
 		switch {
@@ -162,7 +166,7 @@ func (w *World) hint(inst uint32, what cache.HintKind, name string) {
 		}
 	}
 	for range n {
-		h.after(delay, func() { h.eng.Hint(h.unit, upstream.Hint{Kind: what, Key: name}) })
+		h.after(delay, func() { h.eng.Hint(h.unit, x) })
 		delay += w.skewed(10 * ms)
 	}
 }

@@ -54,9 +54,12 @@ func (t *trace) of(key string) (lines []string) {
 
 // describe adds what stands in the store.
 func (w *World) describe(key string) {
-	for _, k := range w.keys {
+	for _, k := range w.all() {
 		if key != "" && k.name != key {
 			continue
+		}
+		if m := w.store.redis; m != nil && m.permits[k.name] != nil {
+			w.say(k, "store at %d ms: %+v", m.clock()/1000, *m.permits[k.name])
 		}
 		if m := w.store.redis; m != nil && m.keys[k.name] != nil {
 			w.say(k, "store at %d ms: %+v", m.clock()/1000, *m.keys[k.name])

@@ -30,14 +30,16 @@ type World struct {
 	chaining bool // the first key is for a chain of hand-overs
 	calm     bool // the run is ending: no more faults, nobody wants anything new
 
-	hosts   []*host
-	clients []*client
-	foreign []*foreigner
-	keys    []*key
-	store   store
-	counts  Counts
-	trace   *trace
-	failure *Failure
+	hosts      []*host
+	clients    []*client
+	foreign    []*foreigner
+	keys       []*key
+	sems       []*key
+	everything []*key // both
+	store      store
+	counts     Counts
+	trace      *trace
+	failure    *Failure
 }
 
 // Failure is a check that did not hold.

@@ -16,7 +16,11 @@ func (c *client) wrong() {
 	w := c.w
 	q := &request{op: protocol.OpPing, wrong: protocol.Invalid}
 	p := &protocol.Request{Op: protocol.OpAcquire, Key: []byte(w.keys[0].name)}
-	switch w.pick(10) {
+	n := 10
+	if len(w.sems) > 0 {
+		n = 11
+	}
+	switch w.pick(n) {
 	case 0:
 		p.TTL = 50 // less than the store's minimum
 	case 1:
@@ -40,6 +44,8 @@ func (c *client) wrong() {
 		for n := range maxFrame / 50 {
 			p.Keys = append(p.Keys, fmt.Appendf(nil, "n%d", n))
 		}
+	case 10:
+		p.Key, p.Mode, p.Permits = []byte(w.sems[0].name), protocol.Mode(w.pick(3)), protocol.MaxPermits+1
 	}
 	w.counts.Tallies[wrongRequests]++
 	c.send(q, p)
