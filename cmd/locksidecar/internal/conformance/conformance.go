@@ -55,7 +55,7 @@ type Scenario struct {
 
 // All returns every scenario, in the order in which they are reported.
 func All() []Scenario {
-	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios, validityScenarios, requestScenarios)
+	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios, permitScenarios, validityScenarios, requestScenarios)
 }
 
 // Abilities are what a client may leave out, and what each means.
@@ -70,6 +70,7 @@ var Abilities = [][2]string{
 	{"renew", "the command renew"},
 	{"cancel", "the command cancel; needs concurrent"},
 	{"many", "the commands acquire_many and release_many"},
+	{"permits", "mode permit, and permits, in acquire: a permit of a semaphore"},
 	{"events", "tells of each lost hold by itself, with a lost event"},
 }
 

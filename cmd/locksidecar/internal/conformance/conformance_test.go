@@ -122,6 +122,9 @@ var mutants = []struct{ mutant, scenario, why string }{
 	{"upgrades-alone", "upgrade", "is success"},
 	{"invents-fences", "fences-rise", "do not rise"},
 	{"has-one-error", "version-refused", "bad_version"},
+	{"permits-are-locks", "semaphore", "takes one of its own"},
+	{"permits-are-locks", "semaphore-waits", "is success"},
+	{"loses-all-permits", "permit-lost", "does not believe it"},
 	{"many-cannot-fail", "acquire-many-fails", "is success"},
 	{"many-cannot-fail", "acquire-many-too-large", "is success"},
 }

@@ -41,18 +41,19 @@ type holdName struct {
 }
 
 type command struct {
-	ID     int      `json:"id"`
-	Do     string   `json:"do"`
-	Key    string   `json:"key"`
-	Keys   []string `json:"keys"`
-	Owner  uint64   `json:"owner"`
-	Mode   string   `json:"mode"`
-	Wait   int64    `json:"wait_ms"`
-	TTL    int64    `json:"ttl_ms"`
-	Fixed  bool     `json:"fixed"`
-	Fence  Fence    `json:"fence"`
-	Fences []Fence  `json:"fences"`
-	Target int      `json:"target"`
+	ID      int      `json:"id"`
+	Do      string   `json:"do"`
+	Key     string   `json:"key"`
+	Keys    []string `json:"keys"`
+	Owner   uint64   `json:"owner"`
+	Mode    string   `json:"mode"`
+	Wait    int64    `json:"wait_ms"`
+	TTL     int64    `json:"ttl_ms"`
+	Fixed   bool     `json:"fixed"`
+	Permits uint32   `json:"permits"`
+	Fence   Fence    `json:"fence"`
+	Fences  []Fence  `json:"fences"`
+	Target  int      `json:"target"`
 }
 
 func runReference(socket, mutant string) {
@@ -267,6 +268,9 @@ func (r *reference) acquire(ctx context.Context, q *command) (map[string]any, er
 	if q.Mode == "shared" {
 		a.Mode = protocol.Shared
 	}
+	if a.Permits = q.Permits; r.mutant == "permits-are-locks" {
+		a.Permits = 0
+	}
 	switch r.mutant {
 	case "shares-nothing":
 		a.Mode = protocol.Exclusive
@@ -364,6 +368,11 @@ func (r *reference) held(q *command) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	n := r.named(q)
+	for o := range r.told {
+		if r.mutant == "loses-all-permits" && o.key == n.key {
+			return false
+		}
+	}
 	hs := r.holds[n]
 	for _, h := range hs {
 		switch err := h.Err(); {

@@ -263,12 +263,13 @@ func (p *pending) fails(names ...string) string {
 
 // want is what to acquire.
 type want struct {
-	key    string
-	owner  uint64 // 1 when 0
-	shared bool
-	wait   int64
-	ttl    int64
-	fixed  bool
+	key     string
+	owner   uint64 // 1 when 0
+	shared  bool
+	permits int // of a semaphore; 0 for a lock
+	wait    int64
+	ttl     int64
+	fixed   bool
 }
 
 func (w want) who() uint64 { return max(w.owner, 1) }
@@ -281,8 +282,12 @@ func mode(shared bool) string {
 }
 
 func (t *T) acquire(w want) *pending {
-	return t.send(Command{"do": "acquire", "key": w.key, "owner": w.who(), "mode": mode(w.shared), "wait_ms": w.wait,
-		"ttl_ms": w.ttl, "fixed": w.fixed})
+	c := Command{"do": "acquire", "key": w.key, "owner": w.who(), "mode": mode(w.shared), "wait_ms": w.wait,
+		"ttl_ms": w.ttl, "fixed": w.fixed}
+	if w.permits > 0 {
+		c["mode"], c["permits"] = "permit", w.permits
+	}
+	return t.send(c)
 }
 
 func (t *T) release(key string, f Fence) *pending { return t.releaseAs(1, key, f) }
