@@ -1,8 +1,11 @@
 # make run    builds and serves on the embedded store, and says what to try
 # make test   sets up what the tests need, and runs them all
-# make check  lints
+# make check  lints, and builds the packages twice to compare them
 # make sim    the simulator: make sim SEEDS=10000
 # make bench  measurements, side by side in one run
+#
+# make packages         what is released, from the last commit, into dist/
+# make version V=1.2.3  writes the version wherever it stands
 
 GO     ?= go
 PY     ?= python3
@@ -12,10 +15,10 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar
 VPY    := $(VENV)/bin/python
 
-.PHONY: run build test test-go test-sim test-python test-java check sim mutants bench deps deps-system clean
+.PHONY: run build test test-go test-sim test-python test-java check sim mutants bench packages check-packages version deps deps-system clean
 
 build:
-	$(GO) build -o $(BIN) ./cmd/locksidecar
+	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
 
 run: build
 	$(BIN) serve
@@ -48,6 +51,22 @@ mutants:
 bench: deps-system build
 	$(GO) run ./bench/cmd/bench
 
+# One commit gives the same bytes; what for that matters is in the script.
+packages: deps
+	rm -rf dist
+	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/build.sh dist
+	@cat dist/SHA256SUMS
+
+check-packages: deps
+	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/check.sh
+
+# A test holds all these places to cmd/locksidecar/VERSION, and writes them.
+version:
+ifdef V
+	$(GO) test -count=1 -run TestVersionIsTheSameEverywhere ./cmd/locksidecar -args -set=$(V)
+endif
+	@cat cmd/locksidecar/VERSION
+
 check: deps
 	@test -z "$$(gofmt -l .)" || { gofmt -l .; echo "gofmt: the files above"; exit 1; }
 	$(GO) vet ./...
@@ -56,6 +75,7 @@ check: deps
 	$(GO) test -count=1 -run TestArrowsGoDown ./daemon
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . && $(CURDIR)/$(VENV)/bin/ruff format --check . && $(CURDIR)/$(VENV)/bin/mypy --strict src
 	mvn -q -B -f clients/java package -DskipTests
+	$(MAKE) check-packages
 
 deps: deps-system $(VENV)/.done
 	cd upstream/testserver/etcdserver && $(GO) mod download
@@ -80,8 +100,8 @@ deps-system:
 
 $(VENV)/.done: clients/python/pyproject.toml
 	$(PY) -m venv $(VENV)
-	$(VPY) -m pip install -q --disable-pip-version-check -e 'clients/python[test]'
+	$(VPY) -m pip install -q --disable-pip-version-check -e 'clients/python[test,package]'
 	touch $@
 
 clean:
-	rm -rf bin $(VENV) bench/results
+	rm -rf bin dist $(VENV) bench/results

@@ -1,17 +1,24 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
+	"regexp"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// version is set when a release is built, with -ldflags "-X main.version=…".
-var version = ""
+// version is the one that everything here has: the release that this is, or
+// will be. "make version V=1.2.3" changes it, in the clients too.
+var version = strings.TrimSpace(versionFile)
+
+//go:embed VERSION
+var versionFile string
 
 // build is what is known of this program.
 type build struct {
@@ -24,30 +31,35 @@ type build struct {
 
 func thisBuild() build {
 	b := build{Version: version, Protocol: protocol.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
-	if ok {
-		dirty := ""
-		for _, s := range info.Settings {
-			switch s.Key {
-			case "vcs.revision":
-				b.Commit = s.Value
-			case "vcs.modified":
-				if s.Value == "true" {
-					dirty = "-modified"
-				}
-			}
-		}
-		if b.Commit != "" {
-			b.Commit += dirty
-		}
-		if b.Version == "" && info.Main.Version != "(devel)" {
-			b.Version = info.Main.Version
-		}
-	}
-	if b.Version == "" {
-		b.Version = "devel"
+	if info, ok := debug.ReadBuildInfo(); ok {
+		b.Commit = commitOf(info)
 	}
 	return b
+}
+
+// pseudo is what "go install …@main" makes of a commit: v0.0.0-20260102030405-0123456789ab.
+var pseudo = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})(?:\+|$)`)
+
+// commitOf is the commit that the program was built from, as far as Go noted
+// it; with -modified when the checkout had changes. Empty for a module of a
+// tagged release, which has no checkout, and where git was not at hand.
+func commitOf(info *debug.BuildInfo) string {
+	commit, modified := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			modified = "-modified"
+		}
+	}
+	if commit != "" {
+		return commit + modified
+	}
+	if m := pseudo.FindStringSubmatch(info.Main.Version); m != nil {
+		return m[1]
+	}
+	return ""
 }
 
 func (m *Main) versionCommand() *cobra.Command {

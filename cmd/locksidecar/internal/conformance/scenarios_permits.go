@@ -16,7 +16,7 @@ var permitScenarios = []Scenario{
 
 // permit has the peer take a permit, or find none.
 func (p *peer) permit(key string, permits uint32) (Fence, error) {
-	g, err := p.c.Acquire(p.t.ctx, client.AcquireArgs{Key: key, Permits: permits})
+	g, err := p.c.Acquire(p.t.ctx, client.AcquireArgs{Key: key, Owner: rival, Permits: permits})
 	return Fence(g.Fence), err
 }
 

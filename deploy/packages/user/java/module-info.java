@@ -1,0 +1,3 @@
+module user {
+    requires io.locksidecar.client;
+}
