@@ -1,10 +1,8 @@
 package conformance
 
 import (
-	"bytes"
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -198,28 +196,6 @@ func TestRulesOfTheLines(t *testing.T) {
 	}
 	if _, err := Run(t.Context(), Options{Command: []string{"/no/such/program"}}); err == nil {
 		t.Error("a program that does not exist is run")
-	}
-}
-
-// TestVectorsAreTheProtocols holds the copies that the program carries against the
-// originals.
-func TestVectorsAreTheProtocols(t *testing.T) {
-	files, err := vectorFiles.ReadDir("vectors")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range files {
-		got, err := vectorFiles.ReadFile("vectors/" + f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
-		want, err := os.ReadFile(filepath.Join("../../../../protocol/vectors", f.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s differs from protocol/vectors: copy it here", f.Name())
-		}
 	}
 }
 

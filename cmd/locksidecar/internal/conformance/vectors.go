@@ -1,20 +1,15 @@
 package conformance
 
 import (
-	"embed"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math"
 	"strings"
-)
 
-// The files are those of protocol/vectors that a fake daemon can make use of; a
-// test holds the copies against them.
-//
-//go:embed vectors/*.txt
-var vectorFiles embed.FS
+	goldens "github.com/locksidecar/locksidecar/protocol/vectors"
+)
 
 // vector is one golden frame.
 type vector struct {
@@ -32,7 +27,7 @@ type vector struct {
 
 // vectors reads a file. A fault in it is the program's.
 func vectors(file string) (all []vector) {
-	b, err := vectorFiles.ReadFile("vectors/" + file)
+	b, err := goldens.Files.ReadFile(file)
 	if err != nil {
 		panic(err)
 	}
