@@ -233,7 +233,12 @@ func fixed(t *T) {
 	r := t.real()
 	p := r.peer()
 	t.connect().ok()
-	f := t.acquire(want{key: "k", ttl: 300, fixed: true}).fence()
+	acquire := func(ttl int64) *pending { return t.acquire(want{key: "k", ttl: ttl, fixed: true}) }
+	q := acquire(300)
+	for ttl := int64(600); !q.answer().OK && ttl < 10_000; ttl *= 2 { // too slow: it was over when it was read
+		q = acquire(ttl)
+	}
+	f := q.fence()
 	p.free("k", "its time is over")
 	t.mustNotHold("k", f, "another session has had it since")
 	t.told("k", f, "fixed_end", "silence")
