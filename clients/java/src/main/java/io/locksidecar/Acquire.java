@@ -6,17 +6,19 @@ import java.lang.invoke.VarHandle;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * One acquire, to its end: over restarts of the daemon, for as long as its wait allows, and no more than a
- * little with a daemon that fails it. It goes by itself, on whatever thread brings the next event; none of its
- * methods blocks. Its one outcome is set once: who gives it up is told whether the grant was first.
+ * One acquire, of one key or of many at once, to its end: over restarts of the daemon, for as long as its wait
+ * allows, and no more than a little with a daemon that fails it. It goes by itself, on whatever thread brings the
+ * next event; none of its methods blocks. Its one outcome is set once: who gives it up is told whether the grant was
+ * first.
  */
 final class Acquire extends Wait implements Link.Dial {
     /** How often in a row a new connection may end at once, or a grant come too late. */
     private static final int CUTS = 3;
     /** Nanoseconds of connecting that are taken off the wait. */
     private static final long NOTABLE = 20_000_000;
-    /** The outcome when somebody else holds the lock. */
-    static final Object BUSY = new Object();
+    /** The outcome when somebody else holds the lock: of many the one at this place, or -1. */
+    record Busy(int at) {}
+
     private static final Object GIVEN_UP = new Object();
     private static final VarHandle OUTCOME;
 
@@ -29,17 +31,17 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     /** What is asked for. */
-    record Terms(Key key, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper) {}
+    record Terms(Keys keys, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper) {}
 
     private final Link link;
     private final Terms terms;
-    private final Hold.Id id;
+    private final Hold.Id[] ids;
     /** Hears of the outcome, on any thread, and must not block; null when somebody waits. */
     private final Runnable then;
     /** System.nanoTime when the wait is over; null without bound. */
     private final Long end;
 
-    /** A Hold, BUSY, GIVEN_UP, or a LockException. */
+    /** A Hold for each key, Busy, GIVEN_UP, or a LockException. */
     @SuppressWarnings("unused") // by OUTCOME
     private volatile Object outcome;
     private volatile Call call;
@@ -55,18 +57,26 @@ final class Acquire extends Wait implements Link.Dial {
     Acquire(Link link, Terms terms, Runnable then) {
         this.link = link;
         this.terms = terms;
-        this.id = new Hold.Id(terms.key.text(), terms.owner);
+        this.ids = new Hold.Id[terms.keys.all().length];
+        for (int i = 0; i < ids.length; i++) {
+            ids[i] = new Hold.Id(terms.keys.text(i), terms.owner);
+        }
         this.then = then;
         this.left = terms.waiting;
         this.end = terms.waiting < 0 ? null : System.nanoTime() + terms.waiting * 1_000_000;
     }
 
-    Hold.Id id() {
-        return id;
+    Keys keys() {
+        return terms.keys;
     }
 
-    byte[] name() {
-        return terms.key.utf8();
+    long owner() {
+        return terms.owner;
+    }
+
+    /** Returns what the holds of the keys are called. */
+    Hold.Id[] ids() {
+        return ids;
     }
 
     boolean shared() {
@@ -112,7 +122,7 @@ final class Acquire extends Wait implements Link.Dial {
             if (System.nanoTime() - began > NOTABLE) {
                 over(); // connecting has taken a part of the wait
             }
-            conn.acquire(this);
+            conn.requests.acquire(this);
         }
     }
 
@@ -143,9 +153,9 @@ final class Acquire extends Wait implements Link.Dial {
                 tell();
             }
         } else if (a.code() == Codes.BUSY || a.code() == Codes.TIMEOUT) {
-            finish(BUSY);
+            finish(new Busy(place(a)));
         } else {
-            LockException why = link.failure(a);
+            LockException why = link.failure(place(a) < 0 ? a : a.of(terms.keys.text(place(a))));
             if (why instanceof DrainingException) {
                 refused(why, c.hold.conn);
             } else {
@@ -154,24 +164,33 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
+    /** Returns which of many keys a failure is about, -1 if it does not say. */
+    private int place(Call.Answer a) {
+        return terms.keys.many() && a.number() >= 0 && a.number() < ids.length ? (int) a.number() : -1;
+    }
+
     /** Takes a grant as the outcome, unless there is one; told of later. The connection's lock is held. */
-    boolean take(Hold hold) {
-        return OUTCOME.compareAndSet(this, null, hold);
+    boolean take(Hold[] holds) {
+        return OUTCOME.compareAndSet(this, null, holds);
     }
 
     /**
-     * Goes on after a grant whose hold was over before its owner came to it; the outcome, if there is no time
+     * Goes on after a grant of which a hold was over before its owner came to it; the outcome, if there is no time
      * left or it happens again and again.
      */
-    void lapsed(Hold hold) {
+    private void lapsed(Hold[] holds, Hold over) {
         Object next = null;
         if (++cuts > CUTS) {
-            String why = hold.lost;
-            next = hold.loss(why == null ? "connection" : why);
+            String why = over.lost;
+            next = over.loss(why == null ? "connection" : why);
         } else if (over()) {
-            next = BUSY;
+            next = new Busy(-1);
         }
-        hold.conn.release(hold, terms.shared, c -> { });
+        if (terms.keys.many()) {
+            over.conn.releases.release(holds, terms.shared, c -> { });
+        } else {
+            over.conn.releases.release(over, terms.shared, c -> { });
+        }
         outcome = next;
         if (next == null) {
             start();
@@ -242,7 +261,7 @@ final class Acquire extends Wait implements Link.Dial {
         return true;
     }
 
-    private void tell() {
+    void tell() {
         if (then != null) {
             then.run();
         } else {
@@ -257,7 +276,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
         Call c = call;
         if (c != null) {
-            c.hold.conn.withdraw(c);
+            c.hold.conn.requests.withdraw(c);
         }
         if (why != null) {
             tell();
@@ -292,15 +311,27 @@ final class Acquire extends Wait implements Link.Dial {
 
     /** Tells whether the outcome stands; if it is a hold that is over, goes on. */
     boolean settled() {
-        if (outcome instanceof Hold hold && !hold.owned()) {
-            if (!hold.over && hold.conn.dead == null) { // not read, perhaps, what extends it
-                hold.conn.settle(hold);
-            }
+        if (!(outcome instanceof Hold[] holds)) {
+            return true;
+        }
+        Hold over = over(holds);
+        if (over != null && !over.over && over.conn.dead == null) { // not read, perhaps, what extends it
+            over.conn.settle(over);
+            over = over(holds);
+        }
+        if (over != null) {
+            lapsed(holds, over);
+        }
+        return over == null;
+    }
+
+    /** Returns the first that is not held at this very moment, or null. */
+    static Hold over(Hold[] holds) {
+        for (Hold hold : holds) {
             if (!hold.owned()) {
-                lapsed(hold);
-                return false;
+                return hold;
             }
         }
-        return true;
+        return null;
     }
 }

@@ -4,11 +4,20 @@ import java.util.function.Consumer;
 
 /** One request in flight. */
 final class Call extends Wait {
-    /** How a call ended: a reply's code, text and first number; or an error without a reply. */
-    record Answer(int code, String text, long number, LockException error) {}
+    /** How a call ended: a reply's code, text and a number in it; or an error without a reply. */
+    record Answer(int code, String text, long number, LockException error) {
+        /** Returns a failure that says which key it is about. */
+        Answer of(String key) {
+            return new Answer(code, "\"" + key + "\": " + text, number, error);
+        }
+    }
+
+    private static final Hold[] NONE = {};
 
     final int op;
-    /** Of the hold that is asked for, or about. */
+    /** Of the holds that are asked for, or about. Those of an acquire become what is granted; guarded likewise. */
+    final Hold[] holds;
+    /** The first of them, as it was asked for; null without any. */
     final Hold hold;
     /** Hears of the end on the thread that brings it, without a lock; null when somebody waits. */
     final Consumer<Call> then;
@@ -26,24 +35,33 @@ final class Call extends Wait {
 
     /** The grant became the outcome of its asker. */
     boolean taken;
+    /** Of a release-many: one code a hold. */
+    int[] codes;
 
     private volatile Answer answer;
 
-    Call(int op, Hold hold, Call target, Consumer<Call> then) {
+    private Call(int op, Hold[] holds, Call target, Consumer<Call> then, Acquire asker) {
         this.op = op;
-        this.hold = hold;
+        this.holds = holds;
+        this.hold = holds.length == 0 ? null : holds[0];
         this.target = target;
         this.then = then;
-        this.asker = null;
+        this.asker = asker;
+    }
+
+    /** Makes a request about a hold, or about none. */
+    Call(int op, Hold hold, Call target, Consumer<Call> then) {
+        this(op, hold == null ? NONE : new Hold[] {hold}, target, then, null);
+    }
+
+    /** Makes a release-many. */
+    Call(Hold[] holds, Consumer<Call> then) {
+        this(Codes.RELEASE_MANY, holds, null, then, null);
     }
 
     /** Makes an acquire. */
-    Call(Hold hold, Acquire asker) {
-        this.op = Codes.ACQUIRE;
-        this.hold = hold;
-        this.target = null;
-        this.then = asker::answered;
-        this.asker = asker;
+    Call(Hold[] holds, Acquire asker) {
+        this(asker.keys().many() ? Codes.ACQUIRE_MANY : Codes.ACQUIRE, holds, null, asker::answered, asker);
     }
 
     @Override

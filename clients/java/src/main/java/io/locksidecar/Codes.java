@@ -14,6 +14,8 @@ final class Codes {
     static final int DOWNGRADE = 5;
     static final int CANCEL = 6;
     static final int INSPECT = 7;
+    static final int ACQUIRE_MANY = 8;
+    static final int RELEASE_MANY = 9;
     static final int PING = 10;
 
     static final int LOST = 64;
@@ -39,6 +41,7 @@ final class Codes {
     /** The payload's limit before a welcome has said otherwise. */
     static final int MAX_FRAME = 65536;
     static final int MAX_KEY = 512;
+    static final int MAX_KEYS = 1024;
     static final int MAX_NAME = 128;
     static final long MAX_WAIT = 1L << 40;
 

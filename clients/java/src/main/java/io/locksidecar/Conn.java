@@ -13,15 +13,13 @@ import java.util.function.Consumer;
 /**
  * One session: what is asked on it and what is held on it. It lives once; after its end a new one is made.
  *
- * <p>The I/O thread of its {@link Link} reads, and applies each frame here. Callers add requests and write
- * them ({@link Outbox}). The one lock, mu, guards everything that is not said to be otherwise. Nothing of
- * the user's runs under it, and nothing waits under it.
+ * <p>The I/O thread of its {@link Link} reads, and applies each frame ({@link Incoming}). Callers add {@link
+ * Requests} and write them ({@link Outbox}). The one lock, mu, guards everything that is not said to be
+ * otherwise. Nothing of the user's runs under it, and nothing waits under it.
  */
 final class Conn {
     /** Nanoseconds between looks for calls without an answer in time. */
     private static final long LOOK = 500_000_000;
-    /** What came of an acquire that waits until what has arrived was read. */
-    private static final Object LATER = new Object();
 
     final ReentrantLock mu = new ReentrantLock();
     /** Why the connection has ended; from then on nothing is held. */
@@ -29,6 +27,10 @@ final class Conn {
     /** System.nanoTime of its beginning. */
     final long since = System.nanoTime();
 
+    /** What callers ask here. */
+    final Requests requests;
+    /** How callers give up what they hold here. */
+    final Releases releases;
     private final Link link;
     private final Outbox out;
     /** The I/O thread's own. */
@@ -47,7 +49,6 @@ final class Conn {
     private long seen;
     /** Calls that have ended, and losses to be told of: dealt with once mu is given back. */
     private List<Runnable> ended = new ArrayList<>();
-    private long ids;
     /** System.nanoTime when to look for calls without an answer. */
     private long lookAt = since + LOOK;
     /** System.nanoTime of the last heartbeat that was sent while something was waited for. */
@@ -58,6 +59,8 @@ final class Conn {
         this.out = new Outbox(mu, channel, wakeup);
         this.holds = new Holds(link, r -> ended.add(r));
         this.incoming = new Incoming(this, holds);
+        this.requests = new Requests(this, out, holds);
+        this.releases = new Releases(this, requests, out, holds);
     }
 
     Link link() {
@@ -82,233 +85,6 @@ final class Conn {
         return welcome;
     }
 
-    // ---- requests ----
-
-    /** Sends hello; its reply is taken in by welcome. */
-    void hello(byte[] name, byte[] label) {
-        mu.lock();
-        try {
-            ByteBuffer b = out.begin(6);
-            Msgpack.putLong(b, Codes.HELLO);
-            Msgpack.putLong(b, ++ids);
-            Msgpack.putLong(b, Codes.VERSION);
-            Msgpack.putLong(b, Codes.VERSION);
-            Msgpack.putText(b, name);
-            Msgpack.putText(b, label);
-            out.end();
-        } finally {
-            mu.unlock();
-        }
-        out.flush(true);
-    }
-
-    /** Sends a request, [op, id, key, fields…], or [op, id] without a key. The end of c is told of in any case. */
-    void send(Call c, byte[] key, long... fields) {
-        LockException why = null;
-        mu.lock();
-        try {
-            if (dead != null) {
-                why = gone();
-            } else if (out.full()) {
-                why = full();
-            } else {
-                put(c, key, fields);
-            }
-        } finally {
-            mu.unlock();
-        }
-        if (why == null) {
-            out.flush(true);
-        } else {
-            c.answered(new Call.Answer(-1, "", 0, why));
-            c.end();
-        }
-    }
-
-    private static LimitException full() {
-        return new LimitException("too much is waiting to be written");
-    }
-
-    /** Adds a request; mu is held. */
-    private void put(Call c, byte[] key, long... fields) {
-        c.id = ++ids;
-        pending.put(c.id, c);
-        frame(c.op, c.id, key, fields);
-    }
-
-    /** Adds a release that nobody waits for, and whose reply is ignored; mu is held. */
-    void release(Hold hold) {
-        frame(Codes.RELEASE, ++ids, hold.name, hold.id.owner(), hold.fence, Codes.ASYNC);
-    }
-
-    private void frame(int op, long id, byte[] key, long... fields) {
-        ByteBuffer b = out.begin(2 + (key == null ? 0 : 1) + fields.length);
-        Msgpack.putLong(b, op);
-        Msgpack.putLong(b, id);
-        if (key != null) {
-            Msgpack.putText(b, key);
-        }
-        for (long f : fields) {
-            Msgpack.putLong(b, f);
-        }
-        out.end();
-    }
-
-    /**
-     * Asks for a hold; ends a at once when its owner has it already. The end of a's call comes to
-     * {@link Acquire#answered}, on any thread.
-     */
-    void acquire(Acquire a) {
-        Object outcome = null;
-        mu.lock();
-        try {
-            Hold held = holds.get(a.id());
-            if (a.done()) {
-                return; // given up before it came to be asked
-            } else if (dead != null) {
-                outcome = gone();
-            } else if (leaving.containsKey(a.id()) || held != null && !held.owned()) {
-                caughtUp.add(() -> a.connected(this)); // what has arrived decides
-                outcome = LATER;
-            } else if (held != null && held.shared && !a.shared()) {
-                outcome = new UpgradeException("lock \"" + a.id().key()
-                        + "\" is held shared by this owner; an exclusive hold could never be granted");
-            } else if (held != null) {
-                held.enter(a.shared());
-                outcome = held;
-            } else if (out.full()) {
-                outcome = full();
-            } else {
-                Call c = new Call(new Hold(this, a.id(), a.name(), a.shared(), a.keeper()), a);
-                put(c, a.name(), a.id().owner(), a.shared() ? Codes.SHARED : Codes.EXCLUSIVE, a.left(), a.ttl(),
-                        a.flags());
-                a.asked(c);
-                if (a.done()) { // before it could know of the call; nobody may ask as this owner in between
-                    cancel(c);
-                }
-            }
-        } finally {
-            mu.unlock();
-        }
-        if (outcome == null) {
-            out.flush(true);
-        } else if (outcome == LATER) {
-            link.wakeup();
-        } else if (dead != null && outcome instanceof LockException e) {
-            a.refused(e, this);
-        } else {
-            a.finish(outcome);
-        }
-    }
-
-    /** Withdraws the acquire that c asks for, if it is not answered; its grant is given back, should it cross this. */
-    void withdraw(Call c) {
-        mu.lock();
-        try {
-            cancel(c);
-        } finally {
-            mu.unlock();
-        }
-        out.flush(true);
-    }
-
-    private void cancel(Call c) {
-        if (dead != null || c.abandoned || pending.get(c.id) != c) {
-            return;
-        }
-        c.abandoned = true;
-        leaving.merge(c.hold.id, 1, Integer::sum);
-        Call cancel = new Call(Codes.CANCEL, null, c, x -> { });
-        cancel.id = ++ids;
-        pending.put(cancel.id, cancel);
-        ByteBuffer b = out.begin(4);
-        Msgpack.putLong(b, Codes.CANCEL);
-        Msgpack.putLong(b, cancel.id);
-        Msgpack.putLong(b, c.id);
-        Msgpack.putText(b, c.hold.name);
-        out.end();
-    }
-
-    /** How a release ended that asked nobody. */
-    enum Left { STILL_HELD, NOT_OWNED, LOST }
-
-    /**
-     * Gives up one acquire of a hold. Returns the call whose reply says how the release went, or the downgrade
-     * that it came to; or a {@link Left}.
-     */
-    Object release(Hold hold, boolean shared, Consumer<Call> then) {
-        Call c;
-        mu.lock();
-        try {
-            if ((shared ? hold.reads : hold.writes) == 0) {
-                return Left.NOT_OWNED;
-            }
-            if (shared) {
-                hold.reads--;
-            } else {
-                hold.writes--;
-            }
-            boolean last = hold.writes + hold.reads == 0;
-            if (hold.over) {
-                if (last) {
-                    link.forget(hold);
-                }
-                return Left.LOST;
-            }
-            if (!last) {
-                c = lower(hold, then);
-            } else {
-                holds.drop(hold);
-                c = new Call(Codes.RELEASE, hold, null, then);
-                put(c, hold.name, hold.id.owner(), hold.fence, 0);
-                for (int i = 1; i < hold.grants; i++) { // any only if two threads asked as one owner at once
-                    release(hold);
-                }
-            }
-        } finally {
-            mu.unlock();
-        }
-        if (c == null) {
-            return Left.STILL_HELD;
-        }
-        out.flush(true);
-        return c;
-    }
-
-    /** Turns one exclusive acquire of a hold into a shared one; returns as release does. */
-    Object downgrade(Hold hold, Consumer<Call> then) {
-        Call c;
-        mu.lock();
-        try {
-            if (hold.over) {
-                return hold.lost != null ? Left.LOST : Left.NOT_OWNED;
-            }
-            if (hold.writes > 0) {
-                hold.writes--;
-                hold.reads++;
-            }
-            c = lower(hold, then);
-        } finally {
-            mu.unlock();
-        }
-        if (c == null) {
-            return Left.STILL_HELD;
-        }
-        out.flush(true);
-        return c;
-    }
-
-    /** Asks for a downgrade when only readers are left of an exclusive hold, or returns null; mu is held. */
-    private Call lower(Hold hold, Consumer<Call> then) {
-        if (hold.writes > 0 || hold.shared) {
-            return null;
-        }
-        hold.shared = true;
-        Call c = new Call(Codes.DOWNGRADE, hold, null, then);
-        put(c, hold.name, hold.id.owner(), hold.fence);
-        return c;
-    }
-
     /** Returns the owner's hold, if it has one here that is not known to be over. */
     Hold find(Hold.Id id) {
         mu.lock();
@@ -319,8 +95,6 @@ final class Conn {
         }
     }
 
-    // ---- ends ----
-
     /** Applies one payload, on the I/O thread. */
     void apply(ByteBuffer payload) {
         incoming.apply(payload);
@@ -330,11 +104,6 @@ final class Conn {
     void finish(Call c, Call.Answer answer) {
         c.answered(answer);
         ended.add(c::end);
-    }
-
-    /** Sends a heartbeat with the next write; mu is held. */
-    void beat() {
-        put(new Call(Codes.PING, null, null, x -> { }), null);
     }
 
     /** Notes, on the I/O thread, that it reads what has arrived until now. */
@@ -361,14 +130,14 @@ final class Conn {
             looking = new ArrayList<>();
             for (Hold hold : holds.lapse(seen)) { // a statement may have arrived since
                 for (int i = 0; i < hold.grants; i++) { // or the daemon would go on renewing it for nobody
-                    release(hold);
+                    requests.release(hold);
                 }
             }
             long t = System.nanoTime();
             long third = welcome.heartbeat() * 1_000_000 / 3;
             if (third > 0 && !pending.isEmpty() && t - beatAt >= third) {
                 beatAt = t;
-                beat(); // who waits is sent no beats to answer, and could not keep what it is granted
+                requests.beat(); // who waits is sent no beats to answer, and could not keep what it is granted
             }
             if (t - lookAt >= 0) {
                 lookAt = t + LOOK;
@@ -426,6 +195,11 @@ final class Conn {
         }
         out.flush(false);
         now.forEach(Runnable::run);
+    }
+
+    /** Has r run as whenCaughtUp does; mu is held, and the caller wakes the I/O thread after. */
+    void whenCaughtUpLocked(Runnable r) {
+        caughtUp.add(r);
     }
 
     /** Returns how many requests await their replies. */

@@ -39,6 +39,9 @@ final class Hold {
     @SuppressWarnings({"unchecked", "rawtypes"})
     Consumer<LostException>[] tell = new Consumer[0];
 
+    /** Hears of every loss, of one by closing the client too; at once, on any thread, and must not block. */
+    Runnable watcher;
+
     private CompletableFuture<LostException> stage;
 
     Hold(Conn conn, Id id, byte[] name, boolean shared, WeakReference<?> keeper) {
@@ -101,5 +104,11 @@ final class Hold {
         }
         tell = Arrays.copyOf(tell, tell.length + 1);
         tell[tell.length - 1] = listener;
+    }
+
+    /** Takes a listener out; the connection's lock is held. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    void unlisten(Consumer<LostException> listener) {
+        tell = Arrays.stream(tell).filter(one -> one != listener).toArray(Consumer[]::new);
     }
 }

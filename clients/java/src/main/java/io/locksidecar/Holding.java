@@ -2,7 +2,12 @@ package io.locksidecar;
 
 import java.lang.ref.WeakReference;
 import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentLinkedQueue;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Consumer;
 import java.util.function.Function;
 
@@ -12,43 +17,68 @@ final class Holding {
 
     private Holding() {}
 
-    /** Makes an acquire by an owner; by one that nobody else can name, if that is null. */
-    static Acquire acquire(Link link, Key key, Owner owner, LockOptions options, long wait, Runnable then) {
-        return owner == null
-                ? acquire(link, key, Owner.next(), null, options, wait, then)
-                : acquire(link, key, owner.number(), new WeakReference<>(owner), options, wait, then);
+    /** Makes an acquire by the owner of the options, be it the thread that runs; or by one that nobody can name. */
+    static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Runnable then) {
+        Owner owner = options.owner();
+        if (owner != null) {
+            return acquire(link, keys, owner.number(), new WeakReference<>(owner), options, wait, then);
+        }
+        return options.isByThread()
+                ? acquireByThread(link, keys, options, wait, then)
+                : acquire(link, keys, Owner.next(), null, options, wait, then);
     }
 
-    /** Makes an acquire by the thread that runs. */
-    static Acquire acquireByThread(Link link, Key key, LockOptions options, long wait) {
-        return acquire(link, key, Owner.ofThread(), new WeakReference<>(Thread.currentThread()), options, wait, null);
+    /** Makes an acquire by the owner of the options, or else by the thread that runs. */
+    static Acquire acquireByThread(Link link, Keys keys, LockOptions options, long wait, Runnable then) {
+        return options.owner() != null
+                ? acquire(link, keys, options, wait, then)
+                : acquire(
+                        link, keys, Owner.ofThread(), new WeakReference<>(Thread.currentThread()), options, wait, then);
     }
 
     private static Acquire acquire(
-            Link link, Key key, long owner, WeakReference<?> keeper, LockOptions options, long wait, Runnable then) {
+            Link link, Keys keys, long owner, WeakReference<?> keeper, LockOptions options, long wait, Runnable then) {
         return new Acquire(
                 link,
-                new Acquire.Terms(key, owner, options.isShared(), wait, options.ttlMillis(), options.flags(), keeper),
+                new Acquire.Terms(keys, owner, options.isShared(), wait, options.ttlMillis(), options.flags(), keeper),
                 then);
     }
 
-    /** Returns an acquire's hold, or null if somebody else has the lock. */
+    /** Returns the hold of an acquire of one key, or null if somebody else has the lock. */
     static Hold hold(Object outcome, LockOptions options) {
+        Hold[] holds = holds(outcome);
+        if (holds == null) {
+            return null;
+        }
+        if (options.onLost() != null) {
+            listen(holds[0], options.onLost());
+        }
+        return holds[0];
+    }
+
+    /** Returns an acquire's holds, or null if somebody else has one of the locks. */
+    static Hold[] holds(Object outcome) {
         if (outcome instanceof LockException e) {
             throw again(e);
         }
-        if (!(outcome instanceof Hold hold)) {
+        if (!(outcome instanceof Hold[] holds)) {
             return null;
         }
-        hold.conn.link().renewed(hold);
-        if (options.onLost() != null) {
-            listen(hold, options.onLost());
+        for (Hold hold : holds) {
+            hold.conn.link().renewed(hold);
         }
-        return hold;
+        return holds;
+    }
+
+    /** Says that keys could not be had, and which, if the outcome knows. */
+    static NotAcquiredException notAcquired(Keys keys, Object outcome, String why) {
+        boolean known = outcome instanceof Acquire.Busy busy && busy.at() >= 0;
+        String which = known ? " (\"" + keys.text(((Acquire.Busy) outcome).at()) + "\")" : "";
+        return new NotAcquiredException(keys + ": " + why + which);
     }
 
     /** Begins to tell of the hold's loss, at once if it has come already. */
-    private static void listen(Hold hold, Consumer<LostException> listener) {
+    static void listen(Hold hold, Consumer<LostException> listener) {
         String lost;
         hold.conn.mu.lock();
         try {
@@ -76,7 +106,7 @@ final class Holding {
      */
     static boolean release(Hold hold, boolean shared) {
         settle(hold);
-        return released(hold, hold.conn.release(hold, shared, null));
+        return released(hold, hold.conn.releases.release(hold, shared, null));
     }
 
     /** Sees to it that what has arrived was read, where it could keep the hold. */
@@ -88,7 +118,7 @@ final class Holding {
 
     /** Waits for the end of a release. */
     static boolean released(Hold hold, Object left) {
-        if (left == Conn.Left.NOT_OWNED) {
+        if (left == Releases.Left.NOT_OWNED) {
             return false;
         }
         try {
@@ -101,7 +131,7 @@ final class Holding {
 
     /** Waits for the end of a downgrade. */
     static void downgraded(Hold hold, Object left) {
-        if (left == Conn.Left.NOT_OWNED) {
+        if (left == Releases.Left.NOT_OWNED) {
             throw notHeld(hold);
         }
         ended(hold, left);
@@ -111,8 +141,22 @@ final class Holding {
     static void extend(Hold hold, long ttl) {
         check(hold);
         Call c = new Call(Codes.RENEW, hold, null, null);
-        hold.conn.send(c, hold.name, hold.id.owner(), hold.fence, ttl);
+        hold.conn.requests.send(c, hold.name, hold.id.owner(), hold.fence, ttl);
         answer(hold, c);
+    }
+
+    /** Renews several holds at once, and waits for all answers. */
+    static void extend(Hold[] holds, long ttl) {
+        List<Call> calls = new ArrayList<>();
+        for (Hold hold : holds) {
+            check(hold);
+        }
+        for (Hold hold : holds) {
+            Call c = new Call(Codes.RENEW, hold, null, null);
+            calls.add(c);
+            hold.conn.requests.send(c, hold.name, hold.id.owner(), hold.fence, ttl);
+        }
+        calls.forEach(c -> answer(c.hold, c));
     }
 
     private static void check(Hold hold) {
@@ -128,7 +172,7 @@ final class Holding {
     }
 
     private static void ended(Hold hold, Object left) {
-        if (left == Conn.Left.LOST) {
+        if (left == Releases.Left.LOST) {
             throw notHeld(hold);
         }
         if (left instanceof Call c) {
@@ -138,13 +182,14 @@ final class Holding {
 
     private static void answer(Hold hold, Call c) {
         Link link = hold.conn.link();
-        if (!c.awaitUninterruptibly(System.nanoTime() + link.timeout())) {
-            if (c.op == Codes.RELEASE) {
-                throw new UnconfirmedException(link.silent().getMessage() + "; the release has been sent");
-            }
-            throw link.silent();
+        LockException why;
+        if (c.awaitUninterruptibly(System.nanoTime() + link.timeout())) {
+            why = failure(hold, c);
+        } else if (c.op == Codes.RELEASE || c.op == Codes.RELEASE_MANY) {
+            why = new UnconfirmedException(link.silent().getMessage() + "; the release has been sent");
+        } else {
+            why = link.silent();
         }
-        LockException why = failure(hold, c);
         if (why != null) {
             throw again(why);
         }
@@ -153,14 +198,15 @@ final class Holding {
     /** Returns what a call about a hold failed with, or null. */
     static LockException failure(Hold hold, Call c) {
         Call.Answer a = c.answer();
+        boolean release = c.op == Codes.RELEASE || c.op == Codes.RELEASE_MANY;
         if (a.error() instanceof ConnectionLostException e) {
-            if (c.op == Codes.RELEASE) {
+            if (release) {
                 return null; // that is release, too
             }
             return hold.lost != null ? hold.loss(hold.lost) : e;
         }
         if (a.error() != null) {
-            return c.op == Codes.RELEASE && a.error() instanceof UnavailableException
+            return release && a.error() instanceof UnavailableException
                     ? new UnconfirmedException(a.error().getMessage() + "; the release has been sent")
                     : a.error();
         }
@@ -168,7 +214,89 @@ final class Holding {
             String lost = hold.lost;
             return hold.loss(lost == null ? "gone" : lost);
         }
-        return a.code() == Codes.OK ? null : hold.conn.link().failure(a);
+        if (a.code() != Codes.OK) {
+            return hold.conn.link().failure(a);
+        }
+        return c.codes == null ? null : failure(c);
+    }
+
+    /** Returns what a release-many that was answered failed with for the first hold, a loss before all; or null. */
+    private static LockException failure(Call c) {
+        LockException first = null;
+        for (int i = 0; i < c.codes.length; i++) {
+            Hold hold = c.holds[i];
+            if (c.codes[i] == Codes.NOT_HELD) {
+                return hold.loss("gone");
+            }
+            if (c.codes[i] != Codes.OK && first == null) {
+                first = hold.conn.link().failure(new Call.Answer(c.codes[i], "released", 0, null).of(hold.id.key()));
+            }
+        }
+        return first;
+    }
+
+    /** Waits for the end of the releases of several holds. A loss is thrown, the first; see {@link #release}. */
+    static void released(Hold[] holds, List<Call> calls) {
+        LockException first = lost(holds);
+        for (Call c : calls) {
+            try {
+                answer(c.hold, c);
+            } catch (LostException | UnconfirmedException e) {
+                first = worse(first, e);
+            }
+        }
+        if (first instanceof UnconfirmedException) {
+            LOG.log(System.Logger.Level.INFO, first.getMessage());
+        } else if (first != null) {
+            throw first;
+        }
+    }
+
+    /** Returns the first loss of holds that were given up, or null. */
+    private static LockException lost(Hold[] holds) {
+        for (Hold hold : holds) {
+            String lost = hold.lost;
+            if (lost != null) {
+                return hold.loss(lost);
+            }
+        }
+        return null;
+    }
+
+    /** Returns what matters more of two failures: a loss, and then the earlier one. */
+    private static LockException worse(LockException one, LockException two) {
+        return one == null || two instanceof LostException && !(one instanceof LostException) ? two : one;
+    }
+
+    /** Sends releases of several holds; the future ends on the client's executor, or here. */
+    static CompletableFuture<Void> async(Hold[] holds, Function<Consumer<Call>, List<Call>> send) {
+        CompletableFuture<Void> future = new CompletableFuture<>();
+        Link link = holds[0].conn.link();
+        Queue<Call> ended = new ConcurrentLinkedQueue<>();
+        AtomicInteger open = new AtomicInteger(); // less than 0 until it is known how many there are
+        Runnable end = () -> {
+            LockException first = lost(holds);
+            for (Call c : ended) {
+                LockException why = failure(c.hold, c);
+                first = why == null ? first : worse(first, why);
+            }
+            complete(future, first);
+        };
+        List<Call> calls = send.apply(c -> {
+            ended.add(c);
+            if (open.decrementAndGet() == 0) {
+                link.execute(end);
+            }
+        });
+        if (calls == null) { // it was done before
+            future.complete(null);
+            return future;
+        }
+        calls.forEach(c -> c.hold.conn.limit(c));
+        if (open.addAndGet(calls.size()) == 0) {
+            end.run();
+        }
+        return future;
     }
 
     /** Sends a release; the future ends on the client's executor, or here. */
@@ -178,7 +306,7 @@ final class Holding {
         Object left = send.apply(c -> link.execute(() -> complete(future, failure(hold, c))));
         if (left instanceof Call c) {
             hold.conn.limit(c);
-        } else if (left == null || left == Conn.Left.STILL_HELD) {
+        } else if (left == null || left == Releases.Left.STILL_HELD) {
             future.complete(null);
         } else {
             future.completeExceptionally(notHeld(hold));

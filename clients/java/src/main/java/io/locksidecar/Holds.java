@@ -55,6 +55,9 @@ final class Holds {
         hold.lost = reason;
         drop(hold);
         link.remember(hold);
+        if (hold.watcher != null) {
+            after.accept(hold.watcher);
+        }
         if (hold.tell.length > 0 && !reason.equals("closed")) {
             LostException loss = hold.loss(reason);
             for (Consumer<LostException> one : hold.tell) {

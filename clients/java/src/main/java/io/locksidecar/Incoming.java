@@ -48,43 +48,73 @@ final class Incoming {
         Call.Answer answer;
         if (code != Codes.OK) {
             Welcome.need(fields, 1);
-            read = 1;
-            answer = new Call.Answer(code, Msgpack.getText(b), 0, null);
+            String text = Msgpack.getText(b);
+            read = c.op == Codes.ACQUIRE_MANY && fields > 1 ? 2 : 1;
+            answer = new Call.Answer(code, text, read > 1 ? Msgpack.getCount(b) : -1, null);
             if (code == Codes.NOT_HELD && c.hold != null && !c.hold.over) {
                 holds.lose(c.hold, "gone");
             }
         } else if (c.op == Codes.ACQUIRE || c.op == Codes.RENEW || c.op == Codes.DOWNGRADE) {
             Welcome.need(fields, 6);
             read = 6;
-            grant(c, b);
+            grant(c, 0, b);
+            answer = new Call.Answer(code, "", 0, null);
+        } else if (c.op == Codes.ACQUIRE_MANY || c.op == Codes.RELEASE_MANY) {
+            Welcome.need(fields, 1);
+            read = 1;
+            many(c, b);
             answer = new Call.Answer(code, "", 0, null);
         } else { // every other success that we ask for begins with a number
             Welcome.need(fields, 1);
             read = 1;
             answer = new Call.Answer(code, "", Msgpack.getCount(b), null);
         }
+        if (code == Codes.OK && c.asker != null) {
+            taken(c);
+        }
         conn.pending.remove(id);
         conn.finish(c, answer);
         if (c.target != null) { // a cancel: its target was answered before, or never arrived
             conn.pending.remove(c.target.id);
-            conn.leaving.computeIfPresent(c.target.hold.id, (k, n) -> n == 1 ? null : n - 1);
+            for (Hold hold : c.target.holds) {
+                conn.leaving.computeIfPresent(hold.id, (k, n) -> n == 1 ? null : n - 1);
+            }
         }
         return read;
     }
 
-    /** Takes in the grant that answers c. */
-    private void grant(Call c, ByteBuffer b) {
+    /** Takes in an entry a hold: a grant, or the code of a release. */
+    private void many(Call c, ByteBuffer b) {
+        if (Msgpack.getArray(b) != c.holds.length) {
+            throw new ProtocolException("as many entries as keys were expected");
+        }
+        c.codes = new int[c.holds.length];
+        for (int i = 0; i < c.holds.length; i++) {
+            if (c.op == Codes.RELEASE_MANY) {
+                c.codes[i] = (int) Math.min(Msgpack.getCount(b), Integer.MAX_VALUE);
+                continue;
+            }
+            int fields = Msgpack.getArray(b);
+            Welcome.need(fields, 6);
+            grant(c, i, b);
+            Msgpack.skip(b, fields - 6L, 3);
+        }
+    }
+
+    /** Takes in the grant of a call's hold. */
+    private void grant(Call c, int i, ByteBuffer b) {
         long fence = Msgpack.getCount(b);
         Msgpack.getCount(b); // left: for showing
         long deadline = Msgpack.getCount(b);
         Msgpack.getCount(b); // count: re-entry is counted here
         long end = Msgpack.getCount(b);
         Msgpack.getCount(b); // flags
-        Hold hold = c.hold;
-        if (c.op == Codes.ACQUIRE) {
+        Hold hold = c.holds[i];
+        if (c.asker != null) {
             Hold same = holds.get(hold.id);
-            if (same != null && same.fence == fence) { // another thread asked as the same owner
+            if (same != null && same.fence == fence) { // its owner had it already, or got it on another thread
                 hold = same;
+                c.holds[i] = same;
             } else {
                 if (same != null) { // it was lost, or there would be no other fence
                     holds.lose(same, "gone");
@@ -99,14 +129,17 @@ final class Incoming {
         hold.end = end == 0 ? 0 : conn.welcome().ours(end);
         hold.state(conn.welcome().ours(deadline));
         holds.stated(hold);
-        if (c.op != Codes.ACQUIRE) {
-            return;
-        }
-        c.taken = c.asker.take(hold);
-        if (c.taken) {
-            hold.enter(c.hold.shared);
-        } else { // given up meanwhile
-            giveBack(hold);
+    }
+
+    /** Gives what was granted to who asked for it, or back. */
+    private void taken(Call c) {
+        c.taken = c.asker.take(c.holds);
+        for (Hold hold : c.holds) {
+            if (c.taken) {
+                hold.enter(c.asker.shared());
+            } else { // given up meanwhile
+                giveBack(hold);
+            }
         }
     }
 
@@ -116,7 +149,7 @@ final class Incoming {
         if (hold.writes + hold.reads == 0 && hold.grants == 0) {
             holds.drop(hold);
         }
-        conn.release(hold);
+        conn.requests.release(hold);
     }
 
     private int push(int event, ByteBuffer b, int fields) {
@@ -127,7 +160,7 @@ final class Incoming {
                 Msgpack.getCount(b); // left: for showing
                 holds.state(until);
                 if (conn.welcome().heartbeat() > 0) {
-                    conn.beat();
+                    conn.requests.beat();
                 }
                 return 2;
             }

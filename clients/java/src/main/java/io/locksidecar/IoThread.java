@@ -111,7 +111,7 @@ final class IoThread extends Thread {
         Inbox in = new Inbox(channel);
         key.attach(in);
         long limit = System.nanoTime() + link.setup.timeout();
-        c.hello(Key.clip(link.setup.name()), Key.clip(link.setup.label()));
+        c.requests.hello(Key.clip(link.setup.name()), Key.clip(link.setup.label()));
         while (!c.welcome().done()) {
             long left = limit - System.nanoTime();
             if (left <= 0) {

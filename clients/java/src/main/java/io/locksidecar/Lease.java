@@ -141,7 +141,7 @@ public final class Lease implements AutoCloseable {
             if (shared) {
                 return;
             }
-            left = hold.conn.downgrade(hold, null);
+            left = hold.conn.releases.downgrade(hold, null);
             shared = true;
         }
         Holding.downgraded(hold, left);
@@ -181,7 +181,7 @@ public final class Lease implements AutoCloseable {
             return null;
         }
         closed = true;
-        return hold.conn.release(hold, shared, then);
+        return hold.conn.releases.release(hold, shared, then);
     }
 
     /**

@@ -1,18 +1,22 @@
 package io.locksidecar;
 
 import java.util.concurrent.CompletableFuture;
+import java.util.function.Consumer;
+import java.util.function.Function;
 
-/** A lease to come. However it is completed by others, cancelled say, the acquire is withdrawn. */
-final class LeaseFuture extends CompletableFuture<Lease> {
+/** A lease, or leases, to come. However it is completed by others, cancelled say, the acquire is withdrawn. */
+final class LeaseFuture<T> extends CompletableFuture<T> {
     private final Link link;
-    private final LockOptions options;
     private final Acquire acquire;
+    /** Makes of an outcome what was asked for, or null if somebody else has the lock. */
+    private final Function<Object, T> make;
+    private final Consumer<T> release;
 
-    LeaseFuture(Link link, Key key, LockOptions options, long wait) {
+    LeaseFuture(Link link, Keys keys, LockOptions options, long wait, Function<Object, T> make, Consumer<T> release) {
         this.link = link;
-        this.options = options;
-        this.acquire = Holding.acquire(
-                link, key, options.owner(), options, wait, () -> link.execute(this::deliver));
+        this.make = make;
+        this.release = release;
+        this.acquire = Holding.acquire(link, keys, options, wait, () -> link.execute(this::deliver));
         whenComplete((lease, e) -> acquire.giveUp(null));
         acquire.start();
     }
@@ -25,21 +29,18 @@ final class LeaseFuture extends CompletableFuture<Lease> {
             }
             return;
         }
-        Hold hold;
+        T lease;
         try {
-            hold = Holding.hold(acquire.outcome(), options);
+            lease = make.apply(acquire.outcome());
         } catch (LockException e) {
             completeExceptionally(e);
             return;
         }
-        if (hold == null) {
-            completeExceptionally(new NotAcquiredException(
-                    "lock \"" + acquire.id().key() + "\" could not be had in time"));
-            return;
-        }
-        Lease lease = new Lease(hold, options.isShared());
-        if (!complete(lease)) { // granted after it was cancelled
-            lease.releaseAsync();
+        if (lease == null) {
+            completeExceptionally(Holding.notAcquired(
+                    acquire.keys(), acquire.outcome(), "not to be had in time"));
+        } else if (!complete(lease)) { // granted after it was cancelled
+            release.accept(lease);
         }
     }
 }

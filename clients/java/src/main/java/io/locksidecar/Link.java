@@ -159,7 +159,7 @@ final class Link {
 
     private Call asked(int op, byte[] key) {
         Call c = new Call(op, null, null, null);
-        connection().send(c, key);
+        connection().requests.send(c, key);
         c.awaitUninterruptibly(System.nanoTime() + setup.timeout);
         return c;
     }

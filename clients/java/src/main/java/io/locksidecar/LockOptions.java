@@ -12,20 +12,23 @@ import java.util.function.Consumer;
  * }</pre>
  */
 public final class LockOptions {
-    private static final LockOptions DEFAULTS = new LockOptions(null, false, false, null, null);
+    private static final LockOptions DEFAULTS = new LockOptions(null, false, false, null, false, null);
 
     private final Duration ttl;
     private final boolean fixed;
     private final boolean shared;
     private final Owner owner;
+    private final boolean byThread;
     private final Consumer<LostException> onLost;
 
     private LockOptions(
-            Duration ttl, boolean fixed, boolean shared, Owner owner, Consumer<LostException> onLost) {
+            Duration ttl, boolean fixed, boolean shared, Owner owner, boolean byThread,
+            Consumer<LostException> onLost) {
         this.ttl = ttl;
         this.fixed = fixed;
         this.shared = shared;
         this.owner = owner;
+        this.byThread = byThread;
         this.onLost = onLost;
     }
 
@@ -48,7 +51,7 @@ public final class LockOptions {
      * @return a changed copy
      */
     public LockOptions ttl(Duration ttl) {
-        return new LockOptions(Times.positive(ttl, "a TTL"), fixed, shared, owner, onLost);
+        return new LockOptions(Times.positive(ttl, "a TTL"), fixed, shared, owner, byThread, onLost);
     }
 
     /**
@@ -58,7 +61,7 @@ public final class LockOptions {
      * @return a changed copy
      */
     public LockOptions fixed() {
-        return new LockOptions(ttl, true, shared, owner, onLost);
+        return new LockOptions(ttl, true, shared, owner, byThread, onLost);
     }
 
     /**
@@ -71,29 +74,41 @@ public final class LockOptions {
     }
 
     LockOptions shared(boolean yes) {
-        return new LockOptions(ttl, fixed, yes, owner, onLost);
+        return new LockOptions(ttl, fixed, yes, owner, byThread, onLost);
     }
 
     /**
      * Names who holds the lock, instead of the thread that acquires it (a {@link SidecarLock}) or the lease
-     * alone (a {@link Lease}).
+     * alone (a {@link Lease}, or {@link Leases}).
      *
      * @param owner the owner
      * @return a changed copy
      */
     public LockOptions owner(Owner owner) {
-        return new LockOptions(ttl, fixed, shared, Objects.requireNonNull(owner, "owner"), onLost);
+        return new LockOptions(ttl, fixed, shared, Objects.requireNonNull(owner, "owner"), false, onLost);
     }
 
     /**
-     * Sets who is told when the lock is lost. It is called once for each hold that is lost, with the client's
-     * executor, so it may block and may use the client. It is not called when the client is closed.
+     * Has the thread that acquires hold the lock, which is what a {@link SidecarLock} does by itself, where a lease
+     * would be alone: a {@link Lease}, or {@link Leases}, and the thread's locks of the same key are one hold then.
+     * Which thread that is, is looked at anew in each acquire. Any thread may still close the lease.
+     *
+     * @return a changed copy
+     */
+    public LockOptions ownedByThread() {
+        return new LockOptions(ttl, fixed, shared, null, true, onLost);
+    }
+
+    /**
+     * Sets who is told when the lock is lost. It is called once for each hold that is lost, and once for {@link
+     * Leases} of which any is lost; with the client's executor, so it may block and may use the client. It is not
+     * called when the client is closed.
      *
      * @param onLost the listener
      * @return a changed copy
      */
     public LockOptions onLost(Consumer<LostException> onLost) {
-        return new LockOptions(ttl, fixed, shared, owner, Objects.requireNonNull(onLost, "onLost"));
+        return new LockOptions(ttl, fixed, shared, owner, byThread, Objects.requireNonNull(onLost, "onLost"));
     }
 
     boolean isShared() {
@@ -102,6 +117,10 @@ public final class LockOptions {
 
     Owner owner() {
         return owner;
+    }
+
+    boolean isByThread() {
+        return byThread;
     }
 
     Consumer<LostException> onLost() {

@@ -61,6 +61,7 @@ public class LostException extends NotHeldException {
      *   <li>{@code silence}: the time until which the daemon had vouched for it is over.
      *   <li>{@code connection}: the connection to the daemon has ended.
      *   <li>{@code closed}: this client was closed.
+     *   <li>{@code resigned}: the term of an {@link Election} was given up by ourselves ({@link Term#check} says so).
      * </ul>
      *
      * <p>A daemon of a later version may have reasons that are not in this list.

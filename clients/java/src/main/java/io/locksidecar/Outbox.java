@@ -16,7 +16,7 @@ import java.util.concurrent.locks.ReentrantLock;
 final class Outbox {
     /** Bounds what waits to be written. */
     static final int MOST = 64 << 20;
-    /** No frame is larger: a key, two texts of hello, some numbers. */
+    /** No frame is larger unless it says so: a key, two texts of hello, some numbers. */
     private static final int FRAME = 1024;
     /** How often one caller writes for the others too before it leaves that to the I/O thread. */
     private static final int ROUNDS = 4;
@@ -50,11 +50,17 @@ final class Outbox {
 
     /** Begins a frame whose array has count entries, and returns where to put them; mu is held. */
     ByteBuffer begin(int count) {
-        mend();
-        if (out.remaining() < FRAME) {
-            ByteBuffer more = ByteBuffer.allocateDirect(2 * out.capacity());
+        return begin(count, 0);
+    }
+
+    /** The same for a frame that takes so many bytes more than most. */
+    ByteBuffer begin(int count, int more) {
+        takeBack();
+        int room = FRAME + more;
+        if (out.remaining() < room) {
+            ByteBuffer larger = ByteBuffer.allocateDirect(Math.max(2 * out.capacity(), out.position() + room));
             out.flip();
-            out = more.put(out);
+            out = larger.put(out);
         }
         begun = out.position();
         open = true;
@@ -63,14 +69,19 @@ final class Outbox {
         return out;
     }
 
+    /** Returns how many bytes of payload the frame that was begun has; mu is held. */
+    int length() {
+        return out.position() - begun - 4;
+    }
+
     /** Ends the frame that was begun; mu is held. */
     void end() {
-        out.putInt(begun, out.position() - begun - 4);
+        out.putInt(begun, length());
         open = false;
     }
 
-    /** Takes back a frame that an Error left half done. */
-    private void mend() {
+    /** Takes back a frame that was begun and not ended, by an Error say; mu is held. */
+    void takeBack() {
         if (open) {
             out.position(begun);
             open = false;
@@ -143,7 +154,7 @@ final class Outbox {
     }
 
     private ByteBuffer take() {
-        mend();
+        takeBack();
         ByteBuffer next = spare != null ? spare : ByteBuffer.allocateDirect(1 << 14);
         ByteBuffer b = out;
         out = next;

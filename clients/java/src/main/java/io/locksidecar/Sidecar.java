@@ -2,6 +2,7 @@ package io.locksidecar;
 
 import java.nio.file.Path;
 import java.time.Duration;
+import java.util.Collection;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -26,6 +27,8 @@ import java.util.concurrent.TimeUnit;
  * or not.
  */
 public final class Sidecar implements AutoCloseable {
+    private static final String LONGEST = "the longest wait that the daemon allows is over";
+
     private final Link link;
     private final ThreadPoolExecutor own;
 
@@ -215,7 +218,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws InvalidException if the key is none
      */
     public SidecarLock lock(String key, LockOptions options) {
-        return new SidecarLock(link, Key.of(key), Objects.requireNonNull(options, "options"));
+        return new SidecarLock(link, Keys.of(key), Objects.requireNonNull(options, "options"));
     }
 
     /**
@@ -238,7 +241,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws InvalidException if the key is none
      */
     public SidecarReadWriteLock readWriteLock(String key, LockOptions options) {
-        return new SidecarReadWriteLock(link, Key.of(key), Objects.requireNonNull(options, "options"));
+        return new SidecarReadWriteLock(link, Keys.of(key), Objects.requireNonNull(options, "options"));
     }
 
     /**
@@ -265,9 +268,10 @@ public final class Sidecar implements AutoCloseable {
      * @throws LockException if it cannot be had for another reason
      */
     public Lease lease(String key, LockOptions options) throws InterruptedException {
-        Hold hold = acquire(key, options, -1);
+        Acquire a = acquire(Keys.of(key), options, -1);
+        Hold hold = Holding.hold(a.outcome(), options);
         if (hold == null) {
-            throw new NotAcquiredException("lock \"" + key + "\": the longest wait that the daemon allows is over");
+            throw Holding.notAcquired(a.keys(), a.outcome(), LONGEST);
         }
         return new Lease(hold, options.isShared());
     }
@@ -311,17 +315,19 @@ public final class Sidecar implements AutoCloseable {
      * @throws LockException if it cannot be told, or never be had
      */
     public Optional<Lease> tryLease(String key, Duration wait, LockOptions options) throws InterruptedException {
-        return Optional.ofNullable(acquire(key, options, Times.wait(wait)))
-                .map(hold -> new Lease(hold, options.isShared()));
+        Acquire a = acquire(Keys.of(key), options, Times.wait(wait));
+        return Optional.ofNullable(Holding.hold(a.outcome(), options)).map(hold -> new Lease(hold, options.isShared()));
     }
 
-    private Hold acquire(String key, LockOptions options, long wait) throws InterruptedException {
+    /** Makes an acquire and waits for its outcome. */
+    private Acquire acquire(Keys keys, LockOptions options, long wait) throws InterruptedException {
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
-        Acquire a = Holding.acquire(link, Key.of(key), options.owner(), options, wait, null);
+        Acquire a = Holding.acquire(link, keys, options, wait, null);
         a.start();
-        return Holding.hold(a.get(), options);
+        a.get();
+        return a;
     }
 
     /**
@@ -332,7 +338,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws InvalidException if the key is none
      */
     public CompletableFuture<Lease> leaseAsync(String key) {
-        return new LeaseFuture(link, Key.of(key), LockOptions.defaults(), -1);
+        return future(key, LockOptions.defaults(), -1);
     }
 
     /**
@@ -350,7 +356,156 @@ public final class Sidecar implements AutoCloseable {
      * @throws InvalidException if the key is none
      */
     public CompletableFuture<Lease> leaseAsync(String key, Duration wait, LockOptions options) {
-        return new LeaseFuture(link, Key.of(key), options, Times.wait(wait));
+        return future(key, options, Times.wait(wait));
+    }
+
+    private CompletableFuture<Lease> future(String key, LockOptions options, long wait) {
+        return new LeaseFuture<>(link, Keys.of(key), options, wait, outcome -> {
+            Hold hold = Holding.hold(outcome, options);
+            return hold == null ? null : new Lease(hold, options.isShared());
+        }, Lease::releaseAsync);
+    }
+
+    /**
+     * Acquires the locks of several keys, all or none, and waits without bound, or until this thread is interrupted.
+     * The leases are their own owner: they wait for any other lease or lock of the keys, this thread's too.
+     *
+     * @param keys 1 to 1,024 different ones, in any order
+     * @return what is held; to be closed
+     * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws LockException if they cannot be had
+     */
+    public Leases leaseAll(Collection<String> keys) throws InterruptedException {
+        return leaseAll(keys, LockOptions.defaults());
+    }
+
+    /**
+     * Acquires the locks of several keys as the options say, all or none, and waits without bound, or until this
+     * thread is interrupted.
+     *
+     * @param keys 1 to 1,024 different ones, in any order
+     * @param options how all of them are to be held, and by whom
+     * @return what is held; to be closed
+     * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws NotAcquiredException if the daemon allows no wait that long
+     * @throws UnavailableException if a store or the daemon does not answer; or if one of the keys was lost while
+     *     another was waited for
+     * @throws LockException if they cannot be had for another reason
+     */
+    public Leases leaseAll(Collection<String> keys, LockOptions options) throws InterruptedException {
+        return must(acquire(Keys.of(keys), options, -1), options, LONGEST);
+    }
+
+    /**
+     * Acquires the locks of several keys, all or none, and waits no longer than so long for the whole, or until this
+     * thread is interrupted.
+     *
+     * @param keys 1 to 1,024 different ones, in any order
+     * @param wait how long, counted in milliseconds, rounded up
+     * @return what is held; to be closed
+     * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws NotAcquiredException if they could not be had in time; it says which key was in the way
+     * @throws LockException if they cannot be had for another reason
+     */
+    public Leases leaseAll(Collection<String> keys, Duration wait) throws InterruptedException {
+        Acquire a = acquire(Keys.of(keys), LockOptions.defaults(), Times.wait(wait));
+        return must(a, LockOptions.defaults(), "not to be had within " + wait);
+    }
+
+    private static Leases must(Acquire a, LockOptions options, String why) {
+        Hold[] holds = Holding.holds(a.outcome());
+        if (holds == null) {
+            throw Holding.notAcquired(a.keys(), a.outcome(), why);
+        }
+        return new Leases(holds, options);
+    }
+
+    /**
+     * Acquires the locks of several keys, all or none, if all are free and nobody waits for them. Blocks no longer
+     * than the daemon needs to answer.
+     *
+     * @param keys 1 to 1,024 different ones, in any order
+     * @return what is held, to be closed; or nothing
+     * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws LockException if it cannot be told
+     */
+    public Optional<Leases> tryLeaseAll(Collection<String> keys) throws InterruptedException {
+        return tryLeaseAll(keys, Duration.ZERO, LockOptions.defaults());
+    }
+
+    /**
+     * Acquires the locks of several keys as the options say, all or none, and waits no longer than so long for the
+     * whole, or until this thread is interrupted.
+     *
+     * @param keys 1 to 1,024 different ones, in any order
+     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
+     * @param options how all of them are to be held, and by whom
+     * @return what is held, to be closed; or nothing
+     * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws LockException if it cannot be told, or never be had
+     */
+    public Optional<Leases> tryLeaseAll(Collection<String> keys, Duration wait, LockOptions options)
+            throws InterruptedException {
+        Acquire a = acquire(Keys.of(keys), options, Times.wait(wait));
+        return Optional.ofNullable(Holding.holds(a.outcome())).map(holds -> new Leases(holds, options));
+    }
+
+    /**
+     * Acquires the locks of several keys, all or none, without blocking, and waits for them without bound.
+     *
+     * @param keys 1 to 1,024 different ones, in any order
+     * @return see {@link #leaseAllAsync(Collection, Duration, LockOptions)}
+     * @throws InvalidException if they are no such keys
+     */
+    public CompletableFuture<Leases> leaseAllAsync(Collection<String> keys) {
+        return future(Keys.of(keys), LockOptions.defaults(), -1);
+    }
+
+    /**
+     * Acquires the locks of several keys as the options say, all or none, without blocking, and waits no longer than
+     * so long for the whole. The future is as that of {@link #leaseAsync(String, Duration, LockOptions)}.
+     *
+     * @param keys 1 to 1,024 different ones, in any order
+     * @param wait how long, counted in milliseconds, rounded up; nothing or less is a try
+     * @param options how all of them are to be held, and by whom
+     * @return the leases to come
+     * @throws InvalidException if they are no such keys
+     */
+    public CompletableFuture<Leases> leaseAllAsync(Collection<String> keys, Duration wait, LockOptions options) {
+        return future(Keys.of(keys), options, Times.wait(wait));
+    }
+
+    private CompletableFuture<Leases> future(Keys keys, LockOptions options, long wait) {
+        return new LeaseFuture<>(link, keys, options, wait, outcome -> {
+            Hold[] holds = Holding.holds(outcome);
+            return holds == null ? null : new Leases(holds, options);
+        }, Leases::releaseAsync);
+    }
+
+    /**
+     * Returns a candidate for being the leader: the one, over all programs and hosts that use the same store, that
+     * holds the lock of this key. It does nothing until it is run or started.
+     *
+     * @param key what is competed for; the lock's name
+     * @param listener what the leader does
+     * @return a candidate
+     * @throws InvalidException if the key is none
+     */
+    public Election election(String key, Election.Listener listener) {
+        return election(key, listener, LockOptions.defaults());
+    }
+
+    /**
+     * Returns a candidate for being the leader, with options for its lock.
+     *
+     * @param key what is competed for; the lock's name
+     * @param listener what the leader does
+     * @param options the TTL, and who else is told of losses; an owner, shared and fixed are refused
+     * @return a candidate
+     * @throws InvalidException if the key is none, or the options are not for an election
+     */
+    public Election election(String key, Election.Listener listener, LockOptions options) {
+        return new Election(new Campaign(link, Keys.of(key), Objects.requireNonNull(listener, "listener"), options));
     }
 
     /**

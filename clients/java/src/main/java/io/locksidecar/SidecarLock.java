@@ -36,12 +36,12 @@ import java.util.concurrent.locks.Lock;
  */
 public final class SidecarLock implements Lock {
     private final Link link;
-    private final Key key;
+    private final Keys keys;
     private final LockOptions options;
 
-    SidecarLock(Link link, Key key, LockOptions options) {
+    SidecarLock(Link link, Keys keys, LockOptions options) {
         this.link = link;
-        this.key = key;
+        this.keys = keys;
         this.options = options;
     }
 
@@ -51,7 +51,7 @@ public final class SidecarLock implements Lock {
      * @return the key
      */
     public String key() {
-        return key.text();
+        return keys.text(0);
     }
 
     /**
@@ -123,10 +123,7 @@ public final class SidecarLock implements Lock {
     }
 
     private Acquire begin(long wait) {
-        Owner owner = options.owner();
-        Acquire a = owner != null
-                ? Holding.acquire(link, key, owner, options, wait, null)
-                : Holding.acquireByThread(link, key, options, wait);
+        Acquire a = Holding.acquireByThread(link, keys, options, wait, null);
         a.start();
         return a;
     }
@@ -182,7 +179,7 @@ public final class SidecarLock implements Lock {
      * @throws UnavailableException if there is no answer
      */
     public boolean isLocked() {
-        return link.ask(Codes.INSPECT, key.utf8()).number() != 0;
+        return link.ask(Codes.INSPECT, keys.all()[0].utf8()).number() != 0;
     }
 
     /**
@@ -228,7 +225,7 @@ public final class SidecarLock implements Lock {
 
     /** Returns this owner's hold, one that was lost included; null without one. */
     private Hold find() {
-        Hold.Id id = new Hold.Id(key.text(), owner());
+        Hold.Id id = new Hold.Id(keys.text(0), owner());
         Conn conn = link.live();
         Hold hold = conn == null ? null : conn.find(id);
         return hold != null ? hold : link.lost(id);

@@ -31,7 +31,7 @@ public final class SidecarReadWriteLock implements ReadWriteLock {
     private final SidecarLock read;
     private final SidecarLock write;
 
-    SidecarReadWriteLock(Link link, Key key, LockOptions options) {
+    SidecarReadWriteLock(Link link, Keys key, LockOptions options) {
         this.read = new SidecarLock(link, key, options.shared(true));
         this.write = new SidecarLock(link, key, options.shared(false));
     }

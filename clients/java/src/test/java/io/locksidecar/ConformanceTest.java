@@ -31,8 +31,7 @@ import org.junit.jupiter.api.Timeout;
  */
 class ConformanceTest {
     /** What there is no API for. */
-    private static final Set<String> SKIPPED =
-            Set.of("acquire-many", "acquire-many-fails", "acquire-many-too-large");
+    private static final Set<String> SKIPPED = Set.of("semaphore", "semaphore-waits", "permit-lost");
 
     @Test
     @Timeout(value = 5, unit = TimeUnit.MINUTES)
@@ -73,16 +72,22 @@ class ConformanceTest {
 
     private static final String TEXT = "\"((?:[^\"\\\\]|\\\\.)*+)\"";
     private static final Pattern FIELD =
-            Pattern.compile("\\G[{,]" + TEXT + ":(?:" + TEXT + "|([^,}\\[\"]+))");
+            Pattern.compile("\\G[{,]" + TEXT + ":(?:" + TEXT + "|([^,}\\[\"]+|\\[(?:" + TEXT + "|[^]\"])*+]))");
+    private static final Pattern ENTRY = Pattern.compile(TEXT + "|(\\d+)");
     private static final Pattern ESCAPE = Pattern.compile("\\\\(?:u(....)|(.))");
 
-    /** Reads the fields of an object as the runner writes it, up to the first array; numbers as they stand. */
+    /** Reads the fields of an object as the runner writes it; numbers and arrays as they stand. */
     private static Map<String, String> fields(String json) {
         Map<String, String> fields = new LinkedHashMap<>();
         for (Matcher m = FIELD.matcher(json); m.find(); ) {
             fields.put(m.group(1), m.group(2) == null ? m.group(3) : unescape(m.group(2)));
         }
         return fields;
+    }
+
+    /** Reads an array of texts, or of numbers. */
+    private static List<String> entries(String array) {
+        return ENTRY.matcher(array).results().map(m -> m.group(1) == null ? m.group(2) : unescape(m.group(1))).toList();
     }
 
     private static String unescape(String text) {
@@ -98,15 +103,20 @@ class ConformanceTest {
     /** The program that the runner drives. */
     private static final class Adapter {
         private static final String CAN = "[\"concurrent\", \"owners\", \"reentrant\", \"shared\", \"downgrade\","
-                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"events\"]";
+                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"many\", \"events\"]";
 
-        private record Name(long owner, String key, String fence) {}
+        private record Name(long owner, String key, String fence) {
+            static Name of(Map<String, String> q) {
+                return new Name(Long.parseLong(q.get("owner")), q.get("key"), q.get("fence"));
+            }
+        }
 
         private final PrintStream out = new PrintStream(System.out, true, StandardCharsets.UTF_8);
         private final Sidecar sidecar = Sidecar.builder().name("conformance").build();
         private final Map<Long, Owner> owners = new ConcurrentHashMap<>();
         private final Map<Long, Thread> running = new ConcurrentHashMap<>();
         private final Map<Name, Deque<Lease>> leases = new ConcurrentHashMap<>(); // each deque guards itself
+        private final Map<Name, Leases> together = new ConcurrentHashMap<>();
 
         private void serve() throws IOException {
             say("{\"event\": \"ready\", \"client\": \"Java\", \"can\": " + CAN + "}");
@@ -143,8 +153,18 @@ class ConformanceTest {
                 case "held" -> {
                     Deque<Lease> held = named(q);
                     synchronized (held) {
-                        return ", \"held\": " + held.stream().anyMatch(Lease::isValid);
+                        Leases many = together.get(Name.of(q));
+                        boolean valid = held.stream().anyMatch(Lease::isValid) || many != null && many.isValid();
+                        return ", \"held\": " + valid;
                     }
+                }
+                case "acquire_many" -> {
+                    return ", \"fences\": " + acquireMany(q);
+                }
+                case "release_many" -> {
+                    String key = entries(q.get("keys")).get(0);
+                    String fence = entries(q.get("fences")).get(0);
+                    together.remove(new Name(Long.parseLong(q.get("owner")), key, fence)).releaseAsync().join();
                 }
                 case "release" -> known(q, true).releaseAsync().join();
                 case "renew" -> {
@@ -161,11 +181,9 @@ class ConformanceTest {
             return "";
         }
 
-        private long acquire(Map<String, String> q) throws InterruptedException {
+        private LockOptions options(Map<String, String> q) {
             long number = Long.parseLong(q.get("owner"));
-            long wait = Long.parseLong(q.get("wait_ms"));
             long ttl = Long.parseLong(q.get("ttl_ms"));
-            String key = q.get("key");
             LockOptions options = LockOptions.defaults()
                     .owner(owners.computeIfAbsent(number, n -> Owner.named("owner " + n)))
                     .onLost(e -> say("{\"event\": \"lost\", \"key\": " + quote(e.key()) + ", \"owner\": " + number
@@ -173,12 +191,31 @@ class ConformanceTest {
             if (ttl != 0) {
                 options = options.ttl(Duration.ofMillis(ttl));
             }
-            if (q.get("fixed").equals("true")) {
+            if ("true".equals(q.get("fixed"))) {
                 options = options.fixed();
             }
-            if (q.get("mode").equals("shared")) {
-                options = options.shared();
+            return q.get("mode").equals("shared") ? options.shared() : options;
+        }
+
+        private List<Long> acquireMany(Map<String, String> q) throws InterruptedException {
+            long wait = Long.parseLong(q.get("wait_ms"));
+            List<String> keys = entries(q.get("keys"));
+            Leases all = wait < 0
+                    ? sidecar.leaseAll(keys, options(q))
+                    : sidecar.tryLeaseAll(keys, Duration.ofMillis(wait), options(q))
+                            .orElseThrow(() -> new NotAcquiredException("held"));
+            for (int i = 0; i < keys.size(); i++) {
+                String fence = Long.toString(all.fences().get(i));
+                together.put(new Name(Long.parseLong(q.get("owner")), keys.get(i), fence), all);
             }
+            return all.fences();
+        }
+
+        private long acquire(Map<String, String> q) throws InterruptedException {
+            long number = Long.parseLong(q.get("owner"));
+            long wait = Long.parseLong(q.get("wait_ms"));
+            String key = q.get("key");
+            LockOptions options = options(q);
             Lease lease = wait < 0
                     ? sidecar.lease(key, options)
                     : sidecar.tryLease(key, Duration.ofMillis(wait), options)
@@ -192,8 +229,7 @@ class ConformanceTest {
         }
 
         private Deque<Lease> named(Map<String, String> q) {
-            Name name = new Name(Long.valueOf(q.get("owner")), q.get("key"), q.get("fence"));
-            return leases.getOrDefault(name, new ArrayDeque<>());
+            return leases.getOrDefault(Name.of(q), new ArrayDeque<>());
         }
 
         /** Returns the lease that a command is about, for the last time or not. */

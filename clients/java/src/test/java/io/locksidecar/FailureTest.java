@@ -110,6 +110,23 @@ class FailureTest extends OnDaemon {
     }
 
     @Test
+    void a_child_process_has_no_part_in_the_connection() throws Exception {
+        connect().lock(key).lock();
+        Process child = new ProcessBuilder("sleep", "600").start();
+        try {
+            Path of = Path.of("/proc", Long.toString(child.pid()));
+            until("it runs", () -> Files.readString(of.resolve("cmdline")).startsWith("sleep"));
+            try (Stream<Path> all = Files.list(of.resolve("fd"))) {
+                for (Path fd : all.toList()) {
+                    assertFalse(Files.readSymbolicLink(fd).toString().startsWith("socket:"));
+                }
+            }
+        } finally {
+            child.destroyForcibly();
+        }
+    }
+
+    @Test
     void no_caller_hangs_when_the_daemon_goes() {
         try (Daemon other = Daemon.started()) {
             Sidecar held = closing(Sidecar.builder().socket(other.path).build());

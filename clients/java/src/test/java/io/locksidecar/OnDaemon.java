@@ -33,8 +33,8 @@ abstract class OnDaemon {
 
     @AfterEach
     void closeAll() throws Exception {
-        for (AutoCloseable c : closing) {
-            c.close();
+        for (int i = closing.size() - 1; i >= 0; i--) {
+            closing.get(i).close();
         }
         closing.clear();
     }

@@ -1,0 +1,47 @@
+package io.locksidecar;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Objects;
+import java.util.Set;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
+
+/** What one request asks for: one key, or many at once, in the order in which they were given. */
+record Keys(Key[] all, boolean many) {
+    private static final int SHOWN = 3;
+
+    static Keys of(String key) {
+        return new Keys(new Key[] {Key.of(key)}, false);
+    }
+
+    /** Returns keys if they are 1 to 1,024 different ones. */
+    static Keys of(Collection<String> keys) {
+        List<Key> all = new ArrayList<>();
+        Set<String> seen = new HashSet<>();
+        for (String key : Objects.requireNonNull(keys, "keys")) {
+            all.add(Key.of(key));
+            if (!seen.add(key)) {
+                throw new InvalidException("key \"" + key + "\" is named twice");
+            }
+        }
+        if (all.isEmpty() || all.size() > Codes.MAX_KEYS) {
+            throw new InvalidException(all.size() + " keys at once; 1 to 1024 are allowed");
+        }
+        return new Keys(all.toArray(Key[]::new), true);
+    }
+
+    String text(int i) {
+        return all[i].text();
+    }
+
+    /** Names them as messages do. */
+    @Override
+    public String toString() {
+        String some = Stream.of(all).limit(SHOWN).map(k -> '"' + k.text() + '"').collect(Collectors.joining(", "));
+        return (many ? "locks " : "lock ") + some
+                + (all.length > SHOWN ? " and " + (all.length - SHOWN) + " more" : "");
+    }
+}

@@ -1,0 +1,234 @@
+package io.locksidecar;
+
+import java.nio.ByteBuffer;
+
+/**
+ * What callers ask of a connection: each request changes what is held or awaited, and adds its frame, in one go
+ * under the connection's lock; so what is asked and what is believed go together. None of it blocks.
+ */
+final class Requests {
+    /** What came of an acquire that waits until what has arrived was read. */
+    private static final Object LATER = new Object();
+
+    private final Conn conn;
+    private final Outbox out;
+    private final Holds holds;
+    private long ids; // guarded by conn.mu
+
+    Requests(Conn conn, Outbox out, Holds holds) {
+        this.conn = conn;
+        this.out = out;
+        this.holds = holds;
+    }
+
+    /** Sends hello; its reply is taken in by the welcome. */
+    void hello(byte[] name, byte[] label) {
+        conn.mu.lock();
+        try {
+            ByteBuffer b = out.begin(6);
+            Msgpack.putLong(b, Codes.HELLO);
+            Msgpack.putLong(b, ++ids);
+            Msgpack.putLong(b, Codes.VERSION);
+            Msgpack.putLong(b, Codes.VERSION);
+            Msgpack.putText(b, name);
+            Msgpack.putText(b, label);
+            out.end();
+        } finally {
+            conn.mu.unlock();
+        }
+        out.flush(true);
+    }
+
+    /** Sends a request, [op, id, key, fields…], or [op, id] without a key. The end of c is told of in any case. */
+    void send(Call c, byte[] key, long... fields) {
+        LockException why = null;
+        conn.mu.lock();
+        try {
+            if (conn.dead != null) {
+                why = conn.gone();
+            } else if (out.full()) {
+                why = full();
+            } else {
+                put(c, key, fields);
+            }
+        } finally {
+            conn.mu.unlock();
+        }
+        if (why == null) {
+            out.flush(true);
+        } else {
+            c.answered(new Call.Answer(-1, "", 0, why));
+            c.end();
+        }
+    }
+
+    private static LimitException full() {
+        return new LimitException("too much is waiting to be written");
+    }
+
+    /** Gives a call its id; mu is held. */
+    long begun(Call c) {
+        c.id = ++ids;
+        conn.pending.put(c.id, c);
+        return c.id;
+    }
+
+    /** Adds a request; mu is held. */
+    void put(Call c, byte[] key, long... fields) {
+        frame(c.op, begun(c), key, fields);
+    }
+
+    /** Adds a release that nobody waits for, and whose reply is ignored; mu is held. */
+    void release(Hold hold) {
+        frame(Codes.RELEASE, ++ids, hold.name, hold.id.owner(), hold.fence, Codes.ASYNC);
+    }
+
+    /** Adds a heartbeat, to go with the next write; mu is held. */
+    void beat() {
+        put(new Call(Codes.PING, null, null, x -> { }), null);
+    }
+
+    private void frame(int op, long id, byte[] key, long... fields) {
+        ByteBuffer b = out.begin(2 + (key == null ? 0 : 1) + fields.length);
+        Msgpack.putLong(b, op);
+        Msgpack.putLong(b, id);
+        if (key != null) {
+            Msgpack.putText(b, key);
+        }
+        for (long f : fields) {
+            Msgpack.putLong(b, f);
+        }
+        out.end();
+    }
+
+    // ---- acquires ----
+
+    /**
+     * Asks for what a wants; ends a at once when its owner has all of it already. The end of a's call comes to
+     * {@link Acquire#answered}, on any thread.
+     */
+    void acquire(Acquire a) {
+        Object outcome = null;
+        conn.mu.lock();
+        try {
+            if (a.done()) {
+                return; // given up before it came to be asked
+            }
+            outcome = conn.dead != null ? conn.gone() : held(a);
+            if (outcome == null) {
+                outcome = out.full() ? full() : ask(a);
+            }
+        } finally {
+            conn.mu.unlock();
+        }
+        if (outcome == null) {
+            out.flush(true);
+        } else if (outcome == LATER) {
+            conn.link().wakeup();
+        } else if (outcome instanceof Hold[]) {
+            a.tell();
+        } else if (conn.dead != null && outcome instanceof LockException e) {
+            a.refused(e, conn);
+        } else {
+            a.finish(outcome);
+        }
+    }
+
+    /** Gives a what its owner holds, if that is all; returns null if the daemon has to be asked. mu is held. */
+    private Object held(Acquire a) {
+        Hold.Id[] wanted = a.ids();
+        Hold[] found = new Hold[wanted.length];
+        boolean all = true;
+        for (int i = 0; i < wanted.length; i++) {
+            Hold hold = holds.get(wanted[i]);
+            if (conn.leaving.containsKey(wanted[i]) || hold != null && !hold.owned()) {
+                conn.whenCaughtUpLocked(() -> a.connected(conn)); // what has arrived decides
+                return LATER;
+            }
+            if (hold != null && hold.shared && !a.shared()) {
+                return new UpgradeException("lock \"" + hold.id.key()
+                        + "\" is held shared by this owner; an exclusive hold could never be granted");
+            }
+            found[i] = hold;
+            all &= hold != null;
+        }
+        if (!all) {
+            return null; // the daemon re-enters those that are held: it can tell whether all are, at one moment
+        }
+        if (a.take(found)) {
+            for (Hold hold : found) {
+                hold.enter(a.shared());
+            }
+        }
+        return found;
+    }
+
+    /** Adds a's request; mu is held. */
+    private Object ask(Acquire a) {
+        Key[] keys = a.keys().all();
+        Hold[] wanted = new Hold[keys.length];
+        for (int i = 0; i < keys.length; i++) {
+            wanted[i] = new Hold(conn, a.ids()[i], keys[i].utf8(), a.shared(), a.keeper());
+        }
+        Call c = new Call(wanted, a);
+        int mode = a.shared() ? Codes.SHARED : Codes.EXCLUSIVE;
+        if (!a.keys().many()) {
+            put(c, keys[0].utf8(), a.owner(), mode, a.left(), a.ttl(), a.flags());
+        } else if (!putMany(c, keys, a.owner(), mode, a.left(), a.ttl(), a.flags())) {
+            return new InvalidException(a.keys() + " do not fit into one request");
+        }
+        a.asked(c);
+        if (a.done()) { // before it could know of the call; nobody may ask as this owner in between
+            cancel(c);
+        }
+        return null;
+    }
+
+    private boolean putMany(Call c, Key[] keys, long... fields) {
+        ByteBuffer b = out.begin(3 + fields.length, keys.length * (Codes.MAX_KEY + 3));
+        Msgpack.putLong(b, c.op);
+        Msgpack.putLong(b, ids + 1);
+        Msgpack.putArray(b, keys.length);
+        for (Key key : keys) {
+            Msgpack.putText(b, key.utf8());
+        }
+        for (long f : fields) {
+            Msgpack.putLong(b, f);
+        }
+        if (out.length() > conn.welcome().maxFrame()) {
+            out.takeBack();
+            return false;
+        }
+        out.end();
+        begun(c);
+        return true;
+    }
+
+    /** Withdraws the acquire that c asks for, if it is not answered; its grant is given back, should it cross this. */
+    void withdraw(Call c) {
+        conn.mu.lock();
+        try {
+            cancel(c);
+        } finally {
+            conn.mu.unlock();
+        }
+        out.flush(true);
+    }
+
+    private void cancel(Call c) {
+        if (conn.dead != null || c.abandoned || conn.pending.get(c.id) != c) {
+            return;
+        }
+        c.abandoned = true;
+        for (Hold hold : c.holds) {
+            conn.leaving.merge(hold.id, 1, Integer::sum);
+        }
+        Call cancel = new Call(Codes.CANCEL, null, c, x -> { });
+        ByteBuffer b = out.begin(4);
+        Msgpack.putLong(b, Codes.CANCEL);
+        Msgpack.putLong(b, begun(cancel));
+        Msgpack.putLong(b, c.id);
+        Msgpack.putText(b, c.hold.name);
+        out.end();
+    }
+}
