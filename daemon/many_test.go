@@ -160,3 +160,33 @@ func TestHoldsAreGoodWhileEachIs(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// With their fences the keys of one acquire-many may be too much for one release-many.
+func TestManyThatJustFitAreReleased(t *testing.T) {
+	c := start(t, nil, nil).dial(client.Options{})
+	var keys []string
+	for i := range 129 {
+		keys = append(keys, fmt.Sprintf("%0500d", i))
+	}
+	for range 2 {
+		hs, err := c.LockMany(t.Context(), keys, client.AcquireArgs{Owner: 1, Wait: client.Forever})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := hs.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		// The same when a grant comes that nobody waits for any more.
+		ctx, cancel := context.WithCancel(t.Context())
+		go cancel()
+		if hs, err := c.LockMany(ctx, keys, client.AcquireArgs{Owner: 2}); err == nil {
+			if err := hs.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	eventually(t, "all are free", func() bool {
+		_, err := c.AcquireMany(t.Context(), keys, client.AcquireArgs{Owner: 3})
+		return err == nil
+	})
+}

@@ -113,24 +113,22 @@ func (c *Client) abandon(id uint64) bool {
 // giveBack releases what was granted to a call that nobody waits for any more.
 // The cancel has crossed the grant. Nobody waits for these releases either.
 func (c *Client) giveBack(cl *call) {
-	q := protocol.Request{Owner: cl.req.Owner}
+	keys, grants := cl.req.Keys, cl.reply.Grants
 	switch cl.req.Op {
 	case protocol.OpAcquire:
-		q.Op, q.Key, q.Fence = protocol.OpRelease, cl.req.Key, cl.reply.Grant.Fence
+		keys, grants = [][]byte{cl.req.Key}, []protocol.Grant{cl.reply.Grant}
 	case protocol.OpAcquireMany:
-		q.Op, q.Keys = protocol.OpReleaseMany, cl.req.Keys
-		for _, g := range cl.reply.Grants {
-			q.Fences = append(q.Fences, g.Fence)
-		}
-		if len(q.Fences) != len(q.Keys) {
+		if len(grants) != len(keys) {
 			return // not an answer to what was asked
 		}
 	default:
 		return
 	}
 	c.mu.Lock()
-	if c.err == nil {
-		c.appendLocked(&q)
+	for i := range keys {
+		if c.err == nil { // one by one: with their fences they might not fit into a frame
+			c.appendLocked(&protocol.Request{Op: protocol.OpRelease, Owner: cl.req.Owner, Key: keys[i], Fence: grants[i].Fence})
+		}
 	}
 	c.flushUnlock(false)
 }

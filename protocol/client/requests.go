@@ -186,19 +186,38 @@ func (c *Client) acquireMany(ctx context.Context, keys []string, a *AcquireArgs,
 }
 
 // ReleaseMany gives up one hold of each key, with the fence at the same index;
-// a.Key and a.Fence are not used. It returns one code a key: OK, NotHeld, Unknown.
+// a.Key and a.Fence are not used. It returns one code a key: OK, NotHeld, Unknown. What
+// does not fit into one request goes in several, and an error may come after some.
 func (c *Client) ReleaseMany(ctx context.Context, keys []string, fences []uint64, a ReleaseArgs) ([]protocol.Code, error) {
 	if len(keys) == 0 || len(keys) != len(fences) {
 		return nil, &Error{Code: protocol.Invalid, Msg: "no keys, or not as many fences"}
 	}
-	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpReleaseMany, Owner: a.Owner, Flags: a.flags(), Keys: byteKeys(keys), Fences: fences}
-	if err := c.do(ctx, cl); err != nil {
-		return nil, err
+	var all []protocol.Code
+	for len(keys) > 0 {
+		n := c.fits(keys)
+		cl := newCall()
+		cl.req = protocol.Request{Op: protocol.OpReleaseMany, Owner: a.Owner, Flags: a.flags(), Keys: byteKeys(keys[:n]), Fences: fences[:n]}
+		if err := c.do(ctx, cl); err != nil {
+			return all, err
+		}
+		all = append(all, cl.reply.Codes...)
+		cl.free()
+		keys, fences = keys[n:], fences[n:]
 	}
-	codes := cl.reply.Codes
-	cl.free()
-	return codes, nil
+	return all, nil
+}
+
+// fits is how many of the keys a release-many has room for; one at least. Their fences
+// make it longer than the acquire-many was.
+func (c *Client) fits(keys []string) int {
+	const around, each = 64, 16 // bytes at the most, a key's own apart
+	size := around
+	for i, k := range keys {
+		if size += len(k) + each; i > 0 && (size > c.maxFrame || i == protocol.MaxMany) {
+			return i
+		}
+	}
+	return len(keys)
 }
 
 func byteKeys(keys []string) [][]byte {
