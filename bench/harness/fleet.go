@@ -19,6 +19,7 @@ type Fleet struct {
 	Warm        time.Duration
 	Window      time.Duration
 	Watch       Watch
+	StartUp     time.Duration // how long workers may take until they are ready; some patience when 0
 }
 
 // Watch is the processes and counters to be looked at during the window.
@@ -66,7 +67,7 @@ func (f Fleet) Run() (*Outcome, error) {
 		}
 		workers = append(workers, w)
 	}
-	late := time.AfterFunc(f.Warm+f.Window+2*patience, func() { // makes Decode fail
+	late := time.AfterFunc(f.Warm+f.Window+max(f.StartUp, patience)+patience, func() { // makes Decode fail
 		for _, w := range workers {
 			w.cmd.Process.Kill()
 		}

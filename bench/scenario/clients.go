@@ -3,6 +3,7 @@ package scenario
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -10,7 +11,8 @@ import (
 )
 
 // 16 processes in Python take locks on one Redis: through the daemon with its Python
-// client, and with redis-py's Lock. Keys of their own are acquired and released; one
+// client, and with redis-py's Lock; and then as many in Java, with its Java client and
+// with Redisson's RLock. Keys of their own are acquired and released; one
 // key that all want is passed on, and only acquisitions after another process count.
 // redis-py polls: once as it does by itself, and as fast as makes sense.
 
@@ -45,6 +47,13 @@ func clients(e *Env) error {
 		return err
 	}
 	defer e.stop(scene, d)
+	if err := e.pythons(scene, python, d, r); err != nil || e.Short {
+		return err
+	}
+	return e.javas(scene, d, r)
+}
+
+func (e *Env) pythons(scene, python string, d *Daemon, r *harness.Redis) error {
 	program := []string{python, filepath.Join(e.Root, "bench", "clients", "worker.py")}
 	ours := ClientArgs{Addr: d.Socket}
 	peer := ClientArgs{Addr: r.Addr, TTL: clientTTL, Sleep: 100 * time.Millisecond}
@@ -68,6 +77,34 @@ func clients(e *Env) error {
 	return nil
 }
 
+// javas builds the worker first, with the client as it stands here. Its JVMs do with the
+// quick compiler: 16 that optimise on a few cores measure that.
+func (e *Env) javas(scene string, d *Daemon, r *harness.Redis) error {
+	dir := filepath.Join(e.Root, "bench", "clients", "java")
+	mvn := exec.CommandContext(e.Ctx, "mvn", "-q", "-B", "-f", dir, "package", "-DskipTests", "-Dmaven.javadoc.skip", "-Dmaven.source.skip")
+	if out, err := mvn.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the Java worker: %w: %s", err, out)
+	}
+	program := []string{"java", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-jar",
+		filepath.Join(dir, "worker", "target", "worker.jar")}
+	ours, peer := ClientArgs{Addr: d.Socket}, ClientArgs{Addr: r.Addr, TTL: clientTTL}
+	if err := e.interleave(scene, []row{
+		e.speaking(program, "java/pairs", ours, d, r, "Java, own keys"),
+		e.speaking(program, "redisson/pairs", peer, d, r, "Redisson, own keys"),
+		e.speaking(program, "java/hot", ours, d, r, "Java, one key"),
+		e.speaking(program, "redisson/hot", peer, d, r, "Redisson, one key"),
+	}); err != nil {
+		return err
+	}
+	rep := e.Report
+	rep.AtLeast("Java, pairs a second of 16 processes, to Redisson's RLock", rep.Ratio(scene, "Java, own keys", "Redisson, own keys", "ops_s"), 1.5, 0)
+	rep.AtLeast("Java, hand-overs a second among 16 processes, to Redisson's RLock", rep.Ratio(scene, "Java, one key", "Redisson, one key", "handovers_s"), 20, 0)
+	return nil
+}
+
+// javaStart is what 16 JVMs may take until they have warmed up.
+const javaStart = 3 * time.Minute
+
 // speaking is a row of workers in another language, with the connections that the
 // store has had meanwhile.
 func (e *Env) speaking(program []string, load string, args ClientArgs, d *Daemon, r *harness.Redis, name string) row {
@@ -82,6 +119,7 @@ func (e *Env) speaking(program []string, load string, args ClientArgs, d *Daemon
 		args.Shared, args.Key = shared, fmt.Sprintf("bench:%d", e.sockets)
 		f := e.fleet(load, args, clientProcs, harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}})
 		f.Program, f.ProgramArgs = program[0], program[1:]
+		f.StartUp = javaStart
 		f.Midway = func() { conns = r.Clients() }
 		return f.Run()
 	}, func(o *harness.Outcome, m harness.Metrics) {

@@ -41,7 +41,7 @@ var Scenes = []Scene{
 	{"etcd", "pairs of 64 callers through one etcd, against etcd's own mutex", etcdPairs},
 	{"cluster", "pairs of 64 callers through a Redis Cluster, against one standalone Redis", clusterPairs},
 	{"mysql", "pairs of 64 callers through one MariaDB, against rows of a connection pool", mysqlPairs},
-	{"clients", "16 Python processes on one Redis, against redis-py's Lock", clients},
+	{"clients", "16 processes in Python and in Java on one Redis, against redis-py's Lock and Redisson's RLock", clients},
 	{"renewals", "a million renewals on one Redis, against PEXPIRE", renewals},
 	{"million", "a million locks held by one client, and given up by its end", million},
 }

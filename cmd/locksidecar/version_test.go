@@ -37,6 +37,7 @@ var versions = []struct {
 	{"cmd/locksidecar/VERSION", regexp.MustCompile(`^(\S+)\n$`), asItIs},
 	{"clients/python/src/locksidecar/__init__.py", regexp.MustCompile(`(?m)^__version__ = "([^"\n]+)"$`), pythonic},
 	{pom, regexp.MustCompile(artifact), asItIs},
+	{"bench/clients/java/worker/pom.xml", regexp.MustCompile(artifact), asItIs},
 	{"clients/java/README.md", regexp.MustCompile(artifact), asItIs},
 	{changelog, regexp.MustCompile(`^# Changelog\n\n## (\S+)`), asItIs},
 }
