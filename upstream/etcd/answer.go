@@ -49,6 +49,8 @@ func (b *batch) readLocked(p *part) {
 	switch {
 	case p.err != nil:
 		b.failedLocked(p)
+	case b.reading(p) && p.about != nil:
+		b.sawPermitsLocked(p)
 	case b.reading(p):
 		for i := range p.steps {
 			b.lookedLocked(&p.steps[i], p.resp.Responses[p.at[i]:])
@@ -58,6 +60,10 @@ func (b *batch) readLocked(p *part) {
 	default:
 		if p.bump {
 			b.bumpedLocked(p)
+		}
+		if p.about != nil {
+			b.wrotePermitsLocked(p)
+			return
 		}
 		for i := range p.steps {
 			r := p.resp.Responses
@@ -80,8 +86,13 @@ func (b *batch) fencedLocked(p *part) {
 	}
 	b.s.wake()
 	for i := range p.steps {
-		if st := &p.steps[i]; st.plan == planTake {
-			b.fail(st, cache.Refused, b.s.cfg.explain(ErrRefused, fmt.Errorf("%w: its key %s is gone", ErrSession, b.sess.key)))
+		if st := &p.steps[i]; st.plan.takes() {
+			err := b.s.cfg.explain(ErrRefused, fmt.Errorf("%w: its key %s is gone", ErrSession, b.sess.key))
+			if st.plan.permit() {
+				b.permitFailedLocked(st, cache.Refused, err, p.fence)
+				continue
+			}
+			b.fail(st, cache.Refused, err)
 		} else {
 			b.steps = append(b.steps, *st)
 		}

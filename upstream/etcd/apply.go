@@ -20,65 +20,6 @@ const (
 	depth     = 4       // the longest path of operations below the one for a key
 )
 
-// plan is what is asked of etcd for an op. What writes goes through one
-// transaction, what only reads through another: that one etcd carries out without
-// its log.
-type plan uint8
-
-const (
-	planTake      plan = iota // write: take the lock, or join its queue
-	planRemove                // write: remove our key
-	planDowngrade             // write: make our key a reader's
-	planRenew                 // read: our key, which holds, and whether anybody else is there
-	planCheck                 // read: our key, which queues, and the one before it
-	planPeek                  // read: who holds the lock
-	planEval                  // read: the whole queue
-)
-
-// step is an op on its way.
-type step struct {
-	i     int // of the op
-	kind  cache.OpKind
-	plan  plan
-	mode  cache.Mode // planRenew: of the key that stands; else of the op
-	join  bool
-	doubt bool // an earlier request to take it was not answered
-	again bool // planRemove: an earlier one may have done it
-	err   error
-
-	dir, key string
-	rev      int64 // create revision of our key, if known
-	pred     string
-	predRev  int64
-	predMod  int64
-}
-
-// batch is one Apply.
-type batch struct {
-	s       *Store
-	sess    *session
-	ops     []upstream.Op
-	results []upstream.Result
-	steps   []step // what has no answer yet
-	apart   bool   // no transaction may both take and remove
-	err     error
-}
-
-// part is one transaction.
-type part struct {
-	steps []step
-	at    []int // planned reads: where each step's begin among the operations
-	group int   // steps in each nested transaction; 0 when there are none
-	most  int64 // operations that the server was believed to take
-	bytes int64 // … and bytes
-	takes bool
-	bump  bool
-	fence int64
-	resp  *pb.TxnResponse
-	asked bool // it may have happened
-	err   error
-}
-
 // Apply carries out one batch: in one round trip when nothing stands in the way of
 // any op, else in two. What writes is one transaction, and what reads one for each
 // 64 ops, all sent at once.
@@ -89,7 +30,10 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 		b.round(ctx)
 	}
 	for i := range b.steps {
-		b.fail(&b.steps[i], cache.Unknown, fmt.Errorf("%w: something else changes all the time", ErrNoAnswer))
+		b.giveUp(&b.steps[i], fmt.Errorf("%w: something else changes all the time", ErrNoAnswer))
+	}
+	if len(b.permits) > 0 {
+		b.endPermits()
 	}
 	return b.err
 }
@@ -105,104 +49,6 @@ func (b *batch) fail(st *step, status cache.Status, err error) {
 
 func (b *batch) answer(st *step, status cache.Status) {
 	b.results[st.i] = upstream.Result{Status: status, Left: -1}
-}
-
-// plan makes a step of each op, unless its answer is known.
-func (b *batch) plan() {
-	n, noSession := b.s.liveSession()
-	if noSession == nil {
-		b.sess = n
-	}
-	t := &b.s.grips
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	for i := range b.ops {
-		op := &b.ops[i]
-		st := step{i: i, kind: op.Kind, mode: op.Mode}
-		if op.Kind < cache.OpTry || op.Kind > cache.OpPeek || op.Key == "" {
-			b.fail(&st, cache.Refused, fmt.Errorf("%w: operation %d on %q", ErrRefused, op.Kind, op.Key))
-			continue
-		}
-		if !b.known(&st, noSession) {
-			b.planLocked(&st, op)
-			b.steps = append(b.steps, st)
-		}
-	}
-}
-
-// known answers what needs no question: nothing is taken without a session, and
-// nothing stands under one that has ended.
-func (b *batch) known(st *step, noSession error) bool {
-	n := b.sess
-	ended := n == nil || n.gone.Load()
-	switch st.kind {
-	case cache.OpTry, cache.OpJoin:
-		if noSession == nil {
-			return false
-		}
-		b.fail(st, cache.Refused, b.s.cfg.explain(ErrRefused, noSession))
-	case cache.OpRelease:
-		if !ended {
-			return false
-		}
-		b.answer(st, cache.NotHeld)
-	case cache.OpWithdraw:
-		if !ended {
-			return false
-		}
-		b.answer(st, cache.Done)
-	case cache.OpRenew, cache.OpDowngrade:
-		if !ended && !n.lost.Load() {
-			return false
-		}
-		b.answer(st, cache.NotHeld)
-	default:
-		return false
-	}
-	return true
-}
-
-// planLocked is called with grips.mu held.
-func (b *batch) planLocked(st *step, op *upstream.Op) {
-	st.dir = b.s.dir(op.Key)
-	if op.Kind == cache.OpPeek {
-		st.plan = planPeek
-		return
-	}
-	t := &b.s.grips
-	g := t.findLocked(b.sess, op.Key, op.Token)
-	if g != nil {
-		st.key, st.rev = g.key, g.rev
-	} else {
-		st.key = key(st.dir, b.sess.lease, op.Token)
-	}
-	if len(t.doubts) > 0 {
-		_, st.doubt = t.doubts[doubt{op.Key, op.Token}]
-	}
-	st.join = op.Kind == cache.OpJoin
-	switch op.Kind {
-	case cache.OpTry, cache.OpJoin:
-		switch {
-		case g == nil || st.doubt:
-		case g.held || !st.join:
-			st.plan = planEval
-		default:
-			st.plan, st.pred, st.predRev, st.predMod = planCheck, g.pred, g.predRev, g.predMod
-		}
-	case cache.OpRelease, cache.OpWithdraw:
-		st.plan = planRemove
-		if g != nil {
-			g.leaving = true
-		}
-	case cache.OpRenew:
-		if st.plan = planEval; g != nil && g.held {
-			st.plan, st.mode = planRenew, g.mode
-		}
-	case cache.OpDowngrade:
-		if st.plan = planEval; g != nil && g.held {
-			st.plan = planDowngrade
-		}
-	}
 }
 
 // round asks what there is to ask, all at once, and reads the answers; what is
@@ -226,12 +72,14 @@ func (b *batch) round(ctx context.Context) {
 
 // parts divides the steps into transactions.
 func (b *batch) parts() []part {
-	var takes, removes, reads []step
+	var takes, removes, reads, permits []step
 	for _, st := range b.steps {
-		switch st.plan {
-		case planTake:
+		switch {
+		case st.plan.permit():
+			permits = append(permits, st)
+		case st.plan == planTake:
 			takes = append(takes, st)
-		case planRemove, planDowngrade:
+		case st.plan == planRemove || st.plan == planDowngrade:
 			removes = append(removes, st)
 		default:
 			reads = append(reads, st)
@@ -261,6 +109,9 @@ func (b *batch) parts() []part {
 		p.steps, reads = reads[:n], reads[n:]
 		parts = append(parts, p)
 	}
+	if len(permits) > 0 {
+		parts = b.permitParts(parts, permits, limit)
+	}
 	return parts
 }
 
@@ -288,7 +139,10 @@ func (b *batch) ask(ctx context.Context, p *part) {
 
 func (b *batch) request(p *part) *pb.TxnRequest {
 	all := make([]*pb.RequestOp, 0, len(p.steps)+1)
-	if p.steps[0].plan >= planRenew {
+	if b.reading(p) {
+		if p.about != nil {
+			return &pb.TxnRequest{Success: p.permitReads()}
+		}
 		for i := range p.steps {
 			p.at = append(p.at, len(all))
 			all = append(all, p.steps[i].reads()...)
@@ -296,9 +150,12 @@ func (b *batch) request(p *part) *pb.TxnRequest {
 		return &pb.TxnRequest{Success: all}
 	}
 	for i := range p.steps {
-		p.takes = p.takes || p.steps[i].plan == planTake
+		p.takes = p.takes || p.steps[i].plan.takes()
 		p.bump = p.bump || p.steps[i].doubt
 		all = append(all, p.steps[i].request(b.sess.lease))
+	}
+	if p.about != nil {
+		all = p.counts(all)
 	}
 	req := &pb.TxnRequest{Success: all}
 	if p.group > 0 {
@@ -350,9 +207,13 @@ func (b *batch) failedLocked(p *part) {
 	err = b.s.cfg.explain(what, err)
 	for i := range p.steps {
 		st := &p.steps[i]
+		if st.plan.permit() {
+			b.permitFailedLocked(st, status, err, p.fence)
+			continue
+		}
 		if status == cache.Unknown && st.plan == planTake {
 			op := &b.ops[st.i]
-			b.s.grips.doubts[doubt{op.Key, op.Token}] = p.fence
+			b.s.grips.doubts[doubt{lock: op.Key, token: op.Token}] = p.fence
 		}
 		if st.plan == planEval && (st.kind == cache.OpTry || st.kind == cache.OpJoin) {
 			b.fail(st, cache.Unknown, err) // its key may stand
@@ -371,6 +232,9 @@ func (b *batch) noSpaceLocked(p *part) {
 	err := b.s.cfg.explain(ErrRefused, p.err)
 	for _, st := range p.steps {
 		switch {
+		case st.plan.permit():
+			b.permitNoSpaceLocked(&st, err)
+			continue
 		case st.plan == planTake:
 			st.plan, st.err = planEval, err
 		case st.plan == planDowngrade || st.doubt: // these write, too

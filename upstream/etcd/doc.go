@@ -25,6 +25,46 @@
 // lock that is still on its way, and a withdrawal after an unanswered acquire does
 // that: once it is Done, nothing comes late.
 //
+// # Semaphores
+//
+// Each token that holds or waits for a permit has a key of its own on the lease:
+//
+//	<prefix>/%permit/held/<semaphore>/<lease>-<slot>
+//	<prefix>/%permit/queue/<semaphore>/<lease>-<slot>
+//
+// with "locksidecar:permit:<token>" as value. The slot is a small number that the
+// daemon gives the token, and again to another one once nothing of it can come any
+// more: etcd's index keeps each name until it is compacted, and to count a prefix is
+// to go over all of them, so names that never come again would make a busy semaphore
+// slower with every permit. As names come again, nothing is removed but by its value.
+//
+// To take a permit is to create a key among the holders and to count them, in one
+// transaction: it counts if it is at most the Limit-th, and who comes from nowhere
+// counts those who queue as well. Otherwise it is taken back at once. That happens
+// only when others were quicker, as it is not tried unless there is room: by a read
+// just before, or, when there was plenty of room at the last look (more than an
+// eighth of the limit), without one. Whether a key counts was decided when it was
+// created; of one whose answer was lost it is decided by the create revisions before
+// it, and what was created together with it is taken as before it.
+//
+// Any number of a semaphore's keys are created in one transaction, with one create
+// revision. So a permit's fence base is 256 times that and the slot's last 8 bits,
+// and those of one transaction differ in these.
+//
+// The queue is in the order of create revisions (and names, within a transaction).
+// Who queues watches the key before its own; the first watches the removal of any
+// holder's. So a permit that comes free wakes one, and that one's going the next,
+// which may come in as well if several came free; what the same daemon has queueing
+// there too is told at once. A daemon that holds permits has two watches for each
+// semaphore, not for each permit: on who comes to queue, and on the removal of its own.
+//
+// An op costs a few operations of O(log n), and once a batch, not once an op, it
+// counts: in etcd's index, in memory, some 0.05 µs a holder and a waiter. Who queues,
+// and is not known to be where it was, reads the queue's names. A busy try is one read
+// and no write; a try or join that is granted is one read and one write, or the write
+// alone; a release is one write; a renewal, and a repeated join that still waits, one
+// read. A full batch is three transactions at once.
+//
 // # Calls
 //
 // A batch is one transaction of nested ones for what writes, and one for what only
@@ -74,6 +114,8 @@
 //	paused (SIGSTOP)       ops are Unknown after Timeout, Refused once the session is lost.
 //	lease revoked          the session is lost, nothing was granted under it meanwhile.
 //	our key removed        HintGone; renewals are NotHeld. A place in a queue is taken anew.
+//	two take the last      one is granted, the other's key stands for a round trip more, in
+//	permit at once         which another try may be Busy; one that had queued queues anew.
 //	the session's removed  acquires are Refused until it stands again, a moment later.
 //	compacted              nobody notices.
 //	database full          acquires are Refused; renewals, releases, withdrawals work. Ping

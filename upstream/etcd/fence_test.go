@@ -46,7 +46,7 @@ func TestLateRequestDoesNothing(t *testing.T) {
 			cancel()
 			_ = s.Apply(gone, []upstream.Op{op}, make([]upstream.Result, 1))
 			s.grips.mu.Lock() // as if that had been sent, and had no answer
-			s.grips.doubts[doubt{"k", op.Token}] = s.cur.Load().fence.Load()
+			s.grips.doubts[doubt{lock: "k", token: op.Token}] = s.cur.Load().fence.Load()
 			s.grips.mu.Unlock()
 			op.Kind = cache.OpWithdraw
 			if r := apply(op); r.Status != cache.Done {

@@ -26,14 +26,17 @@ type grip struct {
 	predRev int64 // its create revision
 	predMod int64 // its revision
 
+	permit *permit // of a semaphore's; nil of a lock's
+
 	watch   int64 // the number of its watch; 0 when it has none
 	watched bool  // … which stands at the server
 }
 
 // doubt is a token whose acquire has not been answered: it may still be on its way.
 type doubt struct {
-	lock  string
-	token uint64
+	lock   string
+	token  uint64
+	permit bool
 }
 
 // grips is the table of our keys, at most one a lock. It serves the watches and
@@ -41,6 +44,7 @@ type doubt struct {
 type grips struct {
 	mu     sync.Mutex
 	byLock map[string]*grip
+	sems   map[string]*sem // semaphores
 	doubts map[doubt]int64 // with the fence that the request compared
 	young  []*grip         // held, in the order of since, until they are worth a watch
 	old    []*grip         // held for longer: looked at in turn
@@ -57,6 +61,7 @@ type grips struct {
 
 func (t *grips) init() {
 	t.byLock, t.doubts, t.byWatch = map[string]*grip{}, map[doubt]int64{}, map[int64]*grip{}
+	t.sems = map[string]*sem{}
 	t.sending, t.looking = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
@@ -64,7 +69,7 @@ func (t *grips) init() {
 func (t *grips) empty() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return len(t.byLock) == 0 && len(t.doubts) == 0
+	return len(t.byLock) == 0 && len(t.sems) == 0 && len(t.doubts) == 0
 }
 
 func nudge(c chan struct{}) {
@@ -150,5 +155,6 @@ func (t *grips) drop(n *session) {
 			t.removeLocked(g)
 		}
 	}
+	t.dropSemsLocked(n)
 	clear(t.doubts) // what is on its way comes for a lease that is no more
 }

@@ -10,11 +10,15 @@ import (
 const (
 	valueExclusive = "locksidecar:exclusive"
 	valueShared    = "locksidecar:shared"
+	valuePermit    = "locksidecar:permit:"
 )
 
 // sessionDir holds a key for each daemon's session. No lock's name looks like
 // that: a percent sign in one is encoded.
 const sessionDir = "%session"
+
+// permitDir holds the keys of semaphores. Neither does it.
+const permitDir = "%permit"
 
 // names are the names under a prefix.
 type names struct {
@@ -24,11 +28,59 @@ type names struct {
 var escape = strings.NewReplacer("%", "%25", "/", "%2F")
 
 // dir is what the keys of a lock begin with. Their range is [dir, dirEnd(dir)).
-func (n *names) dir(lock string) string {
-	if strings.ContainsAny(lock, "%/") {
-		lock = escape.Replace(lock)
+func (n *names) dir(lock string) string { return n.root + escaped(lock) + "/" }
+
+func escaped(name string) string {
+	if strings.ContainsAny(name, "%/") {
+		return escape.Replace(name)
 	}
-	return n.root + lock + "/"
+	return name
+}
+
+// permits are what the keys of a semaphore's holders begin with, and of those that
+// queue for it.
+func (n *names) permits(key string) (held, queue string) {
+	key = escaped(key) + "/"
+	return n.root + permitDir + "/held/" + key, n.root + permitDir + "/queue/" + key
+}
+
+// semaphore is the semaphore that a key belongs to, with what its keys of that kind
+// begin with.
+func (n *names) semaphore(key string) (name, dir string, held, ok bool) {
+	rest, ok := strings.CutPrefix(key, n.root+permitDir+"/")
+	if !ok {
+		return "", "", false, false
+	}
+	kind, rest, _ := strings.Cut(rest, "/")
+	name, _, ok = strings.Cut(rest, "/")
+	held = kind == "held"
+	if !ok || name == "" || !held && kind != "queue" {
+		return "", "", false, false
+	}
+	return unescape.Replace(name), n.root + permitDir + "/" + kind + "/" + name + "/", held, true
+}
+
+// permitValue is the value of a token's keys in a semaphore. No two tokens of a
+// session have the same.
+func permitValue(token uint64) string { return valuePermit + strconv.FormatUint(token, 16) }
+
+// permitToken is the token of a value; 0 when it is not one of ours.
+func permitToken(value string) uint64 {
+	hex, ok := strings.CutPrefix(value, valuePermit)
+	if !ok {
+		return 0
+	}
+	t, _ := strconv.ParseUint(hex, 16, 64)
+	return t
+}
+
+// slotBits of a permit's base say which of those it is that were created in one
+// transaction: these have the same create revision.
+const slotBits = 8
+
+// permitBase is the fence base of the permit whose key has that slot.
+func permitBase(rev int64, slot int) uint64 {
+	return uint64(rev)<<slotBits | uint64(slot)&(1<<slotBits-1)
 }
 
 // dirEnd is the first key behind those that begin with dir, which ends in a slash.
@@ -63,7 +115,7 @@ func (n *names) lock(key string) (lock, dir string, ok bool) {
 		return "", "", false
 	}
 	name, _, ok := strings.Cut(rest, "/")
-	if !ok || name == "" || name == sessionDir {
+	if !ok || name == "" || name == sessionDir || name == permitDir {
 		return "", "", false
 	}
 	return unescape.Replace(name), n.root + name + "/", true

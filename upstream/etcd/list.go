@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strconv"
 	"strings"
 	"time"
@@ -19,21 +20,33 @@ const (
 	listLeases = 64   // leases of a page whose time left is asked for
 )
 
-// List returns locks in the order of their escaped names; a cursor is where in
-// that order to go on. The locks of other programs on etcd's own lock recipe are
+// List returns locks in the order of their escaped names, and then permits in the
+// order of their semaphores'; a cursor is where in that order to go on. The locks of other programs on etcd's own lock recipe are
 // among them.
 func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
 	if limit <= 0 {
 		return nil, "", nil
 	}
-	dir := s.dir(prefix)
-	from, to := dir[:len(dir)-1], prefixEnd(dir[:len(dir)-1])
-	if cursor != "" {
-		if !strings.HasPrefix(cursor, s.root) {
-			return nil, "", fmt.Errorf("%w: %q is no cursor of a list", ErrRefused, cursor)
-		}
-		from = max(from, cursor)
+	if cursor != "" && !strings.HasPrefix(cursor, s.root) {
+		return nil, "", fmt.Errorf("%w: %q is no cursor of a list", ErrRefused, cursor)
 	}
+	permits := s.root + permitDir + "/"
+	if !strings.HasPrefix(cursor, permits) {
+		if locks, next, err = s.listLocks(ctx, prefix, cursor, limit); err != nil || next != "" {
+			return locks, next, err
+		}
+		cursor = permits
+	}
+	if limit -= len(locks); limit == 0 {
+		return locks, cursor, nil
+	}
+	held, next, err := s.listPermits(ctx, prefix, cursor, limit)
+	return append(locks, held...), next, err
+}
+
+func (s *Store) listLocks(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
+	dir := s.dir(prefix)
+	from, to := max(dir[:len(dir)-1], cursor), prefixEnd(dir[:len(dir)-1])
 	for {
 		page, err := s.read(ctx, from, to, listPage)
 		if err != nil {
@@ -42,6 +55,11 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 		full := len(page) == listPage
 		for len(page) > 0 && len(locks) < limit {
 			lock, dir, ok := s.lock(string(page[0].Key))
+			if permits := s.root + permitDir + "/"; strings.HasPrefix(string(page[0].Key), permits) {
+				from = dirEnd(permits)
+				page = page[sort.Search(len(page), func(i int) bool { return string(page[i].Key) >= from }):]
+				continue
+			}
 			if !ok { // a session's, or no lock's
 				from, page = string(page[0].Key)+"\x00", page[1:]
 				continue
@@ -169,7 +187,12 @@ func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) 
 		return 0, s.cfg.explain(ErrNoAnswer, fmt.Errorf("sweep: %w", err))
 	}
 	var stale []string
+	semaphores := map[string]string{} // by what their keys of one kind begin with
 	for _, k := range r.Keys {
+		if name, dir, _, ok := s.semaphore(string(k)); ok {
+			semaphores[dir] = name
+			continue
+		}
 		lock, dir, ok := s.lock(string(k))
 		if !ok {
 			continue
@@ -183,6 +206,10 @@ func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) 
 		if removed += gone; err != nil {
 			return removed, s.cfg.explain(ErrNoAnswer, fmt.Errorf("sweep: %w", err))
 		}
+	}
+	gone, err := s.sweepPermits(ctx, n, semaphores, known)
+	if removed += gone; err != nil {
+		return removed, s.cfg.explain(ErrNoAnswer, fmt.Errorf("sweep: %w", err))
 	}
 	return removed, nil
 }

@@ -16,7 +16,6 @@ const (
 	// In a beat at most so many become watched, and so many are looked at.
 	ripenMost = 100
 	lookMost  = 256
-	lookBatch = 64 // in one transaction
 )
 
 // look reads, on its own, what our keys look like: after their watches have been
@@ -44,11 +43,22 @@ func (s *Store) look(ctx context.Context) {
 			}
 		}
 		for len(due) > 0 && ctx.Err() == nil {
-			n := min(len(due), lookBatch)
+			n := s.lookable(due)
 			s.lookAt(ctx, due[:n])
 			due = due[n:]
 		}
 	}
+}
+
+// lookable is how many of gs are looked at in one transaction.
+func (s *Store) lookable(gs []*grip) int {
+	room := int(s.most.Load())
+	for n, g := range gs {
+		if room -= g.lookOps(); room < 0 && n > 0 {
+			return n
+		}
+	}
+	return len(gs)
 }
 
 // made returns those whose watches have just been made.
@@ -86,7 +96,9 @@ func (t *grips) due(now int64, ttl time.Duration) (due []*grip, more bool) {
 		if t.next >= len(t.old) {
 			t.next = 0
 		}
-		due = append(due, t.old[t.next])
+		if g := t.old[t.next]; g.permit == nil || g.permit.turn(now, ttl) {
+			due = append(due, g)
+		}
 		t.next++
 	}
 	return due, len(t.young)+len(t.old) > 0
@@ -108,6 +120,10 @@ func (s *Store) lookAt(ctx context.Context, gs []*grip) {
 			st.plan = planRenew
 		}
 		steps, at = append(steps, st), append(at, len(all))
+		if g.permit != nil {
+			all = append(all, g.permitLook()...)
+			continue
+		}
 		all = append(all, st.reads()...)
 	}
 	t.mu.Unlock()
@@ -127,6 +143,10 @@ func (s *Store) lookAt(ctx context.Context, gs []*grip) {
 	defer t.mu.Unlock()
 	for i := range steps {
 		if g := gs[steps[i].i]; !g.gone && !g.leaving {
+			if g.permit != nil {
+				s.sawPermitLocked(g, &steps[i], r.Responses[at[i]:], r.Header.Revision)
+				continue
+			}
 			s.sawLocked(g, &steps[i], r.Responses[at[i]:])
 		}
 	}

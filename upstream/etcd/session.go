@@ -79,6 +79,7 @@ func (s *Store) live(ctx context.Context, n *session) {
 // enter makes n the present session.
 func (s *Store) enter(n *session) {
 	s.last.Store(n.no)
+	s.grips.enter()
 	s.cur.Store(n)
 	s.publish(upstream.Session{No: n.no, Until: n.until.Load()})
 	s.log.Info("session at etcd", zap.String("event", "store_session"), zap.String("addr", s.cfg.addr()),
@@ -160,7 +161,7 @@ func (s *Store) begin(ctx context.Context, id int64) (*session, error) {
 	}
 	if h.Revision < s.high.Load() {
 		return nil, fmt.Errorf("%w: %s is at revision %d and was at %d: it has lost data, and fences would fall "+
-			"(raise fence_epoch by that much on every host, then restart the daemons)", ErrServer, s.cfg.addr(), h.Revision, s.high.Load())
+			"(raise fence_epoch on every host by that much, for semaphores by 256 times that much, then restart the daemons)", ErrServer, s.cfg.addr(), h.Revision, s.high.Load())
 	}
 	n.cluster = h.ClusterId
 	n.until.Store(cache.LeaseDeadline(sent, int64(ttl)))

@@ -129,7 +129,7 @@ func (s *Store) start(n *session) {
 // it has.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "etcd", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
-		Session: time.Duration(s.granted.Load()), Queue: true, Timeout: s.cfg.Timeout}
+		Session: time.Duration(s.granted.Load()), Queue: true, Permits: true, Timeout: s.cfg.Timeout}
 }
 
 // Hints is the stream of what was noticed about keys.
@@ -230,8 +230,12 @@ func raise(x *atomic.Int64, v int64) {
 
 // hint passes a hint on, unless nobody keeps up with them.
 func (s *Store) hint(k cache.HintKind, lock string) {
+	s.sendHint(upstream.Hint{Kind: k, Key: lock})
+}
+
+func (s *Store) sendHint(h upstream.Hint) {
 	select {
-	case s.hints <- upstream.Hint{Kind: k, Key: lock}:
+	case s.hints <- h:
 	default:
 	}
 }

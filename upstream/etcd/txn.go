@@ -100,7 +100,7 @@ func (st *step) request(lease int64) *pb.RequestOp {
 		return txnOp(&pb.TxnRequest{Compare: one(ifCreated(st.key, st.rev)),
 			Success: ops(putOp(st.key, valueShared, lease), queueOp(st.dir))})
 	}
-	return nil
+	return txnOp(st.permitRequest(lease))
 }
 
 func (st *step) acquire(lease int64) *pb.TxnRequest {

@@ -136,7 +136,9 @@ func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
 // watchRequest is for the key before ours, or for the whole lock once it is held.
 func (g *grip) watchRequest() *pb.WatchRequest {
 	r := &pb.WatchCreateRequest{WatchId: g.watch, Key: []byte(g.pred)}
-	if g.held {
+	if g.permit != nil {
+		g.permitWatch(r)
+	} else if g.held {
 		r.Key, r.RangeEnd = []byte(g.dir), []byte(dirEnd(g.dir))
 	}
 	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}}
@@ -187,6 +189,10 @@ func denied(reason string) error {
 
 // happenedLocked turns an event into a hint. It is called with grips.mu held.
 func (s *Store) happenedLocked(g *grip, e *mvccpb.Event) {
+	if g.permit != nil {
+		s.permitHappenedLocked(g, e)
+		return
+	}
 	removed, own := e.Type == mvccpb.Event_DELETE, string(e.Kv.Key) == g.key
 	switch {
 	case !g.held:
