@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/go-zookeeper/zk"
-
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -20,7 +18,8 @@ type batch struct {
 	err     error // the first thing that went wrong, for logs
 
 	writes []write
-	looks  []*look // acquires
+	looks  []*look // acquires of locks
+	turns  []*turn // those of permits
 	peeks  []int
 	keeps  []int // renewals and downgrades whose leases stand
 	leaves []*look
@@ -53,6 +52,7 @@ type look struct {
 	fresh bool // the node is being made by this batch
 	queue []node
 	err   error
+	turn  *turn // of a permit
 }
 
 // Apply carries out one batch. All that changes something goes in one transaction,
@@ -77,6 +77,7 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	b.settle()
 	b.plan()
 	b.avoid()
+	b.avoidPermits()
 	b.change()
 	b.decide()
 	b.giveUp()
@@ -117,62 +118,6 @@ func together(n int, f func(i int)) {
 	wg.Wait()
 }
 
-// settle finds out what became of nodes whose making was never answered, for ops
-// that are about them.
-func (b *batch) settle() {
-	var open []*grip
-	for i := range b.ops {
-		if g := b.grip(gripID{b.ops[i].Key, b.ops[i].Token}); g != nil && g.name == "" && b.ops[i].Kind != cache.OpRenew {
-			open = append(open, g)
-		}
-	}
-	if len(open) == 0 {
-		return
-	}
-	// A write that nobody waits for any more has ended before what is asked now, or
-	// is not sure to.
-	if b.adrift.Load() > 0 || b.confirm(b.ctx) != nil {
-		return
-	}
-	together(len(open), func(i int) { b.find(open[i]) })
-}
-
-// find looks for g's node. What was asked before the last confirmation has
-// happened by now, or never will.
-func (se *session) find(ctx context.Context, g *grip) error {
-	q, err := se.queue(ctx, g.parent, false)
-	if err != nil {
-		return err
-	}
-	at := place(q, se.id, g.token)
-	if at < 0 {
-		se.remove(g)
-		return nil
-	}
-	path := g.parent + "/" + q[at].name
-	stat, err := call(ctx, se, false, func(c *zk.Conn) (*zk.Stat, error) {
-		_, stat, err := c.Get(path)
-		return stat, err
-	})
-	if err == errGone {
-		se.remove(g)
-		return nil
-	}
-	if err == nil {
-		se.named(g, q[at], stat.Czxid)
-	}
-	return err
-}
-
-func (b *batch) find(g *grip) { _ = b.session.find(b.ctx, g) }
-
-// named gives a grip its node.
-func (se *session) named(g *grip, n node, czxid int64) {
-	se.mu.Lock()
-	defer se.mu.Unlock()
-	g.name, g.seq, g.base = n.name, n.seq, uint64(czxid)
-}
-
 // plan sorts the ops, and answers those that need nothing.
 func (b *batch) plan() {
 	for i := range b.ops {
@@ -181,7 +126,7 @@ func (b *batch) plan() {
 			b.end(i, cache.Refused, err)
 			continue
 		}
-		g := b.grip(gripID{op.Key, op.Token})
+		g := b.grip(idOf(op))
 		switch op.Kind {
 		case cache.OpTry, cache.OpJoin:
 			b.planAcquire(i, op, g)
@@ -227,6 +172,10 @@ func (b *batch) planAcquire(i int, op *upstream.Op, g *grip) {
 		b.end(i, cache.Unknown, b.store.cfg.explain(fmt.Errorf("%w: it is not known what became of it", ErrNoAnswer)))
 		return
 	}
+	if op.Mode == cache.Permit {
+		b.planPermit(l)
+		return
+	}
 	b.looks = append(b.looks, l)
 }
 
@@ -256,6 +205,10 @@ func (b *batch) avoid() {
 
 // drop takes a look out of the batch.
 func (b *batch) drop(l *look) {
+	if l.turn != nil {
+		l.turn.drop(l)
+		return
+	}
 	for i := range b.looks {
 		if b.looks[i] == l {
 			b.looks = append(b.looks[:i], b.looks[i+1:]...)
@@ -269,37 +222,33 @@ func (b *batch) drop(l *look) {
 func (b *batch) change() {
 	for _, l := range b.looks {
 		if l.fresh {
-			l.grip = b.add(gripID{l.op.Key, l.op.Token}, b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry)
+			l.grip = b.add(idOf(l.op), b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry)
 			b.writes = append(b.writes, write{i: l.i, kind: making, grip: l.grip, look: l})
 		}
 	}
+	first, further := b.makePermits()
 	if len(b.writes) == 0 {
 		b.readAll()
 		return
 	}
-	b.makeParents()
+	b.makeParents(first)
 	b.session.mu.Lock()
-	sent := b.wire.nextOut()
+	out := b.wire
 	b.session.mu.Unlock()
-	// The readings come behind the transaction as soon as one has gone out. Where
-	// that was another's, or a new connection's, they are made again.
+	count, next := out.written()
+	// The readings come behind the transactions as soon as these have gone out. Where
+	// they were another's, or a new connection's, they are made again.
 	over, reading := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(reading)
-		if len(b.looks) > 0 {
-			select {
-			case <-sent:
-			case <-over:
-			}
+		if len(b.looks)+len(b.turns) > 0 {
+			out.await(count, next, 1+len(further), over)
 		}
 		b.readAll()
 	}()
-	err := b.transact()
+	b.transact(first, further)
 	close(over)
 	<-reading
-	if err != nil {
-		b.oneByOne()
-	}
 	for i := range b.writes {
 		b.wrote(&b.writes[i])
 	}
@@ -307,7 +256,17 @@ func (b *batch) change() {
 }
 
 func (b *batch) readAll() {
-	together(len(b.looks), func(i int) { b.read(b.looks[i]) })
+	locks := len(b.looks)
+	if locks+len(b.turns) == 0 {
+		return
+	}
+	together(locks+len(b.turns), func(i int) {
+		if i < locks {
+			b.read(b.looks[i])
+		} else {
+			b.readTurn(b.turns[i-locks])
+		}
+	})
 }
 
 func (b *batch) read(l *look) {
@@ -323,4 +282,5 @@ func (b *batch) readAgain() {
 		}
 	}
 	together(len(again), func(i int) { b.read(again[i]) })
+	b.readTurnsAgain()
 }

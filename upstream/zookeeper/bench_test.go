@@ -61,3 +61,40 @@ func BenchmarkPairs(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPermits is acquire and release of permits of one semaphore, beside
+// permits that others hold. go test -run '^$' -bench Permits ./upstream/zookeeper
+func BenchmarkPermits(b *testing.B) {
+	srv := testserver.StartZooKeeper(b)
+	for _, c := range []struct{ size, held int }{{1, 0}, {1, 1000}, {1, 9000}, {64, 0}, {64, 1000}, {256, 0}} {
+		b.Run(fmt.Sprintf("batches of %d beside %d", c.size, c.held), func(b *testing.B) {
+			holder, p := newPeer(b, srv.URL()+"?session=40s&timeout=20s"), newPeer(b, srv.URL()+"?session=40s&timeout=20s")
+			key := fmt.Sprint("k", c.size, "-", c.held)
+			for left := c.held; left > 0; left -= 250 {
+				sem{holder, key, 10_000}.take(min(left, 250))
+			}
+			s := sem{p, key, 10_000}
+			ops := make([]upstream.Op, c.size)
+			res := make([]cache.Result, c.size)
+			pairs := 0
+			for b.Loop() {
+				for _, kind := range []cache.OpKind{cache.OpTry, cache.OpRelease} {
+					for i := range ops {
+						if kind == cache.OpTry {
+							ops[i] = s.op(kind, p.token())
+						}
+						ops[i].Kind = kind
+					}
+					if err := p.Apply(b.Context(), ops, res); err != nil {
+						b.Fatal(err)
+					}
+				}
+				pairs += c.size
+			}
+			b.ReportMetric(float64(pairs)/b.Elapsed().Seconds(), "pairs/s")
+			if _, err := holder.Sweep(b.Context(), func(string, uint64) bool { return false }); err != nil {
+				b.Fatal(err)
+			}
+		})
+	}
+}

@@ -44,25 +44,45 @@ func (se *session) lately(key string) bool {
 
 // makeParents makes the nodes of locks that may not have one. What fails here
 // fails again with its op.
-func (b *batch) makeParents() {
-	var paths []string
+func (b *batch) makeParents(writes []write) {
+	var first []*grip
 	b.session.mu.Lock()
-	for i := range b.writes {
-		w := &b.writes[i]
-		if w.kind == making && len(b.byKey[w.grip.parent]) == 1 && !recall(b.parents, w.grip.parent, parentsFor) {
-			paths = append(paths, w.grip.parent)
+	for i := range writes {
+		w := &writes[i]
+		if w.kind == making && b.firstLocked(w.grip) && !recall(b.parents, w.grip.parent, parentsFor) {
+			first = append(first, w.grip)
 		}
 	}
 	b.session.mu.Unlock()
-	errs := make([]error, len(paths))
-	together(len(paths), func(i int) { errs[i] = b.makeContainer(b.ctx, paths[i]) })
+	errs := make([]error, len(first))
+	together(len(first), func(i int) { errs[i] = b.makeParent(b.ctx, first[i]) })
 	b.session.mu.Lock()
 	defer b.session.mu.Unlock()
-	for i, path := range paths {
+	for i, g := range first {
 		if errs[i] != nil && judge(errs[i]) != refused {
-			remember(b.unused, path) // the server keeps one that never had a child
+			remember(b.unused, g.parent) // the server keeps one that never had a child
 		}
 	}
+}
+
+// firstLocked says that no other node of ours is known to stand where g is to be.
+func (se *session) firstLocked(g *grip) bool {
+	if g.permit != nil {
+		return g.permit.sem.bareLocked()
+	}
+	return len(se.byKey[g.parent]) == 1
+}
+
+// makeParent makes the node of a grip's lock or semaphore.
+func (se *session) makeParent(ctx context.Context, g *grip) error {
+	err := se.makeContainer(ctx, g.parent)
+	if err != errGone || g.permit == nil {
+		return err
+	}
+	if err := se.makeContainer(ctx, se.store.cfg.Chroot+"/"+permitsDir); err != nil {
+		return err
+	}
+	return se.makeContainer(ctx, g.parent)
 }
 
 // request is the write as an operation of a transaction.
@@ -70,7 +90,13 @@ func (b *batch) request(w *write) any {
 	g := w.grip
 	switch w.kind {
 	case making:
-		return &zk.CreateRequest{Path: g.parent + "/" + newName(b.id, g.token, g.mode, g.try),
+		name := ""
+		if g.permit != nil {
+			name = newPermitName(b.id, g.token, g.permit.limit, g.try)
+		} else {
+			name = newName(b.id, g.token, g.mode, g.try)
+		}
+		return &zk.CreateRequest{Path: g.parent + "/" + name,
 			Data: nodeData(g.mode, b.store.host), Acl: b.store.acl, Flags: zk.FlagEphemeralSequential}
 	case sharing:
 		return &zk.SetDataRequest{Path: g.path(), Data: nodeData(cache.Shared, b.store.host), Version: -1}
@@ -83,13 +109,28 @@ func (b *batch) stamp() any {
 	return &zk.SetDataRequest{Path: b.self, Data: []byte(b.store.host), Version: -1}
 }
 
-// transact carries out all writes in one transaction.
-func (b *batch) transact() error { return b.carryOut(b.ctx, b.refs()) }
+// transact carries out writes in one transaction, and each of further in another.
+func (b *batch) transact(writes []write, further [][]*write) {
+	if len(further) == 0 {
+		b.transaction(refs(writes))
+		return
+	}
+	rounds := append([][]*write{refs(writes)}, further...)
+	together(len(rounds), func(i int) { b.transaction(rounds[i]) })
+}
 
-func (b *batch) refs() []*write {
-	ws := make([]*write, len(b.writes))
+// transaction carries out writes together; where it fails for one of them, each goes
+// in one of its own.
+func (b *batch) transaction(ws []*write) {
+	if b.carryOut(b.ctx, ws) != nil {
+		b.oneByOne(ws)
+	}
+}
+
+func refs(writes []write) []*write {
+	ws := make([]*write, len(writes))
 	for i := range ws {
-		ws[i] = &b.writes[i]
+		ws[i] = &writes[i]
 	}
 	return ws
 }
@@ -119,11 +160,11 @@ var errNoSelf = fmt.Errorf("the session's own node: %w", zk.ErrNoNode)
 
 // oneByOne carries out the writes of a transaction that has failed as a whole one by
 // one, unless it may have happened.
-func (b *batch) oneByOne() {
-	if judge(b.writes[0].err) != refused {
+func (b *batch) oneByOne(ws []*write) {
+	if judge(ws[0].err) != refused {
 		return
 	}
-	together(len(b.writes), func(i int) { b.alone(&b.writes[i]) })
+	together(len(ws), func(i int) { b.alone(ws[i]) })
 }
 
 // alone carries out one write, and makes what is missing for it.
@@ -134,7 +175,7 @@ func (b *batch) alone(w *write) {
 		case err == errNoSelf:
 			err = b.makeSelf(b.ctx)
 		case err == errGone && w.kind == making:
-			err = b.makeContainer(b.ctx, w.grip.parent)
+			err = b.makeParent(b.ctx, w.grip)
 		default:
 			return
 		}
@@ -188,7 +229,11 @@ func (b *batch) made(w *write) {
 		b.drop(w.look)
 		return
 	}
-	n, ok := parseNode(w.name[strings.LastIndexByte(w.name, '/')+1:])
+	parse := parseNode
+	if w.grip.permit != nil {
+		parse = parsePermit
+	}
+	n, ok := parse(w.name[strings.LastIndexByte(w.name, '/')+1:])
 	if !ok {
 		b.fail(w.i, fmt.Errorf("%w: it made a node %q", ErrNoAnswer, w.name), true)
 		b.drop(w.look)

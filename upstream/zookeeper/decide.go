@@ -1,7 +1,6 @@
 package zookeeper
 
 import (
-	"context"
 	"fmt"
 
 	"github.com/go-zookeeper/zk"
@@ -12,14 +11,25 @@ import (
 
 // decide says of each acquire whether it is granted.
 func (b *batch) decide() {
-	if len(b.looks) == 0 {
+	if len(b.looks) == 0 && len(b.turns) == 0 {
 		return
 	}
-	if !b.sure() {
+	looks := b.looks
+	for _, t := range b.turns {
+		looks = append(looks, t.looks...)
+	}
+	if !b.sure(looks) {
 		return
 	}
-	together(len(b.looks), func(i int) { b.decideOne(b.looks[i]) })
-	for _, l := range b.looks { // not from several goroutines
+	locks := len(b.looks)
+	together(locks+len(b.turns), func(i int) {
+		if i < locks {
+			b.decideOne(b.looks[i])
+		} else {
+			b.decideTurn(b.turns[i-locks])
+		}
+	})
+	for _, l := range looks { // not from several goroutines
 		if r := &b.results[l.i]; r.Err != nil && b.err == nil {
 			b.err = r.Err
 		}
@@ -30,7 +40,7 @@ func (b *batch) decide() {
 }
 
 // sure makes sure that the session is confirmed on this connection.
-func (b *batch) sure() bool {
+func (b *batch) sure(looks []*look) bool {
 	b.session.mu.Lock()
 	w := b.wire
 	b.session.mu.Unlock()
@@ -41,7 +51,7 @@ func (b *batch) sure() bool {
 	if err == nil {
 		return true
 	}
-	for _, l := range b.looks {
+	for _, l := range looks {
 		b.fail(l.i, err, l.fresh)
 	}
 	return false
@@ -122,6 +132,7 @@ func (b *batch) wait(g *grip, path string, watch bool) ([]byte, error) {
 	}
 	data, err := call(b.ctx, b.session, false, func(c *zk.Conn) ([]byte, error) {
 		if watch {
+			b.watching.Store(true)
 			data, _, _, err := c.GetW(path)
 			return data, err
 		}
@@ -257,16 +268,21 @@ func (b *batch) keep() {
 		}
 		return
 	}
+	of := b.lookForKeeps()
 	errs := make([]error, len(b.keeps))
 	together(len(b.keeps), func(k int) {
-		op := &b.ops[b.keeps[k]]
-		if g := b.grip(gripID{op.Key, op.Token}); g != nil && b.soiled(g) {
+		g := b.grip(idOf(&b.ops[b.keeps[k]]))
+		switch {
+		case g == nil:
+		case g.permit != nil:
+			errs[k] = of[g.permit.sem]
+		case b.soiled(g):
 			errs[k] = b.look(b.ctx, g)
 		}
 	})
 	until, live := b.stand()
 	for k, i := range b.keeps {
-		g := b.grip(gripID{b.ops[i].Key, b.ops[i].Token})
+		g := b.grip(idOf(&b.ops[i]))
 		switch {
 		case errs[k] != nil:
 			b.fail(i, errs[k], b.ops[i].Kind == cache.OpDowngrade)
@@ -298,47 +314,8 @@ func (se *session) soiled(g *grip) bool {
 func (se *session) wantedNow(g *grip) bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
+	if g.permit != nil {
+		return g.permit.sem.wanted
+	}
 	return g.wanted
-}
-
-// peek answers who holds a key, as far as this server knows.
-func (b *batch) peek() {
-	together(len(b.peeks), func(k int) { b.peekOne(b.peeks[k]) })
-	for _, i := range b.peeks {
-		if b.err == nil {
-			b.err = b.results[i].Err
-		}
-	}
-}
-
-func (b *batch) peekOne(i int) {
-	parent := b.store.parentOf(b.ops[i].Key)
-	q, err := b.queue(b.ctx, parent, false)
-	r := upstream.Result{Status: cache.Done}
-	if err == nil && len(q) > 0 {
-		r.Status = cache.Busy
-		var shared bool
-		if shared, err = b.isShared(b.ctx, parent, q[0]); shared {
-			r.Mode = cache.Shared
-		}
-	}
-	if err != nil {
-		r = upstream.Result{Status: cache.Refused, Err: b.store.cfg.explain(err)}
-	}
-	b.set(i, r)
-}
-
-// isShared says whether the first of a queue is a reader's.
-func (se *session) isShared(ctx context.Context, parent string, n node) (bool, error) {
-	if !n.ours || n.shared {
-		return n.shared, nil
-	}
-	data, err := call(ctx, se, false, func(c *zk.Conn) ([]byte, error) {
-		data, _, err := c.Get(parent + "/" + n.name)
-		return data, err
-	})
-	if err == errGone { // it has just gone
-		return false, nil
-	}
-	return dataShared(data), err
 }

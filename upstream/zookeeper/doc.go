@@ -25,6 +25,39 @@
 // transaction writes it too: its answer then says what the transaction's id was,
 // which is the czxid of all the nodes that it made and so the leases' fence base.
 //
+// # Semaphores
+//
+// Those of key K are children of <chroot>/.locksidecar/permits/K, which has nothing to
+// do with the lock of that name: whoever has a permit or waits for one has an ephemeral
+// sequential node p-<session>-<token>-<limit>-<number>, or t-… for one that tries. It
+// has a permit if fewer nodes than its limit have lower numbers. As nodes only ever go
+// from before it, what is once so stays so, and a reading of the names decides, however
+// old it is. What else lies there holds nothing. The limit in the name is that of its
+// making, for lists and for watches; what counts is what each op says.
+//
+// One transaction has one czxid for all that it makes. So that each permit has a base
+// of its own, a batch makes one node of a semaphore in each transaction: the others go
+// out in further ones, right behind the first, and one reading of the semaphore behind
+// them does for all. That is one round trip however many, and as many proposals.
+//
+// An acquire reads all names of the semaphore, about 40 bytes each: 40 kB beside 1000
+// others. A release reads none, and renewals one for all of a batch, if there was a
+// change since the last. A host that has permits watches the children, to learn whether
+// others wait and whether its own nodes are there still: it reads them at most ten
+// times a second, and less often by 0.2 ms for each of them.
+//
+// Of those that wait on one host only the first is seen to. If it is the next of all,
+// it watches the children, as whoever leaves lets it in (and it is asked to come once
+// too often when somebody joins the queue). Otherwise it watches the node before it,
+// and nothing else wakes it. That one does not wait any more when it has gone, or when
+// it says so: who is granted and sees another host's node behind its own writes to its
+// own afterwards. So a release wakes one host, and the next after it learns that it is
+// the next. All that can go wrong there costs time: a place is asked for again anyway.
+//
+// Where limits differ, who queues with a lower one counts those before it alone: it is
+// let in beside those who passed it with a higher one. There are never more permits
+// than the highest limit that somebody has asked with.
+//
 // # The session's deadline
 //
 // The Go client hides its pings and when it has connected anew, so the deadline is
@@ -95,7 +128,8 @@
 //	session expired, or   Session{Lost}; its leases and places in queues are gone, and a new
 //	our deadline passed   session gets the next number.
 //	node deleted by hand  its lease is lost: a hint says so, renewals are NotHeld. A place in a
-//	                      queue is made anew by the next join, at the end.
+//	                      queue is made anew by the next join, at the end. Of a semaphore
+//	                      only that permit: the hint comes with the next look at it.
 //	wrong password        ZooKeeper accepts any; what it may not touch is Refused, naming the
 //	                      settings. Open fails if the chroot cannot be read or written.
 //	password changed      password_file is read for each new session.
@@ -110,8 +144,8 @@
 //
 // # Ownership
 //
-// A Store has one goroutine that keeps the session and one that looks at locks that
-// have changed; one more closes a session that is over. The client library has its
+// A Store has one goroutine that keeps the session and one that looks at locks and
+// semaphores that have changed, and marks permits; one more closes a session that is over. The client library has its
 // own for each session. A library call takes no context, so each has a goroutine,
 // which ends with its answer, its connection or its session. Close ends all. Locks:
 // Store.mu; session.mu, then Store.newsMu. None is held across I/O.

@@ -12,9 +12,12 @@ import (
 )
 
 type gripID struct {
-	key   string
-	token uint64
+	key    string
+	token  uint64
+	permit bool // of a semaphore, which has nothing to do with the lock of that key
 }
+
+func idOf(op *upstream.Op) gripID { return gripID{op.Key, op.Token, op.Mode == cache.Permit} }
 
 // grip is a node of ours, or one that may be there.
 type grip struct {
@@ -24,7 +27,8 @@ type grip struct {
 	name   string // the node's; empty while the answer to its making has not come
 	seq    int32
 	base   uint64
-	try    bool // its name says so
+	try    bool    // its name says so
+	permit *permit // of a semaphore; nil for a lock
 
 	// Guarded by session.mu, as are the maps that a grip stands in. What is above
 	// belongs to the Apply that has the key's op; renewals read it once held is set.
@@ -63,6 +67,10 @@ func (se *session) remove(g *grip) {
 	defer se.mu.Unlock()
 	if se.grips[g.gripID] == g {
 		delete(se.grips, g.gripID)
+	}
+	if g.permit != nil {
+		se.dropPermitLocked(g)
+		return
 	}
 	unlist(se.byKey, g.parent, g)
 	if g.before != "" {
@@ -121,6 +129,7 @@ func (se *session) noticed(ev zk.Event) {
 			g.watched = false
 			se.soilLocked(g)
 		}
+		se.permitsChangedLocked(ev.Path)
 		se.mu.Unlock()
 	case zk.EventNodeDeleted, zk.EventNodeDataChanged:
 		se.mu.Lock()
@@ -131,6 +140,7 @@ func (se *session) noticed(ev zk.Event) {
 			g.watched = false
 			se.soilLocked(g)
 		}
+		se.permitToldLocked(ev)
 		se.mu.Unlock()
 	}
 }
@@ -160,12 +170,16 @@ func (se *session) goneLocked(g *grip) {
 	g.gone = true
 	se.missed[g] = struct{}{} // said again with each sign of life until it is given up: hints may be lost
 	se.store.log.Warn("a lease's node has been deleted by somebody else: the lease is lost", zap.String("node", g.path()))
-	se.store.hint(cache.HintGone, g.key)
+	se.store.hintAbout(cache.HintGone, g)
 }
 
 // soilLocked says that g's lock has to be looked at. Those that wait look at it by
 // themselves.
 func (se *session) soilLocked(g *grip) {
+	if g.permit != nil {
+		se.soilPermitsLocked(g.permit.sem, false)
+		return
+	}
 	se.dirty[g] = struct{}{}
 	if g.held && !g.leaving {
 		se.store.stir()
@@ -208,9 +222,20 @@ func (se *session) hold(g *grip, wanted bool) {
 }
 
 // hint passes a hint on, unless nobody keeps up with them.
-func (s *Store) hint(kind cache.HintKind, key string) {
+func (s *Store) hint(kind cache.HintKind, key string) { s.pass(upstream.Hint{Kind: kind, Key: key}) }
+
+// hintAbout is hint about one grip.
+func (s *Store) hintAbout(kind cache.HintKind, g *grip) {
+	h := upstream.Hint{Kind: kind, Key: g.key}
+	if g.permit != nil {
+		h.Mode, h.Token = cache.Permit, g.token
+	}
+	s.pass(h)
+}
+
+func (s *Store) pass(h upstream.Hint) {
 	select {
-	case s.hints <- upstream.Hint{Kind: kind, Key: key}:
+	case s.hints <- h:
 	default:
 	}
 }

@@ -249,7 +249,7 @@ func (se *session) ask(ctx context.Context, w *wire) {
 	se.mu.Lock()
 	idle := len(se.grips) == 0 && w.confirmed.Load()
 	for g := range se.missed {
-		se.store.hint(cache.HintGone, g.key)
+		se.store.hintAbout(cache.HintGone, g)
 	}
 	se.mu.Unlock()
 	var err error

@@ -16,12 +16,15 @@ import (
 const listAtOnce = 32
 
 // List returns locks in the order of their keys' names in ZooKeeper, foreign ones
-// too: whatever has children that end in a number. It reads from the one server
-// that this store is connected to.
+// too: whatever has children that end in a number. Behind them come the permits of
+// all semaphores. It reads from the one server that this store is connected to.
 func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
 	se, err := s.session()
 	if err != nil {
 		return nil, "", err
+	}
+	if strings.HasPrefix(cursor, "/") {
+		return se.listPermits(ctx, prefix, cursor, limit, nil)
 	}
 	names, err := call(ctx, se, false, func(c *zk.Conn) ([]string, error) {
 		names, _, err := c.Children(s.root())
@@ -53,7 +56,7 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 			next = part[i]
 		}
 	}
-	return locks, "", nil
+	return se.listPermits(ctx, prefix, "", limit, locks)
 }
 
 // describe reads one lock; its Key is empty when nobody holds it.

@@ -52,7 +52,11 @@ func (s *Store) lookRound(ctx context.Context) time.Duration {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	due, wait := se.due()
+	jobs, more := se.duePermits()
 	var wg sync.WaitGroup
+	for _, job := range jobs {
+		wg.Go(func() { job(ctx) })
+	}
 	for _, g := range due {
 		wg.Go(func() {
 			if se.look(ctx, g) != nil {
@@ -63,10 +67,18 @@ func (s *Store) lookRound(ctx context.Context) time.Duration {
 		})
 	}
 	wg.Wait()
-	if len(due) == lookAtOnce {
+	if len(due) == lookAtOnce || len(jobs) == lookAtOnce {
 		return time.Millisecond
 	}
-	return wait
+	return sooner(wait, more)
+}
+
+// sooner is the shorter of two pauses; 0 is none.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // due takes leases whose locks have to be looked at now.
@@ -110,6 +122,7 @@ func (se *session) look(ctx context.Context, g *grip) error {
 		// The children change all the time on a contended lock, and are not read each
 		// time. That our node goes has to be known at once.
 		if _, err := call(ctx, se, false, func(c *zk.Conn) (any, error) {
+			se.watching.Store(true)
 			_, _, _, err := c.GetW(g.path())
 			return nil, err
 		}); err != nil && err != errGone {
@@ -142,18 +155,23 @@ func (se *session) look(ctx context.Context, g *grip) error {
 
 // queue reads who holds a lock and who waits for it; nobody when it has no node.
 func (se *session) queue(ctx context.Context, parent string, watch bool) ([]node, error) {
-	names, err := call(ctx, se, false, func(c *zk.Conn) ([]string, error) {
-		if watch {
-			names, _, _, err := c.ChildrenW(parent)
-			return names, err
-		}
-		names, _, err := c.Children(parent)
-		return names, err
-	})
+	names, err := se.children(ctx, parent, watch)
 	if err == errGone {
 		return nil, nil
 	}
 	return readQueue(names), err
+}
+
+func (se *session) children(ctx context.Context, path string, watch bool) ([]string, error) {
+	return call(ctx, se, false, func(c *zk.Conn) ([]string, error) {
+		if watch {
+			se.watching.Store(true)
+			names, _, _, err := c.ChildrenW(path)
+			return names, err
+		}
+		names, _, err := c.Children(path)
+		return names, err
+	})
 }
 
 // place is where the node with our token stands, -1 when it does not.

@@ -84,7 +84,8 @@ type node struct {
 	// shared is how it was asked for; an exclusive one may have been downgraded
 	// since, which stands in its data alone.
 	shared bool
-	try    bool // asked for by one that does not wait
+	try    bool   // asked for by one that does not wait
+	limit  uint32 // of a permit: what it was made with
 	token  uint64
 }
 
@@ -153,13 +154,15 @@ func readQueue(children []string) []node {
 			q = append(q, n)
 		}
 	}
-	slices.SortFunc(q, func(a, b node) int {
-		if a.seq != b.seq {
-			return int(a.seq - b.seq)
-		}
-		return strings.Compare(a.name, b.name)
-	})
+	slices.SortFunc(q, bySeq)
 	return q
+}
+
+func bySeq(a, b node) int {
+	if a.seq != b.seq {
+		return int(a.seq - b.seq)
+	}
+	return strings.Compare(a.name, b.name)
 }
 
 // Data of our nodes, for people and for the mode: "locksidecar", the mode, the host.
@@ -171,6 +174,13 @@ func nodeData(mode cache.Mode, host string) []byte {
 func dataShared(b []byte) bool {
 	return string(b) == "locksidecar shared" || strings.HasPrefix(string(b), "locksidecar shared ")
 }
+
+// heldData is the data of a permit's node whose holder has waited.
+func heldData(host string) []byte { return []byte("locksidecar held " + host) }
+
+// dataHeld says whether the data of a permit's node says that it does not wait any
+// more. It may also be so when it says nothing.
+func dataHeld(b []byte) bool { return strings.HasPrefix(string(b), "locksidecar held ") }
 
 // dataHost is the host in the data of one of our nodes.
 func dataHost(b []byte) string {

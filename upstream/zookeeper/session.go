@@ -33,9 +33,10 @@ type session struct {
 	ttl  time.Duration // as granted
 	self string        // the path of its own node
 
-	suspect atomic.Bool  // an answer is overdue: nothing more is asked until one comes
-	rounds  atomic.Int64 // full rounds of servers without a connection
-	adrift  atomic.Int64 // writes that nobody waits for any more and that may still go out
+	suspect  atomic.Bool  // an answer is overdue: nothing more is asked until one comes
+	rounds   atomic.Int64 // full rounds of servers without a connection
+	watching atomic.Bool  // there may be watches
+	adrift   atomic.Int64 // writes that nobody waits for any more and that may still go out
 
 	mu      sync.Mutex
 	wire    *wire // the newest connection; guarded by mu, as is all below
@@ -52,6 +53,7 @@ type session struct {
 	busy    map[string]time.Time // locks that were held when they were last looked at
 	unused  map[string]time.Time // locks' nodes that may have been made for nothing
 	missed  map[*grip]struct{}   // leases whose nodes have disappeared
+	sems    semaphores
 }
 
 // newSession starts connecting.
@@ -59,7 +61,7 @@ func (s *Store) newSession(no uint64) (*session, error) {
 	se := &session{store: s, no: no, wake: make(chan struct{}, 1),
 		grips: map[gripID]*grip{}, byKey: map[string][]*grip{}, byNode: map[string][]*grip{}, dirty: map[*grip]struct{}{},
 		parents: map[string]time.Time{}, busy: map[string]time.Time{}, unused: map[string]time.Time{},
-		missed: map[*grip]struct{}{}}
+		missed: map[*grip]struct{}{}, sems: newSemaphores()}
 	se.ctx, se.stop = context.WithCancel(context.Background())
 	hosts := newServers(s.cfg.Servers, func() { se.rounds.Add(1); se.kick() })
 	conn, events, err := zk.Connect(s.cfg.Servers, s.cfg.Session, zk.WithDialer(se.dial), zk.WithHostProvider(hosts),
@@ -98,8 +100,11 @@ func (se *session) event(ev zk.Event) {
 			se.over, se.ready = true, false // it cannot be: a session keeps both
 		}
 		for _, g := range se.grips { // watches may have been lost on the way
-			se.anewLocked(g)
+			if g.permit == nil {
+				se.anewLocked(g)
+			}
 		}
+		se.anewPermitsLocked()
 		se.mu.Unlock()
 		se.suspect.Store(false)
 		se.kick()
@@ -303,6 +308,7 @@ func (se *session) shut(polite bool) {
 	se.mu.Unlock()
 	if polite {
 		se.drain()
+		w.rewatched()
 		se.conn.Close()
 	}
 	se.stop()

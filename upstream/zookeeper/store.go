@@ -118,7 +118,7 @@ func (s *Store) Info() upstream.Info {
 		ttl = se.ttl
 	}
 	return upstream.Info{Name: "zookeeper", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
-		Session: ttl, Queue: true, Timeout: s.cfg.Timeout}
+		Session: ttl, Permits: true, Queue: true, Timeout: s.cfg.Timeout}
 }
 
 // Hints is the stream of what the watches told.
@@ -235,6 +235,8 @@ func valid(op *upstream.Op) error {
 		return fmt.Errorf("%w: token %d is out of range", ErrRefused, op.Token)
 	case op.Key == "":
 		return fmt.Errorf("%w: the key is empty", ErrRefused)
+	case op.Mode == cache.Permit:
+		return validPermit(op)
 	}
 	return nil
 }

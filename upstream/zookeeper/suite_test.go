@@ -50,6 +50,14 @@ func leftovers(t testing.TB, srv *testserver.ZooKeeper, chroot string) []string 
 	}
 	for _, l := range locks {
 		if l == ".locksidecar" {
+			sems, _, _ := c.Children(chroot + "/" + l + "/permits")
+			for _, sem := range sems {
+				left = append(left, "permits/"+sem)
+				nodes, _, _ := c.Children(chroot + "/" + l + "/permits/" + sem)
+				for _, n := range nodes {
+					left = append(left, "permits/"+sem+"/"+n)
+				}
+			}
 			continue
 		}
 		left = append(left, l)

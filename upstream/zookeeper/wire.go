@@ -24,8 +24,14 @@ const (
 	frameMax           = 16 << 20
 )
 
-// opMulti is the code of a transaction in a request's header.
-const opMulti = 14
+// Codes in requests' headers.
+const (
+	opMulti      = 14 // a transaction
+	opSetWatches = 101
+)
+
+// holdBack bounds how long the library is waited for: see wire.rewatched.
+const holdBack = 200 * time.Millisecond
 
 var (
 	errRetired     = errors.New("this session is over")
@@ -55,9 +61,14 @@ type wire struct {
 	greeted   atomic.Bool // the connect response was read
 	confirmed atomic.Bool // something of ours was answered that went through the quorum
 
+	resumed bool          // the session has had watches on an earlier connection
+	watches chan struct{} // closed when the library has set them again
+	reading bool          // something but the connect response was read; of whoever reads
+
 	out struct {
 		sync.Mutex
-		next chan struct{} // closed when a transaction has been written; guarded by Mutex
+		count int           // transactions that have been written; guarded by Mutex
+		next  chan struct{} // closed when another has been; guarded by Mutex
 	}
 
 	touches []touch // guarded by se.mu
@@ -72,20 +83,43 @@ func (w *wire) Write(p []byte) (int, error) {
 		w.opened, w.sent = true, w.se.store.clock()
 	}
 	n, err := w.Conn.Write(p)
-	if len(p) >= 12 && binary.BigEndian.Uint32(p[8:]) == opMulti {
+	if len(p) < 12 {
+		return n, err
+	}
+	switch binary.BigEndian.Uint32(p[8:]) {
+	case opMulti:
 		w.out.Lock()
+		w.out.count++
 		close(w.out.next)
 		w.out.next = make(chan struct{})
 		w.out.Unlock()
+	case opSetWatches:
+		select {
+		case <-w.watches: // there may be several
+		default:
+			close(w.watches)
+		}
 	}
 	return n, err
 }
 
-// nextOut is closed when the next transaction has been written.
-func (w *wire) nextOut() <-chan struct{} {
+// written is how many transactions have gone out; next is closed when another has.
+func (w *wire) written() (count int, next <-chan struct{}) {
 	w.out.Lock()
 	defer w.out.Unlock()
-	return w.out.next
+	return w.out.count, w.out.next
+}
+
+// await waits until n transactions have gone out after written said count and next,
+// or until over.
+func (w *wire) await(count int, next <-chan struct{}, n int, over <-chan struct{}) {
+	for end := count + n; count < end; count, next = w.written() {
+		select {
+		case <-next:
+		case <-over:
+			return
+		}
+	}
 }
 
 // SetReadDeadline lets nobody wait for long for the connect response.
@@ -96,8 +130,24 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	return w.Conn.SetReadDeadline(t)
 }
 
+// rewatched waits until the library has set its watches again on a new connection. It
+// reads then without care what the first answer overwrites. It has none to set if all
+// have been told: that is not known here.
+func (w *wire) rewatched() {
+	if w.resumed {
+		select {
+		case <-w.watches:
+		case <-time.After(min(holdBack, w.se.store.cfg.Timeout/4)):
+		}
+	}
+}
+
 // Read follows the frames.
 func (w *wire) Read(p []byte) (int, error) {
+	if !w.reading && w.greeted.Load() {
+		w.reading = true
+		w.rewatched()
+	}
 	n, err := w.in.Read(p)
 	for b := p[:n]; len(b) > 0; {
 		used, bad := w.follow(b)
@@ -172,7 +222,7 @@ func (se *session) dial(_, addr string, _ time.Duration) (net.Conn, error) {
 
 func (se *session) connect(addr string) (*wire, error) {
 	se.mu.Lock()
-	retired := se.retired
+	retired, resumed := se.retired, se.id != 0 && se.watching.Load()
 	se.mu.Unlock()
 	if retired {
 		return nil, errRetired
@@ -197,7 +247,8 @@ func (se *session) connect(addr string) (*wire, error) {
 		}
 		c = t
 	}
-	w := &wire{Conn: c, in: bufio.NewReaderSize(c, 32<<10), se: se, limit: time.Now().Add(cfg.Timeout)}
+	w := &wire{Conn: c, in: bufio.NewReaderSize(c, 32<<10), se: se, limit: time.Now().Add(cfg.Timeout), resumed: resumed,
+		watches: make(chan struct{})}
 	w.out.next = make(chan struct{})
 	return w, nil
 }

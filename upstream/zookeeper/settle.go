@@ -1,0 +1,84 @@
+package zookeeper
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// settle finds out what became of nodes whose making was never answered, for ops
+// that are about them.
+func (b *batch) settle() {
+	var open []*grip
+	for i := range b.ops {
+		if g := b.grip(idOf(&b.ops[i])); g != nil && g.name == "" && b.ops[i].Kind != cache.OpRenew {
+			open = append(open, g)
+		}
+	}
+	if len(open) == 0 {
+		return
+	}
+	// A write that nobody waits for any more has ended before what is asked now, or
+	// is not sure to.
+	if b.adrift.Load() > 0 || b.confirm(b.ctx) != nil {
+		return
+	}
+	of := map[string][]*grip{} // by the lock or semaphore
+	for _, g := range open {
+		of[g.parent] = append(of[g.parent], g)
+	}
+	groups := slices.Collect(maps.Values(of))
+	together(len(groups), func(i int) { _ = b.find(b.ctx, groups[i]...) })
+}
+
+// find looks for the nodes of grips of one lock, or of one semaphore. What was asked
+// before the last confirmation has happened by now, or never will.
+func (se *session) find(ctx context.Context, gs ...*grip) error {
+	read := se.queue
+	if gs[0].permit != nil {
+		read = se.permits
+	}
+	q, err := read(ctx, gs[0].parent, false)
+	if err != nil {
+		return err
+	}
+	errs := make([]error, len(gs))
+	together(len(gs), func(i int) { errs[i] = se.findIn(ctx, gs[i], q) })
+	return errors.Join(errs...)
+}
+
+func (se *session) findIn(ctx context.Context, g *grip, q []node) error {
+	at := place(q, se.id, g.token)
+	if at < 0 {
+		se.remove(g)
+		return nil
+	}
+	path := g.parent + "/" + q[at].name
+	stat, err := call(ctx, se, false, func(c *zk.Conn) (*zk.Stat, error) {
+		_, stat, err := c.Get(path)
+		return stat, err
+	})
+	if err == errGone {
+		se.remove(g)
+		return nil
+	}
+	if err == nil {
+		se.named(g, q[at], stat.Czxid)
+	}
+	return err
+}
+
+// named gives a grip its node.
+func (se *session) named(g *grip, n node, czxid int64) {
+	se.mu.Lock()
+	defer se.mu.Unlock()
+	g.name, g.seq, g.base = n.name, n.seq, uint64(czxid)
+	if p := g.permit; p != nil {
+		p.born = p.sem.readings
+	}
+}
