@@ -140,6 +140,8 @@ func (b *batch) other(i int32, code, left int64) {
 	r.Wanted = code&codeWanted != 0
 	if code&codeShared != 0 {
 		r.Mode = cache.Shared
+	} else if op := &b.ops[i]; op.Kind == cache.OpPeek && op.Mode == cache.Permit {
+		r.Mode = cache.Permit
 	}
 	if left >= 0 && (r.Status == cache.Busy || r.Status == cache.Queued) {
 		r.Left = left * int64(time.Millisecond)

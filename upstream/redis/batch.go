@@ -112,7 +112,7 @@ func (b *batch) build() {
 // add appends a call. The scripts' heads say what they take.
 func (b *batch) add(k int, slot uint16, part []int32) {
 	sc, from, names := &scripts[k], len(b.args), &b.names[slot]
-	rebase := k == scriptRenew && slices.ContainsFunc(part, func(i int32) bool { return b.ops[i].Rebase })
+	rebase := (k == scriptRenew || k == scriptPermitRenew) && slices.ContainsFunc(part, func(i int32) bool { return b.ops[i].Rebase })
 	b.args = append(b.args, evalsha, sc.sha, nil) // see assemble
 	if sc.fence || rebase {
 		b.args = append(b.args, &names.fence)
@@ -121,17 +121,17 @@ func (b *batch) add(k int, slot uint16, part []int32) {
 		b.args = append(b.args, &names.queued)
 	}
 	for _, i := range part {
-		at := len(b.buf)
-		b.buf = append(append(b.buf, b.store.cfg.Prefix...), b.ops[i].Key...)
-		b.arg(at)
+		b.key(sc, names, b.ops[i].Key)
 	}
 	keys := len(b.args) - from - 3
-	if k != scriptPeek {
+	if k != scriptPeek && k != scriptPermitPeek {
 		for _, i := range part {
 			b.token(b.ops[i].Token)
 		}
 	}
-	if sc.gives {
+	if k == scriptPermit {
+		b.permits(part)
+	} else if sc.gives {
 		b.tail(k, part, rebase)
 	}
 	b.calls = append(b.calls, call{script: k, slot: slot, keys: keys, ops: part, args: b.args[from:len(b.args):len(b.args)]})
@@ -145,17 +145,19 @@ func (b *batch) addMoving(c *call, i int32) {
 	if op.Kind == cache.OpRenew {
 		what = "renew"
 	}
-	b.args = append(b.args, evalsha, scripts[scriptMoving].sha, nil)
-	at := len(b.buf)
-	b.buf = append(append(b.buf, b.store.cfg.Prefix...), op.Key...)
-	b.arg(at)
+	k := scriptMoving
+	if scripts[c.script].permit {
+		k = scriptPermitMoving
+	}
+	b.args = append(b.args, evalsha, scripts[k].sha, nil)
+	b.key(&scripts[k], &b.names[c.slot], op.Key)
 	b.token(op.Token)
 	b.args = append(b.args, what)
 	b.number(millis(op.TTL))
 	b.args = append(b.args, &b.names[c.slot].siblings)
 	b.order = append(b.order, i)
 	part := b.order[len(b.order)-1:]
-	b.calls = append(b.calls, call{script: scriptMoving, slot: c.slot, keys: 1, ops: part[:1:1], node: c.node, unread: true,
+	b.calls = append(b.calls, call{script: k, slot: c.slot, keys: 1, ops: part[:1:1], node: c.node, unread: true,
 		args: b.args[from:len(b.args):len(b.args)]})
 }
 
@@ -222,6 +224,16 @@ func (b *batch) bases(part []int32) {
 // millis rounds up: the store must not end a lease before we do.
 func millis(d time.Duration) int64 {
 	return max(1, int64((d+time.Millisecond-1)/time.Millisecond))
+}
+
+// key appends the name that stands for op's lock or semaphore.
+func (b *batch) key(sc *script, names *slotNames, key string) {
+	at := len(b.buf)
+	if sc.permit {
+		b.buf = append(append(b.buf, names.siblings...), permitsKind...)
+	}
+	b.buf = append(append(b.buf, b.store.cfg.Prefix...), key...)
+	b.arg(at)
 }
 
 func (b *batch) token(n uint64) {

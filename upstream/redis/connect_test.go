@@ -122,6 +122,19 @@ func TestRestrictedUserIsEnough(t *testing.T) {
 		grant("+" + right[1:])
 	}
 	p.take("b", cache.Exclusive)
+	for _, right := range []string{"-zadd", "-zcard", "-zremrangebyscore"} { // named once more than one is asked for
+		grant(right)
+		r := p.permit(cache.OpTry, right, 1, p.token())
+		if r.Status == cache.Granted {
+			r = p.permit(cache.OpTry, right, 1, p.token())
+		}
+		p.want(r, cache.Refused)
+		grant("+" + right[1:])
+	}
+	p.joinPermits("c", 1, len(p.takePermits("c", 1, 1)))
+	p.want(p.permit(cache.OpRenew, "c", 1, p.last-1), cache.Done)
+	p.want(p.permit(cache.OpRelease, "c", 1, p.last-1), cache.Done)
+	p.want(p.permit(cache.OpJoin, "c", 1, p.last), cache.Granted)
 	grant("-script")
 	if _, err := openURL(t, url); err == nil || !strings.Contains(err.Error(), "+@scripting") {
 		t.Errorf("without SCRIPT LOAD: %v", err)

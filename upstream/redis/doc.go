@@ -18,6 +18,18 @@
 //	locksidecar:{tag}:fence                  the last fence base given out there; with a q
 //	                                         behind it, somebody may be queueing
 //
+// A semaphore of that key has nothing but siblings, and nothing to do with the lock:
+//
+//	locksidecar:{tag}:permits:<prefix><key>        sorted set of tokens by the end of their permits
+//	locksidecar:{tag}:permitqueue:<prefix><key>    sorted set of waiting tokens by their place
+//	locksidecar:{tag}:permitwaiters:<prefix><key>  the same by the end of their own short leases
+//	locksidecar:{tag}:permithosts:<prefix><key>    the same by their names, so by instance
+//
+// A place is a multiple of 16384, and beside it in the score stands how many permits
+// the waiting token was told that there are (at most 16383, all above being the same
+// for hints and wanted, though not for who gets one). All four go with the last that
+// is in them, or expire.
+//
 // Without a cluster the tag is empty. In one it is the slot's, from a table of the
 // first tag of each slot (slot.go), so that siblings share the slot of <prefix><key>
 // whatever braces that has; which slot it is says Redis's own rule, hash tags
@@ -35,7 +47,9 @@
 // that begins with "locksidecar:". All times are the server's.
 //
 // What a host waits for is told to it, and to it alone, on the channel
-// locksidecar:hint:<instance>. In a cluster that is a sharded channel, at the node
+// locksidecar:hint:<instance>: f or w and a lock's name when it may be free or is
+// wanted, F with the waiting token's number, a space and a semaphore's name, or W and
+// the name; who does not know a letter leaves it. In a cluster that is a sharded channel, at the node
 // that serves the slot of the channel's name; there the scripts do not publish but
 // return whom to tell, and the daemon publishes. Hints may be lost; nothing depends on
 // them.
@@ -51,11 +65,21 @@
 // cluster's slots each lock is a call of its own, and what a call costs is its
 // arguments, its commands, and what Lua makes anew: the first parts make no functions.
 //
+// A permit costs one script call a slot and 128 ops too, of as many semaphores or of
+// one. Taking it is one ZADD and, once a semaphore and call, a ZCARD and a PEXPIRE;
+// permits that have ended are looked for only when there seem to be none left. All is
+// O(log n) in the permits held and in the queue; what looks at several tokens is
+// bounded by 100 of them, once a semaphore and call: whom to tell. Of those who wait as
+// many are told as there are permits that have come free, each of its own. The hosts
+// that have permits are told that another waits by the first in the queue, as often as
+// it asks, out of 100 permits at random; the others learn it as they renew.
+//
 // Refused is said only when nothing was done: no connection was had, so that no
 // byte of the node's pipeline was sent, or the server's error proves it. All else that
 // is not an answer is Unknown. Numbers of tokens rise with time in a daemon, and an
 // acquire takes over what a smaller number of its own instance has left behind;
-// one that comes late finds the larger number and is busy.
+// one that comes late finds the larger number and is busy. Not so with permits, of
+// which an instance has many: each token stands for itself.
 //
 // The pipelines, and the map of slots, are ours: go-redis's ClusterClient sends a
 // whole pipeline again when its first command says LOADING or the connection is cut,
@@ -63,8 +87,9 @@
 // proves that it was not: NOSCRIPT after the scripts, MOVED to where it says. ASK and
 // TRYAGAIN mean that the slot is on its way to another node, and that siblings may be
 // on either side. Renewals and releases are then sent for each lock by itself, by a
-// script that does only what the lock's own key proves and makes nothing
-// (moving.lua), and follow ASK; what needs siblings waits up to 60 ms and is refused.
+// script that does only what the lock's own key proves, or the set of a semaphore's
+// permits, and makes nothing (moving.lua, permitmoving.lua), and follow ASK; what
+// needs siblings waits up to 60 ms and is refused.
 //
 // With wait_replicas=N, WAIT N stands in the same pipeline, behind all that gives
 // a lease or a longer one; with wait_aof=local, N or local,N, WAITAOF. Too few
@@ -80,7 +105,8 @@
 //	paused (SIGSTOP or    ops are Unknown after Timeout; without a connection they are
 //	CLIENT PAUSE)         Refused. What was sent is carried out when the pause ends, in any
 //	                      order: an acquire that comes after its own withdrawal stands until
-//	                      its TTL is over or this host asks for the key again.
+//	                      its TTL is over or this host asks for the key again; a permit's until
+//	                      its TTL is over.
 //	out of memory         acquires and joins are Refused; renewals, downgrades, releases and
 //	                      withdrawals work.
 //	a read-only replica   Open fails. One that becomes a replica later: ops are Refused, and
@@ -89,7 +115,7 @@
 //	password changed      open connections go on; new ones fail and ops are Refused, saying
 //	                      which settings to look at, until password_file has the new one.
 //	may evict             Open fails, unless allow_eviction=true. Behind OpenLazy: Refused.
-//	foreign type at key   Busy, for as long as it stands there.
+//	foreign type at key   Busy, for as long as it stands there. At a semaphore's set: Refused.
 //	foreign plain locker  kept out by exclusive and by shared leases, and keeps both out; it
 //	                      knows of no queue, and its release tells nobody: poll.
 //	wrong kind of server  Open fails and names the right scheme; behind OpenLazy Refused.

@@ -38,11 +38,15 @@ func TestOnlyErrorsThatProveThatNothingWasDoneAreRefusals(t *testing.T) {
 func TestAScriptIsItsPartsAndNothingElse(t *testing.T) {
 	for i := range scripts {
 		s := scripts[i].source
-		slow := 1
-		if i == scriptMoving { // it takes nothing that would look at siblings
+		slow, semaphore := 1, 0
+		switch i {
+		case scriptMoving, scriptPermitMoving, scriptPermitPeek: // they take nothing that would look at siblings
 			slow = 0
+		case scriptPermit, scriptPermitRelease, scriptPermitRenew:
+			slow, semaphore = 0, 1
 		}
-		if strings.Count(s, luaFast) != 1 || strings.Count(s, luaSlow) != slow || strings.Contains(s, "--@") {
+		if strings.Count(s, luaFast) != 1 || strings.Count(s, luaSlow) != slow || strings.Count(s, luaSemaphore) != semaphore ||
+			strings.Count(s, luaCommon) != slow+semaphore || strings.Contains(s, "--@") {
 			t.Errorf("script %d is not put together", i)
 		}
 	}

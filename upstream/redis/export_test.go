@@ -1,4 +1,22 @@
 package redis
 
+import (
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
+)
+
 // FenceName is the name of the counter of a cluster's slot.
 func FenceName(slot int) string { return clusterNames()[slot].fence }
+
+// BeforeRedis62 has the scripts meet what a server of Redis 6.0 says to what is newer,
+// until its result is called. No store may be open.
+func BeforeRedis62() (undo func()) {
+	was := scripts
+	for i := range scripts {
+		s := &scripts[i]
+		s.source = strings.NewReplacer("'GT'", "'NO'", "'GET'", "'NO'", "'zrandmember'", "'no'").Replace(s.source)
+		s.sha = goredis.NewScript(s.source).Hash()
+	}
+	return func() { scripts = was }
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -151,25 +152,43 @@ func endWith(over <-chan struct{}, cancel func()) func() {
 
 // heard passes a hint on, unless nobody keeps up with them.
 func (s *Store) heard(payload string) {
-	if payload == "" {
+	h, ok := parseHint(payload)
+	if !ok {
 		return
 	}
-	h := upstream.Hint{}
+	if h.Key, ok = strings.CutPrefix(h.Key, s.cfg.Prefix); !ok {
+		return
+	}
+	select {
+	case s.hints <- h:
+	default:
+	}
+}
+
+// parseHint reads what tells about a lock or a semaphore (lua/slow.lua, lua/semaphore.lua).
+// What it does not know is for daemons of another version.
+func parseHint(payload string) (h upstream.Hint, ok bool) {
+	if payload == "" {
+		return h, false
+	}
+	h.Key = payload[1:]
 	switch payload[0] {
 	case 'f':
 		h.Kind = cache.HintFree
 	case 'w':
 		h.Kind = cache.HintWanted
+	case 'F':
+		var number string
+		number, h.Key, _ = strings.Cut(h.Key, " ")
+		n, err := strconv.ParseUint(number, 36, 64)
+		if err != nil {
+			return h, false
+		}
+		h.Kind, h.Mode, h.Token = cache.HintFree, cache.Permit, n
+	case 'W':
+		h.Kind, h.Mode = cache.HintWanted, cache.Permit
 	default:
-		return
+		return h, false
 	}
-	key, ok := strings.CutPrefix(payload[1:], s.cfg.Prefix)
-	if !ok {
-		return
-	}
-	h.Key = key
-	select {
-	case s.hints <- h:
-	default:
-	}
+	return h, true
 }

@@ -243,11 +243,11 @@ func (b *batch) again(legs []*leg, later bool) bool {
 				if n := b.store.cluster.moved(c.slot, rest, c.node); n != nil {
 					c.node, c.asking, c.over = n, false, false
 				}
-			case kind == "ASK" && c.script == scriptMoving:
+			case kind == "ASK" && c.moves():
 				if n := b.store.cluster.asked(rest, c.node); n != nil {
 					c.node, c.asking, c.over = n, true, false
 				}
-			case kind != "ASK" && kind != "TRYAGAIN" || c.script == scriptMoving:
+			case kind != "ASK" && kind != "TRYAGAIN" || c.moves():
 			case b.alone(c):
 				any = true
 				b.apart(at)
@@ -261,13 +261,17 @@ func (b *batch) again(legs []*leg, later bool) bool {
 	return any
 }
 
+// moves says that a call is one for a slot that is on its way.
+func (c *call) moves() bool { return c.script == scriptMoving || c.script == scriptPermitMoving }
+
 // alone says whether a call's ops can be carried out with nothing but the locks'
 // own keys.
 func (b *batch) alone(c *call) bool {
-	if c.script == scriptRelease {
+	switch c.script {
+	case scriptRelease, scriptPermitRelease:
 		return true
-	}
-	if c.script != scriptRenew {
+	case scriptRenew, scriptPermitRenew:
+	default:
 		return false
 	}
 	for _, i := range c.ops {

@@ -27,7 +27,7 @@ const (
 var _ upstream.Lister = (*Store)(nil)
 
 // place is where a page of List begins: the node, the names that SCAN gave before
-// and that did not fit on the page, with how many readers of the first did, and
+// and that did not fit on the page, with how many holders of the first did, and
 // SCAN's own cursor for what comes then. Asking SCAN again with an old cursor would
 // not do: it may give other names after the table of names has grown.
 type place struct {
@@ -53,7 +53,8 @@ func parsePlace(s string) (p place, err error) {
 }
 
 // List walks the names with SCAN, a bounded number of them a call, node by node in
-// a cluster. A shared lock is there once for each reader. A page can hold fewer
+// a cluster. A shared lock is there once for each reader, a semaphore once for each
+// permit that is held. A page can hold fewer
 // locks than limit, or none, and not be the last: only an empty next says that.
 func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
 	if limit < 1 {
@@ -118,7 +119,7 @@ func (s *Store) page(ctx context.Context, n *node, prefix string, at *place, roo
 	clock := p.Time(ctx)
 	var scan *goredis.ScanCmd
 	if at.Rest == nil {
-		scan = p.Scan(ctx, at.Scan, escape(s.cfg.Prefix+prefix)+"*", int64(min(max(room, scanLeast), scanStep)))
+		scan = p.Scan(ctx, at.Scan, "*"+escape(s.cfg.Prefix+prefix)+"*", int64(min(max(room, scanLeast), scanStep)))
 	}
 	if _, err := p.Exec(ctx); err != nil {
 		return nil, err
@@ -126,20 +127,24 @@ func (s *Store) page(ctx context.Context, n *node, prefix string, at *place, roo
 	if scan != nil {
 		at.Rest, at.Scan = scan.Val()
 		at.Done, at.Skip = at.Scan == 0, 0
-		at.Rest = slices.DeleteFunc(at.Rest, func(n string) bool { return strings.HasPrefix(n, siblingPrefix) })
+		at.Rest = slices.DeleteFunc(at.Rest, func(n string) bool {
+			of, _ := s.ofWhat(n)
+			return of == "" || !strings.HasPrefix(of, s.cfg.Prefix+prefix)
+		})
 	}
 	now := clock.Val().UnixMilli()
 	looks := make([]look, len(at.Rest))
 	p = n.client.Pipeline()
+	skip := at.Skip
 	for i, name := range at.Rest {
-		looks[i] = s.lookAt(ctx, p, name, now)
+		looks[i] = s.lookAt(ctx, p, name, now, skip, room)
+		skip = 0
 	}
 	if _, err := p.Exec(ctx); err != nil && !isReply(err) {
 		return nil, err
 	}
 	for i := range looks {
 		of := looks[i].locks(s, now)
-		of = of[min(at.Skip, len(of)):]
 		if len(of) > room {
 			at.Rest, at.Skip = at.Rest[i:], at.Skip+room
 			return append(locks, of[:room]...), nil
@@ -158,6 +163,9 @@ func escape(s string) string {
 // look is one lock's commands.
 type look struct {
 	name    string
+	set     string             // of a semaphore: its name
+	skip    int                // holders that an earlier page has
+	permits *goredis.ZSliceCmd // of a semaphore: those after them
 	value   *goredis.StringCmd
 	kind    *goredis.StatusCmd
 	left    *goredis.IntCmd // PTTL itself: go-redis's own makes -1 and -2 a duration
@@ -165,12 +173,13 @@ type look struct {
 	waiters *goredis.IntCmd
 }
 
-func (s *Store) lookAt(ctx context.Context, p goredis.Pipeliner, name string, now int64) look {
-	siblings := s.names[0].siblings
-	if s.cluster != nil {
-		siblings = s.names[slotOf("", name)].siblings
+func (s *Store) lookAt(ctx context.Context, p goredis.Pipeliner, name string, now int64, skip, room int) look {
+	of, permits := s.ofWhat(name)
+	if permits {
+		return s.lookAtPermits(ctx, p, name, of, now, skip, room)
 	}
-	l := look{name: name, value: p.Get(ctx, name), kind: p.Type(ctx, name), left: goredis.NewIntCmd(ctx, "pttl", name)}
+	siblings := s.siblings(name)
+	l := look{name: name, skip: skip, value: p.Get(ctx, name), kind: p.Type(ctx, name), left: goredis.NewIntCmd(ctx, "pttl", name)}
 	_ = p.Process(ctx, l.left)
 	l.readers = p.ZRangeWithScores(ctx, siblings+"readers:"+name, -longNames, -1)
 	l.waiters = p.ZCount(ctx, siblings+"waiters:"+name, "("+strconv.FormatInt(now, 10), "+inf")
@@ -178,8 +187,11 @@ func (s *Store) lookAt(ctx context.Context, p goredis.Pipeliner, name string, no
 }
 
 // locks reads the answers: a lock held exclusively is one, a shared one as many as
-// it has readers, one that is gone none.
+// it has readers, a semaphore as many as it has permits held, one that is gone none.
 func (l *look) locks(s *Store, now int64) []upstream.Lock {
+	if l.permits != nil {
+		return l.semaphore(s, now)
+	}
 	ms := l.left.Val()
 	lock := upstream.Lock{Key: strings.TrimPrefix(l.name, s.cfg.Prefix), Name: l.name, Left: -1, Waiters: -1}
 	if ms >= 0 {
@@ -200,8 +212,19 @@ func (l *look) locks(s *Store, now int64) []upstream.Lock {
 		return []upstream.Lock{lock}
 	}
 	lock.Mode = cache.Shared
-	var locks []upstream.Lock
-	for _, z := range l.readers.Val() {
+	locks := s.holders(lock, l.readers.Val(), now)
+	if locks == nil { // somebody has thrown the set away
+		locks = append(locks, lock)
+	}
+	return locks[min(l.skip, len(locks)):]
+}
+
+// readersValue is the lock's own value while readers hold it; fast.lua has it too.
+const readersValue = siblingPrefix + "readers"
+
+// holders is lock once for each of those who hold it.
+func (s *Store) holders(lock upstream.Lock, set []goredis.Z, now int64) (locks []upstream.Lock) {
+	for _, z := range set {
 		token, _ := z.Member.(string)
 		if int64(z.Score) <= now {
 			continue
@@ -211,14 +234,8 @@ func (l *look) locks(s *Store, now int64) []upstream.Lock {
 		one.Holder, one.Mine, one.Foreign = s.holder(token)
 		locks = append(locks, one)
 	}
-	if locks == nil { // somebody has thrown the set away
-		locks = append(locks, lock)
-	}
 	return locks
 }
-
-// readersValue is the lock's own value while readers hold it; fast.lua has it too.
-const readersValue = siblingPrefix + "readers"
 
 // longHolder is how much of a foreign value is shown.
 const longHolder = 64

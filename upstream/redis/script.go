@@ -11,12 +11,17 @@ import (
 // keys comes first.
 const (
 	scriptRelease = iota
+	scriptPermitRelease
 	scriptDowngrade
 	scriptRenew
+	scriptPermitRenew
 	scriptAcquire
 	scriptShare
+	scriptPermit
 	scriptPeek
+	scriptPermitPeek
 	scriptMoving
+	scriptPermitMoving
 	scriptCount
 )
 
@@ -27,8 +32,14 @@ var (
 	luaBase string
 	//go:embed lua/reserve.lua
 	luaReserve string
+	//go:embed lua/common.lua
+	luaCommon string
 	//go:embed lua/slow.lua
 	luaSlow string
+	//go:embed lua/semqueues.lua
+	luaSemqueues string
+	//go:embed lua/semaphore.lua
+	luaSemaphore string
 	//go:embed lua/release.lua
 	luaRelease string
 	//go:embed lua/downgrade.lua
@@ -43,6 +54,16 @@ var (
 	luaPeek string
 	//go:embed lua/moving.lua
 	luaMoving string
+	//go:embed lua/permit.lua
+	luaPermit string
+	//go:embed lua/permitrelease.lua
+	luaPermitRelease string
+	//go:embed lua/permitrenew.lua
+	luaPermitRenew string
+	//go:embed lua/permitpeek.lua
+	luaPermitPeek string
+	//go:embed lua/permitmoving.lua
+	luaPermitMoving string
 )
 
 // script is one of the Lua scripts, with what its calls begin with.
@@ -52,6 +73,7 @@ type script struct {
 	fence  bool // is the first of its KEYS
 	queued bool // is
 	gives  bool // a lease, or a longer one
+	permit bool // its other KEYS are semaphores', not locks'
 }
 
 var scripts = [scriptCount]script{
@@ -62,9 +84,16 @@ var scripts = [scriptCount]script{
 	scriptShare:     {source: luaShare, fence: true, gives: true},
 	scriptPeek:      {source: luaPeek},
 	scriptMoving:    {source: luaMoving, gives: true},
+
+	scriptPermit:        {source: luaPermit, fence: true, gives: true, permit: true},
+	scriptPermitRelease: {source: luaPermitRelease, queued: true, permit: true},
+	scriptPermitRenew:   {source: luaPermitRenew, queued: true, gives: true, permit: true}, // as scriptRenew
+	scriptPermitPeek:    {source: luaPermitPeek, permit: true},
+	scriptPermitMoving:  {source: luaPermitMoving, gives: true, permit: true},
 }
 
-var parts = strings.NewReplacer("--@base\n", luaBase, "--@fast\n", luaFast, "--@reserve\n", luaReserve, "--@slow\n", luaSlow)
+var parts = strings.NewReplacer("--@base\n", luaBase, "--@fast\n", luaFast, "--@reserve\n", luaReserve,
+	"--@slow\n", luaCommon+luaSlow, "--@semqueues\n", luaSemqueues, "--@semaphore\n", luaCommon+luaSemaphore)
 
 func init() {
 	for i := range scripts {

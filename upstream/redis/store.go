@@ -175,7 +175,7 @@ func (s *Store) Instance() string { return s.instance }
 // Info says what kind of store this is.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "redis", Safety: "best-effort", MinTTL: 100 * time.Millisecond,
-		Rebase: true, Queue: true, Timeout: s.cfg.Timeout}
+		Rebase: true, Permits: true, Queue: true, Timeout: s.cfg.Timeout}
 }
 
 // Hints is the stream of what other hosts' daemons told this one.
@@ -243,6 +243,9 @@ func (s *Store) down(b *batch) bool {
 }
 
 func scriptFor(op *upstream.Op) int {
+	if op.Mode == cache.Permit {
+		return scriptForPermit(op.Kind)
+	}
 	switch op.Kind {
 	case cache.OpRelease, cache.OpWithdraw:
 		return scriptRelease
@@ -267,6 +270,8 @@ func (s *Store) valid(op *upstream.Op) error {
 		return fmt.Errorf("%w: fence floor %d is out of range", ErrRefused, op.Floor)
 	case s.reserved(op.Key):
 		return fmt.Errorf("%w: the key's name is reserved", ErrRefused)
+	case op.Mode == cache.Permit:
+		return validPermit(op)
 	}
 	return nil
 }

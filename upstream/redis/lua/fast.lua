@@ -5,7 +5,7 @@
 -- {message} means that nothing at all was done.
 local NOTHELD, REFUSED = 5, 6 -- these, and those in the second part, are cache's
 local READERS = 'locksidecar:readers' -- a lock's value while readers hold it
-local siblings = string.match(KEYS[1], '^.*:') -- but for peek and moving, KEYS[1] is one of them
+local siblings = string.match(KEYS[1], '^.*:') -- but for peeks and moves, KEYS[1] is one of them
 local CLUSTER = siblings ~= 'locksidecar:{}:'
 
 local function add(out, i, code, extra)

@@ -1,42 +1,12 @@
--- What only ops need that did not simply succeed. Beside a lock's own key there are
+-- What only locks' ops need that did not simply succeed. Beside a lock's own key there are
 --   queue:<key>    sorted set of waiters ('x' or 's' and the token) by their place
 --   waiters:<key>  the same by the end of their own lease, ms of server time
 --   readers:<key>  sorted set of readers' tokens by the end of their leases; it means something
 --                  only while the key's value is READERS (fast.lua)
--- and <siblings>queued, which stands while anybody queues for anything; reserve.lua says how the
--- counter of fences shows that.
-local GRANTED, QUEUED, BUSY, DONE = 1, 2, 3, 4
-local WANTED, SHARED = 16, 32
-local me = string.match(ARGV[1] or '', '^[^.]*%.') or '' -- instance and dot, of all tokens here
-local dirty = false
-local t = redis.call('time')
-local now = t[1] * 1000 + math.floor(t[2] / 1000)
-
-local function write(...)
-	local r = redis.pcall(...)
-	if type(r) == 'table' and r.err then error(r, 0) end
-	dirty = true
-	return r
-end
-
--- each does one op, whatever happens to it: an error before it has written anything refuses it,
--- a later one leaves it unknown.
-local function each(out, i, op)
-	dirty = false
-	local ok, code, extra = pcall(op)
-	if ok then
-		if code then add(out, i, code, extra) end
-		return
-	end
-	if type(code) == 'table' then code = code.err end
-	add(out, i, dirty and 0 or REFUSED, tostring(code))
-end
-
 local function queuekey(key) return siblings .. 'queue:' .. key end
 local function waiters(key) return siblings .. 'waiters:' .. key end
 local function readers(key) return siblings .. 'readers:' .. key end
 
-local function mine(v) return string.sub(v, 1, #me) == me end
 local function number(v) return tonumber(string.sub(v, #me + 1), 36) or 0 end
 
 -- value is the string at key, false when there is none, 0 for another type: a foreign lock.
@@ -58,11 +28,6 @@ end
 -- one was given.
 local function lasting(key, v, ttl) return v and math.max(left(key), ttl) or ttl end
 
--- last makes a key end no sooner than in ms.
-local function last(key, ms)
-	if redis.call('pttl', key) < ms then write('pexpire', key, ms) end
-end
-
 -- queue drops the dead from key's queue, and an older place of our own at its head, and says who
 -- is first.
 local function queue(key, token)
@@ -82,18 +47,6 @@ local function queue(key, token)
 		write('zrem', queuekey(key), head)
 		write('zrem', waiters(key), head)
 		q = {}
-	end
-end
-
--- tell gives a hint to a token's daemon. In a cluster publishing here would go to all nodes: the
--- caller does it.
-local function tell(member, what, key)
-	local instance = string.match(member, '^([%w_-]+)%.')
-	if not instance then return end
-	if CLUSTER then
-		add(out, 0, 0, instance .. ' ' .. what .. key)
-	else
-		redis.pcall('publish', 'locksidecar:hint:' .. instance, what .. key)
 	end
 end
 
@@ -137,11 +90,7 @@ local function join(key, member, v, q, lease)
 	write('zadd', waiters(key), string.format('%.0f', now + lease), member)
 	last(queuekey(key), lease)
 	last(waiters(key), lease)
-	if redis.call('pttl', siblings .. 'queued') < lease then
-		local last = redis.call('get', KEYS[1])
-		if string.sub(last, -1) ~= 'q' then write('set', KEYS[1], last .. 'q', 'KEEPTTL') end
-		write('set', siblings .. 'queued', '1', 'PX', lease)
-	end
+	mark(lease)
 	if not v then
 		wake(key) -- the one before us may have missed its hint
 	elseif news or not q.first or q.first == string.sub(member, 2) then
