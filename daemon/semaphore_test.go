@@ -12,6 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 func permit(n uint32) client.AcquireArgs { return client.AcquireArgs{Key: "k", Permits: n} }
@@ -116,13 +117,21 @@ func TestAWithdrawnWaitForAPermit(t *testing.T) {
 }
 
 func TestASemaphoreLetsNoMoreInThanItSays(t *testing.T) {
-	h := start(t, nil, nil)
-	const callers, turns, most = 12, 100, 3
+	t.Run("one host", func(t *testing.T) { crowd(t, start(t, nil, nil)) })
+	t.Run("two hosts", func(t *testing.T) {
+		server := testserver.StartRedis(t)
+		crowd(t, startRedis(t, server.URL()), startRedis(t, server.URL()))
+	})
+}
+
+// crowd has clients of all hosts pass through one semaphore.
+func crowd(t *testing.T, hosts ...*host) {
+	const callers, turns, most = 12, 60, 3
 	var inside atomic.Int32
 	var fences sync.Map
 	var wg sync.WaitGroup
-	for range callers {
-		c := h.dial(client.Options{})
+	for i := range callers {
+		c := hosts[i%len(hosts)].dial(client.Options{})
 		wg.Go(func() {
 			for range turns {
 				args := permit(most)

@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,4 +218,45 @@ func (d *duel) sameEnds(a, b []reader) bool {
 	return slices.EqualFunc(a, b, func(x, y reader) bool {
 		return x.t == y.t && x.mode == y.mode && d.near(x.ends, y.ends)
 	})
+}
+
+// permits carries out random ops about one semaphore on the model and on the real
+// server, one by one, and compares answers and what stands there. No lease ends
+// meanwhile.
+func (d *duel) permits(seed uint64) {
+	const limit, key = 3, "s"
+	d.rnd, d.model = rand.New(rand.NewPCG(seed, 5)), newRedisModel(func() int64 { return d.now }, func(uint32, cache.HintKind, string) {})
+	d.model.lease = d.lease
+	d.srv.Do("FLUSHALL")
+	var known []token
+	for step := range 120 {
+		op := cache.Op{Mode: cache.Permit, Limit: limit, Key: key, TTL: time.Duration(d.ttls[d.rnd.IntN(len(d.ttls))]) * time.Millisecond}
+		op.Kind = []cache.OpKind{cache.OpTry, cache.OpTry, cache.OpJoin, cache.OpJoin, cache.OpRenew, cache.OpRelease, cache.OpRelease,
+			cache.OpWithdraw, cache.OpPeek}[d.rnd.IntN(9)]
+		n := d.rnd.IntN(len(d.stores))
+		switch {
+		case op.Kind == cache.OpPeek:
+		case len(known) > 0 && d.rnd.IntN(4) > 0:
+			t := known[len(known)-1-d.rnd.IntN(min(8, len(known)))]
+			n, op.Token = int(t.inst)-1, t.n
+		default:
+			d.last[n]++
+			op.Token = d.last[n]
+			known = append(known, token{uint32(n + 1), op.Token})
+		}
+		var got, want [1]cache.Result
+		if err := d.stores[n].Apply(d.t.Context(), []cache.Op{op}, got[:]); err != nil {
+			d.t.Fatal(err)
+		}
+		d.now = d.serverTime()
+		want[0].Left = -1
+		d.model.run(uint32(n+1), []*cache.Op{&op}, []*cache.Result{&want[0]})
+		g, w := got[0], want[0]
+		said := g.Status == cache.Granted || g.Status == cache.Done // else nobody asks
+		if g.Status != w.Status || said && g.Wanted != w.Wanted || (g.Base > 0) != (w.Base > 0) || g.Status == cache.Busy && g.Mode != w.Mode && op.Kind == cache.OpPeek {
+			d.t.Fatalf("seed %d, step %d: host %d's %v %d is answered %+v, and the model says %+v; it knows %+v",
+				seed, step, n+1, op.Kind, op.Token, g, w, *d.model.permits[key])
+		}
+		d.ops++
+	}
 }

@@ -30,6 +30,13 @@ func TestModelIsRedis(t *testing.T) {
 		}
 		t.Logf("%d ops compared, %d hints", d.ops, d.hints)
 	})
+	t.Run("permits", func(t *testing.T) {
+		d := newDuel(t, srv, 10*time.Minute, []int64{300_000, 450_000, 600_000})
+		for seed := range uint64(30) {
+			d.permits(seed)
+		}
+		t.Logf("%d ops compared", d.ops)
+	})
 	// Here leases end while it goes on. When the server's time comes so close to
 	// one of them that nobody can tell which was first, the sequence is given up,
 	// so a slow machine only takes longer.

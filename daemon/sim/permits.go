@@ -129,9 +129,10 @@ func (p *redisPermits) keep(t token, ends int64) {
 	})
 }
 
-// wanted says that another daemon queues.
+// wanted says that another daemon queues and cannot have a permit now.
 func (p *redisPermits) wanted(me uint32) bool {
-	return slices.ContainsFunc(p.queue, func(x reader) bool { return x.t.inst != me })
+	free := max(0, p.limit-len(p.held))
+	return slices.ContainsFunc(p.queue[min(free, len(p.queue)):], func(x reader) bool { return x.t.inst != me })
 }
 
 func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t token, base uint64) {
