@@ -12,6 +12,9 @@
 // A host that has the old store's lease and queues in the new one keeps the former
 // from others; should it die there, until its TTL is over.
 //
+// Permits of semaphores are taken and given back in the same way, where both stores have
+// them: each store counts those that it knows of.
+//
 // # Fences
 //
 // A base has to be above every earlier holder's, who may have got his from the old
