@@ -3,11 +3,11 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -26,6 +26,7 @@ type batch struct {
 	all     []item
 	items   []*item
 	todo    []*item
+	permits []int // the ops that are about permits
 	buf     []byte
 	x       exchange
 }
@@ -40,6 +41,23 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	b := s.batches.Get().(*batch)
 	defer s.batches.Put(b)
 	b.begin(ops, results)
+	if len(b.permits) == 0 {
+		return b.locks(ctx)
+	}
+	if len(b.items) == 0 {
+		return worse(b.err, s.applyPermits(ctx, ops, results, b.permits))
+	}
+	var wg sync.WaitGroup
+	var err error
+	wg.Go(func() { err = s.applyPermits(ctx, ops, results, b.permits) }) // not behind the locks, nor they behind it
+	lerr := b.locks(ctx)
+	wg.Wait()
+	return worse(lerr, err)
+}
+
+// locks carries out the ops that are about locks.
+func (b *batch) locks(ctx context.Context) error {
+	s := b.store
 	if len(b.items) == 0 {
 		return b.err
 	}
@@ -68,11 +86,15 @@ func (b *batch) begin(ops []upstream.Op, results []upstream.Result) {
 		b.all = make([]item, 0, max(len(ops), 16))
 	}
 	clear(b.all[:cap(b.all)])
-	b.all, b.items = b.all[:0], b.items[:0]
+	b.all, b.items, b.permits = b.all[:0], b.items[:0], b.permits[:0]
 	for i := range ops {
 		results[i] = upstream.Result{Left: -1}
 		if err := b.store.valid(&ops[i]); err != nil {
 			b.end(&item{at: i, op: &ops[i]}, cache.Refused, err)
+			continue
+		}
+		if ops[i].Mode == cache.Permit {
+			b.permits = append(b.permits, i)
 			continue
 		}
 		b.all = append(b.all, b.item(i, &ops[i]))
@@ -215,9 +237,7 @@ func (b *batch) refuseAll(items []*item, err error) {
 func (b *batch) end(it *item, st cache.Status, err error) {
 	it.over = true
 	b.results[it.at] = upstream.Result{Status: st, Left: -1, Err: err}
-	if b.err == nil || errors.Is(err, upstream.ErrDown) && !errors.Is(b.err, upstream.ErrDown) {
-		b.err = err
-	}
+	b.err = worse(b.err, err)
 }
 
 // read gives those items their results whose answer is plain, and makes swaps of

@@ -53,7 +53,7 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := s.checkTable(q); err != nil {
+	if err := s.checkTable(q, locksTable(s.cfg.Table)); err != nil {
 		return err
 	}
 	if v.noDelete, err = s.checkRights(q); err != nil {
@@ -64,6 +64,9 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 		if _, err := q.rows("SET SESSION max_statement_time=" + strconv.FormatFloat(s.cfg.Timeout.Seconds(), 'f', 3, 64)); err != nil {
 			return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
 		}
+	}
+	if err := s.checkPermits(q); err != nil {
+		return err
 	}
 	s.returning.Store(!s.plain && v.returns())
 	s.report(v)
@@ -121,107 +124,6 @@ func rightVersion(version string) error {
 		return fmt.Errorf("%w: its version is %s, at least %d.%d is needed", ErrServer, version, oldest[0], oldest[1])
 	}
 	return nil
-}
-
-// checkTable makes the table if it is not there, and looks whether it is the one
-// that is needed.
-func (s *Store) checkTable(q quick) error {
-	for made := false; ; made = true {
-		wrong, there, err := s.inspect(q)
-		if err != nil {
-			return fmt.Errorf("look at table %s: %w", s.cfg.Table, err)
-		}
-		if there && wrong == "" {
-			return nil
-		}
-		if there {
-			return fmt.Errorf("%w: table %s in database %s is not a table of locks: %s; name another with table=, or let this one be made anew: %s",
-				ErrServer, s.cfg.Table, s.cfg.Database, wrong, createTable(s.cfg.Table))
-		}
-		if made {
-			return fmt.Errorf("%w: table %s has been made in database %s and is not there", ErrServer, s.cfg.Table, s.cfg.Database)
-		}
-		if _, err := q.rows(createTable(s.cfg.Table)); err != nil {
-			switch number(err) {
-			case erTableDenied, erDBAccessDenied:
-				return fmt.Errorf("%w: there is no table %s in database %s (or its user may not see it), and the user may not make it. "+
-					"Have this run there:\n%s;\nGRANT SELECT, INSERT, UPDATE, DELETE ON `%s`.`%s` TO …;\n(%v)",
-					ErrServer, s.cfg.Table, s.cfg.Database, createTable(s.cfg.Table), s.cfg.Database, s.cfg.Table, err)
-			}
-			return fmt.Errorf("make table %s: %w", s.cfg.Table, err)
-		}
-	}
-}
-
-// column is what a column has to be.
-type column struct{ kind, length string }
-
-var wantColumns = map[string]column{
-	"name": {"varbinary", strconv.Itoa(nameLen)}, "version": {"bigint", ""}, "last": {"varbinary", strconv.Itoa(lastLen)}, "fence": {"bigint", ""},
-	"owner": {"varbinary", strconv.Itoa(tokenLen)}, "ends": {"bigint", ""}, "queued": {"bigint", ""},
-	"readers": {"mediumblob", ""}, "queue": {"mediumblob", ""},
-}
-
-// inspect says whether the table is there, and what is wrong with it.
-func (s *Store) inspect(q quick) (wrong string, there bool, err error) {
-	of := " WHERE table_schema=DATABASE() AND table_name='" + s.cfg.Table + "'"
-	tables, err := q.rows("SELECT table_type,engine,create_options FROM information_schema.tables" + of)
-	if err != nil || len(tables) == 0 {
-		return "", false, err
-	}
-	switch t := tables[0]; {
-	case t[0] != "BASE TABLE":
-		return "it is a " + strings.ToLower(t[0]), true, nil
-	case t[1] != "InnoDB":
-		return "its engine is " + t[1] + ", not InnoDB, without whose row locks two could hold one lock", true, nil
-	case strings.Contains(t[2], "partitioned"):
-		return "it is partitioned", true, nil
-	}
-	cols, err := q.rows("SELECT column_name,data_type,character_maximum_length,is_nullable,column_type FROM information_schema.columns" + of)
-	if err != nil {
-		return "", true, err
-	}
-	if wrong := wrongColumns(cols); wrong != "" {
-		return wrong, true, nil
-	}
-	keys, err := q.rows("SELECT index_name,column_name,sub_part FROM information_schema.statistics" + of + " AND non_unique=0 ORDER BY index_name,seq_in_index")
-	if err != nil {
-		return "", true, err
-	}
-	if len(keys) != 1 || keys[0][0] != "PRIMARY" || keys[0][1] != "name" || keys[0][2] != "" {
-		return "its primary key is not name, or it has another unique key", true, nil
-	}
-	triggers, err := q.rows("SELECT trigger_name FROM information_schema.triggers WHERE event_object_schema=DATABASE() AND event_object_table='" + s.cfg.Table + "'")
-	if len(triggers) > 0 {
-		wrong = "it has the trigger " + triggers[0][0]
-	}
-	return wrong, true, err
-}
-
-func wrongColumns(cols [][]string) string {
-	seen := map[string]bool{}
-	for _, c := range cols {
-		name := strings.ToLower(c[0])
-		want, ok := wantColumns[name]
-		switch {
-		case !ok:
-			return fmt.Sprintf("it has a column %s", c[0])
-		case !strings.EqualFold(c[1], want.kind), want.length != "" && c[2] != want.length, strings.Contains(c[4], "unsigned"):
-			if want.length != "" {
-				want.kind += "(" + want.length + ")"
-			}
-			return fmt.Sprintf("its column %s is %s, not %s", c[0], c[4], want.kind)
-		case c[3] != "NO":
-			return fmt.Sprintf("its column %s may be NULL", c[0])
-		}
-		seen[name] = true
-	}
-	for name := range wantColumns {
-		if !seen[name] {
-			return "it has no column " + name + " (or the user may not see it)"
-		}
-	}
-	return ""
 }
 
 // checkRights tries what will be done, on no rows.

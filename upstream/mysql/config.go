@@ -3,6 +3,7 @@ package mysql
 import (
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net/url"
 	"regexp"
 	"strings"
@@ -81,6 +82,17 @@ func (c *Config) check() error {
 		return errors.New("there is a password but no user in it")
 	}
 	return nil
+}
+
+// permitsTable is the table of semaphores: that of the locks with _permits, shortened
+// where that is longer than a name may be.
+func (c Config) permitsTable() string {
+	const end, most = "_permits", 64
+	if len(c.Table)+len(end) <= most {
+		return c.Table + end
+	}
+	sum := fmt.Sprintf("_%08x", crc32.ChecksumIEEE([]byte(c.Table)))
+	return c.Table[:most-len(sum)-len(end)] + sum + end
 }
 
 // Addr is the server's host:port.

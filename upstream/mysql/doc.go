@@ -29,6 +29,28 @@
 // which leaves its fence and its queue. Deleting the row, or dropping the table, is as
 // good for leases, and keeps fences rising as long as the clock does.
 //
+// Semaphores have a table of their own, named after that of the locks with _permits
+// behind (permits.sql), and nothing to do with locks of the same name. A permit that is
+// held is a row, so is a token that queues for one, and one more is the semaphore:
+//
+//	name     <prefix><key>
+//	token    as above; ~ of the semaphore, which is behind all others
+//	place    in the queue, from 1; 0 of one that is held; -1 of the semaphore
+//	ends     of the permit or the place; of the semaphore, a time before which nothing of it ends
+//	fence    the permit's base; of the semaphore, the last one given out
+//	most     the limit that its acquire gave
+//	held     of the semaphore: how many permits are held, ended ones included
+//	waits    and how many tokens queue
+//	turn     and the last place that was given out
+//
+// Rows of permits and places are deleted when they are given back, the semaphore's when
+// its last base is 24 hours old. What has ended is taken away, and the rest counted anew,
+// by the next op once ends has passed, or by the purge. To clean up by hand, delete all
+// rows of that name, or one permit's and have the rest counted:
+//
+//	DELETE FROM locksidecar_permits WHERE name='…' AND token='…';
+//	UPDATE locksidecar_permits SET ends=0 WHERE name='…' AND token='~'
+//
 // # Calls
 //
 // A batch is one packet of statements, one round trip (exchange.go): one write of
@@ -51,6 +73,23 @@
 // from the row; when another came between the write and the reading, it is said again.
 // Where a release's row is read before the write, that is sound because only the
 // token's own Store takes it away.
+//
+// Ops about permits go in a packet of their own, at the same time as that of the locks if
+// a batch has both (permits_exchange.go): one transaction, which is at the server whole,
+// its COMMIT too, before it begins, so that it waits for nobody but the server. First it
+// locks the rows of its semaphores, in the order of their names: all that changes
+// anything of a semaphore has its row locked, so that permits are counted and given one
+// after the other, and no two transactions wait for each other. Nothing else that is
+// locked belongs to another semaphore: hence ~, and the indices that are named
+// (permits_text.go). On MariaDB (since 10.5) it is a compound statement, which leaves out
+// what there is nothing to do for and rolls back by itself; on MySQL the same statements
+// are carried out one by one, by conditions that do not hold. What a token has come to is
+// read by its name afterwards: only its own Store puts it there. There is no order among
+// an instance's permits, so that a late acquire that nobody wants stands for its TTL.
+// An op costs the same whatever the number of permits held: it reads about a dozen rows.
+// Only once something may have ended does the next op read all of the semaphore; and a
+// join whose turn may have come, those who queue before it. Where somebody queued who did
+// not when this Store looked last, whether permits are wanted takes one more round trip.
 //
 // # Time
 //
@@ -99,8 +138,19 @@
 //	others for long
 //	password changed      open connections go on; new ones fail and ops are Refused, saying which
 //	                      settings to look at, until password_file has the new one.
+//	no table of permits,  or a wrong one, or no right to DELETE in it: ops about permits are
+//	                      Refused, saying what to run there; locks do without it. It is looked
+//	                      at again by the next such op: nothing has to be started anew.
+//	it is dropped         permits are gone, as leases are; a semaphore's row that is deleted
+//	                      alone is made anew, and what stands is counted.
+//	a row of a semaphore  its ops are Refused; the other permits of their batch wait a second,
+//	locked by others      once in ten. Locks do not wait.
+//	this host dies while  the server has the whole of it and carries it out. Only if a statement
+//	a permit's packet is  failed at that moment (a row locked by others), the semaphores' rows
+//	under way             stay locked until the server finds the connection gone; not on
+//	                      MariaDB, but for one that is ended by max_statement_time.
 //	more than 500 readers Refused, or that many waiting hosts, of one lock.
-//	no right to DELETE    it works; rows stay for ever. The log says so.
+//	no right to DELETE    locks work; rows stay for ever. The log says so.
 //
 // # Waiting
 //
@@ -109,6 +159,11 @@
 // locks nothing; those that it holds about every 250 ms, at most 256 at a time. What
 // it finds are its hints. A join is also repeated by the daemon, and a renewal says
 // whether the lock is wanted.
+//
+// Semaphores are looked at alike, in one more query: those that tokens of ours queue for,
+// how many permits are free and, if any, who is first; and whether those of which we hold
+// permits are wanted. A hint that a permit may be free names its token; one that permits
+// are wanted is for all of ours.
 //
 // # Ownership
 //

@@ -14,14 +14,34 @@ import (
 // listSlice is the most rows of one page, whether their locks are held or not.
 const listSlice = 1000
 
+// A cursor of List is one of these and the name of a lock, or the place of a permit.
+const (
+	listLocks   = "l"
+	listPermits = "p"
+)
+
 // List returns the locks that are held or waited for, in the order of their
-// names. It reads without locks, at most 1000 rows a page, so that a page may have
-// fewer locks than asked for, or none, before the last.
+// names, and then each permit that is held. It reads without locks, at most 1000 rows
+// a page, so that a page may have fewer locks than asked for, or none, before the last.
 func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	err = s.aside(ctx, func(conn *sql.Conn) error {
-		locks, next, err = s.list(ctx, conn, s.cfg.Prefix+prefix, max(cursor, s.cfg.Prefix+prefix), cursor == "", min(max(limit, 1), listSlice))
+		prefix, limit := s.cfg.Prefix+prefix, min(max(limit, 1), listSlice)
+		if place, ok := strings.CutPrefix(cursor, listPermits); ok {
+			if locks, next, err = s.listPermits(ctx, conn, prefix, place, limit); next != "" {
+				next = listPermits + next
+			}
+			return err
+		}
+		from := strings.TrimPrefix(cursor, listLocks)
+		locks, next, err = s.list(ctx, conn, prefix, max(from, prefix), cursor == "", limit)
+		switch {
+		case next != "":
+			next = listLocks + next
+		case err == nil && s.permitsBad.Load() == nil:
+			next = listPermits
+		}
 		return err
 	})
 	if err != nil {

@@ -22,10 +22,11 @@ const (
 	walkPause  = time.Hour
 )
 
-// purgeAll deletes the rows of locks long unused until ctx ends: it walks through
-// the table in small steps, again and again.
+// purgeAll deletes the rows of locks and semaphores long unused until ctx ends: it
+// walks through the tables in small steps, again and again.
 func (s *Store) purgeAll(ctx context.Context) {
 	from, pause := "", walkPause
+	walk, then := s.purge, s.purgePermits
 	for {
 		t := time.NewTimer(jitter(pause))
 		select {
@@ -34,13 +35,15 @@ func (s *Store) purgeAll(ctx context.Context) {
 			t.Stop()
 			return
 		}
-		next, n, err := s.purge(ctx, from)
+		next, n, err := walk(ctx, from)
 		switch {
 		case err != nil:
-			pause = walkPause
+			from, pause = "", walkPause
+			walk, then = then, walk
 			s.log.Debug("cannot purge the table", zap.String("table", s.cfg.Table), zap.Error(s.advice(err)))
 		case next == "":
-			from, pause = "", walkPause
+			from, pause = "", walkPause/2 // each of the two has its turn once in a walkPause
+			walk, then = then, walk
 		default:
 			from, pause = next, slicePause
 		}

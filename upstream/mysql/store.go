@@ -41,8 +41,13 @@ type Store struct {
 	returning atomic.Bool // the server's writes can return the rows that they leave
 	plain     bool        // … and are not to
 	stuck     stuck
+	semsStuck stuck
 	watch     watch
 	asides    chan struct{} // see aside
+
+	permitsTexts [2]*permitsText // plain, and for returning
+	// permitsBad is why semaphores cannot be used there; nil when they can.
+	permitsBad atomic.Pointer[error]
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -86,6 +91,9 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	} else if !upstream.ValidInstance(s.instance) {
 		return nil, fmt.Errorf("open store: %q is not an instance id", s.instance)
 	}
+	for i := range s.permitsTexts {
+		s.permitsTexts[i] = newPermitsText(cfg.permitsTable(), s.instance, i == 1)
+	}
 	s.batches.New = func() any { return newBatch(s) }
 	c, err := s.connector()
 	if err != nil {
@@ -103,6 +111,13 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
+func (s *Store) permitsText() *permitsText {
+	if s.returning.Load() {
+		return s.permitsTexts[1]
+	}
+	return s.permitsTexts[0]
+}
+
 // Instance is the id in this store's tokens.
 func (s *Store) Instance() string { return s.instance }
 
@@ -116,7 +131,7 @@ func (s *Store) Info() upstream.Info {
 		safety = "linearizable"
 	}
 	return upstream.Info{Name: "mysql", Safety: safety, MinTTL: 500 * time.Millisecond,
-		Rebase: true, Queue: true, Timeout: s.cfg.Timeout}
+		Rebase: true, Permits: true, Queue: true, Timeout: s.cfg.Timeout}
 }
 
 // Hints is the stream of what this store has noticed by looking at the rows that
@@ -187,6 +202,10 @@ func (s *Store) valid(op *upstream.Op) error {
 		return refuse("a key of %d bytes is not one of 1 to %d", len(op.Key), maxKey)
 	case op.TTL < 0 || op.TTL > maxTTL:
 		return refuse("a TTL of %v is longer than %v", op.TTL, maxTTL)
+	case op.Mode == cache.Permit && op.Kind == cache.OpDowngrade:
+		return refuse("a permit of a semaphore cannot be downgraded")
+	case op.Mode == cache.Permit && op.Kind <= cache.OpJoin && op.Limit == 0:
+		return refuse("a semaphore with no permits")
 	}
 	return nil
 }

@@ -30,6 +30,18 @@ func (s *stuck) put(name string) {
 	s.until[name] = time.Now().Add(stuckFor)
 }
 
+// has says whether name was locked not long ago.
+func (s *stuck) has(name string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	end, ok := s.until[name]
+	if ok && time.Now().After(end) {
+		delete(s.until, name)
+		ok = false
+	}
+	return ok
+}
+
 // among returns those of items that were locked not long ago.
 func (s *stuck) among(items []*item) (some []*item) {
 	s.mu.Lock()

@@ -62,8 +62,10 @@ func conform(t *testing.T, opts ...mysql.Option) {
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, opts...) }, storetest.Options{PolledHints: true, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
 		// What purging takes away a day later is nothing that stays.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
-		rows, err := srv.Admin().QueryContext(t.Context(), fmt.Sprintf("SELECT name FROM locks.locksidecar WHERE name LIKE '%s%%' AND "+
-			"(owner NOT LIKE '---%%' OR readers <> '' OR ends > %s OR queued > %s OR fence > %s + 1000000)", strings.ReplaceAll(prefix, "_", `\_`), now, now, now))
+		like := "name LIKE '" + strings.ReplaceAll(prefix, "_", `\_`) + "%' AND"
+		rows, err := srv.Admin().QueryContext(t.Context(), fmt.Sprintf("SELECT name FROM locks.locksidecar WHERE %[2]s "+
+			"(owner NOT LIKE '---%%' OR readers <> '' OR ends > %[1]s OR queued > %[1]s OR fence > %[1]s + 1000000) UNION ALL "+
+			"SELECT CONCAT(name, ' ', token) FROM locks.locksidecar_permits WHERE %[2]s (token <> '~' OR held <> 0 OR waits <> 0 OR fence > %[1]s + 1000000)", now, like))
 		if err != nil {
 			t.Fatal(err)
 		}

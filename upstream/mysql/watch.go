@@ -3,6 +3,7 @@ package mysql
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,6 +34,7 @@ type watch struct {
 	waits map[string]*watched // by name; guarded by mu, as is all below
 	held  map[string]*watched
 	order []string // of held, as far as it has not had its turn
+	sems  map[string]*watchedSem
 }
 
 // watched is one lock that is looked at.
@@ -46,7 +48,7 @@ type watched struct {
 func (w *watch) init() {
 	w.hints = make(chan upstream.Hint, hintBuffer)
 	w.wake = make(chan struct{}, 1)
-	w.waits, w.held = map[string]*watched{}, map[string]*watched{}
+	w.waits, w.held, w.sems = map[string]*watched{}, map[string]*watched{}, map[string]*watchedSem{}
 }
 
 // note follows the results of a batch.
@@ -54,7 +56,7 @@ func (s *Store) note(items []*item, results []upstream.Result) {
 	w := &s.watch
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	idle := len(w.waits)+len(w.held) == 0
+	idle := w.idle()
 	for _, it := range items {
 		switch results[it.at].Status {
 		case cache.Granted:
@@ -75,7 +77,7 @@ func (s *Store) note(items []*item, results []upstream.Result) {
 			}
 		}
 	}
-	if idle && len(w.waits)+len(w.held) > 0 {
+	if idle && !w.idle() {
 		select {
 		case w.wake <- struct{}{}:
 		default:
@@ -147,8 +149,12 @@ func (w *watch) tell(in map[string]*watched, it *item, kind cache.HintKind) {
 		return
 	}
 	x.told = time.Now()
+	w.hint(upstream.Hint{Kind: kind, Key: x.key})
+}
+
+func (w *watch) hint(h upstream.Hint) {
 	select {
-	case w.hints <- upstream.Hint{Kind: kind, Key: x.key}:
+	case w.hints <- h:
 	default:
 	}
 }
@@ -161,12 +167,13 @@ func (s *Store) watchAll(ctx context.Context) {
 	for {
 		held := time.Since(heldAt) >= heldPause
 		waits, holds := w.next(held)
+		sems := w.nextSems(held)
 		if held {
 			heldAt = time.Now()
 		}
 		switch {
-		case len(waits)+len(holds) > 0:
-			if pause = s.cfg.Poll; s.lookAt(ctx, waits, holds) != nil {
+		case len(waits)+len(holds)+len(sems) > 0:
+			if pause = s.cfg.Poll; !s.looks(ctx, waits, holds, sems) {
 				pause = lookRetry
 			}
 		case held:
@@ -176,7 +183,7 @@ func (s *Store) watchAll(ctx context.Context) {
 				return
 			}
 		}
-		if len(waits) == 0 {
+		if len(waits) == 0 && !slices.ContainsFunc(sems, func(l semLook) bool { return l.most > 0 }) {
 			pause = max(pause, heldPause)
 		}
 		t := time.NewTimer(jitter(pause))
@@ -187,6 +194,12 @@ func (s *Store) watchAll(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// looks looks at what is there to look at, and says whether all of it could be.
+func (s *Store) looks(ctx context.Context, waits, holds []*item, sems []semLook) bool {
+	ok := len(waits)+len(holds) == 0 || s.lookAt(ctx, waits, holds) == nil
+	return (len(sems) == 0 || s.lookAtSems(ctx, sems) == nil) && ok
 }
 
 // lookAt reads the rows of what is waited for, and of what is held those that

@@ -1,0 +1,222 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// permitExchange is one round trip about permits: one packet of statements and what
+// is answered. Its statements are, those in brackets if there is something for them
+// to do:
+//
+//	SET @n          the time of it all
+//	[SELECT …]      the rows of releases, as they were before
+//	[START …        one transaction: the semaphores' rows are locked, and what was
+//	                asked for is done (permits_text.go)
+//	SELECT 1        it divides: an error before it is one without COMMIT
+//	COMMIT]
+//	SELECT @n …     whether the server is read-only
+//	[SELECT …]      the rows of all others, as they are after
+//	SELECT …        the semaphores
+//
+// All of the transaction is at the server before it begins: nothing is locked while
+// anything goes over the network, unless a statement fails. Then this side ends it.
+type permitExchange struct {
+	store   *Store
+	text    text
+	items   []*permit
+	before  []*permit
+	after   []*permit
+	writes  []*permit
+	peeks   []*permit
+	now     int64 // µs of UTC: @n
+	asked   bool  // whether permits are wanted is in the answer
+	divided bool  // COMMIT may have been carried out
+	flags   [2]string
+}
+
+func (x *permitExchange) begin(items []*permit) {
+	x.text, x.before, x.after, x.writes, x.peeks = x.text[:0], x.before[:0], x.after[:0], x.writes[:0], x.peeks[:0]
+	x.items, x.now, x.divided = items, 0, false
+	for _, it := range items {
+		it.had, it.found, it.sem = false, false, semRow{}
+		switch it.stage {
+		case stagePeek:
+			x.peeks = append(x.peeks, it)
+			continue
+		case stageRelease:
+			x.before = append(x.before, it)
+		default:
+			x.after = append(x.after, it)
+		}
+		x.writes = append(x.writes, it)
+	}
+	t, sql := &x.text, x.store.permitsText()
+	t.add("SET @n=" + clock + ",@q=")
+	t.num(micros(x.store.cfg.WaiterLease))
+	t.add(";")
+	if len(x.before) > 0 {
+		t.permitRows(sql, x.before)
+		t.add(";")
+	}
+	if len(x.writes) > 0 {
+		t.add(sql.begin)
+		t.lockSems(sql, x.writes)
+		semaphores(x.writes, func(same []*permit) { t.changeSem(sql, same) })
+		t.add(sql.end + "SELECT 1;COMMIT AND NO CHAIN NO RELEASE;")
+	}
+	t.add("SELECT @n," + readOnlyFlags + ";")
+	if len(x.after) > 0 {
+		t.permitRows(sql, x.after)
+		t.add(";")
+	}
+	wanted := "0"
+	if x.asked = x.store.watch.queues(items); x.asked {
+		wanted = sql.wanted
+	}
+	t.sems(sql, items, x.peeks, wanted)
+}
+
+// run sends the packet and reads the answers into the items. When it fails, divided
+// says whether the transaction may have been committed.
+func (x *permitExchange) run(ctx context.Context, conn *sql.Conn) error {
+	rows, err := conn.QueryContext(ctx, string(x.text))
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	if len(x.before) > 0 {
+		if err := readPermits(rows, x.before, func(it *permit, _ permitRow) { it.had = true }); err != nil {
+			return err
+		}
+		if err := nextRows(rows); err != nil {
+			return err
+		}
+	}
+	if len(x.writes) > 0 {
+		x.divided = true
+		if !rows.Next() {
+			return errors.Join(rows.Err(), errAnswer)
+		}
+		if err := nextRows(rows); err != nil {
+			return err
+		}
+	}
+	if !rows.Next() {
+		return errors.Join(rows.Err(), errAnswer)
+	}
+	if err := rows.Scan(&x.now, &x.flags[0], &x.flags[1]); err != nil {
+		return fmt.Errorf("%w: %w", errAnswer, err)
+	}
+	if isOn(x.flags[0]) || isOn(x.flags[1]) {
+		return errReadOnly
+	}
+	if err := nextRows(rows); err != nil {
+		return err
+	}
+	if len(x.after) > 0 {
+		if err := readPermits(rows, x.after, func(it *permit, r permitRow) { it.found, it.row = true, r }); err != nil {
+			return err
+		}
+		if err := nextRows(rows); err != nil {
+			return err
+		}
+	}
+	return x.readSems(rows)
+}
+
+func (x *permitExchange) readSems(rows *sql.Rows) error {
+	sems := map[string]semRow{}
+	for rows.Next() {
+		var name string
+		var r semRow
+		if err := rows.Scan(&name, &r.fence, &r.queue, &r.wanted, &r.ends); err != nil {
+			return fmt.Errorf("%w: %w", errAnswer, err)
+		}
+		sems[name] = r
+	}
+	for _, it := range x.items {
+		if r, ok := sems[it.name]; ok {
+			it.sem = r
+		}
+	}
+	return rows.Err()
+}
+
+// ask follows a packet that has not asked whether permits are wanted, if somebody
+// queues for one that is held: hardly anybody does where nobody did a moment ago. What
+// has been done is done; who is not told here is told by what the watch finds.
+func (x *permitExchange) ask(ctx context.Context, conn *sql.Conn) {
+	if x.asked {
+		return
+	}
+	var held []*permit
+	for _, it := range x.after {
+		if it.sem.queue && it.found && it.row.place == 0 {
+			held = append(held, it)
+		}
+	}
+	if len(held) == 0 {
+		return
+	}
+	t, sql := x.text[:0], x.store.permitsText()
+	t.add("SET @n=" + clock + ";")
+	t.sems(sql, held, nil, sql.wanted)
+	rows, err := conn.QueryContext(ctx, string(t))
+	if err == nil {
+		err = x.readSems(rows)
+		_ = rows.Close()
+	}
+	if err != nil {
+		x.rollBack(conn, err)
+	}
+}
+
+// nextRows goes on to the next answer that has rows.
+func nextRows(rows *sql.Rows) error {
+	if rows.NextResultSet() {
+		return nil
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	return errAnswer
+}
+
+// readPermits calls do for each row that is one of items'.
+func readPermits(rows *sql.Rows, items []*permit, do func(it *permit, r permitRow)) error {
+	type id struct{ name, token string }
+	of := make(map[id][]*permit, len(items))
+	for _, it := range items {
+		at := id{it.name, it.token}
+		of[at] = append(of[at], it)
+	}
+	for rows.Next() {
+		var at id
+		var r permitRow
+		if err := rows.Scan(&at.name, &at.token, &r.place, &r.fence); err != nil {
+			return fmt.Errorf("%w: %w", errAnswer, err)
+		}
+		for _, it := range of[at] {
+			do(it, r)
+		}
+	}
+	return rows.Err()
+}
+
+// rollBack ends the transaction in which err has left conn: the pool must never get
+// a connection that is in one.
+func (x *permitExchange) rollBack(conn *sql.Conn, err error) {
+	if number(err) == 0 {
+		dismiss(conn)
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(x.store.cfg.Timeout, time.Second))
+	defer cancel()
+	if _, err := conn.ExecContext(ctx, "ROLLBACK AND NO CHAIN NO RELEASE"); err != nil {
+		dismiss(conn)
+	}
+}

@@ -1,0 +1,113 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"strconv"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// clearSlice is the most semaphores that are locked together to be cleared.
+const clearSlice = 32
+
+// purgePermits walks one slice of the table of permits, behind the name from, and
+// returns where the next begins, "" at the end. It clears semaphores of what has
+// ended, and deletes those long unused.
+func (s *Store) purgePermits(ctx context.Context, from string) (next string, n int64, err error) {
+	if s.permitsBad.Load() != nil {
+		return "", 0, nil
+	}
+	step := func(do func(ctx context.Context, conn *sql.Conn) error) error {
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+		defer cancel()
+		return s.aside(ctx, func(conn *sql.Conn) error { return do(ctx, conn) })
+	}
+	var ended, unused []*permit
+	err = step(func(ctx context.Context, conn *sql.Conn) error {
+		if ended, unused, next, err = s.endedSems(ctx, conn, from); err != nil || len(unused) == 0 {
+			return err
+		}
+		n, err = s.dropSems(ctx, conn, unused)
+		return err
+	})
+	for some := range slices.Chunk(ended, clearSlice) {
+		if err == nil {
+			err = step(func(ctx context.Context, conn *sql.Conn) error { return s.clearSems(ctx, conn, some) })
+		}
+	}
+	return next, n, err
+}
+
+// endedSems finds semaphores of which something has ended, and those long unused.
+func (s *Store) endedSems(ctx context.Context, conn *sql.Conn, from string) (ended, unused []*permit, next string, err error) {
+	var t text
+	t.add("SET @n=" + clock + ";SELECT name,token='~' AND held+waits>0 AND ends<=@n,token='~' AND " + semUnused + " FROM " + s.permitsText().table +
+		" FORCE INDEX (PRIMARY) WHERE name>")
+	t.hex(from)
+	t.add(" ORDER BY name,token LIMIT " + strconv.Itoa(purgeSlice))
+	rows, err := conn.QueryContext(ctx, string(t))
+	if err != nil {
+		return nil, nil, "", err
+	}
+	defer rows.Close()
+	var last *permit
+	seen := 0
+	for rows.Next() {
+		var clear, drop bool
+		if err := rows.Scan(&next, &clear, &drop); err != nil {
+			return nil, nil, "", err
+		}
+		it := &permit{name: next, op: &upstream.Op{}}
+		switch {
+		case clear:
+			ended = append(ended, it)
+		case drop:
+			unused = append(unused, it)
+		}
+		seen, last = seen+1, it
+	}
+	if seen < purgeSlice {
+		next = ""
+	} else if n := len(ended); n == 0 || ended[n-1] != last { // the rest of it, its own row too, has not been read
+		ended = append(ended, last)
+	}
+	return ended, unused, next, rows.Err()
+}
+
+var semUnused = "held=0 AND waits=0 AND fence<@n-" + strconv.FormatInt(fenceLife.Microseconds(), 10)
+
+func (s *Store) dropSems(ctx context.Context, conn *sql.Conn, items []*permit) (int64, error) {
+	var t text
+	t.add("SET @n=" + clock + ";DELETE q FROM " + s.permitsText().table + " q FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
+	t.semNames(items)
+	t.add(" AND " + semUnused)
+	res, err := conn.ExecContext(ctx, string(t))
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// clearSems does for semaphores what an op would. Their rows are not made if they
+// are gone by now.
+func (s *Store) clearSems(ctx context.Context, conn *sql.Conn, items []*permit) error {
+	x := permitExchange{store: s}
+	q := s.permitsText()
+	t := &x.text
+	t.add("SET @n=" + clock + ";" + q.begin + "SELECT COUNT(*) INTO @z FROM " + q.table + " FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
+	t.semNames(items)
+	t.add(" FOR UPDATE;")
+	semaphores(items, func(same []*permit) {
+		t.add("SET @k='',@d=0;")
+		t.loadSem(q, same)
+		t.add(q.save)
+	})
+	t.add(q.end + "COMMIT AND NO CHAIN NO RELEASE")
+	if _, err := conn.ExecContext(ctx, string(x.text)); err != nil {
+		x.rollBack(conn, err)
+		return err
+	}
+	return nil
+}
