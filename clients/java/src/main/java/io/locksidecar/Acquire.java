@@ -59,7 +59,7 @@ final class Acquire extends Wait implements Link.Dial {
         this.terms = terms;
         this.ids = new Hold.Id[terms.keys.all().length];
         for (int i = 0; i < ids.length; i++) {
-            ids[i] = new Hold.Id(terms.keys.text(i), terms.owner);
+            ids[i] = Hold.Id.asked(terms.keys, i, terms.owner);
         }
         this.then = then;
         this.left = terms.waiting;

@@ -32,6 +32,7 @@ final class Codes {
 
     static final int EXCLUSIVE = 0;
     static final int SHARED = 1;
+    static final int PERMIT = 2;
 
     /** Flag of an acquire: nobody renews but the client. */
     static final int FIXED = 1;
@@ -42,6 +43,7 @@ final class Codes {
     static final int MAX_FRAME = 65536;
     static final int MAX_KEY = 512;
     static final int MAX_KEYS = 1024;
+    static final int MAX_PERMITS = 10_000;
     static final int MAX_NAME = 128;
     static final long MAX_WAIT = 1L << 40;
 

@@ -100,6 +100,21 @@ final class Conn {
         incoming.apply(payload);
     }
 
+    /** Counts an acquire that is withdrawn, by 1, and by -1 when its fate is known; mu is held. */
+    void leaves(Call c, int by) {
+        if (c.asker.keys().permits() > 0) {
+            return; // who asks for another permit is never given this one
+        }
+        for (Hold hold : c.holds) {
+            int count = leaving.getOrDefault(hold.id, 0) + by;
+            if (count > 0) {
+                leaving.put(hold.id, count);
+            } else {
+                leaving.remove(hold.id);
+            }
+        }
+    }
+
     /** Sets how a call ended; mu is held. */
     void finish(Call c, Call.Answer answer) {
         c.answered(answer);

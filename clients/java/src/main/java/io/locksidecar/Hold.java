@@ -10,8 +10,24 @@ import java.util.function.Consumer;
  * Fields are guarded by the connection's lock; the volatile ones may be read without it.
  */
 final class Hold {
-    /** What a hold is called on a connection, and in a client. */
-    record Id(String key, long owner) {}
+    /**
+     * What a hold is called on a connection, and in a client. An owner has a key's lock once, but may have several
+     * permits of its semaphore: permit is the fence of such a one, and 0 of a lock.
+     */
+    record Id(String key, long owner, long permit) {
+        /** In place of the fence of a permit that is asked for. */
+        private static final long ASKED = -1;
+
+        /** Returns what a lock's hold is called. */
+        static Id lock(String key, long owner) {
+            return new Id(key, owner, 0);
+        }
+
+        /** Returns what the hold that is asked for is called until it is granted. */
+        static Id asked(Keys keys, int i, long owner) {
+            return new Id(keys.text(i), owner, keys.permits() > 0 ? ASKED : 0);
+        }
+    }
 
     final Conn conn;
     final Id id;
@@ -52,6 +68,17 @@ final class Hold {
         this.keeper = keeper;
     }
 
+    boolean isPermit() {
+        return id.permit != 0;
+    }
+
+    /** Returns the hold of a permit that was asked for as this, and granted with a fence. */
+    Hold permit(long permit) {
+        Hold hold = new Hold(conn, new Id(id.key, id.owner, permit), name, false, null);
+        hold.fence = permit;
+        return hold;
+    }
+
     /** Counts an acquire. */
     void enter(boolean asShared) {
         if (asShared) {
@@ -81,7 +108,13 @@ final class Hold {
     }
 
     LostException loss(String reason) {
-        return new LostException(id.key, fence, reason);
+        return new LostException(this + " was lost: " + reason, id.key, fence, reason);
+    }
+
+    /** Names it as messages do. */
+    @Override
+    public String toString() {
+        return (isPermit() ? "permit of \"" : "lock \"") + id.key + '"';
     }
 
     /** Returns the stage that a loss completes; the connection's lock is held. */

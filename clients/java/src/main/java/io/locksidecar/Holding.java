@@ -40,7 +40,9 @@ final class Holding {
             Link link, Keys keys, long owner, WeakReference<?> keeper, LockOptions options, long wait, Runnable then) {
         return new Acquire(
                 link,
-                new Acquire.Terms(keys, owner, options.isShared(), wait, options.ttlMillis(), options.flags(), keeper),
+                new Acquire.Terms(
+                        keys, owner, options.isShared(), wait, options.ttlMillis(), options.flags(),
+                        keys.permits() > 0 ? null : keeper), // a permit has a lease, which hears of the loss
                 then);
     }
 
@@ -168,7 +170,7 @@ final class Holding {
     private static NotHeldException notHeld(Hold hold) {
         String lost = hold.lost;
         return lost != null ? hold.loss(lost)
-                : new NotHeldException("lock \"" + hold.id.key() + "\" is not held by this owner");
+                : new NotHeldException(hold + " is not held by this owner");
     }
 
     private static void ended(Hold hold, Object left) {

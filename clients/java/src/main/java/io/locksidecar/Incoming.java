@@ -76,9 +76,7 @@ final class Incoming {
         conn.finish(c, answer);
         if (c.target != null) { // a cancel: its target was answered before, or never arrived
             conn.pending.remove(c.target.id);
-            for (Hold hold : c.target.holds) {
-                conn.leaving.computeIfPresent(hold.id, (k, n) -> n == 1 ? null : n - 1);
-            }
+            conn.leaves(c.target, -1);
         }
         return read;
     }
@@ -111,17 +109,8 @@ final class Incoming {
         Msgpack.getCount(b); // flags
         Hold hold = c.holds[i];
         if (c.asker != null) {
-            Hold same = holds.get(hold.id);
-            if (same != null && same.fence == fence) { // its owner had it already, or got it on another thread
-                hold = same;
-                c.holds[i] = same;
-            } else {
-                if (same != null) { // it was lost, or there would be no other fence
-                    holds.lose(same, "gone");
-                }
-                holds.put(hold);
-                hold.fence = fence;
-            }
+            hold = hold.isPermit() ? permit(hold, fence) : lock(hold, fence);
+            c.holds[i] = hold;
             hold.grants++;
         } else if (hold.over) {
             return;
@@ -129,6 +118,30 @@ final class Incoming {
         hold.end = end == 0 ? 0 : conn.welcome().ours(end);
         hold.state(conn.welcome().ours(deadline));
         holds.stated(hold);
+    }
+
+    /** Returns the hold that a grant of a lock is of. */
+    private Hold lock(Hold asked, long fence) {
+        Hold same = holds.get(asked.id);
+        if (same != null && same.fence == fence) { // its owner had it already, or got it on another thread
+            return same;
+        }
+        if (same != null) { // it was lost, or there would be no other fence
+            holds.lose(same, "gone");
+        }
+        holds.put(asked);
+        asked.fence = fence;
+        return asked;
+    }
+
+    /** Returns the hold that a grant of a permit is of, always a new one. */
+    private Hold permit(Hold asked, long fence) {
+        Hold hold = asked.permit(fence);
+        if (fence == 0 || holds.get(hold.id) != null) { // two would believe in one
+            throw new ProtocolException("a permit has no fence of its own");
+        }
+        holds.put(hold);
+        return hold;
     }
 
     /** Gives what was granted to who asked for it, or back. */
@@ -167,10 +180,12 @@ final class Incoming {
             case Codes.LOST -> {
                 Welcome.need(fields, 4);
                 String key = Msgpack.getText(b);
-                Hold hold = holds.get(new Hold.Id(key, Msgpack.getCount(b)));
+                long owner = Msgpack.getCount(b);
                 long fence = Msgpack.getCount(b);
                 String reason = Codes.reason(Msgpack.getCount(b));
-                if (hold != null && hold.fence == fence) {
+                Hold permit = holds.get(new Hold.Id(key, owner, fence));
+                Hold hold = permit != null ? permit : holds.get(Hold.Id.lock(key, owner));
+                if (hold != null && hold.fence == fence) { // never that of a lock and of a permit of one key
                     holds.lose(hold, reason);
                 }
                 return 4;

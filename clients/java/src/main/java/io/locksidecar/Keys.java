@@ -9,12 +9,25 @@ import java.util.Set;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
 
-/** What one request asks for: one key, or many at once, in the order in which they were given. */
-record Keys(Key[] all, boolean many) {
+/**
+ * What one request asks for: the lock of one key; those of many at once, in the order in which they were given; or one
+ * of so many permits of a semaphore, if that is not 0.
+ */
+record Keys(Key[] all, boolean many, int permits) {
     private static final int SHOWN = 3;
 
     static Keys of(String key) {
-        return new Keys(new Key[] {Key.of(key)}, false);
+        return new Keys(new Key[] {Key.of(key)}, false, 0);
+    }
+
+    /** Returns what asks for a permit of the semaphore of a key, which has 1 to 10,000. */
+    static Keys permit(String key, int permits) {
+        Key[] one = {Key.of(key)};
+        if (permits < 1 || permits > Codes.MAX_PERMITS) {
+            throw new InvalidException("semaphore \"" + key + "\" of " + permits
+                    + " permits; 1 to 10000 are allowed");
+        }
+        return new Keys(one, false, permits);
     }
 
     /** Returns keys if they are 1 to 1,024 different ones. */
@@ -30,7 +43,7 @@ record Keys(Key[] all, boolean many) {
         if (all.isEmpty() || all.size() > Codes.MAX_KEYS) {
             throw new InvalidException(all.size() + " keys at once; 1 to 1024 are allowed");
         }
-        return new Keys(all.toArray(Key[]::new), true);
+        return new Keys(all.toArray(Key[]::new), true, 0);
     }
 
     String text(int i) {
@@ -41,7 +54,7 @@ record Keys(Key[] all, boolean many) {
     @Override
     public String toString() {
         String some = Stream.of(all).limit(SHOWN).map(k -> '"' + k.text() + '"').collect(Collectors.joining(", "));
-        return (many ? "locks " : "lock ") + some
+        return (permits > 0 ? "semaphore " : many ? "locks " : "lock ") + some
                 + (all.length > SHOWN ? " and " + (all.length - SHOWN) + " more" : "");
     }
 }

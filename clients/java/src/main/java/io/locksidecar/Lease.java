@@ -6,7 +6,7 @@ import java.util.concurrent.CompletionStage;
 import java.util.function.Consumer;
 
 /**
- * One acquire of a lock, held from its making to {@link #close}.
+ * One acquire of a lock, or one permit of a semaphore, held from its making to {@link #close}.
  *
  * <pre>{@code
  * try (Lease lease = sidecar.lease("order:42")) {
@@ -16,7 +16,8 @@ import java.util.function.Consumer;
  *
  * <p>A lease belongs to no thread: any may use it, and any may close it. It is its own owner, so a second lease
  * of the same key waits for the first, on the same thread too; unless an {@link Owner} was named, whose leases
- * of one key are one hold that ends with the last of them.
+ * of one key are one hold that ends with the last of them. (Permits of a {@link SidecarSemaphore} never are; what is
+ * said of a lock below is else true of them.)
  *
  * <p>A lease that is never closed stays held until the client is closed, its process ends or it is lost. It is
  * not released when it becomes unreachable: that can happen to a lease under which work still goes on.
@@ -32,7 +33,7 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Returns the lock's name.
+     * Returns the name of the lock or semaphore.
      *
      * @return the key
      */
@@ -43,10 +44,11 @@ public final class Lease implements AutoCloseable {
     /**
      * Returns the fencing token: a positive number, larger for each later holder of the key. It stays readable
      * after the lock was lost or released. A resource that remembers the largest one it has seen and refuses
-     * smaller ones is safe from holders that do not know yet that they have lost the lock.
+     * smaller ones is safe from holders that do not know yet that they have lost the lock. That of a permit is no
+     * other permit's, and says nothing by its order: holders overlap.
      *
-     * @return the fence; 0, and no help, only where a daemon was configured to decide alone in an outage of its
-     *     store
+     * @return the fence; 0, and no help, only of a lock where a daemon was configured to decide alone in an outage of
+     *     its store
      */
     public long fence() {
         return hold.fence;
@@ -133,8 +135,12 @@ public final class Lease implements AutoCloseable {
      *
      * @throws LostException if it was lost
      * @throws NotHeldException if it was closed
+     * @throws InvalidException if it is a permit
      */
     public void downgrade() {
+        if (hold.isPermit()) {
+            throw new InvalidException(hold + ": a permit cannot be downgraded");
+        }
         Object left;
         synchronized (this) { // no wait in it
             check();

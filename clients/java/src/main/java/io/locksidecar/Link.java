@@ -139,10 +139,10 @@ final class Link {
     }
 
     /** Asks a question that changes nothing, and waits for the answer. */
-    Call.Answer ask(int op, byte[] key) {
-        Call c = asked(op, key);
+    Call.Answer ask(int op, byte[] key, long... fields) {
+        Call c = asked(op, key, fields);
         if (c.done() && c.answer().error() instanceof ConnectionLostException && !closed) {
-            c = asked(op, key); // we may have been the first to notice
+            c = asked(op, key, fields); // we may have been the first to notice
         }
         if (!c.done()) {
             throw silent();
@@ -157,9 +157,9 @@ final class Link {
         return c.answer();
     }
 
-    private Call asked(int op, byte[] key) {
+    private Call asked(int op, byte[] key, long... fields) {
         Call c = new Call(op, null, null, null);
-        connection().requests.send(c, key);
+        connection().requests.send(c, key, fields);
         c.awaitUninterruptibly(System.nanoTime() + setup.timeout);
         return c;
     }
@@ -204,7 +204,7 @@ final class Link {
             try {
                 listener.accept(loss);
             } catch (RuntimeException e) {
-                LOG.log(System.Logger.Level.ERROR, "onLost failed for lock \"" + loss.key() + "\"", e);
+                LOG.log(System.Logger.Level.ERROR, "onLost failed for \"" + loss.key() + "\"", e);
             }
         });
     }

@@ -5,7 +5,7 @@ import java.util.Objects;
 import java.util.function.Consumer;
 
 /**
- * How a lock is to be held. Immutable: each method returns a changed copy.
+ * How a lock, or a permit of a semaphore, is to be held. Immutable: each method returns a changed copy.
  *
  * <pre>{@code
  * LockOptions.defaults().ttl(Duration.ofSeconds(10)).onLost(lost -> job.stop())
@@ -65,7 +65,8 @@ public final class LockOptions {
     }
 
     /**
-     * Holds the lock together with other shared holders, and apart from exclusive ones.
+     * Holds the lock together with other shared holders, and apart from exclusive ones. It is a lock's alone: a
+     * semaphore refuses it.
      *
      * @return a changed copy
      */
@@ -79,7 +80,7 @@ public final class LockOptions {
 
     /**
      * Names who holds the lock, instead of the thread that acquires it (a {@link SidecarLock}) or the lease
-     * alone (a {@link Lease}, or {@link Leases}).
+     * alone (a {@link Lease}, or {@link Leases}). Permits of a semaphore stay apart, whoever holds them.
      *
      * @param owner the owner
      * @return a changed copy

@@ -24,7 +24,11 @@ public class LostException extends NotHeldException {
      * @param reason why; see {@link #reason()}
      */
     public LostException(String key, long fence, String reason) {
-        super("lock \"" + key + "\" was lost: " + reason);
+        this("lock \"" + key + "\" was lost: " + reason, key, fence, reason);
+    }
+
+    LostException(String message, String key, long fence, String reason) {
+        super(message);
         this.key = key;
         this.fence = fence;
         this.reason = reason;

@@ -136,6 +136,9 @@ final class Requests {
 
     /** Gives a what its owner holds, if that is all; returns null if the daemon has to be asked. mu is held. */
     private Object held(Acquire a) {
+        if (a.keys().permits() > 0) {
+            return null; // each is one more
+        }
         Hold.Id[] wanted = a.ids();
         Hold[] found = new Hold[wanted.length];
         boolean all = true;
@@ -172,7 +175,9 @@ final class Requests {
         }
         Call c = new Call(wanted, a);
         int mode = a.shared() ? Codes.SHARED : Codes.EXCLUSIVE;
-        if (!a.keys().many()) {
+        if (a.keys().permits() > 0) {
+            put(c, keys[0].utf8(), a.owner(), Codes.PERMIT, a.left(), a.ttl(), a.flags(), a.keys().permits());
+        } else if (!a.keys().many()) {
             put(c, keys[0].utf8(), a.owner(), mode, a.left(), a.ttl(), a.flags());
         } else if (!putMany(c, keys, a.owner(), mode, a.left(), a.ttl(), a.flags())) {
             return new InvalidException(a.keys() + " do not fit into one request");
@@ -220,9 +225,7 @@ final class Requests {
             return;
         }
         c.abandoned = true;
-        for (Hold hold : c.holds) {
-            conn.leaving.merge(hold.id, 1, Integer::sum);
-        }
+        conn.leaves(c, 1);
         Call cancel = new Call(Codes.CANCEL, null, c, x -> { });
         ByteBuffer b = out.begin(4);
         Msgpack.putLong(b, Codes.CANCEL);

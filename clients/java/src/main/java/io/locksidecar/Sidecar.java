@@ -245,6 +245,32 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
+     * Returns a handle for a semaphore. Nothing is acquired, and nothing sent.
+     *
+     * @param key the semaphore's name: 1 to 512 bytes in UTF-8, without control characters
+     * @param permits how many permits it has over all hosts, 1 to 10,000; every caller says the same
+     * @return a handle
+     * @throws InvalidException if the key is none, or the number out of range
+     */
+    public SidecarSemaphore semaphore(String key, int permits) {
+        return semaphore(key, permits, LockOptions.defaults());
+    }
+
+    /**
+     * Returns a handle for a semaphore. Nothing is acquired, and nothing sent.
+     *
+     * @param key the semaphore's name: 1 to 512 bytes in UTF-8, without control characters
+     * @param permits how many permits it has over all hosts, 1 to 10,000; every caller says the same
+     * @param options how each permit is to be held
+     * @return a handle
+     * @throws InvalidException if the key is none, or the number out of range
+     * @throws IllegalArgumentException if the options say shared: that is a lock's
+     */
+    public SidecarSemaphore semaphore(String key, int permits, LockOptions options) {
+        return new SidecarSemaphore(link, Keys.permit(key, permits), Objects.requireNonNull(options, "options"));
+    }
+
+    /**
      * Acquires a lock, and waits without bound, or until this thread is interrupted. The lease is its own owner:
      * it waits for any other lease or lock of the key, this thread's too.
      *

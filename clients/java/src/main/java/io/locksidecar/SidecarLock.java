@@ -225,7 +225,7 @@ public final class SidecarLock implements Lock {
 
     /** Returns this owner's hold, one that was lost included; null without one. */
     private Hold find() {
-        Hold.Id id = new Hold.Id(keys.text(0), owner());
+        Hold.Id id = Hold.Id.lock(keys.text(0), owner());
         Conn conn = link.live();
         Hold hold = conn == null ? null : conn.find(id);
         return hold != null ? hold : link.lost(id);

@@ -6,7 +6,8 @@
  * java.util.concurrent.locks.Lock} that belongs to a thread or to a named {@link io.locksidecar.Owner}; {@link
  * io.locksidecar.SidecarReadWriteLock}; and {@link io.locksidecar.Lease}, which is closed rather than unlocked, belongs
  * to no thread and can be had without blocking. {@link io.locksidecar.Leases} are of many keys at once, all or none,
- * and an {@link io.locksidecar.Election} is about who leads.
+ * and an {@link io.locksidecar.Election} is about who leads. A {@link io.locksidecar.SidecarSemaphore} lets in so many
+ * at once.
  *
  * <h2>How long a lock is held</h2>
  *

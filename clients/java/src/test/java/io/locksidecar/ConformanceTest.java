@@ -30,9 +30,6 @@ import org.junit.jupiter.api.Timeout;
  * come on standard input, one JSON object a line, and are answered on standard output; clients/README.md has them.
  */
 class ConformanceTest {
-    /** What there is no API for. */
-    private static final Set<String> SKIPPED = Set.of("semaphore", "semaphore-waits", "permit-lost");
-
     @Test
     @Timeout(value = 5, unit = TimeUnit.MINUTES)
     void passesTheRunner() throws Exception {
@@ -60,7 +57,7 @@ class ConformanceTest {
         int code = p.waitFor();
         assertEquals(List.of(), failed);
         assertEquals(0, code);
-        assertTrue(SKIPPED.containsAll(skipped), skipped::toString);
+        assertEquals(Set.of(), skipped);
         assertTrue(passed > 50, () -> "too few scenarios");
     }
 
@@ -103,7 +100,7 @@ class ConformanceTest {
     /** The program that the runner drives. */
     private static final class Adapter {
         private static final String CAN = "[\"concurrent\", \"owners\", \"reentrant\", \"shared\", \"downgrade\","
-                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"many\", \"events\"]";
+                + " \"ttl\", \"fixed\", \"renew\", \"cancel\", \"many\", \"events\", \"permits\"]";
 
         private record Name(long owner, String key, String fence) {
             static Name of(Map<String, String> q) {
@@ -216,10 +213,16 @@ class ConformanceTest {
             long wait = Long.parseLong(q.get("wait_ms"));
             String key = q.get("key");
             LockOptions options = options(q);
-            Lease lease = wait < 0
-                    ? sidecar.lease(key, options)
-                    : sidecar.tryLease(key, Duration.ofMillis(wait), options)
-                            .orElseThrow(() -> new NotAcquiredException("held"));
+            Lease lease;
+            if (q.get("mode").equals("permit")) {
+                SidecarSemaphore semaphore = sidecar.semaphore(key, Integer.parseInt(q.get("permits")), options);
+                lease = wait < 0 ? semaphore.acquire() : semaphore.acquire(Duration.ofMillis(wait));
+            } else {
+                lease = wait < 0
+                        ? sidecar.lease(key, options)
+                        : sidecar.tryLease(key, Duration.ofMillis(wait), options)
+                                .orElseThrow(() -> new NotAcquiredException("held"));
+            }
             Name name = new Name(number, key, Long.toString(lease.fence()));
             Deque<Lease> held = leases.computeIfAbsent(name, n -> new ArrayDeque<>());
             synchronized (held) {

@@ -57,8 +57,13 @@ abstract class OnDaemon {
     }
 
     static void untilWaiting(Sidecar client, String key, long count) {
+        untilWaiting(client, key, Codes.EXCLUSIVE, count);
+    }
+
+    /** The same for the lock of a key, or with Codes.PERMIT for its semaphore. */
+    static void untilWaiting(Sidecar client, String key, int mode, long count) {
         try (Peer.Raw raw = new Peer.Raw(client.socket())) {
-            Until.until(count + " wait", () -> (Long) raw.ask(Codes.INSPECT, key).get(5) == count);
+            Until.until(count + " wait", () -> (Long) raw.ask(Codes.INSPECT, key, mode).get(5) == count);
         }
     }
 }

@@ -27,12 +27,13 @@ final class Peer implements AutoCloseable {
     /** One end of a connection, by whole messages. */
     private record Stream(SocketChannel channel) {
         List<?> read() throws IOException {
-            ByteBuffer head = fill(4);
-            if (head == null) {
-                return null;
-            }
-            ByteBuffer payload = fill(head.getInt());
+            ByteBuffer payload = payload();
             return payload == null ? null : (List<?>) Values.get(payload);
+        }
+
+        private ByteBuffer payload() throws IOException {
+            ByteBuffer head = fill(4);
+            return head == null ? null : fill(head.getInt());
         }
 
         private ByteBuffer fill(int n) throws IOException {
@@ -111,6 +112,17 @@ final class Peer implements AutoCloseable {
             return stream.read();
         } catch (IOException e) {
             return null; // reset
+        }
+    }
+
+    /** Returns the next request as it came, header and all. */
+    byte[] frame() {
+        try {
+            ByteBuffer payload = stream.payload();
+            assertNotNull(payload, "the connection has ended");
+            return ByteBuffer.allocate(4 + payload.capacity()).putInt(payload.capacity()).put(payload).array();
+        } catch (IOException e) {
+            throw new UncheckedIOException(e);
         }
     }
 

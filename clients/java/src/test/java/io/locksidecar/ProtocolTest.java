@@ -223,7 +223,7 @@ class ProtocolTest extends OnPeer {
         conn.mu.lock(); // the I/O thread cannot apply what it reads
         try {
             peer.say(65, 0, millis() + 60_000, 60_000);
-            Hold hold = conn.find(new Hold.Id("k", number));
+            Hold hold = conn.find(Hold.Id.lock("k", number));
             until("the grant's own validity is over", () -> !hold.owned());
         } finally {
             conn.mu.unlock();

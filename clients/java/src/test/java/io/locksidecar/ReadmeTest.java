@@ -44,7 +44,7 @@ class ReadmeTest extends OnDaemon {
         Map<String, String> programs = programs();
         Map<String, String> prints = Map.of(
                 "Example", "", "Account", "70", "Reactive", "42", "Transfer", "[account:bob, account:ann]",
-                "Scheduler", "... given up enough", "SidecarLockRegistry", "held");
+                "Exports", "false, true", "Scheduler", "... given up enough", "SidecarLockRegistry", "held");
         assertEquals(prints.keySet(), programs.keySet());
         Path dir = Daemon.directory();
         try {

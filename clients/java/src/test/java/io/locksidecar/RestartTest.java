@@ -104,6 +104,29 @@ class RestartTest {
     }
 
     @Test
+    void permits_over_a_restart() throws InterruptedException {
+        List<LostException> losses = new CopyOnWriteArrayList<>();
+        LockOptions options = SECOND.owner(Owner.create()).onLost(losses::add);
+        try (Daemon daemon = Daemon.started(); Sidecar client = client(daemon)) {
+            SidecarSemaphore semaphore = client.semaphore("k", 2, options);
+            List<Lease> held = List.of(semaphore.acquire(), semaphore.acquire());
+            var waiting = semaphore.acquireAsync();
+            OnDaemon.untilWaiting(client, "k", Codes.PERMIT, 1);
+            daemon.kill();
+            until("each is told", () -> losses.size() == 2);
+            held.forEach(one -> assertFalse(one.isValid()));
+            losses.forEach(e -> assertEquals("connection", e.reason()));
+            daemon.start();
+            try (Lease next = waiting.join()) {
+                assertTrue(held.stream().noneMatch(one -> one.fence() == next.fence()));
+                held.forEach(one -> assertThrows(LostException.class, one::close));
+                assertTrue(next.isValid());
+            }
+            assertEquals(2, losses.size());
+        }
+    }
+
+    @Test
     void a_frozen_daemon() throws InterruptedException {
         try (Daemon daemon = Daemon.started(); Sidecar client = client(daemon, Duration.ofSeconds(1))) {
             List<LostException> losses = new CopyOnWriteArrayList<>();

@@ -55,18 +55,42 @@ class VectorsTest extends OnPeer {
 
     static List<Vector> read(String file) {
         try {
-            return Files.readAllLines(VECTORS.resolve(file)).stream()
-                    .filter(line -> !line.isBlank() && !line.startsWith("#"))
-                    .map(line -> line.split("\t"))
-                    .map(c -> new Vector(c[0], HexFormat.of().parseHex(c[1].replace(" ", "")), Values.json(c[2])))
-                    .toList();
+            return read(Files.readAllLines(VECTORS.resolve(file)).stream());
         } catch (IOException e) {
             throw new UncheckedIOException(e);
         }
     }
 
+    private static List<Vector> read(Stream<String> lines) {
+        return lines
+                .filter(line -> !line.isBlank() && !line.startsWith("#"))
+                .map(line -> line.split("\t"))
+                .map(c -> new Vector(c[0], HexFormat.of().parseHex(c[1].replace(" ", "")), Values.json(c[2])))
+                .toList();
+    }
+
+    /** Of semaphores, each field from section 10. */
+    private static List<Vector> permits() {
+        String acquire = "{\"op\":2,\"id\":8,\"key\":\"order:42\",\"owner\":7,\"mode\":2,";
+        return read(Stream.of(
+                "a permit\t00000014 99 02 08 a86f726465723a3432 07 02 cd05dc 00 00 05\t" + acquire
+                        + "\"wait\":1500,\"ttl\":0,\"flags\":0,\"permits\":5}",
+                "a fixed permit\t00000014 99 02 08 a86f726465723a3432 07 02 ff 00 01 cd2710\t" + acquire
+                        + "\"wait\":-1,\"ttl\":0,\"flags\":1,\"permits\":10000}",
+                "a semaphore\t0000000d 94 07 0a a86f726465723a3432 02\t"
+                        + "{\"op\":7,\"id\":10,\"key\":\"order:42\",\"mode\":2}"));
+    }
+
     static Stream<Vector> written() {
-        return Stream.of("requests.txt", "replies.txt", "pushes.txt").flatMap(f -> read(f).stream());
+        return Stream.concat(
+                Stream.of("requests.txt", "replies.txt", "pushes.txt").flatMap(f -> read(f).stream()),
+                permits().stream());
+    }
+
+    /** Acquires and inspects with ids that a client comes to. */
+    static Stream<Vector> asked() {
+        return Stream.concat(read("requests.txt").stream(), permits().stream())
+                .filter(v -> List.of(2L, 7L).contains(v.fields.get("op")) && (Long) v.fields.get("id") < 100);
     }
 
     static Stream<Vector> accepted() {
@@ -92,6 +116,28 @@ class VectorsTest extends OnPeer {
         assertEquals(v.frame.length - 4, b.getInt());
         decode(b, v.values(), 0);
         assertFalse(b.hasRemaining());
+    }
+
+    @ParameterizedTest
+    @MethodSource("asked")
+    void the_client_asks_with_these_bytes(Vector v) {
+        Background<Void> connected = running(client::connect);
+        peer.welcome(); // its id is 1
+        connected.result();
+        for (long id = 2; id < (Long) v.fields.get("id"); id++) {
+            inStep();
+        }
+        String key = (String) v.fields.get("key");
+        long mode = (Long) v.fields.getOrDefault("mode", 0L);
+        if (v.fields.get("op").equals(7L)) {
+            running(mode == 0 ? client.lock(key)::isLocked : client.semaphore(key, 1)::isHeldByAnybody);
+        } else {
+            Keys keys = mode == 2 ? Keys.permit(key, ((Long) v.fields.get("permits")).intValue()) : Keys.of(key);
+            long[] n = Stream.of("owner", "wait", "ttl", "flags").mapToLong(f -> (Long) v.fields.get(f)).toArray();
+            new Acquire(
+                    client.link(), new Acquire.Terms(keys, n[0], mode == 1, n[1], n[2], n[3], null), () -> { }).start();
+        }
+        assertArrayEquals(v.frame, peer.frame());
     }
 
     /** Decodes what is expected, by its type, and passes over what was appended. */
