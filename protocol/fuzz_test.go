@@ -89,7 +89,8 @@ func valid(t *testing.T, q *Request) {
 			t.Fatal(err)
 		}
 	}
-	if q.ID == 0 || q.ID > math.MaxInt64 || q.Owner > math.MaxInt64 || q.Fence > math.MaxInt64 || q.Mode > Shared ||
+	if q.ID == 0 || q.ID > math.MaxInt64 || q.Owner > math.MaxInt64 || q.Fence > math.MaxInt64 || q.Mode > Permit ||
+		(q.Mode == Permit) != (q.Permits > 0) && q.Op == OpAcquire || q.Permits > MaxPermits ||
 		q.Wait < -1 || q.Wait > MaxWait || q.TTL > MaxTTL || len(q.Keys) > MaxMany {
 		t.Fatalf("out of range: %+v", q)
 	}

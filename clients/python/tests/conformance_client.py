@@ -29,7 +29,19 @@ ERRORS: Final[dict[type[Exception], str]] = {
     locksidecar.Unsupported: "unsupported",
     locksidecar.Denied: "denied",
 }
-CAN: Final = ["concurrent", "owners", "reentrant", "shared", "downgrade", "ttl", "fixed", "renew", "events"]
+CAN: Final = [
+    "concurrent",
+    "owners",
+    "reentrant",
+    "shared",
+    "downgrade",
+    "ttl",
+    "fixed",
+    "renew",
+    "many",
+    "permits",
+    "events",
+]
 
 Command = dict[str, Any]
 
@@ -54,6 +66,13 @@ def say(**line: object) -> None:
     sys.stdout.flush()
 
 
+def fences(lock: Any) -> dict[str, str]:
+    """Return the fences of a handle by their keys."""
+    if isinstance(lock, (locksidecar.Locks, locksidecar.asyncio.Locks)):
+        return {key: str(fence) for key, fence in lock.fences.items()}
+    return {lock.key: str(lock.fence)}
+
+
 class Adapter:
     """What both kinds of client have in common: the locks by who holds them, and by fence."""
 
@@ -62,28 +81,54 @@ class Adapter:
         self.locks: dict[tuple[int, str, str], Any] = {}
 
     def lock(self, q: Command) -> Any:
-        return self.client.lock(
-            q["key"],
+        """Return a new handle for what an acquire or an acquire_many asks for."""
+        if q["mode"] == "permit":
+            return self.semaphore(q)
+        return (self.client.lock_many if "keys" in q else self.client.lock)(
+            q["keys"] if "keys" in q else q["key"],
             q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
-            not q["fixed"],
+            not q.get("fixed"),
             q["mode"] == "shared",
             owner=q["owner"],
             on_lost=lambda e: say(event="lost", key=e.key, owner=e.owner, fence=str(e.fence), reason=e.reason),
         )
 
+    def semaphore(self, q: Command) -> Any:
+        """Return a new handle for a permit: who holds it is the client's to name."""
+        return self.client.semaphore(
+            q["key"],
+            q["permits"],
+            q["ttl_ms"] / 1000 if q["ttl_ms"] else None,
+            not q["fixed"],
+            owner=q["owner"],
+            on_lost=lambda e: say(event="lost", key=e.key, owner=q["owner"], fence=str(e.fence), reason=e.reason),
+        )
+
     def granted(self, q: Command, lock: Any, got: bool) -> Command:
         if not got:
             return {"error": "timeout" if q["wait_ms"] else "busy"}
-        fence = str(lock.fence)
-        self.locks[q["owner"], q["key"], fence] = lock
-        return {"ok": True, "fence": fence}
+        by_key = fences(lock)
+        for key, fence in by_key.items():
+            self.locks[q["owner"], key, fence] = lock
+        if "keys" in q:
+            return {"ok": True, "fences": list(by_key.values())}
+        return {"ok": True, "fence": by_key[q["key"]]}
 
     def known(self, q: Command) -> Any:
         """Return the lock that a command is about. Its owner may hold the key again, with another fence."""
         lock = self.locks.get((q["owner"], q["key"], q["fence"]))
-        if lock is None or str(lock.fence) != q["fence"]:
+        if lock is None or fences(lock)[q["key"]] != q["fence"]:
             raise locksidecar.NotHeld("no such hold")
         return lock
+
+    def known_many(self, q: Command) -> Any:
+        """Return the locks that were acquired together and are to be released so."""
+        if not q["keys"] or len(q["keys"]) != len(q["fences"]):
+            raise locksidecar.Invalid("no keys, or not as many fences")
+        found = [self.known({**q, "key": k, "fence": f}) for k, f in zip(q["keys"], q["fences"], strict=True)]
+        if any(lock is not found[0] for lock in found) or list(found[0].keys) != q["keys"]:
+            raise locksidecar.Unsupported("they were not acquired together")
+        return found[0]
 
     def held(self, q: Command) -> Command:
         try:
@@ -97,6 +142,7 @@ class Adapter:
             "connect": self.client.ping,
             "close": self.client.close,
             "release": lambda: self.known(q).release(),
+            "release_many": lambda: self.known_many(q).release(),
             "renew": lambda: self.known(q).extend(q["ttl_ms"] / 1000 if q["ttl_ms"] else None),
             "downgrade": lambda: self.known(q).downgrade(),
         }
@@ -108,7 +154,7 @@ def threads() -> None:
 
     def answer(q: Command) -> None:
         try:
-            if q["do"] == "acquire":
+            if q["do"] in ("acquire", "acquire_many"):
                 lock, wait = a.lock(q), q["wait_ms"]
                 got = lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0)
                 done = a.granted(q, lock, got)
@@ -134,7 +180,7 @@ async def tasks() -> None:
 
     async def answer(q: Command) -> None:
         try:
-            if q["do"] == "acquire":
+            if q["do"] in ("acquire", "acquire_many"):
                 lock, wait = a.lock(q), q["wait_ms"]
                 got = await (lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0))
                 done = a.granted(q, lock, got)

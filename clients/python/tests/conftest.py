@@ -4,11 +4,12 @@ import inspect
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 from aio import LOOPS, Loop
-from daemon import Daemon, Script, until
+from daemon import SRC, Daemon, Script, until
 from peer import Peer
 
 import locksidecar
@@ -116,6 +117,33 @@ def aconnect(loop: Loop, shared: Daemon) -> Callable[..., locksidecar.asyncio.Cl
 @pytest.fixture
 def aclient(aconnect: Callable[..., locksidecar.asyncio.Client]) -> locksidecar.asyncio.Client:
     return aconnect()
+
+
+@pytest.fixture(scope="session")
+def runners(request: pytest.FixtureRequest, binary: str) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    """The conformance runner with each kind of client, both at once; none if nobody will look at them."""
+    adapter = os.path.join(os.path.dirname(os.path.abspath(__file__)), "conformance_client.py")
+    command = [binary, "conformance", "--json", "--timeout", "60s", "--client", sys.executable, adapter]
+    running = {
+        kind: subprocess.Popen(
+            [*command, *flags], env={**os.environ, "PYTHONPATH": SRC}, stdout=subprocess.PIPE, text=True
+        )
+        for kind, flags in {"threads": (), "asyncio": ("--asyncio",)}.items()
+        if any(map(conformance, request.session.items))
+    }
+    yield running
+    for ran in running.values():
+        with ran:
+            ran.kill()
+
+
+def conformance(item: pytest.Item) -> bool:
+    return item.path.name == "test_conformance.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the conformance runner, which is started with the restarts, be looked at last."""
+    items.sort(key=conformance)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -91,8 +92,8 @@ class Daemon:
         """Stop the process, and return once it is stopped."""
         assert self.process is not None
         self.signal(signal.SIGSTOP)
-        stat = f"/proc/{self.process.pid}/stat"
-        until("the daemon is stopped", lambda: open(stat).read().rpartition(")")[2].split()[0] == "T")  # noqa: SIM115
+        stat = pathlib.Path(f"/proc/{self.process.pid}/stat")
+        until("the daemon is stopped", lambda: stat.read_text().rpartition(")")[2].split()[0] == "T")
 
     def thaw(self) -> None:
         self.signal(signal.SIGCONT)

@@ -48,11 +48,12 @@ class Peer:
         self.data = b""
         self.session += 1
 
-    def welcome(self, ahead: int = 0, *, max_frame: int = 65536) -> None:
+    def welcome(self, ahead: int = 0, *, max_frame: int = 65536, before: bytes = b"") -> None:
         """Accept and answer hello; the daemon's clock is so many milliseconds ahead of ours."""
         self.accept()
         op, number, low, high, *_ = self.read()
         assert (op, number, low, high) == (w.HELLO, 1, 1, 1)
+        self.raw(before)
         spaces = [["", "embedded", "linearizable"]]
         self.say(0, 1, 1, self.session, ms() + ahead, max_frame, 100, 30000, 86400000, 1, spaces, "test")
 
@@ -86,6 +87,12 @@ class Peer:
         """Answer an acquire with a grant that is valid for left milliseconds."""
         q = self.expect(w.ACQUIRE)
         self.say(0, q[1], fence, left, ms() + ahead + left, 1, end, 0)
+        return q
+
+    def grant_many(self, *lefts: int, fence: int = FENCE) -> w.Message:
+        """Answer an acquire-many with grants that are valid for so many milliseconds each, and fences that rise."""
+        q = self.expect(w.ACQUIRE_MANY)
+        self.say(0, q[1], [[fence + n, left, ms() + left, 1, 0, 0] for n, left in enumerate(lefts)])
         return q
 
     def released(self) -> w.Message:

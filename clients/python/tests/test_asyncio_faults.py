@@ -209,6 +209,14 @@ async def test_a_version_that_nobody_speaks(loop: Loop, peer: Peer) -> None:
         await task
 
 
+async def test_a_daemon_that_goes_away_before_its_welcome(loop: Loop, peer: Peer) -> None:
+    task = asyncio.create_task(loop.client(peer.path).ping())
+    away = w.frame(66, 0, 30_000, "the daemon is stopping") + w.frame(99, 0)
+    await thread(lambda: peer.welcome(before=away))
+    await thread(lambda: peer.say(0, peer.expect(w.PING)[1], 1))
+    await task
+
+
 async def test_a_daemon_that_does_not_answer_hello(loop: Loop, peer: Peer) -> None:
     with pytest.raises(locksidecar.Unavailable, match="no welcome"):
         await loop.client(peer.path, timeout=0.1).ping()

@@ -168,6 +168,24 @@ def test_a_child_hears_of_its_own_losses(client: Client) -> None:
     assert Child(child).end() == 0
 
 
+def test_several_locks_are_not_the_childs(client: Client) -> None:
+    losses: list[LostError] = []
+    locks = client.lock_many(["a", "b"], on_lost=losses.append)
+    locks.acquire()
+
+    def child() -> None:
+        assert not locks.owned()
+        with pytest.raises(LostError, match="fork"):
+            locks.release()
+        assert locks.acquire(blocking=False) is False
+        assert not losses
+
+    assert Child(child).end() == 0
+    assert locks.owned()
+    locks.release()
+    assert not losses
+
+
 def test_a_with_block_that_the_child_leaves(client: Client) -> None:
     def child() -> None:
         with pytest.raises(LostError) as e:

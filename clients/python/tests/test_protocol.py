@@ -407,6 +407,13 @@ def test_a_daemon_that_speaks_no_common_version(peer: Peer) -> None:
         pinged.result()
 
 
+def test_a_daemon_that_goes_away_before_its_welcome(peer: Peer) -> None:
+    pinged = Background(Client(peer.path, timeout=2).ping)
+    peer.welcome(before=w.frame(66, 0, 30_000, "the daemon is stopping") + w.frame(99, 0))
+    peer.say(0, peer.expect(w.PING)[1], 1)
+    pinged.result()
+
+
 def test_a_daemon_that_does_not_answer_hello(peer: Peer) -> None:
     pinged = Background(Client(peer.path, timeout=0.1).ping)
     with pytest.raises(locksidecar.Unavailable):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import sys
+import time
 from types import SimpleNamespace
 
+import aio
 import pytest
-from daemon import Daemon
+from daemon import Daemon, until
 
 import locksidecar
+import locksidecar.asyncio
 from locksidecar import redis_compat
 
 README = os.path.join(os.path.dirname(__file__), "..", "README.md")
@@ -24,14 +28,34 @@ def test_the_examples_run(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> No
         charges.append(fence)
 
     names = SimpleNamespace(order=42, charge=lambda order, fence: charges.append(fence), charge_later=charge_later)
+    leaders: list[int] = []
+
+    def work(fence: int) -> None:
+        leaders.append(fence)
+        time.sleep(0.001)
+
+    async def work_later(fence: int) -> None:
+        leaders.append(fence)
+        await asyncio.sleep(0.001)
+
+    async def serve_later(election: locksidecar.asyncio.Election) -> None:
+        before = len(leaders)
+        await aio.until("it leads", lambda: len(leaders) > before)
+
+    names.transfer = lambda amount, fences: charges.extend(fences.values())
+    names.page, names.render = 1, lambda page, token: charges.append(token)
+    names.work, names.serve = work, lambda _: until("it leads", lambda: leaders)
+    names.work_later, names.serve_later = work_later, serve_later
     with open(README, encoding="utf-8") as f:
         blocks = re.findall(r"```python\n(.*?)```", f.read(), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 9
     try:
         for block in blocks:
             if "guard()" not in block or sys.version_info >= (3, 11):
                 exec(block, names.__dict__)
         assert 0 < charges[0] < charges[1]
+        assert leaders == sorted(leaders)
+        assert leaders[0] < leaders[-1]
         assert names.db.execute("SELECT balance FROM account").fetchone() == (70,)
         with pytest.raises(RuntimeError):
             names.withdraw(1, charges[0])  # an older fence
@@ -46,5 +70,5 @@ def test_the_errors_are_all_there() -> None:
     with open(README, encoding="utf-8") as f:
         text = f.read()
     for name in locksidecar.__all__:
-        if name not in ("__version__", "Client", "Lock"):
+        if name not in ("__version__", "Client", "Lock", "Election", "Term"):
             assert f"`{name}`" in text or f"`locksidecar.{name}`" in text, name

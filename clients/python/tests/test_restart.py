@@ -9,8 +9,10 @@ from contextlib import ExitStack
 
 import aio
 import pytest
+from candidate import Candidate, Stage
 from daemon import Daemon, drains, until
 from peer import Background
+from test_asyncio_election import Candidate as AsyncioCandidate
 
 import locksidecar
 from locksidecar import Client, LostError, _handle
@@ -108,6 +110,86 @@ def a_frozen_daemon(s: Scene) -> None:
     assert len(losses) == 1
 
 
+def an_election_over_a_restart(s: Scene) -> None:
+    s.daemon.start()
+    stage = Stage()
+    two = [Candidate(s.connect(), stage, ttl=1) for _ in range(2)]
+    for one in two:
+        s.stack.enter_context(one.election)
+    until("somebody leads", lambda: any(one.leads for one in two))
+    first = next(one for one in two if one.leads)
+    s.daemon.kill()
+    until("on_lost is called", lambda: first.count("lost"))
+    assert first.reasons() == ["connection"]
+    assert not any(one.election.is_leader for one in two)
+    s.daemon.start()
+    until("somebody leads again", lambda: any(one.leads for one in two), 60)
+    assert stage.overlaps == 0
+    assert len(stage.fences) == 2
+
+
+def an_election_over_an_orderly_restart(s: Scene) -> None:
+    s.daemon.start("--drain", "500ms")
+    stage = Stage()
+    two = [Candidate(s.connect(), stage) for _ in range(2)]
+    for one in two:
+        s.stack.enter_context(one.election)
+    until("somebody leads", lambda: any(one.leads for one in two))
+    first = next(one for one in two if one.leads)
+    s.daemon.signal(signal.SIGTERM)
+    until("on_lost is called", lambda: first.count("lost"))
+    assert first.reasons()[0] in ("shutdown", "connection")
+    assert s.daemon.process is not None
+    assert s.daemon.process.wait(30) == 0
+    s.daemon.start()
+    until("somebody leads again", lambda: any(one.leads for one in two), 60)
+    assert stage.overlaps == 0
+
+
+def an_election_with_a_frozen_daemon(s: Scene) -> None:
+    s.daemon.start()
+    one = Candidate(s.connect(timeout=1), Stage(), ttl=1)
+    s.stack.enter_context(one.election)
+    until("it leads", lambda: one.leads)
+    s.daemon.freeze()
+    until("on_lost is called", lambda: one.count("lost"))
+    assert one.reasons() == ["silence"]
+    assert not one.election.is_leader
+    s.daemon.thaw()
+    until("it leads again", lambda: one.leads, 60)
+
+
+def an_asyncio_election(s: Scene, kind: str) -> None:
+    s.daemon.start()
+    loop = aio.Loop(kind)
+
+    async def scene() -> None:
+        stage: list[int] = []
+        two = [AsyncioCandidate(loop.client(s.daemon.path), stage) for _ in range(2)]
+        for one in two:
+            one.election.start()
+        await aio.until("somebody leads", lambda: any(one.leads for one in two))
+        first = next(one for one in two if one.leads)
+        await asyncio.to_thread(s.daemon.kill)
+        await aio.until("on_lost is called", lambda: first.reasons() == ["connection"])
+        assert not any(one.election.is_leader for one in two)
+        await asyncio.to_thread(s.daemon.start)
+        await aio.until("somebody leads again", lambda: any(one.leads for one in two), 60)
+        for one in two:
+            await one.election.stop()
+
+    loop.run(scene())
+
+
+def an_asyncio_election_on_asyncio(s: Scene) -> None:
+    an_asyncio_election(s, "asyncio")
+
+
+def an_asyncio_election_on_uvloop(s: Scene) -> None:
+    pytest.importorskip("uvloop", reason="uvloop is not installed")
+    an_asyncio_election(s, "uvloop")
+
+
 def an_asyncio_restart(s: Scene, kind: str) -> None:
     s.daemon.start()
     loop = aio.Loop(kind)
@@ -153,12 +235,17 @@ SCENES: list[Callable[[Scene], None]] = [
     a_frozen_daemon,
     an_asyncio_restart_on_asyncio,
     an_asyncio_restart_on_uvloop,
+    an_election_over_a_restart,
+    an_election_over_an_orderly_restart,
+    an_election_with_a_frozen_daemon,
+    an_asyncio_election_on_asyncio,
+    an_asyncio_election_on_uvloop,
 ]
 
 
 @pytest.fixture(scope="module")
-def together(binary: str) -> Iterator[list[Background]]:
-    """All scenes, started with the first test that asks for one."""
+def together(binary: str, runners: object) -> Iterator[list[Background]]:
+    """All scenes, started with the first test that asks for one, and the conformance runners beside them."""
     with ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(_handle, "_PATIENCE", 30.0)  # on a busy machine a start may take long
         yield [Background(scene, Scene(stack, binary)) for scene in SCENES]

@@ -85,19 +85,22 @@ def test_msgpack_of_every_width_is_read(frame: bytes, fields: dict[str, Any]) ->
 
 def asked(fields: dict[str, Any]) -> bool:
     """Tell whether a bad reply can be one to us, who don't ask for everything."""
-    return fields.get("to", w.ACQUIRE) in (w.ACQUIRE, w.RELEASE)
+    return fields.get("to", w.ACQUIRE) in (w.ACQUIRE, w.RELEASE, w.RELEASE_MANY)
 
 
 @pytest.mark.parametrize(("frame", "fields"), vectors("bad-replies.txt", asked))
 def test_bad_replies_end_the_connection(peer: Peer, frame: bytes, fields: dict[str, Any]) -> None:
     client = locksidecar.Client(peer.path, timeout=2)
-    lock = client.lock("k", owner=7)
     to = fields.get("to", w.ACQUIRE)
+    lock = client.lock_many(["k"], owner=7) if to == w.RELEASE_MANY else client.lock("k", owner=7)
     calls: list[Callable[[], object]] = [client.ping, lock.acquire] if to == w.ACQUIRE else [lock.acquire, lock.release]
     call = Background(lambda: [c() for c in calls])
     if to == w.ACQUIRE:  # the frames' id is 3
         peer.welcome()
         peer.say(0, peer.expect(w.PING)[1], 1)
+    elif to == w.RELEASE_MANY:
+        peer.welcome()
+        peer.grant_many(60_000)
     else:
         peer.welcome()
         peer.say(0, peer.expect(w.ACQUIRE)[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)

@@ -5,7 +5,9 @@
 ...     update(order, fence=held.fence)
 """
 
+from ._campaign import Term
 from ._client import Client
+from ._election import Election
 from ._errors import (
     Canceled,
     ConnectionLost,
@@ -24,6 +26,8 @@ from ._errors import (
     Upgrade,
 )
 from ._lock import Lock
+from ._locks import Locks
+from ._semaphore import Semaphore
 
 __version__ = "0.1.0"
 
@@ -33,14 +37,18 @@ __all__ = [
     "ConnectionLost",
     "Denied",
     "Draining",
+    "Election",
     "Invalid",
     "Limit",
     "Lock",
     "LockError",
+    "Locks",
     "LostError",
     "NotAcquired",
     "NotHeld",
     "ProtocolError",
+    "Semaphore",
+    "Term",
     "Unavailable",
     "Unconfirmed",
     "Unsupported",

@@ -11,15 +11,20 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 from . import _wire as w
+from ._campaign import Elected
+from ._campaign import Lost as TermLost
 from ._conn import Conn, after_fork
+from ._election import Election
 from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
 from ._handle import OWN
-from ._hold import Hold
+from ._hold import Hold, Note
 from ._lock import Lock
+from ._locks import Locks
+from ._semaphore import Semaphore
 
 _log: Final = logging.getLogger("locksidecar")
 _clients: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
@@ -88,6 +93,67 @@ class Client:
         on_lost: called with a LostError, in a thread of its own, when the lock is lost.
         """
         return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost)
+
+    def lock_many(
+        self,
+        keys: Iterable[str],
+        ttl: float | None = None,
+        renew: bool = True,
+        shared: bool = False,
+        *,
+        timeout: float = -1,
+        owner: int | None = None,
+        on_lost: Callable[[LostError], object] | None = None,
+    ) -> Locks:
+        """Return a handle for several locks, which are acquired together: all or none.
+
+        keys: 1 to 1,024, none twice; Invalid otherwise. In whichever order they are named, no two
+            callers wait for each other for ever.
+        on_lost: called once, with the LostError of the first lock that is lost.
+
+        The rest is as for lock.
+        """
+        return Locks(self, keys, ttl, renew, shared, timeout, owner, on_lost)
+
+    def semaphore(
+        self,
+        key: str,
+        permits: int,
+        ttl: float | None = None,
+        renew: bool = True,
+        *,
+        timeout: float = -1,
+        owner: int | None = None,
+        on_lost: Callable[[LostError], object] | None = None,
+    ) -> Semaphore:
+        """Return a handle for a semaphore, of which so many permits are held at a time, on all hosts together.
+
+        permits: 1 to 10,000; Invalid otherwise. Everybody has to say the same number.
+        owner: a number below 2**32 for permits that pass between threads: whoever uses this handle gives back the
+            newest. By default a thread has its own.
+        on_lost: called for each permit that is lost. Its owner is a number of the client's.
+
+        The rest is as for lock. A semaphore and a lock of the same key have nothing to do with each
+        other. Unsupported, when it is acquired, where the store has none.
+        """
+        return Semaphore(self, key, permits, ttl, renew, False, timeout, owner, on_lost)
+
+    def election(
+        self,
+        key: str,
+        on_elected: Elected,
+        on_lost: TermLost,
+        *,
+        ttl: float | None = None,
+    ) -> Election:
+        """Return a candidate for leadership. Nothing is sent yet: start, run or ``with`` begin its campaign.
+
+        on_elected: called with each term that begins; see Election.
+        on_lost: called with the term and a reason once for each of them, when it is over.
+        ttl: the length of the lease; by default the daemon's. It bounds for how long nobody leads after the leader's
+            host has gone; that of a leader whose process has ended is given up at once.
+        """
+        return Election(self, key, on_elected, on_lost, ttl)
 
     def ping(self) -> float:
         """Ask the daemon for a sign of life and return how long it took."""
@@ -183,9 +249,13 @@ class _Notifier:
         """Return after how many seconds a connection looks for holds that lapsed in silence."""
         return 1.0 if self._thread is not None else 10.0
 
-    def lost(self, hold: Hold[Any], why: LostError) -> None:
+    def lost(self, hold: Hold[Any], why: LostError, quiet: bool) -> None:
+        """Take note of a loss; quiet when it is our own end."""
         for tell in hold.tell:
-            self._queue.put((tell, why))
+            if isinstance(tell, Note):
+                tell(why)
+            elif not quiet:
+                self._queue.put((tell, why))
 
     def stop(self) -> None:
         self._queue.put(None)

@@ -28,29 +28,29 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from . import _wire as w
-from ._errors import ConnectionLost, LockError, LostError
-from ._hold import Call, Hold
-from ._session import Session
+from ._errors import ConnectionLost, LockError
+from ._hold import Call
+from ._requests import Requests
+from ._table import Lost
 
 _TICK: Final = 0.01  # seconds between the keeper's looks while callers read
 _STEP: Final = 1  # seconds after which a blocked read looks at its limit
 _READ: Final = (65536,)  # arguments for map
 _AT_ONCE: Final = (socket.MSG_DONTWAIT,)
 _NOW: Final = (False,)
+_WHOLE: Final = 16384  # bytes of a frame that the kernel takes whole or not at all
 
 
 _open: Final[set[Conn]] = set()  # those that have a descriptor
 
 
-class Conn(Session):
+class Conn(Requests):
     """A connected session."""
 
-    def __init__(
-        self, path: str, name: str, label: str, timeout: float, lost: Callable[[Hold[Any], LostError], None]
-    ) -> None:
+    def __init__(self, path: str, name: str, label: str, timeout: float, lost: Lost) -> None:
         """Connect and say hello; OSError or LockError when that fails."""
         super().__init__(timeout, lost)
         self._role = threading.Lock()
@@ -90,24 +90,12 @@ class Conn(Session):
 
     # ---- requests ----
 
-    def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
-        """Send one request and return its reply; an error when there is none in time."""
-        c = Call(op, hold)
-        self.ask(c, *fields)
-        return c.reply
-
-    def ask(self, c: Call, *fields: object) -> None:
-        """Send a request and wait for its reply."""
-        self.send(c, *fields)
-        if not self.wait(c, time.monotonic() + self.timeout):
-            raise self.silent()
-
     def send(self, c: Call, *fields: object) -> None:
-        """Send a request. Its frame is small, so that the kernel takes it whole or not at all."""
+        """Send a request."""
         with self._wlock:
             data = self.enter(c, fields)
             try:
-                n = self._sock.send(data)
+                n = self._sock.send(data) if len(data) <= _WHOLE else self._send_parts(data)
             except OSError as e:  # BlockingIOError too: the daemon does not read
                 if e.errno is None:  # TimeoutError, say, of a signal handler
                     raise
@@ -117,6 +105,15 @@ class Conn(Session):
                 self.die(ConnectionLost("cannot write to the daemon: a frame was cut"))
                 raise self.gone()
             c.sent = True
+
+    def _send_parts(self, data: bytes) -> int:
+        """Send a frame that the kernel may take in parts. An exception in between ends the connection."""
+        try:
+            self._sock.sendall(data)
+        except BaseException as e:
+            self.die(ConnectionLost(f"cannot write to the daemon: {e or type(e).__name__}"))
+            raise
+        return len(data)
 
     def wait(self, c: Call, limit: float | None) -> bool:
         """Wait until the reply is there; false when the monotonic clock has reached limit.
@@ -139,36 +136,6 @@ class Conn(Session):
         if c.error is not None:
             raise c.error
         return True
-
-    def acquire(
-        self, c: Call, hold: Hold[Conn], wait: int, ttl: int, flags: int, limit: float | None
-    ) -> Hold[Conn] | None:
-        """Ask with c for a hold and return it, or another one of the same owner that came first.
-
-        None when it is held by somebody else; any other end is an error. An exception other than an
-        answer leaves c to be withdrawn.
-        """
-        self.send(c, hold.key, hold.owner, 1 if hold.shared else 0, wait, ttl, flags)
-        if not self.wait(c, limit):
-            raise self.silent()
-        return self.granted(c)
-
-    def release(self, hold: Hold[Conn]) -> w.Message:
-        """Give up one count; for the last one return the daemon's answer, else nothing."""
-        before, c = hold.count, Call(w.RELEASE)
-        try:
-            if not self.let_go(hold):
-                return ()
-            self.ask(c, hold.key, hold.owner, hold.fence, 0)
-            for _ in range(hold.grants - 1):  # any only if two threads asked as one owner at once
-                c = Call(w.RELEASE)
-                self.ask(c, hold.key, hold.owner, hold.fence, 0)
-            return c.reply
-        except LockError:
-            raise
-        except BaseException:
-            self.finish(hold, before, c)
-            raise
 
     # ---- reading ----
 

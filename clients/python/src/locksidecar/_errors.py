@@ -28,9 +28,11 @@ class NotHeld(LockError):
 class LostError(NotHeld):
     """This owner held the lock and lost it.
 
-    ``reason`` is one of ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session`` or
-    ``shutdown``, as the daemon said; ``silence`` when the time until which the daemon had
-    vouched for it is over; ``connection`` when the connection has ended.
+    ``reason`` is one of ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session``, ``shutdown``,
+    ``too_long`` or ``silent``, as the daemon said; ``silence`` when the time until which the daemon
+    had vouched for it is over; ``connection`` when the connection has ended; ``closed`` when the
+    client was closed; ``fork`` in a forked child, for what its parent holds; ``resigned`` from
+    Term.check, for a term that is being given up.
     """
 
     def __init__(self, key: str, fence: int, owner: int, reason: str) -> None:

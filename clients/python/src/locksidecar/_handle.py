@@ -6,12 +6,23 @@ import math
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NoReturn
 
 from . import _wire as w
-from ._errors import NOT_HELD, OK, ConnectionLost, Draining, Invalid, LostError, NotHeld, error
-from ._hold import Hold
+from ._errors import (
+    NOT_HELD,
+    OK,
+    ConnectionLost,
+    Draining,
+    Invalid,
+    LostError,
+    NotAcquired,
+    NotHeld,
+    Unconfirmed,
+    error,
+)
+from ._hold import Hold, Holds
 from ._session import Session
 
 OWN: Final = 1 << 32  # owners below are for users to name
@@ -20,12 +31,14 @@ _PATIENCE: Final = 2.0  # seconds for which an acquire waits for a daemon that i
 _CUTS: Final = 3  # how often in a row a new connection may end at once
 
 
-class Handle(ABC):
-    """What is asked for, by whom, and what the holder may know without asking anybody."""
+Grip = Hold[Any] | Holds[Any]
+
+
+class Terms(ABC):
+    """How something is to be held and by whom, and what the holder may know without asking anybody."""
 
     def __init__(
         self,
-        key: str,
         ttl: float | None,
         renew: bool,
         shared: bool,
@@ -33,7 +46,6 @@ class Handle(ABC):
         owner: int | None,
         on_lost: Callable[[LostError], object] | None,
     ) -> None:
-        self._key = w.check_key(key)
         self._ttl = to_ttl(ttl)
         self._flags = 0 if renew else w.FIXED
         self._shared = shared
@@ -44,9 +56,62 @@ class Handle(ABC):
         self._owner = owner
         self._on_lost = on_lost
 
+    @property
     @abstractmethod
-    def _find(self) -> Hold[Any] | None:
-        """Return this owner's hold, a lost one until its release included."""
+    def _name(self) -> str:
+        """What is held, for people."""
+
+    @abstractmethod
+    def _find(self) -> Grip | None:
+        """Return what this owner holds, what was lost until its release included."""
+
+    @abstractmethod
+    def _mine(self) -> Grip:
+        """Return what this owner holds; NotHeld when it holds nothing."""
+
+    @property
+    def remaining(self) -> float:
+        """For how many seconds it is certainly held as things stand; 0 when it is not.
+
+        With renew=True it rises again with each renewal.
+        """
+        hold = self._find()
+        if hold is None or not sure(hold):
+            return 0.0
+        return max(0.0, (hold.valid - w.now()) / 1e9)
+
+    def owned(self) -> bool:
+        """Tell whether this owner holds it at this very moment. Asks nobody."""
+        hold = self._find()
+        return hold is not None and sure(hold)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a lock cannot be copied or sent to another process: its holder could not be told")
+
+    def _depth(self) -> int:
+        hold = self._find()
+        return 0 if hold is None or hold.over else hold.count
+
+    def _not_held(self) -> NotHeld:
+        return NotHeld(f"{self._name}: not held by this owner")
+
+    def _not_acquired(self) -> NotAcquired:
+        return NotAcquired(f"{self._name}: could not be had within {self._timeout:g} s")
+
+
+class Handle(Terms):
+    """A handle for one lock."""
+
+    def __init__(self, key: str, *terms: Any) -> None:
+        self._key = w.check_key(key)
+        super().__init__(*terms)
+
+    @property
+    def _name(self) -> str:
+        return f"lock {self._key!r}"
+
+    @abstractmethod
+    def _find(self) -> Hold[Any] | None: ...
 
     @abstractmethod
     def _kept(self) -> Hold[Any] | None:
@@ -66,34 +131,47 @@ class Handle(ABC):
         """
         return self._mine().fence
 
-    @property
-    def remaining(self) -> float:
-        """For how many seconds the lock is certainly held as things stand; 0 when it is not.
-
-        With renew=True it rises again with each renewal.
-        """
-        hold = self._find()
-        if hold is None or not sure(hold):
-            return 0.0
-        return max(0.0, (hold.valid - w.now()) / 1e9)
-
-    def owned(self) -> bool:
-        """Tell whether this owner holds the lock at this very moment. Asks nobody."""
-        hold = self._find()
-        return hold is not None and sure(hold)
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("a Lock cannot be copied or sent to another process: its holder could not be told")
-
-    def _depth(self) -> int:
-        hold = self._find()
-        return 0 if hold is None or hold.over else hold.count
-
     def _mine(self) -> Hold[Any]:
         hold = self._find()
         if hold is None:
-            raise NotHeld(f"lock {self._key!r} is not held by this owner")
+            raise self._not_held()
         return hold
+
+
+class HandleMany(Terms):
+    """A handle for several locks that are held together."""
+
+    def __init__(self, keys: Iterable[str], *terms: Any) -> None:
+        self._keys = w.check_keys(keys)
+        super().__init__(*terms)
+
+    @property
+    def _name(self) -> str:
+        some = ", ".join(map(repr, self._keys[:3]))
+        return f"locks {some}" + (f" and {len(self._keys) - 3} more" if len(self._keys) > 3 else "")
+
+    @abstractmethod
+    def _find(self) -> Holds[Any] | None: ...
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The locks' names, in the order in which they were given."""
+        return self._keys
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fencing token of each lock by its key, in the order of the keys. NotHeld when not held.
+
+        They stay readable after a loss, until release: that is when they matter. 0 for a degraded
+        grant, which has none.
+        """
+        return {hold.key: hold.fence for hold in self._mine().each}
+
+    def _mine(self) -> Holds[Any]:
+        holds = self._find()
+        if holds is None:
+            raise self._not_held()
+        return holds
 
 
 class Tries:
@@ -115,7 +193,7 @@ class Tries:
         """Return until when to wait for the daemon's answer."""
         return None if self._wait < 0 else time.monotonic() + self.left / 1000 + timeout
 
-    def lapsed(self, hold: Hold[Any]) -> bool:
+    def lapsed(self, hold: Grip) -> bool:
         """Go on after a grant that came too late; true when there is no time left."""
         self._cuts += 1
         if self._cuts > _CUTS:
@@ -176,7 +254,28 @@ def check(hold: Hold[Any], reply: w.Message) -> None:
         raise error(reply[0], w.text(reply))
 
 
-def sure(hold: Hold[Any]) -> bool:
+def missing(holds: Holds[Any]) -> str:
+    """Return which of several its owner has released by another handle; none is empty."""
+    return next((hold.key for hold in holds.each if hold.over and not hold.lost), "")
+
+
+def check_all(holds: Holds[Any], answers: list[tuple[str, int]], absent: str) -> None:
+    """Raise what came of the release of several, the worst first, unless that is success."""
+    if holds.lost:
+        raise holds.loss(holds.lost)
+    if absent:
+        raise NotHeld(f"lock {absent!r}: not held by this owner")
+    bad = list(filter(lambda answer: answer[1] != OK, answers))
+    gone = [key for key, _ in filter(lambda answer: answer[1] == NOT_HELD, bad)]
+    if gone:
+        raise {hold.key: hold for hold in holds.each}[gone[0]].loss("gone")
+    found = [error(code, f"lock {key!r}") for key, code in bad]
+    found.sort(key=lambda e: isinstance(e, Unconfirmed))
+    if found:
+        raise found[0]
+
+
+def sure(hold: Grip) -> bool:
     """Tell whether a hold is valid, by all that has arrived."""
     if hold.owned():
         return True

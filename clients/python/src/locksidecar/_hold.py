@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from . import _wire as w
@@ -21,15 +21,17 @@ class Hold(Generic[C]):
 
     # fmt: off
     __slots__ = (
-        "conn", "count", "end", "fence", "grants", "key", "lost", "over", "owner", "shared", "tell", "valid",
+        "conn", "count", "end", "fence", "grants", "key", "lost", "nth", "over", "owner", "permits", "shared", "tell",
+        "valid",
     )
     # fmt: on
 
-    def __init__(self, conn: C, key: str, owner: int, shared: bool) -> None:
+    def __init__(self, conn: C, key: str, owner: int, shared: bool, permits: int = 0) -> None:
         self.conn = conn
         self.key = key
         self.owner = owner
         self.shared = shared
+        self.permits = permits  # of the semaphore; 0 of a lock
         self.tell: tuple[Callable[[LostError], object], ...] = ()  # to be called when it is lost
         self.fence = 0
         self.count = 0  # how often its owner acquired it; re-entry is counted here alone
@@ -37,7 +39,23 @@ class Hold(Generic[C]):
         self.valid = 0  # nanoseconds of our clock: stated validity, end included
         self.end = 0  # the own end of a fixed hold; 0 for none
         self.lost = ""  # why, once it was
+        self.nth = 0  # which loss of the connection it was
         self.over = False  # released or lost: no longer in the table
+
+    @property
+    def named(self) -> str:
+        """What an acquire of it names."""
+        return self.key
+
+    @property
+    def mode(self) -> int:
+        """How an acquire of it asks."""
+        return w.PERMIT if self.permits else int(self.shared)
+
+    @property
+    def beyond(self) -> tuple[int, ...]:
+        """What an acquire of it says behind the flags."""
+        return (self.permits,) if self.permits else ()
 
     def state(self, until: int) -> None:
         """Take in that the hold is valid until then; what was stated before stays true."""
@@ -53,16 +71,114 @@ class Hold(Generic[C]):
         return not self.over and self.conn.dead is None and w.now() < self.valid
 
 
+class Holds(Generic[C]):
+    """What one acquire-many gives: a hold of each key, good only while all of them are.
+
+    It has one count of each, and counts for itself how often its owner acquired the whole.
+    """
+
+    __slots__ = ("conn", "count", "each", "owner", "tell")
+
+    beyond = ()  # see Hold
+
+    def __init__(self, conn: C, keys: Sequence[str], owner: int, shared: bool) -> None:
+        self.conn = conn
+        self.owner = owner
+        self.each = tuple(Hold(conn, key, owner, shared) for key in keys)  # in the order of the request
+        self.count = 0
+        self.tell: tuple[Once, ...] = ()  # what of each hold's is ours
+
+    @property
+    def named(self) -> list[str]:
+        """What an acquire of them names."""
+        return [hold.key for hold in self.each]
+
+    @property
+    def key(self) -> str:
+        """One of the keys: what a cancel names."""
+        return self.each[0].key
+
+    @property
+    def shared(self) -> bool:
+        return any(hold.shared for hold in self.each)
+
+    @property
+    def mode(self) -> int:
+        """How an acquire of them asks."""
+        return int(self.shared)
+
+    @property
+    def valid(self) -> int:
+        """Until when all are."""
+        return min(hold.valid for hold in self.each)
+
+    @property
+    def over(self) -> bool:
+        """One of them was released or lost."""
+        return any(hold.over for hold in self.each)
+
+    @property
+    def lost(self) -> str:
+        """Why the first of them was lost, once one was."""
+        first = self._first()
+        return "" if first is None else first.lost
+
+    def _first(self) -> Hold[C] | None:
+        return min((hold for hold in self.each if hold.lost), key=lambda hold: hold.nth, default=None)
+
+    def loss(self, reason: str) -> LostError:
+        """Return what tells of the loss, by the key that was lost first."""
+        return (self._first() or self.each[0]).loss(reason)
+
+    def owned(self) -> bool:
+        """Tell whether all are valid at this very moment."""
+        now = w.now()
+        return self.conn.dead is None and all(not hold.over and now < hold.valid for hold in self.each)
+
+
+class Once:
+    """Tells of the first loss among several holds, and of no other."""
+
+    __slots__ = ("tell", "told")
+
+    def __init__(self, tell: Callable[[LostError], object]) -> None:
+        self.tell = tell
+        self.told = False
+
+    def __call__(self, why: LostError) -> object:
+        if self.told:
+            return None
+        self.told = True
+        return self.tell(why)
+
+
+class Note:
+    """What is told of a loss at once, by whoever notices it, and of the client's own end too: it only takes note."""
+
+    __slots__ = ("take",)
+
+    def __init__(self, take: Callable[[], object]) -> None:
+        self.take = take
+
+    def __call__(self, why: LostError) -> None:
+        self.take()
+
+
 class Call:
     """One request in flight."""
 
-    __slots__ = ("abandoned", "done", "error", "hold", "id", "op", "reply", "sent", "target", "waiter")
+    # fmt: off
+    __slots__ = (
+        "abandoned", "done", "entries", "error", "hold", "id", "op", "reply", "sent", "target", "waiter",
+    )
+    # fmt: on
 
-    def __init__(self, op: int, hold: Hold[Any] | None = None, target: int = 0) -> None:
+    def __init__(self, op: int, hold: Hold[Any] | Holds[Any] | None = None, target: int = 0, entries: int = 0) -> None:
         self.op = op
         self.id = 0
         self.hold = hold
         self.target = target  # of a cancel
+        self.entries = entries  # of a release-many: how many codes answer it
         self.sent = False
         self.done = False  # reply or error is there; set last
         self.reply: w.Message = ()
@@ -85,3 +201,16 @@ class Call:
         if (waiter := self.waiter) is not None:
             with contextlib.suppress(RuntimeError):  # it is awake already
                 waiter.release()
+
+
+class Told(Call):
+    """A request that nobody waits for: whoever reads its reply says so."""
+
+    __slots__ = ("tell",)
+
+    def __init__(self, op: int, tell: Callable[[], object], hold: Hold[Any]) -> None:
+        super().__init__(op, hold)
+        self.tell = tell  # takes note only
+
+    def wake(self) -> None:
+        self.tell()

@@ -1,4 +1,4 @@
-"""What one connection knows: its requests in flight, and what is held on it. No I/O, and no waiting.
+"""What one connection knows: its requests in flight, and (in _table) what is held on it. No I/O, and no waiting.
 
 Two drive it: _conn.Conn for threads, asyncio._conn.Conn for a loop. A driver hands in what it has read
 (feed), carries requests out (send), and afterwards sends what is due (give_back_late); everything
@@ -11,11 +11,9 @@ redone by whoever sees the exception pass ends the connection, and with it every
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any
 
 from . import _wire as w
@@ -26,31 +24,29 @@ from ._errors import (
     REASONS,
     TIMEOUT,
     ConnectionLost,
+    Invalid,
     LockError,
-    LostError,
     ProtocolError,
     Unavailable,
     error,
 )
-from ._hold import Call, Hold
+from ._hold import Call, Hold, Holds
+from ._table import Before, Entries, Lost, Table
 
 
-class Session(ABC):
+class Session(Table, ABC):
     """The state of a connection. It lives once: after its end a new one is made."""
 
-    def __init__(self, timeout: float, lost: Callable[[Hold[Any], LostError], None]) -> None:
-        self.dead: LockError | None = None
+    def __init__(self, timeout: float, lost: Lost) -> None:
+        super().__init__(lost)
         self.since = time.monotonic()
         self.max_frame = w.MAX_FRAME
         self.timeout = timeout
-        self._lost = lost  # takes note only
-        self._mu = threading.Lock()  # guards everything below; nothing is waited for under it
-        self._pending: dict[int, Call] = {}
-        self._holds: dict[tuple[str, int], Hold[Any]] = {}
-        self._late: deque[Hold[Any] | None] = deque()  # granted to nobody: to be released; None for a sign of life
+        self._pending: dict[int, Call] = {}  # guarded by mu
         self._ids = 0
         self._rest = b""  # a message's beginning
         self._heartbeat = False
+        self._quiet = False  # we have ended it ourselves
 
     # ---- what a driver brings ----
 
@@ -75,7 +71,8 @@ class Session(ABC):
 
     def welcome(self, data: bytes) -> bool:
         """Take in the beginning of what the daemon says; false when the welcome is not whole yet."""
-        message, after = next(w.cut(data, self.max_frame), ((), 0))
+        found = filter(lambda cut: cut[0][1] != 0 or cut[0][0] == w.FATAL, w.cut(data, self.max_frame))
+        message, after = next(found, ((), 0))  # that it is going away may be said before
         if not message:
             return False
         self._rest = data[after:]
@@ -100,16 +97,20 @@ class Session(ABC):
         """Number a request, expect its reply, and return its frame. One caller at a time."""
         if self.dead is not None:
             raise self.gone()
-        self._ids = c.id = self._ids + 1
-        self._pending[c.id] = c
-        return w.frame(c.op, c.id, *fields)
+        number = self._ids + 1
+        data = w.frame(c.op, number, *fields)
+        if len(data) > self.max_frame + w.HEADER:
+            raise Invalid(f"the request has {len(data)} bytes, a frame of the daemon's {self.max_frame}")
+        self._ids = c.id = number
+        self._pending[number] = c
+        return data
 
     def silent(self) -> Unavailable:
         """Make the error for an answer that did not come."""
         return Unavailable(f"the daemon has not answered for {self.timeout:g} s")
 
-    def granted(self, c: Call) -> Hold[Any] | None:
-        """Return what an acquire's reply gave: a hold, perhaps one of the same owner that came first.
+    def granted(self, c: Call) -> Any:
+        """Return what an acquire's reply gave: a hold, perhaps one of the same owner that came first; or Holds.
 
         None when it is held by somebody else; any other end is an error.
         """
@@ -138,31 +139,11 @@ class Session(ABC):
             self.interrupted(e)
             raise
 
-    def adopt(self, hold: Hold[Any], tell: Callable[[LostError], object] | None) -> bool:
-        """Begin to tell of the hold's loss, as it is its owner's now; false when it is not valid."""
-        if tell is None:
-            return hold.owned()
-        with self._mu:
-            if not hold.owned():
-                return False
-            if tell not in hold.tell:
-                hold.tell = (*hold.tell, tell)
-            return True
-
-    def reenter(self, hold: Hold[Any]) -> bool:
-        """Deepen a hold that is valid; false when it is not."""
-        with self._mu:
-            if not hold.owned():
-                return False
-            hold.count += 1
-            return True
-
-    def find(self, key: str, owner: int) -> Hold[Any] | None:
-        """Return the owner's hold, however it was acquired."""
-        return self._holds.get((key, owner))
-
-    def give_back(self, hold: Hold[Any]) -> None:
+    def give_back(self, hold: Hold[Any] | Holds[Any]) -> None:
         """Release one grant of a hold without waiting for the answer."""
+        if isinstance(hold, Holds):
+            self.give_up(hold)
+            return
         with self._mu:
             if hold.over:
                 return
@@ -172,15 +153,24 @@ class Session(ABC):
                 self._drop(hold)
         self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
 
-    def let_go(self, hold: Hold[Any]) -> bool:
-        """Give up one count; true when it was the last, so that the daemon has to hear of it."""
-        with self._mu:
-            if hold.count > 1:
-                hold.count -= 1
-                return False
-            hold.count = 0
-            self._drop(hold)
-        return True
+    def give_up(self, hold: Hold[Any] | Holds[Any]) -> None:
+        """Let go, without waiting for the answer, of what is not valid, and of what is left of several holds."""
+        now = w.now()
+        if isinstance(hold, Hold):
+            self.lapse([hold], now)
+            return
+        self.lapse(hold.each, now)
+        if hold.count == 0:
+            return
+        try:
+            hold.count = 1
+            for entries in w.batches(self.let_go_all(hold, what(hold)), self.max_frame):
+                self.send(Call(w.RELEASE_MANY, entries=len(entries)), entries, hold.owner, w.ASYNC)
+        except LockError:
+            pass
+        except BaseException as e:
+            self.interrupted(e)
+            raise
 
     def finish(self, hold: Hold[Any], before: int, c: Call | None) -> None:
         """Finish a release of which an interrupt left nobody knows what undone."""
@@ -195,11 +185,18 @@ class Session(ABC):
             if not lost and (c is None or not c.sent):  # a second one would be for a hold that is gone
                 self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
 
-    def _drop(self, hold: Hold[Any]) -> None:
-        """Take a hold out of the table; mu is held."""
-        hold.over = True
-        if self._holds.get((hold.key, hold.owner)) is hold:
-            del self._holds[hold.key, hold.owner]
+    def finish_all(self, holds: Holds[Any], count: int, before: Before, calls: list[tuple[Call, Entries]]) -> None:
+        """Finish a release of several of which an interrupt left nobody knows what undone."""
+        with self._mu:
+            if count > 1:
+                holds.count = count - 1
+                return
+            gone = self._end_all(holds, before)
+        unsent = [entries for _, entries in filter(lambda call: not call[0].sent, calls)]
+        left = unsent if calls else w.batches(gone, self.max_frame)
+        with contextlib.suppress(LockError):
+            for entries in left:
+                self.send(Call(w.RELEASE_MANY, entries=len(entries)), entries, holds.owner, w.ASYNC)
 
     # ---- replies and pushes ----
 
@@ -223,10 +220,14 @@ class Session(ABC):
                 return
             if m[0] != OK:
                 w.text(m)
-                if m[0] == NOT_HELD and c.hold is not None and not c.hold.over:
+                if m[0] == NOT_HELD and isinstance(c.hold, Hold) and not c.hold.over:
                     self._lose(c.hold, "gone")
-            elif c.hold is not None:
+            elif isinstance(c.hold, Hold):
                 self._grant(c, c.hold, m)
+            elif c.hold is not None:
+                self._grant_many(c, c.hold, m)
+            elif c.entries:
+                w.codes(m, c.entries)
             else:
                 w.numbers(m, 1)  # every other success that we ask for begins with one
             c.reply = m
@@ -236,35 +237,9 @@ class Session(ABC):
             self._pending.pop(c.target, None)
         self._pending.pop(m[1], None)  # last: until here c would end with the connection
 
-    def _grant(self, c: Call, hold: Hold[Any], m: w.Message) -> None:
-        """Take in the grant that answers c; mu is held."""
-        fence, _, deadline, _, end, _ = w.numbers(m, 6)
-        if c.op == w.ACQUIRE:
-            same = self._holds.get((hold.key, hold.owner))
-            if same is not None and same.fence == fence:  # another thread asked as the same owner
-                c.hold = hold = same
-            elif not c.abandoned:
-                if same is not None:  # it was lost, or there would be no other fence
-                    self._lose(same, "gone")
-                self._holds[hold.key, hold.owner] = hold
-            hold.fence = fence
-            hold.grants += 1
-            hold.count += 1
-            if c.abandoned:
-                self._late.append(hold)
-        elif hold.over:
-            return
-        if c.op == w.DOWNGRADE:
-            hold.shared = True
-        hold.end = end * w.MS + self._shift if end else 0
-        hold.state(deadline * w.MS + self._shift)
-
     def _push(self, m: w.Message) -> None:
         if m[0] == w.BEAT:
-            until = w.numbers(m, 2)[0] * w.MS + self._shift
-            with self._mu:
-                for hold in self._holds.values():
-                    hold.state(until)
+            self._beat(w.numbers(m, 2)[0] * w.MS + self._shift)
             if self._heartbeat:
                 self._late.append(None)
         elif m[0] == w.LOST:
@@ -294,30 +269,12 @@ class Session(ABC):
 
     # ---- loss ----
 
-    def _lose(self, hold: Hold[Any], reason: str, quiet: bool = False) -> None:
-        """End a hold that was not released; mu is held."""
-        hold.lost = "closed" if quiet else reason
-        self._drop(hold)
-        if hold.tell and not quiet:
-            self._lost(hold, hold.loss(reason))
-
-    def soonest(self, most: float) -> float:
-        """Return the seconds until the first hold's stated validity is over, at most most."""
-        with self._mu:
-            first = min((h.valid for h in self._holds.values()), default=None)
-        return most if first is None else min(most, (first - w.now()) / 1e9 + 0.001)
-
-    def stale(self, now: int) -> list[Hold[Any]]:
-        """Return the holds of which the daemon has said nothing for too long, by what has been read."""
-        with self._mu:
-            return list(filter(lambda h: now >= h.valid, self._holds.values()))
-
-    def lapse(self, holds: list[Hold[Any]], now: int) -> None:
+    def lapse(self, holds: Iterable[Hold[Any]], now: int) -> None:
         """End those of the holds that are past their validity, and release them."""
         try:
             with self._mu:
-                grants = [self._lapse(hold, now) for hold in holds]
-            for hold, count in zip(holds, grants, strict=True):
+                lapsed = [(hold, self._lapse(hold, now)) for hold in holds]
+            for hold, count in lapsed:
                 for _ in range(count):  # or the daemon would go on renewing it for nobody
                     self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC)
         except LockError:
@@ -326,23 +283,17 @@ class Session(ABC):
             self.interrupted(e)
             raise
 
-    def _lapse(self, hold: Hold[Any], now: int) -> int:
-        """End a hold if it is past its validity, and return its grants; mu is held."""
-        if hold.over or now < hold.valid:
-            return 0
-        self._lose(hold, "silence")
-        return hold.grants
-
     # ---- the end ----
 
     def die(self, why: LockError, *, quiet: bool = False) -> None:
         """End the connection: every call fails, every hold is lost. Idempotent; does not block."""
         if self.dead is None:
+            self._quiet = quiet  # whoever of several gets to the holds first
             self.dead = why  # from here on nothing is owned, so that others may be let in
         self.cut()
         with self._mu:
             for hold in list(self._holds.values()):
-                self._lose(hold, "connection", quiet)
+                self._lose(hold, "connection", self._quiet)
             calls = list(self._pending.values())
             self._pending.clear()
             for c in calls:
@@ -363,9 +314,10 @@ class Session(ABC):
     def forget(self) -> None:
         """Forget everything in a child process: nothing here is its own. Takes no lock."""
         self.dead = ConnectionLost("the connection belongs to the parent process")
-        self._mu = threading.Lock()
-        for hold in list(self._holds.values()):
-            hold.lost, hold.over = "fork", True
-        self._holds.clear()
+        self._forget_holds()
         self._pending.clear()
-        self._late.clear()
+
+
+def what(holds: Holds[Any]) -> Before:
+    """Return what is held of several, and how often."""
+    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over, holds.each)]

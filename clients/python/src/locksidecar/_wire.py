@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgpack
@@ -20,18 +20,23 @@ RENEW: Final = 4
 DOWNGRADE: Final = 5
 CANCEL: Final = 6
 INSPECT: Final = 7
+ACQUIRE_MANY: Final = 8
+RELEASE_MANY: Final = 9
 PING: Final = 10
 
 LOST: Final = 64
 BEAT: Final = 65
 FATAL: Final = 67
 
+PERMIT: Final = 2  # mode of an acquire
 FIXED: Final = 1  # flag of an acquire
 ASYNC: Final = 1  # flag of a release
 
 VERSION: Final = 1
 HEADER: Final = 4
 MAX_FRAME: Final = 65536  # before a welcome has said otherwise
+MAX_KEYS: Final = 1024  # of an acquire-many, or a release-many
+MAX_PERMITS: Final = 10_000  # of a semaphore
 MAX_WAIT: Final = 1 << 40  # milliseconds
 MAX_INT: Final = (1 << 63) - 1
 
@@ -106,11 +111,42 @@ def numbers(m: Message, count: int) -> Message:
     return fields
 
 
+def grants(m: Message, count: int) -> list[Message]:
+    """Return the grants of an acquire-many, which have to be so many."""
+    rows = m[2] if len(m) > 2 else ()
+    if type(rows) is not tuple or len(rows) != count or any(type(row) is not tuple for row in rows):
+        raise ProtocolError(f"there are not {count} grants")
+    return [numbers((0, 0, *row), 6) for row in rows]
+
+
+def codes(m: Message, count: int) -> Message:
+    """Return the codes of a release-many, which have to be so many."""
+    found = m[2] if len(m) > 2 else ()
+    if type(found) is not tuple or len(found) != count or any(type(c) is not int or not 0 <= c <= 255 for c in found):
+        raise ProtocolError(f"there are not {count} codes")
+    return found
+
+
 def text(m: Message, at: int = 2) -> str:
     """Return the text at a place of a message."""
     if len(m) <= at or type(m[at]) is not str:
         raise ProtocolError("text is missing")
     return str(m[at])
+
+
+def batches(entries: Sequence[tuple[str, int]], max_frame: int) -> Iterator[list[tuple[str, int]]]:
+    """Yield keys and fences in order, as many at a time as one release-many takes."""
+    batch: list[tuple[str, int]] = []
+    size = 0
+    for key, fence in entries:
+        more = 16 + len(key.encode())  # the array, the text and the number, at their longest
+        if batch and (size + more > max_frame - 64 or len(batch) == MAX_KEYS):
+            yield batch
+            batch, size = [], 0
+        batch.append((key, fence))
+        size += more
+    if batch:
+        yield batch
 
 
 # Control characters: C0, DEL and C1.
@@ -130,6 +166,27 @@ def check_key(key: str) -> str:
     if _CONTROL.search(key):
         raise Invalid("key has a control character")
     return key
+
+
+def check_keys(keys: Iterable[str]) -> tuple[str, ...]:
+    """Return keys if they can be acquired together: 1 to 1,024 of them, each once."""
+    if isinstance(keys, str):
+        raise TypeError("keys are several; lock is for one")
+    checked = tuple(map(check_key, keys))
+    if not 1 <= len(checked) <= MAX_KEYS:
+        raise Invalid(f"{len(checked)} keys; 1 to {MAX_KEYS} are allowed")
+    if len(set(checked)) < len(checked):
+        raise Invalid("a key is there twice")
+    return checked
+
+
+def check_permits(permits: int) -> int:
+    """Return how many permits a semaphore has if it can have them: 1 to 10,000."""
+    if not isinstance(permits, int) or isinstance(permits, bool):
+        raise TypeError(f"permits are counted by an int, not {type(permits).__name__}")
+    if not 1 <= permits <= MAX_PERMITS:
+        raise Invalid(f"{permits} permits; 1 to {MAX_PERMITS} are allowed")
+    return permits
 
 
 def clip(name: str) -> str:

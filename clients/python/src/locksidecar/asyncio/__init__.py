@@ -22,8 +22,12 @@ from .._errors import (
     Unsupported,
     Upgrade,
 )
+from ._campaign import Term
 from ._client import Client
+from ._election import Election
 from ._lock import Lock
+from ._locks import Locks
+from ._semaphore import Semaphore
 
 __all__ = [
     "Canceled",
@@ -31,14 +35,18 @@ __all__ = [
     "ConnectionLost",
     "Denied",
     "Draining",
+    "Election",
     "Invalid",
     "Limit",
     "Lock",
     "LockError",
+    "Locks",
     "LostError",
     "NotAcquired",
     "NotHeld",
     "ProtocolError",
+    "Semaphore",
+    "Term",
     "Unavailable",
     "Unconfirmed",
     "Unsupported",

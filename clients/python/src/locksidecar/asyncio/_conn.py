@@ -17,12 +17,15 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 from .. import _wire as w
-from .._errors import ConnectionLost, LockError, LostError, Unavailable
-from .._hold import Call, Hold
-from .._session import Session
+from .._errors import ConnectionLost, LockError, Unavailable
+from .._hold import Call, Hold, Holds
+from .._session import Session, what
+from .._table import Entries, Lost
+
+H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
 
 _open: Final[set[Conn]] = set()  # those that have a descriptor
 _parents: Final[list[Conn]] = []  # in a forked child; never taken down, for the loop is the parent's too
@@ -31,11 +34,14 @@ _parents: Final[list[Conn]] = []  # in a forked child; never taken down, for the
 class Asked(Call):
     """A request whose reply a task waits for."""
 
-    __slots__ = ("future", "limit")
+    __slots__ = ("future", "limit", "what")
 
-    def __init__(self, op: int, future: asyncio.Future[None], hold: Hold[Any] | None = None) -> None:
-        super().__init__(op, hold)
+    def __init__(
+        self, op: int, future: asyncio.Future[None], hold: Hold[Any] | Holds[Any] | None = None, what: Entries = ()
+    ) -> None:
+        super().__init__(op, hold, entries=len(what))
         self.future = future
+        self.what = what  # of a release-many
         self.limit = math.inf  # of the monotonic clock: until when to wait
 
     def wake(self) -> None:
@@ -54,7 +60,7 @@ class Conn(Session, asyncio.Protocol):
         self,
         loop: asyncio.AbstractEventLoop,
         timeout: float,
-        lost: Callable[[Hold[Any], LostError], None],
+        lost: Lost,
         every: Callable[[], float],
     ) -> None:
         super().__init__(timeout, lost)
@@ -149,17 +155,16 @@ class Conn(Session, asyncio.Protocol):
         if not c.done:
             raise self.silent()
 
-    async def acquire(
-        self, c: Asked, hold: Hold[Conn], wait: int, ttl: int, flags: int, limit: float | None
-    ) -> Hold[Conn] | None:
-        """Ask with c for a hold and return it, or another one of the same owner that came first.
+    async def acquire(self, c: Asked, hold: H, wait: int, ttl: int, flags: int, limit: float | None) -> H | None:
+        """Ask with c for a hold, or for several, and return it, or another one of the same owner that came first.
 
         None when it is held by somebody else; any other end is an error. An exception other than an
         answer, a cancellation too, leaves c to be withdrawn.
         """
-        self.send(c, hold.key, hold.owner, 1 if hold.shared else 0, wait, ttl, flags)
+        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond)
         await self.wait(c, limit)
-        return self.granted(c)
+        granted: H | None = self.granted(c)
+        return granted
 
     def release(self, hold: Hold[Conn]) -> list[Asked]:
         """Give up one count; for the last one tell the daemon, and return what it has to answer."""
@@ -168,7 +173,15 @@ class Conn(Session, asyncio.Protocol):
         # More than one grant only if a task asked twice at once.
         return [self.ask(w.RELEASE, hold.key, hold.owner, hold.fence, 0) for _ in range(max(1, hold.grants))]
 
-    def watch(self, hold: Hold[Conn]) -> None:
+    def release_many(self, holds: Holds[Conn]) -> list[Asked]:
+        """Give up one count of the whole; for the last one tell the daemon, and return what it has to answer."""
+        calls: list[Asked] = []
+        for entries in w.batches(self.let_go_all(holds, what(holds)), self.max_frame):
+            calls.append(Asked(w.RELEASE_MANY, self.loop.create_future(), what=entries))
+            self.send(calls[-1], entries, holds.owner, 0)
+        return calls
+
+    def watch(self, hold: Hold[Conn] | Holds[Conn]) -> None:
         """Look after the hold's validity from now on."""
         self._arm(time.monotonic() + min(self._every(), max(0.0, (hold.valid - w.now()) / 1e9) + 0.001))
 

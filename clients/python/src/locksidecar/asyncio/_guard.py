@@ -6,32 +6,34 @@ import asyncio
 import contextlib
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .._errors import LockError, LostError
-from .._hold import Hold
+from .._hold import Hold, Holds
 from ._conn import Conn
 
 if TYPE_CHECKING:
-    from ._lock import Lock
+    from ._scope import Scope
+
+S = TypeVar("S", bound="Scope[Any]")
 
 
-class Guard:
+class Guard(Generic[S]):
     """``async with lock.guard() as held:``, made by Lock.guard. It is used once.
 
     Cancelling is counted, as asyncio.timeout does it: what we have asked for we take back, and only
     if nobody else has asked it becomes LostError.
     """
 
-    def __init__(self, lock: Lock) -> None:
+    def __init__(self, lock: S) -> None:
         self._lock = lock
         self._task: asyncio.Task[Any] | None = None  # while the body runs
         self._before = 0  # cancellations of it that were asked for before
         self._why: LostError | None = None  # why we have cancelled it
         self._used = False
-        self._hold: Hold[Conn]
+        self._hold: Hold[Conn] | Holds[Conn]
 
-    async def __aenter__(self) -> Lock:
+    async def __aenter__(self) -> S:
         if self._used:
             raise RuntimeError("a guard is used once; make another one")
         self._used = True
@@ -63,7 +65,7 @@ class Guard:
     ) -> None:
         task, self._task = self._task, None  # from here on nothing is cancelled
         hold = self._hold
-        hold.tell = tuple(t for t in hold.tell if t != self._lost)
+        hold.conn.disown(hold, self._lost)
         ours = False
         if sys.version_info >= (3, 11) and self._why is not None and task is not None:
             ours = task.uncancel() <= self._before and kind is not None and issubclass(kind, asyncio.CancelledError)

@@ -1,0 +1,80 @@
+"""A handle for several locks that are held together, for threads."""
+
+from __future__ import annotations
+
+from . import _wire as w
+from ._conn import Conn
+from ._errors import ConnectionLost, Unavailable, Unconfirmed
+from ._handle import HandleMany, check, check_all, missing, sure, to_ttl
+from ._hold import Call, Holds
+from ._scope import Scope
+from ._session import what
+
+
+class Locks(Scope[Holds[Conn]], HandleMany):
+    """A handle for several locks that are acquired together, all or none; made by Client.lock_many.
+
+    It is used as a Lock is, and owned by the handle and the thread together, unless an owner was named.
+    It is good only while each of the locks is: when one is lost, it is lost. on_lost is called once
+    then, with the LostError of that one. The others stay held until the release, so that nobody else comes
+    in while the work that needs them all is still being ended.
+    """
+
+    def release(self) -> None:
+        """Release all the locks, or one of several acquires of them.
+
+        NotHeld when this owner does not hold them, LostError (a NotHeld) when one was lost; the others
+        are released all the same. Unconfirmed when the store has not confirmed all.
+        """
+        holds = self._mine()
+        conn, count, absent = holds.conn, holds.count, missing(holds)
+        if not holds.lost and not sure(holds):
+            conn.lapse(holds.each, w.now())
+        answers: list[tuple[str, int]] = []
+        try:
+            if count <= 1:
+                self._forget(holds)
+            answers = conn.release_many(holds)
+        except ConnectionLost:
+            pass  # that is release, too
+        except Unavailable as e:
+            if not holds.lost:
+                raise Unconfirmed(f"{e}; the release has been sent") from None
+        except BaseException:
+            if holds.count == count:
+                conn.finish_all(holds, count, what(holds), [])
+            raise
+        check_all(holds, answers, absent)
+
+    def extend(self, ttl: float | None = None) -> None:
+        """Renew all the locks now, to end ttl from now; by default each its own TTL.
+
+        Only locks with renew=False need that. NotHeld when they are not held, LostError when one is lost,
+        Unavailable when the store does not confirm: then what was known before of those still stands.
+        """
+        self._change(w.RENEW, to_ttl(ttl))
+
+    def downgrade(self) -> None:
+        """Turn the exclusive holds into shared ones, without letting go in between."""
+        self._change(w.DOWNGRADE)
+
+    def _change(self, op: int, *fields: int) -> None:
+        holds = self._mine()
+        if holds.lost:
+            raise holds.loss(holds.lost)
+        for hold, reply in holds.conn.call_each(op, holds, *fields):
+            check(hold, reply)
+
+    def _request(self, conn: Conn, owner: int) -> tuple[Call, Holds[Conn]]:
+        holds = Holds(conn, self._keys, owner, self._shared)
+        return Call(w.ACQUIRE_MANY, holds), holds
+
+    def _join(self, holds: Holds[Conn]) -> Holds[Conn]:
+        if self._owner is None:
+            return holds
+        kept = self._held.setdefault(0, (None, holds))[1]  # one step: of two threads, one is the first
+        return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
+
+    def _find(self) -> Holds[Conn] | None:
+        holds = self._by_slot()
+        return holds if holds is not None and holds.count else None

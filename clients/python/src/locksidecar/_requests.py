@@ -1,0 +1,103 @@
+"""What a thread asks of the daemon and waits for, on top of send and wait."""
+
+from __future__ import annotations
+
+import time
+from abc import abstractmethod
+from typing import TYPE_CHECKING, TypeVar
+
+from . import _wire as w
+from ._errors import OK, LockError, error
+from ._hold import Call, Hold, Holds
+from ._session import Session, what
+from ._table import Entries
+
+if TYPE_CHECKING:
+    from ._conn import Conn
+
+H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
+
+
+class Requests(Session):
+    """The requests of a connection for threads."""
+
+    @abstractmethod
+    def wait(self, c: Call, limit: float | None) -> bool:
+        """Wait until the reply is there; false when the monotonic clock has reached limit.
+
+        Raises what the connection died of.
+        """
+
+    def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
+        """Send one request and return its reply; an error when there is none in time."""
+        c = Call(op, hold)
+        self.ask(c, *fields)
+        return c.reply
+
+    def ask(self, c: Call, *fields: object) -> None:
+        """Send a request and wait for its reply."""
+        self.send(c, *fields)
+        if not self.wait(c, time.monotonic() + self.timeout):
+            raise self.silent()
+
+    def acquire(self, c: Call, hold: H, wait: int, ttl: int, flags: int, limit: float | None) -> H | None:
+        """Ask with c for a hold, or for several, and return it, or another one of the same owner that came first.
+
+        None when it is held by somebody else; any other end is an error. An exception other than an
+        answer leaves c to be withdrawn.
+        """
+        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond)
+        if not self.wait(c, limit):
+            raise self.silent()
+        granted: H | None = self.granted(c)
+        return granted
+
+    def release(self, hold: Hold[Conn]) -> w.Message:
+        """Give up one count; for the last one return the daemon's answer, else nothing."""
+        before, c = hold.count, Call(w.RELEASE)
+        try:
+            if not self.let_go(hold):
+                return ()
+            self.ask(c, hold.key, hold.owner, hold.fence, 0)
+            for _ in range(hold.grants - 1):  # any only if two threads asked as one owner at once
+                c = Call(w.RELEASE)
+                self.ask(c, hold.key, hold.owner, hold.fence, 0)
+            return c.reply
+        except LockError:
+            raise
+        except BaseException:
+            self.finish(hold, before, c)
+            raise
+
+    def release_many(self, holds: Holds[Conn]) -> list[tuple[str, int]]:
+        """Give up one count of the whole; for the last one return of each key the code that answers its release."""
+        count, before, calls = holds.count, what(holds), list[tuple[Call, Entries]]()
+        try:
+            for batch in w.batches(self.let_go_all(holds, before), self.max_frame):
+                calls.append((Call(w.RELEASE_MANY, entries=len(batch)), batch))
+            for c, entries in calls:
+                self.send(c, entries, holds.owner, 0)
+            return [answer for c, entries in calls for answer in self._codes(c, entries)]
+        except LockError:
+            raise
+        except BaseException:
+            self.finish_all(holds, count, before, calls)
+            raise
+
+    def call_each(self, op: int, holds: Holds[Conn], *fields: int) -> list[tuple[Hold[Conn], w.Message]]:
+        """Ask for the same of each of several holds, all at once, and return the replies."""
+        calls = [(hold, Call(op, hold)) for hold in holds.each]
+        for hold, c in calls:
+            self.send(c, hold.key, hold.owner, hold.fence, *fields)
+        limit = time.monotonic() + self.timeout
+        for _, c in calls:
+            if not self.wait(c, limit):
+                raise self.silent()
+        return [(hold, c.reply) for hold, c in calls]
+
+    def _codes(self, c: Call, entries: Entries) -> list[tuple[str, int]]:
+        if not self.wait(c, time.monotonic() + self.timeout):
+            raise self.silent()
+        if c.reply[0] != OK:
+            raise error(c.reply[0], w.text(c.reply))
+        return [(key, code) for (key, _), code in zip(entries, c.reply[2], strict=True)]

@@ -1,0 +1,171 @@
+"""What every handle for threads does alike: acquire, as whom, and the scopes around it."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+
+from ._conn import Conn
+from ._errors import ConnectionLost, Draining, LockError, Unconfirmed, Upgrade
+from ._handle import Terms, Tries, sure, to_wait
+from ._hold import Call
+from ._requests import H
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._client import Client
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_log: Final = logging.getLogger("locksidecar")
+
+
+class Scope(Terms, Generic[H]):
+    """A handle of a client for threads. H is what it holds: a Hold, or Holds."""
+
+    def __init__(self, client: Client, *terms: Any) -> None:
+        super().__init__(*terms)
+        self._client = client
+        # By thread (0 for a named owner): who it is, for idents are reused, and what it holds.
+        self._held: dict[int, tuple[threading.Thread | None, H]] = {}
+
+    @abstractmethod
+    def _request(self, conn: Conn, owner: int) -> tuple[Call, H]:
+        """Make the request for what this handle acquires."""
+
+    @abstractmethod
+    def _find(self) -> H | None: ...
+
+    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> bool:
+        """Acquire; false when it cannot be had in time.
+
+        blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
+        nothing acquired.
+        """
+        wait = to_wait(blocking, timeout)
+        hold = self._find()
+        return (hold is not None and self._reenter(hold)) or self._acquire(wait)
+
+    def _reenter(self, hold: H) -> bool:
+        if hold.shared and not self._shared and sure(hold):
+            raise Upgrade("held shared by this owner; an exclusive hold could never be granted")
+        before = hold.count
+        try:
+            if sure(hold) and hold.conn.reenter(hold):
+                self._keep(hold)
+                hold.conn.adopt(hold, self._on_lost)
+                return True
+        except BaseException:
+            if self._owner is None:  # only then nobody else counts
+                hold.count = before
+            raise
+        self._forget(hold)
+        hold.conn.give_up(hold)
+        return False
+
+    def _acquire(self, wait: int) -> bool:
+        client = self._client
+        if self._on_lost is not None:
+            client._notifier.start()
+        tries = Tries(wait)
+        while True:
+            conn = client._live() or client._connect(tries.until())
+            owner = self._owner if self._owner is not None else next(client._owners)
+            call, asked = self._request(conn, owner)
+            try:
+                hold = conn.acquire(call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout))
+                if hold is None:
+                    return False
+                hold = self._join(hold)
+                if conn.adopt(hold, self._on_lost):
+                    self._keep(hold)
+                    return True
+                conn.give_up(hold)  # it was over before we came to it
+                if tries.lapsed(hold):
+                    return False
+            except (ConnectionLost, Draining) as e:
+                # Neither leaves anything held, so we may ask again.
+                time.sleep(tries.refused(e, conn, client._closed))
+                tries.paused()
+            except BaseException:  # no answer, or an interrupt anywhere above
+                conn.withdraw(call)
+                self._forget(asked)
+                raise
+
+    def _join(self, hold: H) -> H:
+        """Return what a grant is to count with: itself, or what the owner was granted at the same time."""
+        return hold
+
+    @abstractmethod
+    def release(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        before = self._depth()
+        try:
+            if not self.acquire(timeout=self._timeout):
+                raise self._not_acquired()
+            return self
+        except BaseException:  # an interrupt just behind the acquire: nobody else would release
+            if self._owner is None and self._depth() > before:
+                with contextlib.suppress(LockError):
+                    self.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.release()
+        except Unconfirmed as e:
+            _log.info("%s: %s", self._name, e)  # the body ran under the lock
+        except LockError as e:
+            if kind is None:
+                raise
+            _log.info("%s, whose body failed: %s", self._name, e)
+
+    def __call__(self, f: Callable[P, R]) -> Callable[P, R]:
+        """Decorate a function: each call of it runs under the lock, as by ``with``."""
+        if inspect.iscoroutinefunction(f) or inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f):
+            raise TypeError(f"{f!r} only begins when it is called: use with inside of it, or locksidecar.asyncio")
+
+        @functools.wraps(f)
+        def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
+            with self:
+                return f(*args, **kwargs)
+
+        return under_lock
+
+    def __repr__(self) -> str:
+        return f"<locksidecar.{type(self).__name__} {self._name} {'owned' if self.owned() else 'not owned'}>"
+
+    # ---- who holds ----
+
+    def _slot(self) -> int:
+        return 0 if self._owner is not None else threading.get_ident()
+
+    def _by_slot(self) -> H | None:
+        held = self._held.get(self._slot())
+        if held is None:
+            return None
+        thread, hold = held
+        if thread is not None and thread is not threading.current_thread():
+            return None  # a thread that has ended without releasing; the number is ours now
+        return hold
+
+    def _keep(self, hold: H) -> None:
+        thread = None if self._owner is not None else threading.current_thread()
+        self._held[self._slot()] = thread, hold
+
+    def _forget(self, hold: H) -> None:
+        if (mine := self._held.get(self._slot())) is not None and mine[1] is hold:
+            self._held.pop(self._slot(), None)

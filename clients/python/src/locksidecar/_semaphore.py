@@ -1,0 +1,89 @@
+"""A handle for a semaphore, for threads."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from . import _wire as w
+from ._conn import Conn
+from ._handle import to_wait
+from ._hold import Call, Hold
+from ._lock import One
+
+if TYPE_CHECKING:
+    from ._client import Client
+
+
+class Semaphore(One):
+    """A handle for a semaphore, made by Client.semaphore.
+
+    So many permits as it has are held at a time, on all hosts together.
+
+    Any thread may use it, and has permits of its own, unless an owner was named: each acquire takes one more, also in
+    a thread that has one. A release gives back the one that this owner acquired last by this handle; fence,
+    remaining, owned and extend are of that one.
+    """
+
+    def __init__(self, client: Client, key: str, permits: int, *terms: Any) -> None:
+        self._permits = w.check_permits(permits)
+        super().__init__(client, key, *terms)
+        self._stacks: dict[int, tuple[threading.Thread | None, list[Hold[Conn]]]] = {}  # by thread; see Scope
+
+    @property
+    def _name(self) -> str:
+        return f"semaphore {self._key!r}"
+
+    @property
+    def permits(self) -> int:
+        """How many permits there are, as this handle says with each acquire."""
+        return self._permits
+
+    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> bool:
+        """Acquire a permit; false when none can be had in time.
+
+        blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
+        nothing acquired.
+        """
+        return self._acquire(to_wait(blocking, timeout))
+
+    def holders(self) -> int:
+        """Ask the daemon how many permits are held on this host; on others there may be more."""
+        return int(w.numbers(self._client._ask(w.INSPECT, self._key, w.PERMIT), 3)[2])
+
+    def _request(self, conn: Conn, owner: int) -> tuple[Call, Hold[Conn]]:
+        # A number of its own: an owner's permits are apart.
+        hold = Hold(conn, self._key, next(self._client._owners), False, self._permits)
+        return Call(w.ACQUIRE, hold), hold
+
+    def _kept(self) -> Hold[Conn] | None:
+        return None if self._owner is None else self._find()
+
+    # ---- who holds ----
+
+    def _stack(self) -> list[Hold[Conn]]:
+        """Return what this owner holds, the newest last."""
+        thread = None if self._owner is not None else threading.current_thread()
+        mine = self._stacks.get(self._slot())
+        if mine is None or mine[0] is not thread:  # a number that is used again
+            mine = self._stacks[self._slot()] = thread, []
+        return mine[1]
+
+    def _find(self) -> Hold[Conn] | None:
+        stack = self._stack() if self._slot() in self._stacks else []
+        while stack and stack[-1].over and not stack[-1].lost:  # the parent process's
+            stack.pop()
+        return stack[-1] if stack else None
+
+    def _keep(self, hold: Hold[Conn]) -> None:
+        self._stack().append(hold)
+
+    def _forget(self, hold: Hold[Conn]) -> None:
+        stack = self._stack()
+        if hold in stack:
+            stack.remove(hold)
+        if not stack and self._owner is None:
+            self._stacks.pop(self._slot(), None)
+
+    def _depth(self) -> int:
+        return 0 if self._find() is None else len(self._stack())

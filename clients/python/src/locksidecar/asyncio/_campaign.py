@@ -1,0 +1,247 @@
+"""A campaign of an election for tasks, from start to stop.
+
+The campaign is one task (run's own, or that of start): it asks for the lock, ends on_elected, has on_lost called,
+and releases. A cancellation of it is a stop: it is taken note of, what has begun is brought to its end in order,
+and then it goes on its way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from .. import _wire as w
+from .._errors import OK, LockError
+from .._hold import Hold, Note, Told
+from .._term import MENDS, STEP, BaseCampaign, BaseTerm, Pauses
+from ._conn import Conn
+
+if TYPE_CHECKING:
+    from ._client import Client
+
+_log: Final = logging.getLogger("locksidecar")
+
+
+class Over(asyncio.Event):
+    """Set when the term is over, and true then."""
+
+    def __init__(self, over: Callable[[], bool]) -> None:
+        super().__init__()
+        self._over = over
+
+    def is_set(self) -> bool:
+        """Tell whether the term is over at this very moment."""
+        return super().is_set() or self._over()
+
+    async def wait(self) -> Literal[True]:
+        """Wait until the term is over."""
+        return True if self.is_set() else await super().wait()
+
+    __bool__ = is_set
+
+
+class Term(BaseTerm):
+    """One time of being the leader, given to on_elected and on_lost. May be asked in another thread too."""
+
+    def __init__(self, hold: Hold[Conn]) -> None:
+        super().__init__(hold)
+        self._loop = hold.conn.loop
+        self._begun = False
+        self.lost: Final = Over(self._over)
+        """An event to wait for and to ask: the term is over, because the lock was lost or is being given up."""
+
+    def _here(self) -> bool:
+        return asyncio._get_running_loop() is self._loop
+
+
+Elected = Callable[[Term], object]
+Lost = Callable[[Term, "str | None"], object]
+
+
+class Campaign(BaseCampaign):
+    """One campaign, from start to stop."""
+
+    def __init__(self, client: Client, key: str, ttl: int, on_elected: Elected, on_lost: Lost, cancel: bool) -> None:
+        super().__init__()
+        self._client = client
+        self._key = key
+        self._ttl = ttl
+        self._on_elected = on_elected
+        self._on_lost = on_lost
+        self._cancel = cancel
+        self._woken = asyncio.Event()
+        self._callbacks: set[asyncio.Task[None]] = set()
+        self.loop = client._here()
+        self.term: Term | None = None
+        self.task: asyncio.Task[Any] | None = None
+        self.begun = False
+        self.ended = asyncio.Event()
+        self.cancelled: asyncio.CancelledError | None = None
+
+    def wake(self) -> None:
+        """Let the campaign look again."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._woken.set()
+
+    def stop(self) -> None:
+        """Ask for the end."""
+        self.stopping = True
+        self.wake()
+
+    @property
+    def inside(self) -> set[asyncio.Task[Any] | None]:
+        """The tasks that would have to be waited for."""
+        return {self.task, *self._callbacks}
+
+    def _interrupted(self, e: asyncio.CancelledError) -> None:
+        """Take note of a cancellation."""
+        self.cancelled = self.cancelled or e
+        self.stopping = True
+
+    async def _rest(self, most: float) -> None:
+        timer = self.loop.call_later(max(0.0, most), self.wake)
+        try:
+            await self._woken.wait()
+        except asyncio.CancelledError as e:
+            self._interrupted(e)
+        timer.cancel()
+        self._woken.clear()
+
+    async def run(self) -> None:
+        """Campaign to the end. Keeps what ended it, cancellations too; raises only what ends the loop."""
+        self.begun = True
+        try:
+            self._client._notifier.needed = True  # so that silence is noticed soon
+            pauses = Pauses()
+            while not self.stopping:
+                hold = await self._win(pauses)
+                if hold is not None:
+                    await self._lead(hold)
+        except Exception as e:
+            self.error = e
+        except BaseException as e:
+            self.error = e
+            raise
+        finally:
+            self.ended.set()
+
+    async def _win(self, pauses: Pauses) -> Hold[Conn] | None:
+        """Make one attempt, which may take for ever; without success, wait a little."""
+        client, began = self._client, time.monotonic()
+        hold = None
+        try:
+            hold = await self._ask(client._live() or await client._connect(began))
+        except asyncio.CancelledError as e:
+            self._interrupted(e)
+        except MENDS as e:
+            if client._closed and not self.stopping:
+                raise
+            _log.log(logging.WARNING if pauses.first else logging.INFO, "election %r goes on: %s", self._key, e)
+        if hold is not None:
+            pauses.reset()
+            return hold
+        until = time.monotonic() + pauses.next(time.monotonic() - began)
+        while not self.stopping and time.monotonic() < until:
+            await self._rest(until - time.monotonic())
+        return None
+
+    async def _ask(self, conn: Conn) -> Hold[Conn] | None:
+        """Ask for the lock, and wait for it without bound, or until stop."""
+        hold = Hold(conn, self._key, next(self._client._owners), False)
+        call = Told(w.ACQUIRE, self.wake, hold)
+        try:
+            conn.send(call, hold.key, hold.owner, 0, -1, self._ttl, 0)
+            while not call.done and not self.stopping:
+                await self._rest(STEP)
+            if self.stopping:
+                conn.withdraw(call)
+                return None
+            if call.error is not None:
+                raise call.error
+            if conn.granted(call) is None:  # the longest wait that the daemon allows is over
+                return None
+            if conn.adopt(hold, Note(self.wake)):
+                conn.watch(hold)
+                return hold
+            conn.give_up(hold)  # it was over before we came to it
+            return None
+        except BaseException:
+            conn.withdraw(call)
+            raise
+
+    async def _lead(self, hold: Hold[Conn]) -> None:
+        """Lead for as long as it lasts; raises what a callback has raised."""
+        self.term = term = Term(hold)
+        elected = self._task(self._elect(term))
+        while self.lasts(term):
+            await self._rest(min(STEP, term.remaining + 0.001))
+        reason = hold.lost or None
+        term._end = reason or "resigned"
+        term.lost.set()
+        if self._cancel or not term._begun:
+            elected.cancel()
+        if term._begun:
+            self._task(self._lose(term, reason))
+        while self._callbacks:
+            try:
+                await asyncio.wait(self._callbacks)
+            except asyncio.CancelledError as e:  # the lock has to be kept until they have ended
+                self._interrupted(e)
+        self.term = None
+        await self._release(hold)
+        if term._failure is not None:
+            raise term._failure
+
+    def _task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self.loop.create_task(coroutine)
+        self._callbacks.add(task)
+        task.add_done_callback(self._callbacks.discard)
+        return task
+
+    async def _elect(self, term: Term) -> None:
+        term._begun = True
+        try:
+            done = self._on_elected(term)
+            if inspect.isawaitable(done):
+                await done
+        except asyncio.CancelledError as e:
+            if not term._end:
+                term._failure = RuntimeError("on_elected was cancelled by somebody else")
+                term._failure.__cause__ = e
+        except Exception as e:
+            if not term._expected(e):
+                term._failure = e
+        except BaseException as e:  # SystemExit, say, which ends the loop too
+            term._failure = e
+            raise
+        finally:
+            self.wake()
+
+    async def _lose(self, term: Term, reason: str | None) -> None:
+        try:
+            done = self._on_lost(term, reason)
+            if inspect.isawaitable(done):
+                await done
+        except Exception as e:
+            if term._failure is not None:
+                _log.exception("election %r: on_lost failed, as on_elected had", self._key)
+            else:
+                term._failure = e
+
+    async def _release(self, hold: Hold[Conn]) -> None:
+        if hold.over:
+            return
+        try:
+            for c in hold.conn.release(hold):  # this has released; what is left is to wait
+                reply = await hold.conn.answer(c)
+                if reply[0] != OK:
+                    _log.info("election %r: the release was answered %s", self._key, w.text(reply))
+        except asyncio.CancelledError as e:
+            self._interrupted(e)
+        except LockError as e:  # it has been sent, or the connection has ended, which is release too
+            _log.info("election %r: %s", self._key, e)

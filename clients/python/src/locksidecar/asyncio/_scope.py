@@ -1,0 +1,233 @@
+"""What every handle for tasks does alike: acquire, as whom, and the scopes around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+import sys
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from .._errors import ConnectionLost, Draining, LockError, Unavailable, Unconfirmed, Upgrade
+from .._handle import Terms, Tries, sure, to_wait
+from ._conn import Asked, Conn, H
+from ._guard import Guard
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ._client import Client
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Task = asyncio.Task[Any]
+
+_log: Final = logging.getLogger("locksidecar")
+
+
+class Scope(Terms, Generic[H]):
+    """A handle of a client for tasks. H is what it holds: a Hold, or Holds."""
+
+    def __init__(self, client: Client, *terms: Any) -> None:
+        super().__init__(*terms)
+        self._client = client
+        self._held: WeakKeyDictionary[Task, H] = WeakKeyDictionary()
+        self._named: H | None = None  # of the named owner
+        self._asking: dict[Task, tuple[int, int]] = {}  # the owner number of requests in flight, and how many
+
+    @abstractmethod
+    def _request(self, conn: Conn, owner: int) -> tuple[Asked, H]:
+        """Make the request for what this handle acquires."""
+
+    @abstractmethod
+    def _of(self, who: Task | None) -> H | None:
+        """Return what a task holds, or with None the named owner."""
+
+    @abstractmethod
+    def _let_go(self) -> tuple[H, list[Asked]]:
+        """Release, and return what is still to be answered."""
+
+    @abstractmethod
+    def release(self) -> Coroutine[Any, Any, None]: ...
+
+    def acquire(self, blocking: bool = True, timeout: float | None = -1) -> Coroutine[Any, Any, bool]:
+        """Acquire; false when it cannot be had in time.
+
+        blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
+        nothing acquired, cancellation included: the wait is withdrawn, and a grant that crosses
+        that is given back.
+        """
+        return self._acquire(self._who(), to_wait(blocking, timeout))
+
+    async def _acquire(self, who: Task | None, wait: int) -> bool:
+        hold = self._of(who)
+        if hold is not None and self._reenter(who, hold):
+            return True
+        client = self._client
+        if self._on_lost is not None:
+            client._notifier.needed = True
+        tries = Tries(wait)
+        while True:
+            conn = client._live() or await client._connect(tries.until())
+            call, asked = self._request(conn, self._number(who))
+            try:
+                hold = await conn.acquire(call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout))
+                if hold is None:
+                    return False
+                hold = self._join(who, hold)
+                if conn.adopt(hold, self._on_lost):
+                    conn.watch(hold)
+                    self._keep(who, hold)
+                    return True
+                conn.give_up(hold)  # it was over before we came to it
+                if tries.lapsed(hold):
+                    return False
+                continue
+            except (ConnectionLost, Draining) as e:
+                # Neither leaves anything held, so we may ask again.
+                pause = tries.refused(e, conn, client._closed)
+            except BaseException:  # no answer, or cancelled
+                conn.withdraw(call)
+                if self._of(who) is asked:
+                    self._forget(who)
+                raise
+            finally:
+                self._answered(who)
+            await asyncio.sleep(pause)
+            tries.paused()
+
+    def _join(self, who: Task | None, hold: H) -> H:
+        """Return what a grant is to count with: itself, or what the owner was granted at the same time."""
+        return hold
+
+    def _reenter(self, who: Task | None, hold: H) -> bool:
+        if hold.shared and not self._shared and sure(hold):
+            raise Upgrade("held shared by this owner; an exclusive hold could never be granted")
+        if sure(hold) and hold.conn.reenter(hold):
+            self._keep(who, hold)
+            hold.conn.adopt(hold, self._on_lost)
+            return True
+        self._forget(who)
+        hold.conn.give_up(hold)
+        return False
+
+    async def _answers(self, conn: Conn, calls: list[Asked], lost: bool) -> None:
+        """Wait for what answers a release; Unconfirmed when that does not come, unless it is lost anyhow."""
+        try:
+            for c in calls:
+                await conn.answer(c)
+        except ConnectionLost:
+            calls.clear()  # that is release, too
+        except Unavailable as e:
+            calls.clear()
+            if not lost:
+                raise Unconfirmed(f"{e}; the release has been sent") from None
+
+    def guard(self) -> Guard[Self]:
+        """Return what acquires as the handle itself does, and cancels the body when the lock is lost.
+
+        The body's task gets a CancelledError where it waits, as by asyncio.timeout, and the end of the
+        block turns it into LostError. A cancellation from elsewhere stays what it is. Python 3.11
+        or later.
+        """
+        if sys.version_info < (3, 11):
+            raise RuntimeError("guard needs Python 3.11: before, two cancellations cannot be told apart")
+        return Guard(self)
+
+    async def __aenter__(self) -> Self:
+        before = self._depth()
+        try:
+            if not await self.acquire(timeout=self._timeout):
+                raise self._not_acquired()
+            return self
+        except BaseException:  # an interrupt just behind the acquire: nobody else would release
+            if self._owner is None and self._depth() > before:
+                with contextlib.suppress(LockError):
+                    self._let_go()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, body: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.release()
+        except Unconfirmed as e:
+            _log.info("%s: %s", self._name, e)  # the body ran under the lock
+        except LockError as e:
+            if kind is None:
+                raise
+            _log.info("%s, whose body failed: %s", self._name, e)
+
+    def __call__(self, f: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
+        """Decorate a coroutine function: each call of it runs under the lock, as by ``async with``."""
+        if not inspect.iscoroutinefunction(f):
+            raise TypeError(f"only coroutine functions can be decorated with an asyncio lock, not {f!r}")
+
+        @functools.wraps(f)
+        async def under_lock(*args: P.args, **kwargs: P.kwargs) -> R:
+            async with self:
+                return await f(*args, **kwargs)
+
+        return under_lock
+
+    def __repr__(self) -> str:
+        try:
+            state = "owned" if self.owned() else "not owned"
+        except RuntimeError:  # on no loop, or another one
+            state = "not owned here"
+        return f"<locksidecar.asyncio.{type(self).__name__} {self._name} {state}>"
+
+    # ---- who holds ----
+
+    def _who(self) -> Task | None:
+        """Return the task that calls; None for a named owner."""
+        self._client._here()
+        if self._owner is not None:
+            return None
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("no task is running: locks belong to tasks, or to an owner that is named")
+        return task
+
+    def _mine_is(self, who: Task | None) -> H | None:
+        return self._named if who is None else self._held.get(who)
+
+    def _find(self) -> H | None:
+        self._client._here()
+        who = None if self._owner is not None else asyncio.current_task()
+        return None if who is None and self._owner is None else self._of(who)
+
+    def _keep(self, who: Task | None, hold: H) -> None:
+        if who is None:
+            self._named = hold
+        else:
+            self._held[who] = hold
+
+    def _forget(self, who: Task | None) -> None:
+        if who is None:
+            self._named = None
+        else:
+            self._held.pop(who, None)
+
+    def _number(self, who: Task | None) -> int:
+        """Return the owner's number: a new one, unless a request of the same task is in flight."""
+        if who is None:
+            assert self._owner is not None
+            return self._owner
+        number, count = self._asking.get(who) or (next(self._client._owners), 0)
+        self._asking[who] = number, count + 1
+        return number
+
+    def _answered(self, who: Task | None) -> None:
+        if who is not None:
+            number, count = self._asking[who]
+            if count > 1:
+                self._asking[who] = number, count - 1
+            else:
+                del self._asking[who]

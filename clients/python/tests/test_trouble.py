@@ -1,0 +1,131 @@
+"""Troubles that look the same in both clients, and in those of other languages, where no other test has both."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+import aio
+import pytest
+from aio import Loop
+from daemon import BOUND, Daemon, Script, until
+from peer import Background
+
+import locksidecar
+import locksidecar.asyncio
+from locksidecar import Client
+
+# One program, for threads as it stands and for tasks with awaits put in.
+STOPPED = """
+import sys, asyncio, locksidecar, locksidecar.asyncio
+async def main():
+    client = CLIENT(sys.argv[1])
+    lock = client.lock(sys.argv[2], ttl=1, renew=sys.argv[2].startswith("beat/"))
+    AWAIT lock.acquire()
+    print("held", lock.fence)
+    sys.stdin.readline()
+    print(lock.owned(), lock.remaining)
+    try:
+        AWAIT lock.release()
+    except locksidecar.LostError as e:
+        print(e.reason, e.fence)
+    AWAIT client.close()
+asyncio.run(main())
+"""
+KINDS = {
+    "threads": STOPPED.replace("CLIENT", "locksidecar.Client").replace("AWAIT ", ""),
+    "asyncio": STOPPED.replace("CLIENT", "locksidecar.asyncio.Client").replace("AWAIT", "await"),
+}
+BEATS = "namespaces:\n  beat/: {heartbeat: 1s}\n"
+
+
+STOPS = [(kind, key) for kind in KINDS for key in ("beat/k", "k")]
+
+
+@pytest.fixture(scope="module")
+def stops(binary: str) -> Iterator[dict[tuple[str, str], Background]]:
+    """All of them at once, each with a daemon of its own."""
+    with ExitStack() as stack:
+        daemons = [stack.enter_context(closing(Daemon(binary))) for _ in STOPS]
+        yield {stop: Background(stopped, d, *stop) for stop, d in zip(STOPS, daemons, strict=True)}
+
+
+@pytest.mark.parametrize(("kind", "key"), STOPS)
+def test_a_client_that_is_stopped_past_its_ttl(stops: dict[tuple[str, str], Background], kind: str, key: str) -> None:
+    """With a TTL that nobody renews, or with one that is renewed for who answers heartbeats."""
+    stops[kind, key].result(bound=120)
+
+
+def stopped(daemon: Daemon, kind: str, key: str) -> None:
+    config = os.path.join(daemon.dir, "config.yaml")
+    with open(config, "w") as f:
+        f.write(BEATS)
+    daemon.start("--config", config)
+    frozen = Script(KINDS[kind], daemon.path, key)
+    try:
+        fence = frozen.line().split()[1]
+        frozen.process.send_signal(signal.SIGSTOP)
+        with Client(daemon.path) as client, client.lock(key, timeout=60) as lock:
+            frozen.say("go")
+            frozen.process.send_signal(signal.SIGCONT)
+            assert frozen.line() == "False 0.0"
+            reason, said = frozen.line().split()
+            assert reason in (("silent", "silence") if key.startswith("beat/") else ("fixed_end", "silence"))
+            assert said == fence
+            assert frozen.end() == 0
+            assert lock.owned()
+            assert lock.fence > int(fence)
+    finally:
+        frozen.close()
+
+
+def end(daemon: Daemon) -> None:
+    """End it in order: one that was killed waits out what it has stated."""
+    daemon.signal(signal.SIGTERM)
+    assert daemon.process is not None
+    assert daemon.process.wait(BOUND) == 0
+
+
+def test_the_socket_is_removed(daemon: Daemon, connect: Callable[..., Client]) -> None:
+    """Who is connected notices nothing; who is not finds no daemon, until there is a new one."""
+    client, late = connect(), connect()
+    lock = client.lock("k")
+    lock.acquire()
+    os.unlink(daemon.path)
+    with pytest.raises(locksidecar.Unavailable, match="no daemon at") as e:
+        late.ping()
+    assert type(e.value) is locksidecar.Unavailable
+    with client.lock("other"):
+        assert lock.owned()
+    lock.release()
+    end(daemon)
+    until("it is noticed", lambda: client._live() is None)
+    with pytest.raises(locksidecar.Unavailable, match="no daemon at"):
+        client.lock("k").acquire(blocking=False)
+    daemon.start()
+    for c in (client, late):
+        with c.lock("k", timeout=60) as held:
+            assert held.owned()
+
+
+async def test_the_socket_is_removed_under_asyncio(loop: Loop, daemon: Daemon) -> None:
+    client, late = loop.client(daemon.path), loop.client(daemon.path)
+    lock = client.lock("k")
+    await lock.acquire()
+    os.unlink(daemon.path)
+    with pytest.raises(locksidecar.Unavailable, match="no daemon at") as e:
+        await late.ping()
+    assert type(e.value) is locksidecar.Unavailable
+    async with client.lock("other"):
+        assert lock.owned()
+    await lock.release()
+    end(daemon)
+    await aio.until("it is noticed", lambda: client._live() is None)
+    with pytest.raises(locksidecar.Unavailable, match="no daemon at"):
+        await client.lock("k").acquire(blocking=False)
+    daemon.start()
+    for c in (client, late):
+        async with c.lock("k", timeout=60) as held:
+            assert held.owned()
