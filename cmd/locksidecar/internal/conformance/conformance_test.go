@@ -120,6 +120,7 @@ var mutants = []struct{ mutant, scenario, why string }{
 	{"upgrades-alone", "upgrade", "is success"},
 	{"invents-fences", "fences-rise", "do not rise"},
 	{"has-one-error", "version-refused", "bad_version"},
+	{"welcome-comes-first", "push-before-welcome", ""},
 	{"permits-are-locks", "semaphore", "takes one of its own"},
 	{"permits-are-locks", "semaphore-waits", "is success"},
 	{"loses-all-permits", "permit-lost", "does not believe it"},

@@ -58,6 +58,15 @@ var wireMutants = map[string]func() *wire{
 			return b, nil
 		})
 	},
+	"welcome-comes-first": func() *wire {
+		greeted := false
+		return downOnly(func(b []byte, m *protocol.Message) ([]byte, error) {
+			if greeted = greeted || m.ID != 0; !greeted {
+				return nil, errCut
+			}
+			return b, nil
+		})
+	},
 	"shortest-numbers-only": func() *wire {
 		return downOnly(func(b []byte, m *protocol.Message) ([]byte, error) {
 			if b[1] >= 0xcc && b[1] <= 0xd3 && m.Code < 128 {

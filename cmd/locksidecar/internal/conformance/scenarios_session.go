@@ -17,6 +17,7 @@ var sessionScenarios = []Scenario{
 	{"connection-lost", "7 Sessions", "the end of the connection ends every hold and every request, and the client closes its end", nil, connectionLost},
 	{"fatal", "6 Faults", "after fatal nothing is held, and the client closes at once", nil, fatal},
 	{"going-away", "7 Sessions", "what is held stays held and can be released while the daemon goes away", nil, goingAway},
+	{"push-before-welcome", "7 Sessions", "a push that comes before the welcome is no fault", nil, pushBeforeWelcome},
 	{"daemon-restarted", "7 Sessions", "nothing that was held before is believed after, and fences rise", nil, restarted},
 	{"no-daemon", "2 Transport", "without a daemon there is an error and no hanging; with one it works", nil, noDaemon},
 	{"close", "7 Sessions", "closing releases everything at once", nil, closing},
@@ -67,6 +68,18 @@ func versionUnknown(t *T) {
 	f.listen()
 	t.connects("bad_version", "bad_frame", "closed")
 	f.newest().parted("a version that it did not offer")
+}
+
+func pushBeforeWelcome(t *T) {
+	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
+		c.send(protocol.AppendGoingAway(nil, 10_000, "the daemon is going away"))
+		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, c.f.welcome()))
+	})
+	f.listen()
+	t.connect().ok()
+	_, fence := f.hold(want{key: "k"}, f.grant(3))
+	t.mustHold("k", fence, "after the grant")
+	f.letGo("k", fence)
 }
 
 // overFor waits until a request that was in flight when its connection ended is
