@@ -14,7 +14,8 @@ import (
 // client, and with redis-py's Lock; and then as many in Java, with its Java client and
 // with Redisson's RLock. Keys of their own are acquired and released; one
 // key that all want is passed on, and only acquisitions after another process count.
-// redis-py polls: once as it does by itself, and as fast as makes sense.
+// redis-py polls: once as it does by itself, and as fast as makes sense. Beside it is the least that Python
+// can do with the daemon: bare frames on a socket, and no account of what is held.
 
 const (
 	clientProcs = 16
@@ -61,8 +62,10 @@ func (e *Env) pythons(scene, python string, d *Daemon, r *harness.Redis) error {
 	eager.Sleep = time.Millisecond
 	rows := []row{
 		e.speaking(program, "python/pairs", ours, d, r, "Python, own keys"),
+		e.speaking(program, "bare/pairs", ours, d, r, "bare frames in Python, own keys"),
 		e.speaking(program, "redis-py/pairs", peer, d, r, "redis-py, own keys"),
 		e.speaking(program, "python/hot", ours, d, r, "Python, one key"),
+		e.speaking(program, "bare/hot", ours, d, r, "bare frames in Python, one key"),
 		e.speaking(program, "redis-py/hot", peer, d, r, "redis-py, one key"),
 		e.speaking(program, "redis-py/hot", eager, d, r, "redis-py, one key, looks each ms"),
 	}
@@ -70,6 +73,7 @@ func (e *Env) pythons(scene, python string, d *Daemon, r *harness.Redis) error {
 		return err
 	}
 	rep := e.Report
+	rep.Limit("bare frames in Python, pairs a second, to redis-py's Lock", rep.Ratio(scene, "bare frames in Python, own keys", "redis-py, own keys", "ops_s"))
 	rep.AtLeast("Python, pairs a second of 16 processes, to redis-py's Lock", rep.Ratio(scene, "Python, own keys", "redis-py, own keys", "ops_s"), 2, 0)
 	for _, p := range []string{"redis-py, one key", "redis-py, one key, looks each ms"} {
 		rep.AtLeast("Python, hand-overs a second among 16 processes, to "+p, rep.Ratio(scene, "Python, one key", p, "handovers_s"), 20, 0)
