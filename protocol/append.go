@@ -29,16 +29,12 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendStr(b, q.Name)
 		b = appendStr(b, q.Label)
 	case OpAcquire:
-		if q.Permits == 0 {
-			head(8)
-			b = appendStr(b, q.Key)
-			terms()
-			break
-		}
-		head(9)
+		head(8 + given(q.Permits))
 		b = appendStr(b, q.Key)
 		terms()
-		b = appendUint(b, q.Permits)
+		if q.Permits != 0 {
+			b = appendUint(b, q.Permits)
+		}
 	case OpRelease:
 		head(6)
 		hold()
@@ -55,14 +51,11 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendUint(b, q.Target)
 		b = appendStr(b, q.Key)
 	case OpInspect:
-		if q.Mode == Exclusive {
-			head(3)
-			b = appendStr(b, q.Key)
-			break
-		}
-		head(4)
+		head(3 + given(uint64(q.Mode)))
 		b = appendStr(b, q.Key)
-		b = appendUint(b, uint64(q.Mode))
+		if q.Mode != Exclusive {
+			b = appendUint(b, uint64(q.Mode))
+		}
 	case OpAcquireMany:
 		head(8)
 		b = appendArray(b, len(q.Keys))
@@ -90,6 +83,9 @@ func AppendRequest(b []byte, q *Request) []byte {
 	}
 	return closeFrame(b, at)
 }
+
+// given is how many entries a last field takes that is left out when it is 0.
+func given(v uint64) int { return int(min(v, 1)) }
 
 func appendReplyHead(b []byte, n int, c Code, id uint64) []byte {
 	b = appendArray(b, n)

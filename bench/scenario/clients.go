@@ -106,8 +106,8 @@ func (e *Env) javas(scene string, d *Daemon, r *harness.Redis) error {
 	return nil
 }
 
-// javaStart is what 16 JVMs may take until they have warmed up.
-const javaStart = 3 * time.Minute
+// clientStart is what the workers may take until they have warmed up: 16 JVMs take a while.
+const clientStart = 3 * time.Minute
 
 // speaking is a row of workers in another language, with the connections that the
 // store has had meanwhile.
@@ -123,7 +123,7 @@ func (e *Env) speaking(program []string, load string, args ClientArgs, d *Daemon
 		args.Shared, args.Key = shared, fmt.Sprintf("bench:%d", e.sockets)
 		f := e.fleet(load, args, clientProcs, harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}})
 		f.Program, f.ProgramArgs = program[0], program[1:]
-		f.StartUp = javaStart
+		f.StartUp = clientStart
 		f.Midway = func() { conns = r.Clients() }
 		return f.Run()
 	}, func(o *harness.Outcome, m harness.Metrics) {
