@@ -32,6 +32,8 @@ var (
 	luaBase string
 	//go:embed lua/reserve.lua
 	luaReserve string
+	//go:embed lua/rebase.lua
+	luaRebase string
 	//go:embed lua/common.lua
 	luaCommon string
 	//go:embed lua/slow.lua
@@ -92,8 +94,10 @@ var scripts = [scriptCount]script{
 	scriptPermitMoving:  {source: luaPermitMoving, gives: true, permit: true},
 }
 
+var reserving = strings.NewReplacer("--@base\n", luaBase, "--@reserve\n", luaReserve)
+
 var parts = strings.NewReplacer("--@base\n", luaBase, "--@fast\n", luaFast, "--@reserve\n", luaReserve,
-	"--@slow\n", luaCommon+luaSlow, "--@semqueues\n", luaSemqueues, "--@semaphore\n", luaCommon+luaSemaphore)
+	"--@rebase\n", reserving.Replace(luaRebase), "--@slow\n", luaCommon+luaSlow, "--@semqueues\n", luaSemqueues, "--@semaphore\n", luaCommon+luaSemaphore)
 
 func init() {
 	for i := range scripts {

@@ -53,18 +53,7 @@ for i = 1, n do
 		end
 	end
 end
-if bases then
-	local fence, floor = KEYS[1], ARGV[n + 2] + 0
---@base
---@reserve
-	if not err then out[1] = base end
-	for i = 1, n do
-		if err and renewed[i] and string.sub(ARGV[n + 3], i, i) == 'b' then
-			add(out, i, 0, err)
-			renewed[i] = nil
-		end
-	end
-end
+--@rebase
 --@semqueues
 local waits = stands ~= 0 and semqueues(K)
 if not waits then return #out > 1 and out or out[1] end

@@ -71,18 +71,7 @@ for i = from, n do
 		refuse(out, i, ok.err)
 	end
 end
-if bases then
-	local fence, floor = KEYS[1], ARGV[n + 2] + 0
---@base
---@reserve
-	if not err then out[1] = base end
-	for i = 1, n do
-		if err and renewed[i] and string.sub(ARGV[n + 3], i, i) == 'b' then
-			add(out, i, 0, err)
-			renewed[i] = nil
-		end
-	end
-end
+--@rebase
 local waits = v[K] and queues(K, n)
 if not waits then return #out > 1 and out or out[1] end
 --@slow
