@@ -136,7 +136,7 @@ func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	if l.nHolds > 0 {
 		before = before || q.Mode == Exclusive || l.heldMode == Exclusive || l.waitHead != nil || !t.mayHandOver(l, now)
 	}
-	if before || l.state == stateAsked && l.queued {
+	if before || l.state == stateAsked && l.queued && !l.inMoment(now) {
 		out.busy(q.Re, -1)
 		return true
 	}
@@ -162,14 +162,19 @@ func (t *Table) mayHandOver(l *Lease, now int64) bool {
 		return true
 	}
 	r := l.rarely()
-	return r.hands < l.ns.HandOvers && now-r.wantedAt < int64(l.ns.HandOverTime)
+	return r.hands < l.ns.HandOvers && now-r.wantedAt < max(int64(l.ns.HandOverTime), handOverTrips*t.of(l).trip)
 }
+
+// handOverTrips are the round trips to the store that hand-overs may go on for, however
+// short their time: to change hosts takes some.
+const handOverTrips = 5
 
 func (t *Table) setWanted(l *Lease, now int64) {
 	if l.wanted {
 		return
 	}
 	l.wanted = true
+	t.contested(l, true, now)
 	r := l.rarely()
 	r.wantedAt, r.hands = now, 0
 }

@@ -23,6 +23,9 @@ func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	}
 	t.handOver(l, now, false, out)
 	t.answerPeeks(l, now, out)
+	if l.brief && !l.inMoment(now) {
+		t.refuseTries(l, CodeBusy, -1, out)
+	}
 	if l.op == 0 {
 		t.next(l, now, out)
 	}
@@ -56,6 +59,9 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	at, down := l.minEnd, t.of(l).downAt != 0
 	if l.state == stateHeld {
 		at = min(at, l.until)
+		if idle := l.idleUntil(); idle != 0 && !l.starved {
+			at = min(at, max(idle, now+1))
+		}
 		if l.downgrade && l.op == 0 && !down {
 			at = min(at, max(l.retryAt, now+1))
 		}
@@ -66,6 +72,9 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 		at = min(at, t.wakeDown(l, now))
 	case l.op == 0 && waitsToAsk, (l.starved || l.doubt) && l.renewGen == 0:
 		at = min(at, max(l.retryAt, now+1))
+	}
+	if l.brief && now < l.rare.tryUntil {
+		at = min(at, l.rare.tryUntil)
 	}
 	if since := t.failingSince(l); since != 0 && l.queue().nWaits > 0 {
 		at = min(at, max(now+1, since+int64(t.cfg.Grace)))
@@ -95,7 +104,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 				return
 			}
 			t.ask(l, OpDowngrade, now, out)
-		case l.nHolds == 0 && !l.starved:
+		case l.nHolds == 0 && !l.starved && !t.lingers(l, now, out):
 			t.owe(l, now, out)
 			t.ask(l, OpRelease, now, out)
 		}
@@ -108,7 +117,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 		}
 	case stateAsked:
 		switch {
-		case !l.needed() || l.mode != l.wantedMode():
+		case !l.needed() || l.mode != l.wantedMode() || l.brief && l.longWaits():
 			t.owe(l, now, out)
 			t.settle(l, now, out)
 		case now >= l.retryAt:
@@ -119,6 +128,9 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 			t.enter(l, stateAsked)
 			l.token, l.mode = t.newToken(), l.wantedMode()
 			l.queued, l.maybe, l.granted = false, false, false
+			if l.brief = t.startsBrief(l); l.brief {
+				l.rarely().tryUntil = 0
+			}
 			t.ask(l, t.askKind(l), now, out)
 		}
 	}
@@ -167,6 +179,9 @@ func (t *Table) askKind(l *Lease) OpKind {
 			}
 		}
 	}
+	if l.brief {
+		kind = OpJoin
+	}
 	return kind
 }
 
@@ -178,6 +193,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	if k == OpPeek {
 		op.Token = 0
 	}
+	op.Brief = k == OpJoin && l.brief
 	if l.head != nil {
 		op.Limit = l.head.sem.limit
 	}
@@ -211,7 +227,7 @@ func (t *Table) forget(l *Lease) {
 }
 
 func (l *Lease) clearGrip() {
-	l.wanted, l.downgrade, l.rebase, l.starved, l.doubt = false, false, false, false, false
+	l.wanted, l.downgrade, l.rebase, l.starved, l.doubt, l.brief = false, false, false, false, false, false
 	l.until, l.hand, l.fence = 0, -1, 0
 	l.renewGen = 0
 }

@@ -48,6 +48,9 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	if l.nHolds == 0 || l.ns.Use == w.ns.Use {
 		l.ns = w.ns // of the same store; the newest policy
 	}
+	if l.nHolds == 0 {
+		t.used(l, now)
+	}
 	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
 		t.nextFence(l)
 	}

@@ -14,6 +14,7 @@ type Store struct {
 	TTLs       bool          // leases have TTLs of their own too
 	Rebase     bool          // it can give a held lease a new base
 	Queue      bool          // hosts that wait queue there; else they poll, and more often
+	Notice     time.Duration // how late, beside the way, it may be to hint that a held key is wanted
 }
 
 // renews says that each lease there ends by itself unless it is renewed.
@@ -26,6 +27,7 @@ type Namespace struct {
 	Store        *Store
 	HandOvers    int           // local hand-overs once another host wants a key
 	HandOverTime time.Duration // … and the time for them
+	Linger       time.Duration // how long a lease with no hold may be kept, at most half its TTL; 0 for not
 	MaxHold      time.Duration // the longest that anybody may hold; 0 for no bound
 	Heartbeat    time.Duration // a client silent for so long loses its holds; 0 to not ask
 	// Tenure bounds how long a lease stays with this host while somebody here waits
@@ -78,8 +80,24 @@ type storeState struct {
 	session int64  // deadline of the session; Forever on stores without
 	no      uint64 // that session's number
 	floor   uint64 // the highest base seen
+	trip    int64  // what a round trip takes, lately
 	downAt  int64  // since when it is down; 0 when it is up
 	err     error  // why, for people
+}
+
+// tripMost bounds what one slow answer says of round trips.
+const tripMost = int64(200 * time.Millisecond)
+
+// took takes in how long an answer was on its way.
+func (st *storeState) took(r *Result, trip int64) {
+	if r.Status == Unknown || r.Status == Refused {
+		return
+	}
+	trip = min(trip, tripMost)
+	if st.trip == 0 {
+		st.trip = trip
+	}
+	st.trip += (trip - st.trip) / 8
 }
 
 // known is the table's own record of s; nil when there is none yet.

@@ -83,11 +83,15 @@ type Op struct {
 	Mode   Mode   // of the lease; for OpRelease what the table believes it is
 	Limit  uint32 // Mode Permit, OpTry and OpJoin: how many permits there are, from 1
 	Rebase bool   // OpRenew: fetch a new base
-	Key    string
-	Token  uint64        // the grip's number, never used again by this daemon; 0 for OpPeek
-	TTL    time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
-	Floor  uint64        // the highest base known here; a new one is larger
-	Store  int           // its number; for the shell
+	// Brief, of OpJoin: the place is for a moment only, on behalf of tries, in case the
+	// key lingers on another host. Its holder gets HintTried, or HintWanted where a store
+	// cannot tell the two apart. All joins of a token are brief, or none.
+	Brief bool
+	Key   string
+	Token uint64        // the grip's number, never used again by this daemon; 0 for OpPeek
+	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
+	Floor uint64        // the highest base known here; a new one is larger
+	Store int           // its number; for the shell
 
 	Ref *Lease
 	Gen uint64
@@ -137,6 +141,7 @@ const (
 	HintFree   HintKind = iota + 1 // this key may have come free for us: ask again
 	HintWanted                     // another host waits for this key, which we hold
 	HintGone                       // our lease of this key may have been removed: renew it, to see
+	HintTried                      // another host tries for this key, which we hold: it should not linger
 )
 
 // Hint is one thing that a store noticed about a key.

@@ -36,8 +36,11 @@ func (t *Table) track(l *Lease, out *Effects) {
 	}
 }
 
-// needsRenewal says that somebody keeps l beyond its present deadline.
+// needsRenewal says that somebody keeps l beyond its present deadline, or that it lingers.
 func (t *Table) needsRenewal(l *Lease) bool {
+	if l.nHolds == 0 {
+		return l.idleUntil() != 0
+	}
 	if l.nHolds == 1 { // the common case
 		return l.holds.end == 0 || l.holds.end > l.until
 	}

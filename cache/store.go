@@ -13,6 +13,7 @@ var ErrBase = errors.New("fence base out of range")
 // Result is the store's answer to op, whose request was sent at sent.
 func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l, st := op.Ref, t.stores[op.Store]
+	st.took(r, now-sent)
 	t.vouch(st, r, now, out)
 	if st.Rebase && r.Base > st.floor && r.Base <= MaxBase {
 		st.floor = r.Base
@@ -58,7 +59,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 			return
 		}
 		t.enter(l, stateHeld)
-		l.granted, l.queued, l.maybe, l.retryAt = true, false, false, 0
+		l.granted, l.queued, l.maybe, l.brief, l.retryAt = true, false, false, false, 0
 		l.base, l.hand, l.fence = r.Base, -1, 0
 		l.until = Forever
 		if st.renews() {
@@ -75,13 +76,21 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		}
 	case Queued:
 		t.succeed(l)
+		if !l.queued {
+			t.contested(l, false, now)
+		}
 		l.queued = true
 		poll := t.cfg.Poll
 		if !t.of(l).Queue {
 			poll /= 5
 		}
 		l.retryAt = now + t.jitter(poll)
-		t.refuseTries(l, CodeBusy, r.Left, out)
+		if l.brief && l.rare.tryUntil == 0 {
+			l.rare.tryUntil = now + t.of(l).tryWait()
+		}
+		if !l.inMoment(now) {
+			t.refuseTries(l, CodeBusy, r.Left, out)
+		}
 	case Busy:
 		t.succeed(l)
 		t.forget(l)
@@ -177,6 +186,11 @@ func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 	switch {
 	case h.Kind == HintWanted && l.state == stateHeld:
 		t.setWanted(l, now)
+	case h.Kind == HintTried && l.state == stateHeld:
+		t.contested(l, true, now)
+		if l.idleUntil() != 0 {
+			l.rare.idleUntil = now
+		}
 	case h.Kind == HintGone && l.state == stateHeld:
 		l.doubt = true
 	case h.Kind == HintFree && l.state == stateAsked && l.queued:

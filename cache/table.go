@@ -18,6 +18,8 @@ type Config struct {
 	MaxHolds   int64 // of a session, over all shards
 	MaxWaiters int64
 
+	Habits int // how many keys' pasts are remembered, and leases may linger
+
 	Seed uint64 // for jitter
 }
 
@@ -27,7 +29,7 @@ func DefaultConfig() Config {
 		Shards:   1,
 		Poll:     500 * time.Millisecond,
 		RetryMin: 50 * time.Millisecond, RetryMax: time.Second, Grace: 5 * time.Second,
-		MaxHolds: math.MaxInt64, MaxWaiters: math.MaxInt64,
+		MaxHolds: math.MaxInt64, MaxWaiters: math.MaxInt64, Habits: 1024,
 	}
 }
 
@@ -56,6 +58,9 @@ type Table struct {
 	stores []*storeState // by the stores' numbers
 	token  uint64        // the last token given out
 	gen    uint64        // the last generation given out
+
+	habits   habits
+	noLinger bool
 
 	freeLeases []*Lease
 	freeHolds  []*hold
@@ -125,6 +130,7 @@ type leaseState struct {
 	mode      Mode // of the lease, or of what was asked
 	op        OpKind
 	queued    bool // stateAsked: the store has us in its queue
+	brief     bool // stateAsked: for a moment only, on behalf of tries
 	maybe     bool // stateAsked: an ask was not answered, so the token may stand there
 	granted   bool // the token has been granted once: stateOwed is settled by release
 	wanted    bool // another host waits
@@ -168,6 +174,8 @@ type rare struct {
 	hands     int   // hand-overs since
 	since     int64 // when the lease was granted, where there is a tenure
 	alone     int64 // until when degraded holds have been stated to be valid
+	idleUntil int64 // how long the lease lingers; 0 when it does not
+	tryUntil  int64 // how long tries wait in the store's queue; 0 before they are in it
 }
 
 // extend is a client's renewal that waits for the store.
@@ -285,6 +293,7 @@ func (t *Table) enter(l *Lease, s state) {
 		st.held++
 	} else if l.state == stateHeld && s != stateHeld {
 		st.held--
+		t.endIdle(l)
 	}
 	if l.head != nil {
 		l.head.sem.moves(l, s)

@@ -22,6 +22,7 @@ func (e *Engine) Drain(drain time.Duration) {
 	for i := range e.shards {
 		sh := e.lock(i)
 		sh.table.RefuseWaits(cache.CodeDraining, now, &sh.out)
+		sh.table.EndLinger(now, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
 	for _, s := range e.all() {

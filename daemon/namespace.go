@@ -24,7 +24,8 @@ type Namespace struct {
 	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
 
 	HandOvers    int           // local hand-overs once another host waits: 8
-	HandOverTime time.Duration // and the time for them: 50 ms
+	HandOverTime time.Duration // and the time for them: 50 ms, and 5 round trips to the store at the least
+	Linger       time.Duration // how long a lease with no hold may stay here, up to MaxLinger; 0 for not
 	MaxHolds     int64         // of all clients together; 0 for no bound
 	MaxWaiters   int64         // of all clients together; 0 for no bound
 
@@ -41,6 +42,9 @@ type Namespace struct {
 	Local      bool
 	LocalAfter time.Duration
 }
+
+// MaxLinger bounds how long a lease may linger; half its TTL does so too.
+const MaxLinger = 2 * time.Second
 
 // DefaultTenure and DefaultPause suit lockers who poll ten times a second or so.
 const (
@@ -117,6 +121,9 @@ func (e *Engine) Route(list []Namespace) error {
 		if !u.info.Queue && n.Tenure == 0 {
 			n.Tenure, n.Pause = DefaultTenure, DefaultPause
 		}
+		if n.Linger > 0 && n.Tenure > 0 {
+			return fmt.Errorf("namespace %q: nothing can linger where other hosts cannot say that they want a lock", n.Prefix)
+		}
 		use := new(cache.Use)
 		if old != nil && old.spaces[n.Prefix] != nil {
 			use = old.spaces[n.Prefix].table.Use
@@ -124,7 +131,8 @@ func (e *Engine) Route(list []Namespace) error {
 		use.MaxHolds.Store(n.MaxHolds)
 		use.MaxWaiters.Store(n.MaxWaiters)
 		r.spaces[n.Prefix] = &space{Namespace: n, Unit: u, table: &cache.Namespace{
-			Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+			Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
+			Linger: min(n.Linger, MaxLinger), MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
 			Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
 		}}
 		if !slices.Contains(r.lengths, len(n.Prefix)) {

@@ -58,7 +58,8 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	}
 	set := e.settings()
 	u := &Unit{name: name, info: info, inline: inline,
-		core:     &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Queue: info.Queue},
+		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Queue: info.Queue,
+			Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
 		renewals: upstream.NewLane(set.InFlight, set.BatchSize)}
 	units[id] = u

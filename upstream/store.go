@@ -118,6 +118,9 @@ type Info struct {
 	Permits bool
 	// Queue says that OpJoin keeps a queue between hosts, if there are several.
 	Queue bool
+	// Notice is how late, beside the way from the server, a hint may be that a held key
+	// is wanted.
+	Notice time.Duration
 	// Timeout bounds one Apply.
 	Timeout time.Duration
 }

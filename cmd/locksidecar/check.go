@@ -166,6 +166,9 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 		line("at most", "%s held and %s waiting in the whole namespace", many(n.MaxHolds), many(n.MaxWaiters))
 	}
 	line("when another host waits", "%d more hand-overs on this host, or %v, then the other's turn", n.HandOvers, n.HandOverTime)
+	if n.Linger > 0 {
+		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time", min(n.Linger, n.TTL/2))
+	}
 	if n.Interop {
 		line("plain lockers", "they are let in after %v of hand-overs, by a pause of %v", daemon.DefaultTenure, daemon.DefaultPause)
 	}

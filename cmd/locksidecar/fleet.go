@@ -198,7 +198,7 @@ func namespace(n *config.Namespace, store string) daemon.Namespace {
 	gids, _ := config.GIDs(n.Groups)
 	d := daemon.Namespace{
 		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
-		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
+		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, Linger: n.Linger, MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
 		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
 	}
 	if n.Interop {

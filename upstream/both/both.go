@@ -40,7 +40,7 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 	}
 	s := &Store{old: old, new: new, epoch: epoch, hints: make(chan upstream.Hint, 1024)}
 	s.info = upstream.Info{Name: a.Name + "+" + b.Name, Safety: a.Safety, MinTTL: max(a.MinTTL, b.MinTTL),
-		Session: a.Session, TTLs: ttls(a) || ttls(b), Permits: a.Permits && b.Permits, Queue: a.Queue && b.Queue, Timeout: 3*a.Timeout + 2*b.Timeout}
+		Session: a.Session, TTLs: ttls(a) || ttls(b), Permits: a.Permits && b.Permits, Queue: a.Queue && b.Queue, Notice: max(a.Notice, b.Notice), Timeout: 3*a.Timeout + 2*b.Timeout}
 	if b.Safety != "linearizable" {
 		s.info.Safety = b.Safety
 	}

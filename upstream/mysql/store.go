@@ -131,7 +131,7 @@ func (s *Store) Info() upstream.Info {
 		safety = "linearizable"
 	}
 	return upstream.Info{Name: "mysql", Safety: safety, MinTTL: 500 * time.Millisecond,
-		Rebase: true, Permits: true, Queue: true, Timeout: s.cfg.Timeout}
+		Rebase: true, Permits: true, Queue: true, Notice: heldPause * 3 / 2, Timeout: s.cfg.Timeout}
 }
 
 // Hints is the stream of what this store has noticed by looking at the rows that

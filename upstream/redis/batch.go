@@ -200,7 +200,9 @@ func (b *batch) kinds(part []int32) {
 	b.buf = strconv.AppendInt(b.buf, millis(b.store.cfg.WaiterLease), 10)
 	for _, i := range part {
 		mark := byte('t')
-		if b.ops[i].Kind == cache.OpJoin {
+		if b.ops[i].Brief {
+			mark = 'b'
+		} else if b.ops[i].Kind == cache.OpJoin {
 			mark = 'j'
 		}
 		b.buf = append(b.buf, mark)

@@ -47,8 +47,8 @@
 // that begins with "locksidecar:". All times are the server's.
 //
 // What a host waits for is told to it, and to it alone, on the channel
-// locksidecar:hint:<instance>: f or w and a lock's name when it may be free or is
-// wanted, F with the waiting token's number, a space and a semaphore's name, or W and
+// locksidecar:hint:<instance>: f, w or t and a lock's name when it may be free, is
+// wanted or is tried for, F with the waiting token's number, a space and a semaphore's name, or W and
 // the name; who does not know a letter leaves it. In a cluster that is a sharded channel, at the node
 // that serves the slot of the channel's name; there the scripts do not publish but
 // return whom to tell, and the daemon publishes. Hints may be lost; nothing depends on

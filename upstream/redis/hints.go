@@ -177,6 +177,8 @@ func parseHint(payload string) (h upstream.Hint, ok bool) {
 		h.Kind = cache.HintFree
 	case 'w':
 		h.Kind = cache.HintWanted
+	case 't':
+		h.Kind = cache.HintTried
 	case 'F':
 		var number string
 		number, h.Key, _ = strings.Cut(h.Key, " ")

@@ -86,7 +86,7 @@ var queueTests = []test{
 		}
 		for i := range hs[:3] {
 			w.want(hs[i].release("k", ts[i]), cache.Done)
-			hs[i+1].hinted(cache.HintFree, "k")
+			hs[i+1].hinted("k", cache.HintFree)
 			w.want(hs[i+1].join("k", ts[i+1]), cache.Granted)
 		}
 		// Had the first release woken all, the last host would have heard of it
@@ -104,14 +104,14 @@ var queueTests = []test{
 		w.want(hs[2].joinShared("k", ts[1]), cache.Queued)
 		w.want(hs[3].join("k", ts[2]), cache.Queued)
 		w.want(hs[0].release("k", t), cache.Done)
-		hs[1].hinted(cache.HintFree, "k")
-		hs[2].hinted(cache.HintFree, "k")
+		hs[1].hinted("k", cache.HintFree)
+		hs[2].hinted("k", cache.HintFree)
 		w.want(hs[2].joinShared("k", ts[1]), cache.Granted)
 		w.want(hs[1].joinShared("k", ts[0]), cache.Granted)
 		w.want(hs[3].join("k", ts[2]), cache.Queued)
 		w.want(hs[1].release("k", ts[0]), cache.Done)
 		w.want(hs[2].release("k", ts[1]), cache.Done)
-		hs[3].hinted(cache.HintFree, "k")
+		hs[3].hinted("k", cache.HintFree)
 		w.noMore(hs[3], cache.HintFree, "k")
 		w.want(hs[3].join("k", ts[2]), cache.Granted)
 	}},
@@ -124,7 +124,7 @@ var queueTests = []test{
 		w.want(hs[2].join("k", q2), cache.Queued)
 		w.want(hs[0].release("k", t), cache.Done)
 		w.want(hs[1].withdraw("k", q1), cache.Done) // woken, but it does not want it any more
-		hs[2].hinted(cache.HintFree, "k")
+		hs[2].hinted("k", cache.HintFree)
 		w.want(hs[2].join("k", q2), cache.Granted)
 	}},
 	{"the withdrawal of a writer wakes the readers behind it", func(w *world) {
@@ -135,7 +135,7 @@ var queueTests = []test{
 		w.want(hs[1].join("k", q1), cache.Queued)
 		w.want(hs[2].joinShared("k", q2), cache.Queued)
 		w.want(hs[1].withdraw("k", q1), cache.Done)
-		hs[2].hinted(cache.HintFree, "k")
+		hs[2].hinted("k", cache.HintFree)
 		w.want(hs[2].joinShared("k", q2), cache.Granted)
 	}},
 	{"one who queues is told to the holder", func(w *world) {
@@ -145,8 +145,32 @@ var queueTests = []test{
 			k := mode.String()
 			hs[0].take(k, mode)
 			w.want(hs[1].join(k, hs[1].token()), cache.Queued)
-			hs[0].hinted(cache.HintWanted, k)
+			hs[0].hinted(k, cache.HintWanted)
 		}
+	}},
+	{"a brief place is told to the holder, and is a place", func(w *world) {
+		hs := w.hosts(2)
+		hs[0].listening(hs[1])
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			k := mode.String()
+			t, _ := hs[0].take(k, mode)
+			q := hs[1].token()
+			w.want(hs[1].joinBriefly(k, q), cache.Queued)
+			hs[0].hinted(k, cache.HintTried, cache.HintWanted)
+			w.want(hs[0].release(k, t), cache.Done)
+			w.want(hs[1].joinBriefly(k, q), cache.Granted)
+			w.want(hs[1].release(k, q), cache.Done)
+			w.want(hs[0].try(k, hs[0].token()), cache.Granted)
+		}
+	}},
+	{"a brief place that is withdrawn leaves nothing", func(w *world) {
+		hs := w.hosts(2)
+		t, _ := hs[0].take("k", cache.Exclusive)
+		q := hs[1].token()
+		w.want(hs[1].joinBriefly("k", q), cache.Queued)
+		w.want(hs[1].withdraw("k", q), cache.Done)
+		w.want(hs[0].release("k", t), cache.Done)
+		w.want(hs[0].try("k", hs[0].token()), cache.Granted)
 	}},
 	{"renewals, downgrades and grants say whether another host waits", func(w *world) {
 		hs := w.hosts(3)

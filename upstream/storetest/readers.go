@@ -82,7 +82,7 @@ var readerTests = []test{
 		r := hs[1].token()
 		w.want(hs[1].joinShared("k", r), cache.Queued)
 		w.want(hs[0].downgrade("k", t), cache.Done)
-		hs[1].hinted(cache.HintFree, "k")
+		hs[1].hinted("k", cache.HintFree)
 		w.want(hs[1].joinShared("k", r), cache.Granted)
 	}},
 	{"a writer that queues is not starved by readers", func(w *world) {

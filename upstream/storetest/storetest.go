@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -177,6 +178,12 @@ func (h *host) join(key string, token uint64) cache.Result {
 	return h.do(cache.OpJoin, cache.Exclusive, key, token, long)
 }
 
+// joinBriefly joins for a moment, as tries do where leases linger.
+func (h *host) joinBriefly(key string, token uint64) cache.Result {
+	h.Helper()
+	return h.apply(cache.Op{Kind: cache.OpJoin, Brief: true, Key: key, Token: token, TTL: long})[0]
+}
+
 func (h *host) joinShared(key string, token uint64) cache.Result {
 	h.Helper()
 	return h.do(cache.OpJoin, cache.Shared, key, token, long)
@@ -252,11 +259,11 @@ func (h *host) hint() cache.Hint {
 	}
 }
 
-// hinted waits for a hint of that kind about key.
-func (h *host) hinted(kind cache.HintKind, key string) {
+// hinted waits for a hint of one of these kinds about key.
+func (h *host) hinted(key string, kinds ...cache.HintKind) {
 	h.Helper()
 	for {
-		if h.hint() == (cache.Hint{Kind: kind, Key: key}) {
+		if n := h.hint(); slices.Contains(kinds, n.Kind) && n == (cache.Hint{Kind: n.Kind, Key: key}) {
 			return
 		}
 	}

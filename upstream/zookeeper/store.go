@@ -118,7 +118,7 @@ func (s *Store) Info() upstream.Info {
 		ttl = se.ttl
 	}
 	return upstream.Info{Name: "zookeeper", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
-		Session: ttl, Permits: true, Queue: true, Timeout: s.cfg.Timeout}
+		Session: ttl, Permits: true, Queue: true, Notice: lookEvery, Timeout: s.cfg.Timeout}
 }
 
 // Hints is the stream of what the watches told.

@@ -1,6 +1,6 @@
 -- acquire: exclusive leases, tried or queued for.
 -- KEYS: fence, locks. ARGV: tokens, ttl (or ''), floor; kinds, unless all join for 3 s and for one
--- ttl: lease of a waiter and 't' or 'j' each; ttls if they differ.
+-- ttl: lease of a waiter and 't' (try), 'b' (brief) or 'j' each; ttls if they differ.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
 local ttl, floor, T = ARGV[n + 1], ARGV[n + 2] + 0, n + 3
@@ -56,14 +56,15 @@ for _, i in ipairs(later) do
 			leave(key, 'x' .. token)
 			return GRANTED + wanted(key), 0
 		end
-		if string.sub(kinds, i, i) == 't' then
+		local kind = string.sub(kinds, i, i)
+		if kind == 't' then
 			if queued then
 				leave(key, 'x' .. token)
 				if not v then wake(key) end
 			end
 			return BUSY + (q.first and WANTED or 0), left(key)
 		end
-		join(key, 'x' .. token, v, q, tonumber(lease))
+		join(key, 'x' .. token, v, q, tonumber(lease), kind == 'b' and 't' or 'w')
 		return QUEUED, left(key)
 	end)
 end

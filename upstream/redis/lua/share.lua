@@ -54,7 +54,8 @@ for _, i in ipairs(later) do
 		local queued = waits and waits[i]
 		local q = queued and queue(key, token) or {}
 		local free = not v or v == READERS
-		local try = string.sub(kinds, i, i) == 't'
+		local kind = string.sub(kinds, i, i)
+		local try = kind == 't'
 		if again or free and not writer(key, q, not try and 's' .. token) then
 			if not v then write('del', readers(key)) end -- of an earlier time
 			read(key, token, ms, v)
@@ -70,7 +71,7 @@ for _, i in ipairs(later) do
 			end
 			return BUSY + (q.first and WANTED or 0), left(key)
 		end
-		join(key, 's' .. token, v, q, tonumber(lease))
+		join(key, 's' .. token, v, q, tonumber(lease), kind == 'b' and 't' or 'w')
 		return QUEUED, left(key)
 	end)
 end

@@ -80,8 +80,8 @@ local function leave(key, member)
 	return true
 end
 
--- join puts a waiter at the end of key's queue, or keeps its place, and tells the holders.
-local function join(key, member, v, q, lease)
+-- join puts a waiter at the end of key's queue, or keeps its place, and tells the holders what.
+local function join(key, member, v, q, lease, what)
 	local news = not redis.call('zscore', queuekey(key), member)
 	if news then
 		local tail = redis.call('zrange', queuekey(key), -1, -1, 'withscores')
@@ -96,10 +96,10 @@ local function join(key, member, v, q, lease)
 	elseif news or not q.first or q.first == string.sub(member, 2) then
 		if v == READERS then
 			for _, r in ipairs(redis.call('zrangebyscore', readers(key), '(' .. string.format('%.0f', now), '+inf')) do
-				tell(r, 'w', key)
+				tell(r, what, key)
 			end
 		elseif v ~= 0 then
-			tell(v, 'w', key)
+			tell(v, what, key)
 		end
 	end
 end

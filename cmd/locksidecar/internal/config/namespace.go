@@ -23,6 +23,7 @@ type Policy struct {
 	Heartbeat    time.Duration // 0 to not ask
 	HandOvers    int
 	HandOverTime time.Duration
+	Linger       time.Duration // 0 to not
 	Interop      bool
 	FenceEpoch   uint64
 	Outage       string // "fail" or "local"
@@ -73,6 +74,8 @@ var policySettings = []policySetting{
 		func(p *Policy) pflag.Value { return &number{&p.HandOvers, 1, 768} }},
 	{"hand_over_time", "hand-over-time", "for how long it may",
 		func(p *Policy) pflag.Value { return &duration{&p.HandOverTime, time.Millisecond} }},
+	{"linger", "linger", "how long a lock that nobody holds may stay with this host if it is often wanted again here; 0 is not at all",
+		func(p *Policy) pflag.Value { return &duration{&p.Linger, 0} }},
 	{"interop", "", "plain lockers use the keys too: do not keep them from polling lockers for long",
 		func(p *Policy) pflag.Value { return (*yesno)(&p.Interop) }},
 	{"fence_epoch", "", "lifts fences: the same on every host, and never less",
@@ -197,6 +200,12 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 		}
 		if n.Both != "" && n.Outage == "local" {
 			fault(at("both"), "a namespace that is moving cannot decide locally (outage: local)")
+		}
+		if n.Linger > longestLinger {
+			fault(at("linger"), "%v is too long, the most is %v", n.Linger, longestLinger)
+		}
+		if n.Linger > 0 && n.Interop {
+			fault(at("linger"), "plain lockers (interop) cannot say that they want a lock: nothing may linger there")
 		}
 		if n.Heartbeat > 0 && n.Heartbeat < time.Second {
 			fault(at("heartbeat"), "%v is too short, the least is 1s", n.Heartbeat)

@@ -17,6 +17,8 @@ import (
 const (
 	shortestTTL = 10 * time.Millisecond
 	longestTTL  = protocol.MaxTTL * time.Millisecond
+	// longestLinger is the daemon's own bound.
+	longestLinger = 2 * time.Second
 )
 
 // text is any string without control characters.
