@@ -222,7 +222,7 @@ func (b *batch) drop(l *look) {
 func (b *batch) change() {
 	for _, l := range b.looks {
 		if l.fresh {
-			l.grip = b.add(idOf(l.op), b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry)
+			l.grip = b.add(idOf(l.op), b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry || l.op.Brief)
 			b.writes = append(b.writes, write{i: l.i, kind: making, grip: l.grip, look: l})
 		}
 	}

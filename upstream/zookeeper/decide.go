@@ -197,7 +197,7 @@ func (b *batch) grant(l *look, at int) {
 		b.outOfRange(l)
 		return
 	}
-	others := wanted(l.queue, at, g.mode, b.id)
+	others, _ := wanted(l.queue, at, g.mode, b.id)
 	b.hold(g, others)
 	b.session.mu.Lock()
 	delete(b.busy, g.key)

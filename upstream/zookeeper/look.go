@@ -146,8 +146,12 @@ func (se *session) look(ctx context.Context, g *grip) error {
 		se.goneLocked(g)
 	default:
 		was := g.wanted
-		if g.wanted = wanted(q, at, g.mode, se.id); g.wanted && !was {
+		waits, tries := wanted(q, at, g.mode, se.id)
+		switch g.wanted = waits; {
+		case waits && !was:
 			se.store.hint(cache.HintWanted, g.key)
+		case tries:
+			se.store.hint(cache.HintTried, g.key)
 		}
 	}
 	return nil
@@ -199,16 +203,18 @@ func blocker(q []node, at int, mode cache.Mode) (before int, unsure bool) {
 	return before, before == 0 && q[0].ours
 }
 
-// wanted says whether another host waits behind the holder at place at. A try does
-// not wait.
-func wanted(q []node, at int, mode cache.Mode, sid int64) bool {
+// wanted says whether another host waits behind the holder at place at, or tries: that
+// does not wait, or for a moment only.
+func wanted(q []node, at int, mode cache.Mode, sid int64) (waits, tries bool) {
 	for _, n := range q[at+1:] {
-		if n.ours && (n.try || n.sid == sid) {
+		if n.ours && n.sid == sid || mode == cache.Shared && n.shared {
 			continue
 		}
-		if mode == cache.Exclusive || !n.shared {
-			return true
+		if n.ours && n.try {
+			tries = true
+		} else {
+			return true, tries
 		}
 	}
-	return false
+	return false, tries
 }

@@ -84,7 +84,7 @@ type node struct {
 	// shared is how it was asked for; an exclusive one may have been downgraded
 	// since, which stands in its data alone.
 	shared bool
-	try    bool   // asked for by one that does not wait
+	try    bool   // asked for by one that does not wait, or for a moment only
 	limit  uint32 // of a permit: what it was made with
 	token  uint64
 }

@@ -128,7 +128,7 @@ func TestWhoBlocksWhom(t *testing.T) {
 		if before != c.before || unsure != c.unsure {
 			t.Errorf("in %s, %d waits for %d (unsure %v)", c.queue, c.at, before, unsure)
 		}
-		if w := wanted(q, c.at, c.mode, int64(c.at)); w != c.wanted {
+		if w, _ := wanted(q, c.at, c.mode, int64(c.at)); w != c.wanted {
 			t.Errorf("in %s, what %d holds is wanted: %v", c.queue, c.at, w)
 		}
 	}
