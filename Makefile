@@ -48,7 +48,7 @@ sim: test-sim
 mutants:
 	daemon/sim/mutants/run.sh
 
-bench: deps-system build
+bench: deps build
 	$(GO) run ./bench/cmd/bench
 
 # One commit gives the same bytes; what for that matters is in the script.
@@ -104,4 +104,4 @@ $(VENV)/.done: clients/python/pyproject.toml
 	touch $@
 
 clean:
-	rm -rf bin dist $(VENV) bench/results
+	rm -rf bin dist $(VENV) bench/results/partial
