@@ -32,6 +32,7 @@ test: deps build
 
 test-go:
 	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 10m ./...
+	$(GO) test -run Allocate ./daemon
 	cd bench/peers && $(GO) vet ./...
 
 test-sim:
