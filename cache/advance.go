@@ -188,7 +188,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 // ask puts an op into the main lane.
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
-	l.op, l.opGen = k, t.gen
+	l.op, l.opGen, l.early = k, t.gen, 0
 	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.ns.Store.ID, Ref: l, Gen: t.gen}
 	if k == OpPeek {
 		op.Token = 0

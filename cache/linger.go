@@ -15,10 +15,9 @@ import (
 // for a time.
 
 const (
-	lingerPause = 30 * time.Second // after another host has wanted the key
-	savedTrips  = 2                // to the store
-	costTrips   = 3
-	habitUses   = 16 // so many uses are remembered; then all count half
+	savedTrips = 2 // to the store
+	costTrips  = 3
+	habitUses  = 16 // so many uses are remembered; then all count half
 )
 
 // habit is how a key has come to be used again, lately.
@@ -141,7 +140,7 @@ func (t *Table) contested(l *Lease, ours bool, now int64) {
 	h.count(&h.others)
 	h.freed = 0
 	if ours {
-		h.banned = now + int64(lingerPause)
+		h.banned = now + int64(l.ns.LingerPause)
 	}
 }
 

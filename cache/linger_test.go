@@ -8,7 +8,7 @@ import (
 
 const ms = int64(time.Millisecond)
 
-func lingering(x *setup) { x.Namespace.Linger = 2 * time.Second }
+func lingering(x *setup) { x.Namespace.Linger, x.Namespace.LingerPause = 2*time.Second, 30*time.Second }
 
 // use has key acquired and released, and says what the store was asked for.
 func (b *bench) use(s *Session, key string, base uint64) (asked []string) {
@@ -151,8 +151,12 @@ func TestOtherWaysOutOfLingering(t *testing.T) {
 		do    func(b *bench)
 		asked string
 	}{
-		"another mode":  {func(b *bench) { b.acquire(b.session(), "k", shared) }, "[]"}, // a reader fits in
-		"store down":    {func(b *bench) { b.tab.StoreDown(b.ns.Store, nil, b.now, &b.out); b.tab.Tick(b.now, 9, &b.out); b.take() }, "[]"},
+		"another mode": {func(b *bench) { b.acquire(b.session(), "k", shared) }, "[]"}, // a reader fits in
+		"store down": {func(b *bench) {
+			b.tab.StoreDown(b.ns.Store, nil, b.now, &b.out)
+			b.tab.Tick(b.now, 9, &b.out)
+			b.take()
+		}, "[]"},
 		"drain":         {func(b *bench) { b.tab.EndLinger(b.now, &b.out); b.take() }, "[release]"},
 		"gone upstream": {func(b *bench) { b.tab.Hint(b.ns.Store, Hint{Kind: HintGone, Key: "k"}, b.now, &b.out); b.take() }, "[renew]"},
 	} {

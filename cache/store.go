@@ -71,6 +71,11 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		if r.Wanted {
 			t.setWanted(l, now)
 		}
+		if l.early&earlyWanted != 0 {
+			t.setWanted(l, now)
+		} else if l.early&earlyTried != 0 {
+			t.contested(l, true, now)
+		}
 		if now < t.deadline(l) {
 			t.handOver(l, now, true, out)
 		}
@@ -85,6 +90,9 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 			poll /= 5
 		}
 		l.retryAt = now + t.jitter(poll)
+		if l.early&earlyFree != 0 {
+			l.retryAt = 0
+		}
 		if l.brief && l.rare.tryUntil == 0 {
 			l.rare.tryUntil = now + t.of(l).tryWait()
 		}
@@ -193,13 +201,18 @@ func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 		}
 	case h.Kind == HintGone && l.state == stateHeld:
 		l.doubt = true
-	case h.Kind == HintFree && l.state == stateAsked && l.queued:
+	case h.Kind == HintFree && l.state == stateAsked && l.queued && l.op == 0:
 		l.retryAt = 0
+	case l.state == stateAsked && l.op != 0:
+		l.early |= earlyHint[h.Kind]
+		return
 	default:
 		return
 	}
 	t.advance(l, now, out)
 }
+
+var earlyHint = [...]early{HintFree: earlyFree, HintWanted: earlyWanted, HintTried: earlyTried, HintGone: 0}
 
 // Knows says whether a token is one that the table may still ask about.
 func (t *Table) Knows(s *Store, key string, token uint64) bool {

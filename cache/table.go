@@ -98,6 +98,16 @@ const (
 	stateOwed               // the token has to go; the store has not confirmed
 )
 
+// early are hints that have overtaken the answer to the ask under way: what they are
+// about is known only with that.
+type early uint8
+
+const (
+	earlyFree early = 1 << iota
+	earlyWanted
+	earlyTried
+)
+
 // Lease is one key: this host's grip on it upstream, and who stands behind it.
 type Lease struct {
 	// Renewal is the renewer's, guarded by its mutex. The table neither reads
@@ -139,6 +149,7 @@ type leaseState struct {
 	tracked   bool // the renewer knows it
 	starved   bool // the next hand-over waits for a renewal
 	doubt     bool // the store may have removed it: a renewal will tell
+	early     early
 
 	// Here.
 	heldMode Mode // of the holds

@@ -637,3 +637,31 @@ func TestAnAnswerOfAnEndedSessionIsWorthNothing(t *testing.T) {
 		t.Errorf("%+v", ms)
 	}
 }
+
+// A hint may overtake the answer that makes sense of it.
+func TestHintsThatComeTooEarlyCount(t *testing.T) {
+	for _, c := range []struct {
+		hint   HintKind
+		answer Status
+	}{{HintFree, Queued}, {HintWanted, Granted}} {
+		b := newBench(t, func(x *setup) { x.HandOvers = 1 })
+		s, o := b.session(), b.session()
+		b.acquire(s, "k", waits)
+		op := b.op(OpJoin)
+		b.tab.Hint(b.ns.Store, Hint{Kind: c.hint, Key: "k"}, b.now, &b.out)
+		if b.take(); len(b.ops) != 0 {
+			t.Fatalf("asked %v while an ask is under way", kinds(b.ops))
+		}
+		m := b.answer(op, Result{Status: c.answer, Base: 5})
+		if c.answer == Queued {
+			b.granted(OpJoin, 6) // asked for again at once
+			continue
+		}
+		f := m[0].Fence
+		b.acquire(o, "k", waits)
+		f = b.release(s, "k", f)[0].Fence // the one hand-over that is left
+		b.acquire(s, "k", waits)
+		b.release(o, "k", f)
+		b.op(OpRelease)
+	}
+}

@@ -26,6 +26,7 @@ type Namespace struct {
 	HandOvers    int           // local hand-overs once another host waits: 8
 	HandOverTime time.Duration // and the time for them: 50 ms, and 5 round trips to the store at the least
 	Linger       time.Duration // how long a lease with no hold may stay here, up to MaxLinger; 0 for not
+	LingerPause  time.Duration // not again for so long once another host has wanted the key: 30 s; less than 0 for none
 	MaxHolds     int64         // of all clients together; 0 for no bound
 	MaxWaiters   int64         // of all clients together; 0 for no bound
 
@@ -57,6 +58,7 @@ func (n *Namespace) defaults() {
 	orDefault(&n.MaxTTL, protocol.MaxTTL*time.Millisecond)
 	orDefault(&n.HandOvers, 8)
 	orDefault(&n.HandOverTime, 50*time.Millisecond)
+	orDefault(&n.LingerPause, 30*time.Second)
 	orDefault(&n.LocalAfter, time.Second)
 }
 
@@ -132,7 +134,7 @@ func (e *Engine) Route(list []Namespace) error {
 		use.MaxWaiters.Store(n.MaxWaiters)
 		r.spaces[n.Prefix] = &space{Namespace: n, Unit: u, table: &cache.Namespace{
 			Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
-			Linger: min(n.Linger, MaxLinger), MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+			Linger: min(n.Linger, MaxLinger), LingerPause: max(0, n.LingerPause), MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
 			Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
 		}}
 		if !slices.Contains(r.lengths, len(n.Prefix)) {

@@ -167,7 +167,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	}
 	line("when another host waits", "%d more hand-overs on this host, or %v, then the other's turn", n.HandOvers, n.HandOverTime)
 	if n.Linger > 0 {
-		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time", min(n.Linger, n.TTL/2))
+		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time, but not for %v after another host has", min(n.Linger, n.TTL/2), n.LingerPause)
 	}
 	if n.Interop {
 		line("plain lockers", "they are let in after %v of hand-overs, by a pause of %v", daemon.DefaultTenure, daemon.DefaultPause)

@@ -196,9 +196,13 @@ func (f *fleet) closeLocked(key string) {
 func namespace(n *config.Namespace, store string) daemon.Namespace {
 	uids, _ := config.UIDs(n.Users) // checked
 	gids, _ := config.GIDs(n.Groups)
+	pause := n.LingerPause
+	if pause == 0 {
+		pause = -1 // 0 is the daemon's default
+	}
 	d := daemon.Namespace{
 		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
-		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, Linger: n.Linger, MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
+		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, Linger: n.Linger, LingerPause: pause, MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
 		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
 	}
 	if n.Interop {

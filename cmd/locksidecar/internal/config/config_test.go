@@ -65,7 +65,7 @@ func equal[T comparable](a, b []T) bool {
 
 func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600", "log.level": "warn", "log.format": "json",
-		"hand_overs": "9", "linger": "1s", "interop": "true", "fence_epoch": "9", "outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
+		"hand_overs": "9", "linger": "1s", "linger_pause": "1s", "interop": "true", "fence_epoch": "9", "outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
 	for _, s := range config.Settings() {
 		v := values[s.Path]
 		switch {

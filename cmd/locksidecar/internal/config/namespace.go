@@ -24,6 +24,7 @@ type Policy struct {
 	HandOvers    int
 	HandOverTime time.Duration
 	Linger       time.Duration // 0 to not
+	LingerPause  time.Duration
 	Interop      bool
 	FenceEpoch   uint64
 	Outage       string // "fail" or "local"
@@ -76,6 +77,8 @@ var policySettings = []policySetting{
 		func(p *Policy) pflag.Value { return &duration{&p.HandOverTime, time.Millisecond} }},
 	{"linger", "linger", "how long a lock that nobody holds may stay with this host if it is often wanted again here; 0 is not at all",
 		func(p *Policy) pflag.Value { return &duration{&p.Linger, 0} }},
+	{"linger_pause", "", "not again for so long once another host has wanted the lock",
+		func(p *Policy) pflag.Value { return &duration{&p.LingerPause, 0} }},
 	{"interop", "", "plain lockers use the keys too: do not keep them from polling lockers for long",
 		func(p *Policy) pflag.Value { return (*yesno)(&p.Interop) }},
 	{"fence_epoch", "", "lifts fences: the same on every host, and never less",
