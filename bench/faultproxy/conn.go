@@ -13,6 +13,8 @@ const (
 	chunkSize = 16 << 10
 	// slice is how long a throttled write may take at a time.
 	slice = 20 * time.Millisecond
+	// fine is the end of a wait that is left to a nap, which nothing ends early.
+	fine = 2 * time.Millisecond
 )
 
 // conn is one connection through the proxy.
@@ -136,6 +138,8 @@ func (c *conn) read(from net.Conn, d Dir, q *queue) {
 // write lets one direction leave, and says whether it ended with the end of file.
 func (c *conn) write(to net.Conn, d Dir, q *queue) bool {
 	var free time.Time // when a throttled line takes more
+	n := newNap()
+	defer n.close()
 	for {
 		ch, ok := q.take(c.ctx)
 		if !ok {
@@ -143,7 +147,7 @@ func (c *conn) write(to net.Conn, d Dir, q *queue) bool {
 		}
 		eof := len(ch.b) == 0
 		for eof || len(ch.b) > 0 {
-			l, ok := c.admit(d, ch.due, &free)
+			l, ok := c.admit(d, ch.due, &free, n)
 			if !ok {
 				return false
 			}
@@ -178,7 +182,7 @@ func (c *conn) write(to net.Conn, d Dir, q *queue) bool {
 
 // admit waits until the line takes something that is due at due, and returns the
 // line's state then; false when the connection ends first.
-func (c *conn) admit(d Dir, due time.Time, free *time.Time) (line, bool) {
+func (c *conn) admit(d Dir, due time.Time, free *time.Time, n nap) (line, bool) {
 	for {
 		c.p.mu.Lock()
 		l, changed := c.p.lines[d.index()], c.p.changed
@@ -193,7 +197,11 @@ func (c *conn) admit(d Dir, due time.Time, free *time.Time) (line, bool) {
 		}
 		var timer <-chan time.Time // none while stalled: only a change can help
 		if !l.stall {
-			timer = time.After(wait)
+			if wait <= fine {
+				n.sleep(wait)
+				continue
+			}
+			timer = time.After(wait - fine)
 		}
 		select {
 		case <-c.ctx.Done():

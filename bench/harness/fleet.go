@@ -25,6 +25,7 @@ type Fleet struct {
 // Watch is the processes and counters to be looked at during the window.
 type Watch struct {
 	Server int      // a process whose CPU is counted: daemon, echo server; 0 is none
+	Beside []int    // more of the kind
 	Redis  []*Redis // whose counters are read, together
 	Stores []int    // processes of other stores, whose CPU is counted together
 }
@@ -38,67 +39,22 @@ type Outcome struct {
 	ServerCPU  time.Duration
 	RedisCPU   time.Duration
 	RedisCalls float64
-	StoreCPU   time.Duration
-	PingPong   time.Duration // of the machine, just before
-	Idle       float64       // percent of the machine's time in the window
-	Steal      float64
-	busy       time.Duration // of all the machine's processes in the window
-	machine    time.Duration // that there was, over all cores
+	// RedisScripts is how many of RedisCalls were scripts; what these call is counted too.
+	RedisScripts float64
+	StoreCPU     time.Duration
+	PingPong     time.Duration // of the machine, just before
+	Idle         float64       // percent of the machine's time in the window
+	Steal        float64
+	busy         time.Duration // of all the machine's processes in the window
+	machine      time.Duration // that there was, over all cores
 }
 
 // Run starts the workers, waits until all are ready, and measures. It blocks for
 // Warm + Window and a little more.
 func (f Fleet) Run() (*Outcome, error) {
-	out := &Outcome{}
-	var err error
-	if out.PingPong, err = PingPong(); err != nil {
-		return nil, err
-	}
-	workers := make([]*worker, 0, f.Procs)
-	defer func() {
-		for _, w := range workers {
-			w.Stop()
-		}
-	}()
-	for i := range f.Procs {
-		w, err := f.start(i)
-		if err != nil {
-			return nil, err
-		}
-		workers = append(workers, w)
-	}
-	late := time.AfterFunc(f.Warm+f.Window+max(f.StartUp, patience)+patience, func() { // makes Decode fail
-		for _, w := range workers {
-			w.cmd.Process.Kill()
-		}
-	})
-	defer late.Stop()
-	for _, w := range workers {
-		var ready string
-		if err := w.in.Decode(&ready); err != nil {
-			return nil, w.failed("get ready", err)
-		}
-	}
-	start := time.Now().Add(f.Warm)
-	for _, w := range workers {
-		if err := w.out.Encode(start); err != nil {
-			return nil, w.failed("start", err)
-		}
-	}
-	if err := f.observe(start, out); err != nil {
-		return nil, err
-	}
-	for _, w := range workers {
-		var r report
-		if err := w.in.Decode(&r); err != nil {
-			return nil, w.failed("report", err)
-		}
-		out.tally.merge(&r.Tally)
-		out.PerCaller = append(out.PerCaller, r.PerCaller...)
-		out.ClientCPU += r.CPU
-		out.Window += r.Window / time.Duration(f.Procs)
-	}
-	return out, nil
+	var c Crew
+	defer c.Stop()
+	return c.Run(f)
 }
 
 // observe reads the servers' counters at the edges of the window.
@@ -108,14 +64,14 @@ func (f Fleet) observe(start time.Time, out *Outcome) error {
 	if err != nil {
 		return err
 	}
-	m, cpu, stores := readMachineTimes(), CPU(f.Watch.Server), f.Watch.stores()
+	m, cpu, stores := readMachineTimes(), f.Watch.servers(), together(f.Watch.Stores)
 	if f.Midway != nil {
 		time.Sleep(time.Until(start.Add(f.Window / 2)))
 		f.Midway()
 	}
 	time.Sleep(time.Until(start.Add(f.Window)))
-	out.ServerCPU = CPU(f.Watch.Server) - cpu
-	out.StoreCPU = f.Watch.stores() - stores
+	out.ServerCPU = f.Watch.servers() - cpu
+	out.StoreCPU = together(f.Watch.Stores) - stores
 	n := readMachineTimes()
 	out.Idle, out.Steal = n.since(m)
 	out.machine, out.busy = n.time(m)
@@ -125,6 +81,7 @@ func (f Fleet) observe(start time.Time, out *Outcome) error {
 	}
 	out.RedisCPU = after.CPU - before.CPU
 	out.RedisCalls = after.Calls - before.Calls
+	out.RedisScripts = after.Scripts - before.Scripts
 	return nil
 }
 
@@ -136,12 +93,15 @@ func (w *Watch) redis() (sum RedisInfo, err error) {
 		}
 		sum.CPU += in.CPU
 		sum.Calls += in.Calls
+		sum.Scripts += in.Scripts
 	}
 	return sum, nil
 }
 
-func (w *Watch) stores() (sum time.Duration) {
-	for _, pid := range w.Stores {
+func (w *Watch) servers() time.Duration { return CPU(w.Server) + together(w.Beside) }
+
+func together(pids []int) (sum time.Duration) {
+	for _, pid := range pids {
 		sum += CPU(pid)
 	}
 	return sum
@@ -216,6 +176,7 @@ func (o *Outcome) Metrics() Metrics {
 		if o.RedisCalls > 0 {
 			m["redis_cpu_us_op"] = us(o.RedisCPU) / n
 			m["redis_calls_op"] = o.RedisCalls / n
+			m["redis_scripts_op"] = o.RedisScripts / n
 		}
 	}
 	if len(o.PerCaller) > 1 {

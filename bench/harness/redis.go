@@ -23,6 +23,7 @@ type Redis struct {
 type RedisInfo struct {
 	CPU      time.Duration
 	Calls    float64 // commands, those inside scripts too; INFO's own not
+	Scripts  float64 // of them EVALSHA and EVAL
 	Renewals float64 // of them PEXPIRE
 }
 
@@ -78,8 +79,11 @@ func (r *Redis) Info() (in RedisInfo, err error) {
 			v, _, _ = strings.Cut(strings.TrimPrefix(v, "calls="), ",")
 			f, _ := strconv.ParseFloat(v, 64)
 			in.Calls += f
-			if k == "cmdstat_pexpire" {
+			switch k {
+			case "cmdstat_pexpire":
 				in.Renewals = f
+			case "cmdstat_evalsha", "cmdstat_eval":
+				in.Scripts += f
 			}
 		}
 	}

@@ -21,6 +21,7 @@ type Report struct {
 	Short   bool // too short to be quoted
 	Rows    []*Row
 	Checks  []Check
+	Plots   []Plot   `json:",omitempty"`
 	Faults  []string // what is wrong whatever the speed: overlaps, errors
 	Notes   []string
 }
@@ -87,14 +88,32 @@ func (r *Report) Values(scene, name, column string) (vs []float64) {
 
 // Ratio returns row a's column over row b's, each round by itself: what the
 // machine does to one it does to both.
-func (r *Report) Ratio(scene, a, b, column string) (vs []float64) {
-	x, y := r.Values(scene, a, column), r.Values(scene, b, column)
+func (r *Report) Ratio(scene, a, b, column string) []float64 {
+	return Quotients(r.Values(scene, a, column), r.Values(scene, b, column))
+}
+
+// Quotients divides round by round.
+func Quotients(x, y []float64) (vs []float64) {
 	for i := range min(len(x), len(y)) {
 		if y[i] != 0 {
 			vs = append(vs, x[i]/y[i])
 		}
 	}
 	return vs
+}
+
+// Best returns for each round the best that any of the rows has in a column; better
+// picks of two.
+func (r *Report) Best(scene string, rows []string, column string, better func(a, b float64) float64) (best []float64) {
+	for _, name := range rows {
+		for i, v := range r.Values(scene, name, column) {
+			if i == len(best) {
+				best = append(best, v)
+			}
+			best[i] = better(best[i], v)
+		}
+	}
+	return best
 }
 
 // AtLeast checks that the median of values reaches target. goal is what one would
@@ -140,7 +159,7 @@ func (r *Report) NoteOthers() {
 	}
 }
 
-// Save writes results.json and results.md into dir.
+// Save writes results.json, results.md and its pictures into dir.
 func (r *Report) Save(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -150,6 +169,9 @@ func (r *Report) Save(dir string) error {
 		return err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "results.json"), append(p, '\n'), 0o644); err != nil {
+		return err
+	}
+	if err := r.savePlots(dir); err != nil {
 		return err
 	}
 	return os.WriteFile(filepath.Join(dir, "results.md"), []byte(r.Markdown()), 0o644)
@@ -213,7 +235,7 @@ func (c Check) markdown() string {
 
 // columns in the order of reading; others follow by name.
 var columns = []string{"ops_s", "handovers_s", "p50_us", "p99_us", "p999_us", "max_us",
-	"client_cpu_us_op", "server_cpu_us_op", "store_cpu_us_op", "redis_cpu_us_op", "redis_calls_op"}
+	"client_cpu_us_op", "server_cpu_us_op", "store_cpu_us_op", "redis_cpu_us_op", "redis_calls_op", "redis_calls_handover", "store_conns", "jain"}
 
 // scene writes the table of one scene. The first column of it has its range too.
 func (r *Report) scene(b *strings.Builder, scene string) {
@@ -242,7 +264,13 @@ func (r *Report) scene(b *strings.Builder, scene string) {
 	}
 	slices.Sort(rest)
 	cols = append(cols, rest...)
-	fmt.Fprintf(b, "\n## %s\n\n| row | rounds |", scene)
+	fmt.Fprintf(b, "\n## %s\n\n", scene)
+	for _, p := range r.Plots {
+		if p.Scene == scene {
+			fmt.Fprintf(b, "![%s](%s)\n\n", p.Title, p.file())
+		}
+	}
+	b.WriteString("| row | rounds |")
 	for i, k := range cols {
 		fmt.Fprintf(b, " %s |", k)
 		if i == 0 {

@@ -48,6 +48,7 @@ type Rec struct {
 // tally is what callers have counted, within the window unless said otherwise.
 type tally struct {
 	Hist      Hist
+	Apart     Hist // operations that a load wants to see by themselves, too
 	HandOvers uint64
 	Bytes     uint64
 	// Right is right: these count from the first moment to the last.
@@ -57,6 +58,7 @@ type tally struct {
 
 func (t *tally) merge(o *tally) {
 	t.Hist.Merge(&o.Hist)
+	t.Apart.Merge(&o.Apart)
 	t.HandOvers += o.HandOvers
 	t.Bytes += o.Bytes
 	t.Overlaps += o.Overlaps
@@ -74,6 +76,13 @@ func (r *Rec) Stopped() bool { return r.phase.Load() == stopped }
 func (r *Rec) Op(took time.Duration) {
 	if r.phase.Load() == measuring {
 		r.Hist.Add(took)
+	}
+}
+
+// OpApart counts one of those operations that are to be seen by themselves, beside Op.
+func (r *Rec) OpApart(took time.Duration) {
+	if r.phase.Load() == measuring {
+		r.Apart.Add(took)
 	}
 }
 

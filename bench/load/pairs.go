@@ -3,12 +3,10 @@ package load
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
-	"github.com/locksidecar/locksidecar/bench/harness"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -19,7 +17,8 @@ type PairsArgs struct {
 	Callers int
 	Tags    int // hash tags that the keys share; 0: each stands alone
 	TTL     time.Duration
-	Wait    time.Duration // 0: tries
+	Wait    time.Duration // 0: tries; the libraries do not bound it
+	Backoff time.Duration // of a library that polls, between two looks; 0: as it does by itself
 	Quiet   bool          // releases are sent and not waited for
 }
 
@@ -31,47 +30,10 @@ type Locker interface {
 	Close() error
 }
 
-type pairs struct {
-	open   func(*PairsArgs) (Locker, error)
-	locker Locker
-	args   PairsArgs
-}
-
-// NewPairs returns the load that takes and gives up a new key again and again,
-// with what open opens.
-func NewPairs(open func(*PairsArgs) (Locker, error)) func() harness.Load {
-	return func() harness.Load { return &pairs{open: open} }
-}
-
-func (p *pairs) Open(spec *harness.Spec) (int, error) {
-	err := json.Unmarshal(spec.Args, &p.args)
-	if err == nil {
-		p.locker, err = p.open(&p.args)
-	}
-	return p.args.Callers, err
-}
-
-func (p *pairs) Run(ctx context.Context, caller int, rec *harness.Rec) error {
-	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	var key []byte
-	for !rec.Stopped() && ctx.Err() == nil {
-		key = p.args.key(key[:0], rnd)
-		began := time.Now()
-		unlock, err := p.locker.Lock(ctx, caller, string(key))
-		if err != nil {
-			if ctx.Err() == nil {
-				rec.Err(err)
-				time.Sleep(time.Millisecond) // a broken peer should not spin
-			}
-			continue
-		}
-		if err := unlock(context.WithoutCancel(ctx)); err != nil {
-			rec.Err(err)
-			continue
-		}
-		rec.Op(time.Since(began))
-	}
-	return nil
+// FencedLocker is a Locker that has modes, and says the fence of each grant.
+type FencedLocker interface {
+	Locker
+	LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (fence uint64, unlock func(context.Context) error, err error)
 }
 
 // key appends a key that has not been there before.
@@ -86,8 +48,6 @@ func (a *PairsArgs) key(b []byte, rnd *rand.Rand) []byte {
 	}
 	return hex.AppendEncode(b, raw[:])
 }
-
-func (p *pairs) Close() { p.locker.Close() }
 
 // sidecar is our own client as a Locker: one connection for all callers.
 type sidecar struct {
@@ -105,11 +65,16 @@ func OpenSidecar(args *PairsArgs) (Locker, error) {
 }
 
 func (s *sidecar) Lock(ctx context.Context, caller int, key string) (func(context.Context) error, error) {
-	g, err := s.c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: uint64(caller), Mode: protocol.Exclusive, Wait: s.args.Wait, TTL: s.args.TTL})
+	_, unlock, err := s.LockFenced(ctx, caller, key, protocol.Exclusive)
+	return unlock, err
+}
+
+func (s *sidecar) LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (uint64, func(context.Context) error, error) {
+	g, err := s.c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: uint64(caller), Mode: mode, Wait: s.args.Wait, TTL: s.args.TTL})
 	if err != nil {
-		return nil, err
+		return 0, nil, err
 	}
-	return func(ctx context.Context) error {
+	return g.Fence, func(ctx context.Context) error {
 		release := client.ReleaseArgs{Key: key, Owner: uint64(caller), Fence: g.Fence}
 		if s.args.Quiet {
 			return s.c.ReleaseQuiet(release)

@@ -12,6 +12,10 @@ const (
 	Chain     = "chain"
 	Sidecar   = "locksidecar"
 	Turnstile = "turnstile"
+	Open      = "open"
+	Affine    = "affine"
+	Line      = "line"
+	Relay     = "relay"
 )
 
 // Program is what the bench driver, and tests that run loads, are started as.
@@ -19,10 +23,14 @@ var Program = harness.Program{
 	Loads: map[string]func() harness.Load{
 		Frames:  NewFrames,
 		Chain:   NewChain,
+		Open:    NewOpen,
+		Affine:  NewAffine(OpenSidecar),
 		Sidecar: NewPairs(OpenSidecar),
 	},
 	Servers: map[string]func(l net.Listener) error{
 		Echo:      ServeEcho,
 		Turnstile: ServeTurnstile,
+		Line:      ServeLine,
+		Relay:     ServeRelay,
 	},
 }

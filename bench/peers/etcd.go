@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	gosync "sync"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,30 +13,80 @@ import (
 	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// etcdMutex is etcd's own recipe, with one session for all callers.
+// etcdMutex is etcd's own recipe. Its sessions are the owners: callers that share one
+// and want the same key do not exclude each other.
 type etcdMutex struct {
-	c *clientv3.Client
-	s *concurrency.Session
+	c        *clientv3.Client
+	sessions []*concurrency.Session
+	doors    *gosync.Map // by key, a chan with room for the one caller that may go on; nil without
 }
 
-func openEtcdMutex(a *load.PairsArgs) (load.Locker, error) {
+// openEtcdMutex has one session for all callers, who want keys of their own.
+func openEtcdMutex(a *load.PairsArgs) (load.Locker, error) { return newEtcdMutex(a, 1) }
+
+// openEtcdMutexEach has a session for each caller.
+func openEtcdMutexEach(a *load.PairsArgs) (load.Locker, error) { return newEtcdMutex(a, a.Callers) }
+
+// openEtcdMutexDoor has one session, and lets one caller a key get to it at a time, in
+// their order: what a program can do by itself for what it alone wants.
+func openEtcdMutexDoor(a *load.PairsArgs) (load.Locker, error) {
+	e, err := newEtcdMutex(a, 1)
+	if err == nil {
+		e.doors = new(gosync.Map)
+	}
+	return e, err
+}
+
+func newEtcdMutex(a *load.PairsArgs, sessions int) (*etcdMutex, error) {
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{a.Addr}, DialTimeout: 10 * time.Second, Logger: zap.NewNop()})
 	if err != nil {
 		return nil, err
 	}
-	s, err := concurrency.NewSession(c, concurrency.WithTTL(int(a.TTL/time.Second)))
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
+	e := &etcdMutex{c: c}
+	for range sessions {
+		s, err := concurrency.NewSession(c, concurrency.WithTTL(int(a.TTL/time.Second)))
+		if err != nil {
+			return nil, errors.Join(err, e.Close())
+		}
+		e.sessions = append(e.sessions, s)
 	}
-	return &etcdMutex{c, s}, nil
+	return e, nil
 }
 
-func (e *etcdMutex) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
-	m := concurrency.NewMutex(e.s, "mutex/"+key)
-	if err := m.Lock(ctx); err != nil {
+func (e *etcdMutex) Lock(ctx context.Context, caller int, key string) (func(context.Context) error, error) {
+	leave, err := e.door(ctx, key)
+	if err != nil {
 		return nil, err
 	}
-	return m.Unlock, nil
+	m := concurrency.NewMutex(e.sessions[caller%len(e.sessions)], "mutex/"+key)
+	if err := m.Lock(ctx); err != nil {
+		leave()
+		return nil, err
+	}
+	return func(ctx context.Context) error {
+		defer leave()
+		return m.Unlock(ctx)
+	}, nil
 }
 
-func (e *etcdMutex) Close() error { return errors.Join(e.s.Close(), e.c.Close()) }
+// door blocks until no other caller of this process is at the key.
+func (e *etcdMutex) door(ctx context.Context, key string) (leave func(), err error) {
+	if e.doors == nil {
+		return func() {}, nil
+	}
+	d, _ := e.doors.LoadOrStore(key, make(chan struct{}, 1))
+	door := d.(chan struct{})
+	select {
+	case door <- struct{}{}:
+		return func() { <-door }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (e *etcdMutex) Close() (err error) {
+	for _, s := range e.sessions {
+		err = errors.Join(err, s.Close())
+	}
+	return errors.Join(err, e.c.Close())
+}

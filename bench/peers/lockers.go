@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"math"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -24,10 +25,11 @@ func newClient(a *load.PairsArgs) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: a.Addr, PoolTimeout: 30 * time.Second})
 }
 
-// goRedis is the recipe by hand: SET NX PX, then compare and delete.
+// goRedis is the recipe by hand: SET NX PX, again after a while if it has to be had,
+// then compare and delete.
 type goRedis struct {
 	*redis.Client
-	ttl time.Duration
+	*load.PairsArgs
 }
 
 var compareAndDelete = redis.NewScript(`
@@ -36,13 +38,11 @@ if redis.call("GET", KEYS[1]) == ARGV[1] then
 end
 return 0`)
 
-func openGoRedis(a *load.PairsArgs) (load.Locker, error) {
-	return &goRedis{newClient(a), a.TTL}, nil
-}
+func openGoRedis(a *load.PairsArgs) (load.Locker, error) { return &goRedis{newClient(a), a}, nil }
 
 func (g *goRedis) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
 	token := rand.Text()
-	if err := g.SetArgs(ctx, key, token, redis.SetArgs{Mode: "NX", TTL: g.ttl}).Err(); err != nil {
+	if err := g.take(ctx, key, token); err != nil {
 		return nil, err
 	}
 	return func(ctx context.Context) error {
@@ -54,19 +54,38 @@ func (g *goRedis) Lock(ctx context.Context, _ int, key string) (func(context.Con
 	}, nil
 }
 
+func (g *goRedis) take(ctx context.Context, key, token string) error {
+	for {
+		err := g.SetArgs(ctx, key, token, redis.SetArgs{Mode: "NX", TTL: g.TTL}).Err()
+		if !errors.Is(err, redis.Nil) || g.Wait == 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(g.Backoff):
+		}
+	}
+}
+
 type bsm struct {
-	c   *redis.Client
-	l   *redislock.Client
-	ttl time.Duration
+	c       *redis.Client
+	l       *redislock.Client
+	ttl     time.Duration
+	options *redislock.Options
 }
 
 func openRedislock(a *load.PairsArgs) (load.Locker, error) {
 	c := newClient(a)
-	return &bsm{c, redislock.New(c), a.TTL}, nil
+	b := &bsm{c: c, l: redislock.New(c), ttl: a.TTL}
+	if a.Wait != 0 {
+		b.options = &redislock.Options{RetryStrategy: redislock.LinearBackoff(a.Backoff)}
+	}
+	return b, nil
 }
 
 func (b *bsm) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
-	l, err := b.l.Obtain(ctx, key, b.ttl, nil)
+	l, err := b.l.Obtain(ctx, key, b.ttl, b.options)
 	if err != nil {
 		return nil, err
 	}
@@ -76,18 +95,25 @@ func (b *bsm) Lock(ctx context.Context, _ int, key string) (func(context.Context
 func (b *bsm) Close() error { return b.c.Close() }
 
 type sync struct {
-	c   *redis.Client
-	rs  *redsync.Redsync
-	ttl time.Duration
+	c       *redis.Client
+	rs      *redsync.Redsync
+	options []redsync.Option
 }
 
 func openRedsync(a *load.PairsArgs) (load.Locker, error) {
-	c := newClient(a)
-	return &sync{c, redsync.New(redsyncpool.NewPool(c)), a.TTL}, nil
+	c, tries := newClient(a), 1
+	if a.Wait != 0 {
+		tries = math.MaxInt
+	}
+	options := []redsync.Option{redsync.WithExpiry(a.TTL), redsync.WithTries(tries)}
+	if a.Backoff > 0 {
+		options = append(options, redsync.WithRetryDelay(a.Backoff))
+	}
+	return &sync{c, redsync.New(redsyncpool.NewPool(c)), options}, nil
 }
 
 func (s *sync) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
-	m := s.rs.NewMutex(key, redsync.WithExpiry(s.ttl), redsync.WithTries(1))
+	m := s.rs.NewMutex(key, s.options...)
 	if err := m.LockContext(ctx); err != nil {
 		return nil, err
 	}
@@ -102,26 +128,39 @@ func (s *sync) Lock(ctx context.Context, _ int, key string) (func(context.Contex
 
 func (s *sync) Close() error { return s.c.Close() }
 
-type rueidisLocker struct{ l rueidislock.Locker }
+type rueidisLocker struct {
+	l    rueidislock.Locker
+	wait bool
+}
 
-// openRueidislock uses the faster of the library's two ways of client tracking,
-// for one Redis. TryNextAfter's default of 20 ms runs out where cores are busy.
-func openRueidislock(a *load.PairsArgs) (load.Locker, error) {
+// openRueidislock is for one Redis, in the way of client tracking that is the faster
+// one where nobody waits: a client is not told of its own writes.
+// TryNextAfter's default of 20 ms runs out where cores are busy.
+func openRueidislock(a *load.PairsArgs) (load.Locker, error) { return newRueidislock(a, true) }
+
+// openRueidislockLoop uses the library's default way of client tracking.
+func openRueidislockLoop(a *load.PairsArgs) (load.Locker, error) { return newRueidislock(a, false) }
+
+func newRueidislock(a *load.PairsArgs, noLoop bool) (load.Locker, error) {
 	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
 		ClientOption:   rueidis.ClientOption{InitAddress: []string{a.Addr}},
 		KeyMajority:    1,
 		KeyValidity:    a.TTL,
-		NoLoopTracking: true,
+		NoLoopTracking: noLoop,
 		TryNextAfter:   time.Second,
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &rueidisLocker{l}, nil
+	return &rueidisLocker{l, a.Wait != 0}, nil
 }
 
 func (r *rueidisLocker) Lock(ctx context.Context, _ int, key string) (func(context.Context) error, error) {
-	_, cancel, err := r.l.TryWithContext(ctx, key)
+	lock := r.l.TryWithContext
+	if r.wait {
+		lock = r.l.WithContext
+	}
+	_, cancel, err := lock(ctx, key)
 	if err != nil {
 		return nil, err
 	}

@@ -14,13 +14,18 @@ import (
 
 func main() {
 	harness.Main(harness.Program{Loads: map[string]func() harness.Load{
-		"goredis":     load.NewPairs(openGoRedis),
-		"redislock":   load.NewPairs(openRedislock),
-		"redsync":     load.NewPairs(openRedsync),
-		"rueidislock": load.NewPairs(openRueidislock),
+		"goredis":          load.NewPairs(openGoRedis),
+		"redislock":        load.NewPairs(openRedislock),
+		"redsync":          load.NewPairs(openRedsync),
+		"rueidislock":      load.NewPairs(openRueidislock),
+		"rueidislock-loop": load.NewPairs(openRueidislockLoop),
 
-		"etcd-mutex": load.NewPairs(openEtcdMutex),
-		"sql-pool":   load.NewPairs(openSQLPool),
+		"affine-redislock": load.NewAffine(openRedislock),
+
+		"etcd-mutex":      load.NewPairs(openEtcdMutex),
+		"etcd-mutex-each": load.NewPairs(openEtcdMutexEach),
+		"etcd-mutex-door": load.NewPairs(openEtcdMutexDoor),
+		"sql-pool":        load.NewPairs(openSQLPool),
 
 		"etcd-batches":  load.NewBatches(openEtcdBatches),
 		"sql-batches":   load.NewBatches(openSQLBatches),

@@ -10,29 +10,27 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// 16 processes in Python take locks on one Redis: through the daemon with its Python
-// client, and with redis-py's Lock; and then as many in Java, with its Java client and
-// with Redisson's RLock. Keys of their own are acquired and released; one
-// key that all want is passed on, and only acquisitions after another process count.
-// redis-py polls: once as it does by itself, and as fast as makes sense. Beside it is the least that Python
-// can do with the daemon: bare frames on a socket, and no account of what is held.
+// The languages' side of the matrix: programs in Python and in Java take locks on one
+// Redis through the daemon, with its clients, and with what they would use without it:
+// redis-py's Lock, Redisson's RLock; and Java on one ZooKeeper, with Curator's
+// InterProcessMutex. redis-py polls: once as it does by itself, and as fast as makes
+// sense. Beside it is the least that Python can do with the daemon: bare frames on a
+// socket, and no account of what is held.
+//
+// What is asked for is asked of 16 processes with a thread each; other shapes have half
+// the rounds. JVMs stay from row to row, and have warmed up before the first: 16 that
+// have just started are several times as slow.
 
 const (
-	clientProcs = 16
-	clientTTL   = 30 * time.Second
+	pollDefault = 100 * time.Millisecond // of redis-py
+	pollEager   = time.Millisecond
+	bareLoad    = "bare"
 )
 
-// ClientArgs is what a worker of another language is told.
-type ClientArgs struct {
-	Addr   string        // of the daemon's socket, or of the store for peers
-	Key    string        // that all want, or what their own begin with
-	Shared string        // the page of harness.NewShared
-	TTL    time.Duration // of peers' locks
-	Sleep  time.Duration // of peers that poll, between two looks
-}
+// mainCrew is whom the checks are about.
+var mainCrew = crew{16, 1}
 
 func clients(e *Env) error {
-	const scene = "clients"
 	python := filepath.Join(e.Root, ".venv", "bin", "python")
 	if _, err := os.Stat(python); err != nil {
 		return fmt.Errorf("the Python of the tests is not there: make deps (%w)", err)
@@ -47,87 +45,151 @@ func clients(e *Env) error {
 	if err != nil {
 		return err
 	}
-	defer e.stop(scene, d)
-	if err := e.pythons(scene, python, d, r); err != nil || e.Short {
+	defer e.stop("clients", d)
+	if err := e.pythons(python, d, r); err != nil || e.Short {
 		return err
 	}
-	return e.javas(scene, d, r)
+	worker, err := e.buildJava()
+	if err != nil {
+		return err
+	}
+	if err := e.javas(worker, d, r); err != nil {
+		return err
+	}
+	return e.curators(worker)
 }
 
-func (e *Env) pythons(scene, python string, d *Daemon, r *harness.Redis) error {
-	program := []string{python, filepath.Join(e.Root, "bench", "clients", "worker.py")}
-	ours := ClientArgs{Addr: d.Socket}
-	peer := ClientArgs{Addr: r.Addr, TTL: clientTTL, Sleep: 100 * time.Millisecond}
-	eager := peer
-	eager.Sleep = time.Millisecond
-	rows := []row{
-		e.speaking(program, "python/pairs", ours, d, r, "Python, own keys"),
-		e.speaking(program, "bare/pairs", ours, d, r, "bare frames in Python, own keys"),
-		e.speaking(program, "redis-py/pairs", peer, d, r, "redis-py, own keys"),
-		e.speaking(program, "python/hot", ours, d, r, "Python, one key"),
-		e.speaking(program, "bare/hot", ours, d, r, "bare frames in Python, one key"),
-		e.speaking(program, "redis-py/hot", peer, d, r, "redis-py, one key"),
-		e.speaking(program, "redis-py/hot", eager, d, r, "redis-py, one key, looks each ms"),
+func (e *Env) pythons(python string, d *Daemon, r *harness.Redis) error {
+	who := func(name, load, addr string, poll time.Duration) party {
+		return party{
+			name: name, load: load, program: []string{python, filepath.Join(e.Root, "bench", "clients", "python", "worker.py")},
+			addr: addr, poll: poll, store: r.Addr, watch: harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}},
+		}
 	}
-	if err := e.interleave(scene, rows); err != nil {
+	ours, bare := who("locksidecar", "python", d.Socket, 0), who("bare frames", bareLoad, d.Socket, 0)
+	peer := who("redis-py", "redis-py", r.Addr, pollDefault)
+	eager := who("redis-py, each 1 ms", "redis-py", r.Addr, pollEager)
+	alone := who("redis-py 1 ms, exclusive only", "redis-py", r.Addr, pollEager)
+	of := func(w workload) language { return language{"python", w} }
+
+	unique, hot := of(langUnique(mainCrew)), of(langHot(mainCrew))
+	if err := unique.run(e, ours, bare, peer); err != nil {
 		return err
 	}
+	if err := hot.run(e, ours, bare, peer, eager); err != nil {
+		return err
+	}
+	unique.draw(e, ours, bare, peer)
+	hot.draw(e, ours, bare, peer, eager)
 	rep := e.Report
-	rep.Limit("bare frames in Python, pairs a second, to redis-py's Lock", rep.Ratio(scene, "bare frames in Python, own keys", "redis-py, own keys", "ops_s"))
-	rep.AtLeast("Python, pairs a second of 16 processes, to redis-py's Lock", rep.Ratio(scene, "Python, own keys", "redis-py, own keys", "ops_s"), 2, 0)
-	for _, p := range []string{"redis-py, one key", "redis-py, one key, looks each ms"} {
-		rep.AtLeast("Python, hand-overs a second among 16 processes, to "+p, rep.Ratio(scene, "Python, one key", p, "handovers_s"), 20, 0)
+	rep.Limit("bare frames in Python, pairs a second, to redis-py's Lock", unique.ratio(e, bare, peer))
+	rep.AtLeast("Python, pairs a second of 16 processes, to redis-py's Lock", unique.ratio(e, ours, peer), 2, 0)
+	for _, p := range []party{peer, eager} {
+		rep.AtLeast("Python, hand-overs a second among 16 processes, to "+p.name, hot.ratio(e, ours, p), 20, 0)
+	}
+	if e.Short {
+		return nil
+	}
+	mix, reads := of(langMix(mainCrew)), of(langReads(mainCrew))
+	if err := mix.run(e, ours, peer, eager); err != nil {
+		return err
+	}
+	if err := reads.run(e, ours, alone); err != nil {
+		return err
+	}
+	mix.draw(e, ours, peer, eager)
+	reads.draw(e, ours, alone)
+	for _, s := range []crew{{32, 2}, {1, 64}} {
+		if err := of(langUnique(s)).runHalf(e, ours, peer); err != nil {
+			return err
+		}
+		if err := of(langHot(s)).runHalf(e, ours, peer, eager); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-// javas builds the worker first, with the client as it stands here. Its JVMs do with the
-// quick compiler: 16 that optimise on a few cores measure that.
-func (e *Env) javas(scene string, d *Daemon, r *harness.Redis) error {
+// quickCompiler is for many JVMs: 16 that optimise on a few cores measure that.
+const quickCompiler = "-XX:TieredStopAtLevel=1"
+
+func (e *Env) javas(worker string, d *Daemon, r *harness.Redis) error {
+	watch := harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}}
+	// of runs workloads by our client and by Redisson, in JVMs of their own that stay meanwhile.
+	of := func(program []string, run func(language, ...party) error, ws ...workload) error {
+		ours := party{name: "locksidecar", load: "java", program: program, addr: d.Socket, crew: &harness.Crew{}, store: r.Addr, watch: watch}
+		peer := party{name: "Redisson", load: "redisson", program: program, addr: r.Addr, crew: &harness.Crew{}, store: r.Addr, watch: watch}
+		defer ours.crew.Stop()
+		defer peer.crew.Stop()
+		for _, w := range ws {
+			if err := run(language{"java", w}, ours, peer); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	full := func(l language, parties ...party) error {
+		defer l.draw(e, parties...)
+		return l.run(e, parties...)
+	}
+	half := func(l language, parties ...party) error { return l.runHalf(e, parties...) }
+	unique, hot := langUnique(mainCrew), langHot(mainCrew)
+	if err := of(jvm(worker, quickCompiler), full, unique, hot, langMix(mainCrew), langReads(mainCrew)); err != nil {
+		return err
+	}
+	rep, ours, peer := e.Report, party{name: "locksidecar"}, party{name: "Redisson"}
+	rep.AtLeast("Java, pairs a second of 16 processes, to Redisson's RLock", language{"java", unique}.ratio(e, ours, peer), 1.5, 0)
+	rep.AtLeast("Java, hand-overs a second among 16 processes, to Redisson's RLock", language{"java", hot}.ratio(e, ours, peer), 20, 0)
+	several, one := crew{8, 8}, crew{1, 64}
+	if err := of(jvm(worker, quickCompiler), half, langUnique(several), langHot(several)); err != nil {
+		return err
+	}
+	return of(jvm(worker), half, langUnique(one), langHot(one))
+}
+
+// curators are one JVM of 16 threads on a ZooKeeper, through a daemon of their own.
+func (e *Env) curators(worker string) error {
+	z, err := harness.StartZooKeeper(e.Dir)
+	if err != nil {
+		return err
+	}
+	defer z.Stop()
+	e.Report.Note("ZooKeeper %s waits for its disk.", z.Version)
+	d, err := e.daemon("zookeeper://" + z.Addr)
+	if err != nil {
+		return err
+	}
+	defer e.stop("clients on ZooKeeper", d)
+	watch := harness.Watch{Server: d.PID(), Stores: []int{z.PID()}}
+	ours := party{name: "locksidecar", load: "java", program: jvm(worker), addr: d.Socket, crew: &harness.Crew{}, store: z.Addr, watch: watch}
+	peer := party{name: "Curator", load: "curator", program: jvm(worker), addr: z.Addr, crew: &harness.Crew{}, store: z.Addr, watch: watch}
+	defer ours.crew.Stop()
+	defer peer.crew.Stop()
+	one := crew{1, 16}
+	unique, hot := language{"zookeeper", langUnique(one)}, language{"zookeeper", langHot(one)}
+	for _, l := range []language{unique, hot} {
+		if err := l.run(e, ours, peer); err != nil {
+			return err
+		}
+		l.draw(e, ours, peer)
+	}
+	rep := e.Report
+	rep.Limit("Java on ZooKeeper, pairs a second of 16 threads, to Curator's InterProcessMutex", unique.ratio(e, ours, peer))
+	rep.Limit("Java on ZooKeeper, hand-overs a second among 16 threads, to Curator's InterProcessMutex", hot.ratio(e, ours, peer))
+	return nil
+}
+
+// buildJava builds the worker with the client as it stands here.
+func (e *Env) buildJava() (worker string, err error) {
 	dir := filepath.Join(e.Root, "bench", "clients", "java")
 	mvn := exec.CommandContext(e.Ctx, "mvn", "-q", "-B", "-f", dir, "package", "-DskipTests", "-Dmaven.javadoc.skip", "-Dmaven.source.skip")
 	if out, err := mvn.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the Java worker: %w: %s", err, out)
+		return "", fmt.Errorf("build the Java worker: %w: %s", err, out)
 	}
-	program := []string{"java", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-jar",
-		filepath.Join(dir, "worker", "target", "worker.jar")}
-	ours, peer := ClientArgs{Addr: d.Socket}, ClientArgs{Addr: r.Addr, TTL: clientTTL}
-	if err := e.interleave(scene, []row{
-		e.speaking(program, "java/pairs", ours, d, r, "Java, own keys"),
-		e.speaking(program, "redisson/pairs", peer, d, r, "Redisson, own keys"),
-		e.speaking(program, "java/hot", ours, d, r, "Java, one key"),
-		e.speaking(program, "redisson/hot", peer, d, r, "Redisson, one key"),
-	}); err != nil {
-		return err
-	}
-	rep := e.Report
-	rep.AtLeast("Java, pairs a second of 16 processes, to Redisson's RLock", rep.Ratio(scene, "Java, own keys", "Redisson, own keys", "ops_s"), 1.5, 0)
-	rep.AtLeast("Java, hand-overs a second among 16 processes, to Redisson's RLock", rep.Ratio(scene, "Java, one key", "Redisson, one key", "handovers_s"), 20, 0)
-	return nil
+	return filepath.Join(dir, "worker", "target", "worker.jar"), nil
 }
 
-// clientStart is what the workers may take until they have warmed up: 16 JVMs take a while.
-const clientStart = 3 * time.Minute
-
-// speaking is a row of workers in another language, with the connections that the
-// store has had meanwhile.
-func (e *Env) speaking(program []string, load string, args ClientArgs, d *Daemon, r *harness.Redis, name string) row {
-	conns := 0
-	return row{name, func() (*harness.Outcome, error) {
-		shared, err := harness.NewShared(e.Dir)
-		if err != nil {
-			return nil, err
-		}
-		defer os.Remove(shared)
-		e.sockets++ // keys of its own: fences on the page start afresh
-		args.Shared, args.Key = shared, fmt.Sprintf("bench:%d", e.sockets)
-		f := e.fleet(load, args, clientProcs, harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}})
-		f.Program, f.ProgramArgs = program[0], program[1:]
-		f.StartUp = clientStart
-		f.Midway = func() { conns = r.Clients() }
-		return f.Run()
-	}, func(o *harness.Outcome, m harness.Metrics) {
-		m["handovers_s"] = float64(o.HandOvers) / o.Window.Seconds()
-		m["redis_conns"] = float64(conns)
-	}}
+// jvm runs worker.
+func jvm(worker string, flags ...string) []string {
+	return append(append([]string{"java", "-XX:+UseSerialGC", "-Xmx256m", "-Xshare:auto"}, flags...), "-jar", worker)
 }

@@ -7,8 +7,9 @@ import (
 	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// launch starts a daemon on the store upstream and does not wait for it.
-func (e *Env) launch(upstream string) (*Daemon, error) {
+// launch starts a daemon on the store upstream, with more flags, and does not wait for
+// it.
+func (e *Env) launch(upstream string, flags ...string) (*Daemon, error) {
 	if err := e.buildDaemon(); err != nil {
 		return nil, err
 	}
@@ -16,7 +17,8 @@ func (e *Env) launch(upstream string) (*Daemon, error) {
 	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
 		return nil, err
 	}
-	p, err := harness.StartProcess(e.daemonBin, "serve", "--socket", socket, "--upstream", upstream, "--drain", "1s", "--log-level", "warn")
+	flags = append([]string{"serve", "--socket", socket, "--upstream", upstream, "--drain", "1s", "--log-level", "warn"}, flags...)
+	p, err := harness.StartProcess(e.daemonBin, flags...)
 	if err != nil {
 		return nil, err
 	}
@@ -24,8 +26,8 @@ func (e *Env) launch(upstream string) (*Daemon, error) {
 }
 
 // daemon starts a daemon and waits until it listens.
-func (e *Env) daemon(upstream string) (*Daemon, error) {
-	d, err := e.launch(upstream)
+func (e *Env) daemon(upstream string, flags ...string) (*Daemon, error) {
+	d, err := e.launch(upstream, flags...)
 	if err != nil {
 		return nil, err
 	}

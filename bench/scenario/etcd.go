@@ -1,11 +1,15 @@
 package scenario
 
 import (
+	"fmt"
+	"math"
+	"os"
 	"path/filepath"
 	"time"
 
 	"github.com/locksidecar/locksidecar/bench/harness"
 	"github.com/locksidecar/locksidecar/bench/load"
+	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // 64 callers in one process take and give up keys that nobody else wants, on one
@@ -13,6 +17,10 @@ import (
 // etcd's own concurrency.Mutex, one session for all callers. That one waits when it
 // has to, so the row that waits is the like; a try asks etcd for less. With quiet
 // releases a caller goes on to its next lock without waiting for the answer.
+//
+// Then all want one key. The mutex needs a session for each caller there: callers that
+// share one do not exclude each other. What a program can do about that by itself,
+// one session and a door to it for one caller at a time, is beside it.
 
 const (
 	pairCallers = 64
@@ -59,7 +67,54 @@ func etcdPairs(e *Env) error {
 	rep.AtLeast("etcd, pairs a second, to concurrency.Mutex", rep.Ratio(scene, "locksidecar", mutex, "ops_s"), 2.5, 3.5)
 	rep.AtLeast("etcd, pairs a second with quiet releases, to concurrency.Mutex", rep.Ratio(scene, "locksidecar, quiet", mutex, "ops_s"), 2.5, 3.5)
 	e.limit(scene, "etcd, bare batches, to concurrency.Mutex", bareRow, mutex)
+	return e.etcdHot(srv.Addr, d, stores)
+}
+
+func (e *Env) etcdHot(addr string, d *Daemon, stores harness.Watch) error {
+	const scene, each, door = "etcd, one key", "concurrency.Mutex, a session each", "concurrency.Mutex, one session behind a door"
+	ours := stores
+	ours.Server = d.PID()
+	rows := []row{e.hot(oursRow, harness.Fleet{Load: load.Sidecar, Watch: ours}, d.Socket)}
+	if e.buildPeers() == nil { // if not, it was said
+		for _, p := range []peer{{each, "etcd-mutex-each"}, {door, "etcd-mutex-door"}} {
+			rows = append(rows, e.hot(p.row, harness.Fleet{Load: p.load, Program: e.peersBin, Watch: stores}, addr))
+		}
+	}
+	if err := e.interleave(scene, rows); err != nil {
+		return err
+	}
+	rep := e.Report
+	best := rep.Best(scene, []string{each, door}, "handovers_s", math.Max)
+	rep.AtLeast("etcd, one key, hand-overs a second, to the better concurrency.Mutex", harness.Quotients(rep.Values(scene, oursRow, "handovers_s"), best), 15, 0)
 	return nil
+}
+
+// hot is a row of pairCallers in one process that want one key.
+func (e *Env) hot(name string, f harness.Fleet, addr string) row {
+	f.Procs, f.Warm, f.Window = 1, e.Warm, 2*e.Window // waits are long
+	args := load.WorkArgs{PairsArgs: load.PairsArgs{Addr: addr, Callers: pairCallers, TTL: pairTTL, Wait: client.Forever}, Keys: 1}
+	return row{name, func() (*harness.Outcome, error) {
+		e.sockets++ // a key of its own: fences on the board start afresh
+		args.Prefix = fmt.Sprintf("bench:%d", e.sockets)
+		return e.onBoard(f, args.Keys, func(board string) any {
+			args.Board = board
+			return args
+		})
+	}, func(o *harness.Outcome, m harness.Metrics) {
+		m["handovers_s"] = float64(o.HandOvers) / o.Window.Seconds()
+	}}
+}
+
+// onBoard runs a fleet with a new board for so many keys. args says what with it are its
+// arguments.
+func (e *Env) onBoard(f harness.Fleet, keys int, args func(board string) any) (*harness.Outcome, error) {
+	board, err := load.NewBoard(e.Dir, keys)
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(board)
+	f.Args = args(board)
+	return f.Run()
 }
 
 // What can be had at all, whoever gathers the locks of so many callers: their keys in

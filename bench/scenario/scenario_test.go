@@ -36,7 +36,8 @@ func TestScenes(t *testing.T) {
 	e.peersErr = exec.ErrNotFound // the peers' modules need not be here
 	scenes := map[string]func(*Env) error{"handover": handOver, "local": local, "etcd": etcdPairs}
 	if _, err := exec.LookPath("redis-server"); err == nil {
-		scenes["redis"], scenes["cluster"] = redisPairs, clusterPairs
+		scenes["matrix"], scenes["cluster"] = matrixOf, clusterPairs
+		scenes["alone"], scenes["openloop"], scenes["affine"] = alone, openLoop, affine
 	}
 	if _, err := exec.LookPath("mariadb-install-db"); err == nil {
 		scenes["mysql"] = mysqlPairs

@@ -6,7 +6,8 @@
 //	go run ./bench/cmd/bench -short          # under a minute: does it work
 //	go run ./bench/cmd/bench -only local     # one scene
 //
-// Results go to -out as results.json and results.md. It needs Go, redis-server and,
+// Results go to -out as results.json and results.md with pictures: those of everything to
+// bench/results, what is partial or short to bench/results/partial. It needs Go, redis-server and,
 // for the other libraries, their modules.
 package main
 
@@ -48,7 +49,7 @@ var (
 )
 
 func run() error {
-	out := flag.String("out", "bench/results", "directory for results.json and results.md")
+	out := flag.String("out", "", "directory for results.json, results.md and pictures; bench/results, and bench/results/partial with -only or -short")
 	only := flag.String("only", "", "scenes to run, separated by commas: "+sceneNames())
 	short := flag.Bool("short", false, "one round of small windows: shows that it works, not how fast")
 	rounds := flag.Int("rounds", 7, "rounds; medians are taken over them")
@@ -91,11 +92,26 @@ func run() error {
 	}
 	e.Report.NoteOthers()
 	e.Report.Took = time.Since(e.Report.Began)
-	if err := e.Report.Save(*out); err != nil {
+	to := resultsDir(*out, root, *short || *only != "")
+	if err := e.Report.Save(to); err != nil {
 		return err
 	}
+	e.Logf("results are in %s", to)
 	fmt.Print(e.Report.Markdown())
 	return verdict(e.Report, *strict)
+}
+
+// resultsDir is where results go: what does not say everything never over what does,
+// unless told to.
+func resultsDir(out, root string, partial bool) string {
+	if out != "" {
+		return out
+	}
+	dir := filepath.Join(root, "bench", "results")
+	if partial {
+		dir = filepath.Join(dir, "partial")
+	}
+	return dir
 }
 
 func verdict(r *harness.Report, strict bool) error {

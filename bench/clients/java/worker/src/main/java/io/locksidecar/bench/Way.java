@@ -4,35 +4,46 @@ import io.locksidecar.Sidecar;
 import io.locksidecar.SidecarLock;
 import java.nio.file.Path;
 import java.util.concurrent.locks.Lock;
+import java.util.function.LongSupplier;
+import org.apache.curator.framework.CuratorFramework;
+import org.apache.curator.framework.CuratorFrameworkFactory;
+import org.apache.curator.framework.recipes.locks.InterProcessMutex;
+import org.apache.curator.retry.ExponentialBackoffRetry;
 import org.redisson.Redisson;
-import org.redisson.api.RLock;
 import org.redisson.api.RedissonClient;
 import org.redisson.config.Config;
 
-/** A way to locks, as a program would go it: one client a process, one lock object a key. */
+/** A way to locks, as a program would go it: one client a process, which all its callers share. */
 interface Way {
-    /** One that is held now has this fence; 0 when there is none. */
-    interface Held {
+    /** One lock; callers may share it. */
+    interface One {
+        void acquire() throws Exception;
+
+        void release() throws Exception;
+
+        /** Returns the fence while it is held by the caller, 0 when there is none. */
         long fence();
     }
 
-    record One(Lock lock, Held held) {}
+    /** A key's lock for one alone, or one side of its read-write lock. */
+    enum How { MUTEX, READ, WRITE }
 
-    One lock(String key);
+    One lock(String key, How how);
 
-    static Way of(String name, String address) {
+    static Way of(String name, String address) throws Exception {
         return switch (name) {
             case "java" -> sidecar(address);
             case "redisson" -> redisson(address);
+            case "curator" -> curator(address);
             default -> throw new IllegalArgumentException("no way to locks is called " + name);
         };
     }
 
     private static Way sidecar(String address) {
         Sidecar sidecar = Sidecar.create(Path.of(address));
-        return key -> {
-            SidecarLock lock = sidecar.lock(key);
-            return new One(lock, lock::fence);
+        return (key, how) -> {
+            SidecarLock lock = how == How.READ ? sidecar.readWriteLock(key).readLock() : sidecar.lock(key);
+            return one(lock, lock::fence);
         };
     }
 
@@ -41,9 +52,58 @@ interface Way {
         Config config = new Config();
         config.useSingleServer().setAddress("redis://" + address);
         RedissonClient redisson = Redisson.create(config);
-        return key -> {
-            RLock lock = redisson.getLock(key);
-            return new One(lock, () -> 0);
+        return (key, how) -> one(switch (how) {
+            case MUTEX -> redisson.getLock(key);
+            case READ -> redisson.getReadWriteLock(key).readLock();
+            case WRITE -> redisson.getReadWriteLock(key).writeLock();
+        }, () -> 0);
+    }
+
+    /** With its default session; it has its mutex alone for us, nothing shared. */
+    private static Way curator(String address) throws InterruptedException {
+        CuratorFramework curator = CuratorFrameworkFactory.newClient(address, new ExponentialBackoffRetry(50, 5));
+        curator.start();
+        curator.blockUntilConnected();
+        return (key, how) -> {
+            if (how != How.MUTEX) {
+                throw new IllegalArgumentException("InterProcessMutex has no shared mode");
+            }
+            InterProcessMutex mutex = new InterProcessMutex(curator, "/bench/" + key);
+            return new One() {
+                @Override
+                public void acquire() throws Exception {
+                    mutex.acquire();
+                }
+
+                @Override
+                public void release() throws Exception {
+                    mutex.release();
+                }
+
+                @Override
+                public long fence() {
+                    return 0;
+                }
+            };
+        };
+    }
+
+    private static One one(Lock lock, LongSupplier fence) {
+        return new One() {
+            @Override
+            public void acquire() {
+                lock.lock();
+            }
+
+            @Override
+            public void release() {
+                lock.unlock();
+            }
+
+            @Override
+            public long fence() {
+                return fence.getAsLong();
+            }
         };
     }
 }

@@ -11,21 +11,25 @@ import java.time.Duration;
 import java.time.Instant;
 import java.time.OffsetDateTime;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.function.BiFunction;
 
 /**
  * A worker of the benchmarks in Java, as harness.serveWorker is one in Go.
  *
- * <p>Lines of JSON: the spec in, "ready" out, the start time in, the report out. Its callers, Args.Threads of them,
- * or one, take locks and give them up: keys of their own (pairs), or one key that all want (hot). The load is the way
- * to the locks, java or redisson, and the kind: java/pairs, redisson/hot. Before it is ready the worker has done
- * enough of the same for the classes to be there and the code to be compiled: by C1, which it is to be run with
- * ({@code -XX:TieredStopAtLevel=1}), since what C2 takes to compile in 16 processes is more than they then do.
+ * <p>Lines of JSON: a spec in, "ready" out, the start time in, the report out; and the next spec, as long as there is
+ * one. Its callers, so many threads, take locks and give them up as Work says; the load is the name of the way to the
+ * locks, which stays the same. Before it is ready the worker has done enough of the same for the classes to be there
+ * and the code to be compiled: by C1, which many of them are to be run with ({@code -XX:TieredStopAtLevel=1}), since
+ * what C2 takes to compile in 16 processes is more than they then do.
  */
 final class Worker {
-    /** Pairs of one caller before it is ready, enough for C1, and how long they may take. */
-    private static final int WARM_PAIRS = 500;
+    /** Pairs before a kind of work is done for the first time: enough for C1. On one key; and how long they may take. */
+    private static final int WARM_PAIRS = 3000;
+    private static final int WARM_WANTED = 500;
     private static final Duration WARM_MOST = Duration.ofSeconds(60);
     /** How long callers that wait for a lock when the window closes may go on. */
     private static final long GRACE_MILLIS = 10_000;
@@ -33,33 +37,39 @@ final class Worker {
     private enum Phase { WARMING, MEASURING, STOPPED }
 
     private final Way way;
-    private final Shared shared;
-    private final String key;
+    private final Work work;
+    private final Board board;
     private final int proc;
     private final int threads;
     private volatile Phase phase = Phase.WARMING;
 
-    private Worker(JsonNode spec) throws IOException {
+    private Worker(Way way, JsonNode spec) throws IOException {
         JsonNode args = spec.get("Args");
-        String[] load = spec.get("Load").asText().split("/");
-        way = Way.of(load[0], args.get("Addr").asText());
-        shared = load[1].equals("hot") ? new Shared(args.get("Shared").asText()) : null;
-        key = args.get("Key").asText();
+        this.way = way;
+        work = Work.of(args);
+        board = work.wanted() ? new Board(args.get("Board").asText()) : null;
         proc = spec.get("Proc").asInt();
-        threads = Math.max(1, args.path("Threads").asInt(1));
+        threads = args.get("Callers").asInt();
     }
 
     public static void main(String[] args) throws Exception {
         ObjectMapper json = new ObjectMapper();
         var in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
-        JsonNode spec = json.readTree(in.readLine());
-        Worker worker = new Worker(spec);
-        worker.warmUp();
-        System.out.println("\"ready\"");
-        Instant start = OffsetDateTime.parse(json.readTree(in.readLine()).asText()).toInstant();
-        Object report = worker.measure(start, Duration.ofNanos(spec.get("Window").asLong()));
-        System.out.println(json.writeValueAsString(report));
-        System.out.flush();
+        Way way = null;
+        Set<String> warm = new HashSet<>();
+        for (String line; (line = in.readLine()) != null; ) {
+            JsonNode spec = json.readTree(line);
+            way = way != null ? way : Way.of(spec.get("Load").asText(), spec.get("Args").get("Addr").asText());
+            Worker worker = new Worker(way, spec);
+            if (warm.add(worker.work.kind())) {
+                worker.warmUp();
+            }
+            System.out.println("\"ready\"");
+            Instant start = OffsetDateTime.parse(json.readTree(in.readLine()).asText()).toInstant();
+            Object report = worker.measure(start, Duration.ofNanos(spec.get("Window").asLong()));
+            System.out.println(json.writeValueAsString(report));
+            System.out.flush();
+        }
         Runtime.getRuntime().halt(0); // whoever still waits, and the clients' threads, need no ceremony
     }
 
@@ -70,17 +80,25 @@ final class Worker {
         return t;
     }
 
-    /** Has each caller do what it will do, on keys that no other process wants; on one key, there are two at least. */
+    /** Has callers do what they will do, on keys that no other process wants; some of it two on one key. */
     private void warmUp() throws InterruptedException {
+        String mine = work.prefix() + ":warm:" + proc;
+        int callers = Math.max(2, Math.min(threads, 8));
+        warmUp(callers, WARM_PAIRS / callers, (caller, n) -> mine + ":" + caller + ":" + n);
+        if (work.wanted()) {
+            warmUp(2, WARM_WANTED / 2, (caller, n) -> mine);
+        }
+    }
+
+    private void warmUp(int callers, int turns, BiFunction<Integer, Integer, String> key) throws InterruptedException {
         long end = System.nanoTime() + WARM_MOST.toNanos();
         List<Thread> all = new ArrayList<>();
-        int turns = shared == null ? WARM_PAIRS : WARM_PAIRS / 2;
-        for (int i = 0; i < (shared == null ? threads : Math.max(2, threads)); i++) {
-            String mine = key + ":warm:" + (shared == null ? id(i) : proc);
+        for (int i = 0; i < callers; i++) {
+            int caller = i;
             all.add(thread(i, () -> {
                 Tally tally = new Tally();
                 for (int n = 0; n < turns && (n == 0 || System.nanoTime() - end < 0); n++) {
-                    turn(way.lock(shared == null ? mine + ":" + n : mine), 0, tally);
+                    own(key.apply(caller, n), tally);
                 }
                 if (tally.errors > 0) {
                     System.err.println(tally.lastError);
@@ -128,35 +146,51 @@ final class Worker {
 
     /** Is one caller, until the window is closed. */
     private void call(int me, Tally tally) {
-        Way.One hot = way.lock(key);
+        Way.One only = work.keys() == 1 ? way.lock(work.key(0), Way.How.MUTEX) : null;
         for (long n = 0; phase != Phase.STOPPED; n++) {
-            turn(shared != null ? hot : way.lock(key + ":" + me + ":" + n), me, tally);
+            if (!work.wanted()) {
+                own(work.prefix() + ":" + me + ":" + n, tally);
+                continue;
+            }
+            int slot = work.slot();
+            Way.How how = work.how();
+            wanted(only != null ? only : way.lock(work.key(slot), how), slot, how == Way.How.READ, me, tally);
         }
     }
 
-    /** Acquires and releases once; counts it within the window, and what is wrong always. */
-    private void turn(Way.One one, int me, Tally tally) {
-        boolean contended = shared != null && me != 0;
-        Shared.Seen seen = null;
+    /** Is one pair on a key that nobody looks at; errors are counted always, the pair within the window. */
+    private void own(String key, Tally tally) {
         long asked = System.nanoTime();
-        long got = 0;
         try {
-            one.lock().lock();
-            if (contended) {
-                seen = shared.enter(me, one.held().fence());
-                got = System.nanoTime();
-                tally.overlaps += seen.overlap() ? 1 : 0;
-                tally.fenceFaults += seen.fenceFault() ? 1 : 0;
-                shared.leave(me);
-            }
-            one.lock().unlock();
-        } catch (RuntimeException e) {
+            Way.One one = way.lock(key, work.how());
+            one.acquire();
+            one.release();
+        } catch (Exception e) {
             tally.error(e);
             return;
         }
         if (phase == Phase.MEASURING) {
-            tally.add((contended ? got : System.nanoTime()) - asked);
-            tally.handOvers += contended && seen.handOver() ? 1 : 0;
+            tally.add(System.nanoTime() - asked);
+        }
+    }
+
+    /** Is one turn on a key that others want too: what counts is the wait. What is wrong counts always. */
+    private void wanted(Way.One one, int slot, boolean shared, int me, Tally tally) {
+        long asked = System.nanoTime();
+        try {
+            one.acquire();
+            long waited = System.nanoTime() - asked;
+            Board.Seen seen = board.enter(slot, me, one.fence(), shared);
+            tally.overlaps += seen.overlap() ? 1 : 0;
+            tally.fenceFaults += seen.fenceFault() ? 1 : 0;
+            if (phase == Phase.MEASURING) {
+                tally.add(waited);
+                tally.handOvers += seen.handOver() ? 1 : 0;
+            }
+            board.leave(slot, me, shared);
+            one.release();
+        } catch (Exception e) {
+            tally.error(e);
         }
     }
 

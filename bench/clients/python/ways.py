@@ -1,0 +1,101 @@
+"""Ways to locks, as a program in Python would go them: one client a process, which its threads share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Lock:
+    """One lock: acquire blocks, and returns a fence, or 0 for none."""
+
+    acquire: Callable[[], int]
+    release: Callable[[], None]
+
+
+Way = Callable[[str, bool], Lock]  # of a key; shared or not
+
+
+def sidecar(args: dict[str, Any]) -> Way:
+    import locksidecar
+
+    client = locksidecar.Client(args["Addr"])
+
+    def lock(key: str, shared: bool) -> Lock:
+        inner = client.lock(key, shared=shared)
+        out = Lock()
+
+        def acquire() -> int:
+            inner.acquire()
+            return inner.fence
+
+        out.acquire, out.release = acquire, inner.release
+        return out
+
+    return lock
+
+
+def bare(args: dict[str, Any]) -> Way:
+    """The least that a program in Python can do: frames on a socket, and no account of what is held. For one thread."""
+    import socket
+
+    from msgpack import packb, unpackb
+
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(args["Addr"])
+    last = 0
+
+    def ask(op: int, *fields: object) -> Any:
+        nonlocal last
+        last += 1
+        payload = packb((op, last, *fields))
+        sock.sendall(len(payload).to_bytes(4, "big") + payload)
+        while True:
+            head = sock.recv(65536)  # a frame mostly; a beat may be in front of it
+            while head:
+                size = int.from_bytes(head[:4], "big") + 4
+                reply = unpackb(head[4:size])
+                if reply[1] == last:
+                    return reply
+                head = head[size:]
+
+    ask(1, 1, 1, "bare")
+
+    def lock(key: str, shared: bool) -> Lock:
+        out = Lock()
+        fence = 0
+
+        def acquire() -> int:
+            nonlocal fence
+            fence = ask(2, key, 1, int(shared), -1, 0, 0)[2]
+            return fence
+
+        out.acquire, out.release = acquire, lambda: ask(3, key, 1, fence, 0)
+        return out
+
+    return lock
+
+
+def redis_py(args: dict[str, Any]) -> Way:
+    """Has no shared mode: who reads is alone too."""
+    import redis
+
+    host, port = args["Addr"].rsplit(":", 1)
+    client = redis.Redis(host=host, port=int(port))
+
+    def lock(key: str, _shared: bool) -> Lock:
+        inner = client.lock(key, timeout=args["TTL"] / 1e9, sleep=args["Sleep"] / 1e9)
+        out = Lock()
+
+        def acquire() -> int:
+            if not inner.acquire():
+                raise RuntimeError("not acquired")
+            return 0
+
+        out.acquire, out.release = acquire, inner.release
+        return out
+
+    return lock
+
+
+WAYS = {"python": sidecar, "bare": bare, "redis-py": redis_py}

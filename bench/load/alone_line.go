@@ -1,0 +1,132 @@
+package load
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/faultproxy"
+	"github.com/locksidecar/locksidecar/bench/harness"
+)
+
+// lineOrder is what a line is asked for.
+type lineOrder struct {
+	Target    string        // "host:port" of the server behind it
+	RoundTrip time.Duration // that each has to take longer than without the line
+}
+
+type lineReady struct {
+	Addr string // "host:port" for clients
+	Err  string
+}
+
+// ServeLine is a process with delaying proxies, one for each connection to it, for as
+// long as that stands.
+func ServeLine(l net.Listener) error {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go func() {
+			defer c.Close()
+			var o lineOrder
+			if json.NewDecoder(c).Decode(&o) != nil {
+				return // it has only looked whether we listen
+			}
+			p, err := newLine(&o)
+			if err != nil {
+				json.NewEncoder(c).Encode(lineReady{Err: err.Error()})
+				return
+			}
+			defer p.Close()
+			json.NewEncoder(c).Encode(lineReady{Addr: p.Addr()})
+			io.Copy(io.Discard, c)
+		}()
+	}
+}
+
+// OpenLine has the line server at socket put a line before target. It lasts until
+// close is called.
+func OpenLine(socket, target string, roundTrip time.Duration) (addr string, close func() error, err error) {
+	c, err := net.Dial("unix", socket)
+	if err != nil {
+		return "", nil, err
+	}
+	var r lineReady
+	err = json.NewEncoder(c).Encode(lineOrder{target, roundTrip})
+	if err == nil {
+		err = json.NewDecoder(c).Decode(&r)
+	}
+	if err == nil && r.Err != "" {
+		err = errors.New(r.Err)
+	}
+	if err != nil {
+		c.Close()
+		return "", nil, fmt.Errorf("open a delayed line to %s: %w", target, err)
+	}
+	return r.Addr, c.Close, nil
+}
+
+// newLine takes from the delay what the proxy and the kernel's timers need by
+// themselves, so that a round trip takes longer by what was asked for.
+func newLine(o *lineOrder) (*faultproxy.Proxy, error) {
+	echo, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer echo.Close()
+	go func() {
+		for {
+			c, err := echo.Accept()
+			if err != nil {
+				return
+			}
+			go func() { io.Copy(c, c); c.Close() }()
+		}
+	}()
+	bare, err := roundTrip(echo.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	trial, err := faultproxy.TCP(echo.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	defer trial.Close()
+	trial.Delay(faultproxy.Both, o.RoundTrip/2)
+	delayed, err := roundTrip(trial.Addr())
+	if err != nil {
+		return nil, err
+	}
+	p, err := faultproxy.TCP(o.Target)
+	if err == nil {
+		p.Delay(faultproxy.Both, max(0, o.RoundTrip-(delayed-bare)/2))
+	}
+	return p, err
+}
+
+// roundTrip is the median time that an echo takes.
+func roundTrip(addr string) (time.Duration, error) {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	var h harness.Hist
+	b := make([]byte, 48)
+	for range 500 {
+		began := time.Now()
+		if _, err := c.Write(b); err != nil {
+			return 0, err
+		}
+		if _, err := io.ReadFull(c, b); err != nil {
+			return 0, err
+		}
+		h.Add(time.Since(began))
+	}
+	return h.Quantile(0.5), nil
+}

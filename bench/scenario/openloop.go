@@ -1,0 +1,104 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// Requests come at a fixed rate, whatever is answered: half of them acquire new keys,
+// the others give them up a little later. A closed loop asks for less when answers
+// are late, and does not see how late they would have been; here each request's time
+// counts from when it was due. Every one has to be answered, once, and nothing may be
+// left. When the rate that is asked for is too much, lower ones are tried.
+
+const (
+	openConns = 4
+	openHold  = 10 * time.Millisecond
+	openP99   = 10 // milliseconds
+	openLong  = 2  // windows of this scene, to the others'
+	openShort = 5000
+)
+
+// openRates are tried in turn, until one is borne. The first is what is asked for.
+var openRates = []float64{100_000, 80_000, 60_000, 40_000, 20_000}
+
+func openLoop(e *Env) error {
+	const scene = "openloop"
+	r, err := harness.StartRedis(e.Dir)
+	if err != nil {
+		return err
+	}
+	defer r.Stop()
+	e.Report.Machine.Redis = r.Version()
+	d, err := e.daemon("redis://" + r.Addr)
+	if err != nil {
+		return err
+	}
+	defer e.stop(scene, d)
+	rates := openRates
+	if e.Short {
+		rates = []float64{openShort}
+	}
+	rep, borne := e.Report, 0.0
+	for i, rate := range rates {
+		name := fmt.Sprintf("%.0f a second", rate)
+		if err := e.interleave(scene, []row{e.open(name, rate, d, r)}); err != nil {
+			return err
+		}
+		p99 := rep.Values(scene, name, "p99_ms")
+		if i == 0 {
+			rep.AtMost("open loop, "+name+", p99 ms", p99, openP99)
+			rep.AtLeast("open loop, "+name+", answered of those due", rep.Values(scene, name, "kept_up"), 0.99, 0)
+		}
+		if slices.Sort(p99); p99[len(p99)/2] <= openP99 {
+			borne = rate
+			break
+		}
+	}
+	rep.Limit(fmt.Sprintf("open loop, highest rate tried with a p99 of at most %d ms", openP99), []float64{borne})
+	return e.nothingLeft(scene, d, load.OpenPrefix)
+}
+
+func (e *Env) open(name string, rate float64, d *Daemon, r *harness.Redis) row {
+	conns := 0
+	return row{name, func() (*harness.Outcome, error) {
+		f := e.fleet(load.Open, load.OpenArgs{Addr: d.Socket, Conns: openConns, Rate: rate, Hold: openHold, TTL: redisTTL, Drain: 10 * time.Second}, 1,
+			harness.Watch{Server: d.PID(), Redis: []*harness.Redis{r}})
+		f.Window *= openLong
+		f.Midway = func() { conns = r.Clients() }
+		return f.Run()
+	}, func(o *harness.Outcome, m harness.Metrics) {
+		m["p99_ms"] = m["p99_us"] / 1000
+		m["kept_up"] = o.Rate() / rate
+		m["redis_conns"] = float64(conns)
+	}}
+}
+
+// nothingLeft says so when the daemon or its store have a key of those left.
+func (e *Env) nothingLeft(scene string, d *Daemon, prefix string) error {
+	ctx, cancel := context.WithTimeout(e.Ctx, time.Minute)
+	defer cancel()
+	c, err := client.Dial(ctx, d.Socket, client.Options{Name: "look"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	held, _, err := c.List(ctx, prefix, "", 1)
+	if err != nil {
+		return fmt.Errorf("list what is held: %w", err)
+	}
+	stored, _, err := c.Stored(ctx, prefix, "", 1)
+	if err != nil {
+		return fmt.Errorf("list what is stored: %w", err)
+	}
+	if len(held)+len(stored) > 0 {
+		e.Report.Fault("%s: locks are left at the end: %v %v", scene, held, stored)
+	}
+	return nil
+}
