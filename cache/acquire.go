@@ -28,6 +28,7 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 	if l != nil {
 		t.expire(l, now, out)
 		if h := l.find(q.Re.Session, q.Owner); h != nil {
+			l.restating(now, l.ttl)
 			t.reenter(h, q.Re, q.Mode, out)
 			return
 		}
@@ -119,6 +120,7 @@ func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64, 
 	t.expire(l, now, out)
 	h := l.find(s, owner)
 	if ok = h != nil && h.fence == fence; ok {
+		l.restating(now, l.ttl)
 		m = t.grantOf(h, Request{Session: s}, true)
 	}
 	t.advance(l, now, out) // expire may have ended it

@@ -60,6 +60,14 @@ func (t *Table) handOverAlone(l *Lease, now int64, out *Effects) {
 	}
 }
 
+// restating is called before holds of l are said to be valid once more: what this
+// host has granted alone then is so for another ttl from now on.
+func (l *Lease) restating(now, ttl int64) {
+	if l.state != stateHeld {
+		l.rare.alone = max(l.rare.alone, now+ttl)
+	}
+}
+
 // nextDown does what can be done without the store.
 func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	st := t.of(l)

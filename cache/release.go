@@ -78,9 +78,7 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 		ttl = l.ttl
 	}
 	if !t.of(l).renews() || l.state != stateHeld {
-		if l.state != stateHeld {
-			l.rare.alone = max(l.rare.alone, now+ttl)
-		}
+		l.restating(now, ttl)
 		t.extendHold(h, ttl, now+ttl)
 		t.sayGranted(h, q.Re, false, out)
 		t.advance(l, now, out)
@@ -132,6 +130,7 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 		l.fence = 0 // readers who join begin a phase: their fence is larger
 		l.downgrade = l.state == stateHeld && l.mode == Exclusive
 	}
+	l.restating(now, l.ttl)
 	t.sayGranted(h, q.Re, false, out)
 	t.advance(l, now, out)
 }
@@ -235,9 +234,8 @@ func (t *Table) Watermark(s *Session, now int64) Watermark {
 		l, ttl := h.l, h.l.ttl
 		if st := t.of(l); !st.renews() && l.state == stateHeld {
 			ttl = int64(st.SessionTTL)
-		} else if l.state != stateHeld { // by our own authority, for as long as we say
-			l.rare.alone = max(l.rare.alone, now+ttl)
 		}
+		l.restating(now, ttl)
 		w.Join(Watermark{t.deadline(l), ttl, int64(l.ns.Heartbeat)})
 	}
 	return w

@@ -18,6 +18,10 @@ func (c *client) act() {
 	if w.calm {
 		return
 	}
+	if w.load != nil {
+		c.begin()
+		return
+	}
 	c.after(w.skewed(w.p.Act), c.act)
 	if c.k == nil || !c.greeted && w.chance(900) { // some do not wait for the welcome
 		return
@@ -105,6 +109,10 @@ func (c *client) acquireMany() {
 // plan decides what becomes of a hold that has just been granted.
 func (c *client) plan(h *hold, q *request) {
 	w := c.w
+	if w.load != nil {
+		w.load.granted(c, h, q)
+		return
+	}
 	d := w.skewed(w.p.Hold)
 	switch {
 	case q.dropped || w.calm:

@@ -9,6 +9,7 @@ import (
 // key is one lock, with all that the checks remember of it.
 type key struct {
 	name      string
+	no        uint64           // from 1
 	permits   int              // of a semaphore; 0 for a lock
 	fences    map[uint64]*hold // of a semaphore, all that were ever granted
 	holds     []*hold          // that clients believe in, or did until a moment ago
@@ -20,10 +21,8 @@ type key struct {
 }
 
 func (w *World) key(name string) *key {
-	for _, k := range w.all() {
-		if k.name == name {
-			return k
-		}
+	if k := w.byName[name]; k != nil {
+		return k
 	}
 	w.fail("protocol", name, "a key that nobody uses")
 	return nil
@@ -257,6 +256,9 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 		return
 	}
 	w.counts.Tallies[handOvers]++
+	if q.came == w.now && q.mode == protocol.Exclusive { // nobody held it, or it would have had to wait
+		w.counts.Tallies[lingered]++
+	}
 	if g.Fence&511 == 511 && !w.p.Rebase {
 		w.counts.Tallies[usedUp]++
 	}

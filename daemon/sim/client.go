@@ -70,6 +70,7 @@ type request struct {
 	quiet     bool  // release: answered only if it fails
 	k         *conn // acquire: once it has reached the daemon
 	seq       int   // the same: its place among those that did
+	came      int64 // the same: when
 	key       *key
 	keys      []*key
 	owner     uint64

@@ -89,11 +89,14 @@ func (k *conn) say(b []byte, q *request, fin bool) {
 	w := k.h.w
 	if len(b) > 1 && w.chance(cutPermille) { // the reader gets it in two pieces
 		n := w.between(1, int64(len(b)))
-		k.at(k.up.send(w.now+w.between(10*us, 300*us), b[:n], nil, false), k.readable)
+		k.at(k.up.send(w.now+w.hop(), b[:n], nil, false), k.readable)
 		b = b[n:]
 	}
-	k.at(k.up.send(w.now+w.between(10*us, 300*us), b, q, fin), k.readable)
+	k.at(k.up.send(w.now+w.hop(), b, q, fin), k.readable)
 }
+
+// hop is how long bytes are under way between two processes of a host.
+func (w *World) hop() int64 { return w.between(10*us, w.p.Hop) }
 
 // cutPermille is how often what is written in one piece is read in two.
 const cutPermille = 20
@@ -123,7 +126,7 @@ func (k *conn) readable() {
 func (k *conn) arrives(q *request) {
 	if q.op == protocol.OpAcquire && !k.deaf && !k.ended {
 		k.h.seq++
-		q.k, q.seq = k, k.h.seq
+		q.k, q.seq, q.came = k, k.h.seq, k.h.w.now
 		k.h.waits[q.key] = append(k.h.waits[q.key], q)
 	}
 }
@@ -185,10 +188,10 @@ func (k *conn) Flush() {
 	k.stuck = false
 	if len(b) > 1 && w.chance(cutPermille) {
 		n := w.between(1, int64(len(b)))
-		k.c.at(k.down.send(k.h.departs()+w.between(10*us, 300*us), b[:n], nil, false), k.c.gen, k.c.read)
+		k.c.at(k.down.send(k.h.departs()+w.hop(), b[:n], nil, false), k.c.gen, k.c.read)
 		b = b[n:]
 	}
-	k.c.at(k.down.send(k.h.departs()+w.between(10*us, 300*us), b, nil, false), k.c.gen, k.c.read)
+	k.c.at(k.down.send(k.h.departs()+w.hop(), b, nil, false), k.c.gen, k.c.read)
 }
 
 // Kill is the engine's wish to end the session. Its keys stay closed until the
@@ -229,7 +232,7 @@ func (k *conn) part() {
 // hangUp ends the stream towards the client.
 func (k *conn) hangUp() {
 	w := k.h.w
-	k.c.at(k.down.send(k.h.departs()+w.between(10*us, 300*us), nil, nil, true), k.c.gen, k.c.read)
+	k.c.at(k.down.send(k.h.departs()+w.hop(), nil, nil, true), k.c.gen, k.c.read)
 }
 
 // drained is the client's word that it has read: a writer of the daemon that

@@ -82,6 +82,8 @@ const (
 	permits                     // of semaphores granted
 	waivedCrowd                 // more of them at once than there are, after the store had forgotten
 	apart                       // holders of two hosts at once, one of them degraded
+	lingered                    // grants of a lease that this host had kept idle
+	briefJoins                  // tries that queued for a moment, as the store carried them out
 	nTallies
 )
 
@@ -89,7 +91,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"validity lapsed", "validity revived", "hand-overs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
 	"quiet releases", "quiet releases answered",
-	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds"}
+	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
+	"grants of lingering leases", "brief joins"}
 
 func (t tally) String() string { return tallyNames[t] }
 

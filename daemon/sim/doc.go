@@ -39,11 +39,14 @@
 //	go test ./daemon/sim -run TestSeeds -v -args -seeds=1000 [-first=N] [-stop]
 //	go test ./daemon/sim -run 'TestSeed$' -v -args -seed=N [-lines=300]
 //	daemon/sim/mutants/run.sh
+//	go test ./daemon/sim -run TestStudy -v -args -study
 //
-// (make sim SEEDS=n; make mutants.) The same seed is the same run, to the hash of
-// its trace, on every machine. A failing seed is printed with the command that
-// replays it, and with the last events of the key concerned. The mutants are faults
-// planted in a copy of the tree, each of which has to be caught.
+// (make sim SEEDS=n; make mutants; STUDY.md has what the last one prints: up to 100 hosts,
+// without faults, under loads that show what fairness and lingering come to.) The same
+// seed is the same run, to the hash of its trace, on every machine. A failing seed is
+// printed with the command that replays it, and with the last events of the key
+// concerned. The mutants are faults planted in a copy of the tree, each of which has
+// to be caught.
 //
 // # What is checked, in every run
 //

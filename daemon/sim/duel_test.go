@@ -38,6 +38,7 @@ func (d *duel) op(n int, key string) cache.Op {
 	}
 	op.Kind = kinds[d.rnd.IntN(len(kinds))]
 	op.Rebase = op.Kind == cache.OpRenew && d.rnd.IntN(3) == 0
+	op.Brief = op.Kind == cache.OpJoin && d.rnd.IntN(3) == 0
 	return op
 }
 

@@ -16,12 +16,15 @@ func (w *World) build() {
 		w.sems = append(w.sems, &key{name: fmt.Sprintf("s%d", n), permits: permits, fences: make(map[uint64]*hold)})
 	}
 	w.everything = slices.Concat(w.keys, w.sems)
+	for n, k := range w.everything {
+		k.no, w.byName[k.name] = uint64(n+1), k
+	}
 	w.store = w.newStore()
 	for n := range w.p.Hosts {
 		w.hosts = append(w.hosts, w.newHost(n))
 	}
 	for _, h := range w.hosts {
-		for range w.p.Clients {
+		for range h.crowd() {
 			w.clients = append(w.clients, w.newClient(h, len(w.clients)))
 		}
 	}
@@ -59,6 +62,14 @@ func (w *World) chain() {
 	}
 	w.after(chainTime, func() { w.chaining = false })
 	w.after(w.between(2*chainTime, 10*chainTime), w.chain)
+}
+
+// crowd is how many clients the host has.
+func (h *host) crowd() int {
+	if h.id == 0 && h.w.p.Crowd > 0 {
+		return h.w.p.Crowd
+	}
+	return h.w.p.Clients
 }
 
 func (h *host) clients() []*client {

@@ -39,6 +39,7 @@ type entry struct {
 	session int
 	mode    cache.Mode
 	rev     uint64 // when it was made
+	brief   bool   // a writer's brief place
 }
 
 func newEtcdModel(w *World) *etcdModel {
@@ -105,14 +106,18 @@ func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token,
 			return
 		}
 		mine = len(m.keys[op.Key])
-		m.keys[op.Key] = append(m.keys[op.Key], &entry{t, session, op.Mode, m.rise(0)})
+		m.keys[op.Key] = append(m.keys[op.Key], &entry{t, session, op.Mode, m.rise(0), op.Brief && op.Mode == cache.Exclusive})
 	}
 	e := m.keys[op.Key][mine]
 	if !m.has(op.Key, mine) {
 		r.Status = cache.Queued
+		what := cache.HintWanted
+		if e.brief {
+			what = cache.HintTried
+		}
 		for i, o := range m.keys[op.Key][:mine] {
 			if m.has(op.Key, i) && (e.mode != cache.Permit || o.t.inst != t.inst) {
-				m.w.hint(o.t.inst, cache.HintWanted, op.Key)
+				m.w.hint(o.t.inst, what, op.Key)
 			}
 		}
 		return

@@ -79,7 +79,7 @@ func (h *host) start() {
 	h.up, h.draining, h.tickAt = true, false, cache.Forever
 	c := cache.DefaultConfig()
 	c.MaxHolds, c.MaxWaiters = w.p.MaxHolds, w.p.MaxWaits
-	c.Seed = w.rng.Uint64()
+	c.Habits, c.Seed = w.p.Habits, w.rng.Uint64()
 	set := daemon.Settings{Table: c, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch, FirstID: h.lastID}
 	gen := h.gen
 	var inline upstream.Inline
@@ -94,7 +94,7 @@ func (h *host) start() {
 	var err error
 	if h.unit, err = h.eng.AddStore("", w.store.info(), inline); err == nil {
 		err = h.eng.Route([]daemon.Namespace{{TTL: time.Duration(w.p.TTLs[0] * ms), MaxTTL: time.Hour,
-			HandOvers: w.p.Hands, HandOverTime: time.Duration(w.p.HandTime), MaxHold: time.Duration(w.p.MaxHold),
+			HandOvers: w.p.Hands, HandOverTime: time.Duration(w.p.HandTime), Linger: time.Duration(w.p.Linger), LingerPause: time.Duration(w.p.Pause), MaxHold: time.Duration(w.p.MaxHold),
 			Tenure: time.Duration(w.p.Tenure), Pause: time.Duration(w.p.Tenure / 2), Local: w.p.Local, LocalAfter: time.Duration(w.p.LocalAfter)}})
 	}
 	if err != nil {

@@ -21,7 +21,7 @@ func (p *pump) poll() {
 		select {
 		case <-p.lane.Changed():
 			p.idle--
-			p.h.after(p.h.w.between(0, 200*us), p.work)
+			p.h.after(p.h.w.between(0, p.h.w.p.Hop*2/3), p.work)
 		default:
 			return
 		}

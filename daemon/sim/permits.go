@@ -202,7 +202,7 @@ func (m *etcdModel) settle(op *cache.Op, t token) {
 func (m *etcdModel) wanted(key string, i int) bool {
 	es := m.keys[key]
 	if es[i].mode != cache.Permit {
-		return len(es) > i+1
+		return slices.ContainsFunc(es[i+1:], func(e *entry) bool { return !e.brief })
 	}
 	return slices.ContainsFunc(es[min(len(es), m.limits[key]):], func(e *entry) bool { return e.t.inst != es[i].t.inst })
 }

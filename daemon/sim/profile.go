@@ -23,6 +23,7 @@ type Profile struct {
 	Chain   bool // bursts of hand-overs on one key, as far as a fence base goes
 	Hosts   int
 	Clients int // of each host
+	Crowd   int // of the first host, if that has more
 	Keys    int
 	Owners  int // of each client
 	Foreign int // plain SET NX PX lockers
@@ -34,15 +35,19 @@ type Profile struct {
 	Fixed      int
 	Try        int
 	Many       int
-	Odd        int // permille of acts that are none of acquire and release
-	Latency    int64
+	Odd        int   // permille of acts that are none of acquire and release
+	Latency    int64 // to the store, one way; the mean
+	Hop        int64 // between two processes of a host, the longest
 	Timeout    int64 // of one batch
 	Session    int64 // TTL of the daemon's session
 	Hands      int   // hand-overs once wanted
 	HandTime   int64
 	MaxHold    int64 // the namespace's, 0 for none
 	Tenure     int64
-	Local      bool // the host grants alone in an outage
+	Linger     int64
+	Pause      int64 // for so long it does not once another host has wanted the key; less than 0 for no time
+	Habits     int   // how many keys' pasts a daemon remembers
+	Local      bool  // the host grants alone in an outage
 	LocalAfter int64
 	InFlight   int
 	Batch      int
@@ -67,6 +72,9 @@ func (p Profile) String() string {
 	if p.Chain {
 		s += ", chain"
 	}
+	if p.Linger > 0 {
+		s += fmt.Sprintf(", lingers for %d ms", p.Linger/ms)
+	}
 	if p.Local {
 		s += ", local in outages"
 	}
@@ -84,6 +92,7 @@ func (w *World) newProfile(length int64) Profile {
 		Shared: []int{0, 150, 400, 800}[w.pick(4)], Fixed: []int{0, 100, 400}[w.pick(3)], Try: []int{50, 200, 600}[w.pick(3)],
 		Many: []int{0, 50, 200}[w.pick(3)], Odd: []int{50, 150, 300}[w.pick(3)],
 		Latency:  []int64{100 * us, ms, 10 * ms, 40 * ms}[w.pick(4)],
+		Hop:      300 * us,
 		Timeout:  []int64{300 * ms, sec, 2 * sec}[w.pick(3)],
 		Session:  []int64{2 * sec, 6 * sec, 10 * sec}[w.pick(3)],
 		Hands:    []int{1, 3, 8, 8}[w.pick(4)],
@@ -125,6 +134,9 @@ func (w *World) newProfile(length int64) Profile {
 	}
 	if w.chance(100) && !p.Chain {
 		p.Tenure = []int64{50 * ms, 500 * ms}[w.pick(2)]
+	}
+	if p.Habits = 1 + w.pick(4); w.chance(400) && p.Tenure == 0 {
+		p.Linger, p.Pause = []int64{50 * ms, 500 * ms, 2 * sec}[w.pick(3)], []int64{-1, sec, 30 * sec}[w.pick(3)]
 	}
 	if p.Store != likeEmbedded && w.chance(200) && !p.Chain {
 		p.Local, p.LocalAfter = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)]

@@ -201,7 +201,7 @@ func (s *script) later(k *redisKey, op *cache.Op, r *cache.Result, p place, any 
 		*r = cache.Result{Status: cache.Busy, Wanted: any, Left: s.left(k)}
 		return
 	}
-	s.join(k, p)
+	s.join(k, p, op.Brief)
 	*r = cache.Result{Status: cache.Queued, Left: s.left(k)}
 }
 

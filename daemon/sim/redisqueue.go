@@ -130,7 +130,7 @@ func (s *script) leave(k *redisKey, p place) bool {
 }
 
 // join puts p at the end of the queue, or keeps its place, and tells the holders.
-func (s *script) join(k *redisKey, p place) {
+func (s *script) join(k *redisKey, p place, brief bool) {
 	wasFirst := len(k.queue) == 0 || k.queue[0].t == p.t
 	news := !slices.Contains(k.queue, p)
 	if news {
@@ -150,15 +150,19 @@ func (s *script) join(k *redisKey, p place) {
 	if !news && !wasFirst {
 		return
 	}
+	what := cache.HintWanted
+	if brief {
+		what = cache.HintTried
+	}
 	switch k.grip {
 	case gripReaders:
 		for _, x := range k.readers {
 			if x.ends > s.now {
-				s.m.hint(x.t.inst, cache.HintWanted, k.name)
+				s.m.hint(x.t.inst, what, k.name)
 			}
 		}
 	case gripToken:
-		s.m.hint(k.token.inst, cache.HintWanted, k.name)
+		s.m.hint(k.token.inst, what, k.name)
 	}
 }
 

@@ -28,6 +28,9 @@ func (c *client) handle(m protocol.Message) {
 	c.w.counts.Replies[min(int(m.Code), 31)]++
 	c.w.note(kindReply, q.key, uint64(c.id)<<8|uint64(m.Code), q.id)
 	c.w.say(q.key, "client %d: %s %d answered %v", c.id, requestNames[q.op], q.id, m.Code)
+	if c.w.load != nil {
+		c.w.load.answered(c, q, m.Code)
+	}
 	if q.wrong != protocol.OK {
 		if m.Code != q.wrong {
 			c.w.fail("reply", "", "%v to a request that deserves %v", m.Code, q.wrong)

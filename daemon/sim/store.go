@@ -68,6 +68,12 @@ func (s *store) carryOut(h *host, inst uint32, session int, ops []*cache.Op, res
 	w := s.w
 	for _, op := range ops {
 		w.counts.Ops[op.Kind]++
+		if op.Brief {
+			w.counts.Tallies[briefJoins]++
+		}
+		if w.load != nil {
+			w.load.carriedOut(h, op)
+		}
 		w.note(kindOp, w.key(op.Key), uint64(inst)<<8|uint64(op.Kind), op.Token)
 	}
 	if s.refuses(ops[0].Kind) {

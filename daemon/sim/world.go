@@ -19,6 +19,7 @@ const (
 type World struct {
 	seed     uint64
 	p        Profile
+	load     load // what clients do instead of acting at random; nil in runs of seeds
 	rng      *rand.Rand
 	now      int64 // true time, which no clock of this world shows
 	heap     eventHeap
@@ -36,6 +37,7 @@ type World struct {
 	keys       []*key
 	sems       []*key
 	everything []*key // both
+	byName     map[string]*key
 	store      store
 	counts     Counts
 	trace      *trace
@@ -87,14 +89,18 @@ func (w *World) report(length time.Duration) *Report {
 const epoch = 1_000_000 * sec
 
 func newWorld(seed uint64, length time.Duration, keep int) *World {
-	w := &World{seed: seed, now: epoch, hash: 14695981039346656037,
-		rng: rand.New(rand.NewPCG(seed, 0x6c6f636b73696465))}
+	w := emptyWorld(seed)
 	if keep > 0 {
 		w.trace = &trace{keep: keep}
 	}
 	w.p = w.newProfile(int64(length))
 	w.build()
 	return w
+}
+
+func emptyWorld(seed uint64) *World {
+	return &World{seed: seed, now: epoch, hash: 14695981039346656037, byName: make(map[string]*key),
+		rng: rand.New(rand.NewPCG(seed, 0x6c6f636b73696465))}
 }
 
 // play runs the world, then its end, and looks at what is left.
@@ -150,7 +156,7 @@ func (w *World) fail(check, key, format string, a ...any) {
 func (w *World) note(what kind, k *key, a, b uint64) {
 	h := w.hash
 	if k != nil {
-		h ^= uint64(k.name[1]) << 32
+		h ^= k.no << 32
 	}
 	for _, v := range [...]uint64{uint64(w.now), uint64(what), a, b} {
 		h = (h ^ v) * 1099511628211
