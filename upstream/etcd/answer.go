@@ -17,6 +17,7 @@ type place struct {
 	pred    *mvccpb.KeyValue // whose change it waits for; nil when granted
 	granted bool
 	wanted  bool // granted: somebody waits for it
+	tried   bool // … or has a brief place
 }
 
 // evaluate finds key in a lock's queue. What counts is the order of create
@@ -38,7 +39,11 @@ func evaluate(queue []*mvccpb.KeyValue, key string) (p place, ok bool) {
 	}
 	p.granted = p.pred == nil
 	for _, kv := range queue[at+1:] {
-		p.wanted = p.wanted || !sharedKV(p.kv) || !sharedKV(kv)
+		if briefKV(kv) {
+			p.tried = true
+		} else if !sharedKV(p.kv) || !sharedKV(kv) {
+			p.wanted = true
+		}
 	}
 	return p, true
 }
@@ -144,13 +149,13 @@ func (b *batch) tookLocked(st *step, r *pb.TxnResponse, rev int64) {
 		}
 	}
 	if st.join {
-		b.placedLocked(st, kvs(r.Responses[1]))
+		st.put = rev
 	} else if len(kvs(r.Responses[0])) == 0 {
 		b.answer(st, cache.Busy)
-	} else {
-		st.plan = planEval
-		b.steps = append(b.steps, *st)
+		return
 	}
+	st.plan = planEval
+	b.steps = append(b.steps, *st)
 }
 
 // placedLocked answers an acquire from the lock's queue.
@@ -164,7 +169,7 @@ func (b *batch) placedLocked(st *step, queue []*mvccpb.KeyValue) {
 		st.plan = planTake
 		b.steps = append(b.steps, *st)
 	case p.granted && (modeOf(p.kv) == st.mode || st.mode == cache.Shared):
-		b.grantedLocked(st, p.kv.CreateRevision, modeOf(p.kv), p.wanted, false)
+		b.grantedLocked(st, p.kv.CreateRevision, modeOf(p.kv), p.wanted, p.kv.CreateRevision == st.put)
 	case st.join && p.granted:
 		b.answer(st, cache.Queued) // a reader by now, and asked for as a writer: nobody does that
 	case st.join:
@@ -304,22 +309,18 @@ func (st *step) unchanged(r []*pb.ResponseOp) bool {
 }
 
 // stillHeld reads planRenew.
-func (st *step) stillHeld(r []*pb.ResponseOp) (held, wanted bool) {
-	if st.mode == cache.Exclusive {
-		own := kvs(r[0])
-		return len(own) == 1 && own[0].CreateRevision == st.rev, r[1].GetResponseRange().Count > 1
-	}
+func (st *step) stillHeld(r []*pb.ResponseOp) (p place, held bool) {
 	p, ok := evaluate(kvs(r[0]), st.key)
-	return ok && p.kv.CreateRevision == st.rev, p.wanted
+	return p, ok && p.kv.CreateRevision == st.rev
 }
 
 func (b *batch) renewedLocked(st *step, r []*pb.ResponseOp) {
-	held, wanted := st.stillHeld(r)
+	p, held := st.stillHeld(r)
 	if !held {
 		b.forgetLocked(st)
 		b.answer(st, cache.NotHeld)
 	} else if b.stamp(st, cache.Done) {
-		b.results[st.i].Wanted = wanted
+		b.results[st.i].Wanted = p.wanted
 	}
 }
 

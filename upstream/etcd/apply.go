@@ -17,7 +17,7 @@ const (
 	maxTxnOps = 128     // what etcd takes on a path of nested transactions unless --max-txn-ops says otherwise
 	maxBytes  = 1 << 20 // of a transaction, by our own estimate; etcd takes 1.5 MiB unless told otherwise
 	maxRounds = 12      // of questions to etcd in one Apply: two do, unless something changes meanwhile
-	depth     = 4       // the longest path of operations below the one for a key
+	depth     = 3       // the longest path of operations below the one for a key
 )
 
 // Apply carries out one batch: in one round trip when nothing stands in the way of
@@ -72,28 +72,26 @@ func (b *batch) round(ctx context.Context) {
 
 // parts divides the steps into transactions.
 func (b *batch) parts() []part {
-	var takes, removes, reads, permits []step
-	for _, st := range b.steps {
-		switch {
+	var takes, reads, permits []step
+	writes := make([]step, 0, len(b.steps))
+	for i := range b.steps {
+		switch st := &b.steps[i]; {
 		case st.plan.permit():
-			permits = append(permits, st)
-		case st.plan == planTake:
-			takes = append(takes, st)
-		case st.plan == planRemove || st.plan == planDowngrade:
-			removes = append(removes, st)
+			permits = append(permits, *st)
+		case st.plan == planTake && b.apart:
+			takes = append(takes, *st)
+		case st.plan <= planDowngrade:
+			writes = append(writes, *st)
 		default:
-			reads = append(reads, st)
+			reads = append(reads, *st)
 		}
-	}
-	if !b.apart {
-		removes, takes = append(removes, takes...), nil
 	}
 	var parts []part
 	limit := part{most: b.s.most.Load(), bytes: b.s.bytes.Load()}
 	most := int(limit.most)
 	room := most - depth - 1 // one for the session's key
 	groups := min(3, max(1, room/2))
-	for _, w := range [][]step{removes, takes} {
+	for _, w := range [][]step{writes, takes} {
 		for len(w) > 0 {
 			n := fits(w, groups*(room-groups), limit.bytes)
 			p := limit

@@ -7,7 +7,8 @@
 //	<prefix>/<lock>/<lease>-<token>
 //
 // with the lease and the token's number in hexadecimal, "%" and "/" in the lock's
-// name as %25 and %2F, and as value "locksidecar:exclusive" or "locksidecar:shared".
+// name as %25 and %2F, and as value "locksidecar:exclusive", "locksidecar:shared", or
+// "locksidecar:brief" of a writer that has a brief place (a reader's is like any other).
 // The order of their create revisions is the queue: a writer holds the lock when
 // its key is the first, a reader when nothing but readers' keys is before its own.
 // That is what etcd's own concurrency.Mutex does, and "etcdctl lock", which is the
@@ -71,7 +72,9 @@
 // reads, which etcd answers without its log. A try is a range compare (nothing has
 // been created under the lock's name) and a put; a reader's try is a second compare
 // nested in the first one's other branch, because etcd says no when it compares
-// values of no keys. All compares of a transaction run before its first write, so
+// values of no keys. A join puts its key in any case; if the lock was not free, it
+// reads its place in a second round, as most need not queue and a transaction costs
+// etcd by all its branches. All compares of a transaction run before its first write, so
 // it has one op a lock. etcd takes 128 operations on a path of nested transactions:
 // two levels hold a full batch. A server that takes less (--max-txn-ops,
 // --max-request-bytes) says so before it does anything, and gets less from then on.
@@ -95,11 +98,13 @@
 // one, and events of other locks go to nobody; a watch of the whole prefix would
 // send each release of the fleet to every daemon. A lock that has been held for
 // 100 ms is watched, too: for who else wants it, and for our key's removal by
-// somebody else (most locks are released before). There are at most 16,384 watches.
+// somebody else (most locks are released before). The watch stands as long as the
+// lease does, lingering or not. There are at most 16,384 watches.
 // A watch begins with the present, and what happened before is read once it stands,
 // so compaction means nothing. Besides, what is held is read in turn, each key once
 // in a third of the TTL up to 5,000 keys a second. All of this only gives hints:
-// HintFree, HintWanted, and HintGone for a key of ours that somebody removed.
+// HintFree, HintWanted, HintTried for a writer's brief place, and HintGone for a key of
+// ours that somebody removed. Results count no brief places as Wanted.
 //
 // # When things go wrong
 //

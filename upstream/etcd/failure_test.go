@@ -269,17 +269,23 @@ func TestQuickEndGivesAnEmptySessionBack(t *testing.T) {
 	p.want(p.do(cache.OpRenew, cache.Exclusive, "a", tok), cache.Done)
 }
 
+// fill writes until the server's database is full, of which it takes note with some
+// delay.
+func fill(t *testing.T, srv *testserver.Etcd) {
+	t.Helper()
+	filler := strings.Repeat("x", 100_000)
+	eventually(t, "the database is full", func() bool {
+		_, err := srv.Admin().Put(t.Context(), "filler", filler)
+		return err != nil
+	})
+}
+
 func TestFullDatabaseTakesNothingAndReleases(t *testing.T) {
 	srv := testserver.StartEtcd(t, "--quota-backend-bytes=1000000")
 	p := newPeer(t, srv, "timeout=10s&ttl=30s")
 	a, _ := p.take("a", cache.Exclusive)
 	b, _ := p.take("b", cache.Exclusive)
-	filler := strings.Repeat("x", 100_000)
-	for i := range 40 {
-		if _, err := srv.Admin().Put(t.Context(), "filler", filler[i:]); err != nil {
-			break
-		}
-	}
+	fill(t, srv)
 	res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "c", Token: p.token(), TTL: long}, upstream.Op{Kind: cache.OpRelease, Key: "a", Token: a})
 	p.want(res[0], cache.Refused)
 	p.want(res[1], cache.Done)

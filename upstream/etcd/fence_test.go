@@ -115,19 +115,31 @@ func TestBasesOutOfRangeAreRefused(t *testing.T) {
 	if len(b.steps) != 1 || b.steps[0].plan != planRemove {
 		t.Error("a base of 2^53 is granted")
 	}
+	// A join that has just queued, and whose turn came before it looked.
+	b.steps, b.ops[0] = nil, upstream.Op{Kind: cache.OpJoin, Key: "k", Token: 2, Floor: 1_000_000}
+	b.placedLocked(&step{kind: cache.OpJoin, join: true, key: "k2", put: 7}, []*mvccpb.KeyValue{{Key: []byte("k2"), CreateRevision: 7}})
+	if len(b.steps) != 1 || b.steps[0].plan != planRemove {
+		t.Error("a base below the floor is granted")
+	}
 }
 
 func TestEvaluate(t *testing.T) {
 	kv := func(key string, rev int64, value string) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(key), CreateRevision: rev, Value: []byte(value)}
 	}
-	x, r := valueExclusive, valueShared
+	x, r, brief := valueExclusive, valueShared, valueBrief
 	for _, c := range []struct {
 		values          []string
 		at              int
 		granted, wanted bool
 		pred            int
 	}{
+		{[]string{brief}, 0, true, false, -1},
+		{[]string{x, brief}, 0, true, false, -1},
+		{[]string{x, brief, x}, 0, true, true, -1},
+		{[]string{x, brief}, 1, false, false, 0},
+		{[]string{r, brief, r}, 2, false, false, 1},
+		{[]string{brief, brief}, 0, true, false, -1},
 		{[]string{x}, 0, true, false, -1},
 		{[]string{r}, 0, true, false, -1},
 		{[]string{x, x}, 0, true, true, -1},

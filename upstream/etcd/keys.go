@@ -9,6 +9,7 @@ import (
 // empty one, holds or wants the lock alone.
 const (
 	valueExclusive = "locksidecar:exclusive"
+	valueBrief     = "locksidecar:brief" // a writer's too, whose place is brief
 	valueShared    = "locksidecar:shared"
 	valuePermit    = "locksidecar:permit:"
 )
@@ -85,6 +86,13 @@ func permitBase(rev int64, slot int) uint64 {
 
 // dirEnd is the first key behind those that begin with dir, which ends in a slash.
 func dirEnd(dir string) string { return dir[:len(dir)-1] + "0" }
+
+// rangeEnd is dirEnd for requests.
+func rangeEnd(dir string) []byte {
+	b := []byte(dir)
+	b[len(b)-1]++
+	return b
+}
 
 // key is a token's key: the lease in hexadecimal, as concurrency.Mutex has it,
 // and the token's number.

@@ -163,10 +163,12 @@ func (s *Store) sawLocked(g *grip, st *step, r []*pb.ResponseOp) {
 	if g.mode != st.mode { // downgraded meanwhile
 		return
 	}
-	switch held, wanted := st.stillHeld(r); {
+	switch p, held := st.stillHeld(r); {
 	case !held:
 		s.hint(cache.HintGone, g.lock)
-	case wanted:
+	case p.wanted:
 		s.hint(cache.HintWanted, g.lock)
+	case p.tried:
+		s.hint(cache.HintTried, g.lock)
 	}
 }

@@ -242,12 +242,7 @@ func TestFullDatabaseGivesNoPermits(t *testing.T) {
 	p := newPeer(t, srv, "timeout=10s&ttl=30s")
 	a, b, c, place := p.takePermit(40, "k"), p.takePermit(40, "k"), p.takePermit(1, "one"), p.token()
 	p.want(p.permit(cache.OpJoin, 1, "one", place), cache.Queued)
-	filler := strings.Repeat("x", 100_000)
-	for i := range 40 {
-		if _, err := srv.Admin().Put(t.Context(), "filler", filler[i:]); err != nil {
-			break
-		}
-	}
+	fill(t, srv)
 	res, err := p.apply(permitOp(cache.OpTry, 40, "k", p.token()), permitOp(cache.OpJoin, 40, "k", p.token()),
 		permitOp(cache.OpJoin, 1, "new", p.token()), permitOp(cache.OpRelease, 0, "k", a))
 	for _, r := range res[:3] {

@@ -23,7 +23,7 @@ const (
 	planBack                  // write: go from among the holders back to the queue
 	planEnd                   // write: remove our key, whichever stands
 	planSettle                // write, as it may have to end what is on its way: our keys
-	planRenew                 // read: our key, which holds, and whether anybody else is there
+	planRenew                 // read: the whole queue, our key's, which holds
 	planCheck                 // read: our key, which queues, and the one before it
 	planPeek                  // read: who holds the lock
 	planEval                  // read: the whole queue
@@ -48,6 +48,7 @@ type step struct {
 	plan   plan
 	mode   cache.Mode // planRenew: of the key that stands; else of the op
 	join   bool
+	brief  bool
 	doubt  bool // an earlier request to take it was not answered
 	again  bool // planRemove: an earlier one may have done it
 	queued bool // planPut: our key queues
@@ -55,6 +56,7 @@ type step struct {
 
 	dir, key string
 	rev      int64 // create revision of our key, if known
+	put      int64 // of a join: the revision at which it has put our key, in a queue
 	pred     string
 	predRev  int64
 	predMod  int64
@@ -168,7 +170,7 @@ func (b *batch) planLocked(st *step, op *upstream.Op) {
 	if len(t.doubts) > 0 {
 		_, st.doubt = t.doubts[doubt{lock: op.Key, token: op.Token}]
 	}
-	st.join = op.Kind == cache.OpJoin
+	st.join, st.brief = op.Kind == cache.OpJoin, op.Brief
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
 		switch {

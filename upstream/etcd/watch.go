@@ -139,7 +139,7 @@ func (g *grip) watchRequest() *pb.WatchRequest {
 	if g.permit != nil {
 		g.permitWatch(r)
 	} else if g.held {
-		r.Key, r.RangeEnd = []byte(g.dir), []byte(dirEnd(g.dir))
+		r.Key, r.RangeEnd = []byte(g.dir), rangeEnd(g.dir)
 	}
 	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}}
 }
@@ -205,7 +205,10 @@ func (s *Store) happenedLocked(g *grip, e *mvccpb.Event) {
 			s.hint(cache.HintGone, g.lock)
 		}
 	case removed || own:
-	case e.Kv.CreateRevision == e.Kv.ModRevision && (g.mode == cache.Exclusive || !sharedKV(e.Kv)):
+	case e.Kv.CreateRevision != e.Kv.ModRevision:
+	case briefKV(e.Kv):
+		s.hint(cache.HintTried, g.lock)
+	case g.mode == cache.Exclusive || !sharedKV(e.Kv):
 		s.hint(cache.HintWanted, g.lock)
 	}
 }

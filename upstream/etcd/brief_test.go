@@ -1,0 +1,63 @@
+package etcd_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// A brief place is another thing to the holder than one who waits: it hears of it,
+// and nothing says that the lock is wanted. In the queue it is a writer's like others.
+func TestBriefPlaceIsNoWish(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartEtcd(t)
+	p, q, r := newPeer(t, srv, ""), newPeer(t, srv, ""), newPeer(t, srv, "")
+	brief := func(token uint64) cache.Result {
+		res, _ := q.apply(upstream.Op{Kind: cache.OpJoin, Brief: true, Key: "k", Token: token, TTL: long})
+		return res[0]
+	}
+	a, _ := p.take("k", cache.Exclusive)
+	for range 2 { // the first is found when the watch is made, a later one comes by it
+		gone := q.token()
+		q.want(brief(gone), cache.Queued)
+		p.tried("k")
+		if x := p.do(cache.OpRenew, cache.Exclusive, "k", a); x.Status != cache.Done || x.Wanted {
+			t.Errorf("it is %v, wanted %v", x.Status, x.Wanted)
+		}
+		q.want(q.do(cache.OpWithdraw, cache.Exclusive, "k", gone), cache.Done)
+	}
+	try, wait := q.token(), r.token()
+	q.want(brief(try), cache.Queued)
+	p.tried("k")
+	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Queued)
+	p.hinted(cache.HintWanted, "k")
+	p.want(p.do(cache.OpDowngrade, cache.Shared, "k", a), cache.Done)
+	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Queued)
+	p.want(p.do(cache.OpRelease, cache.Shared, "k", a), cache.Done)
+	q.want(brief(try), cache.Granted)
+	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Queued)
+	q.want(q.do(cache.OpRelease, cache.Exclusive, "k", try), cache.Done)
+	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Granted)
+}
+
+// tried waits for a hint that somebody tries for key, and wants none before that
+// somebody waits.
+func (p *peer) tried(key string) {
+	p.Helper()
+	for end := time.After(bound); ; {
+		select {
+		case h := <-p.Hints():
+			switch h {
+			case cache.Hint{Kind: cache.HintTried, Key: key}:
+				return
+			case cache.Hint{Kind: cache.HintWanted, Key: key}:
+				p.Fatalf("%s is wanted", key)
+			}
+		case <-end:
+			p.Fatalf("nobody tries for %s", key)
+		}
+	}
+}
