@@ -57,6 +57,7 @@ func (c *conn) serve() {
 		if err != nil {
 			break
 		}
+		c.d.read.Add(uint64(n))
 		rest, ok := c.s.Receive(buf[:len(buf)+n])
 		if !ok {
 			c.drainInput()

@@ -101,6 +101,7 @@ type Daemon struct {
 	wg       sync.WaitGroup // of everything that Serve waits for
 	halt     chan struct{}  // closed when nothing is waited for any more
 	haltOnce sync.Once
+	read     atomic.Uint64 // bytes, from clients
 
 	mu    sync.Mutex
 	conns map[*conn]struct{} // guarded by mu
@@ -195,6 +196,9 @@ func (d *Daemon) closeSocket() {
 // Stop ends the daemon at once. What clients hold is not given back: it stays
 // closed until the stated validity is over.
 func (d *Daemon) Stop() { d.haltOnce.Do(func() { close(d.halt) }) }
+
+// BytesRead is how much clients have sent so far.
+func (d *Daemon) BytesRead() uint64 { return d.read.Load() }
 
 func (d *Daemon) halted() bool {
 	select {

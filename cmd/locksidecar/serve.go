@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -127,6 +128,11 @@ func (m *Main) serve(ctx context.Context, c *config.Config, again func() (*confi
 		return err
 	}
 	m.announce(log, c, needs)
+	following, done := context.WithCancel(ctx)
+	var load sync.WaitGroup
+	load.Go(func() { followLoad(following, m.Env, s.BytesRead) })
+	defer load.Wait()
+	defer done()
 	return s.drive(ctx, stop)
 }
 

@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+)
+
+// How many threads run Go code at once (GOMAXPROCS). With more than are needed each
+// request that wakes a goroutine wakes a thread to look for work, too: on a small machine
+// that costs more than the request, and delays it. So the daemon has one. When that is
+// busy it tries twice as many for a moment, and keeps them if more gets done.
+
+const (
+	procsBusy  = 50 * time.Millisecond // between two looks under load
+	procsIdle  = time.Second           // and without
+	procsCalm  = 2 * time.Second       // for so long fewer have to do, before there are fewer
+	procsAgain = 5 * time.Second       // between two trials, at first, when the first was for nothing
+	procsMost  = time.Minute           // and at the most
+	procsFull  = 0.75                  // of what there are is used: more may be needed
+	procsSpare = 0.5                   // of half of them is: half of them will do
+	procsGain  = 1.1                   // times as much has to get done with twice as many
+	procsLooks = 4                     // so many looks make a trial, and as many come before it
+)
+
+// procs decides how many there are.
+type procs struct {
+	most int
+	now  int
+
+	busy   int     // looks in a row that saw them so
+	before float64 // rates of work done in these, together
+
+	trial  int           // looks that are left of it; 0 when there is none
+	during float64       // rates in it, together
+	pause  time.Duration // before the next
+	wait   time.Duration // between the last two
+
+	calm time.Duration // for which half of them would have done
+}
+
+// procsSeen is what was seen since the last one.
+type procsSeen struct {
+	while time.Duration
+	used  float64 // processors, as a mean
+	rate  float64 // of work done; in whatever unit
+}
+
+// next says how many there should be from now on.
+func (p *procs) next(l procsSeen) int {
+	p.pause = max(0, p.pause-l.while)
+	if p.trial > 0 {
+		p.try(l)
+		return p.now
+	}
+	if l.used > procsFull*float64(p.now) && p.pause == 0 && p.now < p.most {
+		if p.busy++; p.busy > 1 { // the first is the load's beginning
+			p.before += l.rate
+		}
+		if p.busy == procsLooks {
+			p.now, p.trial, p.during, p.busy = min(2*p.now, p.most), procsLooks, 0, 0
+		}
+		p.calm = 0
+		return p.now
+	}
+	p.busy, p.before = 0, 0
+	half := (p.now + 1) / 2
+	switch {
+	case p.now == 1 || l.used > procsSpare*float64(half):
+		p.calm = 0
+	default:
+		if p.calm += l.while; p.calm >= procsCalm {
+			p.now, p.calm = half, 0
+		}
+	}
+	return p.now
+}
+
+// try takes in a look at a trial, and ends it with the last. The first does not count.
+func (p *procs) try(l procsSeen) {
+	if p.trial--; p.trial < procsLooks-1 {
+		p.during += l.rate
+	}
+	if p.trial > 0 {
+		return
+	}
+	if p.during >= procsGain*p.before {
+		p.wait = 0
+	} else {
+		p.now = (p.now + 1) / 2
+		p.wait = min(max(2*p.wait, procsAgain), procsMost)
+		p.pause = p.wait
+	}
+	p.before = 0
+}
+
+// followLoad has as many as are needed until ctx ends; up to as many as Go chose, which
+// is what the machine, or the container's limit, has. done is how much has been done so
+// far. A GOMAXPROCS of the user's own is left alone. It blocks.
+func followLoad(ctx context.Context, env config.Env, done func() uint64) {
+	p := procs{most: runtime.GOMAXPROCS(0), now: 1}
+	if v, _ := env("GOMAXPROCS"); v != "" || p.most == 1 {
+		return
+	}
+	defer runtime.GOMAXPROCS(p.most)
+	runtime.GOMAXPROCS(p.now)
+	timer := time.NewTimer(procsBusy)
+	defer timer.Stop()
+	began, spent, had := time.Now(), cpuTime(), done()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		now, cpu, has := time.Now(), cpuTime(), done()
+		l := procsSeen{while: now.Sub(began)}
+		l.used, l.rate = float64(cpu-spent)/float64(l.while), float64(has-had)/l.while.Seconds()
+		if before := p.now; p.next(l) != before {
+			runtime.GOMAXPROCS(p.now)
+		}
+		began, spent, had = now, cpu, has
+		if l.used < 0.1 && p.now == 1 {
+			timer.Reset(procsIdle)
+		} else {
+			timer.Reset(procsBusy)
+		}
+	}
+}
+
+// cpuTime is what this process has used.
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"testing"
+	"time"
+)
+
+// follow plays looks on a machine where n processors do at most what done says, and
+// the load asks for so much.
+func (p *procs) follow(t *testing.T, looks int, load float64, done func(n int) float64) (ns []int) {
+	t.Helper()
+	for range looks {
+		did := min(load, done(p.now))
+		n := p.next(procsSeen{while: procsBusy, used: float64(p.now) * did / done(p.now), rate: did})
+		if n < 1 || n > p.most {
+			t.Fatalf("%d of %d", n, p.most)
+		}
+		ns = append(ns, n)
+	}
+	return ns
+}
+
+func TestProcsFollowTheLoad(t *testing.T) {
+	scales := func(n int) float64 { return 100 * float64(n) }
+	p := procs{most: 6, now: 1}
+	p.follow(t, 100, 50, scales)
+	if p.now != 1 {
+		t.Fatalf("%d for half the load of one", p.now)
+	}
+	p.follow(t, 100, 1000, scales)
+	if p.now != 6 {
+		t.Fatalf("%d for all the load there is", p.now)
+	}
+	p.follow(t, int(procsCalm/procsBusy), 140, scales)
+	if p.now != 3 {
+		t.Fatalf("%d for 1.4, after a while", p.now)
+	}
+	p.follow(t, 4*int(procsCalm/procsBusy), 10, scales)
+	if p.now != 1 {
+		t.Fatalf("%d for little", p.now)
+	}
+}
+
+func TestProcsThatDoNotHelpAreGivenBack(t *testing.T) {
+	worse := func(n int) float64 { return 100 / float64(n) }
+	p := procs{most: 2, now: 1}
+	minute := int(time.Minute / procsBusy)
+	more := 0
+	for _, n := range p.follow(t, 10*minute, 1000, worse) {
+		if n > 1 {
+			more++
+		}
+	}
+	if p.wait != procsMost || more == 0 || more > 10*minute/100 {
+		t.Errorf("more than one in %d of %d looks; the next trial in %v", more, 10*minute, p.wait)
+	}
+	p.follow(t, 3*minute, 1000, func(n int) float64 { return 100 * float64(n) }) // the load has changed
+	if p.now != 2 {
+		t.Errorf("%d, where two do twice as much", p.now)
+	}
+}
