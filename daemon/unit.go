@@ -62,6 +62,9 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 			Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
 		renewals: upstream.NewLane(set.InFlight, set.BatchSize)}
+	if info.Gather {
+		u.main.Gather()
+	}
 	units[id] = u
 	e.units.Store(&units)
 	return u, nil

@@ -18,6 +18,8 @@ type Lane struct {
 	flying  int
 	most    int // batches in flight
 	size    int // ops in a batch
+	gathers bool
+	usual   int // ops in the last batches, a mean, times 8
 	changed chan struct{}
 }
 
@@ -25,6 +27,11 @@ type Lane struct {
 func NewLane(inFlight, size int) *Lane {
 	return &Lane{most: inFlight, size: min(size, MaxBatch), changed: make(chan struct{}, 1)}
 }
+
+// Gather has a batch wait beside one that is out until it is three quarters as large as
+// usual: for stores where a small one costs nearly as much as a large one. With none out
+// nothing waits. It comes before all else.
+func (l *Lane) Gather() { l.gathers = true }
 
 // Push adds ops behind those that wait. It does not block.
 func (l *Lane) Push(ops ...Op) {
@@ -51,7 +58,12 @@ func (l *Lane) Kick() {
 // Changed tells of kicks; one may stand for several.
 func (l *Lane) Changed() <-chan struct{} { return l.changed }
 
-func (l *Lane) ready() bool { return l.waiting.n > 0 && l.flying < l.most }
+func (l *Lane) ready() bool {
+	if l.waiting.n == 0 || l.flying >= l.most {
+		return false
+	}
+	return !l.gathers || l.flying == 0 || l.waiting.n >= l.usual*3/32
+}
 
 // Next takes the next batch; nil when nothing waits or enough is in flight.
 func (l *Lane) Next() *Batch {
@@ -67,6 +79,7 @@ func (l *Lane) Next() *Batch {
 		b = new(Batch)
 	}
 	n := min(l.waiting.n, l.size)
+	l.usual += n - l.usual/8
 	b.Ops = l.waiting.take(b.Ops[:0], n)
 	if cap(b.Results) < n {
 		b.Results = make([]Result, n, max(n, 16))

@@ -69,3 +69,29 @@ func TestManyThatWaitKeepTheirOrder(t *testing.T) {
 		t.Errorf("%d wait; %d of %d have come", n, want-1, next-1)
 	}
 }
+
+func TestALaneThatGathersSendsNoSmallBatchBesideAnother(t *testing.T) {
+	l := upstream.NewLane(2, 64)
+	l.Gather()
+	next := func(waiting, want int) *upstream.Batch {
+		t.Helper()
+		for i := range waiting {
+			l.Push(op(uint64(i)))
+		}
+		b := l.Next()
+		if got := b; want == 0 && got != nil || want > 0 && (got == nil || len(got.Ops) != want) {
+			t.Fatalf("%d wait: %v", waiting, got)
+		}
+		return b
+	}
+	for range 50 { // 32 are usual
+		l.Done(next(32, 32))
+	}
+	one := next(1, 1) // none is out: nothing waits
+	next(20, 0)
+	two := next(4, 24)
+	next(40, 0) // no more than two are out
+	l.Done(one)
+	l.Done(two)
+	l.Done(next(0, 40))
+}

@@ -121,6 +121,8 @@ type Info struct {
 	// Notice is how late, beside the way from the server, a hint may be that a held key
 	// is wanted.
 	Notice time.Duration
+	// Gather says that a small batch costs it nearly as much as a large one: Lane.Gather.
+	Gather bool
 	// Timeout bounds one Apply.
 	Timeout time.Duration
 }

@@ -129,7 +129,7 @@ func (s *Store) start(n *session) {
 // it has.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "etcd", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
-		Session: time.Duration(s.granted.Load()), Queue: true, Permits: true, Notice: ripe, Timeout: s.cfg.Timeout}
+		Session: time.Duration(s.granted.Load()), Queue: true, Permits: true, Notice: ripe, Gather: true, Timeout: s.cfg.Timeout}
 }
 
 // Hints is the stream of what was noticed about keys.
