@@ -47,6 +47,7 @@ var Scenes = []Scene{
 	{"clients", "the matrix in Python and Java on one Redis, against redis-py's Lock and Redisson, and Java on ZooKeeper, against Curator", clients},
 	{"renewals", "a million renewals on one Redis, against PEXPIRE", renewals},
 	{"million", "a million locks held by one client, and given up by its end", million},
+	{"units", "what one lock, renewal, wake-up, connection costs Redis, a Redis Cluster, etcd: for upstream/SCALE.md", units},
 }
 
 // row is one thing that is run once a round.

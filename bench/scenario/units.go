@@ -1,0 +1,166 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// What a fleet costs its store is multiplied from what one lock, one renewal, one
+// connection costs it: upstream/SCALE.md. Those are measured here, on servers of one
+// machine, through real daemons as far as they are what sends it; two of them are two
+// hosts, and sixteen a small fleet. Only the store's own CPU counts, its process's
+// clock, less what it uses when nobody asks. Rows are not compared with each other, so
+// they do not take turns: what is being held is measured for some windows, then given up.
+
+const (
+	unitsScene  = "units"
+	unitsRounds = 3
+	unitsWindow = 500 * time.Millisecond
+	unitsBatch  = 128 // locks taken by one request
+	unitsPause  = 300 * time.Millisecond
+	unitsLong   = 10 * time.Minute // a TTL within which nothing is renewed
+	// What comes due at a time is renewed in full batches, and what was taken by and by
+	// in batches of one.
+	burstTTL = 4 * time.Second
+	driftTTL = 4 * time.Second
+)
+
+func units(e *Env) error {
+	return inTurn(func() error { return redisUnits(e) }, func() error { return clusterUnits(e) }, func() error { return etcdUnits(e) })
+}
+
+// inTurn stops at the first error.
+func inTurn(parts ...func() error) error {
+	for _, part := range parts {
+		if err := part(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bill is a store that is measured.
+type bill struct {
+	e       *Env
+	store   string // the rows' names begin with it
+	pids    []int
+	idle    float64 // CPU time by time while nobody asks
+	rounds  int
+	window  time.Duration
+	batches int          // of keys so far
+	lost    atomic.Int64 // locks
+}
+
+// newBill measures at once what the store uses by itself: whoever is to be connected
+// is so.
+func (e *Env) newBill(store string, pids ...int) *bill {
+	b := &bill{e: e, store: store, pids: pids, rounds: min(e.Rounds, unitsRounds), window: min(e.Window, unitsWindow)}
+	cpu, began := b.cpu(), time.Now()
+	time.Sleep(2 * b.window)
+	b.idle = float64(b.cpu()-cpu) / float64(time.Since(began))
+	return b
+}
+
+func (b *bill) cpu() (sum time.Duration) {
+	for _, pid := range b.pids {
+		sum += harness.CPU(pid)
+	}
+	return sum
+}
+
+// add takes in one round of a row.
+func (b *bill) add(row string, m harness.Metrics) {
+	b.e.Report.Add(unitsScene, b.store+": "+row, m)
+	b.e.Logf("%s  %-50s %8.2f µs %8.0f B  (%.0f/s)", unitsScene, b.store+": "+row, m["cpu_us"], m["bytes"], m["ops_s"])
+}
+
+// flow measures what goes on meanwhile, as often as counted says that it happens.
+func (b *bill) flow(row string, counted func() (float64, error)) error {
+	for range b.rounds {
+		if err := b.e.Ctx.Err(); err != nil {
+			return err
+		}
+		n, err := counted()
+		if err != nil {
+			return err
+		}
+		cpu, began := b.cpu(), time.Now()
+		time.Sleep(b.window)
+		used, took := b.cpu()-cpu, time.Since(began) // without the counting
+		after, err := counted()
+		if err != nil {
+			return err
+		}
+		if after <= n {
+			return fmt.Errorf("%s, %s: nothing happened", b.store, row)
+		}
+		b.took(row, after-n, used, took)
+	}
+	return nil
+}
+
+// took adds a round in which something happened n times.
+func (b *bill) took(row string, n float64, cpu, took time.Duration) {
+	used := float64(cpu) - b.idle*float64(took)
+	b.add(row, harness.Metrics{"cpu_us": max(0, used) / n / float64(time.Microsecond), "ops_s": n / took.Seconds()})
+}
+
+// passing measures what n things cost in CPU by a second that do no more than stand there.
+func (b *bill) passing(row string, n int) {
+	cpu, began := b.cpu(), time.Now()
+	time.Sleep(4 * b.window) // it is little
+	used, took := b.cpu()-cpu, time.Since(began)
+	b.took(row, float64(n)*took.Seconds(), used, took)
+}
+
+// weigh adds a row for what each of n things takes in memory that make makes.
+func (b *bill) weigh(row string, n int, bytes func() (float64, error), make func() error) error {
+	before, err := bytes()
+	if err != nil {
+		return err
+	}
+	if err := make(); err != nil {
+		return err
+	}
+	after, err := bytes()
+	if err == nil {
+		b.add(row, harness.Metrics{"bytes": (after - before) / float64(n)})
+	}
+	return err
+}
+
+// client connects to a daemon. What it loses is a fault of the run: see end.
+func (b *bill) client(d *Daemon) (*client.Client, error) {
+	return client.Dial(b.e.Ctx, d.Socket, client.Options{Name: "bench", OnLost: func(client.Lost) { b.lost.Add(1) }})
+}
+
+// with connects to a daemon for as long as do takes; then everything is given up.
+func (b *bill) with(d *Daemon, do func(*client.Client) error) error {
+	c, err := b.client(d)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(do(c), c.Close())
+	time.Sleep(unitsPause) // it gives back a lot
+	return err
+}
+
+// end says what went wrong.
+func (b *bill) end() {
+	if n := b.lost.Load(); n > 0 {
+		b.e.Report.Fault("%s, %s: %d locks were lost", unitsScene, b.store, n)
+	}
+}
+
+// some is n, or fewer in a short run.
+func (e *Env) some(n int) int {
+	if e.Short {
+		return n / 10
+	}
+	return n
+}
