@@ -15,7 +15,7 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar
 VPY    := $(VENV)/bin/python
 
-.PHONY: run build test test-go test-sim test-python test-java check sim mutants bench packages check-packages version deps deps-system clean
+.PHONY: run build test test-go test-sim test-python test-java check sim mutants bench packages check-packages check-deploy version deps deps-system clean
 
 build:
 	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
@@ -33,6 +33,7 @@ test: deps build
 test-go:
 	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 10m ./...
 	$(GO) test -run Allocate ./daemon
+	cd daemon/page/browser && $(GO) vet ./... && $(GO) test -race -timeout 10m ./...
 	cd bench/peers && $(GO) vet ./...
 
 test-sim:
@@ -61,6 +62,10 @@ packages: deps
 check-packages: deps
 	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/packages/check.sh
 
+# Units, alerts, dashboard, manifests, the chart, packages: each in the manner of who reads it.
+check-deploy: deps
+	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/check.sh
+
 # A test holds all these places to cmd/locksidecar/VERSION, and writes them.
 version:
 ifdef V
@@ -77,9 +82,11 @@ check: deps
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . && $(CURDIR)/$(VENV)/bin/ruff format --check . && $(CURDIR)/$(VENV)/bin/mypy --strict src
 	mvn -q -B -f clients/java package -DskipTests
 	$(MAKE) check-packages
+	$(MAKE) check-deploy
 
 deps: deps-system $(VENV)/.done
 	cd upstream/testserver/etcdserver && $(GO) mod download
+	cd daemon/page/browser && $(GO) mod download
 
 # What the system's package manager has to bring, where it is missing.
 deps-system:
@@ -92,6 +99,7 @@ deps-system:
 	command -v mvn >/dev/null || need="$$need maven"; \
 	command -v javac >/dev/null || need="$$need default-jdk-headless"; \
 	command -v node >/dev/null || need="$$need nodejs"; \
+	command -v chromium >/dev/null || need="$$need chromium"; \
 	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
 	$(PY) -c 'import ensurepip, venv' 2>/dev/null || need="$$need python3-venv"; \
 	if [ -n "$$need" ]; then \

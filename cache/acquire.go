@@ -29,7 +29,7 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 		t.expire(l, now, out)
 		if h := l.find(q.Re.Session, q.Owner); h != nil {
 			l.restating(now, l.ttl)
-			t.reenter(h, q.Re, q.Mode, out)
+			t.reenter(h, q.Re, q.Mode, 0, out)
 			return
 		}
 		if q.Wait == 0 && t.refusesTry(l, q, now, out) {
@@ -38,14 +38,14 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 		}
 	}
 	if q.Draining || q.Re.Session.Ended.Load() {
-		out.fail(q.Re, CodeDraining, nil)
+		t.refuse(q, CodeDraining, nil, out)
 		if l != nil {
 			t.advance(l, now, out)
 		}
 		return
 	}
 	if code, err := t.refuses(l, q); code != CodeOK {
-		out.fail(q.Re, code, err)
+		t.refuse(q, code, err, out)
 		if l != nil {
 			t.advance(l, now, out)
 		}
@@ -73,17 +73,19 @@ func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
 	return CodeOK, nil
 }
 
-func (t *Table) reenter(h *hold, re Request, m Mode, out *Effects) {
+// reenter answers an acquire, which has waited for took, of who holds already.
+func (t *Table) reenter(h *hold, re Request, m Mode, took int64, out *Effects) {
 	if h.mode == Shared && m == Exclusive {
-		out.fail(re, CodeUpgrade, nil)
+		t.refused(h.l.ns, re, Notice{Mode: m, Code: CodeUpgrade, Key: h.l.key, Owner: h.owner, Took: took}, -1, nil, out)
 		return
 	}
 	h.count++
+	t.statsOf(h.l.ns).Acquires[OutReentered]++
 	t.sayGranted(h, re, true, out)
 }
 
 // reenterWaits turns what else h's owner waits for on this key into re-entries.
-func (t *Table) reenterWaits(h *hold, out *Effects) {
+func (t *Table) reenterWaits(h *hold, now int64, out *Effects) {
 	l := h.l
 	if l.head != nil {
 		return // each acquire takes a permit of its own
@@ -94,7 +96,7 @@ func (t *Table) reenterWaits(h *hold, out *Effects) {
 	for w := l.waitHead; w != nil; {
 		next := w.next
 		if w.owner == h.owner && w.req.Session == h.s {
-			t.reenter(h, w.req, w.mode, out)
+			t.reenter(h, w.req, w.mode, now-w.since, out)
 			t.dropWaiter(w)
 		}
 		w = next
@@ -131,7 +133,7 @@ func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64, 
 // when nobody holds it or stands before it.
 func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	if r := l.rare; r != nil && r.fails > 0 && now < l.retryAt && l.state != stateHeld {
-		out.fail(q.Re, CodeUnavailable, r.err)
+		t.refuse(q, CodeUnavailable, r.err, out)
 		return true
 	}
 	before := l.waitHead != nil && (q.Mode == Exclusive || l.exclusiveWaits())
@@ -139,7 +141,7 @@ func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 		before = before || q.Mode == Exclusive || l.heldMode == Exclusive || l.waitHead != nil || !t.mayHandOver(l, now)
 	}
 	if before || l.state == stateAsked && l.queued && !l.inMoment(now) {
-		out.busy(q.Re, -1)
+		t.refuse(q, CodeBusy, nil, out)
 		return true
 	}
 	return false
@@ -215,20 +217,29 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 		if v != yes {
 			break
 		}
-		if !fresh && l.wanted {
-			l.rarely().hands++
+		if !fresh {
+			t.handsOver(l, w)
 		}
 		t.grant(l, w, now, fresh, out)
 	}
 	if l.nHolds == 0 {
 		return
 	}
-	if l.releaser.Session != nil { // it stays with this host after all
-		out.released(l.releaser, 0)
-		l.releaser = Request{}
-	}
+	l.stays(out)
 	if l.head == nil { // else the semaphore may have more permits
-		t.refuseTries(l, CodeBusy, -1, out)
+		t.refuseTries(l, CodeBusy, -1, now, out)
+	}
+}
+
+// handsOver counts a grant without asking the store.
+func (t *Table) handsOver(l *Lease, w *waiter) {
+	s := t.statsOf(w.ns)
+	s.HandOvers++
+	if l.idleUntil() != 0 {
+		s.Lingered++
+	}
+	if l.wanted {
+		l.rarely().hands++
 	}
 }
 

@@ -24,7 +24,7 @@ func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.handOver(l, now, false, out)
 	t.answerPeeks(l, now, out)
 	if l.brief && !l.inMoment(now) {
-		t.refuseTries(l, CodeBusy, -1, out)
+		t.refuseTries(l, CodeBusy, -1, now, out)
 	}
 	if l.op == 0 {
 		t.next(l, now, out)
@@ -90,7 +90,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 		return
 	}
 	if since := t.failingSince(l); since != 0 && now-since >= int64(t.cfg.Grace) {
-		t.refuseWaiters(l, out)
+		t.refuseWaiters(l, now, out)
 	}
 	if down {
 		t.nextDown(l, now, out)

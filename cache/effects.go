@@ -102,6 +102,7 @@ type Message struct {
 	Holders  int32
 	Waiters  int32
 	Granted  bool       // MsgGranted answers an acquire and made or deepened a hold
+	HandOver bool       // MsgGranted: the lease was on this host
 	NS       *Namespace // MsgGranted: of the lease
 	Degraded bool       // MsgGranted: by this host alone, without a fence
 	ShortTTL int64      // MsgGranted: how long a lease the hold asked for, for the beat
@@ -117,11 +118,39 @@ type Track struct {
 	Failed bool // the last renewal was not answered
 }
 
+// NoticeKind is what a notice is about.
+type NoticeKind uint8
+
+// The kinds of notices.
+const (
+	NoticeAcquired NoticeKind = iota + 1 // Took: the wait
+	NoticeRefused                        // Code; Took: the wait
+	NoticeReleased                       // Cause; Took: the hold
+	NoticeLost                           // Reason; Took: the hold
+)
+
+// Notice is for the log.
+type Notice struct {
+	Kind     NoticeKind
+	Mode     Mode
+	Code     Code
+	Cause    Cause
+	Reason   Reason
+	Degraded bool
+	Key      string
+	Session  *Session
+	Owner    uint64
+	Fence    uint64
+	Took     int64 // nanoseconds
+}
+
 // Effects is what an event asks of the shell, in order. The caller empties it.
 type Effects struct {
 	Messages []Message
 	Ops      []Op
 	Tracks   []Track
+	Notices  []Notice // of what was lost; with Audit of all that Stats counts
+	Audit    bool     // the caller's
 }
 
 // Reset empties e and keeps its memory.
@@ -129,13 +158,44 @@ func (e *Effects) Reset() {
 	clear(e.Messages)
 	clear(e.Ops)
 	clear(e.Tracks)
-	e.Messages, e.Ops, e.Tracks = e.Messages[:0], e.Ops[:0], e.Tracks[:0]
+	clear(e.Notices)
+	e.Messages, e.Ops, e.Tracks, e.Notices = e.Messages[:0], e.Ops[:0], e.Tracks[:0], e.Notices[:0]
 }
 
 func (e *Effects) fail(re Request, c Code, err error) {
 	e.Messages = append(e.Messages, Message{Kind: MsgFailed, Re: re, Code: c, Left: -1, Err: err})
 }
 
-func (e *Effects) busy(re Request, left int64) {
-	e.Messages = append(e.Messages, Message{Kind: MsgFailed, Re: re, Code: CodeBusy, Left: left})
+// refuse answers an acquire that does not even wait.
+func (t *Table) refuse(q *Acquire, c Code, err error, out *Effects) {
+	key := ""
+	if out.Audit {
+		key = string(q.Key)
+	}
+	t.refused(q.NS, q.Re, Notice{Mode: q.Mode, Code: c, Key: key, Owner: q.Owner}, -1, err, out)
+}
+
+// dismiss ends a wait with the code given. left is for busy, -1 when not known.
+func (t *Table) dismiss(w *waiter, c Code, left int64, err error, now int64, out *Effects) {
+	t.refused(w.ns, w.req, Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}, left, err, out)
+	t.dropWaiter(w)
+}
+
+// refused answers an acquire; n is what the log is to have of it.
+func (t *Table) refused(ns *Namespace, re Request, n Notice, left int64, err error, out *Effects) {
+	if re.Via == nil { // else it is a step of something larger, which the shell counts
+		t.statsOf(ns).Acquires[n.Code]++
+		if out.Audit {
+			n.Kind, n.Session = NoticeRefused, re.Session
+			out.Notices = append(out.Notices, n)
+		}
+	}
+	out.Messages = append(out.Messages, Message{Kind: MsgFailed, Re: re, Code: n.Code, Left: left, Err: err})
+}
+
+// notice tells the log of a hold.
+func (e *Effects) notice(kind NoticeKind, h *hold, took int64) *Notice {
+	e.Notices = append(e.Notices, Notice{Kind: kind, Mode: h.mode, Degraded: h.fence == 0, Key: h.l.key,
+		Session: h.s, Owner: h.owner, Fence: h.fence, Took: took})
+	return &e.Notices[len(e.Notices)-1]
 }

@@ -22,28 +22,25 @@ func (t *Table) succeed(l *Lease) {
 	l.retryAt = 0
 }
 
-func (t *Table) refuseTries(l *Lease, c Code, left int64, out *Effects) {
-	err := t.failure(l)
+func (t *Table) refuseTries(l *Lease, c Code, left, now int64, out *Effects) {
+	var err error
+	if c != CodeBusy {
+		err = t.failure(l)
+	}
 	for w := l.queue().waitHead; w != nil; {
 		next := w.next
 		if w.try {
-			if c == CodeBusy {
-				out.busy(w.req, left)
-			} else {
-				out.fail(w.req, c, err)
-			}
-			t.dropWaiter(w)
+			t.dismiss(w, c, left, err, now, out)
 		}
 		w = next
 	}
 }
 
 // refuseWaiters ends waits that have outlasted the grace for a failing store.
-func (t *Table) refuseWaiters(l *Lease, out *Effects) {
+func (t *Table) refuseWaiters(l *Lease, now int64, out *Effects) {
 	from := l.queue()
 	for from.waitHead != nil {
-		out.fail(from.waitHead.req, CodeUnavailable, t.failure(l))
-		t.dropWaiter(from.waitHead)
+		t.dismiss(from.waitHead, CodeUnavailable, -1, t.failure(l), now, out)
 	}
 }
 

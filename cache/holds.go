@@ -15,7 +15,7 @@ func (l *Lease) find(s *Session, owner uint64) *hold {
 		return r.byOwner[ownerKey{s, owner}]
 	}
 	for h := l.holds; h != nil; h = h.next {
-		if h.s == s && h.owner == owner {
+		if h.s == s && h.owner == owner && !h.forced {
 			return h
 		}
 	}
@@ -54,13 +54,12 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
 		t.nextFence(l)
 	}
-	var h *hold
-	if n := len(t.freeHolds); n > 0 {
-		h, t.freeHolds = t.freeHolds[n-1], t.freeHolds[:n-1]
-	} else {
-		h = new(hold)
+	h := t.newHold()
+	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, mode: w.mode, since: now}
+	t.counted(h, w)
+	if out.Audit {
+		out.notice(NoticeAcquired, h, now-w.since)
 	}
-	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, mode: w.mode}
 	if w.fixed {
 		h.end = now + w.ttl
 		if fresh && t.of(l).renews() && l.nHolds == 0 {
@@ -87,11 +86,24 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	}
 	l.holds = h
 	l.nHolds++
+	t.holds.add(h)
 	t.indexOwner(l, h)
+	t.belongs(h)
+	re := w.req
+	w.contended = w.contended && now > w.since
+	t.dropWaiter(w)
+	m := t.grantOf(h, re, true)
+	m.HandOver = !fresh && l.state == stateHeld
+	out.Messages = append(out.Messages, m)
+	t.reenterWaits(h, now, out)
+}
+
+// belongs puts h among its session's holds, and what is counted of those, and of a semaphore.
+func (t *Table) belongs(h *hold) {
+	l, s := h.l, h.s
 	if l.head != nil {
 		l.head.sem.holds[h.fence] = h
 	}
-	s := h.s
 	s.Holds.Add(1)
 	l.ns.Use.addHolds(1)
 	x := &s.index[t.cfg.Shard]
@@ -99,10 +111,16 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 		h.sNext.sPrev = h
 	}
 	x.holds = h
-	re := w.req
-	t.dropWaiter(w)
-	t.sayGranted(h, re, true, out)
-	t.reenterWaits(h, out)
+}
+
+func (t *Table) newHold() *hold {
+	n := len(t.freeHolds)
+	if n == 0 {
+		return new(hold)
+	}
+	h := t.freeHolds[n-1]
+	t.freeHolds = t.freeHolds[:n-1]
+	return h
 }
 
 func (t *Table) indexOwner(l *Lease, h *hold) {
@@ -113,14 +131,60 @@ func (t *Table) indexOwner(l *Lease, h *hold) {
 	if r.byOwner == nil {
 		r.byOwner = make(map[ownerKey]*hold, 2*manyHolds)
 		for o := l.holds; o != nil; o = o.next {
-			r.byOwner[ownerKey{o.s, o.owner}] = o
+			if !o.forced {
+				r.byOwner[ownerKey{o.s, o.owner}] = o
+			}
 		}
 		return
 	}
 	r.byOwner[ownerKey{h.s, h.owner}] = h
 }
 
-// dropHold takes h away; what follows from it is advance's.
+func (l *Lease) unindexOwner(h *hold) {
+	r := l.rare
+	if r == nil || r.byOwner == nil {
+		return
+	}
+	if k := (ownerKey{h.s, h.owner}); r.byOwner[k] == h { // else of one that has come after it
+		delete(r.byOwner, k)
+	}
+	if l.nHolds == 0 {
+		r.byOwner = nil
+	}
+}
+
+// counted takes a grant into the statistics.
+func (t *Table) counted(h *hold, w *waiter) {
+	h.class = w.ns.Class
+	s := t.statsOf(w.ns)
+	s.Acquires[CodeOK]++
+	s.Wait.Observe(h.since - w.since)
+	s.Holds++
+	if h.fence == 0 {
+		s.Degraded++
+	}
+}
+
+// uncounted is its end.
+func (t *Table) uncounted(h *hold, now int64) *Stats {
+	s := t.stats[h.class]
+	s.Holds--
+	s.Hold.Observe(now - h.since)
+	return s
+}
+
+// end takes h away, which is not lost, unless it has been by force; what follows from it is
+// advance's.
+func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
+	if !h.forced {
+		t.uncounted(h, now).Releases[why]++
+		if out.Audit {
+			out.notice(NoticeReleased, h, now-h.since).Cause = why
+		}
+	}
+	t.dropHold(h)
+}
+
 func (t *Table) dropHold(h *hold) {
 	l, s := h.l, h.s
 	if h.prev != nil {
@@ -132,6 +196,7 @@ func (t *Table) dropHold(h *hold) {
 		h.next.prev = h.prev
 	}
 	l.nHolds--
+	t.holds.remove(h)
 	if l.head != nil {
 		delete(l.head.sem.holds, h.fence)
 	}
@@ -139,11 +204,9 @@ func (t *Table) dropHold(h *hold) {
 	if l.nHolds == 0 {
 		l.minEnd = Forever
 	}
-	if r := l.rare; r != nil && r.byOwner != nil {
-		delete(r.byOwner, ownerKey{s, h.owner})
-		if l.nHolds == 0 {
-			r.byOwner = nil
-		}
+	l.unindexOwner(h)
+	if h.forced {
+		t.forced--
 	}
 	s.Holds.Add(-1)
 	l.ns.Use.addHolds(-1)
@@ -163,24 +226,35 @@ func (t *Table) dropHold(h *hold) {
 	}
 }
 
-// lose tells h's owner that it is gone.
-func (t *Table) lose(h *hold, why Reason, out *Effects) {
-	out.Messages = append(out.Messages, Message{Kind: MsgLost, Re: Request{Session: h.s}, Key: h.l.key,
-		Owner: h.owner, Fence: h.fence, Reason: why})
+// lose takes h away, and tells its owner unless he has been told.
+func (t *Table) lose(h *hold, why Reason, now int64, out *Effects) {
+	if !h.forced {
+		t.tellLost(h, why, now, out)
+	}
 	t.dropHold(h)
 }
 
-func (t *Table) loseAll(l *Lease, why Reason, out *Effects) {
+func (t *Table) tellLost(h *hold, why Reason, now int64, out *Effects) {
+	t.uncounted(h, now).Lost[why]++
+	out.notice(NoticeLost, h, now-h.since).Reason = why
+	out.Messages = append(out.Messages, Message{Kind: MsgLost, Re: Request{Session: h.s}, Key: h.l.key,
+		Owner: h.owner, Fence: h.fence, Reason: why})
+}
+
+func (t *Table) loseAll(l *Lease, why Reason, now int64, out *Effects) {
 	for l.holds != nil {
-		t.lose(l.holds, why, out)
+		t.lose(l.holds, why, now, out)
 	}
 }
 
 // expire ends what is past its time: the lease, or fixed holds of it.
 func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	if l.state == stateHeld && now >= t.deadline(l) {
+		if !l.forcedOnly() {
+			t.of(l).stats.Expired++
+		}
 		for l.holds != nil {
-			t.lose(l.holds, l.holds.endReason(now, LostExpired), out)
+			t.lose(l.holds, l.holds.endReason(now, LostExpired), now, out)
 		}
 		t.owe(l, now, out)
 		return
@@ -192,7 +266,7 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	for h := l.holds; h != nil; {
 		next := h.next
 		if h.end != 0 && now >= h.end {
-			t.lose(h, h.endReason(now, LostFixed), out)
+			t.lose(h, h.endReason(now, LostFixed), now, out)
 		} else if h.end != 0 {
 			end = min(end, h.end)
 		}

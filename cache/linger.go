@@ -94,10 +94,7 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	}
 	h.lingers = l
 	l.rarely().idleUntil = now + min(int64(l.ns.Linger), l.ttl/2)
-	if l.releaser.Session != nil {
-		out.released(l.releaser, 0)
-		l.releaser = Request{}
-	}
+	l.stays(out)
 	return true
 }
 

@@ -42,7 +42,8 @@ type Namespace struct {
 	// down for LocalAfter.
 	Local      bool
 	LocalAfter time.Duration
-	Use        *Use // what its clients have together; nil to not count
+	Use        *Use   // what its clients have together; nil to not count
+	Class      uint16 // what it is counted under: see Stats
 }
 
 // Use counts what is held and waited for in a namespace, over all tables.
@@ -84,6 +85,7 @@ type storeState struct {
 	trip    int64  // what a round trip takes, lately
 	downAt  int64  // since when it is down; 0 when it is up
 	err     error  // why, for people
+	stats   StoreStats
 }
 
 // tripMost bounds what one slow answer says of round trips.

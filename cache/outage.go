@@ -51,20 +51,20 @@ func (t *Table) handOverAlone(l *Lease, now int64, out *Effects) {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
 			break
 		}
-		r := l.rarely()
-		r.alone = max(r.alone, now+w.ttl)
+		l.restating(now, w.ttl)
 		t.grant(l, w, now, false, out)
 	}
 	if l.nHolds > 0 {
-		t.refuseTries(l, CodeBusy, -1, out)
+		t.refuseTries(l, CodeBusy, -1, now, out)
 	}
 }
 
-// restating is called before holds of l are said to be valid once more: what this
-// host has granted alone then is so for another ttl from now on.
+// restating is called before holds of l are said to be valid: what this host grants alone
+// is so for ttl from now on.
 func (l *Lease) restating(now, ttl int64) {
 	if l.state != stateHeld {
-		l.rare.alone = max(l.rare.alone, now+ttl)
+		r := l.rarely()
+		r.alone = max(r.alone, now+ttl)
 	}
 }
 
@@ -85,7 +85,7 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 		l.releaser = Request{}
 	}
 	if l.state != stateHeld && (!l.ns.Local || l.head != nil) {
-		t.refuseTries(l, CodeUnavailable, -1, out)
+		t.refuseTries(l, CodeUnavailable, -1, now, out)
 	}
 	if l.state == stateAsked && !l.needed() {
 		t.owe(l, now, out)

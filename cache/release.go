@@ -8,6 +8,7 @@ type Release struct {
 	Fence uint64
 	All   bool
 	Async bool // answer before the store has confirmed
+	Cause Cause
 }
 
 // Release answers at once when the lease stays with this host, and when the
@@ -15,6 +16,7 @@ type Release struct {
 func (t *Table) Release(q *Release, now int64, out *Effects) {
 	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
 	if h == nil {
+		t.acknowledged(q, now, out)
 		return
 	}
 	if h.count > 1 && !q.All {
@@ -22,7 +24,7 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 		out.released(q.Re, h.count)
 		return
 	}
-	t.dropHold(h)
+	t.end(h, q.Cause, now, out)
 	if l.nHolds == 0 {
 		t.handOver(l, now, false, out) // before the answer: the next one waits longer
 	}
@@ -32,6 +34,14 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 		l.releaser = q.Re
 	}
 	t.advance(l, now, out)
+}
+
+// stays answers who waits for the release of l: it stays with this host after all.
+func (l *Lease) stays(out *Effects) {
+	if l.releaser.Session != nil {
+		out.released(l.releaser, 0)
+		l.releaser = Request{}
+	}
 }
 
 func (e *Effects) released(re Request, count uint32) {
@@ -163,8 +173,7 @@ func (t *Table) CancelVia(s *Session, via any, now int64, out *Effects) {
 
 func (t *Table) cancel(w *waiter, now int64, out *Effects) {
 	l := w.l
-	out.fail(w.req, CodeCanceled, nil)
-	t.dropWaiter(w)
+	t.dismiss(w, CodeCanceled, -1, nil, now, out)
 	t.advance(l, now, out)
 }
 
@@ -176,7 +185,7 @@ func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (more 
 	for ; most > 0 && x.holds != nil; most-- {
 		h := x.holds
 		l := h.l
-		t.dropHold(h)
+		t.end(h, CauseSession, now, out)
 		t.advance(l, now, out)
 	}
 	return x.holds != nil
@@ -187,6 +196,7 @@ func (t *Table) EndWaits(s *Session, now int64, out *Effects) {
 	x := &s.index[t.cfg.Shard]
 	for x.waits != nil {
 		l := x.waits.l
+		t.statsOf(x.waits.ns).Acquires[OutGone]++
 		t.dropWaiter(x.waits)
 		t.advance(l, now, out)
 	}
@@ -199,8 +209,7 @@ func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
 			continue
 		}
 		for l.waitHead != nil {
-			out.fail(l.waitHead.req, c, nil)
-			t.dropWaiter(l.waitHead)
+			t.dismiss(l.waitHead, c, -1, nil, now, out)
 		}
 		t.advance(l, now, out)
 	}
@@ -227,14 +236,22 @@ func least(a, b int64) int64 {
 	return a
 }
 
+// lifetime is how long l lives if it is not renewed from now on.
+func (t *Table) lifetime(l *Lease) int64 {
+	if st := t.of(l); !st.renews() && l.state == stateHeld {
+		return int64(st.SessionTTL)
+	}
+	return l.ttl
+}
+
 // Watermark says what may be said of the holds of s here at now.
 func (t *Table) Watermark(s *Session, now int64) Watermark {
 	w := Watermark{Until: Forever}
 	for h := s.index[t.cfg.Shard].holds; h != nil; h = h.sNext {
-		l, ttl := h.l, h.l.ttl
-		if st := t.of(l); !st.renews() && l.state == stateHeld {
-			ttl = int64(st.SessionTTL)
+		if h.forced {
+			continue
 		}
+		l, ttl := h.l, t.lifetime(h.l)
 		l.restating(now, ttl)
 		w.Join(Watermark{t.deadline(l), ttl, int64(l.ns.Heartbeat)})
 	}
@@ -247,7 +264,7 @@ func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) {
 	for h := s.index[t.cfg.Shard].holds; h != nil; {
 		next := h.sNext
 		if l := h.l; l.ns.Heartbeat > 0 && now-heard >= int64(l.ns.Heartbeat) {
-			t.lose(h, LostSilent, out)
+			t.lose(h, LostSilent, now, out)
 			t.advance(l, now, out)
 		}
 		h = next

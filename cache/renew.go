@@ -78,8 +78,13 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 	if l.state != stateHeld || l.token != op.Token {
 		return
 	}
+	st := &t.of(l).stats
 	switch r.Status {
 	case Done, Granted:
+		st.Renewed++
+		if l.until != Forever {
+			st.Slack.Observe(t.deadline(l) - now)
+		}
 		t.extend(l, op, sent)
 		if t.expire(l, now, out); l.state != stateHeld {
 			return // the answer has come too late even for that
@@ -95,12 +100,14 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 		t.retrack(l, false, out)
 		t.finishExtends(l, op, now, out)
 	case NotHeld:
+		st.NotHeld++
 		if l.downgrade {
 			t.retrack(l, true, out) // it may be shared by now: the downgrade's answer decides
 			return
 		}
-		t.gone(l, out)
+		t.gone(l, now, out)
 	default:
+		st.Unanswered++
 		l.retryAt = now + int64(t.cfg.RetryMin)
 		l.doubt = !t.of(l).renews() // where nothing else would ask again
 		t.retrack(l, true, out)

@@ -147,12 +147,12 @@ func (t *Table) newPermit(head *Lease) *Lease {
 // takes a permit.
 func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 	if q.Draining || q.Re.Session.Ended.Load() {
-		out.fail(q.Re, CodeDraining, nil)
+		t.refuse(q, CodeDraining, nil, out)
 		return
 	}
 	l := t.sems[string(q.Key)]
 	if code, err := t.refuses(l, q); code != CodeOK {
-		out.fail(q.Re, code, err)
+		t.refuse(q, code, err, out)
 		return
 	}
 	l = t.semaphore(q.Key, q.NS)
@@ -169,12 +169,12 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 func (t *Table) refusesPermit(l *Lease, now int64, out *Effects, q *Acquire) bool {
 	sem := l.sem
 	if p := l.worst(); p != nil && now < p.retryAt {
-		out.fail(q.Re, CodeUnavailable, p.rare.err)
+		t.refuse(q, CodeUnavailable, p.rare.err, out)
 		return true
 	}
 	queued := slices.ContainsFunc(sem.asks, func(p *Lease) bool { return p.queued })
 	if queued || int(l.nWaits) >= int(sem.limit)-sem.held {
-		out.busy(q.Re, -1)
+		t.refuse(q, CodeBusy, nil, out)
 		return true
 	}
 	return false
@@ -196,7 +196,7 @@ func (t *Table) balance(l *Lease, now int64, out *Effects) {
 		t.advanceOne(t.newPermit(l), now, out)
 	}
 	if sem.need(l) == 0 {
-		t.refuseTries(l, CodeBusy, -1, out)
+		t.refuseTries(l, CodeBusy, -1, now, out)
 	}
 	t.peekSemaphore(l, now, out)
 	if len(sem.permits) == 0 && l.nWaits == 0 && l.op == 0 && (l.rare == nil || len(l.rare.peeks) == 0) {
@@ -211,7 +211,7 @@ func (t *Table) permit(s *Session, key []byte, owner, fence uint64, now int64, o
 		return nil
 	}
 	h := l.sem.holds[fence]
-	if h == nil || h.s != s || h.owner != owner {
+	if h == nil || h.s != s || h.owner != owner || h.forced {
 		return nil
 	}
 	p := h.l

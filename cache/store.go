@@ -54,7 +54,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		if r.Base > MaxBase || r.Base == 0 {
 			l.granted = true
 			t.fail(l, now, fmt.Errorf("%w: %d", ErrBase, r.Base))
-			t.refuseTries(l, CodeUnavailable, -1, out)
+			t.refuseTries(l, CodeUnavailable, -1, now, out)
 			t.owe(l, now, out)
 			return
 		}
@@ -83,6 +83,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		t.succeed(l)
 		if !l.queued {
 			t.contested(l, false, now)
+			l.queue().contended()
 		}
 		l.queued = true
 		poll := t.cfg.Poll
@@ -97,22 +98,23 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 			l.rare.tryUntil = now + t.of(l).tryWait()
 		}
 		if !l.inMoment(now) {
-			t.refuseTries(l, CodeBusy, r.Left, out)
+			t.refuseTries(l, CodeBusy, r.Left, now, out)
 		}
 	case Busy:
 		t.succeed(l)
 		t.forget(l)
-		t.refuseTries(l, CodeBusy, r.Left, out)
+		l.queue().contended()
+		t.refuseTries(l, CodeBusy, r.Left, now, out)
 	case Refused:
 		t.fail(l, now, r.Err)
 		if !l.queued && !l.maybe {
 			t.forget(l)
 		}
-		t.refuseTries(l, CodeUnavailable, -1, out)
+		t.refuseTries(l, CodeUnavailable, -1, now, out)
 	default:
 		t.fail(l, now, r.Err)
 		l.maybe = true
-		t.refuseTries(l, CodeUnavailable, -1, out)
+		t.refuseTries(l, CodeUnavailable, -1, now, out)
 	}
 }
 
@@ -154,7 +156,7 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 		t.extend(l, op, sent)
 		t.retrack(l, false, out)
 	case NotHeld:
-		t.gone(l, out)
+		t.gone(l, now, out)
 	default:
 		// Exclusive or shared upstream: either excludes enough. Asked again,
 		// which does no harm, until the store has answered.
@@ -162,8 +164,8 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 	}
 }
 
-func (t *Table) gone(l *Lease, out *Effects) {
-	t.loseAll(l, LostGone, out)
+func (t *Table) gone(l *Lease, now int64, out *Effects) {
+	t.loseAll(l, LostGone, now, out)
 	t.endGrip(l, out)
 }
 
@@ -271,7 +273,7 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 		}
 		switch l.state {
 		case stateHeld:
-			t.loseAll(l, LostSession, out)
+			t.loseAll(l, LostSession, now, out)
 			t.endGrip(l, out)
 		case stateOwed:
 			t.endGrip(l, out)

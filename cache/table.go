@@ -62,6 +62,12 @@ type Table struct {
 	habits   habits
 	noLinger bool
 
+	stats  []*Stats // by class
+	holds  chain[hold]
+	forced int // of those
+	waits  chain[waiter]
+	places map[*Lease]int32 // how many of a key's waiters the look under way has passed
+
 	freeLeases []*Lease
 	freeHolds  []*hold
 	freeWaits  []*waiter
@@ -69,7 +75,9 @@ type Table struct {
 
 // New makes an empty table. Tokens of different shards never meet.
 func New(cfg Config) *Table {
-	return &Table{cfg: cfg, leases: make(map[string]*Lease), sems: make(map[string]*Lease), token: uint64(cfg.Shard)}
+	return &Table{cfg: cfg, leases: make(map[string]*Lease), sems: make(map[string]*Lease), token: uint64(cfg.Shard),
+		holds: chain[hold]{of: func(h *hold) *links[hold] { return &h.chain }},
+		waits: chain[waiter]{of: func(w *waiter) *links[waiter] { return &w.chain }}}
 }
 
 // SetLimits changes what a session may have, from now on.
@@ -210,11 +218,15 @@ type hold struct {
 	fence      uint64 // 0 when this host granted it alone, in an outage
 	end        int64  // its own end, whoever renews; 0 for none
 	last       int64  // end cannot be moved beyond; 0 for no bound
+	since      int64  // when it was granted
 	next, prev *hold  // of the lease
 	sNext      *hold  // of the session in this shard
 	sPrev      *hold
+	chain      links[hold] // of the table
 	count      uint32
+	class      uint16 // what it is counted under
 	mode       Mode
+	forced     bool // lost, and its owner told; the key stays closed until end
 }
 
 // waiter is a queued acquire.
@@ -225,13 +237,16 @@ type waiter struct {
 	owner      uint64
 	ttl        int64
 	deadline   int64 // of the wait; Forever when it has none
+	since      int64
 	next, prev *waiter
 	sNext      *waiter
 	sPrev      *waiter
+	chain      links[waiter] // of the table
 	timerIdx   int32
 	mode       Mode
 	fixed      bool
 	try        bool
+	contended  bool // the key was held, or others waited for it
 }
 
 func (l *Lease) rarely() *rare {

@@ -144,9 +144,8 @@ func (t *Table) Tick(now int64, most int, out *Effects) {
 // rather than a wait that ran out.
 func (t *Table) endWait(w *waiter, now int64, out *Effects) {
 	if t.failingSince(w.l) != 0 {
-		out.fail(w.req, CodeUnavailable, t.failure(w.l))
+		t.dismiss(w, CodeUnavailable, -1, t.failure(w.l), now, out)
 	} else {
-		out.fail(w.req, CodeTimeout, nil)
+		t.dismiss(w, CodeTimeout, -1, nil, now, out)
 	}
-	t.dropWaiter(w)
 }

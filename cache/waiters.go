@@ -10,9 +10,17 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 		w = new(waiter)
 	}
 	*w = waiter{l: l, ns: q.NS, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
-		try: q.Wait == 0, deadline: Forever}
+		try: q.Wait == 0, deadline: Forever, since: now, contended: l.nHolds > 0 || l.nWaits > 0}
 	if !w.try && q.Wait < Forever-now {
 		w.deadline = now + q.Wait
+	}
+	t.queue(w)
+}
+
+// queue puts w behind those who wait for the same, and counts it.
+func (t *Table) queue(w *waiter) {
+	l := w.l
+	if w.deadline != Forever {
 		t.timers.push(timer{at: w.deadline, w: w})
 	}
 	if w.prev = l.waitTail; w.prev != nil {
@@ -26,6 +34,8 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	s := w.req.Session
 	s.Waiters.Add(1)
 	w.ns.Use.addWaiters(1)
+	t.statsOf(w.ns).Waiters++
+	t.waits.add(w)
 	x := &s.index[t.cfg.Shard]
 	if w.sNext = x.waits; w.sNext != nil {
 		w.sNext.sPrev = w
@@ -93,9 +103,14 @@ func (t *Table) dropWaiter(w *waiter) {
 		l.waitTail = w.prev
 	}
 	l.nWaits--
+	t.waits.remove(w)
 	l.uncountWaiter(w)
 	s.Waiters.Add(-1)
 	w.ns.Use.addWaiters(-1)
+	c := t.statsOf(w.ns)
+	if c.Waiters--; w.contended && !w.try {
+		c.Contended++
+	}
 	x := &s.index[t.cfg.Shard]
 	if w.sPrev != nil {
 		w.sPrev.sNext = w.sNext
@@ -109,5 +124,12 @@ func (t *Table) dropWaiter(w *waiter) {
 	*w = waiter{}
 	if len(t.freeWaits) < freeMost {
 		t.freeWaits = append(t.freeWaits, w)
+	}
+}
+
+// contended notes that those who wait now wait for somebody.
+func (l *Lease) contended() {
+	for w := l.waitHead; w != nil; w = w.next {
+		w.contended = true
 	}
 }

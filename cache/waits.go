@@ -15,7 +15,7 @@ func (t *Table) Waits(s *Session) iter.Seq2[string, Wait] {
 	return func(yield func(string, Wait) bool) {
 		for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
 			for h := w.l.holds; h != nil; h = h.next {
-				if h.s == s && h.owner == w.owner {
+				if h.s == s && h.owner == w.owner || h.forced {
 					continue
 				}
 				if !yield(w.l.key, Wait{w.req.ID, w.owner, h.s, h.owner}) {

@@ -1,33 +1,35 @@
 package daemon
 
 import (
-	"net"
+	"errors"
+	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // conn is a session's socket: one reader, and a writer that exists only while
 // the client is slower than we are. Everybody else writes without blocking.
 type conn struct {
-	d    *Daemon
-	s    *Session
-	nc   *net.UnixConn
-	raw  syscall.RawConn
-	peer *peerWatch
+	d     *Daemon
+	s     *Session
+	sock  *sock.Conn
+	peer  *peerWatch
+	hello *time.Timer // the session has to begin before
 
 	mu      sync.Mutex // guards the two below; not held during I/O
 	writing bool       // somebody has the right to write
 	again   bool       // and has to look once more
 
-	// Of whoever has the right to write.
-	try  func(fd uintptr)
-	tryB []byte
-	tryN int
-	tryE error
+	reading sync.WaitGroup // the reader
+	others  sync.WaitGroup // reap, and slowly
+	input   []byte         // of the reader: what has been read and not been handled; anybody's while there is none
+	deaf    bool           // so too: we have ended the session, and handle nothing more
+	unsent  []byte         // while parked: what the writer has taken and not written
 
 	kill   chan struct{} // closed when we end the session
 	killed atomic.Bool
@@ -35,48 +37,72 @@ type conn struct {
 	once   sync.Once
 }
 
-func newConn(d *Daemon, nc *net.UnixConn, raw syscall.RawConn) *conn {
-	c := &conn{d: d, nc: nc, raw: raw, kill: make(chan struct{}), gone: make(chan struct{})}
-	c.try = func(fd uintptr) { c.tryN, c.tryE = syscall.Write(int(fd), c.tryB) } // made once: no allocation a write
-	return c
+func newConn(d *Daemon, nc *sock.Conn) *conn {
+	return &conn{d: d, sock: nc, kill: make(chan struct{}), gone: make(chan struct{})}
 }
 
 // readBuffer is what a connection's reader starts with, in bytes.
 const readBuffer = 8 << 10
 
-// serve is the reader. It returns when the peer has gone, or has to be taken for
-// gone, and everything that it held has been released.
-func (c *conn) serve() {
-	c.d.wg.Go(c.reap)
-	buf := make([]byte, 0, readBuffer)
+// run starts the reader and who waits for the end, anew when they were parked.
+func (c *conn) run() {
+	c.readOn()
+	c.beside(c.reap)
+	if len(c.unsent) > 0 {
+		buf := getBuffer()
+		rest := c.unsent
+		c.unsent = nil
+		c.beside(func() { c.slowly(buf, rest) })
+	}
+}
+
+func (c *conn) readOn() {
+	c.reading.Add(1)
+	c.d.wg.Go(func() {
+		defer c.reading.Done()
+		c.read()
+	})
+}
+
+func (c *conn) beside(f func()) {
+	c.others.Add(1)
+	c.d.wg.Go(func() {
+		defer c.others.Done()
+		f()
+	})
+}
+
+// read is the reader. It returns when the peer has gone, or has to be taken for gone; or when it is
+// to be parked, at the end of a frame or in the midst of one. When we have ended the session it
+// reads on for the end of the peer alone.
+func (c *conn) read() {
+	buf := c.input
+	if buf == nil {
+		buf = make([]byte, 0, readBuffer)
+	}
 	for {
 		if len(buf) == cap(buf) {
 			buf = append(buf, make([]byte, min(cap(buf), c.d.cfg.Limits.MaxFrame+protocol.HeaderLen))...)[:len(buf)]
 		}
-		n, err := c.nc.Read(buf[len(buf):cap(buf)])
+		n, err := c.sock.Read(buf[len(buf):cap(buf)])
+		if c.d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+			c.input = buf
+			return
+		}
 		if err != nil {
 			break
 		}
 		c.d.read.Add(uint64(n))
+		if c.deaf {
+			continue
+		}
 		rest, ok := c.s.Receive(buf[:len(buf)+n])
-		if !ok {
-			c.drainInput()
-			break
+		if c.deaf = !ok; c.deaf {
+			rest = nil
 		}
 		buf = buf[:copy(buf[:cap(buf)], rest)]
 	}
 	c.leave()
-}
-
-// drainInput reads on after we have ended the session, so that the end of the
-// peer is noticed.
-func (c *conn) drainInput() {
-	var b [4096]byte
-	for {
-		if _, err := c.nc.Read(b[:]); err != nil {
-			return
-		}
-	}
 }
 
 // leave notes that the peer has ended.
@@ -86,44 +112,55 @@ func (c *conn) leave() { c.once.Do(func() { close(c.gone) }) }
 // we end keeps its keys until the peer has closed its side or ended, or until
 // nothing that we have stated is valid any more.
 func (c *conn) reap() {
+	park := c.d.parking()
 	select {
 	case <-c.gone:
 	case <-c.d.halt:
+	case <-park:
+		return
 	case <-c.kill:
 		c.d.engine.EndWaits(c.s)
 		c.Flush()
-		_ = c.nc.CloseWrite()
-		c.waitParted()
+		_ = c.sock.CloseWrite()
+		if !c.waitParted(park) {
+			return
+		}
 	}
 	c.peer.close()
+	c.hello.Stop()
 	if c.d.halted() && !c.left() {
-		_ = c.nc.Close()
+		_ = c.sock.Close()
 		c.d.forget(c) // its keys stay closed until they end by themselves
 		return
 	}
 	c.d.engine.End(c.s)
-	_ = c.nc.Close()
+	c.d.sessionEnds(c.s)
+	_ = c.sock.Close()
 	c.d.forget(c)
 }
 
 // waitParted waits until the client cannot believe any more that it holds
-// anything.
-func (c *conn) waitParted() {
+// anything; false when it is to be parked before.
+func (c *conn) waitParted(park <-chan struct{}) bool {
 	for c.s.core.Holds.Load() > 0 {
 		left := c.s.Stated() - c.d.clock()
 		if left <= 0 {
-			return
+			break
 		}
 		wait := time.NewTimer(time.Duration(left)) // does not count sleep: hence the loop
 		select {
 		case <-c.gone:
 		case <-c.d.halt:
+		case <-park:
+			wait.Stop()
+			return false
 		case <-wait.C:
 			continue
 		}
 		wait.Stop()
-		return
+		break
 	}
+	return true
 }
 
 func (c *conn) left() bool {
@@ -157,7 +194,7 @@ func (c *conn) Flush() {
 	for {
 		*buf = c.s.swap(*buf)
 		if rest := c.tryWrite(*buf); len(rest) > 0 {
-			c.d.wg.Go(func() { c.slowly(buf, rest) })
+			c.beside(func() { c.slowly(buf, rest) })
 			return
 		}
 		if c.done() {
@@ -182,29 +219,23 @@ func (c *conn) done() bool {
 // tryWrite writes without waiting and returns what was not taken. A broken
 // connection takes everything: its reader will notice.
 func (c *conn) tryWrite(b []byte) []byte {
-	for len(b) > 0 {
-		c.tryB = b
-		if err := c.raw.Control(c.try); err != nil {
-			return nil
-		}
-		switch c.tryE {
-		case nil:
-			b = b[c.tryN:]
-		case syscall.EINTR:
-		case syscall.EAGAIN:
-			return b
-		default:
-			return nil
-		}
+	n, err := c.sock.TryWrite(b)
+	if err != nil {
+		return nil
 	}
-	return nil
+	return b[n:]
 }
 
 // slowly is the writer of a client that does not keep up. What it does not read
 // gathers in the outbox, up to its bound.
 func (c *conn) slowly(buf *[]byte, rest []byte) {
 	for {
-		if _, err := c.nc.Write(rest); err != nil {
+		n, err := c.sock.Write(rest)
+		if c.d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+			c.unsent = slices.Clone(rest[n:]) // and the right to write stays taken
+			break
+		}
+		if err != nil {
 			break
 		}
 		*buf = c.s.swap(*buf)

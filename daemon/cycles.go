@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -15,6 +16,8 @@ import (
 // when beats are due: whoever holds something has them.
 type cycles struct {
 	found func(ring []step) // nil to not look
+
+	count atomic.Uint64 // rings found
 
 	// Of Tick alone.
 	next int64           // do not look before
@@ -53,6 +56,7 @@ func (e *Engine) lookForCycles(now int64, all []*Session) {
 		sign := signature(ring)
 		told, twice := c.seen[sign]
 		if twice && !told {
+			c.count.Add(1)
 			c.found(ring)
 		}
 		seen[sign] = twice
@@ -158,7 +162,7 @@ func (d *Daemon) logCycle(ring []step) {
 			client = *s.client
 		}
 		waits[n] = fmt.Sprintf("session %d (%s) owner %d waits for %q, held by session %d owner %d",
-			s.from.session, client, s.from.owner, s.key, s.to.session, s.to.owner)
+			s.from.session, client, s.from.owner, d.key(s.key), s.to.session, s.to.owner)
 	}
 	d.log.Warn("owners wait for each other in a ring", zap.String("event", "wait_cycle"), zap.Strings("waits", waits))
 }

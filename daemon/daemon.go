@@ -15,6 +15,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/sock"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -24,15 +25,27 @@ type Config struct {
 	Socket      string      // path of the Unix socket; required
 	SocketMode  fs.FileMode // 0660
 	SocketGroup string      // name or number; the process's own when empty
+	// Listener is Socket when somebody else has made it, listens on it and will remove it: systemd.
+	Listener    *net.UnixListener
+	AdminListen string // "host:port" for the admin listener beside its socket; none when empty
 	Serving
+	// Handing is called when another process is about to go on in place of this one: with its
+	// number, or with our own if it does not after all. It must not block for long.
+	Handing func(pid int)
 	Log     *zap.Logger
+	Audit   *zap.Logger // for what Logging.Audit asks for; Log when nil
+	// Spans takes in acquires that said where in a trace they stand; nil when nobody wants to know. It is
+	// called on one goroutine of the daemon's, and must not block.
+	Spans   func(*Span)
 	Version string
 }
 
 // Serving is what can change while a daemon runs.
 type Serving struct {
-	Stores     []Store       // at least one
-	Namespaces []Namespace   // one of them for the empty prefix; a default one on the first store when there are none
+	Stores     []Store     // at least one
+	Namespaces []Namespace // one of them for the empty prefix; a default one on the first store when there are none
+	Classes    []Class     // what is counted by itself; none
+	Logging    Logging
 	Drain      time.Duration // what holders get when the daemon stops: 10 s
 	Limits     Limits
 }
@@ -41,6 +54,12 @@ type Serving struct {
 type Store struct {
 	Name  string
 	Store upstream.Store
+	// Key is the same for the same store, in whichever process: one that takes over has to have
+	// a store of the same name and Key.
+	Key string
+	// Lock is a file that this process has locked for the store, and another one needs that takes
+	// over; nil for none.
+	Lock *os.File
 	// Close is called once nothing uses the store any more. It is the caller's to do
 	// when nil.
 	Close func()
@@ -69,6 +88,9 @@ func (c *Config) defaults() {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
+	if c.Audit == nil {
+		c.Audit = c.Log
+	}
 }
 
 func (c *Serving) defaults() {
@@ -87,23 +109,37 @@ func (c *Serving) defaults() {
 // Daemon is a host's lock service: an engine with its sockets, its stores and its
 // timer.
 type Daemon struct {
-	cfg    Config // all but Serving
-	now    atomic.Pointer[Serving]
-	log    *zap.Logger
-	clock  upstream.Clock
-	engine *Engine
-	ln     *net.UnixListener
-	lock   *os.File // decides who serves the socket
-	timer  *renewer.Timer
-	stores *stores
-	peers  *peerWatcher
+	cfg       Config // all but Serving
+	now       atomic.Pointer[Serving]
+	log       *zap.Logger
+	audit     *zap.Logger
+	auditor   *backlog[record]
+	line      []zap.Field    // of the auditor's goroutine
+	spans     *backlog[Span] // nil without Config.Spans
+	clock     upstream.Clock
+	engine    *Engine
+	site      *site
+	timer     *renewer.Timer
+	stores    *stores
+	peers     *peerWatcher
+	admin     *admin
+	inherited *inherited // what was taken over, before Serve
+	lately    lately
+	began     int64 // by clock
 
 	wg       sync.WaitGroup // of everything that Serve waits for
 	halt     chan struct{}  // closed when nothing is waited for any more
 	haltOnce sync.Once
 	read     atomic.Uint64 // bytes, from clients
 
+	frozen    atomic.Bool    // everything stands still, or is about to: see freeze
+	accepting sync.WaitGroup // of accept
+	handing   sync.Mutex     // held while another process takes over
+	handed    chan struct{}  // closed once it has
+	started   chan struct{}  // closed once all that Serve starts runs
+
 	mu    sync.Mutex
+	park  chan struct{}      // closed when connections are to be parked; guarded by mu
 	conns map[*conn]struct{} // guarded by mu
 	empty chan struct{}      // closed when conns has become empty after draining; guarded by mu
 }
@@ -115,17 +151,18 @@ func Listen(cfg Config) (*Daemon, error) {
 	if cfg.Socket == "" || len(cfg.Stores) == 0 {
 		return nil, errors.New("a daemon needs a socket and a store")
 	}
-	ln, lock, err := listen(cfg.Socket, cfg.SocketMode, cfg.SocketGroup)
+	at, err := listen(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	d := &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, ln: ln, lock: lock,
-		halt: make(chan struct{}), conns: make(map[*conn]struct{})}
-	if d.peers, err = newPeerWatcher(); err != nil {
-		d.closeSocket()
-		_ = lock.Close()
-		return nil, err
-	}
+	return assemble(cfg, at)
+}
+
+// assemble makes a daemon at a site, which it closes if that fails.
+func assemble(cfg Config, at *site) (d *Daemon, err error) {
+	d = &Daemon{cfg: cfg, log: cfg.Log, audit: cfg.Audit, clock: renewer.Boottime, site: at,
+		halt: make(chan struct{}), handed: make(chan struct{}), started: make(chan struct{}), park: make(chan struct{}), conns: make(map[*conn]struct{})}
+	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()
 	table.MaxHolds, table.MaxWaiters = int64(cfg.Limits.MaxHolds), int64(cfg.Limits.MaxWaiters)
@@ -134,63 +171,114 @@ func Listen(cfg Config) (*Daemon, error) {
 		Table: table, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
+	d.auditor = newBacklog(auditMost, d.write, d.lagging)
+	d.trace(cfg.Spans)
 	d.engine.cycles.found = d.logCycle
+	d.engine.notice, d.engine.greeted = d.notice, d.sessionBegins
+	d.engine.setAudit(cfg.Logging.Audit)
 	d.stores = newStores(d)
-	if err = d.stores.add(cfg.Stores); err == nil {
-		err = d.engine.Route(cfg.Namespaces)
+	if d.peers, err = newPeerWatcher(); err == nil {
+		err = d.stores.add(cfg.Stores)
+	}
+	if err == nil {
+		err = d.engine.Route(cfg.Namespaces, cfg.Classes)
+	}
+	if err == nil {
+		d.admin, err = newAdmin(d, cfg.AdminListen)
 	}
 	if err == nil {
 		d.timer, err = renewer.NewTimer(d.engine.Tick)
 	}
 	if err != nil {
-		d.peers.close()
-		d.closeSocket()
-		_ = lock.Close()
+		d.discard()
 		return nil, err
 	}
 	return d, nil
 }
 
-// Reload changes what is served and how; on an error nothing has changed. Stores
+// discard ends a daemon that has never served.
+func (d *Daemon) discard() {
+	d.closeLogs()
+	if d.timer != nil {
+		d.timer.Close()
+	}
+	if d.admin != nil {
+		d.admin.close()
+	}
+	if d.peers != nil {
+		d.peers.close()
+	}
+	d.site.close(&d.cfg)
+}
+
+// Reload changes what is served and how; on an error nothing has changed, and it is one while another
+// process takes over: what was offered to that has to stay. Stores
 // that are in both keep what they have; a new one is taken into use, and one that
 // is gone is closed when nothing is held there any more.
 func (d *Daemon) Reload(next Serving) error {
+	if !d.handing.TryLock() {
+		return errors.New("another process is taking over, or the daemon ends")
+	}
+	defer d.handing.Unlock()
 	next.defaults()
-	if err := d.stores.change(next.Stores, next.Namespaces); err != nil {
+	if err := d.stores.change(next.Stores, next.Namespaces, next.Classes); err != nil {
 		return err
 	}
 	d.engine.SetLimits(next.Limits)
 	d.now.Store(&next)
+	d.engine.setAudit(next.Logging.Audit)
 	return nil
 }
 
 // Serve answers clients until ctx is done, then drains: no new acquires, holders
 // get the drain time, and what is left is released when its client has been told.
-// It returns when every goroutine has ended.
+// It returns when every goroutine has ended; but with ErrTakenOver at once, when another process has
+// taken over: then this one has to end without touching anything.
 func (d *Daemon) Serve(ctx context.Context) error {
-	d.stores.start()
-	d.wg.Go(d.accept)
+	if h := d.inherited; h != nil {
+		d.inherited = nil
+		d.begin(h)
+	} else {
+		d.stores.start()
+	}
+	d.acceptAll()
+	d.wg.Go(d.remember)
+	d.admin.start()
+	close(d.started)
 
 	select {
 	case <-ctx.Done():
-		d.drain()
+	case <-d.handed:
 	case <-d.halt:
 	}
+	d.handing.Lock() // a takeover under way comes to its end first
+	defer d.handing.Unlock()
+	if isClosed(d.handed) {
+		return ErrTakenOver
+	}
+	if !d.halted() {
+		d.drain()
+	}
 	d.Stop()
-	d.closeSocket()
+	d.site.closeSocket(&d.cfg)
+	d.admin.close()
 	d.wg.Wait()
 	d.settle()
 	d.timer.Close()
 	d.stores.close()
 	d.peers.close()
-	_ = d.lock.Close() // last: from here on a successor may serve
+	d.closeLogs()
+	_ = d.site.lock.Close() // last: from here on a successor may serve
 	return nil
 }
 
-// closeSocket takes the socket away, while it is still sure to be ours.
-func (d *Daemon) closeSocket() {
-	_ = d.ln.Close()
-	_ = os.Remove(d.cfg.Socket)
+// Totals is what has happened and what there is, in numbers.
+func (d *Daemon) Totals() Totals {
+	t := d.engine.Totals()
+	for i := range t.Stores {
+		t.Stores[i].Connections = d.stores.connections(t.Stores[i].Name)
+	}
+	return t
 }
 
 // Stop ends the daemon at once. What clients hold is not given back: it stays
@@ -209,11 +297,20 @@ func (d *Daemon) halted() bool {
 	}
 }
 
+// acceptAll has accept run.
+func (d *Daemon) acceptAll() {
+	d.accepting.Add(1)
+	d.wg.Go(func() {
+		defer d.accepting.Done()
+		d.accept()
+	})
+}
+
 func (d *Daemon) accept() {
 	for {
-		nc, err := d.ln.AcceptUnix()
+		nc, err := d.next()
 		if err != nil {
-			if d.halted() || errors.Is(err, net.ErrClosed) {
+			if d.halted() || errors.Is(err, net.ErrClosed) || d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
 				return
 			}
 			// Out of descriptors, most likely: those that we have go on.
@@ -229,23 +326,27 @@ func (d *Daemon) accept() {
 	}
 }
 
+// next waits for the next connection.
+func (d *Daemon) next() (*sock.Conn, error) {
+	nc, err := d.site.ln.AcceptUnix()
+	if err != nil {
+		return nil, err
+	}
+	return sock.New(nc)
+}
+
 // admit begins a session on a connection, or refuses it.
-func (d *Daemon) admit(nc *net.UnixConn) {
+func (d *Daemon) admit(nc *sock.Conn) {
 	refuse := func(c protocol.Code, msg string) {
 		_ = nc.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		_, _ = nc.Write(protocol.AppendFatal(nil, c, msg))
 		_ = nc.Close()
 	}
-	raw, err := nc.SyscallConn()
-	if err != nil {
-		_ = nc.Close()
-		return
-	}
 	if d.engine.draining.Load() {
 		refuse(protocol.Draining, "the daemon is going away")
 		return
 	}
-	c := newConn(d, nc, raw)
+	c := newConn(d, nc)
 	d.mu.Lock()
 	full := len(d.conns) >= d.now.Load().Limits.MaxConns
 	if !full {
@@ -257,16 +358,18 @@ func (d *Daemon) admit(nc *net.UnixConn) {
 		return
 	}
 	var peer Peer
-	peer, c.peer = d.peers.watch(raw, c.leaveNow)
+	peer, c.peer = d.peers.watch(nc, c.leaveNow)
 	c.s = d.engine.Open(peer, c)
-	d.wg.Go(func() {
-		quiet := time.AfterFunc(d.now.Load().Limits.MaxSilent, func() {
-			if c.s.client.Load() == nil {
-				c.s.Fatal(protocol.BadFrame, "no hello")
-			}
-		})
-		defer quiet.Stop()
-		c.serve()
+	c.awaitHello()
+	c.run()
+}
+
+// awaitHello ends a session that does not begin.
+func (c *conn) awaitHello() {
+	c.hello = time.AfterFunc(c.d.now.Load().Limits.MaxSilent, func() {
+		if c.s.client.Load() == nil {
+			c.s.Fatal(protocol.BadFrame, "no hello")
+		}
 	})
 }
 
@@ -274,7 +377,7 @@ func (d *Daemon) admit(nc *net.UnixConn) {
 // have the socket.
 func (c *conn) leaveNow() {
 	c.leave()
-	_ = c.nc.CloseRead()
+	_ = c.sock.CloseRead()
 }
 
 func (d *Daemon) forget(c *conn) {

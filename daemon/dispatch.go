@@ -99,6 +99,9 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 	}
 	s.client.Store(&client)
 	e := s.engine
+	if e.greeted != nil {
+		e.greeted(s)
+	}
 	set, all := e.settings(), e.routes.Load()
 	main := all.spaces[""]
 	w := protocol.Welcome{
@@ -149,22 +152,47 @@ const (
 	noSemaphores = "the store of this key has no semaphores"
 )
 
+// admitted says how long an acquire's lease is to be and how long it waits, or why it is
+// refused whatever the table knows.
+func (s *Session) admitted(sp *space, q *protocol.Request) (ttl, wait int64, code protocol.Code, msg string) {
+	switch {
+	case !sp.allows(&s.peer):
+		return 0, 0, protocol.Denied, denied
+	case q.Mode == protocol.Permit && !sp.info.Permits:
+		return 0, 0, protocol.Unsupported, noSemaphores
+	}
+	if ttl, wait, msg = sp.terms(q); msg != "" {
+		return 0, 0, protocol.Invalid, msg
+	}
+	return ttl, wait, protocol.OK, ""
+}
+
+// turnAway refuses an acquire of which no table hears.
+func (s *Session) turnAway(sp *space, q *protocol.Request, key []byte, code protocol.Code, msg string, now int64, a *aftermath) {
+	s.spanBegins(sp, q, key, now)
+	s.endSpan(q.ID, spanEnd{outcome: cache.Outcome(code)})
+	s.refuse(q.ID, code, msg, a)
+	sp.class.refused.add(code)
+	s.noteRefused(cache.Notice{Mode: cache.Mode(q.Mode), Code: cache.Code(code), Key: string(key), Owner: q.Owner}, a)
+}
+
+// noteRefused tells the log of an acquire whose end no table has told it.
+func (s *Session) noteRefused(n cache.Notice, a *aftermath) {
+	if s.engine.audit.Load() {
+		n.Kind, n.Session = cache.NoticeRefused, s.core
+		a.notices = append(a.notices, n)
+	}
+}
+
 func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
 	e := s.engine
 	sp := route(e.routes.Load(), q.Key)
-	if !sp.allows(&s.peer) {
-		s.refuse(q.ID, protocol.Denied, denied, a)
+	ttl, wait, code, msg := s.admitted(sp, q)
+	if code != protocol.OK {
+		s.turnAway(sp, q, q.Key, code, msg, now, a)
 		return
 	}
-	if q.Mode == protocol.Permit && !sp.info.Permits {
-		s.refuse(q.ID, protocol.Unsupported, noSemaphores, a)
-		return
-	}
-	ttl, wait, msg := sp.terms(q)
-	if msg != "" {
-		s.refuse(q.ID, protocol.Invalid, msg, a)
-		return
-	}
+	s.spanBegins(sp, q, q.Key, now)
 	i := shardOf(q.Key)
 	sh := e.lock(i)
 	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: sp.table, Key: q.Key, Owner: q.Owner, Mode: cache.Mode(q.Mode),

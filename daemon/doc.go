@@ -10,6 +10,11 @@
 // writer; the pump's, the timer's and the peer watch's. Serve owns them all and
 // returns when they have ended.
 //
+// A takeover (takeover_linux.go) has another process go on: the daemon comes to a stand
+// (freeze.go), and passes on an image of all that it knows (estate_linux.go, image.go) with its
+// sockets; the other one takes it in (inherit_linux.go). What is added to a session, a lease, a hold
+// or a waiter has to be added to the image too: the simulator passes its engines on all the time.
+//
 // Lock order: a shard's mutex, then one of a session's outbox, a lane or the
 // renewal schedule; an outbox's, then an acquire-many's. None of them is held
 // during I/O.

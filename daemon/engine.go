@@ -37,12 +37,21 @@ type Engine struct {
 	routes   atomic.Pointer[routes]
 	schedule *renewer.Schedule
 	cycles   cycles
+	classes  classes
+	faults   codeCounts           // sessions that we have ended
+	notice   func([]cache.Notice) // the log; nil for none
+	audit    atomic.Bool          // it hears of more than losses
+	greeted  func(*Session)       // the log; nil for none
+	traced   func(*Span)          // takes in spans that have ended; nil for none
 	// ask has a question put to a store on a goroutine of the shell's; nil when there
 	// is none.
 	ask func(question func(lister func(*Unit) upstream.Lister))
 
 	draining atomic.Bool
 	nextBeat atomic.Int64
+
+	looks    sync.Mutex // held while a view is made, and taken before the shards'
+	lookMost int        // viewMost but in tests; guarded by looks
 
 	mu       sync.Mutex
 	sessions map[uint64]*Session // guarded by mu
@@ -65,8 +74,8 @@ func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine 
 	e := &Engine{
 		clock: clock, wake: wake,
 		schedule: renewer.New(set.Table.Seed),
-		sessions: make(map[uint64]*Session),
-		lastID:   set.FirstID,
+		sessions: make(map[uint64]*Session), lookMost: viewMost,
+		lastID: set.FirstID,
 	}
 	e.set.Store(&set)
 	e.units.Store(&[]*Unit{})
@@ -105,6 +114,7 @@ func shardOf[K ~string | ~[]byte](key K) int {
 // requests of the engine's own, lanes to wake, clients to write to.
 type aftermath struct {
 	touched []*Session
+	notices []cache.Notice
 	vias    []cache.Message
 	main    uint64 // a bit a store
 	renew   uint64
@@ -153,6 +163,9 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 			a.vias = append(a.vias, *m)
 		}
 	}
+	if e.notice != nil {
+		a.notices = append(a.notices, out.Notices...)
+	}
 	for n := range out.Tracks {
 		e.schedule.Track(&out.Tracks[n], i, now)
 	}
@@ -176,6 +189,11 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 	}
 	clear(a.vias)
 	a.vias = a.vias[:0]
+	if len(a.notices) > 0 {
+		e.notice(a.notices)
+		clear(a.notices)
+		a.notices = a.notices[:0]
+	}
 	if a.main|a.renew != 0 {
 		e.kick(a)
 	}

@@ -47,7 +47,7 @@ func testEngine(t testing.TB) *Engine {
 		InFlight: 1, BatchSize: 64}, renewer.Boottime, func(int64) {})
 	u, err := e.AddStore("", store.Info(), store)
 	if err == nil {
-		err = e.Route([]Namespace{{}})
+		err = e.Route([]Namespace{{}}, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ func TestPeerGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := peerGroups(uintptr(fds[0]))
+	got := peerGroups(fds[0])
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {

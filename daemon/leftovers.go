@@ -11,14 +11,16 @@ type Leftovers struct {
 	Tracked  int // leases in the renewal schedule
 	Waiting  int // ops in the lanes
 	Flying   int // batches in flight
+	Counted  int // holds and waiters, as the statistics have them
+	Amiss    int // grants of which the statistics do not know the end
 }
 
 // None says that nothing is left.
 func (l Leftovers) None() bool { return l == Leftovers{} }
 
 func (l Leftovers) String() string {
-	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight",
-		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying)
+	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; counted %d, amiss %d",
+		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Counted, l.Amiss)
 }
 
 // Leftovers counts what there is now.
@@ -35,6 +37,10 @@ func (e *Engine) Leftovers() Leftovers {
 		w1, f1 := u.main.Depth()
 		w2, f2 := u.renewals.Depth()
 		l.Waiting, l.Flying = l.Waiting+w1+w2, l.Flying+f1+f2
+	}
+	for _, c := range e.Totals().Classes {
+		l.Counted += int(c.Holds + c.Waiters)
+		l.Amiss += c.Amiss()
 	}
 	e.mu.Lock()
 	l.Sessions = len(e.sessions)

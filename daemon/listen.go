@@ -19,35 +19,65 @@ var (
 	ErrSocket = errors.New("socket cannot be made")
 )
 
+// site is where a daemon serves.
+type site struct {
+	ln    *net.UnixListener
+	lock  *os.File                // decides who serves the socket
+	admin map[string]net.Listener // that are there already
+	// borrowed is set while another process uses all this, which may not hand it over in the end.
+	borrowed bool
+}
+
+// closeSocket takes the socket away, while it is still sure to be ours.
+func (p *site) closeSocket(cfg *Config) {
+	_ = p.ln.Close()
+	if cfg.Listener == nil && !p.borrowed {
+		_ = os.Remove(cfg.Socket)
+	}
+}
+
+func (p *site) close(cfg *Config) {
+	p.closeSocket(cfg)
+	_ = p.lock.Close()
+}
+
 // listen makes the socket: the directory is checked, a lock file beside it
 // decides between daemons that start at the same time, a socket left behind is
 // taken over and a live one refused. The socket is the holder's of the lock file:
-// it has to be removed before that is closed.
-func listen(path string, mode fs.FileMode, group string) (ln *net.UnixListener, lock *os.File, err error) {
+// it has to be removed before that is closed. A socket that somebody else has made
+// is only locked.
+func listen(cfg *Config) (at *site, err error) {
+	path := cfg.Socket
 	wrap := func(err error) error { return fmt.Errorf("%w: %s: %w", ErrSocket, path, err) }
 	if err := checkDir(filepath.Dir(path)); err != nil {
-		return nil, nil, wrap(err)
+		return nil, wrap(err)
 	}
-	lock, err = os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
+	lock, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR|syscall.O_CLOEXEC, 0o600)
 	if err != nil {
-		return nil, nil, wrap(err)
+		return nil, wrap(err)
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		_ = lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, nil, fmt.Errorf("%w: %s", ErrInUse, path)
+	defer func() {
+		if err != nil {
+			_ = lock.Close()
 		}
-		return nil, nil, wrap(err)
+	}()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%w: %s", ErrInUse, path)
+		}
+		return nil, wrap(err)
+	}
+	if cfg.Listener != nil {
+		return &site{ln: cfg.Listener, lock: lock}, nil
 	}
 	if err := clearStale(path); err != nil {
-		_ = lock.Close()
-		return nil, nil, err
+		return nil, err
 	}
-	if ln, err = bind(path, mode, group); err != nil {
-		_ = lock.Close()
-		return nil, nil, wrap(err)
+	ln, err := bind(path, cfg.SocketMode, cfg.SocketGroup)
+	if err != nil {
+		return nil, wrap(err)
 	}
-	return ln, lock, nil
+	return &site{ln: ln, lock: lock}, nil
 }
 
 // checkDir makes the socket's directory if it is not there, and refuses one in

@@ -27,6 +27,7 @@ type many struct {
 	spaces   []*space // of the keys
 	ttls     []int64
 	order    []int // of keys
+	began    int64
 	deadline int64 // of the wait; Forever for none
 
 	mu     sync.Mutex
@@ -61,18 +62,14 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
 		return
 	}
-	m := &many{s: s, id: q.ID, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
+	m := &many{s: s, id: q.ID, began: now, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
 		said: make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
 	wait, all := cache.Forever, s.engine.routes.Load()
 	for _, k := range q.Keys {
 		sp := route(all, k)
-		if !sp.allows(&s.peer) {
-			s.refuse(q.ID, protocol.Denied, denied, a)
-			return
-		}
-		ttl, most, msg := sp.terms(q)
-		if msg != "" {
-			s.refuse(q.ID, protocol.Invalid, msg, a)
+		ttl, most, code, msg := s.admitted(sp, q)
+		if code != protocol.OK {
+			s.turnAway(sp, q, k, code, msg, now, a)
 			return
 		}
 		wait = min(wait, most)
@@ -94,6 +91,7 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 			return
 		}
 	}
+	s.spanBegins(m.spaces[0], q, q.Keys[0], now)
 	s.manyAdd(m)
 	m.ask(s.engine, now, a)
 }
@@ -174,7 +172,7 @@ func (m *many) tried(e *Engine, now int64, a *aftermath) {
 	if bad >= 0 {
 		why := m.said[m.order[bad]]
 		m.giveBack(e, 0, now, a)
-		m.fail(why.code, why.text, a)
+		m.fail(why.code, why.text, now, a)
 		return
 	}
 	m.giveBack(e, first+1, now, a)
@@ -189,7 +187,7 @@ func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
 	switch {
 	case over:
 		m.giveBack(e, 0, now, a)
-		m.fail(cache.CodeCanceled, "withdrawn", a)
+		m.fail(cache.CodeCanceled, "withdrawn", now, a)
 	case lost:
 		m.failLost(e, now, a)
 	}
@@ -225,7 +223,7 @@ func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) 
 			code, text = cache.CodeTimeout, "the wait ran out" // its last moment was a try
 		}
 		m.giveBack(e, 0, now, a)
-		m.fail(code, text, a)
+		m.fail(code, text, now, a)
 		return
 	}
 	m.took(e, m.order[m.at], msg, now)
@@ -265,7 +263,7 @@ func (m *many) succeed(e *Engine, now int64, a *aftermath) {
 
 func (m *many) failLost(e *Engine, now int64, a *aftermath) {
 	m.giveBack(e, 0, now, a)
-	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", a)
+	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", now, a)
 }
 
 // commit says that it is done, unless a key has been lost up to this moment: a
@@ -282,14 +280,21 @@ func (m *many) commit(a *aftermath) bool {
 	if lost {
 		return false
 	}
+	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(cache.CodeOK)})
 	m.finish(a, false, func(b []byte) []byte { return b })
 	return true
 }
 
-func (m *many) fail(c cache.Code, text string, a *aftermath) {
-	index := uint64(m.order[min(m.at, len(m.order)-1)])
+func (m *many) fail(c cache.Code, text string, now int64, a *aftermath) {
+	for _, sp := range m.spaces {
+		sp.class.refused.add(protocol.Code(c))
+	}
+	index := m.order[min(m.at, len(m.order)-1)]
+	key := string(m.keys[index])
+	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(c), key: key})
+	m.s.noteRefused(cache.Notice{Mode: m.q.Mode, Code: c, Key: key, Owner: m.q.Owner, Took: now - m.began}, a)
 	m.finish(a, c == cache.CodeCanceled, func(b []byte) []byte {
-		return protocol.AppendManyError(b, m.id, protocol.Code(c), text, index)
+		return protocol.AppendManyError(b, m.id, protocol.Code(c), text, uint64(index))
 	})
 }
 
@@ -334,7 +339,7 @@ func (m *many) giveBack(e *Engine, from int, now int64, a *aftermath) {
 		i := shardOf(m.keys[n])
 		sh := e.lock(i)
 		sh.table.Release(&cache.Release{Re: cache.Request{Session: m.s.core, Via: nobody{}}, Key: m.keys[n],
-			Owner: m.q.Owner, Fence: m.grants[n].Fence, Async: true}, now, &sh.out)
+			Owner: m.q.Owner, Fence: m.grants[n].Fence, Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -26,7 +27,7 @@ type Namespace struct {
 	HandOvers    int           // local hand-overs once another host waits: 8
 	HandOverTime time.Duration // and the time for them: 50 ms, and 5 round trips to the store at the least
 	Linger       time.Duration // how long a lease with no hold may stay here, up to MaxLinger; 0 for not
-	LingerPause  time.Duration // not again for so long once another host has wanted the key: 30 s; less than 0 for none
+	LingerPause  time.Duration // not again for so long once another host has wanted the key: 30 s
 	MaxHolds     int64         // of all clients together; 0 for no bound
 	MaxWaiters   int64         // of all clients together; 0 for no bound
 
@@ -62,11 +63,17 @@ func (n *Namespace) defaults() {
 	orDefault(&n.LocalAfter, time.Second)
 }
 
-// space is a namespace with its store.
+// Class is a name under which keys that begin with a prefix are counted, where that says more
+// than their namespace does.
+type Class struct{ Name, Prefix string }
+
+// space is a namespace with its store, for keys of one class.
 type space struct {
 	Namespace
 	*Unit
 	table *cache.Namespace
+	class *class
+	part  bool // a class' part of the namespace
 }
 
 func (sp *space) minTTL() time.Duration { return sp.info.MinTTL }
@@ -101,14 +108,47 @@ func route[K ~string | ~[]byte](r *routes, key K) *space {
 
 // sorted is every namespace, in the order of the prefixes.
 func (r *routes) sorted() []*space {
-	return slices.SortedFunc(maps.Values(r.spaces), func(a, b *space) int { return cmp.Compare(a.Prefix, b.Prefix) })
+	all := slices.SortedFunc(maps.Values(r.spaces), func(a, b *space) int { return cmp.Compare(a.Prefix, b.Prefix) })
+	return slices.DeleteFunc(all, func(sp *space) bool { return sp.part })
 }
 
-// Route has keys follow list from now on. There has to be one namespace for the
-// empty prefix. What is held in a store that its key does not belong to any more
+func (r *routes) add(prefix string, sp *space) {
+	r.spaces[prefix] = sp
+	if !slices.Contains(r.lengths, len(prefix)) {
+		r.lengths = append(r.lengths, len(prefix))
+		slices.SortFunc(r.lengths, func(a, b int) int { return b - a })
+	}
+}
+
+// divide has keys counted by their classes.
+func (e *Engine) divide(r *routes, classes []Class) {
+	byLength := slices.SortedFunc(slices.Values(classes), func(a, b Class) int { return len(b.Prefix) - len(a.Prefix) })
+	of := func(prefix string) string {
+		for _, c := range byLength {
+			if strings.HasPrefix(prefix, c.Prefix) {
+				return c.Name
+			}
+		}
+		return ""
+	}
+	for _, c := range classes {
+		if r.spaces[c.Prefix] == nil {
+			sp := *route(r, c.Prefix)
+			t := *sp.table
+			sp.table, sp.part = &t, true
+			r.add(c.Prefix, &sp)
+		}
+	}
+	for prefix, sp := range r.spaces {
+		sp.table.Class, sp.class = e.classes.of(sp.Prefix, of(prefix))
+	}
+}
+
+// Route has keys follow list from now on, and be counted by classes. There has to be one
+// namespace for the empty prefix. What is held in a store that its key does not belong to any more
 // stays there; waiters of this host follow it to the new one when it has been
 // given up.
-func (e *Engine) Route(list []Namespace) error {
+func (e *Engine) Route(list []Namespace, classes []Class) error {
 	r := &routes{spaces: make(map[string]*space)}
 	old := e.routes.Load()
 	for _, n := range list {
@@ -132,19 +172,16 @@ func (e *Engine) Route(list []Namespace) error {
 		}
 		use.MaxHolds.Store(n.MaxHolds)
 		use.MaxWaiters.Store(n.MaxWaiters)
-		r.spaces[n.Prefix] = &space{Namespace: n, Unit: u, table: &cache.Namespace{
+		r.add(n.Prefix, &space{Namespace: n, Unit: u, table: &cache.Namespace{
 			Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
-			Linger: min(n.Linger, MaxLinger), LingerPause: max(0, n.LingerPause), MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+			Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
 			Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
-		}}
-		if !slices.Contains(r.lengths, len(n.Prefix)) {
-			r.lengths = append(r.lengths, len(n.Prefix))
-		}
+		}})
 	}
 	if r.spaces[""] == nil {
 		return fmt.Errorf("there is no namespace for the empty prefix")
 	}
-	slices.SortFunc(r.lengths, func(a, b int) int { return b - a })
+	e.divide(r, classes)
 	e.routes.Store(r)
 	return nil
 }

@@ -6,10 +6,11 @@ import (
 	"os"
 	"strconv"
 	"sync"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // soPeerPIDFD is SO_PEERPIDFD, of Linux 6.5.
@@ -49,35 +50,56 @@ func newPeerWatcher() (*peerWatcher, error) {
 // watch says who is at the other end, and has gone called, once, when that
 // process ends. Where the process cannot be watched, the end of the connection
 // has to do.
-func (w *peerWatcher) watch(raw syscall.RawConn, gone func()) (Peer, *peerWatch) {
-	p := Peer{PID: -1, UID: -1, GID: -1}
-	pidfd := -1
-	_ = raw.Control(func(fd uintptr) {
-		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			p.PID, p.UID, p.GID = int(cred.Pid), int(cred.Uid), int(cred.Gid)
-			p.Groups = peerGroups(fd)
-		}
-		if n, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, soPeerPIDFD); err == nil {
+func (w *peerWatcher) watch(c *sock.Conn, gone func()) (Peer, *peerWatch) {
+	p, pidfd := stranger, -1
+	_ = c.Control(func(fd int) error {
+		p = peerOf(fd)
+		if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, soPeerPIDFD); err == nil {
 			pidfd = n
 		}
+		return nil
 	})
 	if pidfd < 0 && p.PID > 0 {
 		pidfd = openPID(p.PID)
 	}
-	if pidfd < 0 {
-		return p, &peerWatch{}
+	pw := w.watchPIDFD(pidfd, gone)
+	p.Watched = pw.id != 0
+	return p, pw
+}
+
+// adopt watches a process by a pidfd that another process of ours had.
+func (w *peerWatcher) adopt(f *os.File, gone func()) *peerWatch {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return &peerWatch{}
+	}
+	return w.watchPIDFD(fd, gone)
+}
+
+// watchPIDFD watches a process by its pidfd, and closes that in the end; less than 0 for none.
+func (w *peerWatcher) watchPIDFD(fd int, gone func()) *peerWatch {
+	if fd < 0 {
+		return &peerWatch{}
 	}
 	w.mu.Lock()
 	w.last++
-	pw := &peerWatch{w, w.last, pidfd}
+	pw := &peerWatch{w, w.last, fd}
 	w.gone[pw.id] = gone
 	w.mu.Unlock()
 	if err := w.add(pw); err != nil {
 		pw.close()
-		return p, &peerWatch{}
+		return &peerWatch{}
 	}
-	p.Watched = true
-	return p, pw
+	return pw
+}
+
+// peerOf is who is at the other end of a Unix socket.
+func peerOf(fd int) Peer {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil {
+		return stranger
+	}
+	return Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: peerGroups(fd)}
 }
 
 // openPID opens a process by number, on kernels without SO_PEERPIDFD. The number
@@ -174,12 +196,12 @@ func (w *peerWatcher) close() {
 
 // peerGroups is the other groups of who is at the other end; none when they cannot
 // be had.
-func peerGroups(fd uintptr) []int {
+func peerGroups(fd int) []int {
 	const most = 65536 // NGROUPS_MAX
 	for n := uint32(64); n <= most; {
 		ids := make([]uint32, n)
 		size := n * 4
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&ids[0])), uintptr(unsafe.Pointer(&size)), 0)
 		if errno == unix.ERANGE && size/4 > n {
 			n = size / 4

@@ -202,7 +202,15 @@ func TestAReleaseThatTheStoreDidNotConfirmIsUnknownAndSettledLater(t *testing.T)
 	if err := proxy.Heal(); err != nil {
 		t.Fatal(err)
 	}
-	acquire(t, c, client.AcquireArgs{Key: "k", Wait: bound})
+	// Until the daemon has a connection again, whoever asks is refused at once.
+	var err error
+	eventually(t, "the store is used again", func() bool {
+		_, err = c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Wait: bound})
+		return !errors.Is(err, client.ErrUnavailable)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A daemon that is ending still waits for its store; the one that comes after it

@@ -24,6 +24,9 @@ type Peer struct {
 	Watched       bool
 }
 
+// stranger is a peer of whom nothing is known.
+var stranger = Peer{PID: -1, UID: -1, GID: -1}
+
 // Session is one client connection: what has been read from it and what waits
 // to be written.
 type Session struct {
@@ -31,6 +34,7 @@ type Session struct {
 	peer      Peer
 	transport Transport
 	engine    *Engine
+	began     int64
 
 	// Of the reader alone.
 	greeted bool
@@ -50,7 +54,8 @@ type Session struct {
 	beatEvery int64
 	stated    int64 // the latest validity stated
 	killed    bool
-	manys     []*many // acquire-manys under way
+	manys     []*many          // acquire-manys under way
+	spans     map[uint64]*Span // acquires under way that are traced, by id
 }
 
 // Open begins a session. The caller has to call End once, when its peer has
@@ -59,10 +64,15 @@ func (e *Engine) Open(p Peer, t Transport) *Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.lastID++
-	s := &Session{core: cache.NewSession(e.lastID, shards), peer: p, transport: t, engine: e,
+	return e.session(e.lastID, p, t)
+}
+
+// session makes a session of that number. Called with e.mu held.
+func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
+	s := &Session{core: cache.NewSession(id, shards), peer: p, transport: t, engine: e, began: e.clock(),
 		floor: cache.Forever, beatAt: cache.Forever}
 	s.core.Shell = s
-	e.sessions[e.lastID] = s
+	e.sessions[id] = s
 	return s
 }
 
@@ -97,6 +107,7 @@ func (e *Engine) End(s *Session) {
 			}
 		}
 	}
+	s.endSpans()
 	e.mu.Lock()
 	delete(e.sessions, s.core.ID)
 	e.mu.Unlock()
@@ -208,6 +219,9 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 	case cache.MsgFailed:
 		s.out = protocol.AppendError(s.out, m.Re.ID, protocol.Code(m.Code), failText(m), millis(m.Left))
 	}
+	if len(s.spans) > 0 {
+		s.spanEnds(m.Re.ID, endOf(m))
+	}
 	slow := len(s.out) > e.settings().OutBuffer
 	s.mu.Unlock()
 	if slow {
@@ -291,6 +305,7 @@ func (s *Session) Fatal(c protocol.Code, msg string) {
 		return
 	}
 	s.killed = true
+	s.engine.faults.add(c)
 	if c == protocol.TooSlow {
 		s.out = s.out[:0:0] // what was not read will not be; a cut frame may go first
 	} else {

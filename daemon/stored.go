@@ -73,7 +73,7 @@ func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
 	defer cancel()
 	locks, more, err := lister(u).List(ctx, p.prefix, p.cursor, p.limit)
 	if err != nil {
-		p.s.refuse(p.id, protocol.Unavailable, fmt.Sprintf("store %s: %v", u.name, err), a)
+		p.s.refuse(p.id, protocol.Unavailable, fmt.Sprintf("store %s: %v", u.Name(), err), a)
 		return
 	}
 	next := fmt.Sprint(p.store, ":", more)
@@ -94,7 +94,7 @@ func (p storedPage) rows(u *Unit, locks []upstream.Lock) (rows []protocol.Stored
 		if !route(all, l.Key).allows(&p.s.peer) {
 			continue
 		}
-		r := protocol.StoredRow{Key: clip(l.Key), Store: u.name, Name: clip(l.Name), Mode: protocol.Mode(l.Mode), Holder: clip(l.Holder),
+		r := protocol.StoredRow{Key: clip(l.Key), Store: u.Name(), Name: clip(l.Name), Mode: protocol.Mode(l.Mode), Holder: clip(l.Holder),
 			Left: millis(l.Left), Waiters: int64(l.Waiters), Base: l.Base}
 		switch {
 		case l.Foreign:

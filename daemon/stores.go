@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,8 +15,9 @@ import (
 
 // stores are a daemon's: each with its pump and with who follows its streams.
 type stores struct {
-	d      *Daemon
-	asking sync.Mutex // held while a question of somebody's is under way
+	d         *Daemon
+	asking    sync.Mutex   // held while a question of somebody's is under way
+	questions atomic.Int64 // under way, or waiting for that
 
 	mu      sync.Mutex
 	all     []*served // guarded by mu
@@ -33,6 +35,12 @@ type served struct {
 	wg     sync.WaitGroup
 	failed rateLog
 	gone   bool // nothing routes to it
+
+	gate      sync.Mutex // held while news are taken, and while paused
+	sweeping  sync.Mutex // held while it is swept, and while paused
+	stopSweep atomic.Pointer[context.CancelFunc]
+	paused    bool // of who freezes the daemon
+	left      bool // so too: the store has been told to be left
 }
 
 func newStores(d *Daemon) *stores {
@@ -44,7 +52,9 @@ func newStores(d *Daemon) *stores {
 // ask puts a question to a store. One is under way at a time: they are people's,
 // and take time that belongs to the locks.
 func (s *stores) ask(question func(lister func(*Unit) upstream.Lister)) {
+	s.questions.Add(1)
 	s.d.wg.Go(func() {
+		defer s.questions.Add(-1)
 		s.asking.Lock()
 		defer s.asking.Unlock()
 		if !s.d.halted() {
@@ -64,6 +74,18 @@ func (s *stores) lister(u *Unit) upstream.Lister {
 		}
 	}
 	return nil
+}
+
+// connections is how many there are to the store of that name; -1 when not known.
+func (s *stores) connections(name string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.all {
+		if c, ok := v.Store.Store.(upstream.Connected); ok && v.unit.Name() == name {
+			return c.Connections()
+		}
+	}
+	return -1
 }
 
 // add makes stores known to the engine; they are asked nothing before start.
@@ -106,7 +128,7 @@ func (s *stores) start() {
 
 // change brings in the stores of list that are new, routes to them, and lets those
 // go that are not in it.
-func (s *stores) change(list []Store, spaces []Namespace) error {
+func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error {
 	s.mu.Lock()
 	all := slices.Clone(s.all)
 	names := make(map[*served]string)
@@ -131,7 +153,7 @@ func (s *stores) change(list []Store, spaces []Namespace) error {
 			}
 			added = append(added, v)
 		}
-		return s.d.engine.Route(spaces)
+		return s.d.engine.Route(spaces, classes)
 	}()
 	if err != nil {
 		for v, name := range names {
@@ -270,13 +292,17 @@ func (v *served) follow(d *Daemon) {
 				hints = nil
 				continue
 			}
+			v.gate.Lock()
 			d.engine.Hint(v.unit, h)
+			v.gate.Unlock()
 		case n, ok := <-sessions:
 			if !ok {
 				sessions = nil
 				continue
 			}
+			v.gate.Lock()
 			d.engine.StoreSession(v.unit, n)
+			v.gate.Unlock()
 			if n.Lost {
 				v.pump.Suspect()
 			}
@@ -298,9 +324,16 @@ func (v *served) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
 		case <-v.ctx.Done():
 			return
 		}
-		n, err := sw.Sweep(v.ctx, func(key string, token uint64) bool { return d.engine.Known(v.unit, key, token) })
+		ctx, stop := context.WithCancel(v.ctx)
+		v.sweeping.Lock()
+		v.stopSweep.Store(&stop)
+		n, err := sw.Sweep(ctx, func(key string, token uint64) bool { return d.engine.Known(v.unit, key, token) })
+		v.stopSweep.Store(nil)
+		v.sweeping.Unlock()
+		stopped := ctx.Err() != nil
+		stop()
 		switch {
-		case err != nil && v.ctx.Err() == nil:
+		case err != nil && !stopped:
 			v.failed.say(d.clock(), func(skipped int) {
 				log.Warn("sweep failed", zap.String("event", "sweep_failed"), zap.Error(fmt.Errorf("sweep: %w", err)), zap.Int("skipped", skipped))
 			})

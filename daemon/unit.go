@@ -3,6 +3,7 @@ package daemon
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -15,17 +16,39 @@ const maxStores = 64
 
 // Unit is one store as an engine has it.
 type Unit struct {
-	name     string
+	name     atomic.Pointer[string]
 	info     upstream.Info
 	inline   upstream.Inline // nil when the store cannot
 	core     *cache.Store
 	main     *upstream.Lane
 	renewals *upstream.Lane
 	down     atomic.Pointer[error] // nil while it is up
+
+	mu    sync.Mutex
+	until int64            // the deadline of our session there; 0 without; guarded by mu
+	kept  cache.StoreStats // of that session, which keeps all leases at once; guarded by mu
+}
+
+// keptAlive counts news of the session, whose deadline is until from now on; 0 when it has ended.
+func (u *Unit) keptAlive(until, now int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if until != 0 && u.until != 0 {
+		u.kept.Renewed++
+		u.kept.Slack.Observe(u.until - now)
+	}
+	u.until = until
+}
+
+// sessionStats is what keptAlive has counted.
+func (u *Unit) sessionStats() cache.StoreStats {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.kept
 }
 
 // Name is the store's name.
-func (u *Unit) Name() string { return u.name }
+func (u *Unit) Name() string { return *u.name.Load() }
 
 // Main is the lane of everything but renewals.
 func (u *Unit) Main() *upstream.Lane { return u.main }
@@ -46,7 +69,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	units := slices.Clone(*e.units.Load())
-	if slices.ContainsFunc(units, func(u *Unit) bool { return u != nil && u.name == name }) {
+	if slices.ContainsFunc(units, func(u *Unit) bool { return u != nil && u.Name() == name }) {
 		return nil, fmt.Errorf("store %q stands there twice", name)
 	}
 	id := slices.Index(units, nil)
@@ -57,11 +80,12 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 		return nil, fmt.Errorf("there are more than %d stores", maxStores)
 	}
 	set := e.settings()
-	u := &Unit{name: name, info: info, inline: inline,
+	u := &Unit{info: info, inline: inline,
 		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Queue: info.Queue,
 			Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
 		renewals: upstream.NewLane(set.InFlight, set.BatchSize)}
+	u.name.Store(&name)
 	if info.Gather {
 		u.main.Gather()
 	}
@@ -75,7 +99,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 func (e *Engine) rename(u *Unit, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	u.name = name
+	u.name.Store(&name)
 }
 
 // DropStore forgets a store that nothing routes to; false while something is, or
@@ -107,7 +131,7 @@ func (e *Engine) unit(name string) *Unit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, u := range *e.units.Load() {
-		if u != nil && u.name == name {
+		if u != nil && u.Name() == name {
 			return u
 		}
 	}
@@ -142,6 +166,11 @@ func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effe
 
 // StoreSession takes news of the daemon's session at a store.
 func (e *Engine) StoreSession(u *Unit, s upstream.Session) {
+	if s.Lost {
+		u.keptAlive(0, 0)
+	} else {
+		u.keptAlive(s.Until, e.clock())
+	}
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		if s.Lost {
 			t.SessionLost(u.core, s.No, now, out)

@@ -29,11 +29,15 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendStr(b, q.Name)
 		b = appendStr(b, q.Label)
 	case OpAcquire:
-		head(8 + given(q.Permits))
+		traced := given(uint64(len(q.Trace)))
+		head(8 + max(given(q.Permits), 2*traced))
 		b = appendStr(b, q.Key)
 		terms()
-		if q.Permits != 0 {
+		if q.Permits != 0 || traced > 0 {
 			b = appendUint(b, q.Permits)
+		}
+		if traced > 0 {
+			b = appendStr(b, q.Trace)
 		}
 	case OpRelease:
 		head(6)
@@ -57,12 +61,15 @@ func AppendRequest(b []byte, q *Request) []byte {
 			b = appendUint(b, uint64(q.Mode))
 		}
 	case OpAcquireMany:
-		head(8)
+		head(8 + given(uint64(len(q.Trace))))
 		b = appendArray(b, len(q.Keys))
 		for _, k := range q.Keys {
 			b = appendStr(b, k)
 		}
 		terms()
+		if len(q.Trace) > 0 {
+			b = appendStr(b, q.Trace)
+		}
 	case OpReleaseMany:
 		head(5)
 		b = appendArray(b, len(q.Keys))

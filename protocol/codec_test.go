@@ -21,12 +21,14 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 		acquire := AppendRequest(nil, &Request{Op: OpAcquire, ID: 1 << 40, Key: []byte(key), Owner: 7, Wait: -1, TTL: 30000})
 		release := AppendRequest(nil, &Request{Op: OpRelease, ID: 1 << 40, Key: []byte(key), Owner: 7, Fence: 1 << 60})
 		many := AppendRequest(nil, &Request{Op: OpAcquireMany, ID: 9, Keys: [][]byte{[]byte(key), []byte("b")}, Owner: 7})
+		traced := AppendRequest(nil, &Request{Op: OpAcquire, ID: 9, Key: []byte(key), Trace: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")})
 		q := Request{Keys: make([][]byte, 0, 2)}
 		g := Grant{Fence: 1 << 60, Left: 29698, Deadline: 1 << 40, Count: 1}
 		buf := make([]byte, 0, 1024)
 		for name, f := range map[string]func(){
 			"decode acquire":      func() { must(t, decodeFrame(acquire, &q)) },
 			"decode release":      func() { must(t, decodeFrame(release, &q)) },
+			"decode traced":       func() { must(t, decodeFrame(traced, &q)) },
 			"decode acquire-many": func() { must(t, decodeFrame(many, &q)) },
 			"encode grant":        func() { buf = AppendGrant(buf[:0], 1<<40, &g) },
 			"encode released":     func() { buf = AppendReleased(buf[:0], 1<<40, 0) },

@@ -94,6 +94,11 @@ func valid(t *testing.T, q *Request) {
 		q.Wait < -1 || q.Wait > MaxWait || q.TTL > MaxTTL || len(q.Keys) > MaxMany {
 		t.Fatalf("out of range: %+v", q)
 	}
+	if p, ok := ParseTraceparent(q.Trace); ok != (len(q.Trace) > 0) {
+		t.Fatalf("traceparent %q", q.Trace)
+	} else if again, _ := ParseTraceparent(p.String()); ok && again != p {
+		t.Fatalf("traceparent %q became %q", q.Trace, p)
+	}
 	if q.Op == OpReleaseMany && len(q.Fences) != len(q.Keys) {
 		t.Fatalf("%d fences for %d keys", len(q.Fences), len(q.Keys))
 	}

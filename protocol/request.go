@@ -21,6 +21,7 @@ type Request struct {
 	Fence uint64
 
 	Permits uint64 // acquire with mode Permit: how many there are
+	Trace   []byte // acquire, acquire-many: the caller's traceparent; empty when there is none, or no good one
 
 	Target uint64 // cancel: the id of the acquire to withdraw
 
@@ -224,7 +225,10 @@ func (d *fields) request(q *Request) error {
 		if err := d.terms(q); err != nil {
 			return err
 		}
-		return d.permits(q)
+		if err := d.permits(q); err != nil {
+			return err
+		}
+		return d.trace(q)
 	case OpRelease:
 		if err := d.hold(q); err != nil {
 			return err
@@ -257,7 +261,7 @@ func (d *fields) request(q *Request) error {
 		if q.Mode == Permit {
 			return invalid("permits are acquired one by one")
 		}
-		return nil
+		return d.trace(q)
 	case OpReleaseMany:
 		if err := d.many(q, true); err != nil {
 			return err
@@ -335,6 +339,23 @@ func (d *fields) permits(q *Request) error {
 	}
 	if q.Mode != Permit && q.Permits != 0 {
 		return invalid("%d permits of a lock", q.Permits)
+	}
+	return nil
+}
+
+// trace reads a trace context. What is none is passed over: no lock is refused for it.
+func (d *fields) trace(q *Request) error {
+	if !d.next() {
+		return nil
+	}
+	r := d.reader
+	if err := d.skip(1); err != nil {
+		return err
+	}
+	if s, err := r.str(); err == nil {
+		if _, ok := ParseTraceparent(s); ok {
+			q.Trace = s
+		}
 	}
 	return nil
 }

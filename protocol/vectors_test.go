@@ -114,7 +114,7 @@ func (v *vector) request() Request {
 		Target: v.uint("target"), MinVersion: v.uint("min_version"), MaxVersion: v.uint("max_version"),
 		Limit: v.uint("limit"), Permits: v.uint("permits")}
 	for name, p := range map[string]*[]byte{"key": &q.Key, "name": &q.Name, "label": &q.Label,
-		"prefix": &q.Prefix, "after": &q.After} {
+		"prefix": &q.Prefix, "after": &q.After, "traceparent": &q.Trace} {
 		if s, ok := v.fields[name].(string); ok {
 			*p = []byte(s)
 		}

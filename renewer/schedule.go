@@ -72,6 +72,15 @@ func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 	s.fix(int(r.Index)-1, entry{r.Due, tr.Lease})
 }
 
+// Restore takes in a lease whose Renewal says when it is due, where a table of this process has
+// come to know it from another.
+func (s *Schedule) Restore(l *cache.Lease) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heap = append(s.heap, entry{})
+	s.up(len(s.heap)-1, entry{l.Renewal.Due, l})
+}
+
 // Due appends the leases that are due at now, at most most, and forgets them:
 // each is tracked again when its renewal has been answered.
 func (s *Schedule) Due(now int64, most int, due []Due) []Due {

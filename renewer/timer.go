@@ -3,6 +3,7 @@ package renewer
 import (
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 )
@@ -12,11 +13,13 @@ import (
 type Timer struct {
 	fire   func() int64
 	next   atomic.Int64 // when it means to wake; written with mu held
+	since  atomic.Int64 // when the call of fire under way began; Forever outside
 	mu     sync.Mutex   // keeps next and the alarm alike
 	firing bool         // the alarm is not needed: it looks at next before it sleeps; guarded by mu
 	closed atomic.Bool
 	alarm  alarm
 	wg     sync.WaitGroup
+	gate   sync.Mutex // held while fire runs, and between Pause and Resume
 }
 
 // NewTimer starts the goroutine. It calls fire, which does what is due and
@@ -28,6 +31,7 @@ func NewTimer(fire func() int64) (*Timer, error) {
 	}
 	t := &Timer{fire: fire, alarm: a}
 	t.next.Store(cache.Forever)
+	t.since.Store(cache.Forever)
 	t.wg.Go(t.run)
 	return t, nil
 }
@@ -48,6 +52,18 @@ func (t *Timer) Wake(at int64) {
 	}
 }
 
+// Late is for how long the timer has been at one call of fire, or overdue for the next: far below
+// a second unless something keeps it.
+func (t *Timer) Late() time.Duration {
+	return time.Duration(max(0, Boottime()-min(t.next.Load(), t.since.Load())))
+}
+
+// Pause waits until the call of fire under way has returned; none comes before Resume.
+func (t *Timer) Pause() { t.gate.Lock() }
+
+// Resume is the end of Pause.
+func (t *Timer) Resume() { t.gate.Unlock() }
+
 // Close ends the goroutine and waits for it.
 func (t *Timer) Close() {
 	t.closed.Store(true)
@@ -58,7 +74,10 @@ func (t *Timer) Close() {
 func (t *Timer) run() {
 	for t.alarm.wait() {
 		for !t.closed.Load() && t.again() {
-			t.Wake(t.fire())
+			t.gate.Lock()
+			next := t.fire()
+			t.gate.Unlock()
+			t.Wake(next)
 		}
 	}
 }
@@ -68,7 +87,10 @@ func (t *Timer) again() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	at := t.next.Load()
-	if t.firing = at <= Boottime(); t.firing {
+	now := Boottime()
+	t.since.Store(cache.Forever)
+	if t.firing = at <= now; t.firing {
+		t.since.Store(now)
 		t.next.Store(cache.Forever) // whoever finds something to do from here on wakes us
 	} else if at != cache.Forever {
 		t.alarm.set(at)

@@ -1,13 +1,31 @@
 package upstream
 
-import "sync"
+import (
+	"math/bits"
+	"sync"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
 
 // Batch is what goes to a store in one Apply.
 type Batch struct {
 	Ops     []Op
 	Results []Result
 	Sent    int64 // nanoseconds of the boot clock, read before Apply
+	Took    int64 // nanoseconds of Apply; 0 when nothing was sent
 }
+
+// LaneStats is what a lane has carried.
+type LaneStats struct {
+	Sizes   [SizeBuckets]uint64 // batches of at most 1, 2, 4 … ops
+	Ops     uint64              // in all of them
+	Took    cache.Histogram     // of Apply
+	Waiting int                 // ops now
+	Flying  int                 // batches now
+}
+
+// SizeBuckets is enough for batches of MaxBatch ops.
+const SizeBuckets = 9
 
 // Lane gathers ops into batches: what comes while the batches in flight are out
 // makes the next one. It knows no time and starts no goroutine.
@@ -20,6 +38,7 @@ type Lane struct {
 	size    int // ops in a batch
 	gathers bool
 	usual   int // ops in the last batches, a mean, times 8
+	stats   LaneStats
 	changed chan struct{}
 }
 
@@ -95,6 +114,12 @@ func (l *Lane) Done(b *Batch) {
 	clear(b.Ops)
 	l.mu.Lock()
 	l.flying--
+	if b.Took > 0 {
+		l.stats.Took.Observe(b.Took)
+		l.stats.Ops += uint64(len(b.Ops))
+		l.stats.Sizes[min(bits.Len(uint(len(b.Ops)-1)), SizeBuckets-1)]++
+		b.Took = 0
+	}
 	if len(l.free) < l.most {
 		l.free = append(l.free, b)
 	}
@@ -106,6 +131,30 @@ func (l *Lane) Depth() (waiting, flying int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.waiting.n, l.flying
+}
+
+// Waiting is the ops that wait, in their order.
+func (l *Lane) Waiting() []Op {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var ops []Op
+	for i, p := range l.waiting.pieces {
+		from := 0
+		if i == 0 {
+			from = l.waiting.head
+		}
+		ops = append(ops, p.ops[from:p.n]...)
+	}
+	return ops
+}
+
+// Stats is what the lane has carried so far.
+func (l *Lane) Stats() LaneStats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stats
+	s.Waiting, s.Flying = l.waiting.n, l.flying
+	return s
 }
 
 // queue is ops in the order in which they came, in pieces of one size: a million

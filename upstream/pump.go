@@ -25,9 +25,12 @@ type Pump struct {
 	wg      sync.WaitGroup
 	suspect chan struct{} // a batch has failed: the pinger has to look
 
-	mu   sync.Mutex
-	down error         // guarded by mu; nil while the store is up
-	up   chan struct{} // closed when the store is up again; guarded by mu
+	telling sync.Mutex // held while Down or Up is told, and between Pause and Resume
+
+	mu     sync.Mutex
+	down   error         // guarded by mu; nil while the store is up
+	up     chan struct{} // closed when the store is up again; guarded by mu
+	paused chan struct{} // nil unless paused; closed by Resume; guarded by mu
 }
 
 // Told is who hears from a pump, on its goroutines.
@@ -60,41 +63,74 @@ func NewPump(s Store, c Clock, tell Told) *Pump {
 
 // Run starts the goroutines of the lane of everything but renewals: while the
 // store is down its ops are refused at once.
-func (p *Pump) Run(l *Lane) { p.run(l, p.apply) }
+func (p *Pump) Run(l *Lane) { p.run(l, false) }
 
 // RunPatient starts those of the lane of renewals: while the store is down they
 // wait.
-func (p *Pump) RunPatient(l *Lane) {
-	p.run(l, func(b *Batch) {
-		p.await()
-		p.apply(b)
-	})
-}
+func (p *Pump) RunPatient(l *Lane) { p.run(l, true) }
 
-func (p *Pump) run(l *Lane, apply func(*Batch)) {
+func (p *Pump) run(l *Lane, patient bool) {
 	for range l.most {
-		p.wg.Go(func() { p.work(l, apply) })
+		p.wg.Go(func() { p.work(l, patient) })
 	}
 }
 
-func (p *Pump) work(l *Lane, apply func(*Batch)) {
+func (p *Pump) work(l *Lane, patient bool) {
 	for {
-		for b := l.Next(); b != nil; b = l.Next() {
+		b, later := p.next(l, patient)
+		if b != nil {
 			l.Kick() // more may wait, and another worker be idle
-			apply(b)
+			p.apply(b)
 			l.Done(b)
+			continue
+		}
+		changed := l.Changed()
+		if later != nil {
+			changed = nil
 		}
 		select {
-		case <-l.Changed():
+		case <-later:
+		case <-changed:
 		case <-p.ctx.Done():
 			return
 		}
 	}
 }
 
+// next takes a batch, or says what to wait for if there must be none now.
+func (p *Pump) next(l *Lane, patient bool) (b *Batch, later <-chan struct{}) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.paused != nil:
+		return nil, p.paused
+	case patient && p.down != nil:
+		return nil, p.up
+	}
+	return l.Next(), nil
+}
+
+// Pause has nothing more taken from the lanes, and nothing told but what comes of the batches that
+// are out, until Resume. It waits for what is being told.
+func (p *Pump) Pause() {
+	p.telling.Lock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.paused = make(chan struct{})
+}
+
+// Resume is the end of Pause.
+func (p *Pump) Resume() {
+	p.telling.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	close(p.paused)
+	p.paused = nil
+}
+
 func (p *Pump) apply(b *Batch) {
 	b.Sent = p.clock()
-	if _, err := p.state(); err != nil {
+	if err := p.why(); err != nil {
 		err = fmt.Errorf("%w: %w", ErrOpen, err)
 		for i := range b.Results {
 			b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
@@ -110,6 +146,7 @@ func (p *Pump) apply(b *Batch) {
 			p.Suspect()
 		}
 	}
+	b.Took = max(1, p.clock()-b.Sent)
 	p.tell.Deliver(b)
 }
 
@@ -121,21 +158,11 @@ func (p *Pump) Suspect() {
 	}
 }
 
-// state is why the store is down, nil when it is not, and what is closed when it is
-// up again.
-func (p *Pump) state() (up <-chan struct{}, down error) {
+// why is why the store is down; nil when it is not.
+func (p *Pump) why() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.up, p.down
-}
-
-func (p *Pump) await() {
-	if up, err := p.state(); err != nil {
-		select {
-		case <-up:
-		case <-p.ctx.Done():
-		}
-	}
+	return p.down
 }
 
 // watch pings when it has to.
@@ -153,7 +180,7 @@ func (p *Pump) watch() {
 		p.mu.Lock()
 		p.down, p.up = err, make(chan struct{})
 		p.mu.Unlock()
-		p.tell.Down(err)
+		p.say(func() { p.tell.Down(err) })
 		if !p.outlast() {
 			return
 		}
@@ -161,8 +188,14 @@ func (p *Pump) watch() {
 		p.down = nil
 		close(p.up)
 		p.mu.Unlock()
-		p.tell.Up()
+		p.say(p.tell.Up)
 	}
+}
+
+func (p *Pump) say(what func()) {
+	p.telling.Lock()
+	defer p.telling.Unlock()
+	what()
 }
 
 // outlast pings until the store is up; false when the pump is closed before.

@@ -63,6 +63,20 @@ type Session struct {
 	Lost  bool   // the store ended it: every lease under it is gone
 }
 
+// Connected is a Store that knows how many connections it has to its servers now.
+type Connected interface{ Connections() int }
+
+// Connections is how many there are to the servers of all of stores together; one that has no
+// server has none.
+func Connections(stores ...Store) (n int) {
+	for _, s := range stores {
+		if c, ok := s.(Connected); ok {
+			n += c.Connections()
+		}
+	}
+	return n
+}
+
 // Lister is a Store that can say which locks it knows, other hosts' and orphaned
 // ones too.
 type Lister interface {

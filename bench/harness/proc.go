@@ -15,6 +15,12 @@ func RSS(pid int) int64 { return statusBytes(pid, "VmRSS:") }
 // PeakRSS returns the most that RSS has been.
 func PeakRSS(pid int) int64 { return statusBytes(pid, "VmHWM:") }
 
+// Descriptors returns how many files a process has open; 0 where there is no /proc.
+func Descriptors(pid int) int {
+	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	return len(fds)
+}
+
 func statusBytes(pid int, field string) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {

@@ -52,6 +52,16 @@ func StartProcess(path string, args ...string) (*Process, error) {
 	return p, p.start()
 }
 
+// StartLogged starts a server with more in its environment, whose standard error goes to a file, as
+// that of a service does.
+func StartLogged(log *os.File, env []string, path string, args ...string) (*Process, error) {
+	cmd := exec.Command(path, args...)
+	cmd.Env = append(os.Environ(), env...)
+	p := &Process{cmd: cmd}
+	cmd.Stdout, cmd.Stderr = &p.said, log
+	return p, p.start()
+}
+
 // startPiped starts a child that is spoken with over its standard input and
 // output.
 func startPiped(path, env string, args ...string) (*Process, error) {
@@ -88,6 +98,9 @@ func (p *Process) start() error {
 
 // PID returns its process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
+
+// Done is closed when the process has ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
 
 // Said returns the last that it has printed.
 func (p *Process) Said() string {

@@ -20,6 +20,7 @@ type PairsArgs struct {
 	Wait    time.Duration // 0: tries; the libraries do not bound it
 	Backoff time.Duration // of a library that polls, between two looks; 0: as it does by itself
 	Quiet   bool          // releases are sent and not waited for
+	Trace   string        // the traceparent of all acquires, if any
 }
 
 // Locker is one process's way to locks, shared by all its callers. Each peer is
@@ -70,7 +71,8 @@ func (s *sidecar) Lock(ctx context.Context, caller int, key string) (func(contex
 }
 
 func (s *sidecar) LockFenced(ctx context.Context, caller int, key string, mode protocol.Mode) (uint64, func(context.Context) error, error) {
-	g, err := s.c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: uint64(caller), Mode: mode, Wait: s.args.Wait, TTL: s.args.TTL})
+	g, err := s.c.Acquire(ctx, client.AcquireArgs{Key: key, Owner: uint64(caller), Mode: mode, Wait: s.args.Wait, TTL: s.args.TTL,
+		Traceparent: s.args.Trace})
 	if err != nil {
 		return 0, nil, err
 	}

@@ -9,12 +9,16 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Two hosts, a daemon each, on one Redis that is half a millisecond away, want 1000 keys,
-// and each key is wanted by its own host nearly always. With linger a key stays with its
-// host while nobody holds it. Beside it are the same daemons without linger, and a
-// library straight at the Redis over the same line, which it has to go along twice for
-// each lock. What is timed is the wait, and once more by itself that for keys of the
-// other host.
+// Two hosts, a daemon each, on one Redis that is half a millisecond away, want the
+// same keys, and each key is wanted by its own host always; or by the other one time in a hundred. With
+// linger a key stays with its host while nobody holds it. Beside it are the same daemons
+// without linger, and a library straight at the Redis over the same line, which it has to go
+// along twice for each lock. What is timed is the wait, and once more by itself that for
+// keys of the other host.
+//
+// One acquire in a hundred by the other host cannot cost less than 0.05 store commands an
+// acquire, whatever a host does, since the key has to go there and back: some eight. And a
+// key that was wanted is not kept for linger_pause (daemon/sim/STUDY.md says what of that).
 //
 // There are two shapes. Where many callers keep the cores busy, what a lock costs in CPU
 // decides; one caller a host shows what the way costs. The line is a process and takes
@@ -25,28 +29,34 @@ import (
 // have one before the first.
 
 const (
-	affineKeys = 1000
-	affinePast = 2   // runs of each row before the first that counts
-	affineOwn  = 990 // of a thousand acquires
+	affinePast = 2   // runs of each row with linger before the first round
+	affineOwn  = 990 // of a thousand acquires, where the other host wants keys too
 	lingerFor  = "2s"
 )
 
-// affineCrews are both hosts' processes.
-var affineCrews = []crew{{16, 4}, {2, 1}}
+// affineCrews are both hosts' processes, with as many keys as they come back to well within a
+// linger, and a row's window is long for.
+var affineCrews = []affineCrew{{crew{16, 4}, 1000}, {crew{2, 1}, 100}}
+
+type affineCrew struct {
+	crew
+	keys int
+}
 
 // affineWay is one way to the locks. Its keys are its own.
 type affineWay struct {
 	name  string
-	own   int // of a thousand acquires
+	own   int  // of a thousand acquires
+	past  bool // it makes a difference
 	fleet harness.Fleet
 	hosts []string // Addr of each
 }
 
 var (
-	lingering = affineWay{name: "locksidecar, linger", own: affineOwn}
-	ownAlone  = affineWay{name: "locksidecar, linger, own keys alone", own: 1000}
-	without   = affineWay{name: "locksidecar", own: affineOwn}
-	bsmLock   = affineWay{name: "redislock", own: affineOwn}
+	lingering = affineWay{name: "locksidecar, linger", own: 1000, past: true}
+	mostly    = affineWay{name: "locksidecar, linger, 99 of 100", own: affineOwn, past: true}
+	without   = affineWay{name: "locksidecar", own: 1000}
+	bsmLock   = affineWay{name: "redislock", own: 1000}
 )
 
 func (w affineWay) row(c crew) string {
@@ -55,12 +65,11 @@ func (w affineWay) row(c crew) string {
 
 func affine(e *Env) error {
 	const scene = "affine"
-	r, err := harness.StartRedis(e.Dir)
+	r, err := e.redis()
 	if err != nil {
 		return err
 	}
 	defer r.Stop()
-	e.Report.Machine.Redis = r.Version()
 	l, err := e.line(r.Addr)
 	if err != nil {
 		return err
@@ -77,7 +86,7 @@ func affine(e *Env) error {
 	}
 	defer plain.stop(e, scene)
 	watch := harness.Watch{Redis: []*harness.Redis{r}, Stores: []int{l.PID()}}
-	ways := []affineWay{lingering.through(keeping, watch), ownAlone.through(keeping, watch), without.through(plain, watch)}
+	ways := []affineWay{lingering.through(keeping, watch), mostly.through(keeping, watch), without.through(plain, watch)}
 	if err := e.buildPeers(); err != nil {
 		e.Report.Note("The peers could not be built and were not measured: %v", err)
 	} else {
@@ -88,17 +97,15 @@ func affine(e *Env) error {
 	var rows []row
 	for _, c := range affineCrews {
 		for _, w := range ways {
-			rows = append(rows, e.affine(w, c))
-		}
-	}
-	past := affinePast
-	if e.Short {
-		past = 0
-	}
-	for range past {
-		for _, r := range rows {
-			if _, err := r.run(); err != nil {
-				return fmt.Errorf("%s: %w", r.name, err)
+			r := e.affine(w, c)
+			rows = append(rows, r)
+			for range affinePast {
+				if e.Short || !w.past {
+					break
+				}
+				if _, err := r.run(); err != nil {
+					return fmt.Errorf("%s: %w", r.name, err)
+				}
 			}
 		}
 	}
@@ -106,7 +113,7 @@ func affine(e *Env) error {
 		return err
 	}
 	for _, c := range affineCrews {
-		e.checkAffine(scene, c)
+		e.checkAffine(scene, c.crew)
 	}
 	return nil
 }
@@ -116,31 +123,30 @@ func (e *Env) checkAffine(scene string, c crew) {
 	about := fmt.Sprintf("host-affine keys, %d × %d a host: ", c.procs/2, c.threads)
 	rate := func(w affineWay) []float64 { return rep.Ratio(scene, w.row(c), bsmLock.row(c), "ops_s") }
 	rep.AtLeast(about+"with linger, pairs a second, to redislock", rate(lingering), 10, 0)
-	rep.Limit(about+"with linger, own keys alone, pairs a second, to redislock", rate(ownAlone))
+	rep.Limit(about+"with linger, 99 of 100 acquires, pairs a second, to redislock", rate(mostly))
 	rep.Limit(about+"without linger, pairs a second, to redislock", rate(without))
 	rep.Limit(about+"redislock, CPU a pair but for the line's, to that with linger",
 		rep.Ratio(scene, bsmLock.row(c), lingering.row(c), offLine))
 	rep.AtMost(about+"with linger, store commands an acquire", rep.Values(scene, lingering.row(c), "redis_calls_op"), 0.05)
-	rep.Limit(about+"with linger, scripts an acquire", rep.Values(scene, lingering.row(c), "redis_scripts_op"))
-	rep.Limit(about+"with linger, own keys alone, store commands an acquire", rep.Values(scene, ownAlone.row(c), "redis_calls_op"))
+	rep.Limit(about+"with linger, 99 of 100 acquires, store commands an acquire", rep.Values(scene, mostly.row(c), "redis_calls_op"))
 }
 
 // offLine is the column of CPU of all but the line.
 const offLine = "cpu_off_line_us_op"
 
 // affine is a row of both hosts' processes.
-func (e *Env) affine(w affineWay, c crew) row {
+func (e *Env) affine(w affineWay, c affineCrew) row {
 	e.sockets++
 	args := load.AffineArgs{Hosts: w.hosts, Own: w.own}
-	args.Keys, args.Prefix, args.Callers = affineKeys, fmt.Sprintf("bench:%d", e.sockets), c.threads
+	args.Keys, args.Prefix, args.Callers = c.keys, fmt.Sprintf("bench:%d", e.sockets), c.threads
 	args.TTL, args.Wait, args.Backoff = redisTTL, client.Forever, time.Millisecond
 	f := w.fleet
 	f.Procs, f.Warm, f.Window = c.procs, e.Warm, e.Window
 	if e.Short {
 		f.Procs = min(f.Procs, 4)
 	}
-	return row{w.row(c), func() (*harness.Outcome, error) {
-		return e.onBoard(f, affineKeys, func(board string) any {
+	return row{w.row(c.crew), func() (*harness.Outcome, error) {
+		return e.onBoard(f, c.keys, func(board string) any {
 			args.Board = board
 			return args
 		})

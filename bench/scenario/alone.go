@@ -18,12 +18,11 @@ const lineRoundTrip = 500 * time.Microsecond
 func alone(e *Env) error {
 	const scene, ours, peerRow, echoRow = "alone", "locksidecar", "go-redis", "echo"
 	const away = ", 0.5 ms away"
-	r, err := harness.StartRedis(e.Dir)
+	r, err := e.redis()
 	if err != nil {
 		return err
 	}
 	defer r.Stop()
-	e.Report.Machine.Redis = r.Version()
 	l, err := e.line(r.Addr)
 	if err != nil {
 		return err
@@ -44,6 +43,11 @@ func alone(e *Env) error {
 		return err
 	}
 	defer echo.Stop()
+	relay, relaySocket, err := e.startRelay(r.Addr)
+	if err != nil {
+		return err
+	}
+	defer relay.Stop()
 	size := load.RequestSize(load.Reentry)
 	args := load.PairsArgs{Addr: r.Addr, Callers: 1, TTL: redisTTL}
 	lined := args
@@ -58,6 +62,7 @@ func alone(e *Env) error {
 		}, nil},
 		{ours, e.pairs(near, args, watch), nil},
 		{ours + away, e.pairs(far, args, watchLine), nil},
+		{relayRow, e.pairs(&Daemon{relay, relaySocket}, args, watch), nil},
 	}
 	rows = append(rows, e.peerRows(watch, args, peer{peerRow, "goredis"})...)
 	rows = append(rows, e.peerRows(watchLine, lined, peer{peerRow + away, "goredis"})...)
@@ -67,6 +72,7 @@ func alone(e *Env) error {
 	rep := e.Report
 	p50 := func(name string) []float64 { return rep.Values(scene, name, "p50_us") }
 	rep.AtMost("one caller alone, p50 of a pair, to go-redis", rep.Ratio(scene, ours, peerRow, "p50_us"), 2)
+	rep.Limit("a relay without locks alone, p50 of a pair, to go-redis", rep.Ratio(scene, relayRow, peerRow, "p50_us"))
 	rep.Limit("go-redis and two echoes on the socket, to go-redis", each(p50(peerRow), p50(echoRow), func(g, e float64) float64 { return (g + 2*e) / g }))
 	rep.AtMost("one caller alone, 0.5 ms away, p50 of a pair, to go-redis", rep.Ratio(scene, ours+away, peerRow+away, "p50_us"), 1.15)
 	added := func(away, near float64) float64 { return (away - near) / 2000 }

@@ -35,17 +35,11 @@ func clients(e *Env) error {
 	if _, err := os.Stat(python); err != nil {
 		return fmt.Errorf("the Python of the tests is not there: make deps (%w)", err)
 	}
-	r, err := harness.StartRedis(e.Dir)
+	r, d, stop, err := e.redisDaemon("clients")
 	if err != nil {
 		return err
 	}
-	defer r.Stop()
-	e.Report.Machine.Redis = r.Version()
-	d, err := e.daemon("redis://" + r.Addr)
-	if err != nil {
-		return err
-	}
-	defer e.stop("clients", d)
+	defer stop()
 	if err := e.pythons(python, d, r); err != nil || e.Short {
 		return err
 	}

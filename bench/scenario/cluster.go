@@ -21,12 +21,11 @@ const (
 
 func clusterPairs(e *Env) error {
 	const scene = "cluster"
-	one, err := harness.StartRedis(e.Dir)
+	one, err := e.redis()
 	if err != nil {
 		return err
 	}
 	defer one.Stop()
-	e.Report.Machine.Redis = one.Version()
 	nodes, err := harness.StartRedisCluster(e.Dir, clusterNodes)
 	if err != nil {
 		return err

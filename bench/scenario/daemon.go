@@ -10,19 +10,27 @@ import (
 // launch starts a daemon on the store upstream, with more flags, and does not wait for
 // it.
 func (e *Env) launch(upstream string, flags ...string) (*Daemon, error) {
-	if err := e.buildDaemon(); err != nil {
+	socket, args, err := e.serving(upstream, flags)
+	if err != nil {
 		return nil, err
 	}
-	socket := e.socket("daemon")
-	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
-		return nil, err
-	}
-	flags = append([]string{"serve", "--socket", socket, "--upstream", upstream, "--drain", "1s", "--log-level", "warn"}, flags...)
-	p, err := harness.StartProcess(e.daemonBin, flags...)
+	p, err := harness.StartProcess(e.daemonBin, args...)
 	if err != nil {
 		return nil, err
 	}
 	return &Daemon{p, socket}, nil
+}
+
+// serving is how a daemon is started, and where it will listen.
+func (e *Env) serving(upstream string, flags []string) (socket string, args []string, err error) {
+	if err := e.buildDaemon(); err != nil {
+		return "", nil, err
+	}
+	socket = e.socket("daemon")
+	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
+		return "", nil, err
+	}
+	return socket, append([]string{"serve", "--socket", socket, "--upstream", upstream, "--drain", "1s", "--log-level", "warn"}, flags...), nil
 }
 
 // daemon starts a daemon and waits until it listens.
@@ -32,6 +40,27 @@ func (e *Env) daemon(upstream string, flags ...string) (*Daemon, error) {
 		return nil, err
 	}
 	return d, d.AwaitSocket(d.Socket)
+}
+
+// redis starts a server, whose version the report names.
+func (e *Env) redis() (*harness.Redis, error) {
+	r, err := harness.StartRedis(e.Dir)
+	if err == nil {
+		e.Report.Machine.Redis = r.Version()
+	}
+	return r, err
+}
+
+// redisDaemon starts a Redis and a daemon on it; stop ends both.
+func (e *Env) redisDaemon(scene string) (r *harness.Redis, d *Daemon, stop func(), err error) {
+	if r, err = e.redis(); err != nil {
+		return nil, nil, nil, err
+	}
+	if d, err = e.daemon("redis://" + r.Addr); err != nil {
+		r.Stop()
+		return nil, nil, nil, err
+	}
+	return r, d, func() { e.stop(scene, d); r.Stop() }, nil
 }
 
 // stop ends a daemon. One that ends badly is a fault of the run.

@@ -45,8 +45,11 @@ var Scenes = []Scene{
 	{"cluster", "pairs of 64 callers through a Redis Cluster, against one standalone Redis", clusterPairs},
 	{"mysql", "pairs of 64 callers through one MariaDB, against rows of a connection pool", mysqlPairs},
 	{"clients", "the matrix in Python and Java on one Redis, against redis-py's Lock and Redisson, and Java on ZooKeeper, against Curator", clients},
+	{"watching", "what metrics, the audit and traces cost: pairs of 64 callers on daemons that are watched and one that is not", beingWatched},
 	{"renewals", "a million renewals on one Redis, against PEXPIRE", renewals},
 	{"million", "a million locks held by one client, and given up by its end", million},
+	{"takeover", "what 500 sessions with 100,000 locks notice of ten takeovers, on the embedded store and on Redis", takeovers},
+	{"sizing", "what a lock, a waiter, a session, a renewal, a pair costs the daemon: for deploy/SIZING.md", sizing},
 	{"units", "what one lock, renewal, wake-up, connection costs Redis, a Redis Cluster, etcd: for upstream/SCALE.md", units},
 }
 

@@ -105,17 +105,11 @@ type matrix struct {
 }
 
 func matrixOf(e *Env) error {
-	r, err := harness.StartRedis(e.Dir)
+	r, d, stop, err := e.redisDaemon("matrix")
 	if err != nil {
 		return err
 	}
-	defer r.Stop()
-	e.Report.Machine.Redis = r.Version()
-	d, err := e.daemon("redis://" + r.Addr)
-	if err != nil {
-		return err
-	}
-	defer e.stop("matrix", d)
+	defer stop()
 	if err := e.buildPeers(); err != nil {
 		e.Report.Note("The peers could not be built and were not measured: %v", err)
 	}

@@ -28,20 +28,26 @@ func (m *matrix) relay(w workload) []row {
 		w.work.Wait = client.Forever
 	}
 	return []row{m.row(relayRow, w, harness.Fleet{Load: load.Sidecar}, func(f *harness.Fleet, args *load.WorkArgs) (func(), error) {
-		socket := m.socket(load.Relay)
-		if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
-			return nil, err
-		}
-		if err := os.WriteFile(load.RelayUpstream(socket), []byte(m.redis.Addr), 0o600); err != nil {
-			return nil, err
-		}
-		p, err := harness.StartServer(load.Relay, socket)
+		p, socket, err := m.startRelay(m.redis.Addr)
 		if err != nil {
 			return nil, err
 		}
 		args.Addr, f.Watch.Server = socket, p.PID()
 		return func() { p.Stop() }, nil
 	})}
+}
+
+// startRelay starts a relay before the Redis at addr.
+func (e *Env) startRelay(addr string) (*harness.Process, string, error) {
+	socket := e.socket(load.Relay)
+	if err := os.Mkdir(filepath.Dir(socket), 0o700); err != nil {
+		return nil, "", err
+	}
+	if err := os.WriteFile(load.RelayUpstream(socket), []byte(addr), 0o600); err != nil {
+		return nil, "", err
+	}
+	p, err := harness.StartServer(load.Relay, socket)
+	return p, socket, err
 }
 
 // depthKeys is how many keys a script call has, at depth.

@@ -30,17 +30,11 @@ var openRates = []float64{100_000, 80_000, 60_000, 40_000, 20_000}
 
 func openLoop(e *Env) error {
 	const scene = "openloop"
-	r, err := harness.StartRedis(e.Dir)
+	r, d, stop, err := e.redisDaemon(scene)
 	if err != nil {
 		return err
 	}
-	defer r.Stop()
-	e.Report.Machine.Redis = r.Version()
-	d, err := e.daemon("redis://" + r.Addr)
-	if err != nil {
-		return err
-	}
-	defer e.stop(scene, d)
+	defer stop()
 	rates := openRates
 	if e.Short {
 		rates = []float64{openShort}

@@ -31,12 +31,11 @@ func renewals(e *Env) error {
 	if e.Short {
 		n = 100_000
 	}
-	r, err := harness.StartRedis(e.Dir)
+	r, err := e.redis()
 	if err != nil {
 		return err
 	}
 	defer r.Stop()
-	e.Report.Machine.Redis = r.Version()
 	if err := e.buildPeers(); err != nil {
 		return err // there is nothing without them
 	}

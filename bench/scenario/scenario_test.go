@@ -3,6 +3,7 @@ package scenario
 import (
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 	"time"
 
@@ -36,8 +37,11 @@ func TestScenes(t *testing.T) {
 	e.peersErr = exec.ErrNotFound // the peers' modules need not be here
 	scenes := map[string]func(*Env) error{"handover": handOver, "local": local, "etcd": etcdPairs}
 	if _, err := exec.LookPath("redis-server"); err == nil {
-		scenes["matrix"], scenes["cluster"] = matrixOf, clusterPairs
+		scenes["matrix"], scenes["cluster"], scenes["watching"] = matrixOf, clusterPairs, beingWatched
 		scenes["alone"], scenes["openloop"], scenes["affine"] = alone, openLoop, affine
+		if runtime.GOOS == "linux" {
+			scenes["takeover"] = takeovers
+		}
 	}
 	if _, err := exec.LookPath("mariadb-install-db"); err == nil {
 		scenes["mysql"] = mysqlPairs

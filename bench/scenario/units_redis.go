@@ -89,12 +89,11 @@ func asked[T any](addr string, ask func(context.Context, *redis.Client) (T, erro
 }
 
 func redisUnits(e *Env) error {
-	r, err := harness.StartRedis(e.Dir)
+	r, err := e.redis()
 	if err != nil {
 		return err
 	}
 	defer r.Stop()
-	e.Report.Machine.Redis = r.Version()
 	b, err := e.redisBill("Redis", "redis://"+r.Addr, []*harness.Redis{r})
 	if err != nil {
 		return err

@@ -22,8 +22,17 @@ func (m *Main) configCommand() *cobra.Command {
 		Args:  func(_ *cobra.Command, args []string) error { return unknownCommand(args) },
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(m.checkCommand())
+	cmd.AddCommand(m.checkCommand(), m.referenceCommand())
 	return cmd
+}
+
+func (m *Main) referenceCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "reference",
+		Short: "Write a page in Markdown with every field of the configuration",
+		Args:  noArgs,
+		RunE:  func(*cobra.Command, []string) error { return written(config.WriteReference(m.Stdout)) },
+	}
 }
 
 func (m *Main) checkCommand() *cobra.Command {

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -50,11 +48,15 @@ func planRedis(p *plan, _ *config.Config) error {
 	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use this Redis and prefix"
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
-	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
-		if lazy {
-			return redis.OpenLazy(cfg, redis.WithLogger(log))
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		opts := []redis.Option{redis.WithLogger(o.log)}
+		if o.heir != nil {
+			opts = append(opts, redis.WithInstance(o.heir.Identity))
 		}
-		return redis.Open(ctx, cfg, redis.WithLogger(log))
+		if o.lazy {
+			return redis.OpenLazy(cfg, opts...)
+		}
+		return redis.Open(ctx, cfg, opts...)
 	}
 	return nil
 }
@@ -77,16 +79,19 @@ func planRedlock(p *plan, c *config.Config) error {
 	p.there = func(key string) string {
 		return cfg.Prefix + key + " on most of the servers (" + plainLockers + ")"
 	}
-	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
 		member := func(m redlock.Member) (upstream.Store, error) {
 			rc, err := redis.Parse(m.URL)
 			if err != nil {
 				return nil, err
 			}
-			return redis.OpenLazy(rc, redis.WithLogger(log), redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
+			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
 		}
-		opts := []redlock.Option{redlock.WithLogger(log), redlock.WithClock(renewer.Boottime)}
-		if lazy {
+		opts := []redlock.Option{redlock.WithLogger(o.log), redlock.WithClock(renewer.Boottime)}
+		if o.heir != nil {
+			opts = append(opts, redlock.WithInstance(o.heir.Identity))
+		}
+		if o.lazy {
 			return redlock.OpenLazy(cfg, member, opts...)
 		}
 		s, err := redlock.Open(ctx, cfg, member, opts...)
@@ -107,9 +112,12 @@ func planEtcd(p *plan, _ *config.Config) error {
 	p.there = func(key string) string {
 		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
 	}
-	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
-		opts := []etcd.Option{etcd.WithLogger(log), etcd.WithClock(renewer.Boottime)}
-		if lazy {
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		opts := []etcd.Option{etcd.WithLogger(o.log), etcd.WithClock(renewer.Boottime)}
+		if o.heir != nil {
+			return etcd.OpenHeir(ctx, cfg, opts...)
+		}
+		if o.lazy {
 			return etcd.OpenLazy(cfg, opts...)
 		}
 		return etcd.Open(ctx, cfg, opts...)
@@ -126,9 +134,9 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 	p.there = func(key string) string {
 		return cfg.Name(key) + " (Curator's InterProcessMutex on it excludes us, and we it)"
 	}
-	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
-		opts := []zookeeper.Option{zookeeper.WithLogger(log), zookeeper.WithClock(renewer.Boottime)}
-		if lazy {
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		opts := []zookeeper.Option{zookeeper.WithLogger(o.log), zookeeper.WithClock(renewer.Boottime)}
+		if o.lazy {
 			return zookeeper.OpenLazy(cfg, opts...)
 		}
 		return zookeeper.Open(ctx, cfg, opts...)
@@ -143,11 +151,15 @@ func planMySQL(p *plan, _ *config.Config) error {
 	}
 	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
-	p.open = func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
-		if lazy {
-			return mysql.OpenLazy(cfg, mysql.WithLogger(log))
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		opts := []mysql.Option{mysql.WithLogger(o.log)}
+		if o.heir != nil {
+			opts = append(opts, mysql.WithInstance(o.heir.Identity))
 		}
-		return mysql.Open(ctx, cfg, mysql.WithLogger(log))
+		if o.lazy {
+			return mysql.OpenLazy(cfg, opts...)
+		}
+		return mysql.Open(ctx, cfg, opts...)
 	}
 	return nil
 }

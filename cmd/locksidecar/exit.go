@@ -17,6 +17,7 @@ import (
 const (
 	exitOK          = 0
 	exitUsage       = 64
+	exitNotHeld     = 66
 	exitUnavailable = 69
 	exitInternal    = 70
 	exitCannotMake  = 73
@@ -30,6 +31,7 @@ const exitCodesText = `Exit codes:
     0  done; for lock: the command's own
     1  conformance: a scenario failed
    64  wrong usage, or a configuration with faults
+   66  unlock: nobody on this host holds the lock
    69  no daemon answers at the socket, or the store cannot be reached
    70  a fault inside locksidecar
    73  serve: the socket cannot be made

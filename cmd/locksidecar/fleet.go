@@ -2,8 +2,11 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 
@@ -17,11 +20,13 @@ import (
 
 // fleet is the stores that a daemon has open, over its reloads.
 type fleet struct {
-	log *zap.Logger
+	log    *zap.Logger
+	estate *daemon.Estate // what is taken over; nil for nothing
 
-	mu   sync.Mutex                // held while a reload goes on
-	open map[string]upstream.Store // by what they were opened with; guarded by mu
-	used map[string]bool           // of those, what the daemon was told to use last; guarded by mu
+	mu     sync.Mutex                // held while a reload goes on
+	open   map[string]upstream.Store // by what they were opened with; guarded by mu
+	passed bool                      // another process goes on with all of them: nothing may be closed; guarded by mu
+	used   map[string]bool           // of those, what the daemon was told to use last; guarded by mu
 }
 
 func newFleet(log *zap.Logger) *fleet { return &fleet{log: log, open: make(map[string]upstream.Store)} }
@@ -62,6 +67,9 @@ func (f *fleet) left(key string) {
 func (f *fleet) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.passed {
+		return
+	}
 	for key := range f.open {
 		f.closeLocked(key)
 	}
@@ -138,14 +146,16 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
 	for _, d := range needs {
 		if f.open[d.key] == nil {
-			st, err := d.open(ctx, f.log, d.lazy || len(needs) > 1)
+			st, err := d.open(ctx, opening{log: f.log, lazy: d.lazy || len(needs) > 1, heir: f.estate.Heir(d.name)})
 			if err != nil {
 				return s, fresh, err
 			}
 			f.open[d.key] = st
 			fresh = append(fresh, d.key)
 		}
-		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Store: f.open[d.key], Close: func() { f.left(d.key) }})
+		key := sha256.Sum256([]byte(d.key)) // which may hold a password
+		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Key: hex.EncodeToString(key[:]), Store: f.open[d.key],
+			Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
 	}
 	for _, n := range c.Spaces() {
 		name, key, ps := storeOf(c, n, plans)
@@ -164,18 +174,26 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 		}
 		s.Namespaces = append(s.Namespaces, d)
 	}
+	s.Logging = daemon.Logging{Audit: c.Log.Audit, HashKeys: c.Log.Keys == "hashed"}
+	for _, x := range c.Classes {
+		s.Classes = append(s.Classes, daemon.Class(x))
+	}
 	return s, fresh, nil
 }
 
-func (d *need) open(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 	if len(d.plans) == 1 {
-		return d.plans[0].opened(ctx, log, lazy)
+		return d.plans[0].opened(ctx, o)
 	}
-	first, err := d.plans[0].opened(ctx, log, false)
+	o.lazy = false
+	heirs := both.Heirs(o.heir)
+	o.heir = heirs[0]
+	first, err := d.plans[0].opened(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	second, err := d.plans[1].opened(ctx, log, false)
+	o.heir = heirs[1]
+	second, err := d.plans[1].opened(ctx, o)
 	if err != nil {
 		return nil, errors.Join(err, first.Close())
 	}
@@ -184,6 +202,22 @@ func (d *need) open(ctx context.Context, log *zap.Logger, lazy bool) (upstream.S
 		return nil, exit(exitUsage, "%s: %w", d.name, errors.Join(err, first.Close(), second.Close()))
 	}
 	return st, nil
+}
+
+// lockOf is the file that is locked for a store; nil for none. One daemon has an embedded store in a
+// pair at the most.
+func lockOf(s upstream.Store) *os.File {
+	switch x := s.(type) {
+	case *lockedStore:
+		return x.lock
+	case *both.Store:
+		for _, one := range x.Pair() {
+			if f := lockOf(one); f != nil {
+				return f
+			}
+		}
+	}
+	return nil
 }
 
 func (f *fleet) closeLocked(key string) {
@@ -196,13 +230,9 @@ func (f *fleet) closeLocked(key string) {
 func namespace(n *config.Namespace, store string) daemon.Namespace {
 	uids, _ := config.UIDs(n.Users) // checked
 	gids, _ := config.GIDs(n.Groups)
-	pause := n.LingerPause
-	if pause == 0 {
-		pause = -1 // 0 is the daemon's default
-	}
 	d := daemon.Namespace{
 		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
-		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, Linger: n.Linger, LingerPause: pause, MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
+		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, Linger: n.Linger, LingerPause: max(n.LingerPause, 1), MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
 		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
 	}
 	if n.Interop {

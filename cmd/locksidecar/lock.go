@@ -58,6 +58,8 @@ the like are forwarded to the group. CMD finds in its environment
                        Pass it to what the lock protects, so that it can refuse a
                        holder that is late. Of several keys each on a line
   LOCKSIDECAR_SOCKET   the daemon's socket
+  TRACEPARENT          as it is in this command's own: a daemon that exports traces
+                       puts the wait for the lock there
 
 The lock is released as soon as CMD itself has ended, even if processes that it
 started live on. Should the lock be lost while CMD runs (the store or the daemon

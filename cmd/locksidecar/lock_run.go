@@ -111,6 +111,7 @@ func (j *job) ask(ctx context.Context) (err error) {
 		return err
 	}
 	args := j.acquireArgs()
+	args.Traceparent, _ = j.m.Env("TRACEPARENT")
 	if args.Wait >= 0 { // the daemon keeps the wait's time, unless it hangs
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, args.Wait+answerTime)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -134,8 +135,8 @@ func writeTable(w io.Writer, rows []lockRow) error {
 		if r.Holders == 0 {
 			mode = "-"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Key, mode, r.Holders, r.Waiters,
-			orDash(r.Fence), leftOrDash(r.LeftMS), dashZero(r.PID), dashZero(r.Session), orDash(r.Client))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(r.Key), mode, r.Holders, r.Waiters,
+			orDash(r.Fence), leftOrDash(r.LeftMS), dashZero(r.PID), dashZero(r.Session), orDash(terminal.Clean(r.Client)))
 	}
 	return t.Flush()
 }

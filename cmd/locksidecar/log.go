@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -19,24 +21,48 @@ func (m *Main) console(c config.Log) bool {
 	return c.Format == "console" || c.Format == "auto" && run.IsTerminal(m.Stderr)
 }
 
-// newLogger logs to standard error. It does not sample: no line about a lost
-// lock may be missing.
-func (m *Main) newLogger(c config.Log) (*zap.Logger, zap.AtomicLevel) {
-	level := zap.NewAtomicLevelAt(levelOf(c))
-	var enc zapcore.Encoder
+// logs are where the daemon writes. Nothing is sampled: no line about a lock may be missing.
+type logs struct {
+	main  *zap.Logger
+	audit *zap.Logger // many lines, which may come a moment later
+	level zap.AtomicLevel
+	later *zapcore.BufferedWriteSyncer
+}
+
+const (
+	auditBuffer = 256 << 10
+	auditEvery  = 200 * time.Millisecond
+)
+
+// newLogs logs to standard error.
+func (m *Main) newLogs(c config.Log) *logs {
+	enc, level := m.encoder(c), zap.NewAtomicLevelAt(levelOf(c))
+	out := zapcore.Lock(zapcore.AddSync(struct{ io.Writer }{m.Stderr})) // whose Sync would wait for a disk
+	later := &zapcore.BufferedWriteSyncer{WS: out, Size: auditBuffer, FlushInterval: auditEvery}
+	many := enc
+	if !m.console(c) {
+		many = newFlatJSON(enc)
+	}
+	return &logs{main: zap.New(zapcore.NewCore(enc, out, level)), audit: zap.New(zapcore.NewCore(many, later, level)), level: level, later: later}
+}
+
+func (l *logs) close() {
+	_ = l.later.Stop()
+	_ = l.main.Sync()
+}
+
+func (m *Main) encoder(c config.Log) zapcore.Encoder {
 	if m.console(c) {
 		ec := zap.NewDevelopmentEncoderConfig()
 		ec.EncodeTime = zapcore.TimeEncoderOfLayout("15:04:05.000")
 		ec.CallerKey = zapcore.OmitKey
-		enc = zapcore.NewConsoleEncoder(ec)
-	} else {
-		ec := zap.NewProductionEncoderConfig()
-		ec.EncodeTime = zapcore.RFC3339NanoTimeEncoder
-		ec.EncodeDuration = zapcore.StringDurationEncoder
-		ec.CallerKey = zapcore.OmitKey
-		enc = zapcore.NewJSONEncoder(ec)
+		return zapcore.NewConsoleEncoder(ec)
 	}
-	return zap.New(zapcore.NewCore(enc, zapcore.Lock(m.Stderr), level)), level
+	ec := zap.NewProductionEncoderConfig()
+	ec.EncodeTime = zapcore.RFC3339NanoTimeEncoder
+	ec.EncodeDuration = zapcore.StringDurationEncoder
+	ec.CallerKey = zapcore.OmitKey
+	return zapcore.NewJSONEncoder(ec)
 }
 
 func levelOf(c config.Log) zapcore.Level {

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -34,6 +36,13 @@ var noRaceSleep = [2]string{"GORACE", "atexit_sleep_ms=0"}
 type leakless struct{ m *testing.M }
 
 func (l leakless) Run() int {
+	// What the tests start is to hear of signals, whether we have been started with nohup or in
+	// the background: those that are caught are not ignored by children.
+	for _, sig := range []os.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT} {
+		if signal.Ignored(sig) {
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
+	}
 	code := l.m.Run()
 	if err := goleak.Find(); code == 0 && err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -78,9 +87,16 @@ func (b *outBuffer) String() string {
 // if it still runs.
 func launch(t testing.TB, dir string, env []string, args ...string) *proc {
 	t.Helper()
+	return launchWith(t, dir, env, nil, args...)
+}
+
+// launchWith is launch with files that the command has from descriptor 3 on.
+func launchWith(t testing.TB, dir string, env []string, files []*os.File, args ...string) *proc {
+	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), env...)
+	cmd.ExtraFiles = files
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -192,6 +208,14 @@ type host struct {
 // newHost starts a daemon with args and waits until it is ready.
 func newHost(t testing.TB, args ...string) *host {
 	t.Helper()
+	h := bareHost(t)
+	h.serve(args...)
+	return h
+}
+
+// bareHost is a host without a daemon.
+func bareHost(t testing.TB) *host {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "ls") // a socket's path has to be short
 	if err != nil {
 		t.Fatal(err)
@@ -199,8 +223,24 @@ func newHost(t testing.TB, args ...string) *host {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	h := &host{t: t, dir: dir, socket: filepath.Join(dir, "s.sock")}
 	h.env = []string{"LOCKSIDECAR_SOCKET=" + h.socket, "PS1=$ "}
-	h.serve(args...)
 	return h
+}
+
+// listens makes the host's socket in its place, as a manager does, to be passed on.
+func (h *host) listens() *os.File {
+	h.t.Helper()
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: h.socket, Net: "unix"})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	defer ln.Close()
+	f, err := ln.File()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { f.Close() })
+	return f
 }
 
 func (h *host) serve(args ...string) {

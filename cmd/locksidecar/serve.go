@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 
+	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
 	"go.uber.org/zap"
 
@@ -18,6 +20,7 @@ import (
 
 func (m *Main) serveCommand() *cobra.Command {
 	var file string
+	var takeover bool
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Run the daemon that serves locks on this host",
@@ -39,6 +42,15 @@ SIGHUP has the configuration read again: stores, namespaces, limits, the level o
 the log. Clients notice nothing; a file with a fault in it changes nothing, and the
 log says why.
 
+SIGUSR2 has the program that is installed now take over: it gets the socket, every
+client's connection and all locks, and goes on where this one stops; so does
+--takeover for the daemon that serves the socket, if there is one. Clients notice
+nothing but a pause of a moment. If anything fails, the one that serves goes on. Locks
+in ZooKeeper cannot be taken over, and are lost: their holders are told.
+
+With OTEL_EXPORTER_OTLP_ENDPOINT, and OpenTelemetry's other variables, acquires whose
+callers say where in a trace they stand are exported as spans, by OTLP over HTTP.
+
 ` + exitCodesText,
 		Example: `  # for this host alone, socket in the usual place
   locksidecar serve
@@ -56,10 +68,11 @@ log says why.
 			if err != nil {
 				return &exitError{code: exitUsage, err: err}
 			}
-			return m.serve(cmd.Context(), c, func() (*config.Config, error) { return config.Load(file, m.Env, cmd.Flags()) })
+			return m.serve(cmd.Context(), c, takeover, func() (*config.Config, error) { return config.Load(file, m.Env, cmd.Flags()) })
 		},
 	}
 	configFlag(cmd, &file)
+	cmd.Flags().BoolVar(&takeover, "takeover", false, "take over from the daemon that serves the socket, if there is one; see below")
 	config.AddFlags(cmd.Flags(), m.Env)
 	completeSettings(cmd)
 	return cmd
@@ -105,23 +118,40 @@ type server struct {
 
 // serve runs the daemon until a signal or the end of ctx. Everything is ended in
 // the reverse order of its start.
-func (m *Main) serve(ctx context.Context, c *config.Config, again func() (*config.Config, error)) error {
+func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again func() (*config.Config, error)) error {
 	plans, needs, err := m.plans(c)
 	if err != nil {
 		return err
 	}
-	log, level := m.newLogger(c.Log)
-	defer func() { _ = log.Sync() }()
+	made, kept, err := activated(c)
+	if err != nil {
+		return err
+	}
+	out := m.newLogs(c.Log)
+	defer out.close()
+	log := out.main
 
 	stop := make(chan os.Signal, 2)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
+	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
 	defer signal.Stop(stop)
 
-	s := &server{m: m, conf: c, again: again, fleet: newFleet(log), log: log, level: level}
+	spans := m.newTracing(ctx, log)
+	defer spans.close()
+	s := &server{m: m, conf: c, again: again, fleet: newFleet(log), log: log, level: out.level}
 	defer s.fleet.end()
+	s.fleet.estate = s.found(kept)
+	if takeover && s.fleet.estate == nil {
+		if err := s.claim(ctx); err != nil {
+			return err
+		}
+	}
 	err = s.fleet.use(ctx, c, plans, needs, func(serving daemon.Serving) error {
-		s.Daemon, err = daemon.Listen(daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-			Serving: serving, Log: log, Version: thisBuild().Version})
+		cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
+			Listener: made, AdminListen: c.AdminListen, Serving: serving, Handing: s.tellMain, Log: log, Audit: out.audit, Spans: spans.take(), Version: thisBuild().Version}
+		if s.fleet.estate != nil {
+			return s.inherit(cfg)
+		}
+		s.Daemon, err = daemon.Listen(cfg)
 		return listenExit(err)
 	})
 	if err != nil {
@@ -131,6 +161,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, again func() (*confi
 	following, done := context.WithCancel(ctx)
 	var load sync.WaitGroup
 	load.Go(func() { followLoad(following, m.Env, s.BytesRead) })
+	load.Go(func() { s.feed(following) })
 	defer load.Wait()
 	defer done()
 	return s.drive(ctx, stop)
@@ -143,11 +174,15 @@ func (s *server) drive(ctx context.Context, stop <-chan os.Signal) error {
 	defer drain()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
+	s.tell(sd.SdNotifyReady)
 	var cut os.Signal
 	for signals := 0; ; {
 		select {
 		case err := <-served:
 			switch {
+			case errors.Is(err, daemon.ErrTakenOver):
+				s.fleet.pass()
+				return nil
 			case err != nil:
 				return exit(exitInternal, "serve: %w", err)
 			case cut != nil:
@@ -156,15 +191,22 @@ func (s *server) drive(ctx context.Context, stop <-chan os.Signal) error {
 			s.log.Info("stopped", zap.String("event", "stopped"))
 			return nil
 		case sig := <-stop:
-			if sig == syscall.SIGHUP {
-				if signals == 0 {
+			if sig == syscall.SIGHUP || sig == syscall.SIGUSR2 {
+				switch {
+				case signals > 0:
+				case sig == syscall.SIGHUP:
 					s.reload(ctx)
+				default:
+					s.callSuccessor()
 				}
 				continue
 			}
 			if signals++; signals == 1 {
+				s.tell(sd.SdNotifyStopping)
 				s.log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
-				drain()
+				if !s.leave() {
+					drain()
+				}
 				continue
 			}
 			cut = sig
@@ -176,6 +218,8 @@ func (s *server) drive(ctx context.Context, stop <-chan os.Signal) error {
 
 // reload takes in the configuration as it is now, whole or not at all.
 func (s *server) reload(ctx context.Context) {
+	s.tellReloading()
+	defer s.tell(sd.SdNotifyReady)
 	c, err := s.again()
 	if err == nil {
 		err = s.fixed(c)
@@ -192,10 +236,9 @@ func (s *server) reload(ctx context.Context) {
 
 // fixed says what cannot change without a restart.
 func (s *server) fixed(c *config.Config) error {
-	for _, path := range []string{"socket", "socket_mode", "socket_group", "log.format"} {
-		f := config.Find(path)
-		if was, is := f.Value(s.conf), f.Value(c); was != is {
-			return fmt.Errorf("%s (%s): it is %q, and changing it to %q takes a restart", path, c.From(f), was, is)
+	for _, f := range config.Settings() {
+		if was, is := f.Value(s.conf), f.Value(c); f.Restart && was != is {
+			return fmt.Errorf("%s (%s): it is %q, and changing it to %q takes a restart", f.Path, c.From(&f), was, is)
 		}
 	}
 	return nil

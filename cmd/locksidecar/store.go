@@ -32,7 +32,14 @@ type plan struct {
 	maxTTL time.Duration // the longest TTL that makes sense there; 0 for no bound
 	safety string
 	// open waits until the store is reached and judged good, unless it is lazy.
-	open func(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error)
+	open func(ctx context.Context, o opening) (upstream.Store, error)
+}
+
+// opening says how a store is opened.
+type opening struct {
+	log  *zap.Logger
+	lazy bool
+	heir *upstream.Heir // not nil: to go on with another process' leases
 }
 
 // planStore reads what the configuration says of a store. It connects to nothing.
@@ -48,8 +55,8 @@ func planStore(c *config.Config, s *config.Store) (*plan, error) {
 			path = c.Socket + "." + s.Name + ".state"
 		}
 		p.where, p.safety, p.scope = "state in "+path, "linearizable", "this host"
-		p.open = func(_ context.Context, log *zap.Logger, _ bool) (upstream.Store, error) {
-			return openEmbedded(c.Socket, path, log)
+		p.open = func(_ context.Context, o opening) (upstream.Store, error) {
+			return openEmbedded(c.Socket, path, o)
 		}
 		return p, nil
 	}
@@ -65,16 +72,19 @@ const openBound = 10 * time.Second
 
 // opened opens a plan's store. A store that cannot be reached is opened all the
 // same where lazy allows it; one that can be and must not be used never is.
-func (p *plan) opened(ctx context.Context, log *zap.Logger, lazy bool) (upstream.Store, error) {
+func (p *plan) opened(ctx context.Context, o opening) (upstream.Store, error) {
 	if p.name != "" {
-		log = log.With(zap.String("store", p.name))
+		o.log = o.log.With(zap.String("store", p.name))
 	}
 	within, cancel := context.WithTimeout(ctx, openBound)
 	defer cancel()
-	s, err := p.open(within, log, false)
+	lazy := o.lazy
+	o.lazy = false
+	s, err := p.open(within, o)
 	if err != nil && lazy && unreachable(err) {
-		log.Error("store cannot be reached; starting without it", zap.String("event", "store_down"), zap.Error(err))
-		s, err = p.open(ctx, log, true)
+		o.log.Error("store cannot be reached; starting without it", zap.String("event", "store_down"), zap.Error(err))
+		o.lazy = true
+		s, err = p.open(ctx, o)
 	}
 	if e, ok := errors.AsType[*exitError](err); ok {
 		return nil, e
@@ -97,30 +107,35 @@ func unreachable(err error) bool {
 // openEmbedded opens the embedded store. Only one daemon may have its state file
 // at a time, from before it is read until after it was closed: longer than the
 // daemon itself has the socket, so the file has a lock of its own.
-func openEmbedded(socket, path string, log *zap.Logger) (upstream.Store, error) {
+func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, exit(exitCannotMake, "make the socket's directory: %w", err)
 	}
-	unlock, err := lockState(socket, path+".lock")
-	if err != nil {
-		return nil, err
+	var lock *os.File
+	if o.heir != nil {
+		lock = o.heir.Lock
+	} else {
+		var err error
+		if lock, err = lockState(socket, path+".lock"); err != nil {
+			return nil, err
+		}
 	}
-	s, err := embedded.Open(embedded.Options{Path: path, Clock: renewer.Boottime, Log: log})
+	s, err := embedded.Open(embedded.Options{Path: path, Clock: renewer.Boottime, Log: o.log, Heir: o.heir != nil})
 	if err != nil {
-		unlock()
+		_ = lock.Close()
 		return nil, &exitError{code: exitCannotMake, err: err}
 	}
-	return &lockedStore{s, unlock}, nil
+	return &lockedStore{s, lock}, nil
 }
 
 // lockedStore gives up the lock of its state file when it is closed.
 type lockedStore struct {
 	*embedded.Store
-	unlock func()
+	lock *os.File
 }
 
 func (s *lockedStore) Close() error {
-	defer s.unlock()
+	defer s.lock.Close()
 	return s.Store.Close()
 }
 
@@ -129,7 +144,7 @@ const endTime = 3 * time.Second
 
 // lockState takes the state file's lock for this process. A daemon that serves
 // the socket is not waited for, one that is just ending is.
-func lockState(socket, path string) (unlock func(), err error) {
+func lockState(socket, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return nil, exit(exitCannotMake, "lock the state file: %w", err)
@@ -137,7 +152,7 @@ func lockState(socket, path string) (unlock func(), err error) {
 	for end := time.Now().Add(endTime); ; time.Sleep(20 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { _ = f.Close() }, nil
+			return f, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) {
 			_ = f.Close()

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"text/tabwriter"
 
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -51,7 +52,8 @@ func writeStored(w io.Writer, locks []storedLock) error {
 		if l.Waiters != nil {
 			waiters = strconv.FormatInt(*l.Waiters, 10)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", l.Key, l.Store, l.Mode, l.Whose, leftOrDash(l.LeftMS), waiters, orDash(l.Holder), orDash(l.Name))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(l.Key), l.Store, l.Mode, l.Whose, leftOrDash(l.LeftMS), waiters,
+			orDash(terminal.Clean(l.Holder)), orDash(terminal.Clean(l.Name)))
 	}
 	return t.Flush()
 }

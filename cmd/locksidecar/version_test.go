@@ -39,6 +39,10 @@ var versions = []struct {
 	{pom, regexp.MustCompile(artifact), asItIs},
 	{"bench/clients/java/worker/pom.xml", regexp.MustCompile(artifact), asItIs},
 	{"clients/java/README.md", regexp.MustCompile(artifact), asItIs},
+	{"deploy/helm/locksidecar/Chart.yaml", regexp.MustCompile(`(?m)^version: (\S+)$`), asItIs},
+	{"deploy/helm/locksidecar/Chart.yaml", regexp.MustCompile(`(?m)^appVersion: (\S+)$`), asItIs},
+	{"deploy/kubernetes/sidecar.yaml", regexp.MustCompile(`image: ghcr\.io/locksidecar/locksidecar:(\S+)`), asItIs},
+	{"deploy/kubernetes/daemonset.yaml", regexp.MustCompile(`image: ghcr\.io/locksidecar/locksidecar:(\S+)`), asItIs},
 	{changelog, regexp.MustCompile(`^# Changelog\n\n## (\S+)`), asItIs},
 }
 

@@ -192,6 +192,7 @@ func (w *World) lostCheck(h *hold, why protocol.Reason) {
 		if w.p.Calm {
 			w.fail("lost", h.key.name, "fence %d of client %d was lost (%v) though nothing was wrong", h.fence, h.c.id, why)
 		}
+	case protocol.LostForced: // see told
 	default:
 		w.fail("lost", h.key.name, "reason %d", why)
 	}

@@ -23,7 +23,7 @@ func quiet(t *testing.T) (w *World, a, b *client) {
 	}
 	w.p.Calm, w.p.MaxHold = true, 0
 	for _, c := range w.clients[:2] {
-		c.k = &conn{h: c.h, gen: c.h.gen, c: c}
+		c.k = &conn{h: c.h, gen: c.h.gen, c: c, forced: make(map[grantID]int)}
 		c.known = make(map[grantID]*hold)
 	}
 	return w, w.clients[0], w.clients[1]
@@ -246,6 +246,20 @@ var histories = []struct {
 		a.hears(t, lost(h, protocol.LostExpired))
 		a.hears(t, grant(a, a.asked(&request{op: protocol.OpRenew, holds: []*hold{h}}).id, h.fence, 1))
 	}},
+	{"forced", "nobody has unlocked it", func(t *testing.T, w *World, a, b *client) {
+		a.hears(t, lost(a.takes(t, exclusive, 5<<10), protocol.LostForced))
+	}},
+	{"forced", "its holder is not told", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		a.k.forced[grantID{h.key, h.owner, h.fence}]++
+		a.hasBeenTold()
+	}},
+	{"", "it is unlocked, and its holder is told", func(t *testing.T, w *World, a, b *client) {
+		h := a.takes(t, exclusive, 5<<10)
+		a.k.forced[grantID{h.key, h.owner, h.fence}]++
+		a.hears(t, lost(h, protocol.LostForced))
+		a.hasBeenTold()
+	}},
 	{"stale fence", "a release with a wrong fence is carried out", func(t *testing.T, w *World, a, b *client) {
 		q := a.asked(&request{op: protocol.OpRelease, holds: []*hold{nil}})
 		a.hears(t, protocol.AppendReleased(nil, q.id, 0))
@@ -279,6 +293,10 @@ var histories = []struct {
 	}},
 	{"protocol", "a key that nobody uses", func(t *testing.T, w *World, a, b *client) {
 		a.hears(t, lost(&hold{key: &key{name: "other"}}, protocol.LostExpired))
+	}},
+	{"takeover", "a session that has no connection", func(t *testing.T, w *World, a, b *client) {
+		a.h.eng.Open(daemon.Peer{}, a.k)
+		a.h.passOn()
 	}},
 	{"planted", "as asked for", func(t *testing.T, w *World, a, b *client) {
 		w.plant = 3

@@ -132,7 +132,7 @@ func (c *client) connect() {
 		}
 		return
 	}
-	c.k = &conn{h: c.h, gen: c.h.gen, c: c, quiet: make(map[uint64]*request)}
+	c.k = &conn{h: c.h, gen: c.h.gen, c: c, quiet: make(map[uint64]*request), forced: make(map[grantID]int)}
 	c.h.conns = append(c.h.conns, c.k)
 	c.greeted, c.nextID = false, 0
 	c.unread = c.unread[:0]

@@ -27,8 +27,9 @@ type conn struct {
 	left   bool   // the client has gone
 	ended  bool   // the daemon has released everything
 
-	calls []*request          // by the client, not answered yet, as the daemon may look them up
-	quiet map[uint64]*request // by the client, which will be answered only if they fail
+	forced map[grantID]int     // what was unlocked by force, and the client has not read yet
+	calls  []*request          // by the client, not answered yet, as the daemon may look them up
+	quiet  map[uint64]*request // by the client, which will be answered only if they fail
 }
 
 // stream is what is on its way in one direction.
@@ -103,6 +104,9 @@ const cutPermille = 20
 
 // readable is the daemon's reader.
 func (k *conn) readable() {
+	if k.h.passing { // it is read when the next process has taken over
+		return
+	}
 	var fin bool
 	had := len(k.unread)
 	k.unread, fin = k.up.take(k.h.asOf, k.unread, k.arrives)

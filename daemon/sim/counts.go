@@ -17,6 +17,7 @@ const (
 	hostLag                    // a goroutine goes on with a clock reading that is out of date
 	hostKill                   // the daemon is killed and started anew
 	hostDrain                  // the daemon is asked to stop, and started anew
+	hostTakeover               // another process takes the daemon's place
 	partition                  // host and store do not reach each other
 	lostRequest                // the request never arrives
 	lostReply                  // it is carried out, the answer is lost
@@ -42,14 +43,15 @@ const (
 	clientDeaf    // it does not read
 	clientFlood   // nor that, while it asks for much
 	clientGarbage // it sends what is not the protocol
+	operator      // somebody unlocks a key by force
 	nFaults
 )
 
-var faultNames = [nFaults]string{"host freeze", "host freeze mid-step", "host clock lag", "host kill", "host drain", "partition",
+var faultNames = [nFaults]string{"host freeze", "host freeze mid-step", "host clock lag", "host kill", "host drain", "host takeover", "partition",
 	"request lost", "reply lost", "request late", "request doubled", "connection cut", "reply slow", "hint lost", "hint late",
 	"hint doubled", "store pause", "store out of memory", "store read-only", "store restart", "store restart with loss",
 	"store flush", "store clock forward", "store clock back", "store session ended", "client pause", "client kill",
-	"client leave", "client deaf", "client flood", "client garbage"}
+	"client leave", "client deaf", "client flood", "client garbage", "operator"}
 
 func (f fault) String() string { return faultNames[f] }
 
@@ -168,7 +170,6 @@ var never = map[string]string{
 	"fatals too_slow":     "the same",
 	"replies denied":      "the namespaces here are for everybody",
 	"fatals denied":       "the same",
-	"lost forced":         "no operator can unlock yet",
 	"lost shutdown":       "a daemon that stops ends the sessions: fatal draining",
 	"lost silent":         "no namespace here asks for heartbeats",
 }

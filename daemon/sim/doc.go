@@ -67,6 +67,7 @@
 //     nobody was stopped;
 //   - nothing left: when all sessions have gone, tables, lanes, schedules and the
 //     store are empty;
+//   - forced: a hold that an operator ends is called lost, forced, and nothing else is;
 //   - lost, lost once, lost in time, lost before grant, after lost: a loss has a
 //     cause, and without faults there is none; it is told once, before anything
 //     else shows it, behind the grant, and it is final;
@@ -87,7 +88,7 @@
 // doubled. The store pauses, has no memory, is read-only, restarts with and
 // without its data, is flushed, has its clock set forward and back, ends sessions.
 // Clients pause, die, leave, do not read, ask for much and do not read that, send
-// requests that cannot be done, or what is no frame. Every kind is counted when it
+// requests that cannot be done, or what is no frame. Operators unlock what is held. Every kind is counted when it
 // has its effect; with 500 seeds or more, TestSeeds fails for each that was not
 // seen, and the same for every reply, push, reason and result (Counts.Missing,
 // where the few exceptions have their reasons).

@@ -128,7 +128,9 @@ func (w *World) finish() {
 		}
 		c.after(w.between(0, sec), func() {
 			for _, h := range c.live() {
-				c.release(h)
+				for !h.over { // each count of it
+					c.release(h)
+				}
 			}
 		})
 	}
@@ -137,6 +139,7 @@ func (w *World) finish() {
 		if n := len(c.calls); n > 0 && w.failure == nil {
 			w.fail("every wait ends", c.calls[0].keyName(), "client %d's %s %d is not answered at the end", c.id, requestNames[c.calls[0].op], c.calls[0].id)
 		}
+		c.hasBeenTold()
 		c.gen++
 		c.close()
 	}

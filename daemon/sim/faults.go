@@ -44,10 +44,13 @@ func (w *World) while() int64 {
 func (w *World) strike(f fault) bool {
 	h, c := w.hosts[w.pick(len(w.hosts))], w.clients[w.pick(len(w.clients))]
 	switch f {
-	case hostFreeze, hostFreezeMid, hostKill, hostDrain, partition:
+	case hostFreeze, hostFreezeMid, hostKill, hostDrain, hostTakeover, partition:
 		return w.strikeHost(f, h)
 	case clientPause, clientKill, clientLeave, clientDeaf, clientFlood, clientGarbage:
 		return w.strikeClient(f, c)
+	case operator:
+		h.force()
+		return false // counted when it has ended something
 	}
 	return w.strikeStore(f, h)
 }
@@ -70,6 +73,11 @@ func (w *World) strikeHost(f fault, h *host) bool {
 			return false
 		}
 		h.after(0, func() { h.drain(w.between(0, 3*sec)) })
+	case hostTakeover:
+		if !h.draining && !h.passing {
+			h.after(0, func() { h.takeOver(20_000) })
+		}
+		return false // counted when it has happened
 	case partition:
 		h.cutOff = w.now + w.while()
 		w.say(nil, "host %d cut off for %d ms", h.id, (h.cutOff-w.now)/ms)

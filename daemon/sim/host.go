@@ -22,6 +22,7 @@ type host struct {
 	gen      int          // of the daemon; what was meant for an earlier one comes to nothing
 	up       bool
 	draining bool
+	passing  bool  // another process is about to take over
 	frozen   int64 // nothing happens here before
 	frost    int64 // how long it has been frozen altogether
 	stale    int64 // the reading of the clock that the step under way works with; 0 for a fresh one
@@ -76,7 +77,23 @@ func (h *host) start() {
 	w := h.w
 	w.store.instances++
 	h.gen, h.inst = h.gen+1, w.store.instances
-	h.up, h.draining, h.tickAt = true, false, cache.Forever
+	h.up, h.draining, h.passing, h.tickAt = true, false, false, cache.Forever
+	h.newEngine()
+	h.pumps = [2]*pump{{h: h, lane: h.lane(0), idle: w.p.InFlight}, {h: h, lane: h.lane(1), idle: w.p.InFlight}}
+	clear(h.waits)
+	h.breaker = breaker{}
+	h.session = storeSession{}
+	h.openSession()
+}
+
+// lane is one of the store's, as the engine has it: the main one or that of renewals.
+func (h *host) lane(i int) *upstream.Lane {
+	return [...]*upstream.Lane{h.unit.Main(), h.unit.Renewals()}[i]
+}
+
+// newEngine makes the daemon's engine, which knows of nothing yet.
+func (h *host) newEngine() {
+	w := h.w
 	c := cache.DefaultConfig()
 	c.MaxHolds, c.MaxWaiters = w.p.MaxHolds, w.p.MaxWaits
 	c.Habits, c.Seed = w.p.Habits, w.rng.Uint64()
@@ -95,16 +112,11 @@ func (h *host) start() {
 	if h.unit, err = h.eng.AddStore("", w.store.info(), inline); err == nil {
 		err = h.eng.Route([]daemon.Namespace{{TTL: time.Duration(w.p.TTLs[0] * ms), MaxTTL: time.Hour,
 			HandOvers: w.p.Hands, HandOverTime: time.Duration(w.p.HandTime), Linger: time.Duration(w.p.Linger), LingerPause: time.Duration(w.p.Pause), MaxHold: time.Duration(w.p.MaxHold),
-			Tenure: time.Duration(w.p.Tenure), Pause: time.Duration(w.p.Tenure / 2), Local: w.p.Local, LocalAfter: time.Duration(w.p.LocalAfter)}})
+			Tenure: time.Duration(w.p.Tenure), Pause: time.Duration(w.p.Tenure / 2), Local: w.p.Local, LocalAfter: time.Duration(w.p.LocalAfter)}}, nil)
 	}
 	if err != nil {
 		panic(err)
 	}
-	h.pumps = [2]*pump{{h: h, lane: h.unit.Main(), idle: w.p.InFlight}, {h: h, lane: h.unit.Renewals(), idle: w.p.InFlight}}
-	clear(h.waits)
-	h.breaker = breaker{}
-	h.session = storeSession{}
-	h.openSession()
 }
 
 // at has something done by the daemon that runs now, once it is not frozen.

@@ -34,6 +34,10 @@ func (p *pump) work() {
 		p.h.breaker.parked = append(p.h.breaker.parked, p)
 		return
 	}
+	if p.h.passing && p == p.h.pumps[1] {
+		p.idle++
+		return
+	}
 	b := p.lane.Next()
 	if b == nil {
 		p.idle++

@@ -142,8 +142,15 @@ func (w *World) newProfile(length int64) Profile {
 		p.Local, p.LocalAfter = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)]
 		p.Many = 0 // without a fence an owner's holds are too much alike for the model to follow
 	}
+	if w.chance(400) { // of which nobody may notice
+		p.Faults[hostTakeover] = []int64{sec, 5 * sec, 30 * sec}[w.pick(3)]
+	}
 	if !p.Calm {
 		w.newFaults(&p)
+		if w.chance(300) {
+			p.Faults[operator] = []int64{sec / 2, 5 * sec, 25 * sec}[w.pick(3)]
+			p.Faults[clientPause] = max(p.Faults[clientPause], 10*sec)
+		}
 	}
 	w.pace(&p, length)
 	if w.chance(500) {

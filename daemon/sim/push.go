@@ -46,6 +46,9 @@ func (c *client) push(m protocol.Message) {
 }
 
 func (c *client) lost(id grantID, why protocol.Reason) {
+	if why == protocol.LostForced {
+		c.told(id)
+	}
 	h := c.known[id]
 	if h == nil && c.many(id.key, id.owner) != nil {
 		return // what it has taken so far, and will not get

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds what is released, from the last commit and nothing else: the Python
 # client as sdist and wheel, the Java client with its sources and javadoc, and
-# the program for this platform, linked statically. With their checksums.
+# the program for this platform, linked statically, by itself and as deb and rpm.
+# With their checksums.
 #
 #   deploy/packages/build.sh OUT        OUT is new or empty
 #
@@ -47,6 +48,7 @@ cp clients/java/pom.xml "$out/locksidecar-client-$version.pom"
 
 program=$out/locksidecar-$version-$("$go" env GOOS)-$("$go" env GOARCH)
 GOFLAGS=-buildvcs=true CGO_ENABLED=0 "$go" build -trimpath -o "$program" ./cmd/locksidecar
+deploy/packages/nfpm.sh "$program" "$out" >"$work/log" 2>&1 || fail "$(<"$work/log")"
 
 cd "$out"
 LC_ALL=C

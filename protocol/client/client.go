@@ -7,9 +7,9 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // Options are what a connection says of itself and who hears its pushes. The
@@ -48,8 +48,7 @@ type Beat struct {
 // Client is one connection to a daemon: one session. All its methods may be
 // called by many goroutines at once.
 type Client struct {
-	conn    *net.UnixConn
-	raw     syscall.RawConn
+	conn    *sock.Conn
 	opts    Options
 	welcome protocol.Welcome // written by the hello's callback, before Dial returns
 	clock   clockMap         // the same
@@ -71,16 +70,11 @@ type Client struct {
 // Dial connects to the daemon whose socket is at path, and says hello. It blocks
 // until the daemon has answered or ctx ends.
 func Dial(ctx context.Context, path string, opts Options) (*Client, error) {
-	var d net.Dialer
-	nc, err := d.DialContext(ctx, "unix", path)
+	conn, err := sock.Dial(ctx, new(net.Dialer), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("dial daemon: %w", err)
 	}
-	c, err := newClient(nc.(*net.UnixConn), opts)
-	if err != nil {
-		nc.Close()
-		return nil, fmt.Errorf("dial daemon: %w", err)
-	}
+	c := newClient(conn, opts)
 	if err := c.hello(ctx); err != nil {
 		c.Close()
 		return nil, fmt.Errorf("say hello: %w", err)
@@ -88,19 +82,15 @@ func Dial(ctx context.Context, path string, opts Options) (*Client, error) {
 	return c, nil
 }
 
-func newClient(conn *net.UnixConn, opts Options) (*Client, error) {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
+func newClient(conn *sock.Conn, opts Options) *Client {
 	c := &Client{
-		conn: conn, raw: raw, opts: opts, done: make(chan struct{}),
+		conn: conn, opts: opts, done: make(chan struct{}),
 		calls: map[uint64]*call{}, holds: map[holdID]*Hold{}, maxFrame: protocol.DefaultMaxFrame,
 	}
-	c.wr.init()
+	c.wr.kick = make(chan struct{}, 1)
 	c.wg.Go(c.readLoop)
 	c.wg.Go(c.writeLoop)
-	return c, nil
+	return c
 }
 
 func (c *Client) hello(ctx context.Context) error {

@@ -242,7 +242,7 @@ func TestNothingIsValidWhenTheDaemonMayGiveItAway(t *testing.T) {
 	ended := make(chan bool, 1)
 	// The daemon keeps the key until our end of the socket is closed: whoever sees
 	// that must not see a valid hold.
-	c, p := connect(t, Options{OnEnd: func(error) { ended <- h.Valid() || c.conn.SetDeadline(time.Time{}) != nil }}, 0)
+	c, p := connect(t, Options{OnEnd: func(error) { ended <- h.Valid() || c.conn.SetReadDeadline(time.Time{}) != nil }}, 0)
 	h = locked(t, c, p, "k", grantUntil(time.Hour, 5))
 	p.send(protocol.AppendFatal(nil, protocol.TooSlow, ""))
 	if result(t, ended) {

@@ -22,6 +22,8 @@ type AcquireArgs struct {
 	// is not looked at then, and there is no re-entry.
 	Permits uint32
 	Fixed   bool // nobody renews it but the caller, and it ends with lost
+	// Traceparent says where in a trace the caller is, as W3C Trace Context has it. What is none is not sent.
+	Traceparent string
 }
 
 func (a *AcquireArgs) request(op protocol.Op) protocol.Request {
@@ -31,6 +33,9 @@ func (a *AcquireArgs) request(op protocol.Op) protocol.Request {
 	}
 	if a.Permits > 0 {
 		q.Mode, q.Permits = protocol.Permit, uint64(a.Permits)
+	}
+	if _, ok := protocol.ParseTraceparent(a.Traceparent); ok {
+		q.Trace = []byte(a.Traceparent)
 	}
 	return q
 }

@@ -3,7 +3,6 @@ package client
 import (
 	"fmt"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/locksidecar/locksidecar/protocol"
@@ -33,23 +32,6 @@ type outbox struct {
 	crowd      int    // waiting callers whom its last frames woke
 	failed     bool   // a write failed: what gathers is thrown away
 	kick       chan struct{}
-
-	try func(fd uintptr) bool // one write of buf, without blocking
-	buf []byte                // try's argument and results
-	n   int
-	err error
-}
-
-func (w *outbox) init() {
-	w.kick = make(chan struct{}, 1)
-	w.try = func(fd uintptr) bool {
-		for {
-			w.n, w.err = syscall.Write(int(fd), w.buf)
-			if w.err != syscall.EINTR {
-				return true
-			}
-		}
-	}
 }
 
 // send gives cl an id and puts it on its way.
@@ -112,9 +94,8 @@ func (c *Client) flushUnlock(gather bool) {
 	for range callerRounds {
 		b := w.out
 		w.out, w.spare = w.spare[:0], nil
-		w.buf = b
 		c.mu.Unlock()
-		n, err := c.tryWrite()
+		n, err := c.conn.TryWrite(b)
 		c.mu.Lock()
 		if n < len(b) && err == nil {
 			w.rest, w.restBuf = b[n:], b
@@ -132,18 +113,6 @@ func (c *Client) flushUnlock(gather bool) {
 	}
 	w.kick <- struct{}{} // has room: only who set writing sends
 	c.mu.Unlock()
-}
-
-// tryWrite writes wr.buf as far as the socket takes it now.
-func (c *Client) tryWrite() (int, error) {
-	w := &c.wr
-	if err := c.raw.Write(w.try); err != nil {
-		return 0, err
-	}
-	if w.err == syscall.EAGAIN {
-		return 0, nil
-	}
-	return max(w.n, 0), w.err
 }
 
 func (w *outbox) recycle(b []byte) {

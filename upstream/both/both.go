@@ -28,7 +28,10 @@ type Store struct {
 	known [2]upstream.Session // of old and new; guarded by mu
 }
 
-var _ upstream.Store = (*Store)(nil)
+var (
+	_ upstream.Store     = (*Store)(nil)
+	_ upstream.Connected = (*Store)(nil)
+)
 
 // New makes a store of two, which it owns from here on. epoch lifts the new
 // store's bases where they are its own order.
@@ -69,6 +72,12 @@ func ttls(i upstream.Info) bool { return i.Session == 0 || i.TTLs }
 
 // Info says what the two have in common.
 func (s *Store) Info() upstream.Info { return s.info }
+
+// Pair is the old store and the new one.
+func (s *Store) Pair() [2]upstream.Store { return [2]upstream.Store{s.old, s.new} }
+
+// Connections is how many there are to both.
+func (s *Store) Connections() int { return upstream.Connections(s.old, s.new) }
 
 // Hints is what either store has noticed.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }

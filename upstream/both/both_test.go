@@ -263,3 +263,25 @@ func TestOneOfTheTwoIsDown(t *testing.T) {
 		t.Error("it stays in the store that had granted it")
 	}
 }
+
+func TestConnectionsAreThoseOfTheTwo(t *testing.T) {
+	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
+	s := pair(t, open(t, a, "lock:"), open(t, b, "lock:"))
+	h := &host{Store: s}
+	if r := h.do(t, upstream.Op{Kind: cache.OpTry, Mode: cache.Exclusive, Key: "k", Token: 1, TTL: time.Minute}); r.Status != cache.Granted {
+		t.Fatal(r)
+	}
+	connected := s.(upstream.Connected)
+	at := func(srv *testserver.Redis) int { return testserver.Connections(t, srv.Addr()) }
+	for end := time.Now().Add(20 * time.Second); at(a) == 0 || at(b) == 0 || connected.Connections() != at(a)+at(b); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d are counted; there are %d and %d", connected.Connections(), at(a), at(b))
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := connected.Connections(); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}

@@ -30,6 +30,8 @@ type Options struct {
 	Wall func() time.Time
 	// Boot is the identity of this boot of the machine. The system's when empty.
 	Boot string
+	// Heir is set for a Store that goes on from another process': it needs Arrive before all else.
+	Heir bool
 	// Log hears of a state file that cannot be written. None when nil.
 	Log *zap.Logger
 }
@@ -41,6 +43,7 @@ type Store struct {
 	seed    maphash.Seed
 	hints   chan upstream.Hint
 	stopped chan struct{} // closed when run has ended
+	heir    bool          // it has not begun
 }
 
 var (
@@ -77,6 +80,7 @@ func Open(opts Options) (*Store, error) {
 		seed:    maphash.MakeSeed(),
 		hints:   make(chan upstream.Hint, hintBuffer),
 		stopped: make(chan struct{}),
+		heir:    opts.Heir,
 	}
 	for i := range s.shards {
 		s.shards[i].held = make(map[string]uint64)
@@ -84,9 +88,13 @@ func Open(opts Options) (*Store, error) {
 	if err := s.session.open(opts); err != nil {
 		return nil, fmt.Errorf("open embedded store: %w", err)
 	}
-	go s.run()
+	if !opts.Heir {
+		go s.run()
+	}
 	return s, nil
 }
+
+func (s *Store) shard(key string) *shard { return &s.shards[maphash.String(s.seed, key)%shardCount] }
 
 // Ping is nil: the store is in this process.
 func (s *Store) Ping(context.Context) error { return nil }
@@ -147,6 +155,9 @@ var errOutrun = errors.New("the session ends faster than it can be extended")
 // deadline is taken back. It must not run at the same time as Apply, nor be
 // called twice.
 func (s *Store) Close() error {
+	if s.heir { // of a process that goes on itself
+		return nil
+	}
 	close(s.session.stop)
 	<-s.stopped
 	close(s.hints)

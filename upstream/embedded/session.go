@@ -55,7 +55,7 @@ func (n *session) open(opts Options) error {
 	n.news = make(chan upstream.Session, 1)
 	n.kick = make(chan struct{}, 1)
 	n.stop = make(chan struct{})
-	if n.path == "" {
+	if n.path == "" || opts.Heir {
 		return nil
 	}
 	st, err := readState(n.path)

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"fmt"
-	"hash/maphash"
 	"sync"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -35,7 +34,7 @@ func (s *Store) apply(op *upstream.Op, res *upstream.Result) bool {
 		res.Status, res.Err = cache.Refused, fmt.Errorf("token %d or floor %d is out of range", op.Token, op.Floor)
 		return true
 	}
-	d := &s.shards[maphash.String(s.seed, op.Key)%shardCount]
+	d := s.shard(op.Key)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	// The clock is read under mu: what expire removes later is not used here.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -40,7 +41,8 @@ type client struct {
 	maint pb.MaintenanceClient
 	auth  pb.AuthClient
 
-	login sync.Mutex // held across a login, so that there is one at a time
+	open  atomic.Int64 // connections
+	login sync.Mutex   // held across a login, so that there is one at a time
 	token struct {
 		sync.Mutex
 		value string
@@ -70,7 +72,7 @@ func newClient(cfg *Config) (*client, error) {
 		grpc.WithChainUnaryInterceptor(m.watchOver),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: cfg.Timeout,
 			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
-		grpc.WithStatsHandler(sentHandler{}),
+		grpc.WithStatsHandler(callHandler{&c.open}),
 		grpc.WithPerRPCCredentials(c),
 		grpc.WithUserAgent("locksidecar"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
@@ -107,19 +109,31 @@ type sent struct{ yes bool }
 
 type sentKey struct{}
 
-// sentHandler sets sent. gRPC calls it on the call's own goroutine.
-type sentHandler struct{}
+// callHandler sets sent, for which gRPC calls it on the call's own goroutine, and counts
+// connections.
+type callHandler struct{ open *atomic.Int64 }
 
-func (sentHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
-func (sentHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
+func (callHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC sets sent.
+func (callHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
 	if _, ok := s.(*stats.OutHeader); ok {
 		if x, ok := ctx.Value(sentKey{}).(*sent); ok {
 			x.yes = true
 		}
 	}
 }
-func (sentHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (sentHandler) HandleConn(context.Context, stats.ConnStats)                       {}
+func (callHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+
+// HandleConn counts.
+func (h callHandler) HandleConn(_ context.Context, s stats.ConnStats) {
+	switch s.(type) {
+	case *stats.ConnBegin:
+		h.open.Add(1)
+	case *stats.ConnEnd:
+		h.open.Add(-1)
+	}
+}
 
 // GetRequestMetadata puts the token into each call.
 func (c *client) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {

@@ -273,3 +273,25 @@ func TestTLS(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestConnectionsAreCounted(t *testing.T) {
+	srv := testserver.StartEtcd(t)
+	s, err := etcd.Open(t.Context(), config(t, "", srv))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{TB: t, Store: s}
+	p.take("k", cache.Exclusive)
+	as := func(n int) func() bool {
+		return func() bool { return s.Connections() == n && testserver.Connections(t, srv.Addr()) == n }
+	}
+	p.eventually("one, as the kernel says", as(1))
+	srv.Kill()
+	p.eventually("none when the server has gone", as(0))
+	srv.Start()
+	p.eventually("one again", as(1))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("none after the end", as(0))
+}

@@ -10,6 +10,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // A member that has not answered is left alone for so long, if there are others. A
@@ -39,13 +41,14 @@ func newMembers(endpoints []string, scheme string) *members {
 
 // dial connects to addr, and takes note of where that has led.
 func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err == nil {
-		m.mu.Lock()
-		m.remote[c.RemoteAddr().String()] = m.addr[addr]
-		m.mu.Unlock()
+	c, err := sock.Dial(ctx, new(net.Dialer), "tcp", addr)
+	if err != nil {
+		return nil, err
 	}
-	return c, err
+	m.mu.Lock()
+	m.remote[c.RemoteAddr().String()] = m.addr[addr]
+	m.mu.Unlock()
+	return c, nil
 }
 
 // watchOver is gRPC's interceptor: it sees who does not answer.

@@ -296,6 +296,10 @@ func (s *Store) keep(ctx context.Context, n *session) error {
 			last = s.cfg.explain(ErrNoAnswer, fmt.Errorf("keep lease alive: %w", err))
 			pause = min(max(pauseMin, 2*pause), ttl/10)
 			continue
+		case a.TTL <= 0 && s.keyStands(ctx, n):
+			last = errors.New("a member does not know its lease, whose key stands")
+			pause = min(max(pauseMin, 2*pause), ttl/10)
+			continue
 		case a.TTL <= 0:
 			n.gone.Store(true)
 			return errors.New("etcd knows its lease no more")
@@ -319,6 +323,19 @@ func (s *Store) stands(ctx context.Context, n *session) bool {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	return s.writeKey(ctx, n) == nil
+}
+
+// keyStands says whether the session's key is there, by a read that all members agree on, and so the
+// lease: a member that has just become the leader may not have come to it yet.
+func (s *Store) keyStands(ctx context.Context, n *session) bool {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	var r *pb.RangeResponse
+	_, err := s.client.call(ctx, func(ctx context.Context) (err error) {
+		r, err = s.client.kv.Range(ctx, &pb.RangeRequest{Key: []byte(n.key)})
+		return err
+	})
+	return err == nil && len(r.Kvs) == 1 && r.Kvs[0].Lease == n.lease
 }
 
 // wait waits until the boot clock is at t, or somebody wants the session looked

@@ -54,9 +54,10 @@ type Store struct {
 }
 
 var (
-	_ upstream.Store   = (*Store)(nil)
-	_ upstream.Lister  = (*Store)(nil)
-	_ upstream.Sweeper = (*Store)(nil)
+	_ upstream.Store     = (*Store)(nil)
+	_ upstream.Lister    = (*Store)(nil)
+	_ upstream.Sweeper   = (*Store)(nil)
+	_ upstream.Connected = (*Store)(nil)
 )
 
 // Open connects, checks that the store can be used, and makes the session. The
@@ -120,6 +121,10 @@ func (s *Store) start(n *session) {
 	if n != nil {
 		s.enter(n)
 	}
+	s.run(ctx, n)
+}
+
+func (s *Store) run(ctx context.Context, n *session) {
 	s.wg.Go(func() { s.live(ctx, n) })
 	s.wg.Go(func() { s.follow(ctx) })
 	s.wg.Go(func() { s.look(ctx) })
@@ -132,6 +137,9 @@ func (s *Store) Info() upstream.Info {
 		Session: time.Duration(s.granted.Load()), Queue: true, Permits: true, Notice: ripe, Gather: true, Timeout: s.cfg.Timeout}
 }
 
+// Connections is how many there are to all members.
+func (s *Store) Connections() int { return int(s.client.open.Load()) }
+
 // Hints is the stream of what was noticed about keys.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 
@@ -142,6 +150,9 @@ func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
 // stands is given back; any other ends at its deadline. It must not run at the same
 // time as Apply, nor be called twice.
 func (s *Store) Close() error {
+	if s.cancel == nil { // it has never been more than an heir
+		return s.client.close()
+	}
 	s.cancel()
 	s.wg.Wait()
 	if n := s.cur.Load(); n != nil && !n.gone.Load() && s.grips.empty() {

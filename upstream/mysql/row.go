@@ -238,7 +238,7 @@ func (r *row) held(now int64) (cache.Mode, int64) {
 // holder names who holds the lock, for people.
 func (r *row) holder() string {
 	if r.owner != "" {
-		return r.owner
+		return instanceOf(r.owner)
 	}
 	const most = 3
 	var names []string
@@ -247,7 +247,13 @@ func (r *row) holder() string {
 			names = append(names, "and "+strconv.Itoa(len(r.readers)-most)+" more")
 			break
 		}
-		names = append(names, g.token)
+		names = append(names, instanceOf(g.token))
 	}
 	return strings.Join(names, ", ")
+}
+
+// instanceOf is whose a token is, without the number that would prove the lease.
+func instanceOf(token string) string {
+	instance, _, _ := strings.Cut(token, ".")
+	return instance
 }

@@ -59,9 +59,13 @@ type Store struct {
 }
 
 var (
-	_ upstream.Store  = (*Store)(nil)
-	_ upstream.Lister = (*Store)(nil)
+	_ upstream.Store     = (*Store)(nil)
+	_ upstream.Lister    = (*Store)(nil)
+	_ upstream.Connected = (*Store)(nil)
 )
+
+// Connections is how many the pool has open.
+func (s *Store) Connections() int { return s.db.Stats().OpenConnections }
 
 // Open connects to the server, makes the table if it is not there, and checks that
 // both can be used. The error says what to change.

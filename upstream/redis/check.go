@@ -76,7 +76,7 @@ func (s *Store) look(ctx context.Context, cn *goredis.Conn, n *node) error {
 	n.online.Store(int32(v.online))
 	for _, l := range loads {
 		if err := l.Err(); err != nil {
-			return advice(fmt.Errorf("load scripts: %w", err))
+			return fmt.Errorf("load scripts: %w", err)
 		}
 	}
 	s.report(n, v)

@@ -254,3 +254,26 @@ func TestOpsEndWithTheirContext(t *testing.T) {
 	_ = p.Apply(ctx, []upstream.Op{{Kind: cache.OpTry, Key: "a", Token: 1, TTL: long}}, res)
 	p.want(res[0], cache.Unknown)
 }
+
+func TestConnectionsAreCounted(t *testing.T) {
+	srv := testserver.StartRedis(t)
+	cfg, err := redis.Parse("unix://" + srv.Socket())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{T: t, Store: s}
+	p.take("k", cache.Exclusive)
+	p.eventually("as many as the server sees, but for the one that asks", func() bool {
+		return s.Connections() == strings.Count(srv.Do("CLIENT", "LIST").(string), "\n")-1
+	})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Connections(); n != 0 {
+		t.Errorf("%d connections are left", n)
+	}
+}

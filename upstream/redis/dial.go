@@ -13,6 +13,8 @@ import (
 
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // Connections of one store to one node: for batches in flight and renewals, of which
@@ -65,6 +67,7 @@ type dialer struct {
 	// not used again.
 	now  atomic.Pointer[generation]
 	last atomic.Pointer[string] // where it last was
+	open *atomic.Int64          // connections, with those of other dialers
 }
 
 // generation is a time between two retirements.
@@ -72,8 +75,8 @@ type generation struct {
 	over chan struct{} // closed at its end
 }
 
-func newDialer(c *Config, where func(context.Context) (string, error)) *dialer {
-	d := &dialer{cfg: c, net: net.Dialer{Timeout: c.Timeout}, where: where}
+func newDialer(c *Config, where func(context.Context) (string, error), open *atomic.Int64) *dialer {
+	d := &dialer{cfg: c, net: net.Dialer{Timeout: c.Timeout}, where: where, open: open}
 	d.now.Store(&generation{make(chan struct{})})
 	return d
 }
@@ -94,6 +97,7 @@ func (d *dialer) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	if err != nil {
 		return deadConn{fmt.Errorf("connect: %w", err)}, nil
 	}
+	d.open.Add(1)
 	return &conn{Conn: c, of: d, made: now}, nil
 }
 
@@ -121,7 +125,7 @@ func (c *Config) tlsTo(network, addr string) (*tls.Config, error) {
 }
 
 func dialTLS(ctx context.Context, d *net.Dialer, network, addr string, t *tls.Config) (net.Conn, error) {
-	c, err := d.DialContext(ctx, network, addr)
+	c, err := sock.Dial(ctx, d, network, addr)
 	if err != nil || t == nil {
 		return c, err
 	}
@@ -148,8 +152,17 @@ func (deadConn) SetWriteDeadline(time.Time) error { return nil }
 // SyscallConn, each time before it uses it.
 type conn struct {
 	net.Conn
-	of   *dialer
-	made *generation
+	of     *dialer
+	made   *generation
+	closed atomic.Bool
+}
+
+// Close closes the connection, and counts it no more.
+func (c *conn) Close() error {
+	if !c.closed.Swap(true) {
+		c.of.open.Add(-1)
+	}
+	return c.Conn.Close()
 }
 
 var errRetired = errors.New("the connection is no longer to be used")
@@ -159,13 +172,15 @@ func (c *conn) SyscallConn() (syscall.RawConn, error) {
 	if c.of.now.Load() != c.made {
 		return nil, errRetired
 	}
-	if s, ok := c.Conn.(syscall.Conn); ok {
-		return s.SyscallConn()
+	if s, ok := c.Conn.(*sock.Conn); ok { // what is there to read in a TLS connection tells nothing
+		if err := s.Idle(); err != nil {
+			return nil, err
+		}
 	}
 	return healthy{}, nil
 }
 
-// healthy stands for the descriptor of a TLS connection, which tells nothing.
+// healthy stands for a descriptor that has been looked at.
 type healthy struct{}
 
 func (healthy) Control(func(uintptr)) error    { return nil }

@@ -27,7 +27,7 @@ type node struct {
 func (s *Store) newNode(addr string, where func(context.Context) (string, error)) *node {
 	cfg := s.cfg
 	cfg.Addr = addr
-	n := &node{addr: addr, dialer: newDialer(&s.cfg, where)}
+	n := &node{addr: addr, dialer: newDialer(&s.cfg, where, &s.open)}
 	n.online.Store(-1)
 	n.client = goredis.NewClient(cfg.options(n.dialer, func(ctx context.Context, cn *goredis.Conn) error {
 		return s.check(ctx, cn, n)

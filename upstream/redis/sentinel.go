@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	goredis "github.com/redis/go-redis/v9"
@@ -43,7 +44,7 @@ func newSentinel(s *Store) *sentinel {
 	for _, addr := range cfg.Hosts {
 		c := cfg
 		c.Addr = addr
-		n := &node{addr: addr, dialer: newDialer(&c, nil)}
+		n := &node{addr: addr, dialer: newDialer(&c, nil, new(atomic.Int64))}
 		n.client = goredis.NewClient(c.options(n.dialer, nil))
 		t.nodes = append(t.nodes, n)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.uber.org/zap"
@@ -39,6 +40,7 @@ func WithInstance(id string) Option { return func(s *Store) { s.instance = id } 
 
 // Store is a Redis used for locks. It is safe for concurrent use.
 type Store struct {
+	open     atomic.Int64 // connections
 	cfg      Config
 	log      *zap.Logger
 	one      *node       // nil with a cluster
@@ -61,7 +63,13 @@ type Store struct {
 	}
 }
 
-var _ upstream.Store = (*Store)(nil)
+var (
+	_ upstream.Store     = (*Store)(nil)
+	_ upstream.Connected = (*Store)(nil)
+)
+
+// Connections is how many there are to all nodes; those to sentinels do not count.
+func (s *Store) Connections() int { return int(s.open.Load()) }
 
 // Open connects to the server and checks that it can be used: of a cluster, every
 // master that can be reached. The error says what to change.

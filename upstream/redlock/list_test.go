@@ -8,6 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/redlock"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // list lists everything, page by page.
@@ -73,5 +74,30 @@ func TestAListSaysOnHowManyNodesEachHolderStands(t *testing.T) {
 	}
 	if _, _, err := p.List(t.Context(), "", "", 10); err == nil || !strings.Contains(err.Error(), c[0].Addr()) {
 		t.Errorf("of no node at all: %v", err)
+	}
+}
+
+// Those to all nodes together; a node that has gone has none.
+func TestConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
+	c := start(t, 3)
+	p := newPeer(t, c.url("max_ttl=1m"))
+	p.take("k", cache.Exclusive)
+	counted := func() bool {
+		there := 0
+		for _, s := range c {
+			there += testserver.Connections(t, s.Addr())
+		}
+		return there >= 2 && p.Connections() == there
+	}
+	soon(t, "they are as many as the kernel says", counted)
+	before := p.Connections()
+	c[1].Kill()
+	p.take("other", cache.Exclusive)
+	soon(t, "they are fewer without a node", func() bool { return counted() && p.Connections() < before })
+	s := p.Store
+	p.end()
+	if n := s.Connections(); n != 0 {
+		t.Errorf("%d connections are left", n)
 	}
 }

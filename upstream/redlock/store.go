@@ -55,8 +55,9 @@ type Store struct {
 }
 
 var (
-	_ upstream.Store  = (*Store)(nil)
-	_ upstream.Lister = (*Store)(nil)
+	_ upstream.Store     = (*Store)(nil)
+	_ upstream.Lister    = (*Store)(nil)
+	_ upstream.Connected = (*Store)(nil)
 )
 
 // Open connects to the nodes and checks those that can be reached, which have to
@@ -105,6 +106,14 @@ func (s *Store) Instance() string { return s.instance }
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "redlock", Safety: "best-effort", MinTTL: max(time.Second, 2*s.cfg.Timeout),
 		Rebase: true, Timeout: 3 * s.cfg.Timeout}
+}
+
+// Connections is how many there are to all nodes.
+func (s *Store) Connections() (n int) {
+	for _, node := range s.nodes {
+		n += upstream.Connections(node.store)
+	}
+	return n
 }
 
 // nodeTTL is what a node is asked for so that its lease lasts as long as ours,

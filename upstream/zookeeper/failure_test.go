@@ -191,10 +191,11 @@ func TestExpiredSessionIsLostAndItsGrantsWithIt(t *testing.T) {
 	}
 	proxy.Cut()
 	p.eventually("there is a new session", func() bool { return p.Ping(t.Context()) == nil })
-	p.want(p.renew("a", tok), cache.NotHeld)
-	p.want(p.release("a", tok), cache.NotHeld)
-	p.want(p.try("a", p.token()), cache.Busy)
-	r := p.want(p.join("b", q), cache.Queued) // its place was lost
+	p.want(p.answered(func() cache.Result { return p.renew("a", tok) }), cache.NotHeld)
+	p.want(p.answered(func() cache.Result { return p.release("a", tok) }), cache.NotHeld)
+	again := p.token()
+	p.want(p.answered(func() cache.Result { return p.try("a", again) }), cache.Busy)
+	r := p.want(p.answered(func() cache.Result { return p.join("b", q) }), cache.Queued) // its place was lost
 	if r.SessionNo <= first.SessionNo {
 		t.Errorf("session %d after %d", r.SessionNo, first.SessionNo)
 	}
@@ -371,4 +372,26 @@ func nth(t testing.TB, c *zk.Conn, path string, n int) string {
 	}
 	slices.SortFunc(names, func(a, b string) int { return strings.Compare(a[len(a)-10:], b[len(b)-10:]) })
 	return names[n]
+}
+
+func TestConnectionsAreCounted(t *testing.T) {
+	srv := testserver.StartZooKeeper(t)
+	s, err := zookeeper.Open(t.Context(), config(t, srv.URL()), zookeeper.WithClock(clock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{TB: t, Store: s}
+	p.take("k", cache.Exclusive)
+	as := func(n int) func() bool {
+		return func() bool { return s.Connections() == n && testserver.Connections(t, srv.Addr()) == n }
+	}
+	p.eventually("one, as the kernel says", as(1))
+	srv.Kill()
+	p.eventually("none when the server has gone", as(0))
+	srv.Start()
+	p.eventually("one again", as(1))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	p.eventually("none after the end", as(0))
 }

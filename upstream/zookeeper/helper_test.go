@@ -120,6 +120,17 @@ func (p *peer) soon(kind cache.OpKind, key string, token uint64) (r cache.Result
 	return r
 }
 
+// answered repeats an op until the server has answered it: while connections are
+// being cut it may be refused or its outcome unknown any number of times.
+func (p *peer) answered(op func() cache.Result) (r cache.Result) {
+	p.Helper()
+	p.eventually("it is answered", func() bool {
+		r = op()
+		return r.Status != cache.Refused && r.Status != cache.Unknown
+	})
+	return r
+}
+
 func (p *peer) eventually(what string, ok func() bool) {
 	p.Helper()
 	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {

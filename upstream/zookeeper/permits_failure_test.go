@@ -134,14 +134,15 @@ func TestPermitsOfALostSessionComeBack(t *testing.T) {
 	proxy.Cut()
 	p.eventually("there is a new session", func() bool { return p.Ping(t.Context()) == nil })
 	for _, tok := range held {
-		p.want(mine.do(cache.OpRenew, tok), cache.NotHeld)
-		p.want(mine.do(cache.OpRelease, tok), cache.NotHeld)
+		p.want(p.answered(func() cache.Result { return mine.do(cache.OpRenew, tok) }), cache.NotHeld)
+		p.want(p.answered(func() cache.Result { return mine.do(cache.OpRelease, tok) }), cache.NotHeld)
 	}
-	r := p.want(mine.do(cache.OpJoin, own), cache.Granted) // there is one free
+	r := p.want(p.answered(func() cache.Result { return mine.do(cache.OpJoin, own) }), cache.Granted) // there is one free
 	if r.SessionNo <= first.SessionNo {
 		t.Errorf("session %d after %d", r.SessionNo, first.SessionNo)
 	}
-	p.want(mine.do(cache.OpTry, p.token()), cache.Busy)
+	again := p.token()
+	p.want(p.answered(func() cache.Result { return mine.do(cache.OpTry, again) }), cache.Busy)
 }
 
 func TestWaitingPermitsAreToldAfterACut(t *testing.T) {

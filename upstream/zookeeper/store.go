@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-zookeeper/zk"
@@ -38,6 +39,7 @@ type Store struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
+	open    atomic.Int64 // connections
 
 	newsMu sync.Mutex
 	news   chan upstream.Session // guarded by newsMu for writing
@@ -51,9 +53,10 @@ type Store struct {
 }
 
 var (
-	_ upstream.Store   = (*Store)(nil)
-	_ upstream.Lister  = (*Store)(nil)
-	_ upstream.Sweeper = (*Store)(nil)
+	_ upstream.Store     = (*Store)(nil)
+	_ upstream.Lister    = (*Store)(nil)
+	_ upstream.Sweeper   = (*Store)(nil)
+	_ upstream.Connected = (*Store)(nil)
 )
 
 // Open connects and makes a session. The error says what to change.
@@ -120,6 +123,9 @@ func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "zookeeper", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
 		Session: ttl, Permits: true, Queue: true, Notice: lookEvery, Timeout: s.cfg.Timeout}
 }
+
+// Connections is how many there are: one, mostly.
+func (s *Store) Connections() int { return int(s.open.Load()) }
 
 // Hints is the stream of what the watches told.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // Sizes of what a server sends: the answer to a connect request has one of two,
@@ -58,6 +60,7 @@ type wire struct {
 	sent      int64 // when, on the boot clock, the connect request was sent; stands once ready
 	id        int64 // the session's; stands once ready
 	ttl       time.Duration
+	closed    atomic.Bool // it is not counted any more
 	greeted   atomic.Bool // the connect response was read
 	confirmed atomic.Bool // something of ours was answered that went through the quorum
 
@@ -101,6 +104,14 @@ func (w *wire) Write(p []byte) (int, error) {
 		}
 	}
 	return n, err
+}
+
+// Close closes the connection, and counts it no more.
+func (w *wire) Close() error {
+	if !w.closed.Swap(true) {
+		w.se.store.open.Add(-1)
+	}
+	return w.Conn.Close()
 }
 
 // written is how many transactions have gone out; next is closed when another has.
@@ -234,23 +245,29 @@ func (se *session) connect(addr string) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", addr)
+	c, err := dial(ctx, addr, conf)
 	if err != nil {
 		return nil, err
-	}
-	if conf != nil {
-		t := tls.Client(c, conf)
-		if err := t.HandshakeContext(ctx); err != nil {
-			_ = c.Close()
-			return nil, fmt.Errorf("TLS: %w (look at tls=, ca=, cert=, key= and server_name= of the store URL)", err)
-		}
-		c = t
 	}
 	w := &wire{Conn: c, in: bufio.NewReaderSize(c, 32<<10), se: se, limit: time.Now().Add(cfg.Timeout), resumed: resumed,
 		watches: make(chan struct{})}
 	w.out.next = make(chan struct{})
+	se.store.open.Add(1)
 	return w, nil
+}
+
+// dial connects; with TLS unless conf is nil.
+func dial(ctx context.Context, addr string, conf *tls.Config) (net.Conn, error) {
+	c, err := sock.Dial(ctx, new(net.Dialer), "tcp", addr)
+	if err != nil || conf == nil {
+		return c, err
+	}
+	t := tls.Client(c, conf)
+	if err := t.HandshakeContext(ctx); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("TLS: %w (look at tls=, ca=, cert=, key= and server_name= of the store URL)", err)
+	}
+	return t, nil
 }
 
 // servers is the library's HostProvider: the configured names, from a random one

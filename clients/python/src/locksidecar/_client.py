@@ -25,6 +25,7 @@ from ._hold import Hold, Note
 from ._lock import Lock
 from ._locks import Locks
 from ._semaphore import Semaphore
+from ._trace import Trace, current, nowhere
 
 _log: Final = logging.getLogger("locksidecar")
 _clients: Final[weakref.WeakSet[Client]] = weakref.WeakSet()
@@ -44,12 +45,16 @@ class Client:
         *,
         label: str = "",
         timeout: float = 5.0,
+        trace: Trace | None = current,
     ) -> None:
         """Name the daemon's socket, and who we are in its lists.
 
         path: by default LOCKSIDECAR_SOCKET, else where the daemon listens by default.
         name, label: who connects, for people; by default the program's name.
         timeout: how long the daemon may take to answer, beyond any wait that was asked for.
+        trace: returns the traceparent (W3C Trace Context) under which an acquire stands, or None; asked by whoever
+            acquires, at each. By default that of OpenTelemetry's current span, if the program uses it; trace=None says
+            nothing.
         """
         if not timeout > 0:
             raise ValueError("timeout must be positive")
@@ -57,6 +62,7 @@ class Client:
         self._name = w.program(name)
         self._label = label
         self._timeout = timeout
+        self._trace: Trace = trace or nowhere
         self._owners = itertools.count(OWN)
         self._reset()
         self._closed = False

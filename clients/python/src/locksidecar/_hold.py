@@ -52,9 +52,10 @@ class Hold(Generic[C]):
         """How an acquire of it asks."""
         return w.PERMIT if self.permits else int(self.shared)
 
-    @property
-    def beyond(self) -> tuple[int, ...]:
-        """What an acquire of it says behind the flags."""
+    def beyond(self, trace: str | None) -> tuple[object, ...]:
+        """Return what an acquire of it says behind the flags."""
+        if trace:
+            return self.permits, trace
         return (self.permits,) if self.permits else ()
 
     def state(self, until: int) -> None:
@@ -79,8 +80,6 @@ class Holds(Generic[C]):
 
     __slots__ = ("conn", "count", "each", "owner", "tell")
 
-    beyond = ()  # see Hold
-
     def __init__(self, conn: C, keys: Sequence[str], owner: int, shared: bool) -> None:
         self.conn = conn
         self.owner = owner
@@ -92,6 +91,10 @@ class Holds(Generic[C]):
     def named(self) -> list[str]:
         """What an acquire of them names."""
         return [hold.key for hold in self.each]
+
+    def beyond(self, trace: str | None) -> tuple[object, ...]:
+        """Return what an acquire of them says behind the flags."""
+        return (trace,) if trace else ()
 
     @property
     def key(self) -> str:

@@ -40,13 +40,15 @@ class Requests(Session):
         if not self.wait(c, time.monotonic() + self.timeout):
             raise self.silent()
 
-    def acquire(self, c: Call, hold: H, wait: int, ttl: int, flags: int, limit: float | None) -> H | None:
+    def acquire(
+        self, c: Call, hold: H, wait: int, ttl: int, flags: int, limit: float | None, trace: str | None
+    ) -> H | None:
         """Ask with c for a hold, or for several, and return it, or another one of the same owner that came first.
 
         None when it is held by somebody else; any other end is an error. An exception other than an
         answer leaves c to be withdrawn.
         """
-        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond)
+        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
         if not self.wait(c, limit):
             raise self.silent()
         granted: H | None = self.granted(c)

@@ -77,13 +77,15 @@ class Scope(Terms, Generic[H]):
         client = self._client
         if self._on_lost is not None:
             client._notifier.start()
-        tries = Tries(wait)
+        tries, trace = Tries(wait), client._trace()
         while True:
             conn = client._live() or client._connect(tries.until())
             owner = self._owner if self._owner is not None else next(client._owners)
             call, asked = self._request(conn, owner)
             try:
-                hold = conn.acquire(call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout))
+                hold = conn.acquire(
+                    call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout), trace
+                )
                 if hold is None:
                     return False
                 hold = self._join(hold)

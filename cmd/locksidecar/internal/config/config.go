@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
+	"regexp"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
@@ -17,19 +20,25 @@ type Config struct {
 	Socket      string
 	SocketMode  fs.FileMode
 	SocketGroup string
+	AdminListen string // "host:port", or empty
 
 	Main   Store    // of the keys whose namespace names no other
 	Stores []*Store // by name
 
 	Policy
 	Namespaces []*Namespace
+	Classes    []Class
 
-	Drain  time.Duration
-	Limits Limits
-	Log    Log
+	Drain           time.Duration
+	KeepOverRestart bool // what is held goes to the next process by way of the manager
+	Limits          Limits
+	Log             Log
 
 	from map[string]string // where a setting was set, by its path; not there for defaults
 }
+
+// Class is a name in metrics for keys that begin with a prefix.
+type Class struct{ Name, Prefix string }
 
 // Limits bound what clients may use.
 type Limits struct {
@@ -44,6 +53,8 @@ type Limits struct {
 type Log struct {
 	Level  string
 	Format string
+	Audit  bool
+	Keys   string
 }
 
 // Default returns the built-in configuration. env is the environment, for the
@@ -60,7 +71,7 @@ func Default(env Env) *Config {
 			MaxConns: 16384, MaxHolds: 2_000_000, MaxWaiters: 65536,
 			MaxFrame: 64 << 10, OutBuffer: 4 << 20,
 		},
-		Log:  Log{Level: "info", Format: "auto"},
+		Log:  Log{Level: "info", Format: "auto", Keys: "plain"},
 		from: map[string]string{},
 	}
 }
@@ -148,8 +159,43 @@ func (c *Config) check() error {
 		c.checkStore(st, fault)
 	}
 	c.checkSpaces(fault)
+	c.checkAdmin(fault)
+	c.checkClasses(fault)
 	return errors.Join(faults...)
 }
+
+func (c *Config) checkAdmin(fault func(path, format string, a ...any)) {
+	if c.AdminListen != "" {
+		if _, port, err := net.SplitHostPort(c.AdminListen); err != nil || port == "" {
+			fault("admin_listen", "%q is not HOST:PORT, as in 127.0.0.1:9402", c.AdminListen)
+		}
+	}
+}
+
+// maxClasses bounds what each scrape has to carry.
+const maxClasses = 100
+
+func (c *Config) checkClasses(fault func(path, format string, a ...any)) {
+	if len(c.Classes) > maxClasses {
+		fault("classes", "there are %d, the most is %d", len(c.Classes), maxClasses)
+	}
+	prefixes := make(map[string]string)
+	for _, x := range c.Classes {
+		at := "classes." + x.Name
+		if !className.MatchString(x.Name) {
+			fault(at, "a class' name is of a-z, 0-9, _ and -, at most 40 of them")
+		}
+		if err := protocol.CheckKey(x.Prefix); err != nil {
+			fault(at, "%v", err)
+		}
+		if other, twice := prefixes[x.Prefix]; twice {
+			fault(at, "%s has the prefix %q already", other, x.Prefix)
+		}
+		prefixes[x.Prefix] = x.Name
+	}
+}
+
+var className = regexp.MustCompile(`^[a-z0-9_-]{1,40}$`)
 
 func (c *Config) checkStore(s *Store, fault func(path, format string, a ...any)) {
 	at := func(field string) string {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func equal[T comparable](a, b []T) bool {
 }
 
 func TestEverySettingCanBeSetEverywhere(t *testing.T) {
-	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600", "log.level": "warn", "log.format": "json",
+	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600", "admin_listen": "127.0.0.1:9402", "log.level": "warn", "log.format": "json", "log.audit": "true", "keep_over_restart": "true", "log.keys": "hashed",
 		"hand_overs": "9", "linger": "1s", "linger_pause": "1s", "interop": "true", "fence_epoch": "9", "outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
 	for _, s := range config.Settings() {
 		v := values[s.Path]
@@ -123,7 +124,7 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"ttl: soon\n", ":1: .*is not a duration"},
 		{"ttl: -1s\n", ":1: .*is negative"},
 		{"ttl: 1ms\n", ":1: .*too short"},
-		{"ttl: 25h\n", "ttl .*:1.: 25h0m0s is longer than 24h"},
+		{"ttl: 25h\n", "ttl: .*:1: \"25h\": is too long, the most is 24h"},
 		{"ttl:\n", ":1: ttl has no value"},
 		{"ttl: [1s]\n", ":1: ttl has to be one value"},
 		{"limits: 3\n", ":1: limits has to be fields"},
@@ -134,7 +135,12 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"socket: \"a\\nb\"\n", ":1: .*control character"},
 		{"socket: " + strings.Repeat("x", 104) + "\n", "socket .*:1.: the path has 104 bytes"},
 		{"log:\n  level: loud\n", ":2: .*is none of debug, info, warn, error"},
-		{"linger: 3s\n", "linger .*:1.: 3s is too long, the most is 2s"},
+		{"classes: {Orders: \"o:\"}\n", "classes.Orders .*:1.: a class' name"},
+		{"classes: {a: \"o:\", b: \"o:\"}\n", "classes.b .*:1.: a has the prefix"},
+		{"classes: {a: {}}\n", "classes.a has to be a prefix"},
+		{"classes: {a: \"\"}\n", "classes.a .*:1.: "},
+		{"admin_listen: here\n", "admin_listen .*:1.: .*HOST:PORT"},
+		{"linger: 3s\n", "linger: .*:1: \"3s\": is too long, the most is 2s"},
 		{"linger: 1s\ninterop: true\n", "linger .*:1.: plain lockers"},
 		{"linger: 1s\nupstream: redlock://a,b,c\n", "linger .*:1.: on Redlock no host"},
 		{"hand_overs: 769\n", ":1: .*not within 1 and 768"},
@@ -274,6 +280,21 @@ func TestTheExampleHasEveryDefault(t *testing.T) {
 		if s.Path != "socket" && s.Value(c) != s.Value(d) {
 			t.Errorf("%s is %q in the example and %q by default", s.Path, s.Value(c), s.Value(d))
 		}
+	}
+}
+
+func TestClassesAreNamesForPrefixes(t *testing.T) {
+	c, err := load(t, `
+classes:
+  orders: "order:"
+  jobs: ["job:", "cron:"]
+`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []config.Class{{Name: "orders", Prefix: "order:"}, {Name: "jobs", Prefix: "job:"}, {Name: "jobs", Prefix: "cron:"}}
+	if !slices.Equal(c.Classes, want) {
+		t.Errorf("%v", c.Classes)
 	}
 }
 

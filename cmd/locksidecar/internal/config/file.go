@@ -85,6 +85,9 @@ func (r *fileReader) field(prefix string, key, value *yaml.Node) {
 	case "namespaces":
 		r.named(path, value, r.space)
 		return
+	case "classes":
+		r.named(path, value, r.class)
+		return
 	}
 	if line, twice := r.seen[path]; twice {
 		r.fault(key, "%s is set on line %d already", path, line)
@@ -178,6 +181,18 @@ func (r *fileReader) space(prefix string, key, value *yaml.Node) {
 	})
 }
 
+func (r *fileReader) class(name string, _, value *yaml.Node) {
+	text, ok := scalarOrList(value)
+	if !ok {
+		r.fault(value, "classes.%s has to be a prefix of keys, or a list of them", name)
+		return
+	}
+	r.c.from["classes."+name] = fmt.Sprintf("%s:%d", r.path, value.Line)
+	for prefix := range strings.SplitSeq(text, ",") {
+		r.c.Classes = append(r.c.Classes, Class{name, prefix})
+	}
+}
+
 // values reads the fields of one name.
 func (r *fileReader) values(level string, n *yaml.Node, known []string, set func(field, text string) error) {
 	if n.Tag == "!!null" {
@@ -238,7 +253,7 @@ func fields(prefix string) (names []string) {
 		}
 	}
 	if prefix == "" {
-		names = append(names, "stores", "namespaces")
+		names = append(names, "stores", "namespaces", "classes")
 	}
 	return names
 }

@@ -56,63 +56,84 @@ type assignment struct {
 
 // policySetting is one field of a policy, at the top and in every namespace.
 type policySetting struct {
-	name  string
-	flag  string
-	help  string
-	value func(*Policy) pflag.Value
+	name, flag          string
+	help, more, example string // see Setting
+	value               func(*Policy) pflag.Value
 }
 
 var policySettings = []policySetting{
-	{"ttl", "ttl", "length of a lease where the client names none; it is renewed while held",
-		func(p *Policy) pflag.Value { return &duration{&p.TTL, shortestTTL} }},
-	{"max_wait", "max-wait", "the longest that a client may wait for a lock; 0 is without bound",
-		func(p *Policy) pflag.Value { return &duration{&p.MaxWait, 0} }},
-	{"max_hold", "max-hold", "the longest that a client may hold a lock; 0 is without bound",
-		func(p *Policy) pflag.Value { return &duration{&p.MaxHold, 0} }},
-	{"heartbeat", "", "a client that says nothing for so long loses what it holds; 0 is to not ask",
-		func(p *Policy) pflag.Value { return &duration{&p.Heartbeat, 0} }},
-	{"hand_overs", "hand-overs", "how often a lock may go from client to client on this host while another host waits for it",
-		func(p *Policy) pflag.Value { return &number{&p.HandOvers, 1, 768} }},
-	{"hand_over_time", "hand-over-time", "for how long it may",
-		func(p *Policy) pflag.Value { return &duration{&p.HandOverTime, time.Millisecond} }},
-	{"linger", "linger", "how long a lock that nobody holds may stay with this host if it is often wanted again here; 0 is not at all",
-		func(p *Policy) pflag.Value { return &duration{&p.Linger, 0} }},
-	{"linger_pause", "", "not again for so long once another host has wanted the lock",
-		func(p *Policy) pflag.Value { return &duration{&p.LingerPause, 0} }},
-	{"interop", "", "plain lockers use the keys too: do not keep them from polling lockers for long",
-		func(p *Policy) pflag.Value { return (*yesno)(&p.Interop) }},
-	{"fence_epoch", "", "lifts fences: the same on every host, and never less",
-		func(p *Policy) pflag.Value { return (*fence)(&p.FenceEpoch) }},
-	{"outage", "outage", "when the store is down: fail, or local: this host grants alone, without fences",
-		func(p *Policy) pflag.Value { return &choice{&p.Outage, []string{"fail", "local"}} }},
-	{"outage_after", "", "for how long the store has to be down before this host grants alone",
-		func(p *Policy) pflag.Value { return &duration{&p.OutageAfter, 0} }},
-	{"users", "", "users who may use the locks, by name or number, with commas; empty for everybody",
-		func(p *Policy) pflag.Value { return (*names)(&p.Users) }},
-	{"groups", "", "groups who may, in the same way",
-		func(p *Policy) pflag.Value { return (*names)(&p.Groups) }},
+	{name: "ttl", flag: "ttl", help: "length of a lease where the client names none; it is renewed while held",
+		more:    "When this host dies the lock comes free after so long. Each store has a shortest of its own, and says so at the start.",
+		example: "10s", value: func(p *Policy) pflag.Value { return &duration{d: &p.TTL, least: shortestTTL, most: longestTTL} }},
+	{name: "max_wait", flag: "max-wait", help: "the longest that a client may wait for a lock; 0 is without bound",
+		example: "1m", value: func(p *Policy) pflag.Value { return &duration{d: &p.MaxWait} }},
+	{name: "max_hold", flag: "max-hold", help: "the longest that a client may hold a lock; 0 is without bound",
+		more:    "Then it is lost, for the reason `too_long`.",
+		example: "5m", value: func(p *Policy) pflag.Value { return &duration{d: &p.MaxHold, least: shortestHold, none: true} }},
+	{name: "heartbeat", help: "a client that says nothing for so long loses what it holds; 0 is to not ask",
+		more:    "It is lost for the reason `silent`, though the connection stands: the process may be stopped.",
+		example: "15s", value: func(p *Policy) pflag.Value { return &duration{d: &p.Heartbeat, least: shortestBeat, none: true} }},
+	{name: "hand_overs", flag: "hand-overs", help: "how often a lock may go from client to client on this host while another host waits for it",
+		example: "16", value: func(p *Policy) pflag.Value { return &number{&p.HandOvers, 1, 768} }},
+	{name: "hand_over_time", flag: "hand-over-time", help: "for how long it may",
+		more:    "Five round trips to the store at the least; whichever of the two is over first counts.",
+		example: "100ms", value: func(p *Policy) pflag.Value { return &duration{d: &p.HandOverTime, least: time.Millisecond} }},
+	{name: "linger", flag: "linger", help: "how long a lock that nobody holds may stay with this host if it is often wanted again here; 0 is not at all",
+		more:    "Half the TTL at the most. The same on every host. Not with `interop`, and not on Redlock.",
+		example: "2s", value: func(p *Policy) pflag.Value { return &duration{d: &p.Linger, most: longestLinger} }},
+	{name: "linger_pause", help: "not again for so long once another host has wanted the lock",
+		example: "1s", value: func(p *Policy) pflag.Value { return &duration{d: &p.LingerPause} }},
+	{name: "interop", help: "plain lockers use the keys too: do not keep them from polling lockers for long",
+		more:    "Hand-overs on this host end after 500 ms, and then it keeps off the key for 250 ms.",
+		example: "true", value: func(p *Policy) pflag.Value { return (*yesno)(&p.Interop) }},
+	{name: "fence_epoch", help: "lifts fences: the same on every host, and never less",
+		more:    "For a store whose fences would be smaller than those of the one before it.",
+		example: "4000000000000000", value: func(p *Policy) pflag.Value { return (*fence)(&p.FenceEpoch) }},
+	{name: "outage", flag: "outage", help: "when the store is down: fail, or local: this host grants alone, without fences",
+		more:    "Grants by this host alone are marked as degraded: other hosts may hold the same locks.",
+		example: "local", value: func(p *Policy) pflag.Value { return &choice{&p.Outage, []string{"fail", "local"}} }},
+	{name: "outage_after", help: "for how long the store has to be down before this host grants alone",
+		example: "5s", value: func(p *Policy) pflag.Value { return &duration{d: &p.OutageAfter} }},
+	{name: "users", help: "users who may use the locks, by name or number, with commas; empty for everybody",
+		more:    "Where users or groups are named, who is in neither is refused as `denied`.",
+		example: "[1001, 1002]", value: func(p *Policy) pflag.Value { return (*names)(&p.Users) }},
+	{name: "groups", help: "groups who may, in the same way",
+		example: "[1001]", value: func(p *Policy) pflag.Value { return (*names)(&p.Groups) }},
 }
 
 // spaceSettings are fields of a namespace alone.
 var spaceSettings = []struct {
-	name  string
-	value func(*Namespace) pflag.Value
+	name, help, more, example string
+	value                     func(*Namespace) pflag.Value
 }{
-	{"store", func(n *Namespace) pflag.Value { return (*text)(&n.Store) }},
-	{"both", func(n *Namespace) pflag.Value { return (*text)(&n.Both) }},
-	{"max_holds", func(n *Namespace) pflag.Value { return &number{&n.MaxHolds, 0, 1 << 30} }},
-	{"max_waiters", func(n *Namespace) pflag.Value { return &number{&n.MaxWaiters, 0, 1 << 30} }},
+	{name: "store", help: "which store keeps the keys, by its name under stores; empty is the one that upstream names",
+		example: "billing", value: func(n *Namespace) pflag.Value { return (*text)(&n.Store) }},
+	{name: "both", help: "a second store that keeps them too, while they move from store to it",
+		more:    "`default` is the one that upstream names. upstream/STORES.md says how keys move. Not with `outage: local`.",
+		example: "default", value: func(n *Namespace) pflag.Value { return (*text)(&n.Both) }},
+	{name: "max_holds", help: "locks held at once by all clients of this host together; 0 is without bound",
+		example: "10000", value: func(n *Namespace) pflag.Value { return &number{&n.MaxHolds, 0, 1 << 30} }},
+	{name: "max_waiters", help: "acquires waiting at once of all clients of this host together; 0 is without bound",
+		example: "1000", value: func(n *Namespace) pflag.Value { return &number{&n.MaxWaiters, 0, 1 << 30} }},
 }
 
-// storeSettings are the fields of a store.
+// storeSettings are the fields of a store, at the top and in every one under stores.
 var storeSettings = []struct {
-	name  string
-	value func(*Store) pflag.Value
+	name, flag          string
+	help, more, example string
+	secret              bool
+	value               func(*Store) pflag.Value
 }{
-	{"upstream", func(s *Store) pflag.Value { return (*text)(&s.Upstream) }},
-	{"username", func(s *Store) pflag.Value { return (*text)(&s.Username) }},
-	{"password", func(s *Store) pflag.Value { return (*text)(&s.Password) }},
-	{"password_file", func(s *Store) pflag.Value { return (*text)(&s.PasswordFile) }},
+	{name: "upstream", flag: "upstream", help: "`URL` of the store: memory: (this host alone), redis://HOST:PORT, etcd://HOST,HOST …; upstream/STORES.md has them all",
+		more:    "All hosts that name the same one share their locks.",
+		example: "redis://redis.internal:6379", value: func(s *Store) pflag.Value { return (*text)(&s.Upstream) }},
+	{name: "username", help: "who we are to the store, if the URL names nobody",
+		example: "locksidecar", value: func(s *Store) pflag.Value { return (*text)(&s.Username) }},
+	{name: "password", secret: true, help: "password there",
+		more:    "Only one of `password`, `password_file` and one in the URL can be given.",
+		example: "sesame", value: func(s *Store) pflag.Value { return (*text)(&s.Password) }},
+	{name: "password_file", help: "`file` that holds the password; read for each connection, so it may change",
+		example: "/etc/locksidecar/secrets/redis", value: func(s *Store) pflag.Value { return (*text)(&s.PasswordFile) }},
 }
 
 // spaceField is a namespace's field of that name; nil when there is none.
@@ -190,9 +211,6 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 				fault("namespaces."+n.Prefix, "%v", err)
 			}
 		}
-		if n.TTL > longestTTL {
-			fault(at("ttl"), "%v is longer than %v", n.TTL, longestTTL)
-		}
 		if c.Store(n.Store) == nil {
 			fault(at("store"), "there is no store %q under stores", n.Store)
 		}
@@ -204,20 +222,11 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 		if n.Both != "" && n.Outage == "local" {
 			fault(at("both"), "a namespace that is moving cannot decide locally (outage: local)")
 		}
-		if n.Linger > longestLinger {
-			fault(at("linger"), "%v is too long, the most is %v", n.Linger, longestLinger)
-		}
 		if n.Linger > 0 && n.Interop {
 			fault(at("linger"), "plain lockers (interop) cannot say that they want a lock: nothing may linger there")
 		}
 		if n.Linger > 0 && (c.isRedlock(n.Store) || n.Both != "" && c.isRedlock(n.Both)) {
 			fault(at("linger"), "on Redlock no host can say that it wants a lock: nothing may linger there")
-		}
-		if n.Heartbeat > 0 && n.Heartbeat < time.Second {
-			fault(at("heartbeat"), "%v is too short, the least is 1s", n.Heartbeat)
-		}
-		if n.MaxHold > 0 && n.MaxHold < 10*time.Millisecond {
-			fault(at("max_hold"), "%v is too short, the least is 10ms", n.MaxHold)
 		}
 		if _, err := UIDs(n.Users); err != nil {
 			fault(at("users"), "%v", err)

@@ -35,9 +35,9 @@ func ClientSocket(given string, env Env, uid int) string {
 	return DefaultSocket(env, uid)
 }
 
-// maxSocket is the longest path that every system takes for a Unix socket: 108
-// bytes on Linux and 104 on others, with a zero byte at the end.
-const maxSocket = 103
+// maxSocket leaves room for ".admin" and ".new" in the longest path that every system takes
+// for a Unix socket: 108 bytes on Linux and 104 on others, with a zero byte at the end.
+const maxSocket = 93
 
 // CheckSocket says whether path can be a Unix socket's.
 func CheckSocket(path string) error {

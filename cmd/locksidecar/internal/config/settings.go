@@ -11,11 +11,14 @@ import (
 
 // Setting is one thing that can be set.
 type Setting struct {
-	Path   string // in the file, with a dot before each level
-	Flag   string // of serve; empty when it has none
-	Help   string // `x` in it names the value
-	Secret bool   // never shown, and only ever in files or the environment
-	value  func(*Config) pflag.Value
+	Path    string // in the file, with a dot before each level
+	Flag    string // of serve; empty when it has none
+	Help    string // `x` in it names the value
+	More    string // whole sentences, for the reference
+	Example string // as a file has it; the default where it is empty
+	Secret  bool   // never shown, and only ever in files or the environment
+	Restart bool   // SIGHUP does not change it
+	value   func(*Config) pflag.Value
 }
 
 // Variable is the setting's name in the environment.
@@ -38,51 +41,64 @@ func (s *Setting) Value(c *Config) string {
 // Settings returns all of them, in the order of the example file.
 func Settings() []Setting { return settings }
 
-var settings = withPolicy([]Setting{
+var settings = withShared([]Setting{
 	{Path: "socket", Flag: "socket", Help: "`path` of the Unix socket that clients connect to",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Socket) }},
+		More:    "Its directory is made if it is not there. Files beside it have its name and `.lock`, `.state` or `.admin` at the end.",
+		Restart: true, Example: "/run/app/locks.sock", value: func(c *Config) pflag.Value { return (*text)(&c.Socket) }},
 	{Path: "socket_mode", Flag: "socket-mode", Help: "permissions of the socket, octal `mode`",
-		value: func(c *Config) pflag.Value { return (*mode)(&c.SocketMode) }},
+		More:    "Whoever may connect may take every lock that no `users` or `groups` keep from him. The admin socket has the same.",
+		Restart: true, Example: "0600", value: func(c *Config) pflag.Value { return (*mode)(&c.SocketMode) }},
 	{Path: "socket_group", Flag: "socket-group", Help: "`group` of the socket, by name or number; empty leaves the daemon's own",
-		value: func(c *Config) pflag.Value { return (*text)(&c.SocketGroup) }},
-
-	{Path: "upstream", Flag: "upstream", Help: "`URL` of the store: memory: (this host alone), redis://HOST:PORT, etcd://HOST,HOST …; the README has them all",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Main.Upstream) }},
-	{Path: "username", Help: "who we are to the store, if the URL names nobody",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Main.Username) }},
-	{Path: "password", Secret: true, Help: "password there",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Main.Password) }},
-	{Path: "password_file", Help: "`file` that holds the password; read for each connection, so it may change",
-		value: func(c *Config) pflag.Value { return (*text)(&c.Main.PasswordFile) }},
+		Restart: true, Example: "app", value: func(c *Config) pflag.Value { return (*text)(&c.SocketGroup) }},
+	{Path: "admin_listen", Flag: "admin-listen", Help: "`HOST:PORT` where metrics, health and the page are to be had too, beside their own socket",
+		More:    "There is no password on it.",
+		Restart: true, Example: "127.0.0.1:9402", value: func(c *Config) pflag.Value { return (*text)(&c.AdminListen) }},
 
 	{Path: "drain", Flag: "drain", Help: "how long holders get to finish when the daemon is told to end",
-		value: func(c *Config) pflag.Value { return &duration{&c.Drain, 0} }},
+		More:    "Then their connections are ended, and their locks given back.",
+		Example: "30s", value: func(c *Config) pflag.Value { return &duration{d: &c.Drain} }},
+	{Path: "keep_over_restart", Flag: "keep-over-restart", Help: "when told to end, leave everything with the manager for the next process instead of draining",
+		More: "For `systemctl restart` and a unit with `FileDescriptorStoreMax=`: clients keep their connections and locks, and wait. " +
+			"When no next process comes, as after `systemctl stop`, locks stay taken until what was stated of them is over. Without a manager it drains.",
+		Example: "true", value: func(c *Config) pflag.Value { return (*yesno)(&c.KeepOverRestart) }},
 	{Path: "limits.max_conns", Flag: "max-conns", Help: "connections at once",
-		value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxConns, 1, 1 << 20} }},
+		More:    "A connection takes three file descriptors.",
+		Example: "4096", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxConns, 1, 1 << 20} }},
 	{Path: "limits.max_holds", Flag: "max-holds", Help: "locks held at once by one connection",
-		value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxHolds, 1, 1 << 30} }},
+		Example: "10000", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxHolds, 1, 1 << 30} }},
 	{Path: "limits.max_waiters", Flag: "max-waiters", Help: "acquires waiting at once on one connection",
-		value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxWaiters, 1, 1 << 30} }},
+		Example: "1000", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxWaiters, 1, 1 << 30} }},
 	{Path: "limits.max_frame", Flag: "max-frame", Help: "`bytes` of one message",
-		value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxFrame, 4 << 10, 64 << 20} }},
+		More:    "Clients are told when they connect.",
+		Example: "1048576", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxFrame, 4 << 10, 64 << 20} }},
 	{Path: "limits.out_buffer", Flag: "out-buffer", Help: "`bytes` that may wait for a client to read them before it is cut off",
-		value: func(c *Config) pflag.Value { return &number{&c.Limits.OutBuffer, 4 << 10, 1 << 30} }},
+		Example: "16777216", value: func(c *Config) pflag.Value { return &number{&c.Limits.OutBuffer, 4 << 10, 1 << 30} }},
 
-	{Path: "log.level", Flag: "log-level", Help: "debug, info, warn or error",
-		value: func(c *Config) pflag.Value { return &choice{&c.Log.Level, []string{"debug", "info", "warn", "error"}} }},
-	{Path: "log.format", Flag: "log-format", Help: "json, console, or auto: console when standard error is a terminal",
-		value: func(c *Config) pflag.Value { return &choice{&c.Log.Format, []string{"auto", "json", "console"}} }},
+	{Path: "log.level", Flag: "log-level", Help: "the least that is logged: debug, info, warn or error",
+		Example: "debug", value: func(c *Config) pflag.Value { return &choice{&c.Log.Level, []string{"debug", "info", "warn", "error"}} }},
+	{Path: "log.format", Flag: "log-format", Help: "how lines look: json, console, or auto (console when standard error is a terminal)",
+		Restart: true, Example: "json", value: func(c *Config) pflag.Value { return &choice{&c.Log.Format, []string{"auto", "json", "console"}} }},
+	{Path: "log.audit", Flag: "log-audit", Help: "log each lock that is acquired, refused or released, and each session",
+		More:    "What is lost is always logged.",
+		Example: "true", value: func(c *Config) pflag.Value { return (*yesno)(&c.Log.Audit) }},
+	{Path: "log.keys", Flag: "log-keys", Help: "how the log has keys: plain or hashed",
+		More:    "Hashed is the first 8 bytes of the key's SHA-256, in hexadecimal.",
+		Example: "hashed", value: func(c *Config) pflag.Value { return &choice{&c.Log.Keys, []string{"plain", "hashed"}} }},
 })
 
-// withPolicy puts the policy for all keys behind the stores.
-func withPolicy(list []Setting) []Setting {
+// withShared puts the main store, and the policy for all keys, behind the sockets.
+func withShared(list []Setting) []Setting {
 	at := slices.IndexFunc(list, func(s Setting) bool { return s.Path == "drain" })
-	var policy []Setting
+	var shared []Setting
+	for _, s := range storeSettings {
+		shared = append(shared, Setting{Path: s.name, Flag: s.flag, Help: s.help, More: s.more, Example: s.example, Secret: s.secret,
+			value: func(c *Config) pflag.Value { return s.value(&c.Main) }})
+	}
 	for _, p := range policySettings {
-		policy = append(policy, Setting{Path: p.name, Flag: p.flag, Help: p.help,
+		shared = append(shared, Setting{Path: p.name, Flag: p.flag, Help: p.help, More: p.more, Example: p.example,
 			value: func(c *Config) pflag.Value { return p.value(&c.Policy) }})
 	}
-	return slices.Insert(list, at, policy...)
+	return slices.Insert(list, at, shared...)
 }
 
 // Find returns the setting with that path. There has to be one.
@@ -108,5 +124,9 @@ func AddFlags(fs *pflag.FlagSet, env Env) {
 func AddFlag(fs *pflag.FlagSet, env Env, path string) { addFlag(fs, env, Find(path)) }
 
 func addFlag(fs *pflag.FlagSet, env Env, s *Setting) {
-	fs.Var(s.value(Default(env)), s.Flag, s.Help)
+	v := s.value(Default(env))
+	fs.Var(v, s.Flag, s.Help)
+	if v.Type() == "bool" {
+		fs.Lookup(s.Flag).NoOptDefVal = "true"
+	}
 }

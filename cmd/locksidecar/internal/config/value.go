@@ -9,23 +9,34 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // shortestTTL is below what any use has; stores may want more. longestTTL is the
 // protocol's.
 const (
-	shortestTTL = 10 * time.Millisecond
-	longestTTL  = protocol.MaxTTL * time.Millisecond
+	shortestTTL  = 10 * time.Millisecond
+	longestTTL   = protocol.MaxTTL * time.Millisecond
+	shortestHold = 10 * time.Millisecond
+	shortestBeat = time.Second
 	// longestLinger is the daemon's own bound.
 	longestLinger = 2 * time.Second
 )
+
+// value is a setting's value, and can say in words what is allowed.
+type value interface {
+	pflag.Value
+	about() string
+}
 
 // text is any string without control characters.
 type text string
 
 func (t *text) String() string { return string(*t) }
 func (t *text) Type() string   { return "string" }
+func (t *text) about() string  { return "text" }
 
 func (t *text) Set(s string) error {
 	if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
@@ -35,13 +46,43 @@ func (t *text) Set(s string) error {
 	return nil
 }
 
-// duration is a time of at least least.
+// duration is a time within bounds.
 type duration struct {
 	d     *time.Duration
 	least time.Duration
+	most  time.Duration // 0 for no bound
+	none  bool          // 0 is allowed, too
 }
 
 func (v *duration) Type() string { return "duration" }
+
+func (v *duration) about() string {
+	s := "a time"
+	switch {
+	case v.least > 0 && v.most > 0:
+		s += fmt.Sprintf(" from %s to %s", short(v.least), short(v.most))
+	case v.least > 0:
+		s += fmt.Sprintf(" from %s", short(v.least))
+	case v.most > 0:
+		s += fmt.Sprintf(" up to %s", short(v.most))
+	}
+	if v.none {
+		s += ", or 0"
+	}
+	return s
+}
+
+// short is a time without the units that are 0: 24h and not 24h0m0s.
+func short(d time.Duration) string {
+	s := d.String()
+	if strings.HasSuffix(s, "m0s") {
+		s = strings.TrimSuffix(s, "0s")
+	}
+	if strings.HasSuffix(s, "h0m") {
+		s = strings.TrimSuffix(s, "0m")
+	}
+	return s
+}
 
 func (v *duration) String() string {
 	if v.d == nil {
@@ -55,8 +96,11 @@ func (v *duration) Set(s string) error {
 	if err != nil {
 		return err
 	}
-	if d < v.least {
-		return fmt.Errorf("is too short, the least is %v", v.least)
+	switch {
+	case d < v.least && (d != 0 || !v.none):
+		return fmt.Errorf("is too short, the least is %s", short(v.least))
+	case v.most > 0 && d > v.most:
+		return fmt.Errorf("is too long, the most is %s", short(v.most))
 	}
 	*v.d = d
 	return nil
@@ -83,7 +127,8 @@ type number struct {
 	least, most int
 }
 
-func (v *number) Type() string { return "int" }
+func (v *number) Type() string  { return "int" }
+func (v *number) about() string { return fmt.Sprintf("a number from %d to %d", v.least, v.most) }
 
 func (v *number) String() string {
 	if v.n == nil {
@@ -109,6 +154,7 @@ type mode fs.FileMode
 
 func (m *mode) String() string { return fmt.Sprintf("%#o", uint32(*m)) }
 func (m *mode) Type() string   { return "mode" }
+func (m *mode) about() string  { return "octal permissions, 0600 and more" }
 
 func (m *mode) Set(s string) error {
 	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
@@ -130,6 +176,11 @@ type choice struct {
 
 func (v *choice) Type() string { return "word" }
 
+func (v *choice) about() string {
+	last := len(v.words) - 1
+	return "`" + strings.Join(v.words[:last], "`, `") + "` or `" + v.words[last] + "`"
+}
+
 func (v *choice) String() string {
 	if v.s == nil {
 		return ""
@@ -150,6 +201,7 @@ type yesno bool
 
 func (v *yesno) String() string { return strconv.FormatBool(bool(*v)) }
 func (v *yesno) Type() string   { return "bool" }
+func (v *yesno) about() string  { return "`true` or `false`" }
 
 func (v *yesno) Set(s string) error {
 	b, err := strconv.ParseBool(s)
@@ -165,6 +217,7 @@ type fence uint64
 
 func (v *fence) String() string { return strconv.FormatUint(uint64(*v), 10) }
 func (v *fence) Type() string   { return "number" }
+func (v *fence) about() string  { return "a number below 2^52" }
 
 func (v *fence) Set(s string) error {
 	n, err := strconv.ParseUint(s, 10, 64)
@@ -180,6 +233,7 @@ type names []string
 
 func (v *names) String() string { return strings.Join(*v, ",") }
 func (v *names) Type() string   { return "names" }
+func (v *names) about() string  { return "a list of names or numbers" }
 
 func (v *names) Set(s string) error {
 	*v = nil

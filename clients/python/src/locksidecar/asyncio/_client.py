@@ -18,6 +18,7 @@ from .. import _wire as w
 from .._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
 from .._handle import OWN
 from .._hold import Hold, Note
+from .._trace import Trace, current, nowhere
 from ._campaign import Elected
 from ._campaign import Lost as TermLost
 from ._conn import Conn, after_fork
@@ -45,12 +46,16 @@ class Client:
         *,
         label: str = "",
         timeout: float = 5.0,
+        trace: Trace | None = current,
     ) -> None:
         """Name the daemon's socket, and who we are in its lists. Needs no running loop.
 
         path: by default LOCKSIDECAR_SOCKET, else where the daemon listens by default.
         name, label: who connects, for people; by default the program's name.
         timeout: how long the daemon may take to answer, beyond any wait that was asked for.
+        trace: returns the traceparent (W3C Trace Context) under which an acquire stands, or None; asked by whoever
+            acquires, at each. By default that of OpenTelemetry's current span, if the program uses it; trace=None says
+            nothing.
         """
         if not timeout > 0:
             raise ValueError("timeout must be positive")
@@ -58,6 +63,7 @@ class Client:
         self._name = w.program(name)
         self._label = label
         self._timeout = timeout
+        self._trace: Trace = trace or nowhere
         self._owners = itertools.count(OWN)
         self._forgotten: weakref.finalize[[Conn], Client] | None = None  # ends the connection when we are thrown away
         self._reset()

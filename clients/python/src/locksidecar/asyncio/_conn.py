@@ -155,13 +155,15 @@ class Conn(Session, asyncio.Protocol):
         if not c.done:
             raise self.silent()
 
-    async def acquire(self, c: Asked, hold: H, wait: int, ttl: int, flags: int, limit: float | None) -> H | None:
+    async def acquire(
+        self, c: Asked, hold: H, wait: int, ttl: int, flags: int, limit: float | None, trace: str | None
+    ) -> H | None:
         """Ask with c for a hold, or for several, and return it, or another one of the same owner that came first.
 
         None when it is held by somebody else; any other end is an error. An exception other than an
         answer, a cancellation too, leaves c to be withdrawn.
         """
-        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond)
+        self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
         await self.wait(c, limit)
         granted: H | None = self.granted(c)
         return granted

@@ -72,12 +72,14 @@ class Scope(Terms, Generic[H]):
         client = self._client
         if self._on_lost is not None:
             client._notifier.needed = True
-        tries = Tries(wait)
+        tries, trace = Tries(wait), client._trace()
         while True:
             conn = client._live() or await client._connect(tries.until())
             call, asked = self._request(conn, self._number(who))
             try:
-                hold = await conn.acquire(call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout))
+                hold = await conn.acquire(
+                    call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout), trace
+                )
                 if hold is None:
                     return False
                 hold = self._join(who, hold)

@@ -36,6 +36,7 @@ final class Acquire extends Wait implements Link.Dial {
     private final Link link;
     private final Terms terms;
     private final Hold.Id[] ids;
+    private final byte[] trace;
     /** Hears of the outcome, on any thread, and must not block; null when somebody waits. */
     private final Runnable then;
     /** System.nanoTime when the wait is over; null without bound. */
@@ -61,6 +62,7 @@ final class Acquire extends Wait implements Link.Dial {
         for (int i = 0; i < ids.length; i++) {
             ids[i] = Hold.Id.asked(terms.keys, i, terms.owner);
         }
+        this.trace = link.trace();
         this.then = then;
         this.left = terms.waiting;
         this.end = terms.waiting < 0 ? null : System.nanoTime() + terms.waiting * 1_000_000;
@@ -93,6 +95,11 @@ final class Acquire extends Wait implements Link.Dial {
 
     long flags() {
         return terms.flags;
+    }
+
+    /** Returns where in a trace the caller was; null in none. */
+    byte[] trace() {
+        return trace;
     }
 
     WeakReference<?> keeper() {

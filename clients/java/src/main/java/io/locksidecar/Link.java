@@ -1,5 +1,6 @@
 package io.locksidecar;
 
+import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Comparator;
@@ -9,6 +10,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
+import java.util.function.Supplier;
 
 /**
  * What leads to the daemon: the connection, made when it is needed and again after its end by the {@link IoThread},
@@ -30,7 +32,12 @@ final class Link {
     }
 
     /** How a client was set up; times in nanoseconds. */
-    record Setup(Path path, String name, String label, long timeout, long patience, Executor executor) {}
+    record Setup(
+            Path path, String name, String label, long timeout, long patience, Executor executor,
+            Supplier<String> traceparent) {}
+
+    /** Characters of a traceparent. */
+    private static final int TRACE = 55;
 
     /** Something to be done later, or the other if the client is closed before. */
     record Timer(long at, Runnable then, Runnable closed) {}
@@ -56,6 +63,12 @@ final class Link {
 
     long timeout() {
         return setup.timeout;
+    }
+
+    /** Returns where in a trace the caller is, for an acquire; null in none. */
+    byte[] trace() {
+        String trace = setup.traceparent.get();
+        return trace == null || trace.length() != TRACE ? null : trace.getBytes(StandardCharsets.US_ASCII);
     }
 
     Path path() {

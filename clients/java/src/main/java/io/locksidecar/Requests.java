@@ -75,12 +75,12 @@ final class Requests {
 
     /** Adds a request; mu is held. */
     void put(Call c, byte[] key, long... fields) {
-        frame(c.op, begun(c), key, fields);
+        frame(c.op, begun(c), key, null, fields);
     }
 
     /** Adds a release that nobody waits for, and whose reply is ignored; mu is held. */
     void release(Hold hold) {
-        frame(Codes.RELEASE, ++ids, hold.name, hold.id.owner(), hold.fence, Codes.ASYNC);
+        frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ASYNC);
     }
 
     /** Adds a heartbeat, to go with the next write; mu is held. */
@@ -88,17 +88,29 @@ final class Requests {
         put(new Call(Codes.PING, null, null, x -> { }), null);
     }
 
-    private void frame(int op, long id, byte[] key, long... fields) {
-        ByteBuffer b = out.begin(2 + (key == null ? 0 : 1) + fields.length);
+    private void frame(int op, long id, byte[] key, byte[] trace, long... fields) {
+        ByteBuffer b = out.begin(2 + given(key) + fields.length + given(trace));
         Msgpack.putLong(b, op);
         Msgpack.putLong(b, id);
         if (key != null) {
             Msgpack.putText(b, key);
         }
+        put(b, fields, trace);
+        out.end();
+    }
+
+    private static int given(byte[] text) {
+        return text == null ? 0 : 1;
+    }
+
+    /** Writes what stands behind the keys; trace is null in most. */
+    private static void put(ByteBuffer b, long[] fields, byte[] trace) {
         for (long f : fields) {
             Msgpack.putLong(b, f);
         }
-        out.end();
+        if (trace != null) {
+            Msgpack.putText(b, trace);
+        }
     }
 
     // ---- acquires ----
@@ -174,13 +186,16 @@ final class Requests {
             wanted[i] = new Hold(conn, a.ids()[i], keys[i].utf8(), a.shared(), a.keeper());
         }
         Call c = new Call(wanted, a);
-        int mode = a.shared() ? Codes.SHARED : Codes.EXCLUSIVE;
-        if (a.keys().permits() > 0) {
-            put(c, keys[0].utf8(), a.owner(), Codes.PERMIT, a.left(), a.ttl(), a.flags(), a.keys().permits());
-        } else if (!a.keys().many()) {
+        int permits = a.keys().permits();
+        int mode = permits > 0 ? Codes.PERMIT : a.shared() ? Codes.SHARED : Codes.EXCLUSIVE;
+        if (a.keys().many()) {
+            if (!putMany(c, keys, a.trace(), a.owner(), mode, a.left(), a.ttl(), a.flags())) {
+                return new InvalidException(a.keys() + " do not fit into one request");
+            }
+        } else if (permits > 0 || a.trace() != null) {
+            frame(c.op, begun(c), keys[0].utf8(), a.trace(), a.owner(), mode, a.left(), a.ttl(), a.flags(), permits);
+        } else {
             put(c, keys[0].utf8(), a.owner(), mode, a.left(), a.ttl(), a.flags());
-        } else if (!putMany(c, keys, a.owner(), mode, a.left(), a.ttl(), a.flags())) {
-            return new InvalidException(a.keys() + " do not fit into one request");
         }
         a.asked(c);
         if (a.done()) { // before it could know of the call; nobody may ask as this owner in between
@@ -189,17 +204,15 @@ final class Requests {
         return null;
     }
 
-    private boolean putMany(Call c, Key[] keys, long... fields) {
-        ByteBuffer b = out.begin(3 + fields.length, keys.length * (Codes.MAX_KEY + 3));
+    private boolean putMany(Call c, Key[] keys, byte[] trace, long... fields) {
+        ByteBuffer b = out.begin(3 + fields.length + given(trace), keys.length * (Codes.MAX_KEY + 3));
         Msgpack.putLong(b, c.op);
         Msgpack.putLong(b, ids + 1);
         Msgpack.putArray(b, keys.length);
         for (Key key : keys) {
             Msgpack.putText(b, key.utf8());
         }
-        for (long f : fields) {
-            Msgpack.putLong(b, f);
-        }
+        put(b, fields, trace);
         if (out.length() > conn.welcome().maxFrame()) {
             out.takeBack();
             return false;

@@ -10,6 +10,7 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Supplier;
 
 /**
  * A client of the locksidecar daemon on this host: one connection, shared by any number of threads.
@@ -41,7 +42,7 @@ public final class Sidecar implements AutoCloseable {
         }
         this.own = pool;
         Path path = b.path != null ? b.path : SocketPath.byDefault();
-        this.link = new Link(new Link.Setup(path, b.name, b.label, b.timeout, b.patience, executor));
+        this.link = new Link(new Link.Setup(path, b.name, b.label, b.timeout, b.patience, executor, b.traceparent));
     }
 
     /** Threads for what is the user's: none while there is nothing to run. */
@@ -94,6 +95,7 @@ public final class Sidecar implements AutoCloseable {
         private Executor executor;
         private long timeout = 5_000_000_000L;
         private long patience = 2_000_000_000L;
+        private Supplier<String> traceparent = () -> null;
 
         private Builder() {}
 
@@ -162,6 +164,19 @@ public final class Sidecar implements AutoCloseable {
          */
         public Builder executor(Executor executor) {
             this.executor = Objects.requireNonNull(executor, "executor");
+            return this;
+        }
+
+        /**
+         * Sets what says where in a trace each acquire stands, so that the daemon, if it exports traces, makes it a
+         * span there.
+         *
+         * @param traceparent returns the traceparent of W3C Trace Context, or null for none; called by the thread that
+         *     acquires, and must not block
+         * @return this
+         */
+        public Builder traceparent(Supplier<String> traceparent) {
+            this.traceparent = Objects.requireNonNull(traceparent, "traceparent");
             return this;
         }
 

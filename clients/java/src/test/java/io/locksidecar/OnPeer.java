@@ -9,6 +9,8 @@ import org.junit.jupiter.api.BeforeEach;
 abstract class OnPeer {
     Peer peer;
     Sidecar client;
+    /** Where in a trace acquires are made. */
+    volatile String trace;
     /** Owner of all that {@link #lock} makes. */
     final Owner owner = Owner.named("test");
     /** The owner's number on the wire. */
@@ -28,7 +30,12 @@ abstract class OnPeer {
 
     /** Makes the test's client anew, with another timeout. */
     Sidecar client(long timeoutMillis) {
-        client = Sidecar.builder().socket(peer.path).name("test").timeout(Duration.ofMillis(timeoutMillis)).build();
+        client = Sidecar.builder()
+                .socket(peer.path)
+                .name("test")
+                .timeout(Duration.ofMillis(timeoutMillis))
+                .traceparent(() -> trace)
+                .build();
         return client;
     }
 

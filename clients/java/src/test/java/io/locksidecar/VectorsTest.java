@@ -127,6 +127,7 @@ class VectorsTest extends OnPeer {
         for (long id = 2; id < (Long) v.fields.get("id"); id++) {
             inStep();
         }
+        trace = (String) v.fields.get("traceparent");
         String key = (String) v.fields.get("key");
         long mode = (Long) v.fields.getOrDefault("mode", 0L);
         if (v.fields.get("op").equals(7L)) {

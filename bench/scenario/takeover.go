@@ -1,0 +1,165 @@
+package scenario
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+)
+
+// One process takes over from another, time after time, while many sessions hold locks and go on
+// calling. What counts is what they notice of it. A takeover is from the start of the new process
+// to the end of the old one, and until each session has an answer from the new one.
+
+const (
+	takeoverScene    = "takeover"
+	takeoverTimes    = 10
+	takeoverSessions = 500
+	takeoverHolds    = 200 // of each
+	takeoverLimit    = 500 // ms
+)
+
+func takeovers(e *Env) error {
+	stores := []string{"embedded", "redis"}
+	for round := range min(e.Rounds, 3) {
+		for _, store := range stores {
+			m, err := e.takeoversOn(store)
+			if err != nil {
+				return fmt.Errorf("%s: %w", store, err)
+			}
+			e.Report.Add(takeoverScene, store, m)
+			e.Logf("%s %d  %-8s  pause p50 %.1f, p99 %.1f, max %.1f ms; otherwise p99 %.2f ms; %.0f calls/s; stood still %.0f ms, at most %.0f",
+				takeoverScene, round+1, store, m["pause_p50_ms"], m["pause_p99_ms"], m["pause_max_ms"], m["calm_p99_ms"], m["ops_s"], m["took_ms"], m["took_max_ms"])
+		}
+	}
+	rep := e.Report
+	for _, store := range stores {
+		rep.AtMost("pause of a session at a takeover, "+store+", p99 ms", rep.Values(takeoverScene, store, "pause_p99_ms"), takeoverLimit)
+		rep.Limit("… the same calls with no takeover", rep.Values(takeoverScene, store, "calm_p99_ms"))
+	}
+	return nil
+}
+
+// takeoversOn is a round on one store.
+func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
+	upstream := "memory:"
+	if store == "redis" {
+		r, err := e.redis()
+		if err != nil {
+			return nil, err
+		}
+		defer r.Stop()
+		upstream = "redis://" + r.Addr
+	}
+	pingpong, err := harness.PingPong()
+	if err != nil {
+		return nil, err
+	}
+	s, err := e.succession(upstream)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { e.stop(takeoverScene, s.Daemon) }()
+	times, sessions := takeoverTimes, takeoverSessions
+	if e.Short {
+		times, sessions = 3, 50
+	}
+	c, err := gather(e.Ctx, s.Socket, sessions, takeoverHolds)
+	if err != nil {
+		return nil, err
+	}
+	began := time.Now()
+	c.start()
+	took, err := s.takenOver(e.Ctx, times, c, e.Window)
+	lasted := c.stop(began)
+	c.letGo()
+	if closed := c.close(); err == nil || errors.Is(err, errFailed) { // which is no reason not to say what was seen
+		err = closed
+	}
+	m := c.metrics(lasted, took)
+	m["pingpong_us"] = float64(pingpong) / float64(time.Microsecond)
+	if m["errors"]+m["lost"] > 0 {
+		e.Report.Fault("%s, %s: %.0f errors, %.0f lost, the last: %v", takeoverScene, store, m["errors"], m["lost"], c.failure())
+	}
+	return m, err
+}
+
+// succession is the daemon that serves, and how those start that take over from it.
+type succession struct {
+	*Daemon
+	program string
+	args    []string
+}
+
+func (e *Env) succession(upstream string) (*succession, error) {
+	socket, args, err := e.serving(upstream, []string{"--log-level", "info", "--log-format", "json"})
+	if err != nil {
+		return nil, err
+	}
+	p, err := harness.StartProcess(e.daemonBin, args...)
+	if err != nil {
+		return nil, err
+	}
+	return &succession{&Daemon{p, socket}, e.daemonBin, args}, p.AwaitSocket(socket)
+}
+
+// takenOver has it taken over so many times, each after a while without, and returns how long the old
+// processes say that it took.
+func (s *succession) takenOver(ctx context.Context, times int, c *crowd, while time.Duration) (took []time.Duration, err error) {
+	for len(took) < times {
+		if err := c.wait(while); err != nil {
+			return took, err
+		}
+		err := c.during(func() error {
+			t, err := s.next(ctx)
+			took = append(took, t)
+			return err
+		})
+		if err != nil {
+			return took, err
+		}
+	}
+	return took, nil
+}
+
+// next has a new process take over, waits until the old one has ended, and returns how long that
+// says it stood still.
+func (s *succession) next(ctx context.Context) (time.Duration, error) {
+	heir, err := harness.StartProcess(s.program, append(slices.Clone(s.args), "--takeover")...)
+	if err != nil {
+		return 0, err
+	}
+	select {
+	case <-s.Done():
+		err = s.Stop() // what it has ended with
+	case <-heir.Done():
+		err = errors.New("it ends before the old one")
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("take over: %w\n%s", err, heir.Said()), heir.Stop())
+	}
+	old := s.Said()
+	s.Process = heir
+	return handedOver(old)
+}
+
+// handedOver finds in a log how long the process stood still.
+func handedOver(log string) (time.Duration, error) {
+	for line := range strings.Lines(log) {
+		var said struct {
+			Event string
+			Stood string `json:"stood_still"`
+		}
+		if json.Unmarshal([]byte(line), &said) == nil && said.Event == "taken_over" {
+			return time.ParseDuration(said.Stood)
+		}
+	}
+	return 0, fmt.Errorf("the old process says nothing of a takeover:\n%s", log)
+}

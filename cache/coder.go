@@ -1,0 +1,103 @@
+package cache
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Coder writes values one behind another, or reads them again: the same calls in the same
+// order do either, so that what is written and what is read cannot differ.
+type Coder struct {
+	B       []byte // what has been written, or is still to be read
+	Reading bool
+	Err     error // the first thing wrong with what was read
+}
+
+var errImage = errors.New("image is damaged")
+
+// Fail notes the first thing that is wrong.
+func (c *Coder) Fail(err error) {
+	if c.Err == nil {
+		c.Err = err
+	}
+}
+
+// Num writes or reads a number.
+func Num[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](c *Coder, v *T) {
+	if !c.Reading {
+		c.B = binary.AppendVarint(c.B, int64(*v))
+		return
+	}
+	x, n := binary.Varint(c.B)
+	if n <= 0 || int64(T(x)) != x {
+		c.Fail(errImage)
+		c.B, x, n = nil, 0, 0
+	}
+	*v, c.B = T(x), c.B[n:]
+}
+
+// Len writes or reads how many there are of something: when reading at most as many as could
+// still come.
+func (c *Coder) Len(n *int) {
+	Num(c, n)
+	if c.Reading && (*n < 0 || *n > len(c.B)) {
+		c.Fail(errImage)
+		*n = 0
+	}
+}
+
+// Bool writes or reads v.
+func (c *Coder) Bool(v *bool) {
+	var n uint8
+	if *v {
+		n = 1
+	}
+	Num(c, &n)
+	*v = n != 0
+}
+
+// String writes or reads v.
+func (c *Coder) String(v *string) {
+	n := len(*v)
+	c.Len(&n)
+	if !c.Reading {
+		c.B = append(c.B, *v...)
+		return
+	}
+	*v, c.B = string(c.B[:n]), c.B[n:]
+}
+
+// Bytes writes or reads v. What is read is a part of what was there to be read.
+func (c *Coder) Bytes(v *[]byte) {
+	n := len(*v)
+	c.Len(&n)
+	if !c.Reading {
+		c.B = append(c.B, *v...)
+		return
+	}
+	*v, c.B = c.B[:n:n], c.B[n:]
+}
+
+// Error writes or reads what an error says.
+func (c *Coder) Error(err *error) {
+	var text string
+	if *err != nil {
+		text = (*err).Error()
+	}
+	c.String(&text)
+	if c.Reading && text != "" {
+		*err = errors.New(text)
+	}
+}
+
+// List writes or reads a slice, each element by one.
+func List[T any](c *Coder, list *[]T, one func(*T)) {
+	n := len(*list)
+	c.Len(&n)
+	if c.Reading {
+		*list = make([]T, n)
+	}
+	for i := range *list {
+		one(&(*list)[i])
+	}
+}

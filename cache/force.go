@@ -1,0 +1,81 @@
+package cache
+
+import "slices"
+
+// Unlocking by force. The owner is told at once that his hold is lost, but he believes in it
+// until he reads that: so the hold stays where it is and keeps the key closed, not renewed
+// and not to be entered any more, until what has been stated of it is over, or its owner
+// releases it, or its session ends.
+
+// Force ends the holds of a key, those of its semaphore if permit is true, and only those
+// under fence if that is not 0. It returns those that it has ended, and when the last of what
+// closes the key, those that were ended before included, is over; now when nothing does.
+func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Effects) (ended []Held, free int64) {
+	free = now
+	ls := []*Lease{t.leases[key]}
+	if permit {
+		ls[0] = nil
+		if l := t.sems[key]; l != nil {
+			ls = slices.Clone(l.sem.permits) // advancing one may end others
+		}
+	}
+	for _, l := range ls {
+		if l == nil || l.ns == nil {
+			continue
+		}
+		t.expire(l, now, out)
+		for h := l.holds; h != nil; h = h.next {
+			if fence != 0 && h.fence != fence {
+				continue
+			}
+			if !h.forced {
+				t.force(h, now, out)
+				ended = append(ended, t.shown(h))
+			}
+			free = max(free, h.end)
+		}
+		t.advance(l, now, out)
+	}
+	return ended, free
+}
+
+func (t *Table) force(h *hold, now int64, out *Effects) {
+	l := h.l
+	l.unindexOwner(h)
+	t.tellLost(h, LostForced, now, out)
+	h.forced, h.end = true, t.valid(h)
+	l.minEnd = min(l.minEnd, h.end)
+	l.fence = 0 // as dropHold does
+	t.forced++
+}
+
+// forcedOnly says that l has holds, and that all of them have been lost by force.
+func (l *Lease) forcedOnly() bool {
+	for h := l.holds; h != nil; h = h.next {
+		if !h.forced {
+			return false
+		}
+	}
+	return l.holds != nil
+}
+
+// acknowledged is for a release that has found no hold: if that was lost by force, its owner
+// does not believe in it any more. He may have sent the release before he could know, and it
+// counts all the same; but one of several entries only lowers the count.
+func (t *Table) acknowledged(q *Release, now int64, out *Effects) {
+	if t.forced == 0 {
+		return
+	}
+	for l := range t.named(string(q.Key)) {
+		for h := l.holds; h != nil; h = h.next {
+			if !h.forced || h.s != q.Re.Session || h.owner != q.Owner || h.fence != q.Fence {
+				continue
+			}
+			if h.count--; h.count == 0 || q.All {
+				t.dropHold(h)
+				t.advance(l, now, out)
+			}
+			return
+		}
+	}
+}

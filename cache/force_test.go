@@ -1,0 +1,149 @@
+package cache
+
+import (
+	"testing"
+	"time"
+)
+
+func (b *bench) force(key string, permit bool, fence uint64) (ms []Message, ended []Held, free int64) {
+	ended, free = b.tab.Force(key, permit, fence, b.now, &b.out)
+	return b.take(), ended, free
+}
+
+// balanced checks that every grant is accounted for, and how many were forced.
+func (b *bench) balanced(forced uint64) {
+	b.t.Helper()
+	all, _ := b.tab.AddStats(nil, nil)
+	if s := all[0]; s.Amiss() != 0 || s.Lost[LostForced] != forced {
+		b.t.Fatalf("amiss %d, forced %d, want %d", s.Amiss(), s.Lost[LostForced], forced)
+	}
+}
+
+func TestForceClosesTheKeyForAsLongAsWasStated(t *testing.T) {
+	b := newBench(t, nil)
+	s, o := b.session(), b.session()
+	b.acquire(s, "k", nil)
+	fence := b.granted(OpTry, 5)
+	b.acquire(o, "k", waits)
+	stated := b.tab.valid(b.tab.leases["k"].holds)
+
+	ms, ended, free := b.force("k", false, 0)
+	if m := b.only(ms, MsgLost, CodeOK); m.Reason != LostForced || m.Fence != fence || m.Re.Session != s {
+		t.Fatalf("%+v", m)
+	}
+	if len(ended) != 1 || !ended[0].Forced || ended[0].Fixed || ended[0].Until != stated || free != stated {
+		t.Fatalf("%d %+v", free, ended)
+	}
+	b.balanced(1)
+	if len(b.ops) != 0 {
+		t.Fatalf("%v: others may not have it yet", kinds(b.ops))
+	}
+	if w := b.tab.Watermark(s, b.now); w.TTL != 0 {
+		t.Fatalf("%+v: its owner is told of nothing any more", w)
+	}
+	b.only(b.acquire(s, "k", nil), MsgFailed, CodeBusy) // it is no re-entry
+	b.tab.Renew(&Renew{Re: Request{Session: s, ID: 9}, Key: []byte("k"), Fence: fence}, b.now, &b.out)
+	b.only(b.take(), MsgFailed, CodeNotHeld)
+	if ms, ended, free = b.force("k", false, 0); len(ms) != 0 || len(ended) != 0 || free != stated {
+		t.Fatalf("a second time: %v %v %d", ms, ended, free)
+	}
+
+	if ms = b.tick(time.Duration(stated - b.now - 1)); len(ms) != 0 || len(b.ops) != 0 {
+		t.Fatalf("%+v %v", ms, kinds(b.ops))
+	}
+	b.tick(1)
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.granted(OpJoin, 6)
+	b.balanced(1)
+	if got, _ := b.tab.AddStats(nil, nil); got[0].Holds != 1 || b.tab.forced != 0 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+func TestForceEndsWithItsOwnersWord(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		does func(b *bench, s *Session, fence uint64)
+		open bool
+	}{
+		{"a release", func(b *bench, s *Session, fence uint64) {
+			b.only(b.release(s, "k", fence)[:1], MsgFailed, CodeNotHeld)
+			b.release(s, "k", fence)
+		}, true},
+		{"of all", func(b *bench, s *Session, fence uint64) {
+			b.tab.Release(&Release{Re: Request{Session: s, ID: 9}, Key: []byte("k"), Fence: fence, All: true}, b.now, &b.out)
+			b.take()
+		}, true},
+		{"the end of its session", func(b *bench, s *Session, _ uint64) {
+			b.tab.EndSession(s, 100, b.now, &b.out)
+			b.take()
+		}, true},
+		{"one of two releases", func(b *bench, s *Session, fence uint64) { b.release(s, "k", fence) }, false},
+		{"another fence", func(b *bench, s *Session, fence uint64) { b.release(s, "k", fence+1); b.release(s, "k", fence+1) }, false},
+		{"another session", func(b *bench, _ *Session, fence uint64) { b.release(b.session(), "k", fence) }, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			s, o := b.session(), b.session()
+			b.acquire(s, "k", nil)
+			fence := b.granted(OpTry, 5)
+			b.only(b.acquire(s, "k", nil), MsgGranted, CodeOK) // twice
+			b.acquire(o, "k", waits)
+			b.force("k", false, fence)
+			tc.does(b, s, fence)
+			if open := b.tab.leases["k"].find(o, 0) != nil; open != tc.open {
+				t.Errorf("handed over: %v", open)
+			}
+			b.balanced(1)
+		})
+	}
+}
+
+func TestForceOfOneReaderLeavesTheOthers(t *testing.T) {
+	b := newBench(t, nil)
+	r1, r2 := b.session(), b.session()
+	b.acquire(r1, "k", shared)
+	first := b.granted(OpJoin, 5)
+	if ms, ended, free := b.force("k", false, first+1); len(ms) != 0 || len(ended) != 0 || free != b.now {
+		t.Fatal("another fence")
+	}
+	b.force("k", false, first)
+	second := b.only(b.acquire(r1, "k", shared), MsgGranted, CodeOK).Fence // the same owner, anew
+	if second <= first {
+		t.Fatalf("fence %d after %d", second, first)
+	}
+	b.only(b.acquire(r2, "k", shared), MsgGranted, CodeOK)
+	if ms := b.release(r1, "k", first); ms[0].Code != CodeNotHeld || b.tab.leases["k"].find(r1, 0) == nil {
+		t.Fatalf("%+v: the new hold stays", ms)
+	}
+	b.only(b.release(r1, "k", second), MsgReleased, CodeOK)
+	b.balanced(1)
+}
+
+func TestForceTakesAllPermitsOrOne(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	var fences []uint64
+	for i := range uint64(3) {
+		b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Limit, q.Owner = Permit, 3, i })
+		fences = append(fences, b.granted(OpTry, 5+i))
+	}
+	if ms, _, _ := b.force("k", false, 0); len(ms) != 0 {
+		t.Fatal("there is no lock of that name")
+	}
+	if ms, ended, _ := b.force("k", true, fences[1]); len(ended) != 1 || ms[0].Fence != fences[1] {
+		t.Fatalf("%+v", ms)
+	}
+	ms, ended, _ := b.force("k", true, 0)
+	if len(ms) != 2 || len(ended) != 2 {
+		t.Fatalf("%+v %+v", ms, ended)
+	}
+	b.only(b.acquire(b.session(), "k", func(q *Acquire) { q.Mode, q.Limit = Permit, 3 }), MsgFailed, CodeBusy)
+	b.balanced(3)
+	b.tab.EndSession(s, 100, b.now, &b.out)
+	b.take()
+	if got := kinds(b.ops); len(got) != 3 {
+		t.Fatalf("%v: all are given back", got)
+	}
+	b.balanced(3)
+}

@@ -1,0 +1,391 @@
+package cache
+
+import (
+	"cmp"
+	"slices"
+)
+
+// The image of a table: all that it knows, as bytes, for a process that takes over from this one.
+// Times are of the boot clock, which both read.
+
+// Links are what an image has numbers and names for, and a table pointers. Each writes or reads
+// through the coder, as that does.
+type Links interface {
+	Store(c *Coder, s **Store)     // never none: one that is not there is an error, and another
+	Session(c *Coder, s **Session) // or none
+	Lives(s *Session) bool         // its requests may still be answered
+	Via(c *Coder, re *Request)
+	Class(c *Coder, class *uint16)
+	Lease(c *Coder, l *Lease) // the renewer's part of it
+	// Space is the namespace that key belongs to by now, as it is for leases at s.
+	Space(key string, s *Store) *Namespace
+}
+
+// imager is one writing or reading of a table.
+type imager struct {
+	*Coder
+	t     *Table
+	x     Links
+	holds []*hold   // all that were read
+	waits []*waiter // so too
+}
+
+// Image writes all that t knows, or reads it into t, which has to be empty. c.Err says whether
+// that went well; a table that was read in part is of no use.
+func (t *Table) Image(c *Coder, x Links) {
+	m := &imager{Coder: c, t: t, x: x}
+	Num(c, &t.token)
+	Num(c, &t.gen)
+	m.stores()
+	m.stats()
+	n := t.Len()
+	if m.Len(&n); c.Reading {
+		t.leases = make(map[string]*Lease, n)
+		t.freeLeases, t.freeHolds = spare[Lease](n), spare[hold](n)
+	}
+	m.leases()
+	m.habits()
+	if c.Reading {
+		m.chain()
+	}
+}
+
+// byToken is every lock and semaphore in an order that is the same whenever what they are is:
+// permits are with theirs.
+func (t *Table) byToken() []*Lease {
+	type entry struct {
+		token uint64 // beside the lease: to look at each again and again takes longer than all else
+		lease *Lease
+	}
+	all := make([]entry, 0, t.Len())
+	for _, of := range []map[string]*Lease{t.leases, t.sems} {
+		for _, l := range of {
+			all = append(all, entry{l.token, l})
+		}
+	}
+	slices.SortFunc(all, func(a, b entry) int {
+		if a.token != b.token {
+			return cmp.Compare(a.token, b.token)
+		}
+		return cmp.Or(cmp.Compare(a.lease.kind(), b.lease.kind()), cmp.Compare(a.lease.key, b.lease.key))
+	})
+	leases := make([]*Lease, len(all))
+	for i := range all {
+		leases[i] = all[i].lease
+	}
+	return leases
+}
+
+func (m *imager) leases() {
+	all := m.t.byToken()
+	List(m.Coder, &all, func(p **Lease) {
+		var key string
+		var sem bool
+		if !m.Reading {
+			key, sem = (*p).key, (*p).sem != nil
+		}
+		m.String(&key)
+		m.Bool(&sem)
+		var ns *Namespace
+		if !m.Reading {
+			ns = (*p).ns
+		}
+		m.space(key, &ns)
+		switch {
+		case !m.Reading:
+		case sem:
+			*p = m.t.semaphore([]byte(key), ns)
+		default:
+			*p = m.t.lease([]byte(key), ns)
+		}
+		m.lease(*p)
+		if sem {
+			m.semaphore(*p)
+		}
+	})
+}
+
+// space is the namespace of a lease, or of a waiter, of a key: with the same store, as that is now.
+func (m *imager) space(key string, ns **Namespace) {
+	var s *Store
+	if !m.Reading {
+		s = (*ns).Store
+	}
+	if m.x.Store(m.Coder, &s); m.Reading {
+		*ns = m.x.Space(key, s)
+	}
+}
+
+// spare is n empty ones, made a few at a time: many of them at once, and one that stays in use would
+// keep all the others.
+func spare[T any](n int) []*T {
+	const some = 32
+	all := make([]*T, 0, n)
+	for len(all) < n {
+		few := make([]T, min(some, n-len(all)))
+		for i := range few {
+			all = append(all, &few[i])
+		}
+	}
+	return all
+}
+
+func (m *imager) lease(l *Lease) {
+	c, was := m.Coder, l.state
+	for _, n := range []*uint64{&l.token, &l.base, &l.fence, &l.opGen, &l.renewGen} {
+		Num(c, n)
+	}
+	for _, n := range []*int64{&l.until, &l.ttl, &l.retryAt, &l.oweUntil, &l.minEnd} {
+		Num(c, n)
+	}
+	Num(c, &l.hand)
+	Num(c, &l.state)
+	Num(c, &l.mode)
+	Num(c, &l.heldMode)
+	Num(c, &l.op)
+	Num(c, &l.early)
+	for _, b := range []*bool{&l.queued, &l.brief, &l.maybe, &l.granted, &l.wanted, &l.downgrade, &l.rebase, &l.tracked, &l.starved, &l.doubt} {
+		c.Bool(b)
+	}
+	m.x.Lease(c, l)
+	if s := l.releaser.Session; s != nil && !m.x.Lives(s) {
+		l.releaser = Request{}
+	}
+	m.request(&l.releaser)
+	m.rare(l)
+	m.holdsOf(l)
+	m.waitersOf(l)
+	at := Forever
+	if l.timerIdx != 0 {
+		at = m.t.timers[l.timerIdx-1].at
+	}
+	Num(c, &at)
+	if m.Reading {
+		m.t.arm(l, at)
+		to := l.state
+		l.state = was
+		m.t.enter(l, to)
+	}
+}
+
+func (m *imager) semaphore(l *Lease) {
+	sem := l.sem
+	Num(m.Coder, &sem.limit)
+	permits := slices.Clone(sem.permits)
+	List(m.Coder, &permits, func(p **Lease) {
+		if m.Reading {
+			*p = m.t.newPermit(l)
+		}
+		m.space(l.key, &(*p).ns)
+		m.lease(*p)
+	})
+	asks := slices.Clone(sem.asks)
+	List(m.Coder, &asks, func(p **Lease) {
+		place := int32(-1)
+		if !m.Reading {
+			place = (*p).place
+		}
+		Num(m.Coder, &place)
+		if m.Reading && (place < 0 || int(place) >= len(permits)) {
+			m.Fail(errImage)
+		} else if m.Reading {
+			*p = permits[place]
+		}
+	})
+	if m.Reading {
+		sem.asks = asks
+	}
+}
+
+func (m *imager) rare(l *Lease) {
+	has := l.rare != nil
+	if m.Bool(&has); !has {
+		return
+	}
+	r := l.rarely()
+	if !m.Reading {
+		r.peeks = slices.DeleteFunc(r.peeks, func(re Request) bool { return !m.x.Lives(re.Session) })
+		r.extends = slices.DeleteFunc(r.extends, func(e extend) bool { return !m.x.Lives(e.req.Session) })
+	}
+	List(m.Coder, &r.peeks, m.request)
+	List(m.Coder, &r.extends, func(e *extend) {
+		m.request(&e.req)
+		Num(m.Coder, &e.owner)
+		Num(m.Coder, &e.fence)
+		Num(m.Coder, &e.ttl)
+	})
+	for _, n := range []*int64{&r.failSince, &r.wantedAt, &r.since, &r.alone, &r.idleUntil, &r.tryUntil} {
+		Num(m.Coder, n)
+	}
+	Num(m.Coder, &r.fails)
+	Num(m.Coder, &r.hands)
+	m.Error(&r.err)
+}
+
+func (m *imager) request(re *Request) {
+	if m.x.Session(m.Coder, &re.Session); re.Session == nil {
+		return
+	}
+	Num(m.Coder, &re.ID)
+	m.x.Via(m.Coder, re)
+}
+
+// holdsOf is the holds of l, in their order.
+func (m *imager) holdsOf(l *Lease) {
+	n, h, last := int(l.nHolds), l.holds, (*hold)(nil)
+	m.Len(&n)
+	for range n {
+		if m.Reading {
+			h = m.t.newHold()
+			h.l, h.prev = l, last
+		}
+		m.hold(h)
+		if m.Reading {
+			if h.s == nil {
+				m.Fail(errImage)
+				return
+			}
+			if last == nil {
+				l.holds = h
+			} else {
+				last.next = h
+			}
+			last = h
+			l.nHolds++
+			if !h.forced {
+				m.t.indexOwner(l, h)
+			}
+			m.held(h)
+		}
+		h = h.next
+	}
+}
+
+func (m *imager) hold(h *hold) {
+	c := m.Coder
+	m.x.Session(c, &h.s)
+	Num(c, &h.owner)
+	Num(c, &h.fence)
+	Num(c, &h.end)
+	Num(c, &h.last)
+	Num(c, &h.since)
+	Num(c, &h.count)
+	Num(c, &h.mode)
+	c.Bool(&h.forced)
+	m.x.Class(c, &h.class)
+}
+
+// held counts a hold that was read, in everything but what its grant has counted for good.
+func (m *imager) held(h *hold) {
+	m.t.belongs(h)
+	m.t.mark(h.s)
+	if h.forced {
+		m.t.forced++
+	} else {
+		m.t.statsOf(&Namespace{Class: h.class}).Holds++
+	}
+	m.holds = append(m.holds, h)
+}
+
+// waitersOf is the queue of l.
+func (m *imager) waitersOf(l *Lease) {
+	n, w := int(l.nWaits), l.waitHead
+	m.Len(&n)
+	for range n {
+		if m.Reading {
+			w = &waiter{l: l}
+		}
+		m.waiter(w)
+		if m.Reading {
+			if w.req.Session == nil {
+				m.Fail(errImage)
+				return
+			}
+			m.t.queue(w)
+			m.waits = append(m.waits, w)
+		}
+		w = w.next
+	}
+}
+
+func (m *imager) waiter(w *waiter) {
+	c := m.Coder
+	m.request(&w.req)
+	Num(c, &w.owner)
+	Num(c, &w.ttl)
+	Num(c, &w.deadline)
+	Num(c, &w.since)
+	Num(c, &w.mode)
+	for _, b := range []*bool{&w.fixed, &w.try, &w.contended} {
+		c.Bool(b)
+	}
+	m.space(w.l.key, &w.ns)
+}
+
+// chain puts what was read in the order in which it came.
+func (m *imager) chain() {
+	slices.SortStableFunc(m.holds, func(a, b *hold) int { return cmp.Compare(a.since, b.since) })
+	for _, h := range m.holds {
+		m.t.holds.add(h)
+	}
+	slices.SortStableFunc(m.waits, func(a, b *waiter) int { return cmp.Compare(a.since, b.since) })
+	for _, w := range m.waits {
+		m.t.waits.remove(w)
+		m.t.waits.add(w)
+	}
+}
+
+// ImageOp writes or reads an op that waits to be carried out.
+func (t *Table) ImageOp(c *Coder, op *Op) {
+	Num(c, &op.Kind)
+	Num(c, &op.Mode)
+	Num(c, &op.Limit)
+	c.Bool(&op.Rebase)
+	c.Bool(&op.Brief)
+	c.String(&op.Key)
+	Num(c, &op.Token)
+	Num(c, &op.TTL)
+	Num(c, &op.Floor)
+	Num(c, &op.Gen)
+	if c.Reading {
+		op.Ref = t.refOf(op)
+	}
+}
+
+// refOf is the lease that an op is about. Of one that is not known any more nobody waits for the
+// answer.
+func (t *Table) refOf(op *Op) *Lease {
+	if op.Mode == Permit && op.Token == 0 {
+		if l := t.sems[op.Key]; l != nil {
+			return l
+		}
+	}
+	for l := range t.named(op.Key) {
+		if (l.head != nil) == (op.Mode == Permit) && (op.Token == 0 || l.token == op.Token) {
+			return l
+		}
+	}
+	return new(Lease)
+}
+
+// Bereave says that what this host had at a store could not be taken over: its session goes on
+// elsewhere until it ends, and keeps the keys closed for so long. What was held there is lost, what
+// was asked for is asked for anew.
+func (t *Table) Bereave(s *Store, now int64, out *Effects) {
+	st := t.store(s)
+	t.sessionLost(st, now, out)
+	if st.Session {
+		st.no, st.session = 0, 0
+	}
+}
+
+// ShortestTTL is that of all leases, in nanoseconds; Forever without any.
+func (t *Table) ShortestTTL() int64 {
+	least := Forever
+	for l := range t.all() {
+		if l.ttl > 0 {
+			least = min(least, l.ttl)
+		}
+	}
+	return least
+}

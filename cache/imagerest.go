@@ -1,0 +1,97 @@
+package cache
+
+import "slices"
+
+// What an image has besides leases: of stores, of what has happened, and of how keys were used.
+
+func (m *imager) stores() {
+	all := slices.DeleteFunc(slices.Clone(m.t.stores), func(st *storeState) bool { return st == nil })
+	List(m.Coder, &all, func(p **storeState) {
+		var s *Store
+		if !m.Reading {
+			s = (*p).Store
+		}
+		if m.x.Store(m.Coder, &s); m.Reading {
+			*p = m.t.store(s)
+		}
+		st := *p
+		Num(m.Coder, &st.no)
+		Num(m.Coder, &st.session)
+		Num(m.Coder, &st.floor)
+		Num(m.Coder, &st.trip)
+		Num(m.Coder, &st.downAt)
+		m.Error(&st.err)
+		for _, n := range []*uint64{&st.stats.Renewed, &st.stats.NotHeld, &st.stats.Unanswered, &st.stats.Expired} {
+			Num(m.Coder, n)
+		}
+		m.histogram(&st.stats.Slack)
+	})
+}
+
+func (m *imager) stats() {
+	n := len(m.t.stats)
+	m.Len(&n)
+	for i := range n {
+		class := uint16(i)
+		m.x.Class(m.Coder, &class)
+		s := m.t.statsOf(&Namespace{Class: class})
+		for _, list := range [][]uint64{s.Acquires[:], s.Releases[:], s.Lost[:]} {
+			m.counts(list)
+		}
+		for _, n := range []*uint64{&s.Contended, &s.HandOvers, &s.Lingered, &s.Degraded} {
+			Num(m.Coder, n)
+		}
+		m.histogram(&s.Wait)
+		m.histogram(&s.Hold)
+	}
+}
+
+// counts is counters that are mostly 0.
+func (m *imager) counts(list []uint64) {
+	for i := 0; i < len(list); i++ {
+		Num(m.Coder, &list[i])
+		if list[i] != 0 {
+			continue
+		}
+		var run int
+		if !m.Reading {
+			for i+1+run < len(list) && list[i+1+run] == 0 {
+				run++
+			}
+		}
+		Num(m.Coder, &run)
+		i += max(run, 0)
+	}
+}
+
+func (m *imager) histogram(h *Histogram) {
+	Num(m.Coder, &h.Sum)
+	Num(m.Coder, &h.Zero)
+	m.counts(h.Buckets[:])
+}
+
+// habits are written from the one that would be forgotten first on.
+func (m *imager) habits() {
+	var keys []string
+	if lru := m.t.habits.lru; lru != nil {
+		keys = lru.Keys()
+	}
+	List(m.Coder, &keys, func(key *string) {
+		m.String(key)
+		h := m.t.habits.get(*key) // in this order none moves before another
+		if h == nil {
+			h = m.t.habits.add(*key, m.t.cfg.Habits)
+			m.t.habits.evicted = nil // it ends by its own time
+		}
+		lingers := h.lingers != nil
+		m.Bool(&lingers)
+		if lingers {
+			h.lingers = m.t.leases[*key]
+		}
+		Num(m.Coder, &h.freed)
+		Num(m.Coder, &h.banned)
+		Num(m.Coder, &h.again)
+		Num(m.Coder, &h.later)
+		Num(m.Coder, &h.others)
+	})
+}

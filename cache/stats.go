@@ -1,0 +1,195 @@
+package cache
+
+import (
+	"math"
+	"time"
+)
+
+// What has happened, counted where it happens: by each table for itself, under the mutex of
+// its shard, so that to count is to add.
+
+// Outcome is how an acquire ended: a Code, or one of those below.
+type Outcome uint8
+
+// Outcomes that no code says.
+const (
+	OutReentered Outcome = 32 + iota // granted to who held it already
+	OutGone                          // its session ended while it waited
+	outcomes
+)
+
+// Cause is why a hold ended without being lost.
+type Cause uint8
+
+// The causes.
+const (
+	CauseRelease   Cause = iota // its owner released it
+	CauseSession                // its session ended
+	CauseGivenBack              // its request wanted more keys, and could not have them all
+	causes
+)
+
+// Stats is what has happened to locks of one class.
+type Stats struct {
+	Acquires  [outcomes]uint64
+	Contended uint64 // acquires, tries apart, that waited for somebody
+	HandOvers uint64 // grants without asking the store: this host had the lease
+	Lingered  uint64 // of those, of leases that had no hold
+	Degraded  uint64 // grants by this host alone
+	Releases  [causes]uint64
+	Lost      [lostReasons]uint64
+	Wait      Histogram // of what was granted, but for re-entries
+	Hold      Histogram
+
+	Holds, Waiters int64 // now
+}
+
+const lostReasons = LostSilent + 1
+
+// StoreStats is what has happened between a table and a store.
+type StoreStats struct {
+	Renewed, NotHeld, Unanswered uint64    // renewals
+	Slack                        Histogram // what a lease had left when its renewal was answered
+	Expired                      uint64    // leases that came to their deadline
+	Held                         int64     // leases now; AddStats fills it in
+}
+
+// Add adds o to s.
+func (s *Stats) Add(o *Stats) {
+	for i, n := range o.Acquires {
+		s.Acquires[i] += n
+	}
+	for i, n := range o.Releases {
+		s.Releases[i] += n
+	}
+	for i, n := range o.Lost {
+		s.Lost[i] += n
+	}
+	s.Contended += o.Contended
+	s.HandOvers += o.HandOvers
+	s.Lingered += o.Lingered
+	s.Degraded += o.Degraded
+	s.Wait.Add(&o.Wait)
+	s.Hold.Add(&o.Hold)
+	s.Holds += o.Holds
+	s.Waiters += o.Waiters
+}
+
+// Amiss is how many grants are neither held nor have ended: none.
+func (s *Stats) Amiss() int {
+	n := int64(s.Acquires[CodeOK]) - s.Holds
+	for _, m := range s.Releases {
+		n -= int64(m)
+	}
+	for _, m := range s.Lost {
+		n -= int64(m)
+	}
+	return int(n)
+}
+
+// Add adds o to s.
+func (s *StoreStats) Add(o *StoreStats) {
+	s.Renewed += o.Renewed
+	s.NotHeld += o.NotHeld
+	s.Unanswered += o.Unanswered
+	s.Slack.Add(&o.Slack)
+	s.Expired += o.Expired
+	s.Held += o.Held
+}
+
+// Buckets of histograms: four for each doubling, as in Prometheus' native histograms of schema
+// 2. Bucket i ends, inclusively, at 2^((HistFirst+i)/4) seconds.
+const (
+	HistSchema  = 2
+	HistFirst   = -79                  // what is not longer than 2^-20 s counts as zero
+	HistBuckets = 17*4 - HistFirst + 1 // the last ends at 2^17 s, and takes what is longer too
+)
+
+// Histogram counts durations.
+type Histogram struct {
+	Sum     int64 // nanoseconds
+	Zero    uint64
+	Buckets [HistBuckets]uint64
+}
+
+// Observe counts d, in nanoseconds.
+func (h *Histogram) Observe(d int64) {
+	h.Sum += max(d, 0)
+	i := bucketOf(d)
+	if i < HistFirst {
+		h.Zero++
+		return
+	}
+	h.Buckets[min(i, HistFirst+HistBuckets-1)-HistFirst]++
+}
+
+// bucketOf is the smallest i for which d is at most 2^(i/4) seconds.
+func bucketOf(d int64) int {
+	if d <= int64(time.Second>>20) {
+		return HistFirst - 1
+	}
+	frac, exp := math.Frexp(float64(d) / float64(time.Second)) // d = frac · 2^exp, frac from ½ to 1
+	i := (exp - 1) * 4
+	for _, end := range [...]float64{0.5, 0.5946035575013605, 0.7071067811865476, 0.8408964152537145} {
+		if frac <= end {
+			break
+		}
+		i++
+	}
+	return i
+}
+
+// Add adds o to h.
+func (h *Histogram) Add(o *Histogram) {
+	h.Sum += o.Sum
+	h.Zero += o.Zero
+	for i, n := range o.Buckets {
+		h.Buckets[i] += n
+	}
+}
+
+// Count is how many were observed.
+func (h *Histogram) Count() uint64 {
+	n := h.Zero
+	for _, m := range h.Buckets {
+		n += m
+	}
+	return n
+}
+
+// statsOf is the statistics of ns' class.
+func (t *Table) statsOf(ns *Namespace) *Stats {
+	for int(ns.Class) >= len(t.stats) {
+		t.stats = append(t.stats, new(Stats))
+	}
+	return t.stats[ns.Class]
+}
+
+// AddStats adds what has happened to locks of each class, and between this table and each
+// store, to those given; both grow as needed.
+func (t *Table) AddStats(classes []Stats, stores []StoreStats) ([]Stats, []StoreStats) {
+	for i, s := range t.stats {
+		if i == len(classes) {
+			classes = append(classes, Stats{})
+		}
+		classes[i].Add(s)
+	}
+	for i, st := range t.stores {
+		if i == len(stores) {
+			stores = append(stores, StoreStats{})
+		}
+		if st != nil {
+			stores[i].Add(&st.stats)
+			stores[i].Held += int64(st.held)
+		}
+	}
+	return classes, stores
+}
+
+// OldestSince is when the oldest hold of the table was granted; 0 without any.
+func (t *Table) OldestSince() int64 {
+	if t.holds.oldest == nil {
+		return 0
+	}
+	return t.holds.oldest.since
+}

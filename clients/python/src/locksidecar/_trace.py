@@ -1,0 +1,27 @@
+"""Where in a trace an acquire stands. No I/O."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+Trace = Callable[[], "str | None"]
+
+
+def current() -> str | None:
+    """Return the traceparent of OpenTelemetry's current span; None without one.
+
+    A program that has not imported OpenTelemetry has none, so it is not imported for this.
+    """
+    api = sys.modules.get("opentelemetry.trace")
+    span = getattr(api, "get_current_span", None)  # it may just be being imported
+    if span is None:
+        return None
+    context = span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+
+
+def nowhere() -> None:
+    """Return no trace."""

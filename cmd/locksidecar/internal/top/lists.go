@@ -1,0 +1,192 @@
+package top
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/daemon"
+)
+
+// count is how many rows the list that is shown has.
+func (t *Top) count() int {
+	v := t.view
+	if v == nil {
+		return 0
+	}
+	return [panes]int{len(v.Holds), len(v.Waiters), len(v.Sessions), len(v.Lost)}[t.pane]
+}
+
+// cut says whether the daemon has more rows of it.
+func (t *Top) cut() bool {
+	m := &t.view.More
+	return [panes]bool{m.Holds, m.Waiters, m.Sessions, false}[t.pane]
+}
+
+// list shows up to n rows of a list from the row first on, under their titles.
+func (t *Top) list(f *frame, p pane, first, n int) {
+	v := t.view
+	switch p {
+	case holds:
+		show(f, holdColumns, v.Holds, first, n)
+	case waiters:
+		show(f, waiterColumns, v.Waiters, first, n)
+	case sessions:
+		show(f, sessionColumns, v.Sessions, first, n)
+	case lost:
+		show(f, lostColumns(v), v.Lost, first, n)
+	}
+}
+
+func show[R any](f *frame, columns []column[R], rows []R, first, n int) {
+	first = min(first, len(rows))
+	titles, lines := table(columns, rows[first:min(first+n, len(rows))], f.w, f.colors)
+	f.line(span{titles, terminal.Reverse})
+	for _, l := range lines {
+		f.add(l)
+	}
+}
+
+func keyColumn[R any](least int, text func(*R) string) column[R] {
+	return column[R]{title: "KEY", least: least, text: text}
+}
+
+func modeColumn[R any](text func(*R) string) column[R] {
+	return column[R]{title: "MODE", rank: 1, least: 9, most: 9, text: text}
+}
+
+// who are the columns that say whose a row is.
+func who[R any](of func(*R) *daemon.ViewWho) []column[R] {
+	return []column[R]{
+		{title: "PID", rank: 1, least: 7, most: 10, right: true, text: func(r *R) string { return unlessZero(of(r).PID) }},
+		{title: "CLIENT", rank: 1, least: 12, most: 32, text: func(r *R) string { return orDash(of(r).Client) }},
+		{title: "SESSION", rank: 2, least: 7, most: 20, right: true, text: func(r *R) string { return number(of(r).Session) }},
+	}
+}
+
+func duration[R any](title string, rank int, ms func(*R) int64, style func(*R) terminal.Style) column[R] {
+	return column[R]{title: title, rank: rank, least: 6, most: 6, right: true, text: func(r *R) string { return Short(ms(r)) }, style: style}
+}
+
+func countColumn[R any](title string, rank int, n func(*R) int64) column[R] {
+	return column[R]{title: title, rank: rank, least: len(title), most: 10, right: true, text: func(r *R) string { return number(n(r)) }}
+}
+
+func fence[R any](of func(*R) uint64) column[R] {
+	return column[R]{title: "FENCE", rank: 3, least: 19, most: 19, right: true, text: func(r *R) string { return unlessZero(of(r)) }}
+}
+
+func owner[R any](of func(*R) uint64) column[R] {
+	return column[R]{title: "OWNER", rank: 4, least: 6, most: 20, right: true, text: func(r *R) string { return strconv.FormatUint(of(r), 10) }}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+var holdColumns = append(append([]column[daemon.ViewHold]{
+	keyColumn(16, func(h *daemon.ViewHold) string { return h.Key }),
+	modeColumn(func(h *daemon.ViewHold) string {
+		if h.Forced {
+			return "unlocked"
+		}
+		return h.Mode
+	}),
+	duration("HELD", 0, func(h *daemon.ViewHold) int64 { return h.Held }, nil),
+	duration("LEFT", 0, func(h *daemon.ViewHold) int64 { return h.Left }, leftStyle),
+	countColumn("WAIT", 0, func(h *daemon.ViewHold) int64 { return int64(h.Waiters) }),
+}, who(func(h *daemon.ViewHold) *daemon.ViewWho { return &h.ViewWho })...),
+	fence(func(h *daemon.ViewHold) uint64 { return h.Fence }),
+	column[daemon.ViewHold]{title: "STATE", rank: 3, least: 8, most: 24, text: state},
+	owner(func(h *daemon.ViewHold) uint64 { return h.Owner }),
+	column[daemon.ViewHold]{title: "CLASS", rank: 4, least: 8, most: 24, text: func(h *daemon.ViewHold) string { return orDash(h.Class) }})
+
+// leftStyle warns of a lease of which so little is left that renewals must have failed.
+func leftStyle(h *daemon.ViewHold) terminal.Style {
+	switch {
+	case h.Forced:
+		return terminal.Dim
+	case !h.Fixed && h.Left*10 < h.TTL:
+		return terminal.Bad
+	}
+	return terminal.Plain
+}
+
+// state is what is out of the ordinary of a hold.
+func state(h *daemon.ViewHold) string {
+	var all []string
+	if h.Degraded {
+		all = append(all, "degraded")
+	}
+	if h.Fixed {
+		all = append(all, "fixed")
+	}
+	return orDash(strings.Join(all, ","))
+}
+
+var waiterColumns = append(append([]column[daemon.ViewWaiter]{
+	keyColumn(16, func(w *daemon.ViewWaiter) string { return w.Key }),
+	modeColumn(func(w *daemon.ViewWaiter) string { return w.Mode }),
+	duration("WAITED", 0, func(w *daemon.ViewWaiter) int64 { return w.Waited }, nil),
+	duration("LEFT", 0, func(w *daemon.ViewWaiter) int64 { return w.Left }, nil),
+	countColumn("PLACE", 0, func(w *daemon.ViewWaiter) int64 { return int64(w.Place) }),
+}, who(func(w *daemon.ViewWaiter) *daemon.ViewWho { return &w.ViewWho })...),
+	column[daemon.ViewWaiter]{title: "BEHIND", rank: 3, least: 16, most: 40, text: func(w *daemon.ViewWaiter) string { return Behind(w.Behind) }},
+	owner(func(w *daemon.ViewWaiter) uint64 { return w.Owner }))
+
+// Behind says who holds what is waited for.
+func Behind(w *daemon.ViewWho) string {
+	if w == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s %s", unlessZero(w.PID), orDash(w.Client))
+}
+
+var sessionColumns = []column[daemon.ViewSession]{
+	{title: "CLIENT", least: 16, text: func(s *daemon.ViewSession) string { return orDash(s.Client) }},
+	{title: "SESSION", rank: 1, least: 7, most: 20, right: true, text: func(s *daemon.ViewSession) string { return number(s.Session) }},
+	{title: "PID", least: 7, most: 10, right: true, text: func(s *daemon.ViewSession) string { return unlessZero(s.PID) }},
+	{title: "UID", rank: 1, least: 5, most: 10, right: true, text: func(s *daemon.ViewSession) string { return number(s.UID) }},
+	duration("SINCE", 0, func(s *daemon.ViewSession) int64 { return s.Since }, nil),
+	duration("HEARD", 1, func(s *daemon.ViewSession) int64 { return s.Heard }, nil),
+	countColumn("HOLDS", 0, func(s *daemon.ViewSession) int64 { return s.Holds }),
+	countColumn("WAITS", 0, func(s *daemon.ViewSession) int64 { return s.Waiters }),
+}
+
+func lostColumns(v *daemon.View) []column[daemon.ViewLost] {
+	columns := []column[daemon.ViewLost]{
+		duration("AGO", 0, func(l *daemon.ViewLost) int64 { return v.At.Sub(l.At).Milliseconds() }, nil),
+		keyColumn(16, func(l *daemon.ViewLost) string { return l.Key }),
+		{title: "REASON", least: 10, most: 16, text: func(l *daemon.ViewLost) string { return l.Reason }},
+		duration("HELD", 0, func(l *daemon.ViewLost) int64 { return l.Held }, nil),
+	}
+	columns = append(columns, who(func(l *daemon.ViewLost) *daemon.ViewWho { return &l.ViewWho })...)
+	return append(columns, modeColumn(func(l *daemon.ViewLost) string { return l.Mode }), fence(func(l *daemon.ViewLost) uint64 { return l.Fence }))
+}
+
+// WriteRound writes what there is as plain text: how the daemon is, what is held, who waits.
+func (t *Top) WriteRound(w io.Writer) error {
+	f := &frame{h: math.MaxInt}
+	t.header(f, t.view.At)
+	f.add("")
+	t.round(f, holds, len(t.view.Holds), t.view.More.Holds)
+	if n := len(t.view.Waiters); n > 0 {
+		f.add("")
+		t.round(f, waiters, n, t.view.More.Waiters)
+	}
+	_, err := io.WriteString(w, strings.Join(f.lines, "\n")+"\n")
+	return err
+}
+
+func (t *Top) round(f *frame, p pane, n int, more bool) {
+	t.list(f, p, 0, n)
+	if more {
+		f.add(fmt.Sprintf("(the first %d)", n))
+	}
+}

@@ -1,0 +1,62 @@
+package top
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// Short is a time in six columns at the most, if it is less than 270 years.
+func Short(ms int64) string {
+	s := ms / 1000
+	switch {
+	case ms < 0:
+		return "-"
+	case s == 0:
+		return strconv.FormatInt(ms, 10) + "ms"
+	case s < 10:
+		return fmt.Sprintf("%d.%ds", s, ms/100%10)
+	case s < minute:
+		return fmt.Sprintf("%ds", s)
+	case s < hour:
+		return fmt.Sprintf("%dm%02ds", s/minute, s%minute)
+	case s < day:
+		return fmt.Sprintf("%dh%02dm", s/hour, s%hour/minute)
+	case s < 100*day:
+		return fmt.Sprintf("%dd%02dh", s/day, s%day/hour)
+	}
+	return fmt.Sprintf("%dd", s/day)
+}
+
+// in seconds
+const (
+	minute = 60
+	hour   = 60 * minute
+	day    = 24 * hour
+)
+
+// Count is a number with its thousands apart.
+func Count[N int | int64 | uint64](n N) string {
+	s := strconv.FormatUint(uint64(max(n, 0)), 10)
+	for i := len(s) - 3; i > 0; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}
+
+func number[N int | uint64 | int64](n N) string { return strconv.FormatUint(uint64(max(n, 0)), 10) }
+
+// unlessZero is a number that is not known when it is 0.
+func unlessZero[N int | uint64 | int64](n N) string {
+	if n <= 0 {
+		return "-"
+	}
+	return number(n)
+}
+
+// rate is a number a second.
+func rate(r float64) string {
+	if r > 0 && r < 10 {
+		return strconv.FormatFloat(r, 'f', 1, 64)
+	}
+	return Count(int64(r + 0.5))
+}

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/daemon"
+)
+
+// The manager as a keeper of descriptors, between a daemon that ends and the next one (sd_notify(3),
+// FDSTORE=1). Each has a name of its own, since only names come back in no order.
+
+const keptPrefix = "locksidecar."
+
+func keptName(i int) string { return keptPrefix + strconv.Itoa(i) }
+
+// keptWithin is how long the manager may take for all of them.
+const keptWithin = 5 * time.Second
+
+// leave leaves everything with the manager for the next process; false when it cannot be done, and
+// the daemon has to drain.
+func (s *server) leave() bool {
+	if at, _ := s.m.Env("NOTIFY_SOCKET"); at == "" || !s.conf.KeepOverRestart {
+		return false
+	}
+	err := s.Bequeath(func(files []int) error {
+		return s.toManager(func(c *net.UnixConn) error {
+			for i, fd := range files {
+				// Not to be dropped because a client has gone: who comes next has to find all of them.
+				state := "FDSTORE=1\nFDNAME=" + keptName(i) + "\nFDPOLL=0"
+				if err := sayWith(c, state, fd); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		s.log.Error("nothing is left to the next process; draining", zap.String("event", "bequest_failed"), zap.Error(err))
+	}
+	return err == nil
+}
+
+// found is what an earlier process has left with the manager; nil for nothing, or nothing of use.
+func (s *server) found(kept []*os.File) *daemon.Estate {
+	if len(kept) == 0 {
+		return nil
+	}
+	var names []string
+	for _, f := range kept {
+		names = append(names, f.Name())
+	}
+	estate, err := daemon.Found(kept)
+	// Out of the manager's hands first: a third process must not find it again, and the locks of files
+	// among them stand for as long as anybody has them open.
+	gone := s.toManager(func(c *net.UnixConn) error {
+		for _, name := range names {
+			if _, err := c.Write([]byte("FDSTOREREMOVE=1\nFDNAME=" + name)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil || gone != nil {
+		s.log.Error("what the last process has left is of no use", zap.String("event", "bequest_unusable"), zap.Error(errors.Join(err, gone)))
+	}
+	if err != nil {
+		return nil
+	}
+	return estate
+}
+
+// toManager has tell speak with the manager, and waits until that has taken in what it said.
+func (s *server) toManager(tell func(*net.UnixConn) error) error {
+	at, _ := s.m.Env("NOTIFY_SOCKET")
+	nc, err := net.DialTimeout("unixgram", at, tellWithin)
+	if err != nil {
+		return err
+	}
+	c := nc.(*net.UnixConn)
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(keptWithin))
+	if err := tell(c); err != nil {
+		return err
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	raw, err := w.SyscallConn()
+	if err == nil {
+		var sent error
+		err = raw.Control(func(fd uintptr) { sent = sayWith(c, "BARRIER=1", int(fd)) })
+		err = errors.Join(err, sent)
+	}
+	_ = w.Close()
+	if err != nil {
+		return err
+	}
+	_ = r.SetReadDeadline(time.Now().Add(keptWithin))
+	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
+		return fmt.Errorf("the manager does not take it in: %w", err)
+	}
+	return nil
+}
+
+// sayWith gives the manager a word and a descriptor: net does not, on a socket that is connected.
+func sayWith(c *net.UnixConn, state string, fd int) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var sent error
+	err = raw.Write(func(s uintptr) bool {
+		sent = unix.Sendmsg(int(s), []byte(state), unix.UnixRights(fd), nil, 0)
+		return sent != unix.EAGAIN
+	})
+	return errors.Join(err, os.NewSyscallError("sendmsg", sent))
+}
+
+// split tells what an earlier process has left from sockets that the manager has made.
+func split(given []*os.File) (sockets, kept []*os.File) {
+	numbers := make(map[*os.File]int)
+	for _, f := range given {
+		n, err := strconv.Atoi(strings.TrimPrefix(f.Name(), keptPrefix))
+		if err != nil || !strings.HasPrefix(f.Name(), keptPrefix) {
+			sockets = append(sockets, f)
+			continue
+		}
+		numbers[f] = n
+		kept = append(kept, f)
+	}
+	slices.SortFunc(kept, func(a, b *os.File) int { return numbers[a] - numbers[b] })
+	return sockets, kept
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon"
+)
+
+// A daemon that takes over from another, and one that calls its successor.
+
+// claimTime is how long the daemon that serves may take to answer.
+const claimTime = 10 * time.Second
+
+// claim asks the daemon that serves to hand over. Without one there is nothing to take over.
+func (s *server) claim(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, claimTime)
+	defer cancel()
+	estate, err := daemon.Claim(ctx, s.conf.Socket, thisBuild().Version)
+	switch {
+	case errors.Is(err, daemon.ErrNobody):
+		s.log.Info("there is no daemon to take over from", zap.String("event", "takeover_nobody"), zap.Error(err))
+		return nil
+	case err != nil:
+		return exit(exitTryAgain, "take over: %w", err)
+	}
+	if lost := estate.Lost(); len(lost) > 0 {
+		s.log.Warn("what is held in these stores cannot be taken over, and will be lost", zap.String("event", "takeover_without"), zap.Strings("stores", lost))
+	}
+	s.fleet.estate = estate
+	return nil
+}
+
+// inherit makes the daemon that goes on in place of the other.
+func (s *server) inherit(cfg daemon.Config) (err error) {
+	estate := s.fleet.estate
+	defer func() { s.fleet.estate = nil }()
+	if s.Daemon, err = estate.Inherit(cfg); err != nil {
+		if errors.Is(err, daemon.ErrBequest) {
+			return exit(exitTryAgain, "%w", err)
+		}
+		return exit(exitTryAgain, "take over from process %d, which goes on: %w", estate.PID(), err)
+	}
+	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", estate.PID()))
+	return nil
+}
+
+// pass says that another process goes on with the stores.
+func (f *fleet) pass() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.passed = true
+}
+
+// tellMain tells the manager which process is the daemon from now on.
+func (s *server) tellMain(pid int) { s.tell(fmt.Sprintf("MAINPID=%d", pid)) }
+
+// callSuccessor starts the program that is installed now, to take over.
+func (s *server) callSuccessor() {
+	err := func() error {
+		self, err := os.Executable() // by name: what stands there now
+		if err != nil {
+			return err
+		}
+		args := s.m.Args
+		if !slices.Contains(args, "--takeover") {
+			args = append(slices.Clone(args), "--takeover")
+		}
+		cmd := exec.Command(self, args...)
+		cmd.Env = successorEnv(os.Environ())
+		cmd.Stdout, cmd.Stderr = s.m.Stdout, s.m.Stderr
+		if err := cmd.Start(); err != nil {
+			return err
+		}
+		s.log.Info("successor called", zap.String("event", "successor_called"), zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
+		go func() {
+			if err := cmd.Wait(); err != nil {
+				s.log.Error("the successor has ended; this process goes on", zap.String("event", "takeover_failed"), zap.Error(err))
+			}
+		}()
+		return nil
+	}()
+	if err != nil {
+		s.log.Error("no successor: this process goes on", zap.String("event", "takeover_failed"), zap.Error(err))
+	}
+}
+
+// successorEnv leaves out what the manager has said of this process alone.
+func successorEnv(env []string) []string {
+	return slices.DeleteFunc(env, func(v string) bool {
+		return strings.HasPrefix(v, "LISTEN_") || strings.HasPrefix(v, "WATCHDOG_PID=")
+	})
+}

@@ -1,0 +1,268 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// takenOver has another process take over from the host's daemon.
+func (h *host) takenOver(args ...string) {
+	h.t.Helper()
+	old := h.daemon
+	h.daemon = h.run(append([]string{"serve", "--log-format", "json", "--takeover"}, args...)...)
+	old.ends(0)
+	if log := old.err.String(); !strings.Contains(log, `"event":"taken_over"`) {
+		h.t.Errorf("the old one says nothing of it:\n%s", log)
+	}
+}
+
+// On every kind of store a lock that is held stays held, renewed by the process that has taken over,
+// and goes to who waits for it, here first; but in ZooKeeper it is lost, and its holder told.
+func TestTakeoverOnEveryStore(t *testing.T) {
+	stores := append([]struct {
+		name   string
+		scheme string
+		start  func(t testing.TB) (url, addr string)
+	}{{"embedded", "", func(testing.TB) (string, string) { return "memory:", "" }}}, everyStore...)
+	for _, c := range stores {
+		t.Run(c.name, func(t *testing.T) {
+			url, _ := c.start(t)
+			args := []string{"--upstream", url, "--ttl", "2s"}
+			first, second := newHost(t, args...), newHost(t, args...)
+			p := first.lock([]string{"--on-lost", "warn"}, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+			f1 := p.number()
+			r := first.run("lock", "-s", "read", "--", "sh", "-c", "echo up; read x; exit 0")
+			r.line()
+			first.waitFor(1, 0)
+			q := first.lock(nil, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+			first.waitFor(1, 1)
+			first.takenOver(args...)
+			if c.name == "zookeeper" {
+				eventually(t, "the holder is told", func() bool { return strings.Contains(p.err.String(), "lost") })
+				if f2 := q.number(); f2 <= f1 {
+					t.Errorf("fence %d after %d", f2, f1)
+				}
+				q.letGo()
+				q.ends(0)
+				return
+			}
+			if c.name != "embedded" {
+				busy := second.lock([]string{"-w", "3s"}, "true") // longer than a lease that nobody renews
+				busy.ends(75)
+			}
+			p.letGo()
+			p.ends(0)
+			f2 := q.number()
+			if f2 <= f1 {
+				t.Errorf("fence %d after %d", f2, f1)
+			}
+			first.takenOver(args...)
+			q.letGo()
+			q.ends(0)
+			if c.name != "embedded" {
+				last := second.lock([]string{"-w", "20s"}, "echo $LOCKSIDECAR_FENCE")
+				if f3 := last.number(); f3 <= f2 {
+					t.Errorf("fence %d after %d", f3, f2)
+				}
+				last.ends(0)
+			}
+			r.letGo()
+			r.ends(0)
+			if strings.Contains(first.daemon.err.String(), `"event":"lost"`) {
+				t.Error("something was lost")
+			}
+			first.daemon.signal(syscall.SIGTERM)
+			first.daemon.ends(0)
+		})
+	}
+}
+
+// load is clients that lock and release, each its own key and all of them one. Nothing may fail and
+// nothing be lost until stop, which says how often they did.
+func (h *host) load(clients int) (stop func() int64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	var done atomic.Int64
+	for i := range clients {
+		c := h.client(func(l client.Lost) { h.t.Errorf("%s is lost: %v", l.Key, l.Reason) })
+		wg.Go(func() {
+			for owner := uint64(1); ctx.Err() == nil && !h.t.Failed(); owner++ {
+				for _, key := range []string{"hot", fmt.Sprint("own", i)} {
+					hold, err := c.Lock(context.Background(), client.AcquireArgs{Key: key, Owner: owner, Wait: client.Forever})
+					if err == nil {
+						err = hold.Release(context.Background())
+					}
+					if err != nil {
+						h.t.Errorf("%s: %v", key, err)
+						return
+					}
+					done.Add(1)
+				}
+			}
+		})
+	}
+	return func() int64 { cancel(); wg.Wait(); return done.Load() }
+}
+
+func (h *host) client(lost func(client.Lost)) *client.Client {
+	h.t.Helper()
+	c, err := client.Dial(h.t.Context(), h.socket, client.Options{Name: "test", OnLost: lost})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// Ten upgrades one after the other, with many locks held and clients at work: no client hears of it.
+func TestTenTakeoversUnderLoad(t *testing.T) {
+	const held, sessions = 20_000, 40
+	server := testserver.StartRedis(t)
+	args := []string{"--upstream", server.URL(), "--ttl", "5m"} // 5 s to stand still: under the race detector all of it is slow
+	h := newHost(t, args...)
+	lost := func(l client.Lost) { t.Errorf("%s is lost: %v", l.Key, l.Reason) }
+	var holds [sessions][]*client.Hold
+	var wg sync.WaitGroup
+	for i := range sessions {
+		c := h.client(lost)
+		wg.Go(func() {
+			for n := range held / sessions {
+				hold, err := c.Lock(t.Context(), client.AcquireArgs{Key: fmt.Sprint(i, "/", n)})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				holds[i] = append(holds[i], hold)
+			}
+		})
+	}
+	wg.Wait()
+	stop := h.load(8)
+	for range 10 {
+		h.takenOver(args...)
+	}
+	if n := stop(); n == 0 {
+		t.Error("there was no load")
+	}
+	for i := range sessions {
+		wg.Go(func() {
+			for _, hold := range holds[i] {
+				if err := hold.Release(t.Context()); err != nil {
+					t.Errorf("%s: %v", hold.Key(), err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := server.Do("EXISTS", "lock:0/0"); n != int64(0) {
+		t.Error("what was released stands in the store")
+	}
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+}
+
+// Either process may be killed at any moment of a takeover: never do two serve, and while one does
+// the lock that it knows is held by one only.
+func TestKilledWhileTakingOver(t *testing.T) {
+	seed := time.Now().UnixNano()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(uint64(seed), 0))
+	for round := range 12 {
+		h := newHost(t)
+		c := h.client(nil)
+		if _, err := c.Lock(t.Context(), client.AcquireArgs{Key: "k"}); err != nil {
+			t.Fatal(err)
+		}
+		old, heir := h.daemon, h.run("serve", "--takeover")
+		victim, other := old, heir
+		if round%2 == 1 {
+			victim, other = heir, old
+		}
+		wait := time.NewTimer(time.Duration(random.IntN(150)) * time.Millisecond) // the process has to start first
+		select {
+		case <-wait.C:
+		case <-old.done:
+		}
+		_ = victim.cmd.Process.Kill()
+		<-victim.done
+		// The other one serves, or has ended as well; then whoever comes next does.
+		probe := h.run("lock", "-w", "1ms", "k", "--", "true")
+		<-probe.done
+		switch code := exitCode(probe.cmd.ProcessState); code {
+		case 75: // it serves, and k is held; or it has started afresh and waits out what was stated
+			if c.Err() != nil && !strings.Contains(heir.err.String(), "takeover_nobody") {
+				t.Errorf("round %d: k is held, and its session has ended", round)
+			}
+			select {
+			case <-other.done:
+				t.Errorf("round %d: somebody serves, and it is neither", round)
+			default:
+			}
+		case 0: // it has started afresh
+			if c.Err() == nil {
+				t.Errorf("round %d: two hold k", round)
+			}
+		case 69: // nobody serves
+		default:
+			t.Errorf("round %d: exit code %d: %s", round, code, probe.err)
+		}
+		_ = other.cmd.Process.Kill()
+		<-other.done
+		c.Close()
+	}
+}
+
+// A manager hears which process is the daemon; its socket stays where it is when that ends.
+func TestSuccessorUnderAManager(t *testing.T) {
+	h := bareHost(t)
+	ear := filepath.Join(h.dir, "n")
+	h.env = append(h.env, "NOTIFY_SOCKET="+ear, "WATCHDOG_USEC=30000000")
+	hears := newEar(t, ear)
+	f := h.listens()
+	old := launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c", "LISTEN_FDS=1 LISTEN_PID=$$ WATCHDOG_PID=$$ exec locksidecar serve")
+	hears("READY=1")
+	p := h.lock(nil, "echo up; read x; exit 0")
+	p.line()
+	pid := old.cmd.Process.Pid
+	for range 2 {
+		before := pid
+		if err := syscall.Kill(pid, syscall.SIGUSR2); err != nil {
+			t.Fatal(err)
+		}
+		var err error
+		if pid, err = strconv.Atoi(hears("MAINPID=")); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = syscall.Kill(pid, syscall.SIGKILL) })
+		hears("READY=1")
+		hears("WATCHDOG=1")
+		eventually(t, "the other has ended", func() bool { return !runs(before) })
+	}
+	old.ends(0)
+	busy := h.lock([]string{"-n"}, "true")
+	busy.ends(75)
+	p.letGo()
+	p.ends(0)
+	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	hears("STOPPING=1")
+	eventually(t, "it has ended", func() bool { return !runs(pid) })
+	if _, err := os.Stat(h.socket); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-logr/logr/funcr"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace"
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon"
+)
+
+// tracing exports acquires as spans over OTLP, if OpenTelemetry's own variables name where to. Only
+// who says where in a trace he stands gets a span: the daemon begins no trace.
+type tracing struct {
+	log      *zap.Logger
+	provider *sdktrace.TracerProvider
+	tracer   trace.Tracer
+	most     int64        // spans that may wait to be exported
+	waiting  atomic.Int64 // of them
+	dropped  int          // since told; of the goroutine that brings spans
+	told     time.Time
+}
+
+const (
+	spansMost  = 1 << 14 // unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise
+	tracingEnd = 2 * time.Second
+	tellEvery  = 10 * time.Second
+)
+
+// newTracing returns nil when nothing is to be exported. What is wrong with the variables is
+// logged: no lock is refused for it.
+func (m *Main) newTracing(ctx context.Context, log *zap.Logger) *tracing {
+	if wanted, why := m.tracingWanted(); !wanted {
+		if why != "" {
+			log.Warn("acquires are not traced", zap.String("event", "tracing_refused"), zap.String("reason", why))
+		}
+		return nil
+	}
+	t := &tracing{log: log, most: spansMost}
+	if v, ok := m.Env("OTEL_BSP_MAX_QUEUE_SIZE"); ok {
+		if n, err := strconv.ParseInt(v, 10, 32); err == nil && n > 0 {
+			t.most = n
+		}
+	}
+	failed := func(text string) {
+		log.Warn("tracing", zap.String("event", "tracing_failed"), zap.String("reason", text))
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { failed(err.Error()) }))
+	otel.SetLogger(funcr.New(func(_, args string) { failed(args) }, funcr.Options{Verbosity: 1}))
+	exporter, err := otlptracehttp.New(ctx)
+	if err != nil {
+		failed(err.Error())
+		return nil
+	}
+	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "locksidecar"),
+		attribute.String("service.version", thisBuild().Version)), resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil {
+		failed(err.Error())
+	}
+	t.provider = sdktrace.NewTracerProvider(sdktrace.WithResource(about),
+		sdktrace.WithBatcher(&exported{exporter, &t.waiting}, sdktrace.WithMaxQueueSize(int(t.most))))
+	t.tracer = t.provider.Tracer("github.com/locksidecar/locksidecar", trace.WithInstrumentationVersion(thisBuild().Version))
+	return t
+}
+
+// tracingWanted says whether there is somebody to export to; if that is sought for in vain, why.
+func (m *Main) tracingWanted() (bool, string) {
+	first := func(names ...string) string {
+		for _, name := range names {
+			if v, _ := m.Env(name); v != "" {
+				return v
+			}
+		}
+		return ""
+	}
+	off := first("OTEL_SDK_DISABLED") == "true"
+	if off || first("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT") == "" {
+		return false, ""
+	}
+	switch v := first("OTEL_TRACES_EXPORTER"); v {
+	case "", "otlp":
+	case "none":
+		return false, ""
+	default:
+		return false, fmt.Sprintf("OTEL_TRACES_EXPORTER is %s: there is otlp, and none", v)
+	}
+	if v := first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); v != "" && v != "http/protobuf" {
+		return false, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL is %s: there is http/protobuf", v)
+	}
+	return true, ""
+}
+
+// exported counts what has been exported, or failed to be.
+type exported struct {
+	sdktrace.SpanExporter
+	waiting *atomic.Int64
+}
+
+func (e *exported) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
+	defer e.waiting.Add(-int64(len(spans)))
+	return e.SpanExporter.ExportSpans(ctx, spans)
+}
+
+// take is what daemon.Config.Spans is to be.
+func (t *tracing) take() func(*daemon.Span) {
+	if t == nil {
+		return nil
+	}
+	return t.export
+}
+
+// export hands a span to the exporter, or drops it if too many wait there.
+func (t *tracing) export(s *daemon.Span) {
+	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: s.Parent.Trace, SpanID: s.Parent.Parent,
+		TraceFlags: trace.TraceFlags(s.Parent.Flags), Remote: true})
+	_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "locksidecar acquire",
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(s.Began), trace.WithAttributes(attributes(s)...))
+	if !span.SpanContext().IsSampled() {
+		return
+	}
+	if t.waiting.Load() >= t.most { // only this goroutine adds to it
+		t.drop()
+		return
+	}
+	switch s.Result {
+	case "unavailable", "limit", "draining":
+		span.SetStatus(codes.Error, s.Result)
+	}
+	t.waiting.Add(1)
+	span.End(trace.WithTimestamp(s.Ended))
+}
+
+func attributes(s *daemon.Span) []attribute.KeyValue {
+	all := append(make([]attribute.KeyValue, 0, 8), attribute.String("locksidecar.key", s.Key), attribute.Stringer("locksidecar.mode", s.Mode),
+		attribute.String("locksidecar.result", s.Result), attribute.String("locksidecar.namespace", s.Namespace),
+		attribute.String("locksidecar.store", s.Store))
+	if s.Keys > 1 {
+		all = append(all, attribute.Int("locksidecar.keys", s.Keys))
+	}
+	if s.Fence > 0 {
+		all = append(all, attribute.String("locksidecar.fence", strconv.FormatUint(s.Fence, 10)), attribute.Bool("locksidecar.handed_over", s.HandOver))
+	}
+	if s.Degraded {
+		all = append(all, attribute.Bool("locksidecar.degraded", true))
+	}
+	return all
+}
+
+// drop counts, and says so now and then.
+func (t *tracing) drop() {
+	if t.dropped++; time.Since(t.told) > tellEvery {
+		t.tell()
+	}
+}
+
+func (t *tracing) tell() {
+	t.log.Warn("spans are missing: they are not exported as fast as they come", zap.String("event", "spans_dropped"), zap.Int("missing", t.dropped))
+	t.dropped, t.told = 0, time.Now()
+}
+
+// close exports what waits, for a while at the most. No span comes any more.
+func (t *tracing) close() {
+	if t == nil {
+		return
+	}
+	if t.dropped > 0 {
+		t.tell()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), tracingEnd)
+	defer cancel()
+	if err := t.provider.Shutdown(ctx); err != nil {
+		t.log.Warn("spans may be missing", zap.String("event", "tracing_failed"), zap.Error(err))
+	}
+}

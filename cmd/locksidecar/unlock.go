@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// unlockOptions is what the command line says.
+type unlockOptions struct {
+	socket, output string
+	force          bool
+	semaphore      bool
+	fence          fenceFlag
+	key            string
+}
+
+const unlockLong = `Take the lock KEY away from whoever holds it on this host, all of them if they share
+it. They are told that it is lost, and the audit log says who has done it. Root may do
+that, and the user whose the daemon is.
+
+It is a last resort. A holder that does not listen goes on with what it does, while
+the next one begins; then only a fence keeps them apart. It is better
+
+  to end the holder's process, which gives back everything that it held at once:
+  'locksidecar locks KEY' shows its PID;
+  to wait: a lock whose holder is gone comes free by itself.
+
+The key is not given to others at once, but when its holder cannot believe any more
+that it has it: when it has answered, or ended, or when the time is over that it was
+told. What that is at the most is printed.
+
+A lock that another host holds is taken from it there. 'locksidecar locks --store'
+shows those, and README.md says what to do with one that is left behind.`
+
+func (m *Main) unlockCommand() *cobra.Command {
+	o := &unlockOptions{}
+	cmd := &cobra.Command{
+		Use:   "unlock --force [flags] KEY",
+		Short: "Take a lock away from its holder by force",
+		Long:  unlockLong,
+		Example: `  locksidecar unlock --force nightly-report
+  # only if it is the same holder still that was looked at
+  locksidecar unlock --force --fence 1838349100376782848 nightly-report
+  locksidecar unlock --force -o json nightly-report | jq .free_in_ms`,
+		DisableFlagsInUseLine: true,
+		Args:                  o.args,
+		RunE:                  func(cmd *cobra.Command, _ []string) error { return m.unlock(cmd.Context(), o) },
+	}
+	cmd.ValidArgsFunction = m.completeKeys(&o.socket)
+	socketFlag(cmd, &o.socket)
+	outputFlag(cmd, &o.output, "text", "json")
+	f := cmd.Flags()
+	f.BoolVar(&o.force, "force", false, "do it: nothing is done without")
+	f.BoolVar(&o.semaphore, "semaphore", false, "all permits of the semaphore KEY, and not the lock")
+	f.Var(&o.fence, "fence", "only the hold with this `fence`")
+	return cmd
+}
+
+func (o *unlockOptions) args(_ *cobra.Command, args []string) error {
+	switch len(args) {
+	case 0:
+		return usage("no key is named")
+	case 1:
+	default:
+		return usage("takes one key, and not %d", len(args))
+	}
+	o.key = args[0]
+	if err := protocol.CheckKey(o.key); err != nil {
+		return usage("%w", err)
+	}
+	if !o.force {
+		return exit(exitUsage, `nothing was done.
+This takes %[1]s away from a process that may be at work under it, and gives it to the
+next. It is better to end that process ('locksidecar locks %[1]s' shows its PID), which
+gives everything back, or to wait. If it has to be:
+  locksidecar unlock --force %[1]s`, terminal.Clean(o.key))
+	}
+	return nil
+}
+
+func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
+	socket, err := m.clientSocket(o.socket)
+	if err != nil {
+		return err
+	}
+	form := url.Values{"key": {o.key}, "mode": {"lock"}}
+	if o.semaphore {
+		form.Set("mode", "semaphore")
+	}
+	if o.fence > 0 {
+		form.Set("fence", o.fence.String())
+	}
+	c := newAdminClient(socket)
+	defer c.Close()
+	var u daemon.Unlocked
+	if err := c.call(ctx, http.MethodPost, "/unlock", form, &u); err != nil {
+		return err
+	}
+	if o.output == "json" {
+		return writeJSON(m.Stdout, u)
+	}
+	return written(o.write(m.Stdout, &u))
+}
+
+// write says whose holds have been ended, and when the key is free.
+func (o *unlockOptions) write(w io.Writer, u *daemon.Unlocked) error {
+	key := terminal.Clean(o.key)
+	var all []error
+	say := func(format string, a ...any) {
+		_, err := fmt.Fprintf(w, format+"\n", a...)
+		all = append(all, err)
+	}
+	for i := range u.Holds {
+		h := &u.Holds[i]
+		say("%s: taken from process %s, %s (session %d), which had it for %s, fence %s", key, dashZero(uint64(max(0, h.PID))),
+			orDash(terminal.Clean(h.Client)), h.Session, roundedMS(h.Held), dashZero(h.Fence))
+	}
+	if more := u.Released - len(u.Holds); more > 0 {
+		say("and from %d more", more)
+	}
+	switch {
+	case u.FreeIn > 0 && u.Released == 0:
+		say("%s was unlocked before, and is free in %s at the most", key, top.Short(u.FreeIn))
+	case u.FreeIn > 0:
+		say("%s is free when its holder has let go of it or ended, in %s at the most", key, top.Short(u.FreeIn))
+	default:
+		say("%s is free", key)
+	}
+	return errors.Join(all...)
+}
+
+// fenceFlag is a fence; 0 when it is not given.
+type fenceFlag uint64
+
+func (f *fenceFlag) String() string { return strconv.FormatUint(uint64(*f), 10) }
+func (f *fenceFlag) Type() string   { return "fence" }
+
+func (f *fenceFlag) Set(s string) error {
+	n, err := strconv.ParseUint(s, 10, 63)
+	if err != nil || n == 0 {
+		return errors.New("is not a fence, a positive number")
+	}
+	*f = fenceFlag(n)
+	return nil
+}

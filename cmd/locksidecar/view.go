@@ -1,0 +1,170 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/daemon"
+)
+
+// adminClient asks a daemon at its admin socket. Close ends its connections.
+type adminClient struct {
+	socket string // for locks
+	http   http.Client
+}
+
+func newAdminClient(socket string) *adminClient {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
+		var d net.Dialer
+		return d.DialContext(ctx, "unix", daemon.AdminSocket(socket))
+	}
+	return &adminClient{socket, http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}}}
+}
+
+func (c *adminClient) Close() { c.http.CloseIdleConnections() }
+
+// answerMost bounds what the daemon may send.
+const answerMost = 64 << 20
+
+// call sends a request and reads the answer's JSON into v. It blocks for answerTime at the most;
+// its error has an exit code.
+func (c *adminClient) call(ctx context.Context, method, path string, form url.Values, v any) error {
+	ctx, cancel := context.WithTimeout(ctx, answerTime)
+	defer cancel()
+	target, body := "http://localhost"+path, io.Reader(nil)
+	if method == http.MethodGet {
+		target += "?" + form.Encode()
+	} else {
+		body = strings.NewReader(form.Encode())
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, body)
+	if err != nil {
+		return exit(exitInternal, "%w", err)
+	}
+	if body != nil {
+		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // without the address that only we know
+		}
+		return clientExit(err, c.socket)
+	}
+	defer resp.Body.Close()
+	answer := io.LimitReader(resp.Body, answerMost)
+	if resp.StatusCode != http.StatusOK {
+		return c.refusal(resp, answer)
+	}
+	if err := json.NewDecoder(answer).Decode(v); err != nil {
+		return clientExit(fmt.Errorf("read the daemon's answer: %w", err), c.socket)
+	}
+	return nil
+}
+
+// refusal is the error of an answer that is no success.
+func (c *adminClient) refusal(resp *http.Response, body io.Reader) error {
+	text, _ := io.ReadAll(io.LimitReader(body, 4096))
+	var said struct{ Error string }
+	known := json.Unmarshal(text, &said) == nil && said.Error != ""
+	if !known {
+		said.Error = strings.TrimSpace(string(text))
+	}
+	why := terminal.Clean(said.Error)
+	switch {
+	case resp.StatusCode == http.StatusBadRequest:
+		return exit(exitUsage, "%s", why)
+	case resp.StatusCode == http.StatusForbidden:
+		return exit(exitDenied, "%s", why)
+	case resp.StatusCode == http.StatusNotFound && known:
+		return exit(exitNotHeld, "%s", why)
+	case resp.StatusCode == http.StatusNotFound:
+		return exit(exitUnavailable, "the daemon at %s cannot do that: it is older than this program", c.socket)
+	}
+	return exit(exitUnavailable, "the daemon at %s answers %s: %s", c.socket, resp.Status, why)
+}
+
+// view asks for what there is.
+func (c *adminClient) view(ctx context.Context, q daemon.ViewQuery) (*daemon.View, error) {
+	var v daemon.View
+	err := c.call(ctx, http.MethodGet, "/view.json", q.Values(), &v)
+	return &v, err
+}
+
+// listing is a command that shows rows of a view.
+type listing[R any] struct {
+	socket, output string
+	limit          int
+	query          func(prefix string) daemon.ViewQuery
+	rows           func(v *daemon.View, prefix string) (rows []R, more bool)
+	table          func(io.Writer, []R) error
+}
+
+// listRows bounds a table unless it is told otherwise: for people.
+const listRows = 50
+
+// flags finishes a command that lists.
+func (l *listing[R]) flags(m *Main, cmd *cobra.Command) {
+	cmd.DisableFlagsInUseLine = true
+	cmd.Args = onePrefix
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return l.run(cmd.Context(), m, cmd, strings.Join(args, ""))
+	}
+	socketFlag(cmd, &l.socket)
+	outputFlag(cmd, &l.output, "table", "json")
+	cmd.Flags().IntVar(&l.limit, "limit", 0, fmt.Sprintf("show so many at the most, 1 to %d (default %d, with -o json %d)", daemon.MaxViewRows, listRows, daemon.MaxViewRows))
+}
+
+func onePrefix(_ *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usage("takes one prefix, and not %d", len(args))
+	}
+	return nil
+}
+
+func (l *listing[R]) run(ctx context.Context, m *Main, cmd *cobra.Command, prefix string) error {
+	limit := l.limit
+	switch {
+	case !cmd.Flags().Changed("limit") && l.output == "json":
+		limit = daemon.MaxViewRows
+	case !cmd.Flags().Changed("limit"):
+		limit = listRows
+	case limit < 1 || limit > daemon.MaxViewRows:
+		return usage("--limit %d: is not from 1 to %d", limit, daemon.MaxViewRows)
+	}
+	socket, err := m.clientSocket(l.socket)
+	if err != nil {
+		return err
+	}
+	c := newAdminClient(socket)
+	defer c.Close()
+	q := l.query(prefix)
+	q.Limit = max(q.Limit, limit)
+	v, err := c.view(ctx, q)
+	if err != nil {
+		return err
+	}
+	rows, more := l.rows(v, prefix)
+	if len(rows) > limit {
+		rows, more = rows[:limit], true
+	}
+	if l.output == "json" {
+		err = writeJSON(m.Stdout, append([]R{}, rows...)) // and not null
+	} else {
+		err = written(l.table(m.Stdout, rows))
+	}
+	if more && err == nil {
+		fmt.Fprintf(m.Stderr, "%s: %d are shown, and there may be more (--limit: %d at the most)\n", cmd.CommandPath(), len(rows), daemon.MaxViewRows)
+	}
+	return err
+}

@@ -1,0 +1,150 @@
+package daemon
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+type peerKey struct{}
+
+// withPeer notes who is at the other end of the admin socket.
+func withPeer(ctx context.Context, c net.Conn) context.Context {
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return ctx
+	}
+	p := stranger
+	if rc, err := u.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { p = peerOf(int(fd)) })
+	}
+	return context.WithValue(ctx, peerKey{}, p)
+}
+
+// rules says that a peer is root, or our own user.
+func (p *Peer) rules() bool { return p.UID == 0 || p.UID == os.Geteuid() }
+
+// named lets requests on TCP through only from this host, whoever else may have metrics: keys and
+// who holds them are not for everybody. And only under names that are surely this host's: a page of
+// somebody else's, whose name he has made to lead here, would show our keys to him.
+func (a *admin) named(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if _, local := r.Context().Value(peerKey{}).(Peer); !local {
+			switch from, err := netip.ParseAddrPort(r.RemoteAddr); {
+			case err != nil || !from.Addr().Unmap().IsLoopback():
+				http.Error(w, "locks are shown to this host alone: forward a port, or the admin socket, to see them from elsewhere", http.StatusForbidden)
+				return
+			case !a.isOurs(r.Host):
+				http.Error(w, "not under this name: use localhost, or the address of admin_listen", http.StatusMisdirectedRequest)
+				return
+			}
+		}
+		next(w, r)
+	})
+}
+
+// isOurs says that host, of a request, is localhost or what admin_listen says; any address if that
+// listens on all of them: addresses lead nowhere else.
+func (a *admin) isOurs(host string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	}
+	host = strings.Trim(host, "[]")
+	if strings.EqualFold(host, "localhost") || a.host != "" && strings.EqualFold(host, a.host) {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return false
+	}
+	all, err := netip.ParseAddr(a.host)
+	return ip.IsLoopback() || a.host == "" || err == nil && all.IsUnspecified()
+}
+
+// view is the one that a request asks for.
+func (a *admin) view(r *http.Request) (View, error) {
+	q, err := ParseViewQuery(r.URL.Query())
+	if err != nil {
+		return View{}, err
+	}
+	return a.d.View(q)
+}
+
+// viewJSON answers a view as JSON.
+func (a *admin) viewJSON(w http.ResponseWriter, r *http.Request) {
+	v, err := a.view(r)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	answerJSON(w, http.StatusOK, v)
+}
+
+func answerJSON(w http.ResponseWriter, code int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(v) // to who may have gone
+}
+
+// maxForm bounds what an unlock sends: a key, each byte in three, and little else.
+const maxForm = 4 << 10
+
+// unlock ends the holds of a key by force. It is for root and the daemon's own user, on the
+// admin socket.
+func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
+	fail := func(code int, text string) { answerJSON(w, code, map[string]string{"error": text}) }
+	by, local := r.Context().Value(peerKey{}).(Peer)
+	if !local {
+		fail(http.StatusNotFound, "nothing can be unlocked by TCP: use the admin socket")
+		return
+	}
+	if !by.rules() {
+		a.d.audit.Warn("unlocking denied", zap.String("event", "unlock_denied"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
+		fail(http.StatusForbidden, "only root and the daemon's own user may unlock by force")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxForm)
+	if err := r.ParseForm(); err != nil {
+		fail(http.StatusBadRequest, "this is no form: "+err.Error())
+		return
+	}
+	key, mode := r.PostForm.Get("key"), r.PostForm.Get("mode")
+	if err := protocol.CheckKey(key); err != nil {
+		fail(http.StatusBadRequest, err.Error())
+		return
+	}
+	if mode != "" && mode != "lock" && mode != "semaphore" {
+		fail(http.StatusBadRequest, "mode is lock or semaphore")
+		return
+	}
+	var fence uint64
+	if s := r.PostForm.Get("fence"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 63)
+		if err != nil {
+			fail(http.StatusBadRequest, "fence is a number of 63 bits")
+			return
+		}
+		fence = n
+	}
+	u := a.d.Unlock(key, mode == "semaphore", fence, by)
+	if u.Released == 0 && u.FreeIn == 0 {
+		text := "nobody holds %q on this host"
+		if fence != 0 {
+			text += " under that fence"
+		}
+		fail(http.StatusNotFound, fmt.Sprintf(text, key))
+		return
+	}
+	answerJSON(w, http.StatusOK, u)
+}

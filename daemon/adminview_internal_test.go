@@ -1,0 +1,61 @@
+package daemon
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+)
+
+func TestUnlockIsForRootAndForOurselves(t *testing.T) {
+	core, seen := observer.New(zap.InfoLevel)
+	a := &admin{d: &Daemon{audit: zap.New(core)}}
+	ask := func(uid int) int {
+		r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {""}}.Encode()))
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		w := httptest.NewRecorder()
+		a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, Peer{PID: 7, UID: uid})))
+		return w.Code
+	}
+	for uid, want := range map[int]int{0: http.StatusBadRequest, os.Getuid(): http.StatusBadRequest, 54321: http.StatusForbidden, -1: http.StatusForbidden} {
+		if got := ask(uid); got != want { // the key is bad: that comes behind who asks
+			t.Errorf("uid %d: %d, want %d", uid, got, want)
+		}
+	}
+	if n := seen.FilterField(zap.String("event", "unlock_denied")).Len(); n != 2 {
+		t.Errorf("%d are logged as denied", n)
+	}
+}
+
+func TestOnlyOurOwnNamesByTCP(t *testing.T) {
+	for _, tc := range []struct {
+		listen, host string
+		ours         bool
+	}{
+		{"127.0.0.1", "127.0.0.1:9402", true},
+		{"127.0.0.1", "localhost:9402", true},
+		{"127.0.0.1", "LOCALHOST", true},
+		{"127.0.0.1", "[::1]:9402", true},
+		{"127.0.0.1", "evil.example:9402", false},
+		{"127.0.0.1", "localhost.evil.example", false},
+		{"127.0.0.1", "10.0.0.7:9402", false},
+		{"127.0.0.1", "", false},
+		{"10.0.0.7", "10.0.0.7:9402", true},
+		{"db7.example", "DB7.example:9402", true},
+		{"0.0.0.0", "10.0.0.7:9402", true},
+		{"::", "[fd00::7]:9402", true},
+		{"", "10.0.0.7", true},
+		{"0.0.0.0", "evil.example", false},
+		{"", "evil.example", false},
+	} {
+		if got := (&admin{host: tc.listen}).isOurs(tc.host); got != tc.ours {
+			t.Errorf("listening on %q, asked as %q: %v", tc.listen, tc.host, got)
+		}
+	}
+}

@@ -1,0 +1,154 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// What is passed on: an image of all that the daemon knows, and descriptors.
+
+// leave is the image, and adds the descriptors that go with it. The memory of the image comes behind.
+func (d *Daemon) leave(files *fds) (image []byte, what estate, err error) {
+	image, conns, err := d.image()
+	if err != nil {
+		return nil, what, err
+	}
+	before := len(files.all)
+	if what.Admin, err = d.admin.pass(files); err == nil {
+		err = errors.Join(files.add(d.site.ln), files.add(d.site.lock))
+	}
+	for _, k := range conns {
+		if err == nil {
+			err = files.addSession(k)
+		}
+	}
+	what.Files = len(files.all) - before + 1
+	return image, what, err
+}
+
+// estateImage writes or reads what an image of the daemon has besides the engine's.
+type estateImage struct {
+	*cache.Coder
+	engine []byte
+	stores map[string][]byte // what those said that move
+	conns  []connImage
+}
+
+type connImage struct {
+	input, unsent []byte
+	watched       bool // a descriptor of its process comes along
+}
+
+func (m *estateImage) code() {
+	m.Bytes(&m.engine)
+	var names []string
+	for name := range m.stores {
+		names = append(names, name)
+	}
+	cache.List(m.Coder, &names, func(name *string) {
+		m.String(name)
+		state := m.stores[*name]
+		m.Bytes(&state)
+		m.stores[*name] = state
+	})
+	cache.List(m.Coder, &m.conns, func(k *connImage) {
+		m.Bytes(&k.input)
+		m.Bytes(&k.unsent)
+		m.Bool(&k.watched)
+	})
+}
+
+// image is all that the daemon knows, and its connections in the order in which they stand there.
+func (d *Daemon) image() ([]byte, []*conn, error) {
+	m := &estateImage{Coder: new(cache.Coder), stores: make(map[string][]byte)}
+	var sessions []*Session
+	var err error
+	if m.engine, sessions, err = d.engine.Image(); err != nil {
+		return nil, nil, err
+	}
+	for _, v := range d.stores.list() {
+		if mv := upstream.Moves(v.Store.Store); mv != nil {
+			if m.stores[v.unit.Name()], err = mv.Leave(); err != nil {
+				return nil, nil, fmt.Errorf("store %s: %w", v.unit.Name(), err)
+			}
+			v.left = true
+		}
+	}
+	var conns []*conn
+	for _, s := range sessions {
+		c := s.transport.(*conn)
+		conns = append(conns, c)
+		m.conns = append(m.conns, connImage{input: c.input, unsent: c.unsent, watched: c.peer.id != 0})
+	}
+	m.B = make([]byte, 0, len(m.engine)+1<<16)
+	m.code()
+	return m.B, conns, nil
+}
+
+// shortestTTL is that of all leases; Forever without any.
+func (e *Engine) shortestTTL() time.Duration {
+	least := cache.Forever
+	for i := range e.shards {
+		sh := e.lock(i)
+		least = min(least, sh.table.ShortestTTL())
+		sh.mu.Unlock()
+	}
+	return time.Duration(least)
+}
+
+// fds are descriptors of our own that are passed on.
+type fds struct {
+	all  []int
+	made []int // for that alone
+}
+
+func (f *fds) close() {
+	for _, fd := range f.made {
+		_ = unix.Close(fd)
+	}
+}
+
+// add adds what c is, which has to stay open until it is sent.
+func (f *fds) add(c syscall.Conn) error {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Control(func(fd uintptr) { f.all = append(f.all, int(fd)) })
+}
+
+func (f *fds) addSession(k *conn) error {
+	err := k.sock.Control(func(fd int) error {
+		f.all = append(f.all, fd)
+		return nil
+	})
+	if k.peer.id != 0 {
+		f.all = append(f.all, k.peer.fd)
+	}
+	return err
+}
+
+// addMemory adds a file in memory with b in it.
+func (f *fds) addMemory(b []byte) error {
+	fd, err := unix.MemfdCreate("locksidecar-estate", unix.MFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("memfd_create", err)
+	}
+	f.all, f.made = append(f.all, fd), append(f.made, fd)
+	for at := int64(0); len(b) > 0; {
+		n, err := unix.Pwrite(fd, b, at)
+		if err != nil {
+			return os.NewSyscallError("pwrite", err)
+		}
+		b, at = b[n:], at+int64(n)
+	}
+	return nil
+}

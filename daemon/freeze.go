@@ -1,0 +1,182 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// Errors of takeovers.
+var (
+	ErrTakenOver = errors.New("another process has taken over") // of Serve
+	ErrNobody    = errors.New("no daemon serves this socket")
+	ErrRefused   = errors.New("the daemon that serves does not hand over")
+)
+
+// longAgo is a deadline that has passed: what waits for a socket stops to.
+var longAgo = time.Unix(1, 0)
+
+var errSlowFreeze = errors.New("what is on its way to a store does not come to its end in time")
+
+// freeze brings the daemon to a stand: nothing is read from clients nor written to them, nothing is
+// on its way to a store, no timer runs, and what the tables say stays as it is, until thaw. It waits
+// until end at the most for what is on its way; with an error too thaw has to follow.
+func (d *Daemon) freeze(end time.Time) error {
+	holdCollector()
+	d.frozen.Store(true)
+	_ = d.site.ln.SetDeadline(longAgo)
+	d.accepting.Wait()
+	conns := d.connections()
+	for _, c := range conns {
+		_ = c.sock.SetReadDeadline(longAgo)
+	}
+	for _, c := range conns {
+		c.reading.Wait()
+	}
+	if err := d.await(end, func() int { return d.stores.asked() + d.flying(true) }); err != nil {
+		return err
+	}
+	d.timer.Pause()
+	d.stores.pause()
+	err := d.await(end, func() int { return d.flying(false) })
+	d.mu.Lock()
+	close(d.park)
+	d.mu.Unlock()
+	for _, c := range conns {
+		_ = c.sock.SetWriteDeadline(longAgo)
+	}
+	for _, c := range conns {
+		c.others.Wait()
+	}
+	return err
+}
+
+// thaw has everything go on.
+func (d *Daemon) thaw() {
+	letCollector()
+	d.frozen.Store(false)
+	if d.stores.resume() {
+		d.timer.Resume()
+	}
+	d.mu.Lock()
+	parked := isClosed(d.park)
+	if parked {
+		d.park = make(chan struct{})
+	}
+	d.mu.Unlock()
+	for _, c := range d.connections() {
+		_ = c.sock.SetDeadline(time.Time{})
+		if parked {
+			c.run()
+		} else {
+			c.readOn()
+		}
+	}
+	_ = d.site.ln.SetDeadline(time.Time{})
+	d.acceptAll()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// parking is closed when connections are to be parked.
+func (d *Daemon) parking() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.park
+}
+
+func (d *Daemon) connections() []*conn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	conns := make([]*conn, 0, len(d.conns))
+	for c := range d.conns {
+		conns = append(conns, c)
+	}
+	return conns
+}
+
+// await waits until nothing is left, and no longer than to end.
+func (d *Daemon) await(end time.Time, left func() int) error {
+	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
+		n := left()
+		if n == 0 {
+			return nil
+		}
+		if time.Now().After(end) || d.halted() {
+			return fmt.Errorf("%w: %d are left", errSlowFreeze, n)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// flying is how much is on its way to stores; with waiting also what waits in the lanes of all but
+// renewals.
+func (d *Daemon) flying(waiting bool) (n int) {
+	for _, u := range d.engine.stores() {
+		for _, l := range []*upstream.Lane{u.main, u.renewals} {
+			w, f := l.Depth()
+			if waiting && l == u.main {
+				n += w + f
+			} else if !waiting {
+				n += f
+			}
+		}
+	}
+	return n
+}
+
+// pause has nothing come from the stores, and nothing go there but what is on its way.
+func (s *stores) pause() {
+	for _, v := range s.list() {
+		v.endSweep()
+		v.gate.Lock()
+		v.pump.Pause()
+		v.paused = true
+	}
+}
+
+// endSweep stops the sweep under way; there is none until sweeping is unlocked.
+func (v *served) endSweep() {
+	for !v.sweeping.TryLock() {
+		if stop := v.stopSweep.Load(); stop != nil {
+			(*stop)()
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// resume is the end of pause, if there was one.
+func (s *stores) resume() (was bool) {
+	for _, v := range s.list() {
+		if v.left {
+			v.left = false
+			upstream.Moves(v.Store.Store).Stay()
+		}
+		if v.paused {
+			v.paused, was = false, true
+			v.pump.Resume()
+			v.gate.Unlock()
+			v.sweeping.Unlock()
+		}
+	}
+	return was
+}
+
+func (s *stores) list() []*served {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.all)
+}
+
+// asked is how many questions are under way.
+func (s *stores) asked() int { return int(s.questions.Load()) }

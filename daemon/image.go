@@ -1,0 +1,342 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// imageFormat is the form of an engine's image. It changes with whatever changes what is written:
+// a process does not read the image of another form.
+const imageFormat = 1
+
+// Errors of images.
+var (
+	ErrImageFormat = errors.New("image of another form")
+	errUnderWay    = errors.New("a request is under way that cannot be taken along")
+)
+
+// imager is one writing or reading of an engine. It is the Links of its tables.
+type imager struct {
+	*cache.Coder
+	e        *Engine
+	sessions []*Session // in their order
+	byID     map[uint64]*Session
+	units    []*Unit        // by the numbers in the image
+	classes  []uint16       // by those
+	due      []*cache.Lease // that were read and are to be renewed
+	shard    int            // of the table at work
+}
+
+// Image is all that e knows, as bytes, and its sessions in the order in which they stand there. No
+// event may come meanwhile, nor a batch be out; requests that are still being asked of a store
+// are an error.
+func (e *Engine) Image() ([]byte, []*Session, error) {
+	m := &imager{Coder: new(cache.Coder), e: e, byID: make(map[uint64]*Session)}
+	m.code()
+	return m.B, m.sessions, m.Err
+}
+
+// Take makes e, which is new and has its stores and namespaces, go on from an image, and returns
+// its sessions in their order. They need transports before anything happens, and then Tick has to be
+// called. A store that the image
+// names and e does not have is an error, and so is what makes no sense: e is of no use then.
+func (e *Engine) Take(image []byte) ([]*Session, error) {
+	m := &imager{Coder: &cache.Coder{B: image, Reading: true}, e: e, byID: make(map[uint64]*Session)}
+	m.code()
+	if m.Err == nil && len(m.B) > 0 {
+		m.Fail(errors.New("image is longer than what it says"))
+	}
+	if m.Err != nil {
+		return nil, m.Err
+	}
+	for _, l := range m.due {
+		e.schedule.Restore(l)
+	}
+	for i := range e.shards {
+		e.shards[i].wake.Store(e.shards[i].table.NextWake())
+	}
+	return m.sessions, nil
+}
+
+// Bereave says that what was at a store could not be taken over: see cache.Table.
+func (e *Engine) Bereave(u *Unit) {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Bereave(u.core, now, out) })
+}
+
+// Carry gives a session that was taken over its connection.
+func (s *Session) Carry(t Transport) { s.transport = t }
+
+func (m *imager) code() {
+	format, e := imageFormat, m.e
+	cache.Num(m.Coder, &format)
+	if format != imageFormat {
+		m.Fail(fmt.Errorf("%w: %d, and this program knows %d", ErrImageFormat, format, imageFormat))
+		return
+	}
+	m.stores()
+	m.classTable()
+	cache.Num(m.Coder, &e.lastID)
+	m.count(&e.cycles.count)
+	for i := range e.faults {
+		m.count(&e.faults[i])
+	}
+	m.sessionTable()
+	m.tables()
+	for _, u := range m.units {
+		if m.Err == nil {
+			m.lane(u)
+		}
+	}
+}
+
+// tables writes or reads all tables, several at a time.
+func (m *imager) tables() {
+	if m.Err != nil {
+		return
+	}
+	var parts [shards]imager
+	var next atomic.Int32
+	var wg sync.WaitGroup
+	for i := range parts {
+		parts[i] = imager{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, units: m.units, classes: m.classes, shard: i}
+		if m.Reading {
+			m.Bytes(&parts[i].B)
+		}
+	}
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for i := next.Add(1) - 1; i < shards; i = next.Add(1) - 1 {
+				part, table := &parts[i], m.e.shards[i].table
+				if !m.Reading {
+					part.B = make([]byte, 0, leaseBytes*(table.Len()+1))
+				}
+				table.Image(part.Coder, part)
+			}
+		})
+	}
+	wg.Wait()
+	size := 0
+	for i := range parts {
+		size += len(parts[i].B) + 10
+	}
+	m.B = slices.Grow(m.B, size)
+	for i := range parts {
+		if parts[i].Err != nil {
+			m.Fail(parts[i].Err)
+		}
+		if !m.Reading {
+			m.Bytes(&parts[i].B)
+		}
+		m.due = append(m.due, parts[i].due...)
+	}
+}
+
+// leaseBytes is about what a lease with its hold takes.
+const leaseBytes = 200
+
+func (m *imager) count(n *atomic.Uint64) {
+	v := n.Load()
+	cache.Num(m.Coder, &v)
+	n.Store(v)
+}
+
+func (m *imager) stores() {
+	all := m.e.stores()
+	cache.List(m.Coder, &all, func(u **Unit) {
+		var name string
+		id := 0
+		if !m.Reading {
+			name, id = (*u).Name(), (*u).core.ID
+		}
+		m.String(&name)
+		cache.Num(m.Coder, &id)
+		if m.Reading {
+			if *u = m.e.unit(name); *u == nil || id < 0 || id >= maxStores {
+				m.Fail(fmt.Errorf("there is no store %q here", name))
+				return
+			}
+		}
+		for id >= len(m.units) {
+			m.units = append(m.units, nil)
+		}
+		m.units[id] = *u
+		down := (*u).Down()
+		if m.Error(&down); m.Reading && down != nil {
+			(*u).down.Store(&down)
+		}
+	})
+}
+
+func (m *imager) classTable() {
+	all := m.e.classes.list()
+	cache.List(m.Coder, &all, func(c **class) {
+		var prefix, name string
+		if !m.Reading {
+			prefix, name = (*c).prefix, (*c).name
+		}
+		m.String(&prefix)
+		m.String(&name)
+		var n uint16
+		n, *c = m.e.classes.of(prefix, name)
+		m.classes = append(m.classes, n)
+		for i := range (*c).refused {
+			m.count(&(*c).refused[i])
+		}
+	})
+}
+
+// lane is what waits to be asked of a store.
+func (m *imager) lane(u *Unit) {
+	if u == nil {
+		return
+	}
+	for _, lane := range []interface {
+		Waiting() []cache.Op
+		Push(...cache.Op)
+	}{u.main, u.renewals} {
+		var ops []cache.Op
+		if !m.Reading {
+			ops = lane.Waiting()
+		}
+		cache.List(m.Coder, &ops, func(op *cache.Op) {
+			key := op.Key
+			m.String(&key)
+			m.e.shards[shardOf(key)].table.ImageOp(m.Coder, op)
+			op.Store = u.core.ID
+		})
+		if m.Reading {
+			lane.Push(ops...)
+		}
+	}
+}
+
+// Store is the number of a store.
+func (m *imager) Store(c *cache.Coder, s **cache.Store) {
+	id := -1
+	if *s != nil {
+		id = (*s).ID
+	}
+	cache.Num(c, &id)
+	if !m.Reading {
+		return
+	}
+	if id < 0 || id >= len(m.units) || m.units[id] == nil {
+		m.Fail(fmt.Errorf("store number %d is not there", id))
+		*s = m.e.stores()[0].core
+		return
+	}
+	*s = m.units[id].core
+}
+
+// Session is the number of a session, 0 for none.
+func (m *imager) Session(c *cache.Coder, s **cache.Session) {
+	var id uint64
+	if *s != nil {
+		id = (*s).ID
+	}
+	cache.Num(c, &id)
+	if !m.Reading || id == 0 {
+		return
+	}
+	if found := m.byID[id]; found != nil {
+		*s = found.core
+		return
+	}
+	m.Fail(fmt.Errorf("session %d is not there", id))
+}
+
+// Lives says whether a session has not ended.
+func (m *imager) Lives(s *cache.Session) bool { return m.byID[s.ID] != nil }
+
+// What a request's answer goes through.
+const (
+	viaNone uint8 = iota
+	viaQuiet
+	viaMany
+	viaTry
+	viaNobody
+)
+
+// Via is what the request's answer goes through. Release-manys are answered before an image is made.
+func (m *imager) Via(c *cache.Coder, re *cache.Request) {
+	kind, place, key := viaNone, 0, 0
+	s := re.Session.Shell.(*Session)
+	switch v := re.Via.(type) {
+	case nil:
+	case quiet:
+		kind = viaQuiet
+	case nobody:
+		kind = viaNobody
+	case *many:
+		kind, place = viaMany, slices.Index(s.manys, v)
+	case try:
+		kind, place, key = viaTry, slices.Index(s.manys, v.m), v.n
+	default:
+		m.Fail(errUnderWay)
+	}
+	cache.Num(c, &kind)
+	cache.Num(c, &place)
+	cache.Num(c, &key)
+	if !m.Reading {
+		return
+	}
+	switch {
+	case kind == viaQuiet:
+		re.Via = quiet{}
+	case kind == viaNobody:
+		re.Via = nobody{}
+	case kind == viaNone:
+	case place < 0 || place >= len(s.manys) || key < 0 || key >= len(s.manys[place].keys):
+		m.Fail(errUnderWay)
+	case kind == viaMany:
+		re.Via = s.manys[place]
+	case kind == viaTry:
+		re.Via = try{s.manys[place], key}
+	}
+}
+
+// Class is what is counted together.
+func (m *imager) Class(c *cache.Coder, class *uint16) {
+	cache.Num(c, class)
+	if !m.Reading {
+		return
+	}
+	if int(*class) >= len(m.classes) {
+		m.Fail(fmt.Errorf("class %d is not there", *class))
+		*class = 0
+		return
+	}
+	*class = m.classes[*class]
+}
+
+// Space is the namespace of a key for leases at s, where that is not what the key belongs to now.
+func (m *imager) Space(key string, s *cache.Store) *cache.Namespace {
+	ns := route(m.e.routes.Load(), key).table
+	if ns.Store == s {
+		return ns
+	}
+	other := *ns
+	other.Store = s
+	return &other
+}
+
+// Lease is when a lease is to be renewed.
+func (m *imager) Lease(c *cache.Coder, l *cache.Lease) {
+	r, tracked := &l.Renewal, l.Renewal.Index != 0
+	c.Bool(&tracked)
+	if !tracked {
+		return
+	}
+	cache.Num(c, &r.Due)
+	cache.Num(c, &r.Gen)
+	if m.Reading {
+		r.Shard = int32(m.shard)
+		m.due = append(m.due, l)
+	}
+}

@@ -1,0 +1,40 @@
+package daemon
+
+import (
+	"fmt"
+	"testing"
+)
+
+// BenchmarkImage writes the image of an engine with many locks, and has another take it in.
+func BenchmarkImage(b *testing.B) {
+	const sessions, each = 500, 200
+	e := testEngine(b)
+	for i := range sessions {
+		s, k := open(b, e)
+		for n := range each {
+			lockFor(b, s, k, fmt.Sprint("image/", i, "/", n), 0)
+			k.buf = k.buf[:0]
+		}
+	}
+	holdCollector() // as while it stands still
+	defer letCollector()
+	image, _, err := e.Image()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("write", func(b *testing.B) {
+		for b.Loop() {
+			if _, _, err := e.Image(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(len(image)), "bytes")
+	})
+	b.Run("take", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := testEngine(b).Take(image); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

@@ -1,0 +1,248 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// The other side of a takeover: the process that takes over.
+
+// Estate is what a daemon that serves has offered to hand over.
+type Estate struct {
+	c     *net.UnixConn // nil when the daemon has left it behind
+	offer offer
+	locks map[string]*os.File
+	left  *bequest // not nil when it has
+}
+
+// PID is the process that serves.
+func (e *Estate) PID() int { return e.offer.PID }
+
+// Heir is what is to be known of a store before it is opened; nil when the daemon has none of that
+// name, or one that cannot be taken over.
+func (e *Estate) Heir(store string) *upstream.Heir {
+	if e == nil {
+		return nil
+	}
+	for _, s := range e.offer.Stores {
+		if s.Name == store && s.Moves {
+			return &upstream.Heir{Identity: s.Identity, Lock: e.locks[store]}
+		}
+	}
+	return nil
+}
+
+// Lost are the stores of which nothing can be taken over.
+func (e *Estate) Lost() (names []string) {
+	for _, s := range e.offer.Stores {
+		if !s.Moves {
+			names = append(names, s.Name)
+		}
+	}
+	return names
+}
+
+// Close gives the estate up: the daemon that serves goes on.
+func (e *Estate) Close() {
+	if e.left != nil {
+		e.left.files.close()
+	} else {
+		_ = e.c.Close()
+	}
+	for _, f := range e.locks {
+		_ = f.Close()
+	}
+}
+
+// inherited is what a daemon that has taken over does first.
+type inherited struct {
+	conns []*conn
+	begin []func()
+	lost  []*Unit
+}
+
+// Inherit makes a daemon that goes on in place of the one that serves, which has ended when this
+// returns without an error. With one the other goes on, and this process has to end. The stores are
+// those of cfg, each opened with its Heir.
+func (e *Estate) Inherit(cfg Config) (*Daemon, error) {
+	cfg.defaults()
+	has := prepared{make(map[string]string)}
+	for _, s := range cfg.Stores {
+		has.Stores[s.Name] = s.Key
+	}
+	if e.left != nil {
+		return e.inheritLeft(cfg, has)
+	}
+	if err := putMessage(e.c, has, nil); err != nil {
+		return nil, err
+	}
+	in, what, err := e.receive()
+	if err != nil {
+		return nil, err
+	}
+	defer in.close()
+	image, err := in.memory()
+	if err != nil {
+		return nil, err
+	}
+	d, err := e.take(cfg, what, image, in)
+	if err != nil {
+		return nil, err
+	}
+	if err = putMessage(e.c, ready{}, nil); err == nil {
+		err = e.committed()
+	}
+	if err != nil {
+		d.forsake()
+		return nil, err
+	}
+	_ = e.c.Close()
+	d.site.borrowed = false
+	return d, nil
+}
+
+// take makes the daemon. It touches nothing that the other process uses.
+func (e *Estate) take(cfg Config, what estate, image []byte, in *passed) (d *Daemon, err error) {
+	m := &estateImage{Coder: &cache.Coder{B: image, Reading: true}, stores: make(map[string][]byte)}
+	if m.code(); m.Err != nil {
+		return nil, m.Err
+	}
+	at := &site{admin: make(map[string]net.Listener), borrowed: true}
+	for _, name := range what.Admin {
+		if at.admin[name], err = in.listener(); err != nil {
+			return nil, err
+		}
+	}
+	ln, err := in.listener()
+	if err != nil {
+		return nil, err
+	}
+	unixLn, ok := ln.(*net.UnixListener)
+	lock := in.next()
+	if !ok || lock == nil {
+		return nil, errPassing
+	}
+	unixLn.SetUnlinkOnClose(false)
+	at.ln, at.lock = unixLn, lock
+	switch {
+	case cfg.Listener != nil: // the manager has given it to us anew
+		_ = unixLn.Close()
+		at.ln = cfg.Listener
+	case !e.offer.Owned:
+		cfg.Listener = unixLn
+	}
+	if d, err = assemble(cfg, at); err != nil {
+		return nil, err
+	}
+	holdCollector()
+	d.timer.Pause() // nothing is said to anybody before it begins
+	if d.inherited, err = d.inherit(m, in); err != nil {
+		d.forsake()
+		return nil, err
+	}
+	return d, nil
+}
+
+// inherit has the engine, the stores and the connections take in what was passed.
+func (d *Daemon) inherit(m *estateImage, in *passed) (*inherited, error) {
+	sessions, err := d.engine.Take(m.engine)
+	if err != nil {
+		return nil, err
+	}
+	if len(sessions) != len(m.conns) {
+		return nil, errPassing
+	}
+	h := &inherited{}
+	for _, v := range d.stores.list() {
+		state, there := m.stores[v.unit.Name()]
+		mv := upstream.Moves(v.Store.Store)
+		switch {
+		case there && mv != nil:
+			begin, err := mv.Arrive(state)
+			if err != nil {
+				return nil, fmt.Errorf("store %s: %w", v.unit.Name(), err)
+			}
+			h.begin = append(h.begin, begin)
+		case there:
+			return nil, fmt.Errorf("store %s: %w", v.unit.Name(), errPassing)
+		default:
+			h.lost = append(h.lost, v.unit)
+		}
+	}
+	for i, s := range sessions {
+		c, err := d.inheritConn(s, &m.conns[i], in)
+		if err != nil {
+			return nil, err
+		}
+		h.conns = append(h.conns, c)
+	}
+	return h, nil
+}
+
+func (d *Daemon) inheritConn(s *Session, k *connImage, in *passed) (*conn, error) {
+	nc, err := in.conn()
+	if err != nil {
+		return nil, err
+	}
+	c := newConn(d, nc)
+	c.s, c.input, c.unsent, c.deaf = s, slices.Grow(k.input, readBuffer), k.unsent, s.closing.Load()
+	c.writing = len(k.unsent) > 0
+	c.peer = &peerWatch{}
+	if k.watched {
+		f := in.next()
+		if f == nil {
+			return nil, errPassing
+		}
+		defer f.Close()
+		c.peer = d.peers.adopt(f, c.leaveNow)
+	}
+	s.Carry(c)
+	if s.killed {
+		c.Kill()
+	}
+	d.mu.Lock()
+	d.conns[c] = struct{}{}
+	d.mu.Unlock()
+	return c, nil
+}
+
+// begin goes on with what was taken over, from where the other process has stood still.
+func (d *Daemon) begin(h *inherited) {
+	for _, begin := range h.begin {
+		begin()
+	}
+	d.stores.start()
+	for _, u := range d.engine.stores() {
+		if u.Down() != nil { // whether it still is, the pump finds out
+			d.engine.StoreUp(u)
+		}
+	}
+	for _, c := range h.conns {
+		c.awaitHello()
+		c.run()
+		c.Flush()
+	}
+	for _, u := range h.lost {
+		d.engine.Bereave(u)
+	}
+	d.timer.Wake(d.engine.Tick())
+	d.timer.Resume()
+	time.AfterFunc(collectLater, letCollector)
+}
+
+// forsake ends a daemon that was to take over: nothing that it was given is touched.
+func (d *Daemon) forsake() {
+	letCollector()
+	d.timer.Resume()
+	for c := range d.conns {
+		_ = c.sock.Close()
+		c.peer.close()
+	}
+	d.discard()
+}

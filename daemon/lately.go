@@ -1,0 +1,134 @@
+package daemon
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// lately is what a view shows of the past.
+type lately struct {
+	mu     sync.Mutex
+	losses ring[ViewLost]  // guarded by mu
+	points ring[ViewPoint] // guarded by mu
+}
+
+// How much is remembered: the last losses, and a point each pointEvery.
+const (
+	lostMost   = 100
+	pointMost  = 120
+	pointEvery = 5 * time.Second
+)
+
+// ring is the last of many.
+type ring[E any] struct {
+	all  []E
+	next int // where the oldest is, once it is full
+}
+
+func (r *ring[E]) put(e E, most int) {
+	if len(r.all) < most {
+		r.all = append(r.all, e)
+		return
+	}
+	r.all[r.next] = e
+	r.next = (r.next + 1) % most
+}
+
+// list is a copy, the oldest first, and never nil.
+func (r *ring[E]) list() []E {
+	return append(append(make([]E, 0, len(r.all)), r.all[r.next:]...), r.all[:r.next]...)
+}
+
+func (l *lately) lose(n *cache.Notice, at time.Time) {
+	v := ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: whoIs(n.Session),
+		Reason: protocol.Reason(n.Reason).String(), Held: millis(n.Took)}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.losses.put(v, lostMost)
+}
+
+func (l *lately) lost() []ViewLost {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	list := l.losses.list()
+	slices.Reverse(list)
+	return list
+}
+
+func (l *lately) history() []ViewPoint {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.points.list()
+}
+
+// remember adds a point to the history each pointEvery, until the daemon halts.
+func (d *Daemon) remember() {
+	tick := time.NewTicker(pointEvery)
+	defer tick.Stop()
+	last := d.point(nil)
+	for {
+		select {
+		case <-tick.C:
+			last = d.point(last)
+		case <-d.halt:
+			return
+		}
+	}
+}
+
+// moment is what the next point is the difference to.
+type moment struct {
+	at     time.Time
+	totals ViewTotals
+	slack  cache.Histogram // of all stores
+}
+
+// point adds a point, unless last is nil.
+func (d *Daemon) point(last *moment) *moment {
+	t := d.engine.Totals()
+	m := &moment{at: time.Now(), totals: viewTotals(&t)}
+	for i := range t.Stores {
+		m.slack.Add(&t.Stores[i].Slack)
+	}
+	if last == nil {
+		return m
+	}
+	for i := range last.slack.Buckets {
+		last.slack.Buckets[i] = since(m.slack.Buckets[i], last.slack.Buckets[i])
+	}
+	last.slack.Zero = since(m.slack.Zero, last.slack.Zero)
+	took := m.at.Sub(last.at).Seconds() // not less than a tick's worth, and monotonic
+	p := ViewPoint{At: m.at, Held: m.totals.Held, Waiting: m.totals.Waiting, Sessions: m.totals.Sessions,
+		Acquires: float64(since(m.totals.Acquires, last.totals.Acquires)) / took,
+		Lost:     float64(since(m.totals.Lost, last.totals.Lost)) / took, Slack: median(&last.slack)}
+	d.lately.mu.Lock()
+	defer d.lately.mu.Unlock()
+	d.lately.points.put(p, pointMost)
+	return m
+}
+
+// since is how much a counter has grown; a store that has gone takes its counts along.
+func since(is, was uint64) uint64 { return is - min(is, was) }
+
+// median is what half of what h has counted is not above, in milliseconds; -1 of nothing.
+func median(h *cache.Histogram) int64 {
+	half := (h.Count() + 1) / 2
+	n := h.Zero
+	switch {
+	case half == 0:
+		return -1
+	case n >= half:
+		return 0
+	}
+	for i, b := range h.Buckets {
+		if n += b; n >= half {
+			return int64(1000 * math.Exp2(float64(cache.HistFirst+i)/(1<<cache.HistSchema)))
+		}
+	}
+	return -1
+}

@@ -1,0 +1,260 @@
+package daemon
+
+import (
+	"fmt"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// metrics has Prometheus' library read Totals at each scrape: nothing is counted twice, and
+// nothing is looked up while locks are served. Every series is there from the start. No key and
+// no owner is ever a label.
+type metrics struct {
+	d *Daemon
+}
+
+// Registry returns a registry with the daemon's metrics, and those of its process.
+func (d *Daemon) Registry() *prometheus.Registry {
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics{d}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return r
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("locksidecar_"+name, help, labels, nil)
+}
+
+// What there is of each class of a namespace's keys.
+var (
+	ofClass = []string{"namespace", "class"}
+
+	descAcquires  = desc("acquires_total", "Acquires that have ended.", append(ofClass, "result")...)
+	descWait      = desc("wait_seconds", "How long acquires that were granted have waited; re-entries apart.", ofClass...)
+	descHold      = desc("hold_seconds", "How long locks were held.", ofClass...)
+	descContended = desc("contended_total", "Acquires, tries apart, that waited for another holder.", ofClass...)
+	descHandOvers = desc("handovers_total", "Grants without asking the store: the lease was on this host.", ofClass...)
+	descLingered  = desc("lingered_total", "Of those, grants of leases that had no hold.", ofClass...)
+	descDegraded  = desc("degraded_total", "Grants by this host alone, without a fence, while the store was down.", ofClass...)
+	descReleases  = desc("releases_total", "Holds that ended and were not lost.", append(ofClass, "cause")...)
+	descLost      = desc("lost_total", "Holds that were lost.", append(ofClass, "reason")...)
+	descHeld      = desc("held_locks", "Holds now.", ofClass...)
+	descWaiters   = desc("waiters", "Acquires that wait now.", ofClass...)
+)
+
+// What there is of each store.
+var (
+	descUp          = desc("store_up", "1 while the store answers; 0 while the circuit breaker is open.", "store")
+	descConnections = desc("upstream_connections", "Connections to the store.", "store")
+	descLeases      = desc("held_leases", "Leases that this host has at the store.", "store")
+	descRenewals    = desc("renewals_total", "Renewals of leases.", "store", "result")
+	descSlack       = desc("renewal_slack_seconds", "What was left of a lease when its renewal was answered.", "store")
+	descExpired     = desc("expired_leases_total", "Leases that came to their deadline.", "store")
+	descSizes       = desc("upstream_batch_operations", "Operations in a batch.", "store", "lane")
+	descTook        = desc("upstream_batch_seconds", "How long a batch took.", "store", "lane")
+	descFlying      = desc("upstream_batches_in_flight", "Batches on the wire now.", "store", "lane")
+	descQueued      = desc("upstream_queued_operations", "Operations that wait for the next batch.", "store", "lane")
+)
+
+// What there is once.
+var (
+	descSessions = desc("sessions", "Clients connected.")
+	descOldest   = desc("oldest_hold_seconds", "For how long the oldest hold has been held; 0 without any.")
+	descCycles   = desc("wait_cycles_total", "Rings of owners found who wait for each other.")
+	descFaults   = desc("protocol_errors_total", "Sessions that the daemon has ended, by code.", "code")
+	descBuild    = desc("build_info", "1.", "version", "goversion")
+)
+
+// Describe says nothing: what there is depends on the configuration, which can change.
+func (metrics) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads everything.
+func (m metrics) Collect(out chan<- prometheus.Metric) {
+	t := m.d.Totals()
+	s := series{out}
+	for i := range t.Classes {
+		s.class(&t.Classes[i])
+	}
+	for i := range t.Stores {
+		s.store(&t.Stores[i])
+	}
+	s.gauge(descSessions, float64(t.Sessions))
+	s.gauge(descOldest, seconds(t.Oldest))
+	s.counter(descCycles, t.Cycles)
+	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow} {
+		s.counter(descFaults, t.Faults[c], c.String())
+	}
+	s.gauge(descBuild, 1, m.d.cfg.Version, runtime.Version())
+}
+
+func seconds(nanos int64) float64 { return float64(nanos) / float64(time.Second) }
+
+type series struct{ out chan<- prometheus.Metric }
+
+func (s series) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+}
+
+func (s series) counter(d *prometheus.Desc, v uint64, labels ...string) {
+	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+}
+
+// results are how acquires end, as labels.
+var results = map[cache.Outcome]string{
+	cache.Outcome(cache.CodeOK): "granted", cache.OutReentered: "reentered", cache.OutGone: "gone",
+	cache.Outcome(protocol.Denied): "denied", cache.Outcome(protocol.Unsupported): "unsupported",
+}
+
+var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session", cache.CauseGivenBack: "given_back"}
+
+func init() {
+	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled, protocol.Upgrade, protocol.Unavailable,
+		protocol.Limit, protocol.Invalid, protocol.Draining} {
+		results[cache.Outcome(c)] = c.String()
+	}
+}
+
+// nameOf is how a namespace is called.
+func nameOf(prefix string) string {
+	if prefix == "" {
+		return "default"
+	}
+	return prefix
+}
+
+func (s series) class(c *ClassTotals) {
+	ns := nameOf(c.Prefix)
+	for o, name := range results {
+		n := c.Acquires[o]
+		if int(o) < len(c.Refused) {
+			n += c.Refused[o]
+		}
+		s.counter(descAcquires, n, ns, c.Class, name)
+	}
+	for why, name := range causes {
+		s.counter(descReleases, c.Releases[why], ns, c.Class, name)
+	}
+	for why := cache.LostExpired; int(why) < len(c.Lost); why++ {
+		s.counter(descLost, c.Lost[why], ns, c.Class, protocol.Reason(why).String())
+	}
+	s.counter(descContended, c.Contended, ns, c.Class)
+	s.counter(descHandOvers, c.HandOvers, ns, c.Class)
+	s.counter(descLingered, c.Lingered, ns, c.Class)
+	s.counter(descDegraded, c.Degraded, ns, c.Class)
+	s.gauge(descHeld, float64(c.Holds), ns, c.Class)
+	s.gauge(descWaiters, float64(c.Waiters), ns, c.Class)
+	s.histogram(descWait, &c.Wait, ns, c.Class)
+	s.histogram(descHold, &c.Hold, ns, c.Class)
+}
+
+func (s series) store(t *StoreTotals) {
+	up := 0.0
+	if t.Up {
+		up = 1
+	}
+	s.gauge(descUp, up, t.Name)
+	if t.Connections >= 0 {
+		s.gauge(descConnections, float64(t.Connections), t.Name)
+	}
+	s.gauge(descLeases, float64(t.Held), t.Name)
+	s.counter(descRenewals, t.Renewed, t.Name, "renewed")
+	s.counter(descRenewals, t.NotHeld, t.Name, "not_held")
+	s.counter(descRenewals, t.Unanswered, t.Name, "unanswered")
+	s.histogram(descSlack, &t.Slack, t.Name)
+	s.counter(descExpired, t.Expired, t.Name)
+	s.lane(&t.Main, t.Name, "main")
+	s.lane(&t.Renewals, t.Name, "renewals")
+}
+
+func (s series) lane(l *upstream.LaneStats, labels ...string) {
+	s.gauge(descFlying, float64(l.Flying), labels...)
+	s.gauge(descQueued, float64(l.Waiting), labels...)
+	s.histogram(descTook, &l.Took, labels...)
+	sizes, count := make(map[float64]uint64, len(l.Sizes)), uint64(0)
+	for i, n := range l.Sizes {
+		count += n
+		sizes[float64(int(1)<<i)] = count
+	}
+	s.out <- prometheus.MustNewConstHistogram(descSizes, count, float64(l.Ops), sizes, labels...)
+}
+
+func (s series) histogram(d *prometheus.Desc, h *cache.Histogram, labels ...string) {
+	s.out <- &histogram{d, h, labels}
+}
+
+// histogram is one with native buckets and with the classic ones that they add up to.
+type histogram struct {
+	desc   *prometheus.Desc
+	of     *cache.Histogram
+	labels []string
+}
+
+func (h *histogram) Desc() *prometheus.Desc { return h.desc }
+
+// Write writes h as the library wants it.
+func (h *histogram) Write(m *dto.Metric) error {
+	shell := prometheus.MustNewConstMetric(h.desc, prometheus.UntypedValue, 0, h.labels...)
+	if err := shell.Write(m); err != nil { // the labels
+		return fmt.Errorf("write %v: %w", h.desc, err)
+	}
+	m.Untyped = nil
+	m.Histogram = &dto.Histogram{
+		SampleCount: proto.Uint64(h.of.Count()), SampleSum: proto.Float64(seconds(h.of.Sum)),
+		Schema: proto.Int32(cache.HistSchema), ZeroThreshold: proto.Float64(zeroTo), ZeroCount: proto.Uint64(h.of.Zero),
+	}
+	h.classic(m.Histogram)
+	h.native(m.Histogram)
+	return nil
+}
+
+// zeroTo is the end of the bucket of what took no time.
+const zeroTo = 1.0 / (1 << 20)
+
+// classic writes a bucket for every eight native ones: each four times as long as the last.
+func (h *histogram) classic(m *dto.Histogram) {
+	count, le := h.of.Zero, zeroTo
+	m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count), UpperBound: proto.Float64(le)})
+	for i, n := range h.of.Buckets {
+		count += n
+		if end := cache.HistFirst + i; end%8 == 0 && end <= classicTo {
+			le *= 4
+			m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count), UpperBound: proto.Float64(le)})
+		}
+	}
+}
+
+// classicTo is where the last classic bucket but that of all ends: 4096 seconds.
+const classicTo = 12 * 4
+
+// native writes the buckets as the format has them: runs of them, with the differences of
+// their counts.
+func (h *histogram) native(m *dto.Histogram) {
+	last, gap := int64(0), int32(cache.HistFirst)
+	var span *dto.BucketSpan
+	for _, n := range h.of.Buckets {
+		if n == 0 {
+			gap++
+			span = nil
+			continue
+		}
+		if span == nil {
+			span = &dto.BucketSpan{Offset: proto.Int32(gap), Length: proto.Uint32(0)}
+			m.PositiveSpan = append(m.PositiveSpan, span)
+			gap = 0
+		}
+		*span.Length++
+		m.PositiveDelta = append(m.PositiveDelta, int64(n)-last)
+		last = int64(n)
+	}
+	if len(m.PositiveSpan) == 0 && h.of.Zero == 0 { // else it would be taken for a classic one
+		m.PositiveSpan = []*dto.BucketSpan{{Offset: proto.Int32(0), Length: proto.Uint32(0)}}
+	}
+}

@@ -1,0 +1,50 @@
+package daemon
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestHistoryIsTakenAndDrawn(t *testing.T) {
+	d := &Daemon{engine: testEngine(t)}
+	last := d.point(nil)
+	if n := len(d.lately.history()); n != 0 {
+		t.Fatalf("%d points of no time", n)
+	}
+	stock(t, d.engine, 10)
+	last.at = last.at.Add(-5 * time.Second) // as if that were so long ago
+	d.point(d.point(last))
+	h := d.lately.history()
+	if len(h) != 2 || h[0].Held != 11 || h[0].Sessions != 2 || h[0].Acquires <= 0 || h[0].Acquires > 2 || h[0].Lost != 0 || h[0].Slack != -1 || h[1].Acquires != 0 {
+		t.Errorf("%+v", h)
+	}
+	p := page{View: View{History: h}}
+	p.Totals.Held = 1_234_567
+	f := p.Figures()[0]
+	if f.Value != "1,234,567" || f.Line == nil || f.Line.Points != "0.0,2.0 1.0,2.0 " || !strings.HasSuffix(f.Line.Says, ": at most 11, now 11") {
+		t.Errorf("%+v %+v", f, f.Line)
+	}
+	var b bytes.Buffer
+	if err := pageTemplate.Execute(&b, &p); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(b.String(), `<polyline points="`); n != 6 || strings.Contains(b.String(), "NaN") {
+		t.Errorf("%d lines", n)
+	}
+}
+
+func TestNumbersForPeople(t *testing.T) {
+	for ms, want := range map[int64]string{-1: "–", 0: "0 ms", 999: "999 ms", 1500: "1.5 s", 59_940: "59.9 s", 61_000: "1 min 1 s", 3_660_000: "1 h 1 min",
+		49 * 3_600_000: "2 days 1 h"} {
+		if got := duration(ms); got != want {
+			t.Errorf("%d: %q, want %q", ms, got, want)
+		}
+	}
+	for n, want := range map[int]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", -100: "-100", 1234567: "1,234,567"} {
+		if got := grouped(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package daemon
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// What two processes say to each other while one takes over from the other: lengths of 4 bytes,
+// big-endian, each before a JSON object, and descriptors with them.
+
+// passMost is how many descriptors go with one message: the kernel takes 253.
+const passMost = 200
+
+const passBytes = 1 << 20 // of a message
+
+var errPassing = errors.New("the other process does not keep to the form of a takeover")
+
+// putMessage writes a message with descriptors, at most passMost.
+func putMessage(c *net.UnixConn, m any, fds []int) error {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return err
+	}
+	b = append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...)
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	n, _, err := c.WriteMsgUnix(b, oob, nil)
+	for err == nil && n < len(b) {
+		b = b[n:]
+		n, err = c.Write(b)
+	}
+	return err
+}
+
+// getMessage reads a message, and the descriptors that came with it, which are closed when there is an
+// error.
+func getMessage(c *net.UnixConn, m any) (files []*os.File, err error) {
+	defer func() {
+		if err != nil {
+			closeFiles(files)
+		}
+	}()
+	var head [4]byte
+	if files, err = receiveAll(c, head[:], files); err != nil {
+		return files, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > passBytes {
+		return files, errPassing
+	}
+	b := make([]byte, n)
+	if files, err = receiveAll(c, b, files); err != nil {
+		return files, err
+	}
+	if err := json.Unmarshal(b, m); err != nil {
+		return files, fmt.Errorf("%w: %w", errPassing, err)
+	}
+	return files, nil
+}
+
+func receiveAll(c *net.UnixConn, b []byte, files []*os.File) ([]*os.File, error) {
+	oob := make([]byte, unix.CmsgSpace(4*passMost))
+	for len(b) > 0 {
+		n, m, flags, _, err := c.ReadMsgUnix(b, oob)
+		if err != nil {
+			return files, err
+		}
+		if n == 0 {
+			return files, net.ErrClosed
+		}
+		if flags&unix.MSG_CTRUNC != 0 {
+			return files, errPassing
+		}
+		b = b[n:]
+		all, err := unix.ParseSocketControlMessage(oob[:m])
+		if err != nil {
+			return files, err
+		}
+		for i := range all {
+			fds, err := unix.ParseUnixRights(&all[i])
+			if err != nil {
+				return files, err
+			}
+			for _, fd := range fds {
+				files = append(files, os.NewFile(uintptr(fd), "passed"))
+			}
+		}
+	}
+	return files, nil
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}

@@ -1,0 +1,180 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream/embedded"
+)
+
+// heir is the configuration of a process that takes over from h.
+func (h *host) heir() daemon.Config {
+	h.t.Helper()
+	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Heir: true})
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(func() { _ = s.Close() })
+	return daemon.Config{Socket: h.socket, Serving: serving(s), Version: "heir"}
+}
+
+func (h *host) claim() *daemon.Estate {
+	h.t.Helper()
+	e, err := daemon.Claim(h.t.Context(), h.socket, "heir")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return e
+}
+
+// busyClients lock and unlock, each its own key and all of them one, until stop; nothing may fail.
+func (h *host) busyClients(n int) (stop func()) {
+	h.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for i := range n {
+		c := h.dial(client.Options{Name: "busy", OnLost: func(l client.Lost) { h.t.Errorf("%s is lost: %v", l.Key, l.Reason) }})
+		wg.Go(func() {
+			for owner := uint64(1); ctx.Err() == nil; owner++ {
+				for _, key := range []string{"hot", "own" + string(rune('a'+i))} {
+					hold, err := c.Lock(context.Background(), client.AcquireArgs{Key: key, Owner: owner, Wait: client.Forever})
+					if err == nil {
+						err = hold.Release(context.Background())
+					}
+					if err != nil {
+						h.t.Errorf("%s: %v", key, err)
+						return
+					}
+				}
+			}
+		})
+	}
+	return func() { cancel(); wg.Wait() }
+}
+
+// Whoever was to take over may end at any step before the commit: the daemon goes on, and its
+// clients notice nothing.
+func TestASuccessorThatEndsChangesNothing(t *testing.T) {
+	h := start(t, nil, nil)
+	c := h.dial(client.Options{Name: "holder"})
+	held, err := c.Lock(t.Context(), client.AcquireArgs{Key: "held", TTL: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited := make(chan error, 1)
+	go func() {
+		w, err := c.Lock(context.Background(), client.AcquireArgs{Key: "held", Owner: 1, Wait: client.Forever})
+		if err == nil {
+			err = w.Release(context.Background())
+		}
+		waited <- err
+	}()
+	stop := h.busyClients(4)
+	for step := range daemon.Steps {
+		if err := h.claim().EndAt(step, h.heir()); err != nil {
+			t.Errorf("step %d: %v", step, err)
+		}
+		// It answers again: what came meanwhile has waited.
+		if _, err := c.Inspect(t.Context(), "held"); err != nil {
+			t.Fatalf("after step %d: %v", step, err)
+		}
+	}
+	cfg := h.heir()
+	cfg.Stores[0].Key = "another"
+	if _, err := h.claim().Inherit(cfg); !errors.Is(err, daemon.ErrRefused) {
+		t.Errorf("one with another store takes over: %v", err)
+	}
+	stop()
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-waited; err != nil {
+		t.Error(err)
+	}
+}
+
+// The other process may end at the very moment of the commit, with everything taken in: this one goes
+// on, and what the other has touched is whole.
+func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
+	var claimed atomic.Pointer[daemon.Estate]
+	told := make(chan int, 4)
+	h := start(t, nil, func(cfg *daemon.Config) {
+		cfg.Handing = func(pid int) {
+			told <- pid
+			claimed.Load().Close()
+		}
+	})
+	c := h.dial(client.Options{Name: "holder"})
+	held, err := c.Lock(t.Context(), client.AcquireArgs{Key: "held"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := h.claim()
+	claimed.Store(e)
+	if _, err := e.Inherit(h.heir()); err == nil {
+		t.Fatal("it goes on too")
+	}
+	if _, err := c.Inspect(t.Context(), "held"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // of the other one, and of ourselves again
+		if pid := <-told; pid != os.Getpid() {
+			t.Errorf("the manager is told of process %d", pid)
+		}
+	}
+	for _, path := range []string{h.socket, daemon.AdminSocket(h.socket)} {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	h.dial(client.Options{Name: "new"})
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// A process that has taken everything in says nothing to clients before the other one has committed,
+// whatever comes due.
+func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
+	var claimed atomic.Pointer[daemon.Estate]
+	var beats atomic.Int64
+	var heard int64
+	done := make(chan bool, 2)
+	h := start(t, nil, func(cfg *daemon.Config) {
+		cfg.Handing = func(int) {
+			if len(done) > 0 {
+				return
+			}
+			before := beats.Load()
+			time.Sleep(2500 * time.Millisecond) // a beat is due each two seconds
+			heard = beats.Load() - before
+			claimed.Load().Close()
+			done <- true
+		}
+	})
+	c := h.dial(client.Options{Name: "holder", OnBeat: func(client.Beat) { beats.Add(1) }})
+	held, err := c.Lock(t.Context(), client.AcquireArgs{Key: "held", TTL: 6 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := h.claim()
+	claimed.Store(e)
+	if _, err := e.Inherit(h.heir()); err == nil {
+		t.Fatal("it goes on too")
+	}
+	<-done
+	if heard > 0 {
+		t.Errorf("%d beats while nobody serves", heard)
+	}
+	if err := held.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,50 @@
+package daemon
+
+import (
+	"time"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// Unlocked is what an unlocking by force has done.
+type Unlocked struct {
+	// Released is how many holds were ended: their owners have been told that they are lost.
+	Released int `json:"released"`
+	// FreeIn is how many milliseconds it takes at most until nobody who was told, now or before, can
+	// still believe that he holds: then the key is free. 0 when nothing closes it.
+	FreeIn int64      `json:"free_in_ms"`
+	Holds  []ViewHold `json:"holds"` // those that were ended: the first MaxViewRows
+}
+
+// Force ends the holds of a key: see cache.Table.Force.
+func (e *Engine) Force(key string, permit bool, fence uint64) (ended []cache.Held, free int64) {
+	now := e.clock()
+	a := getAftermath()
+	defer putAftermath(a)
+	i := shardOf(key)
+	sh := e.lock(i)
+	ended, free = sh.table.Force(key, permit, fence, now, &sh.out)
+	e.unlock(sh, i, now, a)
+	e.finish(a, now, nil)
+	return ended, free
+}
+
+// Unlock ends the holds of a key that are on this host, on behalf of by, and says so in the log
+// whatever that is to have. Nobody else is let in before the holders know, or what was stated to
+// them is over.
+func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) Unlocked {
+	ended, free := d.engine.Force(key, permit, fence)
+	names, now := d.engine.classes.list(), d.clock()
+	u := Unlocked{Released: len(ended), FreeIn: millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []ViewHold{}}
+	for i := range ended {
+		h := &ended[i]
+		if len(u.Holds) < MaxViewRows {
+			u.Holds = append(u.Holds, viewHold(h, names, now))
+		}
+		d.audit.Warn("unlocked by force", h.Session.Shell.(*Session).who([]zap.Field{zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
+			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID)})...)
+	}
+	return u
+}

@@ -1,0 +1,10 @@
+#!/bin/sh
+# $1 is "remove" (deb) or 0 (rpm) when it goes for good, not when another comes.
+set -e
+case "$1" in
+remove | 0)
+	if [ -d /run/systemd/system ]; then
+		systemctl disable --now locksidecar.socket locksidecar.service
+	fi
+	;;
+esac

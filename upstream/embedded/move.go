@@ -1,0 +1,142 @@
+package embedded
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+var _ upstream.Mover = (*Store)(nil)
+
+// Identity is empty.
+func (s *Store) Identity() string { return "" }
+
+// Leave returns what is held and waited for, and the session. The state file is not written before
+// Stay: the other process may.
+func (s *Store) Leave() ([]byte, error) {
+	s.session.io.Lock()
+	m := &moving{new(cache.Coder), s}
+	m.code()
+	return m.B, nil
+}
+
+// Stay is the end of Leave.
+func (s *Store) Stay() { s.session.io.Unlock() }
+
+// Arrive takes in what Leave returned. The state file is read and written from begin on.
+func (s *Store) Arrive(state []byte) (begin func(), err error) {
+	m := &moving{&cache.Coder{B: state, Reading: true}, s}
+	if m.code(); m.Err != nil {
+		return nil, fmt.Errorf("embedded: %w", m.Err)
+	}
+	return func() {
+		n := &s.session
+		s.heir = false
+		n.io.Lock()
+		if until := n.until.Load(); until != 0 {
+			n.publish(upstream.Session{No: sessionNo, Until: until})
+		}
+		n.io.Unlock()
+		go s.run()
+	}, nil
+}
+
+// moving writes or reads all of a Store.
+type moving struct {
+	*cache.Coder
+	s *Store
+}
+
+func (m *moving) code() {
+	n := &m.s.session
+	until, held := n.until.Load(), n.held.Load()
+	limit, base := n.limit.Load(), n.base.Load()
+	for _, v := range []*int64{&until, &held, &n.grace} {
+		cache.Num(m.Coder, v)
+	}
+	cache.Num(m.Coder, &limit)
+	cache.Num(m.Coder, &base)
+	cache.Num(m.Coder, &n.graceTTL)
+	m.Bool(&n.graceOver)
+	n.until.Store(until)
+	n.held.Store(held)
+	n.limit.Store(limit)
+	n.base.Store(base)
+	for i := range m.s.shards {
+		m.shard(&m.s.shards[i])
+	}
+}
+
+// shard writes what is known of a shard's keys; or reads that of any, into where they belong: no two
+// processes divide them alike.
+func (m *moving) shard(d *shard) {
+	n := len(d.held)
+	m.Len(&n)
+	if m.Reading {
+		for range n {
+			var key string
+			var grip uint64
+			m.entry(&key, &grip)
+			m.s.shard(key).held[key] = grip
+		}
+	} else {
+		for key, grip := range d.held {
+			m.entry(&key, &grip)
+		}
+	}
+	queued := entries(d.queued)
+	cache.List(m.Coder, &queued, func(q *entry) {
+		m.entry(&q.key, &q.token)
+		if to := m.s.shard(q.key); m.Reading {
+			if to.queued == nil {
+				to.queued = make(map[string]uint64)
+			}
+			to.queued[q.key] = q.token
+		}
+	})
+	sems := slices.Collect(maps.Keys(d.permits))
+	cache.List(m.Coder, &sems, func(key *string) { m.permits(d, key) })
+}
+
+func (m *moving) entry(key *string, token *uint64) {
+	m.String(key)
+	cache.Num(m.Coder, token)
+}
+
+type entry struct {
+	key   string
+	token uint64
+}
+
+func entries(of map[string]uint64) []entry {
+	all := make([]entry, 0, len(of))
+	for key, token := range of {
+		all = append(all, entry{key, token})
+	}
+	return all
+}
+
+// permits writes or reads one semaphore.
+func (m *moving) permits(d *shard, key *string) {
+	m.String(key)
+	p := &permits{held: make(map[uint64]struct{})}
+	if !m.Reading {
+		p = d.permits[*key]
+	} else {
+		to := m.s.shard(*key)
+		if to.permits == nil {
+			to.permits = make(map[string]*permits)
+		}
+		to.permits[*key] = p
+	}
+	tokens := slices.Collect(maps.Keys(p.held))
+	number := func(n *uint64) { cache.Num(m.Coder, n) }
+	cache.List(m.Coder, &tokens, number)
+	cache.List(m.Coder, &p.queued, number)
+	for _, t := range tokens {
+		p.held[t] = struct{}{}
+	}
+}
