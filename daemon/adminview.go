@@ -110,7 +110,7 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !by.rules() {
-		a.d.audit.Warn("unlocking denied", zap.String("event", "unlock_denied"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
+		a.d.log.Warn("unlocking denied", zap.String("event", "unlock_denied"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
 		fail(http.StatusForbidden, "only root and the daemon's own user may unlock by force")
 		return
 	}

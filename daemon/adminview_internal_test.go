@@ -15,7 +15,7 @@ import (
 
 func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 	core, seen := observer.New(zap.InfoLevel)
-	a := &admin{d: &Daemon{audit: zap.New(core)}}
+	a := &admin{d: &Daemon{log: zap.New(core)}}
 	ask := func(uid int) int {
 		r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {""}}.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")

@@ -18,16 +18,11 @@ type Logging struct {
 	HashKeys bool // keys appear as the first 8 bytes of their SHA-256, in hexadecimal
 }
 
-// record is one thing that is to be logged. Of a session's begin or end the notice says whose
-// it is, and nothing else.
-type record struct {
-	cache.Notice
-	at    time.Time
-	event string
-}
-
-// auditMost bounds what waits for a log that does not keep up: a million records are some 200 MB.
-const auditMost = 1 << 20
+// auditMost bounds what waits for a log that does not keep up, in bytes of its lines; lossesMost, in locks.
+const (
+	auditMost  = 64 << 20
+	lossesMost = 1 << 20
+)
 
 // setAudit has every shard tell of what Logging asks for.
 func (e *Engine) setAudit(on bool) {
@@ -44,67 +39,78 @@ func (d *Daemon) key(k string) string {
 	if !d.now.Load().Logging.HashKeys {
 		return k
 	}
-	sum := sha256.Sum256([]byte(k))
+	return hashed(k)
+}
+
+func hashed(key string) string {
+	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:8])
 }
 
 // notice takes in what has happened to locks.
 func (d *Daemon) notice(ns []cache.Notice) {
 	at := time.Now()
+	lost := 0
 	for i := range ns {
 		if ns[i].Kind == cache.NoticeLost {
 			d.lately.lose(&ns[i], at)
+			lost++
 		}
 	}
-	d.auditor.put(len(ns), func(i int, r *record) { *r = record{Notice: ns[i], at: at, event: noticeEvents[ns[i].Kind]} })
+	if n := lost; n > 0 {
+		d.losses.put(n, func(q []loss) []loss {
+			for i := range ns {
+				if ns[i].Kind == cache.NoticeLost {
+					q = append(q, loss{ns[i], at})
+				}
+			}
+			return q
+		})
+	}
+	if n := len(ns) - lost; n > 0 {
+		hide := d.now.Load().Logging.HashKeys
+		d.auditor.put(n, func(q []byte) []byte {
+			w := auditLines{q, d.audited.of(at), hide}
+			for i := range ns {
+				if ns[i].Kind != cache.NoticeLost {
+					w.notice(&ns[i])
+				}
+			}
+			return w.b
+		})
+	}
 }
+
+// writeAudit takes in whole lines.
+func (d *Daemon) writeAudit(lines []byte) { _, _ = d.cfg.Audit.Write(lines) }
 
 // lagging says that the log does not keep up.
 func (d *Daemon) lagging(n uint64) {
 	d.log.Error("the log does not keep up: lines are missing", zap.String("event", "log_lagging"), zap.Uint64("missing", n))
 }
 
-// noticeEvents are what can happen to a lock.
-var noticeEvents = [...]string{cache.NoticeAcquired: "acquired", cache.NoticeRefused: "refused",
-	cache.NoticeReleased: "released", cache.NoticeLost: "lost"}
-
-// write logs a record, with the time at which it happened.
-func (d *Daemon) write(r *record) {
-	log, level, text := d.audit, zapcore.InfoLevel, r.event
-	if r.Kind == cache.NoticeLost {
-		log, level, text = d.log, zapcore.WarnLevel, "lock lost"
-	}
-	if core := log.Core(); core.Enabled(level) { // the logger would read its clock, and ours has been read
-		d.line = d.fields(d.line[:0], r)
-		_ = core.Write(zapcore.Entry{Level: level, Time: r.at, Message: text}, d.line)
-	}
+// loss is a lock that was lost, and when.
+type loss struct {
+	cache.Notice
+	at time.Time
 }
 
-// fields appends what is logged of a record.
-func (d *Daemon) fields(f []zap.Field, r *record) []zap.Field {
-	s, event := r.Session.Shell.(*Session), zap.String("event", r.event)
-	if r.Kind == 0 {
-		return s.who(append(f, event, zap.Int("uid", s.peer.UID), zap.Int("gid", s.peer.GID)))
+// logLosses logs what was lost, audit or not, with the time at which it happened.
+func (d *Daemon) logLosses(ls []loss) {
+	core := d.log.Core() // the logger would read its clock, and ours has been read
+	if !core.Enabled(zapcore.WarnLevel) {
+		return
 	}
-	f = append(f, zap.String("key", d.key(r.Key)), zap.String("mode", r.Mode.String()), zap.Uint64("owner", r.Owner))
-	if r.Kind != cache.NoticeRefused {
-		f = append(f, zap.Uint64("fence", r.Fence))
+	for i := range ls {
+		l := &ls[i]
+		degraded := zap.Skip()
+		if l.Degraded {
+			degraded = zap.Bool("degraded", true)
+		}
+		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.at, Message: "lock lost"}, l.Session.Shell.(*Session).who([]zap.Field{
+			zap.String("key", d.key(l.Key)), zap.Stringer("mode", l.Mode), zap.Uint64("owner", l.Owner), zap.Uint64("fence", l.Fence),
+			degraded, zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(l.Took)), zap.String("reason", protocol.Reason(l.Reason).String())}))
 	}
-	if r.Degraded {
-		f = append(f, zap.Bool("degraded", true))
-	}
-	f = append(f, event)
-	switch wait, held := zap.Float64("wait_ms", inMillis(r.Took)), zap.Float64("hold_ms", inMillis(r.Took)); r.Kind {
-	case cache.NoticeAcquired:
-		f = append(f, wait)
-	case cache.NoticeRefused:
-		f = append(f, wait, zap.String("code", protocol.Code(r.Code).String()))
-	case cache.NoticeReleased:
-		f = append(f, held, zap.String("cause", causes[r.Cause]))
-	case cache.NoticeLost:
-		f = append(f, held, zap.String("reason", protocol.Reason(r.Reason).String()))
-	}
-	return s.who(f)
 }
 
 func inMillis(nanos int64) float64 { return float64(nanos) / float64(time.Millisecond) }
@@ -129,8 +135,11 @@ func (d *Daemon) sessionEnds(s *Session) {
 
 func (d *Daemon) sessionSays(s *Session, event string) {
 	if d.now.Load().Logging.Audit {
-		d.auditor.put(1, func(_ int, r *record) {
-			*r = record{Notice: cache.Notice{Session: s.core}, at: time.Now(), event: event}
+		at := time.Now()
+		d.auditor.put(1, func(q []byte) []byte {
+			w := auditLines{b: q, time: d.audited.of(at)}
+			w.session(s, event)
+			return w.b
 		})
 	}
 }

@@ -7,28 +7,28 @@ import (
 
 // A log that stands still keeps nobody, and says in the end what is missing.
 func TestNobodyWaitsForTheLog(t *testing.T) {
-	var owners []uint64
+	var written []uint64
 	var missing uint64
 	stuck, reached := make(chan struct{}), make(chan struct{}, 1)
-	a := newBacklog(3, func(r *record) {
+	a := newBacklog(3, func(ns []uint64) {
 		select {
 		case reached <- struct{}{}:
 		default:
 		}
 		<-stuck
-		owners = append(owners, r.Owner)
+		written = append(written, ns...)
 	}, func(n uint64) { missing += n })
-	put := func(owner uint64) {
-		a.put(1, func(_ int, r *record) { r.Owner = owner })
+	put := func(n uint64) {
+		a.put(1, func(q []uint64) []uint64 { return append(q, n) })
 	}
 	put(1)
 	<-reached // it writes the first, and the next three may wait
-	for owner := range uint64(5) {
-		put(owner + 2)
+	for n := range uint64(5) {
+		put(n + 2)
 	}
 	close(stuck)
 	a.close()
-	if !slices.Equal(owners, []uint64{1, 2, 3, 4}) || missing != 2 {
-		t.Errorf("%v were written, %d said to be missing", owners, missing)
+	if !slices.Equal(written, []uint64{1, 2, 3, 4}) || missing != 2 {
+		t.Errorf("%v were written, %d said to be missing", written, missing)
 	}
 }

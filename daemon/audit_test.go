@@ -1,29 +1,58 @@
 package daemon_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
+	"sync"
 	"testing"
-
-	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
+// auditLog has the lines of an audit.
+type auditLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *auditLog) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *auditLog) all(t *testing.T) (ms []map[string]any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for d := json.NewDecoder(bytes.NewReader(l.b.Bytes())); ; {
+		var m map[string]any
+		if err := d.Decode(&m); err == io.EOF {
+			return ms
+		} else if err != nil {
+			t.Fatalf("%v: %s", err, l.b.Bytes())
+		}
+		ms = append(ms, m)
+	}
+}
+
 // audited starts a daemon and returns what its audit says of a client: event, key, and why.
 func audited(t *testing.T) (h *host, of func(name string) []string) {
-	core, seen := observer.New(zap.InfoLevel)
+	seen := new(auditLog)
 	h = start(t, nil, func(c *daemon.Config) {
-		c.Audit, c.Logging.Audit = zap.New(core), true
+		c.Audit, c.Logging.Audit = seen, true
 		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
 	})
 	return h, func(name string) (lines []string) {
-		for _, e := range seen.FilterField(zap.String("client", name)).All() {
-			m := e.ContextMap()
+		for _, m := range seen.all(t) {
+			if m["client"] != name {
+				continue
+			}
 			line := fmt.Sprint(m["event"], " ", m["key"])
 			for _, why := range []string{"code", "cause"} {
 				if m[why] != nil {

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"slices"
 	"sync"
 	"time"
 )
@@ -9,8 +8,8 @@ import (
 // backlog has things written on a goroutine of its own: whoever reads them may be slow, and
 // renewals must not wait for him.
 type backlog[T any] struct {
-	most    int // that may wait
-	write   func(*T)
+	most    int // that may wait, give or take one put
+	write   func([]T)
 	lost    func(n uint64) // so many were not written
 	kick    chan struct{}
 	closing chan struct{}
@@ -22,29 +21,34 @@ type backlog[T any] struct {
 }
 
 // gather is for how long things are let gather before they are written: to wake a goroutine for each
-// costs more than to write it.
-const gather = 5 * time.Millisecond
+// costs more than to write it. Of those that may wait, a gatherPart-th is written at once.
+const (
+	gather     = 5 * time.Millisecond
+	gatherPart = 512
+)
 
-func newBacklog[T any](most int, write func(*T), lost func(uint64)) *backlog[T] {
+func newBacklog[T any](most int, write func([]T), lost func(uint64)) *backlog[T] {
 	b := &backlog[T]{most: most, write: write, lost: lost, kick: make(chan struct{}, 1), closing: make(chan struct{})}
 	b.wg.Go(b.run)
 	return b
 }
 
-// put takes in n things, which fill sets one by one. It never blocks.
-func (b *backlog[T]) put(n int, fill func(i int, to *T)) {
+// put has add append to what waits; if that is full, so many things count as lost. It never blocks.
+func (b *backlog[T]) put(things int, add func(queue []T) []T) {
 	b.mu.Lock()
-	at := len(b.queue)
-	room := min(n, b.most-at)
-	b.queue = slices.Grow(b.queue, room)[:at+room]
-	for i := range room {
-		fill(i, &b.queue[at+i])
+	before := len(b.queue)
+	if before < b.most {
+		b.queue = add(b.queue)
+	} else {
+		b.dropped += uint64(things)
 	}
-	b.dropped += uint64(n - room)
+	after := len(b.queue)
 	b.mu.Unlock()
-	select {
-	case b.kick <- struct{}{}:
-	default:
+	if enough := b.most / gatherPart; before == 0 || before < enough && after >= enough {
+		select {
+		case b.kick <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -55,6 +59,7 @@ func (b *backlog[T]) run() {
 		case <-b.kick:
 			select {
 			case <-time.After(gather):
+			case <-b.kick:
 			case <-b.closing:
 			}
 		case <-b.closing:
@@ -65,11 +70,11 @@ func (b *backlog[T]) run() {
 		dropped := b.dropped
 		b.dropped = 0
 		b.mu.Unlock()
-		for i := range batch {
-			b.write(&batch[i])
+		if len(batch) > 0 {
+			b.write(batch)
 		}
 		clear(batch)
-		if cap(batch) > 1<<14 {
+		if cap(batch) > 4*b.most/gatherPart {
 			batch = nil
 		}
 		if dropped > 0 {

@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"net"
@@ -33,7 +34,7 @@ type Config struct {
 	// number, or with our own if it does not after all. It must not block for long.
 	Handing func(pid int)
 	Log     *zap.Logger
-	Audit   *zap.Logger // for what Logging.Audit asks for; Log when nil
+	Audit   io.Writer // for what Logging.Audit asks for: lines of JSON, many at once; none when nil
 	// Spans takes in acquires that said where in a trace they stand; nil when nobody wants to know. It is
 	// called on one goroutine of the daemon's, and must not block.
 	Spans   func(*Span)
@@ -89,7 +90,7 @@ func (c *Config) defaults() {
 		c.Log = zap.NewNop()
 	}
 	if c.Audit == nil {
-		c.Audit = c.Log
+		c.Audit = io.Discard
 	}
 }
 
@@ -112,9 +113,9 @@ type Daemon struct {
 	cfg       Config // all but Serving
 	now       atomic.Pointer[Serving]
 	log       *zap.Logger
-	audit     *zap.Logger
-	auditor   *backlog[record]
-	line      []zap.Field    // of the auditor's goroutine
+	auditor   *backlog[byte] // whole lines
+	audited   auditTime      // while something is put there
+	losses    *backlog[loss]
 	spans     *backlog[Span] // nil without Config.Spans
 	clock     upstream.Clock
 	engine    *Engine
@@ -160,7 +161,7 @@ func Listen(cfg Config) (*Daemon, error) {
 
 // assemble makes a daemon at a site, which it closes if that fails.
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
-	d = &Daemon{cfg: cfg, log: cfg.Log, audit: cfg.Audit, clock: renewer.Boottime, site: at,
+	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
 		halt: make(chan struct{}), handed: make(chan struct{}), started: make(chan struct{}), park: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
@@ -171,7 +172,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 		Table: table, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
-	d.auditor = newBacklog(auditMost, d.write, d.lagging)
+	d.auditor, d.losses = newBacklog(auditMost, d.writeAudit, d.lagging), newBacklog(lossesMost, d.logLosses, d.lagging)
 	d.trace(cfg.Spans)
 	d.engine.cycles.found = d.logCycle
 	d.engine.notice, d.engine.greeted = d.notice, d.sessionBegins

@@ -41,11 +41,12 @@ type Session struct {
 	req     protocol.Request
 	after   aftermath
 
-	heard   atomic.Int64           // when the last frame came
-	client  atomic.Pointer[string] // name and label, once greeted
-	touched atomic.Bool            // somebody is about to flush it
-	ended   atomic.Bool            // nothing more is written
-	closing atomic.Bool            // Fatal has been said: nothing more is read
+	heard     atomic.Int64           // when the last frame came
+	client    atomic.Pointer[string] // name and label, once greeted
+	signature atomic.Pointer[[]byte] // how lines of the audit end that are of it
+	touched   atomic.Bool            // somebody is about to flush it
+	ended     atomic.Bool            // nothing more is written
+	closing   atomic.Bool            // Fatal has been said: nothing more is read
 
 	mu        sync.Mutex
 	out       []byte // guarded by mu, as is all below

@@ -34,13 +34,15 @@ func (d *Daemon) trace(take func(*Span)) {
 	if take == nil {
 		return
 	}
-	d.spans = newBacklog(spansMost, func(x *Span) {
-		x.Key = d.key(x.Key)
-		take(x)
+	d.spans = newBacklog(spansMost, func(xs []Span) {
+		for i := range xs {
+			xs[i].Key = d.key(xs[i].Key)
+			take(&xs[i])
+		}
 	}, func(n uint64) {
 		d.log.Error("spans are missing: they are not taken in as fast as they come", zap.String("event", "spans_dropped"), zap.Uint64("missing", n))
 	})
-	d.engine.traced = func(x *Span) { d.spans.put(1, func(_ int, to *Span) { *to = *x }) }
+	d.engine.traced = func(x *Span) { d.spans.put(1, func(q []Span) []Span { return append(q, *x) }) }
 }
 
 // spanBegins notes that an acquire, of key and perhaps others, is under way, if it is to be traced.
@@ -111,6 +113,7 @@ func (s *Session) endSpans() {
 // closeLogs writes what waits.
 func (d *Daemon) closeLogs() {
 	d.auditor.close()
+	d.losses.close()
 	if d.spans != nil {
 		d.spans.close()
 	}

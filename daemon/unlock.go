@@ -43,7 +43,7 @@ func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) Unlocked
 		if len(u.Holds) < MaxViewRows {
 			u.Holds = append(u.Holds, viewHold(h, names, now))
 		}
-		d.audit.Warn("unlocked by force", h.Session.Shell.(*Session).who([]zap.Field{zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
+		d.log.Warn("unlocked by force", h.Session.Shell.(*Session).who([]zap.Field{zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
 			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID)})...)
 	}
 	return u

@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -24,31 +23,15 @@ func (m *Main) console(c config.Log) bool {
 // logs are where the daemon writes. Nothing is sampled: no line about a lock may be missing.
 type logs struct {
 	main  *zap.Logger
-	audit *zap.Logger // many lines, which may come a moment later
+	raw   io.Writer // where main writes, for whole lines
 	level zap.AtomicLevel
-	later *zapcore.BufferedWriteSyncer
 }
-
-const (
-	auditBuffer = 256 << 10
-	auditEvery  = 200 * time.Millisecond
-)
 
 // newLogs logs to standard error.
 func (m *Main) newLogs(c config.Log) *logs {
-	enc, level := m.encoder(c), zap.NewAtomicLevelAt(levelOf(c))
+	level := zap.NewAtomicLevelAt(levelOf(c))
 	out := zapcore.Lock(zapcore.AddSync(struct{ io.Writer }{m.Stderr})) // whose Sync would wait for a disk
-	later := &zapcore.BufferedWriteSyncer{WS: out, Size: auditBuffer, FlushInterval: auditEvery}
-	many := enc
-	if !m.console(c) {
-		many = newFlatJSON(enc)
-	}
-	return &logs{main: zap.New(zapcore.NewCore(enc, out, level)), audit: zap.New(zapcore.NewCore(many, later, level)), level: level, later: later}
-}
-
-func (l *logs) close() {
-	_ = l.later.Stop()
-	_ = l.main.Sync()
+	return &logs{main: zap.New(zapcore.NewCore(m.encoder(c), out, level)), raw: out, level: level}
 }
 
 func (m *Main) encoder(c config.Log) zapcore.Encoder {

@@ -128,7 +128,6 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 		return err
 	}
 	out := m.newLogs(c.Log)
-	defer out.close()
 	log := out.main
 
 	stop := make(chan os.Signal, 2)
@@ -147,7 +146,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	}
 	err = s.fleet.use(ctx, c, plans, needs, func(serving daemon.Serving) error {
 		cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-			Listener: made, AdminListen: c.AdminListen, Serving: serving, Handing: s.tellMain, Log: log, Audit: out.audit, Spans: spans.take(), Version: thisBuild().Version}
+			Listener: made, AdminListen: c.AdminListen, Serving: serving, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
 		if s.fleet.estate != nil {
 			return s.inherit(cfg)
 		}

@@ -79,7 +79,7 @@ var settings = withShared([]Setting{
 	{Path: "log.format", Flag: "log-format", Help: "how lines look: json, console, or auto (console when standard error is a terminal)",
 		Restart: true, Example: "json", value: func(c *Config) pflag.Value { return &choice{&c.Log.Format, []string{"auto", "json", "console"}} }},
 	{Path: "log.audit", Flag: "log-audit", Help: "log each lock that is acquired, refused or released, and each session",
-		More:    "What is lost is always logged.",
+		More:    "As lines of JSON, whatever the level and the format of the rest. What is lost is logged without it, too.",
 		Example: "true", value: func(c *Config) pflag.Value { return (*yesno)(&c.Log.Audit) }},
 	{Path: "log.keys", Flag: "log-keys", Help: "how the log has keys: plain or hashed",
 		More:    "Hashed is the first 8 bytes of the key's SHA-256, in hexadecimal.",
