@@ -30,6 +30,9 @@ type Config struct {
 	Listener    *net.UnixListener
 	AdminListen string // "host:port" for the admin listener beside its socket; none when empty
 	Serving
+	// Standing is called when the daemon comes to a stand, to hand over, and when it goes on after all:
+	// all that the machine has is of use meanwhile.
+	Standing func(now bool)
 	// Handing is called when another process is about to go on in place of this one: with its
 	// number, or with our own if it does not after all. It must not block for long.
 	Handing func(pid int)

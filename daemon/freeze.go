@@ -26,6 +26,9 @@ var errSlowFreeze = errors.New("what is on its way to a store does not come to i
 // until end at the most for what is on its way; with an error too thaw has to follow.
 func (d *Daemon) freeze(end time.Time) error {
 	holdCollector()
+	if d.cfg.Standing != nil {
+		d.cfg.Standing(true)
+	}
 	d.frozen.Store(true)
 	_ = d.site.ln.SetDeadline(longAgo)
 	d.accepting.Wait()
@@ -57,6 +60,9 @@ func (d *Daemon) freeze(end time.Time) error {
 // thaw has everything go on.
 func (d *Daemon) thaw() {
 	letCollector()
+	if d.cfg.Standing != nil {
+		d.cfg.Standing(false)
+	}
 	d.frozen.Store(false)
 	if d.stores.resume() {
 		d.timer.Resume()

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"runtime"
+	"sync"
 	"syscall"
 	"time"
 
@@ -97,16 +98,51 @@ func (p *procs) try(l procsSeen) {
 	p.before = 0
 }
 
+// threads sets how many there are.
+type threads struct {
+	most int
+
+	mu  sync.Mutex
+	now int  // guarded by mu, as is
+	all bool // whatever now is
+}
+
+func newThreads() *threads {
+	n := runtime.GOMAXPROCS(0)
+	return &threads{most: n, now: n}
+}
+
+// set has n, unless all are asked for.
+func (t *threads) set(n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.now = n
+	if !t.all {
+		runtime.GOMAXPROCS(n)
+	}
+}
+
+// askAll has as many as there can be, until it is called with false.
+func (t *threads) askAll(all bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.all = all; all {
+		runtime.GOMAXPROCS(t.most)
+	} else {
+		runtime.GOMAXPROCS(t.now)
+	}
+}
+
 // followLoad has as many as are needed until ctx ends; up to as many as Go chose, which
 // is what the machine, or the container's limit, has. done is how much has been done so
 // far. A GOMAXPROCS of the user's own is left alone. It blocks.
-func followLoad(ctx context.Context, env config.Env, done func() uint64) {
-	p := procs{most: runtime.GOMAXPROCS(0), now: 1}
+func (t *threads) followLoad(ctx context.Context, env config.Env, done func() uint64) {
+	p := procs{most: t.most, now: 1}
 	if v, _ := env("GOMAXPROCS"); v != "" || p.most == 1 {
 		return
 	}
-	defer runtime.GOMAXPROCS(p.most)
-	runtime.GOMAXPROCS(p.now)
+	defer t.set(p.most)
+	t.set(p.now)
 	timer := time.NewTimer(procsBusy)
 	defer timer.Stop()
 	began, spent, had := time.Now(), cpuTime(), done()
@@ -120,7 +156,7 @@ func followLoad(ctx context.Context, env config.Env, done func() uint64) {
 		l := procsSeen{while: now.Sub(began)}
 		l.used, l.rate = float64(cpu-spent)/float64(l.while), float64(has-had)/l.while.Seconds()
 		if before := p.now; p.next(l) != before {
-			runtime.GOMAXPROCS(p.now)
+			t.set(p.now)
 		}
 		began, spent, had = now, cpu, has
 		if l.used < 0.1 && p.now == 1 {

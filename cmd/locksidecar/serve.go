@@ -136,6 +136,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 
 	spans := m.newTracing(ctx, log)
 	defer spans.close()
+	threads := newThreads()
 	s := &server{m: m, conf: c, again: again, fleet: newFleet(log), log: log, level: out.level}
 	defer s.fleet.end()
 	s.fleet.estate = s.found(kept)
@@ -146,7 +147,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	}
 	err = s.fleet.use(ctx, c, plans, needs, func(serving daemon.Serving) error {
 		cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-			Listener: made, AdminListen: c.AdminListen, Serving: serving, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
+			Listener: made, AdminListen: c.AdminListen, Serving: serving, Standing: threads.askAll, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
 		if s.fleet.estate != nil {
 			return s.inherit(cfg)
 		}
@@ -159,7 +160,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	m.announce(log, c, needs)
 	following, done := context.WithCancel(ctx)
 	var load sync.WaitGroup
-	load.Go(func() { followLoad(following, m.Env, s.BytesRead) })
+	load.Go(func() { threads.followLoad(following, m.Env, s.BytesRead) })
 	load.Go(func() { s.feed(following) })
 	defer load.Wait()
 	defer done()
