@@ -314,6 +314,9 @@ func TestBatchesOfOneSemaphoreTogether(t *testing.T) {
 			}
 			mu.Unlock()
 		}
+		mu.Lock()
+		inside -= len(held) // others get these while the rest still work
+		mu.Unlock()
 		for _, tok := range tokens {
 			s.do(cache.OpWithdraw, tok)
 		}
