@@ -29,7 +29,8 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 				continue
 			}
 			if !h.forced {
-				t.force(h, now, out)
+				t.tellLost(h, LostForced, now, out)
+				t.force(h)
 				ended = append(ended, t.shown(h))
 			}
 			free = max(free, h.end)
@@ -39,10 +40,33 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 	return ended, free
 }
 
-func (t *Table) force(h *hold, now int64, out *Effects) {
+// Shut ends all holds as Force does, because there is no more time for them. Their sessions are to
+// be ended at once, which tells the owners.
+func (t *Table) Shut(now int64, out *Effects) {
+	for _, of := range t.byToken() {
+		ls := []*Lease{of}
+		if of.sem != nil {
+			ls = slices.Clone(of.sem.permits)
+		}
+		for _, l := range ls {
+			if l.ns == nil || l.holds == nil { // advancing one may end others
+				continue
+			}
+			for h := l.holds; h != nil; h = h.next {
+				if !h.forced {
+					t.countLost(h, LostShutdown, now, out)
+					t.force(h)
+				}
+			}
+			t.advance(l, now, out)
+		}
+	}
+}
+
+// force closes l's key for what has been stated of a hold that its owner has lost.
+func (t *Table) force(h *hold) {
 	l := h.l
 	l.unindexOwner(h)
-	t.tellLost(h, LostForced, now, out)
 	h.forced, h.end = true, t.valid(h)
 	l.minEnd = min(l.minEnd, h.end)
 	l.fence = 0 // as dropHold does

@@ -60,6 +60,28 @@ func TestForceClosesTheKeyForAsLongAsWasStated(t *testing.T) {
 	}
 }
 
+// What a daemon that stops has left is counted as lost, and stays closed as after Force.
+func TestShutCountsWhatIsHeld(t *testing.T) {
+	b := newBench(t, nil)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	b.granted(OpTry, 5)
+	b.acquire(s, "forced", nil)
+	b.granted(OpTry, 6)
+	b.force("forced", false, 0)
+	b.tab.Shut(b.now, &b.out)
+	if ms := b.take(); len(ms) != 0 || len(b.ops) != 0 {
+		t.Fatalf("%+v %v", ms, kinds(b.ops))
+	}
+	b.balanced(1)
+	if all, _ := b.tab.AddStats(nil, nil); all[0].Lost[LostShutdown] != 1 || all[0].Holds != 0 {
+		t.Fatalf("%+v", all[0])
+	}
+	if b.tab.leases["k"].holds == nil {
+		t.Fatal("it is open before its owner knows")
+	}
+}
+
 func TestForceEndsWithItsOwnersWord(t *testing.T) {
 	for _, tc := range []struct {
 		name string

@@ -234,9 +234,13 @@ func (t *Table) lose(h *hold, why Reason, now int64, out *Effects) {
 	t.dropHold(h)
 }
 
-func (t *Table) tellLost(h *hold, why Reason, now int64, out *Effects) {
+func (t *Table) countLost(h *hold, why Reason, now int64, out *Effects) {
 	t.uncounted(h, now).Lost[why]++
 	out.notice(NoticeLost, h, now-h.since).Reason = why
+}
+
+func (t *Table) tellLost(h *hold, why Reason, now int64, out *Effects) {
+	t.countLost(h, why, now, out)
 	out.Messages = append(out.Messages, Message{Kind: MsgLost, Re: Request{Session: h.s}, Key: h.l.key,
 		Owner: h.owner, Fence: h.fence, Reason: why})
 }

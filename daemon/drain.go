@@ -31,6 +31,11 @@ func (e *Engine) Drain(drain time.Duration) {
 	e.finish(a, now, nil)
 }
 
+// Shut counts and logs what is still held as lost. Nobody is told: the sessions are to end now.
+func (e *Engine) Shut() {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
+}
+
 func (e *Engine) all() []*Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -69,6 +74,7 @@ func (d *Daemon) drain() {
 		}
 		break
 	}
+	d.engine.Shut()
 	empty := d.whenEmpty()
 	for _, s := range d.engine.all() {
 		s.Fatal(protocol.Draining, "the daemon is stopping")

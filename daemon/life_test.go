@@ -10,6 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -122,9 +125,11 @@ func TestDrainLetsHoldersFinishAndRefusesOthers(t *testing.T) {
 }
 
 func TestADrainThatHoldersOutlastEndsAndTellsThem(t *testing.T) {
-	h := start(t, nil, func(c *daemon.Config) { c.Drain = 50 * time.Millisecond })
+	core, seen := observer.New(zap.InfoLevel)
+	h := start(t, nil, func(c *daemon.Config) { c.Drain, c.Log = 50*time.Millisecond, zap.New(core) })
 	c := h.dial(client.Options{})
-	acquire(t, c, client.AcquireArgs{Key: "k"})
+	g := acquire(t, c, client.AcquireArgs{Key: "k"})
+	release(t, c, "released", 0, acquire(t, c, client.AcquireArgs{Key: "released"}).Fence)
 	h.stop()
 	<-c.Done()
 	if !errors.Is(c.Err(), client.ErrDraining) {
@@ -134,6 +139,13 @@ func TestADrainThatHoldersOutlastEndsAndTellsThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.done <- nil
+	lost := seen.FilterField(zap.String("event", "lost")).All()
+	if len(lost) != 1 {
+		t.Fatalf("%+v", lost)
+	}
+	if m := lost[0].ContextMap(); m["key"] != "k" || m["fence"] != g.Fence || m["reason"] != "shutdown" {
+		t.Errorf("%+v", m)
+	}
 }
 
 func TestFencesRiseAcrossARestart(t *testing.T) {

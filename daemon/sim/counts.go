@@ -170,7 +170,7 @@ var never = map[string]string{
 	"fatals too_slow":     "the same",
 	"replies denied":      "the namespaces here are for everybody",
 	"fatals denied":       "the same",
-	"lost shutdown":       "a daemon that stops ends the sessions: fatal draining",
+	"lost shutdown":       "it is counted and logged; clients read the fatal draining",
 	"lost silent":         "no namespace here asks for heartbeats",
 }
 

@@ -273,6 +273,7 @@ func (h *host) drain(forSo int64) {
 			h.after(20*ms, poll)
 			return
 		}
+		h.eng.Shut()
 		for _, k := range h.conns {
 			if k.s != nil {
 				k.s.Fatal(protocol.Draining, "the daemon is stopping")
