@@ -97,7 +97,7 @@ func knownWords(t *testing.T) map[string]bool {
 	}
 	code := sources.String()
 	add(`zap\.String\("event", "([a-z_]+)"\)`, code)
-	add(`cache\.Notice[A-Z][a-z]+: "([a-z]+)"`, code)
+	add(`"event":"([a-z]+)","(?:wait|hold)_ms"`, code)
 	add(`sessionSays\(s, "([a-z_]+)"\)`, code)
 	add(`HandleFunc\("GET (/[a-z]+)"`, code)
 	add(`Handle\("GET (/[a-z.]+)"`, code)
