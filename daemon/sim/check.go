@@ -257,6 +257,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 		return
 	}
 	w.counts.Tallies[handOvers]++
+	h.bounded(k)
 	if q.came == w.now && q.mode == protocol.Exclusive { // nobody held it, or it would have had to wait
 		w.counts.Tallies[lingered]++
 	}

@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // quiet is a world in which nothing has happened yet: a Redis, some hosts, no
@@ -259,6 +261,24 @@ var histories = []struct {
 		a.k.forced[grantID{h.key, h.owner, h.fence}]++
 		a.hears(t, lost(h, protocol.LostForced))
 		a.hasBeenTold()
+	}},
+	{"bounded", "a hand-over too many since another host wants the key", func(t *testing.T, w *World, a, b *client) {
+		a.h.learns(&upstream.Op{Kind: cache.OpTry, Key: w.keys[0].name, Token: 7}, &upstream.Result{Status: cache.Granted, Wanted: true})
+		for range w.p.Hands + 1 {
+			a.h.bounded(w.keys[0])
+		}
+	}},
+	{"", "as many as may be", func(t *testing.T, w *World, a, b *client) {
+		op := upstream.Op{Kind: cache.OpJoin, Key: w.keys[0].name, Token: 7}
+		a.h.learns(&op, &upstream.Result{Status: cache.Granted})
+		for range w.p.Hands + 1 { // before it knows
+			a.h.bounded(w.keys[0])
+		}
+		op.Kind = cache.OpRenew
+		for range w.p.Hands {
+			a.h.learns(&op, &upstream.Result{Status: cache.Done, Wanted: true})
+			a.h.bounded(w.keys[0])
+		}
 	}},
 	{"stale fence", "a release with a wrong fence is carried out", func(t *testing.T, w *World, a, b *client) {
 		q := a.asked(&request{op: protocol.OpRelease, holds: []*hold{nil}})

@@ -63,6 +63,8 @@
 //   - past the deadline, a third of the TTL: rule 3, where the daemon speaks;
 //   - order: nobody is let in before a waiter of the same host who came first and
 //     whom that excludes;
+//   - bounded: once a daemon knows that another host wants a key, it hands it over so
+//     many times more and no more;
 //   - every wait ends: every request is answered within its wait and 30 s in which
 //     nobody was stopped;
 //   - nothing left: when all sessions have gone, tables, lanes, schedules and the

@@ -38,6 +38,7 @@ type host struct {
 	session  storeSession
 	grants   []granted // of the event under way
 	waits    map[*key][]*request
+	told     map[*key]told // that other hosts want it
 	saved    onDisk
 	seq      int // of acquires that have arrived
 }
@@ -47,7 +48,7 @@ type host struct {
 const drift = 4000
 
 func (w *World) newHost(id int) *host {
-	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request)}
+	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told)}
 	h.start()
 	return h
 }

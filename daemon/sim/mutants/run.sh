@@ -2,14 +2,16 @@
 # Plants faults in a copy of the tree, one after the other, and shows that the
 # simulator catches each. The checkout is not touched.
 #
-#   daemon/sim/mutants/run.sh [SEEDS]
+#   daemon/sim/mutants/run.sh [SEEDS [MUTANT...]]
 #
-# A mutant is a patch beside this script. Its first line says what finds it:
-# "seeds" is TestSeeds, anything else the name of a test of ./daemon/sim.
+# A mutant is a patch beside this script. Its first line says what finds it: "seeds" is
+# TestSeeds, anything else the name of a test of ./daemon/sim, or a package and a test of it:
+# what the simulator has no part in is found on real clocks and servers.
 set -euo pipefail
 
 seeds=${1:-300}
 go=${GO:-go}
+shift || true
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../../.." && pwd)
 work=$(mktemp -d)
@@ -19,31 +21,37 @@ trap 'rm -rf "$work"' EXIT
 copy() {
 	rm -rf "$work/tree"
 	mkdir "$work/tree"
-	(cd "$root" && tar -cf - go.mod go.sum cache daemon protocol renewer upstream) | tar -xf - -C "$work/tree"
+	(cd "$root" && tar -cf - go.mod go.sum bench/faultproxy cache daemon protocol renewer upstream) | tar -xf - -C "$work/tree"
 }
 
 # try TEST runs it in the copy. It leaves its output in $work/out.
 try() {
-	local args=(-count=1 -v -timeout 10m ./daemon/sim -run)
-	if [[ $1 == seeds ]]; then
-		args+=('TestSeeds$' -args "-seeds=$seeds" -stop -lines=0)
-	else
-		args+=("$1\$")
-	fi
+	local args=(-count=1 -v -timeout 10m)
+	case $1 in
+	seeds) args+=(./daemon/sim -run 'TestSeeds$' -args "-seeds=$seeds" -stop -lines=0) ;;
+	./*) args+=("${1% *}" -run "^${1#* }\$" -failfast) ;;
+	*) args+=(./daemon/sim -run "$1\$") ;;
+	esac
 	(cd "$work/tree" && "$go" test "${args[@]}") >"$work/out" 2>&1
 }
 
-row() { printf '%-26s %-8s %-34s %7s %6s\n' "$@"; }
+row() { printf '%-26s %-8s %-46s %7s %6s\n' "$@"; }
 
 survived=0
 row mutant verdict "by what" seeds seconds
-for patch in none "$here"/*.patch; do
-	name=$(basename "$patch" .patch)
+chosen=("$@")
+if ((${#chosen[@]} == 0)); then
+	chosen=(none)
+	for patch in "$here"/*.patch; do chosen+=("$(basename "$patch" .patch)"); done
+fi
+for name in "${chosen[@]}"; do
+	patch=none
+	[[ $name == none ]] || patch=$here/$name.patch
 	copy
 	test=seeds
 	if [[ $patch != none ]]; then
 		test=$(sed -n '1s/^# *//p' "$patch")
-		if ! (cd "$work/tree" && GIT_CEILING_DIRECTORIES="$work" git apply -p1 "$patch" && "$go" vet ./daemon/sim) >"$work/out" 2>&1; then
+		if ! (cd "$work/tree" && GIT_CEILING_DIRECTORIES="$work" git apply -p1 "$patch" && "$go" build ./...) >"$work/out" 2>&1; then
 			row "$name" "NO PATCH" "it does not apply, or not compile" - -
 			cat "$work/out"
 			survived=1
@@ -58,6 +66,9 @@ for patch in none "$here"/*.patch; do
 		# "…: seed 12: two holders: client 3 …"
 		hit=$(sed -n 's/^ *[a-z_]*\.go:[0-9]*: \(seed [0-9]*[:,] .*\)/\1/p' "$work/out" | grep -v ' events in \|^seed [0-9]*: [a-z]*, [0-9]* hosts' | head -n 1 || true)
 		verdict=caught
+		if [[ $test == ./* ]]; then
+			hit=$(grep -m 1 "^--- FAIL: ${test#* } " "$work/out" || true)
+		fi
 		if [[ -z $hit || $patch == none ]]; then
 			verdict="NOT"
 			survived=1
@@ -67,7 +78,7 @@ for patch in none "$here"/*.patch; do
 			ran=$(sed -n 's/^seed \([0-9]*\): .*/\1/p' <<<"$hit")
 			by=$(sed -n 's/^seed [0-9]*: \([^:]*\): .*/\1/p' <<<"$hit")
 		else
-			ran=- by="$test"
+			ran=- by="${test#* }"
 		fi
 	fi
 	row "$name" "$verdict" "$by" "${ran:--}" $((SECONDS - began))

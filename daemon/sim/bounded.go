@@ -1,0 +1,39 @@
+package sim
+
+import (
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// told is what a host's daemon has been told of a lease of its own.
+type told struct {
+	token  uint64
+	wanted bool
+	hands  int // hand-overs since then
+}
+
+// learns notes what an answer says of whether another host wants a key.
+func (h *host) learns(op *upstream.Op, r *upstream.Result) {
+	k := h.w.key(op.Key)
+	switch t := h.told[k]; {
+	case k == nil || k.permits > 0:
+	case r.Status == cache.Granted:
+		h.told[k] = told{token: op.Token, wanted: r.Wanted}
+	case r.Status == cache.Done && op.Kind == cache.OpRenew && t.token == op.Token && r.Wanted:
+		t.wanted = true
+		h.told[k] = t
+	}
+}
+
+// bounded checks that hand-overs come to an end once another host wants the key.
+func (h *host) bounded(k *key) {
+	t := h.told[k]
+	if !t.wanted {
+		return
+	}
+	t.hands++
+	h.told[k] = t
+	if most := h.w.p.Hands; t.hands > most {
+		h.w.fail("bounded", k.name, "%d hand-overs on host %d since it knows that another one waits, and %d may be", t.hands, h.id, most)
+	}
+}
