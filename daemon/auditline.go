@@ -15,8 +15,8 @@ import (
 // two a lock, so they are made where they come about, at a tenth of what fields and an encoder cost.
 type auditLines struct {
 	b    []byte
-	time []byte
-	hide bool // keys appear hashed
+	time []byte // how each line begins
+	hide bool   // keys appear hashed
 }
 
 // noticeText is what lines of a kind have in common.
@@ -26,20 +26,21 @@ var noticeText = [...]struct{ begin, took string }{
 	cache.NoticeReleased: {`","msg":"released","key":`, `,"event":"released","hold_ms":`},
 }
 
+// modeText is the field of a mode, and what comes before the owner.
+var modeText = [...]string{cache.Exclusive: ownerOf(cache.Exclusive), cache.Shared: ownerOf(cache.Shared), cache.Permit: ownerOf(cache.Permit)}
+
+func ownerOf(m cache.Mode) string { return `,"mode":"` + m.String() + `","owner":` }
+
 // notice appends the line of one.
 func (w *auditLines) notice(n *cache.Notice) {
 	text := &noticeText[n.Kind]
-	w.text(`{"level":"info","ts":"`)
-	w.b = append(w.b, w.time...)
-	w.text(text.begin)
+	w.b = append(append(w.b, w.time...), text.begin...)
 	if w.hide {
 		w.quoted(hashed(n.Key))
 	} else {
 		w.quoted(n.Key)
 	}
-	w.text(`,"mode":"`)
-	w.text(n.Mode.String())
-	w.text(`","owner":`)
+	w.text(modeText[n.Mode])
 	w.number(n.Owner)
 	if n.Kind != cache.NoticeRefused {
 		w.text(`,"fence":`)
@@ -52,18 +53,19 @@ func (w *auditLines) notice(n *cache.Notice) {
 	w.millis(n.Took)
 	switch n.Kind {
 	case cache.NoticeRefused:
-		w.text(`,"code":`)
-		w.quoted(protocol.Code(n.Code).String())
+		w.text(`,"code":"`)
+		w.text(protocol.Code(n.Code).String())
+		w.text(`"`)
 	case cache.NoticeReleased:
-		w.text(`,"cause":`)
-		w.quoted(causes[n.Cause])
+		w.text(`,"cause":"`)
+		w.text(causes[n.Cause])
+		w.text(`"`)
 	}
 	w.who(n.Session.Shell.(*Session))
 }
 
 // session appends the line of a session's begin or end.
 func (w *auditLines) session(s *Session, event string) {
-	w.text(`{"level":"info","ts":"`)
 	w.b = append(w.b, w.time...)
 	w.text(`","msg":`)
 	w.quoted(event)
@@ -128,36 +130,60 @@ func (w *auditLines) quoted(s string) {
 
 // plain says that a text stands in JSON as it is.
 func plain(s string) bool {
-	ascii := true
 	for i := range len(s) {
-		c := s[i]
-		if c < 0x20 || c == '"' || c == '\\' {
+		if !asIs[s[i]] {
+			return beyondASCII(s)
+		}
+	}
+	return true
+}
+
+// asIs has the bytes of ASCII that need no escape.
+var asIs = func() (of [256]bool) {
+	for c := 0x20; c < utf8.RuneSelf; c++ {
+		of[c] = c != '"' && c != '\\'
+	}
+	return of
+}()
+
+// beyondASCII is plain for any text.
+func beyondASCII(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < utf8.RuneSelf && !asIs[c] {
 			return false
 		}
-		ascii = ascii && c < utf8.RuneSelf
 	}
-	return ascii || utf8.ValidString(s)
+	return utf8.ValidString(s)
 }
 
-// auditTime writes times. Nearly all share their second with those before.
+// auditTime writes how lines begin, with their time. Nearly all share its second with those before.
 type auditTime struct {
-	second      int64
-	begin, zone string
-	b           []byte
+	second int64
+	b      []byte
+	at     int // of the fraction in b
 }
 
-// of is a time to the microsecond, as RFC 3339 has it, until the next call.
+// of is a time to the microsecond, as RFC 3339 has it, behind what comes before it, until the next call.
 func (a *auditTime) of(t time.Time) []byte {
-	if s := t.Unix(); s != a.second || a.begin == "" {
-		a.second, a.begin, a.zone = s, t.Format("2006-01-02T15:04:05."), t.Format("Z07:00")
+	if s := t.Unix(); s != a.second || a.at == 0 {
+		a.second = s
+		a.b = t.AppendFormat(append(a.b[:0], `{"level":"info","ts":"`...), "2006-01-02T15:04:05.")
+		a.at = len(a.b)
+		a.b = t.AppendFormat(append(a.b, "000000"...), "Z07:00")
 	}
-	a.b = append(a.b[:0], a.begin...)
-	at := len(a.b)
-	a.b = append(a.b, "000000"...)
-	for n, i := t.Nanosecond()/1000, at+5; i >= at; i-- {
-		a.b[i] = byte('0' + n%10)
-		n /= 10
+	n := t.Nanosecond() / 1000
+	for i := a.at + 4; i >= a.at; i -= 2 {
+		pair := n % 100 * 2
+		a.b[i], a.b[i+1] = pairs[pair], pairs[pair+1]
+		n /= 100
 	}
-	a.b = append(a.b, a.zone...)
 	return a.b
 }
+
+// pairs are the numbers below 100, in two digits.
+var pairs = func() (all [200]byte) {
+	for n := range 100 {
+		all[2*n], all[2*n+1] = byte('0'+n/10), byte('0'+n%10)
+	}
+	return all
+}()
