@@ -61,9 +61,11 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 // refuses says why q cannot even wait: something is used up, or the store is
 // known to be down and this host may not decide alone.
 func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
-	s := q.Re.Session
-	if s.Holds.Load() >= t.cfg.MaxHolds || s.Waiters.Load() >= t.cfg.MaxWaiters || q.NS.Use.full() {
-		return CodeLimit, nil
+	if err := t.mayHold(q.Re.Session, q.NS); err != nil {
+		return CodeLimit, err
+	}
+	if err := t.mayWait(q.Re.Session, q.NS); err != nil {
+		return CodeLimit, err
 	}
 	st := t.store(q.NS.Store)
 	alone := q.NS.Local && q.Mode != Permit // how many permits others have cannot be known
@@ -217,6 +219,9 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 		if v != yes {
 			break
 		}
+		if t.passes(w, now, out) {
+			continue
+		}
 		if !fresh {
 			t.handsOver(l, w)
 		}
@@ -229,6 +234,15 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 	if l.head == nil { // else the semaphore may have more permits
 		t.refuseTries(l, CodeBusy, -1, now, out)
 	}
+}
+
+// passes lets w go, whose turn has come, when it may not hold any more by now.
+func (t *Table) passes(w *waiter, now int64, out *Effects) bool {
+	err := t.mayHold(w.req.Session, w.ns)
+	if err != nil {
+		t.dismiss(w, CodeLimit, -1, err, now, out)
+	}
+	return err != nil
 }
 
 // handsOver counts a grant without asking the store.

@@ -194,6 +194,10 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 		op.Token = 0
 	}
 	op.Brief = k == OpJoin && l.brief
+	if w := l.queue().waitHead; w != nil && (k == OpTry || k == OpJoin) {
+		op.For = w.req.Session
+		op.For.addAsks(1)
+	}
 	if l.head != nil {
 		op.Limit = l.head.sem.limit
 	}

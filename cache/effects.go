@@ -40,8 +40,12 @@ const (
 // mutex of that shard.
 type Session struct {
 	ID      uint64
+	User    *Use // what its user's sessions have together; nil to not count
 	Holds   atomic.Int64
 	Waiters atomic.Int64
+	// Asks is what a store has yet to answer that the session has asked for: keys, whether it still
+	// waits for them or not, inspections and its own renewals.
+	Asks atomic.Int64
 	// Shards has a bit for each shard that knows holds or waiters of this session.
 	Shards atomic.Uint64
 	// Ended is set before EndSession begins: whatever comes later for the session

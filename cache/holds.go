@@ -105,6 +105,7 @@ func (t *Table) belongs(h *hold) {
 		l.head.sem.holds[h.fence] = h
 	}
 	s.Holds.Add(1)
+	s.User.addHolds(1)
 	l.ns.Use.addHolds(1)
 	x := &s.index[t.cfg.Shard]
 	if h.sNext = x.holds; h.sNext != nil {
@@ -209,6 +210,7 @@ func (t *Table) dropHold(h *hold) {
 		t.forced--
 	}
 	s.Holds.Add(-1)
+	s.User.addHolds(-1)
 	l.ns.Use.addHolds(-1)
 	x := &s.index[t.cfg.Shard]
 	if h.sPrev != nil {

@@ -207,9 +207,13 @@ func (m *imager) rare(l *Lease) {
 		r.peeks = slices.DeleteFunc(r.peeks, func(re Request) bool { return !m.x.Lives(re.Session) })
 		r.extends = slices.DeleteFunc(r.extends, func(e extend) bool { return !m.x.Lives(e.req.Session) })
 	}
-	List(m.Coder, &r.peeks, m.request)
+	List(m.Coder, &r.peeks, func(re *Request) {
+		m.request(re)
+		m.awaits(re)
+	})
 	List(m.Coder, &r.extends, func(e *extend) {
 		m.request(&e.req)
+		m.awaits(&e.req)
 		Num(m.Coder, &e.owner)
 		Num(m.Coder, &e.fence)
 		Num(m.Coder, &e.ttl)
@@ -220,6 +224,17 @@ func (m *imager) rare(l *Lease) {
 	Num(m.Coder, &r.fails)
 	Num(m.Coder, &r.hands)
 	m.Error(&r.err)
+}
+
+// awaits counts a request that was read as one that a store has to answer.
+func (m *imager) awaits(re *Request) {
+	switch {
+	case !m.Reading:
+	case re.Session == nil:
+		m.Fail(errImage)
+	default:
+		re.Session.addAsks(1)
+	}
 }
 
 func (m *imager) request(re *Request) {

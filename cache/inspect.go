@@ -21,15 +21,27 @@ func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
 
 func (l *Lease) answerPeeks(m Message, out *Effects) {
 	for _, re := range l.rare.peeks {
+		re.Session.addAsks(-1)
 		m.Re = re
 		out.Messages = append(out.Messages, m)
 	}
 	l.rare.peeks = nil
 }
 
+// peek has re answered once it is known how l stands.
+func (l *Lease) peek(re Request) {
+	re.Session.addAsks(1)
+	r := l.rarely()
+	r.peeks = append(r.peeks, re)
+}
+
 // Inspect answers what is known of a key, asking the store if this host does not
 // hold it: of the semaphore of that name if mode is Permit, and else of the lock.
 func (t *Table) Inspect(re Request, ns *Namespace, key []byte, mode Mode, now int64, out *Effects) {
+	if err := t.mayAsk(re.Session); err != nil {
+		out.fail(re, CodeLimit, err)
+		return
+	}
 	if mode == Permit {
 		t.inspectSemaphore(re, ns, key, now, out)
 		return
@@ -45,8 +57,7 @@ func (t *Table) Inspect(re Request, ns *Namespace, key []byte, mode Mode, now in
 	} else {
 		l = t.lease(key, ns)
 	}
-	r := l.rarely()
-	r.peeks = append(r.peeks, re)
+	l.peek(re)
 	t.advance(l, now, out)
 }
 
@@ -61,6 +72,7 @@ func (t *Table) answerPeeks(l *Lease, now int64, out *Effects) {
 		return
 	}
 	for _, re := range l.rare.peeks {
+		re.Session.addAsks(-1)
 		t.sayHeld(l, re, now, out)
 	}
 	l.rare.peeks = nil

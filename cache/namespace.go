@@ -1,9 +1,6 @@
 package cache
 
-import (
-	"sync/atomic"
-	"time"
-)
+import "time"
 
 // Store is what tables have to know of a store. It does not change once a table
 // has seen it.
@@ -44,34 +41,6 @@ type Namespace struct {
 	LocalAfter time.Duration
 	Use        *Use   // what its clients have together; nil to not count
 	Class      uint16 // what it is counted under: see Stats
-}
-
-// Use counts what is held and waited for in a namespace, over all tables.
-type Use struct {
-	MaxHolds, MaxWaiters atomic.Int64 // 0 for no bound
-	Holds, Waiters       atomic.Int64
-}
-
-// full says that nobody more may come in.
-func (u *Use) full() bool {
-	return u != nil && (over(&u.Holds, &u.MaxHolds) || over(&u.Waiters, &u.MaxWaiters))
-}
-
-func over(n, most *atomic.Int64) bool {
-	m := most.Load()
-	return m > 0 && n.Load() >= m
-}
-
-func (u *Use) addHolds(n int64) {
-	if u != nil {
-		u.Holds.Add(n)
-	}
-}
-
-func (u *Use) addWaiters(n int64) {
-	if u != nil {
-		u.Waiters.Add(n)
-	}
 }
 
 // storeState is what a table knows of a store.

@@ -95,6 +95,7 @@ type Op struct {
 
 	Ref *Lease
 	Gen uint64
+	For *Session // in whose Asks it is counted; nil for none
 }
 
 // Status is how an Op ended.

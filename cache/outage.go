@@ -51,6 +51,9 @@ func (t *Table) handOverAlone(l *Lease, now int64, out *Effects) {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
 			break
 		}
+		if t.passes(w, now, out) {
+			continue
+		}
 		l.restating(now, w.ttl)
 		t.grant(l, w, now, false, out)
 	}

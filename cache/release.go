@@ -94,8 +94,14 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 		t.advance(l, now, out)
 		return
 	}
+	if err := t.mayAsk(q.Re.Session); err != nil {
+		out.fail(q.Re, CodeLimit, err)
+		t.advance(l, now, out)
+		return
+	}
 	r := l.rarely()
 	r.extends = append(r.extends, extend{q.Re, q.Owner, q.Fence, ttl})
+	q.Re.Session.addAsks(1)
 	l.ttl = max(l.ttl, ttl)
 	t.renew(l, now, out)
 	if l.renewGen == 0 { // the store has just failed, and is not to be pressed

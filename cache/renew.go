@@ -131,10 +131,12 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 	ttl := int64(0)
 	for _, x := range r.extends {
 		h := l.find(x.req.Session, x.owner)
+		x.req.Session.addAsks(-1)
 		switch {
 		case h == nil || h.fence != x.fence:
 			out.fail(x.req, CodeNotHeld, nil)
 		case x.ttl > int64(op.TTL): // asked for after this one had been sent
+			x.req.Session.addAsks(1)
 			rest = append(rest, x)
 		default:
 			ttl = max(ttl, x.ttl)
@@ -154,6 +156,7 @@ func (t *Table) endExtends(l *Lease, c Code, err error, out *Effects) {
 		return
 	}
 	for _, x := range l.rare.extends {
+		x.req.Session.addAsks(-1)
 		out.fail(x.req, c, err)
 	}
 	l.rare.extends = nil

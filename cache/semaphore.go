@@ -241,8 +241,7 @@ func (t *Table) hintPermits(s *Store, h Hint, now int64, out *Effects) {
 // inspectSemaphore answers what is known of a semaphore.
 func (t *Table) inspectSemaphore(re Request, ns *Namespace, key []byte, now int64, out *Effects) {
 	l := t.semaphore(key, ns)
-	r := l.rarely()
-	r.peeks = append(r.peeks, re)
+	l.peek(re)
 	t.balance(l, now, out)
 }
 

@@ -13,6 +13,9 @@ var ErrBase = errors.New("fence base out of range")
 // Result is the store's answer to op, whose request was sent at sent.
 func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l, st := op.Ref, t.stores[op.Store]
+	if op.For != nil {
+		op.For.addAsks(-1)
+	}
 	st.took(r, now-sent)
 	t.vouch(st, r, now, out)
 	if st.Rebase && r.Base > st.floor && r.Base <= MaxBase {

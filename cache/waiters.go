@@ -33,6 +33,7 @@ func (t *Table) queue(w *waiter) {
 	l.countWaiter(w)
 	s := w.req.Session
 	s.Waiters.Add(1)
+	s.User.addWaiters(1)
 	w.ns.Use.addWaiters(1)
 	t.statsOf(w.ns).Waiters++
 	t.waits.add(w)
@@ -106,6 +107,7 @@ func (t *Table) dropWaiter(w *waiter) {
 	t.waits.remove(w)
 	l.uncountWaiter(w)
 	s.Waiters.Add(-1)
+	s.User.addWaiters(-1)
 	w.ns.Use.addWaiters(-1)
 	c := t.statsOf(w.ns)
 	if c.Waiters--; w.contended && !w.try {

@@ -71,6 +71,7 @@ type Store struct {
 
 // Limits bound what clients can use up.
 type Limits struct {
+	Users      UserLimits    // of each user: none
 	MaxConns   int           // connections: 16384
 	MaxHolds   int           // of a session: 2,000,000
 	MaxWaiters int           // of a session: 65,536
@@ -129,7 +130,8 @@ type Daemon struct {
 	admin     *admin
 	inherited *inherited // what was taken over, before Serve
 	lately    lately
-	began     int64 // by clock
+	crowded   rateLog // of users' connections
+	began     int64   // by clock
 
 	wg       sync.WaitGroup // of everything that Serve waits for
 	halt     chan struct{}  // closed when nothing is waited for any more
@@ -172,7 +174,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	table.MaxHolds, table.MaxWaiters = int64(cfg.Limits.MaxHolds), int64(cfg.Limits.MaxWaiters)
 	table.Seed = rand.Uint64()
 	d.engine = NewEngine(Settings{
-		Table: table, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
+		Table: table, Users: cfg.Limits.Users, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
 	d.auditor, d.losses = newBacklog(auditMost, d.writeAudit, d.lagging), newBacklog(lossesMost, d.logLosses, d.lagging)
@@ -342,6 +344,7 @@ func (d *Daemon) next() (*sock.Conn, error) {
 // admit begins a session on a connection, or refuses it.
 func (d *Daemon) admit(nc *sock.Conn) {
 	refuse := func(c protocol.Code, msg string) {
+		d.engine.faults.add(c)
 		_ = nc.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		_, _ = nc.Write(protocol.AppendFatal(nil, c, msg))
 		_ = nc.Close()
@@ -363,7 +366,16 @@ func (d *Daemon) admit(nc *sock.Conn) {
 	}
 	var peer Peer
 	peer, c.peer = d.peers.watch(nc, c.leaveNow)
-	c.s = d.engine.Open(peer, c)
+	if c.s = d.engine.Open(peer, c); c.s == nil {
+		c.peer.close()
+		refuse(protocol.Limit, "this user has as many connections as he may")
+		d.forget(c)
+		d.crowded.say(d.clock(), func(skipped int) {
+			d.log.Warn("connection refused: its user has as many as he may", zap.String("event", "user_refused"),
+				zap.Int("uid", peer.UID), zap.Int("pid", peer.PID), zap.Int("skipped", skipped))
+		})
+		return
+	}
 	c.awaitHello()
 	c.run()
 }

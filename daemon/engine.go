@@ -18,8 +18,9 @@ const shards = 64
 // Settings are what an engine needs to know beside its store.
 type Settings struct {
 	Table     cache.Config // Shard and Shards are the engine's
-	MaxFrame  int          // bytes
-	OutBuffer int          // bytes that may wait for a client to read
+	Users     UserLimits
+	MaxFrame  int // bytes
+	OutBuffer int // bytes that may wait for a client to read
 	Version   string
 	InFlight  int // batches of each of a store's lanes
 	BatchSize int
@@ -55,6 +56,7 @@ type Engine struct {
 
 	mu       sync.Mutex
 	sessions map[uint64]*Session // guarded by mu
+	users    users               // guarded by mu
 	lastID   uint64              // guarded by mu
 }
 
@@ -74,7 +76,7 @@ func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine 
 	e := &Engine{
 		clock: clock, wake: wake,
 		schedule: renewer.New(set.Table.Seed),
-		sessions: make(map[uint64]*Session), lookMost: viewMost,
+		sessions: make(map[uint64]*Session), users: make(users), lookMost: viewMost,
 		lastID: set.FirstID,
 	}
 	e.set.Store(&set)
@@ -96,8 +98,11 @@ func (e *Engine) SetLimits(l Limits) {
 	e.mu.Lock()
 	set := *e.settings()
 	set.Table.MaxHolds, set.Table.MaxWaiters = int64(l.MaxHolds), int64(l.MaxWaiters)
-	set.MaxFrame, set.OutBuffer = l.MaxFrame, l.OutBuffer
+	set.Users, set.MaxFrame, set.OutBuffer = l.Users, l.MaxFrame, l.OutBuffer
 	e.set.Store(&set)
+	for _, u := range e.users {
+		u.limit(l.Users)
+	}
 	e.mu.Unlock()
 	for i := range e.shards {
 		sh := e.lock(i)

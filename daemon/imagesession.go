@@ -32,6 +32,9 @@ func (m *imager) session(s *Session) {
 	for _, n := range []*int{&s.peer.PID, &s.peer.UID, &s.peer.GID} {
 		cache.Num(c, n)
 	}
+	if m.Reading {
+		m.e.belongs(s)
+	}
 	cache.List(c, &s.peer.Groups, func(g *int) { cache.Num(c, g) })
 	c.Bool(&s.peer.Watched)
 	c.Bool(&s.greeted)

@@ -12,15 +12,16 @@ type Leftovers struct {
 	Waiting  int // ops in the lanes
 	Flying   int // batches in flight
 	Counted  int // holds and waiters, as the statistics have them
-	Amiss    int // grants of which the statistics do not know the end
+	Asks     int // of users, that stores have not answered
+	Amiss    int // grants of which the statistics do not know the end, and what users have and none of their sessions
 }
 
 // None says that nothing is left.
 func (l Leftovers) None() bool { return l == Leftovers{} }
 
 func (l Leftovers) String() string {
-	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; counted %d, amiss %d",
-		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Counted, l.Amiss)
+	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; %d asks; counted %d, amiss %d",
+		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Asks, l.Counted, l.Amiss)
 }
 
 // Leftovers counts what there is now.
@@ -44,6 +45,13 @@ func (e *Engine) Leftovers() Leftovers {
 	}
 	e.mu.Lock()
 	l.Sessions = len(e.sessions)
+	for _, u := range e.users {
+		l.Asks += int(u.use.Asks.Load())
+		l.Amiss += int(u.use.Holds.Load() + u.use.Waiters.Load())
+	}
+	for _, s := range e.sessions {
+		l.Amiss -= int(s.core.Holds.Load() + s.core.Waiters.Load())
+	}
 	e.mu.Unlock()
 	return l
 }

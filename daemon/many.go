@@ -363,6 +363,9 @@ func (s *Session) manyDrop(m *many) {
 	}
 }
 
+// cancelsMost bounds the cancels that wait for one acquire-many to end.
+const cancelsMost = 16
+
 // cancelMany withdraws an acquire-many; false when there is none by that id.
 func (s *Session) cancelMany(q *protocol.Request, now int64, a *aftermath) bool {
 	s.mu.Lock()
@@ -370,19 +373,25 @@ func (s *Session) cancelMany(q *protocol.Request, now int64, a *aftermath) bool 
 	for _, x := range s.manys {
 		if x.id == q.Target {
 			m = x
-			m.mu.Lock()
-			m.over = true
-			m.cancel = append(m.cancel, q.ID)
-			m.mu.Unlock()
 		}
 	}
-	s.mu.Unlock()
 	if m == nil {
+		s.mu.Unlock()
 		return false
 	}
 	m.mu.Lock()
+	m.over = true
+	full := len(m.cancel) == cancelsMost
+	if !full {
+		m.cancel = append(m.cancel, q.ID)
+	}
 	i := m.shard
 	m.mu.Unlock()
+	s.mu.Unlock()
+	if full {
+		s.refuse(q.ID, protocol.Limit, "it is being withdrawn, as often as it may be", a)
+		return true
+	}
 	e := s.engine
 	sh := e.lock(i)
 	sh.table.CancelVia(s.core, m, now, &sh.out)

@@ -69,7 +69,7 @@ var (
 	descSessions = desc("sessions", "Clients connected.")
 	descOldest   = desc("oldest_hold_seconds", "For how long the oldest hold has been held; 0 without any.")
 	descCycles   = desc("wait_cycles_total", "Rings of owners found who wait for each other.")
-	descFaults   = desc("protocol_errors_total", "Sessions that the daemon has ended, by code.", "code")
+	descFaults   = desc("protocol_errors_total", "Sessions that the daemon has ended, and connections that it has refused, by code.", "code")
 	descBuild    = desc("build_info", "1.", "version", "goversion")
 )
 
@@ -89,7 +89,7 @@ func (m metrics) Collect(out chan<- prometheus.Metric) {
 	s.gauge(descSessions, float64(t.Sessions))
 	s.gauge(descOldest, seconds(t.Oldest))
 	s.counter(descCycles, t.Cycles)
-	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow} {
+	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow, protocol.Limit} {
 		s.counter(descFaults, t.Faults[c], c.String())
 	}
 	s.gauge(descBuild, 1, m.d.cfg.Version, runtime.Version())

@@ -36,6 +36,8 @@ type Session struct {
 	engine    *Engine
 	began     int64
 
+	questions atomic.Int32 // to stores, that are not answered
+
 	// Of the reader alone.
 	greeted bool
 	req     protocol.Request
@@ -59,16 +61,21 @@ type Session struct {
 	spans     map[uint64]*Span // acquires under way that are traced, by id
 }
 
-// Open begins a session. The caller has to call End once, when its peer has
-// gone.
+// Open begins a session; nil when its user has as many as he may. The caller has to call End once,
+// when its peer has gone.
 func (e *Engine) Open(p Peer, t Transport) *Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if most := e.settings().Users.Conns; most > 0 && e.users.conns(p.UID) >= most {
+		return nil
+	}
 	e.lastID++
-	return e.session(e.lastID, p, t)
+	s := e.session(e.lastID, p, t)
+	e.belongs(s)
+	return s
 }
 
-// session makes a session of that number. Called with e.mu held.
+// session makes a session of that number, which has no user yet. Called with e.mu held.
 func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
 	s := &Session{core: cache.NewSession(id, shards), peer: p, transport: t, engine: e, began: e.clock(),
 		floor: cache.Forever, beatAt: cache.Forever}
@@ -111,6 +118,7 @@ func (e *Engine) End(s *Session) {
 	s.endSpans()
 	e.mu.Lock()
 	delete(e.sessions, s.core.ID)
+	e.users.leave(s.peer.UID)
 	e.mu.Unlock()
 }
 
@@ -281,10 +289,8 @@ func failText(m *cache.Message) string {
 		return "withdrawn"
 	case cache.CodeUpgrade:
 		return "held shared; an exclusive hold could never be granted"
-	case cache.CodeInvalid:
+	case cache.CodeInvalid, cache.CodeLimit:
 		return m.Err.Error()
-	case cache.CodeLimit:
-		return "this session holds or waits for as much as it may"
 	case cache.CodeDraining:
 		return "the daemon is going away"
 	}

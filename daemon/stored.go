@@ -32,8 +32,19 @@ func (s *Session) stored(q *protocol.Request, a *aftermath) {
 	}
 	p := storedPage{s: s, id: q.ID, prefix: string(q.Prefix), store: n, cursor: cursor,
 		limit: min(int(q.Limit), max(1, e.settings().MaxFrame/storedRowSize))}
-	e.ask(p.answer)
+	if s.questions.Add(1) > questionsMost {
+		s.questions.Add(-1)
+		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
+		return
+	}
+	e.ask(func(lister func(*Unit) upstream.Lister) {
+		defer s.questions.Add(-1)
+		p.answer(lister)
+	})
 }
+
+// questionsMost bounds the pages that one session asks for at once.
+const questionsMost = 8
 
 func parseStored(place string) (store int, cursor string, ok bool) {
 	if place == "" {

@@ -181,6 +181,9 @@ func (k *conn) Flush() {
 	if k.ended || k.s == nil {
 		return
 	}
+	if holds, waits := k.s.Counts(); holds > k.h.w.p.MaxHolds || waits > k.h.w.p.MaxWaits {
+		k.h.w.fail("limits", "", "a session has %d holds and %d waiters", holds, waits)
+	}
 	b := k.s.Take(k.last)
 	k.last = nil
 	if len(b) == 0 {

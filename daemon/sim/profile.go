@@ -53,6 +53,8 @@ type Profile struct {
 	Batch      int
 	MaxHolds   int64
 	MaxWaits   int64
+	UserHolds  int // of all clients of a host together; 0 for no bound
+	UserWaits  int
 	Out        int // bytes of a session's outbox
 	Rebase     bool
 	Semaphores []int // how many permits each has
@@ -125,6 +127,7 @@ func (w *World) newProfile(length int64) Profile {
 	p.Chain = w.chance(80)
 	if w.chance(150) && !p.Chain {
 		p.MaxHolds, p.MaxWaits = 1+w.between(0, 4), 1+w.between(0, 4)
+		p.UserHolds, p.UserWaits = int(p.MaxHolds)*p.Clients/2, int(p.MaxWaits)*p.Clients/2
 	}
 	if w.chance(150) {
 		p.Out = 256 << w.pick(4)

@@ -65,6 +65,9 @@ func (h *host) passOn() {
 	if again, _, err := h.eng.Image(); err != nil || string(again) != string(image) {
 		w.fail("takeover", "", "the image of what was taken over is another (%v)", err)
 	}
+	if left := h.eng.Leftovers(); left.Amiss != 0 {
+		w.fail("takeover", "", "of what was taken over: %v", left)
+	}
 	for i, p := range h.pumps {
 		p.lane = h.lane(i)
 	}

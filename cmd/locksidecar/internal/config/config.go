@@ -47,6 +47,9 @@ type Limits struct {
 	MaxWaiters int // a session
 	MaxFrame   int // bytes
 	OutBuffer  int // bytes
+
+	// Of all connections of a user together; 0 for no bound.
+	UserConns, UserHolds, UserWaiters int
 }
 
 // Log is how the daemon logs.
