@@ -287,6 +287,11 @@ var histories = []struct {
 	{"stale fence", "… a renewal", func(t *testing.T, w *World, a, b *client) {
 		a.hears(t, grant(a, a.asked(&request{op: protocol.OpRenew, holds: []*hold{nil}}).id, 5<<10, 1))
 	}},
+	{"limits", "a session has more than it may", func(t *testing.T, w *World, a, b *client) {
+		a.k.accept()
+		w.p.MaxHolds = -1
+		a.k.Flush()
+	}},
 	{"inspect", "it denies what is held", func(t *testing.T, w *World, a, b *client) {
 		h := a.takes(t, exclusive, 5<<10)
 		q := a.asked(&request{op: protocol.OpInspect, holds: []*hold{h}})
