@@ -138,22 +138,13 @@ func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 		t.refuse(q, CodeUnavailable, r.err, out)
 		return true
 	}
-	before := l.waitHead != nil && (q.Mode == Exclusive || l.exclusiveWaits())
+	before := l.waitHead != nil && (q.Mode == Exclusive || l.nWriters > 0)
 	if l.nHolds > 0 {
 		before = before || q.Mode == Exclusive || l.heldMode == Exclusive || l.waitHead != nil || !t.mayHandOver(l, now)
 	}
 	if before || l.state == stateAsked && l.queued && !l.inMoment(now) {
 		t.refuse(q, CodeBusy, nil, out)
 		return true
-	}
-	return false
-}
-
-func (l *Lease) exclusiveWaits() bool {
-	for w := l.waitHead; w != nil; w = w.next {
-		if w.mode == Exclusive {
-			return true
-		}
 	}
 	return false
 }

@@ -27,7 +27,8 @@ func (t *Table) refuseTries(l *Lease, c Code, left, now int64, out *Effects) {
 	if c != CodeBusy {
 		err = t.failure(l)
 	}
-	for w := l.queue().waitHead; w != nil; {
+	from := l.queue()
+	for w := from.waitHead; w != nil && from.nTries > 0; {
 		next := w.next
 		if w.try {
 			t.dismiss(w, c, left, err, now, out)

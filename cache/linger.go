@@ -186,14 +186,7 @@ func (t *Table) startsBrief(l *Lease) bool {
 }
 
 // longWaits says that somebody waits here for longer than a try does.
-func (l *Lease) longWaits() bool {
-	for w := l.waitHead; w != nil; w = w.next {
-		if !w.try {
-			return true
-		}
-	}
-	return false
-}
+func (l *Lease) longWaits() bool { return l.nWaits > l.nTries }
 
 // inMoment says that tries may still wait in l's brief place.
 func (l *Lease) inMoment(now int64) bool {

@@ -152,16 +152,14 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 }
 
 // Cancel withdraws a waiting acquire of the same session. The acquire is
-// answered first.
+// answered first. What it takes depends on the session's own waits, however many others wait for the key.
 func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Effects) {
 	found := uint32(0)
-	for _, l := range []*Lease{t.leases[string(key)], t.sems[string(key)]} {
-		for w := l.firstWaiter(); w != nil; w = w.next {
-			if w.req.Session == re.Session && w.req.ID == target && w.req.Via == nil {
-				t.cancel(w, now, out)
-				found = 1
-				break
-			}
+	for w := re.Session.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
+		if w.req.ID == target && w.req.Via == nil && w.l.key == string(key) {
+			t.cancel(w, now, out)
+			found = 1
+			break
 		}
 	}
 	out.Messages = append(out.Messages, Message{Kind: MsgCanceled, Re: re, Count: found})

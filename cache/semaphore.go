@@ -88,13 +88,6 @@ func (l *Lease) hasGrip() bool {
 	return l.state == stateHeld || l.sem != nil && l.sem.held > 0
 }
 
-func (l *Lease) firstWaiter() *waiter {
-	if l == nil {
-		return nil
-	}
-	return l.waitHead
-}
-
 // worst is, of a semaphore that asks for permits and fails at all of them, one
 // of those; nil otherwise.
 func (l *Lease) worst() *Lease {

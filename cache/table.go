@@ -163,6 +163,8 @@ type leaseState struct {
 	heldMode Mode // of the holds
 	nHolds   int32
 	nWaits   int32
+	nTries   int32 // of those
+	nWriters int32 // so too: for an exclusive hold
 	timerIdx int32 // 0 when not armed
 	holds    *hold
 	waitHead *waiter

@@ -30,6 +30,7 @@ func (t *Table) queue(w *waiter) {
 	}
 	l.waitTail = w
 	l.nWaits++
+	l.countKinds(w, 1)
 	l.countWaiter(w)
 	s := w.req.Session
 	s.Waiters.Add(1)
@@ -43,6 +44,16 @@ func (t *Table) queue(w *waiter) {
 	}
 	x.waits = w
 	t.mark(s)
+}
+
+// countKinds keeps count of those who are not to be looked for among thousands at each event.
+func (l *Lease) countKinds(w *waiter, n int32) {
+	if w.try {
+		l.nTries += n
+	}
+	if w.mode == Exclusive {
+		l.nWriters += n
+	}
 }
 
 // countWaiter keeps count of each owner's waits once there are many.
@@ -104,6 +115,7 @@ func (t *Table) dropWaiter(w *waiter) {
 		l.waitTail = w.prev
 	}
 	l.nWaits--
+	l.countKinds(w, -1)
 	t.waits.remove(w)
 	l.uncountWaiter(w)
 	s.Waiters.Add(-1)
