@@ -85,10 +85,10 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 		if l.until != Forever {
 			st.Slack.Observe(t.deadline(l) - now)
 		}
-		t.extend(l, op, sent)
 		if t.expire(l, now, out); l.state != stateHeld {
-			return // the answer has come too late even for that
+			return // another host may have held it since, and a late ask have brought it back
 		}
+		t.extend(l, op, sent)
 		l.retryAt = 0
 		if op.Rebase && r.Base > l.base && r.Base <= MaxBase {
 			l.base, l.hand, l.rebase = r.Base, -1, false

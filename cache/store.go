@@ -152,6 +152,9 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 	if l.state != stateHeld || l.token != op.Token {
 		return
 	}
+	if t.expire(l, now, out); l.state != stateHeld {
+		return // as in renewed
+	}
 	switch r.Status {
 	case Done:
 		l.downgrade, l.mode = false, Shared

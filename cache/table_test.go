@@ -574,6 +574,33 @@ func TestRenewalAnsweredTooLateIsLost(t *testing.T) {
 	}
 }
 
+// A daemon that was frozen past its deadline may read the answer to a renewal before its own
+// timer. It proves nothing of the time between: a late ask may have had the lease granted anew
+// to the same token, after another host has held the key.
+func TestARenewalRevivesNothing(t *testing.T) {
+	for _, kind := range []OpKind{OpRenew, OpDowngrade} {
+		b := newBench(t, nil)
+		s := b.session()
+		b.acquire(s, "k", func(q *Acquire) { q.TTL = 3 * second })
+		f := b.granted(OpTry, 7)
+		b.now += 2 * second
+		if kind == OpRenew {
+			l := b.tab.leases["k"]
+			b.tab.RenewDue(l, l.token, b.now, &b.out)
+		} else {
+			b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: f}, b.now, &b.out)
+		}
+		b.take()
+		op, sent := b.op(kind), b.now
+		b.now += 2 * second
+		b.tab.Result(&op, &Result{Status: Done}, sent, b.now, &b.out)
+		if m := b.only(b.take(), MsgLost, 0); m.Reason != LostExpired {
+			t.Fatal(kind, m.Reason)
+		}
+		b.op(OpRelease)
+	}
+}
+
 func TestALeaseThatMayHaveBeenRemovedIsLookedAt(t *testing.T) {
 	for name, change := range map[string]func(*setup){
 		"with a TTL":     nil,
