@@ -101,7 +101,7 @@ func (b *batch) answer(c *call, answer any) error {
 			return errAnswer
 		} else if ok {
 			b.errored(c, c.ops[at-1], cache.Status(code), msg)
-		} else if left, ok := v[2].(int64); ok {
+		} else if left, ok := v[2].(int64); ok && b.sensible(c.ops[at-1], code) {
 			b.other(c.ops[at-1], code, left)
 		} else {
 			return errAnswer
@@ -109,6 +109,12 @@ func (b *batch) answer(c *call, answer any) error {
 	}
 	b.settle(c)
 	return nil
+}
+
+// sensible says that op i can end as code says.
+func (b *batch) sensible(i int32, code int64) bool {
+	st, kind := cache.Status(code&codeStatus), b.ops[i].Kind
+	return st <= cache.Refused && (st != cache.Granted || kind == cache.OpTry || kind == cache.OpJoin)
 }
 
 // success is how an op ends of which the answer says nothing.

@@ -1,0 +1,97 @@
+package redis
+
+import (
+	"encoding/binary"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// reply makes of bytes what go-redis makes of a server's answer: numbers, texts, nothing, and lists
+// of them.
+func reply(b []byte, depth int) (v any, rest []byte) {
+	if len(b) == 0 {
+		return nil, nil
+	}
+	kind, b := b[0], b[1:]
+	switch kind % 5 {
+	case 0:
+		return nil, b
+	case 1:
+		if len(b) == 0 {
+			return int64(0), b
+		}
+		return int64(int8(b[0])), b[1:]
+	case 2:
+		if len(b) < 8 {
+			return int64(kind), b
+		}
+		return int64(binary.BigEndian.Uint64(b)), b[8:]
+	case 3:
+		n := min(int(kind/5), len(b))
+		return string(b[:n]), b[n:]
+	}
+	list := []any{}
+	for n := int(kind / 5); n > 0 && depth < 4 && len(b) > 0; n-- {
+		v, b = reply(b, depth+1)
+		list = append(list, v)
+	}
+	return list, b
+}
+
+// FuzzAnswer: whatever a server answers to a script, every op ends in one of the ways that there are, and
+// only what is granted has a base.
+func FuzzAnswer(f *testing.F) {
+	f.Add([]byte{1, 7})
+	f.Add([]byte{4 + 5*4, 2, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 3, 1, 100})
+	f.Add([]byte{4 + 5*4, 1, 0, 1, 2, 1, 6, 3 + 5*9, '-', 'R', 'E', 'A', 'D', 'O', 'N', 'L', 'Y'})
+	f.Add([]byte{4 + 5*7, 1, 1, 1, 0, 1, 0, 3 + 5*2, 'f', 'k', 1, 2, 1, 15, 1, 1})
+	f.Add([]byte{4 + 5, 3 + 5*3, 'O', 'O', 'M'})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		ops := []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpJoin}, {Kind: cache.OpWithdraw}, {Kind: cache.OpRelease},
+			{Kind: cache.OpRenew, Rebase: true}, {Kind: cache.OpDowngrade}, {Kind: cache.OpPeek, Mode: cache.Permit}}
+		x := &batch{store: &Store{}, ops: ops, results: make([]upstream.Result, len(ops))}
+		c := &call{leg: &leg{node: &node{addr: "redis:6379", dialer: &dialer{}}}}
+		for i := range ops {
+			c.ops = append(c.ops, int32(i))
+		}
+		v, _ := reply(b, 0)
+		if err := x.answer(c, v); err != nil && !errors.Is(err, errAnswer) {
+			t.Error(err)
+		}
+		for i, r := range x.results {
+			if r.Status.String() == "" || r.Left < -1 {
+				t.Errorf("%v ends as %+v", ops[i].Kind, r)
+			}
+			if r.Status == cache.Granted && !slices.Contains([]cache.OpKind{cache.OpTry, cache.OpJoin}, ops[i].Kind) {
+				t.Errorf("%v is granted", ops[i].Kind)
+			}
+		}
+	})
+}
+
+// FuzzHints: what is published, the map of a cluster, and the place where a list goes on, which a
+// client gives.
+func FuzzHints(f *testing.F) {
+	for _, s := range []string{"fkey", "wkey", "tkey", "F1z key", "Wkey", "", "F", "F key", `{"Node":"a:1","Skip":3}`, `{"Skip":-1}`} {
+		f.Add(s, []byte{4 + 5*3, 1, 0, 1, 9, 4 + 5*2, 3 + 5, 'h', 1, 7})
+	}
+	n := &node{addr: "redis:6379"}
+	f.Fuzz(func(t *testing.T, s string, b []byte) {
+		if h, ok := parseHint(s); ok && (h.Kind < cache.HintFree || h.Kind > cache.HintTried) {
+			t.Errorf("%+v", h)
+		}
+		if p, err := parsePlace(s); err == nil {
+			if again, err := parsePlace(p.String()); err != nil || again.String() != p.String() {
+				t.Errorf("%v is read as %v: %v", p, again, err)
+			}
+		}
+		v, _ := reply(b, 0)
+		if r, ok := n.parseRange(v); ok && (len(r.addrs) == 0 || r.from < 0 || r.from > r.to || r.to >= slotCount) {
+			t.Errorf("%+v", r)
+		}
+	})
+}
