@@ -1,0 +1,200 @@
+package chaos
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/faultproxy"
+)
+
+// Whom a fault is for.
+const (
+	atStore  = "store"
+	atDaemon = "daemon"
+	atClient = "client"
+)
+
+// fault is one kind for one target.
+type fault struct {
+	name, target string
+	needs        string // what of its kind's abilities the store must have
+	clientLinks  bool   // clients are to go through links of ours
+	apart        bool   // daemons are to have network namespaces of their own
+	brief        bool // it is over at once: d is the pause behind it
+	// fire does it, lets it last for d unless it is brief, and undoes it.
+	fire func(c *cell, d time.Duration)
+}
+
+// possible says whether stores of a kind can have the fault.
+func (f *fault) possible(k kind) bool {
+	return f.needs == "" || slices.Contains(strings.Fields(k.can), f.needs)
+}
+
+// faults are all kinds.
+func faults() (all []fault) {
+	for _, name := range slices.Sorted(maps.Keys(linkFaults)) {
+		do := linkFaults[name]
+		for _, target := range []string{atStore, atDaemon, atClient} {
+			f := fault{name: name, target: target, needs: "links", clientLinks: target == atClient}
+			if f.clientLinks {
+				f.needs = ""
+			}
+			f.fire = func(c *cell, d time.Duration) { c.onLinks(c.links(target), d, do) }
+			all = append(all, f)
+		}
+	}
+	return append(all,
+		fault{name: "partition", target: atDaemon, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.someHost()) }},
+		fault{name: "partition", target: atStore, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.hosts...) }},
+
+		fault{name: "stop", target: atStore, needs: "stop", fire: func(c *cell, d time.Duration) {
+			c.freeze()
+			c.last(d)
+			c.thaw()
+		}},
+		fault{name: "kill", target: atStore, needs: "kill", fire: func(c *cell, d time.Duration) { c.down(c.kill, d) }},
+		fault{name: "restart", target: atStore, brief: true, needs: "kill", fire: func(c *cell, _ time.Duration) {
+			c.down(c.store.stop, 0)
+		}},
+		fault{name: "flush", target: atStore, brief: true, needs: "flush", fire: func(c *cell, _ time.Duration) {
+			done := c.forgetting()
+			c.flush()
+			done()
+		}},
+		fault{name: "failover", target: atStore, needs: "failover", fire: func(c *cell, d time.Duration) {
+			done := func() {}
+			if len(c.servers) == 0 { // what the master had not passed on is gone with it
+				done = c.forgetting()
+			}
+			c.failover(func() { c.last(d) })
+			done()
+		}},
+		fault{name: "clock", target: atStore, needs: "clock", fire: (*cell).stepClock},
+
+		fault{name: "stop", target: atDaemon, fire: func(c *cell, d time.Duration) {
+			h := c.someHost()
+			h.freeze()
+			c.last(d)
+			h.thaw()
+		}},
+		fault{name: "kill", target: atDaemon, fire: func(c *cell, d time.Duration) {
+			h := c.someHost()
+			h.end(syscall.SIGKILL)
+			c.last(d)
+			h.start()
+		}},
+		fault{name: "restart", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
+			h := c.someHost()
+			h.end(syscall.SIGTERM)
+			c.last(0)
+			h.start()
+		}},
+		fault{name: "takeover", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
+			c.someHost().takeOver()
+		}},
+		fault{name: "reload", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
+			c.someHost().reload()
+		}},
+
+		fault{name: "stop", target: atClient, fire: func(c *cell, d time.Duration) {
+			ws := c.someWorkers()
+			for _, w := range ws {
+				w.freeze()
+			}
+			c.last(d)
+			for _, w := range ws {
+				w.thaw()
+			}
+		}},
+		fault{name: "kill", target: atClient, fire: func(c *cell, d time.Duration) {
+			ws := c.someWorkers()
+			for _, w := range ws {
+				w.kill()
+			}
+			c.last(d)
+			for _, w := range ws {
+				c.addWorker(w.host)
+			}
+		}},
+	)
+}
+
+// linkFaults are what happens to connections; they are healed afterwards.
+var linkFaults = map[string]func(c *cell, p *faultproxy.Proxy, d time.Duration){
+	"delay": func(c *cell, p *faultproxy.Proxy, _ time.Duration) {
+		p.Delay(c.oneWay(), time.Duration(20+c.rnd.IntN(int(c.ttl.Milliseconds())))*time.Millisecond)
+	},
+	"throttle":   func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.Throttle(faultproxy.Both, 200<<c.rnd.IntN(5)) },
+	"half-open":  func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.Stall(c.oneWay(), true) },
+	"one-way":    func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.BlackHole(c.oneWay(), true) },
+	"black-hole": func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.BlackHole(faultproxy.Both, true) },
+	"refuse": func(_ *cell, p *faultproxy.Proxy, _ time.Duration) {
+		_ = p.Refuse(true)
+		p.Cut()
+	},
+	"reset": func(_ *cell, p *faultproxy.Proxy, _ time.Duration) { p.Reset() },
+}
+
+func (c *cell) oneWay() faultproxy.Dir {
+	return []faultproxy.Dir{faultproxy.ToServer, faultproxy.ToClient}[c.rnd.IntN(2)]
+}
+
+// onLinks does it to each link, lets it last, and heals. A reset is over at once, so it
+// comes again and again.
+func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration, do func(*cell, *faultproxy.Proxy, time.Duration)) {
+	end := time.Now().Add(d)
+	for {
+		for _, p := range links {
+			do(c, p, d)
+		}
+		if c.fault.name != "reset" || time.Now().After(end) {
+			break
+		}
+		time.Sleep(min(time.Until(end), time.Duration(20+c.rnd.IntN(200))*time.Millisecond))
+	}
+	c.last(time.Until(end))
+	for _, p := range links {
+		if err := p.Heal(); err != nil {
+			panic(broken{err})
+		}
+	}
+}
+
+// down ends the store by how, and starts it again after d.
+func (c *cell) down(how func(), d time.Duration) {
+	done := func() {}
+	if c.forgetsOnKill {
+		done = c.forgetting()
+	}
+	how()
+	c.last(d)
+	c.start()
+	done()
+}
+
+// forgetting begins a time in which the store may forget; done ends it. A daemon finds
+// out with a renewal, so for a TTL more it may hand on what is gone.
+func (c *cell) forgetting() (done func()) {
+	from := now()
+	return func() { c.forgets = append(c.forgets, span{from, now() + int64(c.ttl)}) }
+}
+
+// stepClock sets the store's clock ahead or back by d, and after as long to the true time
+// again. A step ahead ends leases before their time.
+func (c *cell) stepClock(d time.Duration) {
+	step := d
+	if c.rnd.IntN(2) == 0 {
+		step = -d
+	}
+	for _, to := range []time.Duration{step, 0} {
+		done := c.forgetting()
+		c.clock(to)
+		if (to == 0) == (step < 0) {
+			done()
+		}
+		c.last(d)
+	}
+}

@@ -1,0 +1,157 @@
+package chaos
+
+import (
+	"cmp"
+	"slices"
+)
+
+// What workers note, one line of JSON each.
+const (
+	evUp    = "up"    // the worker runs
+	evAsk   = "ask"   // an acquire is about to be sent
+	evGot   = "got"   // and has been answered; R is "ok", or why not
+	evState = "state" // valid until U, by all that was stated when T was read or a moment later
+	evLost  = "lost"  // noticed as lost, or run out
+	evGive  = "give"  // a release is about to be sent
+	evGave  = "gave"  // and has been answered
+	evBye   = "bye"   // all waits have ended
+)
+
+// Event is one line. Times are nanoseconds of CLOCK_BOOTTIME.
+type Event struct {
+	E    string `json:"e"`
+	T    int64  `json:"t"`
+	W    int    `json:"w"`              // the worker
+	N    int64  `json:"n,omitempty"`    // which of its acquires, from 1
+	K    string `json:"k,omitempty"`    // key
+	O    int    `json:"o,omitempty"`    // owner in the worker
+	M    int    `json:"m,omitempty"`    // 1 is shared
+	Wait int64  `json:"wait,omitempty"` // ms; -1 without bound
+	Of   int64  `json:"of,omitempty"`   // the acquire that this one re-enters
+	R    string `json:"r,omitempty"`    // result
+	F    uint64 `json:"f,omitempty"`    // fence
+	U    int64  `json:"u,omitempty"`    // valid until
+}
+
+const forever = 1<<63 - 1
+
+// op is one acquire with all that came of it. Times of what did not happen are 0.
+type op struct {
+	w, o   int
+	host   int
+	n, of  int64
+	key    string
+	shared bool
+	wait   int64 // ms
+
+	asked, answered int64
+	result          string // "" when there was no answer
+	fence           uint64
+
+	seen  int64 // the last moment at which it was valid for certain
+	until int64 // the furthest that was stated
+	lost  int64 // when the worker noticed
+	why   string
+
+	gave, given int64 // release sent, answered
+	gaveResult  string
+	killed      int64 // its process was killed, or 0
+}
+
+func (p *op) granted() bool { return p.result == "ok" }
+
+// held says that a fresh grant was valid when it was read.
+func (p *op) held() bool { return p.granted() && p.of == 0 && p.until > p.answered }
+
+// span is a time in which something happened.
+type span struct{ from, to int64 }
+
+// History is what a cell's clients were told, and what was done meanwhile.
+type History struct {
+	Events []Event
+	Hosts  []int         // of each worker, the daemon it is at
+	Killed map[int]int64 // when a worker was killed
+	Frozen map[int][]span
+	// Forgets are the times at which the store may forget what it had confirmed, as far as
+	// it is promised to keep it: whoever was granted before and after may overlap.
+	Forgets []span
+}
+
+// ops puts the acquires together, by when they were asked.
+func (h *History) ops() []*op {
+	type id struct {
+		w int
+		n int64
+	}
+	byID := map[id]*op{}
+	var all []*op
+	for _, e := range h.Events {
+		if e.E == evAsk {
+			p := &op{w: e.W, o: e.O, host: h.Hosts[e.W], n: e.N, of: e.Of, key: e.K, shared: e.M == 1, wait: e.Wait, asked: e.T, killed: h.Killed[e.W]}
+			byID[id{e.W, e.N}] = p
+			all = append(all, p)
+			continue
+		}
+		p := byID[id{e.W, e.N}]
+		if p == nil {
+			continue
+		}
+		switch e.E {
+		case evGot:
+			p.answered, p.result, p.fence = e.T, e.R, e.F
+			p.state(e.T, e.U)
+		case evState:
+			p.state(e.T, e.U)
+		case evLost:
+			p.lost, p.why = e.T, e.R
+		case evGive:
+			p.gave = e.T
+		case evGave:
+			p.given, p.gaveResult = e.T, e.R
+		}
+	}
+	slices.SortStableFunc(all, func(a, b *op) int { return cmp.Compare(a.asked, b.asked) })
+	for _, p := range all {
+		o := byID[id{p.w, p.of}]
+		if o != nil && p.granted() && p.fence != o.fence && (o.lost > 0 || o.until < p.answered) {
+			p.of = 0 // what it was to re-enter had run out: it was taken anew
+		}
+	}
+	return all
+}
+
+func (p *op) state(t, until int64) {
+	if until > t {
+		p.seen = max(p.seen, t)
+		p.until = max(p.until, until)
+	}
+}
+
+// believed is for how long a client certainly believed that it held: from when it read
+// the grant until it sent the release, noticed the loss, was killed, or what was stated
+// was over, whichever came first. A loss was read at some time after the last look that
+// found the hold valid; who stood still meanwhile believed until it went on.
+func (h *History) believed(p *op) span {
+	end := p.until
+	if p.gave > 0 {
+		end = min(end, p.gave)
+	}
+	if p.killed > 0 {
+		end = min(end, p.killed)
+	}
+	if p.lost > 0 {
+		read := p.seen
+		for _, f := range h.Frozen[p.w] {
+			if f.from > p.seen && f.from < p.lost {
+				read = max(read, min(f.to, p.lost))
+			}
+		}
+		end = min(end, read)
+	}
+	return span{p.answered, max(end, p.answered)}
+}
+
+// forgives says that the store may have forgotten a before it granted b.
+func (h *History) forgives(a, b *op) bool {
+	return slices.ContainsFunc(h.Forgets, func(f span) bool { return a.asked <= f.to && b.answered >= f.from })
+}

@@ -1,0 +1,81 @@
+package chaos
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// history is what all workers told.
+func (c *cell) history() *History {
+	h := &History{Killed: map[int]int64{}, Frozen: map[int][]span{}, Forgets: c.forgets}
+	for _, w := range c.workers {
+		h.Events = append(h.Events, w.events...)
+		h.Hosts = append(h.Hosts, w.host)
+		if w.killed > 0 {
+			h.Killed[w.no] = w.killed
+		}
+		h.Frozen[w.no] = w.frozen
+	}
+	return h
+}
+
+// keep moves the cell's directory to where it can be looked at if something was wrong, with
+// the history in it, and removes it else.
+func (c *cell) keep() {
+	if len(c.Violations) == 0 || c.Keep == "" {
+		os.RemoveAll(c.dir)
+		return
+	}
+	c.Kept = filepath.Join(c.Keep, fmt.Sprintf("%s-%s-%s-%v-%d", c.Store, c.Fault, c.Target, c.Length, c.Seed))
+	err := os.MkdirAll(c.Keep, 0o700)
+	if err == nil {
+		os.RemoveAll(c.Kept)
+		err = os.Rename(c.dir, c.Kept)
+	}
+	if err == nil {
+		err = c.history().write(filepath.Join(c.Kept, "history.jsonl"))
+	}
+	if err != nil {
+		c.Log("%v cannot be kept: %v", c.dir, err)
+		c.Kept = c.dir
+	}
+}
+
+// write has the events in the order of their times, behind a line with the rest.
+func (h *History) write(path string) error {
+	f, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	out := bufio.NewWriter(f)
+	enc := json.NewEncoder(out)
+	spans := func(ss []span) (ps [][2]int64) {
+		for _, s := range ss {
+			ps = append(ps, [2]int64{s.from, s.to})
+		}
+		return ps
+	}
+	frozen := map[int][][2]int64{}
+	for w, ss := range h.Frozen {
+		if len(ss) > 0 {
+			frozen[w] = spans(ss)
+		}
+	}
+	err = enc.Encode(map[string]any{"hosts": h.Hosts, "killed": h.Killed, "frozen": frozen, "forgets": spans(h.Forgets)})
+	events := slices.Clone(h.Events)
+	slices.SortStableFunc(events, func(a, b Event) int { return int(max(-1, min(1, a.T-b.T))) })
+	for _, e := range events {
+		if err == nil {
+			err = enc.Encode(e)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return out.Flush()
+}

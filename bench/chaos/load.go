@@ -1,0 +1,381 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// Orders are what a worker is told, as words NAME=VALUE behind its program. The workers
+// in Python and Java do the same by the same words.
+type Orders struct {
+	Socket, Register string
+	Worker           int
+	Prefix           string // of the keys
+	Keys, Owners     int
+	TTL              time.Duration
+	Seed             uint64
+}
+
+const roleEnv, roleWorker = "LOCKSIDECAR_CHAOS_ROLE", "worker"
+
+func (o *Orders) words() []string {
+	var skew unix.Timespec // what CLOCK_MONOTONIC, which Java has, is behind
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &skew)
+	return []string{"socket=" + o.Socket, "register=" + o.Register, fmt.Sprint("worker=", o.Worker), "prefix=" + o.Prefix,
+		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners), fmt.Sprint("ttl=", o.TTL.Milliseconds()), fmt.Sprint("seed=", o.Seed),
+		fmt.Sprint("offset=", now()-skew.Nano())}
+}
+
+func (o *Orders) read(words []string) error {
+	for _, w := range words {
+		name, value, _ := strings.Cut(w, "=")
+		var err error
+		switch name {
+		case "socket":
+			o.Socket = value
+		case "register":
+			o.Register = value
+		case "prefix":
+			o.Prefix = value
+		case "worker":
+			_, err = fmt.Sscan(value, &o.Worker)
+		case "keys":
+			_, err = fmt.Sscan(value, &o.Keys)
+		case "owners":
+			_, err = fmt.Sscan(value, &o.Owners)
+		case "seed":
+			_, err = fmt.Sscan(value, &o.Seed)
+		case "ttl":
+			var ms int64
+			_, err = fmt.Sscan(value, &ms)
+			o.TTL = time.Duration(ms) * time.Millisecond
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", w, err)
+		}
+	}
+	return nil
+}
+
+// now reads CLOCK_BOOTTIME.
+func now() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		panic(err)
+	}
+	return ts.Nano()
+}
+
+// Main runs this process as a worker if it was started as one, and else returns.
+func Main() {
+	if os.Getenv(roleEnv) != roleWorker {
+		return
+	}
+	l := &load{out: bufio.NewWriter(os.Stdout), stop: make(chan struct{})}
+	if err := l.read(os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(2)
+	}
+	l.run(os.Stdin)
+	os.Exit(0)
+}
+
+// load is a worker: some owners on one connection.
+type load struct {
+	Orders
+	acquires atomic.Int64
+	stop     chan struct{} // closed when no more are to be begun
+
+	outMu sync.Mutex
+	out   *bufio.Writer // guarded by outMu
+
+	mu   sync.Mutex
+	conn *client.Client // guarded by mu; nil when there is none
+}
+
+func (l *load) note(e Event) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		panic(err)
+	}
+	l.outMu.Lock()
+	defer l.outMu.Unlock()
+	_, _ = l.out.Write(append(b, '\n'))
+	_ = l.out.Flush() // who is killed now has told all
+}
+
+func (l *load) run(in io.Reader) {
+	l.note(Event{E: evUp, T: now()})
+	go func() {
+		_, _ = io.Copy(io.Discard, in) // its end is the word to stop
+		close(l.stop)
+	}()
+	var wg sync.WaitGroup
+	for o := range l.Owners {
+		wg.Go(func() {
+			w := &owner{load: l, no: o + 1, rnd: rand.New(rand.NewPCG(l.Seed, uint64(l.Worker*100+o)))}
+			w.run()
+		})
+	}
+	wg.Wait()
+	l.mu.Lock()
+	if l.conn != nil {
+		l.conn.Close()
+	}
+	l.mu.Unlock()
+	l.note(Event{E: evBye, T: now()})
+}
+
+// client is the connection, made anew when it has ended.
+func (l *load) client() (*client.Client, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.conn != nil && l.conn.Err() == nil {
+		return l.conn, nil
+	}
+	if l.conn != nil {
+		l.conn.Close()
+		l.conn = nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	c, err := client.Dial(ctx, l.Socket, client.Options{Name: "chaos go", Label: fmt.Sprint("worker ", l.Worker)})
+	if err == nil {
+		l.conn = c
+	}
+	return c, err
+}
+
+// owner is one of a worker's callers.
+type owner struct {
+	*load
+	no  int
+	rnd *rand.Rand
+	reg *bufio.ReadWriter
+}
+
+func (w *owner) stopped() bool {
+	select {
+	case <-w.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *owner) pause(most time.Duration) {
+	time.Sleep(time.Duration(w.rnd.Int64N(int64(most))))
+}
+
+func (w *owner) run() {
+	c, err := net.Dial("tcp", w.Register)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return
+	}
+	defer c.Close()
+	w.reg = bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c))
+	for !w.stopped() {
+		if !w.turn() {
+			w.pause(100 * time.Millisecond)
+		}
+		w.pause(20 * time.Millisecond)
+	}
+}
+
+// turn is one acquire with what comes after it; false when there was no answer.
+func (w *owner) turn() bool {
+	a := client.AcquireArgs{Key: fmt.Sprint(w.Prefix, w.rnd.IntN(w.Keys)), Owner: uint64(w.no)}
+	if w.rnd.IntN(5) == 0 {
+		a.Mode = protocol.Shared
+	}
+	switch n := w.rnd.IntN(20); {
+	case n < 4: // a try
+	case n < 7:
+		a.Wait = client.Forever
+	default:
+		a.Wait = time.Duration(200+w.rnd.IntN(2000)) * time.Millisecond
+	}
+	c, err := w.client()
+	if err != nil {
+		return false
+	}
+	h, n := w.acquire(c, a, 0)
+	if h == nil {
+		return c.Err() == nil
+	}
+	s := section{owner: w, h: h, n: n, key: a.Key}
+	s.look()
+	s.inside(c, a)
+	s.leave()
+	return true
+}
+
+// acquire notes it all; of is the acquire that it re-enters.
+func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*client.Hold, int64) {
+	n := w.acquires.Add(1)
+	wait := a.Wait.Milliseconds()
+	if a.Wait < 0 {
+		wait = -1
+	}
+	ctx, cancel := context.Background(), context.CancelFunc(func() {})
+	if wait >= 0 { // a daemon that says nothing is given up some time
+		ctx, cancel = context.WithTimeout(ctx, a.Wait+5*time.Second)
+	}
+	defer cancel()
+	w.note(Event{E: evAsk, T: now(), N: n, K: a.Key, O: w.no, M: int(a.Mode), Wait: wait, Of: of})
+	h, err := c.Lock(ctx, a)
+	e := Event{E: evGot, T: now(), N: n, R: word(err)}
+	if err == nil {
+		e.F, e.U = h.Fence(), e.T+int64(h.Remaining())
+	}
+	w.note(e)
+	return h, n
+}
+
+// word is how a request ended, in one.
+func word(err error) string {
+	var e *client.Error
+	var lost *client.LostError
+	switch {
+	case err == nil:
+		return "ok"
+	case errors.Is(err, client.ErrClosed):
+		return "connection"
+	case errors.As(err, &lost):
+		return lost.Reason.String()
+	case errors.As(err, &e):
+		return e.Code.String()
+	case errors.Is(err, context.DeadlineExceeded):
+		return "silence"
+	}
+	return "?" + err.Error()
+}
+
+// section is the time inside one hold.
+type section struct {
+	*owner
+	h    *client.Hold
+	n    int64
+	key  string
+	last Event // the last look that found it valid, unless noted
+	said int64 // until when, as far as it has been noted
+	gone bool
+}
+
+// look asks whether it is still held, and notes what has become known.
+func (s *section) look() bool {
+	e := Event{E: evState, T: now(), N: s.n}
+	left := int64(s.h.Remaining())
+	if left == 0 {
+		if !s.gone {
+			s.gone = true
+			s.tell()
+			why := "silence"
+			if err := s.h.Err(); err != nil {
+				why = word(err)
+			}
+			s.note(Event{E: evLost, T: now(), N: s.n, R: why})
+		}
+		return false
+	}
+	if e.U = e.T + left; e.U > s.said+int64(10*time.Millisecond) {
+		s.note(e)
+		s.said, s.last = e.U, Event{}
+	} else {
+		s.last = e
+	}
+	return !s.gone
+}
+
+func (s *section) tell() {
+	if s.last.E != "" {
+		s.note(s.last)
+		s.last = Event{}
+	}
+}
+
+// inside works under the lock: on what it guards, for a moment or longer.
+func (s *section) inside(c *client.Client, a client.AcquireArgs) {
+	if a.Mode == protocol.Exclusive {
+		if s.rnd.IntN(5) == 0 {
+			a.Wait = time.Second
+			if h, n := s.acquire(c, a, s.n); h != nil {
+				defer func() {
+					s.note(Event{E: evGive, T: now(), N: n})
+					err := h.Release(context.Background())
+					s.note(Event{E: evGave, T: now(), N: n, R: word(err)})
+				}()
+			}
+		}
+		s.write()
+		return
+	}
+	s.stay(10 * time.Millisecond)
+}
+
+// write is one more in each register, with a while between the reading and the writing.
+func (s *section) write() {
+	who := fmt.Sprint(s.Worker, "/", s.n)
+	fence := s.h.Fence()
+	value, ok := s.ask("fr %s %d %s", s.key, fence, who)
+	plain, _ := s.ask("ur %s", s.key)
+	s.stay(10 * time.Millisecond)
+	if ok {
+		s.ask("fw %s %d %s %d", s.key, fence, who, value+1)
+	}
+	if s.look() { // who knows better does not write
+		s.ask("uw %s %d", s.key, plain+1)
+	}
+}
+
+// stay is mostly short, sometimes longer, and seldom longer than a TTL.
+func (s *section) stay(short time.Duration) {
+	d := time.Duration(s.rnd.Int64N(int64(short)))
+	switch n := s.rnd.IntN(100); {
+	case n < 2:
+		d = s.TTL * 3 / 2
+	case n < 15:
+		d = time.Duration(s.rnd.Int64N(int64(s.TTL / 5)))
+	}
+	for end := now() + int64(d); s.look() && now() < end; {
+		time.Sleep(min(time.Duration(end-now()), 5*time.Millisecond))
+	}
+}
+
+// ask puts a request to the register.
+func (s *section) ask(format string, args ...any) (value int, ok bool) {
+	fmt.Fprintf(s.reg, format+"\n", args...)
+	_ = s.reg.Flush()
+	line, err := s.reg.ReadBytes('\n')
+	if err != nil || !bytes.HasPrefix(line, []byte("ok")) {
+		return 0, false
+	}
+	_, _ = fmt.Sscan(string(line[2:]), &value)
+	return value, true
+}
+
+func (s *section) leave() {
+	s.look()
+	s.tell()
+	s.note(Event{E: evGive, T: now(), N: s.n})
+	err := s.h.Release(context.Background())
+	s.note(Event{E: evGave, T: now(), N: s.n, R: word(err)})
+}

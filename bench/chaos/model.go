@@ -1,0 +1,172 @@
+package chaos
+
+import (
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// The model of one key at one daemon: a re-entrant mutex with shared mode and fences. It
+// is kept apart for each daemon, for between daemons a hold may end by its deadline alone,
+// of which the others have no event.
+
+type step int
+
+const (
+	enter  step = iota
+	leave       // a release that went well
+	vanish      // a hold that may have ended by itself: it was lost, or its release's answer was
+)
+
+type input struct {
+	step
+	holder
+	shared bool
+}
+
+// holder is one owner's hold: taken anew it has another fence.
+type holder struct {
+	worker, owner int
+	fence         uint64
+}
+
+type grip struct {
+	count  int
+	shared bool
+}
+
+// mutex is a state; it is never changed.
+type mutex struct {
+	holders map[holder]grip
+	writer  uint64 // the highest fence of an exclusive holder
+	any     uint64 // and of any
+}
+
+func (m mutex) step(in input) (mutex, bool) {
+	g, holds := m.holders[in.holder]
+	next := mutex{maps.Clone(m.holders), m.writer, m.any}
+	if next.holders == nil {
+		next.holders = map[holder]grip{}
+	}
+	switch in.step {
+	case enter:
+		if holds {
+			g.count++
+			next.holders[in.holder] = g
+			return next, true
+		}
+		for _, o := range m.holders {
+			if !in.shared || !o.shared {
+				return m, false
+			}
+		}
+		if in.fence <= m.writer || !in.shared && in.fence <= m.any {
+			return m, false
+		}
+		next.holders[in.holder] = grip{1, in.shared}
+		next.any = max(m.any, in.fence)
+		if !in.shared {
+			next.writer = in.fence
+		}
+	case leave:
+		if !holds {
+			return m, false
+		}
+		if g.count--; g.count > 0 {
+			next.holders[in.holder] = g
+		} else {
+			delete(next.holders, in.holder)
+		}
+	case vanish:
+		delete(next.holders, in.holder)
+	}
+	return next, true
+}
+
+var model = porcupine.Model{
+	Init: func() any { return mutex{} },
+	Step: func(state, in, _ any) (bool, any) {
+		next, ok := state.(mutex).step(in.(input))
+		return ok, next
+	},
+	Equal: func(a, b any) bool {
+		x, y := a.(mutex), b.(mutex)
+		return x.writer == y.writer && x.any == y.any && maps.Equal(x.holders, y.holders)
+	},
+	DescribeOperation: func(in, _ any) string {
+		i := in.(input)
+		return fmt.Sprintf("%s %v", [...]string{"enter", "leave", "vanish"}[i.step], i.holder)
+	},
+}
+
+// Modelled is how the partitions of a history fared with the model.
+type Modelled struct{ OK, Illegal, Unknown int }
+
+// Model checks each key at each daemon, with so much time for each.
+func (h *History) Model(each time.Duration) (m Modelled, found []Violation) {
+	type place struct {
+		host int
+		key  string
+	}
+	parts := map[place][]*op{}
+	for _, p := range h.ops() {
+		parts[place{p.host, p.key}] = append(parts[place{p.host, p.key}], p)
+	}
+	var v verdict
+	for at, ps := range parts {
+		switch porcupine.CheckOperationsTimeout(model, operations(ps), each) {
+		case porcupine.Ok:
+			m.OK++
+		case porcupine.Unknown:
+			m.Unknown++
+		case porcupine.Illegal:
+			m.Illegal++
+			v.fail("model", "%s at daemon %d is no re-entrant fenced mutex", at.key, at.host)
+		}
+	}
+	return m, v.found
+}
+
+// operations are those of one key at one daemon. What was not granted says nothing, and
+// of an acquire without an answer nobody knows.
+func operations(ps []*op) (all []porcupine.Operation) {
+	var fresh []*op
+	for _, p := range ps {
+		if p.granted() && p.of == 0 {
+			fresh = append(fresh, p)
+		}
+	}
+	add := func(p *op, in input, call, ret int64) {
+		all = append(all, porcupine.Operation{ClientId: p.w<<8 | p.o, Input: in, Call: call, Return: ret})
+	}
+	for _, p := range ps {
+		if !p.granted() {
+			continue
+		}
+		in := input{enter, holder{p.w, p.o, p.fence}, p.shared}
+		add(p, in, p.asked, p.answered)
+		in.step = leave
+		if p.gave > 0 && p.given > 0 && p.gaveResult == "ok" {
+			add(p, in, p.gave, p.given)
+			continue
+		}
+		in.step = vanish
+		from := max(p.asked, p.seen) // when it may have ended, at the earliest
+		add(p, in, from, needed(p, fresh, from))
+	}
+	return all
+}
+
+// needed is when somebody else is known to hold, so that p's hold must have ended if it
+// ever excluded him: later than that is no different from then.
+func needed(p *op, fresh []*op, from int64) int64 {
+	end := int64(forever)
+	for _, o := range fresh {
+		if o != p && o.answered > from && !(o.shared && p.shared) {
+			end = min(end, o.answered)
+		}
+	}
+	return end
+}

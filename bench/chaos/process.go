@@ -1,0 +1,105 @@
+package chaos
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// patience is how long something may take that is not measured here: it is reached only
+// when something is broken.
+const patience = 60 * time.Second
+
+// process is a child of ours, which ends with us.
+type process struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has been reaped
+}
+
+// launch starts cmd. What it prints to standard error goes to the file log, at its end.
+func launch(cmd *exec.Cmd, log string) (*process, error) {
+	f, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	cmd.Stderr = f
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	p := &process{cmd, make(chan struct{})}
+	go func() { defer close(p.done); _ = cmd.Wait() }()
+	return p, nil
+}
+
+func (p *process) signal(s syscall.Signal) {
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		panic(broken{fmt.Errorf("signal %v: %w", p.cmd.Path, err)})
+	}
+}
+
+// freeze stops every thread, and returns when they have stopped.
+func (p *process) freeze() {
+	p.signal(syscall.SIGSTOP)
+	for end := time.Now().Add(patience); !p.stopped() && !p.ended(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			panic(broken{fmt.Errorf("%s does not stop", p.cmd.Path)})
+		}
+	}
+}
+
+func (p *process) stopped() bool {
+	stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.cmd.Process.Pid))
+	for _, f := range stats {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			continue // the thread has ended
+		}
+		for i := len(b) - 1; i >= 0; i-- { // pid (name) state …, and a name may have anything in it
+			if b[i] == ')' {
+				if i+2 < len(b) && b[i+2] != 'T' && b[i+2] != 't' {
+					return false
+				}
+				break
+			}
+		}
+	}
+	return true
+}
+
+func (p *process) thaw() { p.signal(syscall.SIGCONT) }
+
+func (p *process) ended() bool {
+	select {
+	case <-p.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// end sends a signal and waits for the end; false if SIGKILL had to do it.
+func (p *process) end(s syscall.Signal) bool {
+	p.signal(s)
+	p.signal(syscall.SIGCONT)
+	if p.ends(patience) {
+		return true
+	}
+	p.signal(syscall.SIGKILL)
+	<-p.done
+	return false
+}
+
+func (p *process) ends(within time.Duration) bool {
+	select {
+	case <-p.done:
+		return true
+	case <-time.After(within):
+		return false
+	}
+}

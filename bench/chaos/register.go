@@ -1,0 +1,169 @@
+package chaos
+
+import (
+	"bufio"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+)
+
+// Register is what the locks guard: for each key a number that takes no smaller fence
+// than it has seen, and one that takes everything. Clients read, and write one more.
+type Register struct {
+	l  net.Listener
+	wg sync.WaitGroup
+
+	mu    sync.Mutex
+	conns map[net.Conn]bool    // guarded by mu
+	cells map[string]*register // guarded by mu
+}
+
+type register struct {
+	fence    uint64
+	value    int
+	accepted int               // writes under a fence
+	refused  int               // reads and writes
+	used     map[uint64]string // who wrote with a fence
+	shared   []string          // fences that two used
+
+	plain, plainWrites int
+}
+
+// NewRegister starts one on a free port of the loopback.
+func NewRegister() (*Register, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	r := &Register{l: l, conns: map[net.Conn]bool{}, cells: map[string]*register{}}
+	r.wg.Go(r.accept)
+	return r, nil
+}
+
+// Addr is where clients connect to.
+func (r *Register) Addr() string { return r.l.Addr().String() }
+
+// Close ends all connections and waits for their goroutines.
+func (r *Register) Close() {
+	r.l.Close()
+	r.mu.Lock()
+	for c := range r.conns {
+		c.Close()
+	}
+	r.conns = nil
+	r.mu.Unlock()
+	r.wg.Wait()
+}
+
+func (r *Register) accept() {
+	for {
+		c, err := r.l.Accept()
+		if err != nil {
+			return
+		}
+		r.mu.Lock()
+		if r.conns == nil {
+			c.Close()
+		} else {
+			r.conns[c] = true
+			r.wg.Go(func() { r.serve(c) })
+		}
+		r.mu.Unlock()
+	}
+}
+
+func (r *Register) serve(c net.Conn) {
+	defer c.Close()
+	for in := bufio.NewScanner(c); in.Scan(); {
+		if _, err := fmt.Fprintln(c, r.answer(in.Text())); err != nil {
+			return
+		}
+	}
+}
+
+// answer is one request's: fr KEY FENCE WHO, fw KEY FENCE WHO VALUE, ur KEY, uw KEY
+// VALUE; the reply is "ok", with the value of what was read, or "no".
+func (r *Register) answer(line string) string {
+	var what, key, who string
+	var fence uint64
+	var value int
+	f := strings.Fields(line)
+	if len(f) < 2 {
+		return "bad"
+	}
+	what, key = f[0], f[1]
+	var err error
+	switch what {
+	case "fr":
+		_, err = fmt.Sscan(strings.Join(f[2:], " "), &fence, &who)
+	case "fw":
+		_, err = fmt.Sscan(strings.Join(f[2:], " "), &fence, &who, &value)
+	case "uw":
+		_, err = fmt.Sscan(f[2], &value)
+	}
+	if err != nil {
+		return "bad"
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	g := r.cells[key]
+	if g == nil {
+		g = &register{used: map[uint64]string{}}
+		r.cells[key] = g
+	}
+	return g.answer(what, fence, who, value)
+}
+
+func (g *register) answer(what string, fence uint64, who string, value int) string {
+	switch what {
+	case "ur":
+		return fmt.Sprint("ok ", g.plain)
+	case "uw":
+		g.plain = value
+		g.plainWrites++
+		return "ok"
+	}
+	if fence < g.fence {
+		g.refused++
+		return "no"
+	}
+	g.fence = fence
+	if by := g.used[fence]; by != "" && by != who {
+		g.shared = append(g.shared, fmt.Sprintf("%d·%d by %s and %s", fence>>10, fence&1023, by, who))
+	}
+	g.used[fence] = who
+	if what == "fr" {
+		return fmt.Sprint("ok ", g.value)
+	}
+	g.value = value
+	g.accepted++
+	return "ok"
+}
+
+// Guarded is what became of the registers.
+type Guarded struct {
+	Accepted, Refused int // under a fence
+	Plain, PlainLost  int // without one: writes, and how many of them are not in the value
+}
+
+// Check says what became of them, and what must not have: an accepted write that is
+// lost, a fence that two wrote with.
+func (r *Register) Check() (g Guarded, found []Violation) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var v verdict
+	for key, c := range r.cells {
+		g.Accepted += c.accepted
+		g.Refused += c.refused
+		g.Plain += c.plainWrites
+		g.PlainLost += c.plainWrites - c.plain
+		if c.value != c.accepted {
+			v.fail("lost write", "%s: %d writes were accepted, and the register stands at %d", key, c.accepted, c.value)
+		}
+		for _, s := range c.shared {
+			v.fail("fence twice", "%s: %s", key, s)
+		}
+	}
+	return g, v.found
+}

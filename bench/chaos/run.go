@@ -1,0 +1,55 @@
+package chaos
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+// NewSetting names the program, and the workers: this program is that in Go. python and
+// java may be empty.
+func NewSetting(bin, python, java, keep string) (s Setting, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return s, err
+	}
+	if bin, err = filepath.Abs(bin); err == nil {
+		_, err = os.Stat(bin)
+	}
+	if err != nil {
+		return s, fmt.Errorf("the program is needed: %w", err)
+	}
+	_, file, _, _ := runtime.Caller(0)
+	s = Setting{Bin: bin, Keep: keep, Programs: Programs{"go": {self}}, Log: func(format string, args ...any) { fmt.Printf(format+"\n", args...) }}
+	if python != "" {
+		s.Programs["python"] = []string{python, filepath.Join(filepath.Dir(file), "workers", "python", "worker.py")}
+	}
+	if java != "" {
+		s.Programs["java"] = []string{"java", "-XX:+UseSerialGC", "-Xmx64m", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-jar", java}
+	}
+	return s, nil
+}
+
+// RunFor runs cells in a random order, again and again until time is up, one at the least.
+// Each has a seed of its own, drawn from seed; only has the one cell run with seed itself.
+func RunFor(s Setting, cells []Cell, seed uint64, most time.Duration, only bool) (rs []Result) {
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	end := time.Now().Add(most)
+	for len(cells) > 0 {
+		for _, i := range rnd.Perm(len(cells)) {
+			own := rnd.Uint64() >> 1
+			if only {
+				own = seed
+			}
+			r := Run(s, cells[i], own)
+			s.Log("%s", r.Tell())
+			if rs = append(rs, r); only || time.Now().After(end) {
+				return rs
+			}
+		}
+	}
+	return rs
+}

@@ -1,0 +1,189 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// store is one kind of store, running. What a kind cannot do is nil.
+type store struct {
+	hosts   int
+	ttl     time.Duration
+	servers []string // addresses that daemons connect to, each by a link of its own
+	url     func(addrs []string) string
+	conf    string // more of the daemons' configuration
+
+	freeze, thaw  func()
+	kill, stop    func() // at once, and in the orderly way
+	start         func() // after either
+	forgetsOnKill bool   // what it had is gone then
+	flush         func()
+	failover      func(down func()) // to another server; down is called while the old one is away
+	clock         func(ahead time.Duration)
+}
+
+// kind is one kind of store: what can happen to it, and how it is started.
+type kind struct {
+	can   string
+	start func(t *tb) *store
+}
+
+// kinds are the stores, by the names that cells have. Those with a clock of their own run
+// under libfaketime.
+var storeKinds = map[string]kind{
+	"embedded": {"", func(*tb) *store {
+		return &store{hosts: 1, ttl: time.Second, url: func([]string) string { return "memory:" }}
+	}},
+	"redis": {"links stop kill flush", func(t *tb) *store { return redis(testserver.StartRedis(t), true) }},
+	"redis-aof": {"links stop kill", func(t *tb) *store {
+		return redis(testserver.StartRedis(t, "--appendonly", "yes", "--appendfsync", "everysec"), false)
+	}},
+	"redis-clock": {"clock", func(t *tb) *store {
+		r := testserver.StartRedisFaketime(t)
+		s := redis(r, true)
+		s.clock = r.JumpClock
+		return s
+	}},
+	"sentinel":  {"failover", sentinel},
+	"redlock":   {"links stop kill", redlock},
+	"etcd":      {"links stop kill flush", func(t *tb) *store { return etcd(testserver.StartEtcdCluster(t, 1)) }},
+	"etcd3":     {"links stop failover", func(t *tb) *store { return etcd(testserver.StartEtcdCluster(t, 3)) }},
+	"zookeeper": {"links stop kill flush", zookeeper},
+	"mysql":     {"links stop kill flush", func(t *tb) *store { return mysql(testserver.StartMariaDB(t)) }},
+	"mysql-clock": {"clock", func(t *tb) *store {
+		m := testserver.StartMariaDBWithClock(t)
+		s := mysql(m)
+		s.clock = m.JumpClock
+		return s
+	}},
+}
+
+func redis(r *testserver.Redis, forgets bool) *store {
+	return &store{hosts: 3, ttl: time.Second, servers: []string{r.Addr()},
+		url:    func(a []string) string { return "redis://" + a[0] + "?timeout=300ms&waiter_lease=1s" },
+		freeze: r.Pause, thaw: r.Resume, kill: r.Kill, stop: r.Stop, start: r.Start, forgetsOnKill: forgets,
+		flush: func() { r.Do("FLUSHALL") },
+	}
+}
+
+// sentinel has no links of ours: sentinels tell daemons where the master is.
+func sentinel(t *tb) *store {
+	c := testserver.StartRedisSentinel(t, "")
+	return &store{hosts: 3, ttl: 2 * time.Second,
+		url: func([]string) string { return c.URL() + "?timeout=500ms&waiter_lease=1s" },
+		failover: func(down func()) {
+			old := c.Master()
+			old.Kill()
+			c.WaitOther(old)
+			down()
+			old.Start()
+			for end := time.Now().Add(patience); old.Info("role") != "slave"; time.Sleep(20 * time.Millisecond) {
+				if time.Now().After(end) {
+					t.Fatal("the old master goes on as one")
+				}
+			}
+		},
+	}
+}
+
+// redlock has three nodes, of which one at a time is ill.
+func redlock(t *tb) *store {
+	var nodes []*testserver.Redis
+	s := &store{hosts: 3, ttl: 2 * time.Second}
+	for range 3 {
+		n := testserver.StartRedis(t)
+		nodes = append(nodes, n)
+		s.servers = append(s.servers, n.Addr())
+	}
+	s.url = func(a []string) string { return "redlock://" + strings.Join(a, ",") + "?timeout=300ms" }
+	ill := 0
+	next := func(f func(*testserver.Redis)) func() {
+		return func() { ill = (ill + 1) % len(nodes); f(nodes[ill]) }
+	}
+	same := func(f func(*testserver.Redis)) func() { return func() { f(nodes[ill]) } }
+	s.freeze, s.thaw = next((*testserver.Redis).Pause), same((*testserver.Redis).Resume)
+	s.kill, s.stop, s.start = next((*testserver.Redis).Kill), next((*testserver.Redis).Stop), same((*testserver.Redis).Start)
+	return s
+}
+
+// etcd has its leader ill, when there are several members.
+func etcd(members []*testserver.Etcd) *store {
+	s := &store{hosts: 3, ttl: 2 * time.Second}
+	for _, m := range members {
+		s.servers = append(s.servers, m.Addr())
+	}
+	s.url = func(a []string) string { return "etcd://" + strings.Join(a, ",") + "?ttl=2s&timeout=1s" }
+	ill := members[0]
+	choose := func(f func(*testserver.Etcd)) func() {
+		return func() {
+			for _, m := range members {
+				if m.IsLeader() {
+					ill = m
+				}
+			}
+			f(ill)
+		}
+	}
+	same := func(f func(*testserver.Etcd)) func() { return func() { f(ill) } }
+	s.freeze, s.thaw = choose((*testserver.Etcd).Pause), same((*testserver.Etcd).Resume)
+	s.kill, s.stop, s.start = choose((*testserver.Etcd).Kill), choose((*testserver.Etcd).Stop), same((*testserver.Etcd).Start)
+	s.flush = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if _, err := members[0].Admin().Delete(ctx, "/locksidecar/", clientv3.WithPrefix()); err != nil {
+			panic(broken{err})
+		}
+	}
+	if len(members) > 1 {
+		s.failover = func(down func()) { s.kill(); down(); s.start() }
+	}
+	return s
+}
+
+func zookeeper(t *tb) *store {
+	z := testserver.StartZooKeeper(t)
+	return &store{hosts: 3, ttl: 2 * time.Second, servers: []string{z.Addr()},
+		url:    func(a []string) string { return "zookeeper://" + a[0] + "/chaos?session=2s&timeout=1s" },
+		freeze: z.Pause, thaw: z.Resume, kill: z.Kill, stop: z.Stop, start: z.Start,
+		flush: func() { deleteUnder(z.Admin(), "/chaos") },
+	}
+}
+
+// deleteUnder takes every node under dir whose name is a lock's contender.
+func deleteUnder(c *zk.Conn, dir string) {
+	names, _, err := c.Children(dir)
+	if err != nil {
+		return
+	}
+	for _, n := range names {
+		at := path.Join(dir, n)
+		deleteUnder(c, at)
+		if strings.Contains(n, "lock-") {
+			_ = c.Delete(at, -1)
+		}
+	}
+}
+
+func mysql(m *testserver.MariaDB) *store {
+	return &store{hosts: 3, ttl: time.Second, servers: []string{m.Addr()},
+		url: func(a []string) string {
+			u, err := url.Parse(m.URL())
+			if err != nil {
+				panic(broken{err})
+			}
+			u.Host = a[0]
+			return fmt.Sprint(u, "?timeout=300ms&waiter_lease=1s&poll=50ms")
+		},
+		freeze: m.Pause, thaw: m.Resume, kill: m.Kill, stop: m.Stop, start: m.Start,
+		flush: func() { m.Exec("TRUNCATE locks.locksidecar") },
+	}
+}

@@ -1,0 +1,117 @@
+package chaos
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+)
+
+// worker is one client process, and what it has told.
+type worker struct {
+	no, host int
+	kind     string
+	*process
+	stdin  io.WriteCloser
+	done   chan struct{} // closed when all that it told has been read
+	held   atomic.Int64  // grants so far
+	events []Event       // read after done
+	killed int64
+	frozen []span
+	err    error // read after done
+}
+
+// Programs are how workers are started, by language. One without a program is left out.
+type Programs map[string][]string
+
+// startWorker starts one in the language kind.
+func startWorker(kind string, program []string, orders Orders, host int, log string) (*worker, error) {
+	w := &worker{no: orders.Worker, host: host, kind: kind, done: make(chan struct{})}
+	words := append(append([]string{}, program[1:]...), orders.words()...)
+	cmd := exec.Command(program[0], words...)
+	cmd.Env = append(os.Environ(), roleEnv+"="+roleWorker, "GOMAXPROCS=2")
+	out, in, err := os.Pipe() // ours, so that what a killed one has written is read to the end
+	if err != nil {
+		return nil, err
+	}
+	defer in.Close()
+	cmd.Stdout = in
+	if w.stdin, err = cmd.StdinPipe(); err == nil {
+		w.process, err = launch(cmd, log)
+	}
+	if err != nil {
+		out.Close()
+		return nil, err
+	}
+	up := make(chan struct{})
+	go w.read(out, up)
+	select {
+	case <-up:
+		return w, nil
+	case <-time.After(patience):
+		w.process.end(syscall.SIGKILL)
+		<-w.done
+		return nil, fmt.Errorf("worker %d (%s) does not start: %s", w.no, kind, tail(log))
+	}
+}
+
+func (w *worker) read(out *os.File, up chan struct{}) {
+	defer close(w.done)
+	defer out.Close()
+	var once sync.Once
+	defer once.Do(func() { close(up) })
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var e Event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
+			w.err = fmt.Errorf("worker %d (%s) says %q: %w", w.no, w.kind, lines.Text(), err)
+			continue
+		}
+		e.W = w.no
+		if skew := now() - e.T; e.E == evUp && (skew < -int64(time.Millisecond) || skew > int64(patience)) {
+			w.err = fmt.Errorf("worker %d (%s) has another clock: %d ns apart", w.no, w.kind, skew)
+		}
+		if e.E == evGot && e.R == "ok" {
+			w.held.Add(1)
+		}
+		w.events = append(w.events, e)
+		once.Do(func() { close(up) })
+	}
+}
+
+// freeze and thaw note for how long it stood still, at the most.
+func (w *worker) freeze() {
+	w.frozen = append(w.frozen, span{now(), forever})
+	w.process.freeze()
+}
+
+func (w *worker) thaw() {
+	// Until just before it goes on it has certainly read nothing.
+	w.frozen[len(w.frozen)-1].to = now()
+	w.process.thaw()
+}
+
+// kill ends it; until just before that it believed what it did.
+func (w *worker) kill() {
+	w.killed = now()
+	w.process.end(syscall.SIGKILL)
+}
+
+// bid has it begin nothing more.
+func (w *worker) bid() { _ = w.stdin.Close() }
+
+// finish waits until it has ended; false if it had to be made to.
+func (w *worker) finish(until time.Time) bool {
+	ok := w.process.ends(time.Until(until))
+	if !ok {
+		w.process.end(syscall.SIGQUIT) // goroutines' stacks go to its log
+	}
+	<-w.done
+	return ok
+}
