@@ -200,7 +200,7 @@ func (w *owner) run() {
 	}
 }
 
-// turn is one acquire with what comes after it; false when there was no answer.
+// turn is one acquire with what comes after it; false when there was no answer, or none of use.
 func (w *owner) turn() bool {
 	a := client.AcquireArgs{Key: fmt.Sprint(w.Prefix, w.rnd.IntN(w.Keys)), Owner: uint64(w.no)}
 	if w.rnd.IntN(5) == 0 {
@@ -217,9 +217,9 @@ func (w *owner) turn() bool {
 	if err != nil {
 		return false
 	}
-	h, n := w.acquire(c, a, 0)
-	if h == nil {
-		return c.Err() == nil
+	h, n, err := w.acquire(c, a, 0)
+	if err != nil {
+		return errors.Is(err, client.ErrBusy) || errors.Is(err, client.ErrTimeout)
 	}
 	s := section{owner: w, h: h, n: n, key: a.Key}
 	s.look()
@@ -229,7 +229,7 @@ func (w *owner) turn() bool {
 }
 
 // acquire notes it all; of is the acquire that it re-enters.
-func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*client.Hold, int64) {
+func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*client.Hold, int64, error) {
 	n := w.acquires.Add(1)
 	wait := a.Wait.Milliseconds()
 	if a.Wait < 0 {
@@ -247,7 +247,7 @@ func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*clie
 		e.F, e.U = h.Fence(), e.T+int64(h.Remaining())
 	}
 	w.note(e)
-	return h, n
+	return h, n, err
 }
 
 // word is how a request ended, in one.
@@ -317,7 +317,7 @@ func (s *section) inside(c *client.Client, a client.AcquireArgs) {
 	if a.Mode == protocol.Exclusive {
 		if s.rnd.IntN(5) == 0 {
 			a.Wait = time.Second
-			if h, n := s.acquire(c, a, s.n); h != nil {
+			if h, n, err := s.acquire(c, a, s.n); err == nil {
 				defer func() {
 					s.note(Event{E: evGive, T: now(), N: n})
 					err := h.Release(context.Background())

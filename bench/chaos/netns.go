@@ -46,8 +46,8 @@ func newNamespace(no int) (*namespace, error) {
 		"addr add " + n.outer + "/30 dev " + n.veth,
 		"link set " + n.veth + " up",
 		"-n " + n.name + " addr add " + fmt.Sprint(net, 4*no+2) + "/30 dev up",
-		"-n " + n.name + " link set up up",
-		"-n " + n.name + " link set lo up",
+		"-n " + n.name + " link set dev up up",
+		"-n " + n.name + " link set dev lo up",
 	} {
 		if err := ip(words); err != nil {
 			n.remove()
