@@ -3,6 +3,7 @@
 # make check  lints, and builds the packages twice to compare them
 # make sim    the simulator: make sim SEEDS=10000
 # make bench  measurements, side by side in one run
+# make chaos  faults for so long, while clients work: make chaos MINUTES=60
 #
 # make packages         what is released, from the last commit, into dist/
 # make version V=1.2.3  writes the version wherever it stands
@@ -11,11 +12,13 @@ GO     ?= go
 PY     ?= python3
 VENV   := .venv
 SEEDS  ?= 1000
+MINUTES ?= 10
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar
 VPY    := $(VENV)/bin/python
+CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
 
-.PHONY: run build test test-go test-sim test-python test-java check sim mutants bench packages check-packages check-deploy version deps deps-system clean
+.PHONY: run build test test-go test-sim test-python test-java test-chaos check sim mutants bench chaos packages check-packages check-deploy version deps deps-system clean
 
 build:
 	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
@@ -29,6 +32,7 @@ test: deps build
 	$(MAKE) test-sim
 	$(MAKE) test-python
 	$(MAKE) test-java
+	$(MAKE) test-chaos
 
 test-go:
 	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 10m ./...
@@ -45,6 +49,13 @@ test-python:
 test-java:
 	LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) mvn -q -B -f clients/java test
 
+test-chaos: $(CHAOS_JAVA)
+	cd bench/chaos && $(GO) vet ./... && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) \
+		LOCKSIDECAR_TEST_JAVA_WORKER=$(CURDIR)/$(CHAOS_JAVA) $(GO) test -race -count=1 -timeout 10m ./...
+
+$(CHAOS_JAVA): $(shell find clients/java/src/main bench/chaos/workers/java -name '*.java' -o -name pom.xml)
+	mvn -q -B -f bench/chaos/workers/java package -DskipTests -Dmaven.javadoc.skip -Dmaven.source.skip
+
 sim: test-sim
 
 mutants:
@@ -52,6 +63,9 @@ mutants:
 
 bench: deps build
 	$(GO) run ./bench/cmd/bench
+
+chaos: deps build $(CHAOS_JAVA)
+	cd bench/chaos && $(GO) run ./cmd/chaos -minutes $(MINUTES) -bin $(CURDIR)/$(BIN) -python $(CURDIR)/$(VPY) -java $(CURDIR)/$(CHAOS_JAVA) $(CHAOS)
 
 # One commit gives the same bytes; what for that matters is in the script.
 packages: deps
@@ -87,6 +101,7 @@ check: deps
 deps: deps-system $(VENV)/.done
 	cd upstream/testserver/etcdserver && $(GO) mod download
 	cd daemon/page/browser && $(GO) mod download
+	cd bench/chaos && $(GO) mod download
 
 # What the system's package manager has to bring, where it is missing.
 deps-system:
@@ -100,6 +115,7 @@ deps-system:
 	command -v javac >/dev/null || need="$$need default-jdk-headless"; \
 	command -v node >/dev/null || need="$$need nodejs"; \
 	command -v chromium >/dev/null || need="$$need chromium"; \
+	command -v ip >/dev/null || test -x /usr/sbin/ip || need="$$need iproute2"; \
 	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
 	$(PY) -c 'import ensurepip, venv' 2>/dev/null || need="$$need python3-venv"; \
 	if [ -n "$$need" ]; then \

@@ -63,6 +63,7 @@ type Setting struct {
 	Bin      string   // the program
 	Programs Programs // the workers
 	Keep     string   // where histories of violations go
+	Fires    int      // how often a cell's fault is fired; 0 is 3 times, or twice if it lasts long
 	Log      func(format string, args ...any)
 }
 
@@ -262,6 +263,9 @@ func (c *cell) fireAll() {
 	times := 3
 	if c.Length > 2 {
 		times = 2
+	}
+	if c.Fires > 0 {
+		times = c.Fires
 	}
 	for range times {
 		d := time.Duration(c.Length * float64(c.ttl))

@@ -23,7 +23,7 @@ type fault struct {
 	needs        string // what of its kind's abilities the store must have
 	clientLinks  bool   // clients are to go through links of ours
 	apart        bool   // daemons are to have network namespaces of their own
-	brief        bool // it is over at once: d is the pause behind it
+	brief        bool   // it is over at once: d is the pause behind it
 	// fire does it, lets it last for d unless it is brief, and undoes it.
 	fire func(c *cell, d time.Duration)
 }

@@ -1,0 +1,67 @@
+package chaos
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+var shortSeed = flag.Uint64("seed", 1, "the seed of the short run")
+
+func TestMain(m *testing.M) {
+	Main() // started again as a worker, this is where it stays
+	os.Exit(m.Run())
+}
+
+// shortCells are of each kind some, in less than two minutes: links, processes of all three
+// targets, take-over; a store that forgets, and one that never does.
+var shortCells = []string{
+	"embedded/takeover/daemon/0.5",
+	"embedded/stop/client/1.5",
+	"redis/delay/store/1.5",
+	"redis/reset/daemon/0.5",
+	"redis/one-way/client/1.5",
+	"redis/stop/daemon/1.5",
+	"redis/kill/daemon/0.5",
+	"redis/flush/store/0.5",
+	"redis-aof/kill/store/0.5",
+	"etcd/half-open/daemon/1.5",
+	"etcd/kill/client/0.5",
+	"etcd/takeover/daemon/0.5",
+}
+
+// The short run: the same seed each time.
+func TestShortRunHasNoViolations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	bin := os.Getenv("LOCKSIDECAR_BIN")
+	if bin == "" {
+		bin = filepath.Join(t.TempDir(), "locksidecar")
+		build := exec.Command("go", "build", "-trimpath", "-o", bin, "./cmd/locksidecar")
+		build.Dir = filepath.Join("..", "..")
+		if out, err := build.CombinedOutput(); err != nil {
+			t.Fatalf("build the program: %v: %s", err, out)
+		}
+	}
+	s, err := NewSetting(bin, os.Getenv("LOCKSIDECAR_TEST_PYTHON"), os.Getenv("LOCKSIDECAR_TEST_JAVA_WORKER"), filepath.Join(os.TempDir(), "chaos-kept"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Fires = 2
+	for i, name := range shortCells {
+		t.Run(name, func(t *testing.T) {
+			c, err := ParseCell(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := Run(s, c, *shortSeed+uint64(i))
+			t.Log(r.Tell())
+			if len(r.Violations) > 0 {
+				t.Fail()
+			}
+		})
+	}
+}
