@@ -95,6 +95,9 @@ const (
 	modelTime   = 5 * time.Second
 )
 
+// pauses are how long owners rest between turns, at the most: a seed has one of them.
+var pauses = [...]time.Duration{20 * time.Millisecond, 2 * time.Millisecond}
+
 // kinds are the languages of a cell's clients; Go stands in where a program is missing.
 var kinds = [clientsEach]string{"go", "python", "java", "go", "go", "python", "go", "java"}
 
@@ -241,7 +244,7 @@ func (c *cell) addWorker(at int) {
 		kind, program = "go", c.Programs["go"]
 	}
 	orders := Orders{Socket: c.hosts[at].socket(), Register: c.register.Addr(), Worker: no, Prefix: c.prefix,
-		Keys: keysEach, Owners: ownersEach, TTL: c.ttl, Seed: c.Seed}
+		Keys: keysEach, Owners: ownersEach, TTL: c.ttl, Pause: pauses[c.Seed%uint64(len(pauses))], Seed: c.Seed}
 	if c.fault.clientLinks {
 		p, err := faultproxy.Unix(filepath.Join(c.dir, fmt.Sprint("door", no)), orders.Socket)
 		if err != nil {

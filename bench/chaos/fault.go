@@ -42,29 +42,37 @@ func faults() (all []fault) {
 			if f.clientLinks {
 				f.needs = ""
 			}
-			f.fire = func(c *cell, d time.Duration) { c.onLinks(c.links(target), d, do) }
+			f.fire = func(c *cell, d time.Duration) {
+				c.onLinks(c.links(target), d, do, func() { time.Sleep(d) })
+			}
 			all = append(all, f)
 		}
 	}
-	return append(all,
-		fault{name: "partition", target: atDaemon, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.someHost()) }},
-		fault{name: "partition", target: atStore, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.hosts...) }},
+	all = append(all, processFaults()...)
+	return append(all, fault{name: "mixed", target: "all", clientLinks: true, fire: (*cell).mixed})
+}
 
-		fault{name: "stop", target: atStore, needs: "stop", fire: func(c *cell, d time.Duration) {
+// processFaults are those of processes and of what stores keep.
+func processFaults() []fault {
+	return []fault{
+		{name: "partition", target: atDaemon, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.someHost()) }},
+		{name: "partition", target: atStore, needs: "links", apart: true, fire: func(c *cell, d time.Duration) { c.partition(d, c.hosts...) }},
+
+		{name: "stop", target: atStore, needs: "stop", fire: func(c *cell, d time.Duration) {
 			c.freeze()
 			c.last(d)
 			c.thaw()
 		}},
-		fault{name: "kill", target: atStore, needs: "kill", fire: func(c *cell, d time.Duration) { c.down(c.kill, d) }},
-		fault{name: "restart", target: atStore, brief: true, needs: "kill", fire: func(c *cell, _ time.Duration) {
+		{name: "kill", target: atStore, needs: "kill", fire: func(c *cell, d time.Duration) { c.down(c.kill, d) }},
+		{name: "restart", target: atStore, brief: true, needs: "kill", fire: func(c *cell, _ time.Duration) {
 			c.down(c.store.stop, 0)
 		}},
-		fault{name: "flush", target: atStore, brief: true, needs: "flush", fire: func(c *cell, _ time.Duration) {
+		{name: "flush", target: atStore, brief: true, needs: "flush", fire: func(c *cell, _ time.Duration) {
 			done := c.forgetting()
 			c.flush()
 			done()
 		}},
-		fault{name: "failover", target: atStore, needs: "failover", fire: func(c *cell, d time.Duration) {
+		{name: "failover", target: atStore, needs: "failover", fire: func(c *cell, d time.Duration) {
 			done := func() {}
 			if len(c.servers) == 0 { // what the master had not passed on is gone with it
 				done = c.forgetting()
@@ -72,34 +80,34 @@ func faults() (all []fault) {
 			c.failover(func() { c.last(d) })
 			done()
 		}},
-		fault{name: "clock", target: atStore, needs: "clock", fire: (*cell).stepClock},
+		{name: "clock", target: atStore, needs: "clock", fire: (*cell).stepClock},
 
-		fault{name: "stop", target: atDaemon, fire: func(c *cell, d time.Duration) {
+		{name: "stop", target: atDaemon, fire: func(c *cell, d time.Duration) {
 			h := c.someHost()
 			h.freeze()
 			c.last(d)
 			h.thaw()
 		}},
-		fault{name: "kill", target: atDaemon, fire: func(c *cell, d time.Duration) {
+		{name: "kill", target: atDaemon, fire: func(c *cell, d time.Duration) {
 			h := c.someHost()
 			h.end(syscall.SIGKILL)
 			c.last(d)
 			h.start()
 		}},
-		fault{name: "restart", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
+		{name: "restart", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
 			h := c.someHost()
 			h.end(syscall.SIGTERM)
 			c.last(0)
 			h.start()
 		}},
-		fault{name: "takeover", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
+		{name: "takeover", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
 			c.someHost().takeOver()
 		}},
-		fault{name: "reload", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
+		{name: "reload", target: atDaemon, brief: true, fire: func(c *cell, _ time.Duration) {
 			c.someHost().reload()
 		}},
 
-		fault{name: "stop", target: atClient, fire: func(c *cell, d time.Duration) {
+		{name: "stop", target: atClient, fire: func(c *cell, d time.Duration) {
 			ws := c.someWorkers()
 			for _, w := range ws {
 				w.freeze()
@@ -109,7 +117,7 @@ func faults() (all []fault) {
 				w.thaw()
 			}
 		}},
-		fault{name: "kill", target: atClient, fire: func(c *cell, d time.Duration) {
+		{name: "kill", target: atClient, fire: func(c *cell, d time.Duration) {
 			ws := c.someWorkers()
 			for _, w := range ws {
 				w.kill()
@@ -119,48 +127,76 @@ func faults() (all []fault) {
 				c.addWorker(w.host)
 			}
 		}},
-	)
+	}
 }
 
 // linkFaults are what happens to connections; they are healed afterwards.
-var linkFaults = map[string]func(c *cell, p *faultproxy.Proxy, d time.Duration){
-	"delay": func(c *cell, p *faultproxy.Proxy, _ time.Duration) {
+var linkFaults = map[string]func(c *cell, p *faultproxy.Proxy){
+	"delay": func(c *cell, p *faultproxy.Proxy) {
 		p.Delay(c.oneWay(), time.Duration(20+c.rnd.IntN(int(c.ttl.Milliseconds())))*time.Millisecond)
 	},
-	"throttle":   func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.Throttle(faultproxy.Both, 200<<c.rnd.IntN(5)) },
-	"half-open":  func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.Stall(c.oneWay(), true) },
-	"one-way":    func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.BlackHole(c.oneWay(), true) },
-	"black-hole": func(c *cell, p *faultproxy.Proxy, _ time.Duration) { p.BlackHole(faultproxy.Both, true) },
-	"refuse": func(_ *cell, p *faultproxy.Proxy, _ time.Duration) {
+	"throttle":   func(c *cell, p *faultproxy.Proxy) { p.Throttle(faultproxy.Both, 200<<c.rnd.IntN(5)) },
+	"half-open":  func(c *cell, p *faultproxy.Proxy) { p.Stall(c.oneWay(), true) },
+	"one-way":    func(c *cell, p *faultproxy.Proxy) { p.BlackHole(c.oneWay(), true) },
+	"black-hole": func(c *cell, p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both, true) },
+	"refuse": func(_ *cell, p *faultproxy.Proxy) {
 		_ = p.Refuse(true)
 		p.Cut()
 	},
-	"reset": func(_ *cell, p *faultproxy.Proxy, _ time.Duration) { p.Reset() },
+	"reset": func(_ *cell, p *faultproxy.Proxy) { p.Reset() },
 }
 
 func (c *cell) oneWay() faultproxy.Dir {
 	return []faultproxy.Dir{faultproxy.ToServer, faultproxy.ToClient}[c.rnd.IntN(2)]
 }
 
-// onLinks does it to each link, lets it last, and heals. A reset is over at once, so it
-// comes again and again.
-func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration, do func(*cell, *faultproxy.Proxy, time.Duration)) {
+// onLinks does it to each link, has meanwhile happen, and heals. A reset is over at once, so
+// it comes again and again for d.
+func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration, do func(*cell, *faultproxy.Proxy), meanwhile func()) {
 	end := time.Now().Add(d)
 	for {
 		for _, p := range links {
-			do(c, p, d)
+			do(c, p)
 		}
 		if c.fault.name != "reset" || time.Now().After(end) {
 			break
 		}
 		time.Sleep(min(time.Until(end), time.Duration(20+c.rnd.IntN(200))*time.Millisecond))
 	}
-	c.last(time.Until(end))
+	if c.fault.name != "reset" {
+		meanwhile()
+	}
+	c.last(0)
 	for _, p := range links {
 		if err := p.Heal(); err != nil {
 			panic(broken{err})
 		}
 	}
+}
+
+// mixed is one of links, and one of processes while it lasts. A daemon is not started while
+// it may not reach its store.
+func (c *cell) mixed(d time.Duration) {
+	target := []string{atStore, atDaemon, atClient}[c.rnd.IntN(3)]
+	if len(c.servers) == 0 {
+		target = atClient
+	}
+	var others []fault
+	for _, f := range processFaults() {
+		starts := f.target == atDaemon && (f.name == "kill" || f.name == "restart")
+		if f.possible(storeKinds[c.Store]) && !f.apart && (target == atClient || !starts) {
+			others = append(others, f)
+		}
+	}
+	names := slices.Sorted(maps.Keys(linkFaults))
+	name, other := names[c.rnd.IntN(len(names))], others[c.rnd.IntN(len(others))]
+	c.Log("  %v: %s of %s, and %s of %s", c.Cell, name, target, other.name, other.target)
+	c.onLinks(c.links(target), d, linkFaults[name], func() {
+		other.fire(c, d)
+		if other.brief {
+			time.Sleep(d)
+		}
+	})
 }
 
 // down ends the store by how, and starts it again after d.

@@ -30,6 +30,7 @@ type Orders struct {
 	Prefix           string // of the keys
 	Keys, Owners     int
 	TTL              time.Duration
+	Pause            time.Duration // between turns, at the most
 	Seed             uint64
 }
 
@@ -39,7 +40,8 @@ func (o *Orders) words() []string {
 	var skew unix.Timespec // what CLOCK_MONOTONIC, which Java has, is behind
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &skew)
 	return []string{"socket=" + o.Socket, "register=" + o.Register, fmt.Sprint("worker=", o.Worker), "prefix=" + o.Prefix,
-		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners), fmt.Sprint("ttl=", o.TTL.Milliseconds()), fmt.Sprint("seed=", o.Seed),
+		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners), fmt.Sprint("ttl=", o.TTL.Milliseconds()),
+		fmt.Sprint("pause=", o.Pause.Milliseconds()), fmt.Sprint("seed=", o.Seed),
 		fmt.Sprint("offset=", now()-skew.Nano())}
 }
 
@@ -62,10 +64,14 @@ func (o *Orders) read(words []string) error {
 			_, err = fmt.Sscan(value, &o.Owners)
 		case "seed":
 			_, err = fmt.Sscan(value, &o.Seed)
-		case "ttl":
+		case "ttl", "pause":
 			var ms int64
 			_, err = fmt.Sscan(value, &ms)
-			o.TTL = time.Duration(ms) * time.Millisecond
+			if d := time.Duration(ms) * time.Millisecond; name == "ttl" {
+				o.TTL = d
+			} else {
+				o.Pause = d
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", w, err)
@@ -196,7 +202,7 @@ func (w *owner) run() {
 		if !w.turn() {
 			w.pause(100 * time.Millisecond)
 		}
-		w.pause(20 * time.Millisecond)
+		w.pause(w.Pause)
 	}
 }
 
@@ -213,6 +219,7 @@ func (w *owner) turn() bool {
 	default:
 		a.Wait = time.Duration(200+w.rnd.IntN(2000)) * time.Millisecond
 	}
+	a.Fixed = w.rnd.IntN(10) == 0
 	c, err := w.client()
 	if err != nil {
 		return false

@@ -61,7 +61,7 @@ class Owner(threading.Thread):
         while not STOP.is_set():
             if not self.turn():
                 time.sleep(self.rnd.uniform(0, 0.1))
-            time.sleep(self.rnd.uniform(0, 0.02))
+            time.sleep(self.rnd.uniform(0, int(self.orders["pause"]) / 1000))
 
     def turn(self) -> bool:
         key = f"{self.orders['prefix']}{self.rnd.randrange(int(self.orders['keys']))}"

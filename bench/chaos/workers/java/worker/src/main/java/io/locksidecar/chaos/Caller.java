@@ -53,7 +53,7 @@ final class Caller implements Runnable {
                 if (!turn()) {
                     Thread.sleep(random.nextInt(100));
                 }
-                Thread.sleep(random.nextInt(20));
+                Thread.sleep(random.nextInt(Integer.parseInt(worker.orders.get("pause"))));
             }
             register.close();
         } catch (IOException e) {
