@@ -127,6 +127,15 @@ func TestSoundHistories(t *testing.T) {
 			h.held(1, "k", 3, 60, 70, 100, 110)
 			h.held(0, "k", 4, 160, 220, 230, 240)
 		},
+		"forgotten, and the word of it on its way": func(h *told) {
+			h.Forgets = []span{{50 * ms, 150 * ms}}
+			n := h.got(0, "k", 1, 0, 10, 1000)
+			h.add(0, evState, 102, Event{N: n, U: 1000 * ms})
+			h.held(3, "k", 2, 20, 100, 110, 120)
+			h.add(0, evLost, 103, Event{N: n, R: "gone"})
+			h.add(0, evGive, 104, Event{N: n})
+			h.add(0, evGave, 105, Event{N: n, R: "gone"})
+		},
 		"stood still, and was late": func(h *told) {
 			h.Frozen[0] = []span{{20 * ms, 60_000 * ms}}
 			h.n++
@@ -182,6 +191,14 @@ func TestViolationsAreFound(t *testing.T) {
 			h.Killed[0] = 500 * ms
 			h.held(1, "k", 2, 20, 300, 310, 320)
 		}, []string{"two holders"}},
+		"lost while the other holds": {func(h *told) {
+			n := h.got(0, "k", 1, 0, 10, 1000)
+			h.add(0, evState, 102, Event{N: n, U: 1000 * ms})
+			h.held(3, "k", 2, 20, 100, 110, 120)
+			h.add(0, evLost, 103, Event{N: n, R: "gone"})
+			h.add(0, evGive, 104, Event{N: n})
+			h.add(0, evGave, 105, Event{N: n, R: "gone"})
+		}, []string{"model", "two holders"}},
 		"before the store forgot": {func(h *told) {
 			h.Forgets = []span{{500 * ms, 600 * ms}}
 			h.held(0, "k", 1, 0, 10, 200, 210)

@@ -116,7 +116,7 @@ func (h *History) Model(each time.Duration) (m Modelled, found []Violation) {
 	}
 	var v verdict
 	for at, ps := range parts {
-		switch porcupine.CheckOperationsTimeout(model, operations(ps), each) {
+		switch porcupine.CheckOperationsTimeout(model, h.operations(ps), each) {
 		case porcupine.Ok:
 			m.OK++
 		case porcupine.Unknown:
@@ -131,7 +131,7 @@ func (h *History) Model(each time.Duration) (m Modelled, found []Violation) {
 
 // operations are those of one key at one daemon. What was not granted says nothing, and
 // of an acquire without an answer nobody knows.
-func operations(ps []*op) (all []porcupine.Operation) {
+func (h *History) operations(ps []*op) (all []porcupine.Operation) {
 	var fresh []*op
 	for _, p := range ps {
 		if p.granted() && p.of == 0 {
@@ -153,10 +153,22 @@ func operations(ps []*op) (all []porcupine.Operation) {
 			continue
 		}
 		in.step = vanish
-		from := max(p.asked, p.seen) // when it may have ended, at the earliest
+		from := h.earliest(p)
 		add(p, in, from, needed(p, fresh, from))
 	}
 	return all
+}
+
+// earliest is when a hold may have ended by itself: not before the last look that found it
+// valid, unless the store had forgotten it, for then the word of it may have been on its way.
+func (h *History) earliest(p *op) int64 {
+	from := p.seen
+	for _, f := range h.Forgets {
+		if p.asked <= f.to && p.seen >= f.from {
+			from = min(from, f.from)
+		}
+	}
+	return max(p.asked, from)
 }
 
 // needed is when somebody else is known to hold, so that p's hold must have ended if it

@@ -20,7 +20,6 @@ type store struct {
 	ttl     time.Duration
 	servers []string // addresses that daemons connect to, each by a link of its own
 	url     func(addrs []string) string
-	conf    string // more of the daemons' configuration
 
 	freeze, thaw  func()
 	kill, stop    func() // at once, and in the orderly way
