@@ -190,6 +190,7 @@ func (c *cell) begin() {
 	for i := range clientsEach {
 		c.addWorker(i % len(c.hosts))
 	}
+	together(c.workers, (*worker).ready)
 	time.Sleep(calm)
 	ok := c.until(patience, func() bool {
 		return c.grants() >= calmFloor && !slices.ContainsFunc(c.workers, func(w *worker) bool { return w.held.Load() == 0 })
@@ -235,8 +236,8 @@ func (c *cell) newHost(no int) *host {
 	return h
 }
 
-// addWorker starts the next one, at a host.
-func (c *cell) addWorker(at int) {
+// addWorker starts the next one, at a host; see worker.ready.
+func (c *cell) addWorker(at int) *worker {
 	no := len(c.workers)
 	kind := kinds[no%len(kinds)]
 	program := c.Programs[kind]
@@ -259,6 +260,7 @@ func (c *cell) addWorker(at int) {
 		panic(broken{err})
 	}
 	c.workers = append(c.workers, w)
+	return w
 }
 
 // fireAll fires the fault several times, with healing in between.

@@ -101,6 +101,9 @@ func (h *History) rising(v *verdict, ps []*op) {
 		if p.fence == 0 || p.fence >= 1<<63 {
 			v.fail("fence", "%s: %v", p.key, p)
 		}
+		if p.deadline > 0 && p.deadline < p.asked {
+			v.fail("past deadline", "%s: %v was granted until %d, and had asked at %d", p.key, p, p.deadline, p.asked)
+		}
 	}
 	for i, b := range held {
 		for j := i - 1; j >= 0; j-- {

@@ -255,6 +255,11 @@ func TestViolationsAreFound(t *testing.T) {
 		"a release without an answer": {func(h *told) {
 			h.add(0, evGive, 20, Event{N: h.got(0, "k", 7, 0, 10, 1000)})
 		}, []string{"wait"}},
+		"a grant whose deadline was over when it was asked for": {func(h *told) {
+			h.n++
+			h.add(0, evAsk, 100, Event{N: h.n, K: "k", O: 1, Wait: 100})
+			h.add(0, evGot, 110, Event{N: h.n, R: "ok", F: 1, D: 90 * ms})
+		}, []string{"past deadline"}},
 		"a wait far too long": {func(h *told) {
 			h.n++
 			h.add(0, evAsk, 10, Event{N: h.n, K: "k", O: 1, Wait: 100})

@@ -124,7 +124,7 @@ func processFaults() []fault {
 			}
 			c.last(d)
 			for _, w := range ws {
-				c.addWorker(w.host)
+				c.addWorker(w.host).ready()
 			}
 		}},
 	}

@@ -31,6 +31,7 @@ type Event struct {
 	R    string `json:"r,omitempty"`    // result
 	F    uint64 `json:"f,omitempty"`    // fence
 	U    int64  `json:"u,omitempty"`    // valid until
+	D    int64  `json:"d,omitempty"`    // the grant's own deadline, from workers in Go
 }
 
 const forever = 1<<63 - 1
@@ -47,6 +48,7 @@ type op struct {
 	asked, answered int64
 	result          string // "" when there was no answer
 	fence           uint64
+	deadline        int64
 
 	seen  int64 // the last moment at which it was valid for certain
 	until int64 // the furthest that was stated
@@ -98,7 +100,7 @@ func (h *History) ops() []*op {
 		}
 		switch e.E {
 		case evGot:
-			p.answered, p.result, p.fence = e.T, e.R, e.F
+			p.answered, p.result, p.fence, p.deadline = e.T, e.R, e.F, e.D
 			p.state(e.T, e.U)
 		case evState:
 			p.state(e.T, e.U)

@@ -252,6 +252,7 @@ func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*clie
 	e := Event{E: evGot, T: now(), N: n, R: word(err)}
 	if err == nil {
 		e.F, e.U = h.Fence(), e.T+int64(h.Remaining())
+		e.D = int64(h.Grant().Deadline) * int64(time.Millisecond)
 	}
 	w.note(e)
 	return h, n, err

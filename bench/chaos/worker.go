@@ -21,7 +21,9 @@ type worker struct {
 	stdin  io.WriteCloser
 	done   chan struct{} // closed when all that it told has been read
 	held   atomic.Int64  // grants so far
-	events []Event       // read after done
+	up     chan struct{} // closed when it has told anything, or ended
+	log    string
+	events []Event // read after done
 	killed int64
 	frozen []span
 	err    error // read after done
@@ -30,9 +32,9 @@ type worker struct {
 // Programs are how workers are started, by language. One without a program is left out.
 type Programs map[string][]string
 
-// startWorker starts one in the language kind.
+// startWorker starts one in the language kind; see ready.
 func startWorker(kind string, program []string, orders Orders, host int, log string) (*worker, error) {
-	w := &worker{no: orders.Worker, host: host, kind: kind, done: make(chan struct{})}
+	w := &worker{no: orders.Worker, host: host, kind: kind, done: make(chan struct{}), up: make(chan struct{}), log: log}
 	words := append(append([]string{}, program[1:]...), orders.words()...)
 	cmd := exec.Command(program[0], words...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+roleWorker, "GOMAXPROCS=2")
@@ -49,23 +51,24 @@ func startWorker(kind string, program []string, orders Orders, host int, log str
 		out.Close()
 		return nil, err
 	}
-	up := make(chan struct{})
-	go w.read(out, up)
+	go w.read(out)
+	return w, nil
+}
+
+// ready waits until it runs.
+func (w *worker) ready() {
 	select {
-	case <-up:
-		return w, nil
+	case <-w.up:
 	case <-time.After(patience):
-		w.process.end(syscall.SIGKILL)
-		<-w.done
-		return nil, fmt.Errorf("worker %d (%s) does not start: %s", w.no, kind, tail(log))
+		panic(broken{fmt.Errorf("worker %d (%s) does not start: %s", w.no, w.kind, tail(w.log))})
 	}
 }
 
-func (w *worker) read(out *os.File, up chan struct{}) {
+func (w *worker) read(out *os.File) {
 	defer close(w.done)
 	defer out.Close()
 	var once sync.Once
-	defer once.Do(func() { close(up) })
+	defer once.Do(func() { close(w.up) })
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var e Event
@@ -81,7 +84,7 @@ func (w *worker) read(out *os.File, up chan struct{}) {
 			w.held.Add(1)
 		}
 		w.events = append(w.events, e)
-		once.Do(func() { close(up) })
+		once.Do(func() { close(w.up) })
 	}
 }
 
