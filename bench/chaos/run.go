@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -34,8 +35,9 @@ func NewSetting(bin, python, java, keep string) (s Setting, err error) {
 }
 
 // RunFor runs cells in a random order, again and again until time is up, one at the least.
-// Each has a seed of its own, drawn from seed; only has the one cell run with seed itself.
-func RunFor(s Setting, cells []Cell, seed uint64, most time.Duration, only bool) (rs []Result) {
+// Each has a seed of its own, drawn from seed; only has the one cell run with seed itself. The
+// end of ctx is the end of time, too.
+func RunFor(ctx context.Context, s Setting, cells []Cell, seed uint64, most time.Duration, only bool) (rs []Result) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	end := time.Now().Add(most)
 	for len(cells) > 0 {
@@ -46,7 +48,7 @@ func RunFor(s Setting, cells []Cell, seed uint64, most time.Duration, only bool)
 			}
 			r := Run(s, cells[i], own)
 			s.Log("%s", r.Tell())
-			if rs = append(rs, r); only || time.Now().After(end) {
+			if rs = append(rs, r); only || time.Now().After(end) || ctx.Err() != nil {
 				return rs
 			}
 		}

@@ -2,10 +2,12 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"time"
@@ -65,7 +67,9 @@ func run() error {
 		return err
 	}
 	fmt.Printf("seed %d, %d cells\n", *seed, len(cells))
-	rs := chaos.RunFor(s, cells, *seed, time.Duration(*minutes*float64(time.Minute)), *one != "")
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt) // it ends after the cell that runs
+	defer stop()
+	rs := chaos.RunFor(ctx, s, cells, *seed, time.Duration(*minutes*float64(time.Minute)), *one != "")
 	fmt.Println()
 	chaos.WriteMatrix(os.Stdout, chaos.Matrix(rs))
 	if *out != "" {
