@@ -2,6 +2,7 @@
 # make test   sets up what the tests need, and runs them all
 # make check  lints, and builds the packages twice to compare them
 # make sim    the simulator: make sim SEEDS=10000
+# make model  the formal model, with each guard taken out: larger with make model BIG=1
 # make bench  measurements, side by side in one run
 # make chaos  faults for so long, while clients work: make chaos MINUTES=60
 #
@@ -18,7 +19,7 @@ BIN    := bin/locksidecar
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
 
-.PHONY: run build test test-go test-sim test-python test-java test-chaos check sim mutants bench chaos packages check-packages check-deploy version deps deps-system clean
+.PHONY: run build test test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos packages check-packages check-deploy version deps deps-system deps-model clean
 
 build:
 	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
@@ -60,6 +61,9 @@ sim: test-sim
 
 mutants:
 	daemon/sim/mutants/run.sh
+
+model: deps-model
+	BIG=$(BIG) cache/model/run.sh
 
 bench: deps build
 	$(GO) run ./bench/cmd/bench
@@ -118,6 +122,16 @@ deps-system:
 	command -v ip >/dev/null || test -x /usr/sbin/ip || need="$$need iproute2"; \
 	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
 	$(PY) -c 'import ensurepip, venv' 2>/dev/null || need="$$need python3-venv"; \
+	if [ -n "$$need" ]; then \
+		echo "installing$$need"; \
+		$(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$need; \
+	fi
+
+# What the model alone needs.
+deps-model:
+	@need=""; \
+	command -v spin >/dev/null || need="$$need spin"; \
+	command -v gcc >/dev/null || need="$$need gcc libc6-dev"; \
 	if [ -n "$$need" ]; then \
 		echo "installing$$need"; \
 		$(SUDO) apt-get update -q && $(SUDO) env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends $$need; \
