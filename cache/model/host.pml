@@ -12,7 +12,7 @@ inline onlyOne(c) {
 
 /* giveUp leaves a request of h to the network. */
 inline giveUp(h, op) {
-#if !LIVE && !defined(IN_TIME)
+#if !LIVE
 	for (k : 0 .. LATE - 1) {
 		if
 		:: lateOp[k] == 0 ->

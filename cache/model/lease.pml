@@ -4,7 +4,7 @@
  *
  *   -DP=1 … -DP=4   the property to check, and the parts that it needs
  *   -DNO_…          takes one guard out: there has to be a counterexample then
- *   -DUNFORCED      leaves out holds that are ended by force, -DIN_TIME late requests
+ *   -DUNFORCED      leaves out holds that are ended by force, -DIN_TIME answers that never come
  *   -DALIKE         makes one of states that do not differ in what can follow
  *   -DWITNESS       prints what has come about at all
  *

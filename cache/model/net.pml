@@ -57,10 +57,12 @@ proctype Host(byte h) {
 		:: d_step { renewAt[h] == LOST && timesOut && renewAge[h] >= 2 * DELAY -> renewIdle(h) }
 #else
 		/* given up: it has not arrived yet, or its answer is lost */
+#ifndef IN_TIME
 		:: d_step { mainAt[h] == SENT -> giveUp(h, mainOp[h]); mainIdle(h) }
 		:: d_step { mainAt[h] == BACK -> mainIdle(h) }
 		:: d_step { renewAt[h] == SENT -> giveUp(h, renewOp[h]); renewIdle(h) }
 		:: d_step { renewAt[h] == BACK -> renewIdle(h) }
+#endif
 		/* the debt's time is over */
 		:: d_step { state[h] == OWED && mainAt[h] == IDLE -> forget(h) }
 		/* another host waits */
