@@ -51,7 +51,7 @@ search() {
 
 # figures OUT: states, transitions, depth, seconds of CPU, MiB
 figures() {
-	awk -v "e=$(<"${1%out}seconds")" '/states, stored/ {s = $1} /transitions \(=/ {t = $1} /depth reached/ {d = $5 + 0}
+	awk -v "e=$(<"${1%out}seconds")" '/states, stored/ {s = $1} /transitions \(=/ {t = $1} /depth reached/ {d = $6 + 0}
 		/total actual memory/ {m = int($1)} /equivalent memory/ {if (!m) m = int($1)}
 		END {print s + 0, t + 0, d + 0, e + 0, m + 0}' "$1"
 }
