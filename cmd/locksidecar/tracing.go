@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -57,7 +58,8 @@ func (m *Main) newTracing(ctx context.Context, log *zap.Logger) *tracing {
 		log.Warn("tracing", zap.String("event", "tracing_failed"), zap.String("reason", text))
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { failed(err.Error()) }))
-	otel.SetLogger(funcr.New(func(_, args string) { failed(args) }, funcr.Options{Verbosity: 1}))
+	otel.SetLogger(funcr.New(func(_, args string) { failed(args) }, funcr.Options{Verbosity: 1,
+		RenderBuiltinsHook: hideParsed, RenderArgsHook: hideValues}))
 	exporter, err := otlptracehttp.New(ctx)
 	if err != nil {
 		failed(err.Error())
@@ -72,6 +74,34 @@ func (m *Main) newTracing(ctx context.Context, log *zap.Logger) *tracing {
 		sdktrace.WithBatcher(&exported{exporter, &t.waiting}, sdktrace.WithMaxQueueSize(int(t.most))))
 	t.tracer = t.provider.Tracer("github.com/locksidecar/locksidecar", trace.WithInstrumentationVersion(thisBuild().Version))
 	return t
+}
+
+// hidden stands for what is not shown, since it may hold a secret.
+const hidden = "(not shown)"
+
+// hideValues hides what OpenTelemetry shows of variables that it cannot read: headers and URLs have
+// passwords in them.
+func hideValues(kv []any) []any {
+	for i := 0; i+1 < len(kv); i += 2 {
+		switch kv[i] {
+		case "input", "key", "value", "url", "endpoint":
+			kv[i+1] = hidden
+		}
+	}
+	return kv
+}
+
+// hideParsed hides what is wrong with a URL, which repeats it.
+func hideParsed(kv []any) []any {
+	parsed := false
+	for i := 0; i+1 < len(kv); i += 2 {
+		if text, _ := kv[i+1].(string); kv[i] == "msg" {
+			parsed = strings.Contains(text, "url")
+		} else if kv[i] == "error" && parsed {
+			kv[i+1] = hidden
+		}
+	}
+	return kv
 }
 
 // tracingWanted says whether there is somebody to export to; if that is sought for in vain, why.

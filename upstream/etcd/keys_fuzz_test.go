@@ -18,7 +18,8 @@ func FuzzForeignKeys(f *testing.F) {
 			t.Errorf("%q is a key of %q, in %q", k, lock, dir)
 		}
 		if ok {
-			if lease, token, ours := holder(k, dir); ours && key(dir, lease, token) != k {
+			lease, token, ours := holder(k, dir)
+			if l, to, again := holder(key(dir, lease, token), dir); ours && (l != lease || to != token || !again) {
 				t.Errorf("%q is lease %x, token %d", k, lease, token)
 			}
 		}

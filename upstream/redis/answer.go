@@ -3,6 +3,7 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -150,7 +151,7 @@ func (b *batch) other(i int32, code, left int64) {
 		r.Mode = cache.Permit
 	}
 	if left >= 0 && (r.Status == cache.Busy || r.Status == cache.Queued) {
-		r.Left = left * int64(time.Millisecond)
+		r.Left = min(left, math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
 	}
 }
 

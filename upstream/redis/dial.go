@@ -28,6 +28,13 @@ type noLog struct{}
 
 func (noLog) Printf(context.Context, string, ...any) {}
 
+// client makes connections as c says, by d, and check looks at each.
+func (c *Config) client(d *dialer, check func(context.Context, *goredis.Conn) error) *goredis.Client {
+	client := goredis.NewClient(c.options(d, check))
+	client.AddHook(hook{d})
+	return client
+}
+
 // options are go-redis's for c. What is not c's is here because its default
 // would break a promise: a retried SET NX is ambiguous, a context's end has to
 // end a wait, and 4 connections are 4.
@@ -36,7 +43,7 @@ func (c *Config) options(d *dialer, check func(context.Context, *goredis.Conn) e
 	return &goredis.Options{
 		Network: c.Network, Addr: c.Addr, DB: c.DB,
 		Dialer:                     d.dial,
-		CredentialsProviderContext: func(context.Context) (string, string, error) { return c.Credentials() },
+		CredentialsProviderContext: func(context.Context) (string, string, error) { return d.credentials() },
 		OnConnect:                  check,
 
 		Protocol:                 2, // no push frames to look for between replies
@@ -68,6 +75,15 @@ type dialer struct {
 	now  atomic.Pointer[generation]
 	last atomic.Pointer[string] // where it last was
 	open *atomic.Int64          // connections, with those of other dialers
+	// secret is the password as it was last read.
+	secret atomic.Pointer[string]
+}
+
+func (d *dialer) credentials() (user, password string, err error) {
+	if user, password, err = d.cfg.Credentials(); err == nil {
+		d.secret.Store(&password)
+	}
+	return user, password, err
 }
 
 // generation is a time between two retirements.

@@ -49,6 +49,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add([]byte{4 + 5*4, 2, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 1, 3, 1, 100})
 	f.Add([]byte{4 + 5*4, 1, 0, 1, 2, 1, 6, 3 + 5*9, '-', 'R', 'E', 'A', 'D', 'O', 'N', 'L', 'Y'})
 	f.Add([]byte{4 + 5*7, 1, 1, 1, 0, 1, 0, 3 + 5*2, 'f', 'k', 1, 2, 1, 15, 1, 1})
+	f.Add([]byte("\x18\x02\x00\x00\x00\x00\x01\x00\x00\f\x01\x01\x01\"M7\xec\xb5\xdf\a\x13\aN")) // queued for ages
 	f.Add([]byte{4 + 5, 3 + 5*3, 'O', 'O', 'M'})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ops := []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpJoin}, {Kind: cache.OpWithdraw}, {Kind: cache.OpRelease},

@@ -132,7 +132,7 @@ func (s *Store) subscribed(ctx context.Context, up func()) error {
 	if s.cluster != nil {
 		s.cluster.look()
 	}
-	return err
+	return n.dialer.discreet(err)
 }
 
 // endWith calls cancel when over is closed, until its result is called, which

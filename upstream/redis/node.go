@@ -29,9 +29,9 @@ func (s *Store) newNode(addr string, where func(context.Context) (string, error)
 	cfg.Addr = addr
 	n := &node{addr: addr, dialer: newDialer(&s.cfg, where, &s.open)}
 	n.online.Store(-1)
-	n.client = goredis.NewClient(cfg.options(n.dialer, func(ctx context.Context, cn *goredis.Conn) error {
+	n.client = cfg.client(n.dialer, func(ctx context.Context, cn *goredis.Conn) error {
 		return s.check(ctx, cn, n)
-	}))
+	})
 	return n
 }
 

@@ -45,7 +45,7 @@ func newSentinel(s *Store) *sentinel {
 		c := cfg
 		c.Addr = addr
 		n := &node{addr: addr, dialer: newDialer(&c, nil, new(atomic.Int64))}
-		n.client = goredis.NewClient(c.options(n.dialer, nil))
+		n.client = c.client(n.dialer, nil)
 		t.nodes = append(t.nodes, n)
 	}
 	return t
