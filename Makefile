@@ -1,6 +1,6 @@
 # make run    builds and serves on the embedded store, and says what to try
 # make test   sets up what the tests need, and runs them all
-# make check  lints, and builds the packages twice to compare them
+# make check  lints, looks at dependencies, and builds the packages twice to compare them
 # make sim    the simulator: make sim SEEDS=10000
 # make model  the formal model, with each guard taken out: larger with make model BIG=1
 # make bench  measurements, side by side in one run
@@ -19,7 +19,7 @@ BIN    := bin/locksidecar
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
 
-.PHONY: run build test test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos packages check-packages check-deploy version deps deps-system deps-model clean
+.PHONY: run build test test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
 
 build:
 	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
@@ -84,6 +84,10 @@ check-packages: deps
 check-deploy: deps
 	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/check.sh
 
+# Licences and known faults of what everything is made of.
+check-dependencies: deps
+	GO="$(GO)" PYTHON=$(CURDIR)/$(VPY) deploy/dependencies.sh
+
 # A test holds all these places to cmd/locksidecar/VERSION, and writes them.
 version:
 ifdef V
@@ -99,6 +103,7 @@ check: deps
 	$(GO) test -count=1 -run TestArrowsGoDown ./daemon
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . && $(CURDIR)/$(VENV)/bin/ruff format --check . && $(CURDIR)/$(VENV)/bin/mypy --strict src
 	mvn -q -B -f clients/java package -DskipTests
+	$(MAKE) check-dependencies
 	$(MAKE) check-packages
 	$(MAKE) check-deploy
 
