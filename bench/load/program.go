@@ -16,6 +16,7 @@ const (
 	Affine    = "affine"
 	Line      = "line"
 	Relay     = "relay"
+	Abuse     = "abuse"
 )
 
 // Program is what the bench driver, and tests that run loads, are started as.
@@ -32,5 +33,6 @@ var Program = harness.Program{
 		Turnstile: ServeTurnstile,
 		Line:      ServeLine,
 		Relay:     ServeRelay,
+		Abuse:     ServeAbuse,
 	},
 }

@@ -47,6 +47,7 @@ var Scenes = []Scene{
 	{"clients", "the matrix in Python and Java on one Redis, against redis-py's Lock and Redisson, and Java on ZooKeeper, against Curator", clients},
 	{"watching", "what metrics, the audit and traces cost: pairs of 64 callers on daemons that are watched and one that is not", beingWatched},
 	{"renewals", "a million renewals on one Redis, against PEXPIRE", renewals},
+	{"abuse", "what others notice of clients that mean no good, against nobody beside them", abuse},
 	{"million", "a million locks held by one client, and given up by its end", million},
 	{"takeover", "what 500 sessions with 100,000 locks notice of ten takeovers, on the embedded store and on Redis", takeovers},
 	{"sizing", "what a lock, a waiter, a session, a renewal, a pair costs the daemon: for deploy/SIZING.md", sizing},
