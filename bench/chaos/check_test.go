@@ -136,6 +136,14 @@ func TestSoundHistories(t *testing.T) {
 			h.add(0, evGive, 104, Event{N: n})
 			h.add(0, evGave, 105, Event{N: n, R: "gone"})
 		},
+		"waited while the store forgot, and again at once": func(h *told) {
+			h.Forgets = []span{{20 * ms, 150 * ms}}
+			h.held(0, "k", 1, 0, 30, 40, 50)
+			n := h.got(3, "k", 2, 25, 60, 1000)
+			h.add(3, evGive, 70, Event{N: n})
+			h.add(3, evGave, 110, Event{N: n, R: "gone"})
+			h.held(0, "k", 3, 65, 100, 120, 130)
+		},
 		"stood still, and was late": func(h *told) {
 			h.Frozen[0] = []span{{20 * ms, 60_000 * ms}}
 			h.n++

@@ -153,8 +153,7 @@ func (h *History) operations(ps []*op) (all []porcupine.Operation) {
 			continue
 		}
 		in.step = vanish
-		from := h.earliest(p)
-		add(p, in, from, needed(p, fresh, from))
+		add(p, in, h.earliest(p), needed(p, fresh))
 	}
 	return all
 }
@@ -171,12 +170,12 @@ func (h *History) earliest(p *op) int64 {
 	return max(p.asked, from)
 }
 
-// needed is when somebody else is known to hold, so that p's hold must have ended if it
-// ever excluded him: later than that is no different from then.
-func needed(p *op, fresh []*op, from int64) int64 {
+// needed is when somebody else is known to hold after p, so that p's hold must have ended if
+// it ever excluded him: later than that is no different from then.
+func needed(p *op, fresh []*op) int64 {
 	end := int64(forever)
 	for _, o := range fresh {
-		if o != p && o.answered > from && !(o.shared && p.shared) {
+		if o != p && o.held() && o.answered > max(p.answered, p.seen) && !(o.shared && p.shared) {
 			end = min(end, o.answered)
 		}
 	}

@@ -6,13 +6,15 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"go.uber.org/goleak"
 )
 
 var shortSeed = flag.Uint64("seed", 1, "the seed of the short run")
 
 func TestMain(m *testing.M) {
 	Main() // started again as a worker, this is where it stays
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // shortCells are of each kind some, in less than two minutes: links, processes of all three

@@ -1,0 +1,67 @@
+package chaos
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Orders are what a worker is told, as words NAME=VALUE behind its program. The workers
+// in Python and Java do the same by the same words.
+type Orders struct {
+	Socket, Register string
+	Worker           int
+	Prefix           string // of the keys
+	Keys, Owners     int
+	TTL              time.Duration
+	Pause            time.Duration // between turns, at the most
+	Seed             uint64
+}
+
+const roleEnv, roleWorker = "LOCKSIDECAR_CHAOS_ROLE", "worker"
+
+func (o *Orders) words() []string {
+	var skew unix.Timespec // what CLOCK_MONOTONIC, which Java has, is behind
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &skew)
+	return []string{"socket=" + o.Socket, "register=" + o.Register, fmt.Sprint("worker=", o.Worker), "prefix=" + o.Prefix,
+		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners), fmt.Sprint("ttl=", o.TTL.Milliseconds()),
+		fmt.Sprint("pause=", o.Pause.Milliseconds()), fmt.Sprint("seed=", o.Seed),
+		fmt.Sprint("offset=", now()-skew.Nano())}
+}
+
+func (o *Orders) read(words []string) error {
+	for _, w := range words {
+		name, value, _ := strings.Cut(w, "=")
+		var err error
+		switch name {
+		case "socket":
+			o.Socket = value
+		case "register":
+			o.Register = value
+		case "prefix":
+			o.Prefix = value
+		case "worker":
+			_, err = fmt.Sscan(value, &o.Worker)
+		case "keys":
+			_, err = fmt.Sscan(value, &o.Keys)
+		case "owners":
+			_, err = fmt.Sscan(value, &o.Owners)
+		case "seed":
+			_, err = fmt.Sscan(value, &o.Seed)
+		case "ttl", "pause":
+			var ms int64
+			_, err = fmt.Sscan(value, &ms)
+			if d := time.Duration(ms) * time.Millisecond; name == "ttl" {
+				o.TTL = d
+			} else {
+				o.Pause = d
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", w, err)
+		}
+	}
+	return nil
+}
