@@ -21,15 +21,15 @@ func TestMain(m *testing.M) {
 // targets, take-over; a store that forgets, and one that never does.
 var shortCells = []string{
 	"embedded/takeover/daemon/0.5",
-	"embedded/stop/client/1.5",
+	"embedded/stop/client/0.5",
 	"redis/delay/store/1.5",
 	"redis/reset/daemon/0.5",
-	"redis/one-way/client/1.5",
+	"redis/one-way/client/0.5",
 	"redis/stop/daemon/1.5",
 	"redis/kill/daemon/0.5",
 	"redis/flush/store/0.5",
 	"redis-aof/kill/store/0.5",
-	"etcd/half-open/daemon/1.5",
+	"etcd/half-open/daemon/0.5",
 	"etcd/kill/client/0.5",
 	"etcd/takeover/daemon/0.5",
 }
