@@ -114,6 +114,7 @@ type cell struct {
 	register *Register
 	prefix   string
 	forgets  []span
+	cut      map[int][]int64
 	spaces   []*namespace
 	healed   time.Time // when the last fault began to be undone
 }
@@ -121,7 +122,7 @@ type cell struct {
 // Run runs a cell.
 func Run(s Setting, what Cell, seed uint64) (r Result) {
 	c := &cell{Setting: s, Result: Result{Cell: what, Seed: seed, Lost: map[string]int{}, Refusals: map[string]int{}},
-		rnd: rand.New(rand.NewPCG(seed, 1)), doors: map[int][]*faultproxy.Proxy{}, prefix: "k"}
+		rnd: rand.New(rand.NewPCG(seed, 1)), doors: map[int][]*faultproxy.Proxy{}, cut: map[int][]int64{}, prefix: "k"}
 	began := time.Now()
 	defer func() {
 		c.Took = time.Since(began).Round(time.Millisecond)

@@ -144,6 +144,21 @@ func TestSoundHistories(t *testing.T) {
 			h.add(3, evGave, 110, Event{N: n, R: "gone"})
 			h.held(0, "k", 3, 65, 100, 120, 130)
 		},
+		"cut off from between": func(h *told) {
+			h.Cut = map[int][]int64{0: {50 * ms}}
+			n := h.got(0, "k", 1, 0, 10, 1000)
+			h.add(0, evState, 70, Event{N: n, U: 1000 * ms})
+			h.held(3, "k", 2, 20, 60, 80, 90)
+			h.add(0, evLost, 75, Event{N: n, R: "connection"})
+			h.add(0, evGive, 76, Event{N: n})
+			h.add(0, evGave, 77, Event{N: n, R: "connection"})
+		},
+		"cut off, and its release answered by that": func(h *told) {
+			h.Cut = map[int][]int64{0: {50 * ms}}
+			n := h.got(0, "k", 1, 0, 10, 1000)
+			h.held(3, "k", 2, 20, 60, 80, 90)
+			h.gave(0, n, 65, 70)
+		},
 		"stood still, and was late": func(h *told) {
 			h.Frozen[0] = []span{{20 * ms, 60_000 * ms}}
 			h.n++
@@ -193,6 +208,12 @@ func TestViolationsAreFound(t *testing.T) {
 			h.Frozen[0] = []span{{20 * ms, 500 * ms}}
 			h.held(1, "k", 2, 20, 300, 310, 320)
 			h.add(0, evLost, 501, Event{N: n, R: "connection"})
+		}, []string{"two holders"}},
+		"cut off only later": {func(h *told) {
+			h.Cut = map[int][]int64{0: {500 * ms}}
+			h.add(0, evLost, 510, Event{N: h.got(0, "k", 1, 0, 10, 1000), R: "connection"})
+			h.add(0, evState, 490, Event{N: 1, U: 1000 * ms})
+			h.held(1, "k", 2, 20, 300, 310, 320)
 		}, []string{"two holders"}},
 		"killed only later": {func(h *told) {
 			h.got(0, "k", 1, 0, 10, 1000)

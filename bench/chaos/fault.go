@@ -135,7 +135,10 @@ var linkFaults = map[string]func(c *cell, p *faultproxy.Proxy){
 	"delay": func(c *cell, p *faultproxy.Proxy) {
 		p.Delay(c.oneWay(), time.Duration(20+c.rnd.IntN(int(c.ttl.Milliseconds())))*time.Millisecond)
 	},
-	"throttle":   func(c *cell, p *faultproxy.Proxy) { p.Throttle(faultproxy.Both, 200<<c.rnd.IntN(5)) },
+	"throttle": func(c *cell, p *faultproxy.Proxy) { p.Throttle(faultproxy.Both, 200<<c.rnd.IntN(5)) },
+	"fading": func(c *cell, p *faultproxy.Proxy) {
+		p.Delay(faultproxy.ToClient, time.Duration((0.3+0.6*c.rnd.Float64())*float64(c.ttl)))
+	},
 	"half-open":  func(c *cell, p *faultproxy.Proxy) { p.Stall(c.oneWay(), true) },
 	"one-way":    func(c *cell, p *faultproxy.Proxy) { p.BlackHole(c.oneWay(), true) },
 	"black-hole": func(c *cell, p *faultproxy.Proxy) { p.BlackHole(faultproxy.Both, true) },
@@ -155,6 +158,7 @@ func (c *cell) oneWay() faultproxy.Dir {
 func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration, do func(*cell, *faultproxy.Proxy), meanwhile func()) {
 	end := time.Now().Add(d)
 	for {
+		c.cutting(links)
 		for _, p := range links {
 			do(c, p)
 		}
@@ -163,13 +167,29 @@ func (c *cell) onLinks(links []*faultproxy.Proxy, d time.Duration, do func(*cell
 		}
 		time.Sleep(min(time.Until(end), time.Duration(20+c.rnd.IntN(200))*time.Millisecond))
 	}
+	if c.fault.name == "fading" { // answers are late for a TTL, and then nothing comes at all
+		time.Sleep(c.ttl)
+		for _, p := range links {
+			p.BlackHole(faultproxy.Both, true)
+		}
+	}
 	if c.fault.name != "reset" {
 		meanwhile()
 	}
 	c.last(0)
+	c.cutting(links) // what has lost something is ended as it is healed
 	for _, p := range links {
 		if err := p.Heal(); err != nil {
 			panic(broken{err})
+		}
+	}
+}
+
+// cutting notes that connections of clients may be about to be ended.
+func (c *cell) cutting(links []*faultproxy.Proxy) {
+	for no, doors := range c.doors {
+		if slices.ContainsFunc(doors, func(p *faultproxy.Proxy) bool { return slices.Contains(links, p) }) {
+			c.cut[no] = append(c.cut[no], now())
 		}
 	}
 }

@@ -74,6 +74,10 @@ type History struct {
 	Hosts  []int         // of each worker, the daemon it is at
 	Killed map[int]int64 // when a worker was killed
 	Frozen map[int][]span
+	// Cut are the moments at which a worker's connections were about to be ended from between it
+	// and its daemon, which no Unix socket does by itself. The daemon takes that for the client's
+	// end before the client has heard of it.
+	Cut map[int][]int64
 	// Forgets are the times at which the store may forget what it had confirmed, as far as
 	// it is promised to keep it: whoever was granted before and after may overlap.
 	Forgets []span
@@ -141,6 +145,9 @@ func (h *History) believed(p *op) span {
 	if p.killed > 0 {
 		end = min(end, p.killed)
 	}
+	if cut := h.cut(p); cut > 0 {
+		end = min(end, cut)
+	}
 	if p.lost > 0 {
 		read := p.seen
 		for _, f := range h.Frozen[p.w] {
@@ -151,6 +158,22 @@ func (h *History) believed(p *op) span {
 		end = min(end, read)
 	}
 	return span{p.answered, max(end, p.answered)}
+}
+
+// cut is when p's connection was first ended from between, if it is lost by that; else 0.
+func (h *History) cut(p *op) int64 {
+	for _, t := range h.Cut[p.w] {
+		if t > p.asked && (t > p.answered || p.lost > 0) {
+			return t
+		}
+	}
+	return 0
+}
+
+// cutOff says that p's release may have been answered by the end of its connection alone,
+// which is release too.
+func (h *History) cutOff(p *op) bool {
+	return slices.ContainsFunc(h.Cut[p.w], func(t int64) bool { return t > p.asked && t < p.given })
 }
 
 // forgives says that the store may have forgotten a before it granted b.

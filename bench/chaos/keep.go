@@ -11,7 +11,7 @@ import (
 
 // history is what all workers told.
 func (c *cell) history() *History {
-	h := &History{Killed: map[int]int64{}, Frozen: map[int][]span{}, Forgets: c.forgets}
+	h := &History{Killed: map[int]int64{}, Frozen: map[int][]span{}, Forgets: c.forgets, Cut: c.cut}
 	for _, w := range c.workers {
 		h.Events = append(h.Events, w.events...)
 		h.Hosts = append(h.Hosts, w.host)
@@ -66,7 +66,7 @@ func (h *History) write(path string) error {
 			frozen[w] = spans(ss)
 		}
 	}
-	err = enc.Encode(map[string]any{"hosts": h.Hosts, "killed": h.Killed, "frozen": frozen, "forgets": spans(h.Forgets)})
+	err = enc.Encode(map[string]any{"hosts": h.Hosts, "killed": h.Killed, "frozen": frozen, "forgets": spans(h.Forgets), "cut": h.Cut})
 	events := slices.Clone(h.Events)
 	slices.SortStableFunc(events, func(a, b Event) int { return int(max(-1, min(1, a.T-b.T))) })
 	for _, e := range events {

@@ -148,7 +148,7 @@ func (h *History) operations(ps []*op) (all []porcupine.Operation) {
 		in := input{enter, holder{p.w, p.o, p.fence}, p.shared}
 		add(p, in, p.asked, p.answered)
 		in.step = leave
-		if p.gave > 0 && p.given > 0 && p.gaveResult == "ok" {
+		if p.gave > 0 && p.given > 0 && p.gaveResult == "ok" && !h.cutOff(p) {
 			add(p, in, p.gave, p.given)
 			continue
 		}
@@ -159,9 +159,15 @@ func (h *History) operations(ps []*op) (all []porcupine.Operation) {
 }
 
 // earliest is when a hold may have ended by itself: not before the last look that found it
-// valid, unless the store had forgotten it, for then the word of it may have been on its way.
+// valid, unless the store had forgotten it or its connection was cut, for then the word of it
+// may have been on its way.
 func (h *History) earliest(p *op) int64 {
 	from := p.seen
+	for _, t := range h.Cut[p.w] {
+		if t > p.asked {
+			from = min(from, t)
+		}
+	}
 	for _, f := range h.Forgets {
 		if p.asked <= f.to && p.seen >= f.from {
 			from = min(from, f.from)

@@ -87,13 +87,18 @@ func (s *section) write() {
 	}
 }
 
-// stay is mostly short, sometimes longer, and seldom longer than a TTL.
+// stay is mostly short, sometimes longer, and seldom longer than a TTL; but each fourth
+// worker's is that long often.
 func (s *section) stay(short time.Duration) {
 	d := time.Duration(s.rnd.Int64N(int64(short)))
+	long := 2
+	if s.Worker%4 == 3 {
+		long = 25
+	}
 	switch n := s.rnd.IntN(100); {
-	case n < 2:
+	case n < long:
 		d = s.TTL * 3 / 2
-	case n < 15:
+	case n < long+13:
 		d = time.Duration(s.rnd.Int64N(int64(s.TTL / 5)))
 	}
 	for end := now() + int64(d); s.look() && now() < end; {

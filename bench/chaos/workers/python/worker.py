@@ -172,9 +172,10 @@ class Section:
     def stay(self) -> None:
         rnd, ttl = self.owner.rnd, self.owner.ttl
         n, d = rnd.randrange(100), rnd.uniform(0, 0.01)
-        if n < 2:
+        long = 25 if int(self.owner.orders["worker"]) % 4 == 3 else 2
+        if n < long:
             d = ttl * 1.5
-        elif n < 15:
+        elif n < long + 13:
             d = rnd.uniform(0, ttl / 5)
         end = now() + int(d * 1e9)
         while self.look() and now() < end:

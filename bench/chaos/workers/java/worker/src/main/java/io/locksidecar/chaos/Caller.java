@@ -187,10 +187,11 @@ final class Caller implements Runnable {
         }
     }
 
-    /** Is mostly short, sometimes longer, and seldom longer than a TTL. */
+    /** Is mostly short, sometimes longer, and seldom longer than a TTL; but each fourth worker's is that long often. */
     private void stay() throws InterruptedException {
         int kind = random.nextInt(100);
-        long time = kind < 2 ? ttl * 3 / 2 : kind < 15 ? (long) (random.nextDouble() * ttl / 5) : random.nextInt((int) (10 * MILLI));
+        int often = Integer.parseInt(worker.orders.get("worker")) % 4 == 3 ? 25 : 2;
+        long time = kind < often ? ttl * 3 / 2 : kind < often + 13 ? (long) (random.nextDouble() * ttl / 5) : random.nextInt((int) (10 * MILLI));
         for (long end = worker.now() + time; look() && worker.now() < end; ) {
             Thread.sleep(Math.max(0, Math.min(5, (end - worker.now()) / MILLI)));
         }
