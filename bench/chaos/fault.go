@@ -137,7 +137,7 @@ var linkFaults = map[string]func(c *cell, p *faultproxy.Proxy){
 	},
 	"throttle": func(c *cell, p *faultproxy.Proxy) { p.Throttle(faultproxy.Both, 200<<c.rnd.IntN(5)) },
 	"fading": func(c *cell, p *faultproxy.Proxy) {
-		p.Delay(faultproxy.ToClient, time.Duration((0.3+0.6*c.rnd.Float64())*float64(c.ttl)))
+		p.Delay(faultproxy.ToClient, time.Duration((0.1+0.18*c.rnd.Float64())*float64(c.ttl)))
 	},
 	"half-open":  func(c *cell, p *faultproxy.Proxy) { p.Stall(c.oneWay(), true) },
 	"one-way":    func(c *cell, p *faultproxy.Proxy) { p.BlackHole(c.oneWay(), true) },

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 // targets, take-over; a store that forgets, and one that never does.
 var shortCells = []string{
 	"embedded/takeover/daemon/0.5",
-	"embedded/stop/client/0.5",
+	"embedded/kill/client/0.5",
 	"redis/delay/store/1.5",
 	"redis/reset/daemon/0.5",
 	"redis/one-way/client/0.5",
@@ -30,7 +30,6 @@ var shortCells = []string{
 	"redis/flush/store/0.5",
 	"redis-aof/kill/store/0.5",
 	"etcd/half-open/daemon/0.5",
-	"etcd/kill/client/0.5",
 	"etcd/takeover/daemon/0.5",
 }
 
