@@ -60,22 +60,48 @@ func (f Fleet) Run() (*Outcome, error) {
 // observe reads the servers' counters at the edges of the window.
 func (f Fleet) observe(start time.Time, out *Outcome) error {
 	time.Sleep(time.Until(start))
-	before, err := f.Watch.redis()
+	return f.Watch.during(out, func() error {
+		if f.Midway != nil {
+			time.Sleep(time.Until(start.Add(f.Window / 2)))
+			f.Midway()
+		}
+		time.Sleep(time.Until(start.Add(f.Window)))
+		return nil
+	})
+}
+
+// During reads the counters around what do does in this process: where no fleet is at work. The
+// caller adds what it has counted.
+func (w *Watch) During(do func() error) (*Outcome, error) {
+	out := &Outcome{}
+	var err error
+	if out.PingPong, err = PingPong(); err != nil {
+		return nil, err
+	}
+	own, began := CPU(os.Getpid()), time.Now()
+	err = w.during(out, func() error {
+		err := do()
+		out.ClientCPU, out.Window = CPU(os.Getpid())-own, time.Since(began)
+		return err
+	})
+	return out, err
+}
+
+func (w *Watch) during(out *Outcome, do func() error) error {
+	before, err := w.redis()
 	if err != nil {
 		return err
 	}
-	m, cpu, stores := readMachineTimes(), f.Watch.servers(), together(f.Watch.Stores)
-	if f.Midway != nil {
-		time.Sleep(time.Until(start.Add(f.Window / 2)))
-		f.Midway()
+	m, cpu, stores := readMachineTimes(), w.servers(), together(w.Stores)
+	if err := do(); err != nil {
+		return err
 	}
-	time.Sleep(time.Until(start.Add(f.Window)))
-	out.ServerCPU = f.Watch.servers() - cpu
-	out.StoreCPU = together(f.Watch.Stores) - stores
+	out.ServerCPU = w.servers() - cpu
+	out.StoreCPU = together(w.Stores) - stores
 	n := readMachineTimes()
 	out.Idle, out.Steal = n.since(m)
 	out.machine, out.busy = n.time(m)
-	after, err := f.Watch.redis()
+	after, err := w.redis()
 	if err != nil {
 		return err
 	}
@@ -180,13 +206,13 @@ func (o *Outcome) Metrics() Metrics {
 		}
 	}
 	if len(o.PerCaller) > 1 {
-		m["jain"] = jain(o.PerCaller)
+		m["jain"] = Jain(o.PerCaller)
 	}
 	return m
 }
 
-// jain is Jain's index of fairness: 1 when all got the same.
-func jain(ns []uint64) float64 {
+// Jain is Jain's index of fairness: 1 when all got the same.
+func Jain(ns []uint64) float64 {
 	var sum, squares float64
 	for _, n := range ns {
 		sum += float64(n)

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // RSS returns the resident memory of a process in bytes; 0 where there is no
@@ -19,6 +21,23 @@ func PeakRSS(pid int) int64 { return statusBytes(pid, "VmHWM:") }
 func Descriptors(pid int) int {
 	fds, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	return len(fds)
+}
+
+// DescriptorLimit has this process, and those that it starts from now on, open as many files as
+// they may, want of them if that can be had, and returns how many that is.
+func DescriptorLimit(want int) (int, error) {
+	var l unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &l); err != nil {
+		return 0, err
+	}
+	if l.Max < uint64(want) { // root may, unless it is fenced in
+		more := unix.Rlimit{Cur: uint64(want), Max: uint64(want)}
+		if unix.Setrlimit(unix.RLIMIT_NOFILE, &more) == nil {
+			return want, nil
+		}
+	}
+	l.Cur = l.Max
+	return int(min(l.Max, 1<<30)), unix.Setrlimit(unix.RLIMIT_NOFILE, &l)
 }
 
 func statusBytes(pid int, field string) int64 {

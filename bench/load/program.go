@@ -14,6 +14,7 @@ const (
 	Turnstile = "turnstile"
 	Open      = "open"
 	Affine    = "affine"
+	Hosts     = "hosts"
 	Line      = "line"
 	Relay     = "relay"
 	Abuse     = "abuse"
@@ -25,6 +26,7 @@ var Program = harness.Program{
 		Frames:  NewFrames,
 		Chain:   NewChain,
 		Open:    NewOpen,
+		Hosts:   NewHosts,
 		Affine:  NewAffine(OpenSidecar),
 		Sidecar: NewPairs(OpenSidecar),
 	},

@@ -18,6 +18,7 @@ type Env struct {
 	Rounds int
 	Warm   time.Duration
 	Window time.Duration
+	Soak   time.Duration // for how long the scene of that name goes on
 	Report *harness.Report
 	Logf   func(format string, a ...any)
 
@@ -32,7 +33,7 @@ type Scene struct {
 	Run         func(*Env) error
 }
 
-// Scenes are all of them, in the order of running.
+// Scenes are those that run unless others are named, in their order.
 var Scenes = []Scene{
 	{"idle", "an idle daemon: memory, CPU, start to first lock", idle},
 	{"local", "re-entry and busy try against a bare echo server", local},
@@ -52,6 +53,15 @@ var Scenes = []Scene{
 	{"takeover", "what 500 sessions with 100,000 locks notice of ten takeovers, on the embedded store and on Redis", takeovers},
 	{"sizing", "what a lock, a waiter, a session, a renewal, a pair costs the daemon: for deploy/SIZING.md", sizing},
 	{"units", "what one lock, renewal, wake-up, connection costs Redis, a Redis Cluster, etcd: for upstream/SCALE.md", units},
+	{"crowd", "10,000 sessions on one daemon, each with a lock, that call now and then", crowded},
+	{"herd", "5,000 waiters from ten hosts for one key, on Redis and on etcd", herds},
+	{"fleet", "100 daemons on one Redis, with keys that other hosts want too", fleets},
+}
+
+// Long are more of them, which take so long that they run only where they are named.
+var Long = []Scene{
+	{"endurance", "a million locks of 30 s on one Redis, renewed for ten minutes, and what another session notices", endurance},
+	{"soak", "a little of everything for two hours: memory, descriptors and goroutines stay as they are", soak},
 }
 
 // row is one thing that is run once a round.

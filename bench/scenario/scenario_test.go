@@ -31,7 +31,7 @@ func TestScenes(t *testing.T) {
 	}
 	defer os.RemoveAll(dir)
 	e := &Env{
-		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 50 * time.Millisecond, Window: 250 * time.Millisecond,
+		Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Warm: 50 * time.Millisecond, Window: 250 * time.Millisecond, Soak: ShortSoak,
 		Report: &harness.Report{}, Logf: t.Logf,
 	}
 	e.peersErr = exec.ErrNotFound // the peers' modules need not be here
@@ -39,6 +39,8 @@ func TestScenes(t *testing.T) {
 	if _, err := exec.LookPath("redis-server"); err == nil {
 		scenes["matrix"], scenes["cluster"], scenes["watching"] = matrixOf, clusterPairs, beingWatched
 		scenes["alone"], scenes["openloop"], scenes["affine"] = alone, openLoop, affine
+		scenes["crowd"], scenes["herd"], scenes["fleet"] = crowded, herds, fleets
+		scenes["endurance"], scenes["soak"] = endurance, soak
 		if runtime.GOOS == "linux" {
 			scenes["takeover"] = takeovers
 		}

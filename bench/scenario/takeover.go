@@ -22,6 +22,7 @@ const (
 	takeoverSessions = 500
 	takeoverHolds    = 200 // of each
 	takeoverLimit    = 500 // ms
+	takeoverBreath   = 20 * time.Millisecond
 )
 
 func takeovers(e *Env) error {
@@ -69,7 +70,7 @@ func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
 	if e.Short {
 		times, sessions = 3, 50
 	}
-	c, err := gather(e.Ctx, s.Socket, sessions, takeoverHolds)
+	c, err := gather(e.Ctx, s.Socket, crowdArgs{takeoverScene, sessions, takeoverHolds, takeoverBreath})
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,15 +15,12 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// breath is what a session waits between two calls, on average: so long that all of them together
-// leave the machine room, since they share it with the daemon.
-const breath = 20 * time.Millisecond
-
 var errFailed = errors.New("a session has failed")
 
 // crowd is sessions that hold locks, and go on calling.
 type crowd struct {
 	ctx      context.Context
+	of       crowdArgs
 	members  []*member
 	now      atomic.Pointer[passage] // the latest
 	stopping chan struct{}
@@ -34,6 +32,15 @@ type crowd struct {
 	errs int   // guarded by mu
 	lost int   // guarded by mu
 	last error // guarded by mu: of both
+}
+
+// crowdArgs say who comes.
+type crowdArgs struct {
+	name            string // in keys, and of the sessions
+	sessions, holds int    // and locks of each
+	// breath is what a session waits between two calls, on average: so long that all of them together
+	// leave the machine room, since they share it with the daemon.
+	breath time.Duration
 }
 
 // passage is a takeover.
@@ -56,21 +63,25 @@ type member struct {
 }
 
 // gather has sessions connect and take their locks.
-func gather(ctx context.Context, socket string, sessions, holds int) (*crowd, error) {
-	c := &crowd{ctx: ctx, stopping: make(chan struct{}), failed: make(chan struct{})}
+func gather(ctx context.Context, socket string, of crowdArgs) (*crowd, error) {
+	c := &crowd{ctx: ctx, of: of, stopping: make(chan struct{}), failed: make(chan struct{})}
 	lost := func(l client.Lost) { c.fail(&c.lost, fmt.Errorf("%s is lost: %v", l.Key, l.Reason)) }
-	for i := range sessions {
-		conn, err := client.Dial(ctx, socket, client.Options{Name: "takeover", OnLost: lost})
+	for i := range of.sessions {
+		conn, err := client.Dial(ctx, socket, client.Options{Name: of.name, OnLost: lost})
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		c.members = append(c.members, &member{crowd: c, c: conn, key: fmt.Sprintf("bench:takeover:own:%d", i)})
+		c.members = append(c.members, &member{crowd: c, c: conn, key: of.key("own", i)})
 	}
-	c.each(func(i int, m *member) error { return m.take(i, holds) })
+	c.each(func(i int, m *member) error { return m.take(i) })
 	if err := c.failure(); err != nil {
 		return nil, errors.Join(err, c.close())
 	}
 	return c, nil
+}
+
+func (a *crowdArgs) key(kind string, i int) string {
+	return fmt.Sprintf("bench:%s:%s:%d", a.name, kind, i)
 }
 
 // each runs do for all at once, and waits.
@@ -177,9 +188,9 @@ func (c *crowd) during(takeover func() error) error {
 	return err
 }
 
-func (m *member) take(i, holds int) error {
-	for n := range holds {
-		h, err := m.c.Lock(m.ctx, client.AcquireArgs{Key: fmt.Sprintf("bench:takeover:%d:%d", i, n)})
+func (m *member) take(i int) error {
+	for n := range m.of.holds {
+		h, err := m.c.Lock(m.ctx, client.AcquireArgs{Key: m.of.key(strconv.Itoa(i), n)})
 		if err != nil {
 			return fmt.Errorf("take: %w", err)
 		}
@@ -191,7 +202,7 @@ func (m *member) take(i, holds int) error {
 // call makes one call after the other, with a pause after each.
 func (m *member) call() error {
 	calls := []func() error{m.ping, m.try, m.release}
-	pause := time.NewTimer(rand.N(breath))
+	pause := time.NewTimer(rand.N(m.of.breath))
 	defer pause.Stop()
 	for ; ; m.calls++ {
 		select {
@@ -202,7 +213,7 @@ func (m *member) call() error {
 		if err := m.timed(calls[m.calls%len(calls)]); err != nil {
 			return fmt.Errorf("call %d of %s: %w", m.calls, m.key, err)
 		}
-		pause.Reset(breath/2 + rand.N(breath))
+		pause.Reset(m.of.breath/2 + rand.N(m.of.breath))
 	}
 }
 

@@ -54,6 +54,7 @@ func run() error {
 	short := flag.Bool("short", false, "one round of small windows: shows that it works, not how fast")
 	rounds := flag.Int("rounds", 7, "rounds; medians are taken over them")
 	window := flag.Duration("window", 1500*time.Millisecond, "measured time of one row in one round")
+	soak := flag.Duration("soak", 2*time.Hour, "how long the scene soak goes on")
 	strict := flag.Bool("strict", false, "end with 1 when a target is missed, not only when something is wrong")
 	flag.Usage = usage
 	flag.Parse()
@@ -74,12 +75,12 @@ func run() error {
 	defer stop()
 
 	e := &scenario.Env{
-		Ctx: ctx, Root: root, Dir: dir, Short: *short, Rounds: *rounds, Window: *window, Warm: *window / 4,
+		Ctx: ctx, Root: root, Dir: dir, Short: *short, Rounds: *rounds, Window: *window, Warm: *window / 4, Soak: *soak,
 		Report: &harness.Report{Machine: harness.DescribeMachine(root), Began: time.Now(), Short: *short},
 		Logf:   func(format string, a ...any) { fmt.Fprintf(os.Stderr, format+"\n", a...) },
 	}
 	if *short {
-		e.Rounds, e.Window, e.Warm = 1, 300*time.Millisecond, 100*time.Millisecond
+		e.Rounds, e.Window, e.Warm, e.Soak = 1, 300*time.Millisecond, 100*time.Millisecond, scenario.ShortSoak
 	}
 	for _, s := range scenes {
 		if err := s.Run(e); err != nil {
@@ -130,13 +131,20 @@ func usage() {
 	for _, s := range scenario.Scenes {
 		fmt.Fprintf(w, "  %-10s %s\n", s.Name, s.About)
 	}
+	fmt.Fprintln(w, "\nscenes that run only where -only names them:")
+	for _, s := range scenario.Long {
+		fmt.Fprintf(w, "  %-10s %s\n", s.Name, s.About)
+	}
 	fmt.Fprintln(w, "\nflags:")
 	flag.PrintDefaults()
 }
 
+// named are all scenes that can be named.
+func named() []scenario.Scene { return slices.Concat(scenario.Scenes, scenario.Long) }
+
 func sceneNames() string {
 	var names []string
-	for _, s := range scenario.Scenes {
+	for _, s := range named() {
 		names = append(names, s.Name)
 	}
 	return strings.Join(names, ", ")
@@ -148,11 +156,11 @@ func choose(only string) ([]scenario.Scene, error) {
 	}
 	var chosen []scenario.Scene
 	for name := range strings.SplitSeq(only, ",") {
-		i := slices.IndexFunc(scenario.Scenes, func(s scenario.Scene) bool { return s.Name == strings.TrimSpace(name) })
+		i := slices.IndexFunc(named(), func(s scenario.Scene) bool { return s.Name == strings.TrimSpace(name) })
 		if i < 0 {
 			return nil, fmt.Errorf("no scene %q; there are %s", name, sceneNames())
 		}
-		chosen = append(chosen, scenario.Scenes[i])
+		chosen = append(chosen, named()[i])
 	}
 	return chosen, nil
 }

@@ -1,0 +1,258 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// 5,000 sessions of ten hosts wait for one key that somebody holds, and then it is given up. Each
+// gets it once and gives it up at once; this process, where all of them are, sees who is inside.
+// Hosts are served in turn, with at most eight grants each while others wait, so a grant costs the
+// store an eighth of a hand-over between hosts. The times are of the waits, from the moment when the
+// key comes free.
+
+const (
+	herdScene   = "herd"
+	herdHosts   = 10
+	herdWaiters = 500 // of each
+	herdShort   = 30
+	herdBound   = 2 * time.Minute
+	herdCalls   = 4 // commands at the store a grant
+	herdKey     = "bench:herd"
+)
+
+func herds(e *Env) error {
+	etcd := filepath.Join(e.Dir, "etcdserver")
+	if err := harness.BuildEtcd(e.Ctx, e.Root, etcd); err != nil {
+		e.Report.Note("%s: etcd could not be built: %v", herdScene, err)
+		etcd = ""
+	}
+	rep := e.Report
+	for range min(e.Rounds, 3) {
+		if err := e.herdOnRedis(); err != nil {
+			return fmt.Errorf("redis: %w", err)
+		}
+		if etcd == "" {
+			continue
+		}
+		if err := e.herdOnEtcd(etcd); err != nil {
+			return fmt.Errorf("etcd: %w", err)
+		}
+	}
+	rep.AtMost("a herd at one key of one Redis, commands a grant", rep.Values(herdScene, "redis", "redis_calls_op"), herdCalls)
+	for _, store := range []string{"redis", "etcd"} {
+		rep.AtLeast("… "+store+", fairness between hosts at half of all grants, Jain", rep.Values(herdScene, store, "jain"), 0.9, 0)
+		rep.Limit("… "+store+", the longest wait of all, s", rep.Values(herdScene, store, "longest_s"))
+	}
+	return nil
+}
+
+func (e *Env) herdOnRedis() error {
+	r, err := e.redis()
+	if err != nil {
+		return err
+	}
+	defer r.Stop()
+	return e.herd("redis", "redis://"+r.Addr, harness.Watch{Redis: []*harness.Redis{r}})
+}
+
+func (e *Env) herdOnEtcd(bin string) error {
+	srv, err := harness.StartEtcd(bin, filepath.Dir(e.socket("etcd")))
+	if err != nil {
+		return err
+	}
+	defer srv.Stop()
+	e.Report.Machine.Etcd = srv.Version
+	return e.herd("etcd", "etcd://"+srv.Addr, harness.Watch{Stores: []int{srv.PID()}})
+}
+
+// herd is one round on one store.
+func (e *Env) herd(store, upstream string, w harness.Watch) (err error) {
+	h := &stampede{e: e, waiters: herdWaiters}
+	if e.Short {
+		h.waiters = herdShort
+	}
+	defer h.end()
+	for range herdHosts {
+		d, err := e.daemon(upstream)
+		if err != nil {
+			return err
+		}
+		h.daemons = append(h.daemons, d)
+		w.Beside = append(w.Beside, d.PID())
+	}
+	m, err := h.run(w)
+	if err != nil {
+		return err
+	}
+	e.Report.Add(herdScene, store, m)
+	e.Logf("%s  %-6s %d grants in %.2f s, waits p50 %.2f, p99 %.2f s; Jain %.3f; %.2f commands a grant", herdScene, store, h.waiters*herdHosts,
+		m["herd_s"], m["p50_us"]/1e6, m["p99_us"]/1e6, m["jain"], m["redis_calls_op"])
+	return nil
+}
+
+// stampede is the hosts and who waits on each.
+type stampede struct {
+	e       *Env
+	waiters int // of each
+	daemons []*Daemon
+	clients []*client.Client
+
+	mu      sync.Mutex
+	began   time.Time       // guarded by mu, as is all below
+	inside  int             // who have the key
+	fence   uint64          // the last
+	order   []int           // the hosts, as they were served
+	longest []time.Duration // wait of each host
+	waits   harness.Hist
+	faults  []string
+	lost    int
+}
+
+func (h *stampede) end() {
+	for _, c := range h.clients {
+		c.Close()
+	}
+	for _, d := range h.daemons {
+		h.e.stop(herdScene, d)
+	}
+}
+
+func (h *stampede) run(w harness.Watch) (harness.Metrics, error) {
+	h.longest = make([]time.Duration, len(h.daemons))
+	if err := h.come(); err != nil {
+		return nil, err
+	}
+	holder := h.clients[0]
+	first, err := holder.Lock(h.e.Ctx, client.AcquireArgs{Key: herdKey})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(h.e.Ctx, herdBound)
+	defer cancel()
+	var wg sync.WaitGroup
+	failed := make(chan error, len(h.clients))
+	for i, c := range h.clients[1:] {
+		wg.Go(func() {
+			if err := h.turn(ctx, c, i%len(h.daemons)); err != nil {
+				failed <- err
+			}
+		})
+	}
+	if err := h.queued(ctx); err != nil {
+		cancel()
+		wg.Wait()
+		return nil, err
+	}
+	out, err := w.During(func() error {
+		h.mu.Lock()
+		h.began = time.Now()
+		h.mu.Unlock()
+		err := first.Release(ctx)
+		wg.Wait()
+		return err
+	})
+	close(failed)
+	for e := range failed {
+		err = errors.Join(err, e)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%d of %d were served: %w", h.waits.N(), len(h.clients)-1, err)
+	}
+	return h.metrics(out), nil
+}
+
+// come connects all, and who holds the key first before them.
+func (h *stampede) come() error {
+	lost := func(client.Lost) {
+		h.mu.Lock()
+		h.lost++
+		h.mu.Unlock()
+	}
+	for i := range 1 + h.waiters*len(h.daemons) {
+		d := h.daemons[max(0, i-1)%len(h.daemons)]
+		c, err := client.Dial(h.e.Ctx, d.Socket, client.Options{Name: herdScene, OnLost: lost})
+		if err != nil {
+			return err
+		}
+		h.clients = append(h.clients, c)
+	}
+	return nil
+}
+
+// queued waits until the daemons say that all wait.
+func (h *stampede) queued(ctx context.Context) error {
+	for {
+		sum := 0.0
+		for _, d := range h.daemons {
+			all, err := d.read(ctx)
+			if err != nil {
+				return err
+			}
+			sum += all.sum("locksidecar_waiters", "")
+		}
+		if int(sum) == len(h.clients)-1 {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// turn waits for the key, and gives it up.
+func (h *stampede) turn(ctx context.Context, c *client.Client, host int) error {
+	g, err := c.Acquire(ctx, client.AcquireArgs{Key: herdKey, Wait: client.Forever})
+	if err != nil {
+		return err
+	}
+	h.enter(host, g.Fence)
+	h.mu.Lock()
+	h.inside--
+	h.mu.Unlock()
+	_, err = c.Release(ctx, client.ReleaseArgs{Key: herdKey, Fence: g.Fence})
+	return err
+}
+
+func (h *stampede) enter(host int, fence uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.inside++; h.inside > 1 || fence <= h.fence {
+		h.faults = append(h.faults, fmt.Sprintf("%d inside, fence %d after %d", h.inside, fence, h.fence))
+	}
+	wait := time.Since(h.began)
+	h.waits.Add(wait)
+	h.fence, h.order, h.longest[host] = fence, append(h.order, host), max(h.longest[host], wait)
+}
+
+func (h *stampede) metrics(o *harness.Outcome) harness.Metrics {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.faults) > 0 || h.lost > 0 {
+		h.e.Report.Fault("%s: %d times two inside or a fence that fell, the first: %v; %d locks lost", herdScene, len(h.faults), h.faults[:min(1, len(h.faults))], h.lost)
+	}
+	half := make([]uint64, len(h.daemons))
+	for _, host := range h.order[:len(h.order)/2] {
+		half[host]++
+	}
+	switches := 0
+	for i, host := range h.order[1:] {
+		if host != h.order[i] {
+			switches++
+		}
+	}
+	o.Hist = h.waits
+	m := o.Metrics()
+	m["jain"] = harness.Jain(half)
+	m["grants_a_turn"] = float64(len(h.order)) / float64(switches+1)
+	m["herd_s"], m["longest_s"] = o.Window.Seconds(), h.waits.Max().Seconds()
+	slices.Sort(h.longest)
+	m["first_host_done_s"] = h.longest[0].Seconds()
+	return m
+}
