@@ -159,6 +159,7 @@ func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t to
 		return
 	}
 	ends := s.now + s.m.lease
+	s.m.mark(ends)
 	if i := at(p.queue, t); i >= 0 {
 		p.queue[i].ends = ends
 	} else {

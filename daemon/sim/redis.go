@@ -18,6 +18,7 @@ type redisModel struct {
 	permits map[string]*redisPermits
 	last    uint64 // fence base given out last; 0 when it was lost
 	lease   int64  // ms, of a place in the queue
+	queued  int64  // until then somebody may queue for something
 }
 
 // token names one grip: an instance of a daemon, and a number of its own.
@@ -66,7 +67,7 @@ func newRedisModel(clock func() int64, hint func(uint32, cache.HintKind, string)
 
 // flush is FLUSHALL, or a restart without persistence.
 func (m *redisModel) flush() {
-	m.keys, m.permits, m.last = make(map[string]*redisKey), make(map[string]*redisPermits), 0
+	m.keys, m.permits, m.last, m.queued = make(map[string]*redisKey), make(map[string]*redisPermits), 0, 0
 }
 
 // script is one call of one script.
@@ -164,7 +165,8 @@ func (s *script) left(k *redisKey) int64 {
 
 func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 	k, t := s.at(op.Key), token{s.me, op.Token}
-	if len(k.queue) == 0 && k.grip == gripNone {
+	queued := s.queued(k)
+	if !queued && k.grip == gripNone {
 		s.set(k, gripToken, t, millisOf(op))
 		*r = cache.Result{Status: cache.Granted, Base: base}
 		return
@@ -181,21 +183,29 @@ func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 			s.shrink(k)
 		}
 	}
-	first, any := s.first(k, &t)
+	var first place
+	any := false
+	if queued && (k.grip == gripNone || op.Kind == cache.OpTry) {
+		first, any = s.first(k, &t)
+	}
 	if k.grip == gripToken && k.token == t || k.grip == gripNone && (!any || first == place{t, cache.Exclusive}) {
 		s.set(k, gripToken, t, millisOf(op))
-		s.leave(k, place{t, cache.Exclusive})
+		if queued {
+			s.leave(k, place{t, cache.Exclusive})
+		}
 		*r = cache.Result{Status: cache.Granted, Base: base, Wanted: s.wanted(k)}
 		return
 	}
-	s.later(k, op, r, place{t, cache.Exclusive}, any)
+	s.later(k, op, r, place{t, cache.Exclusive}, queued, any)
 }
 
 // later answers a try that cannot be granted, or queues.
-func (s *script) later(k *redisKey, op *cache.Op, r *cache.Result, p place, any bool) {
+func (s *script) later(k *redisKey, op *cache.Op, r *cache.Result, p place, queued, any bool) {
 	if op.Kind == cache.OpTry {
-		s.leave(k, p)
-		if k.grip == gripNone {
+		if queued {
+			s.leave(k, p)
+		}
+		if queued && k.grip == gripNone {
 			s.wake(k)
 		}
 		*r = cache.Result{Status: cache.Busy, Wanted: any, Left: s.left(k)}
@@ -220,7 +230,11 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 			s.older(k, t)
 		}
 	}
-	_, any := s.first(k, &t)
+	queued, any := s.queued(k), false
+	if queued {
+		s.bury(k) // no reader waits for a writer among them
+		_, any = s.first(k, &t)
+	}
 	free := k.grip == gripNone || k.grip == gripReaders
 	if again || free && !s.writer(k, any, op.Kind == cache.OpJoin, place{t, cache.Shared}) {
 		had := k.grip == gripReaders
@@ -228,14 +242,16 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 			k.readers = k.readers[:0]
 		}
 		s.read(k, t, millisOf(op))
-		s.leave(k, place{t, cache.Shared})
-		if !had {
+		if queued {
+			s.leave(k, place{t, cache.Shared})
+		}
+		if queued && !had {
 			s.wake(k)
 		}
 		*r = cache.Result{Status: cache.Granted, Base: base, Wanted: s.wanted(k)}
 		return
 	}
-	s.later(k, op, r, place{t, cache.Shared}, any)
+	s.later(k, op, r, place{t, cache.Shared}, queued, any)
 }
 
 func (s *script) release(op *cache.Op, r *cache.Result) {
@@ -243,7 +259,9 @@ func (s *script) release(op *cache.Op, r *cache.Result) {
 	r.Status = cache.Done
 	if k.grip == gripToken && k.token == t {
 		s.del(k)
-		s.wake(k)
+		if s.queued(k) {
+			s.wake(k)
+		}
 		return
 	}
 	found := false
@@ -252,7 +270,7 @@ func (s *script) release(op *cache.Op, r *cache.Result) {
 		s.shrink(k)
 		found = true
 	}
-	if len(k.queue) > 0 {
+	if s.queued(k) {
 		found = s.leave(k, place{t, cache.Exclusive}) || found
 		found = s.leave(k, place{t, cache.Shared}) || found
 		if found {

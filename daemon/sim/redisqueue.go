@@ -75,23 +75,25 @@ func (k *redisKey) drop(p place) bool {
 	return at >= 0
 }
 
-// first drops the dead from the queue, and older places of t's instance at its
-// head, and says who is first.
-func (s *script) first(k *redisKey, t *token) (p place, any bool) {
-	for i := 0; i < len(k.waiters); {
-		if x := k.waiters[i]; x.ends <= s.now {
+// queued says that there is a queue for k, whoever is in it.
+func (s *script) queued(k *redisKey) bool { return len(k.queue) > 0 && s.now <= s.m.queued }
+
+// bury drops the dead from the queue.
+func (s *script) bury(k *redisKey) {
+	for _, x := range slices.Clone(k.waiters) {
+		if x.ends <= s.now {
 			k.drop(place{x.t, x.mode})
-			if i < len(k.waiters) && k.waiters[i] == x { // it had no place
-				k.waiters = slices.Delete(k.waiters, i, i+1)
-			}
-			continue
 		}
-		i++
 	}
+}
+
+// first drops the dead at the head of the queue, and older places of t's instance there, and says
+// who is first.
+func (s *script) first(k *redisKey, t *token) (p place, any bool) {
 	for len(k.queue) > 0 {
 		p = k.queue[0]
 		older := t != nil && p.t != *t && p.t.inst == s.me && p.t.n < t.n
-		if !older && k.waiting(p) >= 0 {
+		if at := k.waiting(p); !older && at >= 0 && k.waiters[at].ends > s.now {
 			return p, true
 		}
 		k.drop(p)
@@ -112,6 +114,7 @@ func (s *script) wake(k *redisKey) {
 		}
 		return
 	}
+	s.bury(k)
 	for _, p := range k.queue {
 		if p.mode == cache.Exclusive {
 			return
@@ -131,24 +134,33 @@ func (s *script) leave(k *redisKey, p place) bool {
 
 // join puts p at the end of the queue, or keeps its place, and tells the holders.
 func (s *script) join(k *redisKey, p place, brief bool) {
-	wasFirst := len(k.queue) == 0 || k.queue[0].t == p.t
 	news := !slices.Contains(k.queue, p)
 	if news {
 		k.queue = append(k.queue, p)
 	}
 	ends := s.now + s.m.lease
-	if at := k.waiting(p); at >= 0 {
+	at := k.waiting(p)
+	fresh := at < 0
+	if !fresh {
 		k.waiters[at].ends = ends
 	} else {
 		k.waiters = append(k.waiters, reader{p.t, p.mode, ends})
 	}
-	k.queExp, k.waitExp = max(k.queExp, ends), max(k.waitExp, ends)
+	if len(k.queue) == 1 && news || k.queExp < ends {
+		k.queExp = ends + s.m.lease
+	}
+	if len(k.waiters) == 1 && fresh || k.waitExp < ends {
+		k.waitExp = ends + s.m.lease
+	}
+	s.m.mark(ends)
 	if k.grip == gripNone {
 		s.wake(k) // the one before us may have missed its hint
 		return
 	}
-	if !news && !wasFirst {
-		return
+	if !news {
+		if first, _ := s.first(k, &p.t); first.t != p.t {
+			return
+		}
 	}
 	what := cache.HintWanted
 	if brief {
@@ -163,6 +175,13 @@ func (s *script) join(k *redisKey, p place, brief bool) {
 		}
 	case gripToken:
 		s.m.hint(k.token.inst, what, k.name)
+	}
+}
+
+// mark says that somebody queues until ends.
+func (m *redisModel) mark(ends int64) {
+	if m.queued < ends {
+		m.queued = ends + m.lease
 	}
 }
 

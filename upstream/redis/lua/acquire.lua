@@ -18,9 +18,10 @@ if sure then
 	if from > n then return base end
 end
 --@fast
+if n == 1 then only = siblings .. 'queue:' .. KEYS[2] end
 --@reserve
 if err then return {err} end
-local waits = stands and queues(1, n)
+local waits = both and {true} or stands and queues(1, n)
 local out, later = {base}, nil
 for i = from, n do
 	local ok
@@ -49,22 +50,22 @@ for _, i in ipairs(later) do
 			v = without(key, token)
 		end
 		local queued = waits and waits[i]
-		local q = queued and queue(key, token) or {}
+		local kind = string.sub(kinds, i, i)
+		local q = queued and (not v or kind == 't') and queue(key, token) or {} -- else join looks, if it has to
 		if v == token or not v and (q.first == nil or q.first == token and q.mode == 'x') then
 			write('set', key, token, 'PX', lasting(key, v, tonumber(ttl or ARGV[i + T])))
 			if not queued then return nil end
 			leave(key, 'x' .. token)
 			return GRANTED + wanted(key), 0
 		end
-		local kind = string.sub(kinds, i, i)
 		if kind == 't' then
 			if queued then
 				leave(key, 'x' .. token)
-				if not v then wake(key) end
+				if not v then wake(key, v) end
 			end
 			return BUSY + (q.first and WANTED or 0), left(key)
 		end
-		join(key, 'x' .. token, v, q, tonumber(lease), kind == 'b' and 't' or 'w')
+		join(key, 'x' .. token, v, q, tonumber(lease), kind == 'b' and 't' or 'w', base + i - 1)
 		return QUEUED, left(key)
 	end)
 end

@@ -3,11 +3,14 @@
 -- Takes pcall_, fence, n and floor. Makes base, the first of them, and sure: it is final, and
 -- nobody queues here. Otherwise the second part has to follow.
 --
+-- A script that asks for one lock only may set its queue as only, for both parts to be looked at in
+-- one go.
+--
 -- The counter ends with a q while it may be that somebody queues, so that mostly nobody has to
 -- look. In a cluster there is a counter a slot, and each ends one to two days after its last
 -- base, whatever the clock does meanwhile.
 local DAY = 86400000000 -- µs
-local base, old, sure = nil, nil, false
+local base, old, sure, only = nil, nil, false, nil
 local t = pcall_('time')
 if not t.err then
 	local clock, text = t[1] * 1000000 + t[2], nil

@@ -5,7 +5,7 @@ local GRANTED, QUEUED, BUSY, DONE = 1, 2, 3, 4
 local WANTED, SHARED = 16, 32
 local me = string.match(ARGV[1] or '', '^[^.]*%.') or '' -- instance and dot, of all tokens here
 local dirty = false
-local t = redis.call('time')
+t = t or redis.call('time')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 
 local function write(...)
@@ -30,9 +30,10 @@ end
 
 local function mine(v) return string.sub(v, 1, #me) == me end
 
--- last makes a key end no sooner than in ms.
-local function last(key, ms)
-	if redis.call('pttl', key) < ms then write('pexpire', key, ms) end
+-- last makes a key end no sooner than in ms; in long, where that spares some of the next from doing
+-- the same.
+local function last(key, ms, long)
+	if redis.call('pttl', key) < ms then write('pexpire', key, long or ms) end
 end
 
 -- tell gives a hint to a token's daemon. In a cluster publishing here would go to all nodes: the
@@ -52,6 +53,6 @@ local function mark(lease)
 	if redis.call('pttl', siblings .. 'queued') < lease then
 		local last = redis.call('get', KEYS[1])
 		if string.sub(last, -1) ~= 'q' then write('set', KEYS[1], last .. 'q', 'KEEPTTL') end
-		write('set', siblings .. 'queued', '1', 'PX', lease)
+		write('set', siblings .. 'queued', '1', 'PX', 2 * lease)
 	end
 end

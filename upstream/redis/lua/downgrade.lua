@@ -1,6 +1,6 @@
 -- downgrade: makes exclusive leases shared ones.
 -- KEYS: queued, locks. ARGV: tokens, ttl (or ''), then ttls if they differ.
-local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 --@fast
 local n = #KEYS - 1
 local out = {0}
@@ -13,7 +13,7 @@ for i = 1, n do
 		if v == token then
 			write('del', readers(key)) -- of an earlier time; and now this script has written
 			read(key, token, lasting(key, v, ttl), false)
-			wake(key)
+			wake(key, READERS)
 		elseif v == READERS and score(readers(key), token) then
 			read(key, token, ttl, v)
 		else

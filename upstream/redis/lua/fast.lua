@@ -19,7 +19,8 @@ local function refuse(out, i, err) add(out, i, REFUSED, err) end
 local function queues(at, n)
 	local names, found = {}, {}
 	for i = 1, n do names[i] = siblings .. 'queue:' .. KEYS[at + i] end
-	if pcall_('exists', unpack(names)) == 0 then return nil end
-	for i = 1, n do found[i] = pcall_('exists', names[i]) ~= 0 end
+	local some = pcall_('exists', unpack(names))
+	if some == 0 then return nil end
+	for i = 1, n do found[i] = some == n or pcall_('exists', names[i]) ~= 0 end
 	return found
 end

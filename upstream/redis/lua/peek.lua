@@ -1,5 +1,5 @@
 -- peek: who holds what. KEYS: locks.
-local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 --@fast
 local out = {0}
 --@slow

@@ -1,12 +1,10 @@
 -- release: ends leases in whatever shape, and places in the queue.
 -- KEYS: queued, locks. ARGV: tokens.
-local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
+local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 local n = #KEYS - 1
--- Mostly nobody queues, and all are held exclusively.
-if n == 1 and pcall_('exists', KEYS[1]) == 0 and pcall_('get', KEYS[2]) == ARGV[1] and pcall_('del', KEYS[2]) == 1 then return 0 end
 local v = pcall_('mget', unpack(KEYS))
 if v.err then return {v.err} end
-if not v[1] then
+if not v[1] then -- nobody queues; mostly all are held exclusively
 	local all = true
 	for i = 1, n do all = all and v[i + 1] == ARGV[i] end
 	if all and pcall_('del', unpack(KEYS, 2)) == n then return 0 end
@@ -43,12 +41,12 @@ if #gone > 0 then
 		ours = {}
 	end
 end
-local waits = v[1] and queues(1, n)
+local waits = v[1] and (#ours == n and n == 1 and {true} or queues(1, n)) -- wake looks at the queue of one
 if not later and not waits then return #out > 1 and out or 0 end
 --@slow
 if waits then
 	for _, i in ipairs(ours) do
-		if waits[i] then pcall(wake, KEYS[i + 1]) end
+		if waits[i] then pcall(wake, KEYS[i + 1], false) end
 	end
 end
 for _, l in ipairs(later or {}) do
@@ -62,7 +60,7 @@ for _, l in ipairs(later or {}) do
 		if waits and waits[i] then
 			found = leave(key, 'x' .. token) or found
 			found = leave(key, 's' .. token) or found
-			if found then wake(key) end
+			if found then wake(key, value(key)) end
 		end
 		if found then return nil end
 		return NOTHELD, 0

@@ -1,14 +1,18 @@
 -- Fence bases, second part: the counter was ahead of base, or has the mark, or was none of ours,
 -- or base is a day ahead of the clock, or Redis is older than 6.2. What the first part wrote must
 -- not stay; a script that has written is neither stopped nor refused. Makes stands: somebody
--- queues here; or err.
-local stands, err = false, t.err
+-- queues here; both: for only too; or err.
+local stands, both, err = false, false, t.err
 if not sure and not err then
 	if type(old) == 'table' then old = pcall_('get', fence) end
 	if type(old) ~= 'string' then old = '' end
 	local last = tonumber(string.match(old, '^%d+')) or 0
 	base = math.max(base, last + 1)
-	stands = (old == '' or string.sub(old, -1) == 'q') and pcall_('exists', siblings .. 'queued') ~= 0
+	if old == '' or string.sub(old, -1) == 'q' then
+		local queued = siblings .. 'queued'
+		both = only and pcall_('exists', queued, only) == 2
+		stands = both or pcall_('exists', queued) ~= 0
+	end
 	local text, ends = string.format('%.0f', base + n - 1) .. (stands and 'q' or ''), base + n
 	if ends > 9007199254740991 then
 		err = 'ERR fence bases are used up'

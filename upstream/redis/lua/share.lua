@@ -52,6 +52,7 @@ for _, i in ipairs(later) do
 			if not again then older(key, token) end
 		end
 		local queued = waits and waits[i]
+		if queued then bury(key) end -- no reader waits for a writer among them
 		local q = queued and queue(key, token) or {}
 		local free = not v or v == READERS
 		local kind = string.sub(kinds, i, i)
@@ -61,17 +62,17 @@ for _, i in ipairs(later) do
 			read(key, token, ms, v)
 			if not queued then return nil end
 			leave(key, 's' .. token)
-			if not v then wake(key) end
+			if not v then wake(key, READERS) end
 			return GRANTED + wanted(key), 0
 		end
 		if try then
 			if queued then
 				leave(key, 's' .. token)
-				if not v then wake(key) end
+				if not v then wake(key, v) end
 			end
 			return BUSY + (q.first and WANTED or 0), left(key)
 		end
-		join(key, 's' .. token, v, q, tonumber(lease), kind == 'b' and 't' or 'w')
+		join(key, 's' .. token, v, q, tonumber(lease), kind == 'b' and 't' or 'w', base + i - 1)
 		return QUEUED, left(key)
 	end)
 end

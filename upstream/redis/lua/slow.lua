@@ -28,38 +28,42 @@ end
 -- one was given.
 local function lasting(key, v, ttl) return v and math.max(left(key), ttl) or ttl end
 
--- queue drops the dead from key's queue, and an older place of our own at its head, and says who
--- is first.
-local function queue(key, token)
-	local q = {}
+-- bury drops the dead from key's queue.
+local function bury(key)
 	local dead = redis.call('zrangebyscore', waiters(key), '-inf', now)
 	for at = 1, #dead, 1000 do
 		local some = {unpack(dead, at, math.min(at + 999, #dead))}
 		write('zrem', queuekey(key), unpack(some))
 		write('zrem', waiters(key), unpack(some))
 	end
+end
+
+-- queue drops the dead at the head of key's queue, and an older place of our own there, and says
+-- who is first.
+local function queue(key, token)
+	local q = {}
 	while true do
 		local head = redis.call('zrange', queuekey(key), 0, 0)[1]
 		if not head then return q end
 		q.mode, q.first = string.sub(head, 1, 1), string.sub(head, 2)
 		local older = token and q.first ~= token and mine(q.first) and number(q.first) < number(token)
-		if not older and redis.call('zscore', waiters(key), head) then return q end
+		if not older and score(waiters(key), head) then return q end
 		write('zrem', queuekey(key), head)
 		write('zrem', waiters(key), head)
 		q = {}
 	end
 end
 
--- wake tells those who can have key now: the first in the queue, or all readers before the first
--- writer.
-local function wake(key)
-	local v = value(key)
-	local q = queue(key)
+-- wake tells those who can have key, of the value v, now: the first in the queue, or all readers
+-- before the first writer. q is the queue, if it is known.
+local function wake(key, v, q)
+	q = q or queue(key)
 	if not q.first or v and v ~= READERS then return end
 	if q.mode == 'x' then
 		if not v then tell(q.first, 'f', key) end
 		return
 	end
+	bury(key)
 	for _, w in ipairs(redis.call('zrange', queuekey(key), 0, 999)) do -- the rest will poll
 		if string.sub(w, 1, 1) == 'x' then return end
 		tell(string.sub(w, 2), 'f', key)
@@ -74,26 +78,22 @@ end
 
 -- leave takes a waiter out of the queue.
 local function leave(key, member)
-	if not redis.call('zscore', queuekey(key), member) then return false end
-	write('zrem', queuekey(key), member)
+	if write('zrem', queuekey(key), member) == 0 then return false end
 	write('zrem', waiters(key), member)
 	return true
 end
 
 -- join puts a waiter at the end of key's queue, or keeps its place, and tells the holders what.
-local function join(key, member, v, q, lease, what)
-	local news = not redis.call('zscore', queuekey(key), member)
-	if news then
-		local tail = redis.call('zrange', queuekey(key), -1, -1, 'withscores')
-		write('zadd', queuekey(key), (tonumber(tail[2] or 0) or 0) + 1, member)
-	end
+-- q is the queue, if key is free; place is a base of fences: larger than those of all who came before.
+local function join(key, member, v, q, lease, what, place)
+	local news = write('zadd', queuekey(key), 'NX', string.format('%.0f', place), member) == 1
 	write('zadd', waiters(key), string.format('%.0f', now + lease), member)
-	last(queuekey(key), lease)
-	last(waiters(key), lease)
+	last(queuekey(key), lease, 2 * lease)
+	last(waiters(key), lease, 2 * lease)
 	mark(lease)
 	if not v then
-		wake(key) -- the one before us may have missed its hint
-	elseif news or not q.first or q.first == string.sub(member, 2) then
+		wake(key, v, q) -- the one before us may have missed its hint
+	elseif news or queue(key, string.sub(member, 2)).first == string.sub(member, 2) then
 		if v == READERS then
 			for _, r in ipairs(redis.call('zrangebyscore', readers(key), '(' .. string.format('%.0f', now), '+inf')) do
 				tell(r, what, key)
