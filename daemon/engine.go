@@ -120,6 +120,7 @@ func shardOf[K ~string | ~[]byte](key K) int {
 type aftermath struct {
 	touched []*Session
 	notices []cache.Notice
+	due     []renewer.Due
 	vias    []cache.Message
 	main    uint64 // a bit a store
 	renew   uint64
@@ -262,12 +263,14 @@ func (e *Engine) Tick() int64 {
 		sh.table.Tick(now, tickMost, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
-	due := e.schedule.Due(now, tickMost, nil)
-	for _, d := range due {
+	a.due = e.schedule.Due(now, tickMost, a.due)
+	for _, d := range a.due {
 		sh := e.lock(d.Shard)
 		sh.table.RenewDue(d.Lease, d.Gen, now, &sh.out)
 		e.unlock(sh, d.Shard, now, a)
 	}
+	clear(a.due)
+	a.due = a.due[:0]
 	e.beats(now, a)
 	e.finish(a, now, nil)
 	next := min(e.schedule.Next(), e.nextBeat.Load())

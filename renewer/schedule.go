@@ -19,6 +19,9 @@ type Schedule struct {
 	mu   sync.Mutex
 	heap []entry // of four children each, by due; guarded by mu, as are the Renewals
 	seed uint64
+	// With more due than can be had at once there is a pause before the next; guarded by mu.
+	paused   int64 // until then
+	shortest int64 // TTL since there was nothing
 }
 
 // entry has a copy of the lease's Renewal.Due: a million leases are compared without
@@ -43,6 +46,14 @@ const (
 	retryMax = int64(time.Second)
 )
 
+// pace is the pause after as many due leases as are asked for. It leaves room to others' requests,
+// which would wait behind thousands of renewals; those have two thirds of their TTL left, and are
+// spread by it. What is late by more than slack of the TTL is not kept.
+const (
+	pace  = int64(time.Millisecond)
+	slack = 30
+)
+
 // Track notes what a table says of a lease: renew it in time before tr.Until, or
 // forget it. A lease is renewed when a third of its TTL has gone, earlier by up
 // to a tenth of that so that many leases do not come due together.
@@ -56,6 +67,10 @@ func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 		}
 		return
 	}
+	if s.shortest == 0 || len(s.heap) == 0 {
+		s.shortest = tr.TTL
+	}
+	s.shortest = min(s.shortest, tr.TTL)
 	due := tr.Until - tr.TTL*2/3
 	if tr.Failed {
 		left := tr.Until - now
@@ -86,7 +101,16 @@ func (s *Schedule) Restore(l *cache.Lease) {
 func (s *Schedule) Due(now int64, most int, due []Due) []Due {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for ; most > 0 && len(s.heap) > 0 && s.heap[0].due <= now; most-- {
+	if now < s.paused {
+		return due
+	}
+	for ; len(s.heap) > 0 && s.heap[0].due <= now; most-- {
+		if most == 0 {
+			if now-s.heap[0].due < s.shortest/slack {
+				s.paused = now + pace
+			}
+			break
+		}
 		l := s.heap[0].lease
 		due = append(due, Due{l, int(l.Renewal.Shard), l.Renewal.Gen})
 		s.remove(0)
@@ -94,14 +118,14 @@ func (s *Schedule) Due(now int64, most int, due []Due) []Due {
 	return due
 }
 
-// Next is when something is due; cache.Forever when nothing is tracked.
+// Next is when Due has something; cache.Forever when nothing is tracked.
 func (s *Schedule) Next() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.heap) == 0 {
 		return cache.Forever
 	}
-	return s.heap[0].due
+	return max(s.heap[0].due, s.paused)
 }
 
 // Len is how many leases are tracked.

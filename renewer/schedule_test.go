@@ -104,3 +104,40 @@ func TestManyLeasesDoNotComeDueTogether(t *testing.T) {
 		t.Fatalf("%d due in one hundredth of a second, %d never", most, s.Len())
 	}
 }
+
+func TestManyThatAreDueTogetherLeaveRoomInBetween(t *testing.T) {
+	const many, most = 1000, 100
+	s := New(1)
+	for range many {
+		track(s, new(cache.Lease), 130*second, 30*second, 100*second)
+	}
+	now, pieces := 110*second, 0
+	for s.Len() > 0 {
+		if due := s.Due(now, most, nil); len(due) != most {
+			t.Fatalf("%d are due", len(due))
+		}
+		pieces++
+		if s.Len() > 0 {
+			if again := s.Due(now, most, nil); len(again) != 0 {
+				t.Fatal("more are due at once")
+			}
+			now = s.Next()
+		}
+	}
+	if took := now - 110*second; pieces != many/most || took != int64(pieces-1)*pace {
+		t.Fatalf("%d pieces in %v", pieces, time.Duration(took))
+	}
+}
+
+func TestNothingThatIsLateWaitsForItsTurn(t *testing.T) {
+	s := New(1)
+	for range 1000 {
+		track(s, new(cache.Lease), 130*second, 30*second, 100*second)
+	}
+	now := 112 * second // as after a sleep
+	for s.Len() > 0 {
+		if at := s.Next(); at > now || len(s.Due(now, 100, nil)) != 100 {
+			t.Fatalf("due at %v, not at once", time.Duration(at))
+		}
+	}
+}
