@@ -116,7 +116,7 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 
 func TestServerPausedIsUnknownThenSettled(t *testing.T) {
 	srv := testserver.StartMariaDB(t, quickly)
-	p := newPeer(t, srv.URL()+"?timeout=300ms")
+	p := newPeer(t, srv.URL()+"?timeout=2s") // a busy server must not lose its connection before it is paused
 	held, _ := p.take("held", cache.Exclusive)
 	srv.Pause()
 	var asked uint64
