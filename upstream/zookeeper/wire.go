@@ -207,6 +207,9 @@ func (w *wire) follow(b []byte) (used int, err error) {
 			w.ttl = time.Duration(int32(binary.BigEndian.Uint32(w.hello[4:]))) * time.Millisecond
 			w.id = int64(binary.BigEndian.Uint64(w.hello[8:]))
 			w.hello = nil
+			if w.ttl < 0 {
+				return used, errNotSpeaking
+			}
 			w.greeted.Store(true)
 		}
 	}

@@ -7,6 +7,7 @@ import "testing"
 func FuzzFrames(f *testing.F) {
 	hello := append([]byte{0, 0, 0, 37}, make([]byte, 37)...)
 	f.Add(hello, uint8(1))
+	f.Add(append([]byte{0, 0, 0, 37, 0, 0, 0, 0, 0xff}, make([]byte, 32)...), uint8(9)) // a session of less than no time
 	f.Add(append(hello, 0, 0, 0, 20, 1, 2, 3), uint8(3))
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), uint8(7))
 	f.Add(append(hello, 0xff, 0xff, 0xff, 0xff), uint8(255))
