@@ -101,24 +101,8 @@ func (c *conn) read() {
 			rest = nil
 		}
 		buf = buf[:copy(buf[:cap(buf)], rest)]
-		c.slowDown()
 	}
 	c.leave()
-}
-
-// A client that goes on asking for more than it may is heard later, and others sooner: a
-// second of refusals is 50,000 of them, and no pause is long.
-const (
-	refusedPause = 20 * time.Microsecond
-	refusedLong  = 10 * time.Millisecond
-)
-
-// slowDown has the reader pause for what has been refused since it last looked.
-func (c *conn) slowDown() {
-	if n := c.s.limited.Load(); n > 0 {
-		c.s.limited.Store(0)
-		time.Sleep(min(time.Duration(n)*refusedPause, refusedLong))
-	}
 }
 
 // leave notes that the peer has ended.

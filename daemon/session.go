@@ -37,7 +37,6 @@ type Session struct {
 	began     int64
 
 	questions atomic.Int32 // to stores, that are not answered
-	limited   atomic.Int32 // answers, since the reader has last looked, that it is past a limit
 
 	// Of the reader alone.
 	greeted bool
@@ -227,9 +226,6 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: protocol.Mode(m.Mode),
 			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: millis(m.Left), Fence: m.Fence})
 	case cache.MsgFailed:
-		if m.Code == cache.CodeLimit {
-			s.limited.Add(1)
-		}
 		s.out = protocol.AppendError(s.out, m.Re.ID, protocol.Code(m.Code), failText(m), millis(m.Left))
 	}
 	if len(s.spans) > 0 {
