@@ -11,16 +11,42 @@ import "slices"
 // under fence if that is not 0. It returns those that it has ended, and when the last of what
 // closes the key, those that were ended before included, is over; now when nothing does.
 func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Effects) (ended []Held, free int64) {
-	free = now
-	ls := []*Lease{t.leases[key]}
+	l := t.leases[key]
 	if permit {
-		ls[0] = nil
-		if l := t.sems[key]; l != nil {
-			ls = slices.Clone(l.sem.permits) // advancing one may end others
-		}
+		l = t.sems[key]
+	}
+	if l == nil {
+		return nil, now
+	}
+	free = t.forceAll(l, fence, now, out, func(h *hold) {
+		t.tellLost(h, LostForced, now, out)
+		t.force(h)
+		ended = append(ended, t.shown(h))
+	})
+	return ended, free
+}
+
+// Shut ends all holds as Force does, because there is no more time for them. Their sessions are to
+// be ended at once, which tells the owners.
+func (t *Table) Shut(now int64, out *Effects) {
+	for _, l := range t.byToken() {
+		t.forceAll(l, 0, now, out, func(h *hold) {
+			t.countLost(h, LostShutdown, now, out)
+			t.force(h)
+		})
+	}
+}
+
+// forceAll has end called for the holds of a lock, or of a semaphore, that have not been forced yet;
+// fence and free are Force's.
+func (t *Table) forceAll(of *Lease, fence uint64, now int64, out *Effects, end func(*hold)) (free int64) {
+	free = now
+	ls := []*Lease{of}
+	if of.sem != nil {
+		ls = slices.Clone(of.sem.permits) // advancing one may end others
 	}
 	for _, l := range ls {
-		if l == nil || l.ns == nil {
+		if l.ns == nil {
 			continue
 		}
 		t.expire(l, now, out)
@@ -29,38 +55,13 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 				continue
 			}
 			if !h.forced {
-				t.tellLost(h, LostForced, now, out)
-				t.force(h)
-				ended = append(ended, t.shown(h))
+				end(h)
 			}
 			free = max(free, h.end)
 		}
 		t.advance(l, now, out)
 	}
-	return ended, free
-}
-
-// Shut ends all holds as Force does, because there is no more time for them. Their sessions are to
-// be ended at once, which tells the owners.
-func (t *Table) Shut(now int64, out *Effects) {
-	for _, of := range t.byToken() {
-		ls := []*Lease{of}
-		if of.sem != nil {
-			ls = slices.Clone(of.sem.permits)
-		}
-		for _, l := range ls {
-			if l.ns == nil || l.holds == nil { // advancing one may end others
-				continue
-			}
-			for h := l.holds; h != nil; h = h.next {
-				if !h.forced {
-					t.countLost(h, LostShutdown, now, out)
-					t.force(h)
-				}
-			}
-			t.advance(l, now, out)
-		}
-	}
+	return free
 }
 
 // force closes l's key for what has been stated of a hold that its owner has lost.

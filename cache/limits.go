@@ -48,12 +48,16 @@ func (u *Use) addWaiters(n int64) {
 	}
 }
 
+func (u *Use) addAsks(n int64) {
+	if u != nil {
+		u.Asks.Add(n)
+	}
+}
+
 // addAsks counts what s has asked for that a store has to answer.
 func (s *Session) addAsks(n int64) {
 	s.Asks.Add(n)
-	if s.User != nil {
-		s.User.Asks.Add(n)
-	}
+	s.User.addAsks(n)
 }
 
 // mayHold says why s may not hold one more in ns; nil when it may.

@@ -155,30 +155,30 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 // answered first. What it takes depends on the session's own waits, however many others wait for the key.
 func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Effects) {
 	found := uint32(0)
-	for w := re.Session.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
-		if w.req.ID == target && w.req.Via == nil && w.l.key == string(key) {
-			t.cancel(w, now, out)
-			found = 1
-			break
-		}
+	if t.withdraw(re.Session, now, out, func(w *waiter) bool {
+		return w.req.ID == target && w.req.Via == nil && w.l.key == string(key)
+	}) {
+		found = 1
 	}
 	out.Messages = append(out.Messages, Message{Kind: MsgCanceled, Re: re, Count: found})
 }
 
 // CancelVia withdraws the waiting acquire that carries via.
 func (t *Table) CancelVia(s *Session, via any, now int64, out *Effects) {
-	for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
-		if w.req.Via == via {
-			t.cancel(w, now, out)
-			return
-		}
-	}
+	t.withdraw(s, now, out, func(w *waiter) bool { return w.req.Via == via })
 }
 
-func (t *Table) cancel(w *waiter, now int64, out *Effects) {
-	l := w.l
-	t.dismiss(w, CodeCanceled, -1, nil, now, out)
-	t.advance(l, now, out)
+// withdraw ends the wait of s that is meant; false when none is.
+func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter) bool) bool {
+	for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
+		if meant(w) {
+			l := w.l
+			t.dismiss(w, CodeCanceled, -1, nil, now, out)
+			t.advance(l, now, out)
+			return true
+		}
+	}
+	return false
 }
 
 // EndSession withdraws the waits of a session that has gone and releases what
