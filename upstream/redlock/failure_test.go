@@ -290,6 +290,39 @@ func TestARestartedNodeDoesNotVoteForMaxTTL(t *testing.T) {
 	}
 }
 
+// Whichever of the two answers first: the other has no vote.
+func TestANodeThatAnswersLateIsKnownToBeAnothersServer(t *testing.T) {
+	const late = 200 * time.Millisecond
+	c := start(t, 2)
+	x, err := faultproxy.TCP(c[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = x.Close() })
+	x.Delay(faultproxy.Both, late)
+	cfg, err := redlock.Parse("redlock://" + x.Addr() + "," + c[1].Addr() + "," + c[0].Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Timeout = 20 * time.Second
+	if _, err := redlock.Open(t.Context(), cfg, member); !errors.Is(err, redlock.ErrSameServer) {
+		t.Errorf("opening: %v", err)
+	}
+	cfg.Timeout = 2 * time.Second
+	s, err := redlock.OpenLazy(cfg, member)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &peer{TB: t, Store: s}
+	t.Cleanup(p.end)
+	c[1].Pause()
+	defer c[1].Resume()
+	// Readers are let in side by side, so that server would vote for one of them twice.
+	if r := p.op(upstream.Op{Kind: cache.OpTry, Key: "a", Mode: cache.Shared, Token: p.token(), TTL: time.Minute}); r.Status == cache.Granted {
+		t.Error("one server was a quorum")
+	}
+}
+
 func TestTwoNodesThatAreOneServerAreRefused(t *testing.T) {
 	c := start(t, 2)
 	url := "redlock://" + c[0].Addr() + "," + c[1].Addr() + "," + strings.Replace(c[0].Addr(), "127.0.0.1", "localhost", 1)

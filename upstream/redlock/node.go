@@ -42,6 +42,7 @@ type node struct {
 	queue   []*job // none of it has been sent
 	debts   []*grip
 
+	votes string // the run of a server, with whose vote it was last heard
 	fails int
 	until int64 // not to be asked before; 0 while it is up
 	err   error // why
@@ -252,16 +253,18 @@ func (n *node) runID() string {
 	return ""
 }
 
-// twinLocked is an earlier node that is the same server as n.
+// twinLocked is another node that is the same server as n, and has its vote: the first of them that
+// was known to lead there.
 func (s *Store) twinLocked(n *node) *node {
 	id := n.runID()
 	if id == "" {
 		return nil
 	}
-	for _, other := range s.nodes[:n.i] {
-		if other.runID() == id {
+	for _, other := range s.nodes {
+		if other != n && other.votes == id && other.runID() == id {
 			return other
 		}
 	}
+	n.votes = id
 	return nil
 }
