@@ -1,19 +1,4 @@
-/* The clients, and the resource that they write to. */
-
-/* noWrites: nothing that c has written is under way any more. */
-inline noWrites(c) {
-#if WRITES
-	clientBase[c] = 0;
-	clientHand[c] = 0;
-	before[c] = 0;
-	outrun = outrun & (15 - (1 << c));
-	for (k : 0 .. 3) {
-		before[k] = before[k] & (15 - (1 << c))
-	}
-#else
-	skip
-#endif
-}
+/* The clients. */
 
 inline enqueue(h, c) {
 	if
@@ -47,36 +32,6 @@ inline end(h, c) {
 	:: else
 	fi
 }
-
-#if WRITES
-/* The resource takes no fence smaller than one that it has taken. */
-#ifdef NO_FENCE_CHECK
-#define takes(c) true
-#else
-#define takes(c) (!newer(seenBase, seenHand, clientBase[c], clientHand[c]))
-#endif
-
-inline write(c) {
-	if
-	:: takes(c) ->
-		assert(!(outrun & (1 << c))); /* nobody writes over what his successor has written */
-		if
-		:: valid[c] == 0 -> seen(16) /* a paused writer, or a late write, that does no harm */
-		:: else
-		fi;
-		if
-		:: newer(clientBase[c], clientHand[c], seenBase, seenHand) ->
-			seenBase = clientBase[c];
-			seenHand = clientHand[c]
-		:: else
-		fi;
-		outrun = outrun | before[c]
-	:: else ->
-		assert(client[c] != INSIDE || valid[c] == 0); /* who holds is never refused */
-		seen(17) /* a write is refused */
-	fi
-}
-#endif
 
 #if LIVE
 #define free(c) (!acted[c])
@@ -112,7 +67,7 @@ proctype Client(byte h; byte c) {
 		d_step { advance(h); tidy }
 	}
 #if WRITES
-	:: d_step { clientBase[c] != 0 -> write(c) }
+	:: atomic { d_step { clientBase[c] != 0 -> write(c) }; d_step { tidy } }
 #endif
 	od
 }

@@ -119,8 +119,10 @@ bool rebase[2];
 byte mainBase[2];          /* in the answer */
 byte renewBase[2];
 byte bases;                /* the store's counter */
+#if P == 2
 byte lastBase;             /* of the newest grant */
 byte lastHand;
+#endif
 #ifdef NO_STORE_BASE
 byte own[2];
 #endif
@@ -173,8 +175,10 @@ bool found;
 #define mayAsk(h)    (mainAt[h] == IDLE)
 #endif
 
+#include "lanes.pml"
 #include "host.pml"
 #include "store.pml"
+#include "resource.pml"
 #include "alike.pml"
 #include "clients.pml"
 #include "net.pml"

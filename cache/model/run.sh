@@ -14,7 +14,7 @@ mem=${MEMLIM:-4096} # MiB a search
 
 # name, property, bounds
 searches=$(grep -v '^#' "$here/searches${BIG:+-big}")
-# guard, property, bounds
+# guard, property, depth, bounds
 guards=$(grep -v '^#' "$here/guards")
 
 fail() { echo "$*" >&2; exit 1; }
@@ -35,10 +35,11 @@ timed() {
 
 # search NAME P BOUNDS: all of it, and no error.
 search() {
-	local dir=$work/s.$1 how=(-m20000000 -n -w23) opt="-O2 -DSAFETY"
+	local dir=$work/s.$1 hash=23 how opt="-O2 -DSAFETY"
+	[[ -z ${BIG:-} ]] || hash=25
+	how=(-m20000000 -n -w$hash)
 	mkdir "$dir"
 	[[ $2 == 4 ]] && how+=(-a -f) opt="-O2 -DNFAIR=3"
-	[[ -n ${BIG:-} ]] && opt+=" -DCOLLAPSE"
 	build "$dir" "-DP=$2 -DALIKE -DWITNESS $3" "$opt"
 	timed "$dir" "${how[@]}"
 	local verdict=holds
@@ -56,17 +57,18 @@ figures() {
 		END {print s + 0, t + 0, d + 0, e + 0, m + 0}' "$1"
 }
 
-# guard NAME P BOUNDS: the shortest counterexample, by breadth; of a wait without end any one.
+# guard NAME P "DEPTH BOUNDS": the shortest counterexample, by breadth; of a wait without end any one, which is short where the
+# search goes no deeper than DEPTH. What it takes to search a smaller depth in vain is more than all else here.
 guard() {
-	local dir=$work/g.$1.$2 opt="-O0 -DSAFETY -DBFS"
+	local dir=$work/g.$1.$2 depth=${3%% *} bounds=${3#* } opt="-O0 -DSAFETY -DBFS"
 	mkdir "$dir"
 	[[ $2 == 4 ]] && opt="-O1 -DNFAIR=3"
-	local flags="-DP=$2 ${alike:--DALIKE} -D$1 $3"
+	local flags="-DP=$2 ${alike:--DALIKE} -D$1 $bounds"
 	build "$dir" "$flags" "$opt"
 	if [[ $2 == 4 ]]; then
 		local m
-		for m in 100 200 400 800 1600 1000000; do # a shorter one first
-			timed "$dir" -a -f -m$m
+		for m in "$depth" 1000000; do
+			timed "$dir" -a -f "-m$m"
 			[[ ! -e $dir/lease.pml.trail ]] || break
 		done
 	else
@@ -80,7 +82,7 @@ guard() {
 	fi
 	local f
 	f=($(figures "$dir/out"))
-	row "$1" "$2" "${3:--}" "$verdict" "$steps" "${f[0]}" "${f[3]}" >"$dir/row"
+	row "$1" "$2" "$bounds" "$verdict" "$steps" "${f[0]}" "${f[3]}" >"$dir/row"
 }
 
 # steps DIR FLAGS prints the counterexample, one step a line.
@@ -92,10 +94,10 @@ row() { printf '| %s' "$1"; shift; printf ' | %s' "$@"; printf ' |\n'; }
 trace() {
 	local line
 	line=$(grep "^$1 " <<<"$guards" | head -n 1) || fail "no guard $1"
-	read -r _ p bounds <<<"$line"
-	alike=-UALIKE guard "$1" "$p" "$bounds"
+	read -r _ p rest <<<"$line"
+	alike=-UALIKE guard "$1" "$p" "$rest"
 	cat "$work/g.$1.$p/row"
-	steps "$work/g.$1.$p" "-DP=$p -UALIKE -D$1 $bounds"
+	steps "$work/g.$1.$p" "-DP=$p -UALIKE -D$1 ${rest#* }"
 }
 
 work=$(mktemp -d)
@@ -109,7 +111,7 @@ all)
 	export here mem work BIG=${BIG:-}
 	for tool in spin gcc awk; do command -v $tool >/dev/null || fail "$tool is missing: make deps-model"; done
 	{ sed 's/^/search /' <<<"$searches"; sed 's/^/guard /' <<<"$guards"; } | awk 'NF > 2' |
-		xargs -P "$jobs" -d '\n' -I{} bash -euo pipefail -c 'read -r what name p bounds <<<"{}"; $what $name $p "$bounds"'
+		xargs -P "$jobs" -d '\n' -I{} bash -euo pipefail -c 'read -r what name p rest <<<"{}"; $what $name $p "$rest"'
 	row search property bounds verdict states transitions depth "CPU s" MiB
 	row --- --- --- --- --- --- --- --- ---
 	while read -r name _; do [[ -z $name ]] || cat "$work/s.$name/row"; done <<<"$searches"

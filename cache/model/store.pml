@@ -18,17 +18,19 @@ inline recount() {
 #if FENCES && !defined(NO_STORE_BASE)
 	n = 0;
 	for (j : 1 .. bases) {
-		found = lastBase == j || base[0] == j || base[1] == j || mainBase[0] == j || mainBase[1] == j ||
-			renewBase[0] == j || renewBase[1] == j;
-#if WRITES
+		found = base[0] == j || base[1] == j || mainBase[0] == j || mainBase[1] == j || renewBase[0] == j || renewBase[1] == j;
+#if P == 2
+		found = found || lastBase == j;
+#elif WRITES
 		found = found || seenBase == j || clientBase[0] == j || clientBase[1] == j || clientBase[2] == j || clientBase[3] == j;
 #endif
 		if
 		:: found ->
 			n++;
-			used(lastBase); used(base[0]); used(base[1]); used(mainBase[0]); used(mainBase[1]);
-			used(renewBase[0]); used(renewBase[1]);
-#if WRITES
+			used(base[0]); used(base[1]); used(mainBase[0]); used(mainBase[1]); used(renewBase[0]); used(renewBase[1]);
+#if P == 2
+			used(lastBase);
+#elif WRITES
 			used(seenBase); used(clientBase[0]); used(clientBase[1]); used(clientBase[2]); used(clientBase[3]);
 #endif
 		:: else
