@@ -33,6 +33,8 @@ func (d *deaf) Flush() {
 }
 func (d *deaf) Kill() {}
 
+func (d *deaf) Yield() {}
+
 // FuzzReceive: whatever two clients send, in whatever pieces, nothing panics, what they are told are
 // messages, and nothing is left when they have gone.
 func FuzzReceive(f *testing.F) {
