@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -28,12 +29,34 @@ func (c *cell) begin() {
 	}
 	together(c.workers, (*worker).ready)
 	time.Sleep(calm)
-	ok := c.until(patience, func() bool {
-		return c.grants() >= calmFloor && !slices.ContainsFunc(c.workers, func(w *worker) bool { return w.held.Load() == 0 })
-	})
-	if !ok {
-		c.fail("floor", "%d grants before the first fault; by worker: %v", c.grants(), c.byWorker())
+	if !c.until(patience, func() bool { return c.grants() >= calmFloor && c.short() == "" }) {
+		c.fail("floor", "%d grants before the first fault%s; by worker: %v", c.grants(), c.short(), c.byWorker())
 	}
+}
+
+// short says what of the load there has not been yet: grants of each worker, and of each kind
+// in each language.
+func (c *cell) short() (what string) {
+	done := map[string]*[turnKinds]int64{}
+	for _, w := range c.workers {
+		if done[w.kind] == nil {
+			done[w.kind] = new([turnKinds]int64)
+		}
+		for k := range w.turns {
+			done[w.kind][k] += w.turns[k].Load()
+		}
+		if w.held.Load() == 0 {
+			what += fmt.Sprintf(", worker %d none", w.no)
+		}
+	}
+	for _, language := range slices.Sorted(maps.Keys(done)) {
+		for k, n := range done[language] {
+			if n == 0 && (turnKind(k) != permitTurn || !c.locks) {
+				what += fmt.Sprintf(", %s no %v", language, turnKind(k))
+			}
+		}
+	}
+	return what
 }
 
 // newHost makes one with a link of its own to each of the store's servers.
@@ -52,16 +75,7 @@ func (c *cell) newHost(no int) *host {
 		c.t.Cleanup(ns.remove)
 		listen, h.inside = ns.outer, ns.inside()
 	}
-	var addrs []string
-	for _, server := range c.servers {
-		p, err := faultproxy.TCPOn(listen, server)
-		if err != nil {
-			panic(broken{err})
-		}
-		c.t.Cleanup(func() { p.Close() })
-		h.links = append(h.links, p)
-		addrs = append(addrs, p.Addr())
-	}
+	addrs := c.link(h, listen)
 	h.conf = fmt.Sprintf("upstream: %q\nttl: %v\ndrain: 300ms\n", c.url(addrs), c.ttl)
 	h.configure()
 	c.t.Cleanup(func() {
@@ -70,6 +84,37 @@ func (c *cell) newHost(no int) *host {
 		}
 	})
 	return h
+}
+
+// link makes the host's links, and returns where they are.
+func (c *cell) link(h *host, listen string) (addrs []string) {
+	called := &names{}
+	var relays []*relay
+	for _, server := range c.servers {
+		if c.renames {
+			r, err := newRelay(server, called)
+			if err != nil {
+				panic(broken{err})
+			}
+			c.t.Cleanup(r.close)
+			relays = append(relays, r)
+			server = r.addr()
+		}
+		p, err := faultproxy.TCPOn(listen, server)
+		if err != nil {
+			panic(broken{err})
+		}
+		c.t.Cleanup(func() { p.Close() })
+		h.links = append(h.links, p)
+		addrs = append(addrs, p.Addr())
+	}
+	if err := called.set(c.servers, addrs); err != nil {
+		panic(broken{err})
+	}
+	for _, r := range relays {
+		r.start()
+	}
+	return addrs
 }
 
 // addWorker starts the next one, at a host; see worker.ready.
@@ -81,7 +126,10 @@ func (c *cell) addWorker(at int) *worker {
 		kind, program = "go", c.Programs["go"]
 	}
 	orders := Orders{Socket: c.hosts[at].socket(), Register: c.register.Addr(), Worker: no, Prefix: c.prefix,
-		Keys: keysEach, Owners: ownersEach, TTL: c.ttl, Pause: pauses[c.Seed%uint64(len(pauses))], Seed: c.Seed}
+		Keys: keysEach, Owners: ownersEach, Semaphores: semaphoresEach, TTL: c.ttl, Pause: pauses[c.Seed%uint64(len(pauses))], Seed: c.Seed}
+	if c.locks {
+		orders.Semaphores = 0
+	}
 	if c.fault.clientLinks {
 		p, err := faultproxy.Unix(filepath.Join(c.dir, fmt.Sprint("door", no)), orders.Socket)
 		if err != nil {

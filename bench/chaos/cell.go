@@ -67,11 +67,12 @@ type Setting struct {
 // Result is how a cell's run ended.
 type Result struct {
 	Cell
-	Seed       uint64
-	Skipped    string // why it was not run, or ""
-	Operations int    // grants
-	Fired      int
-	Violations []Violation
+	Seed                   uint64
+	Skipped                string // why it was not run, or ""
+	Operations             int    // grants
+	Permits, Many, Lowered int    // of them: permits, and what was taken together; downgrades
+	Fired                  int
+	Violations             []Violation
 	Modelled
 	Guarded
 	Forgiven int            // overlaps that the store does not promise to prevent
@@ -83,13 +84,14 @@ type Result struct {
 }
 
 const (
-	hostsEach   = 3
-	clientsEach = 8
-	keysEach    = 4
-	ownersEach  = 2
-	calm        = 1500 * time.Millisecond
-	calmFloor   = 60 // grants before the first fault
-	modelTime   = 5 * time.Second
+	hostsEach      = 3
+	clientsEach    = 8
+	keysEach       = 6
+	ownersEach     = 2
+	semaphoresEach = 2
+	calm           = 1500 * time.Millisecond
+	calmFloor      = 60 // grants before the first fault
+	modelTime      = 5 * time.Second
 )
 
 // pauses are how long owners rest between turns, at the most: a seed has one of them.

@@ -43,41 +43,66 @@ func (h *History) Check() (found []Violation, forgiven int) {
 		byKey[p.key] = append(byKey[p.key], p)
 	}
 	for _, ps := range byKey {
+		if ps[0].permits > 0 {
+			h.permitted(&v, ps)
+			continue
+		}
 		h.disjoint(&v, ps)
 		h.rising(&v, ps)
 		reentries(&v, ps)
+		fresh(&v, ps)
 	}
+	unlike(&v, all)
+	whole(&v, all)
 	h.waits(&v, all)
+	refusals(&v, all)
 	return v.found, v.forgiven
 }
 
 func (p *op) String() string {
 	mode := "exclusive"
-	if p.shared {
+	switch {
+	case p.permits > 0:
+		mode = "permit"
+	case p.shared:
 		mode = "shared"
 	}
 	return fmt.Sprintf("worker %d owner %d at daemon %d (acquire %d, %s, fence %d·%d)", p.w, p.o, p.host, p.n, mode, p.fence>>10, p.fence&1023)
 }
 
+// belief is a time for which a client believed that it held, in one mode.
+type belief struct {
+	*op
+	span
+	shared bool
+}
+
+// beliefs are those of all holds, by when they began. Who sends a downgrade believes in a shared
+// hold from then on.
+func (h *History) beliefs(ps []*op) (bs []belief) {
+	for _, p := range ps {
+		if !p.held() {
+			continue
+		}
+		s := h.believed(p)
+		if p.lower > 0 && p.lower < s.to {
+			bs = append(bs, belief{p, span{p.lower, s.to}, true})
+			s.to = p.lower
+		}
+		bs = append(bs, belief{p, s, p.shared})
+	}
+	slices.SortFunc(bs, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
+	return slices.DeleteFunc(bs, func(b belief) bool { return b.to <= b.from })
+}
+
 // disjoint: two clients of which one holds exclusively never believe at the same time
 // that they hold.
 func (h *History) disjoint(v *verdict, ps []*op) {
-	type belief struct {
-		*op
-		span
-	}
-	var bs []belief
-	for _, p := range ps {
-		if p.held() {
-			bs = append(bs, belief{p, h.believed(p)})
-		}
-	}
-	slices.SortFunc(bs, func(a, b belief) int { return cmp.Compare(a.from, b.from) })
 	var open []belief
-	for _, b := range bs {
+	for _, b := range h.beliefs(ps) {
 		open = slices.DeleteFunc(open, func(a belief) bool { return a.to <= b.from })
 		for _, a := range open {
-			if a.shared && b.shared || b.to <= b.from {
+			if a.shared && b.shared {
 				continue
 			}
 			if h.forgives(a.op, b.op) || h.forgives(b.op, a.op) {
@@ -98,12 +123,7 @@ func (h *History) rising(v *verdict, ps []*op) {
 	held := slices.DeleteFunc(slices.Clone(ps), func(p *op) bool { return !p.granted() || p.of != 0 })
 	slices.SortFunc(held, func(a, b *op) int { return cmp.Compare(a.answered, b.answered) })
 	for _, p := range held {
-		if p.fence == 0 || p.fence >= 1<<63 {
-			v.fail("fence", "%s: %v", p.key, p)
-		}
-		if p.deadline > 0 && p.deadline < p.asked {
-			v.fail("past deadline", "%s: %v was granted until %d, and had asked at %d", p.key, p, p.deadline, p.asked)
-		}
+		sound(v, p)
 	}
 	for i, b := range held {
 		for j := i - 1; j >= 0; j-- {
@@ -121,24 +141,13 @@ func (h *History) rising(v *verdict, ps []*op) {
 	}
 }
 
-// reentries: one who holds gets the same fence again.
-func reentries(v *verdict, ps []*op) {
-	type id struct {
-		w int
-		n int64
+// sound: a grant has a fence, and was not over when it was asked for.
+func sound(v *verdict, p *op) {
+	if p.fence == 0 || p.fence >= 1<<63 {
+		v.fail("fence", "%s: %v", p.key, p)
 	}
-	outer := map[id]*op{}
-	for _, p := range ps {
-		if p.of == 0 {
-			outer[id{p.w, p.n}] = p
-		}
-	}
-	for _, p := range ps {
-		o := outer[id{p.w, p.of}]
-		if p.of == 0 || !p.granted() || o == nil || p.fence == o.fence {
-			continue
-		}
-		v.fail("re-entry", "%s: %v re-enters fence %d·%d", p.key, p, o.fence>>10, o.fence&1023)
+	if p.deadline > 0 && p.deadline < p.asked {
+		v.fail("past deadline", "%s: %v was granted until %d, and had asked at %d", p.key, p, p.deadline, p.asked)
 	}
 }
 
@@ -159,6 +168,9 @@ func (h *History) waits(v *verdict, all []*op) {
 		}
 		if p.granted() && p.gave > 0 && p.given == 0 {
 			v.fail("wait", "%s: %v has no answer to its release", p.key, p)
+		}
+		if p.lower > 0 && p.low == 0 {
+			v.fail("wait", "%s: %v has no answer to its downgrade", p.key, p)
 		}
 		late := time.Duration(p.answered-p.asked) - overrun - time.Duration(p.wait)*time.Millisecond
 		for _, f := range h.Frozen[p.w] {

@@ -66,6 +66,17 @@ func (h *told) checks(t *testing.T) []string {
 	return slices.Compact(names)
 }
 
+// finds is a test of one history: what the checks find in it is this, and nothing else.
+func finds(t *testing.T, name string, tell func(h *told), want ...string) {
+	t.Run(name, func(t *testing.T) {
+		h := newTold()
+		tell(h)
+		if found := h.checks(t); !slices.Equal(found, want) {
+			t.Errorf("found %v, want %v", found, want)
+		}
+	})
+}
+
 func TestSoundHistories(t *testing.T) {
 	const shared = 1
 	for name, tell := range map[string]func(h *told){
@@ -166,13 +177,7 @@ func TestSoundHistories(t *testing.T) {
 			h.add(0, evGot, 60_010, Event{N: h.n, R: "timeout"})
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			h := newTold()
-			tell(h)
-			if found := h.checks(t); len(found) > 0 {
-				t.Errorf("found %v", found)
-			}
-		})
+		finds(t, name, tell)
 	}
 }
 
@@ -295,13 +300,7 @@ func TestViolationsAreFound(t *testing.T) {
 			h.add(0, evGot, 60_010, Event{N: h.n, R: "timeout"})
 		}, []string{"wait"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			h := newTold()
-			c.tell(h)
-			if found := h.checks(t); !slices.Equal(found, c.want) {
-				t.Errorf("found %v, want %v", found, c.want)
-			}
-		})
+		finds(t, name, c.tell, c.want...)
 	}
 }
 

@@ -74,7 +74,7 @@ func processFaults() []fault {
 		}},
 		{name: "failover", target: atStore, needs: "failover", fire: func(c *cell, d time.Duration) {
 			done := func() {}
-			if len(c.servers) == 0 { // what the master had not passed on is gone with it
+			if c.forgetsOnOver {
 				done = c.forgetting()
 			}
 			c.failover(func() { c.last(d) })

@@ -14,6 +14,8 @@ const (
 	evLost  = "lost"  // noticed as lost, or run out
 	evGive  = "give"  // a release is about to be sent
 	evGave  = "gave"  // and has been answered
+	evLower = "lower" // a downgrade is about to be sent
+	evLow   = "low"   // and has been answered
 	evBye   = "bye"   // all waits have ended
 )
 
@@ -25,29 +27,35 @@ type Event struct {
 	N    int64  `json:"n,omitempty"`    // which of its acquires, from 1
 	K    string `json:"k,omitempty"`    // key
 	O    int    `json:"o,omitempty"`    // owner in the worker
-	M    int    `json:"m,omitempty"`    // 1 is shared
+	M    int    `json:"m,omitempty"`    // 1 is shared, 2 a permit
+	P    int    `json:"p,omitempty"`    // how many permits the semaphore has
+	G    int64  `json:"g,omitempty"`    // asked for together: the first one's acquire
 	Wait int64  `json:"wait,omitempty"` // ms; -1 without bound
 	Of   int64  `json:"of,omitempty"`   // the acquire that this one re-enters
 	R    string `json:"r,omitempty"`    // result
 	F    uint64 `json:"f,omitempty"`    // fence
 	U    int64  `json:"u,omitempty"`    // valid until
 	D    int64  `json:"d,omitempty"`    // the grant's own deadline, from workers in Go
+	C    uint64 `json:"c,omitempty"`    // and its count
 }
 
 const forever = 1<<63 - 1
 
 // op is one acquire with all that came of it. Times of what did not happen are 0.
 type op struct {
-	w, o   int
-	host   int
-	n, of  int64
-	key    string
-	shared bool
-	wait   int64 // ms
+	w, o    int
+	host    int
+	n, of   int64
+	group   int64  // of those that were asked for together, or 0
+	key     string // of a semaphore, which is nothing to the lock of the same key, another one
+	name    string
+	shared  bool
+	permits int   // how many permits there are; 0 of a lock
+	wait    int64 // ms
 
 	asked, answered int64
 	result          string // "" when there was no answer
-	fence           uint64
+	fence, count    uint64
 	deadline        int64
 
 	seen  int64 // the last moment at which it was valid for certain
@@ -57,6 +65,9 @@ type op struct {
 
 	gave, given int64 // release sent, answered
 	gaveResult  string
+	lower, low  int64 // downgrade sent, answered
+	lowResult   string
+	lowFence    uint64
 	killed      int64 // its process was killed, or 0
 }
 
@@ -64,6 +75,12 @@ func (p *op) granted() bool { return p.result == "ok" }
 
 // held says that a fresh grant was valid when it was read.
 func (p *op) held() bool { return p.granted() && p.of == 0 && p.until > p.answered }
+
+// lowered says that the hold has become a shared one.
+func (p *op) lowered() bool { return p.low > 0 && p.lowResult == "ok" }
+
+// released says that a release went well.
+func (p *op) released() bool { return p.gave > 0 && p.given > 0 && p.gaveResult == "ok" }
 
 // span is a time in which something happened.
 type span struct{ from, to int64 }
@@ -93,7 +110,11 @@ func (h *History) ops() []*op {
 	var all []*op
 	for _, e := range h.Events {
 		if e.E == evAsk {
-			p := &op{w: e.W, o: e.O, host: h.Hosts[e.W], n: e.N, of: e.Of, key: e.K, shared: e.M == 1, wait: e.Wait, asked: e.T, killed: h.Killed[e.W]}
+			p := &op{w: e.W, o: e.O, host: h.Hosts[e.W], n: e.N, of: e.Of, group: e.G, key: e.K, name: e.K, shared: e.M == 1, permits: e.P, wait: e.Wait,
+				asked: e.T, killed: h.Killed[e.W]}
+			if p.permits > 0 {
+				p.key = "semaphore " + e.K
+			}
 			byID[id{e.W, e.N}] = p
 			all = append(all, p)
 			continue
@@ -104,7 +125,7 @@ func (h *History) ops() []*op {
 		}
 		switch e.E {
 		case evGot:
-			p.answered, p.result, p.fence, p.deadline = e.T, e.R, e.F, e.D
+			p.answered, p.result, p.fence, p.deadline, p.count = e.T, e.R, e.F, e.D, e.C
 			p.state(e.T, e.U)
 		case evState:
 			p.state(e.T, e.U)
@@ -114,6 +135,10 @@ func (h *History) ops() []*op {
 			p.gave = e.T
 		case evGave:
 			p.given, p.gaveResult = e.T, e.R
+		case evLower:
+			p.lower = e.T
+		case evLow:
+			p.low, p.lowResult, p.lowFence = e.T, e.R, e.F
 		}
 	}
 	slices.SortStableFunc(all, func(a, b *op) int { return cmp.Compare(a.asked, b.asked) })

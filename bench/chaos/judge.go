@@ -29,6 +29,9 @@ func (c *cell) judge() {
 		switch {
 		case p.granted():
 			c.Operations++
+			c.Permits += one(p.permits > 0)
+			c.Many += one(p.group > 0)
+			c.Lowered += one(p.lowered())
 		case p.answered > 0:
 			c.Refusals[p.result]++
 		}
@@ -48,4 +51,11 @@ func (c *cell) judge() {
 	if c.Fired == 0 {
 		c.fail("floor", "no fault was fired")
 	}
+}
+
+func one(yes bool) int {
+	if yes {
+		return 1
+	}
+	return 0
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -16,7 +15,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -144,75 +142,4 @@ func (w *owner) run() {
 		}
 		w.pause(w.Pause)
 	}
-}
-
-// turn is one acquire with what comes after it; false when there was no answer, or none of use.
-func (w *owner) turn() bool {
-	a := client.AcquireArgs{Key: fmt.Sprint(w.Prefix, w.rnd.IntN(w.Keys)), Owner: uint64(w.no)}
-	if w.rnd.IntN(5) == 0 {
-		a.Mode = protocol.Shared
-	}
-	switch n := w.rnd.IntN(20); {
-	case n < 4: // a try
-	case n < 7:
-		a.Wait = client.Forever
-	default:
-		a.Wait = time.Duration(200+w.rnd.IntN(2000)) * time.Millisecond
-	}
-	a.Fixed = w.rnd.IntN(10) == 0
-	c, err := w.client()
-	if err != nil {
-		return false
-	}
-	h, n, err := w.acquire(c, a, 0)
-	if err != nil {
-		return errors.Is(err, client.ErrBusy) || errors.Is(err, client.ErrTimeout)
-	}
-	s := section{owner: w, h: h, n: n, key: a.Key}
-	s.look()
-	s.inside(c, a)
-	s.leave()
-	return true
-}
-
-// acquire notes it all; of is the acquire that it re-enters.
-func (w *owner) acquire(c *client.Client, a client.AcquireArgs, of int64) (*client.Hold, int64, error) {
-	n := w.acquires.Add(1)
-	wait := a.Wait.Milliseconds()
-	if a.Wait < 0 {
-		wait = -1
-	}
-	ctx, cancel := context.Background(), context.CancelFunc(func() {})
-	if wait >= 0 { // a daemon that says nothing is given up some time
-		ctx, cancel = context.WithTimeout(ctx, a.Wait+5*time.Second)
-	}
-	defer cancel()
-	w.note(Event{E: evAsk, T: now(), N: n, K: a.Key, O: w.no, M: int(a.Mode), Wait: wait, Of: of})
-	h, err := c.Lock(ctx, a)
-	e := Event{E: evGot, T: now(), N: n, R: word(err)}
-	if err == nil {
-		e.F, e.U = h.Fence(), e.T+int64(h.Remaining())
-		e.D = int64(h.Grant().Deadline) * int64(time.Millisecond)
-	}
-	w.note(e)
-	return h, n, err
-}
-
-// word is how a request ended, in one.
-func word(err error) string {
-	var e *client.Error
-	var lost *client.LostError
-	switch {
-	case err == nil:
-		return "ok"
-	case errors.Is(err, client.ErrClosed):
-		return "connection"
-	case errors.As(err, &lost):
-		return lost.Reason.String()
-	case errors.As(err, &e):
-		return e.Code.String()
-	case errors.Is(err, context.DeadlineExceeded):
-		return "silence"
-	}
-	return "?" + err.Error()
 }

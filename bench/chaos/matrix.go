@@ -24,49 +24,94 @@ type Row struct {
 	Recovery             time.Duration
 }
 
-// Matrix puts results together.
-func Matrix(rs []Result) (rows []Row) {
-	type id struct{ store, fault, target string }
-	type sums struct {
-		Row
-		plain, lost int
+// tally is a row while results are put together.
+type tally struct {
+	Row
+	cells       map[Cell]bool
+	plain, lost int
+}
+
+func (s *tally) add(r *Result) {
+	if r.Skipped != "" {
+		s.Skipped++
+		return
 	}
-	all := map[id]*sums{}
-	for _, r := range rs {
-		k := id{r.Store, r.Fault, r.Target}
-		s := all[k]
+	if !slices.Contains(s.Lengths, r.Length) {
+		s.Lengths = append(s.Lengths, r.Length)
+		slices.Sort(s.Lengths)
+	}
+	s.cells[r.Cell] = true
+	s.Runs++
+	s.Operations += r.Operations
+	s.Fired += r.Fired
+	s.Violations += len(r.Violations)
+	s.Unknown += r.Unknown
+	s.Forgiven += r.Forgiven
+	s.plain += r.Plain
+	s.lost += r.PlainLost
+	s.Recovery = max(s.Recovery, r.Recovery)
+}
+
+// tallies puts results together by what group leaves of their cells, in its order.
+func tallies(rs []Result, group func(Cell) Cell) (all []*tally) {
+	of := map[Cell]*tally{}
+	for i := range rs {
+		c := group(rs[i].Cell)
+		s := of[c]
 		if s == nil {
-			s = &sums{Row: Row{Store: r.Store, Fault: r.Fault, Target: r.Target}}
-			all[k] = s
+			s = &tally{Row: Row{Store: c.Store, Fault: c.Fault, Target: c.Target}, cells: map[Cell]bool{}}
+			of[c] = s
 		}
-		if r.Skipped != "" {
-			s.Skipped++
-			continue
-		}
-		if !slices.Contains(s.Lengths, r.Length) {
-			s.Lengths = append(s.Lengths, r.Length)
-			slices.Sort(s.Lengths)
-		}
-		s.Runs++
-		s.Operations += r.Operations
-		s.Fired += r.Fired
-		s.Violations += len(r.Violations)
-		s.Unknown += r.Unknown
-		s.Forgiven += r.Forgiven
-		s.plain += r.Plain
-		s.lost += r.PlainLost
-		s.Recovery = max(s.Recovery, r.Recovery)
+		s.add(&rs[i])
 	}
-	for s := range maps.Values(all) {
+	for s := range maps.Values(of) {
 		if s.plain > 0 {
 			s.UnfencedLost = 100 * float64(s.lost) / float64(s.plain)
 		}
-		rows = append(rows, s.Row)
+		all = append(all, s)
 	}
-	slices.SortFunc(rows, func(a, b Row) int {
+	slices.SortFunc(all, func(a, b *tally) int {
 		return cmp.Or(cmp.Compare(a.Store, b.Store), cmp.Compare(a.Target, b.Target), cmp.Compare(a.Fault, b.Fault))
 	})
+	return all
+}
+
+// Matrix puts results together.
+func Matrix(rs []Result) (rows []Row) {
+	for _, s := range tallies(rs, func(c Cell) Cell { return Cell{Store: c.Store, Fault: c.Fault, Target: c.Target} }) {
+		rows = append(rows, s.Row)
+	}
 	return rows
+}
+
+// WriteSummary writes two tables in Markdown: by store, and by fault.
+func WriteSummary(out io.Writer, rs []Result) {
+	cells := Cells()
+	whole := tallies(rs, func(Cell) Cell { return Cell{} }) // one, unless there are no results
+	for _, by := range []struct {
+		name string
+		of   func(Cell) string
+	}{{"store", func(c Cell) string { return c.Store }}, {"fault", func(c Cell) string { return c.Fault }}} {
+		fmt.Fprintf(out, "| %s | cells | runs | operations | faults | violations | undecided | forgiven | unfenced lost | recovery |\n", by.name)
+		fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|")
+		line := func(name string, s *tally, of int) {
+			fmt.Fprintf(out, "| %s | %d of %d | %d | %d | %d | %d | %d | %d | %.2f %% | %.1f s |\n", name, len(s.cells), of, s.Runs, s.Operations, s.Fired,
+				s.Violations, s.Unknown, s.Forgiven, s.UnfencedLost, s.Recovery.Seconds())
+		}
+		for _, s := range tallies(rs, func(c Cell) Cell { return Cell{Store: by.of(c)} }) {
+			there := 0
+			for _, c := range cells {
+				if by.of(c) == s.Store {
+					there++
+				}
+			}
+			line(s.Store, s, there)
+		}
+		for _, s := range whole {
+			line("all", s, len(cells))
+		}
+		fmt.Fprintln(out)
+	}
 }
 
 // WriteMatrix writes it as a table in Markdown.
@@ -94,6 +139,15 @@ func WriteJSON(out io.Writer, rs []Result) error {
 	return e.Encode(map[string]any{"matrix": Matrix(rs), "runs": rs})
 }
 
+// ReadJSON reads the results that WriteJSON wrote.
+func ReadJSON(in io.Reader) ([]Result, error) {
+	var all struct {
+		Runs []Result `json:"runs"`
+	}
+	err := json.NewDecoder(in).Decode(&all)
+	return all.Runs, err
+}
+
 // Tell is one run in a line, and a line for each violation.
 func (r *Result) Tell() string {
 	var b strings.Builder
@@ -101,7 +155,7 @@ func (r *Result) Tell() string {
 	if r.Skipped != "" {
 		return b.String() + " skipped: " + r.Skipped
 	}
-	fmt.Fprintf(&b, " %5.1f s %5d operations, %d faults, recovery %.2f s, writes %d refused %d", r.Took.Seconds(), r.Operations, r.Fired, r.Recovery.Seconds(), r.Accepted, r.Refused)
+	fmt.Fprintf(&b, " %5.1f s %5d operations (%d permits, %d of several, %d downgrades), %d faults, recovery %.2f s, writes %d refused %d", r.Took.Seconds(), r.Operations, r.Permits, r.Many, r.Lowered, r.Fired, r.Recovery.Seconds(), r.Accepted, r.Refused)
 	if r.PlainLost > 0 {
 		fmt.Fprintf(&b, ", unfenced lost %d of %d", r.PlainLost, r.Plain)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/anishathalye/porcupine"
 )
 
-// The model of one key at one daemon: a re-entrant mutex with shared mode and fences. It
+// The model of one key at one daemon: a re-entrant mutex with shared mode, downgrades and fences. It
 // is kept apart for each daemon, for between daemons a hold may end by its deadline alone,
 // of which the others have no event.
 
@@ -18,12 +18,14 @@ const (
 	enter  step = iota
 	leave       // a release that went well
 	vanish      // a hold that may have ended by itself: it was lost, or its release's answer was
+	lower       // a downgrade that went well
 )
 
 type input struct {
 	step
 	holder
-	shared bool
+	shared  bool
+	permits int // how many there are, of a semaphore
 }
 
 // holder is one owner's hold: taken anew it has another fence.
@@ -53,6 +55,9 @@ func (m mutex) step(in input) (mutex, bool) {
 	switch in.step {
 	case enter:
 		if holds {
+			if g.shared && !in.shared {
+				return m, false
+			}
 			g.count++
 			next.holders[in.holder] = g
 			return next, true
@@ -81,6 +86,11 @@ func (m mutex) step(in input) (mutex, bool) {
 		}
 	case vanish:
 		delete(next.holders, in.holder)
+	case lower:
+		if !holds {
+			return m, false
+		}
+		next.holders[in.holder] = grip{g.count, true}
 	}
 	return next, true
 }
@@ -97,7 +107,7 @@ var model = porcupine.Model{
 	},
 	DescribeOperation: func(in, _ any) string {
 		i := in.(input)
-		return fmt.Sprintf("%s %v", [...]string{"enter", "leave", "vanish"}[i.step], i.holder)
+		return fmt.Sprintf("%s %v", [...]string{"enter", "leave", "vanish", "lower"}[i.step], i.holder)
 	},
 }
 
@@ -116,14 +126,18 @@ func (h *History) Model(each time.Duration) (m Modelled, found []Violation) {
 	}
 	var v verdict
 	for at, ps := range parts {
-		switch porcupine.CheckOperationsTimeout(model, h.operations(ps), each) {
+		what, name, all := model, "re-entrant fenced mutex", h.operations
+		if ps[0].permits > 0 {
+			what, name, all = semaphore, "semaphore", h.permitOperations
+		}
+		switch porcupine.CheckOperationsTimeout(what, all(ps), each) {
 		case porcupine.Ok:
 			m.OK++
 		case porcupine.Unknown:
 			m.Unknown++
 		case porcupine.Illegal:
 			m.Illegal++
-			v.fail("model", "%s at daemon %d is no re-entrant fenced mutex", at.key, at.host)
+			v.fail("model", "%s at daemon %d is no %s", at.key, at.host, name)
 		}
 	}
 	return m, v.found
@@ -145,10 +159,14 @@ func (h *History) operations(ps []*op) (all []porcupine.Operation) {
 		if !p.granted() {
 			continue
 		}
-		in := input{enter, holder{p.w, p.o, p.fence}, p.shared}
+		in := input{step: enter, holder: holder{p.w, p.o, p.fence}, shared: p.shared}
 		add(p, in, p.asked, p.answered)
+		if p.lowered() {
+			in.step = lower
+			add(p, in, p.lower, p.low)
+		}
 		in.step = leave
-		if p.gave > 0 && p.given > 0 && p.gaveResult == "ok" && !h.cutOff(p) {
+		if p.released() && !h.cutOff(p) {
 			add(p, in, p.gave, p.given)
 			continue
 		}
@@ -181,7 +199,8 @@ func (h *History) earliest(p *op) int64 {
 func needed(p *op, fresh []*op) int64 {
 	end := int64(forever)
 	for _, o := range fresh {
-		if o != p && o.held() && o.answered > max(p.answered, p.seen) && !(o.shared && p.shared) {
+		beside := o.shared && (p.shared || p.lowered())
+		if o != p && o.held() && o.answered > max(p.answered, p.seen) && !beside {
 			end = min(end, o.answered)
 		}
 	}

@@ -15,6 +15,7 @@ type Orders struct {
 	Worker           int
 	Prefix           string // of the keys
 	Keys, Owners     int
+	Semaphores       int // of how many keys there is a semaphore, too
 	TTL              time.Duration
 	Pause            time.Duration // between turns, at the most
 	Seed             uint64
@@ -24,7 +25,7 @@ const roleEnv, roleWorker = "LOCKSIDECAR_CHAOS_ROLE", "worker"
 
 func (o *Orders) words() []string {
 	return []string{"socket=" + o.Socket, "register=" + o.Register, fmt.Sprint("worker=", o.Worker), "prefix=" + o.Prefix,
-		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners), fmt.Sprint("ttl=", o.TTL.Milliseconds()),
+		fmt.Sprint("keys=", o.Keys), fmt.Sprint("owners=", o.Owners), fmt.Sprint("semaphores=", o.Semaphores), fmt.Sprint("ttl=", o.TTL.Milliseconds()),
 		fmt.Sprint("pause=", o.Pause.Milliseconds()), fmt.Sprint("seed=", o.Seed),
 		fmt.Sprint("offset=", ahead())}
 }
@@ -59,6 +60,8 @@ func (o *Orders) read(words []string) error {
 			_, err = fmt.Sscan(value, &o.Keys)
 		case "owners":
 			_, err = fmt.Sscan(value, &o.Owners)
+		case "semaphores":
+			_, err = fmt.Sscan(value, &o.Semaphores)
 		case "seed":
 			_, err = fmt.Sscan(value, &o.Seed)
 		case "ttl", "pause":

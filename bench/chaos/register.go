@@ -11,11 +11,9 @@ import (
 // Register is what the locks guard: for each key a number that takes no smaller fence
 // than it has seen, and one that takes everything. Clients read, and write one more.
 type Register struct {
-	l  net.Listener
-	wg sync.WaitGroup
+	hub *hub
 
 	mu    sync.Mutex
-	conns map[net.Conn]bool    // guarded by mu
 	cells map[string]*register // guarded by mu
 }
 
@@ -32,49 +30,22 @@ type register struct {
 
 // NewRegister starts one on a free port of the loopback.
 func NewRegister() (*Register, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	h, err := newHub()
 	if err != nil {
 		return nil, err
 	}
-	r := &Register{l: l, conns: map[net.Conn]bool{}, cells: map[string]*register{}}
-	r.wg.Go(r.accept)
+	r := &Register{hub: h, cells: map[string]*register{}}
+	h.start(r.serve)
 	return r, nil
 }
 
 // Addr is where clients connect to.
-func (r *Register) Addr() string { return r.l.Addr().String() }
+func (r *Register) Addr() string { return r.hub.addr() }
 
 // Close ends all connections and waits for their goroutines.
-func (r *Register) Close() {
-	r.l.Close()
-	r.mu.Lock()
-	for c := range r.conns {
-		c.Close()
-	}
-	r.conns = nil
-	r.mu.Unlock()
-	r.wg.Wait()
-}
-
-func (r *Register) accept() {
-	for {
-		c, err := r.l.Accept()
-		if err != nil {
-			return
-		}
-		r.mu.Lock()
-		if r.conns == nil {
-			c.Close()
-		} else {
-			r.conns[c] = true
-			r.wg.Go(func() { r.serve(c) })
-		}
-		r.mu.Unlock()
-	}
-}
+func (r *Register) Close() { r.hub.close() }
 
 func (r *Register) serve(c net.Conn) {
-	defer c.Close()
 	for in := bufio.NewScanner(c); in.Scan(); {
 		if _, err := fmt.Fprintln(c, r.answer(in.Text())); err != nil {
 			return

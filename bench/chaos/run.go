@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"time"
 )
 
@@ -34,22 +35,41 @@ func NewSetting(bin, python, java, keep string) (s Setting, err error) {
 	return s, nil
 }
 
-// RunFor runs cells in a random order, again and again until time is up, one at the least.
-// Each has a seed of its own, drawn from seed; only has the one cell run with seed itself. The
+// NewFirst splits cells in those that earlier runs had not, and those that they had.
+func NewFirst(cells []Cell, earlier []Result) [][]Cell {
+	had := map[Cell]bool{}
+	for _, r := range earlier {
+		had[r.Cell] = true
+	}
+	parts := make([][]Cell, 2)
+	for _, c := range cells {
+		i := 0
+		if had[c] {
+			i = 1
+		}
+		parts[i] = append(parts[i], c)
+	}
+	return slices.DeleteFunc(parts, func(p []Cell) bool { return len(p) == 0 })
+}
+
+// RunFor runs cells, the parts behind each other and each in a random order, again and again until
+// time is up, one at the least. Each has a seed of its own, drawn from seed; only has the one cell run with seed itself. The
 // end of ctx is the end of time, too.
-func RunFor(ctx context.Context, s Setting, cells []Cell, seed uint64, most time.Duration, only bool) (rs []Result) {
+func RunFor(ctx context.Context, s Setting, parts [][]Cell, seed uint64, most time.Duration, only bool) (rs []Result) {
 	rnd := rand.New(rand.NewPCG(seed, 0))
 	end := time.Now().Add(most)
-	for len(cells) > 0 {
-		for _, i := range rnd.Perm(len(cells)) {
-			own := rnd.Uint64() >> 1
-			if only {
-				own = seed
-			}
-			r := Run(s, cells[i], own)
-			s.Log("%s", r.Tell())
-			if rs = append(rs, r); only || time.Now().After(end) || ctx.Err() != nil {
-				return rs
+	for len(parts) > 0 {
+		for _, cells := range parts {
+			for _, i := range rnd.Perm(len(cells)) {
+				own := rnd.Uint64() >> 1
+				if only {
+					own = seed
+				}
+				r := Run(s, cells[i], own)
+				s.Log("%s", r.Tell())
+				if rs = append(rs, r); only || time.Now().After(end) || ctx.Err() != nil {
+					return rs
+				}
 			}
 		}
 	}

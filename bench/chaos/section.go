@@ -10,89 +10,109 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// section is the time inside one hold.
+// section is the time inside one hold, or several.
 type section struct {
 	*owner
-	h    *client.Hold
-	n    int64
-	key  string
-	last Event // the last look that found it valid, unless noted
-	said int64 // until when, as far as it has been noted
-	gone bool
+	grips []*hold
+	all   client.Holds // of those that were taken together
 }
 
-// look asks whether it is still held, and notes what has become known.
+func (s *section) enter(c *client.Client, a client.AcquireArgs) error {
+	h, n, err := s.acquire(c, a, 0)
+	if err == nil {
+		s.grips = append(s.grips, &hold{owner: s.owner, h: h, n: n, key: a.Key})
+	}
+	return err
+}
+
+func (s *section) enterMany(c *client.Client, keys []string, a client.AcquireArgs) error {
+	hs, ns, err := s.acquireMany(c, keys, a)
+	for i, h := range hs {
+		s.grips = append(s.grips, &hold{owner: s.owner, h: h, n: ns[i], key: keys[i]})
+	}
+	s.all = hs
+	return err
+}
+
+// look asks whether all are still held, and notes what has become known.
 func (s *section) look() bool {
-	e := Event{E: evState, T: now(), N: s.n}
-	left := int64(s.h.Remaining())
-	if left == 0 {
-		if !s.gone {
-			s.gone = true
-			s.tell()
-			why := "silence"
-			if err := s.h.Err(); err != nil {
-				why = word(err)
-			}
-			s.note(Event{E: evLost, T: now(), N: s.n, R: why})
-		}
-		return false
+	ok := true
+	for _, g := range s.grips {
+		ok = g.look() && ok
 	}
-	if e.U = e.T + left; e.U > s.said+int64(10*time.Millisecond) {
-		s.note(e)
-		s.said, s.last = e.U, Event{}
-	} else {
-		s.last = e
-	}
-	return !s.gone
+	return ok
 }
 
-func (s *section) tell() {
-	if s.last.E != "" {
-		s.note(s.last)
-		s.last = Event{}
-	}
-}
-
-// inside works under the lock: on what it guards, for a moment or longer.
+// inside works under what is held: on what it guards, for a moment or longer.
 func (s *section) inside(c *client.Client, a client.AcquireArgs) {
-	if a.Mode == protocol.Exclusive {
-		if s.rnd.IntN(5) == 0 {
-			a.Wait = time.Second
-			if h, n, err := s.acquire(c, a, s.n); err == nil {
-				defer func() {
-					s.note(Event{E: evGive, T: now(), N: n})
-					err := h.Release(context.Background())
-					s.note(Event{E: evGave, T: now(), N: n, R: word(err)})
-				}()
-			}
+	const brief = 10 * time.Millisecond
+	first := s.grips[0]
+	a.Key, a.Wait = first.key, time.Second
+	some := s.rnd.IntN(5) == 0
+	switch {
+	case a.Mode == protocol.Permit:
+		if some { // another one of them
+			a.Wait = 200 * time.Millisecond
+			_ = s.enter(c, a)
 		}
-		s.write()
+		s.stay(brief)
 		return
+	case a.Mode == protocol.Shared:
+		s.stay(brief)
+		return
+	case some:
+		s.again(c, a, s.write)
+	default:
+		s.write()
 	}
-	s.stay(10 * time.Millisecond)
+	if s.rnd.IntN(5) == 0 {
+		first.lower()
+		s.stay(brief)
+		if some { // which is refused
+			s.again(c, a, func() {})
+		}
+	}
 }
 
-// write is one more in each register, with a while between the reading and the writing.
-func (s *section) write() {
-	who := fmt.Sprint(s.Worker, "/", s.n)
-	fence := s.h.Fence()
-	value, ok := s.ask("fr %s %d %s", s.key, fence, who)
-	plain, _ := s.ask("ur %s", s.key)
-	s.stay(10 * time.Millisecond)
-	if ok {
-		s.ask("fw %s %d %s %d", s.key, fence, who, value+1)
+// again takes the first one once more meanwhile.
+func (s *section) again(c *client.Client, a client.AcquireArgs, meanwhile func()) {
+	h, n, err := s.acquire(c, a, s.grips[0].n)
+	meanwhile()
+	if err == nil {
+		s.note(Event{E: evGive, T: now(), N: n})
+		err := h.Release(context.Background())
+		s.note(Event{E: evGave, T: now(), N: n, R: word(err)})
 	}
-	if s.look() { // who knows better does not write
-		s.ask("uw %s %d", s.key, plain+1)
+}
+
+// write is one more in each register of each key, with a while between the reading and the writing.
+func (s *section) write() {
+	type seen struct {
+		value, plain int
+		ok           bool
+	}
+	all := make([]seen, len(s.grips))
+	for i, g := range s.grips {
+		all[i].value, all[i].ok = s.put("fr %s %d %s", g.key, g.h.Fence(), g.who())
+		all[i].plain, _ = s.put("ur %s", g.key)
+	}
+	s.stay(10 * time.Millisecond)
+	for i, g := range s.grips {
+		if all[i].ok {
+			s.put("fw %s %d %s %d", g.key, g.h.Fence(), g.who(), all[i].value+1)
+		}
+		if s.look() { // who knows better does not write
+			s.put("uw %s %d", g.key, all[i].plain+1)
+		}
 	}
 }
 
 // stay is mostly short, sometimes longer, and seldom longer than a TTL; but each fourth
-// worker's is that long often.
+// worker's is that long often, of one key.
 func (s *section) stay(short time.Duration) {
 	d := time.Duration(s.rnd.Int64N(int64(short)))
 	long := 2
-	if s.Worker%4 == 3 {
+	if s.Worker%4 == 3 && len(s.grips) == 1 {
 		long = 25
 	}
 	switch n := s.rnd.IntN(100); {
@@ -106,8 +126,8 @@ func (s *section) stay(short time.Duration) {
 	}
 }
 
-// ask puts a request to the register.
-func (s *section) ask(format string, args ...any) (value int, ok bool) {
+// put puts a request to the register.
+func (s *section) put(format string, args ...any) (value int, ok bool) {
 	fmt.Fprintf(s.reg, format+"\n", args...)
 	_ = s.reg.Flush()
 	line, err := s.reg.ReadBytes('\n')
@@ -118,10 +138,14 @@ func (s *section) ask(format string, args ...any) (value int, ok bool) {
 	return value, true
 }
 
+// leave gives up what was taken together in one request, and else one after the other.
 func (s *section) leave() {
 	s.look()
-	s.tell()
-	s.note(Event{E: evGive, T: now(), N: s.n})
-	err := s.h.Release(context.Background())
-	s.note(Event{E: evGave, T: now(), N: s.n, R: word(err)})
+	if s.all != nil {
+		give(s.grips, s.all.Release)
+		return
+	}
+	for _, g := range s.grips {
+		give([]*hold{g}, g.h.Release)
+	}
 }

@@ -20,7 +20,6 @@ func TestMain(m *testing.M) {
 // shortCells are of each kind some, in less than two minutes: links, processes of all three
 // targets, take-over; a store that forgets, and one that never does.
 var shortCells = []string{
-	"embedded/takeover/daemon/0.5",
 	"embedded/kill/client/0.5",
 	"redis/delay/store/1.5",
 	"redis/reset/daemon/0.5",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ type store struct {
 	ttl     time.Duration
 	servers []string // addresses that daemons connect to, each by a link of its own
 	url     func(addrs []string) string
+	locks   bool // alone: it has no semaphores
+	renames bool // its servers name each other: daemons are to be told their links
 
 	freeze, thaw  func()
 	kill, stop    func() // at once, and in the orderly way
@@ -27,6 +30,7 @@ type store struct {
 	forgetsOnKill bool   // what it had is gone then
 	flush         func()
 	failover      func(down func()) // to another server; down is called while the old one is away
+	forgetsOnOver bool              // what the old one had not passed on is gone with it
 	clock         func(ahead time.Duration)
 }
 
@@ -52,7 +56,8 @@ var storeKinds = map[string]kind{
 		s.clock = r.JumpClock
 		return s
 	}},
-	"sentinel":  {"failover", sentinel},
+	"sentinel":  {"links failover", sentinel},
+	"cluster":   {"links flush failover", cluster},
 	"redlock":   {"links stop kill", redlock},
 	"etcd":      {"links stop kill flush", func(t *tb) *store { return etcd(testserver.StartEtcdCluster(t, 1)) }},
 	"etcd3":     {"links stop failover", func(t *tb) *store { return etcd(testserver.StartEtcdCluster(t, 3)) }},
@@ -74,30 +79,66 @@ func redis(r *testserver.Redis, forgets bool) *store {
 	}
 }
 
-// sentinel has no links of ours: sentinels tell daemons where the master is.
+// sentinel has a master that is silent for some time before another one is chosen, so that a busy
+// machine alone does not make them.
 func sentinel(t *tb) *store {
-	c := testserver.StartRedisSentinel(t, "")
-	return &store{hosts: 3, ttl: 2 * time.Second,
-		url: func([]string) string { return c.URL() + "?timeout=500ms&waiter_lease=1s" },
-		failover: func(down func()) {
-			old := c.Master()
-			old.Kill()
-			c.WaitOther(old)
-			down()
-			old.Start()
-			for end := time.Now().Add(patience); old.Info("role") != "slave"; time.Sleep(20 * time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("the old master goes on as one")
-				}
-			}
-		},
+	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+testserver.MasterName+" 2000")
+	s := &store{hosts: 3, ttl: 2 * time.Second, renames: true, forgetsOnOver: true}
+	for _, n := range slices.Concat(c.Sentinels, c.Nodes) {
+		s.servers = append(s.servers, n.Addr())
 	}
+	s.url = func(a []string) string {
+		return "redis+sentinel://" + strings.Join(a[:len(c.Sentinels)], ",") + "/" + testserver.MasterName + "?timeout=500ms&waiter_lease=1s"
+	}
+	s.failover = func(down func()) {
+		old := c.Master()
+		old.Kill()
+		c.WaitOther(old)
+		down()
+		old.Start()
+		for end := time.Now().Add(patience); old.Info("role") != "slave"; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("the old master goes on as one")
+			}
+		}
+	}
+	return s
+}
+
+// cluster is as patient with its masters, of which each has a replica.
+func cluster(t *tb) *store {
+	const masters = 3
+	c := testserver.StartRedisCluster(t, masters, 1, "--cluster-node-timeout", "2000")
+	s := &store{hosts: 3, ttl: 2 * time.Second, renames: true, forgetsOnOver: true}
+	for _, n := range c.Nodes {
+		s.servers = append(s.servers, n.Addr())
+	}
+	s.url = func(a []string) string {
+		return "redis+cluster://" + strings.Join(a[:masters], ",") + "?timeout=500ms&waiter_lease=1s"
+	}
+	s.flush = func() {
+		for _, m := range c.Masters() {
+			m.Do("FLUSHALL")
+		}
+	}
+	turn := 0
+	s.failover = func(down func()) {
+		slot := c.Slot(fmt.Sprint("lock:k", turn%keysEach))
+		turn++
+		old := c.Owner(slot)
+		old.Kill()
+		c.Owner(slot)
+		down()
+		old.Start()
+		c.WaitOK()
+	}
+	return s
 }
 
 // redlock has three nodes, of which one at a time is ill.
 func redlock(t *tb) *store {
 	var nodes []*testserver.Redis
-	s := &store{hosts: 3, ttl: 2 * time.Second}
+	s := &store{hosts: 3, ttl: 2 * time.Second, locks: true}
 	for range 3 {
 		n := testserver.StartRedis(t)
 		nodes = append(nodes, n)
@@ -157,7 +198,7 @@ func zookeeper(t *tb) *store {
 	}
 }
 
-// deleteUnder takes every node under dir whose name is a lock's contender.
+// deleteUnder takes every node under dir whose name is a lock's contender, or a semaphore's.
 func deleteUnder(c *zk.Conn, dir string) {
 	names, _, err := c.Children(dir)
 	if err != nil {
@@ -166,7 +207,7 @@ func deleteUnder(c *zk.Conn, dir string) {
 	for _, n := range names {
 		at := path.Join(dir, n)
 		deleteUnder(c, at)
-		if strings.Contains(n, "lock-") {
+		if strings.Contains(n, "lock-") || strings.HasPrefix(n, "p-") || strings.HasPrefix(n, "t-") {
 			_ = c.Delete(at, -1)
 		}
 	}
@@ -183,6 +224,9 @@ func mysql(m *testserver.MariaDB) *store {
 			return fmt.Sprint(u, "?timeout=300ms&waiter_lease=1s&poll=50ms")
 		},
 		freeze: m.Pause, thaw: m.Resume, kill: m.Kill, stop: m.Stop, start: m.Start,
-		flush: func() { m.Exec("TRUNCATE locks.locksidecar") },
+		flush: func() {
+			m.Exec("TRUNCATE locks.locksidecar")
+			m.Exec("TRUNCATE locks.locksidecar_permits")
+		},
 	}
 }

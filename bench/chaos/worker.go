@@ -21,12 +21,50 @@ type worker struct {
 	stdin  io.WriteCloser
 	done   chan struct{} // closed when all that it told has been read
 	held   atomic.Int64  // grants so far
+	turns  [turnKinds]atomic.Int64
 	up     chan struct{} // closed when it has told anything, or ended
 	log    string
 	events []Event // read after done
 	killed int64
 	frozen []span
 	err    error // read after done
+}
+
+// turnKind is a kind of what workers do, as far as each has to have happened.
+type turnKind int
+
+const (
+	permitTurn turnKind = iota
+	manyTurn
+	lowerTurn
+	turnKinds
+)
+
+func (k turnKind) String() string {
+	return [...]string{"permit", "acquire of several", "downgrade"}[k]
+}
+
+// count counts what went well; asked are the acquires without an answer.
+func (w *worker) count(e Event, asked map[int64]Event) {
+	switch {
+	case e.E == evAsk:
+		asked[e.N] = e
+	case e.E == evLow && e.R == "ok":
+		w.turns[lowerTurn].Add(1)
+	case e.E == evGot:
+		a := asked[e.N]
+		delete(asked, e.N)
+		if e.R != "ok" {
+			return
+		}
+		w.held.Add(1)
+		if a.P > 0 {
+			w.turns[permitTurn].Add(1)
+		}
+		if a.G > 0 {
+			w.turns[manyTurn].Add(1)
+		}
+	}
 }
 
 // Programs are how workers are started, by language. One without a program is left out.
@@ -69,6 +107,7 @@ func (w *worker) read(out *os.File) {
 	defer out.Close()
 	var once sync.Once
 	defer once.Do(func() { close(w.up) })
+	asked := map[int64]Event{}
 	lines := bufio.NewScanner(out)
 	for lines.Scan() {
 		var e Event
@@ -80,9 +119,7 @@ func (w *worker) read(out *os.File) {
 		if skew := now() - e.T; e.E == evUp && (skew < -int64(time.Millisecond) || skew > int64(patience)) {
 			w.err = fmt.Errorf("worker %d (%s) has another clock: %d ns apart", w.no, w.kind, skew)
 		}
-		if e.E == evGot && e.R == "ok" {
-			w.held.Add(1)
-		}
+		w.count(e, asked)
 		w.events = append(w.events, e)
 		once.Do(func() { close(w.up) })
 	}

@@ -48,7 +48,9 @@ type Proxy struct {
 func TCP(target string) (*Proxy, error) { return TCPOn("127.0.0.1", target) }
 
 // TCPOn is TCP on another of this machine's addresses.
-func TCPOn(host, target string) (*Proxy, error) { return start("tcp", net.JoinHostPort(host, "0"), target) }
+func TCPOn(host, target string) (*Proxy, error) {
+	return start("tcp", net.JoinHostPort(host, "0"), target)
+}
 
 // Unix starts a proxy to the socket target on a socket at path.
 func Unix(path, target string) (*Proxy, error) { return start("unix", path, target) }

@@ -5,11 +5,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"time"
 
 	"github.com/locksidecar/locksidecar/bench/chaos"
@@ -33,6 +35,7 @@ func run() error {
 	java := flag.String("java", "", "the jar of the workers in Java; empty for none")
 	keep := flag.String("keep", filepath.Join(os.TempDir(), "chaos-kept"), "where histories of violations are kept")
 	out := flag.String("out", "", "write matrix.md and matrix.json into this directory")
+	with := flag.String("with", "", "matrix.json of earlier runs, with commas between: what they ran comes last here, and is in the tables, too")
 	list := flag.Bool("list", false, "list the cells")
 	flag.Parse()
 
@@ -59,6 +62,10 @@ func run() error {
 		}
 		return nil
 	}
+	earlier, err := read(*with)
+	if err != nil {
+		return err
+	}
 	if *seed == 0 {
 		*seed = rand.Uint64() >> 1
 	}
@@ -69,20 +76,46 @@ func run() error {
 	fmt.Printf("seed %d, %d cells\n", *seed, len(cells))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt) // it ends after the cell that runs
 	defer stop()
-	rs := chaos.RunFor(ctx, s, cells, *seed, time.Duration(*minutes*float64(time.Minute)), *one != "")
+	now := chaos.RunFor(ctx, s, chaos.NewFirst(cells, earlier), *seed, time.Duration(*minutes*float64(time.Minute)), *one != "")
+	rs := append(earlier, now...)
 	fmt.Println()
-	chaos.WriteMatrix(os.Stdout, chaos.Matrix(rs))
+	tables(os.Stdout, rs)
 	if *out != "" {
 		if err := write(*out, rs); err != nil {
 			return err
 		}
 	}
-	for _, r := range rs {
+	for _, r := range now {
 		if len(r.Violations) > 0 {
 			return fmt.Errorf("there were violations; the run's seed was %d", *seed)
 		}
 	}
 	return nil
+}
+
+// read reads what earlier runs wrote.
+func read(names string) (all []chaos.Result, err error) {
+	for name := range strings.SplitSeq(names, ",") {
+		if name == "" {
+			continue
+		}
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		rs, err := chaos.ReadJSON(f)
+		f.Close()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, rs...)
+	}
+	return all, nil
+}
+
+func tables(out io.Writer, rs []chaos.Result) {
+	chaos.WriteSummary(out, rs)
+	chaos.WriteMatrix(out, chaos.Matrix(rs))
 }
 
 func write(dir string, rs []chaos.Result) error {
@@ -94,7 +127,7 @@ func write(dir string, rs []chaos.Result) error {
 		return err
 	}
 	defer md.Close()
-	chaos.WriteMatrix(md, chaos.Matrix(rs))
+	tables(md, rs)
 	js, err := os.Create(filepath.Join(dir, "matrix.json"))
 	if err != nil {
 		return err

@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+from typing import Literal
 
 import locksidecar
 
@@ -20,6 +21,7 @@ OUT = threading.Lock()
 STOP = threading.Event()
 ACQUIRES = threading.Lock()
 acquires = 0
+SHARED, PERMIT = 1, 2
 
 
 def now() -> int:
@@ -32,6 +34,12 @@ def note(e: str, **fields: object) -> None:
     with OUT:
         sys.stdout.write(line)
         sys.stdout.flush()
+
+
+def note_all(e: str, ns: list[int], **fields: object) -> None:
+    """Write one event for each."""
+    for n in ns:
+        note(e, n=n, **fields)
 
 
 def number() -> int:
@@ -64,15 +72,9 @@ class Owner(threading.Thread):
             time.sleep(self.rnd.uniform(0, int(self.orders["pause"]) / 1000))
 
     def turn(self) -> bool:
-        key = f"{self.orders['prefix']}{self.rnd.randrange(int(self.orders['keys']))}"
-        shared = self.rnd.randrange(5) == 0
+        section = self.choose()
         n = self.rnd.randrange(20)
-        wait = 0 if n < 4 else -1 if n < 7 else self.rnd.uniform(0.2, 2.2)
-        # One owner with one handle a mode, as a program has them; it names itself, so that what it asks for
-        # again is a re-entry.
-        lock = self.client.lock(key, shared=shared, owner=self.no)
-        section = Section(self, lock, key, shared)
-        got = section.acquire(wait, None)
+        got = section.acquire(0 if n < 4 else -1 if n < 7 else self.rnd.uniform(0.2, 2.2), None)
         if got is None:
             return True
         if not got:
@@ -81,6 +83,26 @@ class Owner(threading.Thread):
         section.inside()
         section.leave()
         return True
+
+    def choose(self) -> Section:
+        """Take a permit, one lock or several.
+
+        One owner with one handle for each, as a program has them; it names itself, so that what it asks for again is a
+        re-entry. A permit has no owner's name: this thread gives back what it took.
+        """
+        kind, shared = self.rnd.randrange(10), self.rnd.randrange(5) == 0
+        semaphores, keys = int(self.orders["semaphores"]), int(self.orders["keys"])
+        if kind < 2 and semaphores:
+            i = self.rnd.randrange(semaphores)
+            return Section(self, self.client.semaphore(self.key(i), 2 + i), [self.key(i)], 2, 2 + i)
+        some = self.rnd.sample(range(keys), self.rnd.randint(2, 3) if kind < 4 else 1)
+        names = [self.key(i) for i in some]
+        if len(names) > 1:
+            return Section(self, self.client.lock_many(names, shared=shared, owner=self.no), names, int(shared))
+        return Section(self, self.client.lock(names[0], shared=shared, owner=self.no), names, int(shared))
+
+    def key(self, i: int) -> str:
+        return f"{self.orders['prefix']}{i}"
 
     def ask(self, line: str) -> int | None:
         self.register.write(line + "\n")
@@ -92,40 +114,62 @@ class Owner(threading.Thread):
 
 
 class Section:
-    """The time inside one hold."""
+    """The time inside one hold, or several that were taken together."""
 
-    def __init__(self, owner: Owner, lock: locksidecar.Lock, key: str, shared: bool) -> None:
-        self.owner, self.lock, self.key, self.shared = owner, lock, key, shared
-        self.n = self.fence = self.said = 0
+    def __init__(
+        self,
+        owner: Owner,
+        lock: locksidecar.Lock | locksidecar.Locks | locksidecar.Semaphore,
+        keys: list[str],
+        mode: int,
+        permits: int = 0,
+    ) -> None:
+        self.owner, self.lock, self.keys, self.mode, self.permits = owner, lock, keys, mode, permits
+        self.ns: list[int] = []
+        self.fences: list[int] = []
+        self.said = 0
         self.last: tuple[int, int] | None = None  # the last look that found it valid, unless noted
         self.gone = False
 
-    def acquire(self, wait: float, of: int | None) -> int | bool | None:
-        """Note it all. Return its number, None when it was not granted, False when there was no answer."""
-        n = number()
-        ms = -1 if wait < 0 else int(wait * 1000)
-        note("ask", n=n, k=self.key, o=self.owner.no, m=int(self.shared), wait=ms, **({"of": of} if of else {}))
+    def acquire(self, wait: float, of: int | None) -> list[int] | Literal[False] | None:
+        """Note it all. Return the numbers, None when it was not granted, False when there was no answer."""
+        ns = [number() for _ in self.keys]
+        terms: dict[str, int] = {"o": self.owner.no, "m": self.mode, "wait": -1 if wait < 0 else int(wait * 1000)}
+        if self.permits:
+            terms["p"] = self.permits
+        if len(ns) > 1:
+            terms["g"] = ns[0]
+        if of:
+            terms["of"] = of
+        for n, key in zip(ns, self.keys, strict=True):
+            note("ask", n=n, k=key, **terms)
         try:
             ok = self.lock.acquire(blocking=wait != 0, timeout=-1 if wait <= 0 else wait)
         except locksidecar.LockError as e:
-            note("got", n=n, r=word(e))
+            note_all("got", ns, r=word(e))
             return False
         if not ok:
-            note("got", n=n, r="timeout" if wait else "busy")
+            note_all("got", ns, r="timeout" if wait else "busy")
             return None
         at = now()
         left = self.lock.remaining
         try:
-            fence = self.lock.fence
+            fences = self.fences_now()
         except locksidecar.NotHeld:
-            note("got", n=n, r="late")  # lost before we could ask for its fence
+            note_all("got", ns, r="late")  # lost before we could ask for its fence
             with contextlib.suppress(locksidecar.LockError):
                 self.lock.release()
             return None
-        note("got", t=at, n=n, r="ok", f=fence, u=at + int(left * 1e9))
+        for n, fence in zip(ns, fences, strict=True):
+            note("got", t=at, n=n, r="ok", f=fence, u=at + int(left * 1e9))
         if of is None:
-            self.n, self.fence = n, fence
-        return n
+            self.ns, self.fences = ns, fences
+        return ns
+
+    def fences_now(self) -> list[int]:
+        if isinstance(self.lock, locksidecar.Locks):
+            return [self.lock.fences[key] for key in self.keys]
+        return [self.lock.fence]
 
     def look(self) -> bool:
         """Ask whether it is still held, and note what has become known."""
@@ -135,10 +179,10 @@ class Section:
             if not self.gone:
                 self.gone = True
                 self.tell()
-                note("lost", n=self.n, r="lost")
+                note_all("lost", self.ns, r="lost")
             return False
         if at + left > self.said + 10_000_000:
-            note("state", t=at, n=self.n, u=at + left)
+            note_all("state", self.ns, t=at, u=at + left)
             self.said, self.last = at + left, None
         else:
             self.last = at, at + left
@@ -146,33 +190,72 @@ class Section:
 
     def tell(self) -> None:
         if self.last:
-            note("state", t=self.last[0], n=self.n, u=self.last[1])
+            note_all("state", self.ns, t=self.last[0], u=self.last[1])
             self.last = None
 
     def inside(self) -> None:
-        if self.shared:
+        rnd = self.owner.rnd
+        some = rnd.randrange(5) == 0
+        if self.mode == PERMIT:
+            self.beside(some)
+            return
+        if self.mode == SHARED:
             self.stay()
             return
-        again = self.owner.rnd.randrange(5) == 0 and self.acquire(1, self.n)
+        again = self.acquire(1, self.ns[0]) if some and len(self.ns) == 1 else None
         self.write()
         if again:
             self.release(again)
+        if rnd.randrange(5) == 0 and isinstance(self.lock, locksidecar.Lock):
+            self.lower(self.lock)
+            self.stay()
+            again = self.acquire(1, self.ns[0]) if some else None  # which is refused
+            if again:
+                self.release(again)
+
+    def beside(self, another: bool) -> None:
+        """Stay with a permit, or with another one beside it."""
+        key, owner = self.keys[0], self.owner
+        more = Section(owner, owner.client.semaphore(key, self.permits), self.keys, PERMIT, self.permits)
+        if another and more.acquire(0.2, None):
+            more.look()
+            more.stay()
+            more.leave()
+        self.stay()
+
+    def lower(self, lock: locksidecar.Lock) -> None:
+        """Make it a shared one."""
+        self.look()
+        self.tell()
+        note("lower", n=self.ns[0])
+        try:
+            lock.downgrade()
+            how = "ok"
+        except locksidecar.LockError as e:
+            how = word(e)
+        try:
+            note("low", n=self.ns[0], r=how, f=lock.fence)
+        except locksidecar.NotHeld:
+            note("low", n=self.ns[0], r=how, f=self.fences[0])
 
     def write(self) -> None:
-        """Write one more in each register, with a while between the reading and the writing."""
-        who = f"{self.owner.orders['worker']}/{self.n}"
-        value = self.owner.ask(f"fr {self.key} {self.fence} {who}")
-        plain = self.owner.ask(f"ur {self.key}") or 0
+        """Write one more in each register of each key, with a while between the reading and the writing."""
+        ask = self.owner.ask
+        all_ = []
+        for n, key, fence in zip(self.ns, self.keys, self.fences, strict=True):
+            who = f"{key} {fence} {self.owner.orders['worker']}/{n}"
+            all_.append((key, who, ask(f"fr {who}"), ask(f"ur {key}") or 0))
         self.stay()
-        if value is not None:
-            self.owner.ask(f"fw {self.key} {self.fence} {who} {value + 1}")
-        if self.look():
-            self.owner.ask(f"uw {self.key} {plain + 1}")
+        for key, who, value, plain in all_:
+            if value is not None:
+                ask(f"fw {who} {value + 1}")
+            if self.look():
+                ask(f"uw {key} {plain + 1}")
 
     def stay(self) -> None:
         rnd, ttl = self.owner.rnd, self.owner.ttl
         n, d = rnd.randrange(100), rnd.uniform(0, 0.01)
-        long = 25 if int(self.owner.orders["worker"]) % 4 == 3 else 2
+        long = 25 if int(self.owner.orders["worker"]) % 4 == 3 and len(self.ns) == 1 else 2
         if n < long:
             d = ttl * 1.5
         elif n < long + 13:
@@ -184,17 +267,17 @@ class Section:
     def leave(self) -> None:
         self.look()
         self.tell()
-        self.release(self.n)
+        self.release(self.ns)
 
-    def release(self, n: int) -> None:
-        note("give", n=n)
+    def release(self, ns: list[int]) -> None:
+        note_all("give", ns)
         try:
             self.lock.release()
         except locksidecar.LockError as e:
-            note("gave", n=n, r=word(e))
+            note_all("gave", ns, r=word(e))
         else:
             # A connection that ended meanwhile is release, too; only that is not what the daemon said.
-            note("gave", n=n, r="gone" if self.gone else "ok")
+            note_all("gave", ns, r="gone" if self.gone else "ok")
 
 
 def main() -> None:
