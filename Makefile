@@ -18,6 +18,7 @@ SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
+NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod))
 
 .PHONY: run build test test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
 
@@ -100,8 +101,9 @@ check: deps
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
+	for dir in $(NESTED); do (cd $$dir && $(GO) vet ./... && $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...) || exit 1; done
 	$(GO) test -count=1 -run TestArrowsGoDown ./daemon
-	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . && $(CURDIR)/$(VENV)/bin/ruff format --check . && $(CURDIR)/$(VENV)/bin/mypy --strict src
+	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/ruff format --check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/mypy --strict src
 	mvn -q -B -f clients/java package -DskipTests
 	$(MAKE) check-dependencies
 	$(MAKE) check-packages

@@ -58,8 +58,9 @@ type Session struct {
 }
 
 type sessionIndex struct {
-	holds *hold
-	waits *waiter
+	holds  *hold
+	waits  *waiter
+	survey *hold // the next to be looked at; nil when that has ended
 }
 
 // NewSession makes the record of a session over so many shards, at most 64.
@@ -120,6 +121,7 @@ type Track struct {
 	Until  int64  // 0 to forget it
 	TTL    int64
 	Failed bool // the last renewal was not answered
+	Store  int  // its number; of one to forget it is not said
 }
 
 // NoticeKind is what a notice is about.

@@ -38,7 +38,8 @@ func TestForceClosesTheKeyForAsLongAsWasStated(t *testing.T) {
 	if len(b.ops) != 0 {
 		t.Fatalf("%v: others may not have it yet", kinds(b.ops))
 	}
-	if w := b.tab.Watermark(s, b.now); w.TTL != 0 {
+	var w Watermark
+	if b.tab.Survey(s, true, &w, 9, b.now); w.TTL != 0 {
 		t.Fatalf("%+v: its owner is told of nothing any more", w)
 	}
 	b.only(b.acquire(s, "k", nil), MsgFailed, CodeBusy) // it is no re-entry

@@ -221,6 +221,9 @@ func (t *Table) dropHold(h *hold) {
 	if h.sNext != nil {
 		h.sNext.sPrev = h.sPrev
 	}
+	if x.survey == h {
+		x.survey = h.sNext
+	}
 	t.mark(s)
 	*h = hold{}
 	if len(t.freeHolds) < freeMost {

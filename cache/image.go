@@ -16,7 +16,7 @@ type Links interface {
 	Lives(s *Session) bool         // its requests may still be answered
 	Via(c *Coder, re *Request)
 	Class(c *Coder, class *uint16)
-	Lease(c *Coder, l *Lease) // the renewer's part of it
+	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of one at s
 	// Space is the namespace that key belongs to by now, as it is for leases at s.
 	Space(key string, s *Store) *Namespace
 }
@@ -147,7 +147,7 @@ func (m *imager) lease(l *Lease) {
 	for _, b := range []*bool{&l.queued, &l.brief, &l.maybe, &l.granted, &l.wanted, &l.downgrade, &l.rebase, &l.tracked, &l.starved, &l.doubt} {
 		c.Bool(b)
 	}
-	m.x.Lease(c, l)
+	m.x.Lease(c, l, l.ns.Store)
 	if s := l.releaser.Session; s != nil && !m.x.Lives(s) {
 		l.releaser = Request{}
 	}

@@ -1,5 +1,7 @@
 package cache
 
+import "math"
+
 // Release gives up one count of a hold, or all of them.
 type Release struct {
 	Re    Request
@@ -182,28 +184,32 @@ func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter
 }
 
 // EndSession withdraws the waits of a session that has gone and releases what
-// it held, at most most of each; more says that there is more.
-func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (more bool) {
-	t.EndWaits(s, now, out)
+// it held, most of both at the most, and returns how many that leaves; more says that there is more.
+func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (left int, more bool) {
 	x := &s.index[t.cfg.Shard]
+	most = t.endWaits(s, most, now, out)
 	for ; most > 0 && x.holds != nil; most-- {
 		h := x.holds
 		l := h.l
 		t.end(h, CauseSession, now, out)
 		t.advance(l, now, out)
 	}
-	return x.holds != nil
+	return most, x.waits != nil || x.holds != nil
 }
 
 // EndWaits withdraws the waits of a session, without an answer.
-func (t *Table) EndWaits(s *Session, now int64, out *Effects) {
+func (t *Table) EndWaits(s *Session, now int64, out *Effects) { t.endWaits(s, math.MaxInt, now, out) }
+
+// endWaits withdraws most at the most, and returns how many that leaves.
+func (t *Table) endWaits(s *Session, most int, now int64, out *Effects) (left int) {
 	x := &s.index[t.cfg.Shard]
-	for x.waits != nil {
+	for ; most > 0 && x.waits != nil; most-- {
 		l := x.waits.l
 		t.statsOf(x.waits.ns).Acquires[OutGone]++
 		t.dropWaiter(x.waits)
 		t.advance(l, now, out)
 	}
+	return most
 }
 
 // RefuseWaits answers every waiter with the code given.
@@ -248,10 +254,18 @@ func (t *Table) lifetime(l *Lease) int64 {
 	return l.ttl
 }
 
-// Watermark says what may be said of the holds of s here at now.
-func (t *Table) Watermark(s *Session, now int64) Watermark {
-	w := Watermark{Until: Forever}
-	for h := s.index[t.cfg.Shard].holds; h != nil; h = h.sNext {
+// Survey goes on with a look at the holds of s here, or begins one, and joins into w what may be
+// said of them at now. It looks at most most, and returns how many that leaves; with none left there
+// may be more to see. What was granted since the look began is not among it; what has been seen
+// ends no sooner than was said, whatever happens until the look's end.
+func (t *Table) Survey(s *Session, begin bool, w *Watermark, most int, now int64) (left int) {
+	x := &s.index[t.cfg.Shard]
+	if begin {
+		x.survey = x.holds
+	}
+	for ; x.survey != nil && most > 0; most-- {
+		h := x.survey
+		x.survey = h.sNext
 		if h.forced {
 			continue
 		}
@@ -259,7 +273,7 @@ func (t *Table) Watermark(s *Session, now int64) Watermark {
 		l.restating(now, ttl)
 		w.Join(Watermark{t.deadline(l), ttl, int64(l.ns.Heartbeat)})
 	}
-	return w
+	return most
 }
 
 // LoseSilent ends those holds of a session, last heard of at heard, whose

@@ -32,8 +32,12 @@ func (t *Table) track(l *Lease, out *Effects) {
 	}
 	if !l.tracked {
 		l.tracked = true
-		out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl})
+		t.keep(l, false, out)
 	}
+}
+
+func (t *Table) keep(l *Lease, failed bool, out *Effects) {
+	out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: failed, Store: l.ns.Store.ID})
 }
 
 // needsRenewal says that somebody keeps l beyond its present deadline, or that it lingers.
@@ -60,7 +64,7 @@ func (t *Table) RenewDue(l *Lease, gen uint64, now int64, out *Effects) {
 	t.expire(l, now, out)
 	t.renew(l, now, out)
 	if l.state == stateHeld && l.renewGen == 0 && l.tracked {
-		out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: true})
+		t.keep(l, true, out)
 		return
 	}
 	t.advance(l, now, out)
@@ -117,7 +121,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 
 func (t *Table) retrack(l *Lease, failed bool, out *Effects) {
 	if l.tracked && l.state == stateHeld {
-		out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: failed})
+		t.keep(l, failed, out)
 	}
 }
 

@@ -178,7 +178,8 @@ type leaseState struct {
 type Renewal struct {
 	Due   int64
 	Index int32 // place in its heap, from 1; 0 when it is not there
-	Shard int32
+	Shard int16
+	Store int16 // whose heap it is in, or was last; guarded by the shard's mutex
 	Gen   uint64
 }
 

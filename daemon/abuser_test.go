@@ -18,10 +18,11 @@ import (
 // an abuser does, nothing of it fails.
 func (h *host) served() (stop func()) {
 	h.t.Helper()
-	end, done := make(chan struct{}), make(chan int)
+	end, done := make(chan struct{}), make(chan struct{})
 	c := h.dial(client.Options{Name: "served", OnLost: func(l client.Lost) { h.t.Errorf("%s is lost: %v", l.Key, l.Reason) }})
 	go func() {
-		for n := 0; ; n++ {
+		defer close(done)
+		for {
 			hold, err := c.Lock(h.t.Context(), client.AcquireArgs{Key: "served", Wait: bound})
 			if err == nil {
 				err = hold.Release(h.t.Context())
@@ -31,17 +32,14 @@ func (h *host) served() (stop func()) {
 			}
 			select {
 			case <-end:
-				done <- n
 				return
 			default:
 			}
 		}
 	}()
-	return func() {
+	return func() { // once more at the least
 		close(end)
-		if n := <-done; n == 0 {
-			h.t.Error("the other client was not served once")
-		}
+		<-done
 	}
 }
 

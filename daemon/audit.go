@@ -54,18 +54,9 @@ func (d *Daemon) notice(ns []cache.Notice) {
 	for i := range ns {
 		if ns[i].Kind == cache.NoticeLost {
 			d.lately.lose(&ns[i], at)
+			d.losses.put(1, func(q []loss) []loss { return append(q, loss{ns[i], at}) })
 			lost++
 		}
-	}
-	if n := lost; n > 0 {
-		d.losses.put(n, func(q []loss) []loss {
-			for i := range ns {
-				if ns[i].Kind == cache.NoticeLost {
-					q = append(q, loss{ns[i], at})
-				}
-			}
-			return q
-		})
 	}
 	if n := len(ns) - lost; n > 0 {
 		hide := d.now.Load().Logging.HashKeys

@@ -67,11 +67,11 @@ func (w *auditLines) notice(n *cache.Notice) {
 // session appends the line of a session's begin or end.
 func (w *auditLines) session(s *Session, event string) {
 	w.b = append(w.b, w.time...)
-	w.text(`","msg":`)
-	w.quoted(event)
-	w.text(`,"event":`)
-	w.quoted(event)
-	w.text(`,"uid":`)
+	w.text(`","msg":"`)
+	w.text(event)
+	w.text(`","event":"`)
+	w.text(event)
+	w.text(`","uid":`)
 	w.b = strconv.AppendInt(w.b, int64(s.peer.UID), 10)
 	w.text(`,"gid":`)
 	w.b = strconv.AppendInt(w.b, int64(s.peer.GID), 10)

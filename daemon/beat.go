@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -23,55 +24,103 @@ func (e *Engine) beatBy(at int64) {
 	}
 }
 
-// beats tells each session that holds something, and is due, until when
-// everything that it has not been told lost is valid.
-func (e *Engine) beats(now int64, a *aftermath) {
-	if e.nextBeat.Load() > now {
-		return
-	}
-	e.nextBeat.Store(cache.Forever)
-	all := e.all()
-	slices.SortFunc(all, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
-	for _, s := range all {
-		e.beat(s, now, a)
-	}
-	e.lookForCycles(now, all)
+// Surveys come before beats: all holds of a session are looked at, in turns with those of others and
+// with everything else, which a look at a million would keep waiting for a quarter of a second.
+const (
+	surveyMost  = 2048 // holds, of whomever, in one go
+	surveyTurn  = 512  // of one session
+	surveyCost  = 16   // what the beat itself counts
+	surveyPause = int64(time.Millisecond)
+)
+
+// survey is the look at the holds of one session, of Tick alone.
+type survey struct {
+	s     *Session
+	w     cache.Watermark
+	left  uint64 // the shards yet to be seen
+	begun bool   // with the first of them
 }
 
-// beat is one session's. A grant that is made while the shards are asked is
+// beats tells each session that holds something, and is due, until when
+// everything that it has not been told lost is valid. It returns when it wants to go on.
+func (e *Engine) beats(now int64, a *aftermath) int64 {
+	if e.nextBeat.Load() <= now {
+		e.nextBeat.Store(cache.Forever)
+		all := e.all()
+		slices.SortFunc(all, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
+		for _, s := range all {
+			e.beginBeat(s, now)
+		}
+		e.lookForCycles(now, all)
+	}
+	if len(e.surveys) > 0 && e.surveyAt <= now {
+		e.surveyAt = now + surveyPause
+		e.survey(now, a)
+	}
+	if len(e.surveys) == 0 {
+		return cache.Forever
+	}
+	return e.surveyAt
+}
+
+// beginBeat begins a session's survey if it is due. A grant that is made during that is
 // counted by the outbox's floor; one that is made after the beat is queued
 // reaches the client behind it, and a beat says nothing about later grants.
-func (e *Engine) beat(s *Session, now int64, a *aftermath) {
+func (e *Engine) beginBeat(s *Session, now int64) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	at := s.beatAt
-	// One that is nearly due goes along, so that thousands of sessions beat
-	// together in a few rounds.
-	if at == cache.Forever || at-s.beatEvery/4 > now || s.killed {
-		s.mu.Unlock()
-		if at != cache.Forever {
-			e.beatBy(at)
-		}
+	if at == cache.Forever || s.killed || s.surveyed {
 		return
 	}
-	s.beatAt, s.floor = cache.Forever, cache.Forever
-	s.mu.Unlock()
+	// One that is nearly due goes along, so that thousands of sessions beat
+	// together in a few rounds.
+	if at-s.beatEvery/4 > now {
+		e.beatBy(at)
+		return
+	}
+	s.beatAt, s.floor, s.surveyed = cache.Forever, cache.Forever, true
+	e.surveys = append(e.surveys, survey{s: s, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
+}
 
-	heard := s.heard.Load()
-	w := cache.Watermark{Until: cache.Forever}
-	mask := s.core.Shards.Load()
-	for i := range e.shards {
-		if mask&(1<<i) == 0 {
-			continue
+// survey gives each survey its turn until enough has been looked at, and has those beat that are
+// done.
+func (e *Engine) survey(now int64, a *aftermath) {
+	for n := e.settings().Survey; n > 0 && len(e.surveys) > 0; {
+		v := &e.surveys[0]
+		turn := min(n, surveyTurn)
+		n -= turn - e.look(v, turn, now)
+		if v.left == 0 || v.s.ended.Load() {
+			e.beat(v, now, a)
+			n -= surveyCost
+		} else {
+			e.surveys = append(e.surveys, *v)
 		}
+		e.surveys[0] = survey{}
+		e.surveys = e.surveys[1:]
+	}
+}
+
+// look goes on with v for so many holds, and returns how many of them that leaves.
+func (e *Engine) look(v *survey, n int, now int64) int {
+	for n > 0 && v.left != 0 {
+		i := bits.TrailingZeros64(v.left)
 		sh := e.lock(i)
-		w.Join(sh.table.Watermark(s.core, now))
+		n = sh.table.Survey(v.s.core, !v.begun, &v.w, n, now)
 		sh.mu.Unlock()
+		if v.begun = n == 0; !v.begun {
+			v.left &= v.left - 1
+		}
 	}
-	if w.TTL == 0 {
-		return // it holds nothing; the next grant sets the next beat
-	}
+	return n
+}
+
+// beat says what the survey has shown.
+func (e *Engine) beat(v *survey, now int64, a *aftermath) {
+	s, w := v.s, &v.w
 	ttl, until := w.TTL, w.Until
 	if w.Heartbeat > 0 {
+		heard := s.heard.Load()
 		if now-heard >= w.Heartbeat {
 			e.loseSilent(s, heard, now, a)
 		}
@@ -79,20 +128,24 @@ func (e *Engine) beat(s *Session, now int64, a *aftermath) {
 	}
 
 	s.mu.Lock()
-	until = min(until, s.floor)
-	if until > now && !s.killed && !s.ended.Load() {
-		s.stated = max(s.stated, until)
-		s.out = protocol.AppendBeat(s.out, uint64(until/int64(time.Millisecond)), uint64((until-now)/int64(time.Millisecond)))
+	defer s.mu.Unlock()
+	s.surveyed = false
+	if w.TTL != 0 { // otherwise it holds nothing but what has been granted since, which has set the next beat
+		until = min(until, s.floor)
+		if until > now && !s.killed && !s.ended.Load() {
+			s.stated = max(s.stated, until)
+			s.out = protocol.AppendBeat(s.out, uint64(until/int64(time.Millisecond)), uint64((until-now)/int64(time.Millisecond)))
+			a.mark(s)
+		}
+		s.beatEvery = ttl / 3
+		s.beatAt = min(s.beatAt, now+s.beatEvery)
+		if w.Heartbeat > 0 {
+			s.beatAt = min(s.beatAt, max(now+1, s.heard.Load()+w.Heartbeat))
+		}
 	}
-	s.beatEvery = ttl / 3
-	s.beatAt = min(s.beatAt, now+s.beatEvery)
-	if w.Heartbeat > 0 {
-		s.beatAt = min(s.beatAt, max(now+1, heard+w.Heartbeat))
+	if s.beatAt != cache.Forever {
+		e.beatBy(s.beatAt)
 	}
-	next := s.beatAt
-	s.mu.Unlock()
-	e.beatBy(next)
-	a.mark(s)
 }
 
 // loseSilent ends what a session that has not been heard of may not keep.

@@ -26,6 +26,7 @@ type conn struct {
 	again   bool       // and has to look once more
 
 	reading sync.WaitGroup // the reader
+	turn    turn           // its own
 	others  sync.WaitGroup // reap, and slowly
 	input   []byte         // of the reader: what has been read and not been handled; anybody's while there is none
 	deaf    bool           // so too: we have ended the session, and handle nothing more
@@ -80,7 +81,13 @@ func (c *conn) read() {
 	if buf == nil {
 		buf = make([]byte, 0, readBuffer)
 	}
+	t := &c.turn
 	for {
+		t.reads(c.sock)
+		if !c.keepPace(t) {
+			c.input = buf
+			return
+		}
 		if len(buf) == cap(buf) {
 			buf = append(buf, make([]byte, min(cap(buf), c.d.cfg.Limits.MaxFrame+protocol.HeaderLen))...)[:len(buf)]
 		}
@@ -93,17 +100,72 @@ func (c *conn) read() {
 			break
 		}
 		c.d.read.Add(uint64(n))
+		t.does(n >> 10)
 		if c.deaf {
 			continue
 		}
-		rest, ok := c.s.Receive(buf[:len(buf)+n])
-		if c.deaf = !ok; c.deaf {
-			rest = nil
-		}
-		buf = buf[:copy(buf[:cap(buf)], rest)]
+		buf = c.handle(buf, buf[:len(buf)+n], t)
 	}
 	c.leave()
 }
+
+// handle handles the frames in b, whose rest goes to the front of buf, in turns with others.
+func (c *conn) handle(buf, b []byte, t *turn) (rest []byte) {
+	all, spent := b, 0
+	for more := true; more && !c.deaf; {
+		var work int
+		var ok bool
+		b, work, ok = c.s.receive(b, turnMost)
+		c.deaf, more = !ok, work >= turnMost
+		t.does(work)
+		spent += work
+	}
+	t.spent += max(spent, len(all)>>10)
+	if c.deaf {
+		b = nil
+	}
+	return buf[:copy(buf[:cap(buf)], b)]
+}
+
+// A reader that finds something each time it looks is always ready to run, and keeps those from
+// being heard of who are not: it lets them go first after each turn.
+const (
+	turnMost = 32                    // requests, keys of theirs, reads, and KiB of these: then it looks at the clock
+	turnLong = 50 * time.Microsecond // for so long it goes on at least
+)
+
+// turn is what a reader has done since it last waited.
+type turn struct {
+	dry   uint32
+	work  int
+	since time.Time // zero before the first look
+	spent int       // requests, and keys of theirs, that its user's pace does not know of; for large ones KiB
+}
+
+// reads comes before each read.
+func (t *turn) reads(s *sock.Conn) {
+	if n := s.Dry(); n != t.dry {
+		t.dry, t.work, t.since = n, 0, time.Time{}
+	}
+	t.does(1)
+}
+
+func (t *turn) does(work int) {
+	if t.work += work; t.work < turnMost {
+		return
+	}
+	t.work = 0
+	now := time.Now()
+	if t.since.IsZero() {
+		t.since = now
+	} else if now.Sub(t.since) >= turnLong {
+		sock.Yield()
+		t.since = time.Now()
+	}
+}
+
+// Yield has somebody who ends the session let others go first.
+func (c *conn) Yield() { sock.Yield() }
 
 // leave notes that the peer has ended.
 func (c *conn) leave() { c.once.Do(func() { close(c.gone) }) }

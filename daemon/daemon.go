@@ -130,8 +130,10 @@ type Daemon struct {
 	admin     *admin
 	inherited *inherited // what was taken over, before Serve
 	lately    lately
-	crowded   rateLog // of users' connections
-	began     int64   // by clock
+	crowded   rateLog       // of users' connections
+	hasty     rateLog       // of users who ask too fast
+	putOff    atomic.Uint64 // nanoseconds that they have waited
+	began     int64         // by clock
 
 	wg       sync.WaitGroup // of everything that Serve waits for
 	halt     chan struct{}  // closed when nothing is waited for any more
@@ -146,6 +148,7 @@ type Daemon struct {
 
 	mu    sync.Mutex
 	park  chan struct{}      // closed when connections are to be parked; guarded by mu
+	hush  chan struct{}      // closed when nothing is to be read; guarded by mu
 	conns map[*conn]struct{} // guarded by mu
 	empty chan struct{}      // closed when conns has become empty after draining; guarded by mu
 }
@@ -167,7 +170,7 @@ func Listen(cfg Config) (*Daemon, error) {
 // assemble makes a daemon at a site, which it closes if that fails.
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
-		halt: make(chan struct{}), handed: make(chan struct{}), started: make(chan struct{}), park: make(chan struct{}), conns: make(map[*conn]struct{})}
+		halt: make(chan struct{}), handed: make(chan struct{}), started: make(chan struct{}), park: make(chan struct{}), hush: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()
@@ -281,6 +284,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 // Totals is what has happened and what there is, in numbers.
 func (d *Daemon) Totals() Totals {
 	t := d.engine.Totals()
+	t.PutOff = int64(d.putOff.Load())
 	for i := range t.Stores {
 		t.Stores[i].Connections = d.stores.connections(t.Stores[i].Name)
 	}
@@ -290,6 +294,9 @@ func (d *Daemon) Totals() Totals {
 // Stop ends the daemon at once. What clients hold is not given back: it stays
 // closed until the stated validity is over.
 func (d *Daemon) Stop() { d.haltOnce.Do(func() { close(d.halt) }) }
+
+// TimerLate is how late the timer has woken at most since TimerLate was called last.
+func (d *Daemon) TimerLate() time.Duration { return d.timer.Worst() }
 
 // BytesRead is how much clients have sent so far.
 func (d *Daemon) BytesRead() uint64 { return d.read.Load() }
@@ -377,13 +384,19 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		return
 	}
 	c.awaitHello()
+	c.turn.spent = connWork
 	c.run()
+}
+
+func (d *Daemon) logHasty(p Peer, wait time.Duration, skipped int) {
+	d.log.Warn("a user asks faster than he may, and waits", zap.String("event", "user_throttled"),
+		zap.Int("uid", p.UID), zap.Int("pid", p.PID), zap.Duration("for", wait), zap.Int("skipped", skipped))
 }
 
 // awaitHello ends a session that does not begin.
 func (c *conn) awaitHello() {
 	c.hello = time.AfterFunc(c.d.now.Load().Limits.MaxSilent, func() {
-		if c.s.client.Load() == nil {
+		if c.s.client.Load() == nil && !c.s.ended.Load() {
 			c.s.Fatal(protocol.BadFrame, "no hello")
 		}
 	})

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -13,10 +14,17 @@ import (
 // It is called by one goroutine at a time, and flushes what it has caused. It
 // returns false when the session has been ended for what it sent.
 func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
+	rest, _, ok = s.receive(b, math.MaxInt)
+	return rest, ok
+}
+
+// receive does so until that has been at least most of work, of which each request is one, and each
+// further key of one; it returns how much it was.
+func (s *Session) receive(b []byte, most int) (rest []byte, work int, ok bool) {
 	e, a := s.engine, &s.after
-	now, most := e.clock(), e.settings().MaxFrame
-	for ok = true; ok; ok = ok && !s.closing.Load() {
-		payload, more, whole, err := protocol.Cut(b, most)
+	now, frame := e.clock(), e.settings().MaxFrame
+	for ok = true; ok && work < most; ok = ok && !s.closing.Load() {
+		payload, more, whole, err := protocol.Cut(b, frame)
 		if err != nil {
 			s.Fatal(protocol.BadFrame, err.Error())
 			ok = false
@@ -28,9 +36,10 @@ func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 		b = more
 		s.heard.Store(now)
 		ok = s.handle(payload, now, a)
+		work += 1 + len(s.req.Keys)
 	}
 	e.finish(a, now, s)
-	return b, ok
+	return b, work, ok
 }
 
 // handle answers one request, or passes it on.

@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"sync"
 	"sync/atomic"
 
@@ -24,6 +25,7 @@ type Settings struct {
 	Version   string
 	InFlight  int // batches of each of a store's lanes
 	BatchSize int
+	Survey    int    // holds that are looked at in one go for beats; 0 for surveyMost
 	FirstID   uint64 // of sessions
 }
 
@@ -33,23 +35,26 @@ type Engine struct {
 	clock upstream.Clock
 	wake  func(at int64)
 
-	shards   [shards]shard
-	units    atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
-	routes   atomic.Pointer[routes]
-	schedule *renewer.Schedule
-	cycles   cycles
-	classes  classes
-	faults   codeCounts           // sessions that we have ended
-	notice   func([]cache.Notice) // the log; nil for none
-	audit    atomic.Bool          // it hears of more than losses
-	greeted  func(*Session)       // the log; nil for none
-	traced   func(*Span)          // takes in spans that have ended; nil for none
+	shards  [shards]shard
+	units   atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
+	routes  atomic.Pointer[routes]
+	cycles  cycles
+	classes classes
+	faults  codeCounts           // sessions that we have ended
+	notice  func([]cache.Notice) // the log; nil for none
+	audit   atomic.Bool          // it hears of more than losses
+	greeted func(*Session)       // the log; nil for none
+	traced  func(*Span)          // takes in spans that have ended; nil for none
 	// ask has a question put to a store on a goroutine of the shell's; nil when there
 	// is none.
 	ask func(question func(lister func(*Unit) upstream.Lister))
 
 	draining atomic.Bool
 	nextBeat atomic.Int64
+
+	// Of Tick alone.
+	surveys  []survey
+	surveyAt int64 // not before
 
 	looks    sync.Mutex // held while a view is made, and taken before the shards'
 	lookMost int        // viewMost but in tests; guarded by looks
@@ -73,9 +78,9 @@ type shard struct {
 // before the first session. wake is called, with locks held, to have Tick called at
 // a time; it must not block.
 func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine {
+	set.Survey = cmp.Or(set.Survey, surveyMost)
 	e := &Engine{
 		clock: clock, wake: wake,
-		schedule: renewer.New(set.Table.Seed),
 		sessions: make(map[uint64]*Session), users: make(users), lookMost: viewMost,
 		lastID: set.FirstID,
 	}
@@ -122,8 +127,9 @@ type aftermath struct {
 	notices []cache.Notice
 	due     []renewer.Due
 	vias    []cache.Message
-	main    uint64 // a bit a store
+	main    uint64 // a bit a store, whose lane has got something
 	renew   uint64
+	tracked uint64 // … of which there is something else to renew
 }
 
 // lock takes the shard of a key.
@@ -173,10 +179,7 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 		a.notices = append(a.notices, out.Notices...)
 	}
 	for n := range out.Tracks {
-		e.schedule.Track(&out.Tracks[n], i, now)
-	}
-	if len(out.Tracks) > 0 {
-		e.wake(e.schedule.Next())
+		e.track(&out.Tracks[n], units, i, now, a)
 	}
 	out.Reset()
 	if at := sh.table.NextWake(); at != sh.wake.Load() {
@@ -184,6 +187,22 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 		e.wake(at)
 	}
 	sh.mu.Unlock()
+}
+
+// track passes on to the schedule of its store what a table says of a lease, and has the one of the
+// store where it was before forget it.
+func (e *Engine) track(tr *cache.Track, units []*Unit, shard int, now int64, a *aftermath) {
+	r := &tr.Lease.Renewal
+	if tr.Until != 0 && int(r.Store) != tr.Store {
+		if u := units[r.Store]; u != nil {
+			u.schedule.Track(&cache.Track{Lease: tr.Lease}, shard, now)
+		}
+		r.Store = int16(tr.Store)
+	}
+	if u := units[r.Store]; u != nil {
+		u.schedule.Track(tr, shard, now)
+		a.tracked |= 1 << r.Store
+	}
 }
 
 // finish does what may not be done with locks held. The request's own session is
@@ -200,7 +219,7 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 		clear(a.notices)
 		a.notices = a.notices[:0]
 	}
-	if a.main|a.renew != 0 {
+	if a.main|a.renew|a.tracked != 0 {
 		e.kick(a)
 	}
 	mine := false
@@ -222,14 +241,20 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 // kick wakes the lanes that have got something.
 func (e *Engine) kick(a *aftermath) {
 	for id, u := range *e.units.Load() {
+		if u == nil {
+			continue
+		}
 		if a.main&(1<<id) != 0 {
 			u.main.Kick()
 		}
 		if a.renew&(1<<id) != 0 {
 			u.renewals.Kick()
 		}
+		if a.tracked&(1<<id) != 0 {
+			e.wake(u.nextRenewal())
+		}
 	}
-	a.main, a.renew = 0, 0
+	a.main, a.renew, a.tracked = 0, 0, 0
 }
 
 // Deliver takes a batch back from the store.
@@ -241,6 +266,9 @@ func (e *Engine) Deliver(b *upstream.Batch) {
 		sh := e.lock(i)
 		sh.table.Result(&b.Ops[n], &b.Results[n], b.Sent, now, &sh.out)
 		e.unlock(sh, i, now, a)
+	}
+	if op := &b.Ops[0]; op.Kind == cache.OpRenew { // its lane may take more now
+		a.tracked |= 1 << op.Store
 	}
 	e.finish(a, now, nil)
 	putAftermath(a)
@@ -263,7 +291,12 @@ func (e *Engine) Tick() int64 {
 		sh.table.Tick(now, tickMost, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
-	a.due = e.schedule.Due(now, tickMost, a.due)
+	units := *e.units.Load()
+	for _, u := range units {
+		if u != nil && u.nextRenewal() <= now {
+			a.due = u.schedule.Due(now, tickMost, a.due)
+		}
+	}
 	for _, d := range a.due {
 		sh := e.lock(d.Shard)
 		sh.table.RenewDue(d.Lease, d.Gen, now, &sh.out)
@@ -271,9 +304,14 @@ func (e *Engine) Tick() int64 {
 	}
 	clear(a.due)
 	a.due = a.due[:0]
-	e.beats(now, a)
+	next := e.beats(now, a)
 	e.finish(a, now, nil)
-	next := min(e.schedule.Next(), e.nextBeat.Load())
+	next = min(next, e.nextBeat.Load())
+	for _, u := range units {
+		if u != nil {
+			next = min(next, u.nextRenewal())
+		}
+	}
 	for i := range e.shards {
 		next = min(next, e.shards[i].wake.Load())
 	}

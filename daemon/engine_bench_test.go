@@ -18,6 +18,7 @@ type sink struct {
 
 func (k *sink) Flush() { k.buf = k.s.swap(k.buf) }
 func (k *sink) Kill()  {}
+func (k *sink) Yield() {}
 
 // last is the last message that was flushed.
 func (k *sink) last(t testing.TB) protocol.Message {

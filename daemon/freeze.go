@@ -30,6 +30,9 @@ func (d *Daemon) freeze(end time.Time) error {
 		d.cfg.Standing(true)
 	}
 	d.frozen.Store(true)
+	d.mu.Lock()
+	close(d.hush)
+	d.mu.Unlock()
 	_ = d.site.ln.SetDeadline(longAgo)
 	d.accepting.Wait()
 	conns := d.connections()
@@ -68,6 +71,7 @@ func (d *Daemon) thaw() {
 		d.timer.Resume()
 	}
 	d.mu.Lock()
+	d.hush = make(chan struct{})
 	parked := isClosed(d.park)
 	if parked {
 		d.park = make(chan struct{})
@@ -92,6 +96,13 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// hushed is closed when nothing is to be read from clients.
+func (d *Daemon) hushed() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.hush
 }
 
 // parking is closed when connections are to be parked.

@@ -55,8 +55,9 @@ func (e *Engine) Take(image []byte) ([]*Session, error) {
 	if m.Err != nil {
 		return nil, m.Err
 	}
+	units := *e.units.Load()
 	for _, l := range m.due {
-		e.schedule.Restore(l)
+		units[l.Renewal.Store].schedule.Restore(l)
 	}
 	for i := range e.shards {
 		e.shards[i].wake.Store(e.shards[i].table.NextWake())
@@ -327,7 +328,7 @@ func (m *imager) Space(key string, s *cache.Store) *cache.Namespace {
 }
 
 // Lease is when a lease is to be renewed.
-func (m *imager) Lease(c *cache.Coder, l *cache.Lease) {
+func (m *imager) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
 	r, tracked := &l.Renewal, l.Renewal.Index != 0
 	c.Bool(&tracked)
 	if !tracked {
@@ -336,7 +337,7 @@ func (m *imager) Lease(c *cache.Coder, l *cache.Lease) {
 	cache.Num(c, &r.Due)
 	cache.Num(c, &r.Gen)
 	if m.Reading {
-		r.Shard = int32(m.shard)
+		r.Shard, r.Store = int16(m.shard), int16(s.ID)
 		m.due = append(m.due, l)
 	}
 }

@@ -55,7 +55,11 @@ func (m *imager) session(s *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.Bytes(&s.out)
-	for _, n := range []*int64{&s.floor, &s.beatAt, &s.beatEvery, &s.stated} {
+	beatAt := s.beatAt
+	if s.surveyed { // it begins anew there
+		beatAt = 0
+	}
+	for _, n := range []*int64{&s.floor, &beatAt, &s.beatEvery, &s.stated} {
 		cache.Num(c, n)
 	}
 	c.Bool(&s.killed)
@@ -69,6 +73,7 @@ func (m *imager) session(s *Session) {
 		s.core.Ended.Store(true)
 	}
 	if m.Reading {
+		s.beatAt = beatAt
 		m.e.nextBeat.Store(min(m.e.nextBeat.Load(), s.beatAt))
 	}
 }

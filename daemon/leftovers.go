@@ -33,8 +33,8 @@ func (e *Engine) Leftovers() Leftovers {
 		l.Held += sh.table.Held()
 		sh.mu.Unlock()
 	}
-	l.Tracked = e.schedule.Len()
 	for _, u := range e.stores() {
+		l.Tracked += u.schedule.Len()
 		w1, f1 := u.main.Depth()
 		w2, f2 := u.renewals.Depth()
 		l.Waiting, l.Flying = l.Waiting+w1+w2, l.Flying+f1+f2

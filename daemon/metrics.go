@@ -57,6 +57,7 @@ var (
 	descLeases      = desc("held_leases", "Leases that this host has at the store.", "store")
 	descRenewals    = desc("renewals_total", "Renewals of leases.", "store", "result")
 	descSlack       = desc("renewal_slack_seconds", "What was left of a lease when its renewal was answered.", "store")
+	descLate        = desc("renewal_late_seconds", "For how long the renewal that is due first has been due; 0 when none is.", "store")
 	descExpired     = desc("expired_leases_total", "Leases that came to their deadline.", "store")
 	descSizes       = desc("upstream_batch_operations", "Operations in a batch.", "store", "lane")
 	descTook        = desc("upstream_batch_seconds", "How long a batch took.", "store", "lane")
@@ -69,6 +70,7 @@ var (
 	descSessions = desc("sessions", "Clients connected.")
 	descOldest   = desc("oldest_hold_seconds", "For how long the oldest hold has been held; 0 without any.")
 	descCycles   = desc("wait_cycles_total", "Rings of owners found who wait for each other.")
+	descPutOff   = desc("throttled_seconds_total", "How long readers have waited, together, because users asked faster than they may.")
 	descFaults   = desc("protocol_errors_total", "Sessions that the daemon has ended, and connections that it has refused, by code.", "code")
 	descBuild    = desc("build_info", "1.", "version", "goversion")
 )
@@ -89,6 +91,7 @@ func (m metrics) Collect(out chan<- prometheus.Metric) {
 	s.gauge(descSessions, float64(t.Sessions))
 	s.gauge(descOldest, seconds(t.Oldest))
 	s.counter(descCycles, t.Cycles)
+	s.out <- prometheus.MustNewConstMetric(descPutOff, prometheus.CounterValue, seconds(t.PutOff))
 	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow, protocol.Limit} {
 		s.counter(descFaults, t.Faults[c], c.String())
 	}
@@ -169,6 +172,7 @@ func (s series) store(t *StoreTotals) {
 	s.counter(descRenewals, t.NotHeld, t.Name, "not_held")
 	s.counter(descRenewals, t.Unanswered, t.Name, "unanswered")
 	s.histogram(descSlack, &t.Slack, t.Name)
+	s.gauge(descLate, t.Late.Seconds(), t.Name)
 	s.counter(descExpired, t.Expired, t.Name)
 	s.lane(&t.Main, t.Name, "main")
 	s.lane(&t.Renewals, t.Name, "renewals")

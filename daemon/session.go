@@ -15,6 +15,7 @@ import (
 type Transport interface {
 	Flush()
 	Kill()
+	Yield() // lets others go first
 }
 
 // Peer is who is at the other end of a connection.
@@ -34,6 +35,7 @@ type Session struct {
 	peer      Peer
 	transport Transport
 	engine    *Engine
+	pace      *pace // its user's
 	began     int64
 
 	questions atomic.Int32 // to stores, that are not answered
@@ -52,7 +54,8 @@ type Session struct {
 
 	mu        sync.Mutex
 	out       []byte // guarded by mu, as is all below
-	floor     int64  // the earliest validity stated since the beat under way began
+	floor     int64  // the earliest validity stated since the survey under way began
+	surveyed  bool   // one is
 	beatAt    int64  // when the next beat is due; Forever for none
 	beatEvery int64
 	stated    int64 // the latest validity stated
@@ -87,8 +90,8 @@ func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
 // ID is the session's number.
 func (s *Session) ID() uint64 { return s.core.ID }
 
-// endMost bounds how many holds are given up before others get the shard.
-const endMost = 256
+// endMost bounds how many holds and waits are given up before others go first.
+const endMost = turnMost
 
 // End releases everything that the session holds and withdraws its waits. It is
 // the one place where that is done.
@@ -97,28 +100,30 @@ func (e *Engine) End(s *Session) {
 	s.core.Ended.Store(true)
 	a := getAftermath()
 	defer putAftermath(a)
+	left := endMost
 	for {
 		mask := s.core.Shards.Load()
 		if mask == 0 {
 			break
 		}
 		for i := range e.shards {
-			if mask&(1<<i) == 0 {
-				continue
-			}
-			for more := true; more; {
+			for more := mask&(1<<i) != 0; more; {
 				now := e.clock()
 				sh := e.lock(i)
-				more = sh.table.EndSession(s.core, endMost, now, &sh.out)
+				left, more = sh.table.EndSession(s.core, left, now, &sh.out)
 				e.unlock(sh, i, now, a)
 				e.finish(a, now, nil)
+				if left == 0 {
+					s.transport.Yield()
+					left = endMost
+				}
 			}
 		}
 	}
 	s.endSpans()
 	e.mu.Lock()
 	delete(e.sessions, s.core.ID)
-	e.users.leave(s.peer.UID)
+	e.users.leave(s.peer.UID, e.clock())
 	e.mu.Unlock()
 }
 
@@ -218,7 +223,7 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 	case cache.MsgLost:
 		s.lostMany(m) // the client is told all the same: it may have had the hold before
 		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, protocol.Reason(m.Reason))
-		if s.beatAt != cache.Forever { // what the others can count on may have waited for this one
+		if s.beatAt != cache.Forever || s.surveyed { // what the others can count on may have waited for this one
 			s.beatAt = now
 			e.beatBy(now)
 		}
@@ -247,7 +252,7 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 		ttl = int64(st.SessionTTL)
 	}
 	if beat := int64(m.NS.Heartbeat); beat > 0 {
-		if s.beatAt == cache.Forever { // it has only waited, and has had no beats to answer
+		if s.beatAt == cache.Forever && !s.surveyed { // it has only waited, and has had no beats to answer
 			s.heard.Store(max(now, s.heard.Load()))
 		}
 		m.Until = min(m.Until, s.heard.Load()+beat)

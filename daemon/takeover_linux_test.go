@@ -147,10 +147,11 @@ func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
 	var claimed atomic.Pointer[daemon.Estate]
 	var beats atomic.Int64
 	var heard int64
-	done := make(chan bool, 2)
+	var handed atomic.Bool
+	done := make(chan bool, 1)
 	h := start(t, nil, func(cfg *daemon.Config) {
-		cfg.Handing = func(int) {
-			if len(done) > 0 {
+		cfg.Handing = func(int) { // a second time when this daemon goes on
+			if handed.Swap(true) {
 				return
 			}
 			before := beats.Load()

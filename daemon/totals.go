@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -17,6 +18,7 @@ type Totals struct {
 	Sessions int
 	Oldest   int64         // nanoseconds for which the oldest hold has been held; 0 without any
 	Cycles   uint64        // rings of waits found
+	PutOff   int64         // nanoseconds that users who asked too fast have waited
 	Faults   [codes]uint64 // sessions that were ended, by code
 }
 
@@ -31,7 +33,8 @@ type ClassTotals struct {
 type StoreTotals struct {
 	Name           string
 	Up             bool
-	Connections    int // -1 when not known
+	Connections    int           // -1 when not known
+	Late           time.Duration // of the renewal that is due first
 	Main, Renewals upstream.LaneStats
 	cache.StoreStats
 }
@@ -107,7 +110,7 @@ func (e *Engine) Totals() Totals {
 		t.Classes = append(t.Classes, c)
 	}
 	for _, u := range e.stores() {
-		s := StoreTotals{Name: u.Name(), Up: u.Down() == nil, Main: u.main.Stats(), Renewals: u.renewals.Stats()}
+		s := StoreTotals{Name: u.Name(), Up: u.Down() == nil, Late: u.schedule.Late(now), Main: u.main.Stats(), Renewals: u.renewals.Stats()}
 		if u.core.ID < len(stores) {
 			s.StoreStats = stores[u.core.ID]
 		}

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -22,6 +23,7 @@ type Unit struct {
 	core     *cache.Store
 	main     *upstream.Lane
 	renewals *upstream.Lane
+	schedule *renewer.Schedule     // of the leases that are there
 	down     atomic.Pointer[error] // nil while it is up
 
 	mu    sync.Mutex
@@ -56,6 +58,16 @@ func (u *Unit) Main() *upstream.Lane { return u.main }
 // Renewals is the lane of renewals.
 func (u *Unit) Renewals() *upstream.Lane { return u.renewals }
 
+// nextRenewal is when Tick has something to renew; cache.Forever, too, while the lane has as much as can
+// be sent next: what comes due stays in the schedule, where it costs nothing and the first is the most
+// urgent, until a batch has come back.
+func (u *Unit) nextRenewal() int64 {
+	if u.renewals.Full() {
+		return cache.Forever
+	}
+	return u.schedule.Next()
+}
+
 // Down is why the store is down; nil when it is up.
 func (u *Unit) Down() error {
 	if p := u.down.Load(); p != nil {
@@ -84,7 +96,8 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Queue: info.Queue,
 			Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
-		renewals: upstream.NewLane(set.InFlight, set.BatchSize)}
+		renewals: upstream.NewLane(set.InFlight, set.BatchSize),
+		schedule: renewer.New(set.Table.Seed + uint64(id))}
 	u.name.Store(&name)
 	if info.Gather {
 		u.main.Gather()

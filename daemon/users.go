@@ -11,12 +11,14 @@ type UserLimits struct {
 	Conns   int // connections
 	Holds   int
 	Waiters int
+	Rate    int // requests a second
 }
 
 // userUse is of who has, or has had, sessions. Of those of whom nothing is known, and of those whom the
 // daemon's user namespace does not map, all are one.
 type userUse struct {
 	use   cache.Use
+	pace  pace
 	conns int
 }
 
@@ -31,11 +33,11 @@ func (us users) conns(uid int) int {
 }
 
 // leave is the end of a session. A user is forgotten with his last one, unless a store has answers to
-// come for him: who connects anew has no more than he had.
-func (us users) leave(uid int) {
+// come for him, or what he has asked counts for his pace: who connects anew has no more than he had.
+func (us users) leave(uid int, now int64) {
 	u := us[uid]
 	if u.conns--; u.conns == 0 {
-		maps.DeleteFunc(us, func(_ int, u *userUse) bool { return u.conns == 0 && u.use.Asks.Load() == 0 })
+		maps.DeleteFunc(us, func(_ int, u *userUse) bool { return u.conns == 0 && u.use.Asks.Load() == 0 && u.pace.fresh(now) })
 	}
 }
 
@@ -48,10 +50,11 @@ func (e *Engine) belongs(s *Session) {
 		u.limit(e.settings().Users)
 	}
 	u.conns++
-	s.core.User = &u.use
+	s.core.User, s.pace = &u.use, &u.pace
 }
 
 func (u *userUse) limit(l UserLimits) {
 	u.use.MaxHolds.Store(int64(l.Holds))
 	u.use.MaxWaiters.Store(int64(l.Waiters))
+	u.pace.rate.Store(int64(l.Rate))
 }

@@ -14,7 +14,7 @@ type Due struct {
 	Gen   uint64
 }
 
-// Schedule holds, for every lease that is kept, when it is renewed next.
+// Schedule holds, for every lease of a store that is kept, when it is renewed next.
 type Schedule struct {
 	mu   sync.Mutex
 	heap []entry // of four children each, by due; guarded by mu, as are the Renewals
@@ -54,9 +54,13 @@ const (
 	slack = 30
 )
 
+// grain is between two times at which renewals come due, and a thousandth of the TTL where that is less:
+// those of many leases go to the store together, at a fraction of what they cost one by one.
+const grain = int64(20 * time.Millisecond)
+
 // Track notes what a table says of a lease: renew it in time before tr.Until, or
 // forget it. A lease is renewed when a third of its TTL has gone, earlier by up
-// to a tenth of that so that many leases do not come due together.
+// to a tenth of that so that many leases do not come due at one time.
 func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -77,8 +81,9 @@ func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 		due = now + min(max(left/retries, retryMin), retryMax)
 	} else if spread := tr.TTL / 30; spread > 0 {
 		due -= int64(s.random() % uint64(spread))
+		due -= due % max(1, min(grain, tr.TTL/1000))
 	}
-	r.Due, r.Shard, r.Gen = max(due, now), int32(shard), tr.Gen
+	r.Due, r.Shard, r.Gen = max(due, now), int16(shard), tr.Gen
 	if r.Index == 0 {
 		s.heap = append(s.heap, entry{})
 		s.up(len(s.heap)-1, entry{r.Due, tr.Lease})
@@ -126,6 +131,16 @@ func (s *Schedule) Next() int64 {
 		return cache.Forever
 	}
 	return max(s.heap[0].due, s.paused)
+}
+
+// Late is for how long what is due first has been due at now; 0 when nothing is.
+func (s *Schedule) Late(now int64) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.heap) == 0 {
+		return 0
+	}
+	return time.Duration(max(0, now-s.heap[0].due))
 }
 
 // Len is how many leases are tracked.

@@ -24,8 +24,37 @@ func TestALeaseIsDueWhenAThirdOfItsTTLHasGone(t *testing.T) {
 	if due := s.Due(108*second, 10, nil); len(due) != 0 {
 		t.Fatal("due too early")
 	}
+	if late := s.Late(s.Next() + 3*second); late != 3*time.Second || s.Late(s.Next()-1) != 0 || New(1).Late(second) != 0 {
+		t.Fatalf("late by %v", late)
+	}
 	if due := s.Due(110*second, 10, nil); len(due) != 1 || due[0].Lease != l || s.Len() != 0 {
 		t.Fatalf("%v", due)
+	}
+}
+
+func TestRenewalsOfManyLeasesComeDueTogether(t *testing.T) {
+	for _, c := range []struct{ ttl, early int64 }{
+		{30 * second, second + grain}, {second / 10, second/300 + second/10_000},
+	} {
+		s := New(1)
+		latest := map[*cache.Lease]int64{}
+		for i := range int64(10_000) {
+			l, now := new(cache.Lease), 100*second+i*c.ttl/100_000 // within a tenth of the TTL
+			latest[l] = now + c.ttl - c.ttl*2/3
+			track(s, l, now+c.ttl, c.ttl, now)
+		}
+		first, last, times := s.Next(), int64(0), int64(0)
+		for at := s.Next(); at != cache.Forever; at, times = s.Next(), times+1 {
+			for _, d := range s.Due(at, len(latest), nil) {
+				if late := at - latest[d.Lease]; late > 0 || late < -c.early {
+					t.Fatalf("TTL %v: due %v before a third has gone", time.Duration(c.ttl), time.Duration(-late))
+				}
+			}
+			last = at
+		}
+		if most := (last-first)/min(grain, c.ttl/1000) + 1; times > most {
+			t.Errorf("TTL %v: due at %d times, want at most %d", time.Duration(c.ttl), times, most)
+		}
 	}
 }
 

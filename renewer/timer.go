@@ -13,6 +13,7 @@ import (
 type Timer struct {
 	fire   func() int64
 	next   atomic.Int64 // when it means to wake; written with mu held
+	worst  atomic.Int64 // how late it has woken at most since Worst was asked
 	since  atomic.Int64 // when the call of fire under way began; Forever outside
 	mu     sync.Mutex   // keeps next and the alarm alike
 	firing bool         // the alarm is not needed: it looks at next before it sleeps; guarded by mu
@@ -58,6 +59,10 @@ func (t *Timer) Late() time.Duration {
 	return time.Duration(max(0, Boottime()-min(t.next.Load(), t.since.Load())))
 }
 
+// Worst is how late it has woken at most since Worst was called last. What is later than a second is not
+// counted: the machine slept, or a time was asked for that had long passed.
+func (t *Timer) Worst() time.Duration { return time.Duration(t.worst.Swap(0)) }
+
 // Pause waits until the call of fire under way has returned; none comes before Resume.
 func (t *Timer) Pause() { t.gate.Lock() }
 
@@ -73,6 +78,9 @@ func (t *Timer) Close() {
 
 func (t *Timer) run() {
 	for t.alarm.wait() {
+		if late := Boottime() - t.next.Load(); late > t.worst.Load() && late < int64(time.Second) {
+			t.worst.Store(late)
+		}
 		for !t.closed.Load() && t.again() {
 			t.gate.Lock()
 			next := t.fire()

@@ -40,3 +40,29 @@ func TestTheTimerFiresAtTheEarliestTimeAskedForAndAgainWhenToldTo(t *testing.T) 
 	<-fired
 	next <- cache.Forever
 }
+
+func TestTheTimerKnowsHowLateItWas(t *testing.T) {
+	fired := make(chan struct{})
+	tm, err := NewTimer(func() int64 {
+		fired <- struct{}{}
+		return cache.Forever
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tm.Close()
+	const late = 300 * time.Millisecond
+	tm.Wake(Boottime() - int64(late))
+	<-fired
+	if got := tm.Worst(); got != 0 && got < late { // not 0, unless this goroutine has stood still until it was a second
+		t.Errorf("%v", got)
+	}
+	if got := tm.Worst(); got != 0 {
+		t.Errorf("%v a second time", got)
+	}
+	tm.Wake(1) // long past: nobody is late
+	<-fired
+	if got := tm.Worst(); got != 0 {
+		t.Errorf("%v", got)
+	}
+}

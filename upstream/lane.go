@@ -61,6 +61,13 @@ func (l *Lane) Push(ops ...Op) {
 	l.mu.Unlock()
 }
 
+// Full says that as many wait as can go out next, when all that are out have come back.
+func (l *Lane) Full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.waiting.n >= l.most*l.size
+}
+
 // Kick wakes whoever sleeps on Changed if there is something for it to do.
 func (l *Lane) Kick() {
 	l.mu.Lock()

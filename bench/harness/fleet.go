@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -55,6 +56,17 @@ func (f Fleet) Run() (*Outcome, error) {
 	var c Crew
 	defer c.Stop()
 	return c.Run(f)
+}
+
+// UntilDone runs something, and again some times while nothing was done in it and nothing was wrong, or
+// until ctx ends.
+func UntilDone(ctx context.Context, run func() (*Outcome, error)) (*Outcome, error) {
+	const patience = 40
+	o, err := run()
+	for tries := 0; tries < patience && err == nil && o.Hist.N() == 0 && o.Errs == 0 && ctx.Err() == nil; tries++ {
+		o, err = run()
+	}
+	return o, err
 }
 
 // observe reads the servers' counters at the edges of the window.

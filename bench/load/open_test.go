@@ -83,11 +83,12 @@ func TestOpenLoopSeesWhatIsLostDoubledOrRefused(t *testing.T) {
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, err := harness.Fleet{Load: Open, Args: OpenArgs{Addr: answering(t, c.answers), Conns: 1, Rate: 4000,
-				Hold: 2 * time.Millisecond, Drain: 200 * time.Millisecond}, Procs: 1, Warm: 20 * time.Millisecond, Window: 100 * time.Millisecond}.Run()
-			if err != nil {
-				t.Fatal(err)
+			drain := 30 * time.Second // is over when all is answered
+			if c.wrong {
+				drain = 200 * time.Millisecond
 			}
+			o := measured(t, harness.Fleet{Load: Open, Args: OpenArgs{Addr: answering(t, c.answers), Conns: 1, Rate: 4000,
+				Hold: 2 * time.Millisecond, Drain: drain}, Procs: 1, Warm: 20 * time.Millisecond, Window: 100 * time.Millisecond})
 			if (o.Errs > 0) != c.wrong || o.Hist.N() == 0 && !c.wrong {
 				t.Errorf("%d answered, %d errors: %s", o.Hist.N(), o.Errs, o.LastErr)
 			}

@@ -18,6 +18,7 @@ const (
 	Line      = "line"
 	Relay     = "relay"
 	Abuse     = "abuse"
+	Crowd     = "crowd"
 )
 
 // Program is what the bench driver, and tests that run loads, are started as.
@@ -28,6 +29,7 @@ var Program = harness.Program{
 		Open:    NewOpen,
 		Hosts:   NewHosts,
 		Affine:  NewAffine(OpenSidecar),
+		Crowd:   NewCrowd,
 		Sidecar: NewPairs(OpenSidecar),
 	},
 	Servers: map[string]func(l net.Listener) error{

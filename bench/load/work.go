@@ -23,6 +23,7 @@ type WorkArgs struct {
 	Skew    bool          // four of five acquires are of the first fifth of the keys
 	Readers float64       // share of acquires that are shared
 	Section time.Duration // inside the lock
+	Pause   time.Duration // of a caller, between two
 }
 
 type work struct {
@@ -74,6 +75,9 @@ func (w *work) Run(ctx context.Context, caller int, rec *harness.Rec) error {
 		if err := turn(ctx, caller, rnd, rec); err != nil && ctx.Err() == nil {
 			rec.Err(err)
 			time.Sleep(time.Millisecond) // a broken peer should not spin
+		}
+		if w.args.Pause > 0 {
+			time.Sleep(w.args.Pause)
 		}
 	}
 	return nil

@@ -1,9 +1,10 @@
 package scenario
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	"github.com/locksidecar/locksidecar/bench/harness"
 	"github.com/locksidecar/locksidecar/bench/load"
@@ -13,51 +14,71 @@ import (
 // and beside each kind of abuse, on the embedded store, where nothing else takes time. As root the
 // abuser is another user, and has a user's limits; else those of its connections.
 //
-// An abuser takes processor time from the machine before the daemon has done anything; so there is a row
-// beside a process that only computes. And there is no limit on requests a second: who may ask gets
-// what the daemon has of it, in turn with others.
+// Once the daemon bounds how fast a user asks, and others ask as programs do, with pauses: they should
+// notice nothing. And once it does not, and others ask without a pause: who may ask has as much of the
+// machine as he can use, in turns with others, so that is a limit. So is a process that only computes.
 
 const (
+	abuseScene   = "abuse"
+	abuseAlone   = "alone"
 	abuseCallers = 2
+	abusePause   = 2 * time.Millisecond
+	abuseRate    = 10_000
 	abuseP99     = 2
 )
 
 func abuse(e *Env) error {
-	const scene, aloneRow = "abuse", "alone"
+	if os.Geteuid() != 0 {
+		e.Report.Note("abuse: not run as root, so the abuser is the same user as the others.")
+	}
+	if err := e.abused(true); err != nil {
+		return err
+	}
+	return e.abused(false)
+}
+
+// abused measures beside each kind of abuse, with a bound on requests a second or without.
+func (e *Env) abused(bounded bool) error {
+	args, name := load.WorkArgs{PairsArgs: load.PairsArgs{Callers: abuseCallers, TTL: redisTTL}}, func(kind string) string { return kind + ", without a bound" }
 	flags := []string{"--max-holds", "10000", "--max-waiters", "10000"}
 	if os.Geteuid() == 0 {
 		flags = append(flags, "--socket-mode", "0666", "--max-user-conns", "64", "--max-user-holds", "10000", "--max-user-waiters", "10000")
-	} else {
-		e.Report.Note("abuse: not run as root, so the abuser is the same user as the others.")
+	}
+	if bounded {
+		args.Pause, name = abusePause, func(kind string) string { return kind }
+		flags = append(flags, "--max-user-rate", strconv.Itoa(abuseRate))
 	}
 	d, err := e.daemon("memory:", flags...)
 	if err != nil {
 		return err
 	}
-	defer e.stop(scene, d)
+	defer e.stop(abuseScene, d)
 	for _, dir := range []string{e.Dir, filepath.Dir(d.Socket)} {
 		if err := os.Chmod(dir, 0o711); err != nil {
 			return err
 		}
 	}
-	others := e.pairs(d, load.PairsArgs{Addr: d.Socket, Callers: abuseCallers, TTL: redisTTL}, harness.Watch{})
-	rows := []row{{aloneRow, others, nil}}
-	for _, kind := range load.Abuses {
-		rows = append(rows, row{kind.Kind, e.beside(kind.Kind, d, others), nil})
+	args.Addr = d.Socket
+	others := func() (*harness.Outcome, error) {
+		return e.fleet(load.Sidecar, args, 1, harness.Watch{Server: d.PID()}).Run()
 	}
-	if err := e.interleave(scene, rows); err != nil {
+	rows := []row{{name(abuseAlone), others, nil}}
+	for _, kind := range load.Abuses {
+		rows = append(rows, row{name(kind.Kind), e.beside(kind.Kind, d, others), nil})
+	}
+	if err := e.interleave(abuseScene, rows); err != nil {
 		return err
 	}
 	for _, kind := range load.Abuses {
-		ratio := e.Report.Ratio(scene, kind.Kind, aloneRow, "p99_us")
-		name := fmt.Sprintf("others' p99 beside %q, to alone", kind.About)
-		if kind.Kind == "busy" {
-			e.Report.Limit(name, ratio)
+		ratio := e.Report.Ratio(abuseScene, name(kind.Kind), name(abuseAlone), "p99_us")
+		what := "others' p99 beside " + strconv.Quote(kind.About) + name("") + ", to alone"
+		if kind.Kind == "busy" || !bounded {
+			e.Report.Limit(what, ratio)
 		} else {
-			e.Report.AtMost(name, ratio, abuseP99)
+			e.Report.AtMost(what, ratio, abuseP99)
 		}
 	}
-	return e.nothingLeft(scene, d, "abuse:")
+	return e.nothingLeft(abuseScene, d, "abuse:")
 }
 
 // beside runs others while somebody abuses the daemon.

@@ -1,16 +1,17 @@
 package scenario
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
 	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
 )
 
-// Many sessions on one daemon, each with a lock and with a call now and then: what each takes of
-// memory and descriptors, how long a call takes among so many, and that all is given back when they
-// have gone. They are in this process, with two descriptors each; the daemon has three for each.
+// Many sessions, each with a lock and with a call now and then: what each takes of memory and
+// descriptors, how long a call takes among so many, and that all is given back when they have gone.
+// They are on one daemon if it may have three descriptors for each, and else on as many as it takes;
+// a worker has the sessions of one daemon, with two descriptors each.
 
 const (
 	crowdScene    = "crowd"
@@ -21,6 +22,7 @@ const (
 	crowdP99      = 10  // ms
 	crowdFiles    = 3   // of a session
 	crowdSpare    = 200 // descriptors for all else
+	crowdPatience = 2 * time.Minute
 )
 
 func crowded(e *Env) error {
@@ -32,19 +34,20 @@ func crowded(e *Env) error {
 	if err != nil {
 		return err
 	}
-	if may := (files - crowdSpare) / crowdFiles; may < sessions {
-		e.Report.Note("%s: this machine lets a process have %d descriptors at the most, so %d sessions came and not %d.", crowdScene, files, may, sessions)
-		sessions = may
+	most := (files - crowdSpare) / crowdFiles
+	daemons := (sessions + most - 1) / most
+	if daemons > 1 {
+		e.Report.Note("%s: this machine lets a process have %d descriptors at the most, so the sessions are on %d daemons.", crowdScene, files, daemons)
 	}
 	for round := range min(e.Rounds, 3) {
 		for _, store := range []string{"embedded", "redis"} {
-			m, err := e.crowdOn(store, sessions)
+			m, err := e.crowdOn(store, daemons, sessions/daemons)
 			if err != nil {
 				return fmt.Errorf("%s: %w", store, err)
 			}
 			e.Report.Add(crowdScene, store, m)
-			e.Logf("%s %d  %-8s  %d sessions, %.0f B and %.2f files each; %.0f calls/s, p50 %.2f, p99 %.2f ms; gone in %.2f s", crowdScene, round+1, store,
-				sessions, m["rss_b_session"], m["files_session"], m["ops_s"], m["p50_us"]/1000, m["p99_us"]/1000, m["gone_s"])
+			e.Logf("%s %d  %-8s  %.0f sessions on %d daemons, %.0f B and %.2f files each; %.0f calls/s, p50 %.2f, p99 %.2f ms", crowdScene, round+1, store,
+				m["sessions"], daemons, m["rss_b_session"], m["files_session"], m["ops_s"], m["p50_us"]/1000, m["p99_us"]/1000)
 		}
 	}
 	rep := e.Report
@@ -55,50 +58,67 @@ func crowded(e *Env) error {
 	return nil
 }
 
-func (e *Env) crowdOn(store string, sessions int) (m harness.Metrics, err error) {
-	var d *Daemon
+// crowdOn has sessions on each of so many daemons of one store, or of a store each if it is embedded.
+func (e *Env) crowdOn(store string, daemons, sessions int) (harness.Metrics, error) {
+	url := "memory:"
 	if store == "redis" {
-		var stop func()
-		if _, d, stop, err = e.redisDaemon(crowdScene); err != nil {
+		r, err := e.redis()
+		if err != nil {
 			return nil, err
 		}
-		defer stop()
-	} else {
-		if d, err = e.daemon("memory:"); err != nil {
+		defer r.Stop()
+		url = "redis://" + r.Addr
+	}
+	f := e.fleet(load.Crowd, nil, daemons, harness.Watch{})
+	args := load.CrowdArgs{Sessions: sessions, Breath: crowdBreath}
+	if f.Window = crowdFor; e.Short {
+		f.Window, args.Breath = 2*e.Window, e.Window/2
+	}
+	var all []*Daemon
+	for range daemons {
+		d, err := e.daemon(url)
+		if err != nil {
 			return nil, err
 		}
 		defer e.stop(crowdScene, d)
+		all, args.Addrs = append(all, d), append(args.Addrs, d.Socket)
+		f.Watch.Beside = append(f.Watch.Beside, d.PID())
 	}
-	breath, long := crowdBreath, crowdFor
-	if e.Short {
-		breath, long = e.Window/2, 2*e.Window
+	taken := func() (rss, files float64) {
+		for _, d := range all {
+			rss += float64(harness.RSS(d.PID()))
+			files += float64(harness.Descriptors(d.PID()))
+		}
+		return rss, files
 	}
-	empty, files := harness.RSS(d.PID()), harness.Descriptors(d.PID())
-	began := time.Now()
-	c, err := gather(e.Ctx, d.Socket, crowdArgs{crowdScene, sessions, 1, breath})
+	empty, few := taken()
+	var had, open float64
+	f.Args, f.StartUp, f.Midway = args, crowdPatience, func() { had, open = taken() }
+	o, err := f.Run()
 	if err != nil {
 		return nil, err
 	}
-	came := time.Since(began)
-	began, cpu := time.Now(), harness.CPU(d.PID())
-	c.start()
-	err = c.wait(long)
-	used := harness.CPU(d.PID()) - cpu
-	had, open := harness.RSS(d.PID()), harness.Descriptors(d.PID())
-	lasted := c.stop(began)
-	m = c.metrics(lasted, nil)
+	e.blame(crowdScene, store, o)
 	left := time.Now()
-	if err = errors.Join(err, c.failure(), c.close()); err != nil {
-		return nil, err
+	lost := 0.
+	for _, d := range all {
+		if err := e.givenBack(d, "bench:"); err != nil {
+			return nil, err
+		}
+		counts, err := d.read(e.Ctx)
+		if err != nil {
+			return nil, err
+		}
+		lost += counts.sum("locksidecar_lost_total", "")
 	}
-	if err := e.givenBack(d, "bench:"); err != nil {
-		return nil, err
+	gone := time.Since(left)
+	if lost > 0 {
+		e.Report.Fault("%s, %s: %.0f locks were lost", crowdScene, store, lost)
 	}
-	return harness.Metrics{
-		"sessions": float64(sessions), "ops_s": m["ops_s"], "p50_us": 1000 * m["calm_p50_ms"], "p99_us": 1000 * m["calm_p99_ms"],
-		"p99_ms": m["calm_p99_ms"], "max_us": 1000 * m["calm_max_ms"], "errors": m["errors"], "lost": m["lost"],
-		"rss_b_session": float64(had-empty) / float64(sessions), "files_session": float64(open-files) / float64(sessions),
-		"came_s": came.Seconds(), "gone_s": time.Since(left).Seconds(), "daemon_cores": used.Seconds() / lasted.Seconds(),
-		"files_after": float64(harness.Descriptors(d.PID()) - files),
-	}, nil
+	_, after := taken()
+	m := o.Metrics()
+	m["sessions"], m["daemons"], m["p99_ms"] = float64(daemons*sessions), float64(daemons), m["p99_us"]/1000
+	m["rss_b_session"], m["files_session"], m["files_after"] = (had-empty)/m["sessions"], (open-few)/m["sessions"], after-few
+	m["gone_s"], m["daemon_cores"] = gone.Seconds(), o.ServerCPU.Seconds()/o.Window.Seconds()
+	return m, nil
 }

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/locksidecar/locksidecar/bench/harness"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -15,7 +17,8 @@ import (
 // as each is due after 0.31 of its TTL. None may be lost, which is looked at where it counts, at the
 // time that keys at the store have left; and another session takes locks of its own meanwhile, one
 // each hundredth of a second. Its times count from when an acquire was due if the one before was
-// late.
+// late. Beside it a bare SET NX is sent to the same Redis as often: what the machine and Redis
+// leave to anybody.
 
 const (
 	enduranceScene = "endurance"
@@ -40,9 +43,10 @@ func endurance(e *Env) error {
 	}
 	rep, name := e.Report, fmt.Sprintf("%d locks, %v", n, long)
 	rep.Add(enduranceScene, name, m)
-	e.Logf("%s  %s: %.0f renewals a second, the least left %.1f s; another's acquire p99 %.2f ms; cores %.2f, Redis %.2f", enduranceScene, name,
-		m["renewals_s"], m["least_pttl_s"], m["p99_us"]/1000, m["daemon_cores"], m["redis_cores"])
+	e.Logf("%s  %s: %.0f renewals a second, the least left %.1f s; p99 of another's acquire %.2f ms, of a bare SET NX %.2f ms; cores %.2f, Redis %.2f",
+		enduranceScene, name, m["renewals_s"], m["least_pttl_s"], m["p99_us"]/1000, m["bare_p99_us"]/1000, m["daemon_cores"], m["redis_cores"])
 	rep.AtMost("a fresh acquire while "+name+" are renewed, p99 ms", []float64{m["p99_us"] / 1000}, enduredP99)
+	rep.Limit("… a bare SET NX at the same Redis meanwhile, p99 ms", []float64{m["bare_p99_us"] / 1000})
 	rep.AtLeast("… the least time left of a key at the store, s", []float64{m["least_pttl_s"]}, 1, enduredTTL.Seconds()/2)
 	return nil
 }
@@ -55,6 +59,7 @@ type endured struct {
 	d      *Daemon
 	lost   atomic.Int64
 	other  harness.Hist
+	bare   harness.Hist
 	looked pttls
 }
 
@@ -96,21 +101,23 @@ func (x *endured) watched(long time.Duration) (harness.Metrics, error) {
 		return nil, err
 	}
 	cpu, began := harness.CPU(x.d.PID()), time.Now()
-	looks := make(chan error, 1)
-	go func() { looks <- x.look(ctx) }()
+	beside := make(chan error, 2)
+	go func() { beside <- x.look(ctx) }()
+	go func() { beside <- x.set(ctx) }()
 	err = x.visit(ctx)
 	cancel()
-	if err = errors.Join(err, <-looks, x.e.Ctx.Err()); err != nil {
+	if err = errors.Join(err, <-beside, <-beside, x.e.Ctx.Err()); err != nil {
 		return nil, err
 	}
 	used, took := harness.CPU(x.d.PID())-cpu, time.Since(began)
 	after, err := x.r.Info()
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
 	cores := func(d time.Duration) float64 { return d.Seconds() / took.Seconds() }
-	h := &x.other
+	h, bare := &x.other, &x.bare
 	return harness.Metrics{
 		"ops_s": float64(h.N()) / took.Seconds(), "p50_us": us(h.Quantile(0.5)), "p99_us": us(h.Quantile(0.99)),
 		"p999_us": us(h.Quantile(0.999)), "max_us": us(h.Max()),
+		"bare_p50_us": us(bare.Quantile(0.5)), "bare_p99_us": us(bare.Quantile(0.99)), "bare_max_us": us(bare.Max()),
 		"renewals_s": (after.Renewals - before.Renewals) / took.Seconds(), "daemon_cores": cores(used), "redis_cores": cores(after.CPU - before.CPU),
 		"redis_conns": float64(x.r.Clients()), "least_pttl_s": x.looked.least.Seconds(), "looked_at": float64(x.looked.n),
 	}, err
@@ -123,6 +130,34 @@ func (x *endured) visit(ctx context.Context) error {
 		return err
 	}
 	defer c.Close()
+	if err = again(ctx, &x.other, func(i int) (func() error, error) {
+		key := fmt.Sprintf("bench:visitor:%d", i)
+		g, err := c.Acquire(x.e.Ctx, client.AcquireArgs{Key: key})
+		return func() error {
+			_, err := c.Release(x.e.Ctx, client.ReleaseArgs{Key: key, Fence: g.Fence})
+			return err
+		}, err
+	}); err != nil {
+		return fmt.Errorf("another session: %w", err)
+	}
+	return nil
+}
+
+// set does the like without a daemon.
+func (x *endured) set(ctx context.Context) error {
+	c := x.direct()
+	defer c.Close()
+	if err := again(ctx, &x.bare, func(i int) (func() error, error) {
+		key := fmt.Sprintf("bare:%d", i)
+		return func() error { return c.Del(x.e.Ctx, key).Err() }, c.SetArgs(x.e.Ctx, key, "", redis.SetArgs{Mode: "NX", TTL: enduredTTL}).Err()
+	}); err != nil {
+		return fmt.Errorf("bare SET NX: %w", err)
+	}
+	return nil
+}
+
+// again takes and gives up, each enduredBreath, until ctx ends.
+func again(ctx context.Context, h *harness.Hist, take func(i int) (giveUp func() error, err error)) error {
 	due := time.Now()
 	for i := 0; ctx.Err() == nil; i++ {
 		began := due
@@ -131,14 +166,13 @@ func (x *endured) visit(ctx context.Context) error {
 			began = time.Now()
 		}
 		due = due.Add(enduredBreath)
-		key := fmt.Sprintf("bench:visitor:%d", i)
-		g, err := c.Acquire(x.e.Ctx, client.AcquireArgs{Key: key})
+		giveUp, err := take(i)
 		if err != nil {
-			return fmt.Errorf("another session: %w", err)
+			return err
 		}
-		x.other.Add(time.Since(began))
-		if _, err := c.Release(x.e.Ctx, client.ReleaseArgs{Key: key, Fence: g.Fence}); err != nil {
-			return fmt.Errorf("another session: %w", err)
+		h.Add(time.Since(began))
+		if err := giveUp(); err != nil {
+			return err
 		}
 	}
 	return nil

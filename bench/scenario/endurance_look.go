@@ -19,9 +19,14 @@ type pttls struct {
 	fewest     int64 // keys that there were
 }
 
+// direct is a connection to the Redis without a daemon.
+func (x *endured) direct() *redis.Client {
+	return redis.NewClient(&redis.Options{Addr: x.r.Addr, PoolSize: 1, MaxRetries: -1, ReadTimeout: time.Minute})
+}
+
 // look samples the keys again and again, until ctx ends: other ones each time.
 func (x *endured) look(ctx context.Context) error {
-	c := redis.NewClient(&redis.Options{Addr: x.r.Addr, PoolSize: 1, MaxRetries: -1, ReadTimeout: time.Minute})
+	c := x.direct()
 	defer c.Close()
 	x.looked.least, x.looked.fewest = enduredTTL, 1<<62
 	pause := time.NewTimer(0)

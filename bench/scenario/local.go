@@ -78,7 +78,7 @@ func (e *Env) replySizes(d *Daemon) (map[string]int, error) {
 	for _, kind := range []string{load.Reentry, load.Busy} {
 		f := e.fleet(load.Frames, load.FramesArgs{Addr: d.Socket, Kind: kind, Conns: 1, Depth: 1}, 1, harness.Watch{})
 		f.Warm, f.Window = e.Warm/4, e.Window/4
-		o, err := f.Run()
+		o, err := e.measure(f.Run)
 		if err != nil {
 			return nil, fmt.Errorf("measure %s frames: %w", kind, err)
 		}

@@ -29,7 +29,7 @@ const (
 )
 
 // sizedRenewals are how many locks come due in a little less than a third of that.
-var sizedRenewals = []int{3000, 9000}
+var sizedRenewals = []int{300, 3000, 9000}
 
 func sizing(e *Env) error {
 	for range min(e.Rounds, 3) {

@@ -70,7 +70,7 @@ func (e *Env) takeoversOn(store string) (harness.Metrics, error) {
 	if e.Short {
 		times, sessions = 3, 50
 	}
-	c, err := gather(e.Ctx, s.Socket, crowdArgs{takeoverScene, sessions, takeoverHolds, takeoverBreath})
+	c, err := gather(e.Ctx, s.Socket, crowdArgs{sessions, takeoverHolds, takeoverBreath})
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -36,8 +37,7 @@ type crowd struct {
 
 // crowdArgs say who comes.
 type crowdArgs struct {
-	name            string // in keys, and of the sessions
-	sessions, holds int    // and locks of each
+	sessions, holds int // and locks of each
 	// breath is what a session waits between two calls, on average: so long that all of them together
 	// leave the machine room, since they share it with the daemon.
 	breath time.Duration
@@ -54,9 +54,7 @@ type member struct {
 	*crowd
 	c     *client.Client
 	holds []*client.Hold
-	key   string // that nobody else wants
-	fence uint64 // its latest
-	calls int
+	own   load.Caller
 	calm  harness.Hist
 	pause time.Duration // the longest call of the takeover under way
 	told  *passage      // whose pause is in
@@ -67,11 +65,11 @@ func gather(ctx context.Context, socket string, of crowdArgs) (*crowd, error) {
 	c := &crowd{ctx: ctx, of: of, stopping: make(chan struct{}), failed: make(chan struct{})}
 	lost := func(l client.Lost) { c.fail(&c.lost, fmt.Errorf("%s is lost: %v", l.Key, l.Reason)) }
 	for i := range of.sessions {
-		conn, err := client.Dial(ctx, socket, client.Options{Name: of.name, OnLost: lost})
+		conn, err := client.Dial(ctx, socket, client.Options{Name: takeoverScene, OnLost: lost})
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		c.members = append(c.members, &member{crowd: c, c: conn, key: of.key("own", i)})
+		c.members = append(c.members, &member{crowd: c, c: conn, own: load.Caller{C: conn, Key: crowdKey("own", i)}})
 	}
 	c.each(func(i int, m *member) error { return m.take(i) })
 	if err := c.failure(); err != nil {
@@ -80,8 +78,8 @@ func gather(ctx context.Context, socket string, of crowdArgs) (*crowd, error) {
 	return c, nil
 }
 
-func (a *crowdArgs) key(kind string, i int) string {
-	return fmt.Sprintf("bench:%s:%s:%d", a.name, kind, i)
+func crowdKey(kind string, i int) string {
+	return fmt.Sprintf("bench:%s:%s:%d", takeoverScene, kind, i)
 }
 
 // each runs do for all at once, and waits.
@@ -190,7 +188,7 @@ func (c *crowd) during(takeover func() error) error {
 
 func (m *member) take(i int) error {
 	for n := range m.of.holds {
-		h, err := m.c.Lock(m.ctx, client.AcquireArgs{Key: m.of.key(strconv.Itoa(i), n)})
+		h, err := m.c.Lock(m.ctx, client.AcquireArgs{Key: crowdKey(strconv.Itoa(i), n)})
 		if err != nil {
 			return fmt.Errorf("take: %w", err)
 		}
@@ -201,28 +199,27 @@ func (m *member) take(i int) error {
 
 // call makes one call after the other, with a pause after each.
 func (m *member) call() error {
-	calls := []func() error{m.ping, m.try, m.release}
 	pause := time.NewTimer(rand.N(m.of.breath))
 	defer pause.Stop()
-	for ; ; m.calls++ {
+	for {
 		select {
 		case <-pause.C:
 		case <-m.stopping:
 			return nil
 		}
-		if err := m.timed(calls[m.calls%len(calls)]); err != nil {
-			return fmt.Errorf("call %d of %s: %w", m.calls, m.key, err)
+		if err := m.timed(); err != nil {
+			return err
 		}
-		pause.Reset(m.of.breath/2 + rand.N(m.of.breath))
+		pause.Reset(load.Breath(m.of.breath))
 	}
 }
 
 // timed makes a call, and counts its time to the takeover in which it was under way, if there was one.
-func (m *member) timed(call func() error) error {
+func (m *member) timed() error {
 	p := m.now.Load()
 	last := p != nil && isOver(p)
 	began := time.Now()
-	if err := call(); err != nil {
+	if err := m.own.Call(m.ctx); err != nil {
 		return err
 	}
 	took := time.Since(began)
@@ -249,25 +246,6 @@ func isOver(p *passage) bool {
 	}
 }
 
-func (m *member) ping() error {
-	_, err := m.c.Ping(m.ctx)
-	return err
-}
-
-func (m *member) try() error {
-	g, err := m.c.Acquire(m.ctx, client.AcquireArgs{Key: m.key})
-	if err == nil && g.Fence <= m.fence {
-		err = fmt.Errorf("fence %d after %d", g.Fence, m.fence)
-	}
-	m.fence = g.Fence
-	return err
-}
-
-func (m *member) release() error {
-	_, err := m.c.Release(m.ctx, client.ReleaseArgs{Key: m.key, Fence: m.fence})
-	return err
-}
-
 // metrics are of all of them, when they have ended. took are the takeovers' times.
 func (c *crowd) metrics(lasted time.Duration, took []time.Duration) harness.Metrics {
 	c.mu.Lock()
@@ -275,7 +253,7 @@ func (c *crowd) metrics(lasted time.Duration, took []time.Duration) harness.Metr
 	var calm harness.Hist
 	calls := 0
 	for _, m := range c.members {
-		calls += m.calls
+		calls += m.own.Calls
 		calm.Merge(&m.calm)
 	}
 	ms := func(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

@@ -246,7 +246,8 @@ func namespace(n *config.Namespace, store string) daemon.Namespace {
 
 func limits(c *config.Config) daemon.Limits {
 	return daemon.Limits{
-		Users:    daemon.UserLimits{Conns: c.Limits.UserConns, Holds: c.Limits.UserHolds, Waiters: c.Limits.UserWaiters},
+		Users: daemon.UserLimits{Conns: c.Limits.UserConns, Holds: c.Limits.UserHolds, Waiters: c.Limits.UserWaiters,
+			Rate: c.Limits.UserRate},
 		MaxConns: c.Limits.MaxConns, MaxHolds: c.Limits.MaxHolds, MaxWaiters: c.Limits.MaxWaiters,
 		MaxFrame: c.Limits.MaxFrame, OutBuffer: c.Limits.OutBuffer,
 	}

@@ -13,7 +13,9 @@ import (
 // How many threads run Go code at once (GOMAXPROCS). With more than are needed each
 // request that wakes a goroutine wakes a thread to look for work, too: on a small machine
 // that costs more than the request, and delays it. So the daemon has one. When that is
-// busy it tries twice as many for a moment, and keeps them if more gets done.
+// busy it tries twice as many for a moment, and keeps them if more gets done; or at once, if timers
+// come late: with something always ready to run, Go's scheduler asks the poller only each ten
+// milliseconds, and clients wait as long.
 
 const (
 	procsBusy  = 50 * time.Millisecond // between two looks under load
@@ -25,6 +27,7 @@ const (
 	procsSpare = 0.5                   // of half of them is: half of them will do
 	procsGain  = 1.1                   // times as much has to get done with twice as many
 	procsLooks = 4                     // so many looks make a trial, and as many come before it
+	procsLate  = 4 * time.Millisecond  // a timer that wakes so late, in half of those before
 )
 
 // procs decides how many there are.
@@ -34,6 +37,7 @@ type procs struct {
 
 	busy   int     // looks in a row that saw them so
 	before float64 // rates of work done in these, together
+	late   int     // of these, those that saw a timer come late
 
 	trial  int           // looks that are left of it; 0 when there is none
 	during float64       // rates in it, together
@@ -46,8 +50,9 @@ type procs struct {
 // procsSeen is what was seen since the last one.
 type procsSeen struct {
 	while time.Duration
-	used  float64 // processors, as a mean
-	rate  float64 // of work done; in whatever unit
+	used  float64       // processors, as a mean
+	rate  float64       // of work done; in whatever unit
+	late  time.Duration // for the worst timer
 }
 
 // next says how many there should be from now on.
@@ -61,13 +66,18 @@ func (p *procs) next(l procsSeen) int {
 		if p.busy++; p.busy > 1 { // the first is the load's beginning
 			p.before += l.rate
 		}
-		if p.busy == procsLooks {
-			p.now, p.trial, p.during, p.busy = min(2*p.now, p.most), procsLooks, 0, 0
+		if l.late >= procsLate {
+			p.late++
+		}
+		if p.busy == procsLooks && p.late >= procsLooks/2 {
+			p.now, p.busy, p.before, p.late = min(2*p.now, p.most), 0, 0, 0
+		} else if p.busy == procsLooks {
+			p.now, p.trial, p.during, p.busy, p.late = min(2*p.now, p.most), procsLooks, 0, 0, 0
 		}
 		p.calm = 0
 		return p.now
 	}
-	p.busy, p.before = 0, 0
+	p.busy, p.before, p.late = 0, 0, 0
 	half := (p.now + 1) / 2
 	switch {
 	case p.now == 1 || l.used > procsSpare*float64(half):
@@ -103,8 +113,8 @@ type threads struct {
 	most int
 
 	mu  sync.Mutex
-	now int  // guarded by mu, as is
-	all bool // whatever now is
+	now int // guarded by mu, as is
+	all int // how many ask for all there can be
 }
 
 func newThreads() *threads {
@@ -117,26 +127,37 @@ func (t *threads) set(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now = n
-	if !t.all {
+	if t.all == 0 {
 		runtime.GOMAXPROCS(n)
 	}
 }
 
-// askAll has as many as there can be, until it is called with false.
+// askAll has as many as there can be, until it is called with false as often as with true.
 func (t *threads) askAll(all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all = all; all {
+	if all {
+		t.all++
+	} else {
+		t.all--
+	}
+	if t.all > 0 {
 		runtime.GOMAXPROCS(t.most)
 	} else {
 		runtime.GOMAXPROCS(t.now)
 	}
 }
 
+// loaded is what has load: how much it has done so far, and how late it was.
+type loaded interface {
+	BytesRead() uint64
+	TimerLate() time.Duration
+}
+
 // followLoad has as many as are needed until ctx ends; up to as many as Go chose, which
-// is what the machine, or the container's limit, has. done is how much has been done so
-// far. A GOMAXPROCS of the user's own is left alone. It blocks.
-func (t *threads) followLoad(ctx context.Context, env config.Env, done func() uint64) {
+// is what the machine, or the container's limit, has. A GOMAXPROCS of the user's own is
+// left alone. It blocks.
+func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 	p := procs{most: t.most, now: 1}
 	if v, _ := env("GOMAXPROCS"); v != "" || p.most == 1 {
 		return
@@ -145,15 +166,20 @@ func (t *threads) followLoad(ctx context.Context, env config.Env, done func() ui
 	t.set(p.now)
 	timer := time.NewTimer(procsBusy)
 	defer timer.Stop()
-	began, spent, had := time.Now(), cpuTime(), done()
+	heap := newHeap()
+	began, spent, had := time.Now(), cpuTime(), of.BytesRead()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
 		}
-		now, cpu, has := time.Now(), cpuTime(), done()
-		l := procsSeen{while: now.Sub(began)}
+		if heap.due(time.Now()) && p.now < p.most {
+			t.collect()
+			began, spent, had = time.Now(), cpuTime(), of.BytesRead()
+		}
+		now, cpu, has := time.Now(), cpuTime(), of.BytesRead()
+		l := procsSeen{while: now.Sub(began), late: of.TimerLate()}
 		l.used, l.rate = float64(cpu-spent)/float64(l.while), float64(has-had)/l.while.Seconds()
 		if before := p.now; p.next(l) != before {
 			t.set(p.now)

@@ -59,3 +59,37 @@ func TestProcsThatDoNotHelpAreGivenBack(t *testing.T) {
 		t.Errorf("%d, where two do twice as much", p.now)
 	}
 }
+
+// With all that there is used, and timers late, there are more without a trial, until half of them would do.
+func TestProcsWhenTimersAreLate(t *testing.T) {
+	p := procs{most: 2, now: 1}
+	busy := procsSeen{while: procsBusy, used: 0.9, rate: 10, late: procsLate}
+	for range procsLooks {
+		p.next(busy)
+	}
+	if p.now != 2 || p.trial != 0 {
+		t.Fatalf("%+v", p)
+	}
+	busy.late = 0
+	for range 10 * procsLooks {
+		p.next(busy)
+	}
+	if p.now != 2 {
+		t.Fatalf("%+v: half of them would not do", p)
+	}
+	busy.used = 0.4
+	for range procsCalm/procsBusy + 1 {
+		p.next(busy)
+	}
+	if p.now != 1 {
+		t.Fatalf("%+v: half of them would do", p)
+	}
+	busy.used = 0.6 // late, but not for want of a thread
+	busy.late = time.Second
+	for range 10 * procsLooks {
+		p.next(busy)
+	}
+	if p.now != 1 {
+		t.Fatalf("%+v", p)
+	}
+}

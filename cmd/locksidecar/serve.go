@@ -160,7 +160,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	m.announce(log, c, needs)
 	following, done := context.WithCancel(ctx)
 	var load sync.WaitGroup
-	load.Go(func() { threads.followLoad(following, m.Env, s.BytesRead) })
+	load.Go(func() { threads.followLoad(following, m.Env, s.Daemon) })
 	load.Go(func() { s.feed(following) })
 	defer load.Wait()
 	defer done()

@@ -201,6 +201,9 @@ func (k *conn) Flush() {
 	k.c.at(k.down.send(k.h.departs()+w.hop(), b, nil, false), k.c.gen, k.c.read)
 }
 
+// Yield does nothing: each step here is one.
+func (k *conn) Yield() {}
+
 // Kill is the engine's wish to end the session. Its keys stay closed until the
 // client has gone, or nothing that was stated is valid any more.
 func (k *conn) Kill() {

@@ -98,7 +98,8 @@ func (h *host) newEngine() {
 	c := cache.DefaultConfig()
 	c.MaxHolds, c.MaxWaiters = w.p.MaxHolds, w.p.MaxWaits
 	c.Habits, c.Seed = w.p.Habits, w.rng.Uint64()
-	set := daemon.Settings{Table: c, Users: daemon.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits}, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch, FirstID: h.lastID}
+	set := daemon.Settings{Table: c, Users: daemon.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits}, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch,
+		Survey: w.p.Survey, FirstID: h.lastID}
 	gen := h.gen
 	var inline upstream.Inline
 	if w.p.Store == likeEmbedded {

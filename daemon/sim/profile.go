@@ -51,6 +51,7 @@ type Profile struct {
 	LocalAfter int64
 	InFlight   int
 	Batch      int
+	Survey     int // holds looked at in one go for beats; 0 for the daemon's own
 	MaxHolds   int64
 	MaxWaits   int64
 	UserHolds  int // of all clients of a host together; 0 for no bound
@@ -102,6 +103,7 @@ func (w *World) newProfile(length int64) Profile {
 		InFlight: 1 + w.pick(3), Batch: []int{1, 4, 256}[w.pick(3)],
 		MaxHolds: 1 << 40, MaxWaits: 1 << 40, Out: 1 << 20, Rebase: true,
 	}
+	p.Survey = p.InFlight // few, as it is: no draw of its own, so that seeds stay what they are
 	switch r := w.pick(10); {
 	case r < 6:
 		p.Store = likeRedis

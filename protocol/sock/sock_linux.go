@@ -30,6 +30,7 @@ type Conn struct {
 	rn   int
 	rerr error
 	try  func(uintptr) bool
+	dry  uint32
 }
 
 // New takes the socket of a net.UnixConn or net.TCPConn over: c must not be used any more,
@@ -86,8 +87,15 @@ func (s *Conn) Read(b []byte) (int, error) {
 // tryRead says whether Read is done.
 func (s *Conn) tryRead(uintptr) bool {
 	s.rn, s.rerr = read(s.rfd, s.rbuf)
-	return s.rerr != unix.EAGAIN
+	if s.rerr != unix.EAGAIN {
+		return true
+	}
+	s.dry++
+	return false
 }
+
+// Dry is how often Read has found nothing so far and had to wait. It is for the reader alone.
+func (s *Conn) Dry() uint32 { return s.dry }
 
 // TryWrite writes as much of b as the socket takes now, and does not wait. An error says
 // that the connection is of no use any more.

@@ -4,6 +4,7 @@ package sock
 
 import (
 	"errors"
+	"runtime"
 	"syscall"
 )
 
@@ -11,6 +12,7 @@ import (
 type Conn struct {
 	Stream
 	raw syscall.RawConn
+	dry uint32
 }
 
 // New takes the socket of a net.UnixConn or net.TCPConn over.
@@ -20,7 +22,7 @@ func New(c Stream) (*Conn, error) {
 		_ = c.Close()
 		return nil, err
 	}
-	return &Conn{c, raw}, nil
+	return &Conn{Stream: c, raw: raw}, nil
 }
 
 // TryWrite writes as much of b as the socket takes now, and does not wait. An error says
@@ -42,6 +44,15 @@ func (s *Conn) TryWrite(b []byte) (n int, err error) {
 	})
 	return n, err
 }
+
+// Dry is not known: it is another number each time.
+func (s *Conn) Dry() uint32 {
+	s.dry++
+	return s.dry
+}
+
+// Yield lets everybody go first who is ready.
+func Yield() { runtime.Gosched() }
 
 // Idle returns nil.
 func (s *Conn) Idle() error { return nil }

@@ -49,7 +49,7 @@ type Limits struct {
 	OutBuffer  int // bytes
 
 	// Of all connections of a user together; 0 for no bound.
-	UserConns, UserHolds, UserWaiters int
+	UserConns, UserHolds, UserWaiters, UserRate int
 }
 
 // Log is how the daemon logs.

@@ -1,0 +1,181 @@
+package daemon
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/embedded"
+)
+
+// beating is an engine whose clock is set by hand, whose leases have TTLs of their own, and which
+// looks at one hold at a time; and a session.
+type beating struct {
+	*testing.T
+	e     *Engine
+	u     *Unit
+	store *embedded.Store
+	s     *Session
+	k     *sink
+	now   atomic.Int64
+}
+
+func newBeating(t *testing.T) *beating {
+	b := &beating{T: t}
+	b.now.Store(int64(time.Hour))
+	clock := b.now.Load
+	var err error
+	if b.store, err = embedded.Open(embedded.Options{Clock: clock, Session: 10 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = b.store.Close() })
+	b.e = NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
+		InFlight: 1, BatchSize: 64, Survey: 1}, clock, func(int64) {})
+	if b.u, err = b.e.AddStore("", upstream.Info{Rebase: true, Timeout: time.Second}, nil); err == nil {
+		err = b.e.Route([]Namespace{{TTL: 30 * time.Second}}, nil)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.s, b.k = open(t, b.e)
+	return b
+}
+
+// answer has the store carry out what waits for it.
+func (b *beating) answer() {
+	for _, lane := range []*upstream.Lane{b.u.main, b.u.renewals} {
+		for b.exchange(lane) > 0 {
+		}
+	}
+}
+
+// exchange has the store carry out the next batch of a lane, and says how many ops that were.
+func (b *beating) exchange(lane *upstream.Lane) int {
+	b.Helper()
+	p := lane.Next()
+	if p == nil {
+		return 0
+	}
+	p.Sent = b.now.Load()
+	if err := b.store.Apply(b.Context(), p.Ops, p.Results); err != nil {
+		b.Fatal(err)
+	}
+	n := len(p.Ops)
+	b.e.Deliver(p)
+	lane.Done(p)
+	return n
+}
+
+func (b *beating) acquire(key string, ttl time.Duration) protocol.Grant {
+	b.Helper()
+	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 5, Key: []byte(key), TTL: uint64(ttl / time.Millisecond)})
+	b.answer()
+	m := b.k.last(b)
+	g, err := m.Grant()
+	if m.Code != protocol.OK || err != nil {
+		b.Fatal(m.Code, err)
+	}
+	return g
+}
+
+// tick has the engine look at one hold; it is what a beat says behind that, if there is one.
+func (b *beating) tick() (until uint64) {
+	b.now.Add(surveyPause)
+	b.k.buf = nil
+	b.e.Tick()
+	b.answer()
+	if b.k.buf == nil {
+		return 0
+	}
+	m := b.k.last(b)
+	until, _, err := m.Beat()
+	if err != nil {
+		b.Fatal(err)
+	}
+	return until
+}
+
+// due has the session's beat be due.
+func (b *beating) due() {
+	b.s.mu.Lock()
+	b.s.beatAt = b.now.Load()
+	b.s.mu.Unlock()
+	b.e.beatBy(b.now.Load())
+}
+
+// untilBeat goes on until there is a beat, unless there has been one.
+func (b *beating) untilBeat(until uint64) uint64 {
+	b.Helper()
+	for n := 0; until == 0; n++ {
+		if n > 100 {
+			b.Fatal("no beat")
+		}
+		until = b.tick()
+	}
+	return until
+}
+
+// A look at many holds takes several ticks. What is granted, and what is given up, meanwhile must
+// not make the beat say more than what is true of every hold.
+func TestGrantedWhileABeatLooks(t *testing.T) {
+	b := newBeating(t)
+	defer b.e.End(b.s)
+	for i := range 8 {
+		b.acquire(fmt.Sprint("long:", i), time.Minute)
+	}
+	b.now.Add(int64(15 * time.Second))
+	b.due()
+	if b.tick() != 0 {
+		t.Fatal("all was looked at in one go")
+	}
+	short := b.acquire("short", time.Second)
+	until := b.untilBeat(0)
+	if until > short.Deadline {
+		t.Errorf("all is said to be valid %d ms longer than what was granted meanwhile", until-short.Deadline)
+	}
+}
+
+func TestGivenUpWhileABeatLooks(t *testing.T) {
+	b := newBeating(t)
+	defer b.e.End(b.s)
+	fences := make([]uint64, 8)
+	var last protocol.Grant
+	for i := range fences {
+		ttl := time.Minute
+		if i == 0 { // it is looked at last
+			ttl = 20 * time.Second
+		}
+		g := b.acquire(keyOfShard(9, i), ttl)
+		if fences[i] = g.Fence; i == 0 {
+			last = g
+		}
+	}
+	b.due()
+	until := b.tick()
+	for next := len(fences) - 2; until == 0 && next > 0; next -= 2 { // the one that would be looked at next
+		send(b.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte(keyOfShard(9, next)), Fence: fences[next]})
+		b.answer()
+		until = b.tick()
+	}
+	if until = b.untilBeat(until); until > last.Deadline {
+		t.Errorf("all is said to be valid %d ms longer than one of them", until-last.Deadline)
+	}
+}
+
+// keyOfShard is the nth key of that shard.
+func keyOfShard(shard, nth int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprint("key:", i)
+		if shardOf(key) != shard {
+			continue
+		}
+		if nth == 0 {
+			return key
+		}
+		nth--
+	}
+}

@@ -1,0 +1,46 @@
+package daemon_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// A takeover does not wait for a reader that waits, nor does the time for a hello count for it.
+func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
+	h := start(t, nil, func(c *daemon.Config) { c.Limits.MaxSilent = time.Second })
+	c := h.dial(client.Options{})
+	slow := serving(h.store)
+	slow.Limits.MaxSilent = time.Second
+	slow.Limits.Users.Rate = 1
+	if err := h.d.Reload(slow); err != nil {
+		t.Fatal(err)
+	}
+	inspectMany(t, c, 3)
+	answered := make(chan error, 1)
+	go func() {
+		_, err := c.Inspect(t.Context(), "a")
+		answered <- err
+	}()
+	eventually(t, "it waits", func() bool { return h.d.Totals().PutOff > 0 })
+	fresh := make(chan error, 1)
+	go func() { // its hello has 20 s to wait
+		c, err := client.Dial(t.Context(), h.socket, client.Options{})
+		if err == nil {
+			err = c.Close()
+		}
+		fresh <- err
+	}()
+	eventually(t, "another waits", func() bool { return h.d.Totals().PutOff > int64(10*time.Second) })
+	if err := h.claim().EndAt(0, h.heir()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it goes on, without limits", func() bool { return h.d.Reload(serving(h.store)) == nil })
+	for _, end := range []chan error{answered, fresh} {
+		if err := <-end; err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package daemon_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+func rated(n int) func(*daemon.Config) {
+	return func(c *daemon.Config) { c.Limits.Users.Rate = n }
+}
+
+// inspectMany asks n times without a wait between; it returns when all have been answered.
+func inspectMany(t *testing.T, c *client.Client, n int) {
+	t.Helper()
+	done := make(chan error, n)
+	for range n {
+		go func() {
+			_, err := c.Inspect(t.Context(), "a")
+			done <- err
+		}()
+	}
+	for range n {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Who asks faster than he may waits, on all his connections together, and is refused nothing.
+func TestRateOfAUser(t *testing.T) {
+	h := start(t, nil, rated(2000))
+	began := time.Now()
+	for range 4 {
+		inspectMany(t, h.dial(client.Options{}), 400)
+	}
+	// The last one's are read when those before it are over, but for what may come at once and what is read with them.
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("1,600 requests at 2,000 a second took %v", took)
+	}
+	if off := h.d.Totals().PutOff; off == 0 {
+		t.Error("nothing was put off")
+	}
+}
+
+// A change of the limit is one for who has connections already, too.
+func TestRateOfAUserChanges(t *testing.T) {
+	h := start(t, nil, nil)
+	c := h.dial(client.Options{})
+	inspectMany(t, c, 5000)
+	if off := h.d.Totals().PutOff; off != 0 {
+		t.Errorf("%v were put off without a limit", time.Duration(off))
+	}
+	next := serving(h.store)
+	next.Limits.Users.Rate = 5
+	if err := h.d.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	inspectMany(t, c, 1)
+	eventually(t, "it is put off", func() bool { return h.d.Totals().PutOff > 0 })
+}
