@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"math"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -10,20 +11,39 @@ import (
 // locks, of which none is garbage, while they are written or read.
 var collector struct {
 	mu      sync.Mutex
-	holds   int // guarded by mu, as is
+	holds   int // guarded by mu, as are
 	percent int
+	limit   int64 // of SetCollector's; 0 when the limit is not ours
 }
 
 // collectLater is for how long the collector stays off when everybody goes on: what it has to do then
 // is spread over what clients ask for.
 const collectLater = time.Second
 
+// SetCollector has a collection begin when the heap has grown by percent of what was live, and when the
+// process has limit bytes (debug.SetGCPercent and debug.SetMemoryLimit), unless a takeover is under way:
+// then behind it.
+func SetCollector(percent int, limit int64) {
+	c := &collector
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.percent, c.limit = percent, limit
+	if c.holds == 0 {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
+	}
+}
+
 func holdCollector() {
 	c := &collector
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holds++; c.holds == 1 {
-		c.percent = debug.SetGCPercent(-1)
+	if c.holds++; c.holds > 1 {
+		return
+	}
+	c.percent = debug.SetGCPercent(-1)
+	if c.limit != 0 {
+		debug.SetMemoryLimit(math.MaxInt64)
 	}
 }
 
@@ -31,7 +51,11 @@ func letCollector() {
 	c := &collector
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holds--; c.holds == 0 {
-		debug.SetGCPercent(c.percent)
+	if c.holds--; c.holds > 0 {
+		return
+	}
+	debug.SetGCPercent(c.percent)
+	if c.limit != 0 {
+		debug.SetMemoryLimit(c.limit)
 	}
 }

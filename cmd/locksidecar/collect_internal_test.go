@@ -1,37 +1,63 @@
 package main
 
 import (
+	"math"
 	"runtime"
+	"runtime/debug"
 	"runtime/metrics"
 	"testing"
 	"time"
 )
 
+const mb = 1 << 20
+
 func TestComesSoon(t *testing.T) {
-	const mb = 1 << 20
 	for _, c := range []struct {
 		live, goal, used uint64
+		paced            bool
 		since            time.Duration
 		soon             bool
 	}{
-		{450 * mb, 900 * mb, 700 * mb, time.Second, false},
-		{450 * mb, 900 * mb, 750 * mb, time.Second, true},
-		{30 * mb, 60 * mb, 59 * mb, time.Second, false}, // that is done in no time
-		{450 * mb, 1 << 62, 800 * mb, time.Second, false},
-		{450 * mb, 440 * mb, 451 * mb, time.Second, false}, // a limit of memory has been reached
-		{450 * mb, 900 * mb, 440 * mb, time.Second, false},
-		{450 * mb, 900 * mb, 451 * mb, heapStale, true},
-		{30 * mb, 60 * mb, 31 * mb, heapStale, false},
+		{450 * mb, 900 * mb, 700 * mb, false, time.Second, false},
+		{450 * mb, 900 * mb, 750 * mb, false, time.Second, true},
+		{30 * mb, 60 * mb, 59 * mb, false, time.Second, false},    // that is done in no time
+		{450 * mb, 1 << 62, 800 * mb, false, time.Hour, false},    // the user wants none
+		{450 * mb, 440 * mb, 451 * mb, false, time.Second, false}, // a limit of memory has been reached
+		{450 * mb, 900 * mb, 440 * mb, false, time.Second, false},
+		{450 * mb, 900 * mb, 451 * mb, false, heapStaleTheir, true},
+		{30 * mb, 60 * mb, 31 * mb, false, heapStaleTheir, false},
+		{450 * mb, 1100 * mb, 700 * mb, true, time.Second, false},
+		{450 * mb, 1100 * mb, 750 * mb, true, time.Second, true},
+		{450 * mb, 1100 * mb, 451 * mb, true, heapStaleTheir, false},
+		{450 * mb, 1100 * mb, 451 * mb, true, heapStale, true},
 	} {
-		if got := comesSoon(c.live, c.goal, c.used, c.since); got != c.soon {
-			t.Errorf("of %d, %d, %d after %v: %v", c.live, c.goal, c.used, c.since, got)
+		s := heapSeen{live: c.live, goal: c.goal, used: c.used}
+		if got := s.comesSoon(c.paced, c.since); got != c.soon {
+			t.Errorf("%+v after %v: %v", s, c.since, got)
 		}
 	}
 }
 
+func TestLimitInPlaceOfThePercentage(t *testing.T) {
+	for _, c := range []struct {
+		seen  heapSeen
+		limit int64
+	}{
+		{heapSeen{live: 30 * mb, used: 31 * mb, free: mb, mapped: 50 * mb}, math.MaxInt64},
+		{heapSeen{live: 400 * mb, used: 410 * mb, free: 300 * mb, mapped: 750 * mb}, 1040 * mb},
+		{heapSeen{live: 400 * mb, used: 410 * mb, free: 900 * mb, mapped: 1350 * mb}, math.MaxInt64}, // a lot to give back
+	} {
+		if got := c.seen.limit(); got != c.limit {
+			t.Errorf("%+v: %d", c.seen, got/mb)
+		}
+	}
+}
+
+func unset(string) (string, bool) { return "", false }
+
 // The runtime's own collections count, whoever else began them.
 func TestTheTimeIsCountedFromTheLastCollection(t *testing.T) {
-	h := newHeap()
+	h := newHeap(unset)
 	now := time.Now()
 	h.due(now)
 	runtime.GC()
@@ -43,18 +69,44 @@ func TestTheTimeIsCountedFromTheLastCollection(t *testing.T) {
 
 // What it is told by is what this runtime has.
 func TestHeapIsRead(t *testing.T) {
-	h := newHeap()
+	h := newHeap(unset)
 	runtime.GC()
 	if h.due(time.Now()) {
 		t.Error("just collected")
 	}
 	for _, s := range h.samples {
-		if s.Value.Kind() != metrics.KindUint64 || s.Value.Uint64() == 0 {
+		if s.Value.Kind() != metrics.KindUint64 {
 			t.Error(s.Name)
 		}
 	}
-	h.calm = time.Now().Add(time.Hour)
-	if h.due(time.Now()) {
-		t.Error("twice in a short time")
+	if s := h.seen; s.live == 0 || s.goal == 0 || s.used == 0 || s.mapped < s.used {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A large heap has the percentage taken away, and gets it back when it is small again; the user's stays.
+func TestLargeHeapsArePaced(t *testing.T) {
+	percent := func() int {
+		p := debug.SetGCPercent(100)
+		debug.SetGCPercent(p)
+		return p
+	}
+	h, his := newHeap(unset), newHeap(func(name string) (string, bool) { return "50", name == "GOGC" })
+	large := make([]byte, heapLarge)
+	runtime.GC()
+	his.due(time.Now())
+	if p := percent(); p != 100 {
+		t.Errorf("a percentage of %d in place of the user's", p)
+	}
+	if h.due(time.Now()); percent() != -1 || debug.SetMemoryLimit(-1) == math.MaxInt64 {
+		t.Errorf("a percentage of %d for %+v", percent(), h.seen)
+	}
+	if due := h.due(time.Now().Add(heapStale)); !due || h.due(time.Now().Add(heapStale)) {
+		t.Error("not due when it is stale, or twice in a short time")
+	}
+	runtime.KeepAlive(large)
+	runtime.GC()
+	if h.due(time.Now()); percent() != 100 || debug.SetMemoryLimit(-1) != math.MaxInt64 {
+		t.Errorf("a percentage of %d for %+v", percent(), h.seen)
 	}
 }

@@ -32,8 +32,9 @@ const (
 
 // procs decides how many there are.
 type procs struct {
-	most int
-	now  int
+	most  int
+	now   int
+	fixed bool // they are as the user says
 
 	busy   int     // looks in a row that saw them so
 	before float64 // rates of work done in these, together
@@ -57,6 +58,9 @@ type procsSeen struct {
 
 // next says how many there should be from now on.
 func (p *procs) next(l procsSeen) int {
+	if p.fixed {
+		return p.now
+	}
 	p.pause = max(0, p.pause-l.while)
 	if p.trial > 0 {
 		p.try(l)
@@ -156,17 +160,17 @@ type loaded interface {
 
 // followLoad has as many as are needed until ctx ends; up to as many as Go chose, which
 // is what the machine, or the container's limit, has. A GOMAXPROCS of the user's own is
-// left alone. It blocks.
+// left alone. It begins collections of large heaps. It blocks.
 func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 	p := procs{most: t.most, now: 1}
-	if v, _ := env("GOMAXPROCS"); v != "" || p.most == 1 {
-		return
+	if v, _ := env("GOMAXPROCS"); v != "" {
+		p.now, p.fixed = p.most, true
 	}
 	defer t.set(p.most)
 	t.set(p.now)
 	timer := time.NewTimer(procsBusy)
 	defer timer.Stop()
-	heap := newHeap()
+	heap := newHeap(env)
 	began, spent, had := time.Now(), cpuTime(), of.BytesRead()
 	for {
 		select {
@@ -174,7 +178,7 @@ func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 			return
 		case <-timer.C:
 		}
-		if heap.due(time.Now()) && p.now < p.most {
+		if heap.due(time.Now()) {
 			t.collect()
 			began, spent, had = time.Now(), cpuTime(), of.BytesRead()
 		}
@@ -185,7 +189,7 @@ func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 			t.set(p.now)
 		}
 		began, spent, had = now, cpu, has
-		if l.used < 0.1 && p.now == 1 {
+		if l.used < 0.1 && (p.fixed || p.now == 1) {
 			timer.Reset(procsIdle)
 		} else {
 			timer.Reset(procsBusy)

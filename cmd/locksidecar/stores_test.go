@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -10,34 +11,57 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// everyStore is each kind of store: how to name a fresh one, and what a single
-// server of it answers at.
+// lease is a TTL of the tests that have to wait for its end. A busy machine stands still for a second,
+// or two.
+const lease = "6s"
+
+// patient is how long stores may take to answer, for such a machine's sake.
+const patient = "timeout=30s"
+
+// everyStore is each kind of store: how to name a fresh one, whose leases end after lease, and what a
+// single server of it answers at.
 var everyStore = []struct {
 	name   string
 	scheme string
 	start  func(t testing.TB) (url, addr string)
 }{
-	{"redis", "redis://%s", func(t testing.TB) (string, string) { s := testserver.StartRedis(t); return s.URL(), s.Addr() }},
-	{"redis-cluster", "redis+cluster://%s", func(t testing.TB) (string, string) { return testserver.StartRedisCluster(t, 3, 0).URL(), "" }},
-	{"redis-sentinel", "redis+sentinel://%s/mymaster", func(t testing.TB) (string, string) { return testserver.StartRedisSentinel(t, "").URL(), "" }},
+	{"redis", "redis://%s", func(t testing.TB) (string, string) {
+		s := testserver.StartRedis(t)
+		return s.URL() + "?" + patient, s.Addr()
+	}},
+	{"redis-cluster", "redis+cluster://%s", func(t testing.TB) (string, string) {
+		return testserver.StartRedisCluster(t, 3, 0).URL() + "?" + patient, ""
+	}},
+	{"redis-sentinel", "redis+sentinel://%s/mymaster", func(t testing.TB) (string, string) {
+		return testserver.StartRedisSentinel(t, "").URL() + "?" + patient, ""
+	}},
 	{"redlock", "redlock://%s,127.0.0.1:1,127.0.0.1:2", func(t testing.TB) (string, string) {
+		var nodes []*testserver.Redis
 		var addrs []string
 		for range 3 {
 			s := testserver.StartRedis(t)
-			addrs = append(addrs, s.Addr())
-			eventually(t, "it votes", func() bool { return s.Info("uptime_in_seconds") >= "4" }) // one digit
+			nodes, addrs = append(nodes, s), append(addrs, s.Addr())
 		}
-		return "redlock://" + strings.Join(addrs, ",") + "?max_ttl=2s", ""
+		for _, s := range nodes {
+			eventually(t, "it votes", func() bool {
+				up, _ := strconv.Atoi(s.Info("uptime_in_seconds"))
+				return up >= 8
+			})
+		}
+		return "redlock://" + strings.Join(addrs, ",") + "?max_ttl=" + lease + "&timeout=2500ms", "" // half of the lease is the most
 	}},
 	{"etcd", "etcd://%s", func(t testing.TB) (string, string) {
 		s := testserver.StartEtcd(t)
-		return "etcd://" + s.Addr() + "?ttl=2s", s.Addr()
+		return "etcd://" + s.Addr() + "?ttl=" + lease + "&" + patient, s.Addr()
 	}},
 	{"zookeeper", "zookeeper://%s", func(t testing.TB) (string, string) {
 		s := testserver.StartZooKeeper(t)
-		return s.URL() + "?session=2s", s.Addr()
+		return s.URL() + "?session=" + lease, s.Addr()
 	}},
-	{"mysql", "mysql://root@%s/locks", func(t testing.TB) (string, string) { s := testserver.StartMariaDB(t); return s.URL(), s.Addr() }},
+	{"mysql", "mysql://root@%s/locks", func(t testing.TB) (string, string) {
+		s := testserver.StartMariaDB(t)
+		return s.URL() + "?" + patient, s.Addr()
+	}},
 }
 
 // Two hosts on every kind of store: they exclude each other, hand over in order,
@@ -45,8 +69,9 @@ var everyStore = []struct {
 func TestEveryStore(t *testing.T) {
 	for _, c := range everyStore {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			url, _ := c.start(t)
-			first, second := newHost(t, "--upstream", url, "--ttl", "2s"), newHost(t, "--upstream", url, "--ttl", "2s")
+			first, second := newHost(t, "--upstream", url, "--ttl", lease), newHost(t, "--upstream", url, "--ttl", lease)
 			p := first.lock(nil, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 			f1 := p.number()
 			busy := second.lock([]string{"-n"}, "true")

@@ -52,8 +52,9 @@ func TestTakeoverOnEveryStore(t *testing.T) {
 	}{{"embedded", "", func(testing.TB) (string, string) { return "memory:", "" }}}, everyStore...)
 	for _, c := range stores {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			url, _ := c.start(t)
-			args := []string{"--upstream", url, "--ttl", "2s"}
+			args := []string{"--upstream", url, "--ttl", lease}
 			first, second := newHost(t, args...), newHost(t, args...)
 			p := first.lock([]string{"--on-lost", "warn"}, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 			f1 := p.number()
@@ -73,7 +74,7 @@ func TestTakeoverOnEveryStore(t *testing.T) {
 				return
 			}
 			if c.name != "embedded" {
-				busy := second.lock([]string{"-w", "3s"}, "true") // longer than a lease that nobody renews
+				busy := second.lock([]string{"-w", "7s"}, "true") // longer than a lease that nobody renews
 				busy.ends(75)
 			}
 			p.letGo()
@@ -86,7 +87,7 @@ func TestTakeoverOnEveryStore(t *testing.T) {
 			q.letGo()
 			q.ends(0)
 			if c.name != "embedded" {
-				last := second.lock([]string{"-w", "20s"}, "echo $LOCKSIDECAR_FENCE")
+				last := second.lock([]string{"-w", "60s"}, "echo $LOCKSIDECAR_FENCE")
 				if f3 := last.number(); f3 <= f2 {
 					t.Errorf("fence %d after %d", f3, f2)
 				}
@@ -144,7 +145,7 @@ func (h *host) client(lost func(client.Lost)) *client.Client {
 func TestTenTakeoversUnderLoad(t *testing.T) {
 	const held, sessions = 20_000, 40
 	server := testserver.StartRedis(t)
-	args := []string{"--upstream", server.URL(), "--ttl", "5m"} // 5 s to stand still: under the race detector all of it is slow
+	args := []string{"--upstream", server.URL() + "?" + patient, "--ttl", "5m"} // 5 s to stand still: under the race detector all of it is slow
 	h := newHost(t, args...)
 	lost := func(l client.Lost) { t.Errorf("%s is lost: %v", l.Key, l.Reason) }
 	var holds [sessions][]*client.Hold

@@ -30,6 +30,9 @@ func config(t testing.TB, query string, srvs ...*testserver.Etcd) etcd.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if cfg.Timeout == etcd.DefaultTimeout { // a busy machine stands still for longer
+		cfg.Timeout = 5 * time.Second
+	}
 	return cfg
 }
 

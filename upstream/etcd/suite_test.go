@@ -17,7 +17,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestConformance(t *testing.T) {
 	srv := testserver.StartEtcd(t)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		cfg, err := etcd.Parse("etcd://" + srv.Addr() + "?ttl=2s&timeout=10s&prefix=" + prefix)
+		cfg, err := etcd.Parse("etcd://" + srv.Addr() + "?ttl=6s&timeout=10s&prefix=" + prefix)
 		if err != nil {
 			t.Fatal(err)
 		}

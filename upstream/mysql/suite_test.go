@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -22,6 +23,9 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 	cfg, err := mysql.Parse(url)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if cfg.Timeout == mysql.DefaultTimeout { // a busy machine stands still for longer
+		cfg.Timeout = 5 * time.Second
 	}
 	s, err := mysql.Open(t.Context(), cfg, opts...)
 	if err != nil {

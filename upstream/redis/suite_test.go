@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -26,6 +27,9 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 	cfg, err := redis.Parse(url)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if cfg.Timeout == redis.DefaultTimeout { // a busy machine stands still for longer
+		cfg.Timeout = 5 * time.Second
 	}
 	s, err := redis.Open(t.Context(), cfg, opts...)
 	if err != nil {

@@ -76,6 +76,9 @@ func open(t testing.TB, url string, opts ...redlock.Option) *redlock.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if cfg.Timeout == redlock.DefaultTimeout { // a busy machine stands still for longer
+		cfg.Timeout = 5 * time.Second
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	s, err := redlock.Open(ctx, cfg, member, opts...)

@@ -274,23 +274,49 @@ func (h *host) hinted(key string, kinds ...cache.HintKind) {
 func (h *host) listening(other *host) {
 	h.Helper()
 	h.skipUnless(h.store.Hints() != nil, "the store has no hints")
+	h.hearsOf(other, func(cache.Hint) {})
+	// Those still on their way are about a key which nobody asks about.
+}
+
+// notHinted checks that h has not heard such a hint about key, behind whose cause it
+// hears of what other does now. A hint may come twice, so this is only for one that has
+// no reason yet.
+func (h *host) notHinted(key string, kind cache.HintKind, other *host) {
+	h.Helper()
+	h.hearsOf(other, func(x cache.Hint) {
+		if x == (cache.Hint{Kind: kind, Key: key}) {
+			h.Fatalf("a hint for nothing: %v", x)
+		}
+	})
+}
+
+// hearsOf has other want what h holds until h hears of it, and shows all hints before.
+func (h *host) hearsOf(other *host, saw func(cache.Hint)) {
+	h.Helper()
+	t := h.token()
+	key := fmt.Sprint("listening", t)
+	heard := func() bool {
+		for {
+			select {
+			case x := <-h.store.Hints():
+				if saw(x); x.Key == key {
+					return true
+				}
+			default:
+				return false
+			}
+		}
+	}
 	if h.env.opts.PolledHints {
+		heard()
 		return
 	}
-	const key = "listening"
-	t := h.token()
 	h.want(h.try(key, t), cache.Granted)
 	h.eventually("hints arrive", func() bool {
 		o := other.token()
 		h.want(other.join(key, o), cache.Queued)
 		h.want(other.withdraw(key, o), cache.Done)
-		select {
-		case <-h.store.Hints():
-			return true
-		default:
-			return false
-		}
+		return heard()
 	})
 	h.want(h.release(key, t), cache.Done)
-	// Those still on their way are about this key, which nobody asks about.
 }
