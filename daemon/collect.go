@@ -27,8 +27,17 @@ func SetCollector(percent int, limit int64) {
 	c := &collector
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.percent, c.limit = percent, limit
-	if c.holds == 0 {
+	if c.percent, c.limit = percent, limit; c.holds == 0 {
+		setCollector(percent, limit)
+	}
+}
+
+// setCollector sets both, with either in force in between.
+func setCollector(percent int, limit int64) {
+	if percent < 0 {
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+	} else {
 		debug.SetGCPercent(percent)
 		debug.SetMemoryLimit(limit)
 	}
@@ -54,8 +63,9 @@ func letCollector() {
 	if c.holds--; c.holds > 0 {
 		return
 	}
-	debug.SetGCPercent(c.percent)
-	if c.limit != 0 {
-		debug.SetMemoryLimit(c.limit)
+	if c.limit == 0 { // the user's stays
+		debug.SetGCPercent(c.percent)
+	} else {
+		setCollector(c.percent, c.limit)
 	}
 }

@@ -56,15 +56,21 @@ func TestScenes(t *testing.T) {
 	for _, f := range e.Report.Faults {
 		t.Error(f)
 	}
+	soaked := 0.0
 	for _, r := range e.Report.Rows {
 		if len(r.Rounds) != 1 {
 			t.Errorf("%s, %s has %d rounds", r.Scene, r.Name, len(r.Rounds))
 		}
 		for _, m := range r.Rounds {
-			if m["ops_s"] <= 0 {
+			if r.Scene == soakScene { // of moments
+				soaked += m["ops_s"]
+			} else if m["ops_s"] <= 0 {
 				t.Errorf("%s, %s: %v", r.Scene, r.Name, m)
 			}
 		}
+	}
+	if scenes["soak"] != nil && soaked == 0 {
+		t.Error("the soak has done nothing")
 	}
 	t.Log(e.Report.Markdown())
 }

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func open(t testing.TB, srv *testserver.Redis, prefix string) upstream.Store {
 	t.Helper()
-	cfg, err := redis.Parse(srv.URL() + "?waiter_lease=1s&timeout=10s&prefix=" + prefix)
+	cfg, err := redis.Parse(srv.URL() + "?waiter_lease=2500ms&timeout=10s&prefix=" + prefix)
 	if err != nil {
 		t.Fatal(err)
 	}

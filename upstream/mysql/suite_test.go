@@ -42,7 +42,7 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 // reach opens a store for the suite, which closes it.
 func reach(t testing.TB, srv *testserver.MariaDB, prefix string, opts ...mysql.Option) *mysql.Store {
 	t.Helper()
-	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=1s&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
+	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=2500ms&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,7 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 // reach opens a store for the suite, which closes it.
 func reach(t testing.TB, url, prefix string) *redis.Store {
 	t.Helper()
-	cfg, err := redis.Parse(url + "&waiter_lease=1s&timeout=10s&prefix=" + prefix)
+	cfg, err := redis.Parse(url + "&waiter_lease=2500ms&timeout=10s&prefix=" + prefix)
 	if err != nil {
 		t.Fatal(err)
 	}

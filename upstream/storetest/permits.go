@@ -54,8 +54,14 @@ func (h *host) takePermits(s sem, n int) (tokens []uint64) {
 // hintedPermit waits for a hint of that kind about s, and token if the hint names one.
 func (h *host) hintedPermit(kind cache.HintKind, s sem, token uint64) {
 	h.Helper()
-	for {
-		x := h.hint()
+	h.hearsPermit(func() {}, kind, s, token)
+}
+
+// hearsPermit does what is a cause of hints, and waits for one as hintedPermit does.
+func (h *host) hearsPermit(cause func(), kind cache.HintKind, s sem, token uint64) {
+	h.Helper()
+	for cause(); ; {
+		x := h.hintOf(cause, time.Second)
 		if x.Kind == kind && x.Mode == cache.Permit && x.Key == s.key && (x.Token == 0 || x.Token == token) {
 			return
 		}

@@ -98,8 +98,8 @@ var permitQueueTests = []test{
 		if r.Wanted {
 			w.Error("wanted by its own host")
 		}
-		w.want(hs[1].joinPermit(s, hs[1].token()), cache.Queued)
-		hs[0].hintedPermit(cache.HintWanted, s, held[0])
+		other := hs[1].token()
+		hs[0].hearsPermit(func() { w.want(hs[1].joinPermit(s, other), cache.Queued) }, cache.HintWanted, s, held[0])
 		r = hs[0].permit(cache.OpRenew, s, held[1], long)
 		w.want(r, cache.Done)
 		if !r.Wanted {

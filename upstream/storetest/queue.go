@@ -142,8 +142,8 @@ var queueTests = []test{
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 			k := mode.String()
 			hs[0].take(k, mode)
-			w.want(hs[1].join(k, hs[1].token()), cache.Queued)
-			hs[0].hinted(k, cache.HintWanted)
+			q := hs[1].token()
+			hs[0].hears(k, func() { w.want(hs[1].join(k, q), cache.Queued) }, cache.HintWanted)
 		}
 	}},
 	{"a brief place is told to the holder, and is a place", func(w *world) {
@@ -153,8 +153,7 @@ var queueTests = []test{
 			k := mode.String()
 			t, _ := hs[0].take(k, mode)
 			q := hs[1].token()
-			w.want(hs[1].joinBriefly(k, q), cache.Queued)
-			hs[0].hinted(k, cache.HintTried, cache.HintWanted)
+			hs[0].hears(k, func() { w.want(hs[1].joinBriefly(k, q), cache.Queued) }, cache.HintTried, cache.HintWanted)
 			w.want(hs[0].release(k, t), cache.Done)
 			w.want(hs[1].joinBriefly(k, q), cache.Granted)
 			w.want(hs[1].release(k, q), cache.Done)

@@ -250,13 +250,23 @@ func (w *world) eventually(what string, ok func() bool) {
 // hint waits for the next hint.
 func (h *host) hint() cache.Hint {
 	h.Helper()
-	select {
-	case x := <-h.store.Hints():
-		return x
-	case <-time.After(bound):
-		h.Fatal("the hint never comes")
-		return cache.Hint{}
+	return h.hintOf(func() {}, bound)
+}
+
+// hintOf is hint, and has its cause renewed each time that none has come for so long: places
+// in a queue end.
+func (h *host) hintOf(cause func(), each time.Duration) cache.Hint {
+	h.Helper()
+	for waited := time.Duration(0); waited < bound; waited += each {
+		select {
+		case x := <-h.store.Hints():
+			return x
+		case <-time.After(each):
+			cause()
+		}
 	}
+	h.Fatal("the hint never comes")
+	return cache.Hint{}
 }
 
 // hinted waits for a hint of one of these kinds about key.
@@ -264,6 +274,16 @@ func (h *host) hinted(key string, kinds ...cache.HintKind) {
 	h.Helper()
 	for {
 		if n := h.hint(); slices.Contains(kinds, n.Kind) && n == (cache.Hint{Kind: n.Kind, Key: key}) {
+			return
+		}
+	}
+}
+
+// hears does what is a cause of hints, and waits for a hint of one of these kinds about key.
+func (h *host) hears(key string, cause func(), kinds ...cache.HintKind) {
+	h.Helper()
+	for cause(); ; {
+		if n := h.hintOf(cause, time.Second); slices.Contains(kinds, n.Kind) && n == (cache.Hint{Kind: n.Kind, Key: key}) {
 			return
 		}
 	}

@@ -24,7 +24,8 @@ SIGHUP (` + "`systemctl reload locksidecar`" + `) has the file read again. What 
 *restart* has to stay as it is: else all of the new file is refused, and the daemon goes on as before (` + "`reload_refused`" + ` in the log).
 
 Stores' URLs and their parameters are in [STORES.md](../upstream/STORES.md). Variables that are no field of the file: ` + "`GOMAXPROCS`" + ` bounds the threads
-for Go code (the daemon chooses, where it is not set), ` + "`XDG_RUNTIME_DIR`" + ` is where the socket of a user who is not root is by default, and
+for Go code (the daemon chooses, where it is not set), ` + "`GOGC` and `GOMEMLIMIT`" + ` say when the heap is collected (the daemon decides for large ones, where
+neither is set: when they have grown by two thirds, and each ten minutes), ` + "`XDG_RUNTIME_DIR`" + ` is where the socket of a user who is not root is by default, and
 ` + "`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `LISTEN_FDS`" + ` are systemd's.
 `
 

@@ -1,0 +1,38 @@
+package daemon
+
+import (
+	"math"
+	"runtime/debug"
+	"testing"
+)
+
+// While a takeover holds the collector off, nothing begins it; what was set meanwhile counts behind it.
+func TestCollectorIsHeldOff(t *testing.T) {
+	const limit = 1 << 40
+	is := func(when string, percent int, limit int64) {
+		t.Helper()
+		l := debug.SetMemoryLimit(-1)
+		p := debug.SetGCPercent(percent)
+		if p != percent || l != limit {
+			t.Errorf("%s: %d percent and a limit of %d", when, p, l)
+		}
+	}
+	defer SetCollector(debug.SetGCPercent(100), math.MaxInt64)
+	debug.SetMemoryLimit(limit) // the user's
+	holdCollector()
+	is("held", -1, limit)
+	letCollector()
+	is("let go", 100, limit)
+	SetCollector(-1, limit)
+	holdCollector()
+	holdCollector()
+	is("held with a limit of ours", -1, math.MaxInt64)
+	SetCollector(-1, 2*limit)
+	is("set meanwhile", -1, math.MaxInt64)
+	letCollector()
+	is("half let go", -1, math.MaxInt64)
+	letCollector()
+	is("all let go", -1, 2*limit)
+	SetCollector(100, math.MaxInt64)
+	is("small again", 100, math.MaxInt64)
+}
