@@ -25,17 +25,21 @@ func (e *Engine) beatBy(at int64) {
 }
 
 // Surveys come before beats: all holds of a session are looked at, in turns with those of others and
-// with everything else, which a look at a million would keep waiting for a quarter of a second.
+// with everything else, which a look at a million would keep waiting for a quarter of a second. They take
+// their time, an eighth of what is between two beats: the less they do in a second the less they delay.
 const (
-	surveyMost  = 2048 // holds, of whomever, in one go
-	surveyTurn  = 512  // of one session
-	surveyCost  = 16   // what the beat itself counts
-	surveyPause = int64(time.Millisecond)
+	surveyMost     = 2048 // holds, of whomever, in one go
+	surveyTurn     = 512  // of one session
+	surveyCost     = 16   // what the beat itself counts
+	surveyPart     = 8
+	surveyPauseMin = int64(time.Millisecond)
+	surveyPauseMax = 5 * surveyPauseMin
 )
 
 // survey is the look at the holds of one session, of Tick alone.
 type survey struct {
 	s     *Session
+	every int64 // between its beats
 	w     cache.Watermark
 	left  uint64 // the shards yet to be seen
 	begun bool   // with the first of them
@@ -51,10 +55,11 @@ func (e *Engine) beats(now int64, a *aftermath) int64 {
 		for _, s := range all {
 			e.beginBeat(s, now)
 		}
+		e.surveyPause = pauseOf(e.surveys, e.settings().Survey)
 		e.lookForCycles(now, all)
 	}
 	if len(e.surveys) > 0 && e.surveyAt <= now {
-		e.surveyAt = now + surveyPause
+		e.surveyAt = now + e.surveyPause
 		e.survey(now, a)
 	}
 	if len(e.surveys) == 0 {
@@ -80,7 +85,17 @@ func (e *Engine) beginBeat(s *Session, now int64) {
 		return
 	}
 	s.beatAt, s.floor, s.surveyed = cache.Forever, cache.Forever, true
-	e.surveys = append(e.surveys, survey{s: s, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
+	e.surveys = append(e.surveys, survey{s: s, every: s.beatEvery, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
+}
+
+// pauseOf is what lies between two goes, of so many holds each.
+func pauseOf(all []survey, most int) int64 {
+	every, work := cache.Forever, int64(0)
+	for i := range all {
+		every = min(every, all[i].every)
+		work += all[i].s.core.Holds.Load() + surveyCost
+	}
+	return min(max(every/surveyPart/(work/int64(most)+1), surveyPauseMin), surveyPauseMax)
 }
 
 // survey gives each survey its turn until enough has been looked at, and has those beat that are

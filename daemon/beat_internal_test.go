@@ -84,7 +84,7 @@ func (b *beating) acquire(key string, ttl time.Duration) protocol.Grant {
 
 // tick has the engine look at one hold; it is what a beat says behind that, if there is one.
 func (b *beating) tick() (until uint64) {
-	b.now.Add(surveyPause)
+	b.now.Add(surveyPauseMax)
 	b.k.buf = nil
 	b.e.Tick()
 	b.answer()
@@ -177,5 +177,32 @@ func keyOfShard(shard, nth int) string {
 			return key
 		}
 		nth--
+	}
+}
+
+// What is looked at for beats is spread over an eighth of the time between them, in goes neither too
+// close nor too far apart.
+func TestPauseBetweenLooks(t *testing.T) {
+	surveys := func(sessions int, holds int64, ttl time.Duration) (all []survey) {
+		for range sessions {
+			s := &Session{core: &cache.Session{}}
+			s.core.Holds.Store(holds)
+			all = append(all, survey{s: s, every: int64(ttl) / 3})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		all   []survey
+		pause time.Duration
+	}{
+		{surveys(1, 1_000_000, 30*time.Second), 2600 * time.Microsecond},
+		{surveys(1, 1_000_000, 3*time.Second), time.Millisecond},
+		{surveys(10_000, 1, 30*time.Second), 5 * time.Millisecond},
+		{append(surveys(1, 1_000_000, 30*time.Second), surveys(1, 1, time.Second)...), time.Millisecond}, // the most urgent
+		{nil, 5 * time.Millisecond},
+	} {
+		if got := time.Duration(pauseOf(c.all, surveyMost)); got.Round(100*time.Microsecond) != c.pause {
+			t.Errorf("%v, not %v", got, c.pause)
+		}
 	}
 }

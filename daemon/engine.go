@@ -53,8 +53,9 @@ type Engine struct {
 	nextBeat atomic.Int64
 
 	// Of Tick alone.
-	surveys  []survey
-	surveyAt int64 // not before
+	surveys     []survey
+	surveyAt    int64 // not before
+	surveyPause int64 // between two goes
 
 	looks    sync.Mutex // held while a view is made, and taken before the shards'
 	lookMost int        // viewMost but in tests; guarded by looks

@@ -33,7 +33,7 @@ func (c *counting) Apply(ctx context.Context, ops []upstream.Op, results []upstr
 }
 
 func TestManyKeysTakeNoMoreRoundTripsThanBatches(t *testing.T) {
-	cfg, err := redis.Parse(testserver.StartRedis(t).URL())
+	cfg, err := redis.Parse(testserver.StartRedis(t).URL() + "?timeout=10s")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,23 @@ func startRedis(t testing.TB, url string) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startConfig(t, cfg)
+}
+
+// patient runs a daemon on a server that is given more time than by default: a busy machine
+// stands still for longer.
+func patient(t testing.TB, server *testserver.Redis) *host {
+	t.Helper()
+	cfg, err := redis.Parse(server.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Timeout = 10 * time.Second
+	return startConfig(t, cfg)
+}
+
+func startConfig(t testing.TB, cfg redis.Config) *host {
+	t.Helper()
 	s, err := redis.Open(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +63,7 @@ func TestTwoHostsOnOneRedisExcludeEachOtherInOrder(t *testing.T) {
 	server := testserver.StartRedis(t)
 	var hosts []*host
 	for range 3 {
-		hosts = append(hosts, startRedis(t, server.URL()))
+		hosts = append(hosts, patient(t, server))
 	}
 	first := hosts[0].dial(client.Options{})
 	g := acquire(t, first, client.AcquireArgs{Key: "k"})
@@ -99,7 +116,7 @@ func TestTwoHostsOnOneRedisExcludeEachOtherInOrder(t *testing.T) {
 func TestAHolderCutOffIsToldBeforeAnotherHostIsGranted(t *testing.T) {
 	server := testserver.StartRedis(t)
 	h, proxy := proxied(t, server)
-	o := startRedis(t, server.URL())
+	o := patient(t, server)
 	var mu sync.Mutex
 	var stated, toldAt int64
 	lost := make(chan client.Lost, 1)
@@ -143,10 +160,10 @@ func TestAHolderCutOffIsToldBeforeAnotherHostIsGranted(t *testing.T) {
 
 func TestAFlushedStoreLosesLocksAndSaysSo(t *testing.T) {
 	server := testserver.StartRedis(t)
-	h := startRedis(t, server.URL())
+	h := patient(t, server)
 	lost := make(chan client.Lost, 1)
 	c := h.dial(client.Options{OnLost: func(l client.Lost) { lost <- l }})
-	g := acquire(t, c, client.AcquireArgs{Key: "k", TTL: time.Second})
+	g := acquire(t, c, client.AcquireArgs{Key: "k", TTL: 6 * time.Second})
 	server.Do("FLUSHALL")
 	if l := <-lost; l.Reason != protocol.LostGone || l.Fence != g.Fence {
 		t.Fatalf("%+v", l)
@@ -256,7 +273,7 @@ func TestASuccessorServesOnceTheDaemonBeforeItHasEnded(t *testing.T) {
 
 func TestThousandsOfLocksAreRenewedInBatches(t *testing.T) {
 	server := testserver.StartRedis(t)
-	h := startRedis(t, server.URL())
+	h := patient(t, server)
 	c := h.dial(client.Options{OnLost: func(l client.Lost) { t.Errorf("lost: %+v", l) }})
 	const n = 3000
 	var wg sync.WaitGroup

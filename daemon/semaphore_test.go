@@ -120,7 +120,7 @@ func TestASemaphoreLetsNoMoreInThanItSays(t *testing.T) {
 	t.Run("one host", func(t *testing.T) { crowd(t, start(t, nil, nil)) })
 	t.Run("two hosts", func(t *testing.T) {
 		server := testserver.StartRedis(t)
-		crowd(t, startRedis(t, server.URL()), startRedis(t, server.URL()))
+		crowd(t, patient(t, server), patient(t, server))
 	})
 }
 

@@ -32,9 +32,8 @@ const (
 
 // procs decides how many there are.
 type procs struct {
-	most  int
-	now   int
-	fixed bool // they are as the user says
+	most int
+	now  int
 
 	busy   int     // looks in a row that saw them so
 	before float64 // rates of work done in these, together
@@ -58,9 +57,6 @@ type procsSeen struct {
 
 // next says how many there should be from now on.
 func (p *procs) next(l procsSeen) int {
-	if p.fixed {
-		return p.now
-	}
 	p.pause = max(0, p.pause-l.while)
 	if p.trial > 0 {
 		p.try(l)
@@ -114,16 +110,18 @@ func (p *procs) try(l procsSeen) {
 
 // threads sets how many there are.
 type threads struct {
-	most int
+	most  int
+	fixed bool // they are the user's choice, or there is none
 
 	mu  sync.Mutex
 	now int // guarded by mu, as is
 	all int // how many ask for all there can be
 }
 
-func newThreads() *threads {
+func newThreads(env config.Env) *threads {
 	n := runtime.GOMAXPROCS(0)
-	return &threads{most: n, now: n}
+	v, _ := env("GOMAXPROCS")
+	return &threads{most: n, now: n, fixed: v != "" || n == 1}
 }
 
 // set has n, unless all are asked for.
@@ -131,9 +129,7 @@ func (t *threads) set(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now = n
-	if t.all == 0 {
-		runtime.GOMAXPROCS(n)
-	}
+	t.haveLocked()
 }
 
 // askAll has as many as there can be, until it is called with false as often as with true.
@@ -145,9 +141,15 @@ func (t *threads) askAll(all bool) {
 	} else {
 		t.all--
 	}
-	if t.all > 0 {
+	t.haveLocked()
+}
+
+func (t *threads) haveLocked() {
+	switch {
+	case t.fixed:
+	case t.all > 0:
 		runtime.GOMAXPROCS(t.most)
-	} else {
+	default:
 		runtime.GOMAXPROCS(t.now)
 	}
 }
@@ -160,12 +162,9 @@ type loaded interface {
 
 // followLoad has as many as are needed until ctx ends; up to as many as Go chose, which
 // is what the machine, or the container's limit, has. A GOMAXPROCS of the user's own is
-// left alone. It begins collections of large heaps. It blocks.
+// left alone. It begins the collections of large heaps, too. It blocks.
 func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 	p := procs{most: t.most, now: 1}
-	if v, _ := env("GOMAXPROCS"); v != "" {
-		p.now, p.fixed = p.most, true
-	}
 	defer t.set(p.most)
 	t.set(p.now)
 	timer := time.NewTimer(procsBusy)
@@ -185,11 +184,11 @@ func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 		now, cpu, has := time.Now(), cpuTime(), of.BytesRead()
 		l := procsSeen{while: now.Sub(began), late: of.TimerLate()}
 		l.used, l.rate = float64(cpu-spent)/float64(l.while), float64(has-had)/l.while.Seconds()
-		if before := p.now; p.next(l) != before {
+		if before := p.now; !t.fixed && p.next(l) != before {
 			t.set(p.now)
 		}
 		began, spent, had = now, cpu, has
-		if l.used < 0.1 && (p.fixed || p.now == 1) {
+		if l.used < 0.1 && p.now == 1 {
 			timer.Reset(procsIdle)
 		} else {
 			timer.Reset(procsBusy)

@@ -136,7 +136,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 
 	spans := m.newTracing(ctx, log)
 	defer spans.close()
-	threads := newThreads()
+	threads := newThreads(m.Env)
 	s := &server{m: m, conf: c, again: again, fleet: newFleet(log), log: log, level: out.level}
 	defer s.fleet.end()
 	s.fleet.estate = s.found(kept)

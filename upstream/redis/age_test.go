@@ -12,7 +12,7 @@ import (
 
 func TestAServerThatRestartedDoesNotVoteUntilItIsOldEnough(t *testing.T) {
 	srv := testserver.StartRedis(t)
-	cfg, err := redis.Parse(srv.URL())
+	cfg, err := redis.Parse(srv.URL() + "?timeout=5s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestAServerThatRestartedDoesNotVoteUntilItIsOldEnough(t *testing.T) {
 func TestAServerThatHidesItsUptimeDoesNotVote(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	srv.Do("ACL", "SETUSER", "shy", "on", ">pw", "~*", "&*", "+@all", "-info")
-	cfg, err := redis.Parse("redis://shy:pw@" + srv.Addr())
+	cfg, err := redis.Parse("redis://shy:pw@" + srv.Addr() + "?timeout=5s")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -90,7 +90,7 @@ func TestReplicaRefuses(t *testing.T) {
 			t.Errorf("%v %v is %v (%v)", ops[i].Kind, ops[i].Mode, r.Status, r.Err)
 		}
 	}
-	cfg, err := redis.Parse(srv.URL())
+	cfg, err := redis.Parse(srv.URL() + "?timeout=5s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestReplicaRefuses(t *testing.T) {
 
 func TestServerThatMayEvictIsRefusedUnlessAllowed(t *testing.T) {
 	srv := testserver.StartRedis(t, "--maxmemory-policy", "allkeys-lru")
-	cfg, err := redis.Parse(srv.URL())
+	cfg, err := redis.Parse(srv.URL() + "?timeout=5s")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +137,7 @@ func TestServerThatMayEvictIsRefusedUnlessAllowed(t *testing.T) {
 
 func TestServerOfAClusterIsRefused(t *testing.T) {
 	srv := testserver.StartRedis(t, "--cluster-enabled", "yes")
-	cfg, err := redis.Parse(srv.URL())
+	cfg, err := redis.Parse(srv.URL() + "?timeout=5s")
 	if err != nil {
 		t.Fatal(err)
 	}
