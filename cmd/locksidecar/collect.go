@@ -26,7 +26,7 @@ const (
 	heapFilled = 0.65            // of what may be allocated between two; the runtime begins at 0.7 at the soonest
 	heapCalm   = 2 * time.Second // between two: where a limit of memory leaves little, the runtime collects all the time
 
-	heapStale      = 10 * time.Minute  // behind the last, whatever there is: what has been released goes back
+	heapStale      = 5 * time.Minute   // behind the last, whatever there is: what has been released goes back
 	heapStaleTheir = 100 * time.Second // where the percentage is the user's
 
 	// Of what is live, at which the runtime begins one whatever we do. It keeps 2.2 times as much,

@@ -25,7 +25,7 @@ SIGHUP (` + "`systemctl reload locksidecar`" + `) has the file read again. What 
 
 Stores' URLs and their parameters are in [STORES.md](../upstream/STORES.md). Variables that are no field of the file: ` + "`GOMAXPROCS`" + ` bounds the threads
 for Go code (the daemon chooses, where it is not set), ` + "`GOGC` and `GOMEMLIMIT`" + ` say when the heap is collected (the daemon decides for large ones, where
-neither is set: when they have grown by two thirds, and each ten minutes), ` + "`XDG_RUNTIME_DIR`" + ` is where the socket of a user who is not root is by default, and
+neither is set: when they have grown by two thirds, and each five minutes), ` + "`XDG_RUNTIME_DIR`" + ` is where the socket of a user who is not root is by default, and
 ` + "`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `LISTEN_FDS`" + ` are systemd's.
 `
 
