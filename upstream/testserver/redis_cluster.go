@@ -63,8 +63,23 @@ func (c *RedisCluster) Add(args ...string) *Redis {
 // Meet makes a node known to the cluster.
 func (c *RedisCluster) Meet(n *Redis) {
 	c.t.Helper()
-	bus := n.args[slices.Index(n.args, "--cluster-port")+1]
-	c.Nodes[0].Do("CLUSTER", "MEET", "127.0.0.1", n.Port(), bus)
+	c.Nodes[0].Do(meeting(n)...)
+}
+
+func meeting(n *Redis) []any {
+	return []any{"CLUSTER", "MEET", "127.0.0.1", n.Port(), n.args[slices.Index(n.args, "--cluster-port")+1]}
+}
+
+// meetAll has all running nodes greet each other once more: a greeting that a busy machine keeps for a
+// second is forgotten.
+func (c *RedisCluster) meetAll() {
+	for _, n := range c.Running() {
+		for _, o := range c.Running() {
+			if n != o {
+				_ = n.Admin().Do(context.Background(), meeting(o)...).Err()
+			}
+		}
+	}
 }
 
 // Replicate makes a node a replica of a master, once it knows it.
@@ -80,7 +95,10 @@ func (c *RedisCluster) until(what string, ok func() bool) {
 	c.t.Helper()
 	for end := time.Now().Add(startBound); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			c.t.Fatalf("it never comes true that %s:\n%s", what, c.Nodes[0].Admin().ClusterNodes(context.Background()).Val())
+			for _, n := range c.Running() {
+				c.t.Log(n.Admin().ClusterNodes(context.Background()).Val())
+			}
+			c.t.Fatalf("it never comes true that %s", what)
 		}
 	}
 }
@@ -94,7 +112,11 @@ func (c *RedisCluster) Running() []*Redis {
 // works, and all running replicas follow their masters.
 func (c *RedisCluster) WaitOK() {
 	c.t.Helper()
+	looks := 0
 	c.until("the cluster works", func() bool {
+		if looks++; looks%250 == 0 { // five seconds, and more
+			c.meetAll()
+		}
 		for _, n := range c.Running() {
 			ctx := context.Background()
 			if !strings.Contains(n.Admin().ClusterInfo(ctx).Val(), "cluster_state:ok") ||
