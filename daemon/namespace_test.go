@@ -118,39 +118,63 @@ func TestASilentClientLosesWhatAsksForHeartbeats(t *testing.T) {
 	acquire(t, h.dial(client.Options{}), client.AcquireArgs{Key: "a"})
 }
 
-func TestAClientThatAnswersBeatsKeepsWhatAsksForHeartbeats(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: time.Second})
-	beats := make(chan client.Beat, 100)
-	c := h.dial(client.Options{OnBeat: func(b client.Beat) { beats <- b }, OnLost: func(l client.Lost) { t.Errorf("%+v", l) }})
-	g := acquire(t, c, client.AcquireArgs{Key: "a"})
-	for b := range beats {
-		if b.Until > g.Deadline+2000 { // well beyond the first heartbeat
-			break
+// beats are what a client hears, which holds something with a heartbeat of patience.
+type beats struct {
+	heard chan client.Beat
+	lost  chan client.Lost
+}
+
+// patience is a heartbeat that a machine which stands still for a moment does not miss.
+const patience = 3 * time.Second
+
+func newBeats() *beats {
+	return &beats{make(chan client.Beat, 100), make(chan client.Lost, 1)}
+}
+
+func (b *beats) options() client.Options {
+	return client.Options{OnBeat: func(x client.Beat) { b.heard <- x }, OnLost: func(l client.Lost) { b.lost <- l }}
+}
+
+// beyond waits for a beat that shows that a whole heartbeat has passed since a grant.
+func (b *beats) beyond(t *testing.T, g protocol.Grant) {
+	t.Helper()
+	for {
+		select {
+		case x := <-b.heard:
+			if x.Until > g.Deadline+uint64((patience+time.Second)/time.Millisecond) {
+				return
+			}
+		case l := <-b.lost:
+			t.Fatalf("lost: %+v", l)
 		}
 	}
+}
+
+func TestAClientThatAnswersBeatsKeepsWhatAsksForHeartbeats(t *testing.T) {
+	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
+	b := newBeats()
+	c := h.dial(b.options())
+	g := acquire(t, c, client.AcquireArgs{Key: "a"})
+	b.beyond(t, g)
 	release(t, c, "a", 0, g.Fence)
 }
 
 // Whoever only waits has no beats to answer: its silence counts from the grant on.
 func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: time.Second})
-	beats := make(chan client.Beat, 100)
-	holder := h.dial(client.Options{OnBeat: func(b client.Beat) { beats <- b }})
+	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
+	b := newBeats()
+	holder := h.dial(b.options())
 	held := acquire(t, holder, client.AcquireArgs{Key: "a"})
 	raw := h.raw().hello()
 	raw.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a"), Wait: protocol.WaitAlways})
-	for b := range beats {
-		if b.Until > held.Deadline+2000 { // it has been silent for longer than it may
-			break
-		}
-	}
+	b.beyond(t, held) // it has been silent for longer than it may
 	release(t, holder, "a", 0, held.Fence)
 	m := raw.next()
 	g, err := m.Grant()
 	if err != nil || m.ID != 2 {
 		t.Fatal(m, err)
 	}
-	if g.Left < 900 || g.Left > 1000 {
+	if most := uint64(patience / time.Millisecond); g.Left < most-1000 || g.Left > most {
 		t.Errorf("it was stated to be valid for %d ms", g.Left)
 	}
 }
