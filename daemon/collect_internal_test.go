@@ -17,7 +17,10 @@ func TestCollectorIsHeldOff(t *testing.T) {
 			t.Errorf("%s: %d percent and a limit of %d", when, p, l)
 		}
 	}
-	defer SetCollector(debug.SetGCPercent(100), math.MaxInt64)
+	defer func() {
+		SetCollector(100, math.MaxInt64)
+		collector.limit = 0 // as at the start: the limit is the user's
+	}()
 	debug.SetMemoryLimit(limit) // the user's
 	holdCollector()
 	is("held", -1, limit)
