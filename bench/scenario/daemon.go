@@ -32,7 +32,11 @@ func (e *Env) serving(upstream string, flags []string) (socket string, args []st
 		return "", nil, err
 	}
 	if e.Short && upstream != "memory:" { // on a machine that stands still for a moment no window may have an error
-		upstream += map[bool]string{true: "&", false: "?"}[strings.Contains(upstream, "?")] + "timeout=30s"
+		sep := "?"
+		if strings.Contains(upstream, "?") {
+			sep = "&"
+		}
+		upstream += sep + "timeout=30s"
 	}
 	return socket, append([]string{"serve", "--socket", socket, "--upstream", upstream, "--drain", "1s", "--log-level", "warn"}, flags...), nil
 }
