@@ -24,28 +24,18 @@ func startRedis(t testing.TB, url string) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return startConfig(t, cfg)
+	s, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return start(t, s, nil)
 }
 
 // patient runs a daemon on a server that is given more time than by default: a busy machine
 // stands still for longer.
 func patient(t testing.TB, server *testserver.Redis) *host {
 	t.Helper()
-	cfg, err := redis.Parse(server.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	cfg.Timeout = 10 * time.Second
-	return startConfig(t, cfg)
-}
-
-func startConfig(t testing.TB, cfg redis.Config) *host {
-	t.Helper()
-	s, err := redis.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return start(t, s, nil)
+	return startRedis(t, server.URL()+"?timeout=10s")
 }
 
 // proxied runs a daemon whose connections to the server go through a proxy.

@@ -179,7 +179,10 @@ func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 		}
 		if heap.due(time.Now()) {
 			t.collect()
+			of.TimerLate() // like the work, the collection's, and no load
 			began, spent, had = time.Now(), cpuTime(), of.BytesRead()
+			timer.Reset(procsBusy)
+			continue
 		}
 		now, cpu, has := time.Now(), cpuTime(), of.BytesRead()
 		l := procsSeen{while: now.Sub(began), late: of.TimerLate()}

@@ -33,11 +33,8 @@ type grip struct {
 // model runs random ops of a few hosts on a few keys, among them repetitions of
 // old ones with tokens that are long over, and compares every answer.
 func model(w *world, seed uint64) {
-	n := 4
-	if w.env.opts.OneHost {
-		n = 1
-	}
-	hs := w.hosts(n)
+	hs := w.upTo(4)
+	n := len(hs)
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	keys := make([]grips, 3)
 	for i := range keys {

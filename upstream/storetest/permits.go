@@ -61,7 +61,7 @@ func (h *host) hintedPermit(kind cache.HintKind, s sem, token uint64) {
 func (h *host) hearsPermit(cause func(), kind cache.HintKind, s sem, token uint64) {
 	h.Helper()
 	for cause(); ; {
-		x := h.hintOf(cause, time.Second)
+		x := h.hint(cause)
 		if x.Kind == kind && x.Mode == cache.Permit && x.Key == s.key && (x.Token == 0 || x.Token == token) {
 			return
 		}

@@ -11,11 +11,8 @@ import (
 // permitModel runs random ops on one semaphore, old ones among them, and checks each
 // answer against who has permits and who queues.
 func permitModel(w *world, seed uint64) {
-	n := 3
-	if w.env.opts.OneHost {
-		n = 1
-	}
-	hs := w.hosts(n)
+	hs := w.upTo(3)
+	n := len(hs)
 	rnd := rand.New(rand.NewPCG(seed, 2))
 	held, queued, base := map[grip]bool{}, map[grip]bool{}, map[uint64]grip{}
 	var old []struct {

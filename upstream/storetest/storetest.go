@@ -140,6 +140,15 @@ func (w *world) hosts(n int) []*host {
 	return hs
 }
 
+// upTo is n hosts, or as many as the store has.
+func (w *world) upTo(n int) []*host {
+	w.Helper()
+	if w.env.opts.OneHost {
+		n = 1
+	}
+	return w.hosts(n)
+}
+
 func (h *host) token() uint64 { return h.last.Add(1) }
 
 // ttls says that each lease ends by its own TTL in the store.
@@ -247,16 +256,10 @@ func (w *world) eventually(what string, ok func() bool) {
 	}
 }
 
-// hint waits for the next hint.
-func (h *host) hint() cache.Hint {
+// hint waits for the next hint, and has its cause renewed while none comes: places in a queue end.
+func (h *host) hint(cause func()) cache.Hint {
 	h.Helper()
-	return h.hintOf(func() {}, bound)
-}
-
-// hintOf is hint, and has its cause renewed each time that none has come for so long: places
-// in a queue end.
-func (h *host) hintOf(cause func(), each time.Duration) cache.Hint {
-	h.Helper()
+	const each = time.Second
 	for waited := time.Duration(0); waited < bound; waited += each {
 		select {
 		case x := <-h.store.Hints():
@@ -272,18 +275,14 @@ func (h *host) hintOf(cause func(), each time.Duration) cache.Hint {
 // hinted waits for a hint of one of these kinds about key.
 func (h *host) hinted(key string, kinds ...cache.HintKind) {
 	h.Helper()
-	for {
-		if n := h.hint(); slices.Contains(kinds, n.Kind) && n == (cache.Hint{Kind: n.Kind, Key: key}) {
-			return
-		}
-	}
+	h.hears(key, func() {}, kinds...)
 }
 
 // hears does what is a cause of hints, and waits for a hint of one of these kinds about key.
 func (h *host) hears(key string, cause func(), kinds ...cache.HintKind) {
 	h.Helper()
 	for cause(); ; {
-		if n := h.hintOf(cause, time.Second); slices.Contains(kinds, n.Kind) && n == (cache.Hint{Kind: n.Kind, Key: key}) {
+		if n := h.hint(cause); slices.Contains(kinds, n.Kind) && n == (cache.Hint{Kind: n.Kind, Key: key}) {
 			return
 		}
 	}
