@@ -340,6 +340,41 @@ func (f *fake) letGo(key string, fence Fence) {
 	p.ok()
 }
 
+// putDown has the client release a hold that it knows to be lost, which is an error. Until it has, it
+// may not acquire the key anew for that owner. It may tell the daemon.
+func (f *fake) putDown(key string, fence Fence) {
+	p := f.t.release(key, fence)
+	f.t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
+	p.fails("not_held")
+}
+
+// answerReleases gives this answer to the releases that have come, and leaves all else.
+func (f *fake) answerReleases(c protocol.Code) {
+	f.mu.Lock()
+	queue := f.queue
+	f.queue = nil
+	for _, q := range queue {
+		if q.Op != protocol.OpRelease && q.Op != protocol.OpReleaseMany {
+			f.queue = append(f.queue, q)
+		}
+	}
+	f.mu.Unlock()
+	for _, q := range queue {
+		switch {
+		case q.Op == protocol.OpRelease && c != protocol.OK:
+			q.refuse(c)
+		case q.Op == protocol.OpRelease:
+			q.released()
+		case q.Op == protocol.OpReleaseMany:
+			codes := make([]protocol.Code, len(q.Keys))
+			for i := range codes {
+				codes[i] = c
+			}
+			q.c.answer(q.ID, protocol.AppendCodes(nil, q.ID, codes))
+		}
+	}
+}
+
 // barrier returns when the client has read everything that was sent to it before:
 // it acquires a key of its own, whose grant comes behind.
 func (f *fake) barrier() {

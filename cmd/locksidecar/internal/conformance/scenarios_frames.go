@@ -175,6 +175,7 @@ func vectorPushes(t *T) {
 			q, fence := f.hold(want{key: "k"}, f.grant(5))
 			q.c.send(v.with(atOwner, q.Owner))
 			t.parts("k", fence, v.name)
+			f.putDown("k", fence)
 			continue
 		}
 		f.newest().send(v.frame())
@@ -316,6 +317,7 @@ func textWidths(t *T) {
 		q, fence := f.hold(want{key: key}, f.grant(5))
 		q.c.send(frame(64, 0, raw(head+key), q.Owner, 5, 2))
 		t.parts(key, fence, "it was called lost")
+		f.putDown(key, fence)
 	}
 }
 
@@ -413,10 +415,11 @@ func frameLimit(t *T) {
 		q := f.expectAcquire("k")
 		q.c.answer(q.ID, longest(q, limit))
 		p.fails("denied")
-		q, fence := f.hold(want{key: "l"}, f.grant(3))
+		key := fmt.Sprint("l", limit)
+		q, fence := f.hold(want{key: key}, f.grant(3))
 		q.c.send(binary.BigEndian.AppendUint32(nil, uint32(limit+1)))
 		q.c.parted("a header above the frame limit")
-		t.mustNotHold("l", fence, "after a header above the frame limit")
+		t.mustNotHold(key, fence, "after a header above the frame limit")
 	}
 }
 
