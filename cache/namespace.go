@@ -17,6 +17,18 @@ type Store struct {
 // renews says that each lease there ends by itself unless it is renewed.
 func (s *Store) renews() bool { return !s.Session || s.TTLs }
 
+// Validity is the longest time for which a lease with the given TTL can be stated to be valid: its
+// TTL, the daemon's session, or the shorter of the two.
+func (s *Store) Validity(ttl int64) int64 {
+	switch {
+	case !s.Session:
+		return ttl
+	case s.TTLs:
+		return min(ttl, int64(s.SessionTTL))
+	}
+	return int64(s.SessionTTL)
+}
+
 // Namespace is what applies to the keys under a prefix: where they are kept, and
 // what their holders may do. It does not change once a table has seen it; a new
 // one takes its place.

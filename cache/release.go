@@ -248,8 +248,8 @@ func least(a, b int64) int64 {
 
 // lifetime is how long l lives if it is not renewed from now on.
 func (t *Table) lifetime(l *Lease) int64 {
-	if st := t.of(l); !st.renews() && l.state == stateHeld {
-		return int64(st.SessionTTL)
+	if l.state == stateHeld {
+		return t.of(l).Validity(l.ttl)
 	}
 	return l.ttl
 }

@@ -248,8 +248,8 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 // with s.mu held.
 func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Grant {
 	ttl := m.ShortTTL
-	if st := m.NS.Store; st.Session && !st.TTLs && !m.Degraded {
-		ttl = int64(st.SessionTTL)
+	if !m.Degraded {
+		ttl = m.NS.Store.Validity(ttl)
 	}
 	if beat := int64(m.NS.Heartbeat); beat > 0 {
 		if s.beatAt == cache.Forever && !s.surveyed { // it has only waited, and has had no beats to answer

@@ -7,13 +7,17 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // lease is a TTL of the tests that have to wait for its end. A busy machine stands still for a second,
 // or two.
-const lease = "6s"
+const (
+	lease     = "6s"
+	leaseTime = 6 * time.Second
+)
 
 // patient is how long stores may take to answer, for such a machine's sake.
 const patient = "timeout=30s"

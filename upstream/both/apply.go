@@ -95,6 +95,9 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 		}
 		if op.Kind == cache.OpTry || op.Kind == cache.OpJoin {
 			op.Floor = max(op.Floor, r.Base)
+			if !s.new.Info().Rebase { // the epoch is added to what it answers
+				op.Floor -= min(op.Floor, s.epoch)
+			}
 		}
 		next.add(i, op)
 		olds = append(olds, r)

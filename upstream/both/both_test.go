@@ -16,6 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/both"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
+	"github.com/locksidecar/locksidecar/upstream/etcd"
 	"github.com/locksidecar/locksidecar/upstream/redis"
 	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
@@ -237,6 +238,40 @@ func TestAnEpochThatIsTooLowIsRefused(t *testing.T) {
 		t.Errorf("an old store whose fences cannot be raised: %v", err)
 	}
 	_, _ = e.Close(), b.Close()
+}
+
+// A store whose bases are its own order is asked with a floor of that order: the epoch is added to its
+// answer.
+func TestTheFloorOfAStoreWithAnEpoch(t *testing.T) {
+	a, b := testserver.StartRedis(t), testserver.StartEtcd(t)
+	cfg, err := etcd.Parse("etcd://" + b.Addr() + "?timeout=10s&ttl=30s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := etcd.Open(t.Context(), cfg, etcd.WithClock(clock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const epoch = 4_000_000_000_000_000 // what STORES.md recommends
+	s, err := both.New(open(t, a, "lock:"), e, epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{Store: s}
+	last := uint64(epoch)
+	for n := range uint64(10) {
+		r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: n + 1, TTL: time.Minute})
+		if r.Status != cache.Granted || r.Base <= last {
+			t.Fatalf("round %d: it is %v (%v) with base %d after %d", n, r.Status, r.Err, r.Base, last)
+		}
+		last = r.Base
+		if r := h.do(t, upstream.Op{Kind: cache.OpRelease, Key: "k", Token: n + 1}); r.Status != cache.Done {
+			t.Fatalf("round %d: the release is %v (%v)", n, r.Status, r.Err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 // What one of the two does not say yes to is not granted, and does not stay in the
