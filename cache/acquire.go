@@ -24,7 +24,7 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 		t.acquirePermit(q, now, out)
 		return
 	}
-	l := t.leases[string(q.Key)]
+	l := t.lock(q.Key, q.NS)
 	if l != nil {
 		t.expire(l, now, out)
 		if h := l.find(q.Re.Session, q.Owner); h != nil {
@@ -69,7 +69,7 @@ func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
 	}
 	st := t.store(q.NS.Store)
 	alone := q.NS.Local && q.Mode != Permit // how many permits others have cannot be known
-	if st.downAt != 0 && !alone && (l == nil || !l.hasGrip() || t.of(l) != st) {
+	if st.downAt != 0 && !alone && (l == nil || !l.hasGrip() || l.st != st) {
 		return CodeUnavailable, st.err
 	}
 	return CodeOK, nil
@@ -111,7 +111,7 @@ func (t *Table) sayGranted(h *hold, re Request, acquired bool, out *Effects) {
 
 func (t *Table) grantOf(h *hold, re Request, acquired bool) Message {
 	return Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
-		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl, Degraded: h.fence == 0, NS: h.l.ns}
+		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl, Degraded: h.fence == 0, Store: h.l.st.Store, Heartbeat: h.l.ns.Heartbeat}
 }
 
 // Restate says what a grant has said as it is now; ok is false when the owner has
@@ -159,7 +159,7 @@ func (t *Table) mayHandOver(l *Lease, now int64) bool {
 		return true
 	}
 	r := l.rarely()
-	return r.hands < l.ns.HandOvers && now-r.wantedAt < max(int64(l.ns.HandOverTime), handOverTrips*t.of(l).trip)
+	return r.hands < l.ns.HandOvers && now-r.wantedAt < max(int64(l.ns.HandOverTime), handOverTrips*l.st.trip)
 }
 
 // handOverTrips are the round trips to the store that hand-overs may go on for, however
@@ -202,7 +202,7 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 		if v == later {
 			l.starved = true
 			l.ttl = max(l.ttl, w.ttl)
-			if st := t.of(l); st.Session && !l.rebase {
+			if st := l.st; st.Session && !l.rebase {
 				l.retryAt = now + int64(st.SessionTTL)/30 // the session is being renewed
 			}
 			t.renew(l, now, out)
@@ -229,7 +229,7 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 
 // passes lets w go, whose turn has come, when it may not hold any more by now.
 func (t *Table) passes(w *waiter, now int64, out *Effects) bool {
-	err := t.mayHold(w.req.Session, w.ns)
+	err := t.mayHold(w.req.Session, w.l.ns)
 	if err != nil {
 		t.dismiss(w, CodeLimit, -1, err, now, out)
 	}
@@ -238,7 +238,7 @@ func (t *Table) passes(w *waiter, now int64, out *Effects) bool {
 
 // handsOver counts a grant without asking the store.
 func (t *Table) handsOver(l *Lease, w *waiter) {
-	s := t.statsOf(w.ns)
+	s := t.statsOf(l.ns)
 	s.HandOvers++
 	if l.idleUntil() != 0 {
 		s.Lingered++
@@ -249,9 +249,9 @@ func (t *Table) handsOver(l *Lease, w *waiter) {
 }
 
 func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
-	st := t.of(l)
-	if w.ns.Store != st.Store {
-		return never // its key has moved: this lease is given up first
+	st := l.st
+	if l.moved() {
+		return never // this lease is given up first
 	}
 	if w.mode == Permit && (l.nHolds > 0 || l.head.sem.over()) {
 		return never

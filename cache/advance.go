@@ -18,9 +18,7 @@ func (t *Table) advance(l *Lease, now int64, out *Effects) {
 
 func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
-	if l.state == stateNone && l.op == 0 && l.nHolds == 0 && l.queue().nWaits > 0 {
-		l.ns = l.queue().waitHead.ns
-	}
+	t.follow(l, out)
 	t.handOver(l, now, false, out)
 	t.answerPeeks(l, now, out)
 	if l.brief && !l.inMoment(now) {
@@ -56,7 +54,7 @@ func (t *Table) idle(l *Lease) bool {
 
 // wakeAt is when l has to be looked at again if nothing else happens.
 func (t *Table) wakeAt(l *Lease, now int64) int64 {
-	at, down := l.minEnd, t.of(l).downAt != 0
+	at, down := l.minEnd, l.st.downAt != 0
 	if l.state == stateHeld {
 		at = min(at, l.until)
 		if idle := l.idleUntil(); idle != 0 && !l.starved {
@@ -84,7 +82,7 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 
 // next asks the store for the next thing, if it is time for one.
 func (t *Table) next(l *Lease, now int64, out *Effects) {
-	down := t.of(l).downAt != 0
+	down := l.st.downAt != 0
 	if r := l.rare; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
 		t.ask(l, OpPeek, now, out)
 		return
@@ -117,7 +115,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 		}
 	case stateAsked:
 		switch {
-		case !l.needed() || l.mode != l.wantedMode() || l.brief && l.longWaits():
+		case !l.needed() || l.moved() || l.mode != l.wantedMode() || l.brief && l.longWaits():
 			t.owe(l, now, out)
 			t.settle(l, now, out)
 		case now >= l.retryAt:
@@ -138,7 +136,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 
 // floor is what a new base of l has to be above.
 func (t *Table) floor(l *Lease) uint64 {
-	st := t.of(l)
+	st := l.st
 	if !st.Rebase {
 		return 0 // the store's own order
 	}
@@ -189,7 +187,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
 	l.op, l.opGen, l.early = k, t.gen, 0
-	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.ns.Store.ID, Ref: l, Gen: t.gen}
+	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen}
 	if k == OpPeek {
 		op.Token = 0
 	}
@@ -207,7 +205,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 // owe turns a lease or an ask into a debt: the token has to go.
 func (t *Table) owe(l *Lease, now int64, out *Effects) {
 	switch {
-	case t.of(l).Session: // what hangs on the session stays as long as that does
+	case l.st.Session: // what hangs on the session stays as long as that does
 		l.oweUntil = Forever
 	case l.state == stateHeld:
 		l.oweUntil = max(now, l.until) + l.ttl

@@ -1,6 +1,9 @@
 package cache
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Code is how a request ended. The numbers are the protocol's.
 type Code uint8
@@ -17,7 +20,9 @@ const (
 	CodeUnknown     Code = 7
 	CodeLimit       Code = 8
 	CodeInvalid     Code = 9
+	CodeUnsupported Code = 10
 	CodeDraining    Code = 11
+	CodeDenied      Code = 12
 )
 
 // Reason says why a hold was lost. The numbers are the protocol's.
@@ -106,12 +111,15 @@ type Message struct {
 	Count    uint32
 	Holders  int32
 	Waiters  int32
-	Granted  bool       // MsgGranted answers an acquire and made or deepened a hold
-	HandOver bool       // MsgGranted: the lease was on this host
-	NS       *Namespace // MsgGranted: of the lease
-	Degraded bool       // MsgGranted: by this host alone, without a fence
-	ShortTTL int64      // MsgGranted: how long a lease the hold asked for, for the beat
-	Err      error      // MsgFailed: why, for people
+	Granted  bool  // MsgGranted answers an acquire and made or deepened a hold
+	HandOver bool  // MsgGranted: the lease was on this host
+	Degraded bool  // MsgGranted: by this host alone, without a fence
+	Err      error // MsgFailed: why, for people
+
+	// MsgGranted: of the lease, for the keepalive.
+	Store     *Store
+	Heartbeat time.Duration // of its namespace
+	ShortTTL  int64         // how long a lease the hold asked for, nanoseconds
 }
 
 // Track tells the renewer of a lease: renew it before Until, or forget it.
@@ -121,7 +129,7 @@ type Track struct {
 	Until  int64  // 0 to forget it
 	TTL    int64
 	Failed bool // the last renewal was not answered
-	Store  int  // its number; of one to forget it is not said
+	Store  int  // the number of the store where it is, or was
 }
 
 // NoticeKind is what a notice is about.
@@ -183,7 +191,7 @@ func (t *Table) refuse(q *Acquire, c Code, err error, out *Effects) {
 
 // dismiss ends a wait with the code given. left is for busy, -1 when not known.
 func (t *Table) dismiss(w *waiter, c Code, left int64, err error, now int64, out *Effects) {
-	t.refused(w.ns, w.req, Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}, left, err, out)
+	t.refused(w.l.ns, w.req, Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}, left, err, out)
 	t.dropWaiter(w)
 }
 

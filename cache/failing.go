@@ -1,5 +1,10 @@
 package cache
 
+import (
+	"errors"
+	"fmt"
+)
+
 // Stores that fail.
 
 // fail notes that the store did not do what was asked; the next try comes later
@@ -45,8 +50,12 @@ func (t *Table) refuseWaiters(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// failingSince is since when nothing comes of asking for l; 0 when all is well.
+// failingSince is since when nothing comes of asking for l; 0 when all is well, or when l's waiters
+// wait for a hold on this host.
 func (t *Table) failingSince(l *Lease) int64 {
+	if l.nHolds > 0 {
+		return 0
+	}
 	if p := l.worst(); p != nil {
 		l = p
 	}
@@ -56,7 +65,7 @@ func (t *Table) failingSince(l *Lease) int64 {
 	if l.state == stateHeld {
 		return 0
 	}
-	return t.of(l).downAt
+	return l.st.downAt
 }
 
 // failure is why, for people.
@@ -64,8 +73,15 @@ func (t *Table) failure(l *Lease) error {
 	if p := l.worst(); p != nil {
 		l = p
 	}
+	err := l.st.err
 	if l.rare != nil && l.rare.err != nil {
-		return l.rare.err
+		err = l.rare.err
 	}
-	return t.of(l).err
+	if l.moved() && err != nil {
+		return fmt.Errorf("%w: %w", errEarlierStore, err)
+	}
+	return err
 }
+
+// errEarlierStore says that a key cannot be asked for where it belongs now yet.
+var errEarlierStore = errors.New("the key has moved, and its earlier store has not confirmed its release")

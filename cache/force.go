@@ -46,7 +46,7 @@ func (t *Table) forceAll(of *Lease, fence uint64, now int64, out *Effects, end f
 		ls = slices.Clone(of.sem.permits) // advancing one may end others
 	}
 	for _, l := range ls {
-		if l.ns == nil {
+		if l.dropped() {
 			continue
 		}
 		t.expire(l, now, out)

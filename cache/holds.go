@@ -35,7 +35,7 @@ func (t *Table) sharesFence(l *Lease, m Mode) bool {
 // readers who hold together.
 func (t *Table) nextFence(l *Lease) {
 	l.hand++
-	if l.hand >= handFetch && t.of(l).Rebase {
+	if l.hand >= handFetch && l.st.Rebase {
 		l.rebase = true
 	}
 	l.fence = l.base<<handBits | uint64(l.hand)
@@ -45,9 +45,6 @@ func (t *Table) nextFence(l *Lease) {
 }
 
 func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
-	if l.nHolds == 0 || l.ns.Use == w.ns.Use {
-		l.ns = w.ns // of the same store; the newest policy
-	}
 	if l.nHolds == 0 {
 		t.used(l, now)
 	}
@@ -62,11 +59,11 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	}
 	if w.fixed {
 		h.end = now + w.ttl
-		if fresh && t.of(l).renews() && l.nHolds == 0 {
+		if fresh && l.st.renews() && l.nHolds == 0 {
 			h.end = min(h.end, l.until) // the lease was asked for with this very TTL
 		}
 	}
-	if most := int64(w.ns.MaxHold); most > 0 {
+	if most := int64(l.ns.MaxHold); most > 0 {
 		h.last = now + most
 		if h.end == 0 || h.end > h.last {
 			h.end = h.last
@@ -156,8 +153,8 @@ func (l *Lease) unindexOwner(h *hold) {
 
 // counted takes a grant into the statistics.
 func (t *Table) counted(h *hold, w *waiter) {
-	h.class = w.ns.Class
-	s := t.statsOf(w.ns)
+	h.class = h.l.ns.Class
+	s := t.statsOf(h.l.ns)
 	s.Acquires[CodeOK]++
 	s.Wait.Observe(h.since - w.since)
 	s.Holds++
@@ -260,7 +257,7 @@ func (t *Table) loseAll(l *Lease, why Reason, now int64, out *Effects) {
 func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	if l.state == stateHeld && now >= t.deadline(l) {
 		if !l.forcedOnly() {
-			t.of(l).stats.Expired++
+			l.st.stats.Expired++
 		}
 		for l.holds != nil {
 			t.lose(l.holds, l.holds.endReason(now, LostExpired), now, out)
@@ -297,7 +294,7 @@ func (h *hold) endReason(now int64, other Reason) Reason {
 
 func (t *Table) expireAll(st *storeState, now int64, out *Effects) {
 	for _, l := range t.heldLeases(st) {
-		if l.ns == nil { // gone with one before it
+		if l.dropped() {
 			continue
 		}
 		t.expire(l, now, out)
@@ -309,7 +306,7 @@ func (t *Table) expireAll(st *storeState, now int64, out *Effects) {
 func (t *Table) heldLeases(st *storeState) []*Lease {
 	ls := make([]*Lease, 0, st.held)
 	for l := range t.all() {
-		if l.state == stateHeld && t.of(l) == st {
+		if l.state == stateHeld && l.st == st {
 			ls = append(ls, l)
 		}
 	}
@@ -346,7 +343,7 @@ func inOrder(ls []*Lease) {
 }
 
 // sorted is every lease in order. Advancing one of a semaphore may end others: those
-// have no namespace any more.
+// are dropped.
 func (t *Table) sorted() []*Lease {
 	ls := make([]*Lease, 0, t.Len())
 	for l := range t.all() {

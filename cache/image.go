@@ -17,8 +17,7 @@ type Links interface {
 	Via(c *Coder, re *Request)
 	Class(c *Coder, class *uint16)
 	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of one at s
-	// Space is the namespace that key belongs to by now, as it is for leases at s.
-	Space(key string, s *Store) *Namespace
+	Policy(key string) *Namespace       // the namespace that key belongs to by now
 }
 
 // imager is one writing or reading of a table.
@@ -86,17 +85,12 @@ func (m *imager) leases() {
 		}
 		m.String(&key)
 		m.Bool(&sem)
-		var ns *Namespace
-		if !m.Reading {
-			ns = (*p).ns
-		}
-		m.space(key, &ns)
 		switch {
 		case !m.Reading:
 		case sem:
-			*p = m.t.semaphore([]byte(key), ns)
+			*p = m.t.semaphore([]byte(key), m.x.Policy(key))
 		default:
-			*p = m.t.lease([]byte(key), ns)
+			*p = m.t.lease([]byte(key), m.x.Policy(key))
 		}
 		m.lease(*p)
 		if sem {
@@ -105,14 +99,13 @@ func (m *imager) leases() {
 	})
 }
 
-// space is the namespace of a lease, or of a waiter, of a key: with the same store, as that is now.
-func (m *imager) space(key string, ns **Namespace) {
-	var s *Store
-	if !m.Reading {
-		s = (*ns).Store
-	}
+// place is the store where l's claim is.
+func (m *imager) place(l *Lease) {
+	s := l.st.Store
 	if m.x.Store(m.Coder, &s); m.Reading {
-		*ns = m.x.Space(key, s)
+		l.st.users--
+		l.st = m.t.store(s)
+		l.st.users++
 	}
 }
 
@@ -132,6 +125,7 @@ func spare[T any](n int) []*T {
 
 func (m *imager) lease(l *Lease) {
 	c, was := m.Coder, l.state
+	m.place(l)
 	for _, n := range []*uint64{&l.token, &l.base, &l.fence, &l.opGen, &l.renewGen} {
 		Num(c, n)
 	}
@@ -147,7 +141,7 @@ func (m *imager) lease(l *Lease) {
 	for _, b := range []*bool{&l.queued, &l.brief, &l.maybe, &l.granted, &l.wanted, &l.downgrade, &l.rebase, &l.tracked, &l.starved, &l.doubt} {
 		c.Bool(b)
 	}
-	m.x.Lease(c, l, l.ns.Store)
+	m.x.Lease(c, l, l.st.Store)
 	if s := l.releaser.Session; s != nil && !m.x.Lives(s) {
 		l.releaser = Request{}
 	}
@@ -176,7 +170,6 @@ func (m *imager) semaphore(l *Lease) {
 		if m.Reading {
 			*p = m.t.newPermit(l)
 		}
-		m.space(l.key, &(*p).ns)
 		m.lease(*p)
 	})
 	asks := slices.Clone(sem.asks)
@@ -334,7 +327,6 @@ func (m *imager) waiter(w *waiter) {
 	for _, b := range []*bool{&w.fixed, &w.try, &w.contended} {
 		c.Bool(b)
 	}
-	m.space(w.l.key, &w.ns)
 }
 
 // chain puts what was read in the order in which it came.

@@ -72,7 +72,7 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	if l.ns.Linger == 0 || l.head != nil {
 		return false
 	}
-	free := l.nWaits == 0 && !l.wanted && !l.downgrade && !t.noLinger
+	free := l.nWaits == 0 && !l.moved() && !l.wanted && !l.downgrade && !t.noLinger
 	if until := l.idleUntil(); until != 0 {
 		return free && now < until
 	}
@@ -89,7 +89,7 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 		}
 	}
 	h.freed = now
-	if !free || now < h.banned || !h.pays() || t.of(l).renews() && l.until-now < l.ttl/3 {
+	if !free || now < h.banned || !h.pays() || l.st.renews() && l.until-now < l.ttl/3 {
 		return false
 	}
 	h.lingers = l
@@ -182,7 +182,7 @@ func (st *storeState) tryWait() int64 {
 // startsBrief says that what is asked for now is for tries alone, and that they wait for
 // a moment.
 func (t *Table) startsBrief(l *Lease) bool {
-	return l.ns.Linger > 0 && l.head == nil && l.nHolds == 0 && t.of(l).Queue && !l.longWaits()
+	return l.ns.Linger > 0 && l.head == nil && l.nHolds == 0 && l.st.Queue && !l.longWaits()
 }
 
 // longWaits says that somebody waits here for longer than a try does.

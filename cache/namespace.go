@@ -5,7 +5,7 @@ import "time"
 // Store is what tables have to know of a store. It does not change once a table
 // has seen it.
 type Store struct {
-	ID         int           // its number among the daemon's stores, from 0
+	ID         int           // its number, from 0; never that of an earlier store
 	Session    bool          // leases live by the daemon's session there
 	SessionTTL time.Duration // then its TTL
 	TTLs       bool          // leases have TTLs of their own too
@@ -55,10 +55,12 @@ type Namespace struct {
 	Class      uint16 // what it is counted under: see Stats
 }
 
-// storeState is what a table knows of a store.
+// storeState is a table's record of a store, and counts its users in the table: every lease is one
+// of the store where its claim is, or goes next, whatever its state. Holds, waiters, inspections and
+// ops are its users through their leases. A store may be forgotten once it has no users: see Users.
 type storeState struct {
 	*Store
-	leases  int    // of which something is there, or may be
+	users   int    // leases, in any state
 	held    int    // leases in stateHeld
 	session int64  // deadline of the session; Forever on stores without
 	no      uint64 // that session's number
@@ -84,23 +86,11 @@ func (st *storeState) took(r *Result, trip int64) {
 	st.trip += (trip - st.trip) / 8
 }
 
-// known is the table's own record of s; nil when there is none yet.
-func (t *Table) known(s *Store) *storeState {
-	if s.ID < len(t.stores) && t.stores[s.ID] != nil && t.stores[s.ID].Store == s {
-		return t.stores[s.ID]
-	}
-	return nil
-}
-
 // store is the table's own record of s.
 func (t *Table) store(s *Store) *storeState {
-	if st := t.known(s); st != nil {
-		return st
+	if s.ID < len(t.stores) && t.stores[s.ID] != nil {
+		return t.stores[s.ID]
 	}
-	return t.newStore(s)
-}
-
-func (t *Table) newStore(s *Store) *storeState {
 	for s.ID >= len(t.stores) {
 		t.stores = append(t.stores, nil)
 	}
@@ -112,13 +102,17 @@ func (t *Table) newStore(s *Store) *storeState {
 	return st
 }
 
-// of is the store of l.
-func (t *Table) of(l *Lease) *storeState { return t.stores[l.ns.Store.ID] }
-
-// Leases is how many leases this table has, or may have, at a store.
-func (t *Table) Leases(s *Store) int {
-	if st := t.known(s); st != nil {
-		return st.leases
+// Users is how many leases of this table are, or may be, at a store, or go there next.
+func (t *Table) Users(s *Store) int {
+	if s.ID < len(t.stores) && t.stores[s.ID] != nil {
+		return t.stores[s.ID].users
 	}
 	return 0
+}
+
+// Forget drops the record of a store without users that no key is routed to.
+func (t *Table) Forget(s *Store) {
+	if s.ID < len(t.stores) {
+		t.stores[s.ID] = nil
+	}
 }

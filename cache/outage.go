@@ -27,7 +27,7 @@ func (t *Table) StoreUp(s *Store, now int64, out *Effects) {
 // advanceAll looks at what is unsettled at a store: what is simply held goes on.
 func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 	for _, l := range t.sorted() {
-		if l.ns == nil || t.of(l) != st || l.state == stateHeld && !l.downgrade {
+		if l.st != st || l.state == stateHeld && !l.downgrade {
 			continue
 		}
 		if l.op == 0 {
@@ -39,15 +39,15 @@ func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 
 // isAlone says that this host may grant l although the store does not.
 func (t *Table) isAlone(l *Lease, now int64) bool {
-	st := t.of(l)
-	return st.downAt != 0 && l.head == nil && l.ns.Local && l.ns.Store == st.Store && now-st.downAt >= int64(l.ns.LocalAfter)
+	st := l.st
+	return st.downAt != 0 && l.head == nil && l.ns.Local && !l.moved() && now-st.downAt >= int64(l.ns.LocalAfter)
 }
 
 // handOverAlone lets waiters in by this host's own authority. Whatever stands, or
 // may stand, upstream under our token is settled when the store is back; then
 // the lease is asked for on behalf of who holds.
 func (t *Table) handOverAlone(l *Lease, now int64, out *Effects) {
-	for w := l.waitHead; w != nil && w.ns.Store == l.ns.Store; w = l.waitHead {
+	for w := l.waitHead; w != nil; w = l.waitHead {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
 			break
 		}
@@ -73,7 +73,7 @@ func (l *Lease) restating(now, ttl int64) {
 
 // nextDown does what can be done without the store.
 func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
-	st := t.of(l)
+	st := l.st
 	if r := l.rare; r != nil && len(r.peeks) > 0 && l.nHolds == 0 {
 		l.answerPeeks(Message{Kind: MsgFailed, Code: CodeUnavailable, Left: -1, Err: st.err}, out)
 	}
@@ -90,7 +90,7 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	if l.state != stateHeld && (!l.ns.Local || l.head != nil) {
 		t.refuseTries(l, CodeUnavailable, -1, now, out)
 	}
-	if l.state == stateAsked && !l.needed() {
+	if l.state == stateAsked && (!l.needed() || l.moved()) {
 		t.owe(l, now, out)
 	}
 }
@@ -101,7 +101,7 @@ func (t *Table) wakeDown(l *Lease, now int64) int64 {
 	if l.state == stateOwed {
 		at = l.oweUntil
 	}
-	if st := t.of(l); l.nWaits > 0 && l.nHolds == 0 && l.ns.Local && l.waitHead.ns.Store == st.Store {
+	if st := l.st; l.nWaits > 0 && l.nHolds == 0 && l.ns.Local && !l.moved() {
 		at = min(at, st.downAt+int64(l.ns.LocalAfter))
 	}
 	return max(at, now+1)

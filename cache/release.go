@@ -89,7 +89,7 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 	if ttl == 0 {
 		ttl = l.ttl
 	}
-	if !t.of(l).renews() || l.state != stateHeld {
+	if !l.st.renews() || l.state != stateHeld {
 		l.restating(now, ttl)
 		t.extendHold(h, ttl, now+ttl)
 		t.sayGranted(h, q.Re, false, out)
@@ -205,7 +205,7 @@ func (t *Table) endWaits(s *Session, most int, now int64, out *Effects) (left in
 	x := &s.index[t.cfg.Shard]
 	for ; most > 0 && x.waits != nil; most-- {
 		l := x.waits.l
-		t.statsOf(x.waits.ns).Acquires[OutGone]++
+		t.statsOf(l.ns).Acquires[OutGone]++
 		t.dropWaiter(x.waits)
 		t.advance(l, now, out)
 	}
@@ -215,7 +215,7 @@ func (t *Table) endWaits(s *Session, most int, now int64, out *Effects) (left in
 // RefuseWaits answers every waiter with the code given.
 func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
 	for _, l := range t.sorted() {
-		if l.ns == nil {
+		if l.dropped() {
 			continue
 		}
 		for l.waitHead != nil {
@@ -249,7 +249,7 @@ func least(a, b int64) int64 {
 // lifetime is how long l lives if it is not renewed from now on.
 func (t *Table) lifetime(l *Lease) int64 {
 	if l.state == stateHeld {
-		return t.of(l).Validity(l.ttl)
+		return l.st.Validity(l.ttl)
 	}
 	return l.ttl
 }
@@ -279,12 +279,18 @@ func (t *Table) Survey(s *Session, begin bool, w *Watermark, most int, now int64
 // LoseSilent ends those holds of a session, last heard of at heard, whose
 // namespaces want to hear of their holders more often.
 func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) {
+	var freed []*Lease // advanced at the end: to advance one may end other holds of s
 	for h := s.index[t.cfg.Shard].holds; h != nil; {
 		next := h.sNext
 		if l := h.l; l.ns.Heartbeat > 0 && now-heard >= int64(l.ns.Heartbeat) {
 			t.lose(h, LostSilent, now, out)
-			t.advance(l, now, out)
+			freed = append(freed, l)
 		}
 		h = next
+	}
+	for _, l := range freed {
+		if !l.dropped() {
+			t.advance(l, now, out)
+		}
 	}
 }

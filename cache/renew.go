@@ -7,26 +7,26 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 	if l.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
 		return
 	}
-	if !t.of(l).renews() && !l.rebase && !l.doubt {
+	if !l.st.renews() && !l.rebase && !l.doubt {
 		return // the session keeps it
 	}
 	l.doubt = false
 	t.gen++
 	l.renewGen = t.gen
 	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.rebase, Key: l.key, Token: l.token,
-		TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.ns.Store.ID, Ref: l, Gen: t.gen})
+		TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen})
 }
 
 // track tells the renewer what has changed for it: leases that somebody holds,
 // or is about to, are renewed before they end.
 func (t *Table) track(l *Lease, out *Effects) {
-	if !t.of(l).renews() {
+	if !l.st.renews() {
 		return
 	}
 	if l.state != stateHeld || !t.needsRenewal(l) {
 		if l.tracked {
 			l.tracked = false
-			out.Tracks = append(out.Tracks, Track{Lease: l})
+			out.Tracks = append(out.Tracks, Track{Lease: l, Store: l.st.ID})
 		}
 		return
 	}
@@ -37,7 +37,7 @@ func (t *Table) track(l *Lease, out *Effects) {
 }
 
 func (t *Table) keep(l *Lease, failed bool, out *Effects) {
-	out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: failed, Store: l.ns.Store.ID})
+	out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: failed, Store: l.st.ID})
 }
 
 // needsRenewal says that somebody keeps l beyond its present deadline, or that it lingers.
@@ -73,7 +73,7 @@ func (t *Table) RenewDue(l *Lease, gen uint64, now int64, out *Effects) {
 // extend moves the deadline; it never goes back, so that what was stated stays
 // true.
 func (t *Table) extend(l *Lease, op *Op, sent int64) {
-	if t.of(l).renews() {
+	if l.st.renews() {
 		l.until = max(l.until, LeaseDeadline(sent, int64(op.TTL)))
 	}
 }
@@ -82,7 +82,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 	if l.state != stateHeld || l.token != op.Token {
 		return
 	}
-	st := &t.of(l).stats
+	st := &l.st.stats
 	switch r.Status {
 	case Done, Granted:
 		st.Renewed++
@@ -113,7 +113,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 	default:
 		st.Unanswered++
 		l.retryAt = now + int64(t.cfg.RetryMin)
-		l.doubt = !t.of(l).renews() // where nothing else would ask again
+		l.doubt = !l.st.renews() // where nothing else would ask again
 		t.retrack(l, true, out)
 		t.endExtends(l, CodeUnavailable, r.Err, out)
 	}

@@ -120,6 +120,9 @@ func (t *Table) named(key string) iter.Seq[*Lease] {
 
 func (t *Table) semaphore(key []byte, ns *Namespace) *Lease {
 	if l := t.sems[string(key)]; l != nil {
+		if l.ns != ns {
+			t.setPolicy(l, ns)
+		}
 		return l
 	}
 	l := t.newLease(string(key), ns)
@@ -144,6 +147,9 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 		return
 	}
 	l := t.sems[string(q.Key)]
+	if l != nil && l.ns != q.NS {
+		t.setPolicy(l, q.NS)
+	}
 	if code, err := t.refuses(l, q); code != CodeOK {
 		t.refuse(q, code, err, out)
 		return
@@ -177,9 +183,7 @@ func (t *Table) refusesPermit(l *Lease, now int64, out *Effects, q *Acquire) boo
 // the rest, and forgets a semaphore of which nothing is left.
 func (t *Table) balance(l *Lease, now int64, out *Effects) {
 	sem := l.sem
-	if len(sem.permits) == 0 && l.nWaits > 0 {
-		l.ns = l.waitHead.ns
-	}
+	t.follow(l, out)
 	for i := len(sem.asks) - 1; i >= 0 && sem.surplus(l) > 0; i-- {
 		if p := sem.asks[i]; p.op == 0 {
 			t.advanceOne(p, now, out)
@@ -225,7 +229,7 @@ func (t *Table) hintPermits(s *Store, h Hint, now int64, out *Effects) {
 		return
 	}
 	for _, p := range slices.Clone(l.sem.permits) { // advancing one may end others
-		if p.ns != nil && p.head == l && p.ns.Store == s && (h.Token == 0 || h.Token == p.token) {
+		if p.head == l && p.st.Store == s && (h.Token == 0 || h.Token == p.token) {
 			t.hint(p, h, now, out)
 		}
 	}
@@ -252,7 +256,7 @@ func (t *Table) peekSemaphore(l *Lease, now int64, out *Effects) {
 			m.Left = max(m.Left, t.deadline(p)-now)
 		}
 	}
-	switch st := t.of(l); {
+	switch st := l.st; {
 	case m.Holders > 0:
 		l.answerPeeks(m, out)
 	case st.downAt != 0:

@@ -50,7 +50,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 	switch r.Status {
 	case Granted:
 		t.succeed(l)
-		st := t.of(l)
+		st := l.st
 		if !st.Rebase && r.Base != 0 {
 			r.Base += l.ns.Epoch
 		}
@@ -90,7 +90,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		}
 		l.queued = true
 		poll := t.cfg.Poll
-		if !t.of(l).Queue {
+		if !l.st.Queue {
 			poll /= 5
 		}
 		l.retryAt = now + t.jitter(poll)
@@ -98,7 +98,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 			l.retryAt = 0
 		}
 		if l.brief && l.rare.tryUntil == 0 {
-			l.rare.tryUntil = now + t.of(l).tryWait()
+			l.rare.tryUntil = now + l.st.tryWait()
 		}
 		if !l.inMoment(now) {
 			t.refuseTries(l, CodeBusy, r.Left, now, out)
@@ -192,7 +192,7 @@ func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
 		return
 	}
 	l := t.leases[h.Key]
-	if l == nil || l.ns.Store != s {
+	if l == nil || l.st.Store != s {
 		return
 	}
 	t.hint(l, h, now, out)
@@ -225,7 +225,7 @@ var earlyHint = [...]early{HintFree: earlyFree, HintWanted: earlyWanted, HintTri
 // Knows says whether a token is one that the table may still ask about.
 func (t *Table) Knows(s *Store, key string, token uint64) bool {
 	for l := range t.named(key) {
-		if l.ns.Store == s && l.state != stateNone && l.token == token {
+		if l.st.Store == s && l.state != stateNone && l.token == token {
 			return true
 		}
 	}
@@ -235,7 +235,7 @@ func (t *Table) Knows(s *Store, key string, token uint64) bool {
 // KnowsKey says whether something of this host's stands, or may stand, at a store.
 func (t *Table) KnowsKey(s *Store, key string) bool {
 	for l := range t.named(key) {
-		if l.ns.Store == s && l.state != stateNone {
+		if l.st.Store == s && l.state != stateNone {
 			return true
 		}
 	}
@@ -274,7 +274,7 @@ func (t *Table) SessionLost(s *Store, no uint64, now int64, out *Effects) {
 
 func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 	for _, l := range t.sorted() {
-		if l.ns == nil || t.of(l) != st {
+		if l.st != st {
 			continue
 		}
 		switch l.state {

@@ -128,10 +128,11 @@ type Lease struct {
 // leaseState is what the table knows of a lease.
 type leaseState struct {
 	key   string
-	ns    *Namespace // where the grip upstream is, or was last
-	sem   *semaphore // not nil: this is a semaphore, and its permits hold for it
-	head  *Lease     // not nil: this is a permit of that semaphore
-	place int32      // among its permits
+	ns    *Namespace  // the policy of the key, as it is routed now
+	st    *storeState // where our claim is, or goes next; not that of ns while a moved key is settled
+	sem   *semaphore  // not nil: this is a semaphore, and its permits hold for it
+	head  *Lease      // not nil: this is a permit of that semaphore
+	place int32       // among its permits
 
 	// Upstream.
 	token     uint64
@@ -179,7 +180,6 @@ type Renewal struct {
 	Due   int64
 	Index int32 // place in its heap, from 1; 0 when it is not there
 	Shard int16
-	Store int16 // whose heap it is in, or was last; guarded by the shard's mutex
 	Gen   uint64
 }
 
@@ -234,8 +234,7 @@ type hold struct {
 
 // waiter is a queued acquire.
 type waiter struct {
-	l          *Lease
-	ns         *Namespace
+	l          *Lease // the lock or the semaphore, whose policy applies
 	req        Request
 	owner      uint64
 	ttl        int64
@@ -262,8 +261,17 @@ func (l *Lease) rarely() *rare {
 // Key returns the key.
 func (l *Lease) Key() string { return l.key }
 
+// lock finds the lock of a key, which follows ns from now on; nil when the table has none.
+func (t *Table) lock(key []byte, ns *Namespace) *Lease {
+	l := t.leases[string(key)]
+	if l != nil && l.ns != ns {
+		t.setPolicy(l, ns)
+	}
+	return l
+}
+
 func (t *Table) lease(key []byte, ns *Namespace) *Lease {
-	if l := t.leases[string(key)]; l != nil {
+	if l := t.lock(key, ns); l != nil {
 		return l
 	}
 	l := t.newLease(string(key), ns)
@@ -278,16 +286,20 @@ func (t *Table) newLease(key string, ns *Namespace) *Lease {
 	} else {
 		l = new(Lease)
 	}
-	t.store(ns.Store) // so that of finds it
 	l.key, l.ns, l.minEnd, l.hand = key, ns, Forever, -1
+	l.st = t.store(ns.Store)
+	l.st.users++
 	return l
 }
 
 // freeMost bounds each list of spare objects.
 const freeMost = 256
 
+// dropLease forgets l. It clears l even if l is not kept as a spare one: a caller that goes through
+// a list of leases, which advancing may end, tells those by their key.
 func (t *Table) dropLease(l *Lease) {
 	t.disarm(l)
+	l.st.users--
 	switch {
 	case l.head != nil:
 		l.head.sem.drop(l)
@@ -296,32 +308,29 @@ func (t *Table) dropLease(l *Lease) {
 	default:
 		delete(t.leases, l.key)
 	}
+	l.leaseState = leaseState{}
 	if len(t.freeLeases) < freeMost {
-		l.leaseState = leaseState{}
 		t.freeLeases = append(t.freeLeases, l)
 	}
 }
+
+// dropped says that l is not in the table any more.
+func (l *Lease) dropped() bool { return l.st == nil }
 
 // deadline is when l ends for everybody on this host.
 func (t *Table) deadline(l *Lease) int64 {
 	if l.state != stateHeld && l.nHolds > 0 {
 		return l.rare.alone
 	}
-	return min(l.until, t.of(l).session)
+	return min(l.until, l.st.session)
 }
 
 // enter moves l to another state with the store.
 func (t *Table) enter(l *Lease, s state) {
-	st := t.of(l)
-	if l.state == stateNone && s != stateNone {
-		st.leases++
-	} else if l.state != stateNone && s == stateNone {
-		st.leases--
-	}
 	if l.state != stateHeld && s == stateHeld {
-		st.held++
+		l.st.held++
 	} else if l.state == stateHeld && s != stateHeld {
-		st.held--
+		l.st.held--
 		t.endIdle(l)
 	}
 	if l.head != nil {
@@ -342,7 +351,7 @@ func (t *Table) valid(h *hold) int64 {
 // renewTTL is what a renewal at now asks for: never so little that the lease
 // would end before what has been stated of it.
 func (t *Table) renewTTL(l *Lease, now int64) time.Duration {
-	if l.state != stateHeld || !t.of(l).renews() {
+	if l.state != stateHeld || !l.st.renews() {
 		return time.Duration(l.ttl)
 	}
 	stated := (l.until-now+int64(2*time.Millisecond))*100/99 + 1 // the inverse of LeaseDeadline

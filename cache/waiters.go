@@ -9,7 +9,7 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	} else {
 		w = new(waiter)
 	}
-	*w = waiter{l: l, ns: q.NS, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
+	*w = waiter{l: l, req: q.Re, owner: q.Owner, ttl: q.TTL, mode: q.Mode, fixed: q.Fixed,
 		try: q.Wait == 0, deadline: Forever, since: now, contended: l.nHolds > 0 || l.nWaits > 0}
 	if !w.try && q.Wait < Forever-now {
 		w.deadline = now + q.Wait
@@ -35,8 +35,8 @@ func (t *Table) queue(w *waiter) {
 	s := w.req.Session
 	s.Waiters.Add(1)
 	s.User.addWaiters(1)
-	w.ns.Use.addWaiters(1)
-	t.statsOf(w.ns).Waiters++
+	l.ns.Use.addWaiters(1)
+	t.statsOf(l.ns).Waiters++
 	t.waits.add(w)
 	x := &s.index[t.cfg.Shard]
 	if w.sNext = x.waits; w.sNext != nil {
@@ -120,8 +120,8 @@ func (t *Table) dropWaiter(w *waiter) {
 	l.uncountWaiter(w)
 	s.Waiters.Add(-1)
 	s.User.addWaiters(-1)
-	w.ns.Use.addWaiters(-1)
-	c := t.statsOf(w.ns)
+	l.ns.Use.addWaiters(-1)
+	c := t.statsOf(l.ns)
 	if c.Waiters--; w.contended && !w.try {
 		c.Contended++
 	}

@@ -134,17 +134,11 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
-// terms turns what an acquire says of times into the table's, or says what is
-// wrong with it.
-func (sp *space) terms(q *protocol.Request) (ttl, wait int64, msg string) {
-	d := time.Duration(q.TTL) * time.Millisecond
-	switch {
-	case d == 0:
-		d = sp.TTL
-	case d < sp.minTTL():
-		return 0, 0, fmt.Sprintf("ttl of %v is shorter than the store's minimum of %v", d, sp.minTTL())
-	case d > sp.MaxTTL:
-		return 0, 0, fmt.Sprintf("ttl of %v is longer than the limit of %v", d, sp.MaxTTL)
+// terms turns what an acquire says of times into the table's.
+func (sp *space) terms(q *protocol.Request) (ttl, wait int64) {
+	ttl = int64(q.TTL) * int64(time.Millisecond)
+	if ttl == 0 {
+		ttl = int64(sp.TTL)
 	}
 	wait = q.Wait * int64(time.Millisecond)
 	if q.Wait == protocol.WaitAlways {
@@ -153,36 +147,16 @@ func (sp *space) terms(q *protocol.Request) (ttl, wait int64, msg string) {
 	if most := int64(sp.MaxWait); most > 0 {
 		wait = min(wait, most)
 	}
-	return int64(d), wait, ""
-}
-
-const (
-	denied       = "this user may not use keys of this namespace"
-	noSemaphores = "the store of this key has no semaphores"
-)
-
-// admitted says how long an acquire's lease is to be and how long it waits, or why it is
-// refused whatever the table knows.
-func (s *Session) admitted(sp *space, q *protocol.Request) (ttl, wait int64, code protocol.Code, msg string) {
-	switch {
-	case !sp.allows(&s.peer):
-		return 0, 0, protocol.Denied, denied
-	case q.Mode == protocol.Permit && !sp.info.Permits:
-		return 0, 0, protocol.Unsupported, noSemaphores
-	}
-	if ttl, wait, msg = sp.terms(q); msg != "" {
-		return 0, 0, protocol.Invalid, msg
-	}
-	return ttl, wait, protocol.OK, ""
+	return ttl, wait
 }
 
 // turnAway refuses an acquire of which no table hears.
-func (s *Session) turnAway(sp *space, q *protocol.Request, key []byte, code protocol.Code, msg string, now int64, a *aftermath) {
+func (s *Session) turnAway(sp *space, q *protocol.Request, key []byte, code cache.Code, err error, now int64, a *aftermath) {
 	s.spanBegins(sp, q, key, now)
 	s.endSpan(q.ID, spanEnd{outcome: cache.Outcome(code)})
-	s.refuse(q.ID, code, msg, a)
-	sp.class.refused.add(code)
-	s.noteRefused(cache.Notice{Mode: cache.Mode(q.Mode), Code: cache.Code(code), Key: string(key), Owner: q.Owner}, a)
+	s.refuse(q.ID, protocol.Code(code), err.Error(), a)
+	sp.class.refused.add(protocol.Code(code))
+	s.noteRefused(cache.Notice{Mode: cache.Mode(q.Mode), Code: code, Key: string(key), Owner: q.Owner}, a)
 }
 
 // noteRefused tells the log of an acquire whose end no table has told it.
@@ -195,15 +169,14 @@ func (s *Session) noteRefused(n cache.Notice, a *aftermath) {
 
 func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
 	e := s.engine
-	sp := route(e.routes.Load(), q.Key)
-	ttl, wait, code, msg := s.admitted(sp, q)
-	if code != protocol.OK {
-		s.turnAway(sp, q, q.Key, code, msg, now, a)
+	sh, i, sp := e.lockKey(q.Key)
+	ttl, wait := sp.terms(q)
+	if code, err := sp.admits(&s.peer, cache.Mode(q.Mode), ttl); code != cache.CodeOK {
+		sh.mu.Unlock()
+		s.turnAway(sp, q, q.Key, code, err, now, a)
 		return
 	}
 	s.spanBegins(sp, q, q.Key, now)
-	i := shardOf(q.Key)
-	sh := e.lock(i)
 	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: sp.table, Key: q.Key, Owner: q.Owner, Mode: cache.Mode(q.Mode),
 		Limit: uint32(q.Permits), Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0, Draining: e.draining.Load()}, now, &sh.out)
 	e.unlock(sh, i, now, a)
@@ -212,28 +185,16 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
 // onKey handles the requests that are one event of one key's table.
 func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 	e, re := s.engine, s.request(q.ID)
-	sp := route(e.routes.Load(), q.Key)
-	var ttl time.Duration
-	if q.Op == protocol.OpRenew && q.TTL > 0 {
-		ttl = time.Duration(q.TTL) * time.Millisecond
-		if ttl < sp.minTTL() || ttl > sp.MaxTTL {
-			s.refuse(q.ID, protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, sp.minTTL(), sp.MaxTTL), a)
-			return
-		}
-	}
-	if q.Op == protocol.OpInspect && !sp.allows(&s.peer) {
-		s.refuse(q.ID, protocol.Denied, denied, a)
-		return
-	}
-	if q.Op == protocol.OpInspect && q.Mode == protocol.Permit && !sp.info.Permits {
-		s.refuse(q.ID, protocol.Unsupported, noSemaphores, a)
-		return
-	}
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
 		re.Via = quiet{}
 	}
-	i := shardOf(q.Key)
-	sh := e.lock(i)
+	ttl := time.Duration(q.TTL) * time.Millisecond
+	sh, i, sp := e.lockKey(q.Key)
+	if code, msg := sp.refusesOnKey(s, q, ttl); code != protocol.OK {
+		sh.mu.Unlock()
+		s.refuse(q.ID, code, msg, a)
+		return
+	}
 	switch q.Op {
 	case protocol.OpRelease:
 		sh.table.Release(&cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
@@ -248,6 +209,20 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 		sh.table.Inspect(re, sp.table, q.Key, cache.Mode(q.Mode), now, &sh.out)
 	}
 	e.unlock(sh, i, now, a)
+}
+
+// refusesOnKey says why a request about a key, an acquire apart, is refused whatever the table knows.
+func (sp *space) refusesOnKey(s *Session, q *protocol.Request, ttl time.Duration) (protocol.Code, string) {
+	switch {
+	case q.Op == protocol.OpRenew && ttl > 0 && (ttl < sp.minTTL() || ttl > sp.MaxTTL):
+		return protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, sp.minTTL(), sp.MaxTTL)
+	case q.Op != protocol.OpInspect:
+	case !sp.allows(&s.peer):
+		return protocol.Denied, errDenied.Error()
+	case q.Mode == protocol.Permit && !sp.info.Permits:
+		return protocol.Unsupported, errNoSemaphores.Error()
+	}
+	return protocol.OK, ""
 }
 
 // quiet marks a release whose client hears of it only if it fails.

@@ -35,8 +35,11 @@ type Engine struct {
 	clock upstream.Clock
 	wake  func(at int64)
 
-	shards  [shards]shard
-	units   atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
+	shards [shards]shard
+	units  atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
+	// routing is held while stores come and go and keys are routed anew; it is taken before mu and
+	// the shards'. routes is read with a shard's mutex held by whatever goes to its table (lockKey).
+	routing sync.Mutex
 	routes  atomic.Pointer[routes]
 	cycles  cycles
 	classes classes
@@ -128,16 +131,45 @@ type aftermath struct {
 	notices []cache.Notice
 	due     []renewer.Due
 	vias    []cache.Message
-	main    uint64 // a bit a store, whose lane has got something
-	renew   uint64
-	tracked uint64 // … of which there is something else to renew
+	kicks   []kick
 }
 
-// lock takes the shard of a key.
+// kick is what there is to do for a store.
+type kick struct {
+	u    *Unit
+	what uint8
+}
+
+const (
+	kickMain  = 1 << iota // its main lane has got something
+	kickRenew             // its lane of renewals has
+	kickTimer             // there is something else to renew
+)
+
+// kick notes that there is something to do for a store. Hardly ever is it for more than one.
+func (a *aftermath) kick(u *Unit, what uint8) {
+	for i := range a.kicks {
+		if a.kicks[i].u == u {
+			a.kicks[i].what |= what
+			return
+		}
+	}
+	a.kicks = append(a.kicks, kick{u, what})
+}
+
+// lock takes the shard of that number.
 func (e *Engine) lock(i int) *shard {
 	sh := &e.shards[i]
 	sh.mu.Lock()
 	return sh
+}
+
+// lockKey takes the shard of a key, and finds the key's route. As routes change before the tables are
+// told, and both under the shards' mutexes, no table ever goes by a route that is out of date.
+func (e *Engine) lockKey(key []byte) (sh *shard, i int, sp *space) {
+	i = shardOf(key)
+	sh = e.lock(i)
+	return sh, i, route(e.routes.Load(), key)
 }
 
 // unlock carries out what the table asked for, in its order, and gives the shard
@@ -157,10 +189,10 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 		}
 		if op.Kind == cache.OpRenew {
 			u.renewals.Push(*op)
-			a.renew |= 1 << op.Store
+			a.kick(u, kickRenew)
 		} else {
 			u.main.Push(*op)
-			a.main |= 1 << op.Store
+			a.kick(u, kickMain)
 		}
 	}
 	for n := range out.Messages {
@@ -180,7 +212,10 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 		a.notices = append(a.notices, out.Notices...)
 	}
 	for n := range out.Tracks {
-		e.track(&out.Tracks[n], units, i, now, a)
+		tr := &out.Tracks[n]
+		u := units[tr.Store]
+		u.schedule.Track(tr, i, now)
+		a.kick(u, kickTimer)
 	}
 	out.Reset()
 	if at := sh.table.NextWake(); at != sh.wake.Load() {
@@ -188,22 +223,6 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 		e.wake(at)
 	}
 	sh.mu.Unlock()
-}
-
-// track passes on to the schedule of its store what a table says of a lease, and has the one of the
-// store where it was before forget it.
-func (e *Engine) track(tr *cache.Track, units []*Unit, shard int, now int64, a *aftermath) {
-	r := &tr.Lease.Renewal
-	if tr.Until != 0 && int(r.Store) != tr.Store {
-		if u := units[r.Store]; u != nil {
-			u.schedule.Track(&cache.Track{Lease: tr.Lease}, shard, now)
-		}
-		r.Store = int16(tr.Store)
-	}
-	if u := units[r.Store]; u != nil {
-		u.schedule.Track(tr, shard, now)
-		a.tracked |= 1 << r.Store
-	}
 }
 
 // finish does what may not be done with locks held. The request's own session is
@@ -220,7 +239,7 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 		clear(a.notices)
 		a.notices = a.notices[:0]
 	}
-	if a.main|a.renew|a.tracked != 0 {
+	if len(a.kicks) > 0 {
 		e.kick(a)
 	}
 	mine := false
@@ -241,21 +260,19 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 
 // kick wakes the lanes that have got something.
 func (e *Engine) kick(a *aftermath) {
-	for id, u := range *e.units.Load() {
-		if u == nil {
-			continue
+	for _, k := range a.kicks {
+		if k.what&kickMain != 0 {
+			k.u.main.Kick()
 		}
-		if a.main&(1<<id) != 0 {
-			u.main.Kick()
+		if k.what&kickRenew != 0 {
+			k.u.renewals.Kick()
 		}
-		if a.renew&(1<<id) != 0 {
-			u.renewals.Kick()
-		}
-		if a.tracked&(1<<id) != 0 {
-			e.wake(u.nextRenewal())
+		if k.what&kickTimer != 0 {
+			e.wake(k.u.nextRenewal())
 		}
 	}
-	a.main, a.renew, a.tracked = 0, 0, 0
+	clear(a.kicks)
+	a.kicks = a.kicks[:0]
 }
 
 // Deliver takes a batch back from the store.
@@ -269,7 +286,7 @@ func (e *Engine) Deliver(b *upstream.Batch) {
 		e.unlock(sh, i, now, a)
 	}
 	if op := &b.Ops[0]; op.Kind == cache.OpRenew { // its lane may take more now
-		a.tracked |= 1 << op.Store
+		a.kick((*e.units.Load())[op.Store], kickTimer)
 	}
 	e.finish(a, now, nil)
 	putAftermath(a)

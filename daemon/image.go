@@ -13,7 +13,7 @@ import (
 
 // imageFormat is the form of an engine's image. It changes with whatever changes what is written:
 // a process does not read the image of another form.
-const imageFormat = 1
+const imageFormat = 2
 
 // Errors of images.
 var (
@@ -27,27 +27,38 @@ type imager struct {
 	e        *Engine
 	sessions []*Session // in their order
 	byID     map[uint64]*Session
-	units    []*Unit        // by the numbers in the image
-	classes  []uint16       // by those
-	due      []*cache.Lease // that were read and are to be renewed
-	shard    int            // of the table at work
+	units    map[int]*Unit // by the numbers in the image
+	order    []*Unit       // the same, as they stand there
+	classes  []uint16      // by those
+	due      []dueLease    // that were read
+	shard    int           // of the table at work
+}
+
+// dueLease is one that is to be renewed at a store.
+type dueLease struct {
+	lease *cache.Lease
+	at    *Unit
+}
+
+func newImager(c *cache.Coder, e *Engine) *imager {
+	return &imager{Coder: c, e: e, byID: make(map[uint64]*Session), units: make(map[int]*Unit)}
 }
 
 // Image is all that e knows, as bytes, and its sessions in the order in which they stand there. No
 // event may come meanwhile, nor a batch be out; requests that are still being asked of a store
 // are an error.
 func (e *Engine) Image() ([]byte, []*Session, error) {
-	m := &imager{Coder: new(cache.Coder), e: e, byID: make(map[uint64]*Session)}
+	m := newImager(new(cache.Coder), e)
 	m.code()
 	return m.B, m.sessions, m.Err
 }
 
 // Take makes e, which is new and has its stores and namespaces, go on from an image, and returns
-// its sessions in their order. They need transports before anything happens, and then Tick has to be
-// called. A store that the image
+// its sessions in their order. They need transports before anything happens, and then Reroute and Tick
+// have to be called. A store that the image
 // names and e does not have is an error, and so is what makes no sense: e is of no use then.
 func (e *Engine) Take(image []byte) ([]*Session, error) {
-	m := &imager{Coder: &cache.Coder{B: image, Reading: true}, e: e, byID: make(map[uint64]*Session)}
+	m := newImager(&cache.Coder{B: image, Reading: true}, e)
 	m.code()
 	if m.Err == nil && len(m.B) > 0 {
 		m.Fail(errors.New("image is longer than what it says"))
@@ -55,9 +66,8 @@ func (e *Engine) Take(image []byte) ([]*Session, error) {
 	if m.Err != nil {
 		return nil, m.Err
 	}
-	units := *e.units.Load()
-	for _, l := range m.due {
-		units[l.Renewal.Store].schedule.Restore(l)
+	for _, d := range m.due {
+		d.at.schedule.Restore(d.lease)
 	}
 	for i := range e.shards {
 		e.shards[i].wake.Store(e.shards[i].table.NextWake())
@@ -89,7 +99,7 @@ func (m *imager) code() {
 	}
 	m.sessionTable()
 	m.tables()
-	for _, u := range m.units {
+	for _, u := range m.order {
 		if m.Err == nil {
 			m.lane(u)
 		}
@@ -158,15 +168,13 @@ func (m *imager) stores() {
 		m.String(&name)
 		cache.Num(m.Coder, &id)
 		if m.Reading {
-			if *u = m.e.unit(name); *u == nil || id < 0 || id >= maxStores {
+			if *u = m.e.unit(name); *u == nil {
 				m.Fail(fmt.Errorf("there is no store %q here", name))
 				return
 			}
 		}
-		for id >= len(m.units) {
-			m.units = append(m.units, nil)
-		}
 		m.units[id] = *u
+		m.order = append(m.order, *u)
 		down := (*u).Down()
 		if m.Error(&down); m.Reading && down != nil {
 			(*u).down.Store(&down)
@@ -194,9 +202,6 @@ func (m *imager) classTable() {
 
 // lane is what waits to be asked of a store.
 func (m *imager) lane(u *Unit) {
-	if u == nil {
-		return
-	}
 	for _, lane := range []interface {
 		Waiting() []cache.Op
 		Push(...cache.Op)
@@ -227,7 +232,7 @@ func (m *imager) Store(c *cache.Coder, s **cache.Store) {
 	if !m.Reading {
 		return
 	}
-	if id < 0 || id >= len(m.units) || m.units[id] == nil {
+	if m.units[id] == nil {
 		m.Fail(fmt.Errorf("store number %d is not there", id))
 		*s = m.e.stores()[0].core
 		return
@@ -316,16 +321,8 @@ func (m *imager) Class(c *cache.Coder, class *uint16) {
 	*class = m.classes[*class]
 }
 
-// Space is the namespace of a key for leases at s, where that is not what the key belongs to now.
-func (m *imager) Space(key string, s *cache.Store) *cache.Namespace {
-	ns := route(m.e.routes.Load(), key).table
-	if ns.Store == s {
-		return ns
-	}
-	other := *ns
-	other.Store = s
-	return &other
-}
+// Policy is the namespace of a key.
+func (m *imager) Policy(key string) *cache.Namespace { return route(m.e.routes.Load(), key).table }
 
 // Lease is when a lease is to be renewed.
 func (m *imager) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
@@ -337,7 +334,7 @@ func (m *imager) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
 	cache.Num(c, &r.Due)
 	cache.Num(c, &r.Gen)
 	if m.Reading {
-		r.Shard, r.Store = int16(m.shard), int16(s.ID)
-		m.due = append(m.due, l)
+		r.Shard = int16(m.shard)
+		m.due = append(m.due, dueLease{l, (*m.e.units.Load())[s.ID]})
 	}
 }

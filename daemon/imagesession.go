@@ -89,6 +89,7 @@ func (m *imager) many(x *many) {
 	cache.Num(c, &x.q.Mode)
 	cache.Num(c, &x.q.Wait)
 	c.Bool(&x.q.Fixed)
+	cache.Num(c, &x.began)
 	cache.Num(c, &x.deadline)
 	cache.List(c, &x.keys, c.Bytes)
 	cache.List(c, &x.ttls, func(n *int64) { cache.Num(c, n) })
@@ -112,7 +113,7 @@ func (m *imager) many(x *many) {
 	x.q.Re = cache.Request{Session: x.s.core, ID: x.id, Via: x}
 	all := m.e.routes.Load()
 	for _, k := range x.keys {
-		x.spaces = append(x.spaces, route(all, k))
+		x.classes = append(x.classes, route(all, k).class)
 	}
 	n := len(x.keys)
 	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.said) != n || len(x.held) != n || len(x.grants) != n ||

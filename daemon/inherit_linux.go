@@ -217,6 +217,7 @@ func (d *Daemon) begin(h *inherited) {
 	for _, begin := range h.begin {
 		begin()
 	}
+	d.engine.Reroute() // the configuration may be another: some may not wait any more
 	d.stores.start()
 	for _, u := range d.engine.stores() {
 		if u.Down() != nil { // whether it still is, the pump finds out

@@ -24,9 +24,9 @@ type many struct {
 	id       uint64
 	q        cache.Acquire // all but the key
 	keys     [][]byte
-	spaces   []*space // of the keys
 	ttls     []int64
-	order    []int // of keys
+	classes  []*class // of the keys
+	order    []int    // of keys
 	began    int64
 	deadline int64 // of the wait; Forever for none
 
@@ -64,16 +64,16 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 	}
 	m := &many{s: s, id: q.ID, began: now, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
 		said: make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
-	wait, all := cache.Forever, s.engine.routes.Load()
+	wait, all := cache.Forever, s.engine.routes.Load() // which may change: ask checks each key again
 	for _, k := range q.Keys {
 		sp := route(all, k)
-		ttl, most, code, msg := s.admitted(sp, q)
-		if code != protocol.OK {
-			s.turnAway(sp, q, k, code, msg, now, a)
+		ttl, most := sp.terms(q)
+		if code, err := sp.admits(&s.peer, cache.Mode(q.Mode), ttl); code != cache.CodeOK {
+			s.turnAway(sp, q, k, code, err, now, a)
 			return
 		}
 		wait = min(wait, most)
-		m.spaces, m.ttls = append(m.spaces, sp), append(m.ttls, ttl)
+		m.ttls, m.classes = append(m.ttls, ttl), append(m.classes, sp.class)
 	}
 	m.q = cache.Acquire{Owner: q.Owner, Mode: cache.Mode(q.Mode), Wait: wait, Fixed: q.Flags&protocol.FlagFixed != 0}
 	m.q.Re = cache.Request{Session: s.core, ID: q.ID, Via: m}
@@ -91,7 +91,7 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 			return
 		}
 	}
-	s.spanBegins(m.spaces[0], q, q.Keys[0], now)
+	s.spanBegins(route(all, q.Keys[0]), q, q.Keys[0], now)
 	s.manyAdd(m)
 	m.ask(s.engine, now, a)
 }
@@ -107,20 +107,24 @@ func (m *many) ask(e *Engine, now int64, a *aftermath) {
 	m.tries = len(rest)
 	m.mu.Unlock()
 	for _, n := range rest {
-		q := m.one(e, n)
+		q := m.q
 		q.Wait, q.Re.Via = 0, try{m, n}
-		i := shardOf(q.Key)
-		sh := e.lock(i)
-		sh.table.Acquire(&q, now, &sh.out)
-		e.unlock(sh, i, now, a)
+		m.askOne(e, n, &q, now, a, func(*shard) {})
 	}
 }
 
-// one is the acquire of key n.
-func (m *many) one(e *Engine, n int) cache.Acquire {
-	q := m.q
-	q.NS, q.TTL, q.Key, q.Draining = m.spaces[n].table, m.ttls[n], m.keys[n], e.draining.Load()
-	return q
+// askOne asks for key n as q says, if the session may still have it. after is called with the shard's
+// mutex held.
+func (m *many) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *aftermath, after func(*shard)) {
+	sh, i, sp := e.lockKey(m.keys[n])
+	q.NS, q.TTL, q.Key, q.Draining = sp.table, m.ttls[n], m.keys[n], e.draining.Load()
+	if code, err := sp.admits(&m.s.peer, q.Mode, q.TTL); code != cache.CodeOK {
+		sh.out.Messages = append(sh.out.Messages, cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err})
+	} else {
+		sh.table.Acquire(q, now, &sh.out)
+	}
+	after(sh)
+	e.unlock(sh, i, now, a)
 }
 
 // answered is the table's answer to a try.
@@ -197,22 +201,20 @@ func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
 // wait asks for the first key that is not held, and waits for it.
 func (m *many) wait(e *Engine, now int64, a *aftermath) {
 	m.mu.Lock()
-	q := m.one(e, m.order[m.at])
+	q, n := m.q, m.order[m.at]
 	if q.Wait > 0 && m.deadline != cache.Forever {
 		q.Wait = max(0, m.deadline-now)
 	}
-	m.shard = shardOf(q.Key)
-	i := m.shard
+	m.shard = shardOf(m.keys[n])
 	m.mu.Unlock()
-	sh := e.lock(i)
-	sh.table.Acquire(&q, now, &sh.out)
-	m.mu.Lock()
-	over := m.over
-	m.mu.Unlock()
-	if over { // since the last look; it may have found nothing to withdraw
-		sh.table.CancelVia(m.s.core, m, now, &sh.out)
-	}
-	e.unlock(sh, i, now, a)
+	m.askOne(e, n, &q, now, a, func(sh *shard) {
+		m.mu.Lock()
+		over := m.over
+		m.mu.Unlock()
+		if over { // since the last look; it may have found nothing to withdraw
+			sh.table.CancelVia(m.s.core, m, now, &sh.out)
+		}
+	})
 }
 
 // answered is the table's answer to the key that was waited for.
@@ -286,8 +288,8 @@ func (m *many) commit(a *aftermath) bool {
 }
 
 func (m *many) fail(c cache.Code, text string, now int64, a *aftermath) {
-	for _, sp := range m.spaces {
-		sp.class.refused.add(protocol.Code(c))
+	for _, class := range m.classes {
+		class.refused.add(protocol.Code(c))
 	}
 	index := m.order[min(m.at, len(m.order)-1)]
 	key := string(m.keys[index])

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -78,6 +79,28 @@ type space struct {
 
 func (sp *space) minTTL() time.Duration { return sp.info.MinTTL }
 
+// Errors of requests that no table is asked about.
+var (
+	errDenied       = errors.New("this user may not use keys of this namespace")
+	errNoSemaphores = errors.New("the store of this key has no semaphores")
+)
+
+// admits says whether a peer may hold a key in that mode for ttl nanoseconds at a time, and else why
+// not.
+func (sp *space) admits(p *Peer, mode cache.Mode, ttl int64) (cache.Code, error) {
+	switch d := time.Duration(ttl); {
+	case !sp.allows(p):
+		return cache.CodeDenied, errDenied
+	case mode == cache.Permit && !sp.info.Permits:
+		return cache.CodeUnsupported, errNoSemaphores
+	case d < sp.minTTL():
+		return cache.CodeInvalid, fmt.Errorf("ttl of %v is shorter than the store's minimum of %v", d, sp.minTTL())
+	case d > sp.MaxTTL:
+		return cache.CodeInvalid, fmt.Errorf("ttl of %v is longer than the limit of %v", d, sp.MaxTTL)
+	}
+	return cache.CodeOK, nil
+}
+
 // allows says whether a peer may use the keys.
 func (sp *space) allows(p *Peer) bool {
 	if len(sp.Users) == 0 && len(sp.Groups) == 0 {
@@ -104,6 +127,29 @@ func route[K ~string | ~[]byte](r *routes, key K) *space {
 		}
 	}
 	return nil // cannot be: there is one for the empty prefix
+}
+
+// keepPolicies has namespaces that are as they were keep their policies, which leases need not change
+// then.
+func (r *routes) keepPolicies(old *routes) {
+	if old == nil {
+		return
+	}
+	for prefix, sp := range r.spaces {
+		if was := old.spaces[prefix]; was != nil && *was.table == *sp.table {
+			sp.table = was.table
+		}
+	}
+}
+
+// use says that keys are routed to u.
+func (r *routes) use(u *Unit) bool {
+	for _, sp := range r.spaces {
+		if sp.Unit == u {
+			return true
+		}
+	}
+	return false
 }
 
 // sorted is every namespace, in the order of the prefixes.
@@ -146,42 +192,69 @@ func (e *Engine) divide(r *routes, classes []Class) {
 
 // Route has keys follow list from now on, and be counted by classes. There has to be one
 // namespace for the empty prefix. What is held in a store that its key does not belong to any more
-// stays there; waiters of this host follow it to the new one when it has been
-// given up.
+// stays there until it is released. Waiters follow their keys, if they may still use them: those that
+// may not are refused. On an error nothing has changed.
 func (e *Engine) Route(list []Namespace, classes []Class) error {
+	e.routing.Lock()
+	defer e.routing.Unlock()
 	r := &routes{spaces: make(map[string]*space)}
-	old := e.routes.Load()
 	for _, n := range list {
-		n.defaults()
-		u := e.unit(n.Store)
-		if u == nil {
-			return fmt.Errorf("namespace %q: there is no store %q", n.Prefix, n.Store)
+		sp, err := e.space(n)
+		if err != nil {
+			return fmt.Errorf("namespace %q: %w", n.Prefix, err)
 		}
 		if r.spaces[n.Prefix] != nil {
-			return fmt.Errorf("namespace %q stands there twice", n.Prefix)
+			return fmt.Errorf("duplicate namespace %q", n.Prefix)
 		}
-		if !u.info.Queue && n.Tenure == 0 {
-			n.Tenure, n.Pause = DefaultTenure, DefaultPause
-		}
-		if n.Linger > 0 && n.Tenure > 0 {
-			return fmt.Errorf("namespace %q: nothing can linger where other hosts cannot say that they want a lock", n.Prefix)
-		}
-		use := new(cache.Use)
-		if old != nil && old.spaces[n.Prefix] != nil {
-			use = old.spaces[n.Prefix].table.Use
-		}
-		use.MaxHolds.Store(n.MaxHolds)
-		use.MaxWaiters.Store(n.MaxWaiters)
-		r.add(n.Prefix, &space{Namespace: n, Unit: u, table: &cache.Namespace{
-			Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
-			Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
-			Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
-		}})
+		r.add(n.Prefix, sp)
 	}
 	if r.spaces[""] == nil {
-		return fmt.Errorf("there is no namespace for the empty prefix")
+		return errors.New("there is no namespace for the empty prefix")
+	}
+	for _, sp := range r.spaces { // nothing fails from here on
+		sp.table.Use.MaxHolds.Store(sp.MaxHolds)
+		sp.table.Use.MaxWaiters.Store(sp.MaxWaiters)
 	}
 	e.divide(r, classes)
+	r.keepPolicies(e.routes.Load())
 	e.routes.Store(r)
+	e.Reroute()
 	return nil
+}
+
+// space is the namespace n with its store.
+func (e *Engine) space(n Namespace) (*space, error) {
+	n.defaults()
+	u := e.unit(n.Store)
+	if u == nil {
+		return nil, fmt.Errorf("there is no store %q", n.Store)
+	}
+	if !u.info.Queue && n.Tenure == 0 {
+		n.Tenure, n.Pause = DefaultTenure, DefaultPause
+	}
+	if n.Linger > 0 && n.Tenure > 0 {
+		return nil, errors.New("nothing can linger where other hosts cannot say that they want a lock")
+	}
+	use := new(cache.Use)
+	if old := e.routes.Load(); old != nil && old.spaces[n.Prefix] != nil {
+		use = old.spaces[n.Prefix].table.Use
+	}
+	return &space{Namespace: n, Unit: u, table: &cache.Namespace{
+		Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
+		Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+		Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
+	}}, nil
+}
+
+// Reroute has every lease follow the route of its key, and checks again whether those that wait may
+// use it. Route does so itself; after Take it has to be called once the sessions have transports.
+func (e *Engine) Reroute() {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		r := e.routes.Load()
+		t.Reroute(
+			func(key string) *cache.Namespace { return route(r, key).table },
+			func(s *cache.Session, key string, mode cache.Mode, ttl int64) (cache.Code, error) {
+				return route(r, key).admits(&s.Shell.(*Session).peer, mode, ttl)
+			}, now, out)
+	})
 }

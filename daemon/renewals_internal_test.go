@@ -63,24 +63,3 @@ func TestRenewalsAreTakenFromTheScheduleAsTheirLaneHasRoom(t *testing.T) {
 		t.Errorf("%d of %d leases are scheduled for later", n, many)
 	}
 }
-
-// A lease that is at another store now is in the schedule of that one alone.
-func TestALeaseIsInOneSchedule(t *testing.T) {
-	b := newBeating(t)
-	other, err := b.e.AddStore("other", upstream.Info{Timeout: time.Second}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := new(cache.Lease)
-	for _, to := range []*Unit{b.u, other, other, b.u} {
-		tr := cache.Track{Lease: l, Gen: 1, Until: b.now.Load() + int64(time.Minute), TTL: int64(time.Minute), Store: to.core.ID}
-		b.e.track(&tr, *b.e.units.Load(), 3, b.now.Load(), new(aftermath))
-		if n, m := b.u.schedule.Len(), other.schedule.Len(); n+m != 1 || to.schedule.Len() != 1 {
-			t.Fatalf("it is %d times in the one and %d times in the other", n, m)
-		}
-	}
-	b.e.track(&cache.Track{Lease: l}, *b.e.units.Load(), 3, b.now.Load(), new(aftermath))
-	if n, m := b.u.schedule.Len(), other.schedule.Len(); n+m != 0 {
-		t.Errorf("forgotten, it is %d times in the one and %d times in the other", n, m)
-	}
-}

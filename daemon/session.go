@@ -249,9 +249,9 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Grant {
 	ttl := m.ShortTTL
 	if !m.Degraded {
-		ttl = m.NS.Store.Validity(ttl)
+		ttl = m.Store.Validity(ttl)
 	}
-	if beat := int64(m.NS.Heartbeat); beat > 0 {
+	if beat := int64(m.Heartbeat); beat > 0 {
 		if s.beatAt == cache.Forever && !s.surveyed { // it has only waited, and has had no beats to answer
 			s.heard.Store(max(now, s.heard.Load()))
 		}
@@ -294,7 +294,7 @@ func failText(m *cache.Message) string {
 		return "withdrawn"
 	case cache.CodeUpgrade:
 		return "held shared; an exclusive hold could never be granted"
-	case cache.CodeInvalid, cache.CodeLimit:
+	case cache.CodeInvalid, cache.CodeLimit, cache.CodeDenied, cache.CodeUnsupported:
 		return m.Err.Error()
 	case cache.CodeDraining:
 		return "the daemon is going away"

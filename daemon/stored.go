@@ -52,7 +52,7 @@ func parseStored(place string) (store int, cursor string, ok bool) {
 	}
 	n, cursor, ok := strings.Cut(place, ":")
 	store, err := strconv.Atoi(n)
-	return store, cursor, ok && err == nil && store >= 0 && store < maxStores
+	return store, cursor, ok && err == nil && store >= 0
 }
 
 // storedPage is one page under way.

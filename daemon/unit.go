@@ -11,10 +11,6 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// maxStores is how many stores an engine can have at a time: aftermath marks them
-// in one word.
-const maxStores = 64
-
 // Unit is one store as an engine has it.
 type Unit struct {
 	name     atomic.Pointer[string]
@@ -82,15 +78,9 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	defer e.mu.Unlock()
 	units := slices.Clone(*e.units.Load())
 	if slices.ContainsFunc(units, func(u *Unit) bool { return u != nil && u.Name() == name }) {
-		return nil, fmt.Errorf("store %q stands there twice", name)
+		return nil, fmt.Errorf("duplicate store %q", name)
 	}
-	id := slices.Index(units, nil)
-	if id < 0 {
-		id, units = len(units), append(units, nil)
-	}
-	if id >= maxStores {
-		return nil, fmt.Errorf("there are more than %d stores", maxStores)
-	}
+	id := len(units) // no number is used twice: something late may still name a store that has gone
 	set := e.settings()
 	u := &Unit{info: info, inline: inline,
 		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Queue: info.Queue,
@@ -102,7 +92,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	if info.Gather {
 		u.main.Gather()
 	}
-	units[id] = u
+	units = append(units, u)
 	e.units.Store(&units)
 	return u, nil
 }
@@ -115,9 +105,15 @@ func (e *Engine) rename(u *Unit, name string) {
 	u.name.Store(&name)
 }
 
-// DropStore forgets a store that nothing routes to; false while something is, or
-// may be, held there, or is on its way.
+// DropStore forgets a store that has no users: no key is routed to it, no table has a lease there in
+// any state, and no op is on its way. It returns false, and forgets nothing, while it has any. As
+// keys are not routed to it, a store that has no users gets none.
 func (e *Engine) DropStore(u *Unit) bool {
+	e.routing.Lock()
+	defer e.routing.Unlock()
+	if e.routes.Load().use(u) {
+		return false
+	}
 	w1, f1 := u.main.Depth()
 	w2, f2 := u.renewals.Depth()
 	if w1+f1+w2+f2 > 0 {
@@ -125,11 +121,16 @@ func (e *Engine) DropStore(u *Unit) bool {
 	}
 	for i := range e.shards {
 		sh := e.lock(i)
-		n := sh.table.Leases(u.core)
+		n := sh.table.Users(u.core)
 		sh.mu.Unlock()
 		if n > 0 {
 			return false
 		}
+	}
+	for i := range e.shards {
+		sh := e.lock(i)
+		sh.table.Forget(u.core)
+		sh.mu.Unlock()
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -68,6 +68,7 @@ func (h *host) passOn() {
 	if left := h.eng.Leftovers(); left.Amiss != 0 {
 		w.fail("takeover", "", "of what was taken over: %v", left)
 	}
+	h.eng.Reroute()
 	for i, p := range h.pumps {
 		p.lane = h.lane(i)
 	}

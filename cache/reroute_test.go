@@ -1,0 +1,246 @@
+package cache
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// rerouted is a bench whose keys belong to one store first and to another then.
+type rerouted struct {
+	*bench
+	from, to *Namespace
+}
+
+func newRerouted(t *testing.T, change func(*setup)) *rerouted {
+	b := newBench(t, change)
+	to := *b.ns
+	to.Store, to.Use = &Store{ID: 1, Rebase: true, Queue: true}, new(Use)
+	b.ns.Use = new(Use)
+	return &rerouted{b, b.ns, &to}
+}
+
+func anybody(*Session, string, Mode, int64) (Code, error) { return CodeOK, nil }
+
+// reroute has all keys belong to the other store.
+func (b *rerouted) reroute(admit Admit) []Message {
+	b.ns = b.to
+	b.tab.Reroute(func(string) *Namespace { return b.to }, admit, b.now, &b.out)
+	return b.take()
+}
+
+// at takes the one op that is out, which has to be for that store.
+func (b *rerouted) at(kind OpKind, ns *Namespace) Op {
+	b.t.Helper()
+	op := b.op(kind)
+	if op.Store != ns.Store.ID {
+		b.t.Fatalf("%v is asked of store %d, want %d", kind, op.Store, ns.Store.ID)
+	}
+	return op
+}
+
+// users fails unless so many leases are at each store.
+func (b *rerouted) users(from, to int) {
+	b.t.Helper()
+	if n, m := b.tab.Users(b.from.Store), b.tab.Users(b.to.Store); n != from || m != to {
+		b.t.Errorf("%d users of the one store and %d of the other, want %d and %d", n, m, from, to)
+	}
+}
+
+func TestAWaiterInBackoffFollowsItsKey(t *testing.T) {
+	b := newRerouted(t, nil)
+	s := b.session()
+	b.acquire(s, "k", waits)
+	b.answer(b.at(OpJoin, b.from), Result{Status: Refused, Err: errors.New("no memory")})
+	b.users(1, 0) // it waits to ask again
+	b.reroute(anybody)
+	b.users(0, 1)
+	if b.from.Use.Waiters.Load() != 0 || b.to.Use.Waiters.Load() != 1 {
+		t.Error("the waiter is counted in its earlier namespace")
+	}
+	ms := b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 5})
+	b.only(ms, MsgGranted, CodeOK)
+}
+
+func TestAPlaceInTheQueueOfTheEarlierStoreIsGivenUp(t *testing.T) {
+	b := newRerouted(t, nil)
+	b.acquire(b.session(), "k", waits)
+	b.answer(b.at(OpJoin, b.from), Result{Status: Queued})
+	b.reroute(anybody)
+	op := b.at(OpWithdraw, b.from)
+	b.users(1, 0)
+	b.answer(op, Result{Status: Done})
+	b.users(0, 1)
+	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 5}), MsgGranted, CodeOK)
+}
+
+// What is held stays where it is, and its next waiter gets the key at the other store, once it is
+// free at the first.
+func TestAHeldLeaseStaysAtItsStore(t *testing.T) {
+	b := newRerouted(t, nil)
+	holder, next := b.session(), b.session()
+	b.acquire(holder, "k", waits)
+	f := b.answer(b.at(OpJoin, b.from), Result{Status: Granted, Base: 5})[0].Fence
+	b.acquire(next, "k", waits)
+	b.reroute(anybody)
+	b.users(1, 0)
+	if m := b.acquire(holder, "k", nil)[0]; m.Kind != MsgGranted || m.Count != 2 || m.Store != b.from.Store {
+		t.Errorf("re-entry: %+v", m)
+	}
+	b.release(holder, "k", f)
+	b.release(holder, "k", f)
+	b.only(b.answer(b.at(OpRelease, b.from), Result{Status: Done}), MsgReleased, CodeOK)
+	b.users(0, 1)
+	m := b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6})[0]
+	if m.Kind != MsgGranted || m.Re.Session != next || m.Store != b.to.Store {
+		t.Errorf("%+v", m)
+	}
+}
+
+// A hold that this host granted alone is a user of the store that was down.
+func TestADegradedHoldIsAUserOfItsStore(t *testing.T) {
+	b := newRerouted(t, func(s *setup) { s.Local, s.LocalAfter = true, time.Second })
+	holder, next := b.session(), b.session()
+	b.tab.StoreDown(b.from.Store, errors.New("down"), b.now, &b.out)
+	b.now += 2 * second
+	m := b.acquire(holder, "k", waits)[0]
+	if !m.Degraded {
+		t.Fatalf("%+v", m)
+	}
+	b.acquire(next, "k", waits)
+	b.reroute(anybody)
+	b.users(1, 0)
+	b.now += 20 * second // beyond the grace for stores that fail: it waits for the holder
+	b.tab.Tick(b.now, 10, &b.out)
+	if ms := b.take(); len(ms) > 0 || len(b.ops) > 0 {
+		t.Fatalf("the waiter behind a degraded hold: %+v, %v", ms, kinds(b.ops))
+	}
+	b.release(holder, "k", 0)
+	b.users(0, 1)
+	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted, CodeOK)
+}
+
+// A semaphore that is never free moves all the same: each new permit is asked of the other store.
+func TestABusySemaphoreMoves(t *testing.T) {
+	b := newRerouted(t, nil)
+	s := b.session()
+	b.acquire(s, "k", permitOf(2, Forever))
+	f := b.grantPermit(b.takeOps(OpJoin)[0], 5).Fence
+	b.acquire(s, "k", permitOf(2, Forever))
+	b.answer(b.takeOps(OpJoin)[0], Result{Status: Queued})
+	b.users(3, 0)
+	b.reroute(anybody)
+	ops := b.takeOps(OpWithdraw, OpJoin)
+	if ops[0].Store != b.from.Store.ID || ops[1].Store != b.to.Store.ID {
+		t.Fatalf("%+v", ops)
+	}
+	b.answer(ops[0], Result{Status: Done})
+	b.users(1, 2) // the permit that is held; the semaphore and the permit that is asked for
+	b.grantPermit(ops[1], 6)
+	b.release(s, "k", f)
+	b.answer(b.at(OpRelease, b.from), Result{Status: Done})
+	b.users(0, 2)
+	b.tab.Forget(b.from.Store)
+	b.tab.Inspect(Request{Session: s, ID: 99}, b.to, []byte("k"), Permit, b.now, &b.out)
+	b.only(b.take(), MsgInspected, CodeOK)
+}
+
+func TestAWaiterThatMayNotUseItsKeyAnyMoreIsRefused(t *testing.T) {
+	b := newRerouted(t, nil)
+	holder, denied, allowed := b.session(), b.session(), b.session()
+	b.acquire(holder, "k", waits)
+	b.granted(OpJoin, 5)
+	b.acquire(denied, "k", waits)
+	b.acquire(allowed, "k", waits)
+	no := errors.New("not you")
+	ms := b.reroute(func(s *Session, _ string, _ Mode, _ int64) (Code, error) {
+		if s == denied {
+			return CodeDenied, no
+		}
+		return CodeOK, nil
+	})
+	b.only(ms, MsgFailed, CodeDenied)
+	if ms[0].Re.Session != denied || ms[0].Err != no || allowed.Waiters.Load() != 1 {
+		t.Errorf("%+v", ms)
+	}
+}
+
+// An inspection that waits for a store's answer is a user of that store.
+func TestAnInspectionIsAUserOfItsStore(t *testing.T) {
+	b := newRerouted(t, nil)
+	b.tab.Inspect(Request{Session: b.session(), ID: 1}, b.from, []byte("k"), Exclusive, b.now, &b.out)
+	b.take()
+	b.reroute(anybody)
+	b.users(1, 0)
+	b.only(b.answer(b.at(OpPeek, b.from), Result{Status: Done}), MsgInspected, CodeOK)
+	b.users(0, 0)
+}
+
+// The renewer of the earlier store forgets a lease before another's hears of it.
+func TestALeaseIsTrackedAtOneStore(t *testing.T) {
+	b := newRerouted(t, nil)
+	holder, next := b.session(), b.session()
+	b.acquire(holder, "k", waits)
+	b.granted(OpJoin, 5)
+	b.acquire(next, "k", waits)
+	b.reroute(anybody)
+	b.tab.Hint(b.from.Store, Hint{Kind: HintGone, Key: "k"}, b.now, &b.out)
+	b.take()
+	op := b.at(OpRenew, b.from)
+	b.tab.Result(&op, &Result{Status: NotHeld}, b.now, b.now, &b.out)
+	var tracked []int
+	for _, tr := range b.out.Tracks {
+		if tr.Until == 0 {
+			tracked = append(tracked, tr.Store)
+		}
+	}
+	if len(tracked) != 1 || tracked[0] != b.from.Store.ID {
+		t.Errorf("forgotten at %v", tracked)
+	}
+	b.take()
+	b.at(OpJoin, b.to)
+}
+
+// Readers of one session that fall silent together end together, whatever ending the first does to
+// the others.
+func TestLoseSilentTwoReadersOfOneSession(t *testing.T) {
+	b := newBench(t, func(s *setup) { s.Namespace.Heartbeat = 5 * time.Second })
+	s := b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Owner = Shared, 1 })
+	b.granted(OpTry, 7)
+	b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Wait, q.Owner = Shared, Forever, 2 })
+	b.now += 60 * second // the lease is past its deadline and has not been ticked
+	b.tab.LoseSilent(s, b.now-60*second, b.now, &b.out)
+	lost := 0
+	for _, m := range b.take() {
+		if m.Kind == MsgLost && m.Reason == LostSilent {
+			lost++
+		}
+	}
+	if lost != 2 || s.Holds.Load() != 0 {
+		t.Errorf("%d holds are lost as silent, and %d are left", lost, s.Holds.Load())
+	}
+}
+
+// Permits that are dropped while a list of leases is gone through are not looked at again, even
+// when there are more of them than are kept as spare ones.
+func TestASessionOfAStoreWithManyPermitsEnds(t *testing.T) {
+	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false })
+	b.tab.SessionUntil(b.ns.Store, 1, b.now+10*second, b.now, &b.out)
+	s := b.session()
+	const many = 3 * freeMost
+	for range many {
+		b.acquire(s, "k", permitOf(many, Forever))
+		ops := b.ops
+		b.ops = nil
+		for _, op := range ops {
+			b.tab.Result(&op, &Result{Status: Granted, Base: 5, Session: b.now + 10*second, SessionNo: 1}, b.now, b.now, &b.out)
+		}
+		b.take()
+	}
+	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
+	b.take()
+	if b.tab.Len() != 0 || b.tab.Users(b.ns.Store) != 0 || s.Holds.Load() != 0 {
+		t.Errorf("left: %d keys, %d leases, %d holds", b.tab.Len(), b.tab.Users(b.ns.Store), s.Holds.Load())
+	}
+}
