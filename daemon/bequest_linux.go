@@ -47,6 +47,9 @@ func (d *Daemon) Bequeath(keep func(files []int) error) error {
 	if isClosed(d.handed) || d.halted() || d.engine.draining.Load() {
 		return errors.New("the daemon is going away")
 	}
+	if err := d.stores.leaving(); err != nil {
+		return err
+	}
 	began := time.Now()
 	err := d.freeze(began.Add(d.standTime()))
 	if err == nil {

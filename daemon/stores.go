@@ -132,11 +132,16 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 	s.mu.Lock()
 	all := slices.Clone(s.all)
 	names := make(map[*served]string)
+	var returned []*served
 	for _, v := range all {
 		names[v] = v.unit.Name()
 		name := v.Name + " (leaving)" // its own may be another's from now on
 		if i := slices.IndexFunc(list, v.is); i >= 0 {
 			name = list[i].Name
+			if v.gone {
+				returned = append(returned, v)
+				v.gone = false // it is not dropped while keys are routed to it again
+			}
 		}
 		s.d.engine.rename(v.unit, name)
 	}
@@ -159,7 +164,7 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 		for v, name := range names {
 			s.d.engine.rename(v.unit, name)
 		}
-		s.part(func(v *served) bool { return v.gone || slices.Contains(added, v) })
+		s.part(func(v *served) bool { return v.gone || slices.Contains(added, v) || slices.Contains(returned, v) })
 		return err
 	}
 	s.part(func(v *served) bool { return !slices.ContainsFunc(list, v.is) })
@@ -168,6 +173,19 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 
 // is says that st is the same store.
 func (v *served) is(st Store) bool { return st.Store == v.Store.Store }
+
+// leaving says why nothing can be passed on to another process yet: its configuration cannot name a
+// store that this one's does not name any more. It is nil when there is no such store.
+func (s *stores) leaving() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, v := range s.all {
+		if v.gone {
+			return fmt.Errorf("store %q, which the configuration does not name any more, is still in use for %d keys", v.Name, s.d.engine.leasesAt(v.unit))
+		}
+	}
+	return nil
+}
 
 // part lets those stores go that part says: each is closed when nothing is held
 // there any more. The others stay, even if they were about to go.

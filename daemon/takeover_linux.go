@@ -152,6 +152,9 @@ func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
 	case d.engine.draining.Load():
 		return refuse(errors.New("the daemon is going away"))
 	}
+	if err := d.stores.leaving(); err != nil {
+		return refuse(err)
+	}
 	o, locks := d.offer()
 	if err := putMessage(c, o, locks); err != nil {
 		return err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -178,4 +179,37 @@ func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
 	if err := held.Release(t.Context()); err != nil {
 		t.Error(err)
 	}
+}
+
+// A process that takes over does not know a store that the configuration does not name any more.
+// While keys are held there nothing is passed on: this process serves, or drains.
+func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
+	base, leaves := inMemory(t), inMemory(t)
+	h := start(t, base, func(c *daemon.Config) {
+		c.Stores = append(c.Stores, daemon.Store{Name: "leaves", Store: leaves, Close: func() { _ = leaves.Close() }})
+		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
+	})
+	c := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "a"})
+	if err := h.d.Reload(serving(base)); err != nil {
+		t.Fatal(err)
+	}
+	err := h.d.Bequeath(func([]int) error {
+		t.Error("descriptors are left to the next process")
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), `store "leaves"`) {
+		t.Error(err)
+	}
+	if e, err := daemon.Claim(t.Context(), h.socket, "heir"); !errors.Is(err, daemon.ErrRefused) || !strings.Contains(err.Error(), `store "leaves"`) {
+		t.Error(e, err)
+	}
+	release(t, c, "a", 0, g.Fence)
+	eventually(t, "the store is left", func() bool {
+		e, err := daemon.Claim(t.Context(), h.socket, "heir")
+		if err == nil {
+			e.Close()
+		}
+		return err == nil
+	})
 }

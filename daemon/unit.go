@@ -119,13 +119,8 @@ func (e *Engine) DropStore(u *Unit) bool {
 	if w1+f1+w2+f2 > 0 {
 		return false
 	}
-	for i := range e.shards {
-		sh := e.lock(i)
-		n := sh.table.Users(u.core)
-		sh.mu.Unlock()
-		if n > 0 {
-			return false
-		}
+	if e.leasesAt(u) > 0 {
+		return false
 	}
 	for i := range e.shards {
 		sh := e.lock(i)
@@ -138,6 +133,16 @@ func (e *Engine) DropStore(u *Unit) bool {
 	units[u.core.ID] = nil
 	e.units.Store(&units)
 	return true
+}
+
+// leasesAt is how many leases are, or may be, at a store.
+func (e *Engine) leasesAt(u *Unit) (n int) {
+	for i := range e.shards {
+		sh := e.lock(i)
+		n += sh.table.Users(u.core)
+		sh.mu.Unlock()
+	}
+	return n
 }
 
 // unit is the store of that name; nil when there is none.
