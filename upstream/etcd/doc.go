@@ -24,7 +24,11 @@
 // stands as long as the session does. Whoever takes a lock compares the revision at
 // which it was last written. Writing it anew therefore ends every request to take a
 // lock that is still on its way, and a withdrawal after an unanswered acquire does
-// that: once it is Done, nothing comes late.
+// that: once it is Done, nothing comes late. Below it,
+//
+//	<prefix>/%session/<lease>/daemon
+//
+// is the entry of the daemon, with its host, version and process. It ends with the lease.
 //
 // # Semaphores
 //

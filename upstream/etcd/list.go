@@ -133,6 +133,9 @@ func (s *Store) describe(lock, dir string, queue []*mvccpb.KeyValue) upstream.Lo
 	if first.Lease == 0 {
 		l.Holder = "no lease: it ends by hand only"
 	}
+	if !l.Foreign {
+		l.Daemon = daemonOf(first.Lease)
+	}
 	holders := 1
 	for holders < len(queue) && sharedKV(first) && sharedKV(queue[holders]) {
 		holders++

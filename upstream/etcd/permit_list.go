@@ -33,9 +33,13 @@ func (s *Store) listPermits(ctx context.Context, prefix, cursor string, limit in
 			continue
 		}
 		_, slot, ours := holder(key, dir)
-		permits = append(permits, upstream.Lock{Key: name, Name: key, Mode: cache.Permit, Holder: "lease " + strconv.FormatInt(kv.Lease, 16),
+		l := upstream.Lock{Key: name, Name: key, Mode: cache.Permit, Holder: "lease " + strconv.FormatInt(kv.Lease, 16),
 			Mine: n != nil && kv.Lease == n.lease, Foreign: !ours || permitToken(string(kv.Value)) == 0,
-			Left: -1, Waiters: -1, Base: permitBase(kv.CreateRevision, int(slot))})
+			Left: -1, Waiters: -1, Base: permitBase(kv.CreateRevision, int(slot))}
+		if !l.Foreign {
+			l.Daemon = daemonOf(kv.Lease)
+		}
+		permits = append(permits, l)
 	}
 	if len(page) < most {
 		next = ""

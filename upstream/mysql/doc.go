@@ -29,6 +29,9 @@
 // which leaves its fence and its queue. Deleting the row, or dropping the table, is as
 // good for leases, and keeps fences rising as long as the clock does.
 //
+// A row whose name is a zero byte, "daemon:" and an instance id is the entry of a daemon, with
+// its host, version and process as readers, and its end as queued. No lock has such a name.
+//
 // Semaphores have a table of their own, named after that of the locks with _permits
 // behind (permits.sql), and nothing to do with locks of the same name. A permit that is
 // held is a row, so is a token that queues for one, and one more is the semaphore:

@@ -147,6 +147,9 @@ func (s *Store) lock(name string, r *row, now int64) upstream.Lock {
 	if r.ends > now {
 		l.Left = (r.ends - now) * 1000
 	}
+	if r.owner != "" || len(r.readers) == 1 {
+		l.Daemon = l.Holder
+	}
 	mine := func(token string) bool { return strings.HasPrefix(token, s.instance+".") }
 	l.Mine = mine(r.owner)
 	for _, g := range r.readers {

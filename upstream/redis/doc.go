@@ -18,6 +18,11 @@
 //	locksidecar:{tag}:fence                  the last fence base given out there; with a q
 //	                                         behind it, somebody may be queueing
 //
+// Each daemon has an entry with its host, version and process, which expires by itself. In a
+// cluster it is in the slot of the instance id:
+//
+//	locksidecar:{tag}:daemon:<instance>      JSON; see upstream.Registration
+//
 // A semaphore of that key has nothing but siblings, and nothing to do with the lock:
 //
 //	locksidecar:{tag}:permits:<prefix><key>        sorted set of tokens by the end of their permits

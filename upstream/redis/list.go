@@ -208,7 +208,7 @@ func (l *look) locks(s *Store, now int64) []upstream.Lock {
 		lock.Foreign, lock.Holder = true, "a "+l.kind.Val()
 		return []upstream.Lock{lock}
 	case value != readersValue:
-		lock.Holder, lock.Mine, lock.Foreign = s.holder(value)
+		s.heldBy(&lock, value)
 		return []upstream.Lock{lock}
 	}
 	lock.Mode = cache.Shared
@@ -231,10 +231,17 @@ func (s *Store) holders(lock upstream.Lock, set []goredis.Z, now int64) (locks [
 		}
 		one := lock
 		one.Left = (int64(z.Score) - now) * int64(time.Millisecond)
-		one.Holder, one.Mine, one.Foreign = s.holder(token)
+		s.heldBy(&one, token)
 		locks = append(locks, one)
 	}
 	return locks
+}
+
+// heldBy fills in the holder whose token stands there.
+func (s *Store) heldBy(l *upstream.Lock, token string) {
+	if l.Holder, l.Mine, l.Foreign = s.holder(token); !l.Foreign {
+		l.Daemon = l.Holder
+	}
 }
 
 // longHolder is how much of a foreign value is shown.

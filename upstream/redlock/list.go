@@ -71,16 +71,11 @@ func (s *Store) gather(ctx context.Context, prefix string) ([]upstream.Lock, err
 		wg.Go(func() { each[n.i], errs[n.i] = n.list(ctx, prefix) })
 	}
 	wg.Wait()
-	silent := 0
-	for _, err := range errs {
-		if err != nil {
-			silent++
-		}
-	}
+	silent := countErrors(errs)
 	if err := errors.Join(errs...); err != nil && (silent == len(s.nodes) || ctx.Err() != nil || errors.Is(err, errTooMany)) {
 		return nil, err
 	}
-	return merge(each, len(s.nodes), silent), nil
+	return s.merge(each, errs), nil
 }
 
 var errTooMany = fmt.Errorf("there are more than %d locks; ask for a longer prefix", listMost)
@@ -104,12 +99,23 @@ func (n *node) list(ctx context.Context, prefix string) (all []upstream.Lock, er
 	}
 }
 
-// merge makes one lock of what the nodes say of the same holder.
-func merge(each [][]upstream.Lock, nodes, silent int) []upstream.Lock {
-	type found struct {
-		upstream.Lock
-		on set
+func countErrors(errs []error) (n int) {
+	for _, err := range errs {
+		if err != nil {
+			n++
+		}
 	}
+	return n
+}
+
+// found is a lock as the nodes know it together.
+type found struct {
+	upstream.Lock
+	on set
+}
+
+// together makes one lock of what the nodes say of the same holder.
+func together(each [][]upstream.Lock) map[string]*found {
 	byHolder := map[string]*found{}
 	for n, locks := range each {
 		for i := range locks {
@@ -124,9 +130,16 @@ func merge(each [][]upstream.Lock, nodes, silent int) []upstream.Lock {
 			f.Left, f.Base, f.Waiters = max(f.Left, x.Left), max(f.Base, x.Base), max(f.Waiters, x.Waiters)
 		}
 	}
+	return byHolder
+}
+
+// merge is together as a list. errs has an error for each node that has said nothing.
+func (s *Store) merge(each [][]upstream.Lock, errs []error) []upstream.Lock {
+	byHolder, nodes, silent := together(each), len(s.nodes), countErrors(errs)
 	locks := make([]upstream.Lock, 0, len(byHolder))
 	for _, f := range byHolder {
 		f.Holder = strings.TrimSpace(fmt.Sprintf("%s (on %d of %d nodes)", f.Holder, f.on.count(), nodes))
+		f.Note = s.disagreement(f.on, errs)
 		if silent > 0 {
 			f.Holder = fmt.Sprintf("%s, %d silent)", strings.TrimSuffix(f.Holder, ")"), silent)
 		}

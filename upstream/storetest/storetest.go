@@ -56,7 +56,7 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 		tests   []test
 	}{{tests: leaseTests}, {tests: fenceTests}, {tests: batchTests}, {tests: modelTests},
 		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests}, {hosts: true, queue: true, tests: queueTests},
-		{hosts: true, tests: raceTests}, {permits: true, tests: permitTests}, {hosts: true, permits: true, tests: permitHostTests},
+		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests}, {permits: true, tests: permitTests}, {hosts: true, permits: true, tests: permitHostTests},
 		{hosts: true, queue: true, permits: true, tests: permitQueueTests}} {
 		if group.hosts && opts.OneHost || group.queue && opts.NoQueue || group.permits && !permits {
 			continue

@@ -24,6 +24,8 @@
 // <chroot>/.locksidecar/<session> is the session's own ephemeral node. Each
 // transaction writes it too: its answer then says what the transaction's id was,
 // which is the czxid of all the nodes that it made and so the leases' fence base.
+// The ephemeral node <chroot>/.locksidecar/daemon-<session> beside it is the daemon's
+// entry, with its host, version and process.
 //
 // # Semaphores
 //

@@ -60,15 +60,20 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 }
 
 // describe reads one lock; its Key is empty when nobody holds it.
-func (se *session) describe(ctx context.Context, name string) (l upstream.Lock, err error) {
+func (se *session) describe(ctx context.Context, name string) (upstream.Lock, error) {
+	l, _, err := se.describeFirst(ctx, name)
+	return l, err
+}
+
+// describeFirst is describe with what the server says of the first holder's node.
+func (se *session) describeFirst(ctx context.Context, name string) (l upstream.Lock, stat *zk.Stat, err error) {
 	parent := se.store.cfg.Chroot + "/" + name
 	for range attempts {
 		q, err := se.queue(ctx, parent, false)
 		if err != nil || len(q) == 0 {
-			return upstream.Lock{}, err
+			return upstream.Lock{}, nil, err
 		}
 		first := q[0]
-		var stat *zk.Stat
 		data, err := call(ctx, se, false, func(c *zk.Conn) (data []byte, err error) {
 			data, stat, err = c.Get(parent + "/" + first.name)
 			return data, err
@@ -77,7 +82,7 @@ func (se *session) describe(ctx context.Context, name string) (l upstream.Lock, 
 			continue
 		}
 		if err != nil {
-			return upstream.Lock{}, err
+			return upstream.Lock{}, nil, err
 		}
 		l.Key, _ = keyOf(name)
 		l.Name, l.Left, l.Base = parent, -1, uint64(stat.Czxid)
@@ -88,9 +93,12 @@ func (se *session) describe(ctx context.Context, name string) (l upstream.Lock, 
 		l.Holder = holderOf(stat.EphemeralOwner, first, data)
 		l.Mine = !l.Foreign && first.sid == se.id
 		l.Waiters = len(q) - holders(q, l.Mode)
-		return l, nil
+		if !l.Foreign {
+			l.Daemon = sessionName(first.sid)
+		}
+		return l, stat, nil
 	}
-	return upstream.Lock{}, nil
+	return upstream.Lock{}, nil, nil
 }
 
 // holderOf names who holds a lock: its session, and the host where it says so.
