@@ -125,14 +125,19 @@ func (a *admin) start() {
 // adminEnd is what requests under way have to end in.
 const adminEnd = time.Second
 
+// finish answers the requests under way, and serves no others.
+func (a *admin) finish() {
+	ctx, cancel := context.WithTimeout(context.Background(), adminEnd)
+	defer cancel()
+	if a.server.Shutdown(ctx) != nil {
+		_ = a.server.Close()
+	}
+}
+
 // close ends the listeners and removes the socket.
 func (a *admin) close() {
 	if a.server != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), adminEnd)
-		defer cancel()
-		if a.server.Shutdown(ctx) != nil {
-			_ = a.server.Close()
-		}
+		a.finish()
 	}
 	for _, ln := range a.lns {
 		_ = ln.Close()

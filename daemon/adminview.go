@@ -137,7 +137,11 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 		}
 		fence = n
 	}
-	u := a.d.Unlock(key, mode == "semaphore", fence, by)
+	u, err := a.d.Unlock(key, mode == "semaphore", fence, by)
+	if err != nil {
+		fail(http.StatusServiceUnavailable, "nothing was unlocked: "+err.Error()+"; ask again")
+		return
+	}
 	if u.Released == 0 && u.FreeIn == 0 {
 		text := "nobody holds %q on this host"
 		if fence != 0 {

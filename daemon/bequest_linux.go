@@ -40,7 +40,7 @@ func (d *Daemon) Bequeath(keep func(files []int) error) error {
 	case <-d.started:
 	case <-d.halt:
 	}
-	if !d.handing.TryLock() {
+	if !d.lockHanding() {
 		return errors.New("a takeover is under way, or the daemon ends")
 	}
 	defer d.handing.Unlock()
@@ -60,7 +60,7 @@ func (d *Daemon) Bequeath(keep func(files []int) error) error {
 		return err
 	}
 	d.log.Info("left to the next process", zap.String("event", "bequeathed"), zap.Duration("stood_still", time.Since(began)))
-	close(d.handed)
+	d.handedOver()
 	return nil
 }
 

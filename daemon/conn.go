@@ -25,12 +25,13 @@ type conn struct {
 	writing bool       // somebody has the right to write
 	again   bool       // and has to look once more
 
-	reading sync.WaitGroup // the reader
-	turn    turn           // its own
-	others  sync.WaitGroup // reap, and slowly
-	input   []byte         // of the reader: what has been read and not been handled; anybody's while there is none
-	deaf    bool           // so too: we have ended the session, and handle nothing more
-	unsent  []byte         // while parked: what the writer has taken and not written
+	reader sync.WaitGroup // read
+	reaper sync.WaitGroup // reap: it may start the writer of any connection
+	writer sync.WaitGroup // slowly
+	turn   turn           // of the reader
+	input  []byte         // of the reader: what has been read and not been handled; anybody's while there is none
+	deaf   bool           // of the reader: we have ended the session, and handle nothing more
+	unsent []byte         // while parked: what the writer has taken and not written
 
 	kill   chan struct{} // closed when we end the session
 	killed atomic.Bool
@@ -48,27 +49,22 @@ const readBuffer = 8 << 10
 // run starts the reader and who waits for the end, anew when they were parked.
 func (c *conn) run() {
 	c.readOn()
-	c.beside(c.reap)
+	c.start(&c.reaper, c.reap)
 	if len(c.unsent) > 0 {
 		buf := getBuffer()
 		rest := c.unsent
 		c.unsent = nil
-		c.beside(func() { c.slowly(buf, rest) })
+		c.start(&c.writer, func() { c.slowly(buf, rest) })
 	}
 }
 
-func (c *conn) readOn() {
-	c.reading.Add(1)
-	c.d.wg.Go(func() {
-		defer c.reading.Done()
-		c.read()
-	})
-}
+func (c *conn) readOn() { c.start(&c.reader, c.read) }
 
-func (c *conn) beside(f func()) {
-	c.others.Add(1)
+// start runs f on a goroutine that Serve and group wait for.
+func (c *conn) start(group *sync.WaitGroup, f func()) {
+	group.Add(1)
 	c.d.wg.Go(func() {
-		defer c.others.Done()
+		defer group.Done()
 		f()
 	})
 }
@@ -256,7 +252,7 @@ func (c *conn) Flush() {
 	for {
 		*buf = c.s.swap(*buf)
 		if rest := c.tryWrite(*buf); len(rest) > 0 {
-			c.beside(func() { c.slowly(buf, rest) })
+			c.start(&c.writer, func() { c.slowly(buf, rest) })
 			return
 		}
 		if c.done() {

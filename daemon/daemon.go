@@ -142,8 +142,9 @@ type Daemon struct {
 
 	frozen    atomic.Bool    // everything stands still, or is about to: see freeze
 	accepting sync.WaitGroup // of accept
-	handing   sync.Mutex     // held while another process takes over
-	handed    chan struct{}  // closed once it has
+	handing   sync.Mutex     // held during a takeover, a reload, the end of a store and the end of the daemon
+	still     sync.RWMutex   // held for writing during a freeze; for reading by what admin requests change
+	handed    chan struct{}  // closed once another process has taken over
 	started   chan struct{}  // closed once all that Serve starts runs
 
 	mu    sync.Mutex
@@ -220,15 +221,18 @@ func (d *Daemon) discard() {
 	d.site.close(&d.cfg)
 }
 
-// Reload changes what is served and how; on an error nothing has changed, and it is one while another
-// process takes over: what was offered to that has to stay. Stores
-// that are in both keep what they have; a new one is taken into use, and one that
-// is gone is closed when nothing is held there any more.
+// Reload changes what is served and how. Stores that are in both keep what they have; a new one is
+// taken into use, and one that is gone is closed when nothing is held there any more. Reload fails
+// while another process takes over: the stores that were offered to that process have to stay. After
+// an error nothing has changed: the daemon does not use the new stores, and the caller closes them.
 func (d *Daemon) Reload(next Serving) error {
-	if !d.handing.TryLock() {
+	if !d.lockHanding() {
 		return errors.New("another process is taking over, or the daemon ends")
 	}
 	defer d.handing.Unlock()
+	if isClosed(d.handed) {
+		return ErrTakenOver
+	}
 	next.defaults()
 	if err := d.stores.change(next.Stores, next.Namespaces, next.Classes); err != nil {
 		return err
@@ -241,8 +245,9 @@ func (d *Daemon) Reload(next Serving) error {
 
 // Serve answers clients until ctx is done, then drains: no new acquires, holders
 // get the drain time, and what is left is released when its client has been told.
-// It returns when every goroutine has ended; but with ErrTakenOver at once, when another process has
-// taken over: then this one has to end without touching anything.
+// It returns when every goroutine has ended. When another process has taken over it returns ErrTakenOver
+// as soon as the admin requests under way have been answered: this process has to end then, without
+// touching anything.
 func (d *Daemon) Serve(ctx context.Context) error {
 	if h := d.inherited; h != nil {
 		d.inherited = nil
@@ -263,6 +268,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	d.handing.Lock() // a takeover under way comes to its end first
 	defer d.handing.Unlock()
 	if isClosed(d.handed) {
+		d.admin.finish() // its listeners stay open in the other process
 		return ErrTakenOver
 	}
 	if !d.halted() {

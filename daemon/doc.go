@@ -15,7 +15,18 @@
 // sockets; the other one takes it in (inherit_linux.go). What is added to a session, a lease, a hold
 // or a waiter has to be added to the image too: the simulator passes its engines on all the time.
 //
-// Lock order: a shard's mutex, then one of a session's outbox, a lane or the
-// renewal schedule; an outbox's, then an acquire-many's. None of them is held
-// during I/O.
+// Lock order, outermost first:
+//
+//  1. Daemon.handing: at most one of a takeover, a reload, the end of a store and the end of the daemon
+//     is under way.
+//  2. Daemon.still: held for writing from freeze to thaw, for reading during a forced unlock.
+//  3. A store's sweeping, gate and telling (in its pump), and the timer's gate: held while events of
+//     that origin are handled, and by freeze.
+//  4. Engine.routing.
+//  5. A shard's mutex.
+//  6. One of a session's outbox, a lane or the renewal schedule; an outbox's before an acquire-many's.
+//
+// Daemon.mu, stores.mu and Engine.mu guard lists; only Engine.mu is ever taken under stores.mu. Goroutines
+// are waited for under 1 to 3 alone, and never one that needs a lock that is held meanwhile. Nothing
+// but 1 to 3 is held during I/O.
 package daemon

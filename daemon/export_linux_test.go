@@ -41,3 +41,21 @@ func (e *Estate) EndAt(step int, cfg Config) error {
 	}
 	return err
 }
+
+// EndTakenOver ends what a process leaves running that another one has taken over from.
+func (d *Daemon) EndTakenOver() {
+	d.still.Lock()
+	d.thaw()
+	d.Stop()
+	d.site.closeSocket(&d.cfg)
+	d.admin.close()
+	d.wg.Wait()
+	d.timer.Close()
+	d.stores.close()
+	d.peers.close()
+	d.closeLogs()
+	_ = d.site.lock.Close()
+}
+
+// Frozen says that a freeze has begun.
+func (d *Daemon) Frozen() bool { return d.frozen.Load() }

@@ -21,10 +21,28 @@ var longAgo = time.Unix(1, 0)
 
 var errSlowFreeze = errors.New("what is on its way to a store does not come to its end in time")
 
-// freeze brings the daemon to a stand: nothing is read from clients nor written to them, nothing is
-// on its way to a store, no timer runs, and what the tables say stays as it is, until thaw. It waits
-// until end at the most for what is on its way; with an error too thaw has to follow.
+// handingWait is how long a takeover or a reload waits for another one, or for the end of a store.
+const handingWait = time.Second
+
+// lockHanding takes handing, and gives up after handingWait: it returns false then.
+func (d *Daemon) lockHanding() bool {
+	for end := time.Now().Add(handingWait); !d.handing.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
+// freeze stops all client I/O, store requests, timers and forced unlocks until thaw or handedOver.
+// It waits until end for the requests that are in flight. The caller holds handing. After an error
+// the caller has to call thaw, too.
+//
+// The order: first everything stops that brings in requests (accept, readers), then everything that
+// acts by itself (the timer, the stores). Then only the sessions' reapers can still act, and
+// the writers are stopped last, when nothing is left that could start one.
 func (d *Daemon) freeze(end time.Time) error {
+	d.still.Lock()
 	holdCollector()
 	if d.cfg.Standing != nil {
 		d.cfg.Standing(true)
@@ -40,36 +58,36 @@ func (d *Daemon) freeze(end time.Time) error {
 		_ = c.sock.SetReadDeadline(longAgo)
 	}
 	for _, c := range conns {
-		c.reading.Wait()
+		c.reader.Wait()
 	}
 	if err := d.await(end, func() int { return d.stores.asked() + d.flying(true) }); err != nil {
 		return err
 	}
 	d.timer.Pause()
 	d.stores.pause()
-	err := d.await(end, func() int { return d.flying(false) })
+	if err := d.await(end, func() int { return d.flying(false) }); err != nil {
+		return err
+	}
 	d.mu.Lock()
 	close(d.park)
 	d.mu.Unlock()
 	for _, c := range conns {
-		_ = c.sock.SetWriteDeadline(longAgo)
+		c.reaper.Wait()
 	}
 	for _, c := range conns {
-		c.others.Wait()
+		_ = c.sock.SetWriteDeadline(longAgo)
+		c.writer.Wait()
 	}
-	return err
+	return nil
 }
 
-// thaw has everything go on.
+// thaw ends a freeze: everything continues. It starts in the reverse order of freeze.
 func (d *Daemon) thaw() {
 	letCollector()
 	if d.cfg.Standing != nil {
 		d.cfg.Standing(false)
 	}
 	d.frozen.Store(false)
-	if d.stores.resume() {
-		d.timer.Resume()
-	}
 	d.mu.Lock()
 	d.hush = make(chan struct{})
 	parked := isClosed(d.park)
@@ -77,16 +95,29 @@ func (d *Daemon) thaw() {
 		d.park = make(chan struct{})
 	}
 	d.mu.Unlock()
-	for _, c := range d.connections() {
+	conns := d.connections()
+	for _, c := range conns { // all of them first: each of them may write to any other
 		_ = c.sock.SetDeadline(time.Time{})
+	}
+	for _, c := range conns {
 		if parked {
 			c.run()
 		} else {
 			c.readOn()
 		}
 	}
+	if d.stores.resume() {
+		d.timer.Resume()
+	}
 	_ = d.site.ln.SetDeadline(time.Time{})
 	d.acceptAll()
+	d.still.Unlock()
+}
+
+// handedOver ends a freeze: another process serves from now on, and this one does nothing any more.
+func (d *Daemon) handedOver() {
+	close(d.handed)
+	d.still.Unlock()
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -152,7 +183,8 @@ func (d *Daemon) flying(waiting bool) (n int) {
 	return n
 }
 
-// pause has nothing come from the stores, and nothing go there but what is on its way.
+// pause has nothing come from the stores, and nothing go there but what is on its way. Stores neither
+// come nor go before resume: the caller holds Daemon.handing.
 func (s *stores) pause() {
 	for _, v := range s.list() {
 		v.endSweep()

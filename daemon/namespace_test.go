@@ -1,9 +1,11 @@
 package daemon_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -261,12 +263,6 @@ func TestReloadMovesKeys(t *testing.T) {
 	if err := h.d.Reload(bad); err == nil {
 		t.Fatal("a store that is not there is taken")
 	}
-	// second was opened for nothing: it has been let go.
-	if name := <-closed; name != "first" {
-		t.Fatal(name)
-	}
-	second = inMemory(t)
-	next.Stores[1] = store("first", second)
 	if err := h.d.Reload(next); err != nil {
 		t.Fatal(err)
 	}
@@ -296,6 +292,60 @@ func TestReloadMovesKeys(t *testing.T) {
 	if !heldIn(t, second, "a") {
 		t.Error("it is not held in the new store")
 	}
+}
+
+// used notes whether anybody uses a store after its end.
+type used struct {
+	upstream.Store
+	over  atomic.Bool
+	after atomic.Int64
+}
+
+func (u *used) note() {
+	if u.over.Load() {
+		u.after.Add(1)
+	}
+}
+
+func (u *used) Ping(ctx context.Context) error {
+	defer u.note() // even if it began before
+	return u.Store.Ping(ctx)
+}
+
+func (u *used) Info() upstream.Info {
+	u.note()
+	i := u.Store.Info()
+	i.Queue = false // nothing can linger there
+	return i
+}
+
+// A reload is refused after its new store was added: when Reload returns, nothing uses the store any
+// more, and closing it is left to the caller.
+func TestARefusedReloadLeavesItsNewStoreAlone(t *testing.T) {
+	h := start(t, nil, nil)
+	c := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "k"})
+	for range 20 {
+		second := &used{Store: inMemory(t)}
+		next := serving(h.store)
+		next.Stores = append(next.Stores, daemon.Store{Name: "second", Store: second,
+			Close: func() { t.Error("the daemon closes a store that it has refused") }})
+		next.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "second", Linger: time.Second}}
+		if err := h.d.Reload(next); err == nil || !strings.Contains(err.Error(), "linger") {
+			t.Fatal(err)
+		}
+		second.over.Store(true)
+		if err := second.Close(); err != nil {
+			t.Error(err)
+		}
+		if n := second.after.Load(); n != 0 {
+			t.Errorf("it was used %d times after Reload had returned", n)
+		}
+	}
+	if n := len(h.d.Engine().Units()); n != 1 {
+		t.Errorf("%d stores", n)
+	}
+	release(t, c, "k", 0, g.Fence)
 }
 
 // A store that is on its way out is closed once it is empty, though a reload fails

@@ -19,10 +19,10 @@ type stores struct {
 	asking    sync.Mutex   // held while a question of somebody's is under way
 	questions atomic.Int64 // under way, or waiting for that
 
-	mu      sync.Mutex
-	all     []*served // guarded by mu
-	started bool      // guarded by mu
-	wg      sync.WaitGroup
+	mu      sync.Mutex     // not held while anything is waited for
+	all     []*served      // guarded by mu; changes only while Daemon.handing is held
+	started bool           // guarded by mu
+	wg      sync.WaitGroup // of leaveWhenEmpty and leave
 }
 
 // served is one store in use, or on its way out.
@@ -34,7 +34,7 @@ type served struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 	failed rateLog
-	gone   bool // nothing routes to it
+	gone   bool // nothing routes to it, and it is to be left; guarded by Daemon.handing
 
 	gate      sync.Mutex // held while news are taken, and while paused
 	sweeping  sync.Mutex // held while it is swept, and while paused
@@ -127,21 +127,17 @@ func (s *stores) start() {
 }
 
 // change brings in the stores of list that are new, routes to them, and lets those
-// go that are not in it.
+// go that are not in it. After an error the new ones are not used any more: their
+// goroutines have ended, and they are the caller's to close. Daemon.handing is held.
 func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error {
 	s.mu.Lock()
 	all := slices.Clone(s.all)
 	names := make(map[*served]string)
-	var returned []*served
 	for _, v := range all {
 		names[v] = v.unit.Name()
 		name := v.Name + " (leaving)" // its own may be another's from now on
 		if i := slices.IndexFunc(list, v.is); i >= 0 {
 			name = list[i].Name
-			if v.gone {
-				returned = append(returned, v)
-				v.gone = false // it is not dropped while keys are routed to it again
-			}
 		}
 		s.d.engine.rename(v.unit, name)
 	}
@@ -164,7 +160,9 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 		for v, name := range names {
 			s.d.engine.rename(v.unit, name)
 		}
-		s.part(func(v *served) bool { return v.gone || slices.Contains(added, v) || slices.Contains(returned, v) })
+		for _, v := range added { // nothing was ever routed there
+			s.endEmpty(v)
+		}
 		return err
 	}
 	s.part(func(v *served) bool { return !slices.ContainsFunc(list, v.is) })
@@ -175,12 +173,11 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 func (v *served) is(st Store) bool { return st.Store == v.Store.Store }
 
 // leaving says why nothing can be passed on to another process yet: its configuration cannot name a
-// store that this one's does not name any more. It is nil when there is no such store.
+// store that this one's does not name any more. It is nil when there is no such store. Those that have
+// no users it ends first. Daemon.handing is held.
 func (s *stores) leaving() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, v := range s.all {
-		if v.gone {
+	for _, v := range s.list() {
+		if v.gone && !s.leave(v) {
 			return fmt.Errorf("store %q, which the configuration does not name any more, is still in use for %d keys", v.Name, s.d.engine.leasesAt(v.unit))
 		}
 	}
@@ -188,63 +185,68 @@ func (s *stores) leaving() error {
 }
 
 // part lets those stores go that part says: each is closed when nothing is held
-// there any more. The others stay, even if they were about to go.
+// there any more. The others stay, even if they were about to go. Daemon.handing is held.
 func (s *stores) part(part func(*served) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, v := range s.all {
+	for _, v := range s.list() {
 		was := v.gone
 		if v.gone = part(v); v.gone && !was {
-			s.wg.Go(func() { s.closeWhenEmpty(v) })
+			s.wg.Go(func() { s.leaveWhenEmpty(v) })
 		}
 	}
 }
 
-func (s *stores) closeWhenEmpty(v *served) {
+// leaveWhenEmpty returns when a store has been left, is not to be left any more, or the daemon ends.
+func (s *stores) leaveWhenEmpty(v *served) {
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
-	for {
-		switch s.tryEnd(v) {
-		case ended:
-			if v.Close != nil {
-				v.Close()
-			}
-			s.d.log.Info("store is not used any more", zap.String("event", "store_left"), zap.String("store", v.Name))
-			return
-		case stays:
-			return
-		}
+	for !s.tryLeave(v) {
 		select {
 		case <-poll.C:
 		case <-v.ctx.Done():
-			return // the daemon ends; close does the rest
+			return
 		}
 	}
 }
 
-type leaving uint8
-
-const (
-	goes  leaving = iota // something is held there still
-	stays                // a reload has taken it back
-	ended
-)
-
-// tryEnd ends a store's goroutines if nothing is held there any more. It takes
-// mu for all of that, so that a reload finds the store in use or gone.
-func (s *stores) tryEnd(v *served) leaving {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch i := slices.Index(s.all, v); {
-	case i < 0 || !v.gone:
-		return stays
-	case !s.d.engine.DropStore(v.unit):
-		return goes
-	default:
-		s.all = slices.Delete(s.all, i, i+1)
+// tryLeave leaves a store that is to be left if it has no users. It returns false if it has to be
+// called again. It takes Daemon.handing, so that a reload finds the store in use or gone, and no
+// takeover is under way: the other process has been offered the store, and a freeze keeps the store's
+// goroutines waiting.
+func (s *stores) tryLeave(v *served) bool {
+	if !s.d.handing.TryLock() {
+		return false
 	}
+	defer s.d.handing.Unlock()
+	return !v.gone || s.leave(v)
+}
+
+// leave ends a store, and has it closed, if it has no users; false when it has any. Daemon.handing is
+// held.
+func (s *stores) leave(v *served) bool {
+	if !s.endEmpty(v) {
+		return false
+	}
+	v.gone = false
+	s.wg.Go(func() { // Close may wait for a reload, which may wait for handing
+		if v.Close != nil {
+			v.Close()
+		}
+		s.d.log.Info("store is not used any more", zap.String("event", "store_left"), zap.String("store", v.Name))
+	})
+	return true
+}
+
+// endEmpty takes a store out and ends its goroutines if it has no users; false when it has any.
+// Daemon.handing is held.
+func (s *stores) endEmpty(v *served) bool {
+	if !s.d.engine.DropStore(v.unit) {
+		return false
+	}
+	s.mu.Lock()
+	s.all = slices.DeleteFunc(s.all, func(o *served) bool { return o == v })
+	s.mu.Unlock()
 	v.end()
-	return ended
+	return true
 }
 
 // close ends all of them.

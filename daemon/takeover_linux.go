@@ -57,7 +57,6 @@ type (
 
 const (
 	prepareTime = time.Minute     // for the other process to open its stores
-	oneAtATime  = time.Second     // that another takeover may take to come to its end
 	standMost   = 5 * time.Second // how long this one may stand still
 	standShare  = 10              // and which part of the shortest TTL
 	committed   = 'C'
@@ -100,11 +99,9 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 		return
 	}
 	<-d.started
-	for end := time.Now().Add(oneAtATime); !d.handing.TryLock(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			_ = putMessage(c, offer{Refused: "another takeover is under way, or the daemon ends"}, nil)
-			return
-		}
+	if !d.lockHanding() {
+		_ = putMessage(c, offer{Refused: "another takeover is under way, or the daemon ends"}, nil)
+		return
 	}
 	defer d.handing.Unlock()
 	if isClosed(d.handed) || d.halted() {
@@ -121,7 +118,7 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 	}
 	d.log.Info("another process has taken over", zap.String("event", "taken_over"), zap.Int("pid", other.PID),
 		zap.String("version", other.Version), zap.Duration("stood_still", time.Since(began)))
-	close(d.handed)
+	d.handedOver()
 }
 
 // offer is what there is to take over, with the descriptors that belong to it.

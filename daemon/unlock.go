@@ -33,8 +33,14 @@ func (e *Engine) Force(key string, permit bool, fence uint64) (ended []cache.Hel
 
 // Unlock ends the holds of a key that are on this host, on behalf of by, and says so in the log
 // whatever that is to have. Nobody else is let in before the holders know, or what was stated to
-// them is over.
-func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) Unlocked {
+// them is over. It waits while the daemon is frozen; the error is ErrTakenOver if another process has
+// taken over, which has the holds.
+func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) (Unlocked, error) {
+	d.still.RLock()
+	defer d.still.RUnlock()
+	if isClosed(d.handed) {
+		return Unlocked{}, ErrTakenOver
+	}
 	ended, free := d.engine.Force(key, permit, fence)
 	names, now := d.engine.classes.list(), d.clock()
 	u := Unlocked{Released: len(ended), FreeIn: millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []ViewHold{}}
@@ -46,5 +52,5 @@ func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) Unlocked
 		d.log.Warn("unlocked by force", h.Session.Shell.(*Session).who([]zap.Field{zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
 			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID)})...)
 	}
-	return u
+	return u, nil
 }
