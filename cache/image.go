@@ -211,7 +211,7 @@ func (m *imager) rare(l *Lease) {
 		Num(m.Coder, &e.fence)
 		Num(m.Coder, &e.ttl)
 	})
-	for _, n := range []*int64{&r.failSince, &r.wantedAt, &r.since, &r.alone, &r.idleUntil, &r.tryUntil} {
+	for _, n := range []*int64{&r.failSince, &r.wantedAt, &r.since, &r.alone, &r.idleUntil, &r.tryUntil, &r.silentFrom} {
 		Num(m.Coder, n)
 	}
 	Num(m.Coder, &r.fails)

@@ -276,13 +276,19 @@ func (t *Table) Survey(s *Session, begin bool, w *Watermark, most int, now int64
 	return most
 }
 
-// LoseSilent ends those holds of a session, last heard of at heard, whose
-// namespaces want to hear of their holders more often.
-func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) {
+// LoseSilent ends those holds of a session, last heard of at heard, whose namespaces require a
+// heartbeat more often. It returns when it has to be called again for holds whose stated validity is not
+// over yet, as their namespaces have required it only since; Forever without any.
+func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) (again int64) {
+	again = Forever
 	var freed []*Lease // advanced at the end: to advance one may end other holds of s
 	for h := s.index[t.cfg.Shard].holds; h != nil; {
 		next := h.sNext
-		if l := h.l; l.ns.Heartbeat > 0 && now-heard >= int64(l.ns.Heartbeat) {
+		switch l := h.l; {
+		case l.ns.Heartbeat == 0 || now-heard < int64(l.ns.Heartbeat):
+		case l.rare != nil && now < l.rare.silentFrom:
+			again = min(again, l.rare.silentFrom)
+		default:
 			t.lose(h, LostSilent, now, out)
 			freed = append(freed, l)
 		}
@@ -293,4 +299,5 @@ func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) {
 			t.advance(l, now, out)
 		}
 	}
+	return again
 }

@@ -44,6 +44,10 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 	was := l.ns
 	l.ns = ns
+	if l.nHolds > 0 && ns.Heartbeat > 0 && (was.Heartbeat == 0 || ns.Heartbeat < was.Heartbeat) {
+		r := l.rarely() // more has been stated than the new heartbeat allows
+		r.silentFrom = max(r.silentFrom, t.deadline(l))
+	}
 	was.Use.addHolds(-int64(l.nHolds))
 	ns.Use.addHolds(int64(l.nHolds))
 	was.Use.addWaiters(-int64(l.nWaits))

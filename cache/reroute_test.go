@@ -244,3 +244,31 @@ func TestASessionOfAStoreWithManyPermitsEnds(t *testing.T) {
 		t.Errorf("left: %d keys, %d leases, %d holds", b.tab.Len(), b.tab.Users(b.ns.Store), s.Holds.Load())
 	}
 }
+
+// A reload that introduces a heartbeat does not end a hold before the validity that was stated for it: its
+// owner may still believe in it. What is granted afterwards ends as the heartbeat says.
+func TestAHeartbeatCountsFromTheReloadThatRequiresIt(t *testing.T) {
+	b := newBench(t, nil)
+	to := *b.ns
+	to.Heartbeat = 5 * time.Second
+	s := b.session()
+	b.acquire(s, "k", nil)
+	b.granted(OpTry, 5)
+	heard, stated := b.now, LeaseDeadline(b.now, 30*second)
+	b.tab.Reroute(func(string) *Namespace { return &to }, anybody, b.now, &b.out)
+	b.ns = &to
+	b.now += 6 * second
+	if again := b.tab.LoseSilent(s, heard, b.now, &b.out); again != stated {
+		t.Errorf("it is to be looked at again at %d, want %d", again, stated)
+	}
+	if ms := b.take(); len(ms) > 0 {
+		t.Fatalf("%+v", ms)
+	}
+	b.now = stated
+	if again := b.tab.LoseSilent(s, heard, b.now, &b.out); again != Forever {
+		t.Errorf("it is to be looked at again at %d", again)
+	}
+	if m := b.only(b.take(), MsgLost, CodeOK); m.Reason != LostSilent {
+		t.Errorf("lost for reason %d", m.Reason)
+	}
+}

@@ -198,6 +198,9 @@ type rare struct {
 	alone     int64 // until when degraded holds have been stated to be valid
 	idleUntil int64 // how long the lease lingers; 0 when it does not
 	tryUntil  int64 // how long tries wait in the store's queue; 0 before they are in it
+	// silentFrom is the end of the validity that was stated before the namespace required its present
+	// heartbeat: no hold is lost as silent before.
+	silentFrom int64
 }
 
 // extend is a client's renewal that waits for the store.

@@ -134,10 +134,12 @@ func (e *Engine) look(v *survey, n int, now int64) int {
 func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	s, w := v.s, &v.w
 	ttl, until := w.TTL, w.Until
+	silentAt := cache.Forever // when to look again whether the session has been silent for too long
 	if w.Heartbeat > 0 {
 		heard := s.heard.Load()
-		if now-heard >= w.Heartbeat {
-			e.loseSilent(s, heard, now, a)
+		silentAt = heard + w.Heartbeat
+		if now >= silentAt {
+			silentAt = e.loseSilent(s, heard, now, a)
 		}
 		ttl, until = min(ttl, w.Heartbeat), min(until, heard+w.Heartbeat)
 	}
@@ -154,24 +156,25 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 		}
 		s.beatEvery = ttl / 3
 		s.beatAt = min(s.beatAt, now+s.beatEvery)
-		if w.Heartbeat > 0 {
-			s.beatAt = min(s.beatAt, max(now+1, s.heard.Load()+w.Heartbeat))
-		}
+		s.beatAt = min(s.beatAt, max(now+1, silentAt))
 	}
 	if s.beatAt != cache.Forever {
 		e.beatBy(s.beatAt)
 	}
 }
 
-// loseSilent ends what a session that has not been heard of may not keep.
-func (e *Engine) loseSilent(s *Session, heard, now int64, a *aftermath) {
+// loseSilent ends what a session that has not been heard of may not keep. It returns when it has to be
+// called again; cache.Forever when no hold is left that it has spared.
+func (e *Engine) loseSilent(s *Session, heard, now int64, a *aftermath) (again int64) {
+	again = cache.Forever
 	mask := s.core.Shards.Load()
 	for i := range e.shards {
 		if mask&(1<<i) == 0 {
 			continue
 		}
 		sh := e.lock(i)
-		sh.table.LoseSilent(s.core, heard, now, &sh.out)
+		again = min(again, sh.table.LoseSilent(s.core, heard, now, &sh.out))
 		e.unlock(sh, i, now, a)
 	}
+	return again
 }

@@ -206,3 +206,28 @@ func TestPauseBetweenLooks(t *testing.T) {
 		}
 	}
 }
+
+// A session that holds something else, and has been silent for longer than a namespace allows, is not
+// granted a key there whose validity is over already.
+func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
+	b := newBeating(t)
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second}, {Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second, Tenure: time.Hour}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.acquire("a", 30*time.Second)
+	other, _ := open(t, b.e)
+	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("h:k"), TTL: 30_000})
+	b.answer()
+	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("h:k"), TTL: 30_000, Wait: protocol.WaitAlways})
+	b.answer()
+	b.now.Add(int64(3 * time.Second))
+	b.e.End(other)
+	m := b.k.last(b)
+	g, err := m.Grant()
+	if err != nil || m.ID != 7 {
+		t.Fatal(m.ID, m.Code, err)
+	}
+	if left := time.Duration(g.Left) * time.Millisecond; left != 2*time.Second {
+		t.Errorf("it is valid for %v, and the heartbeat is 2s", left)
+	}
+}

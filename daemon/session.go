@@ -252,7 +252,9 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 		ttl = m.Store.Validity(ttl)
 	}
 	if beat := int64(m.Heartbeat); beat > 0 {
-		if s.beatAt == cache.Forever && !s.surveyed { // it has only waited, and has had no beats to answer
+		if s.beatAt == cache.Forever && !s.surveyed || now-s.heard.Load() >= beat {
+			// It has only waited, and has had no keepalives to answer; or it has been silent for as long as
+			// this namespace allows: nothing is granted that has ended already.
 			s.heard.Store(max(now, s.heard.Load()))
 		}
 		m.Until = min(m.Until, s.heard.Load()+beat)
