@@ -29,12 +29,18 @@ func (m *imager) stores() {
 }
 
 func (m *imager) stats() {
-	n := len(m.t.stats)
-	m.Len(&n)
-	for i := range n {
-		class := uint16(i)
-		m.x.Class(m.Coder, &class)
-		s := m.t.statsOf(&Namespace{Class: class})
+	for _, class := range m.x.Classes() {
+		s, has := &Stats{}, false
+		if !m.Reading && int(class) < len(m.t.stats) {
+			s = m.t.stats[class]
+			has = *s != Stats{}
+		}
+		if m.Bool(&has); !has {
+			continue
+		}
+		if m.Reading {
+			s = m.t.statsOf(&Namespace{Class: class})
+		}
 		for _, list := range [][]uint64{s.Acquires[:], s.Releases[:], s.Lost[:]} {
 			m.counts(list)
 		}

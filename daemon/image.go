@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -27,11 +28,12 @@ type imager struct {
 	e        *Engine
 	sessions []*Session // in their order
 	byID     map[uint64]*Session
-	units    map[int]*Unit // by the numbers in the image
-	order    []*Unit       // the same, as they stand there
-	classes  []uint16      // by those
-	due      []dueLease    // that were read
-	shard    int           // of the table at work
+	units    map[int]*Unit  // by the numbers in the image
+	order    []*Unit        // the same, as they stand there
+	classes  []uint16       // as this process numbers them, by the numbers in the image
+	places   map[uint16]int // those numbers, by these
+	due      []dueLease     // that were read
+	shard    int            // of the table at work
 }
 
 // dueLease is one that is to be renewed at a store.
@@ -41,7 +43,7 @@ type dueLease struct {
 }
 
 func newImager(c *cache.Coder, e *Engine) *imager {
-	return &imager{Coder: c, e: e, byID: make(map[uint64]*Session), units: make(map[int]*Unit)}
+	return &imager{Coder: c, e: e, byID: make(map[uint64]*Session), units: make(map[int]*Unit), places: make(map[uint16]int)}
 }
 
 // Image is all that e knows, as bytes, and its sessions in the order in which they stand there. No
@@ -115,7 +117,7 @@ func (m *imager) tables() {
 	var next atomic.Int32
 	var wg sync.WaitGroup
 	for i := range parts {
-		parts[i] = imager{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, units: m.units, classes: m.classes, shard: i}
+		parts[i] = imager{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, units: m.units, classes: m.classes, places: m.places, shard: i}
 		if m.Reading {
 			m.Bytes(&parts[i].B)
 		}
@@ -183,7 +185,8 @@ func (m *imager) stores() {
 }
 
 func (m *imager) classTable() {
-	all := m.e.classes.list()
+	all := m.e.classes.list() // sorted, as each process numbers them in the order in which they came
+	slices.SortFunc(all, func(a, b *class) int { return cmp.Or(cmp.Compare(a.prefix, b.prefix), cmp.Compare(a.name, b.name)) })
 	cache.List(m.Coder, &all, func(c **class) {
 		var prefix, name string
 		if !m.Reading {
@@ -193,6 +196,7 @@ func (m *imager) classTable() {
 		m.String(&name)
 		var n uint16
 		n, *c = m.e.classes.of(prefix, name)
+		m.places[n] = len(m.classes)
 		m.classes = append(m.classes, n)
 		for i := range (*c).refused {
 			m.count(&(*c).refused[i])
@@ -309,17 +313,20 @@ func (m *imager) Via(c *cache.Coder, re *cache.Request) {
 
 // Class is what is counted together.
 func (m *imager) Class(c *cache.Coder, class *uint16) {
-	cache.Num(c, class)
+	place := m.places[*class]
+	cache.Num(c, &place)
 	if !m.Reading {
 		return
 	}
-	if int(*class) >= len(m.classes) {
-		m.Fail(fmt.Errorf("class %d is not there", *class))
-		*class = 0
+	if place < 0 || place >= len(m.classes) {
+		m.Fail(fmt.Errorf("class %d is not there", place))
 		return
 	}
-	*class = m.classes[*class]
+	*class = m.classes[place]
 }
+
+// Classes are all classes, in the order of the image.
+func (m *imager) Classes() []uint16 { return m.classes }
 
 // Policy is the namespace of a key.
 func (m *imager) Policy(key string) *cache.Namespace { return route(m.e.routes.Load(), key).table }

@@ -49,8 +49,9 @@ func (m *imager) session(s *Session) {
 		if !m.Reading {
 			client = *s.client.Load()
 		}
-		c.String(&client)
-		s.client.Store(&client)
+		if c.String(&client); m.Reading {
+			s.client.Store(&client)
+		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,0 +1,410 @@
+package daemon
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// derived are the fields of an engine that its image leaves out, each with the reason.
+var derived = map[string]string{
+	"daemon.Engine.set":         "the configuration's",
+	"daemon.Engine.clock":       "the process' own",
+	"daemon.Engine.routing":     "a mutex",
+	"daemon.Engine.routes":      "the configuration's",
+	"daemon.Engine.audit":       "the configuration's",
+	"daemon.Engine.draining":    "nothing is passed on by a daemon that drains",
+	"daemon.Engine.nextBeat":    "follows from the sessions' beatAt",
+	"daemon.Engine.surveys":     "a survey under way begins anew",
+	"daemon.Engine.surveyAt":    "of the surveys",
+	"daemon.Engine.surveyPause": "of the surveys",
+	"daemon.Engine.looks":       "a mutex",
+	"daemon.Engine.lookMost":    "a constant but in tests",
+	"daemon.Engine.users":       "counted again from sessions, holds and waiters; a user's pace begins anew",
+	"daemon.cycles.next":        "the next process looks at once",
+	"daemon.cycles.seen":        "a ring that is still there is told once more",
+	"daemon.shard.out":          "empty between events",
+	"daemon.shard.wake":         "the table's NextWake",
+	"daemon.shard._":            "padding",
+
+	"daemon.Unit.info":     "the store's own",
+	"daemon.Unit.inline":   "the store's own",
+	"daemon.Unit.schedule": "rebuilt from each lease's Renewal",
+	"daemon.Unit.until":    "the store's session says it anew",
+	"daemon.Unit.kept":     "counters of this process",
+	"cache.Store.ID":       "a store's number is the process' own: the image has it as the name of the store in it",
+	"cache.Store.Session":  "the store's own", "cache.Store.SessionTTL": "the store's own",
+	"cache.Store.TTLs": "the store's own", "cache.Store.Rebase": "the store's own",
+	"cache.Store.Queue": "the store's own", "cache.Store.Notice": "the store's own",
+
+	"upstream.Lane.free": "spare batches", "upstream.Lane.flying": "nothing is in flight when an image is made",
+	"upstream.Lane.most": "the configuration's", "upstream.Lane.size": "the configuration's",
+	"upstream.Lane.gathers": "the store's own", "upstream.Lane.usual": "a mean that is soon made anew",
+	"upstream.Lane.stats": "counters of this process",
+	"upstream.queue.head": "a place", "upstream.queue.n": "the number of ops", "upstream.queue.spare": "spare",
+	"upstream.piece.n": "a number of ops",
+	"cache.Op.Ref":     "found again by key and token", "cache.Op.Store": "the lane's", "cache.Op.For": "its session's count of answers begins anew",
+
+	"daemon.Session.engine": "the process' own", "daemon.Session.pace": "the user's",
+	"daemon.Session.transport": "the connection's", "daemon.Session.questions": "none is open when an image is made",
+	"daemon.Session.req": "of one call", "daemon.Session.after": "of one call",
+	"daemon.Session.signature": "made again", "daemon.Session.touched": "of one call",
+	"daemon.Session.ended": "an ended session is not in the image", "daemon.Session.surveyed": "a survey under way begins anew",
+	"daemon.Session.spans":  "spans under way do not cross a takeover",
+	"cache.Session.User":    "found again by uid",
+	"cache.Session.Holds":   "counted again",
+	"cache.Session.Waiters": "counted again", "cache.Session.Asks": "counted again", "cache.Session.Shards": "marked again",
+	"cache.Session.Ended": "follows from killed", "cache.Session.Shell": "the session itself", "cache.Session.index": "of the holds and waiters",
+	"daemon.many.s": "the session that has it", "daemon.many.classes": "of the keys",
+	"cache.Acquire.Re": "of the many", "cache.Acquire.NS": "of the key", "cache.Acquire.Key": "of the keys", "cache.Acquire.TTL": "of the ttls",
+	"cache.Acquire.Limit": "there are no acquire-manys of permits", "cache.Acquire.Draining": "asked for anew",
+
+	"cache.Table.cfg": "the configuration's", "cache.Table.noLinger": "of a drain",
+	"cache.Table.timers": "rebuilt from leases and waiters", "cache.Table.forced": "counted again",
+	"cache.Table.waits": "rebuilt by since", "cache.Table.holds": "rebuilt by since", "cache.Table.places": "of a view under way",
+	"cache.Table.freeLeases": "spare", "cache.Table.freeHolds": "spare", "cache.Table.freeWaits": "spare",
+	"cache.Renewal.Index": "a place", "cache.Renewal.Shard": "the table's",
+	"cache.leaseState.ns": "the route of the key", "cache.leaseState.head": "the semaphore that has it", "cache.leaseState.place": "a place",
+	"cache.leaseState.timerIdx": "a place", "cache.leaseState.waitTail": "the last of the waiters",
+	"cache.leaseState.nHolds": "how many holds follow", "cache.leaseState.nWaits": "how many waiters follow",
+	"cache.leaseState.nTries": "counted again", "cache.leaseState.nWriters": "counted again",
+	"cache.rare.byOwner": "an index", "cache.rare.byWaiter": "an index",
+	"cache.semaphore.held": "counted again", "cache.semaphore.holds": "an index",
+	"cache.hold.l": "the lease that has it", "cache.hold.prev": "a link", "cache.hold.sNext": "a link", "cache.hold.sPrev": "a link", "cache.hold.chain": "a link",
+	"cache.waiter.l": "the lease that has it", "cache.waiter.prev": "a link", "cache.waiter.sNext": "a link", "cache.waiter.sPrev": "a link",
+	"cache.waiter.chain": "a link", "cache.waiter.timerIdx": "a place",
+	"cache.storeState.users": "counted again", "cache.storeState.held": "counted again",
+	"cache.Stats.Holds": "counted again", "cache.Stats.Waiters": "counted again",
+	"cache.StoreStats.Held": "filled in for readers",
+	"cache.habits.evicted":  "nil between events",
+}
+
+// names are the fields by which an image names things: it has them, and none can be changed alone.
+var names = map[string]bool{"cache.Session.ID": true, "cache.leaseState.key": true, "cache.hold.class": true,
+	"daemon.class.prefix": true, "daemon.class.name": true}
+
+// completeness goes through everything that an engine has, changes one field at a time, and looks at
+// whether the image changes with it, and whether an engine that takes that image has it too.
+type completeness struct {
+	*testing.T
+	e       *Engine
+	twin    func() *Engine
+	base    []byte
+	seen    map[uintptr]bool
+	tries   map[string]int
+	encoded map[string]bool
+}
+
+// triesMost bounds how many places of one field are changed: most fields show with the first.
+const triesMost = 24
+
+func (c *completeness) walk(v reflect.Value, name string) {
+	switch t := v.Type(); t.Kind() {
+	case reflect.Pointer:
+		if v.IsNil() || c.seen[v.Pointer()] {
+			return
+		}
+		c.seen[v.Pointer()] = true
+		c.walk(v.Elem(), name)
+	case reflect.Struct:
+		c.structure(v, name)
+	case reflect.Slice, reflect.Array:
+		for i := range v.Len() {
+			if c.walk(v.Index(i), name); isScalar(t.Elem()) && c.encoded[name] {
+				return
+			}
+		}
+	case reflect.Map:
+		for _, k := range v.MapKeys() {
+			c.walk(v.MapIndex(k), name)
+		}
+	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
+	case reflect.Interface:
+		c.try(v, name)
+	default:
+		c.try(v, name)
+	}
+}
+
+func (c *completeness) structure(v reflect.Value, name string) {
+	t := v.Type()
+	switch {
+	case t.PkgPath() == "sync":
+		return
+	case t.PkgPath() == "sync/atomic" && strings.HasPrefix(t.Name(), "Pointer["):
+		if p := v.Addr().MethodByName("Load").Call(nil)[0]; !p.IsNil() {
+			c.walk(p.Elem(), name)
+		}
+		return
+	case t.PkgPath() == "sync/atomic":
+		c.walk(writable(v.FieldByName("v")), name)
+		return
+	case !ours(t):
+		c.lru(v)
+		return
+	}
+	for i := range t.NumField() {
+		field := fieldName(t, i)
+		if _, ok := derived[field]; !ok && !names[field] {
+			c.walk(writable(v.Field(i)), field)
+		}
+	}
+}
+
+// lru goes into a library's cache, of which only the entries matter.
+func (c *completeness) lru(v reflect.Value) {
+	values := v.Addr().MethodByName("Values")
+	if !values.IsValid() {
+		c.Fatalf("%v is not a type that the test knows", v.Type())
+	}
+	for _, x := range values.Call(nil) {
+		c.walk(x, "")
+	}
+}
+
+// writable lets a field be written that is not exported.
+func writable(v reflect.Value) reflect.Value {
+	if !v.CanAddr() {
+		return v
+	}
+	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
+}
+
+func ours(t reflect.Type) bool {
+	return strings.HasPrefix(t.PkgPath(), "github.com/locksidecar/locksidecar")
+}
+
+func fieldName(t reflect.Type, i int) string {
+	name := t.String()
+	if n := strings.IndexByte(name, '['); n >= 0 {
+		name = name[:n]
+	}
+	return name + "." + t.Field(i).Name
+}
+
+func isScalar(t reflect.Type) bool {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Struct, reflect.Slice, reflect.Array, reflect.Map, reflect.Func, reflect.Chan, reflect.UnsafePointer:
+		return false
+	}
+	return true
+}
+
+// try changes v for as long as an image is made.
+func (c *completeness) try(v reflect.Value, name string) {
+	if c.encoded[name] || c.tries[name] >= triesMost || !v.CanSet() {
+		return
+	}
+	c.tries[name]++
+	was := reflect.New(v.Type()).Elem()
+	was.Set(v)
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
+		v.SetInt(v.Int() ^ 1)
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(v.Uint() ^ 1)
+	case reflect.String:
+		v.SetString(v.String() + "x")
+	case reflect.Interface:
+		if v.Type() == reflect.TypeFor[error]() {
+			v.Set(reflect.ValueOf(errors.New("another")))
+		} else {
+			v.Set(reflect.ValueOf(nobody{}))
+		}
+	default:
+		c.Fatalf("%s: %v", name, v.Kind())
+	}
+	image, wrong := imageOf(c.e)
+	v.Set(was)
+	if wrong != "" { // what the field says is not true any more: the image goes by it
+		c.encoded[name] = true
+		return
+	}
+	if bytes.Equal(image, c.base) {
+		return
+	}
+	c.encoded[name] = true
+	next := c.twin()
+	if _, err := next.Take(image); err != nil {
+		return // as it is not true
+	}
+	if again, wrong := imageOf(next); wrong != "" || !bytes.Equal(again, image) {
+		c.Errorf("%s is in the image, and an engine that takes it has another (%s)", name, wrong)
+	}
+}
+
+func imageOf(e *Engine) (image []byte, wrong string) {
+	defer func() {
+		if r := recover(); r != nil {
+			wrong = fmt.Sprint(r)
+		}
+	}()
+	image, _, err := e.Image()
+	if err != nil {
+		wrong = err.Error()
+	}
+	return image, wrong
+}
+
+// required is every field of a type, and of those in it, that is a value of its own.
+func required(t reflect.Type, seen map[reflect.Type]bool, add func(name string, leaf bool)) {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		required(t.Elem(), seen, add)
+		return
+	case reflect.Struct:
+	default:
+		return
+	}
+	if t.PkgPath() == "sync/atomic" && strings.HasPrefix(t.Name(), "Pointer[") {
+		load, _ := reflect.PointerTo(t).MethodByName("Load")
+		required(load.Type.Out(0), seen, add)
+		return
+	}
+	if !ours(t) || seen[t] {
+		return
+	}
+	seen[t] = true
+	for i := range t.NumField() {
+		name, of := fieldName(t, i), t.Field(i).Type
+		_, left := derived[name]
+		add(name, !left && isLeaf(of))
+		if !left {
+			required(of, seen, add)
+		}
+	}
+}
+
+func isLeaf(t reflect.Type) bool {
+	for t.Kind() == reflect.Slice || t.Kind() == reflect.Array || t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	return isScalar(t) || t.PkgPath() == "sync/atomic" && !strings.HasPrefix(t.Name(), "Pointer[")
+}
+
+// Whatever is added to a session, a lease, a hold, a waiter or anything else that an engine has is in
+// its image and taken over from it, or is on the list of what is derived.
+func TestTheImageHasEveryField(t *testing.T) {
+	d := newRich(t)
+	c := &completeness{T: t, e: d.e, twin: d.twin, seen: make(map[uintptr]bool), tries: make(map[string]int),
+		encoded: make(map[string]bool)}
+	var wrong string
+	if c.base, wrong = imageOf(d.e); wrong != "" {
+		t.Fatal(wrong)
+	}
+	c.walk(reflect.ValueOf(d.e), "daemon.Engine")
+	if again, _ := imageOf(d.e); !bytes.Equal(again, c.base) {
+		t.Fatal("the walk has changed the engine")
+	}
+	var missing []string
+	known := make(map[string]bool)
+	seen := map[reflect.Type]bool{}
+	all := func(name string, leaf bool) {
+		known[name] = true
+		if leaf && !c.encoded[name] && !names[name] {
+			missing = append(missing, fmt.Sprintf("%s (changed %d times)", name, c.tries[name]))
+		}
+	}
+	required(reflect.TypeFor[Engine](), seen, all)
+	slices.Sort(missing)
+	for _, name := range missing {
+		t.Errorf("%s is neither in the image nor derived", name)
+	}
+	for name := range derived {
+		if !known[name] {
+			t.Errorf("%s is said to be derived, and is not there", name)
+		}
+	}
+}
+
+// newRich is an engine that has some of everything.
+func newRich(t *testing.T) *dropping {
+	d := newDropping(t)
+	d.route(richSpaces...)
+	ms := func(d time.Duration) uint64 { return uint64(d / time.Millisecond) }
+	id := uint64(100)
+	ask := func(q protocol.Request) {
+		id++
+		q.ID = id
+		send(d.s, &q)
+	}
+	acquire := func(key string, owner uint64, mode protocol.Mode, wait int64, flags uint64) {
+		ask(protocol.Request{Op: protocol.OpAcquire, Key: []byte(key), Owner: owner, Mode: mode, Permits: uint64(mode) / 2 * 3, Wait: wait, Flags: flags, TTL: ms(20 * time.Second)})
+	}
+	for owner := range uint64(3) { // held by one, waited for by others
+		acquire("held", owner, protocol.Exclusive, protocol.WaitAlways, 0)
+		acquire("permits", owner, protocol.Permit, 60000, 0)
+		acquire("shared", owner, protocol.Shared, 60000, protocol.FlagFixed)
+		d.answer()
+	}
+	for base := range uint64(3) { // kept idle in the end
+		acquire("o:lingers", 0, protocol.Exclusive, protocol.WaitAlways, 0)
+		d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5 + base})
+		d.now.Add(int64(time.Millisecond))
+		ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("o:lingers"), Fence: d.granted(id).Fence})
+		d.otherAnswers(cache.Result{Status: cache.Done})
+	}
+	renewed := d.acquire("renewed", 20*time.Second)
+	released := d.acquire("released", 20*time.Second)
+
+	// What the stores have not answered.
+	ask(protocol.Request{Op: protocol.OpRenew, Key: []byte("renewed"), Fence: renewed.Fence})
+	ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("released"), Fence: released.Fence})
+	ask(protocol.Request{Op: protocol.OpInspect, Key: []byte("inspected")})
+	acquire("o:asked", 1, protocol.Exclusive, protocol.WaitAlways, 0)
+	acquire("o:permits", 1, protocol.Permit, protocol.WaitAlways, 0)
+	ask(protocol.Request{Op: protocol.OpAcquireMany, Owner: 7, Keys: [][]byte{[]byte("held"), []byte("o:many")}, Wait: 60000, TTL: 20000})
+	ask(protocol.Request{Op: protocol.OpCancel, Key: []byte("held"), Target: id})
+	d.e.StoreDown(d.other, errors.New("down"))
+	d.s.peer.Groups, d.s.out = []int{7}, []byte("not written yet")
+	return d
+}
+
+var richSpaces = []Namespace{{MaxHold: time.Hour}, {Prefix: "o:", Store: "other", Linger: 2 * time.Second}}
+
+// twin is an engine that can take what d has.
+func (d *dropping) twin() *Engine {
+	e := NewEngine(*d.e.settings(), d.now.Load, func(int64) {})
+	_, err := e.AddStore("", d.u.info, nil)
+	if err == nil {
+		_, err = e.AddStore("other", upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
+	}
+	if err == nil {
+		err = e.Route(richSpaces, nil)
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	return e
+}
+
+// What a connection has is passed on, or made anew by the process that takes over.
+func TestEveryFieldOfAConnectionIsAccountedFor(t *testing.T) {
+	fields := map[string]string{
+		"s": "passed on", "input": "passed on", "unsent": "passed on", "deaf": "of the session's closing", "sock": "passed on",
+		"peer": "passed on", "d": "new", "hello": "begun anew", "mu": "new", "writing": "of unsent", "again": "begun anew",
+		"reading": "new", "turn": "begun anew", "others": "new", "kill": "new", "killed": "of the session's killed", "gone": "new", "once": "new",
+	}
+	conn := reflect.TypeFor[conn]()
+	for i := range conn.NumField() {
+		if name := conn.Field(i).Name; fields[name] == "" {
+			t.Errorf("conn.%s is not accounted for", name)
+		}
+		delete(fields, conn.Field(i).Name)
+	}
+	for name := range fields {
+		t.Errorf("conn has no %s", name)
+	}
+}
