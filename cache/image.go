@@ -16,7 +16,7 @@ type Links interface {
 	Lives(s *Session) bool         // its requests may still be answered
 	Via(c *Coder, re *Request)
 	Class(c *Coder, class *uint16)
-	Classes() []uint16 // all of them, in an order that any process has
+	Classes() []uint16                  // all of them, in an order that any process has
 	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of one at s
 	Policy(key string) *Namespace       // the namespace that key belongs to by now
 }
