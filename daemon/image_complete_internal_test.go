@@ -395,7 +395,7 @@ func TestEveryFieldOfAConnectionIsAccountedFor(t *testing.T) {
 	fields := map[string]string{
 		"s": "passed on", "input": "passed on", "unsent": "passed on", "deaf": "of the session's closing", "sock": "passed on",
 		"peer": "passed on", "d": "new", "hello": "begun anew", "mu": "new", "writing": "of unsent", "again": "begun anew",
-		"reading": "new", "turn": "begun anew", "others": "new", "kill": "new", "killed": "of the session's killed", "gone": "new", "once": "new",
+		"reader": "new", "turn": "begun anew", "reaper": "new", "writer": "new", "kill": "new", "killed": "of the session's killed", "gone": "new", "once": "new",
 	}
 	conn := reflect.TypeFor[conn]()
 	for i := range conn.NumField() {
