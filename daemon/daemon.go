@@ -145,7 +145,9 @@ type Daemon struct {
 	handing   sync.Mutex     // held during a takeover, a reload, the end of a store and the end of the daemon
 	still     sync.RWMutex   // held for writing during a freeze; for reading by what admin requests change
 	handed    chan struct{}  // closed once another process has taken over
-	started   chan struct{}  // closed once all that Serve starts runs
+	ending    chan struct{}  // closed when the daemon has been told to end: no takeover succeeds any more
+	endOnce   sync.Once
+	started   chan struct{} // closed once all that Serve starts runs
 
 	mu    sync.Mutex
 	park  chan struct{}      // closed when connections are to be parked; guarded by mu
@@ -171,7 +173,7 @@ func Listen(cfg Config) (*Daemon, error) {
 // assemble makes a daemon at a site, which it closes if that fails.
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
-		halt: make(chan struct{}), handed: make(chan struct{}), started: make(chan struct{}), park: make(chan struct{}), hush: make(chan struct{}), conns: make(map[*conn]struct{})}
+		halt: make(chan struct{}), handed: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}), park: make(chan struct{}), hush: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()
@@ -265,7 +267,8 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	case <-d.handed:
 	case <-d.halt:
 	}
-	d.handing.Lock() // a takeover under way comes to its end first
+	d.End()
+	d.handing.Lock() // a takeover that is committed comes to its end first
 	defer d.handing.Unlock()
 	if isClosed(d.handed) {
 		d.admin.finish() // its listeners stay open in the other process
@@ -296,6 +299,10 @@ func (d *Daemon) Totals() Totals {
 	}
 	return t
 }
+
+// End says that the daemon is about to end: a takeover under way fails, unless it is committed, and none
+// begins any more. Only Bequeath passes on what the daemon has.
+func (d *Daemon) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
 // Stop ends the daemon at once. What clients hold is not given back: it stays
 // closed until the stated validity is over.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -107,6 +108,7 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 	if isClosed(d.handed) || d.halted() {
 		return
 	}
+	defer d.endWith(c)()
 	err := d.makeOffer(c, other)
 	began := time.Now()
 	if err == nil {
@@ -119,6 +121,25 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 	d.log.Info("another process has taken over", zap.String("event", "taken_over"), zap.Int("pid", other.PID),
 		zap.String("version", other.Version), zap.Duration("stood_still", time.Since(began)))
 	d.handedOver()
+}
+
+var errEnding = errors.New("the daemon has been told to end")
+
+// endWith closes c when the daemon is told to end, until the function that it returns is called.
+func (d *Daemon) endWith(c *net.UnixConn) (over func()) {
+	done := make(chan struct{})
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-d.ending:
+			_ = c.Close()
+		case <-done:
+		}
+	})
+	return func() {
+		close(done)
+		watch.Wait()
+	}
 }
 
 // offer is what there is to take over, with the descriptors that belong to it.
@@ -146,8 +167,8 @@ func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
 	switch {
 	case other.Form != takeoverForm:
 		return refuse(fmt.Errorf("%w: it knows form %d of takeovers, this process form %d", errPassing, other.Form, takeoverForm))
-	case d.engine.draining.Load():
-		return refuse(errors.New("the daemon is going away"))
+	case isClosed(d.ending) || d.engine.draining.Load():
+		return refuse(errEnding)
 	}
 	if err := d.stores.leaving(); err != nil {
 		return refuse(err)
@@ -198,6 +219,9 @@ func (d *Daemon) standTime() time.Duration {
 
 // commit writes the byte after which this process does nothing any more.
 func (d *Daemon) commit(c *net.UnixConn, other claim) error {
+	if isClosed(d.ending) {
+		return errEnding
+	}
 	_ = c.SetDeadline(time.Time{})
 	if d.cfg.Handing != nil {
 		d.cfg.Handing(other.PID)

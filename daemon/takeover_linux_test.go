@@ -213,3 +213,20 @@ func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 		return err == nil
 	})
 }
+
+// A daemon that is told to end does not wait for a process that is to take over and does not get on.
+func TestADaemonEndsDuringATakeover(t *testing.T) {
+	h := start(t, nil, nil)
+	e := h.claim()
+	defer e.Close()
+	h.stop()
+	select {
+	case err := <-h.done:
+		h.done <- err
+	case <-time.After(bound):
+		t.Fatal("it waits for the other process")
+	}
+	if _, err := e.Inherit(h.heir()); err == nil {
+		t.Error("the other process serves")
+	}
+}

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 
 	sd "github.com/coreos/go-systemd/v22/daemon"
 	"github.com/spf13/cobra"
@@ -40,7 +38,8 @@ that over the file. The store's password is given in the file, in a file of its 
 
 SIGHUP has the configuration read again: stores, namespaces, limits, the level of
 the log. Clients notice nothing; a file with a fault in it changes nothing, and the
-log says why.
+log says why. A signal to end comes first: it ends a reload or a takeover that is
+under way.
 
 SIGUSR2 has the program that is installed now take over: it gets the socket, every
 client's connection and all locks, and goes on where this one stops; so does
@@ -130,9 +129,8 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	out := m.newLogs(c.Log)
 	log := out.main
 
-	stop := make(chan os.Signal, 2)
-	signal.Notify(stop, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
-	defer signal.Stop(stop)
+	sig := newDaemonSignals()
+	defer sig.stop()
 
 	spans := m.newTracing(ctx, log)
 	defer spans.close()
@@ -140,20 +138,26 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	s := &server{m: m, conf: c, again: again, fleet: newFleet(log), log: log, level: out.level}
 	defer s.fleet.end()
 	s.fleet.estate = s.found(kept)
+	starting, told := sig.starting(ctx)
 	if takeover && s.fleet.estate == nil {
-		if err := s.claim(ctx); err != nil {
-			return err
-		}
+		err = s.claim(starting)
 	}
-	err = s.fleet.use(ctx, c, plans, needs, func(serving daemon.Serving) error {
-		cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-			Listener: made, AdminListen: c.AdminListen, Serving: serving, Standing: threads.askAll, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
-		if s.fleet.estate != nil {
-			return s.inherit(cfg)
-		}
-		s.Daemon, err = daemon.Listen(cfg)
-		return listenExit(err)
-	})
+	if err == nil {
+		err = s.fleet.use(starting, c, plans, needs, func(serving daemon.Serving) error {
+			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
+				Listener: made, AdminListen: c.AdminListen, Serving: serving, Standing: threads.askAll, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
+			if s.fleet.estate != nil {
+				return s.inherit(cfg)
+			}
+			s.Daemon, err = daemon.Listen(cfg)
+			return listenExit(err)
+		})
+	}
+	first := told()
+	if first != nil && err != nil {
+		log.Info("told to end before it served", zap.String("event", "stopped"), zap.Stringer("signal", first), zap.Error(err))
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -164,19 +168,36 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	load.Go(func() { s.feed(following) })
 	defer load.Wait()
 	defer done()
-	return s.drive(ctx, stop)
+	return s.drive(ctx, sig, first)
 }
 
-// drive serves until the first signal to end, which drains, and is cut short by
-// the second.
-func (s *server) drive(ctx context.Context, stop <-chan os.Signal) error {
+// drive serves until the first signal to end, which drains, and is cut short by the second. first is
+// the first one if it has come already, else nil. A reload under way is given up at the first.
+func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(ctx) }()
 	s.tell(sd.SdNotifyReady)
+	working, rest := context.WithCancel(ctx)
+	rested := make(chan struct{})
+	go func() {
+		defer close(rested)
+		sig.work(working, func() { s.reload(working) }, s.callSuccessor)
+	}()
+	defer func() { rest(); <-rested }()
 	var cut os.Signal
-	for signals := 0; ; {
+	var idle <-chan struct{} // rested, once the daemon was told to end
+	told := func(sig os.Signal) {
+		s.log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
+		s.End()
+		rest()
+		idle = rested
+	}
+	if first != nil {
+		told(first)
+	}
+	for {
 		select {
 		case err := <-served:
 			switch {
@@ -190,28 +211,21 @@ func (s *server) drive(ctx context.Context, stop <-chan os.Signal) error {
 			}
 			s.log.Info("stopped", zap.String("event", "stopped"))
 			return nil
-		case sig := <-stop:
-			if sig == syscall.SIGHUP || sig == syscall.SIGUSR2 {
-				switch {
-				case signals > 0:
-				case sig == syscall.SIGHUP:
-					s.reload(ctx)
-				default:
-					s.callSuccessor()
-				}
+		case got := <-sig.end:
+			if first == nil {
+				first = got
+				told(got)
 				continue
 			}
-			if signals++; signals == 1 {
-				s.tell(sd.SdNotifyStopping)
-				s.log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
-				if !s.leave() {
-					drain()
-				}
-				continue
-			}
-			cut = sig
-			s.log.Warn("told to end at once", zap.String("event", "signal"), zap.Stringer("signal", sig))
+			cut = got
+			s.log.Warn("told to end at once", zap.String("event", "signal"), zap.Stringer("signal", got))
 			s.Stop()
+		case <-idle:
+			idle = nil
+			s.tell(sd.SdNotifyStopping)
+			if !s.leave() {
+				drain()
+			}
 		}
 	}
 }

@@ -82,9 +82,8 @@ func (s *server) callSuccessor() {
 		}
 		s.log.Info("successor called", zap.String("event", "successor_called"), zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
 		go func() {
-			if err := cmd.Wait(); err != nil {
-				s.log.Error("the successor has ended; this process goes on", zap.String("event", "takeover_failed"), zap.Error(err))
-			}
+			err := cmd.Wait()
+			s.log.Error("the successor has ended; this process goes on", zap.String("event", "takeover_failed"), zap.Error(err))
 		}()
 		return nil
 	}()

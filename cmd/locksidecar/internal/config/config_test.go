@@ -170,6 +170,17 @@ func TestFaultsOfAFile(t *testing.T) {
 	}
 }
 
+// A file is read whole or refused: nothing at its end is dropped silently.
+func TestAFileThatIsTooLargeIsRefused(t *testing.T) {
+	padding := strings.Repeat(strings.Repeat("#", 79)+"\n", 1<<20/80)
+	if c, err := load(t, padding+"ttl: 7s\n", nil); err != nil || c.TTL != 7*time.Second {
+		t.Errorf("a large file: %v", err)
+	}
+	if _, err := load(t, padding+padding+"unknown: 7s\n", nil); err == nil || !strings.Contains(err.Error(), "larger than 1048576 bytes") {
+		t.Errorf("a file that is too large: %v", err)
+	}
+}
+
 func TestEmptyFilesAndLevelsAreTheDefaults(t *testing.T) {
 	for _, yaml := range []string{"# nothing\n", "\n", "limits:\n", "limits: {}\nlog:\n  # level\n"} {
 		if _, err := load(t, yaml, nil); err != nil {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -26,7 +27,14 @@ func (c *Config) readFile(path string) []error {
 	}
 	defer f.Close()
 	r := fileReader{c: c, path: path, seen: map[string]int{}}
-	dec := yaml.NewDecoder(io.LimitReader(f, maxFile))
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return []error{fmt.Errorf("read configuration: %w", err)}
+	}
+	if len(text) > maxFile {
+		return []error{fmt.Errorf("%s: the file is larger than %d bytes, the most that a configuration may have", path, maxFile)}
+	}
+	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
 	switch err := dec.Decode(&doc); {
 	case errors.Is(err, io.EOF):
