@@ -20,6 +20,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/redis"
 	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
+	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -193,6 +194,48 @@ func (o *order) Apply(ctx context.Context, ops []upstream.Op, rs []upstream.Resu
 		}
 	}
 	return err
+}
+
+// A real store whose bases are its own order refuses a floor that it cannot reach: the epoch
+// lifts its bases only afterwards.
+func TestTheEpochLiftsZooKeepersBases(t *testing.T) {
+	a, zk := testserver.StartRedis(t), testserver.StartZooKeeper(t)
+	cfg, err := zookeeper.Parse(zk.URL() + "?session=30s&timeout=10s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	z, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := both.New(open(t, a, "lock:"), z, 1<<52)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := &host{Store: s}
+	var last uint64
+	for token := range uint64(2) {
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Permit} {
+			op := upstream.Op{Kind: cache.OpTry, Mode: mode, Key: "k", Token: token + 1, TTL: time.Minute}
+			if mode == cache.Permit {
+				op.Limit = 1
+			}
+			r := h.do(t, op)
+			if r.Status != cache.Granted || r.Base <= 1<<52 || mode == cache.Exclusive && r.Base <= last {
+				t.Fatalf("%v is %v (%v) with base %d", mode, r.Status, r.Err, r.Base)
+			}
+			if mode == cache.Exclusive {
+				last = r.Base
+			}
+			op.Kind = cache.OpRelease
+			if r := h.do(t, op); r.Status != cache.Done {
+				t.Errorf("the release is %v (%v)", r.Status, r.Err)
+			}
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestAnEpochThatIsTooLowIsRefused(t *testing.T) {

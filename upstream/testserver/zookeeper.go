@@ -115,7 +115,7 @@ func (z *ZooKeeper) launchServer() {
 
 func (z *ZooKeeper) writeConfig() string {
 	z.t.Helper()
-	data := filepath.Join(z.dir, "data")
+	data := z.data()
 	var b strings.Builder
 	fmt.Fprintf(&b, "dataDir=%s\nclientPort=%d\nclientPortAddress=127.0.0.1\ntickTime=%d\nmaxSessionTimeout=60000\n"+
 		"4lw.commands.whitelist=*\nmaxClientCnxns=0\nadmin.enableServer=false\n", data, z.client, ZooKeeperTick.Milliseconds())
@@ -172,6 +172,33 @@ func (z *ZooKeeper) Addr() string { return "127.0.0.1:" + strconv.Itoa(z.client)
 
 // URL is the zookeeper:// URL of this server alone.
 func (z *ZooKeeper) URL() string { return "zookeeper://" + z.Addr() }
+
+// Wipe takes the data of a server that has ended: it starts as a new, empty one.
+func (z *ZooKeeper) Wipe() {
+	z.t.Helper()
+	if err := os.RemoveAll(z.data()); err != nil {
+		z.t.Fatal(err)
+	}
+}
+
+// Backup keeps a copy of the data of a server that has ended; the function it returns puts the
+// copy in the place of what is there when it is called.
+func (z *ZooKeeper) Backup() (restore func()) {
+	z.t.Helper()
+	kept := filepath.Join(z.dir, "backup")
+	if err := os.CopyFS(kept, os.DirFS(z.data())); err != nil {
+		z.t.Fatal(err)
+	}
+	return func() {
+		z.t.Helper()
+		z.Wipe()
+		if err := os.CopyFS(z.data(), os.DirFS(kept)); err != nil {
+			z.t.Fatal(err)
+		}
+	}
+}
+
+func (z *ZooKeeper) data() string { return filepath.Join(z.dir, "data") }
 
 // Restart is Kill and Start: what is on disk stays, sessions too.
 func (z *ZooKeeper) Restart() {

@@ -85,6 +85,10 @@ func (b *batch) decideOne(l *look) {
 		if b.cross(l) {
 			return
 		}
+		if b.noFence(l) {
+			b.outOfRange(l)
+			return
+		}
 		b.stale(l, at)
 		before, unsure := blocker(l.queue, at, l.grip.mode)
 		if before < 0 {
@@ -192,11 +196,6 @@ func (b *batch) grant(l *look, at int) {
 		b.bad(l, fmt.Errorf("%w: the session was not confirmed in time", ErrNoAnswer))
 		return
 	}
-	if g.base == 0 || g.base > cache.MaxBase {
-		b.set(l.i, upstream.Result{Status: cache.Busy, Err: nil})
-		b.outOfRange(l)
-		return
-	}
 	others, _ := wanted(l.queue, at, g.mode, b.id)
 	b.hold(g, others)
 	b.session.mu.Lock()
@@ -205,7 +204,16 @@ func (b *batch) grant(l *look, at int) {
 	b.set(l.i, upstream.Result{Status: cache.Granted, Base: g.base, Wanted: others, Session: until, SessionNo: b.no})
 }
 
-// outOfRange gives up a node whose czxid no fence can be made of.
+// noFence says that no fence can be made of a node's czxid: it is out of range, or not above the
+// floor. What is held already has its fence.
+func (b *batch) noFence(l *look) bool {
+	b.session.mu.Lock()
+	defer b.session.mu.Unlock()
+	g := l.grip
+	return g.base == 0 || g.base > cache.MaxBase || !g.held && g.base <= l.op.Floor
+}
+
+// outOfRange gives up a node that noFence is about.
 func (b *batch) outOfRange(l *look) {
 	path := l.grip.path()
 	_, err := call(b.ctx, b.session, true, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
@@ -214,8 +222,11 @@ func (b *batch) outOfRange(l *look) {
 		return
 	}
 	b.remove(l.grip)
-	b.set(l.i, upstream.Result{Status: cache.Refused, Err: fmt.Errorf("%w, %s: fence base %d is out of range", ErrRefused,
-		b.store.cfg.where(), l.grip.base)})
+	err = fmt.Errorf("%w, %s: its transaction %d is out of range for a fence", ErrRefused, b.store.cfg.where(), l.grip.base)
+	if l.grip.base <= l.op.Floor {
+		err = fmt.Errorf("%w, %s: its transaction %d is no fence above %d (raise fence_epoch)", ErrRefused, b.store.cfg.where(), l.grip.base, l.op.Floor)
+	}
+	b.set(l.i, upstream.Result{Status: cache.Refused, Err: err})
 }
 
 func (b *batch) queued(l *look) {

@@ -81,8 +81,10 @@
 // answered on the same connection at least a quarter of the session before that
 // transaction was sent; or to the connecting itself, which the leader has to agree
 // to. The default shortest session is two ticks, so a quarter is half a tick or more:
-// a ping has gone by. (A server whose minSessionTimeout is set below two ticks breaks
-// this.) A server that has lost its leader drops its clients, so that one
+// a ping has gone by. A server whose minSessionTimeout is set below two ticks breaks
+// this. So each new session asks its server for its tickTime, and is refused if it is
+// shorter than two ticks. A server that does not tell (conf is not in its
+// 4lw.commands.whitelist) is taken to have the default tick of 2 s. A server that has lost its leader drops its clients, so that one
 // connection means one leader. Every quarter of the session a transaction of one check
 // that is always right goes out, while anything hangs on the session; a read does
 // otherwise, as nothing has to be vouched for then. What the server granted counts,
@@ -137,6 +139,12 @@
 //	password changed      password_file is read for each new session.
 //	chroot missing        it is made, for good.
 //	foreign node          whatever its data: it holds the lock, or waits for it, in its turn.
+//	data wiped, or an     new sessions are refused (ErrServer): they are below the highest
+//	earlier one restored  transaction that this Store has seen, and fences would fall. A server
+//	                      refuses to resume the old session; one with nothing on it is given
+//	                      up when it cannot live any more. A new Store cannot know.
+//	session under 2 ticks refused (ErrServer).
+//	base not above Floor  Refused, naming fence_epoch; the node is taken back.
 //	server too old        Open fails: container nodes are needed.
 //	not ZooKeeper         Open fails; nothing that it sends is taken in.
 //	czxid of 2^53         Refused: the 21 bits of epochs that a fence leaves are used up.

@@ -162,9 +162,10 @@ func (se *session) toldLocked(g *grip, ev zk.Event) {
 }
 
 // goneLocked notes that the node of a lease has disappeared: somebody has deleted
-// it.
+// it. While this store deletes the node itself, its absence means nothing: leave has the
+// lock checked again if that fails.
 func (se *session) goneLocked(g *grip) {
-	if !g.held || g.gone {
+	if !g.held || g.gone || g.leaving {
 		return
 	}
 	g.gone = true
@@ -215,7 +216,7 @@ func (se *session) hold(g *grip, wanted bool) {
 		unlist(se.byNode, g.before, g)
 		g.before = ""
 	}
-	g.held, g.wanted = true, wanted
+	g.held, g.leaving, g.wanted = true, false, wanted
 	if _, soiled := se.dirty[g]; soiled || !g.watched {
 		se.soilLocked(g)
 	}

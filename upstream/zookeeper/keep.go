@@ -25,6 +25,7 @@ var (
 	errNoConnection = errors.New("connecting")
 	errOverdue      = errors.New("an answer is overdue")
 	errLapsed       = errors.New("its deadline passed without an answer that went through the quorum")
+	errAway         = errors.New("no server resumed it for as long as it lasts")
 )
 
 // run makes one session after the other until ctx ends.
@@ -93,7 +94,9 @@ func (se *session) establish(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*se.store.cfg.Timeout)
 	defer cancel()
-	if err := se.prepare(ctx); err != nil {
+	if err := se.prepare(ctx); errors.Is(err, ErrServer) {
+		return err
+	} else if err != nil {
 		if lineErr := se.line(); lineErr != nil && judge(err) == unknown {
 			err = lineErr
 		}
@@ -114,13 +117,19 @@ func (se *session) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := se.checkTick(ctx); err != nil {
+		return err
+	}
 	if err := se.makeChroot(ctx); err != nil {
 		return err
 	}
 	if err := se.makeSelf(ctx); err != nil {
 		return err
 	}
-	return se.confirm(ctx)
+	if err := se.confirm(ctx); err != nil {
+		return err
+	}
+	return se.checkHistory()
 }
 
 // makeChroot makes what is missing of the chroot path, for ever: it is the
@@ -224,6 +233,11 @@ func (se *session) step(quiet time.Duration) (*wire, time.Duration, error) {
 	case left <= 0 && len(se.grips) > 0:
 		se.over = true
 		return nil, 0, errLapsed
+	case len(se.grips) == 0 && !se.ready && se.store.clock()-se.since > int64(se.ttl):
+		// Nothing hangs on it. A new session says why there is no connection, where a server
+		// refuses this one for what it has seen.
+		se.over = true
+		return nil, 0, errAway
 	case left <= 0:
 		left = se.apart() // nothing hangs on it
 	}

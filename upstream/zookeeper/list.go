@@ -187,13 +187,16 @@ func (se *session) sweepOne(ctx context.Context, g *grip) (removed bool, err err
 			return false, err
 		}
 	}
+	se.leave(g, true)
 	_, err = call(ctx, se, true, func(c *zk.Conn) (any, error) { return nil, c.Delete(g.path(), -1) })
-	if err == errGone {
+	switch {
+	case err == nil, err == errGone:
 		se.remove(g)
-		return false, nil
+	case judge(err) != unknown:
+		se.leave(g, false)
 	}
-	if err == nil {
-		se.remove(g)
+	if err == errGone {
+		return false, nil
 	}
 	return err == nil, err
 }

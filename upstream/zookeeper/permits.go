@@ -183,6 +183,9 @@ func (b *batch) decidePermit(t *turn, l *look) bool {
 	switch {
 	case !there:
 		b.vanished(l)
+	case b.noFence(l):
+		b.settlePermit(l.grip, false)
+		b.outOfRange(l)
 	case held || at < int(l.op.Limit):
 		b.grantPermit(t, l, at)
 	case l.op.Kind == cache.OpJoin:
@@ -209,8 +212,6 @@ func (b *batch) grantPermit(t *turn, l *look, at int) {
 	switch {
 	case !live:
 		b.bad(l, fmt.Errorf("%w: the session was not confirmed in time", ErrNoAnswer))
-	case g.base == 0 || g.base > cache.MaxBase:
-		b.outOfRange(l)
 	default:
 		b.enterPermit(g, t.behind(at))
 		b.session.mu.Lock()

@@ -193,3 +193,14 @@ func TestTLS(t *testing.T) {
 	refused(t, "zookeeper://"+addr+"?session=2s&timeout=300ms", addr)
 	refused(t, srv.URL()+"?tls=true&session=2s&timeout=300ms", srv.Addr())
 }
+
+// A session shorter than two ticks of its server could end there before its deadline here.
+func TestSessionsShorterThanTwoTicks(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartZooKeeper(t, "tickTime=3000", "minSessionTimeout=1000")
+	refused(t, srv.URL()+"?session=5s", srv.Addr(), "5s", "tickTime is 3s", "minSessionTimeout", "session=", "6s or more")
+	newPeer(t, srv.URL()+"?session=6s").take("a", cache.Exclusive)
+	mute := testserver.StartZooKeeper(t, "minSessionTimeout=1000", "4lw.commands.whitelist=srvr")
+	refused(t, mute.URL()+"?session=3s", mute.Addr(), "3s", "tickTime", "session=", "4s or more", "4lw.commands.whitelist")
+	newPeer(t, mute.URL()+"?session=4s").take("a", cache.Exclusive)
+}

@@ -22,6 +22,7 @@ type session struct {
 	store *Store
 	no    uint64
 	conn  *zk.Conn
+	floor int64           // the highest transaction id that the store knew before it
 	ended <-chan zk.Event // closed when the library's goroutines have gone
 	ctx   context.Context // until shut
 	stop  context.CancelFunc
@@ -37,10 +38,12 @@ type session struct {
 	rounds   atomic.Int64 // full rounds of servers without a connection
 	watching atomic.Bool  // there may be watches
 	adrift   atomic.Int64 // writes that nobody waits for any more and that may still go out
+	high     atomic.Int64 // the highest transaction id that a server has answered with
 
 	mu      sync.Mutex
 	wire    *wire // the newest connection; guarded by mu, as is all below
 	ready   bool  // it has the session
+	since   int64 // when it became so, or ceased to be
 	over    bool  // the server said that the session has expired, or our deadline passed
 	retired bool  // no more connections
 	until   int64 // the deadline
@@ -58,7 +61,7 @@ type session struct {
 
 // newSession starts connecting.
 func (s *Store) newSession(no uint64) (*session, error) {
-	se := &session{store: s, no: no, wake: make(chan struct{}, 1),
+	se := &session{store: s, no: no, floor: s.high.Load(), wake: make(chan struct{}, 1),
 		grips: map[gripID]*grip{}, byKey: map[string][]*grip{}, byNode: map[string][]*grip{}, dirty: map[*grip]struct{}{},
 		parents: map[string]time.Time{}, busy: map[string]time.Time{}, unused: map[string]time.Time{},
 		missed: map[*grip]struct{}{}, sems: newSemaphores()}
@@ -93,7 +96,7 @@ func (se *session) event(ev zk.Event) {
 	case zk.StateHasSession:
 		se.mu.Lock()
 		w := se.wire
-		se.ready, se.why = true, nil
+		se.ready, se.why, se.since = true, nil, se.store.clock()
 		if se.id == 0 {
 			se.id, se.ttl = w.id, w.ttl
 		} else if se.id != w.id || se.ttl != w.ttl {
@@ -116,7 +119,9 @@ func (se *session) event(ev zk.Event) {
 	case zk.StateDisconnected, zk.StateConnecting:
 		se.mu.Lock()
 		was := se.ready
-		se.ready = false
+		if se.ready = false; was {
+			se.since = se.store.clock()
+		}
 		se.mu.Unlock()
 		if was {
 			se.kick()
@@ -254,6 +259,17 @@ func (se *session) answered(w *wire, sent int64, quorum bool) {
 		}
 	}
 	w.touch(touch{sent, now}, int64(se.apart()))
+}
+
+// saw notes a transaction id that a server has answered with.
+func (se *session) saw(zxid int64) {
+	raise(&se.high, zxid)
+	raise(&se.store.high, zxid)
+}
+
+func raise(v *atomic.Int64, to int64) {
+	for old := v.Load(); old < to && !v.CompareAndSwap(old, to); old = v.Load() {
+	}
 }
 
 // apart is how far two requests have to be apart for the first to be known to the

@@ -40,6 +40,7 @@ type Store struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	open    atomic.Int64 // connections
+	high    atomic.Int64 // the highest transaction id that a server has answered with
 
 	newsMu sync.Mutex
 	news   chan upstream.Session // guarded by newsMu for writing
@@ -49,6 +50,7 @@ type Store struct {
 	no      uint64   // of the last session
 	why     error    // why there is no session
 	tries   int      // failed attempts to make one since the last
+	said    string   // of those, the last failure that was logged
 	changed chan struct{}
 }
 
@@ -183,6 +185,9 @@ func (s *Store) session() (*session, error) {
 	se, why := s.cur, s.why
 	s.mu.Unlock()
 	if se == nil {
+		if !errors.Is(why, upstream.ErrDown) {
+			why = fmt.Errorf("%w: %w", upstream.ErrDown, why)
+		}
 		return nil, why
 	}
 	return se, se.line()
@@ -190,7 +195,7 @@ func (s *Store) session() (*session, error) {
 
 func (s *Store) install(se *session) {
 	s.mu.Lock()
-	s.cur, s.why, s.tries = se, nil, 0
+	s.cur, s.why, s.tries, s.said = se, nil, 0, ""
 	s.signalLocked()
 	s.mu.Unlock()
 	if s.ctx.Err() == nil {
@@ -201,7 +206,9 @@ func (s *Store) install(se *session) {
 func (s *Store) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.tries++; s.tries == 1 {
+	// What is wrong with a server that was reached comes after it could not be.
+	if s.tries++; s.tries == 1 || errors.Is(err, ErrServer) && err.Error() != s.said {
+		s.said = err.Error()
 		s.log.Warn("no session at zookeeper", zap.Error(err))
 	}
 	s.why = err

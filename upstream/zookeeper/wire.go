@@ -24,6 +24,7 @@ const (
 	helloOld, helloNew = 36, 37
 	frameMin           = 16
 	frameMax           = 16 << 20
+	zxidAt, zxidEnd    = 4, 12 // of the transaction id in a reply's header
 )
 
 // Codes in requests' headers.
@@ -40,6 +41,8 @@ var (
 	errNotSpeaking = errors.New("what it says is not ZooKeeper's protocol (look at the port)")
 	errClosedEarly = errors.New("it closes the connection before it has said anything: it is starting, it has no quorum, " +
 		"it is full (maxClientCnxns), or it wants TLS (tls=true)")
+	errNotResumed = errors.New("it closes the connection before it has said anything: it is starting, it has no quorum, " +
+		"it is full (maxClientCnxns), or it has lost data that this daemon has seen")
 	errMute = errors.New("it accepts connections and says nothing")
 )
 
@@ -54,6 +57,7 @@ type wire struct {
 	in     *bufio.Reader // the library reads each frame in two pieces
 	opened bool          // the connect request was sent; of the library's loop
 	head   []byte        // of the frame that is being read; of whoever reads
+	start  []byte        // of its body, as far as zxidEnd; of whoever reads
 	left   int           // bytes of its body that have not come
 	hello  []byte        // the connect response, until it is complete
 
@@ -64,7 +68,8 @@ type wire struct {
 	greeted   atomic.Bool // the connect response was read
 	confirmed atomic.Bool // something of ours was answered that went through the quorum
 
-	resumed bool          // the session has had watches on an earlier connection
+	again   bool          // the session has had an earlier connection
+	resumed bool          // … and may have had watches on it
 	watches chan struct{} // closed when the library has set them again
 	reading bool          // something but the connect response was read; of whoever reads
 
@@ -169,17 +174,21 @@ func (w *wire) Read(p []byte) (int, error) {
 		b = b[used:]
 	}
 	if err != nil && !w.greeted.Load() {
-		w.se.blame(w, early(err))
+		w.se.blame(w, early(err, w.again))
 	}
 	return n, err
 }
 
-// early is what it means that err came before the connect response.
-func early(err error) error {
+// early is what it means that err came before the connect response. again says that the
+// session was not new: a server refuses one that has seen later transactions than it has.
+func early(err error, again bool) error {
 	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
 		return errMute
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
+		if again {
+			return errNotResumed
+		}
 		return errClosedEarly
 	}
 	return err
@@ -193,7 +202,7 @@ func (w *wire) follow(b []byte) (used int, err error) {
 			return used, nil
 		}
 		w.left = int(binary.BigEndian.Uint32(w.head))
-		w.head = w.head[:0]
+		w.head, w.start = w.head[:0], w.start[:0]
 		if first := !w.greeted.Load(); first && w.left != helloOld && w.left != helloNew || !first && (w.left < frameMin || w.left > frameMax) {
 			return used, errNotSpeaking
 		}
@@ -201,7 +210,9 @@ func (w *wire) follow(b []byte) (used int, err error) {
 	}
 	used = min(w.left, len(b))
 	w.left -= used
-	if !w.greeted.Load() {
+	if w.greeted.Load() {
+		w.followReply(b[:used])
+	} else {
 		w.hello = append(w.hello, b[:used]...)
 		if w.left == 0 {
 			w.ttl = time.Duration(int32(binary.BigEndian.Uint32(w.hello[4:]))) * time.Millisecond
@@ -214,6 +225,18 @@ func (w *wire) follow(b []byte) (used int, err error) {
 		}
 	}
 	return used, nil
+}
+
+// followReply reads the transaction id in a reply's header: the newest that the server had
+// applied when it answered. A watch event has -1 there.
+func (w *wire) followReply(b []byte) {
+	if len(w.start) == zxidEnd {
+		return
+	}
+	w.start = append(w.start, b[:min(len(b), zxidEnd-len(w.start))]...)
+	if len(w.start) == zxidEnd {
+		w.se.saw(int64(binary.BigEndian.Uint64(w.start[zxidAt:])))
+	}
 }
 
 // dial is the library's dialer. Once the session is over it makes no more
@@ -236,7 +259,7 @@ func (se *session) dial(_, addr string, _ time.Duration) (net.Conn, error) {
 
 func (se *session) connect(addr string) (*wire, error) {
 	se.mu.Lock()
-	retired, resumed := se.retired, se.id != 0 && se.watching.Load()
+	retired, again := se.retired, se.id != 0
 	se.mu.Unlock()
 	if retired {
 		return nil, errRetired
@@ -252,8 +275,8 @@ func (se *session) connect(addr string) (*wire, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &wire{Conn: c, in: bufio.NewReaderSize(c, 32<<10), se: se, limit: time.Now().Add(cfg.Timeout), resumed: resumed,
-		watches: make(chan struct{})}
+	w := &wire{Conn: c, in: bufio.NewReaderSize(c, 32<<10), se: se, limit: time.Now().Add(cfg.Timeout), again: again,
+		resumed: again && se.watching.Load(), watches: make(chan struct{})}
 	w.out.next = make(chan struct{})
 	se.store.open.Add(1)
 	return w, nil
