@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// parentsFor is how long a lock's node is taken to be there still. Servers look
-	// for empty ones once a minute.
+	// parentsFor is how long a lock's node is taken to be there still. Other hosts remove
+	// empty ones a minute after they have used them, and servers check once a minute.
 	parentsFor = 30 * time.Second
 	// busyFor is how long a lock that was held is read before it is tried.
 	busyFor = 5 * time.Second
@@ -54,15 +54,7 @@ func (b *batch) makeParents(writes []write) {
 		}
 	}
 	b.session.mu.Unlock()
-	errs := make([]error, len(first))
-	together(len(first), func(i int) { errs[i] = b.makeParent(b.ctx, first[i]) })
-	b.session.mu.Lock()
-	defer b.session.mu.Unlock()
-	for i, g := range first {
-		if errs[i] != nil && judge(errs[i]) != refused {
-			remember(b.unused, g.parent) // the server keeps one that never had a child
-		}
-	}
+	together(len(first), func(i int) { _ = b.makeParent(b.ctx, first[i]) })
 }
 
 // firstLocked says that no other node of ours is known to stand where g is to be.

@@ -19,13 +19,30 @@
 // characters, surrogates and what UTF-16 needs two of, private use, U+FFF0 and
 // above) and the names ".", "..", "zookeeper" and ".locksidecar" are
 // percent-encoded. A child whose name does not end in a number holds nothing, as for
-// Curator. The server deletes a lock's node about a minute after its last child.
+// Curator.
 //
 // <chroot>/.locksidecar/<session> is the session's own ephemeral node. Each
 // transaction writes it too: its answer then says what the transaction's id was,
 // which is the czxid of all the nodes that it made and so the leases' fence base.
 // The ephemeral node <chroot>/.locksidecar/daemon-<session> beside it is the daemon's
 // entry, with its host, version and process.
+//
+// # Idle parents
+//
+// A lock's node, or a semaphore's, stays for a while when its last child has gone, as the
+// key may be used again. A Store removes those that it has used, and below which it has
+// no node for a minute: in the background, in transactions of many. It remembers up
+// to 2 MB of them, some 10,000, and removes the oldest ones early beyond that: so it
+// removes them as fast as new keys come. So the nodes at the server are those of keys
+// that are held, waited for, or were used in the last minutes.
+//
+// It deletes nothing but containers that a locksidecar has made: their data is
+// "locksidecar". A container cannot be told from a node that somebody has made for good
+// otherwise, and other lockers rely on these (kazoo, the Go client). A server deletes no
+// node that has children, and whoever makes a child makes a missing parent first, or
+// again: locksidecar, and Curator. What a Store leaves behind, because it ended or had
+// no connection for long, the server's container manager removes: up to 10,000 a
+// minute, if they ever had a child.
 //
 // # Semaphores
 //
@@ -154,9 +171,10 @@
 //
 // # Ownership
 //
-// A Store has one goroutine that keeps the session and one that looks at locks and
-// semaphores that have changed, and marks permits; one more closes a session that is over. The client library has its
+// A Store has one goroutine that keeps the session, one that looks at locks and
+// semaphores that have changed, and marks permits, and one that removes idle parents;
+// one more closes a session that is over. The client library has its
 // own for each session. A library call takes no context, so each has a goroutine,
 // which ends with its answer, its connection or its session. Close ends all. Locks:
-// Store.mu; session.mu, then Store.newsMu. None is held across I/O.
+// Store.mu; session.mu, then Store.newsMu or idleParents.mu. None is held across I/O.
 package zookeeper

@@ -73,6 +73,9 @@ func (se *session) remove(g *grip) {
 		return
 	}
 	unlist(se.byKey, g.parent, g)
+	if len(se.byKey[g.parent]) == 0 {
+		se.store.idle.note(g.parent)
+	}
 	if g.before != "" {
 		unlist(se.byNode, g.before, g)
 	}

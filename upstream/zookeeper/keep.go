@@ -184,7 +184,7 @@ func (se *session) makeSelf(ctx context.Context) error {
 // child has gone.
 func (se *session) makeContainer(ctx context.Context, path string) error {
 	_, err := call(ctx, se, true, func(c *zk.Conn) (string, error) {
-		return c.CreateContainer(path, nil, zk.FlagContainer, se.store.acl)
+		return c.CreateContainer(path, []byte(parentData), zk.FlagContainer, se.store.acl)
 	})
 	if err == zk.ErrNodeExists {
 		return nil
@@ -287,6 +287,7 @@ func (s *Store) lost(se *session, why error) {
 	s.cur, s.why = nil, s.cfg.explain(fmt.Errorf("%w: %w", upstream.ErrDown, why))
 	s.mu.Unlock()
 	s.publish(upstream.Session{No: se.no, Until: se.untilNow(), Lost: true})
+	se.noteAll()
 	s.wg.Go(func() { se.bury(s.ctx) })
 }
 

@@ -2,7 +2,6 @@ package zookeeper
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"strings"
 
@@ -26,18 +25,14 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 	if strings.HasPrefix(cursor, "/") {
 		return se.listPermits(ctx, prefix, cursor, limit, nil)
 	}
-	names, err := call(ctx, se, false, func(c *zk.Conn) ([]string, error) {
-		names, _, err := c.Children(s.root())
-		return names, err
-	})
+	names, err := se.names(ctx, s.root(), cursor != "")
 	if err != nil {
-		return nil, "", s.cfg.explain(err)
+		return nil, "", err
 	}
 	names = slices.DeleteFunc(names, func(n string) bool {
 		key, ok := keyOf(n)
 		return !ok || n <= cursor || !strings.HasPrefix(key, prefix)
 	})
-	slices.Sort(names)
 	for part := range slices.Chunk(names, listAtOnce) {
 		found := make([]upstream.Lock, len(part))
 		errs := make([]error, len(part))
@@ -139,13 +134,7 @@ func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) 
 			nameless = nameless || g.name == ""
 		}
 	}
-	unused := slices.Collect(maps.Keys(se.unused))
 	se.mu.Unlock()
-	for _, path := range unused {
-		if err := se.clear(ctx, path); err != nil {
-			return 0, s.cfg.explain(err)
-		}
-	}
 	if nameless {
 		if err := se.confirm(ctx); err != nil {
 			return 0, s.cfg.explain(err)
@@ -161,18 +150,6 @@ func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) 
 		}
 	}
 	return removed, nil
-}
-
-// clear deletes a lock's node if it has no children.
-func (se *session) clear(ctx context.Context, path string) error {
-	_, err := call(ctx, se, true, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
-	if judge(err) != fine && judge(err) != refused {
-		return err
-	}
-	se.mu.Lock()
-	delete(se.unused, path)
-	se.mu.Unlock()
-	return nil
 }
 
 func (se *session) sweepOne(ctx context.Context, g *grip) (removed bool, err error) {

@@ -1,6 +1,7 @@
 package zookeeper_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -61,6 +62,57 @@ func TestListKnowsWhatTheStoreKnows(t *testing.T) {
 	}
 	if locks, next, err := p.List(t.Context(), "mine/", "", 10); err != nil || len(locks) != 1 || next != "" {
 		t.Error(locks, next, err)
+	}
+}
+
+// A long answer does not travel on the connection that the locks have.
+func TestListOfManyLongNames(t *testing.T) {
+	srv := testserver.StartZooKeeper(t)
+	p := newPeer(t, "zookeeper://u:s3cret@"+srv.Addr()+"/l?session=30s&timeout=10s")
+	last := strings.Repeat("z", 400)
+	held, _ := p.take("held", cache.Exclusive)
+	p.take(last, cache.Exclusive)
+	no := p.want(p.renew("held", held), cache.Done).SessionNo
+	c := srv.Client(t)
+	if err := c.AddAuth("digest", []byte("u:s3cret")); err != nil {
+		t.Fatal(err)
+	}
+	const many = 2500
+	for made := 0; made < many; made += 250 {
+		ops := make([]any, 250)
+		for i := range ops {
+			ops[i] = &zk.CreateRequest{Path: fmt.Sprint("/l/order:", strings.Repeat("x", 800), made+i), Acl: zk.WorldACL(zk.PermAll)}
+		}
+		if _, err := c.Multi(ops...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, prefix := range []string{"", "held", "z"} {
+		var keys []string
+		for cursor, pages := "", 0; ; pages++ {
+			locks, next, err := p.List(t.Context(), prefix, cursor, 1)
+			if err != nil || pages > 3 {
+				t.Fatal(locks, err, pages)
+			}
+			for _, l := range locks {
+				keys = append(keys, l.Key)
+			}
+			if cursor = next; next == "" {
+				break
+			}
+		}
+		if want := map[string]int{"": 2, "held": 1, "z": 1}[prefix]; len(keys) != want {
+			t.Errorf("%d locks that begin with %q are listed: %v", len(keys), prefix, keys)
+		}
+	}
+	if r := p.want(p.renew("held", held), cache.Done); r.SessionNo != no {
+		t.Errorf("session %d after %d", r.SessionNo, no)
+	}
+	p.eventually("the connection for the list is closed", func() bool { return p.Connections() == 1 })
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, _, err := p.List(ctx, "", "", 1); err == nil {
+		t.Error("it lists although nobody waits for it")
 	}
 }
 

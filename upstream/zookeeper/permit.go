@@ -106,6 +106,7 @@ func (se *session) dropPermitLocked(g *grip) {
 		return
 	}
 	delete(se.sems.byPath, sem.parent)
+	se.store.idle.note(sem.parent)
 	delete(se.sems.soiled, sem)
 	for path := range sem.watches {
 		delete(se.sems.byNode, path)

@@ -15,13 +15,12 @@ import (
 // name of a semaphore's node, "/" and that of a permit's. No lock's name has one.
 func (se *session) listPermits(ctx context.Context, prefix, cursor string, limit int, locks []upstream.Lock) ([]upstream.Lock, string, error) {
 	dir := se.store.cfg.Chroot + "/" + permitsDir
-	names, err := se.children(ctx, dir, false)
-	if err != nil && err != errGone {
-		return nil, "", se.store.cfg.explain(err)
+	names, err := se.names(ctx, dir, cursor != "")
+	if err != nil {
+		return nil, "", err
 	}
 	from, after, _ := strings.Cut(strings.TrimPrefix(cursor, "/"), "/")
 	names = slices.DeleteFunc(names, func(n string) bool { return n < from || !strings.HasPrefix(unescape(n), prefix) })
-	slices.Sort(names)
 	next := "/"
 	for _, name := range names {
 		q, err := se.permits(ctx, dir+"/"+name, false)

@@ -54,7 +54,6 @@ type session struct {
 	dirty   map[*grip]struct{} // grips whose locks have to be looked at
 	parents map[string]time.Time
 	busy    map[string]time.Time // locks that were held when they were last looked at
-	unused  map[string]time.Time // locks' nodes that may have been made for nothing
 	missed  map[*grip]struct{}   // leases whose nodes have disappeared
 	sems    semaphores
 }
@@ -63,7 +62,7 @@ type session struct {
 func (s *Store) newSession(no uint64) (*session, error) {
 	se := &session{store: s, no: no, floor: s.high.Load(), wake: make(chan struct{}, 1),
 		grips: map[gripID]*grip{}, byKey: map[string][]*grip{}, byNode: map[string][]*grip{}, dirty: map[*grip]struct{}{},
-		parents: map[string]time.Time{}, busy: map[string]time.Time{}, unused: map[string]time.Time{},
+		parents: map[string]time.Time{}, busy: map[string]time.Time{},
 		missed: map[*grip]struct{}{}, sems: newSemaphores()}
 	se.ctx, se.stop = context.WithCancel(context.Background())
 	hosts := newServers(s.cfg.Servers, func() { se.rounds.Add(1); se.kick() })
@@ -261,8 +260,12 @@ func (se *session) answered(w *wire, sent int64, quorum bool) {
 	w.touch(touch{sent, now}, int64(se.apart()))
 }
 
-// saw notes a transaction id that a server has answered with.
+// saw notes a transaction id that a server has answered with. No fence comes of one that is out of
+// range.
 func (se *session) saw(zxid int64) {
+	if zxid > int64(cache.MaxBase) {
+		return
+	}
 	raise(&se.high, zxid)
 	raise(&se.store.high, zxid)
 }

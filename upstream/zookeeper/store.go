@@ -36,6 +36,8 @@ type Store struct {
 
 	hints   chan upstream.Hint
 	stirred chan struct{} // a lease's lock has to be looked at
+	idle    *idleParents
+	listed  listed
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
@@ -90,7 +92,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s := &Store{cfg: cfg, log: zap.NewNop(), host: hostName(), acl: zk.WorldACL(zk.PermAll),
 		hints: make(chan upstream.Hint, hintBuffer), news: make(chan upstream.Session, 1), stirred: make(chan struct{}, 1),
-		changed: make(chan struct{})}
+		changed: make(chan struct{}), idle: newIdleParents()}
 	for _, o := range opts {
 		o(s)
 	}
@@ -113,6 +115,7 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(func() { s.run(s.ctx) })
 	s.wg.Go(func() { s.watch(s.ctx) })
+	s.wg.Go(func() { s.tidy(s.ctx) })
 	return s, nil
 }
 
@@ -159,6 +162,7 @@ func (s *Store) Ping(ctx context.Context) error {
 func (s *Store) Close() error {
 	s.cancel()
 	s.wg.Wait()
+	s.listed.drop()
 	if se := s.present(); se != nil {
 		se.mu.Lock()
 		polite := len(se.grips) == 0

@@ -1,6 +1,10 @@
 package zookeeper
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
 
 // FuzzFrames: whatever a server sends, in whatever pieces, its frames are followed to their ends, and
 // no more is kept of them than the first one's few bytes.
@@ -12,7 +16,7 @@ func FuzzFrames(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"), uint8(7))
 	f.Add(append(hello, 0xff, 0xff, 0xff, 0xff), uint8(255))
 	f.Fuzz(func(t *testing.T, b []byte, piece uint8) {
-		w := new(wire)
+		w := &wire{se: &session{store: new(Store)}}
 		for len(b) > 0 {
 			some := b[:min(len(b), int(piece)+1)]
 			b = b[len(some):]
@@ -21,11 +25,14 @@ func FuzzFrames(f *testing.F) {
 				if err != nil {
 					return
 				}
-				if used <= 0 || used > len(some) || w.left < 0 || len(w.head) > 3 || len(w.hello) > helloNew {
+				if used <= 0 || used > len(some) || w.left < 0 || len(w.head) > 3 || len(w.start) > zxidEnd || len(w.hello) > helloNew {
 					t.Fatalf("%d of %d bytes are used; %d are left, with %d and %d kept", used, len(some), w.left, len(w.head), len(w.hello))
 				}
 				some = some[used:]
 			}
+		}
+		if high := w.se.store.high.Load(); high < 0 || high > int64(cache.MaxBase) {
+			t.Errorf("transaction %d", high)
 		}
 		if w.ttl < 0 {
 			t.Errorf("a session of %v", w.ttl)
