@@ -28,6 +28,7 @@ type Config struct {
 	SocketGroup string      // name or number; the process's own when empty
 	// Listener is Socket when somebody else has made it, listens on it and will remove it: systemd.
 	Listener    *net.UnixListener
+	Host        string // by which other hosts name this one; the machine's name when empty
 	AdminListen string // "host:port" for the admin listener beside its socket; none when empty
 	Serving
 	// Standing is called when the daemon comes to a stand, to hand over, and when it goes on after all:
@@ -130,6 +131,7 @@ type Daemon struct {
 	admin     *admin
 	inherited *inherited // what was taken over, before Serve
 	lately    lately
+	waitedFor waitedFor
 	crowded   rateLog       // of users' connections
 	hasty     rateLog       // of users who ask too fast
 	putOff    atomic.Uint64 // nanoseconds that they have waited
@@ -183,6 +185,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 		Table: table, Users: cfg.Limits.Users, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
+	d.engine.self = registration(&cfg)
 	d.auditor, d.losses = newBacklog(auditMost, d.writeAudit, d.lagging), newBacklog(lossesMost, d.logLosses, d.lagging)
 	d.trace(cfg.Spans)
 	d.engine.cycles.found = d.logCycle

@@ -195,6 +195,11 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 		s.refuse(q.ID, code, msg, a)
 		return
 	}
+	if q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0 {
+		sh.mu.Unlock()
+		s.inspectHolders(q, sp, now, a)
+		return
+	}
 	switch q.Op {
 	case protocol.OpRelease:
 		sh.table.Release(&cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,

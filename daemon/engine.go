@@ -63,6 +63,8 @@ type Engine struct {
 	looks    sync.Mutex // held while a view is made, and taken before the shards'
 	lookMost int        // viewMost but in tests; guarded by looks
 
+	self upstream.Registration // this daemon, as other hosts are to name it; set before the first session
+
 	mu       sync.Mutex
 	sessions map[uint64]*Session // guarded by mu
 	users    users               // guarded by mu

@@ -31,6 +31,7 @@ var derived = map[string]string{
 	"daemon.Engine.looks":       "a mutex",
 	"daemon.Engine.lookMost":    "a constant but in tests",
 	"daemon.Engine.users":       "counted again from sessions, holds and waiters; a user's pace begins anew",
+	"daemon.Engine.self":        "the next process registers under its own",
 	"daemon.cycles.next":        "the next process looks at once",
 	"daemon.cycles.seen":        "a ring that is still there is told once more",
 	"daemon.shard.out":          "empty between events",

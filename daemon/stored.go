@@ -15,7 +15,7 @@ import (
 const storedTime = 5 * time.Second
 
 // storedRow is what a row takes in a frame at the most.
-const storedRowSize = 3*protocol.MaxKey + 600
+const storedRowSize = 4*protocol.MaxKey + 1100
 
 // stored has a page of what the stores know fetched. It is answered from another
 // goroutine: a store is slow.
@@ -72,17 +72,22 @@ func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
 	defer putAftermath(a)
 	defer func() { e.finish(a, e.clock(), nil) }()
 	units := *e.units.Load()
-	for p.store < len(units) && (units[p.store] == nil || lister(units[p.store]) == nil) {
-		p.store, p.cursor = p.store+1, ""
+	var store upstream.Lister // a store can be dropped at any time: it is looked up once
+	for ; p.store < len(units); p.store, p.cursor = p.store+1, "" {
+		if units[p.store] != nil {
+			if store = lister(units[p.store]); store != nil {
+				break
+			}
+		}
 	}
-	if p.store >= len(units) {
+	if store == nil {
 		p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, nil, "") })
 		return
 	}
 	u := units[p.store]
 	ctx, cancel := context.WithTimeout(context.Background(), storedTime)
 	defer cancel()
-	locks, more, err := lister(u).List(ctx, p.prefix, p.cursor, p.limit)
+	locks, more, err := store.List(ctx, p.prefix, p.cursor, p.limit)
 	if err != nil {
 		p.s.refuse(p.id, protocol.Unavailable, fmt.Sprintf("store %s: %v", u.Name(), err), a)
 		return
@@ -94,12 +99,16 @@ func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
 			next = fmt.Sprint(p.store+1, ":")
 		}
 	}
-	rows := p.rows(u, locks)
+	var names map[string]upstream.Registration
+	if r, ok := store.(upstream.Registrar); ok {
+		names, _ = r.Registered(ctx, upstream.Daemons(locks)) // the locks are worth showing without names
+	}
+	rows := p.rows(u, locks, names)
 	p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, rows, next) })
 }
 
 // rows is what the peer may see of locks.
-func (p storedPage) rows(u *Unit, locks []upstream.Lock) (rows []protocol.StoredRow) {
+func (p storedPage) rows(u *Unit, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
 	all := p.s.engine.routes.Load()
 	for _, l := range locks {
 		if !route(all, l.Key).allows(&p.s.peer) {
@@ -107,6 +116,11 @@ func (p storedPage) rows(u *Unit, locks []upstream.Lock) (rows []protocol.Stored
 		}
 		r := protocol.StoredRow{Key: clip(l.Key), Store: u.Name(), Name: clip(l.Name), Mode: protocol.Mode(l.Mode), Holder: clip(l.Holder),
 			Left: millis(l.Left), Waiters: int64(l.Waiters), Base: l.Base}
+		if l.Foreign || l.Daemon != "" {
+			h := p.s.engine.holderThere(&l, names)
+			h.Name, h.Left = "", -1 // the row says both
+			r.By = []protocol.Holder{h}
+		}
 		switch {
 		case l.Foreign:
 			r.Whose = protocol.StoredForeign

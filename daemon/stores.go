@@ -28,13 +28,14 @@ type stores struct {
 // served is one store in use, or on its way out.
 type served struct {
 	Store
-	unit   *Unit
-	pump   *upstream.Pump
-	ctx    context.Context // of the goroutines
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	failed rateLog
-	gone   bool // nothing routes to it, and it is to be left; guarded by Daemon.handing
+	unit    *Unit
+	pump    *upstream.Pump
+	ctx     context.Context // of the goroutines
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	failed  rateLog
+	unnamed rateLog // of failed registrations
+	gone    bool    // nothing routes to it, and it is to be left; guarded by Daemon.handing
 
 	gate      sync.Mutex // held while news are taken, and while paused
 	sweeping  sync.Mutex // held while it is swept, and while paused
@@ -228,6 +229,8 @@ func (s *stores) leave(v *served) bool {
 	}
 	v.gone = false
 	s.wg.Go(func() { // Close may wait for a reload, which may wait for handing
+		s.asking.Lock() // a question that found the store has its answer
+		s.asking.Unlock()
 		if v.Close != nil {
 			v.Close()
 		}
@@ -288,6 +291,9 @@ func (v *served) start(d *Daemon) {
 	v.pump.Run(v.unit.Main())
 	v.pump.RunPatient(v.unit.Renewals())
 	v.wg.Go(func() { v.follow(d) })
+	if r, ok := v.Store.Store.(upstream.Registrar); ok {
+		v.wg.Go(func() { v.register(d, r, log) })
+	}
 	if sw, ok := v.Store.Store.(upstream.Sweeper); ok {
 		v.wg.Go(func() { v.sweep(d, sw, log) })
 	}

@@ -7,6 +7,8 @@ import (
 	"os"
 	"strconv"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // ViewQuery bounds and orders a view.
@@ -173,6 +175,8 @@ type ViewWaiter struct {
 	Left   int64    `json:"left_ms"` // until it gives up; -1 when it never does
 	Place  int32    `json:"place"`   // in the queue of this host, from 1
 	Behind *ViewWho `json:"behind"`  // one who holds the lock on this host; null when none does
+	// Holder is one that holds it on another host, as the store knows it; null when that is not known.
+	Holder *protocol.Holder `json:"holder,omitempty"`
 }
 
 // ViewSession is one client.
@@ -220,6 +224,7 @@ func (d *Daemon) View(q ViewQuery) (View, error) {
 		v.NotReady = err.Error()
 	}
 	d.engine.view(q, &v)
+	d.waitedFor.fill(d, v.Waiters)
 	return v, nil
 }
 

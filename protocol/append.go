@@ -55,10 +55,18 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendUint(b, q.Target)
 		b = appendStr(b, q.Key)
 	case OpInspect:
-		head(3 + given(uint64(q.Mode)))
+		switch {
+		case q.Flags != 0:
+			head(5)
+		default:
+			head(3 + given(uint64(q.Mode)))
+		}
 		b = appendStr(b, q.Key)
-		if q.Mode != Exclusive {
+		if q.Mode != Exclusive || q.Flags != 0 {
 			b = appendUint(b, uint64(q.Mode))
+		}
+		if q.Flags != 0 {
+			b = appendUint(b, q.Flags)
 		}
 	case OpAcquireMany:
 		head(8 + given(uint64(len(q.Trace))))
@@ -203,13 +211,16 @@ func AppendCodes(b []byte, id uint64, codes []Code) []byte {
 // AppendInspected appends the success of an inspect.
 func AppendInspected(b []byte, id uint64, s *State) []byte {
 	b, at := openFrame(b)
-	b = appendReplyHead(b, 8, OK, id)
+	b = appendReplyHead(b, 8+min(1, len(s.By)), OK, id)
 	b = appendUint(b, uint64(s.Held))
 	b = appendUint(b, uint64(s.Mode))
 	b = appendUint(b, s.Holders)
 	b = appendUint(b, s.Waiters)
 	b = appendInt(b, s.Left)
 	b = appendUint(b, s.Fence)
+	if len(s.By) > 0 {
+		b = appendHolders(b, s.By)
+	}
 	return closeFrame(b, at)
 }
 
@@ -246,7 +257,7 @@ func AppendStored(b []byte, id uint64, rows []StoredRow, next string) []byte {
 	b = appendArray(b, len(rows))
 	for i := range rows {
 		r := &rows[i]
-		b = appendArray(b, 9)
+		b = appendArray(b, 9+min(1, len(r.By)))
 		b = appendStr(b, r.Key)
 		b = appendStr(b, r.Store)
 		b = appendStr(b, r.Name)
@@ -256,6 +267,9 @@ func AppendStored(b []byte, id uint64, rows []StoredRow, next string) []byte {
 		b = appendInt(b, r.Left)
 		b = appendInt(b, r.Waiters)
 		b = appendUint(b, r.Base)
+		if len(r.By) > 0 {
+			b = appendHolders(b, r.By)
+		}
 	}
 	b = appendStr(b, next)
 	return closeFrame(b, at)

@@ -144,6 +144,14 @@ const (
 	releaseFlags     = releaseManyFlags | FlagQuiet
 )
 
+// Flags of an inspect.
+const (
+	// FlagHolders asks for the holders' names too, which may take the daemon more trips to the store.
+	FlagHolders = 1 << 0
+
+	inspectFlags = FlagHolders
+)
+
 // Flags of a grant.
 const (
 	// GrantDegraded marks a grant that this host made alone in an outage; it

@@ -55,10 +55,11 @@ const (
 type State struct {
 	Held    uint8
 	Mode    Mode
-	Holders uint64 // on this host
-	Waiters uint64 // on this host
-	Left    int64  // milliseconds, -1 when not known
-	Fence   uint64 // 0 unless held here
+	Holders uint64   // on this host
+	Waiters uint64   // on this host
+	Left    int64    // milliseconds, -1 when not known
+	Fence   uint64   // 0 unless held here
+	By      []Holder // if they were asked for, and the daemon can name them
 }
 
 // Row is one line of a list: a key that this host holds or waits for.
@@ -79,11 +80,12 @@ type StoredRow struct {
 	Store   string // the store's name in the daemon's configuration
 	Name    string // of what stands for the lock there
 	Mode    Mode
-	Holder  string // who holds it, in the store's terms
-	Whose   uint8  // StoredElsewhere …
-	Left    int64  // milliseconds until it ends by itself, -1 when not known
-	Waiters int64  // in the store's queue, -1 when not known
-	Base    uint64 // its fence's base, 0 when not known
+	Holder  string   // who holds it, in the store's terms
+	Whose   uint8    // StoredElsewhere …
+	Left    int64    // milliseconds until it ends by itself, -1 when not known
+	Waiters int64    // in the store's queue, -1 when not known
+	Base    uint64   // its fence's base, 0 when not known
+	By      []Holder // the holder, if the daemon can name it
 }
 
 // Message is one decoded frame from the daemon: a reply when ID is not 0, else
@@ -275,7 +277,10 @@ func (m *Message) State() (s State, err error) {
 		return s, err
 	}
 	k, err := small(mode)
-	s.Mode = Mode(k)
+	if s.Mode = Mode(k); err != nil {
+		return s, err
+	}
+	s.By, err = m.holders()
 	return s, err
 }
 
@@ -310,7 +315,10 @@ func (m *Message) Stored() (rows []StoredRow, next string, err error) {
 			return err
 		}
 		k, err := small(mode)
-		r.Mode, r.Whose = Mode(k), uint8(min(whose, 255))
+		if r.Mode, r.Whose = Mode(k), uint8(min(whose, 255)); err != nil {
+			return err
+		}
+		r.By, err = m.holders()
 		rows = append(rows, r)
 		return err
 	})

@@ -250,7 +250,10 @@ func (d *fields) request(q *Request) error {
 		if err := d.keyField(&q.Key); err != nil {
 			return err
 		}
-		return d.modeField(q)
+		if err := d.modeField(q); err != nil {
+			return err
+		}
+		return d.flagsField(q, inspectFlags)
 	case OpAcquireMany:
 		if err := d.many(q, false); err != nil {
 			return err

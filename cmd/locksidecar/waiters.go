@@ -28,9 +28,9 @@ longest first; with PREFIX only those who wait for keys that begin so. Those who
 at other hosts are not listed.
 
 PLACE is the place in this host's queue for the key, from 1. LEFT is how long they
-will wait on, "-" being as long as it takes. BEHIND is the process and the client that
-holds the lock on this host, one of them if there are several; "-" when none here
-does, but another host, or nobody yet.`,
+will wait on, "-" being as long as it takes. BEHIND is one holder of the lock: the
+process and the client if it is on this host, and else the name of the other host;
+"-" when that is not known, or nobody holds the lock yet.`,
 		Example: `  locksidecar waiters
   locksidecar waiters order:
   locksidecar waiters -o json | jq -r '.[] | select(.waited_ms > 60000) | .key'`,
@@ -46,7 +46,7 @@ func writeWaiters(w io.Writer, rows []daemon.ViewWaiter) error {
 	for i := range rows {
 		r := &rows[i]
 		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", terminal.Clean(r.Key), r.Mode, r.Place, roundedMS(r.Waited), roundedMS(r.Left),
-			dashZero(uint64(max(0, r.PID))), r.Session, orDash(terminal.Clean(r.Client)), terminal.Clean(top.Behind(r.Behind)))
+			dashZero(uint64(max(0, r.PID))), r.Session, orDash(terminal.Clean(r.Client)), terminal.Clean(top.Behind(r)))
 	}
 	return t.Flush()
 }

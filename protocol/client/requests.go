@@ -148,17 +148,24 @@ func (c *Client) downgrade(ctx context.Context, key string, owner, fence uint64,
 
 // Inspect asks who holds a key, as a lock.
 func (c *Client) Inspect(ctx context.Context, key string) (protocol.State, error) {
-	return c.inspect(ctx, key, protocol.Exclusive)
+	return c.inspect(ctx, key, protocol.Exclusive, 0)
 }
 
 // InspectSemaphore asks who has permits of a semaphore.
 func (c *Client) InspectSemaphore(ctx context.Context, key string) (protocol.State, error) {
-	return c.inspect(ctx, key, protocol.Permit)
+	return c.inspect(ctx, key, protocol.Permit, 0)
 }
 
-func (c *Client) inspect(ctx context.Context, key string, mode protocol.Mode) (protocol.State, error) {
+// InspectHolders is Inspect, or InspectSemaphore if mode is Permit, with the holders' names in
+// State.By, of which there are at most 64. The daemon may take several trips to the store. An older
+// daemon leaves By empty.
+func (c *Client) InspectHolders(ctx context.Context, key string, mode protocol.Mode) (protocol.State, error) {
+	return c.inspect(ctx, key, mode, protocol.FlagHolders)
+}
+
+func (c *Client) inspect(ctx context.Context, key string, mode protocol.Mode, flags uint64) (protocol.State, error) {
 	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpInspect, Mode: mode}
+	cl.req = protocol.Request{Op: protocol.OpInspect, Mode: mode, Flags: flags}
 	cl.setKey(key)
 	if err := c.do(ctx, cl); err != nil {
 		return protocol.State{}, err

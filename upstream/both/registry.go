@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -50,16 +51,33 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, errs
 }
 
-// Holders returns the holders in the old store and then those in the new one. A host that uses both
-// is there twice.
+// Holders returns the holders in the old store, and those in the new one whose hosts hold nothing in
+// the old one. A host that uses both stores holds a key in both.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
 	var errs error
 	for _, st := range s.registrars() {
 		some, err := st.Holders(ctx, key, mode, limit)
-		locks, errs = append(locks, some...), errors.Join(errs, err)
+		if errs = errors.Join(errs, err); len(locks) > 0 && len(some) > 0 {
+			some = s.others(ctx, some, locks)
+		}
+		locks = append(locks, some...)
 	}
 	if len(locks) > 0 {
 		errs = nil
 	}
-	return locks[:min(2*limit, len(locks))], errs
+	return locks[:min(limit, len(locks))], errs
+}
+
+// others are those of locks whose daemons hold none of known. Daemons without an entry are not told
+// apart, and stay.
+func (s *Store) others(ctx context.Context, locks, known []upstream.Lock) []upstream.Lock {
+	names, _ := s.Registered(ctx, append(upstream.Daemons(locks), upstream.Daemons(known)...))
+	mine, seen := false, map[upstream.Registration]bool{}
+	for i := range known {
+		mine = mine || known[i].Mine
+		if r, ok := names[known[i].Daemon]; ok {
+			seen[r] = true
+		}
+	}
+	return slices.DeleteFunc(locks, func(l upstream.Lock) bool { return l.Mine && mine || seen[names[l.Daemon]] })
 }

@@ -225,7 +225,7 @@ func (h *host) names(locks []upstream.Lock) []string {
 	return names
 }
 
-// wantHolders checks who holds a key, as h sees it. A store of two may say each twice.
+// wantHolders checks which hosts hold a key, as h sees it.
 func (w *world) wantHolders(h *host, key string, mode cache.Mode, want ...string) {
 	w.Helper()
 	var got []string
@@ -244,8 +244,8 @@ func (w *world) wantHolders(h *host, key string, mode cache.Mode, want ...string
 			}
 		}
 		slices.Sort(got)
-		if w.env.opts.KeepsPlaces && len(got) == 2*len(want) { // two stores
-			return slices.Equal(slices.Compact(slices.Clone(got)), slices.Compact(slices.Clone(want)))
+		if unknown := []string{"?", "?"}; w.env.opts.KeepsPlaces && slices.Equal(got, unknown) { // once in each of two stores
+			got = unknown[:1]
 		}
 		return slices.Equal(got, want)
 	})

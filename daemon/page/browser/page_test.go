@@ -20,7 +20,10 @@ import (
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
+	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,9 +41,15 @@ func serveUntil(t *testing.T) (_ *client.Client, address string, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return serveOn(t, store, "")
+}
+
+// serveOn runs a daemon on a store, which it closes, under the name of a host.
+func serveOn(t *testing.T, store upstream.Store, host string) (_ *client.Client, address string, stop func()) {
+	t.Helper()
 	addr := freeAddr(t)
 	socket := filepath.Join(t.TempDir(), "s")
-	d, err := daemon.Listen(daemon.Config{Socket: socket, AdminListen: addr, Version: "test",
+	d, err := daemon.Listen(daemon.Config{Socket: socket, AdminListen: addr, Version: "test", Host: host,
 		Serving: daemon.Serving{Stores: []daemon.Store{{Name: "store", Store: store}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -85,6 +94,45 @@ func take(t *testing.T, c *client.Client, keys ...string) {
 		if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: k, Owner: 1}); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// onRedis is a store for one more host.
+func onRedis(t *testing.T, server *testserver.Redis) upstream.Store {
+	t.Helper()
+	cfg, err := redis.Parse(server.URL() + "?timeout=10s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := redis.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func TestTheHolderOnAnotherHostIsNamed(t *testing.T) {
+	const host = `web-3 <img src=x onerror="document.title='run'">`
+	server := testserver.StartRedis(t)
+	there, _, _ := serveOn(t, onRedis(t, server), host)
+	take(t, there, "k")
+	here, address, _ := serveOn(t, onRedis(t, server), "web-4")
+	waiting, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := here.Acquire(waiting, client.AcquireArgs{Key: "k", Owner: 1, Wait: client.Forever})
+		done <- err
+	}()
+	b := open(t, 1280, 900)
+	b.visit(address)
+	b.until("the holder is named", fmt.Sprintf(`document.querySelector("#waiters-rows td[data-name=Behind] bdi")?.textContent === %q`, host))
+	b.shoot("holder")
+	if eval[bool](b, `document.title === "run" || document.querySelector("#waiters-rows img") !== null`) {
+		t.Error("the host's name was run")
+	}
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("two hosts have k")
 	}
 }
 

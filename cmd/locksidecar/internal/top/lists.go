@@ -137,15 +137,19 @@ var waiterColumns = append(append([]column[daemon.ViewWaiter]{
 	duration("LEFT", 0, func(w *daemon.ViewWaiter) int64 { return w.Left }, nil),
 	countColumn("PLACE", 0, func(w *daemon.ViewWaiter) int64 { return int64(w.Place) }),
 }, who(func(w *daemon.ViewWaiter) *daemon.ViewWho { return &w.ViewWho })...),
-	column[daemon.ViewWaiter]{title: "BEHIND", rank: 3, least: 16, most: 40, text: func(w *daemon.ViewWaiter) string { return Behind(w.Behind) }},
+	column[daemon.ViewWaiter]{title: "BEHIND", rank: 3, least: 16, most: 40, text: func(w *daemon.ViewWaiter) string { return Behind(w) }},
 	owner(func(w *daemon.ViewWaiter) uint64 { return w.Owner }))
 
-// Behind says who holds what is waited for.
-func Behind(w *daemon.ViewWho) string {
-	if w == nil {
-		return "-"
+// Behind names the holder of the key that w waits for: the process and client on this host, or
+// another host. It is not clean for a terminal.
+func Behind(w *daemon.ViewWaiter) string {
+	switch {
+	case w.Behind != nil:
+		return fmt.Sprintf("%s %s", unlessZero(w.Behind.PID), orDash(w.Behind.Client))
+	case w.Holder != nil:
+		return w.Holder.String()
 	}
-	return fmt.Sprintf("%s %s", unlessZero(w.PID), orDash(w.Client))
+	return "-"
 }
 
 var sessionColumns = []column[daemon.ViewSession]{

@@ -1,0 +1,137 @@
+package daemon
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// A view names the host that holds what clients here wait for. Views are made often and stores may be
+// slow: so it asks about a bounded number of keys, remembers the answers for a moment, and waits only
+// briefly for new ones. An answer that comes later is in the next view.
+const (
+	waitedKeys  = 32 // keys in one go
+	waitedFresh = 3 * time.Second
+	waitedStale = 15 * time.Second // an older answer is not shown
+	waitedWait  = 250 * time.Millisecond
+	waitedAsk   = time.Second // bounds one go
+)
+
+// waitedFor remembers which hosts hold keys that clients here wait for.
+type waitedFor struct {
+	mu     sync.Mutex
+	known  map[waitedKey]waitedHolder // guarded by mu, as is all below
+	asking bool
+}
+
+type waitedKey struct {
+	key    string
+	permit bool
+}
+
+type waitedHolder struct {
+	holder *protocol.Holder // nil when no other host holds it
+	at     int64
+}
+
+// fill names the holders of rows that wait for other hosts.
+func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
+	permit := cache.Permit.String()
+	ask := w.unknown(d, rows, permit)
+	if len(ask) > 0 {
+		done := make(chan struct{})
+		d.stores.ask(func(lister func(*Unit) upstream.Lister) {
+			defer close(done)
+			w.learn(d, ask, lister)
+		})
+		t := time.NewTimer(waitedWait)
+		select {
+		case <-done:
+		case <-d.halt: // then the question is not put
+		case <-t.C:
+		}
+		t.Stop()
+	}
+	now := d.clock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range rows {
+		r := &rows[i]
+		if h, ok := w.known[waitedKey{r.Key, r.Mode == permit}]; ok && r.Behind == nil && now-h.at < int64(waitedStale) {
+			r.Holder = h.holder
+		}
+	}
+}
+
+// unknown is the keys to ask about now; none while others are being asked about.
+func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []waitedKey) {
+	now := d.clock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k, h := range w.known {
+		if now-h.at > int64(waitedStale) {
+			delete(w.known, k)
+		}
+	}
+	if w.asking {
+		return nil
+	}
+	seen := map[waitedKey]bool{}
+	for i := range rows {
+		k := waitedKey{rows[i].Key, rows[i].Mode == permit}
+		h, ok := w.known[k]
+		if rows[i].Behind != nil || seen[k] || ok && now-h.at < int64(waitedFresh) {
+			continue
+		}
+		seen[k] = true
+		if ask = append(ask, k); len(ask) == waitedKeys {
+			break
+		}
+	}
+	w.asking = len(ask) > 0
+	return ask
+}
+
+// learn asks the stores about keys.
+func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) {
+	found := map[waitedKey]waitedHolder{}
+	defer func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.known == nil {
+			w.known = map[waitedKey]waitedHolder{}
+		}
+		for k, h := range found {
+			w.known[k] = h
+		}
+		w.asking = false
+	}()
+	ctx, cancel := context.WithTimeout(context.Background(), waitedAsk)
+	defer cancel()
+	for _, k := range ask {
+		u := route(d.engine.routes.Load(), k.key).Unit
+		if u.Down() != nil || ctx.Err() != nil {
+			continue
+		}
+		mode := cache.Exclusive
+		if k.permit {
+			mode = cache.Permit
+		}
+		var st protocol.State
+		at := d.clock()
+		if d.engine.addHolders(ctx, u, lister(u), k.key, mode, maxHolders, &st) != nil {
+			continue
+		}
+		h := waitedHolder{at: at}
+		for i := range st.By {
+			if by := &st.By[i]; h.holder == nil || h.holder.Kind == protocol.HolderHere {
+				h.holder = by
+			}
+		}
+		found[k] = h
+	}
+}

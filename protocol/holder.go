@@ -1,0 +1,155 @@
+package protocol
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// HolderKind says what is known of one that holds a key.
+type HolderKind uint8
+
+// The kinds of holders. A later version may have others.
+const (
+	HolderHere         HolderKind = 1 // a client of this daemon, or this host alone when Session is 0
+	HolderDaemon       HolderKind = 2 // a daemon that has registered in the store, on another host or this one
+	HolderUnregistered HolderKind = 3 // a daemon that has not: an older one
+	HolderForeign      HolderKind = 4 // another program that uses the store's locks
+)
+
+var holderKinds = [...]string{HolderHere: "here", HolderDaemon: "daemon", HolderUnregistered: "unregistered", HolderForeign: "foreign"}
+
+// String is the kind's name in JSON.
+func (k HolderKind) String() string {
+	if k > 0 && int(k) < len(holderKinds) {
+		return holderKinds[k]
+	}
+	return "kind_" + strconv.Itoa(int(k))
+}
+
+// MarshalText makes the kind a word in JSON.
+func (k HolderKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote. A word that it does not know is no kind.
+func (k *HolderKind) UnmarshalText(b []byte) error {
+	*k = 0
+	for i, name := range holderKinds {
+		if i > 0 && name == string(b) {
+			*k = HolderKind(i)
+		}
+	}
+	return nil
+}
+
+// Holder is one that holds a key, as the daemon that was asked can name it. Times are milliseconds,
+// and -1 when not known.
+type Holder struct {
+	Kind    HolderKind `json:"kind"`
+	Host    string     `json:"host,omitempty"`       // of the daemon
+	Version string     `json:"version,omitempty"`    // of the daemon
+	Daemon  uint64     `json:"daemon_pid,omitempty"` // its process there
+	Started int64      `json:"-"`                    // when that began, since 1970; 0 when not known
+	Held    int64      `json:"held_ms"`              // for how long; -1 where the store does not tell
+	Left    int64      `json:"left_ms"`              // until the lease ends unless it is renewed
+	Name    string     `json:"name,omitempty"`       // of the holder in the store's terms
+	Note    string     `json:"note,omitempty"`       // anything else, for people: Redlock nodes that disagree
+	Session uint64     `json:"session,omitempty"`    // of a client of this daemon, as is all below
+	PID     uint64     `json:"pid,omitempty"`        // 0 when not known
+	UID     int64      `json:"uid"`                  // -1 when not known
+	Client  string     `json:"client,omitempty"`     // its name and label
+	Fence   uint64     `json:"fence,string,omitempty"`
+}
+
+// String names the holder for people. Hosts and clients choose their names: the text is not clean.
+func (h *Holder) String() string {
+	var s string
+	switch h.Kind {
+	case HolderHere:
+		s = h.client()
+	case HolderDaemon:
+		s = h.Host
+	case HolderUnregistered:
+		s = "an unregistered daemon"
+	case HolderForeign:
+		s = "another program"
+	default:
+		s = "another host"
+	}
+	if h.Note != "" {
+		s += " (" + h.Note + ")"
+	}
+	return s
+}
+
+func (h *Holder) client() string {
+	switch {
+	case h.Session == 0:
+		return "this host"
+	case h.PID == 0 && h.Client == "":
+		return "session " + itoa(h.Session)
+	case h.PID == 0:
+		return h.Client
+	case h.Client == "":
+		return "process " + itoa(h.PID)
+	}
+	return fmt.Sprintf("process %d (%s)", h.PID, h.Client)
+}
+
+// Holders names several for people, at most three of them.
+func Holders(hs []Holder) string {
+	const most = 3
+	var names []string
+	for i := range hs {
+		if i == most && len(hs) > most {
+			return strings.Join(names, ", ") + fmt.Sprintf(" and %d more", len(hs)-most)
+		}
+		names = append(names, hs[i].String())
+	}
+	return strings.Join(names, ", ")
+}
+
+// holderFields is how many fields a holder has.
+const holderFields = 14
+
+func appendHolder(b []byte, h *Holder) []byte {
+	b = appendArray(b, holderFields)
+	b = appendUint(b, uint64(h.Kind))
+	b = appendStr(b, h.Host)
+	b = appendStr(b, h.Version)
+	b = appendUint(b, h.Daemon)
+	b = appendInt(b, h.Started)
+	b = appendInt(b, h.Held)
+	b = appendInt(b, h.Left)
+	b = appendStr(b, h.Name)
+	b = appendStr(b, h.Note)
+	b = appendUint(b, h.Session)
+	b = appendUint(b, h.PID)
+	b = appendInt(b, h.UID)
+	b = appendStr(b, h.Client)
+	return appendUint(b, h.Fence)
+}
+
+func appendHolders(b []byte, hs []Holder) []byte {
+	b = appendArray(b, len(hs))
+	for i := range hs {
+		b = appendHolder(b, &hs[i])
+	}
+	return b
+}
+
+// holders reads a list of holders, if there is one: an older daemon sends none.
+func (m *Message) holders() (hs []Holder, err error) {
+	if m.f.left == 0 {
+		return nil, nil
+	}
+	err = m.entries(holderFields, func() error {
+		var h Holder
+		var kind uint64
+		err := m.get(&kind, &h.Host, &h.Version, &h.Daemon, &h.Started, &h.Held, &h.Left, &h.Name, &h.Note,
+			&h.Session, &h.PID, &h.UID, &h.Client, &h.Fence)
+		h.Kind = HolderKind(min(kind, 255))
+		hs = append(hs, h)
+		return err
+	})
+	return hs, err
+}
