@@ -54,6 +54,15 @@ func newAdmin(d *Daemon, addr string) (*admin, error) {
 	return a, nil
 }
 
+// closeOthers closes the listeners that were passed to us and that our configuration does not have.
+func (a *admin) closeOthers() {
+	for name, ln := range a.d.site.admin {
+		if a.lns[name] == nil {
+			_ = ln.Close()
+		}
+	}
+}
+
 // open makes a listener, unless it was passed to us.
 func (a *admin) open(name string, listen func() (net.Listener, error)) (err error) {
 	ln := a.d.site.admin[name]

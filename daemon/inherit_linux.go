@@ -214,6 +214,7 @@ func (d *Daemon) inheritConn(s *Session, k *connImage, in *passed) (*conn, error
 
 // begin goes on with what was taken over, from where the other process has stood still.
 func (d *Daemon) begin(h *inherited) {
+	d.admin.closeOthers()
 	for _, begin := range h.begin {
 		begin()
 	}

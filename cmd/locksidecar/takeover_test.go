@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -279,4 +283,35 @@ func TestSuccessorUnderAManager(t *testing.T) {
 	if _, err := os.Stat(h.socket); err != nil {
 		t.Error(err)
 	}
+}
+
+// The admin listener that the successor's configuration does not have is closed, and another one that
+// it has is served.
+func TestTakeoverWithAnotherAdminListener(t *testing.T) {
+	var addrs [2]string
+	for i := range addrs {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		addrs[i] = ln.Addr().String()
+		_ = ln.Close()
+	}
+	serves := func(addr string) bool {
+		r, err := http.Get("http://" + addr + "/livez")
+		if err == nil {
+			_ = r.Body.Close()
+		} else if !errors.Is(err, syscall.ECONNREFUSED) && !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+		return err == nil
+	}
+	defer http.DefaultClient.CloseIdleConnections()
+	h := newHost(t, "--admin-listen", addrs[0])
+	eventually(t, "it serves the first", func() bool { return serves(addrs[0]) })
+	h.takenOver("--admin-listen", addrs[1])
+	eventually(t, "it serves the second and has closed the first", func() bool { return serves(addrs[1]) && !serves(addrs[0]) })
+	h.takenOver()
+	eventually(t, "it has closed the second", func() bool { return !serves(addrs[1]) })
 }

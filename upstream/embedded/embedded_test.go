@@ -266,6 +266,34 @@ func TestASuspendedMachineHoldsNothingAfterwards(t *testing.T) {
 	})
 }
 
+// Permits that have ended with the session leave nothing, but for the semaphores that are waited for.
+func TestExpiredSemaphoresAreForgotten(t *testing.T) {
+	onMachine(t, func(t *testing.T, m *machine) {
+		s := m.start()
+		permit := func(kind cache.OpKind, key string, token uint64) cache.Status {
+			res := make([]upstream.Result, 1)
+			_ = s.Apply(t.Context(), []upstream.Op{{Kind: kind, Mode: cache.Permit, Key: key, Token: token, Limit: 1, TTL: time.Second}}, res)
+			return res[0].Status
+		}
+		for i := range 100 {
+			if st := permit(cache.OpTry, string(rune('A'+i)), 1); st != cache.Granted {
+				t.Fatal(st)
+			}
+		}
+		if st := permit(cache.OpJoin, "A", 2); st != cache.Queued {
+			t.Fatal(st)
+		}
+		m.pass(time.Hour)
+		s.take("k") // in a new session
+		if n := s.Semaphores(); n != 1 {
+			t.Errorf("%d semaphores are there, and one is waited for", n)
+		}
+		if st := permit(cache.OpJoin, "A", 2); st != cache.Granted {
+			t.Error(st)
+		}
+	})
+}
+
 func TestAReleaseHintsWhoQueues(t *testing.T) {
 	onMachine(t, func(t *testing.T, m *machine) {
 		s := m.start()

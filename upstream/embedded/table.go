@@ -222,9 +222,12 @@ func (s *Store) expire() {
 		d.mu.Lock()
 		s.session.held.Add(-int64(len(d.held)))
 		clear(d.held)
-		for _, p := range d.permits {
+		for key, p := range d.permits {
 			s.session.held.Add(-int64(len(p.held)))
 			clear(p.held)
+			if len(p.queued) == 0 {
+				delete(d.permits, key)
+			}
 		}
 		d.mu.Unlock()
 	}

@@ -3,6 +3,8 @@ package redis
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"slices"
 	"strings"
 
@@ -60,6 +62,23 @@ var unables = []string{"READONLY ", "MISCONF ", "NOREPLICAS ", "NOAUTH ", "WRONG
 
 func unable(msg string) bool {
 	return slices.ContainsFunc(unables, func(p string) bool { return strings.HasPrefix(msg, p) })
+}
+
+// passing are the beginnings of those of them that say nothing against the server: it works later, with
+// the same configuration.
+var passing = []string{"LOADING ", "MASTERDOWN ", "BUSY ", "CLUSTERDOWN ", "TRYAGAIN ", "ERR max number of clients"}
+
+// unavailable says that an error of connecting means that no server answered, or that one did that
+// cannot serve yet. It does not mean that the server must not be used.
+func unavailable(err error) bool {
+	if reply, ok := errors.AsType[goredis.Error](err); ok {
+		return slices.ContainsFunc(passing, func(p string) bool { return strings.HasPrefix(reply.Error(), p) })
+	}
+	if errors.Is(err, ErrServer) {
+		return false
+	}
+	_, network := errors.AsType[net.Error](err) // timeouts, too
+	return network || errors.Is(err, io.EOF)
 }
 
 // isReply says that err is an error that the server sent.

@@ -72,13 +72,17 @@ var (
 func (s *Store) Connections() int { return int(s.open.Load()) }
 
 // Open connects to the server and checks that it can be used: of a cluster, every
-// master that can be reached. The error says what to change.
+// master that can be reached. The error says what to change. It is upstream.ErrDown when
+// no server answered, or one that cannot answer yet: then the configuration may be right.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := OpenLazy(cfg, opts...)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.inspect(ctx); err != nil {
+		if unavailable(err) {
+			err = fmt.Errorf("%w: %w", upstream.ErrDown, err)
+		}
 		return nil, errors.Join(fmt.Errorf("open store: %w", err), s.Close())
 	}
 	return s, nil

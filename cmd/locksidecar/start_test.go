@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// loading is a Redis that answers LOADING for as long as the test takes.
+func loading(t testing.TB) (addr string) {
+	t.Helper()
+	srv := testserver.StartRedis(t, "--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024")
+	srv.Do("DEBUG", "POPULATE", 20_000, "key", 100)
+	srv.Do("SAVE")
+	srv.Do("CONFIG", "SET", "key-load-delay", 20_000) // microseconds
+	admin, done := srv.Admin(), make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = admin.Do(context.Background(), "DEBUG", "RELOAD", "NOSAVE").Err() // ends with the server
+	}()
+	t.Cleanup(func() { srv.Kill(); <-done })
+	eventually(t, "it loads", func() bool {
+		err := admin.Get(context.Background(), "key:1").Err()
+		return err != nil && strings.HasPrefix(err.Error(), "LOADING")
+	})
+	return srv.Addr()
+}
+
+// A Redis that does not answer, or not yet, is one that cannot be reached: the daemon starts without it
+// where it can, and a reload takes it in.
+func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
+	mute, _ := silent(t)
+	for name, addr := range map[string]string{"silent": mute, "loading": loading(t)} {
+		t.Run(name, func(t *testing.T) {
+			h := bareHost(t)
+			h.daemon = h.run("serve", "--log-format", "json", "--upstream", "redis://"+addr, "--outage", "local")
+			eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
+			p := h.lock([]string{"-w", "60s"}, "true")
+			p.ends(0)
+			if log := h.daemon.err.String(); !strings.Contains(log, `"event":"store_down"`) {
+				t.Errorf("it does not say that the store is down:\n%s", log)
+			}
+			alone := bareHost(t).run("serve", "--upstream", "redis://"+addr)
+			alone.ends(69)
+
+			second := "stores:\n  r: {upstream: 'redis://" + addr + "'}\nnamespaces:\n  'x:': {store: r}\n"
+			file := filepath.Join(t.TempDir(), "c.yaml")
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			h = newHost(t, "--config", file)
+			h.reloads(file, second, "reloaded", "store_down")
+			h.takenOver("--config", file)
+			h.run("lock", "k", "--", "true").ends(0)
+			h.run("lock", "x:k", "--", "true").ends(69)
+			h.daemon.signal(syscall.SIGTERM)
+			h.daemon.ends(0)
+		})
+	}
+}
+
+// A server that is there and refuses us is a fault of the configuration.
+func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
+	srv := testserver.StartRedis(t, "--requirepass", "right")
+	h := bareHost(t)
+	h.env = append(h.env, "LOCKSIDECAR_PASSWORD=wrong")
+	p := h.run("serve", "--upstream", srv.URL(), "--outage", "local")
+	p.ends(69)
+	if log := p.err.String(); !strings.Contains(log, "WRONGPASS") {
+		t.Errorf("it does not say why:\n%s", log)
+	}
+}
