@@ -116,6 +116,20 @@ func DecodeMessage(payload []byte) (Message, error) {
 	return Message{Code: Code(c), Event: Event(c), ID: id, f: fields{r, n - 2}}, nil
 }
 
+// Done passes over the fields that were not read, and fails if they are malformed, nested too deeply, or not the end of
+// the payload. Every message has to be read to its end: one that is malformed there is no message.
+func (m *Message) Done() error {
+	for m.f.next() {
+		if err := m.f.skip(1); err != nil {
+			return err
+		}
+	}
+	if len(m.f.b) > 0 {
+		return errTrailing
+	}
+	return nil
+}
+
 // get reads the next fields in order: uint64s, int64s and strings.
 func (m *Message) get(dst ...any) (err error) {
 	for _, d := range dst {
@@ -164,7 +178,9 @@ func (m *Message) Error() (msg string, detail int64, err error) {
 	if err = m.get(&msg); err != nil || m.f.left == 0 {
 		return msg, -1, err
 	}
+	behind := m.f
 	if err = m.get(&detail); errors.Is(err, errType) {
+		m.f = behind
 		return msg, -1, nil // a later version's field
 	}
 	return msg, detail, err
@@ -217,7 +233,7 @@ func (m *Message) entries(width int, one func() error) error {
 			return err
 		}
 		for m.f.next() {
-			if err := m.f.skip(2); err != nil {
+			if err := m.f.skip(3); err != nil {
 				return err
 			}
 		}

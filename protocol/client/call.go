@@ -94,6 +94,7 @@ func (c *Client) abandon(id uint64) bool {
 		return false
 	}
 	cl.abandoned = true
+	c.abandonLocked(cl, 1)
 	var cancel protocol.Request
 	switch cl.req.Op {
 	case protocol.OpAcquire:
@@ -108,6 +109,13 @@ func (c *Client) abandon(id uint64) bool {
 	c.appendLocked(&cancel)
 	c.flushUnlock(false)
 	return true
+}
+
+// settle notes that an acquire that was given up is answered, and that what it was granted is on its way back.
+func (c *Client) settle(cl *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.abandonLocked(cl, -1)
 }
 
 // giveBack releases what was granted to a call that nobody waits for any more.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/sock"
@@ -65,6 +66,14 @@ type Client struct {
 	heartbeat bool             // guarded by mu: each beat is answered
 	holds     map[holdID]*Hold // guarded by mu: tracked holds, chained through next
 	wr        outbox           // guarded by mu
+
+	unreleased map[holdID][]*Hold // guarded by mu: lost holds of locks that their owner has not released
+	abandoned  map[holdID]int     // guarded by mu: acquires given up and not answered
+	settled    chan struct{}      // guarded by mu: closed, and made anew, when one of them is
+	watch      *time.Timer        // runs look
+	watching   bool               // guarded by mu: watch is set
+	silent     int                // guarded by mu: how often look has found nothing read
+	heard      atomic.Bool        // something was read since the last look
 }
 
 // Dial connects to the daemon whose socket is at path, and says hello. It blocks
@@ -86,7 +95,10 @@ func newClient(conn *sock.Conn, opts Options) *Client {
 	c := &Client{
 		conn: conn, opts: opts, done: make(chan struct{}),
 		calls: map[uint64]*call{}, holds: map[holdID]*Hold{}, maxFrame: protocol.DefaultMaxFrame,
+		unreleased: map[holdID][]*Hold{}, abandoned: map[holdID]int{}, settled: make(chan struct{}),
 	}
+	c.watch = time.AfterFunc(time.Hour, c.look)
+	c.watch.Stop()
 	c.wr.kick = make(chan struct{}, 1)
 	c.wg.Go(c.readLoop)
 	c.wg.Go(c.writeLoop)
@@ -145,6 +157,7 @@ func (c *Client) Err() error {
 func (c *Client) Close() error {
 	c.endHolds(ErrClosed) // before anybody else can have them
 	c.conn.Close()        // ends the reader, which ends the rest
+	c.watch.Stop()
 	c.wg.Wait()
 	return nil
 }

@@ -66,8 +66,13 @@ type LostError struct{ Reason protocol.Reason }
 
 func (e *LostError) Error() string { return "lost: " + e.Reason.String() }
 
-// Is says whether target is ErrNotHeld, which is what a lost hold is from now on.
-func (e *LostError) Is(target error) bool { return target == ErrNotHeld }
+// Is says whether target is ErrNotHeld, which is what a lost hold is from now on, or a loss of the same reason.
+func (e *LostError) Is(target error) bool {
+	t, ok := target.(*LostError)
+	return target == ErrNotHeld || ok && *t == *e
+}
+
+var errForced error = &LostError{protocol.LostForced}
 
 func closedBy(cause error) error {
 	if cause == nil || errors.Is(cause, ErrClosed) {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -23,20 +24,36 @@ type Hold struct {
 	owner uint64
 	next  *Hold // guarded by Client.mu: the same key and owner, taken again
 
+	permit bool // of a semaphore
+
 	mu       sync.Mutex
 	grant    protocol.Grant // guarded by mu: the last heard
 	deadline int64          // guarded by mu: the furthest validity that a grant stated, on our clock
 	end      int64          // guarded by mu: a fixed hold's own end, 0 when watched
 	seq      uint64         // guarded by mu: the first beat that means it; 0 before its grant
 	over     error          // guarded by mu: why nothing is held any more
+	letGo    bool           // guarded by mu: released after its end
 	gone     chan struct{}  // closed with over
 }
 
-// Lock is Acquire with account kept. The caller ends it with Release.
+// errLate is the failure of an acquire whose grant was past its deadline when it was read.
+var errLate = &Error{Code: protocol.Unavailable, Msg: "the grant came when its validity was over"}
+
+// Lock is Acquire with account kept. The caller ends it with Release, also when it is lost: until then the same owner
+// is refused when it acquires the key again, with the error of the loss.
 func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
 	h := c.newHold(a.Key, a.Owner)
+	if h.permit = a.Permits > 0; !h.permit {
+		if err := c.mayAcquire(ctx, a.Owner, a.Key); err != nil {
+			return nil, err
+		}
+	}
 	if _, err := c.acquire(ctx, &a, h); err != nil {
 		return nil, err
+	}
+	if !h.Valid() && h.Err() == nil && h.giveUp() {
+		_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+		return nil, errLate
 	}
 	return h, nil
 }
@@ -51,9 +68,8 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	h.mu.Lock()
 	h.grant = *g
 	h.deadline = max(h.deadline, c.clock.local(g.Deadline)) // what was stated stays true
-	h.end = 0
-	if g.End != 0 {
-		h.end = c.clock.local(g.End)
+	if g.End != 0 {                                         // replies may come in another order than they were made
+		h.end = max(h.end, c.clock.local(g.End))
 	}
 	fresh := h.seq == 0
 	if fresh {
@@ -75,31 +91,27 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	}
 }
 
-// notHeld takes in that the daemon knows no such hold any more. It runs on the
+// notHeld takes in that the daemon knows no such hold any more: of all that its owner has of it. It runs on the
 // reader goroutine.
-func (c *Client) notHeld(h *Hold, why error) {
-	c.mu.Lock()
-	c.untrackLocked(h)
-	c.mu.Unlock()
-	h.finish(why)
-}
-
-// lost ends the holds that a lost push means. It runs on the reader goroutine.
-func (c *Client) lost(l Lost) {
+func (c *Client) notHeld(key string, owner, fence uint64, why error) {
 	var hit []*Hold
 	c.mu.Lock()
-	for h := c.holds[holdID{l.Key, l.Owner}]; h != nil; h = h.next {
-		if h.Fence() == l.Fence {
+	for h := c.holds[holdID{key, owner}]; h != nil; h = h.next {
+		if h.Fence() == fence {
 			hit = append(hit, h)
 		}
 	}
 	for _, h := range hit {
 		c.untrackLocked(h)
+		c.keepLostLocked(h)
+		h.finish(why) // before anybody else may acquire for that owner
 	}
 	c.mu.Unlock()
-	for _, h := range hit {
-		h.finish(&LostError{l.Reason})
-	}
+}
+
+// lost ends the holds that a lost push means. It runs on the reader goroutine.
+func (c *Client) lost(l Lost) {
+	c.notHeld(l.Key, l.Owner, l.Fence, &LostError{l.Reason})
 	if c.opts.OnLost != nil {
 		c.opts.OnLost(l)
 	}
@@ -186,7 +198,8 @@ func (h *Hold) Err() error {
 const watchStep = 500 * time.Millisecond
 
 // Watch blocks until the hold cannot be relied upon any more and returns why, as
-// Err does or ErrExpired; or until ctx ends, and returns its error.
+// Err does, or ErrExpired, or that a fixed hold has come to its end, whether the daemon
+// has said so yet or not; or until ctx ends, and returns its error.
 func (h *Hold) Watch(ctx context.Context) error {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -200,10 +213,7 @@ func (h *Hold) Watch(ctx context.Context) error {
 		}
 		left := h.Remaining()
 		if left == 0 {
-			if err := h.Err(); err != nil {
-				return err
-			}
-			return ErrExpired
+			return h.lapsed()
 		}
 		t.Reset(min(left, watchStep))
 	}
@@ -231,10 +241,15 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 
 // Release gives the hold up: from the call on it is not valid. It blocks until
 // the daemon has answered or ctx ends; the release goes on all the same. Released
-// twice it returns what it ended with.
+// twice, or after it was lost, it returns what it ended with. Of a hold that was ended by
+// force the daemon is told, which keeps the key closed until then.
 func (h *Hold) Release(ctx context.Context) error {
 	if !h.giveUp() {
-		return h.Err()
+		why := h.Err()
+		if h.c.forgetLost(h) && errors.Is(why, errForced) {
+			_ = h.c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+		}
+		return why
 	}
 	_, err := h.c.Release(ctx, ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 	return err

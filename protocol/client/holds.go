@@ -17,8 +17,27 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 	for i, k := range keys {
 		hs[i] = c.newHold(k, a.Owner)
 	}
+	if err := c.mayAcquire(ctx, a.Owner, keys...); err != nil {
+		return nil, err
+	}
 	if _, err := c.acquireMany(ctx, keys, &a, hs); err != nil {
 		return nil, err
+	}
+	if !hs.Valid() {
+		late := false
+		for _, h := range hs {
+			late = late || !h.Valid() && h.Err() == nil
+		}
+		if late {
+			for _, h := range hs {
+				if h.giveUp() {
+					_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+				} else {
+					c.forgetLost(h)
+				}
+			}
+			return nil, errLate
+		}
 	}
 	return hs, nil
 }
@@ -66,7 +85,7 @@ func (hs Holds) Release(ctx context.Context) error {
 	var fences []uint64
 	for _, h := range hs {
 		if !h.giveUp() {
-			errs = append(errs, h.Err())
+			errs = append(errs, h.Release(ctx)) // it does not wait
 			continue
 		}
 		keys, fences = append(keys, h.key), append(fences, h.Fence())

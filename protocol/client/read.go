@@ -62,6 +62,7 @@ func (c *Client) read() error {
 			return err
 		}
 		have += n
+		c.heard.Store(true)
 		rest, err := c.frames(buf[:have], limit)
 		if err != nil {
 			return err
@@ -117,7 +118,10 @@ func (c *Client) frame(payload []byte) (woke bool, err error) {
 		return false, fmt.Errorf("read frame: %w", err)
 	}
 	if m.ID == 0 {
-		return false, c.push(&m)
+		if err = c.push(&m); err == nil {
+			err = m.Done()
+		}
+		return false, err
 	}
 	c.mu.Lock()
 	cl := c.calls[m.ID]
@@ -125,9 +129,12 @@ func (c *Client) frame(payload []byte) (woke bool, err error) {
 	abandoned := cl != nil && cl.abandoned
 	c.mu.Unlock()
 	if cl == nil {
-		return false, nil // the end of a cancel or of a giving back
+		return false, m.Done() // the end of a cancel or of a giving back
 	}
-	if err := c.decode(cl, &m); err != nil {
+	if err = c.decode(cl, &m); err == nil {
+		err = m.Done()
+	}
+	if err != nil {
 		err = fmt.Errorf("read reply: %w", err)
 		cl.reply = Reply{ID: m.ID, Err: closedBy(err)}
 		c.finish(cl, abandoned)
@@ -145,6 +152,7 @@ func (c *Client) finish(cl *call, abandoned bool) {
 		if cl.reply.Err == nil {
 			c.giveBack(cl)
 		}
+		c.settle(cl)
 		cl.free()
 	case cl.done != nil:
 		cl.done(&cl.reply)
@@ -162,8 +170,8 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 		e := &Error{Code: m.Code}
 		e.Msg, e.Detail, err = m.Error()
 		r.Err = e
-		if cl.hold != nil && m.Code == protocol.NotHeld {
-			c.notHeld(cl.hold, e)
+		if m.Code == protocol.NotHeld && (cl.hold != nil || cl.req.Op == protocol.OpRelease) {
+			c.notHeld(string(cl.req.Key), cl.req.Owner, cl.req.Fence, e)
 		}
 		return err
 	}
@@ -190,6 +198,11 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 	case protocol.OpReleaseMany:
 		if r.Codes, err = m.Codes(); err == nil && len(r.Codes) != len(cl.req.Keys) {
 			err = fmt.Errorf("%d codes for %d keys", len(r.Codes), len(cl.req.Keys))
+		}
+		for i := range r.Codes {
+			if err == nil && r.Codes[i] == protocol.NotHeld {
+				c.notHeld(string(cl.req.Keys[i]), cl.req.Owner, cl.req.Fences[i], ErrNotHeld)
+			}
 		}
 	case protocol.OpInspect:
 		r.State, err = m.State()

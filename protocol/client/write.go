@@ -43,6 +43,7 @@ func (c *Client) send(cl *call, waits bool) (uint64, error) {
 		return 0, err
 	}
 	c.calls[id] = cl
+	c.watchLocked()
 	if !waits && c.wr.reading {
 		c.mu.Unlock() // the reader flushes after its frames
 		return id, nil
