@@ -5,14 +5,10 @@ const CODES = ['ok', 'busy', 'timeout', 'not_held', 'canceled', 'upgrade', 'unav
   'unsupported', 'draining', 'denied', 'bad_frame', 'bad_version', 'too_slow', 'overlong'];
 const REASONS = ['', 'expired', 'gone', 'fixed_end', 'forced', 'session', 'shutdown', 'too_long', 'silent'];
 const [HELLO, ACQUIRE, RELEASE, RENEW, DOWNGRADE, CANCEL, PING, LOST, BEAT, FATAL] = [1, 2, 3, 4, 5, 6, 10, 64, 65, 67];
-const GRACE = 10_000; // ms for which an answer is awaited, beyond the wait that was asked for
 /** Every failure: `code` is a name of PROTOCOL.md, section 5, or 'closed' when there is no connection. */
-export class LockError extends Error {
-  constructor(code, text) { Object.assign(super(text ? `${code}: ${text}` : code), { code }); }
-}
+export class LockError extends Error { constructor(code, text) { Object.assign(super(text ? `${code}: ${text}` : code), { code }); } }
 // Node has no CLOCK_BOOTTIME, but /proc/uptime shows it in steps of 10 ms: clock() is never late, clock() + TICK never early.
-let [TICK, clock] = [10, () => Math.round(parseFloat(readFileSync('/proc/uptime', 'latin1')) * 1000)];
-try { clock(); } catch { [TICK, clock] = [1, () => Math.floor(performance.now())]; }
+const TICK = 10, clock = () => Math.round(parseFloat(readFileSync('/proc/uptime', 'latin1')) * 1000);
 
 function encode(v) {
   const [n, fix, below, wide, body] = Array.isArray(v) ? [v.length, 0x90, 16, 0xdb, v.map(encode)]
@@ -58,31 +54,29 @@ function decode(b) {
 export class Hold {
   #conn; #tell; #valid = 0; #end = 0; #count = 0; #over = '';
   constructor(conn, key, owner, fence) {
-    Object.assign(this, { key, owner, fence, lost: new Promise((tell) => (this.#tell = tell)) }).#conn = conn;
+    Object.assign(this, { key, owner, fence, id: `${owner} ${fence} ${key}`, who: `${owner} ${key}` }).#conn = conn;
+    this.lost = new Promise((tell) => (this.#tell = tell));
   }
-  get id() { return [this.owner, this.fence, this.key].join(' '); }
   /** Whether the lock is certainly held at this moment. Asks nobody. */
   get held() { return !this.#over && clock() + TICK <= Math.min(this.#valid, this.#end || Infinity); }
   /** Gives up one acquire. Fails with 'not_held' when it was lost, with 'unknown' when the store has not confirmed. */
   async release() {
+    if (--this.#count === 0) this.#conn.lost.delete(this.who);
+    if (this.#over === 'forced') this.#ask(RELEASE, [], () => {}).catch(() => {}); // the key is closed to others until then
     if (this.#over) throw new LockError('not_held', this.#over);
-    if (--this.#count === 0) this.over('released', false);
+    if (this.#count === 0) this.over('released', false);
     await this.#ask(RELEASE, [], (m) => { num(m[2]); }).catch((e) => { if (e.code !== 'closed') throw e; }); // that releases, too
   }
-  renew(ttl = 0) { return this.#change(RENEW, Math.ceil(ttl)); } // with ttl ms from now on; only a fixed lock needs it
-  downgrade() { return this.#change(DOWNGRADE); } // from exclusive to shared, without letting go
-  async #change(op, ...more) {
-    if (this.#over) throw new LockError('not_held', this.#over);
-    await this.#ask(op, more, (m) => this.granted(m, 0));
-  }
+  renew(ttl = 0) { return this.#ask(RENEW, [Math.ceil(ttl)], (m) => this.granted(m, 0)); } // ttl ms from now on; only a fixed lock needs it
+  downgrade() { return this.#ask(DOWNGRADE, [], (m) => this.granted(m, 0)); } // from exclusive to shared, without letting go
   async #ask(op, more, take) {
+    if (this.#over && op !== RELEASE) throw new LockError('not_held', this.#over);
     const over = (e) => { if (['not_held', 'unknown'].includes(e.code)) this.over('gone'); throw e; };
     await this.#conn.ask(op, [this.key, this.owner, BigInt(this.fence), ...more], { take }).catch(over);
   }
-  granted([, , fence, left, deadline, count, end, flags], more) {
-    [fence, left, count, flags].forEach(num);
-    this.#count += more; // and not the grant's, which may be older than a release that is under way
-    this.#end = num(end) && this.#conn.local(num(end));
+  granted([, , fence, left, deadline, count, end, flags], more) { // the count is ours: the grant's may be older than a release
+    [this.#count] = [this.#count + more, ...[fence, left, count, flags].map(num)];
+    this.#end = Math.max(this.#end, num(end) && this.#conn.local(num(end))); // replies may come in another order
     this.stated(this.#conn.local(num(deadline)));
   }
   stated(until) { this.#valid = Math.max(this.#valid, until); }
@@ -90,50 +84,52 @@ export class Hold {
     if (this.#over) return;
     this.#over = why;
     this.#conn.holds.delete(this.id);
-    if (tell) this.#tell(why);
+    if (tell) this.#conn.lost.set(this.who, why) && this.#tell(why);
   }
 }
 
 class Connection { // one session, until it has ended
-  holds = new Map(); ended = null;
+  holds = new Map(); giving = new Map(); ended = null; #quiet = 0;
   #socket; #waiting = new Map(); #lastID = 0; #limit = 65536; #offset = 0; #heartbeat = false; #unread = Buffer.alloc(0);
-  constructor(path, name) {
-    this.#socket = net.connect(path).on('data', (b) => this.#read(b)).on('error', (e) => this.end(new LockError('closed', e.message)))
-      .on('end', () => this.end(new LockError('closed', 'the daemon has hung up')));
+  constructor(path, name, lost) {
+    const closed = (e) => this.end(new LockError('closed', e?.message ?? 'the daemon has hung up'));
+    Object.assign(this, { lost }).#socket = net.connect(path).on('data', (b) => this.#read(b)).on('error', closed).on('end', closed);
     const t0 = clock(), hello = this.ask(HELLO, [1, 1, name, ''], { take: (m) => this.#welcome(t0, m) });
     this.ready = hello.then(() => this, (e) => { this.end(e); throw e; });
+    (this.watch = setInterval(() => { // a daemon that hangs keeps the connection open; one that lives answers a ping at once
+      this.#quiet = this.#waiting.size && this.#quiet + 1; // seconds without a word while an answer is awaited
+      if (this.#quiet === 5) this.ask(PING, []).catch(() => {});
+      if (this.#quiet === 15) this.end(new LockError('unavailable', 'the daemon does not answer'));
+    }, 1000)).unref();
   }
   #welcome(t0, [, , version, session, now, limit, min, usual, max, watch, spaces, daemon]) {
     if (num(version) !== 1) throw new LockError('bad_version', `the daemon chose ${version}`);
     [session, min, usual, max, watch, text(daemon) && 0].forEach(num);
     const t1 = clock() + TICK, d = num(now);
-    this.#offset = t0 <= d && d <= t1 && t1 - t0 <= 100 ? 0 : t0 - d - 1;
-    this.#limit = num(limit);
+    [this.#offset, this.#limit] = [t0 <= d && d <= t1 && t1 - t0 <= 100 ? 0 : t0 - d - 1, num(limit)];
     this.#heartbeat = spaces.some((s) => num(s[3] ?? 0) > 0);
   }
   local(time) { return time + this.#offset; } // of the daemon's clock, on ours
   /** Sends a request; take sees its success in the order of the stream, and the promise gives what it makes of it. */
-  ask(op, fields, { take = () => {}, wait = 0, key, signal } = {}) {
+  ask(op, fields, { take = () => {}, key, who, signal } = {}) {
     const id = ++this.#lastID, payload = encode([op, id, ...fields]);
     return new Promise((resolve, reject) => {
       if (this.ended || signal?.aborted) throw this.ended ?? new LockError('canceled');
       if (payload.length > this.#limit) throw new LockError('invalid', 'larger than a frame may be');
-      const giveUp = (code) => { // a grant that comes all the same is given back
+      const giveUp = () => { // a grant that comes all the same is given back, before this owner may ask again
         call.given = true;
         call.done();
-        if (key) this.ask(CANCEL, [id, key]).catch(() => {});
-        reject(new LockError(typeof code === 'string' ? code : 'canceled', 'given up'));
+        this.giving.set(who, this.ask(CANCEL, [id, key]).catch(() => {}).then(() => this.giving.delete(who)));
+        reject(new LockError('canceled', 'given up'));
       };
-      const timer = wait < 0 ? 0 : setTimeout(giveUp, Math.min(wait + GRACE, 2 ** 31 - 1), key ? 'timeout' : 'unavailable');
-      const done = () => { clearTimeout(timer); signal?.removeEventListener('abort', giveUp); };
-      const call = { take, resolve, reject, done };
+      const call = { take, resolve, reject, done: () => signal?.removeEventListener('abort', giveUp) };
       this.#waiting.set(id, call);
       signal?.addEventListener('abort', giveUp);
       this.#socket.write(Buffer.concat([Buffer.from(payload.length.toString(16).padStart(8, '0'), 'hex'), payload]));
     });
   }
   #read(chunk) {
-    this.#unread = Buffer.concat([this.#unread, chunk]);
+    [this.#unread, this.#quiet] = [Buffer.concat([this.#unread, chunk]), 0];
     try {
       for (let n; !this.ended && this.#unread.length >= 4; this.#unread = this.#unread.subarray(4 + n)) {
         n = this.#unread.readUInt32BE();
@@ -165,6 +161,7 @@ class Connection { // one session, until it has ended
   end(why) { // nothing is held any more, and nobody waits
     if (this.ended) return;
     this.ended = why;
+    clearInterval(this.watch);
     this.holds.forEach((h) => h.over('connection'));
     this.#socket.destroy();
     this.#waiting.forEach((call) => { call.done(); call.reject(why); });
@@ -173,24 +170,27 @@ class Connection { // one session, until it has ended
 
 /** Connects when it is first needed, and anew when the connection has ended: what was held on that is lost. */
 export class Client {
-  #path; #name; #conn = null; #lastOwner = 2 ** 32;
+  #path; #name; #conn = null; #lastOwner = 2 ** 32; #lost = new Map(); // reasons of losses, until they are released
   constructor({ path, name = 'node' } = {}) {
     const usual = `${(process.getuid() && process.env.XDG_RUNTIME_DIR) || '/run'}/locksidecar/locksidecar.sock`;
     [this.#path, this.#name] = [path || process.env.LOCKSIDECAR_SOCKET || usual, name];
   }
-  connect() { return (this.#conn && !this.#conn.ended ? this.#conn : (this.#conn = new Connection(this.#path, this.#name))).ready; }
+  connect() { return (this.#conn && !this.#conn.ended ? this.#conn : (this.#conn = new Connection(this.#path, this.#name, this.#lost))).ready; }
   /** Acquires key, and gives a Hold. Times are in ms; a wait of 0 tries, -1 waits for ever, an abort of signal withdraws it. Each acquire
    *  has an owner of its own, unless one is named: that one may acquire again what it holds. */
   async acquire(key, { wait = -1, ttl = 0, shared = false, fixed = false, owner = ++this.#lastOwner, signal } = {}) {
     if (!/^[^\u0000-\u001f\u007f-\u009f\ud800-\udfff]+$/u.test(key) || Buffer.byteLength(key) > 512) throw new LockError('invalid', 'not a key');
-    const conn = await this.connect();
+    const conn = await this.connect(), who = `${owner} ${key}`;
+    while (conn.giving.has(who)) await conn.giving.get(who);
+    const out = [...conn.holds.values()].some((h) => h.who === who && !h.held) ? 'silence' : this.#lost.get(who);
+    if (out) throw new LockError('not_held', `lost (${out}), and not released yet`); // or this would be inside of what was lost
     const take = (m) => {
       const fresh = new Hold(conn, key, owner, String(big(m[2]))), hold = conn.holds.get(fresh.id) ?? fresh;
       hold.granted(m, 1);
       conn.holds.set(hold.id, hold);
       return hold;
     };
-    const hold = await conn.ask(ACQUIRE, [key, owner, +shared, Math.ceil(wait), Math.ceil(ttl), +fixed], { take, wait, key, signal });
+    const hold = await conn.ask(ACQUIRE, [key, owner, +shared, Math.ceil(wait), Math.ceil(ttl), +fixed], { take, key, who, signal });
     if (hold.held) return hold;
     hold.release().catch(() => {});
     throw new LockError('not_held', 'the grant came too late');
