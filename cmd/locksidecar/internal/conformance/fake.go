@@ -32,6 +32,7 @@ type fake struct {
 	conns   []*fakeConn   // guarded by mu
 	changed chan struct{} // guarded by mu
 	pings   int           // guarded by mu
+	hung    bool          // guarded by mu: pings are not answered
 	closed  bool          // guarded by mu
 }
 
@@ -39,6 +40,10 @@ type fake struct {
 type fakeConn struct {
 	f  *fake
 	nc *net.UnixConn
+
+	up      tracer // of the goroutine that reads
+	sending sync.Mutex
+	down    tracer // guarded by sending
 
 	mu    sync.Mutex
 	using map[uint64]bool // guarded by mu: ids in flight
@@ -77,7 +82,7 @@ func (f *fake) listen() {
 			if err != nil {
 				return
 			}
-			c := &fakeConn{f: f, nc: nc, using: map[uint64]bool{}}
+			c := &fakeConn{f: f, nc: nc, using: map[uint64]bool{}, up: tracer{note: f.t.p.frame, from: 'C'}, down: tracer{note: f.t.p.frame, from: 'D'}}
 			f.change(func() {
 				f.conns = append(f.conns, c)
 				if f.closed {
@@ -150,8 +155,11 @@ func (c *fakeConn) serve() {
 				c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, f.welcome()))
 			}
 		case protocol.OpPing:
-			c.answer(q.ID, protocol.AppendPong(nil, q.ID, f.now()))
-			f.change(func() { f.pings++ })
+			hung := false
+			f.change(func() { f.pings++; hung = f.hung })
+			if !hung {
+				c.answer(q.ID, protocol.AppendPong(nil, q.ID, f.now()))
+			}
 		default:
 			f.change(func() { f.queue = append(f.queue, asked{q, c}) })
 		}
@@ -169,6 +177,7 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	if _, err = io.ReadFull(r, h[:]); err != nil {
 		return q, err
 	}
+	c.up.saw(h[:])
 	n := binary.BigEndian.Uint32(h[:])
 	if n == 0 || int64(n) > int64(c.f.limit) {
 		return q, fmt.Errorf("the client sent a header of %d bytes; the frame limit is %d", n, c.f.limit)
@@ -177,6 +186,7 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	if _, err = io.ReadFull(r, b); err != nil {
 		return q, err
 	}
+	c.up.saw(b)
 	if err = protocol.DecodeRequest(b, &q); err != nil {
 		return q, fmt.Errorf("the client sent % x, which is not a request as it should be: %w", b, err)
 	}
@@ -193,7 +203,20 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 }
 
 // send writes bytes as they are. That the client has gone meanwhile is no fault here.
-func (c *fakeConn) send(b []byte) { _, _ = c.nc.Write(b) }
+func (c *fakeConn) send(b []byte) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.down.saw(b)
+	_, _ = c.nc.Write(b)
+}
+
+// sendPieces writes b byte by byte.
+func (c *fakeConn) sendPieces(b []byte) {
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.down.saw(b)
+	sendPieces(c.nc, b)
+}
 
 // free takes note that the request with this id is answered by what follows.
 func (c *fakeConn) free(id uint64) {
@@ -277,6 +300,15 @@ func (c *fakeConn) parted(why string) {
 	c.f.await("the client to close its end of the connection: "+why, func() bool { return c.ended })
 }
 
+// awaitEnd waits for the end of a connection whose client may have ended.
+func (f *fake) awaitEnd(c *fakeConn, what string) {
+	f.t.poll(what, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		return c.ended
+	})
+}
+
 // newest is the connection that the client made last.
 func (f *fake) newest() (c *fakeConn) {
 	f.await("the client to connect", func() bool {
@@ -341,11 +373,14 @@ func (f *fake) letGo(key string, fence Fence) {
 }
 
 // putDown has the client release a hold that it knows to be lost, which is an error. Until it has, it
-// may not acquire the key anew for that owner. It may tell the daemon.
-func (f *fake) putDown(key string, fence Fence) {
+// may not acquire the key anew for that owner. It may tell the daemon. The error is one of names, not_held without any.
+func (f *fake) putDown(key string, fence Fence, names ...string) {
 	p := f.t.release(key, fence)
 	f.t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
-	p.fails("not_held")
+	if len(names) == 0 {
+		names = []string{"not_held"}
+	}
+	p.fails(names...)
 }
 
 // answerReleases gives this answer to the releases that have come, and leaves all else.

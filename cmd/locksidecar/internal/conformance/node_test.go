@@ -25,17 +25,7 @@ func TestNodeExample(t *testing.T) {
 	if _, err := exec.LookPath(node); err != nil {
 		t.Fatalf("no Node.js to test with (apt-get install nodejs, or LOCKSIDECAR_TEST_NODE=none): %v", err)
 	}
-	rs, err := Run(t.Context(), Options{Command: []string{node, filepath.Join(nodeDir, "conformance.mjs")}, Timeout: testBound})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, s := range All() {
-		r := rs[i]
-		skips := r.Outcome == Skipped && (slices.Contains(s.Needs, "many") || slices.Contains(s.Needs, "permits")) // what it leaves out
-		if r.Outcome != Passed && !skips {
-			t.Errorf("%s %s: %s\n%s", r.Name, r.Outcome, r.Why, strings.Join(r.Exchange, "\n"))
-		}
-	}
+	passes(t, Options{Command: []string{node, filepath.Join(nodeDir, "conformance.mjs")}}, "many", "permits", "fork") // what it leaves out
 }
 
 // TestNodeExampleIsShort holds it to what it says of itself.

@@ -42,6 +42,7 @@ type Answer struct {
 	Fences []Fence  `json:"fences"`
 	Codes  []string `json:"codes"`
 	Held   *bool    `json:"held"`
+	PID    int      `json:"pid"` // fork
 }
 
 // Event is what the client says unasked.
@@ -58,8 +59,15 @@ type Event struct {
 // Command is what the runner says. Which fields it has depends on do.
 type Command map[string]any
 
-// keepLines is how much of an exchange is kept to be shown.
+// keepLines is how much of an exchange is kept to be shown: so many lines, and so many frames.
 const keepLines = 40
+
+// noted is a line of an exchange.
+type noted struct {
+	no    int // its place
+	text  string
+	times int // in a row
+}
 
 // program is a running client.
 type program struct {
@@ -73,7 +81,9 @@ type program struct {
 	lastID  int             // guarded by mu
 	answers map[int]*Answer // guarded by mu: nil while awaited
 	events  []Event         // guarded by mu
-	lines   []string        // guarded by mu: the exchange
+	lines   int             // guarded by mu: how many were noted
+	said    []noted         // guarded by mu: between runner and client, the last
+	frames  []noted         // guarded by mu: on the socket, the last
 	fault   error           // guarded by mu: it does not keep to the rules of the lines
 	exit    string          // guarded by mu: how it ended
 	ready   *Event          // guarded by mu
@@ -187,22 +197,43 @@ func (p *program) change(f func()) {
 	p.changed = make(chan struct{})
 }
 
-func (p *program) note(line string) {
+// note keeps a line of what runner and client say.
+func (p *program) note(line string) { p.keep(&p.said, line) }
+
+// frame keeps a line that is a frame on the socket.
+func (p *program) frame(line string) { p.keep(&p.frames, line) }
+
+func (p *program) keep(in *[]noted, line string) {
 	if len(line) > 300 {
 		line = strings.ToValidUTF8(line[:300], "") + " …"
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.lines = append(p.lines, line)
-	if len(p.lines) >= 2*keepLines {
-		p.lines = slices.Clone(p.lines[len(p.lines)-keepLines:])
+	p.lines++
+	if n := len(*in); n > 0 && (*in)[n-1].text == line {
+		(*in)[n-1].times++
+		return
+	}
+	*in = append(*in, noted{p.lines, line, 1})
+	if len(*in) >= 2*keepLines {
+		*in = slices.Clone((*in)[len(*in)-keepLines:])
 	}
 }
 
-func (p *program) exchange() []string {
+// exchange is the last of what was said, and of the frames, in their order.
+func (p *program) exchange() (lines []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return slices.Clone(p.lines[max(0, len(p.lines)-keepLines):])
+	last := func(in []noted) []noted { return in[max(0, len(in)-keepLines):] }
+	all := slices.Concat(last(p.said), last(p.frames))
+	slices.SortFunc(all, func(a, b noted) int { return a.no - b.no })
+	for _, n := range all {
+		if n.times > 1 {
+			n.text += fmt.Sprintf(" (%d times)", n.times)
+		}
+		lines = append(lines, n.text)
+	}
+	return lines
 }
 
 func (p *program) name() string {

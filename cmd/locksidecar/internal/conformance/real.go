@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon"
@@ -16,15 +17,17 @@ import (
 
 // real is the real daemon, in this process.
 type real struct {
-	t    *T
-	stop func() // ends it at once and waits; may be called again
+	t      *T
+	socket string // its own: the client's is a relay's, which notes the frames
+	stop   func() // ends it at once and waits; may be called again
 }
 
 // real starts a daemon at the client's socket.
 func (t *T) real(spaces ...daemon.Namespace) *real {
 	store, err := embedded.Open(embedded.Options{Clock: renewer.Boottime})
 	t.must(err)
-	d, err := daemon.Listen(daemon.Config{Socket: t.socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
+	socket := filepath.Join(t.dir, "d")
+	d, err := daemon.Listen(daemon.Config{Socket: socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
 		Stores:     []daemon.Store{{Name: "store", Store: store}},
 		Namespaces: append([]daemon.Namespace{{Store: "store"}}, spaces...),
 	}})
@@ -37,7 +40,8 @@ func (t *T) real(spaces ...daemon.Namespace) *real {
 		_ = d.Serve(context.Background()) // its only end is Stop
 		close(done)
 	}()
-	r := &real{t: t}
+	way := t.relay(socket)
+	r := &real{t: t, socket: socket}
 	stopped := false
 	r.stop = func() {
 		if stopped {
@@ -46,6 +50,7 @@ func (t *T) real(spaces ...daemon.Namespace) *real {
 		stopped = true
 		d.Stop()
 		<-done
+		way.close()
 		_ = store.Close()
 	}
 	t.defers(r.stop)
@@ -62,7 +67,7 @@ type peer struct {
 const rival = 1000
 
 func (r *real) peer() *peer {
-	c, err := client.Dial(r.t.ctx, r.t.socket, client.Options{Name: "conformance"})
+	c, err := client.Dial(r.t.ctx, r.socket, client.Options{Name: "conformance"})
 	r.t.must(err)
 	r.t.defers(func() { _ = c.Close() })
 	return &peer{r.t, c}

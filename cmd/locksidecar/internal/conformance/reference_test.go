@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,23 +14,17 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// reference is a client program for the runner's own tests: it takes commands as
-// clients/README.md says, and carries them out with package client. A mutant is one
-// with a fault.
+// reference is the adapter of package client: it takes commands as clients/README.md says.
 type reference struct {
 	socket string
-	mutant string
 
-	out     sync.Mutex // guards standard output
-	single  sync.Mutex // a mutant's
-	mu      sync.Mutex
-	c       *client.Client              // guarded by mu
-	holds   map[holdName][]*client.Hold // guarded by mu; one for each acquire
-	told    map[holdName]bool           // guarded by mu: said to be lost
-	cancels map[int]context.CancelFunc  // guarded by mu: by the command's id
-	many    map[holdName]protocol.Grant // guarded by mu
-	last    map[string]uint64           // guarded by mu: the newest fence of a key
-	beat    *uint64                     // guarded by mu: the last one's until, for a mutant
+	out      sync.Mutex // guards standard output
+	mu       sync.Mutex
+	c        *client.Client              // guarded by mu
+	holds    map[holdName][]*client.Hold // guarded by mu; one for each acquire
+	told     map[holdName]bool           // guarded by mu: said to be lost
+	released map[*client.Hold]bool       // guarded by mu: by a command
+	cancels  map[int]context.CancelFunc  // guarded by mu: by the command's id
 }
 
 type holdName struct {
@@ -56,17 +48,9 @@ type command struct {
 	Target  int      `json:"target"`
 }
 
-func runReference(socket, mutant string) {
-	r := &reference{socket: socket, mutant: mutant, holds: map[holdName][]*client.Hold{}, told: map[holdName]bool{},
-		cancels: map[int]context.CancelFunc{}, last: map[string]uint64{}}
-	if m, ok := wireMutants[mutant]; ok {
-		r.socket = startRelay(socket, m)
-	}
-	can := make([]string, len(Abilities))
-	for i, a := range Abilities {
-		can[i] = a[0]
-	}
-	r.say(map[string]any{"event": "ready", "client": "reference " + mutant, "can": can})
+func runReference(socket string, can []string) {
+	r := &reference{socket: socket, holds: map[holdName][]*client.Hold{}, told: map[holdName]bool{}, released: map[*client.Hold]bool{}, cancels: map[int]context.CancelFunc{}}
+	r.say(map[string]any{"event": "ready", "client": "protocol/client", "can": can})
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
 	for in.Scan() {
@@ -81,24 +65,15 @@ func runReference(socket, mutant string) {
 		r.mu.Unlock()
 		go func() {
 			a, err := r.do(ctx, &q)
-			if err != nil && r.mutant == "hangs-in-flight" && errors.Is(err, client.ErrClosed) {
-				return
-			}
 			if a == nil {
 				a = map[string]any{}
 			}
 			a["id"], a["ok"] = q.ID, true
 			if err != nil {
 				a["ok"], a["error"] = false, errorName(err)
-				if r.mutant == "has-one-error" {
-					a["error"] = "closed"
-				}
 			}
 			r.say(a)
 		}()
-	}
-	if r.mutant == "stays-after-stdin" {
-		time.Sleep(time.Hour)
 	}
 }
 
@@ -118,7 +93,7 @@ func errorName(err error) string {
 	switch {
 	case errors.As(err, &refused):
 		return refused.Code.String()
-	case errors.As(err, &gone), errors.Is(err, client.ErrReleased):
+	case errors.As(err, &gone), errors.Is(err, client.ErrReleased), errors.Is(err, client.ErrExpired):
 		return "not_held"
 	case errors.Is(err, context.Canceled):
 		return "canceled"
@@ -140,54 +115,78 @@ func (r *reference) do(ctx context.Context, q *command) (map[string]any, error) 
 	case "connect":
 		return nil, r.connect(ctx)
 	case "close":
-		r.mu.Lock()
-		c := r.c
-		r.mu.Unlock()
-		if r.mutant != "keeps-on-close" {
-			return nil, c.Close()
+		c, err := r.conn()
+		if err != nil {
+			return nil, err
 		}
-		return nil, nil
+		return nil, c.Close()
 	case "held":
 		return map[string]any{"held": r.held(q)}, nil
 	case "cancel":
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		if r.mutant != "ignores-cancel" {
-			r.cancels[q.Target]()
-		}
+		r.cancels[q.Target]()
 		return nil, nil
-	case "acquire":
-		return r.acquire(ctx, q)
 	}
 	c, err := r.conn()
 	if err != nil {
 		return nil, err
 	}
 	switch q.Do {
+	case "acquire":
+		if r.lostWithConnection(q) {
+			return nil, client.ErrNotHeld
+		}
+		h, err := c.Lock(ctx, q.args())
+		if err != nil {
+			return nil, err
+		}
+		r.keep(q.Key, q.Owner, h)
+		return map[string]any{"fence": Fence(h.Fence())}, nil
 	case "acquire_many":
-		return r.acquireMany(ctx, c, q)
+		hs, err := c.LockMany(ctx, q.Keys, q.args())
+		fences := make([]Fence, len(hs))
+		for i, h := range hs {
+			fences[i] = Fence(h.Fence())
+			r.keep(q.Keys[i], q.Owner, h)
+		}
+		return map[string]any{"fences": fences}, err
 	case "release_many":
-		return r.releaseMany(ctx, c, q)
+		var hs client.Holds
+		for i, k := range q.Keys {
+			if h := r.take(holdName{k, q.Owner, uint64(q.Fences[i])}); h != nil {
+				hs = append(hs, h)
+			}
+		}
+		return nil, hs.Release(ctx)
 	}
-	h := r.take(q)
+	h := r.take(q.named())
 	if h == nil {
 		return nil, client.ErrNotHeld
 	}
 	switch q.Do {
 	case "release":
-		return nil, r.release(ctx, c, q, h)
+		r.mu.Lock()
+		r.released[h] = true
+		r.mu.Unlock()
+		return nil, h.Release(ctx)
 	case "renew":
-		if r.mutant == "renews-nothing" {
-			return nil, nil
-		}
 		return map[string]any{"fence": Fence(h.Fence())}, h.Renew(ctx, time.Duration(q.TTL)*time.Millisecond)
 	case "downgrade":
-		if r.mutant == "downgrades-alone" {
-			return nil, nil
-		}
 		return map[string]any{"fence": Fence(h.Fence())}, h.Downgrade(ctx)
 	}
 	return nil, fmt.Errorf("no such command: %s", q.Do)
+}
+
+func (q *command) named() holdName { return holdName{q.Key, q.Owner, uint64(q.Fence)} }
+
+func (q *command) args() client.AcquireArgs {
+	a := client.AcquireArgs{Key: q.Key, Owner: q.Owner, Wait: time.Duration(q.Wait) * time.Millisecond,
+		TTL: time.Duration(q.TTL) * time.Millisecond, Fixed: q.Fixed, Permits: q.Permits}
+	if q.Mode == "shared" {
+		a.Mode = protocol.Shared
+	}
+	return a
 }
 
 func (r *reference) connect(ctx context.Context) error {
@@ -197,21 +196,8 @@ func (r *reference) connect(ctx context.Context) error {
 	if c != nil && c.Err() == nil {
 		return nil
 	}
-	c, err := client.Dial(ctx, r.socket, client.Options{Name: "reference", OnLost: r.lost, OnEnd: func(error) { r.ended() },
-		OnGoingAway: func(uint64, string) {
-			if r.mutant == "parts-when-told-to-go" {
-				go func() { _ = r.c.Close() }()
-			}
-		},
-		OnBeat: func(b client.Beat) {
-			r.mu.Lock()
-			r.beat = &b.Until
-			r.mu.Unlock()
-		}})
+	c, err := client.Dial(ctx, r.socket, client.Options{Name: "reference", OnLost: r.lost, OnEnd: func(error) { r.ended() }})
 	if err != nil {
-		if r.mutant == "dials-for-ever" {
-			<-ctx.Done()
-		}
 		return err
 	}
 	r.mu.Lock()
@@ -227,7 +213,7 @@ func (r *reference) tell(n holdName, reason string) {
 	said := r.told[n]
 	r.told[n] = true
 	r.mu.Unlock()
-	if !said && r.mutant != "tells-nothing" {
+	if !said {
 		r.say(map[string]any{"event": "lost", "key": n.key, "owner": n.owner, "fence": Fence(n.fence), "reason": reason})
 	}
 }
@@ -246,190 +232,53 @@ func (r *reference) ended() {
 	}
 }
 
-func (r *reference) acquire(ctx context.Context, q *command) (map[string]any, error) {
-	c, err := r.conn()
-	if err != nil {
-		return nil, err
-	}
-	if r.mutant == "trims-keys" {
-		q.Key = strings.TrimSpace(q.Key)
-	}
-	if r.mutant == "lets-bad-keys-through" && protocol.CheckKey(q.Key) != nil {
-		q.Key = "replaced"
-	}
-	switch {
-	case r.mutant == "clamps-ttls":
-		q.TTL = min(max(q.TTL, 0), protocol.MaxTTL)
-	case q.TTL < 0:
-		return nil, client.ErrInvalid
-	}
-	a := client.AcquireArgs{Key: q.Key, Owner: q.Owner, Wait: time.Duration(q.Wait) * time.Millisecond,
-		TTL: time.Duration(q.TTL) * time.Millisecond, Fixed: q.Fixed}
-	if q.Mode == "shared" {
-		a.Mode = protocol.Shared
-	}
-	if a.Permits = q.Permits; r.mutant == "permits-are-locks" {
-		a.Permits = 0
-	}
-	switch r.mutant {
-	case "shares-nothing":
-		a.Mode = protocol.Exclusive
-	case "one-owner-for-all":
-		a.Owner = 1
-	case "ignores-fixed":
-		a.Fixed = false
-	case "one-at-a-time":
-		r.single.Lock()
-		defer r.single.Unlock()
-	}
-	if r.mutant == "forgets-crossed-grant" {
-		return r.acquireForgetting(ctx, c, &a)
-	}
-	h, err := c.Lock(ctx, a)
-	if r.mutant == "timeout-is-success" && errors.Is(err, client.ErrTimeout) {
-		return map[string]any{"fence": Fence(1)}, nil
-	}
-	if err != nil && r.mutant == "upgrades-alone" && errors.Is(err, client.ErrUpgrade) {
-		return map[string]any{"fence": Fence(r.last[q.Key])}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if r.mutant == "refuses-fence-0" && h.Fence() == 0 {
-		return nil, client.ErrInvalid
-	}
-	r.mu.Lock()
-	n := holdName{q.Key, q.Owner, h.Fence()}
-	r.holds[n] = append(r.holds[n], h)
-	r.last[q.Key] = h.Fence()
-	r.mu.Unlock()
-	f := h.Fence()
-	switch r.mutant {
-	case "fences-are-doubles":
-		f = uint64(min(float64(f), math.MaxInt64-1024))
-	case "invents-fences":
-		f = 1
-	}
-	return map[string]any{"fence": Fence(f)}, nil
-}
-
-// acquireForgetting is a mutant's: whoever has given up hears of nothing any more.
-func (r *reference) acquireForgetting(ctx context.Context, c *client.Client, a *client.AcquireArgs) (map[string]any, error) {
-	req := protocol.Request{Op: protocol.OpAcquire, Key: []byte(a.Key), Owner: a.Owner, Wait: -1}
-	got := make(chan client.Reply, 1)
-	id, err := c.Go(&req, func(p *client.Reply) { got <- *p })
-	if err != nil {
-		return nil, err
-	}
-	select {
-	case p := <-got:
-		return map[string]any{"fence": Fence(p.Grant.Fence)}, p.Err
-	case <-ctx.Done():
-		_ = c.Cancel(id, a.Key)
-		return nil, ctx.Err()
-	}
-}
-
-func (r *reference) named(q *command) holdName { return holdName{q.Key, q.Owner, uint64(q.Fence)} }
-
-// take finds the hold that a command is about.
-func (r *reference) take(q *command) *client.Hold {
+func (r *reference) keep(key string, owner uint64, h *client.Hold) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := r.named(q)
-	if r.mutant == "releases-any-fence" || r.mutant == "invents-fences" {
-		n.fence = r.last[q.Key]
-	}
+	n := holdName{key, owner, h.Fence()}
+	r.holds[n] = append(r.holds[n], h)
+}
+
+// take finds the hold that a command is about: one that stands, else one that no command has released.
+func (r *reference) take(n holdName) *client.Hold {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	hs := r.holds[n]
 	for _, h := range hs {
 		if h.Err() == nil {
 			return h
 		}
 	}
-	if len(hs) > 0 {
-		return hs[0]
+	for _, h := range hs {
+		if !r.released[h] {
+			return h
+		}
 	}
 	return nil
 }
 
-func (r *reference) release(ctx context.Context, c *client.Client, q *command, h *client.Hold) error {
-	switch r.mutant {
-	case "releases-all-counts":
-		_, err := c.Release(ctx, client.ReleaseArgs{Key: q.Key, Owner: q.Owner, Fence: h.Fence(), All: true})
-		return err
-	case "release-is-always-right":
-		_ = h.Release(ctx)
-		return nil
+// lostWithConnection says that the owner has lost the key with a connection before, and not released it. A Client is
+// one connection: what spans several is its user's to know.
+func (r *reference) lostWithConnection(q *command) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for n, hs := range r.holds {
+		for _, h := range hs {
+			if n.key == q.Key && n.owner == q.Owner && q.Permits == 0 && !r.released[h] && errors.Is(h.Err(), client.ErrClosed) {
+				return true
+			}
+		}
 	}
-	return h.Release(ctx)
+	return false
 }
 
 func (r *reference) held(q *command) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := r.named(q)
-	for o := range r.told {
-		if r.mutant == "loses-all-permits" && o.key == n.key {
-			return false
-		}
-	}
-	hs := r.holds[n]
-	for _, h := range hs {
-		switch err := h.Err(); {
-		case r.mutant == "believes-silence" && err == nil:
-			return true
-		case r.mutant == "believes-over-connections" && errors.Is(err, client.ErrClosed):
-			return true
-		case r.mutant == "beats-shorten" && r.beat != nil && err == nil && bootMillis() >= *r.beat:
-			return false
-		}
+	for _, h := range r.holds[q.named()] {
 		if h.Valid() {
 			return true
 		}
 	}
-	g, ok := r.many[n]
-	return ok && r.c.Err() == nil && bootMillis() < g.Deadline
-}
-
-func (r *reference) acquireMany(ctx context.Context, c *client.Client, q *command) (map[string]any, error) {
-	gs, err := c.AcquireMany(ctx, q.Keys, client.AcquireArgs{Owner: q.Owner, Wait: time.Duration(q.Wait) * time.Millisecond})
-	if err != nil && r.mutant == "many-cannot-fail" {
-		return map[string]any{"fences": make([]Fence, len(q.Keys))}, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	fences := make([]Fence, len(gs))
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.many == nil {
-		r.many = map[holdName]protocol.Grant{}
-	}
-	for i, g := range gs {
-		if r.mutant == "mixes-many-up" {
-			g = gs[len(gs)-1-i]
-		}
-		fences[i] = Fence(g.Fence)
-		r.many[holdName{q.Keys[i], q.Owner, g.Fence}] = g
-	}
-	return map[string]any{"fences": fences}, nil
-}
-
-func (r *reference) releaseMany(ctx context.Context, c *client.Client, q *command) (map[string]any, error) {
-	fences := make([]uint64, len(q.Fences))
-	r.mu.Lock()
-	for i, f := range q.Fences {
-		fences[i] = uint64(f)
-		delete(r.many, holdName{q.Keys[i], q.Owner, fences[i]})
-	}
-	r.mu.Unlock()
-	codes, err := c.ReleaseMany(ctx, q.Keys, fences, client.ReleaseArgs{Owner: q.Owner})
-	return map[string]any{"codes": names(codes)}, err
-}
-
-func names(codes []protocol.Code) (s []string) {
-	for _, c := range codes {
-		s = append(s, c.String())
-	}
-	return s
+	return false
 }

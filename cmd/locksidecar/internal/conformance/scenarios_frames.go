@@ -13,21 +13,22 @@ import (
 
 // Sections 3 to 5: frames, values, messages, numbers.
 var frameScenarios = []Scenario{
-	{"vectors-replies", "3 Frames and values", "the replies of vectors/replies-accept.txt are understood", nil, vectorReplies},
-	{"vectors-pushes", "3 Frames and values", "the pushes of vectors/pushes-accept.txt are understood", nil, vectorPushes},
-	{"vectors-bad-replies", "6 Faults", "after each frame of vectors/bad-replies.txt the client closes the connection and holds nothing", nil, vectorBad},
-	{"appended-fields", "3 Frames and values", "appended fields of every type are passed over, at every level", nil, appendedFields},
-	{"text-widths", "3 Frames and values", "text of every width is read, long and not ASCII", nil, textWidths},
-	{"fences-of-63-bits", "5 Numbers", "a fence comes and goes without losing a bit", nil, wholeFences},
-	{"split-frames", "3 Frames and values", "frames arrive byte by byte", nil, splitFrames},
-	{"joined-frames", "3 Frames and values", "many frames arrive in one read", nil, joinedFrames},
-	{"frame-limit", "3 Frames and values", "a frame as long as the welcome allows is read, a longer one ends the connection at its header", nil, frameLimit},
-	{"out-of-order", "4 Messages", "replies are matched by their ids, in any order", []string{"concurrent"}, outOfOrder},
-	{"500-in-flight", "4 Messages", "500 requests are in flight before the first reply", []string{"concurrent"}, manyInFlight},
-	{"unknown-id", "6 Faults", "a reply to nothing is ignored", nil, unknownID},
-	{"failure-codes", "5 Numbers", "each code is reported under its name, and nothing is held then", nil, failureCodes},
-	{"unknown-code", "5 Numbers", "a code of a later version is a failure", nil, unknownCode},
-	{"unknown-pushes", "5 Numbers", "an event of a later version is ignored; a lost of unknown reason is a loss", nil, unknownPushes},
+	{"vectors-replies", "3 Frames and values", "the replies of vectors/replies-accept.txt are understood", nil, vectorReplies, false},
+	{"vectors-pushes", "3 Frames and values", "the pushes of vectors/pushes-accept.txt are understood", nil, vectorPushes, false},
+	{"vectors-bad-replies", "6 Faults", "after each frame of vectors/bad-replies.txt the client closes the connection and holds nothing", nil, vectorBad, false},
+	{"malformed-frames", "6 Faults", "bytes behind the array, arrays nested too deeply, and 0xc1 end the connection", nil, malformed, false},
+	{"appended-fields", "3 Frames and values", "appended fields of every type are passed over, at every level", nil, appendedFields, false},
+	{"text-widths", "3 Frames and values", "text of every width is read, long and not ASCII", nil, textWidths, false},
+	{"fences-of-63-bits", "5 Numbers", "a fence comes and goes without losing a bit", nil, wholeFences, false},
+	{"split-frames", "3 Frames and values", "frames arrive byte by byte", nil, splitFrames, false},
+	{"joined-frames", "3 Frames and values", "many frames arrive in one read", nil, joinedFrames, false},
+	{"frame-limit", "3 Frames and values", "a frame as long as the welcome allows is read, a longer one ends the connection at its header", nil, frameLimit, false},
+	{"out-of-order", "4 Messages", "replies are matched by their ids, in any order", []string{"concurrent"}, outOfOrder, false},
+	{"500-in-flight", "4 Messages", "500 requests are in flight before the first reply", []string{"concurrent"}, manyInFlight, false},
+	{"unknown-id", "6 Faults", "a reply to nothing is ignored", nil, unknownID, false},
+	{"failure-codes", "5 Numbers", "each code is reported under its name, and nothing is held then", nil, failureCodes, false},
+	{"unknown-code", "5 Numbers", "a code of a later version is a failure", nil, unknownCode, false},
+	{"unknown-pushes", "5 Numbers", "an event of a later version is ignored; a lost of unknown reason is a loss", nil, unknownPushes, false},
 }
 
 func vectorReplies(t *T) {
@@ -229,6 +230,46 @@ func vectorBad(t *T) {
 	}
 }
 
+// malformed has frames that are whole, and no payload of the protocol.
+func malformed(t *T) {
+	f := t.fake()
+	deep := func(n int) raw { return raw(strings.Repeat("\x91", n) + "\x01") } // its number is n levels further down
+	grant := func(q asked, more ...any) []byte {
+		return pack(nil, append(list{0, q.ID, 9, farAway, f.now() + farAway, 1, 0, 0}, more...))
+	}
+	for i, c := range []struct {
+		what    string
+		payload func(q asked) []byte
+	}{
+		{"a byte behind the array", func(q asked) []byte { return append(grant(q), 0xc0) }},
+		{"another array behind the array", func(q asked) []byte { return append(grant(q), grant(q)...) }},
+		{"a byte behind the array of an unknown event", func(asked) []byte { return append(pack(nil, list{200, 0}), 0) }},
+		{"a value at level 9", func(q asked) []byte { return grant(q, deep(8)) }},
+		{"a value at level 100", func(q asked) []byte { return grant(q, deep(99)) }},
+		{"a value at level 9, in a map", func(q asked) []byte { return grant(q, raw("\x81\x01"+string(deep(7)))) }},
+		{"0xc1", func(q asked) []byte { return grant(q, raw("\xc1")) }},
+		{"0xc1 in an array of an unknown event", func(asked) []byte { return pack(nil, list{200, 0, list{raw("\xc1")}}) }},
+		{"a grant whose code is 256", func(q asked) []byte {
+			return pack(nil, list{256, q.ID, 9, farAway, f.now() + farAway, 1, 0, 0})
+		}},
+		{"bin that is cut short", func(q asked) []byte { return grant(q, raw("\xc4\x05\x00")) }},
+		{"an array that claims four billion entries", func(q asked) []byte { return grant(q, raw("\xdd\xff\xff\xff\xff\x01")) }},
+		{"a map that claims four billion entries", func(q asked) []byte { return grant(q, raw("\xdf\xff\xff\xff\xff\x01")) }},
+		{"a text that claims four billion bytes", func(q asked) []byte { return grant(q, raw("\xdb\xff\xff\xff\xffx")) }},
+	} {
+		t.connect().ok()
+		held, wanted := fmt.Sprint("held-", i), fmt.Sprint("wanted-", i)
+		_, fence := f.hold(want{key: held}, f.grant(5))
+		p := t.acquire(want{key: wanted})
+		q := f.expectAcquire(wanted)
+		q.c.send(header(c.payload(q)))
+		q.c.parted(c.what)
+		f.overFor(p, "bad_frame", "closed")
+		t.parts(held, fence, c.what)
+		f.drop()
+	}
+}
+
 func appendedFields(t *T) {
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
 		w := c.f.welcome()
@@ -335,18 +376,18 @@ func wholeFences(t *T) {
 func splitFrames(t *T) {
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
 		c.free(q.ID)
-		sendPieces(c.nc, protocol.AppendWelcome(nil, q.ID, c.f.welcome()))
+		c.sendPieces(protocol.AppendWelcome(nil, q.ID, c.f.welcome()))
 	})
 	f.listen()
 	t.connect().ok()
 	p := t.acquire(want{key: "k"})
 	q := f.expectAcquire("k")
 	q.c.free(q.ID)
-	sendPieces(q.c.nc, protocol.AppendGrant(nil, q.ID, f.grant(1<<60)))
+	q.c.sendPieces(protocol.AppendGrant(nil, q.ID, f.grant(1<<60)))
 	if got := p.fence(); got != 1<<60 {
 		t.failf("the fence is 2^60, and the client says %v", got)
 	}
-	sendPieces(q.c.nc, protocol.AppendLost(nil, "k", q.Owner, 1<<60, protocol.LostForced))
+	q.c.sendPieces(protocol.AppendLost(nil, "k", q.Owner, 1<<60, protocol.LostForced))
 	t.parts("k", 1<<60, "it was called lost")
 }
 
@@ -433,7 +474,10 @@ func outOfOrder(t *T) {
 		ps[i] = t.acquire(want{key: fmt.Sprint("k", i), wait: -1})
 	}
 	for range n {
-		qs = append(qs, f.expect(protocol.OpAcquire, fmt.Sprintf("%d acquires at once", n)))
+		q := f.expect(protocol.OpAcquire, fmt.Sprintf("%d acquires at once", n))
+		if qs = append(qs, q); q.Wait != protocol.WaitAlways {
+			t.failf("the client was told to wait without bound, and asked with the wait %d", q.Wait)
+		}
 	}
 	f.answerAll(qs, func(i int) int { return n - 1 - i })
 	f.checkFences(ps)
@@ -504,7 +548,8 @@ func failureCodes(t *T) {
 			w.wait = 0
 		}
 		p := t.acquire(w)
-		f.expectAcquire(w.key).refuse(c)
+		q := f.expectAcquire(w.key)
+		q.c.answer(q.ID, protocol.AppendError(nil, q.ID, c, "ok 0 busy timeout: a text is for people", -1))
 		// A client may ask again for a while.
 		t.poll("the answer to acquire, which was answered "+c.String(), func() bool { f.refuseAll(c, c); return p.done() })
 		p.fails(c.String())
@@ -543,6 +588,12 @@ func unknownCode(t *T) {
 			t.failsUnknown(p)
 			t.mustNotHold("k", 1, "after an unknown code")
 		}
+		_, fence := f.hold(want{key: "l"}, f.grant(uint64(code)))
+		p := t.release("l", fence)
+		q := f.expect(protocol.OpRelease, "the release")
+		q.c.answer(q.ID, frame(code, q.ID, "later"))
+		p.answer()
+		t.mustNotHold("l", fence, "its release was answered with an unknown code")
 	}
 	f.barrier()
 }

@@ -3,26 +3,28 @@ package conformance
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // Section 8: holding.
 var holdScenarios = []Scenario{
-	{"exclusive", "8 Holding", "one session excludes another; try, timeout, and a wait that is granted", nil, exclusive},
-	{"owners", "8 Holding", "owners of one session exclude each other", []string{"owners", "concurrent"}, owners},
-	{"re-entry", "8 Holding", "an owner that acquires again releases as often, with one fence", []string{"reentrant"}, reentry},
-	{"shared", "8 Holding", "shared holders hold together, and against an exclusive one", []string{"shared"}, shared},
-	{"upgrade", "8 Holding", "shared to exclusive is refused at once, and the shared hold stays", []string{"shared", "reentrant"}, upgrade},
-	{"downgrade", "8 Holding", "exclusive to shared lets others in, without letting go", []string{"shared", "downgrade"}, downgrade},
-	{"fences-rise", "8 Holding", "fences are positive and rise from holder to holder", nil, fencesRise},
-	{"late-release", "8 Holding", "a release with the fence of a hold before frees nothing", nil, lateRelease},
-	{"release-not-held", "8 Holding", "releasing what is not held is the error not_held", nil, releaseNotHeld},
-	{"degraded", "8 Holding", "a grant without a fence is a grant", nil, degraded},
-	{"fixed", "8 Holding", "a fixed hold ends by itself", []string{"fixed", "ttl"}, fixed},
-	{"fixed-renewed", "8 Holding", "a fixed hold that is renewed ends later", []string{"fixed", "ttl", "renew"}, fixedRenewed},
-	{"lost", "11 Pushes", "a hold that is called lost is over, whatever the reason", nil, lost},
-	{"lost-released", "11 Pushes", "a release of a hold that was called lost is not_held", nil, lostReleased},
+	{"exclusive", "8 Holding", "one session excludes another; try, timeout, and a wait that is granted", nil, exclusive, false},
+	{"owners", "8 Holding", "owners of one session exclude each other", []string{"owners", "concurrent"}, owners, false},
+	{"re-entry", "8 Holding", "an owner that acquires again releases as often, with one fence", []string{"reentrant"}, reentry, false},
+	{"own-count", "9 Validity", "re-entries are counted by the client's own acquires, in whatever order their replies come", []string{"reentrant", "concurrent"}, ownCount, false},
+	{"release-ends-all", "10 Requests (release)", "after a release that is answered not_held nothing of the hold is believed, whatever its count", []string{"reentrant"}, releaseEndsAll, false},
+	{"shared", "8 Holding", "shared holders hold together, and against an exclusive one", []string{"shared"}, shared, false},
+	{"upgrade", "8 Holding", "shared to exclusive is refused at once, and the shared hold stays", []string{"shared", "reentrant"}, upgrade, false},
+	{"downgrade", "8 Holding", "exclusive to shared lets others in, without letting go", []string{"shared", "downgrade"}, downgrade, false},
+	{"fences-rise", "8 Holding", "fences are positive and rise from holder to holder", nil, fencesRise, false},
+	{"late-release", "8 Holding", "a release with the fence of a hold before frees nothing", nil, lateRelease, false},
+	{"release-not-held", "8 Holding", "releasing what is not held is the error not_held", nil, releaseNotHeld, false},
+	{"degraded", "8 Holding", "a grant without a fence is a grant", nil, degraded, false},
+	{"fixed", "8 Holding", "a fixed hold ends by itself", []string{"fixed", "ttl"}, fixed, false},
+	{"end-keeps", "9 Validity", "a fixed hold's end does not go back, whichever reply to two renewals comes first", []string{"fixed", "ttl", "renew", "concurrent"}, endKeeps, false},
+	{"fixed-renewed", "8 Holding", "a fixed hold that is renewed ends later", []string{"fixed", "ttl", "renew"}, fixedRenewed, false},
 }
 
 func exclusive(t *T) {
@@ -106,6 +108,83 @@ func reentry(t *T) {
 	t.mustNotHold("k", f, "after the last release")
 	t.release("k", f).fails("not_held")
 	p.free("k", "the client has released all")
+}
+
+// ownCount answers acquires of one owner in the wrong order, so that the last count to be read is the smallest.
+func ownCount(t *T) {
+	const n = 3
+	f := t.fake()
+	t.connect().ok()
+	var ps []*pending
+	var qs []asked
+	for range n {
+		ps = append(ps, t.acquire(want{key: "k", wait: -1}))
+	}
+	granted := 0
+	give := func() {
+		for i, q := range slices.Backward(qs) {
+			g := f.grant(3)
+			g.Count = uint64(granted + i + 1)
+			q.give(g)
+		}
+		granted, qs = granted+len(qs), nil
+	}
+	qs = append(qs, f.expectAcquire("k"))
+	f.barrierBeside(func(q asked) { qs = append(qs, q) }) // it may keep the others until the first is answered
+	waits := func(p *pending) bool { return !p.done() }
+	for give(); slices.ContainsFunc(ps, waits); give() {
+		t.poll("the answers to acquires of what the owner holds", func() bool {
+			f.each(func(q asked) { qs = append(qs, q) })
+			return len(qs) > 0 || !slices.ContainsFunc(ps, waits)
+		})
+	}
+	for _, p := range ps {
+		if got := p.fence(); got != 3 {
+			t.failf("the fence of a re-entry is %v, and of the hold 3", got)
+		}
+	}
+	for left := n - 1; left >= 0; left-- {
+		p := t.release("k", 3)
+		t.poll(p.what, func() bool {
+			f.each(func(q asked) {
+				if q.Op != protocol.OpRelease || string(q.Key) != "k" || q.Fence != 3 {
+					t.failf("the client was told to release %q with the fence 3, and sent op %d for %q with the fence %d", "k", q.Op, q.Key, q.Fence)
+				}
+				q.c.answer(q.ID, protocol.AppendReleased(nil, q.ID, uint64(left)))
+			})
+			return p.done()
+		})
+		p.ok()
+		if held := t.held("k", 3); held != (left > 0) {
+			t.failf("acquired %d times and released %d times, the client says held: %v", n, n-left, held)
+		}
+	}
+}
+
+// releaseEndsAll answers a release of one of two counts with not_held.
+func releaseEndsAll(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	_, fence := f.hold(want{key: "k"}, f.grant(3))
+	f.deepen("k", fence, 2)
+	for range 2 { // a client that counts by itself may send the last release only
+		p := t.release("k", fence)
+		sent := false
+		t.poll(p.what, func() bool {
+			f.each(func(q asked) {
+				sent = sent || q.Op == protocol.OpRelease
+				t.answerRelease(q, protocol.NotHeld)
+			})
+			return p.done()
+		})
+		if sent {
+			p.fails("not_held")
+			t.mustNotHold("k", fence, "a release of it was answered not_held")
+			return
+		}
+		p.ok()
+	}
+	t.failf("the client has released what it acquired twice, and has not told the daemon")
 }
 
 func shared(t *T) {
@@ -241,7 +320,7 @@ func fixed(t *T) {
 	f := q.fence()
 	p.free("k", "its time is over")
 	t.mustNotHold("k", f, "another session has had it since")
-	t.told("k", f, "fixed_end", "silence")
+	t.told("k", f, "fixed_end")
 	t.release("k", f).fails("not_held")
 }
 
@@ -293,32 +372,52 @@ func fixedRenewed(t *T) {
 	}
 }
 
-var reasons = []protocol.Reason{protocol.LostExpired, protocol.LostGone, protocol.LostFixed, protocol.LostForced,
-	protocol.LostSession, protocol.LostShutdown, protocol.LostTooLong, protocol.LostSilent}
-
-func lost(t *T) {
+// endKeeps answers two renewals in the wrong order: what was stated once stays true.
+func endKeeps(t *T) {
 	f := t.fake()
 	t.connect().ok()
-	for i, reason := range reasons {
-		key := reason.String()
-		q, fence := f.hold(want{key: key}, f.grant(uint64(10+i)))
-		q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), reason))
-		f.barrier()
-		t.mustNotHold(key, fence, "it was called lost ("+key+")")
-		t.told(key, fence, key)
-		f.putDown(key, fence)
-		// A later hold of the key is another.
-		_, again := f.hold(want{key: key}, f.grant(uint64(fence)+100))
-		t.mustHold(key, again, "acquired again after a loss")
-		t.mustNotHold(key, fence, "lost, and acquired again")
+	f.strays = true
+	for left := uint64(short); ; left *= 2 {
+		key := fmt.Sprint("k", left)
+		g := f.grant(3)
+		g.End = f.now() + left
+		p := t.acquire(want{key: key, ttl: int64(left), fixed: true})
+		f.expectAcquire(key).give(g)
+		if !p.answer().OK && bootMillis() >= g.End {
+			continue // too slow
+		}
+		p.ok()
+		one, two := t.renew(key, 3, farAway), t.renew(key, 3, int64(left))
+		far := f.grant(3)
+		far.End = far.Deadline
+		var first asked
+		t.poll("the renewals", func() bool {
+			f.each(func(q asked) {
+				switch {
+				case q.Op != protocol.OpRenew: // too slow: it gives back what has ended
+					q.released()
+				case q.TTL == farAway && !two.done():
+					first = q // until the other one is answered
+				default:
+					q.give(far)
+				}
+			})
+			if first.c != nil && (two.done() || f.now() >= g.End) {
+				near := f.grant(3)
+				near.End = g.End
+				first.give(near)
+				first.c = nil
+			}
+			return one.done() && two.done()
+		})
+		if f.now() >= g.End+100 && !(one.answer().OK && two.answer().OK && p.answer().OK) {
+			continue // too slow
+		}
+		p.ok()
+		one.ok()
+		two.ok()
+		t.after(g.End)
+		t.mustHold(key, 3, "one of two renewals has moved its end far away, and the reply to the other has come after")
+		return
 	}
-}
-
-func lostReleased(t *T) {
-	f := t.fake()
-	t.connect().ok()
-	q, fence := f.hold(want{key: "k"}, f.grant(3))
-	q.c.send(protocol.AppendLost(nil, "k", q.Owner, 3, protocol.LostForced))
-	f.barrier()
-	f.putDown("k", fence)
 }

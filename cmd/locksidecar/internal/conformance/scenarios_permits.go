@@ -9,9 +9,9 @@ import (
 
 // Section 8: semaphores.
 var permitScenarios = []Scenario{
-	{"semaphore", "8 Holding", "as many permits as there are, each a hold with a fence of its own", []string{"permits"}, semaphore},
-	{"semaphore-waits", "8 Holding", "who waits for a permit gets the one that comes free", []string{"permits"}, semaphoreWaits},
-	{"permit-lost", "8 Holding", "of two permits of one owner the one that is called lost is over, and the other stays", []string{"permits"}, permitLost},
+	{"semaphore", "8 Holding", "as many permits as there are, each a hold with a fence of its own", []string{"permits"}, semaphore, false},
+	{"semaphore-waits", "8 Holding", "who waits for a permit gets the one that comes free", []string{"permits"}, semaphoreWaits, false},
+	{"permit-lost", "8 Holding", "of two permits of one owner the one that is called lost is over, and the other stays", []string{"permits"}, permitLost, false},
 }
 
 // permit has the peer take a permit, or find none.

@@ -12,16 +12,18 @@ import (
 
 // Section 10: the requests, and keys.
 var requestScenarios = []Scenario{
-	{"keys", "5 Numbers (limits)", "odd but legal keys arrive byte by byte as they are", nil, oddKeys},
-	{"bad-keys", "6 Faults", "a key that cannot be is the error invalid, and the session goes on", nil, badKeys},
-	{"bad-terms", "6 Faults", "a TTL that cannot be is the error invalid, and the session goes on", []string{"ttl"}, badTerms},
-	{"cancel", "10 Requests (cancel)", "a wait that is withdrawn holds nothing and waits no more", []string{"cancel", "concurrent"}, cancel},
-	{"cancel-crossed", "10 Requests (cancel)", "a grant that crosses its cancel is kept or given back, not forgotten", []string{"cancel", "concurrent"}, cancelCrossed},
-	{"renew", "10 Requests (renew)", "a renewal keeps the fence; of what is not held it is not_held", []string{"renew"}, renew},
-	{"500-keys", "4 Messages", "500 keys are acquired and released at once", []string{"concurrent"}, manyKeys},
-	{"acquire-many", "10 Requests (acquire-many)", "all keys, each with its own fence", []string{"many"}, acquireMany},
-	{"acquire-many-fails", "10 Requests (acquire-many)", "or none", []string{"many"}, acquireManyFails},
-	{"acquire-many-too-large", "3 Frames and values", "what does not fit into a frame is not sent", []string{"many"}, tooLarge},
+	{"keys", "5 Numbers (limits)", "odd but legal keys arrive byte by byte as they are", nil, oddKeys, false},
+	{"bad-keys", "6 Faults", "a key that cannot be is the error invalid, and the session goes on", nil, badKeys, false},
+	{"bad-terms", "6 Faults", "a TTL that cannot be is the error invalid, and the session goes on", []string{"ttl"}, badTerms, false},
+	{"cancel", "10 Requests (cancel)", "a wait that is withdrawn holds nothing and waits no more", []string{"cancel", "concurrent"}, cancel, false},
+	{"cancel-crossed", "10 Requests (cancel)", "a grant that crosses its cancel is kept or given back, not forgotten", []string{"cancel", "concurrent"}, cancelCrossed, false},
+	{"cancel-acquire", "13 Advice", "an owner that has given up an acquire does not ask for the key again before its cancel is answered", []string{"cancel", "concurrent", "reentrant"}, cancelAcquire, false},
+	{"renew", "10 Requests (renew)", "a renewal keeps the fence; of what is not held it is not_held", []string{"renew"}, renew, false},
+	{"500-keys", "4 Messages", "500 keys are acquired and released at once", []string{"concurrent"}, manyKeys, false},
+	{"acquire-many", "10 Requests (acquire-many)", "all keys, each with its own fence", []string{"many"}, acquireMany, false},
+	{"acquire-many-fails", "10 Requests (acquire-many)", "or none", []string{"many"}, acquireManyFails, false},
+	{"many-lengths", "10 Requests (acquire-many)", "a reply with too few grants, or too few codes, ends the connection", []string{"many"}, manyLengths, false},
+	{"acquire-many-too-large", "3 Frames and values", "what does not fit into a frame is not sent", []string{"many"}, tooLarge, false},
 }
 
 func acquireForever(key string) client.AcquireArgs {
@@ -144,6 +146,45 @@ func cancelCrossed(t *T) {
 	t.mustHold("k", again, "acquired after a wait was withdrawn")
 }
 
+// cancelAcquire withholds the answer to a cancel. The owner's next acquire may be sent behind that, or under another
+// owner number.
+func cancelAcquire(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	w := t.acquire(want{key: "k", wait: -1, ttl: 0})
+	q := f.expectAcquire("k")
+	t.cancel(w)
+	c := f.expect(protocol.OpCancel, "the cancel")
+	next := t.acquire(want{key: "k", wait: -1})
+	var again asked
+	take := func(q2 asked) {
+		if q2.Op == protocol.OpAcquire && string(q2.Key) == "k" {
+			if q2.Owner == q.Owner && again.c == nil && c.c != nil {
+				t.failf("the client has asked for the key again under the same owner before the cancel of its first acquire was answered: " +
+					"if that was granted, this re-enters it")
+			}
+			again = q2
+			return
+		}
+		t.answerRelease(q2, protocol.OK)
+	}
+	f.barrierBeside(take)
+	// The grant was on its way. A client that keeps it all the same re-enters it.
+	q.c.free(c.ID)
+	q.c.answer(q.ID, protocol.AppendCanceled(protocol.AppendGrant(nil, q.ID, f.grant(5)), c.ID, false))
+	c.c = nil
+	t.poll("the acquire that comes behind the cancel", func() bool { f.each(take); return again.c != nil || next.done() })
+	if again.c != nil {
+		fence := uint64(6)
+		if w.done() && w.answer().OK {
+			fence = 5
+		}
+		again.give(f.grant(fence))
+	}
+	got := next.fence()
+	t.mustHold("k", got, "acquired after a wait was withdrawn")
+}
+
 func renew(t *T) {
 	r := t.real()
 	p := r.peer()
@@ -246,6 +287,36 @@ func acquireManyFails(t *T) {
 	t.acquireMany([]string{"a", "b", "a"}, 0).fails("invalid")
 	fences := t.acquireMany([]string{"z", "m", "a"}, 0).fences(3)
 	t.releaseMany([]string{"z", "m", "a"}, fences).ok()
+}
+
+func manyLengths(t *T) {
+	f := t.fake()
+	keys := []string{"a", "b", "c"}
+	for _, n := range []int{0, 2} {
+		t.connect().ok()
+		p := t.acquireMany(keys, 0)
+		q := f.expect(protocol.OpAcquireMany, "the acquire-many")
+		gs := make([]protocol.Grant, n)
+		for i := range gs {
+			gs[i] = *f.grant(uint64(10 + i))
+		}
+		q.c.send(protocol.AppendGrants(nil, q.ID, gs))
+		q.c.parted(fmt.Sprintf("%d grants for %d keys", n, len(keys)))
+		p.fails()
+	}
+	t.connect().ok()
+	p := t.acquireMany(keys, 0)
+	q := f.expect(protocol.OpAcquireMany, "the acquire-many")
+	q.c.answer(q.ID, protocol.AppendGrants(nil, q.ID, []protocol.Grant{*f.grant(21), *f.grant(22), *f.grant(23)}))
+	p = t.releaseMany(keys, p.fences(len(keys)))
+	if q = f.next("the release-many"); q.Op == protocol.OpReleaseMany { // else one by one
+		q.c.send(protocol.AppendCodes(nil, q.ID, make([]protocol.Code, 2)))
+		q.c.parted("2 codes for 3 keys")
+	} else {
+		q.released()
+		t.poll(p.what, func() bool { f.drop(); return p.done() })
+	}
+	p.answer()
 }
 
 func tooLarge(t *T) {

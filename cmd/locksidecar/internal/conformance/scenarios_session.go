@@ -10,19 +10,23 @@ import (
 
 // Section 7: sessions, and what ends them.
 var sessionScenarios = []Scenario{
-	{"hello", "7 Sessions", "the client says hello first, and works behind the welcome", nil, hello},
-	{"version-refused", "7 Sessions", "no version in common is the error bad_version", nil, versionRefused},
-	{"version-unknown", "7 Sessions", "a welcome of a version that was not offered is not used", nil, versionUnknown},
-	{"connection-lost", "7 Sessions", "the end of the connection ends every hold and every request, and the client closes its end", nil, connectionLost},
-	{"fatal", "6 Faults", "after fatal nothing is held, and the client closes at once", nil, fatal},
-	{"going-away", "7 Sessions", "what is held stays held and can be released while the daemon goes away", nil, goingAway},
-	{"push-before-welcome", "7 Sessions", "a push that comes before the welcome is no fault", nil, pushBeforeWelcome},
-	{"daemon-restarted", "7 Sessions", "nothing that was held before is believed after, and fences rise", nil, restarted},
-	{"no-daemon", "2 Transport", "without a daemon there is an error and no hanging; with one it works", nil, noDaemon},
-	{"close", "7 Sessions", "closing releases everything at once", nil, closing},
-	{"stdin-closed", "7 Sessions", "the end of the program releases everything; it ends when its standard input does", nil, stdinClosed},
-	{"heartbeat", "10 Requests (hello)", "where a namespace has a heartbeat, each beat is answered", nil, heartbeat},
-	{"heartbeat-kept", "10 Requests (hello)", "a hold of such a namespace is kept by a client that has nothing to say", nil, heartbeatKept},
+	{"hello", "7 Sessions", "the client says hello first, and works behind the welcome", nil, hello, false},
+	{"version-refused", "7 Sessions", "no version in common is the error bad_version", nil, versionRefused, false},
+	{"version-unknown", "7 Sessions", "a welcome of a version that was not offered is not used", nil, versionUnknown, false},
+	{"connection-lost", "7 Sessions", "the end of the connection ends every hold and every request, and the client closes its end", nil, connectionLost, false},
+	{"in-flight-ends", "7 Sessions", "the end of the connection ends renewals and releases that are in flight", []string{"renew", "concurrent"}, inFlightEnds, false},
+	{"hung-daemon", "13 Advice", "a wait without bound for a daemon that answers nothing, pings neither, ends as unavailable", nil, hungDaemon, true},
+	{"close-on-exec", "2 Transport", "the socket is not inherited by programs that the client runs", nil, closeOnExec, false},
+	{"fork", "13 Advice", "a forked child holds nothing, and neither keeps the connection open nor ends it", []string{"fork"}, forked, false},
+	{"fatal", "6 Faults", "after fatal nothing is held, and the client closes at once", nil, fatal, false},
+	{"going-away", "7 Sessions", "what is held stays held and can be released while the daemon goes away", nil, goingAway, false},
+	{"push-before-welcome", "7 Sessions", "a push that comes before the welcome is no fault, whether its event is known or not", nil, pushBeforeWelcome, false},
+	{"daemon-restarted", "7 Sessions", "nothing that was held before is believed after, and fences rise", nil, restarted, false},
+	{"no-daemon", "2 Transport", "without a daemon there is an error and no hanging; with one it works", nil, noDaemon, false},
+	{"close", "7 Sessions", "closing releases everything at once", nil, closing, false},
+	{"stdin-closed", "7 Sessions", "the end of the program releases everything; it ends when its standard input does", nil, stdinClosed, false},
+	{"heartbeat", "10 Requests (hello)", "where a namespace has a heartbeat, each beat is answered", nil, heartbeat, false},
+	{"heartbeat-kept", "10 Requests (hello)", "a hold of such a namespace is kept by a client that has nothing to say", nil, heartbeatKept, false},
 }
 
 func hello(t *T) {
@@ -72,6 +76,7 @@ func versionUnknown(t *T) {
 func pushBeforeWelcome(t *T) {
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
 		c.send(protocol.AppendGoingAway(nil, 10_000, "the daemon is going away"))
+		c.send(frame(append(list{200, 0}, appended(1)...)...)) // of a later version
 		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, c.f.welcome()))
 	})
 	f.listen()
@@ -135,6 +140,69 @@ func (t *T) lostConnection(half bool) {
 	f.overFor(p, "closed")
 	t.putDown("k", k)
 	t.putDown("l", l)
+}
+
+func inFlightEnds(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, k := f.hold(want{key: "k"}, f.grant(3))
+	_, l := f.hold(want{key: "l"}, f.grant(4))
+	renewal := t.renew("k", k, 0)
+	f.expect(protocol.OpRenew, "the renewal")
+	release := t.release("l", l)
+	f.expect(protocol.OpRelease, "the release")
+	_ = q.c.nc.Close()
+	renewal.fails("closed", "not_held", "unavailable")
+	release.answer() // either way: the end of the connection has released it
+	t.parts("k", k, "the connection has ended")
+	t.mustNotHold("l", l, "it was released, and the connection has ended")
+}
+
+// hungDaemon answers what it is asked, and then nothing any more. Its connections stay open.
+func hungDaemon(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	p := t.acquire(want{key: "k", wait: -1})
+	f.expectAcquire("k")
+	f.await("a ping while the client waits", func() bool { return f.pings > 0 }) // which is answered
+	if p.done() {
+		t.failf("the client has given up a wait without bound while the daemon answers pings")
+	}
+	f.change(func() { f.hung = true })
+	f.t.await("the end of a wait for a daemon that hangs", func() bool { return t.p.answers[p.id] != nil })
+	p.fails("unavailable", "closed")
+}
+
+// closeOnExec looks at the sockets of the client's process.
+func closeOnExec(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, _ := f.hold(want{key: "k"}, f.grant(3))
+	open, err := inheritable(q.c.nc)
+	t.must(err)
+	if open {
+		t.failf("the descriptor of the client's socket is not close-on-exec: a program that it runs would keep the session alive")
+	}
+}
+
+// forked has the client fork, and then ends it while its child goes on.
+func forked(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, k := f.hold(want{key: "k"}, f.grant(3))
+	a := t.send(Command{"do": "fork", "key": "k", "owner": 1, "fence": k}).ok()
+	if a.PID == 0 || a.Held == nil {
+		t.failf(`the answer to fork has no "pid", or no "held"`)
+	}
+	t.defers(func() { _ = syscall.Kill(a.PID, syscall.SIGKILL) })
+	if *a.Held {
+		t.failf("a forked child believes that it holds what its parent does")
+	}
+	f.barrier()
+	t.mustHold("k", k, "after a fork")
+	f.letGo("k", k)
+	_ = syscall.Kill(t.p.cmd.Process.Pid, syscall.SIGKILL)
+	f.awaitEnd(q.c, "the end of the connection when the process that forked has been killed: its child keeps a copy of the descriptor open")
 }
 
 func fatal(t *T) {

@@ -8,16 +8,16 @@ import (
 
 // Section 9: until when a client may say that it holds.
 var validityScenarios = []Scenario{
-	{"silence", "9 Validity", "behind the deadline of its grant a hold is not believed, though the daemon says nothing", nil, silence},
-	{"beat", "9 Validity", "a beat makes what was granted before it valid for longer", nil, beatExtends},
-	{"beat-before-grant", "9 Validity", "a beat says nothing of a grant that comes behind it", nil, beatBefore},
-	{"beat-never-shortens", "9 Validity", "what was stated stays true: neither a beat nor a renewal shortens it", nil, neverShortens},
-	{"beat-and-end", "9 Validity", "no beat makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd},
-	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a beat", nil, lateGrant},
-	{"clock-ahead", "9 Validity", "the daemon's clock is an hour ahead of the client's", nil, func(t *T) { otherClock(t, 3_600_000) }},
-	{"clock-behind", "9 Validity", "the daemon's clock is an hour behind the client's", nil, func(t *T) { otherClock(t, -3_600_000) }},
-	{"slow-hello", "9 Validity", "a hello that took long does not make two clocks one", nil, slowHello},
-	{"client-stopped", "9 Validity", "a client that was stopped beyond its validity believes nothing when it wakes", nil, clientStopped},
+	{"silence", "9 Validity", "behind the deadline of its grant a hold is not believed, though the daemon says nothing", nil, silence, false},
+	{"beat", "9 Validity", "a beat makes what was granted before it valid for longer", nil, beatExtends, false},
+	{"beat-before-grant", "9 Validity", "a beat says nothing of a grant that comes behind it", nil, beatBefore, false},
+	{"beat-never-shortens", "9 Validity", "what was stated stays true: neither a beat nor a renewal shortens it", nil, neverShortens, false},
+	{"beat-and-end", "9 Validity", "no beat makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd, false},
+	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a beat", nil, lateGrant, false},
+	{"clock-ahead", "9 Validity", "the daemon's clock is an hour ahead of the client's", nil, func(t *T) { otherClock(t, 3_600_000) }, false},
+	{"clock-behind", "9 Validity", "the daemon's clock is an hour behind the client's", nil, func(t *T) { otherClock(t, -3_600_000) }, false},
+	{"slow-hello", "9 Validity", "a hello that took long does not make two clocks one", nil, slowHello, false},
+	{"client-stopped", "9 Validity", "a client that was stopped beyond its validity believes nothing when it wakes", nil, clientStopped, false},
 }
 
 // short is in milliseconds how long a hold is valid that is to end; whether the

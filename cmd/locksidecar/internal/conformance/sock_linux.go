@@ -1,7 +1,12 @@
 package conformance
 
 import (
+	"errors"
+	"fmt"
 	"net"
+	"os"
+	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,4 +30,52 @@ func sendPieces(nc *net.UnixConn, b []byte) {
 			}
 		}
 	}
+}
+
+// inheritable says whether the other end of a connection is a descriptor that is not close-on-exec. The end's own number
+// is not to be had, so any unix socket of that process counts, its standard streams apart.
+func inheritable(nc *net.UnixConn) (bool, error) {
+	raw, err := nc.SyscallConn()
+	if err != nil {
+		return false, err
+	}
+	var peer *unix.Ucred
+	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
+		return false, errors.Join(e, err)
+	}
+	table, err := os.ReadFile("/proc/net/unix")
+	if err != nil {
+		return false, err
+	}
+	inodes := map[string]bool{}
+	for line := range strings.Lines(string(table)) {
+		if col := strings.Fields(line); len(col) >= 7 {
+			inodes["socket:["+col[6]+"]"] = true
+		}
+	}
+	dir := fmt.Sprintf("/proc/%d/", peer.Pid)
+	fds, err := os.ReadDir(dir + "fd")
+	if err != nil {
+		return false, err
+	}
+	for _, fd := range fds {
+		if n, err := strconv.Atoi(fd.Name()); err != nil || n <= 2 {
+			continue
+		}
+		if to, err := os.Readlink(dir + "fd/" + fd.Name()); err != nil || !inodes[to] {
+			continue
+		}
+		info, err := os.ReadFile(dir + "fdinfo/" + fd.Name())
+		if err != nil {
+			continue // closed meanwhile
+		}
+		for line := range strings.Lines(string(info)) {
+			if flags, ok := strings.CutPrefix(line, "flags:"); ok {
+				if v, err := strconv.ParseUint(strings.TrimSpace(flags), 8, 64); err == nil && v&unix.O_CLOEXEC == 0 {
+					return true, nil
+				}
+			}
+		}
+	}
+	return false, nil
 }

@@ -1,0 +1,100 @@
+package conformance
+
+import (
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// checklist reads the tables of PROTOCOL.md, section 16: the scenarios of each point.
+func checklist(t *testing.T) (points map[string][]string, before string) {
+	b, err := os.ReadFile("../../../../protocol/PROTOCOL.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, section, ok := strings.Cut(string(b), "\n## 16 Checklist\n")
+	if !ok {
+		t.Fatal("PROTOCOL.md has no checklist")
+	}
+	points = map[string][]string{}
+	name := regexp.MustCompile("`([^`]+)`")
+	for line := range strings.Lines(section) {
+		col := strings.Split(line, "|")
+		if len(col) != 6 || !regexp.MustCompile(`^ [MS]\d+ $`).MatchString(col[1]) {
+			continue
+		}
+		no := strings.TrimSpace(col[1])
+		if points[no] != nil {
+			t.Errorf("PROTOCOL.md has the point %s twice", no)
+		}
+		points[no] = []string{}
+		for _, m := range name.FindAllStringSubmatch(col[4], -1) {
+			points[no] = append(points[no], m[1])
+		}
+	}
+	return points, before
+}
+
+// TestChecklist holds the checklist of PROTOCOL.md against the text, the scenarios and the faults.
+func TestChecklist(t *testing.T) {
+	t.Parallel()
+	points, text := checklist(t)
+	var tested []string
+	for no, scenarios := range points {
+		if len(scenarios) == 0 {
+			t.Errorf("%s names no scenario", no)
+		}
+		tested = append(tested, scenarios...)
+		for _, s := range scenarios {
+			if !slices.ContainsFunc(All(), func(x Scenario) bool { return x.Name == s }) {
+				t.Errorf("%s names the scenario %s, which does not exist", no, s)
+			}
+		}
+		broken := false
+		for _, f := range faults {
+			if !slices.Contains(strings.Fields(f.points), no) {
+				continue
+			}
+			broken = true
+			if !slices.ContainsFunc(strings.Fields(f.scenarios), func(s string) bool { return slices.Contains(scenarios, s) }) {
+				t.Errorf("the fault %s breaks %s, and none of its scenarios (%s) finds it", f.name, no, strings.Join(scenarios, ", "))
+			}
+		}
+		if !broken {
+			t.Errorf("no fault breaks %s", no)
+		}
+	}
+	for _, f := range faults {
+		for p := range strings.FieldsSeq(f.points) {
+			if points[p] == nil {
+				t.Errorf("the fault %s breaks %s, which the checklist does not have", f.name, p)
+			}
+		}
+	}
+	for _, s := range All() {
+		if !slices.Contains(tested, s.Name) {
+			t.Errorf("no point of the checklist names the scenario %s", s.Name)
+		}
+	}
+	marks(t, points, text)
+}
+
+// marks looks that each MUST of the text says which point it is, and that the points that the text names exist.
+func marks(t *testing.T, points map[string][]string, text string) {
+	mark := regexp.MustCompile(`\bM\d+\b`)
+	_, text, _ = strings.Cut(text, "\n## 2 ")
+	text, _, _ = strings.Cut(text, "\n## 14 ")
+	for _, paragraph := range regexp.MustCompile(`\n\n|\n- |\n\|`).Split(text, -1) {
+		found := mark.FindAllString(paragraph, -1)
+		if strings.Contains(paragraph, "MUST") && len(found) == 0 {
+			t.Errorf("PROTOCOL.md has a MUST that names no point of the checklist:\n%s", paragraph)
+		}
+		for _, m := range found {
+			if points[m] == nil {
+				t.Errorf("PROTOCOL.md names %s, which the checklist does not have", m)
+			}
+		}
+	}
+}

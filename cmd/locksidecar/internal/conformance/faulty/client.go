@@ -1,0 +1,370 @@
+package faulty
+
+import (
+	"strings"
+	"sync"
+	"time"
+)
+
+// fault is what is wrong with the client; empty for nothing.
+type fault string
+
+func (f fault) is(name string) bool { return string(f) == name }
+
+// Client holds locks over one connection at a time.
+type Client struct {
+	path  string
+	fault fault
+	say   func(any) // prints a line; does not block for long
+
+	mu      sync.Mutex
+	conn    *conn             // guarded by mu, as is all below; the newest, or nil
+	dialing chan struct{}     // closed when the dial under way is over; nil without
+	holds   map[name][]*hold  // by what the adapter's commands call them, the newest last
+	giveUp  map[int]func()    // by command: withdraws its acquire
+	newest  map[string]uint64 // a fault's: the last fence of a key
+	single  sync.Mutex        // a fault's
+}
+
+func (c *Client) connect() (*conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.dialing != nil {
+		ch := c.dialing
+		c.mu.Unlock()
+		<-ch
+		c.mu.Lock()
+	}
+	if c.conn != nil && c.conn.ended == nil {
+		return c.conn, nil
+	}
+	c.dialing = make(chan struct{})
+	cn, err := dial(c)
+	close(c.dialing)
+	c.dialing = nil
+	if err != nil {
+		if c.fault.is("dials-for-ever") {
+			c.mu.Unlock()
+			time.Sleep(time.Hour)
+			c.mu.Lock()
+		}
+		return nil, err
+	}
+	c.conn = cn
+	return cn, nil
+}
+
+// refused says why an owner may not acquire a key now: it has lost it, and has not let go.
+func (c *Client) refused(w who) error {
+	for n, hs := range c.holds {
+		for _, h := range hs {
+			if (who{n.key, n.owner}) != w || h.permit {
+				continue
+			}
+			if h.lapse(); h.over || h.lost == "" || c.fault.is("re-enters-what-was-lost") ||
+				h.lost == "connection" && c.fault.is("re-enters-over-connections") ||
+				(h.lost == "silence" || h.lost == "fixed_end") && c.fault.is("re-enters-what-ran-out") {
+				continue
+			}
+			return failure("not_held")
+		}
+	}
+	return nil
+}
+
+// take makes a hold of a grant, or finds the one that it re-enters.
+func (c *Client) take(cn *conn, n name, permit bool, g *grant) *hold {
+	n.fence = g.fence
+	c.newest[n.key] = g.fence
+	for _, h := range cn.holds {
+		if h.name == n && !h.over && h.lost == "" && !permit {
+			h.granted(g, true)
+			return h
+		}
+	}
+	h := &hold{name: n, c: cn, permit: permit}
+	h.granted(g, true)
+	h.believed = true
+	cn.holds = append(cn.holds, h)
+	c.holds[n] = append(c.holds[n], h)
+	return h
+}
+
+// find returns the hold that a command is about: one that is held, else the newest that is not given up.
+func (c *Client) find(n name) *hold {
+	if c.fault.is("releases-any-fence") {
+		n.fence = c.newest[n.key]
+	}
+	if c.fault.is("takes-all-owners-for-one") {
+		n.owner = 1
+	}
+	var found *hold
+	for _, h := range c.holds[n] {
+		if !h.over && h.count > 0 {
+			found = h
+		}
+	}
+	return found
+}
+
+// terms are what an acquire asks for besides the key.
+type terms struct {
+	owner   uint64
+	mode    string
+	wait    int64
+	ttl     int64
+	fixed   bool
+	permits int
+}
+
+func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error) {
+	cn, err := c.connect()
+	if err != nil {
+		return nil, err
+	}
+	if c.fault.is("asks-one-by-one") {
+		c.single.Lock()
+		defer c.single.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key, fs := c.asked(key, &q)
+	w := who{key, q.owner}
+	permit := q.mode == "permit" && !c.fault.is("takes-permits-for-locks")
+	for ch := cn.giving[w]; ch != nil && !c.fault.is("asks-before-its-cancel-is-answered"); ch = cn.giving[w] {
+		c.mu.Unlock()
+		<-ch
+		c.mu.Lock()
+	}
+	if err := c.refused(w); err != nil && !permit {
+		return nil, err
+	}
+	if c.fault.is("re-enters-permits") && permit {
+		for _, h := range cn.holds {
+			if h.key == key && h.owned() {
+				h.count++
+				return h, nil
+			}
+		}
+	}
+	var h *hold
+	given := false
+	cl := &call{take: func(f *fields) error {
+		g, err := readGrant(f)
+		switch {
+		case err != nil || given && c.fault.is("forgets-what-it-gave-up"):
+			return err
+		case given:
+			_, err = cn.send(3, nil, key, q.owner, g.fence, 0)
+		default:
+			h = c.take(cn, name{key, q.owner, 0}, permit, &g)
+		}
+		return err
+	}}
+	if cl, err = cn.send(2, cl, fs...); err != nil {
+		return nil, err
+	}
+	id, done := cn.lastID, cl.done
+	giveUp(func() { given = c.withdraw(cn, w, id, cl) })
+	c.mu.Unlock()
+	err = <-done
+	c.mu.Lock()
+	if err != nil {
+		if (err == failure("timeout") || err == failure("denied")) && c.fault.is("takes-refusals-for-grants") ||
+			err == failure("upgrade") && c.fault.is("upgrades-by-itself") {
+			return &hold{name: name{key, q.owner, c.newest[key]}, c: cn, valid: now() + 1<<30, count: 1}, nil
+		}
+		return nil, err
+	}
+	if h.owned() || h.lost != "" || c.fault.is("believes-silence") {
+		return h, nil
+	}
+	// It came too late: it is given back.
+	if !c.fault.is("keeps-what-came-late") {
+		_, _ = cn.send(3, nil, key, q.owner, h.fence, 0)
+	}
+	h.count--
+	h.over = h.count == 0
+	return nil, failure("not_held")
+}
+
+// asked puts an acquire's fields together; most faults of a careless client are here.
+func (c *Client) asked(key string, q *terms) (string, []any) {
+	if c.fault.is("trims-keys") {
+		key = strings.ToLower(strings.TrimSpace(key))
+	}
+	if c.fault.is("mends-bad-keys") {
+		key = strings.Map(func(r rune) rune {
+			if r < ' ' || r >= 0x7f && r < 0xa0 {
+				return '_'
+			}
+			return r
+		}, key)
+		key = key[:min(len(key), 512)]
+	}
+	if c.fault.is("takes-all-owners-for-one") {
+		q.owner = 1
+	}
+	if c.fault.is("clamps-ttls") {
+		q.ttl = min(max(q.ttl, 0), 86_400_000)
+	}
+	if c.fault.is("clamps-waits") && q.wait < 0 {
+		q.wait = 1000
+	}
+	mode, flags := 0, 0
+	switch {
+	case q.mode == "shared" && !c.fault.is("shares-nothing"):
+		mode = 1
+	case q.mode == "permit" && !c.fault.is("takes-permits-for-locks"):
+		mode = 2
+	}
+	if q.fixed && !c.fault.is("fixes-nothing") {
+		flags = 1
+	}
+	fs := []any{key, q.owner, mode, q.wait, q.ttl, flags}
+	if mode == 2 {
+		fs = append(fs, q.permits)
+	}
+	return key, fs
+}
+
+// withdraw gives an acquire up: its caller hears so at once, and a grant that comes all the same is given back.
+// It says whether there was something to give up.
+func (c *Client) withdraw(cn *conn, w who, id uint64, cl *call) bool {
+	if cn.calls[id] != cl || c.fault.is("ignores-cancel") {
+		return false
+	}
+	ch := make(chan struct{})
+	if cn.giving[w] != nil {
+		return true
+	}
+	cn.giving[w] = ch
+	answered := func() {
+		if cn.giving[w] == ch {
+			delete(cn.giving, w)
+			close(ch)
+		}
+	}
+	_, err := cn.send(6, &call{take: func(f *fields) error { f.num(); answered(); return f.done() }, fail: func(failure) { answered() }}, id, w.key)
+	if err != nil {
+		answered()
+	}
+	select {
+	case cl.done <- failure("canceled"):
+	default:
+	}
+	cl.done = make(chan error, 1) // nobody waits any more
+	return true
+}
+
+func (c *Client) release(n name) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.find(n)
+	if h == nil {
+		if c.fault.is("takes-any-release-for-right") {
+			return nil
+		}
+		return failure("not_held")
+	}
+	if h.lapse(); h.lost != "" {
+		return c.letGoLost(h)
+	}
+	flags, last := 0, h.count == 1
+	if c.fault.is("releases-all-counts") {
+		flags, last = 2, true
+	}
+	if c.fault.is("never-releases") {
+		h.over = true
+		return nil
+	}
+	if last {
+		h.releases++
+	}
+	h.count--
+	cl, err := h.c.send(3, &call{take: func(f *fields) error { f.num(); h.over = h.over || last; return f.done() },
+		fail: func(why failure) {
+			switch {
+			case why == "not_held" && c.fault.is("believes-other-guards"):
+				h.over = h.count == 0
+			case why == "not_held", last && (why == "unknown" || strings.HasPrefix(string(why), "code_") && !c.fault.is("keeps-on-unknown-codes")):
+				h.over = true
+			default: // nothing was done
+				h.count++
+				if last {
+					h.releases--
+				}
+			}
+			if why == "unknown" && c.fault.is("keeps-what-is-unconfirmed") {
+				h.over = false
+				h.count++
+				h.releases--
+			}
+		}}, h.key, h.owner, h.fence, flags)
+	if err != nil {
+		return nil // the connection has ended: that releases, too
+	}
+	c.mu.Unlock()
+	err = <-cl.done
+	c.mu.Lock()
+	if c.fault.is("takes-any-release-for-right") {
+		return nil
+	}
+	return err
+}
+
+// letGoLost is the release of a hold that is lost. It tells the daemon where that keeps the key closed.
+func (c *Client) letGoLost(h *hold) error {
+	tell := h.closedToOthers() && h.c.ended == nil
+	if h.count--; h.count == 0 {
+		h.over = true
+	}
+	if tell {
+		cl, err := h.c.send(3, nil, h.key, h.owner, h.fence, 0)
+		if err == nil {
+			c.mu.Unlock()
+			<-cl.done
+			c.mu.Lock()
+		}
+	}
+	if c.fault.is("takes-any-release-for-right") {
+		return nil
+	}
+	return failure("not_held")
+}
+
+// change is a renewal or a downgrade.
+func (c *Client) change(n name, op int, more ...any) (*hold, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.find(n)
+	if op == 4 && c.fault.is("renews-nothing") || op == 5 && c.fault.is("downgrades-by-itself") {
+		return &hold{name: n}, nil
+	}
+	if h == nil {
+		return nil, failure("not_held")
+	}
+	if h.lapse(); h.lost != "" {
+		return nil, failure("not_held")
+	}
+	cl, err := h.c.send(op, &call{
+		take: func(f *fields) error {
+			g, err := readGrant(f)
+			if err == nil {
+				h.granted(&g, false)
+			}
+			return err
+		},
+		fail: func(why failure) {
+			if why == "not_held" && !c.fault.is("believes-a-renewal-that-failed") {
+				h.lose("gone")
+			}
+		}}, append([]any{h.key, h.owner, h.fence}, more...)...)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Unlock()
+	err = <-cl.done
+	c.mu.Lock()
+	return h, err
+}

@@ -1,0 +1,149 @@
+package faulty
+
+import "math"
+
+// name is what an adapter's command calls a hold.
+type name struct {
+	key          string
+	owner, fence uint64
+}
+
+// who names an owner of a key.
+type who struct {
+	key   string
+	owner uint64
+}
+
+// hold is one hold, from its grant until it has been released as often as it was acquired. Guarded by Client.mu.
+type hold struct {
+	name
+	c        *conn
+	permit   bool
+	valid    int64 // milliseconds of our clock: stated validity
+	end      int64 // a fixed hold's own end; 0 for none
+	count    int   // acquires less releases, our own
+	lost     string
+	releases int // of the last count, on their way
+	over     bool
+	believed bool // a fault's: what its timer says
+}
+
+// owned says whether the lock is held at this moment. It reads the clock and asks nobody.
+func (h *hold) owned() bool {
+	f := h.c.client.fault
+	switch {
+	case f.is("believes-over-connections") && h.lost == "connection":
+		return true
+	case f.is("takes-holds-along") && h.lost == "connection" && h.c.client.conn != h.c:
+		return true
+	case f.is("believes-in-fixed-holds-lost") && h.lost == "fixed_end":
+		return true
+	case h.over || h.lost != "":
+		return false
+	case f.is("believes-silence"):
+		return true
+	case f.is("counts-timers"):
+		return h.believed
+	case h.releases > 0:
+		return false
+	}
+	return now() < h.until()
+}
+
+func (h *hold) until() int64 {
+	if h.end != 0 && !h.c.client.fault.is("forgets-the-end") {
+		return min(h.valid, h.end)
+	}
+	return h.valid
+}
+
+// granted takes in a grant. The count is ours to keep.
+func (h *hold) granted(g *grant, acquired bool) {
+	f := h.c.client.fault
+	deadline := h.c.local(g.deadline)
+	if f.is("counts-left-from-receipt") {
+		deadline = now() + int64(g.left)
+	}
+	if f.is("lets-beats-cover-later-grants") {
+		deadline = max(deadline, h.c.beat)
+	}
+	if !acquired && f.is("shortens-by-renewals") {
+		h.valid = deadline
+	}
+	h.valid = max(h.valid, deadline)
+	if g.end != 0 {
+		if end := h.c.local(g.end); end > h.end || f.is("moves-ends-back") {
+			h.end = end
+		}
+	}
+	if acquired {
+		h.count++
+	}
+	if f.is("counts-as-the-daemon-does") {
+		h.count = int(g.count)
+	}
+}
+
+// stated takes in a keepalive.
+func (h *hold) stated(until int64) {
+	if h.c.client.fault.is("shortens-by-beats") {
+		h.valid = until
+	}
+	h.valid = max(h.valid, until)
+}
+
+// lose ends the hold, which nobody has released. The first reason is told, once.
+func (h *hold) lose(reason string) {
+	if h.over || h.lost != "" {
+		return
+	}
+	h.lost = reason
+	if reason == "forced" && h.c.client.fault.is("tells-of-force-at-once") {
+		_, _ = h.c.send(3, nil, h.key, h.owner, h.fence, 2)
+	}
+	if h.releases == 0 && !h.c.client.fault.is("tells-nothing") {
+		h.c.client.say(event{Event: "lost", Key: h.key, Owner: h.owner, Fence: h.fence, Reason: reason})
+	}
+}
+
+// lapse notices that the validity has run out and nobody has said so.
+func (h *hold) lapse() {
+	if h.over || h.lost != "" || h.releases > 0 || now() < h.until() {
+		return
+	}
+	f := h.c.client.fault
+	if h.end != 0 && now() >= h.end && !f.is("calls-a-fixed-end-silence") {
+		h.lose("fixed_end")
+	} else {
+		h.lose("silence")
+	}
+}
+
+// closedToOthers says whether the daemon may keep the key closed for a hold that is lost.
+func (h *hold) closedToOthers() bool {
+	f := h.c.client.fault
+	switch h.lost {
+	case "forced":
+		return !f.is("keeps-what-was-forced")
+	case "silence", "fixed_end":
+		return !f.is("keeps-what-ran-out")
+	}
+	return false
+}
+
+// grant is the reply that makes, re-enters or extends a hold.
+type grant struct {
+	fence, left, deadline, count, end, flags uint64
+}
+
+func readGrant(f *fields) (g grant, err error) {
+	g = grant{f.num(), f.num(), f.num(), f.num(), f.num(), f.num()}
+	switch {
+	case f.fault.is("refuses-fence-0") && f.err == nil && g.fence == 0,
+		f.fault.is("refuses-unknown-flags") && g.flags > 1:
+		return g, errBad
+	case f.fault.is("takes-fences-for-doubles"):
+		g.fence = uint64(min(float64(g.fence), math.MaxInt64-1024))
+	}
+	return g, f.done()
+}

@@ -1,0 +1,300 @@
+package conformance
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Sections 8, 9 and 11: lost holds, until their owner has let go.
+var lossScenarios = []Scenario{
+	{"lost", "11 Pushes", "a hold that is called lost is over, whatever the reason", nil, lost, false},
+	{"lost-released", "11 Pushes", "a release of a hold that was called lost is not_held", nil, lostReleased, false},
+	{"lost-of-owners", "11 Pushes", "of two owners' holds the one that is called lost is over, and the other stays", []string{"owners", "shared"}, lostOfOwners, false},
+	{"lost-re-entry", "8 Holding", "an owner that has lost a key and not released it is refused when it acquires it again", []string{"reentrant"}, lostReentry, false},
+	{"forced-released", "11 Pushes", "the release of a hold that was ended by force is sent to the daemon, and not before the holder lets go", nil, forcedReleased, false},
+	{"expired-released", "9 Validity", "the release of a hold whose validity ran out is sent to the daemon; a grant that comes too late is given back", nil, expiredReleased, false},
+	{"fixed-end", "8 Holding", "a fixed hold's end is fixed_end, whoever notices it", []string{"fixed", "ttl"}, fixedEnd, false},
+}
+
+var reasons = []protocol.Reason{protocol.LostExpired, protocol.LostGone, protocol.LostFixed, protocol.LostForced,
+	protocol.LostSession, protocol.LostShutdown, protocol.LostTooLong, protocol.LostSilent}
+
+func lost(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	for i, reason := range reasons {
+		key := reason.String()
+		q, fence := f.hold(want{key: key}, f.grant(uint64(10+i)))
+		q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), reason))
+		f.barrier()
+		t.mustNotHold(key, fence, "it was called lost ("+key+")")
+		t.told(key, fence, key)
+		f.putDown(key, fence)
+		// A later hold of the key is another.
+		_, again := f.hold(want{key: key}, f.grant(uint64(fence)+100))
+		t.mustHold(key, again, "acquired again after a loss")
+		t.mustNotHold(key, fence, "lost, and acquired again")
+	}
+}
+
+func lostReleased(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, fence := f.hold(want{key: "k"}, f.grant(3))
+	q.c.send(protocol.AppendLost(nil, "k", q.Owner, 3, protocol.LostForced))
+	f.barrier()
+	f.putDown("k", fence)
+}
+
+func lostOfOwners(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	one, a := f.hold(want{key: "k", owner: 1, shared: true}, f.grant(3))
+	two, b := f.hold(want{key: "k", owner: 2, shared: true}, f.grant(3)) // readers who hold together share a fence
+	if one.Owner == two.Owner {
+		t.failf("two owners have the number %d", one.Owner)
+	}
+	two.c.send(protocol.AppendLost(nil, "k", two.Owner, 3, protocol.LostGone))
+	f.barrier()
+	if t.heldAs(2, "k", b) {
+		t.failf("the second owner's hold was called lost, and the client believes in it")
+	}
+	t.mustHold("k", a, "another owner's hold of the same key and fence was called lost")
+	f.letGo("k", a)
+}
+
+// lostReentry has holds end in each way, and their owner acquire the key again.
+func lostReentry(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	again := func(key string, fence Fence, how string, names ...string) {
+		p := t.acquire(want{key: key, wait: -1})
+		// It must not ask: whatever the daemon grants now is a second critical section inside of the first.
+		f.barrierBeside(func(q asked) {
+			if q.Op == protocol.OpAcquire && string(q.Key) == key {
+				t.failf("%s: its owner has not released it, and the client asks the daemon for it again", how)
+			}
+			f.t.answerRelease(q, protocol.NotHeld)
+		})
+		p.fails(names...)
+		f.putDown(key, fence, names...)
+		_, fresh := f.hold(want{key: key}, f.grant(uint64(fence)+1))
+		t.mustHold(key, fresh, how+", released and acquired anew")
+		f.letGo(key, fresh)
+	}
+	for i, reason := range []protocol.Reason{protocol.LostExpired, protocol.LostForced, protocol.LostGone} {
+		key := reason.String()
+		q, fence := f.hold(want{key: key}, f.grant(uint64(10+2*i)))
+		q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), reason))
+		f.barrier()
+		again(key, fence, "it was called lost ("+key+")", "not_held")
+	}
+	_, fence, until := f.brief("silence", 20)
+	t.after(until)
+	again("silence", fence, "its validity has run out", "not_held")
+	f.strays = false
+
+	q, fence := f.hold(want{key: "connection"}, f.grant(30))
+	_ = q.c.nc.Close()
+	t.parts("connection", fence, "the connection has ended")
+	t.connect().ok()
+	again("connection", fence, "its connection has ended", "not_held", "closed")
+}
+
+// barrierBeside is barrier while other requests come, which beside hears of.
+func (f *fake) barrierBeside(beside func(q asked)) {
+	f.barriers++
+	key := fmt.Sprint("barrier-", f.barriers)
+	p := f.t.acquire(want{key: key})
+	for {
+		q := f.next("the acquire of " + key)
+		if string(q.Key) == key {
+			q.give(f.grant(1<<50 + f.barriers))
+			p.ok()
+			return
+		}
+		beside(q)
+	}
+}
+
+// answerRelease gives a release this answer.
+func (t *T) answerRelease(q asked, c protocol.Code) {
+	switch {
+	case q.Op != protocol.OpRelease:
+		t.failf("the client sent op %d for the key %q, which nobody told it to", q.Op, q.Key)
+	case c == protocol.OK:
+		q.released()
+	default:
+		q.refuse(c)
+	}
+}
+
+func forcedReleased(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, fence := f.hold(want{key: "k"}, f.grant(3))
+	q.c.send(protocol.AppendLost(nil, "k", q.Owner, 3, protocol.LostForced))
+	f.barrier() // nothing but the barrier comes: the holder is still at work
+	t.mustNotHold("k", fence, "it was ended by force")
+	p := t.release("k", fence)
+	f.givenBack(q, fence, protocol.NotHeld, "what was ended by force: without it the key stays closed to others")
+	p.fails("not_held")
+	if t.able("reentrant") {
+		f.forcedTwice()
+	}
+}
+
+// forcedTwice ends a hold of count 2 by force: it is over with the last release, and not before.
+func (f *fake) forcedTwice() {
+	t := f.t
+	q, fence := f.hold(want{key: "l"}, f.grant(5))
+	left := 1 + f.deepen("l", fence, 2)
+	q.c.send(protocol.AppendLost(nil, "l", q.Owner, 5, protocol.LostForced))
+	f.barrier()
+	gone := func(q asked) {
+		if q.Op != protocol.OpRelease || string(q.Key) != "l" || q.Fence != 5 {
+			t.failf("the client was told to release %q with the fence 5 and sent op %d for %q with the fence %d", "l", q.Op, q.Key, q.Fence)
+		}
+		if left--; q.Flags&protocol.FlagAll != 0 {
+			left = 0
+		}
+		q.refuse(protocol.NotHeld)
+	}
+	for i := range 2 {
+		p := t.release("l", fence)
+		t.poll(p.what, func() bool { f.each(gone); return p.done() })
+		p.fails("not_held")
+		f.barrierBeside(gone)
+		if i == 0 && left == 0 {
+			t.failf("a hold of count 2 was ended by force, and with the first release the client has released all of it")
+		}
+	}
+	t.poll("the last release of what was ended by force", func() bool { f.each(gone); return left == 0 })
+}
+
+// deepen has the client acquire again what it holds, and returns how often it asked the daemon for that: it may count
+// by itself.
+func (f *fake) deepen(key string, fence Fence, count uint64) (asks int) {
+	p := f.t.acquire(want{key: key, wait: -1})
+	f.t.poll(p.what, func() bool {
+		f.each(func(q asked) {
+			if q.Op != protocol.OpAcquire || string(q.Key) != key {
+				f.t.failf("the client was told to acquire %q again, and sent op %d for the key %q", key, q.Op, q.Key)
+			}
+			g := f.grant(uint64(fence))
+			g.Count = count
+			asks++
+			q.give(g)
+		})
+		return p.done()
+	})
+	if got := p.fence(); got != fence {
+		f.t.failf("the fence of a re-entry is %v, and of the hold %v", got, fence)
+	}
+	return asks
+}
+
+// each has do take what has come.
+func (f *fake) each(do func(q asked)) {
+	f.mu.Lock()
+	queue := f.queue
+	f.queue = nil
+	f.mu.Unlock()
+	for _, q := range queue {
+		do(q)
+	}
+}
+
+func expiredReleased(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	q, fence, until := f.brief("k", 3)
+	t.ends("k", fence, until, "its deadline has passed")
+	p := t.release("k", fence)
+	f.givenBack(q, fence, protocol.OK, "a hold whose validity has run out")
+	// A success or not_held, as the client sees it; it may have given it back by itself before.
+	t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
+
+	late := t.acquire(want{key: "l"})
+	q = f.expectAcquire("l")
+	g := f.grantFor(50, 4)
+	t.after(g.Deadline)
+	q.give(g)
+	f.givenBack(q, 4, protocol.OK, "a grant that came when its deadline had passed")
+	t.poll(late.what, func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return late.done() })
+}
+
+// givenBack waits for the release of what q was granted, and answers it.
+func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
+	done := false
+	f.t.poll("the release of "+what, func() bool {
+		f.each(func(r asked) {
+			switch {
+			case r.Op == protocol.OpAcquire && r.Wait == 0: // it asks again
+				r.refuse(protocol.Busy)
+			case r.Op == protocol.OpAcquire:
+				r.refuse(protocol.Timeout)
+			case r.Op != protocol.OpRelease, string(r.Key) != string(q.Key), r.Owner != q.Owner, r.Fence != uint64(fence):
+				f.t.failf("waited for the release of %s, %q with the fence %v; the client sent op %d for %q with the fence %d",
+					what, q.Key, fence, r.Op, r.Key, r.Fence)
+			default:
+				done = true
+				f.t.answerRelease(r, c)
+			}
+		})
+		return done
+	})
+}
+
+// fixedEnd lets fixed holds end, with the daemon's word and without.
+func fixedEnd(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	for i, says := range []bool{false, true} {
+		key := fmt.Sprint("k", i)
+		q, fence, end := f.fixedHold(key, uint64(3+i))
+		t.after(end)
+		if says {
+			q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), protocol.LostFixed))
+		}
+		t.poll("the client to notice the end of a fixed hold", func() bool { return !t.held(key, fence) })
+		p := t.release(key, fence)
+		t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
+		p.fails("not_held")
+		f.barrier()
+		if says {
+			t.told(key, fence, "fixed_end")
+		}
+		t.p.mu.Lock()
+		at := slices.IndexFunc(t.p.events, func(e Event) bool { return e.Key == key && e.Reason != "fixed_end" })
+		var reason string
+		if at >= 0 {
+			reason = t.p.events[at].Reason
+		}
+		t.p.mu.Unlock()
+		if at >= 0 {
+			t.failf("the end of a fixed hold is told as %q; it is %q", reason, "fixed_end")
+		}
+	}
+}
+
+// fixedHold has the client hold key, fixed, for a short time; it returns the end on the boot clock.
+func (f *fake) fixedHold(key string, fence uint64) (asked, Fence, uint64) {
+	f.strays = true
+	for left := uint64(short); ; left *= 2 {
+		p := f.t.acquire(want{key: key, ttl: int64(left), fixed: true})
+		q := f.expectAcquire(key)
+		g := f.grantFor(farAway, fence)
+		g.End = f.now() + left
+		q.give(g)
+		a := p.answer()
+		if a.OK {
+			return q, p.fence(), g.End
+		}
+		if bootMillis() < g.End {
+			p.ok()
+		}
+	}
+}

@@ -1,0 +1,231 @@
+package conformance
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// The frames on the socket, for the exchange that is shown when a scenario fails. C is what the client sends, D what
+// the daemon sends.
+
+// tracer notes the frames of one direction of a connection, which come in pieces.
+type tracer struct {
+	note func(line string)
+	from byte
+	have []byte
+}
+
+func (r *tracer) saw(b []byte) {
+	for r.have = append(r.have, b...); len(r.have) >= protocol.HeaderLen; {
+		n := int(binary.BigEndian.Uint32(r.have))
+		if n == 0 || n > 1<<20 {
+			r.note(fmt.Sprintf("%c a header of %d bytes", r.from, n))
+			r.have = r.have[protocol.HeaderLen:]
+			continue
+		}
+		if len(r.have) < protocol.HeaderLen+n {
+			return
+		}
+		r.note(fmt.Sprintf("%c %s", r.from, frameText(r.from, r.have[protocol.HeaderLen:protocol.HeaderLen+n])))
+		r.have = r.have[protocol.HeaderLen+n:]
+	}
+}
+
+var opNames = map[uint64]string{1: "hello", 2: "acquire", 3: "release", 4: "renew", 5: "downgrade", 6: "cancel", 7: "inspect",
+	8: "acquire-many", 9: "release-many", 10: "ping", 11: "list", 12: "stored"}
+
+var eventNames = map[uint64]string{64: "lost", 65: "beat", 66: "going-away", 67: "fatal"}
+
+// frameText writes a payload for people: its name, and its array as JSON would have it.
+func frameText(from byte, payload []byte) string {
+	text, rest, err := valueText(payload, 0)
+	if err != nil || len(rest) > 0 || text[0] != '[' {
+		return fmt.Sprintf("not a message: % x", payload)
+	}
+	var head, id uint64
+	_, _ = fmt.Sscanf(text, "[%d, %d", &head, &id)
+	switch {
+	case from == 'C':
+		return strings.TrimSpace(opNames[head] + " " + text)
+	case id == 0:
+		return strings.TrimSpace(eventNames[head] + " " + text)
+	case head > math.MaxUint8:
+		return text
+	}
+	return protocol.Code(head).String() + " " + text
+}
+
+var errText = errors.New("no MessagePack")
+
+// valueText writes one value, and returns what is behind it.
+func valueText(b []byte, depth int) (string, []byte, error) {
+	if len(b) == 0 || depth > 200 {
+		return "", nil, errText
+	}
+	c, rest := b[0], b[1:]
+	// number reads n bytes, big-endian.
+	number := func(n int) (v uint64) {
+		if n > len(rest) {
+			c, rest = 0xc1, nil
+			return 0
+		}
+		for _, x := range rest[:n] {
+			v = v<<8 | uint64(x)
+		}
+		rest = rest[n:]
+		return v
+	}
+	size, kind := uint64(0), byte(0)
+	switch {
+	case c < 0x80:
+		return strconv.Itoa(int(c)), rest, nil
+	case c >= 0xe0:
+		return strconv.Itoa(int(int8(c))), rest, nil
+	case c < 0x90:
+		size, kind = uint64(c&15), 'm'
+	case c < 0xa0:
+		size, kind = uint64(c&15), 'a'
+	case c < 0xc0:
+		size, kind = uint64(c&31), 's'
+	case c == 0xc0, c == 0xc2, c == 0xc3:
+		return map[byte]string{0xc0: "nil", 0xc2: "false", 0xc3: "true"}[c], rest, nil
+	case c >= 0xc4 && c <= 0xc6:
+		size, kind = number(1<<(c-0xc4)), 'b'
+	case c >= 0xc7 && c <= 0xc9:
+		size, kind = number(1<<(c-0xc7))+1, 'b'
+	case c == 0xca || c == 0xcb:
+		size, kind = 4<<(c-0xca), 'b'
+	case c >= 0xcc && c <= 0xcf:
+		v := number(1 << (c - 0xcc))
+		return strconv.FormatUint(v, 10), rest, bad(c)
+	case c >= 0xd0 && c <= 0xd3:
+		width := 8 << (c - 0xd0)
+		v := int64(number(width/8)<<(64-width)) >> (64 - width)
+		return strconv.FormatInt(v, 10), rest, bad(c)
+	case c >= 0xd4 && c <= 0xd8:
+		size, kind = 1+1<<(c-0xd4), 'b'
+	case c >= 0xd9 && c <= 0xdb:
+		size, kind = number(1<<(c-0xd9)), 's'
+	case c == 0xdc || c == 0xdd:
+		size, kind = number(2<<(c-0xdc)), 'a'
+	case c == 0xde || c == 0xdf:
+		size, kind = number(2<<(c-0xde)), 'm'
+	}
+	if kind == 0 || bad(c) != nil || size > uint64(len(rest)) {
+		return "", nil, errText
+	}
+	switch kind {
+	case 's':
+		return strconv.Quote(string(rest[:size])), rest[size:], nil
+	case 'b':
+		return fmt.Sprintf("<%x>", rest[:size]), rest[size:], nil
+	}
+	marks := map[byte]string{'a': "[]", 'm': "{}"}[kind]
+	if kind == 'm' {
+		size *= 2
+	}
+	var parts []string
+	for range size {
+		part, behind, err := valueText(rest, depth+1)
+		if err != nil {
+			return "", nil, err
+		}
+		parts, rest = append(parts, part), behind
+	}
+	return marks[:1] + strings.Join(parts, ", ") + marks[1:], rest, nil
+}
+
+func bad(c byte) error {
+	if c == 0xc1 {
+		return errText
+	}
+	return nil
+}
+
+// relay passes on what goes between the client and the real daemon, and notes it.
+type relay struct {
+	t      *T
+	ln     *net.UnixListener
+	to     string
+	wg     sync.WaitGroup
+	mu     sync.Mutex
+	conns  []*net.UnixConn // guarded by mu
+	closed bool            // guarded by mu
+}
+
+func (t *T) relay(to string) *relay {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: t.socket, Net: "unix"})
+	t.must(err)
+	r := &relay{t: t, ln: ln, to: to}
+	r.wg.Go(func() {
+		for {
+			near, err := ln.AcceptUnix()
+			if err != nil {
+				return
+			}
+			far, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: to, Net: "unix"})
+			if err != nil || !r.keep(near, far) {
+				_ = near.Close()
+				continue
+			}
+			r.wg.Go(func() { r.pass(near, far, 'C') })
+			r.wg.Go(func() { r.pass(far, near, 'D') })
+		}
+	})
+	return r
+}
+
+func (r *relay) keep(near, far *net.UnixConn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conns = append(r.conns, near, far)
+	if r.closed {
+		_ = far.Close()
+	}
+	return !r.closed
+}
+
+// pass passes on one direction. The end of the one side's stream is the end of the other's; once the client has closed
+// its end, and the daemon has ended, both are.
+func (r *relay) pass(from, to *net.UnixConn, who byte) {
+	tr := tracer{note: r.t.p.frame, from: who}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if n > 0 {
+			tr.saw(buf[:n])
+			if _, e := to.Write(buf[:n]); e != nil && err == nil {
+				err = e
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			_ = to.CloseWrite()
+			return
+		}
+		if err != nil {
+			_, _ = from.Close(), to.Close()
+			return
+		}
+	}
+}
+
+// close ends it with every connection.
+func (r *relay) close() {
+	_ = r.ln.Close()
+	r.mu.Lock()
+	r.closed = true
+	for _, c := range r.conns {
+		_ = c.Close()
+	}
+	r.mu.Unlock()
+	r.wg.Wait()
+}
