@@ -51,7 +51,8 @@ and a lock of the same name have nothing to do with each other.
 Without -n or -w it waits for the lock as long as it takes. CMD is run as it is,
 without a shell, with this command's input and output, in a process group of its
 own; that group gets the terminal when there is one. SIGTERM, SIGINT, SIGHUP and
-the like are forwarded to the group. CMD finds in its environment
+the like are forwarded to the group; SIGUSR2 is for the daemon, and is not. CMD finds
+in its environment
 
   LOCKSIDECAR_KEY      the key; of several, each on a line
   LOCKSIDECAR_FENCE    the fencing token: a number, larger for each later holder.

@@ -37,6 +37,11 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 		return err
 	}
 	j := &job{lockOptions: o, m: m, socket: socket, sigs: make(chan os.Signal, 64), away: make(chan time.Duration, 1)}
+	// SIGUSR2 is for the daemon, whose process has the same name: here it is dropped, and the command
+	// never gets it.
+	dropped := make(chan os.Signal, 1)
+	signal.Notify(dropped, syscall.SIGUSR2)
+	defer signal.Stop(dropped)
 	j.listen(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGTERM)
 	defer signal.Stop(j.sigs)
 	if err := j.acquire(ctx); err != nil {
@@ -172,7 +177,7 @@ func (j *job) notAcquired(err error, began time.Time) error {
 // start starts the command. From here on every signal that makes sense to it is
 // its own.
 func (j *job) start() (*run.Process, error) {
-	j.listen(syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGWINCH)
+	j.listen(syscall.SIGUSR1, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGWINCH)
 	path, _ := j.m.Env("PATH")
 	return run.Start(run.Command{
 		Args: j.command, Path: path, Env: j.environ(os.Environ()),

@@ -62,7 +62,7 @@ func TestWaitersTakeTurns(t *testing.T) {
 // Signals while the command runs are the command's, and its whole group's.
 func TestSignalsAreForwarded(t *testing.T) {
 	h := newHost(t)
-	for _, sig := range []string{"TERM", "INT", "HUP", "QUIT", "USR1", "USR2"} {
+	for _, sig := range []string{"TERM", "INT", "HUP", "QUIT", "USR1"} {
 		p := h.lock(nil, fmt.Sprintf(`
 			trap 'echo parent; exit 5' %[1]s
 			sh -c 'trap "echo child; exit" %[1]s; echo up; while kill -0 $PPID; do sleep 0.01; done'`, sig))
@@ -77,7 +77,23 @@ func TestSignalsAreForwarded(t *testing.T) {
 }
 
 var signals = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP,
-	"QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1, "USR2": syscall.SIGUSR2}
+	"QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1}
+
+// SIGUSR2 has a daemon's successor take over. Sent to every process of the program's name, it ends no
+// job: not one that waits for its lock either.
+func TestASignalForTheDaemonEndsNoJob(t *testing.T) {
+	h := newHost(t)
+	p := h.lock(nil, "echo up; read x; exit 0")
+	p.line()
+	waits := h.lock(nil, "exit 0")
+	h.waitFor(1, 1)
+	p.signal(syscall.SIGUSR2)
+	waits.signal(syscall.SIGUSR2)
+	p.letGo()
+	p.ends(0)
+	waits.ends(0)
+	h.waitFor(0, 0)
+}
 
 // A command that dies of the signal gives 128 + n.
 func TestTheCodeOfACommandThatDiesOfASignal(t *testing.T) {

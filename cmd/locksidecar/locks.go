@@ -59,13 +59,13 @@ func (m *Main) locksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "locks [flags] [PREFIX]",
 		Short: "List the locks that this host holds or waits for",
-		Long: `List the locks that clients of this host's daemon hold or wait for, in the order
-of their keys; with PREFIX only those whose keys begin so. Locks that only other
+		Long: `List the locks that clients of this host's daemon hold or wait for, in no
+particular order; with PREFIX only those whose keys begin so. Locks that only other
 hosts hold are not listed, unless --store asks the stores themselves: then every
 lock there is listed, with what stands for it in the store, who holds it in the
 store's terms, and whose it is: of this host, of another one, left behind (this host
 made it and does not know it any more; it ends by itself), or foreign (a plain
-locker's). README.md says how to remove one by hand.
+locker's). upstream/STORES.md says how to remove one by hand.
 
 LEFT is how long the lease in the store is good for unless it is renewed, as the
 daemon does while the lock is held. CLIENT, PID and SESSION are those of one

@@ -58,7 +58,6 @@ func levelOf(c config.Log) zapcore.Level {
 
 // announce says that the daemon serves, where, and what to try.
 func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
-	try := m.examples(c.Socket)
 	var kinds, where []string
 	for _, n := range needs {
 		for _, p := range n.plans {
@@ -67,12 +66,23 @@ func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 	}
 	if m.console(c.Log) {
 		fmt.Fprintf(m.Stderr, "locksidecar serves at %s (store: %s, %s). Try, in another shell:\n\n  %s\n\n",
-			c.Socket, strings.Join(kinds, " and "), strings.Join(where, " and "), strings.Join(try, "\n  "))
+			c.Socket, strings.Join(kinds, " and "), strings.Join(where, " and "), strings.Join(m.examples(c.Socket), "\n  "))
+		if c.AdminListen != "" {
+			fmt.Fprintf(m.Stderr, "Locks, holders and stores in a browser: %s\n\n", pageURL(c.AdminListen))
+		}
 		return
 	}
 	log.Info("serving", zap.String("event", "serving"), zap.String("socket", c.Socket),
 		zap.String("store", strings.Join(kinds, ", ")), zap.String("upstream", strings.Join(where, ", ")),
-		zap.String("version", thisBuild().Version), zap.Strings("try", try))
+		zap.String("version", thisBuild().Version), zap.String("page", pageURL(c.AdminListen)))
+}
+
+// pageURL is the address of the page for a browser; empty when it is only on the admin socket.
+func pageURL(listen string) string {
+	if listen == "" {
+		return ""
+	}
+	return "http://" + listen + "/"
 }
 
 // examples are commands that work as they stand.

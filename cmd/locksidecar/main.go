@@ -51,7 +51,8 @@ func (m *Main) root() *cobra.Command {
 		Use:   "locksidecar",
 		Short: "Locks between processes and hosts, over a Unix socket",
 		Long: `locksidecar serves locks to the programs of this host over a Unix socket, and
-keeps them in a store that hosts share (Redis), or for this host alone.
+keeps them in a store that hosts share (Redis, etcd, ZooKeeper, MySQL), or for this
+host alone.
 
 One daemon runs on each host:
 

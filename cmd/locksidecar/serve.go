@@ -71,7 +71,7 @@ callers say where in a trace they stand are exported as spans, by OTLP over HTTP
 		},
 	}
 	configFlag(cmd, &file)
-	cmd.Flags().BoolVar(&takeover, "takeover", false, "take over from the daemon that serves the socket, if there is one; see below")
+	cmd.Flags().BoolVar(&takeover, "takeover", false, "take over from the daemon that serves the socket, if there is one")
 	config.AddFlags(cmd.Flags(), m.Env)
 	completeSettings(cmd)
 	return cmd

@@ -1,0 +1,65 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+)
+
+// Every configuration that a document shows is one that the program takes, and so is each example of the
+// example file with its comment signs taken away.
+func TestConfigurationsInDocumentsAreTaken(t *testing.T) {
+	fence := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+	found := 0
+	for _, page := range []string{"README.md", "deploy/README.md", "deploy/CONFIGURATION.md", "deploy/SECURITY.md", "deploy/SIZING.md", "deploy/FAILURES.md", "upstream/STORES.md"} {
+		b, err := os.ReadFile(fromRoot(page))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range fence.FindAllStringSubmatch(string(b), -1) {
+			if !regexp.MustCompile(`(?m)^(upstream|namespaces|stores|socket|ttl|limits|log|classes|admin_listen):`).MatchString(m[1]) {
+				continue // another program's
+			}
+			found++
+			taken(t, page, m[1])
+		}
+	}
+	if found == 0 {
+		t.Error("no document shows a configuration")
+	}
+	b, err := os.ReadFile(fromRoot("deploy/locksidecar.example.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, inside := strings.Split(string(b), "\n"), false
+	for i, line := range lines { // under stores, namespaces and classes
+		inside = line != "" && (inside || regexp.MustCompile(`^[a-z]+:$`).MatchString(line))
+		if rest, comment := strings.CutPrefix(line, "#  "); inside && comment {
+			lines[i] = "  " + rest
+		}
+	}
+	example := strings.Join(lines, "\n")
+	taken(t, "locksidecar.example.yaml", example)
+}
+
+// taken fails unless text, the configuration of a document, is without a fault.
+func taken(t *testing.T, page, text string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := config.Load(file, func(string) (string, bool) { return "", false }, pflag.NewFlagSet("", pflag.ContinueOnError))
+	if err == nil {
+		_, _, err = newMain().plans(c)
+	}
+	if err != nil {
+		t.Errorf("%s: %v", page, err)
+	}
+}
