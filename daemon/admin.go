@@ -46,7 +46,7 @@ func newAdmin(d *Daemon, addr string) (*admin, error) {
 	if addr != "" {
 		if err := a.open("tcp "+addr, func() (net.Listener, error) { return net.Listen("tcp", addr) }); err != nil {
 			a.close()
-			return nil, fmt.Errorf("%w: admin_listen: %w", ErrSocket, err)
+			return nil, fmt.Errorf("%w: %w", ErrAdminListen, err)
 		}
 	}
 	a.server = &http.Server{Handler: a.routes(), ReadTimeout: adminRead, IdleTimeout: adminIdle, ConnContext: withPeer,

@@ -17,6 +17,8 @@ import (
 var (
 	ErrInUse  = errors.New("another daemon serves this socket")
 	ErrSocket = errors.New("socket cannot be made")
+	// ErrAdminListen says that the address of admin_listen cannot be listened on.
+	ErrAdminListen = errors.New("admin_listen cannot be opened")
 )
 
 // site is where a daemon serves.

@@ -30,12 +30,25 @@ func Cut(b []byte, maxFrame int) (payload, rest []byte, ok bool, err error) {
 	case n == 0:
 		return nil, b, false, ErrEmptyFrame
 	case uint64(n) > uint64(maxFrame):
+		if speaksHTTP(b) {
+			return nil, b, false, fmt.Errorf("%w: the other end speaks HTTP; the admin socket does, and the one for locks does not", ErrFrameTooLarge)
+		}
 		return nil, b, false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrFrameTooLarge, n, maxFrame)
 	case uint64(len(b)-HeaderLen) < uint64(n):
 		return nil, b, false, nil
 	}
 	end := HeaderLen + int(n)
 	return b[HeaderLen:end], b[end:], true, nil
+}
+
+// speaksHTTP says that b begins as a request or a reply of HTTP does: one of the two sockets has been
+// taken for the other.
+func speaksHTTP(b []byte) bool {
+	switch string(b[:HeaderLen]) {
+	case "HTTP", "GET ", "POST", "HEAD":
+		return true
+	}
+	return false
 }
 
 // openFrame leaves room for a header; closeFrame writes it.

@@ -168,6 +168,9 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	default:
 		return usage("--on-lost %s: is none of term, kill, warn", o.onLost)
 	}
+	if o.ttl <= 0 && cmd.Flags().Changed("ttl") {
+		return usage("--ttl %v: a lease has to last for some time", time.Duration(o.ttl))
+	}
 	if time.Duration(o.ttl) > protocol.MaxTTL*time.Millisecond {
 		return usage("--ttl %v: a lease can be a day long at most", time.Duration(o.ttl))
 	}

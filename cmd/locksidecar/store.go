@@ -147,7 +147,7 @@ const endTime = 3 * time.Second
 func lockState(socket, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, exit(exitCannotMake, "lock the state file: %w", err)
+		return nil, exit(exitCannotMake, "lock the state file: %w; name a socket in a directory of yours with --socket", err)
 	}
 	for end := time.Now().Add(endTime); ; time.Sleep(20 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -184,7 +184,7 @@ func listenExit(err error) error {
 		return &exitError{code: exitTryAgain, err: err}
 	case errors.Is(err, fs.ErrPermission):
 		return exit(exitCannotMake, "%w; name a place that is yours with --socket", err)
-	case errors.Is(err, daemon.ErrSocket):
+	case errors.Is(err, daemon.ErrSocket), errors.Is(err, daemon.ErrAdminListen):
 		return &exitError{code: exitCannotMake, err: err}
 	}
 	return exit(exitInternal, "listen: %w", err)

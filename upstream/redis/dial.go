@@ -147,7 +147,8 @@ func dialTLS(ctx context.Context, d *net.Dialer, network, addr string, t *tls.Co
 	}
 	s := tls.Client(c, t)
 	if err := s.HandshakeContext(ctx); err != nil {
-		return nil, errors.Join(err, c.Close())
+		_ = c.Close()
+		return nil, fmt.Errorf("TLS handshake with %s: %w; the port may not speak TLS", addr, err)
 	}
 	return s, nil
 }

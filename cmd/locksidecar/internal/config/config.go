@@ -117,10 +117,7 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 		}
 	}
 	faults = append(faults, c.inherit()...)
-	if err := errors.Join(faults...); err != nil {
-		return c, err
-	}
-	return c, c.check()
+	return c, errors.Join(errors.Join(faults...), c.check())
 }
 
 // set gives a setting its value, as said at from.
@@ -208,7 +205,9 @@ func (c *Config) checkStore(s *Store, fault func(path, format string, a ...any))
 		return "stores." + s.Name + "." + field
 	}
 	if s.Upstream == "" {
-		fault(at("upstream"), "it needs a URL")
+		if !s.faulty {
+			fault(at("upstream"), "it needs a URL")
+		}
 	} else if _, err := ParseUpstream(s.Upstream); err != nil {
 		fault(at("upstream"), "%v", err)
 	} else if c.FromPath(at("upstream")) == "--upstream" && storeurl.HasPassword(s.Upstream) {

@@ -150,7 +150,7 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"upstream: foo://h\n", `upstream .*:1.: unknown store "foo:"; known are memory:, redis:`},
 		{"stores: 3\n", ":1: stores has to be names"},
 		{"stores: {a: {}}\n", "stores.a.upstream .default.: it needs a URL"},
-		{"stores: {a: {upstraem: x}}\n", `:1: unknown field "stores.a.upstraem"; known here: upstream, username, password, password_file`},
+		{"stores: {a: {upstraem: x}}\n", `:1: unknown field "stores.a.upstraem"; did you mean "upstream"?`},
 		{"stores: {default: {upstream: 'memory:'}}\n", `cannot have the name "default"`},
 		{"namespaces:\n  order.:\n    stroe: a\n", `:3: unknown field "namespaces.order..stroe"; known here: store, both, max_holds`},
 		{"namespaces:\n  order.:\n    store: a\n", `namespaces.order..store .*:3.: there is no store "a"`},

@@ -61,6 +61,15 @@ func (r *fileReader) fault(n *yaml.Node, format string, a ...any) {
 	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.path, n.Line, fmt.Sprintf(format, a...)))
 }
 
+// unknown is the fault of a field that there is not, with the one that may be meant.
+func (r *fileReader) unknown(n *yaml.Node, path, name string, known []string) {
+	if near := nearest(name, known); near != "" {
+		r.fault(n, "unknown field %q; did you mean %q?", path, near)
+		return
+	}
+	r.fault(n, "unknown field %q; known here: %s", path, strings.Join(known, ", "))
+}
+
 // mapping reads what stands under the level prefix, which ends in a dot or is
 // empty.
 func (r *fileReader) mapping(prefix string, n *yaml.Node) {
@@ -113,7 +122,7 @@ func (r *fileReader) field(prefix string, key, value *yaml.Node) {
 			return
 		}
 	}
-	r.fault(key, "unknown field %q; known here: %s", path, strings.Join(fields(prefix), ", "))
+	r.unknown(key, path, key.Value, fields(prefix))
 }
 
 func (r *fileReader) scalar(s *Setting, n *yaml.Node) {
@@ -160,6 +169,8 @@ func (r *fileReader) store(name string, key, value *yaml.Node) {
 	}
 	s := &Store{Name: name}
 	r.c.Stores = append(r.c.Stores, s)
+	before := len(r.faults)
+	defer func() { s.faulty = len(r.faults) > before }()
 	var known []string
 	for _, f := range storeSettings {
 		known = append(known, f.name)
@@ -217,7 +228,7 @@ func (r *fileReader) values(level string, n *yaml.Node, known []string, set func
 		text, ok := scalarOrList(value)
 		switch {
 		case !slices.Contains(known, key.Value):
-			r.fault(key, "unknown field %q; known here: %s", path, strings.Join(known, ", "))
+			r.unknown(key, path, key.Value, known)
 		case twice:
 			r.fault(key, "%s is set on line %d already", path, line)
 		case !ok || value.Kind == yaml.SequenceNode && key.Value != "users" && key.Value != "groups":

@@ -68,6 +68,8 @@ type Store struct {
 	Username     string
 	Password     string
 	PasswordFile string
+
+	faulty bool // a field of it has a fault that is named already
 }
 
 // URL is the store's URL with the user and the password that stand beside it. It

@@ -1,0 +1,36 @@
+package config
+
+import "strings"
+
+// nearest is the one of known that name may be a slip of: at most two letters are other, missing or too
+// many, and at most a third of them all. It is empty when there is none.
+func nearest(name string, known []string) string {
+	name = strings.ReplaceAll(strings.ToLower(name), "-", "_")
+	best, least := "", min(2, len(name)/3)+1
+	for _, k := range known {
+		if d := distance(name, k); d < least {
+			best, least = k, d
+		}
+	}
+	return best
+}
+
+// distance is Levenshtein's, in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			before, row[j+1] = row[j+1], min(before+cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
