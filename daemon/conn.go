@@ -33,6 +33,10 @@ type conn struct {
 	deaf   bool           // of the reader: we have ended the session, and handle nothing more
 	unsent []byte         // while parked: what the writer has taken and not written
 
+	// handling is held while the reader handles requests, and taken before any other lock. Whoever takes
+	// it finds every request answered or on its way to a store.
+	handling sync.Mutex
+
 	kill   chan struct{} // closed when we end the session
 	killed atomic.Bool
 	gone   chan struct{} // closed when the peer has ended
@@ -111,7 +115,9 @@ func (c *conn) handle(buf, b []byte, t *turn) (rest []byte) {
 	for more := true; more && !c.deaf; {
 		var work int
 		var ok bool
+		c.handling.Lock()
 		b, work, ok = c.s.receive(b, turnMost)
+		c.handling.Unlock()
 		c.deaf, more = !ok, work >= turnMost
 		t.does(work)
 		spent += work

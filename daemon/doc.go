@@ -20,8 +20,9 @@
 //  1. Daemon.handing: at most one of a takeover, a reload, the end of a store and the end of the daemon
 //     is under way.
 //  2. Daemon.still: held for writing from freeze to thaw, for reading during a forced unlock.
-//  3. A store's sweeping, gate and telling (in its pump), and the timer's gate: held while events of
-//     that origin are handled, and by freeze.
+//  3. A connection's handling; a store's sweeping, gate and telling (in its pump); the timer's gate: held
+//     while events of that origin are handled. Freeze takes those of the stores and the timer, and
+//     drain waits for a connection's.
 //  4. Engine.routing.
 //  5. A shard's mutex.
 //  6. One of a session's outbox, a lane or the renewal schedule; an outbox's before an acquire-many's.

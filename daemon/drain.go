@@ -55,8 +55,9 @@ func (e *Engine) Held() int64 {
 	return n
 }
 
-// drain is the daemon's: it gives holders their time, then ends the sessions,
-// and waits a little for their clients to part.
+// drain is the daemon's: it gives holders their time, then ends the sessions, and waits a little for
+// their clients to part. Sessions end when nothing is held and every request is answered, or when the
+// time is over.
 func (d *Daemon) drain() {
 	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.now.Load().Drain), zap.Int64("held", d.engine.Held()))
 	d.engine.Drain(d.now.Load().Drain)
@@ -64,7 +65,7 @@ func (d *Daemon) drain() {
 	defer poll.Stop()
 	end := time.NewTimer(d.now.Load().Drain)
 	defer end.Stop()
-	for d.engine.Held() > 0 {
+	for !d.drained() {
 		select {
 		case <-poll.C:
 			continue
@@ -77,7 +78,10 @@ func (d *Daemon) drain() {
 	d.engine.Shut()
 	empty := d.whenEmpty()
 	for _, s := range d.engine.all() {
+		c := s.transport.(*conn)
+		c.handling.Lock() // what it has sent is answered before
 		s.Fatal(protocol.Draining, "the daemon is stopping")
+		c.handling.Unlock()
 	}
 	part := time.NewTimer(partTime)
 	defer part.Stop()
@@ -89,6 +93,29 @@ func (d *Daemon) drain() {
 	}
 }
 
+// drained says that nothing is held, and that no client waits for a store's answer.
+func (d *Daemon) drained() bool {
+	if d.engine.Held() > 0 {
+		return false
+	}
+	for _, s := range d.engine.all() { // until the release that was the last has gone to its store
+		c := s.transport.(*conn)
+		c.handling.Lock()
+		c.handling.Unlock() //nolint:staticcheck // see handling
+	}
+	return d.stores.asked() == 0 && d.engine.unanswered() == 0
+}
+
+// unanswered is how many ops and batches, but for renewals, are on their way to stores that are up.
+func (e *Engine) unanswered() (n int) {
+	for _, u := range e.stores() {
+		if w, f := u.main.Depth(); u.Down() == nil {
+			n += w + f
+		}
+	}
+	return n
+}
+
 // settle waits, a little, until the store has confirmed what was released.
 func (d *Daemon) settle() {
 	end := time.NewTimer(partTime)
@@ -96,13 +123,7 @@ func (d *Daemon) settle() {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		left := 0
-		for _, u := range d.engine.stores() {
-			w, f := u.main.Depth()
-			if u.Down() == nil {
-				left += w + f
-			}
-		}
+		left := d.engine.unanswered()
 		if left == 0 {
 			return
 		}

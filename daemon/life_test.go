@@ -13,10 +13,12 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
@@ -200,4 +202,55 @@ func TestBeatsExtendWhatASilentClientHolds(t *testing.T) {
 	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held != protocol.HeldHere {
 		t.Fatal(st, err)
 	}
+}
+
+// stalling is a store whose releases and peeks wait.
+type stalling struct {
+	upstream.Store
+	asked chan struct{} // gets one for each
+	let   chan struct{} // closed to let them through
+}
+
+func (s *stalling) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	if k := ops[0].Kind; k == cache.OpRelease || k == cache.OpPeek {
+		s.asked <- struct{}{}
+		<-s.let
+	}
+	return s.Store.Apply(ctx, ops, results)
+}
+
+// The last release of a drain is answered before its session is ended, however long the store takes,
+// and so is any other request that a store has.
+func TestADrainAnswersTheLastRelease(t *testing.T) {
+	store := inMemory(t)
+	slow := &stalling{store, make(chan struct{}, 10), make(chan struct{})}
+	h := start(t, slow, func(c *daemon.Config) { c.Drain = time.Hour })
+	h.store = nil
+	t.Cleanup(func() { _ = store.Close() })
+	c := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "k"})
+	answered := make(chan error, 2)
+	go func() {
+		_, err := c.Inspect(context.Background(), "other")
+		answered <- err
+	}()
+	<-slow.asked
+	h.stop()
+	eventually(t, "it drains", func() bool { return h.d.Ready() != nil })
+	go func() {
+		_, err := c.Release(context.Background(), client.ReleaseArgs{Key: "k", Fence: g.Fence})
+		answered <- err
+	}()
+	<-slow.asked
+	time.Sleep(200 * time.Millisecond) // so that the sessions would be ended, if it did not wait
+	close(slow.let)
+	for range 2 {
+		if err := <-answered; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := <-h.done; err != nil {
+		t.Error(err)
+	}
+	h.done <- nil
 }
