@@ -197,10 +197,21 @@ func TestTLS(t *testing.T) {
 // A session shorter than two ticks of its server could end there before its deadline here.
 func TestSessionsShorterThanTwoTicks(t *testing.T) {
 	t.Parallel()
-	srv := testserver.StartZooKeeper(t, "tickTime=3000", "minSessionTimeout=1000")
-	refused(t, srv.URL()+"?session=5s", srv.Addr(), "5s", "tickTime is 3s", "minSessionTimeout", "session=", "6s or more")
-	newPeer(t, srv.URL()+"?session=6s").take("a", cache.Exclusive)
+	srv := testserver.StartZooKeeper(t, "tickTime=12000", "minSessionTimeout=1000")
+	refused(t, srv.URL()+"?session=20s&timeout=10s", srv.Addr(), "20s", "tickTime is 12s", "minSessionTimeout", "session=", "24s or more")
+	newPeer(t, srv.URL()+"?session=24s&timeout=10s").take("a", cache.Exclusive)
+
 	mute := testserver.StartZooKeeper(t, "minSessionTimeout=1000", "4lw.commands.whitelist=srvr")
-	refused(t, mute.URL()+"?session=3s", mute.Addr(), "3s", "tickTime", "session=", "4s or more", "4lw.commands.whitelist")
-	newPeer(t, mute.URL()+"?session=4s").take("a", cache.Exclusive)
+	p := lazyPeer(t, mute.URL()+"?session=3900ms&timeout=1900ms")
+	var why error
+	p.eventually("the reason is told", func() bool {
+		r := p.want(p.try("a", p.token()), cache.Refused)
+		if !errors.Is(r.Err, upstream.ErrDown) {
+			t.Fatalf("the reason is %v", r.Err)
+		}
+		why = r.Err
+		return errors.Is(why, zookeeper.ErrServer)
+	})
+	says(t, why, mute.Addr(), "3.9s", "tickTime", "session=", "4s or more", "4lw.commands.whitelist")
+	newPeer(t, mute.URL()+"?session=4s&timeout=2s").take("a", cache.Exclusive)
 }
