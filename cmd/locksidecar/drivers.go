@@ -45,6 +45,7 @@ func planRedis(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	p.can = abilities{100 * time.Millisecond, true, true}
 	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use this Redis and prefix"
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
@@ -74,6 +75,7 @@ func planRedlock(p *plan, c *config.Config) error {
 	}
 	cfg.SetMaxTTL(2 * longest)
 	p.maxTTL = cfg.MaxTTL
+	p.can = abilities{minTTL: max(time.Second, 2*cfg.Timeout), rebase: true}
 	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use these servers and prefix"
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string {
@@ -108,6 +110,7 @@ func planEtcd(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
 	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this etcd and prefix"
 	p.there = func(key string) string {
 		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
@@ -130,6 +133,7 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
 	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this ZooKeeper and path"
 	p.there = func(key string) string {
 		return cfg.Name(key) + " (Curator's InterProcessMutex on it excludes us, and we it)"
@@ -149,6 +153,7 @@ func planMySQL(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	p.can = abilities{500 * time.Millisecond, true, true}
 	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {

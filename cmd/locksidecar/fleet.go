@@ -103,6 +103,9 @@ func (m *Main) plans(c *config.Config) (map[string]*plan, []*need, error) {
 	var needs []*need
 	for _, n := range c.Spaces() {
 		name, key, ps := storeOf(c, n, plans)
+		if err := fits(c, n, ps); err != nil {
+			return nil, nil, err
+		}
 		var found *need
 		for _, d := range needs {
 			if d.name == name {
@@ -116,6 +119,31 @@ func (m *Main) plans(c *config.Config) (map[string]*plan, []*need, error) {
 		found.lazy = found.lazy || n.Outage == "local"
 	}
 	return plans, needs, nil
+}
+
+// fits says why a namespace cannot be kept in the stores that it names.
+func fits(c *config.Config, n *config.Namespace, ps []*plan) error {
+	can := ps[0].can
+	for _, p := range ps[1:] {
+		can.minTTL, can.queue = max(can.minTTL, p.can.minTTL), can.queue && p.can.queue
+	}
+	fault := func(field, format string, a ...any) error {
+		path := "namespaces." + n.Prefix + "." + field
+		if !c.Set(path) { // it is what stands above the namespaces
+			path = field
+		}
+		return exit(exitUsage, "%s (%s): %w", path, c.FromPath(path), fmt.Errorf(format, a...))
+	}
+	switch {
+	case n.TTL < can.minTTL:
+		return fault("ttl", "%v is too short for this store, the least is %v", n.TTL, can.minTTL)
+	case n.Linger > 0 && !can.queue:
+		return fault("linger", "on Redlock no host can say that it wants a lock: nothing may linger there")
+	case len(ps) > 1 && !can.rebase:
+		return fault("both", "%w: %s decides its fences itself, and they cannot be raised to those of the other store; "+
+			"stop all holders, then change the store with a fence_epoch above the last fence base", both.ErrFences, ps[0].kind)
+	}
+	return nil
 }
 
 // storeOf is where a namespace's keys are kept: its name to the daemon, what it is
@@ -158,14 +186,7 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 			Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
 	}
 	for _, n := range c.Spaces() {
-		name, key, ps := storeOf(c, n, plans)
-		if least := f.open[key].Info().MinTTL; n.TTL < least {
-			path := "ttl"
-			if n.Prefix != "" {
-				path = "namespaces." + n.Prefix + ".ttl"
-			}
-			return s, fresh, exit(exitUsage, "%s (%s): %v is too short for this store, the least is %v", path, c.FromPath(path), n.TTL, least)
-		}
+		name, _, ps := storeOf(c, n, plans)
 		d := namespace(n, name)
 		for _, p := range ps {
 			if p.maxTTL > 0 && (d.MaxTTL == 0 || p.maxTTL < d.MaxTTL) {

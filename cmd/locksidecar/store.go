@@ -30,9 +30,18 @@ type plan struct {
 	there  func(key string) string // what stands for a lock in the store, for people; nil for nothing to see
 	scope  string
 	maxTTL time.Duration // the longest TTL that makes sense there; 0 for no bound
+	can    abilities
 	safety string
 	// open waits until the store is reached and judged good, unless it is lazy.
 	open func(ctx context.Context, o opening) (upstream.Store, error)
+}
+
+// abilities are what a store's Info will say of it once it is open, as far as it decides which
+// configurations are refused: these are checked before anything is opened.
+type abilities struct {
+	minTTL time.Duration
+	queue  bool // hosts can say that they want a lock
+	rebase bool // fences can be raised
 }
 
 // opening says how a store is opened.
@@ -55,6 +64,7 @@ func planStore(c *config.Config, s *config.Store) (*plan, error) {
 			path = c.Socket + "." + s.Name + ".state"
 		}
 		p.where, p.safety, p.scope = "state in "+path, "linearizable", "this host"
+		p.can = abilities{time.Millisecond, true, true}
 		p.open = func(_ context.Context, o opening) (upstream.Store, error) {
 			return openEmbedded(c.Socket, path, o)
 		}

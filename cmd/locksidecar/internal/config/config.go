@@ -146,6 +146,9 @@ func (c *Config) FromPath(path string) string {
 	return "default"
 }
 
+// Set says that the configuration names a value for the field.
+func (c *Config) Set(path string) bool { return c.from[path] != "" }
+
 // check is for what one value alone does not show.
 func (c *Config) check() error {
 	var faults []error

@@ -142,7 +142,6 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"admin_listen: here\n", "admin_listen .*:1.: .*HOST:PORT"},
 		{"linger: 3s\n", "linger: .*:1: \"3s\": is too long, the most is 2s"},
 		{"linger: 1s\ninterop: true\n", "linger .*:1.: plain lockers"},
-		{"linger: 1s\nupstream: redlock://a,b,c\n", "linger .*:1.: on Redlock no host"},
 		{"hand_overs: 769\n", ":1: .*not within 1 and 768"},
 		{"ttl: 1s\n---\nttl: 2s\n", "a second document"},
 		{"a: b: c\n", "mapping values are not allowed"},

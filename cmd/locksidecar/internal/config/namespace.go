@@ -225,9 +225,6 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 		if n.Linger > 0 && n.Interop {
 			fault(at("linger"), "plain lockers (interop) cannot say that they want a lock: nothing may linger there")
 		}
-		if n.Linger > 0 && (c.isRedlock(n.Store) || n.Both != "" && c.isRedlock(n.Both)) {
-			fault(at("linger"), "on Redlock no host can say that it wants a lock: nothing may linger there")
-		}
 		if _, err := UIDs(n.Users); err != nil {
 			fault(at("users"), "%v", err)
 		}
@@ -235,11 +232,6 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 			fault(at("groups"), "%v", err)
 		}
 	}
-}
-
-func (c *Config) isRedlock(store string) bool {
-	s := c.Store(store)
-	return s != nil && strings.HasPrefix(s.Upstream, "redlock:")
 }
 
 // UIDs are users' numbers.
