@@ -31,7 +31,7 @@ const exitCodesText = `Exit codes:
     0  done; for lock: the command's own
     1  conformance: a scenario failed
    64  wrong usage, or a configuration with faults
-   66  unlock: nobody on this host holds the lock
+   66  unlock: nobody on this host holds the lock; who: nobody holds it
    69  no daemon answers at the socket, or the store cannot be reached
    70  a fault inside locksidecar
    73  serve: the socket cannot be made

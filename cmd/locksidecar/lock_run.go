@@ -134,16 +134,18 @@ func (j *job) ask(ctx context.Context) (err error) {
 	if err == nil {
 		return nil
 	}
-	j.client.Close()
-	j.client = nil
+	defer func() { // the holders are asked for before
+		j.client.Close()
+		j.client = nil
+	}()
 	if errors.Is(err, client.ErrBusy) || errors.Is(err, client.ErrTimeout) || errors.Is(err, client.ErrLimit) {
-		return j.notAcquired(err, began)
+		return j.notAcquired(ctx, err, time.Since(began))
 	}
 	return clientExit(err, j.socket)
 }
 
-// notAcquired says why, after a wait since began.
-func (j *job) notAcquired(err error, began time.Time) error {
+// notAcquired says why, after a wait, and names the holder.
+func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) error {
 	e := &exitError{code: int(j.conflict)}
 	if j.quiet {
 		return e
@@ -156,18 +158,26 @@ func (j *job) notAcquired(err error, began time.Time) error {
 		}
 		refused.Detail = -1
 	}
+	by := ""
+	if known := slices.Contains(j.keys, name); known && !errors.Is(err, client.ErrLimit) { // not of several at once
+		by = heldBy(ctx, j.client, name, j.permits > 0)
+	}
+	still := ""
+	if by != "" {
+		still = "; it is held" + by
+	}
 	switch {
 	case errors.Is(err, client.ErrBusy) && j.permits > 0:
-		e.err = fmt.Errorf("%s has no permit free", name)
-	case errors.Is(err, client.ErrTimeout) && (j.wait < 0 || time.Since(began) < time.Duration(j.wait)/2):
-		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows", name)
+		e.err = fmt.Errorf("%s has no permit free%s", name, still)
+	case errors.Is(err, client.ErrTimeout) && (j.wait < 0 || waited < time.Duration(j.wait)/2):
+		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows%s", name, still)
 	case errors.Is(err, client.ErrTimeout):
-		e.err = fmt.Errorf("%s: not acquired within %v", name, time.Duration(j.wait))
+		e.err = fmt.Errorf("%s: not acquired within %v%s", name, time.Duration(j.wait), still)
 	case errors.Is(err, client.ErrBusy) && refused != nil && refused.Detail >= 0:
-		e.err = fmt.Errorf("%s is held; its present lease ends in %v unless it is renewed",
-			name, (time.Duration(refused.Detail) * time.Millisecond).Round(time.Millisecond))
+		e.err = fmt.Errorf("%s is held%s; its present lease ends in %v unless it is renewed",
+			name, by, (time.Duration(refused.Detail) * time.Millisecond).Round(time.Millisecond))
 	case errors.Is(err, client.ErrBusy):
-		e.err = fmt.Errorf("%s is held", name)
+		e.err = fmt.Errorf("%s is held%s", name, by)
 	default:
 		e.err = fmt.Errorf("%s: not acquired: %w", name, err)
 	}

@@ -62,8 +62,8 @@ func (m *Main) locksCommand() *cobra.Command {
 		Long: `List the locks that clients of this host's daemon hold or wait for, in no
 particular order; with PREFIX only those whose keys begin so. Locks that only other
 hosts hold are not listed, unless --store asks the stores themselves: then every
-lock there is listed, with what stands for it in the store, who holds it in the
-store's terms, and whose it is: of this host, of another one, left behind (this host
+lock there is listed, with what stands for it in the store, the name of the host that
+holds it, who holds it in the store's terms, and whose it is: of this host, of another one, left behind (this host
 made it and does not know it any more; it ends by itself), or foreign (a plain
 locker's). upstream/STORES.md says how to remove one by hand.
 

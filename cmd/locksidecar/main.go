@@ -74,7 +74,7 @@ and whoever needs a lock runs under it, or uses a client library:
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
 	root.AddCommand(m.serveCommand(), m.lockCommand(), m.statusCommand(), m.locksCommand(),
-		m.healthCommand(), m.topCommand(), m.waitersCommand(), m.sessionsCommand(), m.unlockCommand(), m.configCommand(), m.conformanceCommand(), m.versionCommand(), exitCodesTopic())
+		m.healthCommand(), m.topCommand(), m.waitersCommand(), m.sessionsCommand(), m.unlockCommand(), m.whoCommand(), m.configCommand(), m.conformanceCommand(), m.versionCommand(), exitCodesTopic())
 	return root
 }
 

@@ -145,7 +145,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	if err == nil {
 		err = s.fleet.use(starting, c, plans, needs, func(serving daemon.Serving) error {
 			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-				Listener: made, AdminListen: c.AdminListen, Serving: serving, Standing: threads.askAll, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
+				Listener: made, AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Standing: threads.askAll, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
 			if s.fleet.estate != nil {
 				return s.inherit(cfg)
 			}

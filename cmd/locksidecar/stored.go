@@ -21,6 +21,9 @@ type storedLock struct {
 	LeftMS  *int64 `json:"left_ms,omitempty"`
 	Waiters *int64 `json:"waiters,omitempty"`
 	Base    string `json:"fence_base,omitempty"`
+
+	// By is the holder, if it can be named.
+	By *protocol.Holder `json:"by,omitempty"`
 }
 
 var whose = [...]string{protocol.StoredElsewhere: "other host", protocol.StoredHere: "this host",
@@ -37,6 +40,9 @@ func newStoredLock(r *protocol.StoredRow) storedLock {
 	if r.Waiters >= 0 {
 		l.Waiters = &r.Waiters
 	}
+	if len(r.By) > 0 {
+		l.By = &r.By[0]
+	}
 	if r.Base > 0 {
 		l.Base = strconv.FormatUint(r.Base, 10)
 	}
@@ -45,15 +51,22 @@ func newStoredLock(r *protocol.StoredRow) storedLock {
 
 func writeStored(w io.Writer, locks []storedLock) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "KEY\tSTORE\tMODE\tWHOSE\tLEFT\tWAITERS\tHOLDER\tNAME THERE")
+	fmt.Fprintln(t, "KEY\tSTORE\tMODE\tWHOSE\tLEFT\tWAITERS\tHOLDER\tHOLDER THERE\tNAME THERE")
 	for i := range locks {
 		l := &locks[i]
 		waiters := "-"
 		if l.Waiters != nil {
 			waiters = strconv.FormatInt(*l.Waiters, 10)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(l.Key), l.Store, l.Mode, l.Whose, leftOrDash(l.LeftMS), waiters,
-			orDash(terminal.Clean(l.Holder)), orDash(terminal.Clean(l.Name)))
+		by := ""
+		if l.By != nil {
+			by = l.By.String()
+			if l.By.Kind == protocol.HolderHere {
+				by = l.By.Host
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(l.Key), l.Store, l.Mode, l.Whose, leftOrDash(l.LeftMS), waiters,
+			orDash(terminal.Clean(by)), orDash(terminal.Clean(l.Holder)), orDash(terminal.Clean(l.Name)))
 	}
 	return t.Flush()
 }

@@ -68,6 +68,31 @@ var everyStore = []struct {
 	}},
 }
 
+// nameHolder has both hosts name the holder of what the first one holds.
+func nameHolder(t *testing.T, first, second *host) {
+	t.Helper()
+	who := func(h *host, args ...string) (code int, out string) {
+		p := h.run(append([]string{"who"}, args...)...)
+		out = p.rest()
+		<-p.done
+		return p.cmd.ProcessState.ExitCode(), out
+	}
+	const key = "k"
+	eventually(t, "the other host is named", func() bool {
+		code, out := who(second, key)
+		return code == 0 && strings.HasPrefix(out, key+" is held by web-1, daemon ") && strings.Contains(out, fmt.Sprintf("process %d there", first.daemon.cmd.Process.Pid))
+	})
+	if code, out := who(second, "-o", "json", key); code != 0 || !strings.Contains(out, `"host": "web-1"`) || !strings.Contains(out, `"kind": "daemon"`) {
+		t.Errorf("%d: %s", code, out)
+	}
+	if code, out := who(first, key); code != 0 || !strings.HasPrefix(out, key+" is held by process ") || !strings.Contains(out, fmt.Sprintf("of user %d on this host", os.Geteuid())) {
+		t.Errorf("%d: %s", code, out)
+	}
+	if code, out := who(second, "free"); code != 66 || out != "nobody holds free\n" {
+		t.Errorf("%d: %s", code, out)
+	}
+}
+
 // Two hosts on every kind of store: they exclude each other, hand over in order,
 // with rising fences, and when one of them dies the other gets its locks.
 func TestEveryStore(t *testing.T) {
@@ -75,15 +100,19 @@ func TestEveryStore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			url, _ := c.start(t)
-			first, second := newHost(t, "--upstream", url, "--ttl", lease), newHost(t, "--upstream", url, "--ttl", lease)
+			first, second := newHost(t, "--upstream", url, "--ttl", lease, "--host-name", "web-1"), newHost(t, "--upstream", url, "--ttl", lease, "--host-name", "web-2")
 			p := first.lock(nil, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 			f1 := p.number()
+			nameHolder(t, first, second)
 			busy := second.lock([]string{"-n"}, "true")
 			busy.ends(75)
+			if msg := busy.err.String(); !strings.Contains(msg, " is held by web-1") {
+				t.Errorf("the holder is not named: %s", msg)
+			}
 			q := second.lock([]string{"--on-lost", "warn"}, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 			second.waitFor(0, 1)
 			listed := second.run("locks", "--store")
-			if out := listed.rest(); !strings.Contains(out, "other host") {
+			if out := listed.rest(); !strings.Contains(out, "other host") || !strings.Contains(out, " web-1 ") {
 				t.Errorf("the other host's lock is not in the list of what the store knows:\n%s", out)
 			}
 			listed.ends(0)

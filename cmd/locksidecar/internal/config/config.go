@@ -21,6 +21,7 @@ type Config struct {
 	SocketMode  fs.FileMode
 	SocketGroup string
 	AdminListen string // "host:port", or empty
+	HostName    string // the machine's when empty
 
 	Main   Store    // of the keys whose namespace names no other
 	Stores []*Store // by name

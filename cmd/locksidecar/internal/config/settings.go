@@ -54,6 +54,10 @@ var settings = withShared([]Setting{
 		More:    "There is no password on it.",
 		Restart: true, Example: "127.0.0.1:9402", value: func(c *Config) pflag.Value { return (*text)(&c.AdminListen) }},
 
+	{Path: "host_name", Flag: "host-name", Help: "`name` of this host, by which other hosts show it as the holder of a lock; empty is the machine's own",
+		More:    "The daemon registers it in its stores. In a pod, the node's name tells more than the pod's.",
+		Restart: true, Example: "web-3", value: func(c *Config) pflag.Value { return (*text)(&c.HostName) }},
+
 	{Path: "drain", Flag: "drain", Help: "how long holders get to finish when the daemon is told to end",
 		More:    "Then their connections are ended, and their locks given back.",
 		Example: "30s", value: func(c *Config) pflag.Value { return &duration{d: &c.Drain} }},
