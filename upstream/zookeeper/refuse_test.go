@@ -199,7 +199,8 @@ func TestSessionsShorterThanTwoTicks(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t, "tickTime=12000", "minSessionTimeout=1000")
 	refused(t, srv.URL()+"?session=20s&timeout=10s", srv.Addr(), "20s", "tickTime is 12s", "minSessionTimeout", "session=", "24s or more")
-	newPeer(t, srv.URL()+"?session=24s&timeout=10s").take("a", cache.Exclusive)
+	safe := lazyPeer(t, srv.URL()+"?session=24s&timeout=10s")
+	safe.soon(cache.OpTry, "a", safe.token())
 
 	mute := testserver.StartZooKeeper(t, "minSessionTimeout=1000", "4lw.commands.whitelist=srvr")
 	p := lazyPeer(t, mute.URL()+"?session=3900ms&timeout=1900ms")
@@ -213,5 +214,6 @@ func TestSessionsShorterThanTwoTicks(t *testing.T) {
 		return errors.Is(why, zookeeper.ErrServer)
 	})
 	says(t, why, mute.Addr(), "3.9s", "tickTime", "session=", "4s or more", "4lw.commands.whitelist")
-	newPeer(t, mute.URL()+"?session=4s&timeout=2s").take("a", cache.Exclusive)
+	safe = lazyPeer(t, mute.URL()+"?session=4s&timeout=2s")
+	safe.soon(cache.OpTry, "a", safe.token())
 }

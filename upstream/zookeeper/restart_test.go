@@ -169,7 +169,8 @@ func TestIdleStoreGetsASessionAfterALongOutage(t *testing.T) {
 
 func TestEnsembleRestartedAndWiped(t *testing.T) {
 	t.Parallel()
-	all := testserver.StartZooKeeperEnsemble(t, 3)
+	// A busy machine is too slow for the usual limits when all members start at once.
+	all := testserver.StartZooKeeperEnsemble(t, 3, "initLimit=300", "syncLimit=150")
 	var hosts []string
 	for _, z := range all {
 		hosts = append(hosts, z.Addr())
