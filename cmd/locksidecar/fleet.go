@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -25,11 +26,14 @@ type fleet struct {
 
 	mu     sync.Mutex                // held while a reload goes on
 	open   map[string]upstream.Store // by what they were opened with; guarded by mu
+	needs  map[string]*need          // of those that are open; guarded by mu
 	passed bool                      // another process goes on with all of them: nothing may be closed; guarded by mu
 	used   map[string]bool           // of those, what the daemon was told to use last; guarded by mu
 }
 
-func newFleet(log *zap.Logger) *fleet { return &fleet{log: log, open: make(map[string]upstream.Store)} }
+func newFleet(log *zap.Logger) *fleet {
+	return &fleet{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need)}
+}
 
 // use has the daemon take what c needs, by take. When that fails nothing has
 // changed.
@@ -118,6 +122,13 @@ func (m *Main) plans(c *config.Config) (map[string]*plan, []*need, error) {
 		}
 		found.lazy = found.lazy || n.Outage == "local"
 	}
+	for i, d := range needs {
+		for _, o := range needs[:i] {
+			if name := d.sharesEmbedded(o); name != "" {
+				return nil, nil, exit(exitUsage, "the embedded store %s is named alone and with both: all of its keys have to move at once", name)
+			}
+		}
+	}
 	return plans, needs, nil
 }
 
@@ -144,6 +155,17 @@ func fits(c *config.Config, n *config.Namespace, ps []*plan) error {
 			"stop all holders, then change the store with a fence_epoch above the last fence base", both.ErrFences, ps[0].kind)
 	}
 	return nil
+}
+
+// sharesEmbedded is the name of the embedded store that both d and o need; empty for none. It can be open
+// only once.
+func (d *need) sharesEmbedded(o *need) string {
+	for _, p := range d.plans {
+		if p.kind == config.KindEmbedded && d.key != o.key && slices.ContainsFunc(o.plans, func(q *plan) bool { return q.name == p.name && q.kind == p.kind }) {
+			return storeName(p.name)
+		}
+	}
+	return ""
 }
 
 // storeOf is where a namespace's keys are kept: its name to the daemon, what it is
@@ -174,11 +196,16 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
 	for _, d := range needs {
 		if f.open[d.key] == nil {
+			for key := range f.open {
+				if name := d.sharesEmbedded(f.needs[key]); name != "" {
+					return s, fresh, exit(exitUsage, "the embedded store %s is in use: to have its keys in two stores, or in one again, takes a restart", name)
+				}
+			}
 			st, err := d.open(ctx, opening{log: f.log, lazy: d.lazy || len(needs) > 1, heir: f.estate.Heir(d.name)})
 			if err != nil {
 				return s, fresh, err
 			}
-			f.open[d.key] = st
+			f.open[d.key], f.needs[d.key] = st, d
 			fresh = append(fresh, d.key)
 		}
 		key := sha256.Sum256([]byte(d.key)) // which may hold a password
@@ -246,6 +273,7 @@ func (f *fleet) closeLocked(key string) {
 		f.log.Warn("close store", zap.Error(err))
 	}
 	delete(f.open, key)
+	delete(f.needs, key)
 }
 
 func namespace(n *config.Namespace, store string) daemon.Namespace {

@@ -75,3 +75,23 @@ func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
 		t.Errorf("it does not say why:\n%s", log)
 	}
 }
+
+// The keys of the embedded store move with a restart: a reload that would open it a second time is
+// refused, and says so.
+func TestMovingFromTheEmbeddedStore(t *testing.T) {
+	srv := testserver.StartRedis(t)
+	stores := "stores:\n  r: {upstream: '" + srv.URL() + "'}\n"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(stores), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "--config", file)
+	h.reloads(file, stores+"namespaces:\n  '': {both: r}\n", "reload_refused", "takes a restart")
+	h.run("lock", "k", "--", "true").ends(0)
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+	h.serve("--config", file)
+	h.run("lock", "k", "--", "true").ends(0)
+	h.reloads(file, stores+"namespaces:\n  '': {store: r}\n", "reloaded")
+	h.run("lock", "k", "--", "true").ends(0)
+}
