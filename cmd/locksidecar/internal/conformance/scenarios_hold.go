@@ -330,8 +330,14 @@ func fixedRenewed(t *T) {
 	for left := uint64(1000); ; left *= 2 {
 		key := fmt.Sprint("k", left)
 		g := f.grant(left)
+		acquire := t.acquire(want{key: key, ttl: int64(left), fixed: true})
+		f.last = f.expectAcquire(key)
 		g.End = f.now() + left
-		_, fence := f.hold(want{key: key, ttl: int64(left), fixed: true}, g)
+		f.last.give(g)
+		if a := acquire.answer(); !a.OK && bootMillis() >= g.End {
+			continue // too slow: the hold has ended before the client came to it
+		}
+		fence := acquire.fence()
 		if q := f.last; q.Flags != protocol.FlagFixed || q.TTL != left {
 			t.failf("the client was told to acquire with ttl %d, fixed, and asked for ttl %d and the flags %d", left, q.TTL, q.Flags)
 		}
@@ -348,6 +354,11 @@ func fixedRenewed(t *T) {
 		})
 		if q.c == nil && p.fails("not_held") != "" && bootMillis() >= g.End {
 			continue // too slow: the hold has ended before the renewal
+		}
+		if q.c != nil && q.Op == protocol.OpRelease && bootMillis() >= g.End { // and is given up by a client that noticed
+			q.refuse(protocol.NotHeld)
+			p.answer()
+			continue
 		}
 		if q.Op != protocol.OpRenew || string(q.Key) != key || q.Fence != uint64(fence) || q.TTL != farAway {
 			t.failf("the client was told to renew %q with ttl %d, and sent op %d for %q with ttl %d", key, farAway, q.Op, q.Key, q.TTL)

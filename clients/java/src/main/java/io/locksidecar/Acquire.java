@@ -31,7 +31,9 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     /** What is asked for. */
-    record Terms(Keys keys, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper) {}
+    record Terms(
+            Keys keys, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper,
+            Site site) {}
 
     private final Link link;
     private final Terms terms;
@@ -51,6 +53,7 @@ final class Acquire extends Wait implements Link.Dial {
     private volatile long began;
     private volatile long until;
     private long left;
+    private Hold inTheWay;
     private int cuts;
     private Long drained;
     private long pause = 10;
@@ -85,8 +88,14 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.shared;
     }
 
+    /** Returns for how long the daemon may have it wait; not at all while its own thread is in the way. */
     long left() {
-        return left;
+        return inTheWay != null ? 0 : left;
+    }
+
+    /** Takes in which shared hold of the thread that waits would have to be released before a writer's turn; or null. */
+    void inTheWay(Hold hold) {
+        inTheWay = hold;
     }
 
     long ttl() {
@@ -106,9 +115,22 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.keeper;
     }
 
+    /** Returns where it blocks its thread; null if it does not. */
+    Site site() {
+        return terms.site;
+    }
+
+    /** Tells whether it waits for its turn, and is no try. */
+    boolean waits() {
+        return terms.waiting != 0;
+    }
+
     /** Begins, or begins anew. */
     void start() {
-        if (!done()) {
+        LostException loss = done() || link.closed() ? null : link.lossOf(ids);
+        if (loss != null) {
+            finish(loss);
+        } else if (!done()) {
             began = System.nanoTime();
             long patience = began + link.patience();
             until = end == null || end - patience > 0 ? patience : end;
@@ -160,7 +182,8 @@ final class Acquire extends Wait implements Link.Dial {
                 tell();
             }
         } else if (a.code() == Codes.BUSY || a.code() == Codes.TIMEOUT) {
-            finish(new Busy(place(a)));
+            Hold ours = inTheWay;
+            finish(ours != null ? Site.alreadyHeld(ours) : new Busy(place(a)));
         } else {
             LockException why = link.failure(place(a) < 0 ? a : a.of(terms.keys.text(place(a))));
             if (why instanceof DrainingException) {

@@ -246,7 +246,7 @@ final class Campaign {
     private boolean ask() {
         mu.lock();
         try {
-            asking = stopped ? null : Holding.acquire(link, key, options, -1, null);
+            asking = stopped ? null : Holding.acquire(link, key, options, -1, this, null);
             return asking != null;
         } finally {
             mu.unlock();

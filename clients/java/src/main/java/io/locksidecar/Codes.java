@@ -1,5 +1,6 @@
 package io.locksidecar;
 
+import java.util.HashMap;
 import java.util.Map;
 import java.util.function.Function;
 
@@ -38,6 +39,8 @@ final class Codes {
     static final int FIXED = 1;
     /** Flag of a release: answer before the store has confirmed. */
     static final int ASYNC = 1;
+    /** Flag of a release: the whole hold, whatever its count. */
+    static final int ALL = 2;
 
     /** The payload's limit before a welcome has said otherwise. */
     static final int MAX_FRAME = 65536;
@@ -78,6 +81,13 @@ final class Codes {
             7, "too_long",
             8, "silent");
 
+    /** How each kind of failure is made, by its class. */
+    private static final Map<Class<?>, Function<String, LockException>> MAKERS = new HashMap<>();
+
+    static {
+        FAILURES.values().forEach(f -> MAKERS.put(f.make().apply("").getClass(), f.make()));
+    }
+
     private Codes() {}
 
     /** Makes the exception for a failed reply; a code of a later version is a plain LockException. */
@@ -86,6 +96,15 @@ final class Codes {
         String name = f == null ? "code " + code : f.name();
         String message = text.isEmpty() ? name : name + ": " + text;
         return f == null ? new LockException(message) : f.make().apply(message);
+    }
+
+    /** Makes an exception of the same kind for another thread, with a stack trace of its own and the same cause. */
+    static LockException again(LockException e) {
+        LockException other = MAKERS.getOrDefault(e.getClass(), LockException::new).apply(e.getMessage());
+        if (e.getCause() != null) {
+            other.initCause(e.getCause());
+        }
+        return other;
     }
 
     static String reason(long reason) {

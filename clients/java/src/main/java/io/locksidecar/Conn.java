@@ -47,17 +47,25 @@ final class Conn {
     /** Those of them who came before the reading that goes on, and when it began. */
     private List<Runnable> looking = new ArrayList<>();
     private long seen;
-    /** Calls that have ended, and losses to be told of: dealt with once mu is given back. */
+    /** Calls that have ended: dealt with once mu is given back. */
     private List<Runnable> ended = new ArrayList<>();
+    /** Losses to be told of: dealt with after those, so that no listener keeps a caller waiting. */
+    private List<Runnable> told = new ArrayList<>();
     /** System.nanoTime when to look for calls without an answer. */
     private long lookAt = since + LOOK;
+    /** The I/O thread's own: something was read since the last sweep. */
+    private boolean heard;
+    /** The I/O thread's own: System.nanoTime since which nothing was heard while something was waited for. */
+    private long quietSince = since;
+    /** The I/O thread's own: System.nanoTime of the ping that nothing has followed; null without one. */
+    private Long probedAt;
     /** System.nanoTime of the last heartbeat that was sent while something was waited for. */
     private long beatAt = since;
 
     Conn(Link link, SocketChannel channel, Runnable wakeup) {
         this.link = link;
         this.out = new Outbox(mu, channel, wakeup);
-        this.holds = new Holds(link, r -> ended.add(r));
+        this.holds = new Holds(link, r -> told.add(r));
         this.incoming = new Incoming(this, holds);
         this.requests = new Requests(this, out, holds);
         this.releases = new Releases(this, requests, out, holds);
@@ -90,6 +98,16 @@ final class Conn {
         mu.lock();
         try {
             return holds.get(id);
+        } finally {
+            mu.unlock();
+        }
+    }
+
+    /** Returns a hold of the key that belongs to the thread that runs; null without one. */
+    Hold inThread(String key) {
+        mu.lock();
+        try {
+            return holds.inThread(key, Owner.ofThread());
         } finally {
             mu.unlock();
         }
@@ -139,6 +157,7 @@ final class Conn {
      */
     void sweep() {
         List<Runnable> waiting;
+        boolean hangs;
         mu.lock();
         try {
             waiting = looking;
@@ -158,11 +177,46 @@ final class Conn {
                 lookAt = t + LOOK;
                 expire(t);
             }
+            hangs = hangs(t);
         } finally {
             mu.unlock();
         }
-        flush();
-        waiting.forEach(Runnable::run);
+        try {
+            flush();
+        } finally {
+            Link.each(waiting, Runnable::run);
+        }
+        if (hangs) {
+            die(link.silent(), "connection");
+        }
+    }
+
+    /**
+     * Tells whether the daemon says nothing any more, on the I/O thread when all that had arrived was read; mu is held.
+     * While something is waited for and nothing is heard for a third of the timeout, a ping is sent. Only its silence
+     * counts: before it this process may have stood still.
+     */
+    private boolean hangs(long t) {
+        if (heard || pending.isEmpty()) {
+            heard = false;
+            quietSince = t;
+            probedAt = null;
+        } else if (probedAt == null && t - patientUntil() >= 0) {
+            probedAt = t;
+            requests.beat();
+        }
+        return probedAt != null && t - patientUntil() >= 0;
+    }
+
+    /** Returns the System.nanoTime until which silence means nothing new. */
+    private long patientUntil() {
+        long third = link.timeout() / 3;
+        return probedAt == null ? quietSince + third : probedAt + link.timeout() - third;
+    }
+
+    /** Notes, on the I/O thread, that the daemon has said something. */
+    void heard() {
+        heard = true;
     }
 
     private void expire(long t) {
@@ -188,7 +242,13 @@ final class Conn {
             }
             long soonest = holds.soonest();
             long left = soonest == Long.MAX_VALUE ? 1000 : (soonest - BootClock.SYSTEM.now()) / 1_000_000 + 1;
-            long most = welcome.heartbeat() > 0 ? Math.min(1000, welcome.heartbeat() / 3) : 1000;
+            long most = Math.min(1000, link.timeout() / 3_000_000);
+            if (welcome.heartbeat() > 0) {
+                most = Math.min(most, welcome.heartbeat() / 3);
+            }
+            if (!pending.isEmpty()) {
+                left = Math.min(left, (patientUntil() - System.nanoTime()) / 1_000_000 + 1);
+            }
             return Math.max(1, Math.min(most, left));
         } finally {
             mu.unlock();
@@ -198,6 +258,7 @@ final class Conn {
     /** Writes what was added, and wakes whoever waited; mu is not held. */
     void flush() {
         List<Runnable> now = List.of();
+        List<Runnable> then = List.of();
         mu.lock();
         try {
             if (!ended.isEmpty()) {
@@ -205,11 +266,19 @@ final class Conn {
                 ended = new ArrayList<>();
                 out.crowd(now.size());
             }
+            if (!told.isEmpty()) {
+                then = told;
+                told = new ArrayList<>();
+            }
         } finally {
             mu.unlock();
         }
         out.flush(false);
-        now.forEach(Runnable::run);
+        try {
+            Link.each(now, Runnable::run);
+        } finally {
+            Link.each(then, Runnable::run);
+        }
     }
 
     /** Has r run as whenCaughtUp does; mu is held, and the caller wakes the I/O thread after. */
@@ -285,8 +354,11 @@ final class Conn {
         } finally {
             mu.unlock();
         }
-        flush();
-        waiting.forEach(Runnable::run);
+        try {
+            flush();
+        } finally {
+            Link.each(waiting, Runnable::run);
+        }
     }
 
     /** Makes an error of our own from what the connection died of. */

@@ -35,13 +35,17 @@ final class Hold {
     final byte[] name;
     /** The thread or Owner who has to hear of a loss at its unlock; null for a lease that nobody else can name. */
     final WeakReference<?> keeper;
+    /** Where it was acquired if only one thread is expected to release it; else null. */
+    final Site site;
+    /** The next hold of the same key and thread; see {@link Holds}. */
+    Hold beside;
 
     volatile long fence;
     volatile boolean shared;
     /** Until when it is valid by all that was stated, on our clock in nanoseconds. */
     volatile long valid;
     /** A fixed hold's own end, likewise; 0 for none. */
-    long end;
+    volatile long end;
     /** How often the daemon granted it; re-entry is counted here alone. */
     int grants;
     /** How often its owner acquired it, by mode. */
@@ -60,12 +64,24 @@ final class Hold {
 
     private CompletableFuture<LostException> stage;
 
-    Hold(Conn conn, Id id, byte[] name, boolean shared, WeakReference<?> keeper) {
+    Hold(Conn conn, Id id, byte[] name, boolean shared, WeakReference<?> keeper, Site site) {
         this.conn = conn;
         this.id = id;
         this.name = name;
         this.shared = shared;
         this.keeper = keeper;
+        this.site = site;
+    }
+
+    /** Returns the chain that begins here, without another of its holds; see {@link #beside}. */
+    Hold without(Hold other) {
+        for (Hold h = this; h.beside != null; h = h.beside) {
+            if (h.beside == other) {
+                h.beside = other.beside;
+                break;
+            }
+        }
+        return this;
     }
 
     boolean isPermit() {
@@ -74,9 +90,19 @@ final class Hold {
 
     /** Returns the hold of a permit that was asked for as this, and granted with a fence. */
     Hold permit(long permit) {
-        Hold hold = new Hold(conn, new Id(id.key, id.owner, permit), name, false, null);
+        Hold hold = new Hold(conn, new Id(id.key, id.owner, permit), name, false, null, null);
         hold.fence = permit;
         return hold;
+    }
+
+    /** Returns how often its owner acquired it in a mode. */
+    int count(boolean asShared) {
+        conn.mu.lock();
+        try {
+            return asShared ? reads : writes;
+        } finally {
+            conn.mu.unlock();
+        }
     }
 
     /** Counts an acquire. */
@@ -107,8 +133,25 @@ final class Hold {
         return Math.max(0, valid - BootClock.SYSTEM.now());
     }
 
+    /** Says why it is not valid at that time of our clock, if nobody has said so. */
+    String unsaid(long now) {
+        return end != 0 && now >= end ? "fixed_end" : "silence";
+    }
+
+    /** Returns for how many nanoseconds a fixed hold has not reached its own end, 0 when it is over; null if none. */
+    Long untilEnd() {
+        long e = end;
+        return e == 0 ? null : (Long) (over || conn.dead != null ? 0 : Math.max(0, e - BootClock.SYSTEM.now()));
+    }
+
     LostException loss(String reason) {
         return new LostException(this + " was lost: " + reason, id.key, fence, reason);
+    }
+
+    /** Returns the exception for an acquire by its owner, who has not released it since the loss. */
+    LostException lossAgain() {
+        return new LostException(this + " was lost: " + lost + "; its owner has to release it before it can acquire it"
+                + " again", id.key, fence, lost);
     }
 
     /** Names it as messages do. */

@@ -4,6 +4,7 @@ import java.lang.ref.WeakReference;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.Queue;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
@@ -17,32 +18,34 @@ final class Holding {
 
     private Holding() {}
 
-    /** Makes an acquire by the owner of the options, be it the thread that runs; or by one that nobody can name. */
-    static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Runnable then) {
+    /**
+     * Makes an acquire by the owner of the options, be it the thread that runs; or by one that nobody can name. Without
+     * then, the thread that runs is about to wait for it; by says what it is called.
+     */
+    static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Object by, Runnable then) {
         Owner owner = options.owner();
-        if (owner != null) {
-            return acquire(link, keys, owner.number(), new WeakReference<>(owner), options, wait, then);
-        }
-        return options.isByThread()
-                ? acquireByThread(link, keys, options, wait, then)
-                : acquire(link, keys, Owner.next(), null, options, wait, then);
+        long number = owner != null ? owner.number() : options.isByThread() ? Owner.ofThread() : Owner.next();
+        WeakReference<?> keeper = owner != null ? new WeakReference<>(owner)
+                : options.isByThread() ? new WeakReference<>(Thread.currentThread()) : null;
+        Site site = then != null ? null : new Site(Owner.ofThread(), by, options.isByThread(), owner != null);
+        return acquire(link, keys, number, keeper, site, options, wait, then);
     }
 
-    /** Makes an acquire by the owner of the options, or else by the thread that runs. */
-    static Acquire acquireByThread(Link link, Keys keys, LockOptions options, long wait, Runnable then) {
-        return options.owner() != null
-                ? acquire(link, keys, options, wait, then)
-                : acquire(
-                        link, keys, Owner.ofThread(), new WeakReference<>(Thread.currentThread()), options, wait, then);
+    /** Makes an acquire by the owner that a handle has in the thread that runs, which is about to wait for it. */
+    static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Handle handle, long owner) {
+        return acquire(
+                link, keys, owner, new WeakReference<>(Thread.currentThread()),
+                new Site(Owner.ofThread(), handle, true, false), options, wait, null);
     }
 
     private static Acquire acquire(
-            Link link, Keys keys, long owner, WeakReference<?> keeper, LockOptions options, long wait, Runnable then) {
+            Link link, Keys keys, long owner, WeakReference<?> keeper, Site site, LockOptions options, long wait,
+            Runnable then) {
         return new Acquire(
                 link,
                 new Acquire.Terms(
                         keys, owner, options.isShared(), wait, options.ttlMillis(), options.flags(),
-                        keys.permits() > 0 ? null : keeper), // a permit has a lease, which hears of the loss
+                        keys.permits() > 0 ? null : keeper, site), // a permit has a lease, which hears of the loss
                 then);
     }
 
@@ -63,13 +66,7 @@ final class Holding {
         if (outcome instanceof LockException e) {
             throw again(e);
         }
-        if (!(outcome instanceof Hold[] holds)) {
-            return null;
-        }
-        for (Hold hold : holds) {
-            hold.conn.link().renewed(hold);
-        }
-        return holds;
+        return outcome instanceof Hold[] holds ? holds : null;
     }
 
     /** Says that keys could not be had, and which, if the outcome knows. */
@@ -327,6 +324,11 @@ final class Holding {
         } else {
             future.completeExceptionally(why);
         }
+    }
+
+    static Optional<Duration> untilEnd(Hold hold) {
+        Long nanos = hold == null ? null : hold.untilEnd();
+        return nanos == null ? Optional.empty() : Optional.of(Duration.ofNanos(nanos));
     }
 
     static Duration remaining(Hold hold) {

@@ -11,6 +11,8 @@ final class Holds {
     /** Takes what is to be run once the lock is given back. */
     private final Consumer<Runnable> after;
     private final Map<Hold.Id, Hold> table = new HashMap<>();
+    /** Those that have a site, by key and thread, chained through {@link Hold#beside}. */
+    private final Map<Hold.Id, Hold> sites = new HashMap<>();
     /** No hold's validity ends before. */
     private long soonest = Long.MAX_VALUE;
 
@@ -25,6 +27,27 @@ final class Holds {
 
     void put(Hold hold) {
         table.put(hold.id, hold);
+        if (hold.site != null) {
+            hold.beside = sites.put(siteOf(hold), hold);
+        }
+    }
+
+    private static Hold.Id siteOf(Hold hold) {
+        return Hold.Id.lock(hold.id.key(), hold.site.thread());
+    }
+
+    /** Returns a hold of the key that belongs to that thread; null without one. */
+    Hold inThread(String key, long thread) {
+        return sites.get(Hold.Id.lock(key, thread));
+    }
+
+    /** Returns a hold that keeps another owner's acquire, made at site, waiting for its own thread; or null. */
+    Hold inTheWay(Hold.Id wanted, Site site) {
+        Hold hold = inThread(wanted.key(), site.thread());
+        while (hold != null && (hold.id.owner() == wanted.owner() || !hold.site.bound() && site.named())) {
+            hold = hold.beside;
+        }
+        return hold;
     }
 
     /** Takes in that a hold's validity was stated. */
@@ -46,7 +69,10 @@ final class Holds {
 
     /** Ends a hold that is released. */
     void drop(Hold hold) {
-        table.remove(hold.id, hold);
+        if (table.remove(hold.id, hold) && hold.site != null) {
+            Hold next = hold.beside;
+            sites.computeIfPresent(siteOf(hold), (id, first) -> first == hold ? next : first.without(hold));
+        }
         hold.over = true;
     }
 
@@ -59,9 +85,8 @@ final class Holds {
             after.accept(hold.watcher);
         }
         if (hold.tell.length > 0 && !reason.equals("closed")) {
-            LostException loss = hold.loss(reason);
             for (Consumer<LostException> one : hold.tell) {
-                after.accept(() -> link.tell(one, loss));
+                after.accept(() -> link.tell(one, hold.loss(reason))); // each is told by an exception of its own
             }
         }
     }
@@ -79,7 +104,7 @@ final class Holds {
             return List.of();
         }
         List<Hold> over = table.values().stream().filter(h -> now >= h.valid).toList();
-        over.forEach(h -> lose(h, "silence"));
+        over.forEach(h -> lose(h, h.unsaid(now)));
         soonest = table.values().stream().mapToLong(h -> h.valid).min().orElse(Long.MAX_VALUE);
         return over;
     }

@@ -21,6 +21,9 @@ final class Inbox {
         if (n < 0) {
             throw new ConnectionLostException("the daemon closed the connection");
         }
+        if (n > 0) {
+            conn.heard();
+        }
         boolean full = !in.hasRemaining();
         in.flip();
         while (in.remaining() >= 4) {

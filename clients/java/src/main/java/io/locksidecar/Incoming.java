@@ -70,7 +70,8 @@ final class Incoming {
             answer = new Call.Answer(code, "", Msgpack.getCount(b), null);
         }
         if (code == Codes.OK && c.asker != null) {
-            taken(c);
+            LostException loss = taken(c);
+            answer = loss == null ? answer : new Call.Answer(-1, "", 0, loss);
         }
         conn.pending.remove(id);
         conn.finish(c, answer);
@@ -115,7 +116,9 @@ final class Incoming {
         } else if (hold.over) {
             return;
         }
-        hold.end = end == 0 ? 0 : conn.welcome().ours(end);
+        if (end != 0) {
+            hold.end = Math.max(hold.end, conn.welcome().ours(end)); // it never moves to earlier, but replies do
+        }
         hold.state(conn.welcome().ours(deadline));
         holds.stated(hold);
     }
@@ -144,9 +147,10 @@ final class Incoming {
         return hold;
     }
 
-    /** Gives what was granted to who asked for it, or back. */
-    private void taken(Call c) {
-        c.taken = c.asker.take(c.holds);
+    /** Gives what was granted to who asked for it, or back; returns the loss that its owner has not released. */
+    private LostException taken(Call c) {
+        LostException loss = conn.link().unreleased(c.asker.ids());
+        c.taken = loss == null && c.asker.take(c.holds);
         for (Hold hold : c.holds) {
             if (c.taken) {
                 hold.enter(c.asker.shared());
@@ -154,6 +158,7 @@ final class Incoming {
                 giveBack(hold);
             }
         }
+        return loss;
     }
 
     /** Releases one grant that nobody took. */

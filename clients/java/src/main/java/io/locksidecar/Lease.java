@@ -1,6 +1,7 @@
 package io.locksidecar;
 
 import java.time.Duration;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionStage;
 import java.util.function.Consumer;
@@ -15,9 +16,13 @@ import java.util.function.Consumer;
  * }</pre>
  *
  * <p>A lease belongs to no thread: any may use it, and any may close it. It is its own owner, so a second lease
- * of the same key waits for the first, on the same thread too; unless an {@link Owner} was named, whose leases
- * of one key are one hold that ends with the last of them. (Permits of a {@link SidecarSemaphore} never are; what is
- * said of a lock below is else true of them.)
+ * of the same key waits for the first; unless an {@link Owner} was named, whose leases of one key are one hold that ends
+ * with the last of them. (Permits of a {@link SidecarSemaphore} never are; what is said of a lock below is else true of
+ * them.)
+ *
+ * <p>A thread that would wait for a lease that it acquired itself gets {@link AlreadyHeldException} instead: mostly
+ * nobody else would close it. Where another thread will, {@linkplain LockOptions#owner name an owner} for each lease, or
+ * use {@link Sidecar#leaseAsync}: these wait.
  *
  * <p>A lease that is never closed stays held until the client is closed, its process ends or it is lost. It is
  * not released when it becomes unreachable: that can happen to a lease under which work still goes on.
@@ -77,6 +82,16 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
+     * Returns how long it takes until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. That can be later
+     * than {@link #remaining}, which the daemon extends until then. Does not block.
+     *
+     * @return the time, zero when the lease is not valid any more; nothing if the daemon renews the lock
+     */
+    public Optional<Duration> fixedEnd() {
+        return Holding.untilEnd(hold).map(left -> closed ? Duration.ZERO : left);
+    }
+
+    /**
      * Returns a stage that completes, normally, when the lock is lost: with the loss, on the client's executor,
      * at once if that has happened. It never completes when the lease is closed while it is held, nor when the
      * client is closed.
@@ -96,12 +111,12 @@ public final class Lease implements AutoCloseable {
         if (lost != null && !lost.equals("closed")) {
             hold.conn.link().tell(stage::complete, hold.loss(lost));
         }
-        return stage.minimalCompletionStage();
+        return stage.thenApply(loss -> hold.loss(loss.reason())).minimalCompletionStage(); // to each its own
     }
 
     /**
-     * Renews the lock now, to end its own TTL from now. Only a {@linkplain LockOptions#fixed() fixed} one needs
-     * that. Blocks until the store has confirmed.
+     * Renews the lock now, to end its own TTL from now, but never sooner than it would have ended. Only a {@linkplain
+     * LockOptions#fixed() fixed} one needs that. Blocks until the store has confirmed.
      *
      * @throws LostException if it was lost
      * @throws NotHeldException if it was closed
@@ -112,7 +127,8 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Renews the lock now, to end so long from now. Blocks until the store has confirmed.
+     * Renews the lock now, to end so long from now, but never sooner than it would have ended. Blocks until the store
+     * has confirmed.
      *
      * @param ttl positive; counted in milliseconds
      * @throws LostException if it was lost

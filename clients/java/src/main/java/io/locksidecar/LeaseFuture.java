@@ -16,7 +16,7 @@ final class LeaseFuture<T> extends CompletableFuture<T> {
         this.link = link;
         this.make = make;
         this.release = release;
-        this.acquire = Holding.acquire(link, keys, options, wait, () -> link.execute(this::deliver));
+        this.acquire = Holding.acquire(link, keys, options, wait, null, () -> link.execute(this::deliver));
         whenComplete((lease, e) -> acquire.giveUp(null));
         acquire.start();
     }
@@ -32,7 +32,7 @@ final class LeaseFuture<T> extends CompletableFuture<T> {
         T lease;
         try {
             lease = make.apply(acquire.outcome());
-        } catch (LockException e) {
+        } catch (RuntimeException | Error e) {
             completeExceptionally(e);
             return;
         }

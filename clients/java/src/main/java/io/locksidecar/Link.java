@@ -7,7 +7,7 @@ import java.util.Comparator;
 import java.util.List;
 import java.util.PriorityQueue;
 import java.util.concurrent.Executor;
-import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
 import java.util.function.Supplier;
@@ -38,6 +38,8 @@ final class Link {
 
     /** Characters of a traceparent. */
     private static final int TRACE = 55;
+    /** Milliseconds until a callback for which there was no thread is tried again. */
+    private static final long RETRY = 100;
 
     /** Something to be done later, or the other if the client is closed before. */
     record Timer(long at, Runnable then, Runnable closed) {}
@@ -200,26 +202,72 @@ final class Link {
         }
     }
 
-    /** Runs a task of the user's, never on this thread. */
+    /**
+     * Runs a task of the user's, on no thread of ours that has anything else to do. Neither the task nor an executor that
+     * fails is ever thrown from here, so that whoever is to be told of something next is told.
+     */
     void execute(Runnable task) {
+        execute(new Task(task));
+    }
+
+    private void execute(Task task) {
         try {
             setup.executor.execute(task);
-        } catch (RejectedExecutionException e) { // it was shut down; what is to be told is told all the same
+            return;
+        } catch (RuntimeException | Error e) { // it was shut down, or has no thread; the task has to run all the same
+            LOG.log(System.Logger.Level.DEBUG, "the executor refused a callback", e);
+        }
+        try {
             Thread t = new Thread(task, "locksidecar-callback");
             t.setDaemon(true);
             t.start();
+        } catch (RuntimeException | Error e) {
+            LOG.log(System.Logger.Level.WARNING, "no thread can be had for a callback", e);
+            later(RETRY, () -> execute(task), task);
+        }
+    }
+
+    /** Something of the user's that runs once. */
+    private static final class Task implements Runnable {
+        private final AtomicReference<Runnable> task;
+
+        Task(Runnable task) {
+            this.task = new AtomicReference<>(task);
+        }
+
+        @Override
+        public void run() {
+            Runnable mine = task.getAndSet(null); // null where an executor ran it and threw
+            try {
+                if (mine != null) {
+                    mine.run();
+                }
+            } catch (Throwable e) {
+                LOG.log(System.Logger.Level.ERROR, "a callback failed", e);
+            }
+        }
+    }
+
+    /** Has each of them taken in, whatever becomes of those before it. */
+    static <T> void each(Iterable<T> all, Consumer<T> take) {
+        Throwable first = null;
+        for (T one : all) {
+            try {
+                take.accept(one);
+            } catch (RuntimeException | Error e) {
+                first = first == null ? e : first;
+            }
+        }
+        if (first instanceof RuntimeException e) {
+            throw e;
+        } else if (first instanceof Error e) {
+            throw e;
         }
     }
 
     /** Tells a listener of a loss. */
     void tell(Consumer<LostException> listener, LostException loss) {
-        execute(() -> {
-            try {
-                listener.accept(loss);
-            } catch (RuntimeException e) {
-                LOG.log(System.Logger.Level.ERROR, "onLost failed for \"" + loss.key() + "\"", e);
-            }
-        });
+        execute(() -> listener.accept(loss));
     }
 
     /** Remembers a lost hold for its owner, who hears of it at the unlock. */
@@ -231,16 +279,29 @@ final class Link {
         losses.remove(hold);
     }
 
-    /** Forgets what the owner of a hold has lost of the same key before. */
-    void renewed(Hold hold) {
-        if (hold.keeper != null) {
-            losses.removeOthers(hold);
-        }
-    }
-
-    /** Returns a hold that its owner has lost and not yet heard of. */
+    /** Returns a hold that its owner has lost and not yet released. */
     Hold lost(Hold.Id id) {
         return losses.find(id);
+    }
+
+    /** Returns the exception for an acquire of what its owner has lost and not yet released; null if that is nothing. */
+    LostException unreleased(Hold.Id[] ids) {
+        Hold hold = losses.find(ids);
+        return hold == null ? null : hold.lossAgain();
+    }
+
+    /** The same without a lock held; if the connection is about to end, all that it held counts as lost. */
+    LostException lossOf(Hold.Id[] ids) {
+        Conn c = conn;
+        if (c == null || c.dead == null) {
+            return unreleased(ids);
+        }
+        c.mu.lock(); // what it held is remembered under it
+        try {
+            return unreleased(ids);
+        } finally {
+            c.mu.unlock();
+        }
     }
 
     /** Returns the exception for a failed reply. */
@@ -277,8 +338,8 @@ final class Link {
         if (c != null) {
             c.die(closing(), "closed");
         }
-        waiting.forEach(d -> d.failed(closing()));
-        left.forEach(timer -> timer.closed.run());
+        each(waiting, d -> d.failed(closing()));
+        each(left, timer -> timer.closed.run());
         if (t != null) {
             t.wakeup();
             join(t);
@@ -372,7 +433,7 @@ final class Link {
         if (closed) {
             c.die(closing(), "closed");
         }
-        waiting.forEach(d -> d.connected(c));
+        each(waiting, d -> d.connected(c));
     }
 
     /** Ends those who would not wait until next, or all. */
@@ -384,7 +445,7 @@ final class Link {
         } finally {
             mu.unlock();
         }
-        over.forEach(d -> d.failed(why));
+        each(over, d -> d.failed(Codes.again(why)));
     }
 
     /** Ends the connection and all who want one: a fault of ours, and nobody may go on believing. */

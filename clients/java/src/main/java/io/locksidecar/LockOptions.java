@@ -79,8 +79,9 @@ public final class LockOptions {
     }
 
     /**
-     * Names who holds the lock, instead of the thread that acquires it (a {@link SidecarLock}) or the lease
-     * alone (a {@link Lease}, or {@link Leases}). Permits of a semaphore stay apart, whoever holds them.
+     * Names who holds the lock, instead of the handle together with the thread that acquires (a {@link SidecarLock}) or
+     * the lease alone (a {@link Lease}, or {@link Leases}): all that acquire a key with this owner share one hold.
+     * Permits of a semaphore stay apart, whoever holds them.
      *
      * @param owner the owner
      * @return a changed copy
@@ -90,9 +91,10 @@ public final class LockOptions {
     }
 
     /**
-     * Has the thread that acquires hold the lock, which is what a {@link SidecarLock} does by itself, where a lease
-     * would be alone: a {@link Lease}, or {@link Leases}, and the thread's locks of the same key are one hold then.
-     * Which thread that is, is looked at anew in each acquire. Any thread may still close the lease.
+     * Has the thread that acquires hold the lock, whatever it acquires it through: every {@link SidecarLock}, {@link
+     * Lease} and {@link Leases} of the same key that has this option shares one hold of the thread. It is for code that
+     * gets a handle anew each time, as from a lock registry. Each acquire looks anew which thread that is. Any thread may
+     * still close the lease.
      *
      * @return a changed copy
      */

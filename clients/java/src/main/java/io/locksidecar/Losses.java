@@ -5,8 +5,8 @@ import java.util.Map;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Holds that were lost and whose owners have not heard of it, since they do at the unlock. Those of owners who
- * never will, threads that have ended say, are thrown away.
+ * Holds that were lost and that their owners have not released yet. Until they do they cannot acquire the key again.
+ * Those of owners who never will, threads that have ended say, are thrown away.
  */
 final class Losses {
     private final ReentrantLock mu = new ReentrantLock();
@@ -33,20 +33,19 @@ final class Losses {
         return keeper instanceof Thread t ? t.isAlive() : keeper != null;
     }
 
-    Hold find(Hold.Id id) {
+    /** Returns the first of these that is here; null if none is. */
+    Hold find(Hold.Id... ids) {
         mu.lock();
         try {
-            return lost.get(id);
-        } finally {
-            mu.unlock();
-        }
-    }
-
-    /** Forgets what an owner has lost, but not the hold that it has now. */
-    void removeOthers(Hold hold) {
-        mu.lock();
-        try {
-            lost.computeIfPresent(hold.id, (id, h) -> h == hold ? h : null);
+            if (!lost.isEmpty()) {
+                for (Hold.Id id : ids) {
+                    Hold hold = lost.get(id);
+                    if (hold != null) {
+                        return hold;
+                    }
+                }
+            }
+            return null;
         } finally {
             mu.unlock();
         }

@@ -113,6 +113,9 @@ final class Releases {
         if (hold.over) {
             if (last) {
                 conn.link().forget(hold);
+                if ("forced".equals(hold.lost) && conn.dead == null) {
+                    requests.acknowledge(hold); // until then the daemon keeps the key from others
+                }
             }
             return Left.LOST;
         }

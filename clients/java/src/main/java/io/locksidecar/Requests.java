@@ -83,6 +83,11 @@ final class Requests {
         frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ASYNC);
     }
 
+    /** Adds the release of a hold that was taken away by force: whoever waits for the key is let in now; mu is held. */
+    void acknowledge(Hold hold) {
+        frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ALL);
+    }
+
     /** Adds a heartbeat, to go with the next write; mu is held. */
     void beat() {
         put(new Call(Codes.PING, null, null, x -> { }), null);
@@ -152,13 +157,24 @@ final class Requests {
             return null; // each is one more
         }
         Hold.Id[] wanted = a.ids();
+        LostException loss = conn.link().unreleased(wanted);
+        if (loss != null) {
+            return loss;
+        }
         Hold[] found = new Hold[wanted.length];
         boolean all = true;
+        a.inTheWay(null);
         for (int i = 0; i < wanted.length; i++) {
             Hold hold = holds.get(wanted[i]);
-            if (conn.leaving.containsKey(wanted[i]) || hold != null && !hold.owned()) {
+            Hold other = a.waits() && a.site() != null ? holds.inTheWay(wanted[i], a.site()) : null;
+            if (conn.leaving.containsKey(wanted[i]) || hold != null && !hold.owned() || other != null && !other.owned()) {
                 conn.whenCaughtUpLocked(() -> a.connected(conn)); // what has arrived decides
                 return LATER;
+            }
+            if (other != null && other.shared && a.shared()) {
+                a.inTheWay(other); // it can be had, unless a writer waits
+            } else if (other != null) {
+                return Site.alreadyHeld(other);
             }
             if (hold != null && hold.shared && !a.shared()) {
                 return new UpgradeException("lock \"" + hold.id.key()
@@ -178,12 +194,18 @@ final class Requests {
         return found;
     }
 
+    /** Returns where what a is granted belongs to its thread; null if it does not. */
+    private static Site siteOf(Acquire a) {
+        Site site = a.site();
+        return site == null || site.named() || a.keys().permits() > 0 ? null : site;
+    }
+
     /** Adds a's request; mu is held. */
     private Object ask(Acquire a) {
         Key[] keys = a.keys().all();
         Hold[] wanted = new Hold[keys.length];
         for (int i = 0; i < keys.length; i++) {
-            wanted[i] = new Hold(conn, a.ids()[i], keys[i].utf8(), a.shared(), a.keeper());
+            wanted[i] = new Hold(conn, a.ids()[i], keys[i].utf8(), a.shared(), a.keeper(), siteOf(a));
         }
         Call c = new Call(wanted, a);
         int permits = a.keys().permits();

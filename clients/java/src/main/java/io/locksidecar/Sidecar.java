@@ -7,7 +7,7 @@ import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
-import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.SynchronousQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
@@ -45,15 +45,16 @@ public final class Sidecar implements AutoCloseable {
         this.link = new Link(new Link.Setup(path, b.name, b.label, b.timeout, b.patience, executor, b.traceparent));
     }
 
-    /** Threads for what is the user's: none while there is nothing to run. */
+    /**
+     * Threads for what is the user's: none while there is nothing to run, and one more whenever all are busy, since
+     * callbacks may wait for one another.
+     */
     private static ThreadPoolExecutor callbacks() {
-        ThreadPoolExecutor pool = new ThreadPoolExecutor(8, 8, 10, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), r -> {
+        return new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), r -> {
             Thread t = new Thread(r, "locksidecar-callback");
             t.setDaemon(true);
             return t;
         });
-        pool.allowCoreThreadTimeOut(true);
-        return pool;
     }
 
     /**
@@ -156,10 +157,12 @@ public final class Sidecar implements AutoCloseable {
         }
 
         /**
-         * Sets what runs listeners of losses and completes futures and stages; by default up to 8 daemon threads of
-         * the client's own, which end when they are idle.
+         * Sets what runs listeners of losses and completes futures and stages; by default daemon threads of the
+         * client's own, as many as are busy at once, which end when they are idle.
          *
-         * @param executor must not run tasks on the thread that hands them over
+         * @param executor must not run tasks on the thread that hands them over. Of one with a bounded number of threads,
+         *     the callbacks must not wait for one another: a callback that joins another future of the client's, or
+         *     waits for a lock that another callback releases, takes up a thread meanwhile
          * @return this
          */
         public Builder executor(Executor executor) {
@@ -233,7 +236,7 @@ public final class Sidecar implements AutoCloseable {
      * @throws InvalidException if the key is none
      */
     public SidecarLock lock(String key, LockOptions options) {
-        return new SidecarLock(link, Keys.of(key), Objects.requireNonNull(options, "options"));
+        return new SidecarLock(link, Keys.of(key), Objects.requireNonNull(options, "options"), new Handle("SidecarLock"));
     }
 
     /**
@@ -287,11 +290,12 @@ public final class Sidecar implements AutoCloseable {
 
     /**
      * Acquires a lock, and waits without bound, or until this thread is interrupted. The lease is its own owner:
-     * it waits for any other lease or lock of the key, this thread's too.
+     * it waits for any other lease or lock of the key, except for one that this thread itself would have to release.
      *
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner
      * @throws LockException if it cannot be had
      */
     public Lease lease(String key) throws InterruptedException {
@@ -305,6 +309,8 @@ public final class Sidecar implements AutoCloseable {
      * @param options how it is to be held, and by whom
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner
+     * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws LockException if it cannot be had for another reason
      */
@@ -324,6 +330,7 @@ public final class Sidecar implements AutoCloseable {
      * @param wait how long, counted in milliseconds, rounded up
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner
      * @throws NotAcquiredException if it could not be had in time
      * @throws LockException if it cannot be had for another reason
      */
@@ -333,15 +340,29 @@ public final class Sidecar implements AutoCloseable {
     }
 
     /**
-     * Acquires a lock if it is free and nobody waits for it. Blocks no longer than the daemon needs to answer.
+     * Acquires a lock if it is free and nobody waits for it. Blocks no longer than the daemon needs to answer, and no
+     * longer than the client's timeout. An interrupt is kept for later.
      *
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @return what is held, to be closed; or nothing
-     * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws LockException if it cannot be told
      */
-    public Optional<Lease> tryLease(String key) throws InterruptedException {
-        return tryLease(key, Duration.ZERO, LockOptions.defaults());
+    public Optional<Lease> tryLease(String key) {
+        return tryLease(key, LockOptions.defaults());
+    }
+
+    /**
+     * Acquires a lock as the options say if it can be had at once. Blocks no longer than the daemon needs to answer, and
+     * no longer than the client's timeout. An interrupt is kept for later.
+     *
+     * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
+     * @param options how it is to be held, and by whom
+     * @return what is held, to be closed; or nothing
+     * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
+     * @throws LockException if it cannot be told, or never be had
+     */
+    public Optional<Lease> tryLease(String key, LockOptions options) {
+        return leased(tried(Keys.of(key), options), options);
     }
 
     /**
@@ -353,11 +374,16 @@ public final class Sidecar implements AutoCloseable {
      * @param options how it is to be held, and by whom
      * @return what is held, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner, and this is no try
      * @throws LockException if it cannot be told, or never be had
      */
     public Optional<Lease> tryLease(String key, Duration wait, LockOptions options) throws InterruptedException {
-        Acquire a = acquire(Keys.of(key), options, Times.wait(wait));
-        return Optional.ofNullable(Holding.hold(a.outcome(), options)).map(hold -> new Lease(hold, options.isShared()));
+        return leased(acquire(Keys.of(key), options, Times.wait(wait)).outcome(), options);
+    }
+
+    private static Optional<Lease> leased(Object outcome, LockOptions options) {
+        return Optional.ofNullable(Holding.hold(outcome, options)).map(hold -> new Lease(hold, options.isShared()));
     }
 
     /** Makes an acquire and waits for its outcome. */
@@ -365,9 +391,19 @@ public final class Sidecar implements AutoCloseable {
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
-        Acquire a = Holding.acquire(link, keys, options, wait, null);
-        a.start();
+        Acquire a = begun(keys, options, wait);
         a.get();
+        return a;
+    }
+
+    /** Makes an acquire that is a try, and returns its outcome. */
+    private Object tried(Keys keys, LockOptions options) {
+        return begun(keys, options, 0).getUninterruptibly();
+    }
+
+    private Acquire begun(Keys keys, LockOptions options, long wait) {
+        Acquire a = Holding.acquire(link, keys, options, wait, keys.many() ? "Leases" : "Lease", null);
+        a.start();
         return a;
     }
 
@@ -409,11 +445,13 @@ public final class Sidecar implements AutoCloseable {
 
     /**
      * Acquires the locks of several keys, all or none, and waits without bound, or until this thread is interrupted.
-     * The leases are their own owner: they wait for any other lease or lock of the keys, this thread's too.
+     * The leases are their own owner: they wait for any other lease or lock of the keys, except for one that this thread
+     * itself would have to release.
      *
      * @param keys 1 to 1,024 different ones, in any order
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner
      * @throws LockException if they cannot be had
      */
     public Leases leaseAll(Collection<String> keys) throws InterruptedException {
@@ -428,6 +466,8 @@ public final class Sidecar implements AutoCloseable {
      * @param options how all of them are to be held, and by whom
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner
+     * @throws LostException if the owner that the options name lost one of them and has not released it since
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws UnavailableException if a store or the daemon does not answer; or if one of the keys was lost while
      *     another was waited for
@@ -445,6 +485,7 @@ public final class Sidecar implements AutoCloseable {
      * @param wait how long, counted in milliseconds, rounded up
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner
      * @throws NotAcquiredException if they could not be had in time; it says which key was in the way
      * @throws LockException if they cannot be had for another reason
      */
@@ -463,15 +504,15 @@ public final class Sidecar implements AutoCloseable {
 
     /**
      * Acquires the locks of several keys, all or none, if all are free and nobody waits for them. Blocks no longer
-     * than the daemon needs to answer.
+     * than the daemon needs to answer, and no longer than the client's timeout. An interrupt is kept for later.
      *
      * @param keys 1 to 1,024 different ones, in any order
      * @return what is held, to be closed; or nothing
-     * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws LockException if it cannot be told
      */
-    public Optional<Leases> tryLeaseAll(Collection<String> keys) throws InterruptedException {
-        return tryLeaseAll(keys, Duration.ZERO, LockOptions.defaults());
+    public Optional<Leases> tryLeaseAll(Collection<String> keys) {
+        Object outcome = tried(Keys.of(keys), LockOptions.defaults());
+        return Optional.ofNullable(Holding.holds(outcome)).map(holds -> new Leases(holds, LockOptions.defaults()));
     }
 
     /**
@@ -483,6 +524,8 @@ public final class Sidecar implements AutoCloseable {
      * @param options how all of them are to be held, and by whom
      * @return what is held, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
+     * @throws LostException if the owner that the options name lost one of them and has not released it since
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner, and this is no try
      * @throws LockException if it cannot be told, or never be had
      */
     public Optional<Leases> tryLeaseAll(Collection<String> keys, Duration wait, LockOptions options)

@@ -1,6 +1,7 @@
 package io.locksidecar;
 
 import java.time.Duration;
+import java.util.Optional;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.Lock;
@@ -19,15 +20,17 @@ import java.util.concurrent.locks.Lock;
  * }
  * }</pre>
  *
- * <p><b>Who holds it.</b> The thread, platform or virtual, unless an {@link Owner} was named. A thread that holds
- * the lock may acquire it again, through any handle of the same key and client, and has to unlock as often. A
- * thread that ends without unlocking leaves the lock held, as with {@link
- * java.util.concurrent.locks.ReentrantLock}, until the client is closed. Handles are cheap, and it does not matter
- * which of them is used: they have no state.
+ * <p><b>The owner</b> is the thread, platform or virtual, together with this handle. The thread may acquire the lock
+ * again through this handle, and has to unlock it as often. Another handle of the key is another owner: where it would
+ * wait for this one in the same thread it throws {@link AlreadyHeldException}, and its {@link #tryLock()} returns false.
+ * With {@link LockOptions#ownedByThread} the thread alone is the owner, and with {@link LockOptions#owner} an {@link
+ * Owner}; then it does not matter which handle is used. A thread that ends without unlocking leaves the lock held, as
+ * with {@link java.util.concurrent.locks.ReentrantLock}, until the client is closed. Handles are cheap.
  *
- * <p><b>When it is lost</b>, and somebody else may have it, {@link #isHeldByOwner} turns false, {@link #unlock}
- * throws {@link LostException}, and the listener of {@link LockOptions#onLost} is called. A lost lock that was
- * not unlocked can be acquired anew.
+ * <p><b>When it is lost</b>, and another owner may have it, {@link #isHeldByOwner} turns false, the listener of {@link
+ * LockOptions#onLost} is called, and {@link #unlock} throws {@link LostException}. Until the owner has unlocked the lost
+ * lock, as often as it had acquired it, every acquire throws {@link LostException} too: an inner scope must not get a
+ * new lock while an outer one still works under the old. After that it can be acquired anew.
  *
  * <p><b>What can go wrong.</b> Every acquire may throw a {@link LockException} that is not checked: {@link
  * UnavailableException} when there is no daemon (after two seconds, in case it just restarts, or at once if the
@@ -38,11 +41,13 @@ public final class SidecarLock implements Lock {
     private final Link link;
     private final Keys keys;
     private final LockOptions options;
+    private final Handle handle;
 
-    SidecarLock(Link link, Keys keys, LockOptions options) {
+    SidecarLock(Link link, Keys keys, LockOptions options, Handle handle) {
         this.link = link;
         this.keys = keys;
         this.options = options;
+        this.handle = handle;
     }
 
     /**
@@ -57,14 +62,15 @@ public final class SidecarLock implements Lock {
     /**
      * Acquires the lock, and waits without bound. An interrupt is kept for later and does not end the wait.
      *
+     * @throws LostException if this owner lost it and has not unlocked it since
+     * @throws AlreadyHeldException if this thread holds it through another handle
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws UpgradeException if this owner holds it shared
      * @throws LockException if it cannot be had for another reason
      */
     @Override
     public void lock() {
-        Acquire a = begin(-1);
-        must(Holding.hold(a.getUninterruptibly(), options));
+        must(acquire(-1, Acquire::getUninterruptibly));
     }
 
     /**
@@ -72,6 +78,8 @@ public final class SidecarLock implements Lock {
      * withdrawn, and nothing is held. The client's connection is not touched by that.
      *
      * @throws InterruptedException if the thread is interrupted, before or in the wait
+     * @throws LostException if this owner lost it and has not unlocked it since
+     * @throws AlreadyHeldException if this thread holds it through another handle
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws UpgradeException if this owner holds it shared
      * @throws LockException if it cannot be had for another reason
@@ -92,12 +100,13 @@ public final class SidecarLock implements Lock {
      * and no longer than the client's timeout.
      *
      * @return whether it is held now
+     * @throws LostException if this owner lost it and has not unlocked it since
      * @throws UpgradeException if this owner holds it shared
      * @throws LockException if it cannot be told: {@link UnavailableException} without a daemon, at once
      */
     @Override
     public boolean tryLock() {
-        return Holding.hold(begin(0).getUninterruptibly(), options) != null;
+        return acquire(0, Acquire::getUninterruptibly) != null;
     }
 
     /**
@@ -107,6 +116,8 @@ public final class SidecarLock implements Lock {
      * @param unit the unit of time
      * @return whether it is held now; false, too, when the daemon allows no wait that long
      * @throws InterruptedException if the thread is interrupted, before or in the wait; nothing is held then
+     * @throws LostException if this owner lost it and has not unlocked it since
+     * @throws AlreadyHeldException if this thread holds it through another handle, and this is no try
      * @throws UpgradeException if this owner holds it shared
      * @throws LockException if it cannot be had for another reason
      */
@@ -119,13 +130,31 @@ public final class SidecarLock implements Lock {
         if (Thread.interrupted()) {
             throw new InterruptedException();
         }
-        return Holding.hold(begin(millis).get(), options);
+        return acquire(millis, Acquire::get);
     }
 
-    private Acquire begin(long wait) {
-        Acquire a = Holding.acquireByThread(link, keys, options, wait, null);
-        a.start();
-        return a;
+    /** How an acquire is waited for. */
+    private interface Waiting<E extends Exception> {
+        Object outcome(Acquire a) throws E;
+    }
+
+    /** Acquires as this owner; null if somebody else has the lock. */
+    private <E extends Exception> Hold acquire(long wait, Waiting<E> waiting) throws E {
+        Long owner = owner();
+        boolean begun = owner == null;
+        Acquire a = options.owner() != null || options.isByThread()
+                ? Holding.acquire(link, keys, options, wait, handle, null)
+                : Holding.acquire(link, keys, options, wait, handle, begun ? handle.begin() : owner);
+        Hold hold = null;
+        try {
+            a.start();
+            hold = Holding.hold(waiting.outcome(a), options);
+            return hold;
+        } finally {
+            if (begun && hold == null) {
+                handle.end();
+            }
+        }
     }
 
     /**
@@ -143,9 +172,15 @@ public final class SidecarLock implements Lock {
     @Override
     public void unlock() {
         Hold hold = find();
-        if (hold == null || !Holding.release(hold, options.isShared())) {
-            NotHeldException why = notHeld();
-            throw (IllegalMonitorStateException) new IllegalMonitorStateException(why.getMessage()).initCause(why);
+        try {
+            if (hold == null || !Holding.release(hold, options.isShared())) {
+                NotHeldException why = notHeld();
+                throw (IllegalMonitorStateException) new IllegalMonitorStateException(why.getMessage()).initCause(why);
+            }
+        } finally {
+            if (hold != null && hold.over && (hold.lost == null || find() == null)) {
+                handle.end(); // released, or lost and unlocked as often as it was acquired
+            }
         }
     }
 
@@ -161,14 +196,25 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Tells whether this owner, the current thread unless another was named, holds the key at this very moment,
-     * in whatever mode, by all that the daemon has stated. Asks nobody and does not block.
+     * Tells whether this owner holds the key at this very moment, in whatever mode, by all that the daemon has stated.
+     * Asks nobody and does not block.
      *
      * @return whether it is held
      */
     public boolean isHeldByOwner() {
         Hold hold = find();
         return hold != null && hold.owned();
+    }
+
+    /**
+     * Returns how often this owner has acquired the lock in this handle's mode, exclusive or shared, and not unlocked
+     * it since; for a lock that was lost too. Does not block.
+     *
+     * @return the number of unlocks that are due
+     */
+    public int holdCount() {
+        Hold hold = find();
+        return hold == null ? 0 : hold.count(options.isShared());
     }
 
     /**
@@ -206,8 +252,18 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Renews the lock now, to end so long from now. Only a {@linkplain LockOptions#fixed() fixed} one needs that.
-     * Blocks until the store has confirmed.
+     * Returns how long it takes until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. That can be later
+     * than {@link #remaining}, which the daemon extends until then. Does not block.
+     *
+     * @return the time, zero after the end or a loss; nothing if the daemon renews the lock, or it is not held
+     */
+    public Optional<Duration> fixedEnd() {
+        return Holding.untilEnd(find());
+    }
+
+    /**
+     * Renews the lock now, to end so long from now, but never sooner than it would have ended. Only a {@linkplain
+     * LockOptions#fixed() fixed} one needs that. Blocks until the store has confirmed.
      *
      * @param ttl positive; counted in milliseconds
      * @throws LostException if it was lost
@@ -219,13 +275,19 @@ public final class SidecarLock implements Lock {
         Holding.extend(mine(), Times.millis(Times.positive(ttl, "a TTL")));
     }
 
-    private long owner() {
-        return options.owner() != null ? options.owner().number() : Owner.ofThread();
+    /** Returns the owner's number; null if the thread has acquired nothing through this handle. */
+    private Long owner() {
+        return options.owner() != null ? (Long) options.owner().number()
+                : options.isByThread() ? (Long) Owner.ofThread() : handle.owner();
     }
 
-    /** Returns this owner's hold, one that was lost included; null without one. */
+    /** Returns this owner's hold, one that was lost and not unlocked included; null without one. */
     private Hold find() {
-        Hold.Id id = Hold.Id.lock(keys.text(0), owner());
+        Long owner = owner();
+        if (owner == null) {
+            return null;
+        }
+        Hold.Id id = Hold.Id.lock(keys.text(0), owner);
         Conn conn = link.live();
         Hold hold = conn == null ? null : conn.find(id);
         return hold != null ? hold : link.lost(id);
@@ -240,8 +302,12 @@ public final class SidecarLock implements Lock {
     }
 
     private NotHeldException notHeld() {
+        Conn conn = link.live();
+        Hold other = conn == null || options.owner() != null ? null : conn.inThread(keys.text(0));
         return new NotHeldException("lock \"" + key() + "\" is not held by "
-                + (options.owner() != null ? options.owner() : Thread.currentThread()));
+                + (options.owner() != null ? options.owner() : Thread.currentThread())
+                + (options.owner() != null || options.isByThread() ? "" : " through " + handle)
+                + (other == null ? "" : ", but by another handle (" + other.site.handle() + ")"));
     }
 
     @Override

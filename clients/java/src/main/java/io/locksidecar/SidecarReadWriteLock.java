@@ -25,15 +25,17 @@ import java.util.concurrent.locks.ReadWriteLock;
  * }</pre>
  *
  * <p>The other way round is refused with {@link UpgradeException}, at once: two readers who waited to become
- * writers would wait for each other for ever. {@link Sidecar#lock} of the same key is this lock's write lock.
+ * writers would wait for each other for ever. Both locks are one handle: see {@link SidecarLock} for its owners. {@link
+ * Sidecar#lock} of the same key is the write lock of another handle.
  */
 public final class SidecarReadWriteLock implements ReadWriteLock {
     private final SidecarLock read;
     private final SidecarLock write;
 
     SidecarReadWriteLock(Link link, Keys key, LockOptions options) {
-        this.read = new SidecarLock(link, key, options.shared(true));
-        this.write = new SidecarLock(link, key, options.shared(false));
+        Handle handle = new Handle("SidecarReadWriteLock");
+        this.read = new SidecarLock(link, key, options.shared(true), handle);
+        this.write = new SidecarLock(link, key, options.shared(false), handle);
     }
 
     /**

@@ -176,7 +176,7 @@ public final class SidecarSemaphore {
     }
 
     private Acquire begin(long wait) {
-        Acquire a = Holding.acquire(link, keys, options, wait, null);
+        Acquire a = Holding.acquire(link, keys, options, wait, this, null);
         a.start();
         return a;
     }

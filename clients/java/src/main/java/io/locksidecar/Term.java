@@ -49,7 +49,7 @@ public final class Term {
         LostException loss = hold.loss(reason);
         if (end.compareAndSet(null, new End(loss))) {
             wake.run();
-            hold.conn.link().execute(() -> lost.complete(loss));
+            hold.conn.link().execute(() -> lost.complete(hold.loss(reason)));
         }
     }
 
@@ -122,7 +122,7 @@ public final class Term {
             Holding.settle(hold);
             if (!hold.owned()) {
                 String reason = hold.lost;
-                lose(reason == null ? "silence" : reason);
+                lose(reason == null ? hold.unsaid(BootClock.SYSTEM.now()) : reason);
             }
         }
         End e = end.get();

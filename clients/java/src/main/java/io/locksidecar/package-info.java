@@ -3,7 +3,7 @@
  * thread, no retry loop.
  *
  * <p>{@link io.locksidecar.Sidecar} is the client. It makes {@link io.locksidecar.SidecarLock}, a {@link
- * java.util.concurrent.locks.Lock} that belongs to a thread or to a named {@link io.locksidecar.Owner}; {@link
+ * java.util.concurrent.locks.Lock} that belongs to a thread and its handle, or to a named {@link io.locksidecar.Owner}; {@link
  * io.locksidecar.SidecarReadWriteLock}; and {@link io.locksidecar.Lease}, which is closed rather than unlocked, belongs
  * to no thread and can be had without blocking. {@link io.locksidecar.Leases} are of many keys at once, all or none,
  * and an {@link io.locksidecar.Election} is about who leads. A {@link io.locksidecar.SidecarSemaphore} lets in so many
@@ -23,6 +23,9 @@
  * for it, whatever it does: a daemon that says nothing vouches for nothing. That time is compared, at each question,
  * with a clock that counts the time that the machine sleeps ({@link java.lang.System#nanoTime} does not), and that
  * errs by at most 10 ms, on the safe side.
+ *
+ * <p>An owner has to release what it lost, by unlocking or closing it, before it can acquire the key again. Until then
+ * every acquire throws {@link io.locksidecar.LostException}: nothing new begins inside of what is lost.
  *
  * <h2>Use the fence</h2>
  *
@@ -77,6 +80,8 @@
  *     <td>the daemon or its store cannot do this</td></tr>
  * <tr><td>denied</td><td>{@link io.locksidecar.DeniedException}</td><td>{@code Denied}</td>
  *     <td>this process may not use this lock</td></tr>
+ * <tr><td>none</td><td>{@link io.locksidecar.AlreadyHeldException}</td><td>{@code AlreadyHeld}</td>
+ *     <td>this thread holds the key through another handle, and would wait for itself</td></tr>
  * <tr><td>bad_frame, bad_version</td><td>{@link io.locksidecar.ProtocolException}</td><td>{@code ProtocolError}</td>
  *     <td>something else than the protocol was spoken, or another version of it</td></tr>
  * </table>

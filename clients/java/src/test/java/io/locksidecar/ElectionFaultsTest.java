@@ -48,8 +48,9 @@ class ElectionFaultsTest {
                 assertEquals("connection", term.lost().toCompletableFuture().join().reason());
                 daemon.start();
                 try (Sidecar other = Sidecar.builder().socket(daemon.path).patience(Duration.ofSeconds(30)).build()) {
-                    other.lock("k").lock(); // nobody asks for it before the work has ended
-                    other.lock("k").unlock();
+                    SidecarLock theirs = other.lock("k");
+                    theirs.lock(); // nobody asks for it before the work has ended
+                    theirs.unlock();
                     assertEquals(List.of("elected", "lost connection"), one.said);
                 }
                 one.work = Candidate.UNTIL_INTERRUPTED;

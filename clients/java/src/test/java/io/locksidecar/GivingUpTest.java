@@ -17,13 +17,17 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.parallel.Execution;
+import org.junit.jupiter.api.parallel.ExecutionMode;
 
 /** Waits that nobody wants any more, daemons that do not answer, and bytes that are no protocol. */
+@Execution(ExecutionMode.CONCURRENT) // some of it takes seconds
 class GivingUpTest extends OnPeer {
     private List<?> giveUp() {
         Background<Boolean> acquired = background(() -> lock("k").tryLock(100, TimeUnit.MILLISECONDS));
         peer.welcome();
         List<?> q = peer.expect(Codes.ACQUIRE);
+        talkUntilEnded(acquired);
         Throwable e = acquired.thrown();
         assertInstanceOf(UnavailableException.class, e);
         assertTrue(e.getMessage().contains("has not answered") && e.getMessage().contains(peer.path.toString()));
@@ -34,7 +38,7 @@ class GivingUpTest extends OnPeer {
 
     @Test
     void giving_up_cancels() {
-        client(200);
+        client(6000);
         List<?> ids = giveUp();
         peer.say(4, ids.get(0), "withdrawn");
         peer.say(0, ids.get(1), 1);
@@ -44,7 +48,7 @@ class GivingUpTest extends OnPeer {
 
     @Test
     void a_grant_that_crosses_the_cancel_is_released() {
-        client(200);
+        client(6000);
         List<?> ids = giveUp();
         peer.say(0, ids.get(0), FENCE, 60_000, millis() + 60_000, 1, 0, 0);
         peer.say(0, ids.get(1), 0);
@@ -56,7 +60,7 @@ class GivingUpTest extends OnPeer {
 
     @Test
     void an_acquire_that_never_arrived_is_forgotten() {
-        client(200);
+        client(6000);
         List<?> ids = giveUp();
         peer.say(0, ids.get(1), 0);
         inStep();
@@ -66,7 +70,7 @@ class GivingUpTest extends OnPeer {
     @Test
     void the_same_owner_asks_anew_once_the_fate_of_its_withdrawn_acquire_is_known() {
         // Else the new one could join a grant that is about to be given back, in another mode even.
-        client(200);
+        client(6000);
         List<?> ids = giveUp();
         SidecarLock lock = lock("k");
         Background<Void> again = running(lock::lock);
@@ -129,14 +133,11 @@ class GivingUpTest extends OnPeer {
 
     @Test
     void a_reply_that_never_comes_is_not_awaited_for_ever_among_others() {
-        client(300);
+        client(6000);
         held(60_000);
         Background<Duration> pinged = background(client::ping);
         peer.expect(Codes.PING);
-        until("the ping has ended", () -> { // other things come all the time
-            peer.say(65, 0, millis() + 60_000, 60_000);
-            return pinged.isDone();
-        });
+        talkUntilEnded(pinged);
         assertInstanceOf(UnavailableException.class, pinged.thrown());
     }
 

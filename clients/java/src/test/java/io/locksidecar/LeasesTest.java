@@ -110,7 +110,10 @@ class LeasesTest extends OnDaemon {
         theirs.close();
         free(keys("a", "m", "z"));
         Thread.currentThread().interrupt();
-        assertThrows(InterruptedException.class, () -> client.tryLeaseAll(keys("a")));
+        assertThrows(InterruptedException.class, () -> client.leaseAll(keys("a")));
+        Thread.currentThread().interrupt();
+        client.tryLeaseAll(keys("a")).orElseThrow().close();
+        assertTrue(Thread.interrupted(), "a try does not wait, and keeps it for later");
     }
 
     @Test
@@ -141,13 +144,13 @@ class LeasesTest extends OnDaemon {
     @Test
     void their_owner() throws InterruptedException {
         Sidecar client = connect();
-        SidecarLock lock = client.lock(key + "a");
+        LockOptions byThread = LockOptions.defaults().ownedByThread();
+        SidecarLock lock = client.lock(key + "a", byThread);
         lock.lock();
         assertTrue(client.tryLeaseAll(keys("b", "a")).isEmpty(), "they are their own");
-        LockOptions byThread = LockOptions.defaults().ownedByThread();
         Leases mine = client.tryLeaseAll(keys("b", "a"), Duration.ZERO, byThread).orElseThrow();
         assertEquals(lock.fence(), mine.fence(key + "a"));
-        assertTrue(client.lock(key + "b").isHeldByOwner());
+        assertTrue(client.lock(key + "b", byThread).isHeldByOwner());
         running(() -> assertTrue(client.tryLeaseAll(keys("b"), Duration.ZERO, byThread).isEmpty())).result();
         try (Lease lease = client.tryLease(key + "b", Duration.ZERO, byThread).orElseThrow()) {
             assertEquals(mine.fence(key + "b"), lease.fence());

@@ -161,6 +161,7 @@ class ManyProtocolTest extends OnPeer {
         peer.say(64, 0, "a", number, FENCE, 4);
         until("it is lost", () -> !all.isValid());
         Background<Void> closed = running(all::close);
+        assertEquals(List.of("a", number, FENCE, 2L), peer.expect(Codes.RELEASE).subList(2, 6), "nobody waits for that");
         List<?> q = peer.expect(Codes.RELEASE_MANY);
         assertEquals(List.of(List.of("b", FENCE + 1)), q.get(2), "what is left is released");
         peer.say(0, q.get(1), List.of(0));

@@ -19,7 +19,7 @@ abstract class OnPeer {
     @BeforeEach
     void open() {
         peer = new Peer();
-        client = client(2000);
+        client = client(60_000);
     }
 
     @AfterEach
@@ -59,6 +59,14 @@ abstract class OnPeer {
 
     Conn conn() {
         return client.link().live();
+    }
+
+    /** Says one thing and another, but not what a task waits for, until the task has ended. */
+    void talkUntilEnded(Until.Background<?> task) {
+        Until.until("it is given up", () -> {
+            peer.say(65, 0, Peer.millis() + 60_000, 60_000);
+            return task.isDone();
+        });
     }
 
     /** Sees that the client has read all that was said until now, and still answers. */

@@ -126,9 +126,13 @@ final class Peer implements AutoCloseable {
         }
     }
 
-    /** Returns the next request, which has to be of this op. */
+    /** Returns the next request, which has to be of this op; a ping that asks whether we live is answered before it. */
     List<?> expect(int op) {
         List<?> m = read();
+        while (op != Codes.PING && m != null && m.get(0).equals((long) Codes.PING)) {
+            say(0, m.get(1), 1);
+            m = read();
+        }
         assertNotNull(m, "the connection has ended; op " + op + " was expected");
         assertEquals((long) op, m.get(0), m::toString);
         return m;

@@ -167,6 +167,52 @@ class ProtocolTest extends OnPeer {
     }
 
     @Test
+    void what_was_taken_away_by_force_is_acknowledged_by_its_last_release() {
+        SidecarLock lock = held(60_000);
+        lock.lock();
+        peer.say(64, 0, "k", number, FENCE, 4);
+        until("it is lost", () -> !lock.isHeldByOwner());
+        assertEquals("forced", assertThrows(LostException.class, lock::unlock).reason());
+        inStep(); // the outer scope still works
+        assertEquals("forced", assertThrows(LostException.class, lock::unlock).reason());
+        assertEquals(List.of("k", number, FENCE, 2L), peer.expect(Codes.RELEASE).subList(2, 6));
+        inStep(); // nobody waits for the answer
+        assertEquals(0, conn().inFlight());
+    }
+
+    @Test
+    void no_other_loss_is() {
+        SidecarLock lock = held(60_000);
+        peer.say(64, 0, "k", number, FENCE, 1);
+        until("it is lost", () -> !lock.isHeldByOwner());
+        assertThrows(LostException.class, lock::unlock);
+        inStep();
+    }
+
+    @Test
+    void a_grant_that_crosses_the_loss_of_what_its_owner_still_holds_is_given_back() {
+        SidecarLock lock = held(60_000);
+        Background<Leases> all = background(
+                () -> client.leaseAll(List.of("k", "other"), LockOptions.defaults().owner(owner)));
+        Object id = peer.expect(Codes.ACQUIRE_MANY).get(1);
+        peer.raw(together(
+                Values.frame(64, 0, "k", number, FENCE, 2),
+                Values.frame(0, id, List.of(
+                        List.of(FENCE + 1, 60_000, millis() + 60_000, 1, 0, 0),
+                        List.of(FENCE + 2, 60_000, millis() + 60_000, 1, 0, 0)))));
+        LostException e = assertInstanceOf(LostException.class, all.thrown());
+        assertEquals(List.of("gone", FENCE), List.of(e.reason(), e.fence()));
+        assertEquals(List.of("k", number, FENCE + 1), peer.expect(Codes.RELEASE).subList(2, 5));
+        assertEquals(List.of("other", number, FENCE + 2), peer.expect(Codes.RELEASE).subList(2, 5));
+        assertFalse(lock.isHeldByOwner());
+        assertEquals(FENCE, assertThrows(LostException.class, lock::unlock).fence());
+        Background<Void> again = running(lock::lock);
+        peer.grant(60_000, FENCE + 3, 0, 0);
+        again.result();
+        assertTrue(lock.isHeldByOwner());
+    }
+
+    @Test
     void a_loss_before_the_acquire_has_returned_is_not_told_of() {
         List<LostException> losses = new CopyOnWriteArrayList<>();
         SidecarLock lock = client.lock("k", LockOptions.defaults().owner(owner).onLost(losses::add));
@@ -355,15 +401,19 @@ class ProtocolTest extends OnPeer {
 
     @Test
     void a_release_that_is_not_answered() {
-        client(200);
+        client(6000);
         SidecarLock lock = held(60_000);
-        running(lock::unlock).result();
+        Background<Void> released = running(lock::unlock);
+        talkUntilEnded(released);
+        released.result();
         assertFalse(lock.isHeldByOwner());
         peer.expect(Codes.RELEASE);
         Background<Lease> leased = background(() -> client.lease("l"));
         peer.grant(60_000);
         var future = leased.result().releaseAsync();
-        assertInstanceOf(UnconfirmedException.class, background(future::join).thrown());
+        Background<Void> joined = background(future::join);
+        talkUntilEnded(joined);
+        assertInstanceOf(UnconfirmedException.class, joined.thrown());
     }
 
     @Test

@@ -31,10 +31,28 @@ class ReadWriteTest extends OnDaemon {
     @Test
     void the_write_lock_is_the_lock_of_the_key() {
         Sidecar client = connect();
-        client.lock(key).lock();
-        SidecarReadWriteLock lock = client.readWriteLock(key);
+        LockOptions byThread = LockOptions.defaults().ownedByThread();
+        client.lock(key, byThread).lock();
+        SidecarReadWriteLock lock = client.readWriteLock(key, byThread);
         lock.writeLock().unlock();
-        assertThrows(IllegalMonitorStateException.class, client.lock(key)::unlock);
+        assertThrows(IllegalMonitorStateException.class, client.lock(key, byThread)::unlock);
+        lock.writeLock().lock();
+        assertFalse(client.lock(key).tryLock());
+        lock.writeLock().unlock();
+    }
+
+    @Test
+    void each_of_the_two_has_its_count() {
+        SidecarReadWriteLock lock = connect().readWriteLock(key);
+        lock.writeLock().lock();
+        lock.readLock().lock();
+        lock.readLock().lock();
+        assertEquals(List.of(1, 2), List.of(lock.writeLock().holdCount(), lock.readLock().holdCount()));
+        lock.writeLock().unlock();
+        assertEquals(List.of(0, 2), List.of(lock.writeLock().holdCount(), lock.readLock().holdCount()));
+        lock.readLock().unlock();
+        lock.readLock().unlock();
+        assertEquals(0, lock.readLock().holdCount());
     }
 
     @Test

@@ -136,7 +136,7 @@ class VectorsTest extends OnPeer {
             Keys keys = mode == 2 ? Keys.permit(key, ((Long) v.fields.get("permits")).intValue()) : Keys.of(key);
             long[] n = Stream.of("owner", "wait", "ttl", "flags").mapToLong(f -> (Long) v.fields.get(f)).toArray();
             new Acquire(
-                    client.link(), new Acquire.Terms(keys, n[0], mode == 1, n[1], n[2], n[3], null), () -> { }).start();
+                    client.link(), new Acquire.Terms(keys, n[0], mode == 1, n[1], n[2], n[3], null, null), () -> { }).start();
         }
         assertArrayEquals(v.frame, peer.frame());
     }
