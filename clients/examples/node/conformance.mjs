@@ -48,6 +48,6 @@ async function answer(q) {
 
 say({
   event: 'ready', client: 'node example',
-  can: ['concurrent', 'owners', 'reentrant', 'shared', 'downgrade', 'ttl', 'fixed', 'renew', 'cancel', 'events'],
+  can: ['concurrent', 'owners', 'reentrant', 'shared', 'downgrade', 'ttl', 'fixed', 'renew', 'cancel', 'events', 'exec'],
 });
 readline.createInterface({ input: process.stdin }).on('line', (line) => answer(JSON.parse(line))).on('close', () => process.exit());

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -41,6 +43,7 @@ CAN: Final = [
     "many",
     "permits",
     "events",
+    "exec",
 ]
 
 Command = dict[str, Any]
@@ -149,6 +152,20 @@ class Adapter:
         return do[q["do"]]()
 
 
+def fork(a: Adapter, q: Command) -> Command:
+    """Fork a child that stays, and say what it believes."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.write(write, b"1" if a.held(q)["held"] else b"0")
+        time.sleep(600)
+        os._exit(0)
+    os.close(write)
+    held = os.read(read, 1)
+    os.close(read)
+    return {"ok": True, "pid": pid, "held": held == b"1"}
+
+
 def threads() -> None:
     a = Adapter(locksidecar.Client(name="conformance"))
 
@@ -158,6 +175,8 @@ def threads() -> None:
                 lock, wait = a.lock(q), q["wait_ms"]
                 got = lock.acquire(timeout=wait / 1000) if wait > 0 else lock.acquire(blocking=wait < 0)
                 done = a.granted(q, lock, got)
+            elif q["do"] == "fork":
+                done = fork(a, q)
             else:
                 a.change(q)
                 done = {"ok": True}
@@ -165,7 +184,7 @@ def threads() -> None:
             done = {"error": name(e)}
         say(id=q["id"], **done)
 
-    say(event="ready", client="Python", can=CAN)
+    say(event="ready", client="Python", can=[*CAN, "fork"])
     for line in sys.stdin:
         q = json.loads(line)
         if q["do"] == "held":

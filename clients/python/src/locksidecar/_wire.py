@@ -39,6 +39,7 @@ MAX_KEYS: Final = 1024  # of an acquire-many, or a release-many
 MAX_PERMITS: Final = 10_000  # of a semaphore
 MAX_WAIT: Final = 1 << 40  # milliseconds
 MAX_INT: Final = (1 << 63) - 1
+LEVELS: Final = 8  # of nesting; the message's own array is level 0
 
 Message = tuple[Any, ...]
 
@@ -57,6 +58,25 @@ def heartbeat(welcome: Message) -> bool:
     return any(isinstance(s, tuple) and len(s) > 3 and s[3] not in (0, None) for s in spaces)
 
 
+class Pairs(tuple[Any, ...]):
+    """A map: its keys may be anything."""
+
+    __slots__ = ()
+
+
+def nested(values: tuple[Any, ...], level: int) -> None:
+    """Refuse values that are nested too deeply; those of a map are one level below it."""
+    if values and level > LEVELS:
+        raise ProtocolError("nested too deeply")
+    for value in values:
+        if type(value) is tuple and type(values) is Pairs:
+            for v in value:
+                if isinstance(v, tuple):
+                    nested(v, level + 1)
+        elif isinstance(value, tuple):
+            nested(value, level + 1)
+
+
 def unpack(payload: bytes | memoryview) -> Message:
     """Return a payload's values; what cannot be read is a ProtocolError.
 
@@ -70,7 +90,7 @@ def unpack(payload: bytes | memoryview) -> Message:
             use_list=False,
             strict_map_key=False,
             unicode_errors="surrogateescape",
-            object_pairs_hook=tuple,
+            object_pairs_hook=Pairs,
         )
     except (ValueError, TypeError, OverflowError, msgpack.UnpackException) as e:
         raise ProtocolError(f"malformed message: {e}") from None
@@ -81,6 +101,9 @@ def unpack(payload: bytes | memoryview) -> Message:
         raise ProtocolError("code is not a small number")
     if type(number) is not int or not 0 <= number <= MAX_INT:
         raise ProtocolError("id is not a number")
+    for value in values:
+        if type(value) is tuple or type(value) is Pairs:
+            nested(value, 2)  # the level of its entries
     return values
 
 

@@ -82,6 +82,7 @@ var Abilities = [][2]string{
 	{"permits", "mode permit, and permits, in acquire: a permit of a semaphore"},
 	{"events", "tells of each lost hold by itself, with a lost event"},
 	{"fork", "the command fork: its language can fork"},
+	{"exec", "programs that it runs inherit descriptors that are not close-on-exec (those of the JVM do not)"},
 }
 
 // Run carries out the scenarios and returns their results. The error says that

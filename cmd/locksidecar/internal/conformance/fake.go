@@ -32,7 +32,7 @@ type fake struct {
 	conns   []*fakeConn   // guarded by mu
 	changed chan struct{} // guarded by mu
 	pings   int           // guarded by mu
-	hung    bool          // guarded by mu: pings are not answered
+	hung    bool          // guarded by mu: neither hellos nor pings are answered
 	closed  bool          // guarded by mu
 }
 
@@ -149,9 +149,13 @@ func (c *fakeConn) serve() {
 				f.t.fault(fmt.Errorf("hello with the versions %d to %d; this is version 1", q.MinVersion, q.MaxVersion))
 				return
 			}
-			if f.hello != nil {
+			hung := false
+			f.change(func() { hung = f.hung })
+			switch {
+			case hung:
+			case f.hello != nil:
 				f.hello(c, &q)
-			} else {
+			default:
 				c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, f.welcome()))
 			}
 		case protocol.OpPing:

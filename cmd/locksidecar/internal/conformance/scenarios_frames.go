@@ -264,7 +264,7 @@ func malformed(t *T) {
 		q := f.expectAcquire(wanted)
 		q.c.send(header(c.payload(q)))
 		q.c.parted(c.what)
-		f.overFor(p, "bad_frame", "closed")
+		f.overFor(p) // it may have taken the grant in before it found the fault, and lost it again
 		t.parts(held, fence, c.what)
 		f.drop()
 	}
