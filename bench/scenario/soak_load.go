@@ -133,6 +133,9 @@ func (s *soaked) runOut(ctx context.Context, c *client.Client) error {
 	}
 	select {
 	case <-h.Gone():
+		if err := h.Release(ctx); !errors.Is(err, client.ErrNotHeld) { // or its owner gets nothing more of the key
+			return fmt.Errorf("release %s, which has run out: %w", h.Key(), err)
+		}
 		return nil
 	case <-time.After(time.Minute):
 		return fmt.Errorf("%s, for %v, is still there after a minute", h.Key(), ttl)
