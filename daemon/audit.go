@@ -24,8 +24,12 @@ const (
 	lossesMost = 1 << 20
 )
 
-// setAudit has every shard tell of what Logging asks for.
-func (e *Engine) setAudit(on bool) {
+// Listen has notice hear of every hold that is lost, and of what SetAudit adds. It is called without locks. Listen
+// comes before the first session.
+func (e *Engine) Listen(notice func([]cache.Notice)) { e.notice = notice }
+
+// SetAudit has notice hear of everything that Logging.Audit asks for, or of losses alone.
+func (e *Engine) SetAudit(on bool) {
 	e.audit.Store(on)
 	for i := range e.shards {
 		sh := e.lock(i)

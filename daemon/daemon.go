@@ -189,8 +189,9 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d.auditor, d.losses = newBacklog(auditMost, d.writeAudit, d.lagging), newBacklog(lossesMost, d.logLosses, d.lagging)
 	d.trace(cfg.Spans)
 	d.engine.cycles.found = d.logCycle
-	d.engine.notice, d.engine.greeted = d.notice, d.sessionBegins
-	d.engine.setAudit(cfg.Logging.Audit)
+	d.engine.Listen(d.notice)
+	d.engine.greeted = d.sessionBegins
+	d.engine.SetAudit(cfg.Logging.Audit)
 	d.stores = newStores(d)
 	if d.peers, err = newPeerWatcher(); err == nil {
 		err = d.stores.add(cfg.Stores)
@@ -244,7 +245,7 @@ func (d *Daemon) Reload(next Serving) error {
 	}
 	d.engine.SetLimits(next.Limits)
 	d.now.Store(&next)
-	d.engine.setAudit(next.Logging.Audit)
+	d.engine.SetAudit(next.Logging.Audit)
 	return nil
 }
 

@@ -26,6 +26,7 @@ type Settings struct {
 	InFlight  int // batches of each of a store's lanes
 	BatchSize int
 	Survey    int    // holds that are looked at in one go for beats; 0 for surveyMost
+	Wakes     int    // wake-ups of one shard that are carried out in one go; 0 for tickMost
 	FirstID   uint64 // of sessions
 }
 
@@ -84,7 +85,7 @@ type shard struct {
 // before the first session. wake is called, with locks held, to have Tick called at
 // a time; it must not block.
 func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine {
-	set.Survey = cmp.Or(set.Survey, surveyMost)
+	set.Survey, set.Wakes = cmp.Or(set.Survey, surveyMost), cmp.Or(set.Wakes, tickMost)
 	e := &Engine{
 		clock: clock, wake: wake,
 		sessions: make(map[uint64]*Session), users: make(users), lookMost: viewMost,
@@ -300,7 +301,7 @@ const tickMost = 128
 // Tick does what is due: ends of waits and leases, renewals, beats. It returns
 // when it wants to be called next.
 func (e *Engine) Tick() int64 {
-	now := e.clock()
+	now, wakes := e.clock(), e.settings().Wakes
 	a := getAftermath()
 	defer putAftermath(a)
 	for i := range e.shards {
@@ -308,7 +309,7 @@ func (e *Engine) Tick() int64 {
 			continue
 		}
 		sh := e.lock(i)
-		sh.table.Tick(now, tickMost, &sh.out)
+		sh.table.Tick(now, wakes, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
 	units := *e.units.Load()

@@ -140,7 +140,7 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 		if i := slices.IndexFunc(list, v.is); i >= 0 {
 			name = list[i].Name
 		}
-		s.d.engine.rename(v.unit, name)
+		s.d.engine.Rename(v.unit, name)
 	}
 	s.mu.Unlock()
 	var added []*served
@@ -159,7 +159,7 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 	}()
 	if err != nil {
 		for v, name := range names {
-			s.d.engine.rename(v.unit, name)
+			s.d.engine.Rename(v.unit, name)
 		}
 		for _, v := range added { // nothing was ever routed there
 			s.endEmpty(v)

@@ -97,9 +97,9 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	return u, nil
 }
 
-// rename gives a store another name, so that its own is free for one that takes
+// Rename gives a store another name, so that its own is free for one that takes
 // its place.
-func (e *Engine) rename(u *Unit, name string) {
+func (e *Engine) Rename(u *Unit, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u.name.Store(&name)

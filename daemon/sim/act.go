@@ -23,7 +23,7 @@ func (c *client) act() {
 		return
 	}
 	c.after(w.skewed(w.p.Act), c.act)
-	if c.k == nil || !c.greeted && w.chance(900) { // some do not wait for the welcome
+	if c.k == nil || c.silent > w.now || !c.greeted && w.chance(900) { // some do not wait for the welcome
 		return
 	}
 	if w.chance(w.p.Odd) {
@@ -123,11 +123,17 @@ func (c *client) plan(h *hold, q *request) {
 		d = w.skewed(2 * h.ttl * ms) // long enough to need renewing
 	}
 	k := c.k
-	c.after(d, func() {
-		if c.k == k && !h.over && h.count > 0 {
+	var end func()
+	end = func() {
+		switch {
+		case c.k != k || h.over || h.count <= 0:
+		case c.silent > w.now && !w.calm:
+			c.at(c.silent, c.gen, end)
+		default:
 			c.release(h)
 		}
-	})
+	}
+	c.after(d, end)
 	if h.mode == protocol.Exclusive && w.chance(400) {
 		c.after(w.between(0, d+1), func() {
 			if h.believed() {

@@ -130,6 +130,9 @@ func (c *client) failed(q *request, code protocol.Code) {
 			w.fail("lost in time", h.key.name, "client %d: a %s of fence %d is not held, and no lost came before", c.id, requestNames[q.op], h.fence)
 		}
 	case protocol.OpInspect:
+		if code == protocol.Denied && c.w.p.Users > 1 {
+			return
+		}
 		if code != protocol.Unavailable && (code != protocol.Limit || c.w.p.MaxHolds > 1000) {
 			bad()
 		}
@@ -153,14 +156,18 @@ func (c *client) refused(q *request, code protocol.Code, bad func()) {
 			bad()
 		}
 	case protocol.Timeout:
-		if q.wait <= 0 {
+		if q.wait <= 0 && (q.wait == 0 || c.w.p.MaxWait == 0) {
 			bad()
 		}
 	case protocol.Canceled:
 		q.withdrawn = true
 	case protocol.Upgrade, protocol.Unavailable, protocol.Draining:
 	case protocol.Limit:
-		if c.w.p.MaxHolds > 1000 {
+		if c.w.p.MaxHolds > 1000 && c.w.p.SpaceMost == 0 {
+			bad()
+		}
+	case protocol.Denied:
+		if c.w.p.Users <= 1 {
 			bad()
 		}
 	default:

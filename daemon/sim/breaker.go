@@ -17,48 +17,49 @@ type breaker struct {
 var errDown = errors.New("the store does not answer")
 
 // suspect has the store pinged: a batch was not answered.
-func (h *host) suspect() {
-	b := &h.breaker
+func (l *link) suspect() {
+	h, b := l.h, &l.breaker
 	if b.looking {
 		return
 	}
 	b.looking = true
-	h.ping(func(ok bool) {
+	l.ping(func(ok bool) {
 		if ok {
 			b.looking = false
 			return
 		}
 		b.down = true
 		h.w.counts.Tallies[outages]++
-		h.w.say(nil, "host %d: the store is down", h.id)
-		h.eng.StoreDown(h.unit, errDown)
-		h.outlast(100 * ms)
+		h.w.say(nil, "host %d: store %s is down", h.id, l.name)
+		h.eng.StoreDown(l.unit, errDown)
+		l.outlast(100 * ms)
 	})
 }
 
 // outlast pings until the store is up.
-func (h *host) outlast(pause int64) {
-	h.after(pause*4/5+h.w.between(0, pause*2/5), func() {
-		h.ping(func(ok bool) {
+func (l *link) outlast(pause int64) {
+	h := l.h
+	l.after(pause*4/5+h.w.between(0, pause*2/5), func() {
+		l.ping(func(ok bool) {
 			if !ok {
-				h.outlast(min(2*pause, sec))
+				l.outlast(min(2*pause, sec))
 				return
 			}
-			b := &h.breaker
+			b := &l.breaker
 			parked := b.parked
 			*b = breaker{}
-			h.w.say(nil, "host %d: the store is up again", h.id)
+			h.w.say(nil, "host %d: store %s is up again", h.id, l.name)
 			for _, p := range parked {
-				h.after(h.w.between(0, 200*us), p.work)
+				l.after(h.w.between(0, 200*us), p.work)
 			}
-			h.eng.StoreUp(h.unit)
+			h.eng.StoreUp(l.unit)
 		})
 	})
 }
 
 // ping asks the store for an answer, once.
-func (h *host) ping(then func(ok bool)) {
-	w := h.w
+func (l *link) ping(then func(ok bool)) {
+	w := l.h.w
 	over := false
 	end := func(ok bool) {
 		if !over {
@@ -66,18 +67,18 @@ func (h *host) ping(then func(ok bool)) {
 			then(ok)
 		}
 	}
-	h.after(w.p.Timeout, func() { end(false) })
-	x := w.newFate()
-	if x.kind == lostRequest || x.kind == lostReply || h.cutOff > w.now && !w.calm {
+	l.after(w.p.Timeout, func() { end(false) })
+	x := l.newFate()
+	if x.kind == lostRequest || x.kind == lostReply || l.isCutOff() {
 		return
 	}
-	w.at(h.departs()+x.there, func() {
-		if w.now < w.store.paused {
+	w.at(l.h.departs()+x.there, func() {
+		if w.now < l.s.paused {
 			return
 		}
-		ok := w.now >= w.store.readOnly
-		h.after(x.back, func() {
-			if h.cutOff <= w.now || w.calm {
+		ok := w.now >= l.s.readOnly
+		l.after(x.back, func() {
+			if !l.isCutOff() {
 				end(ok)
 			}
 		})
@@ -89,7 +90,7 @@ func (p *pump) refuse(b *upstream.Batch) {
 	for i := range b.Results {
 		b.Results[i] = cache.Result{Status: cache.Refused, Left: -1, Err: errDown}
 	}
-	p.h.eng.Deliver(b)
+	p.l.h.eng.Deliver(b)
 	p.lane.Done(b)
-	p.h.after(p.h.w.between(0, 50*us), p.work)
+	p.l.after(p.l.h.w.between(0, 50*us), p.work)
 }

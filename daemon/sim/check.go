@@ -8,16 +8,40 @@ import (
 
 // key is one lock, with all that the checks remember of it.
 type key struct {
-	name      string
-	no        uint64           // from 1
-	permits   int              // of a semaphore; 0 for a lock
-	fences    map[uint64]*hold // of a semaphore, all that were ever granted
-	holds     []*hold          // that clients believe in, or did until a moment ago
-	exclusive *hold            // the one with the highest fence so far
+	name    string
+	no      uint64            // from 1
+	permits int               // of a semaphore; 0 for a lock
+	fences  map[fenceAt]*hold // of a semaphore, all that were ever granted
+	holds   []*hold           // that clients believe in, or did until a moment ago
+	fenced  map[*store]*fenced
+	foreign *foreigner // who believes that it holds it by SET NX PX
+}
+
+// fenceAt is a fence of a store. Those of one store say nothing of those of another.
+type fenceAt struct {
+	at    *store
+	fence uint64
+}
+
+// fenced is what has been seen of a key's fences from one store.
+type fenced struct {
+	exclusive *hold // the one with the highest fence so far
 	shared    *hold
 	resource  uint64 // the highest fence that the resource behind the lock has seen
 	writer    *hold
-	foreign   *foreigner // who believes that it holds it by SET NX PX
+}
+
+// fencesOf is that of the store where a hold is.
+func (k *key) fencesOf(h *hold) *fenced {
+	f := k.fenced[h.at]
+	if f == nil {
+		f = new(fenced)
+		if k.fenced == nil {
+			k.fenced = make(map[*store]*fenced)
+		}
+		k.fenced[h.at] = f
+	}
+	return f
 }
 
 func (w *World) key(name string) *key {
@@ -57,6 +81,7 @@ func (w *World) ordered(h *hold) {
 	if h.degraded {
 		return // it has none
 	}
+	f := k.fencesOf(h)
 	if k.permits > 0 {
 		w.unique(h)
 		return
@@ -65,21 +90,21 @@ func (w *World) ordered(h *hold) {
 		if o == nil || h.fence > o.fence {
 			return
 		}
-		if w.store.waives(h, o) {
+		if waives(h, o) {
 			w.counts.Tallies[waivedFence]++
 			return
 		}
 		w.fail("fence order", k.name, "client %d holds with fence %d·%d after client %d with %d·%d",
 			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
 	}
-	against(k.exclusive)
+	against(f.exclusive)
 	if h.mode == protocol.Exclusive {
-		against(k.shared)
-		if k.exclusive == nil || k.exclusive.fence < h.fence {
-			k.exclusive = h
+		against(f.shared)
+		if f.exclusive == nil || f.exclusive.fence < h.fence {
+			f.exclusive = h
 		}
-	} else if k.shared == nil || k.shared.fence < h.fence {
-		k.shared = h
+	} else if f.shared == nil || f.shared.fence < h.fence {
+		f.shared = h
 	}
 }
 
@@ -100,11 +125,11 @@ func (w *World) meets(h *hold) {
 		if o == h || h.mode == protocol.Shared && o.mode == protocol.Shared || !o.believed() {
 			continue
 		}
-		if (o.degraded || h.degraded) && o.k.h != h.k.h {
+		if h.apart(o) {
 			w.counts.Tallies[apart]++
 			continue
 		}
-		if w.store.waives(o, h) || w.store.waives(h, o) {
+		if waives(o, h) || waives(h, o) {
 			w.counts.Tallies[waivedOverlap]++
 			continue
 		}
@@ -161,19 +186,20 @@ func (w *World) written(h *hold) {
 	if h.degraded {
 		return // a resource that looks at fences does not take it
 	}
-	o := k.writer
-	if h.fence < k.resource {
+	f := k.fencesOf(h)
+	o := f.writer
+	if h.fence < f.resource {
 		w.counts.Tallies[fenceRefused]++
-		if h.believed() && h.mode == protocol.Exclusive && !w.store.waives(h, o) {
-			w.fail("fenced write", k.name, "the present holder's fence %d is refused: client %d wrote with %d", h.fence, o.c.id, k.resource)
+		if h.believed() && h.mode == protocol.Exclusive && !waives(h, o) {
+			w.fail("fenced write", k.name, "the present holder's fence %d is refused: client %d wrote with %d", h.fence, o.c.id, f.resource)
 		}
 		return
 	}
-	if o != nil && h.begun < o.begun && !w.store.waives(h, o) && !w.store.waives(o, h) {
+	if o != nil && h.begun < o.begun && !waives(h, o) && !waives(o, h) {
 		w.fail("stale write", k.name, "client %d's write with fence %d·%d is taken behind that of a later holder, client %d with %d·%d",
 			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
 	}
-	k.resource, k.writer = h.fence, h
+	f.resource, f.writer = h.fence, h
 	w.counts.Tallies[fenceWrites]++
 }
 
@@ -193,6 +219,10 @@ func (w *World) lostCheck(h *hold, why protocol.Reason) {
 			w.fail("lost", h.key.name, "fence %d of client %d was lost (%v) though nothing was wrong", h.fence, h.c.id, why)
 		}
 	case protocol.LostForced: // see told
+	case protocol.LostSilent: // see wasSilent
+		if w.p.Calm {
+			w.fail("lost", h.key.name, "fence %d of client %d was lost as it was silent, and it never is", h.fence, h.c.id)
+		}
 	default:
 		w.fail("lost", h.key.name, "reason %d", why)
 	}
@@ -224,6 +254,9 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 			return
 		}
 		w.inTime(k, q, q.key, &g)
+		if q.op == protocol.OpAcquire {
+			w.mayHave(k, q, &g)
+		}
 		if q.op == protocol.OpAcquire && g.Count == 1 {
 			h.grants = append(h.grants, granted{k, q, q.key, g.Fence})
 		}
@@ -236,6 +269,40 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 		for n := range gs {
 			w.inTime(k, q, q.keys[n], &gs[n])
 		}
+	}
+}
+
+// mayHave checks that what the host is configured to do now lets the client have the key.
+func (w *World) mayHave(k *conn, q *request, g *protocol.Grant) {
+	if k.stuck {
+		return // it was decided a while ago
+	}
+	sp := k.h.conf.of(q.key.name)
+	if !sp.allows(k.c.uid) {
+		w.fail("access", q.key.name, "client %d of user %d is granted fence %d, and namespace %q is for %v", k.c.id, k.c.uid, g.Fence, sp.Prefix, sp.Users)
+	}
+	if g.Flags&protocol.GrantDegraded != 0 && g.Count == 1 && !sp.Local {
+		w.fail("access", q.key.name, "client %d is granted a degraded hold, and namespace %q does not allow it", k.c.id, sp.Prefix)
+	}
+}
+
+// pushing looks at a push at the moment when the daemon sends it.
+func (w *World) pushing(k *conn, m protocol.Message) {
+	if m.Event != protocol.EventLost {
+		return
+	}
+	name, owner, fence, why, err := m.Lost()
+	if err != nil {
+		return
+	}
+	if why == protocol.LostSilent {
+		w.wasSilent(k, name)
+	}
+	if k.c.k != k {
+		return
+	}
+	if h := k.c.known[grantID{w.key(name), owner, fence}]; h != nil {
+		h.told = true
 	}
 }
 
@@ -261,11 +328,15 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	if q.came == w.now && q.mode == protocol.Exclusive { // nobody held it, or it would have had to wait
 		w.counts.Tallies[lingered]++
 	}
-	if g.Fence&511 == 511 && !w.p.Rebase {
+	at, _ := h.where(k, g.Fence)
+	if g.Fence&511 == 511 && !at.rebase {
 		w.counts.Tallies[usedUp]++
 	}
 	ttl := q.ttl
-	if w.p.Store != likeRedis {
+	if w.p.Heartbeat > 0 {
+		ttl = min(ttl, max(0, w.p.Heartbeat-(w.now-on.heard))/ms)
+	}
+	if at.kind != likeRedis {
 		ttl = min(ttl, w.p.Session/ms)
 	}
 	if w.p.MaxHold > 0 {

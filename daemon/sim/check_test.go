@@ -78,7 +78,7 @@ const exclusive, shared, permit = protocol.Exclusive, protocol.Shared, protocol.
 
 // semaphore makes the first key one.
 func (w *World) semaphore(permits int) {
-	w.keys[0].permits, w.keys[0].fences = permits, make(map[uint64]*hold)
+	w.keys[0].permits, w.keys[0].fences = permits, make(map[fenceAt]*hold)
 }
 
 // histories are those that must not be, by the check that says so, and some that
@@ -165,13 +165,13 @@ var histories = []struct {
 		old := a.takes(t, exclusive, 9<<10)
 		w.written(old)
 		w.over(old)
-		w.keys[0].exclusive = nil // so that the order of the fences is not seen first
+		w.keys[0].fencesOf(old).exclusive = nil // so that the order of the fences is not seen first
 		w.written(b.takes(t, exclusive, 8<<10))
 	}},
 	{"stale write", "an earlier holder's write is taken behind a later one's", func(t *testing.T, w *World, a, b *client) {
 		old := a.takes(t, exclusive, 9<<10)
 		w.over(old)
-		w.keys[0].exclusive = nil
+		w.keys[0].fencesOf(old).exclusive = nil
 		w.written(b.takes(t, exclusive, 8<<10))
 		w.written(old)
 	}},
@@ -199,7 +199,7 @@ var histories = []struct {
 		w.nothingLeft()
 	}},
 	{"nothing left", "a key stays in the store", func(t *testing.T, w *World, a, b *client) {
-		w.store.redis.foreignTake(w.keys[0].name, 1, 1000)
+		w.stores[0].redis.foreignTake(w.keys[0].name, 1, 1000)
 		w.nothingLeft()
 	}},
 	{"", "nothing stays", func(t *testing.T, w *World, a, b *client) { w.nothingLeft() }},
@@ -322,6 +322,59 @@ var histories = []struct {
 	{"takeover", "a session that has no connection", func(t *testing.T, w *World, a, b *client) {
 		a.h.eng.Open(daemon.Peer{}, a.k)
 		a.h.passOn()
+	}},
+	{"", "hosts whose keys are at different stores do not exclude each other", func(t *testing.T, w *World, a, b *client) {
+		other := w.newStore(likeRedis)
+		a.takes(t, exclusive, 5<<10)
+		host := *a.h
+		b.h, b.k.h = &host, &host
+		b.h.bases = map[baseOf]*link{{w.keys[0], 6}: {h: b.h, s: other}}
+		b.takes(t, exclusive, 6<<10)
+	}},
+	{"two holders", "those of one host do", func(t *testing.T, w *World, a, b *client) {
+		other := w.newStore(likeRedis)
+		a.takes(t, exclusive, 5<<10)
+		b.h, b.k.h, b.k.gen = a.h, a.h, a.k.gen
+		b.h.bases[baseOf{w.keys[0], 6}] = &link{h: b.h, s: other}
+		b.takes(t, exclusive, 6<<10)
+	}},
+	{"silent", "a client that is heard of loses a hold as silent", func(t *testing.T, w *World, a, b *client) {
+		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard = 2*sec, 0, w.now-sec
+		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
+	}},
+	{"", "… one that is not", func(t *testing.T, w *World, a, b *client) {
+		w.p.Heartbeat, a.k.heard = 2*sec, w.now-2*sec
+		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
+	}},
+	{"dropped in use", "a store is dropped under a holder", func(t *testing.T, w *World, a, b *client) {
+		a.takes(t, exclusive, 5<<10).via = a.h.links[0]
+		a.h.dropped(a.h.links[0])
+	}},
+	{"reload", "a reload fails", func(t *testing.T, w *World, a, b *client) {
+		w.conf.spare = []*store{w.newStore(likeRedis)}
+		w.conf.spare[0].name = w.stores[0].name
+		a.h.takeUp(w.conf, false)
+	}},
+	{"access", "a user whom the configuration does not name any more is let in", func(t *testing.T, w *World, a, b *client) {
+		w.conf.spaces[0].Users = []int{7}
+		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
+		w.mayHave(a.k, q, &protocol.Grant{Fence: 5 << 10, Count: 1})
+	}},
+	{"access", "a host grants alone where it may not", func(t *testing.T, w *World, a, b *client) {
+		w.conf.spaces[0].Local = false
+		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
+		w.mayHave(a.k, q, &protocol.Grant{Count: 1, Flags: protocol.GrantDegraded})
+	}},
+	{"audit", "a hold ends that has not begun", func(t *testing.T, w *World, a, b *client) {
+		a.k.accept()
+		a.h.notices([]cache.Notice{{Kind: cache.NoticeReleased, Session: &cache.Session{}, Fence: 5 << 10}})
+	}},
+	{"audit", "one does not end", func(t *testing.T, w *World, a, b *client) {
+		a.h.notices([]cache.Notice{{Kind: cache.NoticeAcquired, Session: &cache.Session{}, Fence: 5 << 10}})
+		a.h.auditEnds()
+	}},
+	{"audit", "a wait from before the beginning", func(t *testing.T, w *World, a, b *client) {
+		a.h.notices([]cache.Notice{{Kind: cache.NoticeRefused, Took: a.h.boot()}})
 	}},
 	{"planted", "as asked for", func(t *testing.T, w *World, a, b *client) {
 		w.plant = 3

@@ -17,6 +17,8 @@ type client struct {
 	paused int64 // it does nothing before
 	frost  int64 // how long it has been paused altogether
 	deaf   int64 // it does not read before
+	silent int64 // it sends no heartbeats before
+	uid    int   // its user; -1 when users do not matter
 
 	chain int // links that it has still to make
 
@@ -46,6 +48,8 @@ type hold struct {
 	c        *client
 	k        *conn
 	key      *key
+	at       *store // where its lease is
+	via      *link  // the host's use of that; nil when the host granted it alone
 	owner    uint64
 	fence    uint64
 	mode     protocol.Mode
@@ -57,6 +61,7 @@ type hold struct {
 	ttl      int64 // ms
 	over     bool  // released, lost, or its connection has ended
 	unsure   bool  // said may be behind: an acquire-many that had entered it has given up
+	told     bool  // the daemon has sent that it is lost
 	gone     bool  // the daemon has said that it is no more
 	vague    bool  // mode may be the other one
 	degraded bool  // its host granted it alone: without a fence
@@ -91,13 +96,19 @@ type request struct {
 }
 
 func (w *World) newClient(h *host, id int) *client {
-	c := &client{w: w, h: h, id: id}
+	c := &client{w: w, h: h, id: id, uid: -1}
+	if w.p.Users > 1 {
+		c.uid = w.pick(w.p.Users)
+	}
 	if w.chance(250) {
 		c.off = w.between(-10*sec, 100_000*sec)
 		w.counts.Tallies[ownClock]++
 	}
 	c.after(w.between(0, 200*ms), c.connect)
 	c.after(w.skewed(w.p.Act), c.act)
+	if w.p.Heartbeat > 0 {
+		w.after(w.between(0, w.p.Heartbeat/4), c.heartbeat)
+	}
 	return c
 }
 
@@ -244,7 +255,7 @@ func (c *client) kill() {
 		}
 	}
 	c.gen++
-	c.paused, c.deaf = 0, 0
+	c.paused, c.deaf, c.silent = 0, 0, 0
 	c.after(c.w.skewed(sec), c.connect)
 	c.after(c.w.skewed(c.w.p.Act), c.act)
 }

@@ -21,6 +21,7 @@ type conn struct {
 	inSocket int  // bytes towards the client that it has not read
 	stuck    bool // what the daemon says waits for room there
 
+	heard  int64  // when the daemon read from it last
 	deaf   bool   // the daemon takes nothing more from it
 	killed bool   // the daemon ends it
 	last   []byte // what it has said before that, and why
@@ -82,7 +83,7 @@ func (k *conn) at(t int64, do func()) {
 
 // accept is the daemon's side of a new connection.
 func (k *conn) accept() {
-	k.s = k.h.eng.Open(daemon.Peer{PID: -1, UID: -1, GID: -1, Watched: true}, k)
+	k.s = k.h.eng.Open(daemon.Peer{PID: -1, UID: k.c.uid, GID: -1, Watched: true}, k)
 }
 
 // say sends bytes of the client to the daemon.
@@ -117,6 +118,7 @@ func (k *conn) readable() {
 		k.accept()
 	}
 	if !k.deaf && len(k.unread) > had {
+		k.heard = k.h.w.now
 		rest, ok := k.s.Receive(k.unread)
 		k.unread = k.unread[:copy(k.unread, rest)]
 		k.deaf = !ok
@@ -291,6 +293,7 @@ func (w *World) emitted(k *conn, b []byte) {
 			return
 		}
 		if m.ID == 0 {
+			w.pushing(k, m)
 			continue
 		}
 		if k.c.k != k {

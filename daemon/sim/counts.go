@@ -18,6 +18,7 @@ const (
 	hostKill                   // the daemon is killed and started anew
 	hostDrain                  // the daemon is asked to stop, and started anew
 	hostTakeover               // another process takes the daemon's place
+	hostReload                 // the daemon follows another configuration
 	partition                  // host and store do not reach each other
 	lostRequest                // the request never arrives
 	lostReply                  // it is carried out, the answer is lost
@@ -43,15 +44,16 @@ const (
 	clientDeaf    // it does not read
 	clientFlood   // nor that, while it asks for much
 	clientGarbage // it sends what is not the protocol
+	clientSilent  // it sends no heartbeats
 	operator      // somebody unlocks a key by force
 	nFaults
 )
 
-var faultNames = [nFaults]string{"host freeze", "host freeze mid-step", "host clock lag", "host kill", "host drain", "host takeover", "partition",
+var faultNames = [nFaults]string{"host freeze", "host freeze mid-step", "host clock lag", "host kill", "host drain", "host takeover", "host reload", "partition",
 	"request lost", "reply lost", "request late", "request doubled", "connection cut", "reply slow", "hint lost", "hint late",
 	"hint doubled", "store pause", "store out of memory", "store read-only", "store restart", "store restart with loss",
 	"store flush", "store clock forward", "store clock back", "store session ended", "client pause", "client kill",
-	"client leave", "client deaf", "client flood", "client garbage", "operator"}
+	"client leave", "client deaf", "client flood", "client garbage", "client silent", "operator"}
 
 func (f fault) String() string { return faultNames[f] }
 
@@ -86,6 +88,11 @@ const (
 	apart                       // holders of two hosts at once, one of them degraded
 	lingered                    // grants of a lease that this host had kept idle
 	briefJoins                  // tries that queued for a moment, as the store carried them out
+	badReloads                  // reloads that were refused
+	dropped                     // stores that a daemon has dropped
+	takenBack                   // stores that were leaving when a reload has named them again
+	heartbeats                  // sent in time
+	reacquired                  // acquires of a key by an owner whose hold of it is lost and not given up
 	nTallies
 )
 
@@ -94,7 +101,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
 	"quiet releases", "quiet releases answered",
 	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
-	"grants of lingering leases", "brief joins"}
+	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss"}
 
 func (t tally) String() string { return tallyNames[t] }
 
@@ -109,6 +116,7 @@ type Counts struct {
 	Lost     [16]int // by reason
 	Ops      [16]int // by kind, as the store carried them out
 	Results  [8]int  // by status, as the daemon heard them
+	Notices  [8]int  // by kind, for the audit log
 }
 
 // Add sums up.
@@ -127,6 +135,7 @@ func (c *Counts) Add(o *Counts) {
 	add(c.Lost[:], o.Lost[:])
 	add(c.Ops[:], o.Ops[:])
 	add(c.Results[:], o.Results[:])
+	add(c.Notices[:], o.Notices[:])
 }
 
 func (c *Counts) each(row func(group, name string, n int)) {
@@ -157,6 +166,9 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for s := cache.Unknown; s <= cache.Refused; s++ {
 		row("store results", s.String(), c.Results[s])
 	}
+	for i, name := range [...]string{"acquired", "refused", "released", "lost"} {
+		row("audit", name, c.Notices[int(cache.NoticeAcquired)+i])
+	}
 }
 
 var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "downgrade", "cancel", "inspect", "acquire-many",
@@ -168,10 +180,8 @@ var never = map[string]string{
 	"replies bad_version": "it is said in a fatal",
 	"replies too_slow":    "it would not be read; counted as sessions cut as too slow",
 	"fatals too_slow":     "the same",
-	"replies denied":      "the namespaces here are for everybody",
-	"fatals denied":       "the same",
+	"fatals denied":       "no user is refused altogether",
 	"lost shutdown":       "it is counted and logged; clients read the fatal draining",
-	"lost silent":         "no namespace here asks for heartbeats",
 }
 
 // Missing names what was never seen.

@@ -1,4 +1,4 @@
-// Package sim is the simulator: whole daemons with their clients and a store, in
+// Package sim is the simulator: whole daemons with their clients and stores, in
 // virtual time, from one seed. It is the main test of what the daemon decides.
 //
 // # What is real
@@ -19,7 +19,10 @@
 //   - its drain (daemon/drain.go): host.drain. Signals, the lock file, taking over
 //     a stale socket and the watch on peers' processes have none: a client that
 //     dies is gone at once, or with its socket;
-//   - upstream.Pump: link.go; renewer.Timer: host.wake;
+//   - upstream.Pump: flight.go; what the daemon has for each store: link.go;
+//     renewer.Timer: host.wake;
+//   - reloads (daemon.stores.change): conf.go writes configurations, reload.go has a daemon
+//     take one up;
 //   - upstream/redis and its server: redis.go, redisqueue.go. TestModelIsRedis
 //     carries out the same ops on this model and, through the driver, on a real
 //     Redis. The driver's reading of errors is not simulated, nor is a server that
@@ -33,6 +36,8 @@
 // from PROTOCOL.md, as a stranger would. Steps of one host do not run at the same
 // time here; a step may go on with a clock reading that is out of date, but data
 // races are the race detector's to find.
+//
+// Store pairs (upstream/both) have no counterpart: to the engine they are one store.
 //
 // # Running and replaying
 //
@@ -65,6 +70,13 @@
 //     whom that excludes;
 //   - bounded: once a daemon knows that another host wants a key, it hands it over so
 //     many times more and no more;
+//   - access: nobody is let in, nor granted a degraded hold, against the configuration that the
+//     host follows at that moment;
+//   - silent: only a client that has sent nothing for so long loses a hold as silent;
+//   - dropped in use, reload: a reload drops no store under a holder, a bad one changes nothing,
+//     and a good one succeeds;
+//   - audit: each hold begins once and ends once in the audit log, and nothing took longer than
+//     the world is old;
 //   - every wait ends: every request is answered within its wait and 30 s in which
 //     nobody was stopped;
 //   - nothing left: when all sessions have gone, tables, lanes, schedules and the
@@ -75,6 +87,11 @@
 //     else shows it, behind the grant, and it is final;
 //   - grant, count, upgrade, stale fence, cancel, inspect, reply, one reply,
 //     protocol: what PROTOCOL.md says of answers.
+//
+// Most runs have several stores and namespaces, and reloads. Holders exclude each other if
+// their leases are at the same store, or if the same daemon has granted them, whatever the
+// stores. Two daemons that follow different configurations promise no more (STORES.md), and
+// fences of different stores are not compared.
 //
 // TestChecksBite feeds each a history that must not be. What a best-effort store
 // may do when it forgets leases or its clock leaps is waived, and counted: two
@@ -90,7 +107,9 @@
 // doubled. The store pauses, has no memory, is read-only, restarts with and
 // without its data, is flushed, has its clock set forward and back, ends sessions.
 // Clients pause, die, leave, do not read, ask for much and do not read that, send
-// requests that cannot be done, or what is no frame. Operators unlock what is held. Every kind is counted when it
+// requests that cannot be done, or what is no frame. Operators unlock what is held, and
+// reload daemons with configurations that add, change and remove namespaces, stores and users.
+// Clients send no heartbeats for a while, and acquire keys anew that they have lost. Every kind is counted when it
 // has its effect; with 500 seeds or more, TestSeeds fails for each that was not
 // seen, and the same for every reply, push, reason and result (Counts.Missing,
 // where the few exceptions have their reasons).

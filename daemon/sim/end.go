@@ -13,13 +13,16 @@ func (w *World) build() {
 		w.keys = append(w.keys, &key{name: fmt.Sprintf("k%d", n)})
 	}
 	for n, permits := range w.p.Semaphores {
-		w.sems = append(w.sems, &key{name: fmt.Sprintf("s%d", n), permits: permits, fences: make(map[uint64]*hold)})
+		w.sems = append(w.sems, &key{name: fmt.Sprintf("s%d", n), permits: permits, fences: make(map[fenceAt]*hold)})
 	}
 	w.everything = slices.Concat(w.keys, w.sems)
 	for n, k := range w.everything {
 		k.no, w.byName[k.name] = uint64(n+1), k
 	}
-	w.store = w.newStore()
+	for _, kind := range append([]storeKind{w.p.Store}, w.p.More...) {
+		w.stores = append(w.stores, w.newStore(kind))
+	}
+	w.conf = w.firstConf()
 	for n := range w.p.Hosts {
 		w.hosts = append(w.hosts, w.newHost(n))
 	}
@@ -117,10 +120,11 @@ func (w *World) finish() {
 	w.calm = true
 	w.say(nil, "THE END begins")
 	for _, h := range w.hosts {
-		h.frozen, h.midway, h.cutOff = 0, 0, 0
+		h.frozen, h.midway = 0, 0
 	}
-	s := &w.store
-	s.paused, s.full, s.readOnly = 0, 0, 0
+	for _, s := range w.sites() {
+		s.paused, s.full, s.readOnly = 0, 0, 0
+	}
 	for _, c := range w.clients {
 		c.paused, c.deaf, c.chain = 0, 0, 0
 		for _, q := range c.calls { // whoever waits without bound gets it now
@@ -160,22 +164,48 @@ func (w *World) nothingLeft() {
 		if left := h.eng.Leftovers(); !left.None() {
 			w.fail("nothing left", "", "host %d: %v", h.id, left)
 		}
-		if h.pumps[0].idle != w.p.InFlight || h.pumps[1].idle != w.p.InFlight {
-			w.fail("nothing left", "", "host %d: batches in flight", h.id)
+		h.auditEnds()
+		for _, l := range h.links {
+			if l.leaving {
+				w.fail("nothing left", "", "host %d: store %s does not leave", h.id, l.name)
+			}
+			if l.pumps[0].idle != w.p.InFlight || l.pumps[1].idle != w.p.InFlight {
+				w.fail("nothing left", "", "host %d: batches in flight to %s", h.id, l.name)
+			}
+			if n := len(l.session.held) + len(l.session.permits); n > 0 {
+				w.fail("nothing left", "", "host %d: %d keys are left in %s", h.id, n, l.name)
+			}
 		}
 	}
-	n := 0
-	switch w.p.Store {
+	for _, s := range w.stores {
+		if n := s.leftovers(); n > 0 {
+			w.fail("nothing left", "", "%d keys are left in %s", n, s.name)
+		}
+	}
+}
+
+// leftovers is how many keys there still is something of.
+func (s *store) leftovers() (n int) {
+	switch s.kind {
 	case likeRedis:
-		n = w.store.redis.leftovers()
+		return s.redis.leftovers()
 	case likeEtcd:
-		for _, es := range w.store.etcd.keys {
+		for _, es := range s.etcd.keys {
 			n += len(es)
 		}
-	case likeEmbedded:
-		n = len(w.hosts[0].session.held) + len(w.hosts[0].session.permits)
 	}
-	if n > 0 {
-		w.fail("nothing left", "", "%d keys are left in the store", n)
+	return n
+}
+
+// sites is every store that there is.
+func (w *World) sites() (all []*store) {
+	for _, s := range w.stores {
+		if s.kind != likeEmbedded {
+			all = append(all, s)
+		}
 	}
+	for _, h := range w.hosts {
+		all = append(all, h.own)
+	}
+	return all
 }

@@ -12,6 +12,7 @@ import (
 // each place in a queue is an entry of the key; the entries' order decides.
 type etcdModel struct {
 	w        *World
+	s        *store
 	sessions map[int]*etcdSession
 	last     int // session
 	revision uint64
@@ -30,7 +31,6 @@ type grave struct {
 }
 
 type etcdSession struct {
-	h    *host
 	ends int64 // on the store's clock
 }
 
@@ -42,14 +42,14 @@ type entry struct {
 	brief   bool   // a writer's brief place
 }
 
-func newEtcdModel(w *World) *etcdModel {
-	return &etcdModel{w: w, sessions: make(map[int]*etcdSession), keys: make(map[string][]*entry), revision: 100, settled: make(map[grave]uint64),
+func newEtcdModel(s *store) *etcdModel {
+	return &etcdModel{w: s.w, s: s, sessions: make(map[int]*etcdSession), keys: make(map[string][]*entry), revision: 100 + uint64(s.no)<<32, settled: make(map[grave]uint64),
 		limits: make(map[string]int), gone: make(map[token]bool)}
 }
 
 var errNoLease = errors.New("requested lease not found")
 
-func (m *etcdModel) run(h *host, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
+func (m *etcdModel) run(inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
 	alive := m.alive(session)
 	for i, op := range ops {
 		r, t := res[i], token{inst, op.Token}
@@ -123,7 +123,7 @@ func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token,
 		return
 	}
 	*r = cache.Result{Status: cache.Granted, Base: e.rev, Wanted: m.wanted(op.Key, mine)}
-	if m.w.p.Rebase {
+	if m.s.rebase {
 		r.Base = m.rise(op.Floor)
 	}
 }
@@ -168,7 +168,7 @@ func (m *etcdModel) alive(id int) bool {
 	if s == nil {
 		return false
 	}
-	if m.w.store.clock() >= s.ends {
+	if m.s.clock() >= s.ends {
 		m.endSession(id)
 		return false
 	}
@@ -199,63 +199,66 @@ type storeSession struct {
 	permits map[string]map[uint64]bool // tokens; nothing empty
 }
 
-func (h *host) openSession() {
-	switch h.w.p.Store {
+func (l *link) openSession() {
+	switch l.s.kind {
 	case likeEtcd:
-		h.keepAlive()
+		l.keepAlive()
 	case likeEmbedded:
-		h.openEmbedded()
+		l.openEmbedded()
 	}
-	h.w.store.owner[h.inst] = h
+	l.h.w.owner[l.inst] = l
 }
 
-func (h *host) closeSession() { delete(h.w.store.owner, h.inst) }
+func (l *link) closeSession() { delete(l.h.w.owner, l.inst) }
 
 // keepAlive asks for a session, or for more time for the one that there is, and
 // goes on doing so.
-func (h *host) keepAlive() {
-	w := h.w
-	h.session.tries++
-	try, id, sent, net := h.session.tries, h.session.id, h.clock(), w.store.net
+func (l *link) keepAlive() {
+	h, w := l.h, l.h.w
+	l.session.tries++
+	try, id, sent, net := l.session.tries, l.session.id, h.clock(), l.s.net
 	again := func(d int64) {
-		h.after(d, func() {
-			if h.session.tries == try {
-				h.keepAlive()
+		l.after(d, func() {
+			if l.session.tries == try {
+				l.keepAlive()
 			}
 		})
 	}
 	again(w.p.Session / 3)
-	x := w.newFate()
-	if x.kind == lostRequest || h.cutOff > w.now && !w.calm {
+	x := l.newFate()
+	if x.kind == lostRequest || l.isCutOff() {
 		again(w.p.Session / 8)
 		return
 	}
 	arrive := h.departs() + x.there
 	var serve func()
 	serve = func() {
-		if w.store.net != net {
+		if l.s.net != net {
 			return
 		}
-		if w.now < w.store.paused {
-			w.at(w.store.paused+w.between(0, ms), serve)
+		if w.now < l.s.paused {
+			w.at(l.s.paused+w.between(0, ms), serve)
 			return
 		}
-		got := w.store.etcd.keep(h, id)
+		if l.closed && id == 0 {
+			return // the connection is closed
+		}
+		got := l.s.etcd.keep(id)
 		if x.kind == lostReply || x.kind == cut {
 			return
 		}
-		h.after(x.back, func() { h.kept(id, got, sent) })
+		l.after(x.back, func() { l.kept(id, got, sent) })
 	}
 	w.at(arrive, serve)
 }
 
 // keep makes a session, or extends one; 0 when it is gone.
-func (m *etcdModel) keep(h *host, id int) int {
-	ends := m.w.store.clock() + m.w.p.Session
+func (m *etcdModel) keep(id int) int {
+	ends := m.s.clock() + m.w.p.Session
 	if id == 0 {
 		m.last++
 		id = m.last
-		m.sessions[id] = &etcdSession{h: h}
+		m.sessions[id] = &etcdSession{}
 		m.watch(id)
 	} else if !m.alive(id) {
 		return 0
@@ -274,31 +277,31 @@ func (m *etcdModel) watch(id int) {
 }
 
 // kept is the store's answer to a keep-alive.
-func (h *host) kept(id, got int, sent int64) {
-	s := &h.session
+func (l *link) kept(id, got int, sent int64) {
+	h, s := l.h, &l.session
 	if id != s.id {
 		return // of an earlier session, or one more for a first
 	}
 	if got == 0 {
-		h.w.say(nil, "host %d has lost its session %d", h.id, id)
+		h.w.say(nil, "host %d has lost its session %d at %s", h.id, id, l.name)
 		s.id, s.until = 0, 0
-		h.eng.StoreSession(h.unit, upstream.Session{No: uint64(id), Lost: true})
-		h.keepAlive()
+		h.eng.StoreSession(l.unit, upstream.Session{No: uint64(id), Lost: true})
+		l.keepAlive()
 		return
 	}
 	s.id = got
 	s.until = max(s.until, cache.LeaseDeadline(sent, h.w.p.Session))
-	h.eng.StoreSession(h.unit, upstream.Session{No: uint64(got), Until: s.until})
+	h.eng.StoreSession(l.unit, upstream.Session{No: uint64(got), Until: s.until})
 }
 
 // vouch says under which session an answer was got, as a driver does: it may have
 // ended since.
-func (h *host) vouch(f *flight, r *cache.Result) {
-	if h.w.p.Store != likeEtcd || f.session == 0 {
+func (l *link) vouch(f *flight, r *cache.Result) {
+	if l.s.kind != likeEtcd || f.session == 0 {
 		return
 	}
 	r.Session, r.SessionNo = f.until, uint64(f.session)
-	if f.session == h.session.id {
-		r.Session = h.session.until
+	if f.session == l.session.id {
+		r.Session = l.session.until
 	}
 }

@@ -44,15 +44,16 @@ func (w *World) while() int64 {
 func (w *World) strike(f fault) bool {
 	h, c := w.hosts[w.pick(len(w.hosts))], w.clients[w.pick(len(w.clients))]
 	switch f {
-	case hostFreeze, hostFreezeMid, hostKill, hostDrain, hostTakeover, partition:
+	case hostFreeze, hostFreezeMid, hostKill, hostDrain, hostTakeover, hostReload, partition:
 		return w.strikeHost(f, h)
-	case clientPause, clientKill, clientLeave, clientDeaf, clientFlood, clientGarbage:
+	case clientPause, clientKill, clientLeave, clientDeaf, clientFlood, clientGarbage, clientSilent:
 		return w.strikeClient(f, c)
 	case operator:
 		h.force()
 		return false // counted when it has ended something
 	}
-	return w.strikeStore(f, h)
+	all := w.sites()
+	return w.strikeStore(f, h, all[w.pick(len(all))])
 }
 
 func (w *World) strikeHost(f fault, h *host) bool {
@@ -78,9 +79,17 @@ func (w *World) strikeHost(f fault, h *host) bool {
 			h.after(0, func() { h.takeOver(20_000) })
 		}
 		return false // counted when it has happened
+	case hostReload:
+		h.after(0, h.reload)
+		return false // counted when it has happened
 	case partition:
-		h.cutOff = w.now + w.while()
-		w.say(nil, "host %d cut off for %d ms", h.id, (h.cutOff-w.now)/ms)
+		until, one := w.now+w.while(), w.pick(2*len(h.links)) // or all of them
+		for i, l := range h.links {
+			if one >= len(h.links) || i == one {
+				l.cutOff = until
+				w.say(nil, "host %d cut off from %s for %d ms", h.id, l.name, (until-w.now)/ms)
+			}
+		}
 	}
 	return true
 }
@@ -103,6 +112,9 @@ func (w *World) strikeClient(f fault, c *client) bool {
 		c.reconnect()
 	case clientDeaf:
 		c.deafen(w.while())
+	case clientSilent:
+		c.silent = w.now + w.while()
+		w.say(nil, "client %d is silent for %d ms", c.id, (c.silent-w.now)/ms)
 	case clientFlood:
 		c.deafen(w.while())
 		c.flood()
@@ -110,6 +122,16 @@ func (w *World) strikeClient(f fault, c *client) bool {
 		c.k.say(w.garbage(), nil, false)
 	}
 	return true
+}
+
+// linkTo is a use of a store; nil when there is none.
+func (h *host) linkTo(s *store) *link {
+	for _, l := range h.links {
+		if l.s == s {
+			return l
+		}
+	}
+	return nil
 }
 
 // garbage is bytes that are fatal wherever they come.
@@ -130,8 +152,7 @@ func (w *World) garbage() []byte {
 	return b
 }
 
-func (w *World) strikeStore(f fault, h *host) bool {
-	s := &w.store
+func (w *World) strikeStore(f fault, h *host, s *store) bool {
 	switch f {
 	case storePause:
 		s.paused = max(s.paused, w.now+w.while()/2)
@@ -143,7 +164,7 @@ func (w *World) strikeStore(f fault, h *host) bool {
 		s.net++
 		s.paused = max(s.paused, w.now+w.between(ms, sec))
 	case storeFlush, storeLoss:
-		if s.clock()/us <= int64(s.highest) {
+		if s.kind != likeRedis || s.clock()/us <= int64(s.highest) {
 			return false // fences outlast the loss of the counter, or a clock that was set back, not both at once
 		}
 		s.redis.flush()
@@ -153,19 +174,23 @@ func (w *World) strikeStore(f fault, h *host) bool {
 			s.paused = max(s.paused, w.now+w.between(ms, sec))
 		}
 	case clockForward:
+		if s.kind != likeRedis {
+			return false
+		}
 		s.off += w.between(sec, 30*sec)
 		s.lost(nil)
 	case clockBack:
-		if s.redis.last < s.highest {
+		if s.kind != likeRedis || s.redis.last < s.highest {
 			return false // the same the other way round
 		}
 		s.off -= w.between(ms, 20*sec)
 	case sessionEnd:
-		if h.session.id == 0 || !s.etcd.alive(h.session.id) {
+		l := h.linkTo(s)
+		if l == nil || s.kind != likeEtcd || l.session.id == 0 || !s.etcd.alive(l.session.id) {
 			return false
 		}
 		s.lost(h)
-		s.etcd.endSession(h.session.id)
+		s.etcd.endSession(l.session.id)
 	}
 	return true
 }

@@ -9,6 +9,7 @@ const foreignTTL = 4000
 // way: SET key token NX PX ttl, and compare-and-delete.
 type foreigner struct {
 	w     *World
+	s     *store // a Redis
 	id    int
 	off   int64
 	ppm   int64
@@ -20,7 +21,7 @@ type foreigner struct {
 }
 
 func (w *World) newForeigner(id int) *foreigner {
-	f := &foreigner{w: w, id: id, off: w.between(sec, 1000*sec), ppm: w.between(-drift, drift+1)}
+	f := &foreigner{w: w, s: w.stores[0], id: id, off: w.between(sec, 1000*sec), ppm: w.between(-drift, drift+1)}
 	w.after(w.skewed(sec), f.act)
 	return f
 }
@@ -42,7 +43,7 @@ func (f *foreigner) act() {
 	f.n++
 	n, sent := uint64(f.id)<<32|f.n, f.clock()
 	w.after(w.skewed(w.p.Latency), func() {
-		took, losses := w.now >= w.store.paused && w.store.redis.foreignTake(k.name, n, ttl), len(w.store.losses)
+		took, losses := w.now >= f.s.paused && f.s.redis.foreignTake(k.name, n, ttl), len(f.s.losses)
 		w.after(w.skewed(w.p.Latency), func() {
 			if took {
 				f.took(k, cache.LeaseDeadline(sent, ttl*ms), losses)
@@ -62,7 +63,7 @@ func (f *foreigner) took(k *key, until int64, losses int) {
 	}
 	w.counts.Tallies[foreignHolds]++
 	w.say(k, "foreigner %d holds", f.id)
-	if o := k.foreign; o != nil && o != f && o.key == k && o.believes() && !w.store.lostSince(o.after) {
+	if o := k.foreign; o != nil && o != f && o.key == k && o.believes() && !f.s.lostSince(o.after) {
 		w.fail("two holders", k.name, "foreigners %d and %d: the model of the store is wrong", o.id, f.id)
 	}
 	k.foreign = f
@@ -76,7 +77,7 @@ func (f *foreigner) took(k *key, until int64, losses int) {
 func (f *foreigner) give(k *key, n uint64) {
 	f.held = false
 	f.w.say(k, "foreigner %d gives it back", f.id)
-	f.w.after(f.w.skewed(f.w.p.Latency), func() { f.w.store.redis.foreignGive(k.name, n) })
+	f.w.after(f.w.skewed(f.w.p.Latency), func() { f.s.redis.foreignGive(k.name, n) })
 	f.w.after(f.w.skewed(2*sec), f.act)
 }
 
@@ -93,12 +94,12 @@ func (s *store) lostSince(n int) bool {
 
 // meetsForeign is two holders at once, one of them a plain locker.
 func (w *World) meetsForeign(f *foreigner, h *hold) {
-	if h.degraded {
+	if h.degraded || !h.at.shares(f.s) {
 		w.counts.Tallies[apart]++
 		return
 	}
-	waived := w.store.lostSince(f.after)
-	for _, l := range w.store.losses[:f.after] {
+	waived := f.s.lostSince(f.after)
+	for _, l := range f.s.losses[:f.after] {
 		waived = waived || h.fence>>10 <= l.base && w.now < l.until
 	}
 	if waived {

@@ -6,7 +6,6 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
-	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // host is one machine with its clock, and the daemon that runs there at present.
@@ -17,9 +16,11 @@ type host struct {
 	ppm int64 // by which that is too fast
 
 	eng      *daemon.Engine
-	unit     *daemon.Unit // the store, to the engine
-	inst     uint32       // of the daemon at the store
-	gen      int          // of the daemon; what was meant for an earlier one comes to nothing
+	conf     *conf
+	links    []*link // stores in use
+	opened   int     // that there have been
+	own      *store  // its embedded one
+	gen      int     // of the daemon; what was meant for an earlier one comes to nothing
 	up       bool
 	draining bool
 	passing  bool  // another process is about to take over
@@ -31,16 +32,13 @@ type host struct {
 	tickAt   int64 // boot time of the next Tick; cache.Forever for none
 	tickSeq  int
 	conns    []*conn
-	pumps    [2]*pump
-	breaker  breaker
-	cutOff   int64 // the store cannot be reached before
 	lastID   uint64
-	session  storeSession
 	grants   []granted // of the event under way
 	waits    map[*key][]*request
-	told     map[*key]told // that other hosts want it
-	saved    onDisk
-	seq      int // of acquires that have arrived
+	told     map[*key]told    // that other hosts want it
+	bases    map[baseOf]*link // where leases are, or were
+	audit    map[audited]bool // holds that have begun in the audit log
+	seq      int              // of acquires that have arrived
 }
 
 // drift is how far a clock may be off, in parts of a million. A lease's deadline
@@ -48,7 +46,8 @@ type host struct {
 const drift = 4000
 
 func (w *World) newHost(id int) *host {
-	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told)}
+	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link), audit: make(map[audited]bool)}
+	h.own = w.newStore(likeEmbedded)
 	h.start()
 	return h
 }
@@ -75,50 +74,39 @@ func (h *host) trueTime(c int64) int64 {
 
 // start begins a new daemon.
 func (h *host) start() {
-	w := h.w
-	w.store.instances++
-	h.gen, h.inst = h.gen+1, w.store.instances
+	h.gen++
 	h.up, h.draining, h.passing, h.tickAt = true, false, false, cache.Forever
-	h.newEngine()
-	h.pumps = [2]*pump{{h: h, lane: h.lane(0), idle: w.p.InFlight}, {h: h, lane: h.lane(1), idle: w.p.InFlight}}
 	clear(h.waits)
-	h.breaker = breaker{}
-	h.session = storeSession{}
-	h.openSession()
-}
-
-// lane is one of the store's, as the engine has it: the main one or that of renewals.
-func (h *host) lane(i int) *upstream.Lane {
-	return [...]*upstream.Lane{h.unit.Main(), h.unit.Renewals()}[i]
+	clear(h.audit)
+	h.conf = h.w.conf
+	h.newEngine()
+	for _, s := range h.conf.stores() {
+		if _, err := h.open(s); err != nil {
+			panic(err)
+		}
+	}
+	if err := h.route(h.conf, h.links, false); err != nil {
+		panic(err)
+	}
 }
 
 // newEngine makes the daemon's engine, which knows of nothing yet.
 func (h *host) newEngine() {
 	w := h.w
 	c := cache.DefaultConfig()
-	c.MaxHolds, c.MaxWaiters = w.p.MaxHolds, w.p.MaxWaits
+	limits := h.conf.limits
+	c.MaxHolds, c.MaxWaiters = int64(limits.MaxHolds), int64(limits.MaxWaiters)
 	c.Habits, c.Seed = w.p.Habits, w.rng.Uint64()
-	set := daemon.Settings{Table: c, Users: daemon.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits}, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch,
-		Survey: w.p.Survey, FirstID: h.lastID}
+	set := daemon.Settings{Table: c, Users: limits.Users, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch,
+		Survey: w.p.Survey, Wakes: w.p.Wakes, FirstID: h.lastID}
 	gen := h.gen
-	var inline upstream.Inline
-	if w.p.Store == likeEmbedded {
-		inline = inlineStore{h, gen}
-	}
 	h.eng = daemon.NewEngine(set, h.clock, func(at int64) {
 		if h.gen == gen {
 			h.wake(at)
 		}
 	})
-	var err error
-	if h.unit, err = h.eng.AddStore("", w.store.info(), inline); err == nil {
-		err = h.eng.Route([]daemon.Namespace{{TTL: time.Duration(w.p.TTLs[0] * ms), MaxTTL: time.Hour,
-			HandOvers: w.p.Hands, HandOverTime: time.Duration(w.p.HandTime), Linger: time.Duration(w.p.Linger), LingerPause: time.Duration(w.p.Pause), MaxHold: time.Duration(w.p.MaxHold),
-			Tenure: time.Duration(w.p.Tenure), Pause: time.Duration(w.p.Tenure / 2), Local: w.p.Local, LocalAfter: time.Duration(w.p.LocalAfter)}}, nil)
-	}
-	if err != nil {
-		panic(err)
-	}
+	h.eng.Listen(h.notices)
+	h.eng.SetAudit(true)
 }
 
 // at has something done by the daemon that runs now, once it is not frozen.
@@ -185,8 +173,9 @@ func (h *host) step(do func()) {
 	if h.gen != gen || w.failure != nil {
 		return
 	}
-	for _, p := range h.pumps {
-		p.poll()
+	for _, l := range h.links {
+		l.pumps[0].poll()
+		l.pumps[1].poll()
 	}
 	w.checkOrder(h)
 }
@@ -247,7 +236,10 @@ func (h *host) end() {
 	h.lastID += 1000
 	h.gen++
 	h.up, h.draining, h.frozen, h.stale, h.midway = false, false, 0, 0, 0
-	h.closeSession()
+	for _, l := range h.links {
+		l.close()
+	}
+	h.links = nil
 }
 
 // restart starts the next daemon after a while.
@@ -297,8 +289,14 @@ func (h *host) part(end int64) {
 }
 
 func (h *host) settle(end int64) {
-	waiting, flying := h.unit.Main().Depth()
-	if waiting+flying > 0 && h.w.now < end {
+	left := 0
+	for _, l := range h.links {
+		waiting, flying := l.unit.Main().Depth()
+		if !l.breaker.down {
+			left += waiting + flying
+		}
+	}
+	if left > 0 && h.w.now < end {
 		h.after(5*ms, func() { h.settle(end) })
 		return
 	}

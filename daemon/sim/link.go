@@ -1,282 +1,102 @@
 package sim
 
 import (
-	"errors"
+	"fmt"
 
-	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// pump carries the batches of a lane to the store, as upstream.Pump does with a
-// goroutine for each batch that may be in flight.
-type pump struct {
+// link is a store as one daemon uses it: what the daemon keeps for each store beside the
+// engine. A takeover passes links on; a reload opens and drops them.
+type link struct {
 	h    *host
-	lane *upstream.Lane
-	idle int // workers who wait for the lane to change
+	of   *store // as the configuration names it
+	s    *store // the same, except for an embedded store, of which each host has its own
+	name string // to the engine
+	no   int    // among those of the host
+
+	unit    *daemon.Unit
+	inst    uint32 // of the daemon at the store
+	pumps   [2]*pump
+	breaker breaker
+	cutOff  int64 // the store cannot be reached before
+	session storeSession
+	leaving bool // nothing routes to it: it is dropped once it is empty
+	closed  bool // dropped, or its daemon has ended
 }
 
-// poll has an idle worker look when the lane has been kicked.
-func (p *pump) poll() {
-	for p.idle > 0 {
-		select {
-		case <-p.lane.Changed():
-			p.idle--
-			p.h.after(p.h.w.between(0, p.h.w.p.Hop*2/3), p.work)
-		default:
-			return
-		}
+// open begins to use a store.
+func (h *host) open(of *store) (*link, error) {
+	w := h.w
+	h.opened++
+	l := &link{h: h, of: of, s: h.site(of), name: of.name, no: h.opened}
+	if err := l.add(h.eng); err != nil {
+		return nil, err
 	}
+	l.inst = w.newInstance()
+	l.pumps = [2]*pump{{l: l, lane: l.lane(0), idle: w.p.InFlight}, {l: l, lane: l.lane(1), idle: w.p.InFlight}}
+	h.links = append(h.links, l)
+	l.openSession()
+	return l, nil
 }
 
-// work is a worker with nothing in its hands.
-func (p *pump) work() {
-	if p.h.breaker.down && p == p.h.pumps[1] {
-		p.h.breaker.parked = append(p.h.breaker.parked, p)
-		return
-	}
-	if p.h.passing && p == p.h.pumps[1] {
-		p.idle++
-		return
-	}
-	b := p.lane.Next()
-	if b == nil {
-		p.idle++
-		return
-	}
-	p.lane.Kick()
-	b.Sent = p.h.clock()
-	if p.h.breaker.down {
-		p.refuse(b)
-		return
-	}
-	f := &flight{p: p, b: b, results: make([]cache.Result, len(b.Ops)), net: p.h.w.store.net, session: p.h.session.id,
-		until: p.h.session.until}
-	f.ops = append(f.ops, b.Ops...) // the batch is used again; late copies of it may be under way even then
-	f.send()
+func (w *World) newInstance() uint32 {
+	w.instances++
+	return w.instances
 }
 
-// flight is a batch on its way to the store and back.
-type flight struct {
-	p       *pump
-	b       *upstream.Batch
-	ops     []cache.Op
-	results []cache.Result
-	net     int   // connections when it was sent; a restart of the store breaks them
-	session int   // the daemon's at the store when it was sent
-	until   int64 // its deadline then
-	groups  int   // whose answers are to come
-	over    bool
+// add makes the store known to an engine.
+func (l *link) add(eng *daemon.Engine) (err error) {
+	var inline upstream.Inline
+	if l.s.kind == likeEmbedded {
+		inline = inlineStore{l}
+	}
+	l.unit, err = eng.AddStore(l.name, l.s.info(), inline)
+	return err
 }
 
-// send puts each script's ops on the wire. They share a fate, mostly.
-func (f *flight) send() {
-	h, w := f.p.h, f.p.h.w
-	if w.p.Store != likeEmbedded { // which the pump waits for, however slow the disk is
-		h.at(h.departs()+w.p.Timeout, func() { f.deliver(errTimeout) })
+// rename gives a store that is leaving another name, as its own may be that of one that comes, or its
+// own again.
+func (l *link) rename(leaving bool) {
+	l.name = l.of.name
+	if leaving {
+		l.name = fmt.Sprintf("%s (leaving, %d)", l.of.name, l.no)
 	}
-	var groups [2 * nScripts][]int // of locks, and of permits
-	for i := range f.ops {
-		s := scriptOf(&f.ops[i])
-		groups[s] = append(groups[s], i)
-	}
-	fate := w.newFate()
-	for _, g := range groups {
-		if len(g) == 0 {
-			continue
-		}
-		f.groups++
-		if w.chance(300) {
-			fate = w.newFate()
-		}
-		f.dispatch(g, fate)
-	}
+	l.h.eng.Rename(l.unit, l.name)
 }
 
-var (
-	errTimeout = errors.New("no answer in time")
-	errCut     = errors.New("connection reset")
-)
-
-// Scripts are what the driver sends as one call each.
-const (
-	scriptAcquire = iota
-	scriptShare
-	scriptRelease
-	scriptRenew
-	scriptDowngrade
-	scriptPeek
-	nScripts
-)
-
-func scriptOf(op *cache.Op) int {
-	if op.Mode == cache.Permit {
-		lock := *op
-		lock.Mode = cache.Exclusive
-		return nScripts + scriptOf(&lock)
-	}
-	switch op.Kind {
-	case cache.OpTry, cache.OpJoin:
-		if op.Mode == cache.Shared {
-			return scriptShare
-		}
-		return scriptAcquire
-	case cache.OpRelease, cache.OpWithdraw:
-		return scriptRelease
-	case cache.OpRenew:
-		return scriptRenew
-	case cache.OpDowngrade:
-		return scriptDowngrade
-	}
-	return scriptPeek
+// lane is the main lane of the store, or that of its renewals.
+func (l *link) lane(i int) *upstream.Lane {
+	return [...]*upstream.Lane{l.unit.Main(), l.unit.Renewals()}[i]
 }
 
-// fate is what happens to a request on its way.
-type fate struct {
-	kind  fault // lostRequest … slowReply; nFaults for nothing
-	there int64 // delay of the request
-	back  int64
-	extra int64
+// close ends the use of a store: the daemon has ended, or has dropped it.
+func (l *link) close() {
+	l.closed = true
+	l.closeSession()
 }
 
-func (w *World) newFate() fate {
-	f := fate{kind: nFaults, there: w.skewed(w.p.Latency), back: w.skewed(w.p.Latency)}
-	if w.calm {
-		return f
-	}
-	for k := lostRequest; k <= slowReply; k++ {
-		if w.chance(int(w.p.Faults[k])) {
-			f.kind = k
-			break
+// at has something done by the daemon, unless the store has been dropped by then.
+func (l *link) at(t int64, do func()) {
+	l.h.at(t, func() {
+		if !l.closed {
+			do()
 		}
-	}
-	t := w.p.Timeout
-	switch f.kind {
-	case lateRequest:
-		f.extra = w.between(t/2, 4*t)
-	case doubled:
-		f.extra = w.skewed(t / 2)
-	case cut:
-		f.extra = w.between(0, f.there+f.back+ms)
-	case slowReply:
-		f.there, f.back = w.between(0, t/4), w.between(t/3, t+t/10)
-	}
-	return f
+	})
 }
 
-// dispatch sends one group of ops.
-func (f *flight) dispatch(group []int, x fate) {
-	h, w := f.p.h, f.p.h.w
-	if x.kind < nFaults {
-		w.counts.Faults[x.kind]++
-	}
-	arrive := h.departs() + x.there
-	if h.cutOff > w.now && !w.calm {
-		if w.chance(500) {
-			return
-		}
-		arrive = h.cutOff + x.there // a socket keeps trying
-	}
-	switch x.kind {
-	case lostRequest:
-		return
-	case lateRequest:
-		f.carryOut(arrive+x.extra, group, nil, x)
-	case lostReply:
-		f.carryOut(arrive, group, nil, x)
-	case doubled:
-		first := w.chance(500)
-		f.carryOut(arrive, group, f.answers(first), x)
-		f.carryOut(arrive+x.extra, group, f.answers(!first), x)
-	case cut:
-		f.carryOut(arrive, group, f.answers(true), x)
-		h.at(h.departs()+x.extra, func() { f.deliver(errCut) })
-	default:
-		f.carryOut(arrive, group, f.answers(true), x)
-	}
+func (l *link) after(d int64, do func()) { l.at(l.h.w.now+d, do) }
+
+// isCutOff says that host and store do not reach each other.
+func (l *link) isCutOff() bool {
+	return l.cutOff > l.h.w.now && !l.h.w.calm && l.s.kind != likeEmbedded
 }
 
-// answers is where a group's answers go: to the daemon, or nowhere.
-func (f *flight) answers(wanted bool) []cache.Result {
-	if wanted {
-		return f.results
+// site is the store that a host means by one of the configuration.
+func (h *host) site(s *store) *store {
+	if s.kind == likeEmbedded {
+		return h.own
 	}
-	return nil
-}
-
-// carryOut has the store do a group at a time, or when it can.
-func (f *flight) carryOut(at int64, group []int, answers []cache.Result, x fate) {
-	h, w := f.p.h, f.p.h.w
-	inst := h.inst
-	var try func()
-	try = func() {
-		if w.store.net != f.net || w.p.Store == likeEmbedded && h.inst != inst {
-			return // the connection broke before it arrived, or the store went with its daemon
-		}
-		if w.now < w.store.paused {
-			w.at(w.store.paused+w.between(0, ms), try)
-			return
-		}
-		ops, res := make([]*cache.Op, len(group)), make([]*cache.Result, len(group))
-		for n, i := range group {
-			ops[n], res[n] = &f.ops[i], &cache.Result{Left: -1}
-		}
-		w.store.carryOut(h, inst, f.session, ops, res)
-		if answers == nil {
-			return
-		}
-		back := w.now + x.back
-		if h.cutOff > w.now && !w.calm {
-			back = h.cutOff + x.back
-		}
-		w.at(back, func() {
-			if w.store.net != f.net {
-				return
-			}
-			for n, i := range group {
-				answers[i] = *res[n]
-				if x.kind == doubled && res[n].Status == cache.Refused {
-					answers[i].Status = cache.Unknown // the other copy may have done something
-				}
-			}
-			if f.groups--; f.groups == 0 {
-				h.back(f)
-			}
-		})
-	}
-	w.at(at, try)
-}
-
-// back delivers a flight that has all its answers, if the daemon that sent it
-// still runs.
-func (h *host) back(f *flight) {
-	if h.pumps[0] == f.p || h.pumps[1] == f.p {
-		h.at(h.w.now, func() { f.deliver(nil) })
-	}
-}
-
-// deliver gives the batch back to the engine, once: with what has been answered.
-func (f *flight) deliver(err error) {
-	if f.over {
-		return
-	}
-	f.over = true
-	h := f.p.h
-	for i := range f.results {
-		r := &f.results[i]
-		if r.Status == cache.Unknown && r.Err == nil {
-			r.Err = err
-		}
-		h.vouch(f, r)
-		h.learns(&f.ops[i], r)
-		h.w.counts.Results[r.Status]++
-		h.w.note(kindResult, h.w.key(f.ops[i].Key), uint64(r.Status), r.Base)
-		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Wanted)
-	}
-	copy(f.b.Results, f.results)
-	if err != nil {
-		h.suspect()
-	}
-	h.eng.Deliver(f.b)
-	f.p.lane.Done(f.b)
-	f.p.work()
+	return s
 }

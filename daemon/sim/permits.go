@@ -14,14 +14,14 @@ func (w *World) all() []*key { return w.everything }
 
 // unique checks that no permit has the fence of another.
 func (w *World) unique(h *hold) {
-	if o := h.key.fences[h.fence]; o != nil && o != h {
-		if w.store.waives(o, h) || w.store.waives(h, o) {
+	if o := h.key.fences[fenceAt{h.at, h.fence}]; o != nil && o != h {
+		if waives(o, h) || waives(h, o) {
 			w.counts.Tallies[waivedFence]++
 		} else {
 			w.fail("fence order", h.key.name, "clients %d and %d have both had fence %d·%d", o.c.id, h.c.id, h.fence>>10, h.fence&1023)
 		}
 	}
-	h.key.fences[h.fence] = h
+	h.key.fences[fenceAt{h.at, h.fence}] = h
 }
 
 // crowded checks that no more clients believe in permits than there are.
@@ -32,12 +32,23 @@ func (w *World) crowded(k *key) {
 			believed = append(believed, h)
 		}
 	}
-	if len(believed) <= k.permits {
+	for _, h := range believed {
+		of := func(same func(o *hold) bool) {
+			w.crowdedOf(k, slices.DeleteFunc(slices.Clone(believed), func(o *hold) bool { return !same(o) }))
+		}
+		of(func(o *hold) bool { return o.at.shares(h.at) })
+		of(h.sameDaemon)
+	}
+}
+
+// crowdedOf checks those that one store, or one daemon, has granted.
+func (w *World) crowdedOf(k *key, believed []*hold) {
+	if len(believed) <= k.permits || w.failure != nil {
 		return
 	}
 	// Those that the store has forgotten, as the others are newer, do not count.
 	standing := slices.DeleteFunc(slices.Clone(believed), func(o *hold) bool {
-		return slices.ContainsFunc(believed, func(young *hold) bool { return young != o && w.store.waives(o, young) })
+		return slices.ContainsFunc(believed, func(young *hold) bool { return young != o && waives(o, young) })
 	})
 	if len(standing) <= k.permits {
 		w.counts.Tallies[waivedCrowd]++
@@ -209,25 +220,25 @@ func (m *etcdModel) wanted(key string, i int) bool {
 }
 
 // embeddedPermit does one op about a permit, as embedded does.
-func (h *host) embeddedPermit(op *cache.Op, r *cache.Result) bool {
-	s := &h.session
+func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
+	s := &l.session
 	held := s.permits[op.Key]
 	mine := held[op.Token]
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
-		if h.grace() || len(held) >= int(op.Limit) && !mine {
+		if l.grace() || len(held) >= int(op.Limit) && !mine {
 			switch {
 			case op.Kind == cache.OpJoin:
 				s.wait[op.Key] = true
 				r.Status = cache.Queued
-			case h.grace():
+			case l.grace():
 				r.Status, r.Err = cache.Refused, errGrace
 			default:
 				r.Status = cache.Busy
 			}
 			return true
 		}
-		if !h.fresh() {
+		if !l.fresh() {
 			return false
 		}
 		if held == nil {
@@ -235,14 +246,14 @@ func (h *host) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 			s.permits[op.Key] = held
 		}
 		held[op.Token] = true
-		*r = cache.Result{Status: cache.Granted, Base: h.nextBase(op.Floor), Session: s.until, SessionNo: 1}
+		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until, SessionNo: 1}
 	case cache.OpRelease, cache.OpWithdraw:
 		r.Status = cache.Done
 		if mine {
 			if delete(held, op.Token); len(held) == 0 {
 				delete(s.permits, op.Key)
 			}
-			h.freed(op.Key)
+			l.freed(op.Key)
 		} else if op.Kind == cache.OpRelease {
 			r.Status = cache.NotHeld
 		}
@@ -251,21 +262,21 @@ func (h *host) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 			r.Status = cache.NotHeld
 			return true
 		}
-		if !h.fresh() {
+		if !l.fresh() {
 			return false
 		}
 		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: 1}
 		if op.Rebase {
-			r.Base = h.nextBase(op.Floor)
-			h.w.counts.Tallies[rebases]++
+			r.Base = l.nextBase(op.Floor)
+			l.h.w.counts.Tallies[rebases]++
 		}
 	case cache.OpPeek:
 		r.Status = cache.Done
 		switch {
-		case h.grace():
+		case l.grace():
 			r.Status, r.Err = cache.Refused, errGrace
 		case len(held) > 0:
-			*r = cache.Result{Status: cache.Busy, Mode: cache.Permit, Left: s.until - h.boot()}
+			*r = cache.Result{Status: cache.Busy, Mode: cache.Permit, Left: s.until - l.h.boot()}
 		}
 	}
 	return true

@@ -1,6 +1,9 @@
 package sim
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // storeKind is what stands upstream in a run.
 type storeKind uint8
@@ -19,8 +22,9 @@ func (k storeKind) String() string {
 // left happens often.
 type Profile struct {
 	Store   storeKind
-	Calm    bool // no faults at all: then nothing may ever be lost
-	Chain   bool // bursts of hand-overs on one key, as far as a fence base goes
+	More    []storeKind // stores beside that one
+	Calm    bool        // no faults at all: then nothing may ever be lost
+	Chain   bool        // bursts of hand-overs on one key, as far as a fence base goes
 	Hosts   int
 	Clients int // of each host
 	Crowd   int // of the first host, if that has more
@@ -52,6 +56,7 @@ type Profile struct {
 	InFlight   int
 	Batch      int
 	Survey     int // holds looked at in one go for beats; 0 for the daemon's own
+	Wakes      int // wake-ups of a shard in one go; 0 for the daemon's own
 	MaxHolds   int64
 	MaxWaits   int64
 	UserHolds  int // of all clients of a host together; 0 for no bound
@@ -60,12 +65,20 @@ type Profile struct {
 	Rebase     bool
 	Semaphores []int // how many permits each has
 	Permits    int   // permille of acquires that are of one
+	Spaces     int   // how many namespaces are written at first, beside the one for all keys; 0 when it stays the only one
+	Heartbeat  int64 // that namespaces require; 0 for none
+	MaxWait    int64
+	SpaceMost  int // the largest limit of a namespace's holds and waiters; 0 for none
+	Users      int // how many users there are, where some namespaces are not for all of them
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
 }
 
 func (p Profile) String() string {
 	s := fmt.Sprintf("%v, %d hosts of %d clients, %d keys, %d foreign, ttls %v ms", p.Store, p.Hosts, p.Clients, p.Keys, p.Foreign, p.TTLs)
+	if len(p.More) > 0 {
+		s += fmt.Sprintf(", stores %v", p.More)
+	}
 	if len(p.Semaphores) > 0 {
 		s += fmt.Sprintf(", semaphores of %v", p.Semaphores)
 	}
@@ -164,7 +177,44 @@ func (w *World) newProfile(length int64) Profile {
 		}
 		p.Permits = []int{200, 500, 900}[w.pick(3)]
 	}
+	if w.chance(650) && !p.Chain {
+		w.newSpaces(&p)
+	}
 	return p
+}
+
+// newSpaces gives a run several stores and namespaces, and reloads.
+func (w *World) newSpaces(p *Profile) {
+	kinds := []storeKind{likeRedis, likeRedis, likeEtcd, likeEtcd, likeEmbedded}
+	for range w.pick(4) {
+		kind := kinds[w.pick(len(kinds))]
+		if kind != likeEmbedded || p.Store != likeEmbedded && !slices.Contains(p.More, likeEmbedded) {
+			p.More = append(p.More, kind)
+		}
+	}
+	p.Spaces, p.Wakes = 1+w.pick(4), w.pick(4)
+	p.Faults[hostReload] = []int64{300 * ms, sec, 5 * sec, 20 * sec}[w.pick(4)]
+	if w.chance(300) {
+		p.Heartbeat = []int64{2 * sec, 6 * sec}[w.pick(2)]
+		if !p.Calm {
+			p.Faults[clientSilent] = []int64{2 * sec, 10 * sec}[w.pick(2)]
+		}
+	}
+	if w.chance(200) {
+		p.MaxWait = []int64{100 * ms, 3 * sec}[w.pick(2)]
+	}
+	if w.chance(200) {
+		p.SpaceMost = 1 + w.pick(6)
+	}
+	if w.chance(300) {
+		p.Users = 2 + w.pick(2)
+	}
+	if w.chance(200) && !p.Calm && p.MaxHold == 0 {
+		p.MaxHold = []int64{100 * ms, sec, 5 * sec}[w.pick(3)]
+	}
+	if w.chance(300) && p.LocalAfter == 0 {
+		p.Local, p.LocalAfter, p.Many = true, []int64{1, 500 * ms, 2 * sec}[w.pick(3)], 0
+	}
 }
 
 // pace sets how busy clients are, so that a run has about the events that it

@@ -62,6 +62,12 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 	}
 	c.w.lostCheck(h, why)
 	c.forget(h)
+	if h.key.permits == 0 && c.greeted && !c.w.calm && c.silent <= c.w.now && c.w.load == nil && c.w.chance(100) {
+		// As if the hold were not lost: what the daemon grants has to be another one. A good client
+		// waits for its owner to give the lost one up.
+		c.w.counts.Tallies[reacquired]++
+		c.acquire(h.key, h.owner)
+	}
 }
 
 // beat extends what was granted before it and has not been lost.

@@ -32,7 +32,7 @@ func (c *client) handle(m protocol.Message) {
 		c.w.load.answered(c, q, m.Code)
 	}
 	if q.wrong != protocol.OK {
-		if m.Code != q.wrong {
+		if m.Code != q.wrong && (m.Code != protocol.Denied || c.w.p.Users <= 1) { // which is looked at first
 			c.w.fail("reply", "", "%v to a request that deserves %v", m.Code, q.wrong)
 		}
 		return
@@ -127,7 +127,8 @@ func (c *client) granted(q *request, k *key, g *protocol.Grant) {
 			return
 		}
 		w.counts.Tallies[freshGrants]++
-		h = &hold{c: c, k: c.k, key: k, owner: q.owner, fence: g.Fence, mode: q.mode, ttl: q.ttl, degraded: alone}
+		at, via := c.h.where(k, g.Fence)
+		h = &hold{c: c, k: c.k, key: k, at: at, via: via, owner: q.owner, fence: g.Fence, mode: q.mode, ttl: q.ttl, degraded: alone}
 		// Somebody else's, who has given up since, may have been first. If this one
 		// is exclusive, so was that.
 		h.vague = (many || g.Count > 1) && q.mode == protocol.Shared

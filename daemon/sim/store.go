@@ -2,28 +2,33 @@ package sim
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// store is what stands upstream of all hosts, with its own clock and its faults.
+// store is an upstream system that the hosts share, or the embedded store of one of them. Each
+// has its own clock and its own faults.
 type store struct {
-	w         *World
-	off       int64 // of its clock; steps with faults
-	ppm       int64
-	instances uint32 // daemons that there have been
-	owner     map[uint32]*host
-	net       int   // rises when all connections break
-	paused    int64 // nothing is carried out before
-	full      int64 // no memory before
-	readOnly  int64
-	highest   uint64 // base given out
-	losses    []loss // of what it had promised
+	w        *World
+	no       int
+	name     string
+	kind     storeKind
+	rebase   bool  // it can give a held lease a new base
+	off      int64 // of its clock; steps with faults
+	ppm      int64
+	net      int   // rises when all connections break
+	paused   int64 // nothing is carried out before
+	full     int64 // no memory before
+	readOnly int64
+	highest  uint64 // base given out
+	losses   []loss // of what it had promised
 
 	redis *redisModel
 	etcd  *etcdModel
+	saved onDisk // of an embedded one
 }
 
 // loss is an event that ends leases before their time. Whoever held one then, and
@@ -35,13 +40,15 @@ type loss struct {
 	until int64  // true time
 }
 
-func (w *World) newStore() store {
-	s := store{w: w, off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1), owner: make(map[uint32]*host)}
-	switch w.p.Store {
+func (w *World) newStore(kind storeKind) *store {
+	s := &store{w: w, no: w.nStores, kind: kind, rebase: w.p.Rebase || kind != likeEtcd, off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
+	w.nStores++
+	s.name = fmt.Sprintf("%v%d", kind, s.no)
+	switch kind {
 	case likeRedis:
-		s.redis = newRedisModel(func() int64 { return w.store.clock() / us }, w.hint)
+		s.redis = newRedisModel(func() int64 { return s.clock() / us }, w.hint)
 	case likeEtcd:
-		s.etcd = newEtcdModel(w)
+		s.etcd = newEtcdModel(s)
 	}
 	return s
 }
@@ -53,9 +60,9 @@ func (s *store) clock() int64 {
 }
 
 func (s *store) info() upstream.Info {
-	i := upstream.Info{Name: s.w.p.Store.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond, Rebase: s.w.p.Rebase,
+	i := upstream.Info{Name: s.kind.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond, Rebase: s.rebase,
 		Permits: true, Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
-	if s.w.p.Store != likeRedis {
+	if s.kind != likeRedis {
 		i.Safety, i.Session = "linearizable", time.Duration(s.w.p.Session)
 	}
 	return i
@@ -64,7 +71,7 @@ func (s *store) info() upstream.Info {
 var errRefused = errors.New("OOM command not allowed when used memory > 'maxmemory'")
 
 // carryOut does ops of one script, now.
-func (s *store) carryOut(h *host, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
+func (s *store) carryOut(l *link, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
 	w := s.w
 	for _, op := range ops {
 		w.counts.Ops[op.Kind]++
@@ -72,7 +79,7 @@ func (s *store) carryOut(h *host, inst uint32, session int, ops []*cache.Op, res
 			w.counts.Tallies[briefJoins]++
 		}
 		if w.load != nil {
-			w.load.carriedOut(h, op)
+			w.load.carriedOut(l.h, op)
 		}
 		w.note(kindOp, w.key(op.Key), uint64(inst)<<8|uint64(op.Kind), op.Token)
 	}
@@ -82,13 +89,13 @@ func (s *store) carryOut(h *host, inst uint32, session int, ops []*cache.Op, res
 		}
 		return
 	}
-	switch w.p.Store {
+	switch s.kind {
 	case likeRedis:
 		s.redis.run(inst, ops, res)
 	case likeEtcd:
-		s.etcd.run(h, inst, session, ops, res)
+		s.etcd.run(inst, session, ops, res)
 	case likeEmbedded:
-		h.disk(ops, res)
+		l.disk(ops, res)
 	}
 	for i, op := range ops {
 		if r := res[i]; r.Base > 0 {
@@ -97,7 +104,7 @@ func (s *store) carryOut(h *host, inst uint32, session int, ops []*cache.Op, res
 				w.counts.Tallies[rebases]++
 			}
 		}
-		w.say(w.key(op.Key), "store: host %d.%d %v %v %d ttl %v: %v base %d", h.id, inst, op.Kind, op.Mode, op.Token, op.TTL, res[i].Status, res[i].Base)
+		w.say(w.key(op.Key), "store %s: host %d.%d %v %v %d ttl %v: %v base %d", s.name, l.h.id, inst, op.Kind, op.Mode, op.Token, op.TTL, res[i].Status, res[i].Base)
 	}
 }
 
@@ -115,7 +122,7 @@ func refusedWhenFull(k cache.OpKind) bool { return k == cache.OpTry || k == cach
 // way, is longer than the longest TTL, give or take.
 func (s *store) lost(h *host) {
 	longest := s.w.p.Session
-	if s.w.p.Store == likeRedis {
+	if s.kind == likeRedis {
 		longest = 0
 		for _, ttl := range s.w.p.TTLs {
 			longest = max(longest, ttl*ms)
@@ -125,28 +132,62 @@ func (s *store) lost(h *host) {
 		}
 	}
 	s.losses = append(s.losses, loss{h, s.highest, s.w.now + longest + longest/50 + sec})
-	s.w.say(nil, "store: leases up to base %d have ended early", s.highest)
+	s.w.say(nil, "store %s: leases up to base %d have ended early", s.name, s.highest)
 }
 
 // waives says that two holders of a key, or their fences' order, are what the
 // store's safety class allows: the first one's lease had ended early, and the
 // second's is newer.
-func (s *store) waives(old, young *hold) bool {
-	for _, l := range s.losses {
-		if old.fence>>10 > l.base || s.w.now >= l.until {
+func waives(old, young *hold) bool {
+	for _, l := range old.at.losses {
+		if old.fence>>10 > l.base || old.c.w.now >= l.until {
 			continue
 		}
-		if l.host == old.k.h || l.host == nil && l.base < young.fence>>10 {
+		if l.host == old.k.h || l.host == nil && (!old.at.shares(young.at) || l.base < young.fence>>10) {
 			return true
 		}
 	}
 	return false
 }
 
+// shares says that a lease at s excludes one at o, whoever has them.
+func (s *store) shares(o *store) bool { return s == o }
+
+// apart says that nothing promises that o and p exclude each other: they hold leases at different
+// stores, and were granted by different daemons. One daemon does not let anybody in anywhere
+// before all that it has granted elsewhere is over.
+func (h *hold) apart(o *hold) bool {
+	return !h.sameDaemon(o) && (h.degraded || o.degraded || !h.at.shares(o.at))
+}
+
+func (h *hold) sameDaemon(o *hold) bool { return h.k.h == o.k.h && h.k.gen == o.k.gen }
+
+// baseOf names a lease on a host.
+type baseOf struct {
+	key  *key
+	base uint64
+}
+
+// gave notes through which link a host has got a base.
+func (l *link) gave(k *key, r *cache.Result) {
+	if r.Base > 0 {
+		l.h.bases[baseOf{k, r.Base}] = l
+	}
+}
+
+// where is the store of the lease that a fence is of, and the host's use of it; that is nil when the
+// host has granted it alone.
+func (h *host) where(k *key, fence uint64) (*store, *link) {
+	if l := h.bases[baseOf{k, fence >> 10}]; l != nil {
+		return l.s, l
+	}
+	return h.site(h.conf.of(k.name).at), nil
+}
+
 // hint is a store's hint on its way to an instance.
 func (w *World) hint(inst uint32, what cache.HintKind, name string) {
-	h := w.store.owner[inst]
-	if h == nil || h.inst != inst {
+	l := w.owner[inst]
+	if l == nil || l.inst != inst {
 		return
 	}
 	n := 1
@@ -167,12 +208,12 @@ func (w *World) hint(inst uint32, what cache.HintKind, name string) {
 			w.counts.Faults[hintDoubled]++
 			n = 2
 		}
-		if h.cutOff > w.now {
+		if l.cutOff > w.now {
 			n = 0
 		}
 	}
 	for range n {
-		h.after(delay, func() { h.eng.Hint(h.unit, x) })
+		l.after(delay, func() { l.h.eng.Hint(l.unit, x) })
 		delay += w.skewed(10 * ms)
 	}
 }

@@ -12,9 +12,7 @@ import (
 // goes on from an image.
 func (h *host) takeOver(tries int) {
 	h.passing = true
-	waiting, flying := h.unit.Main().Depth()
-	_, renewing := h.unit.Renewals().Depth()
-	switch busy := waiting+flying+renewing > 0; {
+	switch busy := h.busy(); {
 	case busy && tries > 0 && !h.draining:
 		h.after(200*us, func() { h.takeOver(tries - 1) })
 		return
@@ -22,14 +20,28 @@ func (h *host) takeOver(tries int) {
 		h.passOn()
 	}
 	h.passing = false
-	for _, p := range h.pumps {
-		for ; p.idle > 0; p.idle-- {
-			h.after(h.w.between(0, 50*us), p.work)
+	for _, l := range h.links {
+		for _, p := range l.pumps {
+			for ; p.idle > 0; p.idle-- {
+				l.after(h.w.between(0, 50*us), p.work)
+			}
 		}
 	}
 	for _, k := range slices.Clone(h.conns) {
 		h.after(h.w.between(0, 50*us), k.readable)
 	}
+}
+
+// busy says that a store has yet to answer.
+func (h *host) busy() bool {
+	for _, l := range h.links {
+		waiting, flying := l.unit.Main().Depth()
+		_, renewing := l.unit.Renewals().Depth()
+		if waiting+flying+renewing > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // passOn replaces the engine.
@@ -48,6 +60,10 @@ func (h *host) passOn() {
 	}
 	h.tickAt = cache.Forever
 	h.newEngine()
+	if err := h.relink(); err != nil {
+		w.fail("takeover", "", "%v", err)
+		return
+	}
 	next, err := h.eng.Take(image)
 	if err != nil || len(next) != len(sessions) {
 		w.fail("takeover", "", "%d sessions of %d: %v", len(next), len(sessions), err)
@@ -62,31 +78,46 @@ func (h *host) passOn() {
 		k.s = next[i]
 		k.s.Carry(k)
 	}
-	if again, _, err := h.eng.Image(); err != nil || string(again) != string(image) {
+	if again, _, err := h.eng.Image(); err != nil || w.p.Spaces == 0 && string(again) != string(image) { // else stores may have other numbers
 		w.fail("takeover", "", "the image of what was taken over is another (%v)", err)
 	}
 	if left := h.eng.Leftovers(); left.Amiss != 0 {
 		w.fail("takeover", "", "of what was taken over: %v", left)
 	}
 	h.eng.Reroute()
-	for i, p := range h.pumps {
-		p.lane = h.lane(i)
-	}
 	h.wake(h.clock())
 	w.counts.Faults[hostTakeover]++
 	w.say(nil, "host %d: another process has taken over %d sessions", h.id, len(sessions))
-	if w.p.Store == likeEtcd && !w.p.Calm && w.chance(300) {
-		h.bereave()
+	for _, l := range h.links {
+		if l.s.kind == likeEtcd && !w.p.Calm && w.chance(300) {
+			l.bereave()
+		}
 	}
 }
 
+// relink has the next engine use the stores, and follow the configuration, as the one before it.
+func (h *host) relink() error {
+	links := slices.Clone(h.links)
+	for i := range links { // in any order: stores have other numbers there
+		j := h.w.pick(i + 1)
+		links[i], links[j] = links[j], links[i]
+	}
+	for _, l := range links {
+		if err := l.add(h.eng); err != nil {
+			return err
+		}
+		for i, p := range l.pumps {
+			p.lane = l.lane(i)
+		}
+	}
+	return h.route(h.conf, slices.DeleteFunc(links, func(l *link) bool { return l.leaving }), false)
+}
+
 // bereave has the next process go on without the session at the store.
-func (h *host) bereave() {
-	w := h.w
-	h.closeSession()
-	w.store.instances++
-	h.inst = w.store.instances
-	h.session = storeSession{tries: h.session.tries + 1}
-	h.eng.Bereave(h.unit)
-	h.openSession()
+func (l *link) bereave() {
+	l.closeSession()
+	l.inst = l.h.w.newInstance()
+	l.session = storeSession{tries: l.session.tries + 1}
+	l.h.eng.Bereave(l.unit)
+	l.openSession()
 }

@@ -52,22 +52,28 @@ func (t *trace) of(key string) (lines []string) {
 	return lines
 }
 
+func (w *World) describeStore(s *store, k *key) {
+	if m := s.redis; m != nil && m.permits[k.name] != nil {
+		w.say(k, "store %s at %d ms: %+v", s.name, m.clock()/1000, *m.permits[k.name])
+	}
+	if m := s.redis; m != nil && m.keys[k.name] != nil {
+		w.say(k, "store %s at %d ms: %+v", s.name, m.clock()/1000, *m.keys[k.name])
+	}
+	if m := s.etcd; m != nil {
+		for _, e := range m.keys[k.name] {
+			w.say(k, "store %s: %+v alive %v", s.name, *e, m.sessions[e.session] != nil)
+		}
+	}
+}
+
 // describe adds what stands in the store.
 func (w *World) describe(key string) {
 	for _, k := range w.all() {
 		if key != "" && k.name != key {
 			continue
 		}
-		if m := w.store.redis; m != nil && m.permits[k.name] != nil {
-			w.say(k, "store at %d ms: %+v", m.clock()/1000, *m.permits[k.name])
-		}
-		if m := w.store.redis; m != nil && m.keys[k.name] != nil {
-			w.say(k, "store at %d ms: %+v", m.clock()/1000, *m.keys[k.name])
-		}
-		if m := w.store.etcd; m != nil {
-			for _, e := range m.keys[k.name] {
-				w.say(k, "store: %+v alive %v", *e, m.sessions[e.session] != nil)
-			}
+		for _, s := range w.stores {
+			w.describeStore(s, k)
 		}
 	}
 	for _, c := range w.clients {

@@ -38,7 +38,11 @@ type World struct {
 	sems       []*key
 	everything []*key // both
 	byName     map[string]*key
-	store      store
+	stores     []*store // that hosts share, and one that means each host's own
+	nStores    int
+	instances  uint32 // of daemons at stores, that there have been
+	owner      map[uint32]*link
+	conf       *conf // as the operator has written it last
 	counts     Counts
 	trace      *trace
 	failure    *Failure
@@ -99,7 +103,7 @@ func newWorld(seed uint64, length time.Duration, keep int) *World {
 }
 
 func emptyWorld(seed uint64) *World {
-	return &World{seed: seed, now: epoch, hash: 14695981039346656037, byName: make(map[string]*key),
+	return &World{seed: seed, now: epoch, hash: 14695981039346656037, byName: make(map[string]*key), owner: make(map[uint32]*link),
 		rng: rand.New(rand.NewPCG(seed, 0x6c6f636b73696465))}
 }
 

@@ -1,0 +1,277 @@
+package sim
+
+import (
+	"errors"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// pump carries the batches of a lane to the store, as upstream.Pump does with a
+// goroutine for each batch that may be in flight.
+type pump struct {
+	l    *link
+	lane *upstream.Lane
+	idle int // workers who wait for the lane to change
+}
+
+// poll has an idle worker look when the lane has been kicked.
+func (p *pump) poll() {
+	for p.idle > 0 {
+		select {
+		case <-p.lane.Changed():
+			p.idle--
+			p.l.after(p.l.h.w.between(0, p.l.h.w.p.Hop*2/3), p.work)
+		default:
+			return
+		}
+	}
+}
+
+// work is a worker with nothing in its hands.
+func (p *pump) work() {
+	l := p.l
+	if l.breaker.down && p == l.pumps[1] {
+		l.breaker.parked = append(l.breaker.parked, p)
+		return
+	}
+	if l.h.passing && p == l.pumps[1] {
+		p.idle++
+		return
+	}
+	b := p.lane.Next()
+	if b == nil {
+		p.idle++
+		return
+	}
+	p.lane.Kick()
+	b.Sent = l.h.clock()
+	if l.breaker.down {
+		p.refuse(b)
+		return
+	}
+	f := &flight{p: p, b: b, results: make([]cache.Result, len(b.Ops)), net: l.s.net, session: l.session.id,
+		until: l.session.until}
+	f.ops = append(f.ops, b.Ops...) // the batch is used again; late copies of it may be under way even then
+	f.send()
+}
+
+// flight is a batch on its way to the store and back.
+type flight struct {
+	p       *pump
+	b       *upstream.Batch
+	ops     []cache.Op
+	results []cache.Result
+	net     int   // connections when it was sent; a restart of the store breaks them
+	session int   // the daemon's at the store when it was sent
+	until   int64 // its deadline then
+	groups  int   // whose answers are to come
+	over    bool
+}
+
+// send puts each script's ops on the wire. They share a fate, mostly.
+func (f *flight) send() {
+	l, w := f.p.l, f.p.l.h.w
+	if l.s.kind != likeEmbedded { // which the pump waits for, however slow the disk is
+		l.at(l.h.departs()+w.p.Timeout, func() { f.deliver(errTimeout) })
+	}
+	var groups [2 * nScripts][]int // of locks, and of permits
+	for i := range f.ops {
+		s := scriptOf(&f.ops[i])
+		groups[s] = append(groups[s], i)
+	}
+	fate := l.newFate()
+	for _, g := range groups {
+		if len(g) == 0 {
+			continue
+		}
+		f.groups++
+		if w.chance(300) {
+			fate = l.newFate()
+		}
+		f.dispatch(g, fate)
+	}
+}
+
+var (
+	errTimeout = errors.New("no answer in time")
+	errCut     = errors.New("connection reset")
+)
+
+// Scripts are what the driver sends as one call each.
+const (
+	scriptAcquire = iota
+	scriptShare
+	scriptRelease
+	scriptRenew
+	scriptDowngrade
+	scriptPeek
+	nScripts
+)
+
+func scriptOf(op *cache.Op) int {
+	if op.Mode == cache.Permit {
+		lock := *op
+		lock.Mode = cache.Exclusive
+		return nScripts + scriptOf(&lock)
+	}
+	switch op.Kind {
+	case cache.OpTry, cache.OpJoin:
+		if op.Mode == cache.Shared {
+			return scriptShare
+		}
+		return scriptAcquire
+	case cache.OpRelease, cache.OpWithdraw:
+		return scriptRelease
+	case cache.OpRenew:
+		return scriptRenew
+	case cache.OpDowngrade:
+		return scriptDowngrade
+	}
+	return scriptPeek
+}
+
+// fate is what happens to a request on its way.
+type fate struct {
+	kind  fault // lostRequest … slowReply; nFaults for nothing
+	there int64 // delay of the request
+	back  int64
+	extra int64
+}
+
+func (l *link) newFate() fate {
+	w := l.h.w
+	f := fate{kind: nFaults, there: w.skewed(w.p.Latency), back: w.skewed(w.p.Latency)}
+	if w.calm || l.s.kind == likeEmbedded {
+		return f
+	}
+	for k := lostRequest; k <= slowReply; k++ {
+		if w.chance(int(w.p.Faults[k])) {
+			f.kind = k
+			break
+		}
+	}
+	t := w.p.Timeout
+	switch f.kind {
+	case lateRequest:
+		f.extra = w.between(t/2, 4*t)
+	case doubled:
+		f.extra = w.skewed(t / 2)
+	case cut:
+		f.extra = w.between(0, f.there+f.back+ms)
+	case slowReply:
+		f.there, f.back = w.between(0, t/4), w.between(t/3, t+t/10)
+	}
+	return f
+}
+
+// dispatch sends one group of ops.
+func (f *flight) dispatch(group []int, x fate) {
+	l, w := f.p.l, f.p.l.h.w
+	if x.kind < nFaults {
+		w.counts.Faults[x.kind]++
+	}
+	arrive := l.h.departs() + x.there
+	if l.isCutOff() {
+		if w.chance(500) {
+			return
+		}
+		arrive = l.cutOff + x.there // a socket keeps trying
+	}
+	switch x.kind {
+	case lostRequest:
+		return
+	case lateRequest:
+		f.carryOut(arrive+x.extra, group, nil, x)
+	case lostReply:
+		f.carryOut(arrive, group, nil, x)
+	case doubled:
+		first := w.chance(500)
+		f.carryOut(arrive, group, f.answers(first), x)
+		f.carryOut(arrive+x.extra, group, f.answers(!first), x)
+	case cut:
+		f.carryOut(arrive, group, f.answers(true), x)
+		l.at(l.h.departs()+x.extra, func() { f.deliver(errCut) })
+	default:
+		f.carryOut(arrive, group, f.answers(true), x)
+	}
+}
+
+// answers is where a group's answers go: to the daemon, or nowhere.
+func (f *flight) answers(wanted bool) []cache.Result {
+	if wanted {
+		return f.results
+	}
+	return nil
+}
+
+// carryOut has the store do a group at a time, or when it can.
+func (f *flight) carryOut(at int64, group []int, answers []cache.Result, x fate) {
+	l, w := f.p.l, f.p.l.h.w
+	inst := l.inst
+	var try func()
+	try = func() {
+		if l.s.net != f.net || l.s.kind == likeEmbedded && (l.closed || l.inst != inst) {
+			return // the connection broke before it arrived, or the store went with its daemon
+		}
+		if w.now < l.s.paused {
+			w.at(l.s.paused+w.between(0, ms), try)
+			return
+		}
+		ops, res := make([]*cache.Op, len(group)), make([]*cache.Result, len(group))
+		for n, i := range group {
+			ops[n], res[n] = &f.ops[i], &cache.Result{Left: -1}
+		}
+		l.s.carryOut(l, inst, f.session, ops, res)
+		if answers == nil {
+			return
+		}
+		back := w.now + x.back
+		if l.isCutOff() {
+			back = l.cutOff + x.back
+		}
+		w.at(back, func() {
+			if l.s.net != f.net {
+				return
+			}
+			for n, i := range group {
+				answers[i] = *res[n]
+				if x.kind == doubled && res[n].Status == cache.Refused {
+					answers[i].Status = cache.Unknown // the other copy may have done something
+				}
+			}
+			if f.groups--; f.groups == 0 {
+				l.at(w.now, func() { f.deliver(nil) })
+			}
+		})
+	}
+	w.at(at, try)
+}
+
+// deliver gives the batch back to the engine, once: with what has been answered.
+func (f *flight) deliver(err error) {
+	if f.over {
+		return
+	}
+	f.over = true
+	l, h := f.p.l, f.p.l.h
+	for i := range f.results {
+		r := &f.results[i]
+		if r.Status == cache.Unknown && r.Err == nil {
+			r.Err = err
+		}
+		l.vouch(f, r)
+		l.gave(h.w.key(f.ops[i].Key), r)
+		h.learns(&f.ops[i], r)
+		h.w.counts.Results[r.Status]++
+		h.w.note(kindResult, h.w.key(f.ops[i].Key), uint64(r.Status), r.Base)
+		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Wanted)
+	}
+	copy(f.b.Results, f.results)
+	if err != nil {
+		l.suspect()
+	}
+	h.eng.Deliver(f.b)
+	f.p.lane.Done(f.b)
+	f.p.work()
+}
