@@ -170,3 +170,28 @@ func TestForceTakesAllPermitsOrOne(t *testing.T) {
 	}
 	b.balanced(3)
 }
+
+// A client that ends its session because the validity of its hold is over has lost it, though the
+// table's own clock has not come to the deadline: what is stated is rounded down.
+func TestASessionThatEndsWithItsValidityHasLostItsHolds(t *testing.T) {
+	for _, tc := range []struct {
+		early int64 // before the deadline
+		lost  uint64
+	}{{statedGrain / 2, 1}, {statedGrain * 2, 0}} {
+		b := newBench(t, nil)
+		s := b.session()
+		b.acquire(s, "k", nil)
+		b.granted(OpTry, 5)
+		b.now = b.tab.valid(b.tab.leases["k"].holds) - tc.early
+		b.tab.EndSession(s, 10, b.now, &b.out)
+		n := 0
+		for _, x := range b.out.Notices {
+			if x.Kind == NoticeLost && x.Reason == LostExpired {
+				n++
+			}
+		}
+		if st := b.tab.stats[0]; st.Lost[LostExpired] != tc.lost || n != int(tc.lost) || st.Holds != 0 {
+			t.Errorf("%d ns early: %d losses counted, %d logged, %d holds", tc.early, st.Lost[LostExpired], n, st.Holds)
+		}
+	}
+}

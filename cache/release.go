@@ -1,6 +1,9 @@
 package cache
 
-import "math"
+import (
+	"math"
+	"time"
+)
 
 // Release gives up one count of a hold, or all of them.
 type Release struct {
@@ -183,6 +186,11 @@ func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter
 	return false
 }
 
+// statedGrain is by how much a validity may be stated too short: it is rounded down to milliseconds. A
+// client whose session ends with the validity has given the hold up because it ran out: that is a loss,
+// though the client has noticed it before this table.
+const statedGrain = int64(time.Millisecond)
+
 // EndSession withdraws the waits of a session that has gone and releases what
 // it held, most of both at the most, and returns how many that leaves; more says that there is more.
 func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (left int, more bool) {
@@ -191,7 +199,12 @@ func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (left 
 	for ; most > 0 && x.holds != nil; most-- {
 		h := x.holds
 		l := h.l
-		t.end(h, CauseSession, now, out)
+		if over := now + statedGrain; !h.forced && t.valid(h) <= over {
+			t.countLost(h, h.endReason(over, LostExpired), now, out)
+			t.dropHold(h)
+		} else {
+			t.end(h, CauseSession, now, out)
+		}
 		t.advance(l, now, out)
 	}
 	return most, x.waits != nil || x.holds != nil
