@@ -50,7 +50,7 @@ func planRedis(p *plan, _ *config.Config) error {
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []redis.Option{redis.WithLogger(o.log)}
+		opts := []redis.Option{redis.WithLogger(o.log), redis.WithClock(renewer.Boottime)}
 		if o.heir != nil {
 			opts = append(opts, redis.WithInstance(o.heir.Identity))
 		}
@@ -87,7 +87,7 @@ func planRedlock(p *plan, c *config.Config) error {
 			if err != nil {
 				return nil, err
 			}
-			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
+			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithClock(renewer.Boottime), redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
 		}
 		opts := []redlock.Option{redlock.WithLogger(o.log), redlock.WithClock(renewer.Boottime)}
 		if o.heir != nil {
@@ -157,7 +157,7 @@ func planMySQL(p *plan, _ *config.Config) error {
 	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []mysql.Option{mysql.WithLogger(o.log)}
+		opts := []mysql.Option{mysql.WithLogger(o.log), mysql.WithClock(renewer.Boottime)}
 		if o.heir != nil {
 			opts = append(opts, mysql.WithInstance(o.heir.Identity))
 		}

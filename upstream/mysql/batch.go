@@ -41,6 +41,7 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	b := s.batches.Get().(*batch)
 	defer s.batches.Put(b)
 	b.begin(ops, results)
+	defer b.seen()
 	if len(b.permits) == 0 {
 		return b.locks(ctx)
 	}
@@ -53,6 +54,17 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	lerr := b.locks(ctx)
 	wg.Wait()
 	return worse(lerr, err)
+}
+
+// seen notes the fence bases that were given.
+func (b *batch) seen() {
+	last := uint64(0)
+	for i := range b.results {
+		last = max(last, b.results[i].Base)
+	}
+	if last > 0 {
+		b.store.fences.Saw(last)
+	}
 }
 
 // locks carries out the ops that are about locks.
@@ -153,6 +165,10 @@ func (b *batch) carry(ctx context.Context, conn *sql.Conn, items []*item) (*sql.
 		}
 		if b.unstick(ctx, conn) {
 			continue
+		}
+		floor := int64(b.store.fences.Floor()) // there is a connection, behind any failover that it took
+		for _, it := range b.todo {
+			it.ask.floor = max(it.ask.floor, floor)
 		}
 		b.x.begin(b.todo)
 		err := b.x.run(ctx, conn)

@@ -53,6 +53,9 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	if err != nil {
 		return err
 	}
+	if err := s.lookAtClock(q); err != nil {
+		return err
+	}
 	if err := s.checkTable(q, locksTable(s.cfg.Table)); err != nil {
 		return err
 	}
@@ -102,6 +105,20 @@ func (s *Store) look(q quick) (*server, error) {
 		return nil, fmt.Errorf("%w: its max_allowed_packet is %d: at least %d is needed", ErrServer, n, smallestPacket)
 	}
 	return v, nil
+}
+
+// lookAtClock notes the server's clock, which fence bases follow.
+func (s *Store) lookAtClock(q quick) error {
+	rows, err := q.rows("SELECT " + clock)
+	if err != nil {
+		return fmt.Errorf("%w: look at its clock: %w", ErrServer, err)
+	}
+	if len(rows) == 1 && len(rows[0]) == 1 {
+		if now, err := strconv.ParseUint(rows[0][0], 10, 64); err == nil {
+			s.fences.Saw(now)
+		}
+	}
+	return nil
 }
 
 // The oldest servers that have what the statements use. Those that only speak

@@ -51,3 +51,47 @@ func TestJumpingClockKeepsFencesRising(t *testing.T) {
 	q.want(q.do(cache.OpRelease, cache.Exclusive, "a", q.last), cache.Done)
 	next(q.do(cache.OpTry, cache.Exclusive, "a", q.token()))
 }
+
+// A failover loses the last writes, and the new primary's clock is an hour behind. A daemon that was
+// connected to the old primary gives larger fences, and so does its successor.
+func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
+	srv := testserver.StartMariaDBWithClock(t, quickly)
+	for _, op := range []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpTry, Mode: cache.Shared}, {Kind: cache.OpTry, Mode: cache.Permit, Limit: 1}} {
+		srv.JumpClock(0)
+		p, opened := newPeer(t, srv.URL()), time.Now()
+		q := newPeer(t, srv.URL()) // it takes nothing yet
+		took := time.Since(opened) // so far behind its floor may be
+		take := func(h *peer) uint64 {
+			t.Helper()
+			op.Key, op.Token, op.TTL = "k", h.token(), long
+			res, _ := h.apply(op)
+			h.want(res[0], cache.Granted)
+			return res[0].Base
+		}
+		last, granted := take(p), time.Now()
+		lose := func() { srv.Exec("TRUNCATE locks.locksidecar; TRUNCATE locks.locksidecar_permits") }
+		lose()
+		srv.JumpClock(-time.Hour)
+		for time.Since(granted) <= took {
+			time.Sleep(time.Millisecond)
+		}
+		left, err := q.Leave()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if base := take(q); base <= last {
+			t.Errorf("%v: base %d after %d", op.Mode, base, last)
+		}
+		lose()
+		heir := newPeer(t, srv.URL())
+		begin, err := heir.Arrive(left)
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin()
+		if base := take(heir); base <= last {
+			t.Errorf("%v: the successor's base is %d after %d", op.Mode, base, last)
+		}
+		lose()
+	}
+}

@@ -130,10 +130,15 @@
 //	                      write. The connection is closed: the next may lead to the primary.
 //	                      What was written by such a user is Unknown, never granted.
 //	failover              to a replica that has not got all commits: leases may be lost, and given
-//	                      away twice. Fences go on rising, by the clock and by the floors.
+//	                      away twice. A daemon that has seen the old primary gives larger fences,
+//	                      even if the new primary's clock is behind. A daemon that never saw the old
+//	                      primary (started or restarted since) can give smaller ones for as long as
+//	                      the clocks differ.
 //	clock forward by d    leases and places end d early: two may hold a lock, with rising fences.
 //	clock back by d       leases of hosts that are gone and their places last d longer. Fences
-//	                      rise; those of rows deleted before only if d is less than 24 hours.
+//	                      rise; those of rows purged before only if d is less than 24 hours. Our
+//	                      clock has to agree that a row is so old: a server's clock that was ahead
+//	                      purges nothing early.
 //	table dropped, rows   leases are gone: renewals are NotHeld, once the table is there again:
 //	deleted               the next connection makes it. Fences go on rising by the clock.
 //	table of another kind Open fails, and says what differs. Behind OpenLazy: Refused.

@@ -31,19 +31,19 @@ func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
 	row("young", 23*time.Hour, "0", "0")
 	row("held", 48*time.Hour, later, "0")
 	row("waited for", 48*time.Hour, "0", later)
-	srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar SELECT CONCAT('old', LPAD(seq, 4, '0')),1,'',%s-%d,'%s',0,%s-1,'','' FROM locks.seq_1_to_%d",
-		now, 25*time.Hour.Microseconds(), nobody, now, 2*purgeSlice+10))
+	srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar SELECT CONCAT('old', LPAD(seq, 4, '0')),1,'',%s-%d,'%s',0,%s-1,'','' FROM %s",
+		now, 25*time.Hour.Microseconds(), nobody, now, numbers(2*purgeSlice+10)))
 	var total int64
 	slices := 0
 	for from, first := "", true; first || from != ""; first = false {
-		var n int64
-		if from, n, err = s.purge(t.Context(), from); err != nil {
+		v, err := s.purge(t.Context(), from)
+		if err != nil {
 			t.Fatal(err)
 		}
-		if n > purgeSlice {
-			t.Errorf("%d rows in one go", n)
+		if v.deleted > purgeSlice || v.seen > purgeSlice {
+			t.Errorf("%d of %d rows in one go", v.deleted, v.seen)
 		}
-		total += n
+		total, from = total+v.deleted, v.next
 		slices++
 	}
 	if total != 2*purgeSlice+10 || slices != 3 {
@@ -70,6 +70,99 @@ func TestTurnsEndWithTheirContext(t *testing.T) {
 			if err := pause(t.Context(), turn); err != nil {
 				t.Errorf("turn %d: %v", turn, err)
 			}
+		}
+	}
+}
+
+// A walk that finds mostly rows long unused does not pause for longer than its slices take: what is
+// deleted keeps up with what becomes old, however many new keys there are.
+func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
+	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
+	cfg, err := Parse(srv.URL() + "?timeout=20s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	// In each round as many keys become old as a day of ten thousand new ones in 24 s brings in so long.
+	const perRound, rounds = 10_000, 4
+	var took, paused time.Duration
+	for round := range rounds {
+		for _, insert := range []string{
+			"INSERT INTO locks.locksidecar SELECT CONCAT('%d-',LPAD(seq,5,'0')),1,'',1,'" + nobody + "',0,0,'','' FROM %s",
+			"INSERT INTO locks.locksidecar_permits SELECT CONCAT('%d-',LPAD(seq,5,'0')),'~',-1,0,0,0,0,0,0 FROM %s",
+		} {
+			srv.Exec(fmt.Sprintf(insert, round, numbers(perRound)))
+		}
+		for _, walk := range []func(context.Context, string) (slice, error){s.purge, s.purgePermits} {
+			for from := ""; ; {
+				sent := time.Now()
+				v, err := walk(t.Context(), from)
+				if err != nil {
+					t.Fatal(err)
+				}
+				v.took = time.Since(sent)
+				if from = v.next; from == "" {
+					break
+				}
+				took, paused = took+v.took, paused+v.pause(0)
+			}
+		}
+		if n := srv.Value("SELECT (SELECT COUNT(*) FROM locks.locksidecar)+(SELECT COUNT(*) FROM locks.locksidecar_permits)"); n != "0" {
+			t.Errorf("round %d: %s rows are left", round, n)
+		}
+	}
+	if paused > took {
+		t.Errorf("the walks took %v and paused for %v", took, paused)
+	}
+}
+
+func TestPurgePausesLessTheLongerItsWalk(t *testing.T) {
+	young := slice{seen: purgeSlice, deleted: purgeSlice / 2, took: time.Millisecond}
+	for hours, want := range []time.Duration{slicePause, slicePause / 2, slicePause / 4} {
+		if d := young.pause(time.Duration(hours) * time.Hour); d != want {
+			t.Errorf("after %d hours it pauses for %v, not %v", hours, d, want)
+		}
+	}
+	if d := young.pause(1000 * time.Hour); d != young.took {
+		t.Errorf("at last it pauses for %v", d)
+	}
+	old := slice{seen: purgeSlice, deleted: purgeSlice/2 + 1, took: time.Millisecond}
+	if d := old.pause(0); d != old.took {
+		t.Errorf("with mostly old rows it pauses for %v", d)
+	}
+}
+
+// A server's clock that is days ahead for a while deletes no row whose fence base is larger than the
+// right clock.
+func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
+	srv := testserver.StartMariaDBWithClock(t, "--innodb-flush-log-at-trx-commit=0")
+	cfg, err := Parse(srv.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ops := []upstream.Op{{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}, {Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: "k", Token: 2, TTL: time.Minute}}
+	res := make([]upstream.Result, len(ops))
+	for _, kind := range []cache.OpKind{cache.OpTry, cache.OpRelease} {
+		for i := range ops {
+			ops[i].Kind = kind
+		}
+		if err := s.Apply(t.Context(), ops, res); err != nil {
+			t.Fatal(err)
+		}
+	}
+	srv.JumpClock(72 * time.Hour)
+	for _, walk := range []func(context.Context, string) (slice, error){s.purge, s.purgePermits} {
+		if v, err := walk(t.Context(), ""); err != nil || v.seen == 0 || v.deleted != 0 {
+			t.Errorf("%d of %d rows are deleted (%v)", v.deleted, v.seen, err)
 		}
 	}
 }

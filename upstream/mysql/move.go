@@ -4,15 +4,18 @@ import "github.com/locksidecar/locksidecar/upstream"
 
 var _ upstream.Mover = (*Store)(nil)
 
-// Identity is the instance id: all that another process needs to go on with the leases, which are
-// known to the server by it and by the numbers of their tokens.
+// Identity is the instance id: another process goes on with the leases by it and by the numbers of their
+// tokens.
 func (s *Store) Identity() string { return s.instance }
 
-// Leave returns nothing: see Identity. What is looked at in turn is heard of anew with each renewal and each ask.
-func (s *Store) Leave() ([]byte, error) { return nil, nil }
+// Leave returns what fence bases have to be above. What is looked at in turn is heard of anew with each
+// renewal and each ask.
+func (s *Store) Leave() ([]byte, error) { return s.fences.Leave(), nil }
 
 // Stay has nothing to do.
 func (s *Store) Stay() {}
 
-// Arrive has nothing to do: see Identity.
-func (s *Store) Arrive([]byte) (begin func(), err error) { return func() {}, nil }
+// Arrive takes over what fence bases have to be above.
+func (s *Store) Arrive(b []byte) (begin func(), err error) {
+	return func() {}, s.fences.Arrive(b)
+}

@@ -17,6 +17,7 @@ import (
 type permit struct {
 	at    int // its index in the batch
 	op    *upstream.Op
+	floor uint64 // what a new base has to be above
 	name  string
 	token string
 	stage stage
@@ -86,7 +87,7 @@ func (s *Store) applyPermits(ctx context.Context, ops []upstream.Op, results []u
 	b := &permits{store: s, results: results, x: permitExchange{store: s}}
 	for _, i := range which {
 		op := &ops[i]
-		b.items = append(b.items, &permit{at: i, op: op, name: s.cfg.Prefix + op.Key, stage: stageOf(op),
+		b.items = append(b.items, &permit{at: i, op: op, floor: op.Floor, name: s.cfg.Prefix + op.Key, stage: stageOf(op),
 			token: string(appendToken(nil, s.instance, op.Token))})
 	}
 	slices.SortFunc(b.items, func(a, c *permit) int {
@@ -139,6 +140,10 @@ func (b *permits) carry(ctx context.Context, conn *sql.Conn, items []*permit) (*
 		}
 		if b.unstick(ctx, conn) {
 			continue
+		}
+		floor := b.store.fences.Floor() // as for locks
+		for _, it := range b.todo {
+			it.floor = max(it.floor, floor)
 		}
 		b.x.begin(b.todo)
 		err := b.x.run(ctx, conn)

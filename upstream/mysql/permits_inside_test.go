@@ -43,20 +43,22 @@ func purgesSemaphores(t *testing.T, srv *testserver.MariaDB, opts ...Option) {
 	row("orphans", "a", 0, past, 48*time.Hour, 0, 0)
 	row("young orphans", "~", -1, past, time.Hour, 1, 0)
 	row("young orphans", "a", 0, past, time.Hour, 0, 0)
-	srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar_permits SELECT CONCAT('old', LPAD(seq, 4, '0')),'~',-1,0,0,0,0,0,0 FROM locks.seq_1_to_%d", 2*purgeSlice+10))
+	srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar_permits SELECT CONCAT('old', LPAD(seq, 4, '0')),'~',-1,0,0,0,0,0,0 FROM %s", numbers(2*purgeSlice+10)))
 	slices := 0
 	for from, first := "", true; first || from != ""; first = false {
-		if from, _, err = s.purgePermits(t.Context(), from); err != nil {
+		v, err := s.purgePermits(t.Context(), from)
+		if err != nil {
 			t.Fatal(err)
 		}
+		from = v.next
 		slices++
 	}
 	left := srv.Value("SELECT GROUP_CONCAT(CONCAT(name,token,' ',held,waits) ORDER BY name,token) FROM locks.locksidecar_permits")
 	if want := "free~ 00,helda 00,held~ 10,orphans~ 00,young orphans~ 00"; left != want || slices != 3 {
 		t.Errorf("what is left after %d slices is %s", slices, left)
 	}
-	if _, n, err := s.purgePermits(t.Context(), ""); n != 1 || err != nil { // now they are unused
-		t.Errorf("%d more are purged (%v)", n, err)
+	if v, err := s.purgePermits(t.Context(), ""); v.deleted != 1 || err != nil { // now they are unused
+		t.Errorf("%d more are purged (%v)", v.deleted, err)
 	}
 	res := make([]upstream.Result, 1)
 	_ = s.Apply(t.Context(), []upstream.Op{{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: "orphans", Token: 1, TTL: time.Minute}}, res)

@@ -12,12 +12,11 @@ import (
 // clearSlice is the most semaphores that are locked together to be cleared.
 const clearSlice = 32
 
-// purgePermits walks one slice of the table of permits, behind the name from, and
-// returns where the next begins, "" at the end. It clears semaphores of what has
-// ended, and deletes those long unused.
-func (s *Store) purgePermits(ctx context.Context, from string) (next string, n int64, err error) {
+// purgePermits walks one slice of the table of permits, behind the name from. It
+// clears semaphores of what has ended, and deletes those long unused.
+func (s *Store) purgePermits(ctx context.Context, from string) (v slice, err error) {
 	if s.permitsBad.Load() != nil {
-		return "", 0, nil
+		return slice{}, nil
 	}
 	step := func(do func(ctx context.Context, conn *sql.Conn) error) error {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
@@ -26,10 +25,10 @@ func (s *Store) purgePermits(ctx context.Context, from string) (next string, n i
 	}
 	var ended, unused []*permit
 	err = step(func(ctx context.Context, conn *sql.Conn) error {
-		if ended, unused, next, err = s.endedSems(ctx, conn, from); err != nil || len(unused) == 0 {
+		if ended, unused, v, err = s.endedSems(ctx, conn, from); err != nil || len(unused) == 0 {
 			return err
 		}
-		n, err = s.dropSems(ctx, conn, unused)
+		v.deleted, err = s.dropSems(ctx, conn, unused)
 		return err
 	})
 	for some := range slices.Chunk(ended, clearSlice) {
@@ -37,50 +36,51 @@ func (s *Store) purgePermits(ctx context.Context, from string) (next string, n i
 			err = step(func(ctx context.Context, conn *sql.Conn) error { return s.clearSems(ctx, conn, some) })
 		}
 	}
-	return next, n, err
+	return v, err
 }
 
 // endedSems finds semaphores of which something has ended, and those long unused.
-func (s *Store) endedSems(ctx context.Context, conn *sql.Conn, from string) (ended, unused []*permit, next string, err error) {
+func (s *Store) endedSems(ctx context.Context, conn *sql.Conn, from string) (ended, unused []*permit, v slice, err error) {
 	var t text
-	t.add("SET @n=" + clock + ";SELECT name,token='~' AND held+waits>0 AND ends<=@n,token='~' AND " + semUnused + " FROM " + s.permitsText().table +
+	t.setTimes()
+	t.add("SELECT name,token='~' AND held+waits>0 AND ends<=@n,token='~' AND " + semUnused + " FROM " + s.permitsText().table +
 		" FORCE INDEX (PRIMARY) WHERE name>")
 	t.hex(from)
 	t.add(" ORDER BY name,token LIMIT " + strconv.Itoa(purgeSlice))
 	rows, err := conn.QueryContext(ctx, string(t))
 	if err != nil {
-		return nil, nil, "", err
+		return nil, nil, slice{}, err
 	}
 	defer rows.Close()
 	var last *permit
-	seen := 0
 	for rows.Next() {
 		var clear, drop bool
-		if err := rows.Scan(&next, &clear, &drop); err != nil {
-			return nil, nil, "", err
+		if err := rows.Scan(&v.next, &clear, &drop); err != nil {
+			return nil, nil, slice{}, err
 		}
-		it := &permit{name: next, op: &upstream.Op{}}
+		it := &permit{name: v.next, op: &upstream.Op{}}
 		switch {
 		case clear:
 			ended = append(ended, it)
 		case drop:
 			unused = append(unused, it)
 		}
-		seen, last = seen+1, it
+		v.seen, last = v.seen+1, it
 	}
-	if seen < purgeSlice {
-		next = ""
+	if v.seen < purgeSlice {
+		v.next = ""
 	} else if n := len(ended); n == 0 || ended[n-1] != last { // the rest of it, its own row too, has not been read
 		ended = append(ended, last)
 	}
-	return ended, unused, next, rows.Err()
+	return ended, unused, v, rows.Err()
 }
 
-var semUnused = "held=0 AND waits=0 AND fence<@n-" + strconv.FormatInt(fenceLife.Microseconds(), 10)
+const semUnused = "held=0 AND waits=0 AND fence<@o"
 
 func (s *Store) dropSems(ctx context.Context, conn *sql.Conn, items []*permit) (int64, error) {
 	var t text
-	t.add("SET @n=" + clock + ";DELETE q FROM " + s.permitsText().table + " q FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
+	t.setTimes()
+	t.add("DELETE q FROM " + s.permitsText().table + " q FORCE INDEX (PRIMARY) WHERE token='~' AND name IN ")
 	t.semNames(items)
 	t.add(" AND " + semUnused)
 	res, err := conn.ExecContext(ctx, string(t))

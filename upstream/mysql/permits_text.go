@@ -202,7 +202,7 @@ func (t *text) changeSem(sql *permitsText, same []*permit) {
 func (t *text) loadSem(sql *permitsText, same []*permit) {
 	var floor uint64
 	for _, it := range same {
-		floor = max(floor, it.op.Floor)
+		floor = max(floor, it.floor)
 	}
 	t.add(sql.load[0])
 	t.num(int64(floor + 1))

@@ -11,8 +11,9 @@ import (
 
 const (
 	// fenceLife is how long a fence base outlives its time: a row is kept until its
-	// base is older than this by the server's clock, so that the clock alone gives
-	// larger ones, unless it goes back by more.
+	// base is older than this by the server's clock and by ours, so that the clock
+	// alone gives larger ones, unless it goes back by more. A server's clock that is
+	// ahead for a while deletes nothing early.
 	fenceLife = 24 * time.Hour
 	// purgeSlice is the most rows looked at, or deleted, in one go.
 	purgeSlice = 500
@@ -22,10 +23,28 @@ const (
 	walkPause  = time.Hour
 )
 
+// slice is what a step of a walk through a table has come to.
+type slice struct {
+	next    string // where the next one begins; "" at the end of the table
+	seen    int    // rows that were looked at
+	deleted int64
+	took    time.Duration
+}
+
+// pause is how long to wait behind a slice, walked after the beginning of its walk. While most rows are
+// long unused, the walk has fallen behind and takes half of the time of its connection. A walk that takes
+// hours doubles its speed each hour: otherwise new rows could keep it from the end of the table.
+func (v *slice) pause(walked time.Duration) time.Duration {
+	if 2*v.deleted > int64(v.seen) {
+		return v.took
+	}
+	return max(v.took, slicePause>>min(walked/time.Hour, 30))
+}
+
 // purgeAll deletes the rows of locks and semaphores long unused until ctx ends: it
 // walks through the tables in small steps, again and again.
 func (s *Store) purgeAll(ctx context.Context) {
-	from, pause := "", walkPause
+	from, pause, begun := "", walkPause, time.Now()
 	walk, then := s.purge, s.purgePermits
 	for {
 		t := time.NewTimer(jitter(pause))
@@ -35,37 +54,41 @@ func (s *Store) purgeAll(ctx context.Context) {
 			t.Stop()
 			return
 		}
-		next, n, err := walk(ctx, from)
+		sent := time.Now()
+		if from == "" {
+			begun = sent
+		}
+		v, err := walk(ctx, from)
+		v.took = time.Since(sent)
 		switch {
 		case err != nil:
 			from, pause = "", walkPause
 			walk, then = then, walk
 			s.log.Debug("cannot purge the table", zap.String("table", s.cfg.Table), zap.Error(s.advice(err)))
-		case next == "":
+		case v.next == "":
 			from, pause = "", walkPause/2 // each of the two has its turn once in a walkPause
 			walk, then = then, walk
 		default:
-			from, pause = next, slicePause
+			from, pause = v.next, v.pause(time.Since(begun))
 		}
-		if n > 0 {
-			s.log.Debug("purged rows of locks long unused", zap.Int64("rows", n))
+		if v.deleted > 0 {
+			s.log.Debug("purged rows of locks long unused", zap.Int64("rows", v.deleted))
 		}
 	}
 }
 
-// purge walks one slice of the table, behind the name from, and returns where the
-// next begins, "" at the end.
-func (s *Store) purge(ctx context.Context, from string) (next string, n int64, err error) {
+// purge walks one slice of the table, behind the name from.
+func (s *Store) purge(ctx context.Context, from string) (v slice, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	if s.noDelete() {
-		return "", 0, nil
+		return slice{}, nil
 	}
 	err = s.aside(ctx, func(conn *sql.Conn) error {
-		next, n, err = s.purgeSlice(ctx, conn, from)
+		v, err = s.purgeSlice(ctx, conn, from)
 		return err
 	})
-	return next, n, err
+	return v, err
 }
 
 func (s *Store) noDelete() bool {
@@ -74,49 +97,59 @@ func (s *Store) noDelete() bool {
 	return s.seen.server != nil && s.seen.server.noDelete
 }
 
+// setTimes sets @n to the time, and @o to what fence bases long unused are below.
+func (t *text) setTimes() {
+	t.add("SET @n=" + clock + ",@o=LEAST(" + clock + ",")
+	t.num(time.Now().UnixMicro())
+	t.add(")-")
+	t.num(fenceLife.Microseconds())
+	t.add(";")
+}
+
 // purgeSlice reads without locks and deletes, by name, what is still unused then.
-func (s *Store) purgeSlice(ctx context.Context, conn *sql.Conn, from string) (next string, n int64, err error) {
-	old := " fence<@n-" + strconv.FormatInt(fenceLife.Microseconds(), 10) + " AND ends<=@n AND queued<=@n"
+func (s *Store) purgeSlice(ctx context.Context, conn *sql.Conn, from string) (v slice, err error) {
+	const old = " fence<@o AND ends<=@n AND queued<=@n"
 	var t text
-	t.add("SET @n=" + clock + ";SELECT name," + old + " FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name>")
+	t.setTimes()
+	t.add("SELECT name," + old + " FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name>")
 	t.hex(from)
 	t.add(" ORDER BY name LIMIT " + strconv.Itoa(purgeSlice))
 	rows, err := conn.QueryContext(ctx, string(t))
 	if err != nil {
-		return "", 0, err
+		return slice{}, err
 	}
 	defer rows.Close()
 	var items []*item
-	seen := 0
 	for rows.Next() {
 		var unused bool
-		if err := rows.Scan(&next, &unused); err != nil {
-			return "", 0, err
+		if err := rows.Scan(&v.next, &unused); err != nil {
+			return slice{}, err
 		}
-		if seen++; unused {
-			items = append(items, &item{name: next})
+		if v.seen++; unused {
+			items = append(items, &item{name: v.next})
 		}
 	}
 	if err := rows.Close(); err != nil {
-		return "", 0, err
+		return slice{}, err
 	}
 	if err := rows.Err(); err != nil {
-		return "", 0, err
+		return slice{}, err
 	}
-	if seen < purgeSlice {
-		next = ""
+	if v.seen < purgeSlice {
+		v.next = ""
 	}
 	if len(items) == 0 {
-		return next, 0, nil
+		return v, nil
 	}
 	t = t[:0]
-	t.add("SET @n=" + clock + ";DELETE FROM `" + s.cfg.Table + "` WHERE name IN ")
+	t.setTimes()
+	t.add("DELETE FROM `" + s.cfg.Table + "` WHERE name IN ")
 	t.names(items)
 	t.add(" AND" + old)
 	res, err := conn.ExecContext(ctx, string(t))
 	if err != nil {
-		return "", 0, err
+		return slice{}, err
 	}
-	n, err = res.RowsAffected()
-	return next, n, err
+	v.deleted, err = res.RowsAffected()
+	return v, err
 }

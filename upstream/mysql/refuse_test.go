@@ -284,8 +284,8 @@ func TestFullRowRefusesAndKeepsLeases(t *testing.T) {
 	// As many hosts as have room, all of them there for long.
 	srv.Exec(fmt.Sprintf("SET @r = (SELECT readers FROM locks.locksidecar WHERE name='k'); SET @e = SUBSTR(@r, 38, 16);"+
 		"SET SESSION group_concat_max_len=1000000;"+
-		"UPDATE locks.locksidecar SET readers = (SELECT GROUP_CONCAT(CONCAT('BBBBBBBBBBBBBBBBBBB', LPAD(seq,3,'0'), '.', REPEAT('0',13), ':', @e, ';') SEPARATOR '') FROM locks.seq_1_to_%d),"+
-		"queue = (SELECT GROUP_CONCAT(CONCAT('sCCCCCCCCCCCCCCCCCCC', LPAD(seq,3,'0'), '.', REPEAT('0',13), ':', @e, ';') SEPARATOR '') FROM locks.seq_1_to_%d), queued=ends WHERE name='k'", 500, 500))
+		"UPDATE locks.locksidecar SET readers = (SELECT GROUP_CONCAT(CONCAT('BBBBBBBBBBBBBBBBBBB', LPAD(seq,3,'0'), '.', REPEAT('0',13), ':', @e, ';') SEPARATOR '') FROM %s),"+
+		"queue = (SELECT GROUP_CONCAT(CONCAT('sCCCCCCCCCCCCCCCCCCC', LPAD(seq,3,'0'), '.', REPEAT('0',13), ':', @e, ';') SEPARATOR '') FROM %s), queued=ends WHERE name='k'", mysql.Numbers(500), mysql.Numbers(500)))
 	r := p.do(cache.OpJoin, cache.Exclusive, "k", w)
 	p.want(r, cache.Refused)
 	if !strings.Contains(r.Err.Error(), "wait for this lock") || errors.Is(r.Err, upstream.ErrDown) {

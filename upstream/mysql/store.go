@@ -29,6 +29,13 @@ func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 // goes on with. The numbers of its tokens must go on rising too.
 func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
 
+// WithClock gives the boot clock, by which fence bases follow the clock of a primary that has failed.
+// Without it the process's own monotonic clock is taken, which does not count the time that a machine
+// sleeps: for tests.
+func WithClock(c upstream.Clock) Option {
+	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
+}
+
 // Store is a table of a MySQL or MariaDB server used for locks. It is safe for
 // concurrent use.
 type Store struct {
@@ -37,6 +44,7 @@ type Store struct {
 	db        *sql.DB
 	instance  string // the part of our tokens that nobody else's have
 	requests  atomic.Uint64
+	fences    *upstream.FenceClock
 	batches   sync.Pool
 	returning atomic.Bool // the server's writes can return the rows that they leave
 	plain     bool        // … and are not to
@@ -89,6 +97,9 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s := &Store{cfg: cfg, log: zap.NewNop(), asides: make(chan struct{}, 1)}
 	for _, o := range opts {
 		o(s)
+	}
+	if s.fences == nil {
+		s.fences = upstream.NewFenceClock(nil)
 	}
 	if s.instance == "" {
 		s.instance = upstream.NewInstance()

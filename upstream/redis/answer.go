@@ -84,6 +84,9 @@ func (b *batch) answer(c *call, answer any) error {
 	if !ok || base < 0 || uint64(base) > cache.MaxBase {
 		return errAnswer
 	}
+	if base != 0 {
+		b.store.fences.Saw(uint64(base))
+	}
 	for n, i := range c.ops {
 		b.results[i].Status = success[b.ops[i].Kind]
 		if base != 0 {

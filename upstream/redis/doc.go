@@ -40,12 +40,13 @@
 // whatever braces that has; which slot it is says Redis's own rule, hash tags
 // included. So whoever moves from one server to a cluster finds the locks as they
 // were, and none of the siblings: let all leases end first. A slot has a fence and a
-// queued mark of its own, and a fence there ends one to two days after its base (about
-// 100 bytes a slot in use, 2 MB for all 16384); without a cluster the fence is one key
-// and stands for ever.
+// queued mark of its own; without a cluster there is one fence. Fences never expire
+// (about 100 bytes a slot in use, 2 MB for all 16384): a clock that was ahead for a
+// while would end them early.
 //
 // All the others expire by themselves. A base is max(last + 1, floor + 1, server's
-// clock in µs), so losing the key does not make fences fall. Whoever takes a lock writes
+// clock in µs), so losing the key does not make fences fall. The floor is at least
+// where the clock of the servers seen before would be now (upstream.FenceClock). Whoever takes a lock writes
 // the fence and learns from what stood there whether to look for the queued mark: the q
 // is put there before the mark, and taken away by who finds the mark gone. A lock's key
 // of another type is somebody else's lock: busy. Prefix and keys may not make a name
@@ -127,9 +128,12 @@
 //	clock jumps ahead     leases that it jumps over end at the server: others are let in
 //	                      while their holders still believe, for what they had left at most.
 //	clock jumps back      leases outlive their holders by as much. Fences rise either way.
-//	fail-over             what the new master had not heard of is lost: a holder can be let in
-//	                      beside another, with a larger fence. Ops are Refused or Unknown
-//	                      until the new master is found.
+//	failover              what the new master had not heard of is lost: a holder can be let in
+//	                      beside another. A daemon that has seen the old master gives larger
+//	                      fences, even if the new master's clock is behind. A daemon that never
+//	                      saw the old master (started or restarted since) can give smaller ones
+//	                      for as long as the clocks differ. Ops are Refused or Unknown until the
+//	                      new master is found.
 //	sentinels disagree    the latest by its epoch counts; that a few lag leads nobody back to
 //	                      an old master, which may call itself one for some seconds more.
 //	no sentinel answers   what is connected goes on; no new connections: Refused.

@@ -54,7 +54,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		ops := []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpJoin}, {Kind: cache.OpWithdraw}, {Kind: cache.OpRelease},
 			{Kind: cache.OpRenew, Rebase: true}, {Kind: cache.OpDowngrade}, {Kind: cache.OpPeek, Mode: cache.Permit}}
-		x := &batch{store: &Store{}, ops: ops, results: make([]upstream.Result, len(ops))}
+		x := &batch{store: &Store{fences: upstream.NewFenceClock(nil)}, ops: ops, results: make([]upstream.Result, len(ops))}
 		c := &call{leg: &leg{node: &node{addr: "redis:6379", dialer: &dialer{}}}}
 		for i := range ops {
 			c.ops = append(c.ops, int32(i))

@@ -38,6 +38,13 @@ func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 // goes on with. The numbers of its tokens must go on rising too.
 func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
 
+// WithClock gives the boot clock, by which fence bases follow the clock of a master that has failed.
+// Without it the process's own monotonic clock is taken, which does not count the time that a machine
+// sleeps: for tests.
+func WithClock(c upstream.Clock) Option {
+	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
+}
+
 // Store is a Redis used for locks. It is safe for concurrent use.
 type Store struct {
 	open     atomic.Int64 // connections
@@ -50,6 +57,7 @@ type Store struct {
 	instance string      // the part of our tokens that nobody else's have
 	batches  sync.Pool
 	age      age
+	fences   *upstream.FenceClock
 
 	hints  chan upstream.Hint
 	told   chan string // hints for other daemons, in a cluster
@@ -96,6 +104,9 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.seen.servers = map[string]server{}
 	for _, o := range opts {
 		o(s)
+	}
+	if s.fences == nil {
+		s.fences = upstream.NewFenceClock(nil)
 	}
 	if s.instance == "" {
 		s.instance = upstream.NewInstance()

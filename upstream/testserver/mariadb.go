@@ -43,14 +43,20 @@ func StartMariaDB(t testing.TB, args ...string) *MariaDB {
 	}
 	s.Start()
 	s.Exec("CREATE DATABASE locks")
+	if IsMySQL() { // which has root@localhost alone
+		s.Exec("CREATE USER root@'127.0.0.1';GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION")
+	}
 	return s
 }
 
 // Start starts the server again after Kill or Stop, on the same port.
 func (s *MariaDB) Start() {
 	s.t.Helper()
-	bin := find(s.t, "mariadbd", "mariadb-server")
-	s.start("mariadbd", &s.port, func() *exec.Cmd {
+	bin := os.Getenv(mysqldEnv)
+	if bin == "" {
+		bin = find(s.t, "mariadbd", "mariadb-server")
+	}
+	s.start(filepath.Base(bin), &s.port, func() *exec.Cmd {
 		cmd := exec.Command(bin, append(mariadbArgs(filepath.Join(s.dir, "data")),
 			append([]string{"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--skip-networking=0",
 				"--socket=" + s.Socket(), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
@@ -68,6 +74,9 @@ func (s *MariaDB) answers() bool {
 
 // mariadbArgs are what the server has and what makes its files.
 func mariadbArgs(data string) []string {
+	if IsMySQL() {
+		return mysqldArgs(data)
+	}
 	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
 		"--innodb-data-file-path=ibdata1:4M:autoextend", "--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M",
 		"--performance-schema=0"}
@@ -201,6 +210,9 @@ var mariadbImage = sync.OnceValues(func() (image, error) {
 		return nil, err
 	}
 	defer os.RemoveAll(dir)
+	if IsMySQL() {
+		return mysqlImage(dir)
+	}
 	bin, err := exec.LookPath("mariadb-install-db")
 	if err != nil {
 		return nil, fmt.Errorf("mariadb-install-db is needed for this test and is not on PATH (Debian, Ubuntu: apt-get install mariadb-server)")

@@ -1,9 +1,9 @@
 -- acquire: exclusive leases, tried or queued for.
--- KEYS: fence, locks. ARGV: tokens, ttl (or ''), floor; kinds, unless all join for 3 s and for one
+-- KEYS: fence, locks. ARGV: tokens, ttl (or ''), floor plus 1; kinds, unless all join for 3 s and for one
 -- ttl: lease of a waiter and 't' (try), 'b' (brief) or 'j' each; ttls if they differ.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
-local ttl, floor, T = ARGV[n + 1], ARGV[n + 2] + 0, n + 3
+local ttl, least, T = ARGV[n + 1], ARGV[n + 2], n + 3
 if ttl == '' then ttl = nil end
 local fence = KEYS[1]
 --@base

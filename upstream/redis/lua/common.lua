@@ -52,7 +52,7 @@ end
 local function mark(lease)
 	if redis.call('pttl', siblings .. 'queued') < lease then
 		local last = redis.call('get', KEYS[1])
-		if string.sub(last, -1) ~= 'q' then write('set', KEYS[1], last .. 'q', 'KEEPTTL') end
+		if string.sub(last, -1) ~= 'q' then write('set', KEYS[1], last .. 'q') end
 		write('set', siblings .. 'queued', '1', 'PX', 2 * lease)
 	end
 end

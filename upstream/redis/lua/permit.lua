@@ -1,9 +1,9 @@
 -- permit: permits of semaphores, tried or queued for.
--- KEYS: fence, the set of each permit's semaphore. ARGV: tokens, ttl (or ''), floor, limit (or '');
+-- KEYS: fence, the set of each permit's semaphore. ARGV: tokens, ttl (or ''), floor plus 1, limit (or '');
 -- lease of a waiter and 't' or 'j' each; ttls if they differ; limits if they differ.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
-local ttl, floor, limit, T = tonumber(ARGV[n + 1]), ARGV[n + 2] + 0, tonumber(ARGV[n + 3]), n + 4
+local ttl, least, limit, T = tonumber(ARGV[n + 1]), ARGV[n + 2], tonumber(ARGV[n + 3]), n + 4
 local L = ttl and T or T + n
 local fence = KEYS[1]
 --@base

@@ -1,7 +1,7 @@
 -- New bases for what has been renewed and asks for one. Takes bases, whether any does, n, out and renewed; where
 -- none can be given, renewed has only the others afterwards.
 if bases then
-	local fence, floor = KEYS[1], ARGV[n + 2] + 0
+	local fence, least = KEYS[1], ARGV[n + 2]
 --@base
 --@reserve
 	if not err then out[1] = base end

@@ -1,7 +1,6 @@
 -- Fence bases, second part: the counter was ahead of base, or has the mark, or was none of ours,
--- or base is a day ahead of the clock, or Redis is older than 6.2. What the first part wrote must
--- not stay; a script that has written is neither stopped nor refused. Makes stands: somebody
--- queues here; both: for only too; or err.
+-- or Redis is older than 6.2. What the first part wrote must not stay; a script that has written is
+-- neither stopped nor refused. Makes stands: somebody queues here; both: for only too; or err.
 local stands, both, err = false, false, t.err
 if not sure and not err then
 	if type(old) == 'table' then old = pcall_('get', fence) end
@@ -13,16 +12,11 @@ if not sure and not err then
 		both = only and pcall_('exists', queued, only) == 2
 		stands = both or pcall_('exists', queued) ~= 0
 	end
-	local text, ends = string.format('%.0f', base + n - 1) .. (stands and 'q' or ''), base + n
-	if ends > 9007199254740991 then
+	local text = string.format('%.0f', base + n - 1) .. (stands and 'q' or '')
+	if base + n > 9007199254740991 then
 		err = 'ERR fence bases are used up'
-		text, ends = old, last
+		text = old
 	end
-	local ok
-	if CLUSTER then
-		ok = pcall_('set', fence, text, 'PXAT', string.format('%.0f', math.floor((ends + 2 * DAY) / 1000)))
-	else
-		ok = pcall_('set', fence, text)
-	end
+	local ok = pcall_('set', fence, text)
 	err = err or ok.err
 end

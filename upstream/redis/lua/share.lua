@@ -1,7 +1,7 @@
 -- share: shared leases, tried or queued for. KEYS and ARGV as in acquire.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
-local ttl, floor, T = tonumber(ARGV[n + 1]), ARGV[n + 2] + 0, n + 3
+local ttl, least, T = tonumber(ARGV[n + 1]), ARGV[n + 2], n + 3
 local fence = KEYS[1]
 --@base
 --@fast
