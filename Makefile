@@ -1,5 +1,6 @@
 # make run    builds and serves on the embedded store, and says what to try
 # make test   sets up what the tests need, and runs them all
+# make test-mysql  runs the tests of the MySQL driver on MySQL itself, which it downloads (80 MB)
 # make check  lints, looks at dependencies, and builds the packages twice to compare them
 # make sim    the simulator: make sim SEEDS=10000
 # make model  the formal model, with each guard taken out: larger with make model BIG=1
@@ -20,7 +21,7 @@ VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
 NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod))
 
-.PHONY: run build test test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
+.PHONY: run build test test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
 
 build:
 	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
@@ -41,6 +42,10 @@ test-go:
 	$(GO) test -run Allocate ./daemon
 	cd daemon/page/browser && $(GO) vet ./... && $(GO) test -race -timeout 10m ./...
 	cd bench/peers && $(GO) vet ./...
+
+# Debian has MariaDB alone, which is what test-go runs.
+test-mysql:
+	mysqld=$$(upstream/testserver/mysql.sh .mysql) && cd upstream/mysql && LOCKSIDECAR_TEST_MYSQLD=$$mysqld $(GO) test -count=1 -timeout 30m .
 
 test-sim:
 	$(GO) test ./daemon/sim -run TestSeeds -count=1 -v -timeout 15m -args -seeds=$(SEEDS)

@@ -38,12 +38,15 @@ type session struct {
 }
 
 // oldest is the oldest etcd whose nested transactions and keep-alives do what is
-// relied on here; before safe one, a member that had lost the leadership without
-// noticing could still confirm a keep-alive.
-var (
-	oldest = [3]int{3, 4, 0}
-	safe   = [3]int{3, 5, 13}
-)
+// relied on here.
+var oldest = [3]int{3, 4, 0}
+
+// endsLeases says whether a member of that version that has lost the leadership
+// without noticing can still have live leases revoked, or confirm a keep-alive
+// (etcd issue 15247).
+func endsLeases(v [3]int) bool {
+	return older(v, [3]int{3, 4, 29}) || !older(v, [3]int{3, 5, 0}) && older(v, [3]int{3, 5, 13})
+}
 
 const (
 	pauseMin = 50 * time.Millisecond
@@ -241,8 +244,8 @@ func (s *Store) judge(ctx context.Context) error {
 	case r.IsLearner:
 		return fmt.Errorf("%w: %s is a learner, which takes no writes: take it out of the store URL until it is promoted", ErrServer, s.cfg.addr())
 	}
-	if older(v, safe) {
-		s.log.Warn("this etcd may confirm keep-alives of leases that have ended: upgrade it to 3.5.13 or later",
+	if endsLeases(v) {
+		s.log.Warn("this etcd can end live leases when its leader changes, so that two hosts hold a lock at once: upgrade it to 3.4.29, 3.5.13 or later",
 			zap.String("version", r.Version), zap.String("addr", s.cfg.addr()))
 	}
 	return nil

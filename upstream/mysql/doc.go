@@ -1,8 +1,8 @@
 // Package mysql is the store in a table of a MySQL or MariaDB server: of the
-// primary, if there are others. The tests run MariaDB 10.11, Debian's; MySQL has
-// the same statements and locks but is not tested here, nor are Galera clusters
-// and group replication, of which one server alone has to be written to. Several
-// stores of one server share its table, with the parameter prefix or without.
+// primary, if there are others. The tests run MariaDB 10.11, Debian's, and MySQL 9.7
+// (make test-mysql). Not tested are Galera clusters and group replication, of which
+// one server alone has to be written to. Several stores of one server share its
+// table, with the parameter prefix or without.
 //
 // # Layout
 //

@@ -8,6 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/mysql"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 const (
@@ -99,4 +100,12 @@ func eventually(t *testing.T, what string, ok func() bool) {
 			t.Fatalf("it never comes true that %s", what)
 		}
 	}
+}
+
+// statusTable has the server's counters.
+func statusTable() string {
+	if testserver.IsMySQL() {
+		return "performance_schema.global_status"
+	}
+	return "information_schema.global_status"
 }
