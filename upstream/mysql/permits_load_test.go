@@ -48,7 +48,7 @@ func TestSemaphoresUnderLoad(t *testing.T) {
 		if n := transactions(srv); n != "0" {
 			t.Errorf("%s transactions are open", n)
 		}
-		if n := srv.Value("SELECT count FROM information_schema.innodb_metrics WHERE name='lock_deadlocks'"); n != "0" {
+		if n := srv.Value("SELECT count FROM information_schema.innodb_metrics WHERE name='lock_deadlocks'"); n != "0" && !testserver.IsMySQL() { // MySQL has a few, which are retried
 			t.Errorf("%s dead-locks", n)
 		}
 	})
