@@ -70,8 +70,9 @@ class Peer:
             self.data += more
 
     def expect(self, op: int) -> w.Message:
-        """Return the next request, which has to be of this op."""
-        message = self.read()
+        """Return the next request, which has to be of this op. Answers pings, with which a waiting client asks."""
+        while (message := self.read()) and message[0] == w.PING != op:
+            self.say(0, message[1], ms())
         assert message, f"the connection has ended; op {op} was expected"
         assert message[0] == op, message
         return message

@@ -428,3 +428,27 @@ async def test_a_guard_is_used_once(aclient: Client) -> None:
 async def test_no_guard_before_it_can_be_right(aclient: Client) -> None:
     with pytest.raises(RuntimeError, match=r"3\.11"):
         aclient.lock("k").guard()
+
+
+async def test_an_owner_that_was_cancelled_asks_again_when_that_is_settled(loop: Loop, peer: Peer) -> None:
+    """Until its cancel is answered a grant may be on its way, which a new request would enter again."""
+    client = loop.client(peer.path)
+    lock = client.lock("k", owner=7)
+    first = asyncio.create_task(lock.acquire())
+    await thread(peer.welcome)
+    q = await thread(peer.expect, w.ACQUIRE)
+    first.cancel()
+    c = await thread(peer.expect, w.CANCEL)
+    again = [asyncio.create_task(lock.acquire()) for _ in range(3)]
+    await asyncio.sleep(0)
+    again[2].cancel()  # others wait for the same answer
+    pinged = asyncio.create_task(client.ping())
+    peer.say(0, (await thread(peer.expect, w.PING))[1], 1)  # and not an acquire
+    await pinged
+    peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
+    peer.say(0, c[1], 0)
+    assert (await thread(peer.expect, w.RELEASE))[2:] == ("k", 7, FENCE, w.ASYNC)  # before they ask
+    for n in range(2):
+        q = await thread(peer.expect, w.ACQUIRE)
+        peer.say(0, q[1], FENCE + 1, 60_000, ms() + 60_000, n + 1, 0, 0)
+    assert await asyncio.gather(*again[:2]) == [True, True]

@@ -138,9 +138,9 @@ async def test_giving_up_cancels(loop: Loop, peer: Peer) -> None:
     acquired = asyncio.create_task(lock.acquire(timeout=0.1))
     await thread(peer.welcome)
     q = await thread(peer.expect, w.ACQUIRE)
+    c = await thread(peer.expect, w.CANCEL)  # the daemon lives, by its answers to pings
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         await acquired
-    c = await thread(peer.expect, w.CANCEL)
     assert c[2:] == (q[1], "k")
     peer.say(4, q[1], "withdrawn")
     peer.say(0, c[1], 1)

@@ -61,7 +61,7 @@ async def test_with_gives_the_handle_and_releases(aclient: Client) -> None:
 async def test_with_raises_when_it_is_not_acquired(aclient: Client) -> None:
     async with aclient.lock("k"):
         with pytest.raises(locksidecar.NotAcquired):
-            async with aclient.lock("k", timeout=0.01):
+            async with aclient.lock("k", timeout=0.01, owner=1):
                 pytest.fail("entered")
 
 

@@ -72,7 +72,7 @@ def test_no_daemon() -> None:
 
 
 def test_with_raises_when_it_is_not_acquired(client: Client) -> None:
-    with client.lock("k"), pytest.raises(locksidecar.NotAcquired), client.lock("k", timeout=0.01):
+    with client.lock("k"), pytest.raises(locksidecar.NotAcquired), client.lock("k", timeout=0.01, owner=1):
         pytest.fail("entered")
 
 

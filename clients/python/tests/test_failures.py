@@ -63,7 +63,7 @@ print(lock.owned(), lock.remaining)
 try:
     lock.release()
 except locksidecar.LostError as e:
-    print(e.reason in ("fixed_end", "silence"))
+    print(e.reason == "fixed_end")
 """
     frozen = script(code)
     assert frozen.line() == "held"
@@ -85,7 +85,7 @@ def test_a_lock_that_is_not_renewed_ends(client: Client, connect: Connect) -> No
     assert connect().lock("k").acquire(timeout=60)
     assert not lock.owned()
     until("on_lost is called", lambda: losses)
-    assert losses[0].reason in ("fixed_end", "silence")
+    assert losses[0].reason == "fixed_end"
     with pytest.raises(LostError):
         lock.extend()
     with pytest.raises(LostError):
@@ -112,11 +112,13 @@ def expire_and_fail(lock: locksidecar.Lock) -> None:
         raise KeyError
 
 
-def test_a_lost_lock_is_acquired_anew_without_a_release(client: Client) -> None:
+def test_a_lost_lock_is_acquired_anew_after_its_release(client: Client) -> None:
     lock = client.lock("k", ttl=0.2, renew=False)
     lock.acquire()
     fence = lock.fence
     expire(lock)
+    with pytest.raises(LostError, match="fixed_end"):
+        lock.release()
     assert lock.acquire(timeout=60)
     assert lock.fence > fence
     lock.release()

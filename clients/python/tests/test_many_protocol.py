@@ -92,15 +92,24 @@ def test_each_acquire_of_what_was_lost_is_released(peer: Peer) -> None:
         released.result()
 
 
-def test_an_acquire_of_what_was_lost_first_gives_up_the_rest(peer: Peer) -> None:
+def test_what_was_lost_is_acquired_anew_after_its_release(peer: Peer) -> None:
     client, locks = held(peer)
-    peer.say(64, 0, "b", 7, FENCE, 1)
+    peer.say(64, 0, "b", 7, FENCE, 4)
     pinged(client, peer)
-    acquired = Background(locks.acquire)
+    for other in (locks, client.lock_many(["x", "b"], owner=7), client.lock("b", owner=7)):
+        with pytest.raises(LostError, match="'b' was lost: forced"):
+            other.acquire()
+    released = Background(locks.release)
     q = peer.expect(w.RELEASE_MANY)
-    assert q[2:] == (tuple(HELD[1:]), 7, w.ASYNC)
-    peer.grant_many(60_000, 60_000, 60_000, fence=FENCE + 10)
+    assert q[2:] == (tuple(HELD[1:]), 7, 0)
     peer.say(0, q[1], [0, 0])
+    q = peer.expect(w.RELEASE)
+    assert q[2:] == ("b", 7, FENCE, w.ASYNC | w.ALL)  # opens the key: it was ended by force
+    peer.say(3, q[1], "lost")
+    with pytest.raises(LostError, match="'b' was lost: forced"):
+        released.result()
+    acquired = Background(locks.acquire)
+    peer.grant_many(60_000, 60_000, 60_000, fence=FENCE + 10)
     assert acquired.result() is True
     assert locks.fences["c"] == FENCE + 12
 
@@ -146,9 +155,9 @@ def test_giving_up_cancels_and_grants_that_cross_that_are_given_back(peer: Peer)
     acquired = Background(locks.acquire, True, 0.1)
     peer.welcome()
     q = peer.expect(w.ACQUIRE_MANY)
+    c = peer.expect(w.CANCEL)
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         acquired.result()
-    c = peer.expect(w.CANCEL)
     assert c[2:] == (q[1], "b")
     peer.say(0, q[1], [[FENCE + n, 60_000, ms() + 60_000, 1, 0, 0] for n in range(3)])
     peer.say(0, c[1], 0)

@@ -13,6 +13,7 @@ from peer import FENCE, Background, Peer, ms
 import locksidecar
 from locksidecar import Client, Lock, LostError
 from locksidecar import _wire as w
+from locksidecar._hold import Call, Hold
 
 
 def held(peer: Peer, left: int = 60_000, **more: int) -> tuple[Client, Lock]:
@@ -249,9 +250,9 @@ def test_giving_up_cancels(peer: Peer) -> None:
     acquired = Background(lock.acquire, True, 0.1)
     peer.welcome()
     q = peer.expect(w.ACQUIRE)
+    c = peer.expect(w.CANCEL)  # the daemon lives, by its answers to pings
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         acquired.result()
-    c = peer.expect(w.CANCEL)
     assert c[2:] == (q[1], "k")
     peer.say(4, q[1], "withdrawn")
     peer.say(0, c[1], 1)
@@ -268,9 +269,9 @@ def test_a_grant_that_crosses_the_cancel_is_released(peer: Peer) -> None:
     acquired = Background(lock.acquire, True, 0.1)
     peer.welcome()
     q = peer.expect(w.ACQUIRE)
+    c = peer.expect(w.CANCEL)
     with pytest.raises(locksidecar.Unavailable):
         acquired.result()
-    c = peer.expect(w.CANCEL)
     peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
     peer.say(0, c[1], 0)
     assert peer.expect(w.RELEASE)[2:5] == ("k", 7, FENCE)
@@ -282,9 +283,9 @@ def test_an_acquire_that_never_arrived_is_forgotten(peer: Peer) -> None:
     acquired = Background(client.lock("k").acquire, True, 0.1)
     peer.welcome()
     peer.expect(w.ACQUIRE)  # as if it had not
+    peer.say(0, peer.expect(w.CANCEL)[1], 0)
     with pytest.raises(locksidecar.Unavailable):
         acquired.result()
-    peer.say(0, peer.expect(w.CANCEL)[1], 0)
     pinged = Background(client.ping)
     peer.say(0, peer.expect(w.PING)[1], 1)
     pinged.result()
@@ -359,9 +360,10 @@ def test_nothing_is_owned_once_the_connection_has_ended(peer: Peer) -> None:
     conn = client._conn
     assert conn is not None
     client._closed = True  # so that nobody connects anew
+    pinged = Background(client.ping)  # it reads; the keeper might wait for mu
+    peer.expect(w.PING)
     with conn._mu:  # so that what comes after the first step cannot be done yet
         peer.hang_up()
-        pinged = Background(client.ping)  # the keeper might wait for mu
         until("it is noticed", lambda: conn.dead)
         assert not lock.owned()
         assert lock.remaining == 0
@@ -471,3 +473,31 @@ def test_the_socket_is_not_inherited(peer: Peer) -> None:
     client, _ = held(peer)
     assert client._conn is not None
     assert not os.get_inheritable(client._conn._sock.fileno())
+
+
+def test_an_owner_that_gave_up_asks_again_when_that_is_settled(peer: Peer) -> None:
+    """Until its cancel is answered a grant may be on its way, which a new request would enter again."""
+    client = Client(peer.path, "test", timeout=BOUND)
+    pinged = Background(client.ping)
+    peer.welcome()
+    peer.say(0, peer.expect(w.PING)[1], ms())
+    pinged.result()
+    conn = client._conn
+    assert conn is not None
+    call = Call(w.ACQUIRE, Hold(conn, "k", 7, False, who=7))
+    conn.send(call, "k", 7, 0, -1, 0, 0)
+    q = peer.expect(w.ACQUIRE)
+    conn.withdraw(call)  # as an interrupt does
+    c = peer.expect(w.CANCEL)
+    again = [Background(client.lock("k", owner=7).acquire) for _ in range(2)]
+    pinged = Background(client.ping)
+    peer.say(0, peer.expect(w.PING)[1], ms())  # and not an acquire
+    pinged.result()
+    peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
+    peer.say(0, c[1], 0)
+    assert peer.expect(w.RELEASE)[2:] == ("k", 7, FENCE, w.ASYNC)  # before they ask
+    for n, _ in enumerate(again):
+        q = peer.expect(w.ACQUIRE)
+        peer.say(0, q[1], FENCE + 1, 60_000, ms() + 60_000, n + 1, 0, 0)
+    assert [b.result() for b in again] == [True, True]
+    assert not conn._cancels

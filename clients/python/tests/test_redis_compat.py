@@ -165,6 +165,34 @@ def test_with_when_the_lock_is_gone_at_its_end(r: Redis) -> None:
         raise KeyError  # and it is not hidden
 
 
+def test_what_has_ended_is_released_before_it_is_acquired_anew(r: Redis) -> None:
+    lock = r.lock("foo", timeout=0.4)
+    with pytest.raises(LockNotOwnedError), lock:  # noqa: PT012
+        until("it has expired", lambda: not lock.owned())
+        for acquire in (lock.acquire, lambda: lock.acquire(blocking=False), lock.__enter__):
+            with pytest.raises(LockNotOwnedError, match="fixed_end"):
+                acquire()
+        with r.lock("foo"):  # another Lock is another owner, as redis-py's is
+            pass
+    with lock:
+        assert lock.owned()
+
+
+def test_a_body_that_failed_hears_of_the_loss(r: Redis, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(KeyError) as e, r.lock("foo", timeout=0.4) as lock:  # noqa: PT012
+        until("it has expired", lambda: not lock.owned())
+        raise KeyError
+    if sys.version_info >= (3, 11):
+        assert e.value.__notes__ == ["lock 'foo': lock 'foo' was lost: fixed_end"]
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_long_timeout_is_in_seconds(r: Redis) -> None:
+    with r.lock("foo", timeout=7200, blocking_timeout=7200) as lock:
+        assert lock.extend(7200)
+
+
 def test_unlocked(r: Redis) -> None:
     lock = r.lock("foo", timeout=10)
     for call in (lock.release, lambda: lock.extend(10), lock.reacquire):
@@ -403,6 +431,19 @@ async def test_asyncio_with(ar: redis_compat_asyncio.Redis) -> None:
     for call in (lock.release, lambda: lock.extend(1), lock.reacquire):
         with pytest.raises(redis.exceptions.LockError):
             await call()
+
+
+async def test_asyncio_what_has_ended_is_released_first(ar: redis_compat_asyncio.Redis) -> None:
+    lock = ar.lock("foo", timeout=0.4)
+    await lock.acquire()
+    await aio.until("it has expired", lambda: gone(lock))
+    for kind in ({}, {"blocking": False}):
+        with pytest.raises(LockNotOwnedError, match="fixed_end"):
+            await lock.acquire(**kind)
+    with pytest.raises(LockNotOwnedError):
+        await lock.release()
+    async with lock:
+        assert await lock.owned()
 
 
 async def gone(lock: AsyncLock) -> bool:

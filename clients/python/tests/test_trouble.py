@@ -72,7 +72,7 @@ def stopped(daemon: Daemon, kind: str, key: str) -> None:
             frozen.process.send_signal(signal.SIGCONT)
             assert frozen.line() == "False 0.0"
             reason, said = frozen.line().split()
-            assert reason in (("silent", "silence") if key.startswith("beat/") else ("fixed_end", "silence"))
+            assert reason in (("silent", "silence") if key.startswith("beat/") else ("fixed_end",))
             assert said == fence
             assert frozen.end() == 0
             assert lock.owned()

@@ -9,6 +9,7 @@ from ._campaign import Term
 from ._client import Client
 from ._election import Election
 from ._errors import (
+    AlreadyHeld,
     Canceled,
     ConnectionLost,
     Denied,
@@ -32,6 +33,7 @@ from ._semaphore import Semaphore
 __version__ = "0.1.0"
 
 __all__ = [
+    "AlreadyHeld",
     "Canceled",
     "Client",
     "ConnectionLost",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 from . import _wire as w
 from ._conn import Conn
 from ._errors import OK, LockError
-from ._hold import Hold, Note, Told
+from ._hold import Hold, Note, Origin, Told
 from ._term import MENDS, STEP, BaseCampaign, BaseTerm, Pauses
 
 if TYPE_CHECKING:
@@ -72,8 +72,9 @@ Lost = Callable[[Term, "str | None"], object]
 class Campaign(BaseCampaign):
     """One campaign, from start to stop."""
 
-    def __init__(self, client: Client, key: str, ttl: int, on_elected: Elected, on_lost: Lost) -> None:
+    def __init__(self, client: Client, key: str, ttl: int, on_elected: Elected, on_lost: Lost, by: Origin) -> None:
         super().__init__()
+        self._by = by
         self._client = client
         self._key = key
         self._ttl = ttl
@@ -155,11 +156,11 @@ class Campaign(BaseCampaign):
 
     def _ask(self, conn: Conn) -> Hold[Conn] | None:
         """Ask for the lock, and wait for it without bound, or until stop."""
-        hold = Hold(conn, self._key, next(self._client._owners), False)
+        hold = Hold(conn, self._key, next(self._client._owners), False, by=self._by)
         call = Told(w.ACQUIRE, self.wake, hold)
         try:
             conn.send(call, hold.key, hold.owner, 0, -1, self._ttl, 0)
-            self._answer(call)
+            self._answer(conn, call)
             if self.stopping:
                 conn.withdraw(call)
                 return None
@@ -175,9 +176,10 @@ class Campaign(BaseCampaign):
             conn.withdraw(call)
             raise
 
-    def _answer(self, call: Told) -> None:
+    def _answer(self, conn: Conn, call: Told) -> None:
         while not call.done and not self.stopping:
-            self._rest(STEP)
+            self._rest(conn.step)
+            conn.listen(conn.catch_up)
 
     def _last(self, term: Term) -> None:
         while self.lasts(term):
@@ -206,6 +208,7 @@ class Campaign(BaseCampaign):
         """Call on_elected, unless the term is over before it has begun."""
         if not term._begin():
             return
+        self._client._known.lend(term._hold, threading.current_thread())
         try:
             self._on_elected(term)
         except BaseException as e:
@@ -225,6 +228,7 @@ class Campaign(BaseCampaign):
 
     def _release(self, hold: Hold[Conn]) -> None:
         if hold.over:
+            hold.conn.give_up(hold)
             return
         try:
             reply = hold.conn.release(hold)

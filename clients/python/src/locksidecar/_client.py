@@ -20,11 +20,12 @@ from ._campaign import Lost as TermLost
 from ._conn import Conn, after_fork
 from ._election import Election
 from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
-from ._handle import OWN
+from ._handle import OWN, Owner
 from ._hold import Hold, Note
 from ._lock import Lock
 from ._locks import Locks
 from ._semaphore import Semaphore
+from ._table import Owners
 from ._trace import Trace, current, nowhere
 
 _log: Final = logging.getLogger("locksidecar")
@@ -58,23 +59,28 @@ class Client:
         """
         if not timeout > 0:
             raise ValueError("timeout must be positive")
+        w.check_unit(timeout, "timeout")
         self._path = w.socket_path(path)
         self._name = w.program(name)
         self._label = label
         self._timeout = timeout
         self._trace: Trace = trace or nowhere
         self._owners = itertools.count(OWN)
+        self._thrown_away: weakref.finalize[[str], Client] | None = None  # ends the connection then
         self._reset()
         self._closed = False
         _clients.add(self)
 
     def _reset(self) -> None:
         """Begin anew, in a new process too: nothing of the old is used, its locks least of all."""
-        self._mu = threading.Lock()  # guards connecting
+        self._mu = threading.Lock()  # guards connecting, one attempt at a time
         self._conn: Conn | None = None
+        self._known = Owners()
         self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
         self._notifier = _Notifier()
         weakref.finalize(self, self._notifier.stop)  # its thread ends with us
+        if self._thrown_away is not None:
+            self._thrown_away.detach()
 
     def lock(
         self,
@@ -84,7 +90,7 @@ class Client:
         shared: bool = False,
         *,
         timeout: float = -1,
-        owner: int | None = None,
+        owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Lock:
         """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
@@ -94,8 +100,8 @@ class Client:
             by itself after ttl, unless it is extended.
         shared: together with other shared holders.
         timeout: how long ``with`` waits; -1 without bound.
-        owner: a number below 2**32 that names who holds, for locks that pass between threads. By
-            default the handle and the thread together are the owner.
+        owner: by default the handle and the thread together are the owner. "handle": the handle alone, for a lock
+            that is released by another thread. A number below 2**32: all handles that name it.
         on_lost: called with a LostError, in a thread of its own, when the lock is lost.
         """
         return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost)
@@ -108,7 +114,7 @@ class Client:
         shared: bool = False,
         *,
         timeout: float = -1,
-        owner: int | None = None,
+        owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Locks:
         """Return a handle for several locks, which are acquired together: all or none.
@@ -129,14 +135,14 @@ class Client:
         renew: bool = True,
         *,
         timeout: float = -1,
-        owner: int | None = None,
+        owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Semaphore:
         """Return a handle for a semaphore, of which so many permits are held at a time, on all hosts together.
 
         permits: 1 to 10,000; Invalid otherwise. Everybody has to say the same number.
-        owner: a number below 2**32 for permits that pass between threads: whoever uses this handle gives back the
-            newest. By default a thread has its own.
+        owner: "handle", or a number below 2**32, for permits that pass between threads: whoever uses this handle
+            gives back the newest. By default a thread has its own.
         on_lost: called for each permit that is lost. Its owner is a number of the client's.
 
         The rest is as for lock. A semaphore and a lock of the same key have nothing to do with each
@@ -201,31 +207,39 @@ class Client:
         """Return the connection, made if need be; attempts go on until the monotonic clock says until."""
         if (conn := self._live()) is not None:
             return conn
-        start = time.monotonic()
-        with self._mu:
-            pause = 0.01
-            while True:
-                if self._closed:
-                    raise ConnectionLost("the client is closed")
-                if (conn := self._live()) is not None:
-                    return conn
-                failed, why = self._failed
-                if failed < start:
-                    try:
-                        return self._dial()
-                    except (OSError, LockError) as e:
-                        why = e if isinstance(e, LockError) else Unavailable(f"no daemon at {self._path}: {e}")
-                        self._failed = time.monotonic(), why
-                if not isinstance(why, Unavailable) or time.monotonic() + pause >= until:
-                    raise type(why)(*why.args)
-                start = time.monotonic()
-                time.sleep(pause * random.uniform(0.5, 1))
-                pause = min(0.25, 2 * pause)
+        start, pause = time.monotonic(), 0.01
+        while True:
+            with self._mu:  # not longer: who only tries does not wait until others give up
+                conn, why = self._attempt(start)
+            if conn is not None:
+                return conn
+            if not isinstance(why, Unavailable) or time.monotonic() + pause >= until:
+                raise type(why)(*why.args)
+            start = time.monotonic()
+            time.sleep(pause * random.uniform(0.5, 1))
+            pause = min(0.25, 2 * pause)
+
+    def _attempt(self, start: float) -> tuple[Conn | None, LockError]:
+        """Return the connection, made if need be, or why there is none, if nobody has found out since start."""
+        failed, why = self._failed
+        if self._closed:
+            raise ConnectionLost("the client is closed")
+        if (conn := self._live()) is None and failed < start:
+            try:
+                conn = self._dial()
+            except (OSError, LockError) as e:
+                why = e if isinstance(e, LockError) else Unavailable(f"no daemon at {self._path}: {e}")
+                self._failed = time.monotonic(), why
+        return conn, why
 
     def _dial(self) -> Conn:
-        conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier.lost)
+        conn = Conn(self._path, self._name, self._label, self._timeout, self._notifier.lost, self._known)
         self._conn = conn
         try:
+            if self._thrown_away is not None:
+                self._thrown_away.detach()
+            self._thrown_away = weakref.finalize(self, conn.discard, self._path)
+            self._thrown_away.atexit = False
             conn.keep(weakref.ref(self), self._notifier.every)
         except BaseException:
             conn.die(ConnectionLost("interrupted while connecting"))
@@ -248,7 +262,10 @@ class _Notifier:
         with self._mu:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, args=(self._queue,), name="locksidecar-lost", daemon=True)
-                thread.start()
+                try:
+                    thread.start()
+                except RuntimeError as e:  # no more threads, or the interpreter shuts down
+                    raise Unavailable(f"cannot start the thread that calls on_lost: {e}") from None
                 self._thread = thread
 
     def every(self) -> float:

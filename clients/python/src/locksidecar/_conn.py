@@ -4,7 +4,10 @@ Who reads. There is no dedicated reader: a thread that waits for its reply takes
 for everybody until it has it, then passes the role on. So a single caller sends and receives in
 its own thread, without a switch to another one, which would cost more than the round trip. When
 nobody waits, the keeper, a thread of the connection's own, notices that there is something to
-read (beats, lost) and reads it. While callers keep reading, it only looks by every 10 ms.
+read (keepalives, lost) and reads it. While callers keep reading, it only looks every 10 ms.
+
+Cooperative sockets. Under gevent or eventlet a socket that would block runs other greenlets instead, and the
+kernel's timeouts have no effect. There select says whether there is something to read, which they replace too.
 
 Interrupts. A signal handler may raise between any two steps of the main thread. So what has to happen
 together happens in one step of the interpreter (extend of a list from a map), or is undone or redone
@@ -19,6 +22,7 @@ user's runs; mu is not held during I/O.
 
 from __future__ import annotations
 
+import _socket
 import _thread
 import contextlib
 import select
@@ -26,18 +30,18 @@ import socket
 import struct
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Final
 
 from . import _wire as w
-from ._errors import ConnectionLost, LockError
+from ._errors import ConnectionLost, LockError, Unavailable, Unsupported
 from ._hold import Call
 from ._requests import Requests
-from ._table import Lost
+from ._table import Lost, Owners
 
 _TICK: Final = 0.01  # seconds between the keeper's looks while callers read
-_STEP: Final = 1  # seconds after which a blocked read looks at its limit
 _READ: Final = (65536,)  # arguments for map
 _AT_ONCE: Final = (socket.MSG_DONTWAIT,)
 _NOW: Final = (False,)
@@ -50,9 +54,12 @@ _open: Final[set[Conn]] = set()  # those that have a descriptor
 class Conn(Requests):
     """A connected session."""
 
-    def __init__(self, path: str, name: str, label: str, timeout: float, lost: Lost) -> None:
+    def __init__(self, path: str, name: str, label: str, timeout: float, lost: Lost, owners: Owners) -> None:
         """Connect and say hello; OSError or LockError when that fails."""
-        super().__init__(timeout, lost)
+        super().__init__(timeout, lost, owners)
+        self._cooperative = socket.socket.recv is not _socket.socket.recv
+        if self._cooperative and not hasattr(select, "poll"):
+            raise Unsupported("eventlet's sockets: of cooperative ones only gevent's can be used")
         self._role = threading.Lock()
         self._wlock = threading.Lock()
         self._turns = 0  # how often a caller has read
@@ -79,14 +86,20 @@ class Conn(Requests):
             if not more:
                 raise ConnectionLost("the daemon closed the connection")
             data += more
+        if self._cooperative:
+            sock.settimeout(self.timeout)  # of writes; a read follows only when there is something to read
+            return
         sock.settimeout(None)
-        seconds = struct.pack("ll", _STEP, 0)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, seconds)
+        step = struct.pack("ll", int(self.step), max(1, int(self.step % 1 * 1e6)))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, step)  # after which a blocked read looks at its limit
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self.timeout)), 0))
 
     def keep(self, client: weakref.ref[object], every: Callable[[], float]) -> None:
         """Start the keeper; every says after how many seconds it looks by at the latest."""
-        _thread.start_new_thread(self._keep, (client, every))  # one step; Thread.start is many
+        try:
+            _thread.start_new_thread(self._keep, (client, every))  # one step; Thread.start is many
+        except RuntimeError as e:  # no more threads, or the interpreter shuts down
+            raise Unavailable(f"cannot connect without a thread to look after the connection: {e}") from None
 
     # ---- requests ----
 
@@ -97,7 +110,7 @@ class Conn(Requests):
             try:
                 n = self._sock.send(data) if len(data) <= _WHOLE else self._send_parts(data)
             except OSError as e:  # BlockingIOError too: the daemon does not read
-                if e.errno is None:  # TimeoutError, say, of a signal handler
+                if e.errno is None and not self._cooperative:  # TimeoutError, say, of a signal handler
                     raise
                 self.die(ConnectionLost(f"cannot write to the daemon: {e}"))
                 raise self.gone() from None
@@ -160,7 +173,7 @@ class Conn(Requests):
         inbox, recv = self._inbox, self._sock.recv
         while not c.done and self.dead is None:
             try:
-                if not inbox:
+                if not inbox and (not self._cooperative or self._readable(self._most(limit))):
                     inbox.extend(map(recv, _READ))
             except BlockingIOError:
                 pass
@@ -168,12 +181,27 @@ class Conn(Requests):
                 if e.errno is None:  # TimeoutError, say, of a signal handler
                     raise
                 self.die(ConnectionLost(f"cannot read from the daemon: {e}"))
-            else:
+            if inbox:
                 self._take_in()
+            else:
+                self.listen(self._read_some)
             if limit is not None and time.monotonic() >= limit:
                 return
             if self._late:
-                self._give_back_all()
+                self.give_back_all()
+
+    def _most(self, limit: float | None) -> float:
+        """Return for how many seconds to wait for something to read."""
+        return self.step if limit is None else max(0.0, min(self.step, limit - time.monotonic()))
+
+    def _readable(self, seconds: float) -> bool:
+        """Wait until there is something to read, as other greenlets can run meanwhile."""
+        if self.dead is not None:
+            return False
+        poll = select.poll()
+        with contextlib.suppress(ValueError):  # closed already
+            poll.register(self._sock.fileno(), select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def catch_up(self) -> None:
         """Take in what has arrived, unless somebody is about to; does not block."""
@@ -191,6 +219,8 @@ class Conn(Requests):
         """Read what is there; the role is held."""
         try:
             if not self._inbox:
+                if self._cooperative and not self._readable(0):
+                    return
                 self._inbox.extend(map(self._sock.recv, _READ, _AT_ONCE))
         except BlockingIOError:
             return
@@ -218,13 +248,14 @@ class Conn(Requests):
 
     def _pass_on(self) -> None:
         """Give the role to somebody who waits, and send what is due."""
-        self._give_back_all()
+        self.give_back_all()
         with self._mu:
             c = next(filter(Call.asleep, self._pending.values()), None)
             if c is not None:
                 c.wake()
 
-    def _give_back_all(self) -> None:
+    def give_back_all(self) -> None:
+        """Send all that is due."""
         while self._late:
             self.give_back_late()
 
@@ -264,6 +295,12 @@ class Conn(Requests):
             self.lapse(silent, now)
 
     # ---- the end ----
+
+    def discard(self, path: str) -> None:
+        """End the connection of a client that was thrown away. Only wakes the keeper, as it may be called anywhere."""
+        if self.dead is None:
+            warnings.warn(f"unclosed locksidecar.Client of {path}", ResourceWarning, stacklevel=2)
+            self.cut()
 
     def cut(self) -> None:
         """End the connection on the wire, for whoever reads or writes too."""

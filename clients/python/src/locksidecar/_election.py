@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from . import _wire as w
 from ._campaign import Campaign, Elected, Lost, Term
-from ._handle import to_ttl
+from ._hold import Origin
 
 if TYPE_CHECKING:
     from ._client import Client
@@ -49,9 +49,10 @@ class Election:
     def __init__(self, client: Client, key: str, on_elected: Elected, on_lost: Lost, ttl: float | None) -> None:
         self._client = client
         self._key = w.check_key(key)
-        self._ttl = to_ttl(ttl)
+        self._ttl = w.to_ttl(ttl)
         self._on_elected = on_elected
         self._on_lost = on_lost
+        self._by = Origin(self, 4)
         self._pid = os.getpid()
         self._starting = threading.Lock()
         self._campaign: Campaign | None = None
@@ -161,5 +162,5 @@ class Election:
         with self._starting:
             if before is not None and not before.finished:
                 raise RuntimeError("the election is under way")
-            self._campaign = Campaign(self._client, self._key, self._ttl, self._on_elected, self._on_lost)
+            self._campaign = Campaign(self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._by)
             return self._campaign

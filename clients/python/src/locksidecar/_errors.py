@@ -21,6 +21,10 @@ class Upgrade(NotAcquired):
     """Held shared by this owner and asked for exclusively: it could never be granted."""
 
 
+class AlreadyHeld(LockError, RuntimeError):
+    """Another handle of this thread or task has the lock, or waits for it: waiting here would never end."""
+
+
 class NotHeld(LockError):
     """This owner does not hold the lock."""
 
@@ -29,10 +33,12 @@ class LostError(NotHeld):
     """This owner held the lock and lost it.
 
     ``reason`` is one of ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session``, ``shutdown``,
-    ``too_long`` or ``silent``, as the daemon said; ``silence`` when the time until which the daemon
-    had vouched for it is over; ``connection`` when the connection has ended; ``closed`` when the
-    client was closed; ``fork`` in a forked child, for what its parent holds; ``resigned`` from
-    Term.check, for a term that is being given up.
+    ``too_long`` or ``silent``, as the daemon said; ``fixed_end`` also when this process noticed the end first;
+    ``silence`` when the validity that the daemon had stated is over; ``connection`` when the connection has
+    ended; ``closed`` when the client was closed; ``fork`` in a forked child, for what its parent
+    holds; ``resigned`` from Term.check, for a term that is being given up.
+
+    Until the owner has released what it lost, or its ``with`` has ended, an acquire of the same lock raises this too.
     """
 
     def __init__(self, key: str, fence: int, owner: int, reason: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import random
+import sys
 import time
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 from . import _wire as w
 from ._errors import (
@@ -16,26 +19,48 @@ from ._errors import (
     ConnectionLost,
     Draining,
     Invalid,
+    LockError,
     LostError,
     NotAcquired,
     NotHeld,
     Unconfirmed,
     error,
 )
-from ._hold import Hold, Holds
+from ._hold import Hold, Holds, Origin, Who
 from ._session import Session
+from ._table import Owners
 
 OWN: Final = 1 << 32  # owners below are for users to name
+Owner = int | Literal["handle"] | None
 
+_log: Final = logging.getLogger("locksidecar")
+_PACKAGE: Final = __name__.partition(".")[0] + "."
+SWEEP: Final = 64  # owners known to a handle before it looks for ended ones
+_HOUR: Final = 3600.0
 _PATIENCE: Final = 2.0  # seconds for which an acquire waits for a daemon that is not there, or is going
 _CUTS: Final = 3  # how often in a row a new connection may end at once
 
 
-Grip = Hold[Any] | Holds[Any]
+Held = Hold[Any] | Holds[Any]
+
+
+def anybody(who: Who) -> bool:
+    """Tell of each owner that it is meant."""
+    return True
+
+
+def ended(who: Who) -> bool:
+    """Tell whether an owner is a thread or a task that has ended."""
+    if isinstance(who, int):
+        return False
+    unit = who()
+    return unit is None or bool(unit.done() if hasattr(unit, "done") else not unit.is_alive())
 
 
 class Terms(ABC):
     """How something is to be held and by whom, and what the holder may know without asking anybody."""
+
+    _unit: str  # of which there are many, each an owner by itself: a thread, a task
 
     def __init__(
         self,
@@ -43,30 +68,62 @@ class Terms(ABC):
         renew: bool,
         shared: bool,
         timeout: float,
-        owner: int | None,
+        owner: Owner,
         on_lost: Callable[[LostError], object] | None,
     ) -> None:
-        self._ttl = to_ttl(ttl)
+        self._ttl = w.to_ttl(ttl)
         self._flags = 0 if renew else w.FIXED
         self._shared = shared
         self._timeout = timeout
-        to_wait(True, timeout)  # refused here rather than at the first with
-        if owner is not None and not 0 <= owner < OWN:
-            raise Invalid("an owner is a number from 0 to 2**32 - 1")
+        w.to_wait(True, timeout)  # refused here rather than at the first with
+        if owner == "handle":
+            owner = self._new_owner()
+        elif owner is not None and not (isinstance(owner, int) and 0 <= owner < OWN):
+            raise Invalid('an owner is "handle", or a number from 0 to 2**32 - 1')
         self._owner = owner
         self._on_lost = on_lost
+        self._by = Origin(self, 6)
+
+    def __del__(self) -> None:
+        for hold in self._all():
+            if leaks(hold) and (self._owner is None or self._owner >= OWN) and not sys.is_finalizing():
+                warnings.warn(
+                    f"{self._name}: thrown away while it is held ({self._by}); "
+                    "it stays held and renewed until the client is closed",
+                    ResourceWarning,
+                    stacklevel=2,
+                    source=self,
+                )
+
+    @abstractmethod
+    def _new_owner(self) -> int:
+        """Return a number that is no other owner's."""
+
+    @abstractmethod
+    def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[Held]:
+        """Return what is or was held by this handle, by whichever owners."""
 
     @property
     @abstractmethod
     def _name(self) -> str:
         """What is held, for people."""
 
+    @property
     @abstractmethod
-    def _find(self) -> Grip | None:
+    def _known(self) -> Owners:
+        """What the client's owners hold."""
+
+    @property
+    @abstractmethod
+    def _names(self) -> tuple[str, ...]:
+        """The keys."""
+
+    @abstractmethod
+    def _find(self) -> Held | None:
         """Return what this owner holds, what was lost until its release included."""
 
     @abstractmethod
-    def _mine(self) -> Grip:
+    def _mine(self) -> Held:
         """Return what this owner holds; NotHeld when it holds nothing."""
 
     @property
@@ -79,6 +136,13 @@ class Terms(ABC):
         if hold is None or not sure(hold):
             return 0.0
         return max(0.0, (hold.valid - w.now()) / 1e9)
+
+    @property
+    def ends_in(self) -> float | None:
+        """In how many seconds it ends by itself, with renew=False; None when it does not, or is not held."""
+        hold = self._find()
+        end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and sure(hold) else 0
+        return max(0.0, (end - w.now()) / 1e9) if end else None
 
     def owned(self) -> bool:
         """Tell whether this owner holds it at this very moment. Asks nobody."""
@@ -93,7 +157,41 @@ class Terms(ABC):
         return 0 if hold is None or hold.over else hold.count
 
     def _not_held(self) -> NotHeld:
+        if self._owner is None and any(leaks(hold) for hold in self._all()):
+            return NotHeld(
+                f"{self._name}: held by another {self._unit}, which acquired it by this handle; "
+                f'if it is to pass between {self._unit}s, make the handle with owner="handle"'
+            )
         return NotHeld(f"{self._name}: not held by this owner")
+
+    def _refuse_lost(self, hold: Held) -> None:
+        """Raise LostError if the hold was lost, and its owner has not released it."""
+        reason = hold.lost or ("connection" if hold.conn.dead is not None and not hold.over else "")
+        ended_here = hold.conn.quiet or hold.conn.owners is not self._known  # by close, or by a fork
+        if reason and not ended_here:
+            raise hold.loss(reason)
+
+    def _check(self, who: Who, waits: bool) -> None:
+        """Raise if the owner must not acquire anew: it has lost one of the keys, or has one by another handle."""
+        for key in self._names:
+            first = self._known.find(key, who)
+            if first is not None and not sure(first):
+                first.conn.lapse([first], w.now())
+            if first is not None:
+                self._known.check(key, who, self._by, waits)
+        if waits and self._owner is None and any(leaks(hold) for hold in self._all(ended)):
+            warnings.warn(
+                f"{self._name}: held ({self._by}) by a {self._unit} that has ended without releasing it",
+                ResourceWarning,
+                stacklevel=w.outside()[1],
+            )
+
+    def _exit_failed(self, e: LockError, body: BaseException | None) -> None:
+        """Say at the end of a scope whose body has failed what else has: an error that may be the cause."""
+        if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
+            return
+        _log.warning("%s, whose body failed: %s", self._name, e)
+        note(body, f"{self._name}: {e}")
 
     def _not_acquired(self) -> NotAcquired:
         return NotAcquired(f"{self._name}: could not be had within {self._timeout:g} s")
@@ -116,6 +214,10 @@ class Handle(Terms):
     @abstractmethod
     def _kept(self) -> Hold[Any] | None:
         """Return a named owner's hold as this handle knows it. Asks nothing, and runs anywhere."""
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (self._key,)
 
     @property
     def key(self) -> str:
@@ -152,6 +254,10 @@ class HandleMany(Terms):
 
     @abstractmethod
     def _find(self) -> Holds[Any] | None: ...
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return self._keys
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -193,7 +299,7 @@ class Tries:
         """Return until when to wait for the daemon's answer."""
         return None if self._wait < 0 else time.monotonic() + self.left / 1000 + timeout
 
-    def lapsed(self, hold: Grip) -> bool:
+    def lapsed(self, hold: Held) -> bool:
         """Go on after a grant that came too late; true when there is no time left."""
         self._cuts += 1
         if self._cuts > _CUTS:
@@ -226,24 +332,28 @@ class Tries:
         return left <= 0
 
 
-def to_ttl(ttl: float | None) -> int:
-    """Return a TTL in milliseconds, 0 for the daemon's own."""
-    if ttl is None:
-        return 0
-    if not 0 < ttl < math.inf:
-        raise Invalid("a TTL is a positive number of seconds")
-    return max(1, round(ttl * 1000))
+def note(e: BaseException | None, text: str) -> None:
+    """Add a note to an exception, where Python has notes (3.11)."""
+    if e is not None and hasattr(e, "add_note"):
+        e.add_note(text)
 
 
-def to_wait(blocking: bool, timeout: float | None) -> int:
-    """Return the wait in milliseconds, with the manners of threading.Lock."""
-    if timeout is None or timeout == -1:
-        return -1 if blocking else 0
-    if not blocking:
-        raise ValueError("can't specify a timeout for a non-blocking call")
-    if not timeout >= 0:
-        raise ValueError("timeout must be a non-negative number")
-    return min(w.MAX_WAIT, math.ceil(timeout * 1000)) if timeout < math.inf else -1
+def done(hold: Held) -> bool:
+    """Tell whether the owner has nothing more to do with a hold: it was released, after a loss too."""
+    return hold.count <= 0 or (hold.over and not hold.lost)
+
+
+def sweep(held: dict[Who, Any], over: Callable[[Any], bool]) -> int:
+    """Forget what is over of threads and tasks that have ended; return how much is left."""
+    for who, what in list(held.items()):
+        if not isinstance(who, int) and who() is None and over(what):
+            held.pop(who, None)
+    return len(held)
+
+
+def leaks(hold: Held) -> bool:
+    """Tell whether a hold is one that does not end by itself."""
+    return hold.count > 0 and hold.conn.dead is None and any(not each.over and not each.end for each in hold.each)
 
 
 def check(hold: Hold[Any], reply: w.Message) -> None:
@@ -275,7 +385,7 @@ def check_all(holds: Holds[Any], answers: list[tuple[str, int]], absent: str) ->
         raise found[0]
 
 
-def sure(hold: Grip) -> bool:
+def sure(hold: Held) -> bool:
     """Tell whether a hold is valid, by all that has arrived."""
     if hold.owned():
         return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -15,23 +16,53 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="Session")
 
+# An owner of locks: a thread or a task, or a number that names one. A weakref keeps neither alive, and is not reused.
+Who = weakref.ref[Any] | int
+
+
+class Origin:
+    """The handle by which a hold was acquired, for as long as it lives, and where it was created."""
+
+    __slots__ = ("at", "code", "handle")
+
+    def __init__(self, handle: object, depth: int) -> None:
+        self.handle = weakref.ref(handle)
+        frame, _ = w.outside(depth)
+        self.code, self.at = frame.f_code, frame.f_lasti  # the line is looked up when it is needed
+
+    def __str__(self) -> str:
+        line = next((line for start, end, line in self.code.co_lines() if start <= self.at < end), None)
+        return f"created at {self.code.co_filename}:{line or '?'}"
+
 
 class Hold(Generic[C]):
-    """One owner's grip on one key. Its fields are guarded by the session's mu."""
+    """One owner's possession of one key. Its fields are written under the session's mu."""
 
     # fmt: off
     __slots__ = (
-        "conn", "count", "end", "fence", "grants", "key", "lost", "nth", "over", "owner", "permits", "shared", "tell",
-        "valid",
+        "by", "conn", "count", "end", "fence", "grants", "key", "lost", "nth", "over", "owner", "permits", "shared",
+        "tell", "valid", "who",
     )
     # fmt: on
 
-    def __init__(self, conn: C, key: str, owner: int, shared: bool, permits: int = 0) -> None:
+    def __init__(
+        self,
+        conn: C,
+        key: str,
+        owner: int,
+        shared: bool,
+        permits: int = 0,
+        *,
+        who: Who | None = None,
+        by: Origin | None = None,
+    ) -> None:
         self.conn = conn
         self.key = key
         self.owner = owner
         self.shared = shared
         self.permits = permits  # of the semaphore; 0 of a lock
+        self.who = who  # None: Owners does not know it (a permit, a term of an election)
+        self.by = by
         self.tell: tuple[Callable[[LostError], object], ...] = ()  # to be called when it is lost
         self.fence = 0
         self.count = 0  # how often its owner acquired it; re-entry is counted here alone
@@ -41,6 +72,11 @@ class Hold(Generic[C]):
         self.lost = ""  # why, once it was
         self.nth = 0  # which loss of the connection it was
         self.over = False  # released or lost: no longer in the table
+
+    @property
+    def each(self) -> tuple[Hold[C]]:
+        """Itself: what there is of each key."""
+        return (self,)
 
     @property
     def named(self) -> str:
@@ -80,10 +116,13 @@ class Holds(Generic[C]):
 
     __slots__ = ("conn", "count", "each", "owner", "tell")
 
-    def __init__(self, conn: C, keys: Sequence[str], owner: int, shared: bool) -> None:
+    def __init__(
+        self, conn: C, keys: Sequence[str], owner: int, shared: bool, who: Who | None = None, by: Origin | None = None
+    ) -> None:
         self.conn = conn
         self.owner = owner
-        self.each = tuple(Hold(conn, key, owner, shared) for key in keys)  # in the order of the request
+        # In the order of the request.
+        self.each = tuple(Hold(conn, key, owner, shared, who=who, by=by) for key in keys)
         self.count = 0
         self.tell: tuple[Once, ...] = ()  # what of each hold's is ours
 

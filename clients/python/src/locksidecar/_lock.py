@@ -5,8 +5,8 @@ from __future__ import annotations
 from . import _wire as w
 from ._conn import Conn
 from ._errors import ConnectionLost, Unavailable, Unconfirmed
-from ._handle import Handle, check, sure, to_ttl
-from ._hold import Call, Hold
+from ._handle import Handle, check, done, sure
+from ._hold import Call, Hold, Who
 from ._scope import Scope
 
 
@@ -23,9 +23,9 @@ class One(Scope[Hold[Conn]], Handle):
         if not hold.lost and not sure(hold):
             hold.conn.lapse([hold], w.now())
         if hold.lost:
-            hold.count -= 1
-            if hold.count <= 0:
+            if hold.conn.let_go_lost(hold):
                 self._forget(hold)
+                hold.conn.acknowledge([hold])
             raise hold.loss(hold.lost)
         before = hold.count
         try:
@@ -44,12 +44,12 @@ class One(Scope[Hold[Conn]], Handle):
             check(hold, reply)
 
     def extend(self, ttl: float | None = None) -> None:
-        """Renew it now, to end ttl from now; by default its own TTL.
+        """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
 
         Only with renew=False it needs that. NotHeld when it is not held, Unavailable when the
         store does not confirm: then what was known before still stands.
         """
-        self._change(w.RENEW, to_ttl(ttl))
+        self._change(w.RENEW, w.to_ttl(ttl))
 
     def _change(self, op: int, *fields: int) -> None:
         hold = self._mine()
@@ -74,18 +74,17 @@ class Lock(One):
         """Turn an exclusive hold into a shared one, without letting go in between."""
         self._change(w.DOWNGRADE)
 
-    def _request(self, conn: Conn, owner: int) -> tuple[Call, Hold[Conn]]:
-        hold = Hold(conn, self._key, owner, self._shared)
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Hold[Conn]]:
+        hold = Hold(conn, self._key, owner, self._shared, who=who, by=self._by)
         return Call(w.ACQUIRE, hold), hold
 
     def _kept(self) -> Hold[Conn] | None:
-        kept = self._held.get(0)
-        return None if kept is None else kept[1]
+        return None if self._owner is None else self._held.get(self._owner)
 
     def _find(self) -> Hold[Conn] | None:
-        hold = self._by_slot()
-        if hold is not None and (not hold.over or hold.lost):
+        who = self._who()
+        hold = self._held.get(who)
+        if hold is not None and not done(hold):
             return hold
         # A named owner may have acquired it by another handle.
-        conn = None if self._owner is None else self._client._live()
-        return None if conn is None or self._owner is None else conn.find(self._key, self._owner)
+        return self._known.find(self._key, who) if isinstance(who, int) else None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from . import _wire as w
 from ._conn import Conn
 from ._errors import ConnectionLost, Unavailable, Unconfirmed
-from ._handle import HandleMany, check, check_all, missing, sure, to_ttl
-from ._hold import Call, Holds
+from ._handle import HandleMany, check, check_all, missing, sure
+from ._hold import Call, Holds, Who
 from ._scope import Scope
 from ._session import what
 
@@ -44,15 +44,16 @@ class Locks(Scope[Holds[Conn]], HandleMany):
             if holds.count == count:
                 conn.finish_all(holds, count, what(holds), [])
             raise
+        conn.acknowledge(holds.each)
         check_all(holds, answers, absent)
 
     def extend(self, ttl: float | None = None) -> None:
-        """Renew all the locks now, to end ttl from now; by default each its own TTL.
+        """Renew all the locks now, to end no earlier than ttl from now; by default each its own TTL.
 
         Only locks with renew=False need that. NotHeld when they are not held, LostError when one is lost,
         Unavailable when the store does not confirm: then what was known before of those still stands.
         """
-        self._change(w.RENEW, to_ttl(ttl))
+        self._change(w.RENEW, w.to_ttl(ttl))
 
     def downgrade(self) -> None:
         """Turn the exclusive holds into shared ones, without letting go in between."""
@@ -65,16 +66,16 @@ class Locks(Scope[Holds[Conn]], HandleMany):
         for hold, reply in holds.conn.call_each(op, holds, *fields):
             check(hold, reply)
 
-    def _request(self, conn: Conn, owner: int) -> tuple[Call, Holds[Conn]]:
-        holds = Holds(conn, self._keys, owner, self._shared)
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Holds[Conn]]:
+        holds = Holds(conn, self._keys, owner, self._shared, who, self._by)
         return Call(w.ACQUIRE_MANY, holds), holds
 
     def _join(self, holds: Holds[Conn]) -> Holds[Conn]:
         if self._owner is None:
             return holds
-        kept = self._held.setdefault(0, (None, holds))[1]  # one step: of two threads, one is the first
+        kept = self._held.setdefault(self._owner, holds)  # one step: of two threads, one is the first
         return kept if kept is not holds and holds.conn.merge(kept, holds) else holds
 
     def _find(self) -> Holds[Conn] | None:
-        holds = self._by_slot()
+        holds = self._held.get(self._who())
         return holds if holds is not None and holds.count else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from . import _wire as w
 from ._errors import OK, LockError, error
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
 
+_LOOK: Final = 0.02  # seconds between looks at what another thread may have been woken for
+
 
 class Requests(Session):
     """The requests of a connection for threads."""
@@ -27,6 +29,10 @@ class Requests(Session):
 
         Raises what the connection died of.
         """
+
+    @abstractmethod
+    def give_back_all(self) -> None:
+        """Send all that is due."""
 
     def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
         """Send one request and return its reply; an error when there is none in time."""
@@ -48,11 +54,20 @@ class Requests(Session):
         None when it is held by somebody else; any other end is an error. An exception other than an
         answer leaves c to be withdrawn.
         """
+        self._settle(hold, limit)
         self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
         if not self.wait(c, limit):
             raise self.silent()
         granted: H | None = self.granted(c)
         return granted
+
+    def _settle(self, hold: H, limit: float | None) -> None:
+        """Wait until the owner may ask for hold."""
+        while (cancel := self.unsettled(hold)) is not None:
+            if limit is not None and time.monotonic() >= limit:
+                raise self.silent()
+            self.wait(cancel, time.monotonic() + _LOOK)  # others may wait for it too
+        self.give_back_all()
 
     def release(self, hold: Hold[Conn]) -> w.Message:
         """Give up one count; for the last one return the daemon's answer, else nothing."""

@@ -8,16 +8,19 @@ import inspect
 import logging
 import threading
 import time
+import weakref
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 
+from . import _wire as w
 from ._conn import Conn
 from ._errors import ConnectionLost, Draining, LockError, Unconfirmed, Upgrade
-from ._handle import Terms, Tries, sure, to_wait
-from ._hold import Call
+from ._handle import SWEEP, Terms, Tries, anybody, sure, sweep
+from ._hold import Call, Who
 from ._requests import H
+from ._table import Owners
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -33,14 +36,16 @@ _log: Final = logging.getLogger("locksidecar")
 class Scope(Terms, Generic[H]):
     """A handle of a client for threads. H is what it holds: a Hold, or Holds."""
 
+    _unit = "thread"
+
     def __init__(self, client: Client, *terms: Any) -> None:
-        super().__init__(*terms)
         self._client = client
-        # By thread (0 for a named owner): who it is, for idents are reused, and what it holds.
-        self._held: dict[int, tuple[threading.Thread | None, H]] = {}
+        self._held: dict[Who, H] = {}  # by thread, or by the named owner
+        self._sweep_at = SWEEP
+        super().__init__(*terms)
 
     @abstractmethod
-    def _request(self, conn: Conn, owner: int) -> tuple[Call, H]:
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, H]:
         """Make the request for what this handle acquires."""
 
     @abstractmethod
@@ -52,9 +57,12 @@ class Scope(Terms, Generic[H]):
         blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
         nothing acquired.
         """
-        wait = to_wait(blocking, timeout)
+        wait = w.to_wait(blocking, timeout)
         hold = self._find()
-        return (hold is not None and self._reenter(hold)) or self._acquire(wait)
+        if hold is not None and self._reenter(hold):
+            return True
+        self._check(self._who(), wait != 0)
+        return self._acquire(wait)
 
     def _reenter(self, hold: H) -> bool:
         if hold.shared and not self._shared and sure(hold):
@@ -69,6 +77,8 @@ class Scope(Terms, Generic[H]):
             if self._owner is None:  # only then nobody else counts
                 hold.count = before
             raise
+        hold.conn.lapse(hold.each, w.now())
+        self._refuse_lost(hold)
         self._forget(hold)
         hold.conn.give_up(hold)
         return False
@@ -81,7 +91,7 @@ class Scope(Terms, Generic[H]):
         while True:
             conn = client._live() or client._connect(tries.until())
             owner = self._owner if self._owner is not None else next(client._owners)
-            call, asked = self._request(conn, owner)
+            call, asked = self._request(conn, owner, self._who())
             try:
                 hold = conn.acquire(
                     call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout), trace
@@ -133,7 +143,7 @@ class Scope(Terms, Generic[H]):
         except LockError as e:
             if kind is None:
                 raise
-            _log.info("%s, whose body failed: %s", self._name, e)
+            self._exit_failed(e, body)
 
     def __call__(self, f: Callable[P, R]) -> Callable[P, R]:
         """Decorate a function: each call of it runs under the lock, as by ``with``."""
@@ -150,24 +160,28 @@ class Scope(Terms, Generic[H]):
     def __repr__(self) -> str:
         return f"<locksidecar.{type(self).__name__} {self._name} {'owned' if self.owned() else 'not owned'}>"
 
-    # ---- who holds ----
+    # ---- owners ----
 
-    def _slot(self) -> int:
-        return 0 if self._owner is not None else threading.get_ident()
+    @property
+    def _known(self) -> Owners:
+        return self._client._known
 
-    def _by_slot(self) -> H | None:
-        held = self._held.get(self._slot())
-        if held is None:
-            return None
-        thread, hold = held
-        if thread is not None and thread is not threading.current_thread():
-            return None  # a thread that has ended without releasing; the number is ours now
-        return hold
+    def _new_owner(self) -> int:
+        return next(self._client._owners)
+
+    def _who(self) -> Who:
+        """Return the owner that calls."""
+        return self._owner if self._owner is not None else weakref.ref(threading.current_thread())
+
+    def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[H]:
+        return [hold for who, hold in list(self._held.items()) if which(who)] if self._held else ()
 
     def _keep(self, hold: H) -> None:
-        thread = None if self._owner is not None else threading.current_thread()
-        self._held[self._slot()] = thread, hold
+        self._held[self._who()] = hold
+        if len(self._held) >= self._sweep_at:
+            self._sweep_at = max(SWEEP, 2 * sweep(self._held, lambda hold: hold.over))
 
     def _forget(self, hold: H) -> None:
-        if (mine := self._held.get(self._slot())) is not None and mine[1] is hold:
-            self._held.pop(self._slot(), None)
+        who = self._who()
+        if self._held.get(who) is hold:
+            self._held.pop(who, None)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _wire as w
 from ._conn import Conn
-from ._handle import to_wait
-from ._hold import Call, Hold
+from ._handle import SWEEP, anybody, sweep
+from ._hold import Call, Hold, Who
 from ._lock import One
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ class Semaphore(One):
     """
 
     def __init__(self, client: Client, key: str, permits: int, *terms: Any) -> None:
+        self._stacks: dict[Who, list[Hold[Conn]]] = {}  # by thread, or by the named owner
         self._permits = w.check_permits(permits)
         super().__init__(client, key, *terms)
-        self._stacks: dict[int, tuple[threading.Thread | None, list[Hold[Conn]]]] = {}  # by thread; see Scope
 
     @property
     def _name(self) -> str:
@@ -45,45 +45,44 @@ class Semaphore(One):
         blocking=False tries; timeout bounds the wait, -1 or None does not. An exception leaves
         nothing acquired.
         """
-        return self._acquire(to_wait(blocking, timeout))
+        return self._acquire(w.to_wait(blocking, timeout))
 
     def holders(self) -> int:
         """Ask the daemon how many permits are held on this host; on others there may be more."""
         return int(w.numbers(self._client._ask(w.INSPECT, self._key, w.PERMIT), 3)[2])
 
-    def _request(self, conn: Conn, owner: int) -> tuple[Call, Hold[Conn]]:
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Hold[Conn]]:
         # A number of its own: an owner's permits are apart.
-        hold = Hold(conn, self._key, next(self._client._owners), False, self._permits)
+        hold = Hold(conn, self._key, self._new_owner(), False, self._permits)
         return Call(w.ACQUIRE, hold), hold
 
     def _kept(self) -> Hold[Conn] | None:
         return None if self._owner is None else self._find()
 
-    # ---- who holds ----
+    # ---- owners ----
 
-    def _stack(self) -> list[Hold[Conn]]:
-        """Return what this owner holds, the newest last."""
-        thread = None if self._owner is not None else threading.current_thread()
-        mine = self._stacks.get(self._slot())
-        if mine is None or mine[0] is not thread:  # a number that is used again
-            mine = self._stacks[self._slot()] = thread, []
-        return mine[1]
+    def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[Hold[Conn]]:
+        return [hold for who, stack in list(self._stacks.items()) if which(who) for hold in stack]
 
     def _find(self) -> Hold[Conn] | None:
-        stack = self._stack() if self._slot() in self._stacks else []
+        """Return the newest of what this owner holds."""
+        stack = self._stacks.get(self._who(), [])
         while stack and stack[-1].over and not stack[-1].lost:  # the parent process's
             stack.pop()
         return stack[-1] if stack else None
 
     def _keep(self, hold: Hold[Conn]) -> None:
-        self._stack().append(hold)
+        self._stacks.setdefault(self._who(), []).append(hold)
+        if len(self._stacks) >= self._sweep_at:
+            self._sweep_at = max(SWEEP, 2 * sweep(self._stacks, lambda stack: all(hold.over for hold in stack)))
 
     def _forget(self, hold: Hold[Conn]) -> None:
-        stack = self._stack()
+        who = self._who()
+        stack = self._stacks.get(who, [])
         if hold in stack:
             stack.remove(hold)
         if not stack and self._owner is None:
-            self._stacks.pop(self._slot(), None)
+            self._stacks.pop(who, None)
 
     def _depth(self) -> int:
-        return 0 if self._find() is None else len(self._stack())
+        return 0 if self._find() is None else len(self._stacks[self._who()])

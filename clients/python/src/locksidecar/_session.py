@@ -11,9 +11,10 @@ redone by whoever sees the exception pass ends the connection, and with it every
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from . import _wire as w
@@ -31,22 +32,24 @@ from ._errors import (
     error,
 )
 from ._hold import Call, Hold, Holds
-from ._table import Before, Entries, Lost, Table
+from ._table import Before, Entries, Lost, Owners, Table
 
 
 class Session(Table, ABC):
     """The state of a connection. It lives once: after its end a new one is made."""
 
-    def __init__(self, timeout: float, lost: Lost) -> None:
-        super().__init__(lost)
-        self.since = time.monotonic()
+    def __init__(self, timeout: float, lost: Lost, owners: Owners) -> None:
+        super().__init__(lost, owners)
+        self.since = self.heard = time.monotonic()  # heard: when something was read last
+        self._pinged = -math.inf  # when a ping asked for a sign of life last
         self.max_frame = w.MAX_FRAME
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
+        self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; of named owners, unanswered
         self._ids = 0
         self._rest = b""  # a message's beginning
         self._heartbeat = False
-        self._quiet = False  # we have ended it ourselves
+        self.quiet = False  # we have ended it ourselves
 
     # ---- what a driver brings ----
 
@@ -95,15 +98,45 @@ class Session(Table, ABC):
 
     def enter(self, c: Call, fields: tuple[object, ...]) -> bytes:
         """Number a request, expect its reply, and return its frame. One caller at a time."""
-        if self.dead is not None:
-            raise self.gone()
         number = self._ids + 1
         data = w.frame(c.op, number, *fields)
         if len(data) > self.max_frame + w.HEADER:
             raise Invalid(f"the request has {len(data)} bytes, a frame of the daemon's {self.max_frame}")
-        self._ids = c.id = number
-        self._pending[number] = c
+        with self._mu:
+            if self.dead is not None:
+                raise self.gone()
+            if c.op in (w.ACQUIRE, w.ACQUIRE_MANY):
+                self.owners.ask(c, waits=fields[3] != 0)
+            elif c.op == w.DOWNGRADE and isinstance(c.hold, Hold):
+                c.hold.shared = True  # from here on: the daemon lets others in before its answer has come
+            self._ids = c.id = number
+            self._pending[number] = c
         return data
+
+    # ---- a daemon that hangs ----
+
+    @property
+    def step(self) -> float:
+        """After how many seconds without an answer a wait calls listen."""
+        return min(1.0, self.timeout / 8)
+
+    def listen(self, read: Callable[[], None]) -> None:
+        """End the connection if the daemon hangs; called again and again while a reply is waited for.
+
+        After a quarter of the timeout without a word from the daemon it is sent a ping. If the rest of the
+        timeout brings nothing at all, the connection ends. read takes in what has arrived, without blocking.
+        """
+        now = time.monotonic()
+        if self.dead is not None or now - self.heard < self.timeout / 4:
+            return
+        if self._pinged <= self.heard:
+            self._pinged = now
+            with contextlib.suppress(LockError):
+                self.send(Call(w.PING))
+        elif now - self._pinged >= 0.75 * self.timeout:
+            read()  # this process may have been stopped
+            if self._pinged > self.heard:
+                self.die(self.silent())
 
     def silent(self) -> Unavailable:
         """Make the error for an answer that did not come."""
@@ -127,17 +160,42 @@ class Session(Table, ABC):
             with self._mu:
                 c.abandoned = True
                 granted = c.done and c.error is None and c.reply[0] == OK
+            if c.hold is not None and granted:
+                self.give_up_lost(c.hold)
             if c.hold is None or self.dead is not None:
                 return
             if granted:
                 self.give_back(c.hold)
             elif not c.done and c.id:
-                self.send(Call(w.CANCEL, target=c.id), c.id, c.hold.key)
+                self.send(self._cancel(c, c.hold), c.id, c.hold.key)
         except LockError:
             pass
         except BaseException as e:
             self.interrupted(e)
             raise
+
+    def _cancel(self, c: Call, hold: Hold[Any] | Holds[Any]) -> Call:
+        cancel = self.canceling()
+        cancel.target = c.id
+        if isinstance(hold.each[0].who, int):  # other owners have a number of their own for each acquire
+            with self._mu:
+                self._cancels.update(((each.key, each.owner), cancel) for each in hold.each)
+        return cancel
+
+    def canceling(self) -> Call:
+        """Make a cancel."""
+        return Call(w.CANCEL)
+
+    def unsettled(self, hold: Hold[Any] | Holds[Any]) -> Call | None:
+        """Return what has to be answered before the owner may ask for hold: the cancel of an acquire that it gave up.
+
+        A grant may be on its way, and would be entered again.
+        """
+        if not self._cancels:
+            return None
+        with self._mu:
+            found = [self._cancels.get((each.key, each.owner)) for each in hold.each]
+        return next(filter(None, found), None)
 
     def give_back(self, hold: Hold[Any] | Holds[Any]) -> None:
         """Release one grant of a hold without waiting for the answer."""
@@ -155,22 +213,40 @@ class Session(Table, ABC):
 
     def give_up(self, hold: Hold[Any] | Holds[Any]) -> None:
         """Let go, without waiting for the answer, of what is not valid, and of what is left of several holds."""
-        now = w.now()
+        self.lapse(hold.each, w.now())
         if isinstance(hold, Hold):
-            self.lapse([hold], now)
+            self.let_go_lost(hold)
+            self.acknowledge([hold])
             return
-        self.lapse(hold.each, now)
         if hold.count == 0:
             return
         try:
             hold.count = 1
             for entries in w.batches(self.let_go_all(hold, what(hold)), self.max_frame):
                 self.send(Call(w.RELEASE_MANY, entries=len(entries)), entries, hold.owner, w.ASYNC)
+            self.acknowledge(hold.each)
         except LockError:
             pass
         except BaseException as e:
             self.interrupted(e)
             raise
+
+    def give_up_lost(self, hold: Hold[Any] | Holds[Any]) -> None:
+        """Let go of what was lost before the acquire had returned: its owner never hears of it."""
+        for each in hold.each:
+            if each.lost or self.dead is not None:
+                self.let_go_lost(each)
+        self.acknowledge(hold.each)
+
+    def acknowledge(self, holds: Iterable[Hold[Any]]) -> None:
+        """Tell the daemon that their owner has ended its work under those that an operator unlocked by force.
+
+        Until then the daemon keeps their keys closed. It answers not_held, which nobody waits for.
+        """
+        forced = list(filter(lambda hold: hold.lost == "forced" and hold.count <= 0, holds))
+        with contextlib.suppress(LockError):
+            for hold in forced:
+                self.send(Call(w.RELEASE), hold.key, hold.owner, hold.fence, w.ASYNC | w.ALL)
 
     def finish(self, hold: Hold[Any], before: int, c: Call | None) -> None:
         """Finish a release of which an interrupt left nobody knows what undone."""
@@ -202,6 +278,7 @@ class Session(Table, ABC):
 
     def feed(self, data: bytes) -> None:
         """Take in what was read: every whole message of it. An error ends the connection."""
+        self.heard = time.monotonic()
         if self._rest:
             data = self._rest + data
         at = 0
@@ -232,10 +309,16 @@ class Session(Table, ABC):
                 w.numbers(m, 1)  # every other success that we ask for begins with one
             c.reply = m
             c.done = True
-        c.wake()
-        if c.target:  # a cancel: its target was answered before, or never arrived
-            self._pending.pop(c.target, None)
-        self._pending.pop(m[1], None)  # last: until here c would end with the connection
+            c.wake()
+            if c.target:  # a cancel: its target was answered before, or never arrived
+                self._pending.pop(c.target, None)
+                self._canceled(c)
+            self._pending.pop(m[1], None)  # last: until here c would end with the connection
+
+    def _canceled(self, cancel: Call) -> None:
+        """Let the owner ask again; mu is held."""
+        for entry in list(filter(lambda entry: entry[1] is cancel, self._cancels.items())):
+            del self._cancels[entry[0]]
 
     def _push(self, m: w.Message) -> None:
         if m[0] == w.BEAT:
@@ -288,18 +371,18 @@ class Session(Table, ABC):
     def die(self, why: LockError, *, quiet: bool = False) -> None:
         """End the connection: every call fails, every hold is lost. Idempotent; does not block."""
         if self.dead is None:
-            self._quiet = quiet  # whoever of several gets to the holds first
+            self.quiet = quiet  # whoever of several gets to the holds first
             self.dead = why  # from here on nothing is owned, so that others may be let in
         self.cut()
         with self._mu:
             for hold in list(self._holds.values()):
-                self._lose(hold, "connection", self._quiet)
+                self._lose(hold, "connection", self.quiet)
             calls = list(self._pending.values())
             self._pending.clear()
+            self._cancels.clear()
             for c in calls:
                 c.fail(self.gone())
-        for c in calls:
-            c.wake()
+                c.wake()
 
     def interrupted(self, e: BaseException) -> None:
         """End the connection, since nobody can know what is held on it."""
@@ -316,8 +399,9 @@ class Session(Table, ABC):
         self.dead = ConnectionLost("the connection belongs to the parent process")
         self._forget_holds()
         self._pending.clear()
+        self._cancels.clear()
 
 
 def what(holds: Holds[Any]) -> Before:
-    """Return what is held of several, and how often."""
-    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over, holds.each)]
+    """Return what its owner has of several, and how often; what it has lost included."""
+    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over or hold.lost, holds.each)]

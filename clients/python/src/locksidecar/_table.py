@@ -7,36 +7,124 @@ connection ends. All of them are here; what is to be sent then is the session's.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from . import _wire as w
-from ._errors import LockError, LostError
-from ._hold import Call, Hold, Holds, Once
+from ._errors import AlreadyHeld, LockError, LostError
+from ._hold import Call, Hold, Holds, Once, Origin, Who
 
 Lost = Callable[[Hold[Any], LostError, bool], None]
 Tell = Callable[[LostError], object]
 Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
 Entries = Sequence[tuple[str, int]]  # of a release-many: keys and fences
 
+_SWEEP: Final = 128  # owners' entries before the first sweep
+
+
+class Owners:
+    """What each owner in a client waits for, holds, or has lost and not yet released, by key.
+
+    All connections of the client share it, one after the other. An owner has at most one entry a key.
+    A named owner's waits are not in it: another of its requests may be granted before.
+    """
+
+    def __init__(self) -> None:
+        self.mu = threading.Lock()  # guards this and the state of every connection; nothing is waited for under it
+        self._entries: dict[tuple[str, Who | None], Hold[Any] | Call] = {}
+        self._sweep_at = _SWEEP
+
+    def find(self, key: str, who: Who) -> Hold[Any] | None:
+        """Return what the owner holds, or has lost and not released. Takes no lock."""
+        found = self._entries.get((key, who))
+        return found if isinstance(found, Hold) and not released(found) else None
+
+    def check(self, key: str, who: Who, by: Origin | None, waits: bool) -> bool:
+        """Raise if the owner must not ask for the key; false if it has an entry of it already. Takes no lock."""
+        first = self._entries.get((key, who))
+        if first is None or stale(first):
+            return True
+        if isinstance(first, Hold) and (first.over or first.conn.dead is not None):
+            raise first.loss(first.lost or "connection")
+        hold = first if isinstance(first, Hold) else first.hold and first.hold.each[0]
+        if not hold or hold.by is None or hold.by is by or isinstance(who, int):
+            return False
+        if hold.end and hold.by.handle() is None:
+            return True  # it was left to end by itself
+        if waits:
+            state = "held" if hold is first else "waited for"
+            unit = "thread" if isinstance(who(), threading.Thread) else "task"
+            raise AlreadyHeld(
+                f"key {key!r} is already {state} in this {unit} by another handle ({hold.by}); "
+                "use that handle, or pass owner= to share"
+            )
+        return False
+
+    def ask(self, c: Call, waits: bool) -> None:
+        """Take note of an acquire that is about to be sent; mu is held."""
+        assert c.hold is not None
+        who, by = c.hold.each[0].who, c.hold.each[0].by
+        if who is None:
+            return
+        free = [hold.key for hold in c.hold.each if self.check(hold.key, who, by, waits)]
+        if not isinstance(who, int):
+            for key in free:
+                self._entries[key, who] = c
+
+    def enter(self, hold: Hold[Any]) -> None:
+        """Take note of a grant; mu is held."""
+        if hold.who is None:
+            return
+        first = self._entries.get((hold.key, hold.who))
+        if not isinstance(first, Hold) or first.over or first.conn.dead is not None:
+            self._entries[hold.key, hold.who] = hold
+        if len(self._entries) >= self._sweep_at:
+            self._entries = dict(filter(lambda entry: not stale(entry[1]), self._entries.items()))
+            self._sweep_at = max(_SWEEP, 2 * len(self._entries))
+
+    def lend(self, hold: Hold[Any], unit: object) -> None:
+        """Count a hold of a term as one of the thread or task that works under it."""
+        with self.mu:
+            if not hold.over:
+                hold.who = weakref.ref(unit)
+                self.enter(hold)
+
+    def leave(self, hold: Hold[Any]) -> None:
+        """Forget a hold; mu is held."""
+        if self._entries.get((hold.key, hold.who)) is hold:
+            del self._entries[hold.key, hold.who]
+
+
+def released(hold: Hold[Any]) -> bool:
+    """Tell whether the owner has nothing to do with a hold any more: released, or ended by its own client."""
+    return hold.over and (not hold.lost or hold.count <= 0 or hold.lost in ("closed", "fork"))
+
+
+def stale(entry: Hold[Any] | Call) -> bool:
+    """Tell whether an entry means nothing any more."""
+    if isinstance(entry, Call):
+        return entry.done or entry.abandoned or entry.hold is None or entry.hold.conn.dead is not None
+    if not entry.over:
+        return False
+    dropped = entry.by is None or entry.by.handle() is None
+    return released(entry) or (dropped and not isinstance(entry.who, int))  # nobody can release it any more
+
 
 class Table:
     """The holds of a connection, by key and owner."""
 
-    def __init__(self, lost: Lost) -> None:
+    def __init__(self, lost: Lost, owners: Owners) -> None:
         self.dead: LockError | None = None
         self._lost = lost  # takes note only; with whether the client itself has ended it
-        self._mu = threading.Lock()  # guards everything below; nothing is waited for under it
+        self.owners = owners
+        self._mu = owners.mu  # guards everything below; nothing is waited for under it
         self._holds: dict[tuple[str, int], Hold[Any]] = {}
         self._losses = 0
         self._shift = 0  # nanoseconds from the daemon's clock to ours
         # Granted to nobody: to be released; None for a sign of life.
         self._late: deque[Hold[Any] | Holds[Any] | None] = deque()
-
-    def find(self, key: str, owner: int) -> Hold[Any] | None:
-        """Return the owner's hold, however it was acquired."""
-        return self._holds.get((key, owner))
 
     # ---- what is granted ----
 
@@ -49,8 +137,6 @@ class Table:
                 self._late.append(hold)
         elif hold.over:
             return
-        if c.op == w.DOWNGRADE:
-            hold.shared = True
         self._state(hold, fields)
 
     def _grant_many(self, c: Call, holds: Holds[Any], m: w.Message) -> None:
@@ -72,6 +158,7 @@ class Table:
             if same is not None:  # it was lost, or there would be no other fence
                 self._lose(same, "gone")
             self._holds[hold.key, hold.owner] = hold
+            self.owners.enter(hold)
         hold.fence = fence
         hold.grants += 1
         hold.count += 1
@@ -79,7 +166,8 @@ class Table:
 
     def _state(self, hold: Hold[Any], fields: w.Message) -> None:
         _, _, deadline, _, end, _ = fields
-        hold.end = end * w.MS + self._shift if end else 0
+        if end:  # it only ever moves to later, in whichever order replies come
+            hold.end = max(hold.end, end * w.MS + self._shift)
         hold.state(deadline * w.MS + self._shift)
 
     # ---- what its owner does with it ----
@@ -146,6 +234,15 @@ class Table:
             self._drop(hold)
         return True
 
+    def let_go_lost(self, hold: Hold[Any]) -> bool:
+        """Give up one count of a hold that was lost; true when it was the last."""
+        with self._mu:
+            hold.count -= 1
+            if hold.count > 0:
+                return False
+            self.owners.leave(hold)
+        return True
+
     def let_go_all(self, holds: Holds[Any], before: Before) -> Entries:
         """Give up one count of the whole; return of which keys and fences the daemon has to hear.
 
@@ -165,7 +262,10 @@ class Table:
         for hold, count in before:
             if count > 1:  # the owner has it by another handle too
                 hold.count = count - 1
-            elif not hold.lost:
+            elif hold.lost:
+                hold.count = 0
+                self.owners.leave(hold)
+            else:
                 hold.count = 0
                 self._drop(hold)
                 gone.extend([(hold.key, hold.fence)] * hold.grants)
@@ -176,6 +276,8 @@ class Table:
         hold.over = True
         if self._holds.get((hold.key, hold.owner)) is hold:
             del self._holds[hold.key, hold.owner]
+        if released(hold):
+            self.owners.leave(hold)
 
     # ---- loss ----
 
@@ -208,12 +310,12 @@ class Table:
         """End a hold if it is past its validity, and return its grants; mu is held."""
         if hold.over or now < hold.valid:
             return 0
-        self._lose(hold, "silence")
+        self._lose(hold, "fixed_end" if hold.end and now >= hold.end else "silence")
         return hold.grants
 
     def _forget_holds(self) -> None:
         """Forget everything in a child process: nothing here is its own. Takes no lock."""
-        self._mu = threading.Lock()
+        self._mu, self.owners = threading.Lock(), Owners()
         for hold in list(self._holds.values()):
             hold.lost, hold.over = "fork", True
         self._holds.clear()

@@ -1,12 +1,15 @@
-"""Frames, values and time, as PROTOCOL.md has them. No I/O."""
+"""Frames, values and time, as PROTOCOL.md has them, and the checks of what callers give. No I/O."""
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Final
 
 import msgpack
@@ -30,7 +33,8 @@ FATAL: Final = 67
 
 PERMIT: Final = 2  # mode of an acquire
 FIXED: Final = 1  # flag of an acquire
-ASYNC: Final = 1  # flag of a release
+ASYNC: Final = 1  # flags of a release
+ALL: Final = 2
 
 VERSION: Final = 1
 HEADER: Final = 4
@@ -40,6 +44,9 @@ MAX_PERMITS: Final = 10_000  # of a semaphore
 MAX_WAIT: Final = 1 << 40  # milliseconds
 MAX_INT: Final = (1 << 63) - 1
 LEVELS: Final = 8  # of nesting; the message's own array is level 0
+
+_PACKAGE: Final = __name__.partition(".")[0] + "."
+_HOUR: Final = 3600.0
 
 Message = tuple[Any, ...]
 
@@ -234,6 +241,53 @@ def socket_path(path: str | os.PathLike[str] | None) -> str:
     if runtime and os.geteuid() != 0:
         return os.path.join(runtime, "locksidecar", "locksidecar.sock")
     return "/run/locksidecar/locksidecar.sock"
+
+
+class Seconds(float):
+    """A duration that is known to be in seconds, however long it is."""
+
+
+def to_ttl(ttl: float | None) -> int:
+    """Return a TTL in milliseconds, 0 for the daemon's own."""
+    if ttl is None:
+        return 0
+    if not 0 < ttl < math.inf:
+        raise Invalid("a TTL is a positive number of seconds")
+    check_unit(ttl, "ttl")
+    return max(1, round(ttl * 1000))
+
+
+def to_wait(blocking: bool, timeout: float | None) -> int:
+    """Return the wait in milliseconds, with the manners of threading.Lock."""
+    if timeout is None or timeout == -1:
+        return -1 if blocking else 0
+    if not blocking:
+        raise ValueError("can't specify a timeout for a non-blocking call")
+    if not timeout >= 0:
+        raise ValueError("timeout must be a non-negative number")
+    check_unit(timeout, "timeout")
+    return min(MAX_WAIT, math.ceil(timeout * 1000)) if timeout < math.inf else -1
+
+
+def check_unit(seconds: float, name: str) -> None:
+    """Warn of a duration above an hour: it may have been meant in milliseconds."""
+    if _HOUR < seconds < math.inf and not isinstance(seconds, Seconds):
+        warnings.warn(
+            f"{name}={seconds:g} is in seconds: {seconds / _HOUR:.3g} hours. Milliseconds would be {seconds / 1000:g}",
+            UserWarning,
+            stacklevel=outside()[1],
+        )
+
+
+def outside(depth: int = 1) -> tuple[FrameType, int]:
+    """Return the first frame that is not this package's, and its level as the caller's warnings.warn counts.
+
+    depth: how many frames are known to be this package's.
+    """
+    frame, level = sys._getframe(depth), depth
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return frame, level
 
 
 # The daemon's clock counts the time that a machine sleeps. CLOCK_MONOTONIC does so too where

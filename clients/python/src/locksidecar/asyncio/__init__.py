@@ -6,6 +6,7 @@
 """
 
 from .._errors import (
+    AlreadyHeld,
     Canceled,
     ConnectionLost,
     Denied,
@@ -30,6 +31,7 @@ from ._locks import Locks
 from ._semaphore import Semaphore
 
 __all__ = [
+    "AlreadyHeld",
     "Canceled",
     "Client",
     "ConnectionLost",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .. import _wire as w
 from .._errors import OK, LockError
-from .._hold import Hold, Note, Told
+from .._hold import Hold, Note, Origin, Told
 from .._term import MENDS, STEP, BaseCampaign, BaseTerm, Pauses
 from ._conn import Conn
 
@@ -66,7 +66,9 @@ Lost = Callable[[Term, "str | None"], object]
 class Campaign(BaseCampaign):
     """One campaign, from start to stop."""
 
-    def __init__(self, client: Client, key: str, ttl: int, on_elected: Elected, on_lost: Lost, cancel: bool) -> None:
+    def __init__(
+        self, client: Client, key: str, ttl: int, on_elected: Elected, on_lost: Lost, cancel: bool, by: Origin
+    ) -> None:
         super().__init__()
         self._client = client
         self._key = key
@@ -74,6 +76,7 @@ class Campaign(BaseCampaign):
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._cancel = cancel
+        self._by = by
         self._woken = asyncio.Event()
         self._callbacks: set[asyncio.Task[None]] = set()
         self.loop = client._here()
@@ -152,12 +155,13 @@ class Campaign(BaseCampaign):
 
     async def _ask(self, conn: Conn) -> Hold[Conn] | None:
         """Ask for the lock, and wait for it without bound, or until stop."""
-        hold = Hold(conn, self._key, next(self._client._owners), False)
+        hold = Hold(conn, self._key, next(self._client._owners), False, by=self._by)
         call = Told(w.ACQUIRE, self.wake, hold)
         try:
             conn.send(call, hold.key, hold.owner, 0, -1, self._ttl, 0)
             while not call.done and not self.stopping:
-                await self._rest(STEP)
+                await self._rest(conn.step)
+                conn.listen(conn.catch_up)
             if self.stopping:
                 conn.withdraw(call)
                 return None
@@ -205,6 +209,7 @@ class Campaign(BaseCampaign):
 
     async def _elect(self, term: Term) -> None:
         term._begun = True
+        self._client._known.lend(term._hold, asyncio.current_task())
         try:
             done = self._on_elected(term)
             if inspect.isawaitable(done):
@@ -235,6 +240,7 @@ class Campaign(BaseCampaign):
 
     async def _release(self, hold: Hold[Conn]) -> None:
         if hold.over:
+            hold.conn.give_up(hold)
             return
         try:
             for c in hold.conn.release(hold):  # this has released; what is left is to wait

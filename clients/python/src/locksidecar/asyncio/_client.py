@@ -16,8 +16,9 @@ from typing import Any, Final, NoReturn
 
 from .. import _wire as w
 from .._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
-from .._handle import OWN
+from .._handle import OWN, Owner
 from .._hold import Hold, Note
+from .._table import Owners
 from .._trace import Trace, current, nowhere
 from ._campaign import Elected
 from ._campaign import Lost as TermLost
@@ -59,6 +60,7 @@ class Client:
         """
         if not timeout > 0:
             raise ValueError("timeout must be positive")
+        w.check_unit(timeout, "timeout")
         self._path = w.socket_path(path)
         self._name = w.program(name)
         self._label = label
@@ -75,6 +77,7 @@ class Client:
         self._mu = threading.Lock()  # guards the first use
         self._loop: asyncio.AbstractEventLoop | None = None
         self._conn: Conn | None = None
+        self._known = Owners()
         self._failed: tuple[float, LockError] = (-math.inf, Unavailable())
         if self._forgotten is not None:
             self._forgotten.detach()
@@ -87,7 +90,7 @@ class Client:
         shared: bool = False,
         *,
         timeout: float = -1,
-        owner: int | None = None,
+        owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Lock:
         """Return a handle for a lock. Nothing is acquired yet, and nothing is sent.
@@ -97,8 +100,8 @@ class Client:
             by itself after ttl, unless it is extended.
         shared: together with other shared holders.
         timeout: how long ``async with`` waits; -1 without bound.
-        owner: a number below 2**32 that names who holds, for locks that pass between tasks. By
-            default the handle and the task together are the owner.
+        owner: by default the handle and the task together are the owner. "handle": the handle alone, for a lock
+            that is released by another task. A number below 2**32: all handles that name it.
         on_lost: called with a LostError, on the loop, when the lock is lost. May be a coroutine
             function; it then runs as a task of the client's.
         """
@@ -112,7 +115,7 @@ class Client:
         shared: bool = False,
         *,
         timeout: float = -1,
-        owner: int | None = None,
+        owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Locks:
         """Return a handle for several locks, which are acquired together: all or none.
@@ -133,7 +136,7 @@ class Client:
         renew: bool = True,
         *,
         timeout: float = -1,
-        owner: int | None = None,
+        owner: Owner = None,
         on_lost: Callable[[LostError], object] | None = None,
     ) -> Semaphore:
         """Return a handle for a semaphore, of which so many permits are held at a time, on all hosts together.
@@ -270,7 +273,7 @@ class Client:
                 pause = min(0.25, 2 * pause)
 
     async def _dial(self) -> Conn:
-        conn = Conn(self._here(), self._timeout, self._notifier.lost, self._notifier.every)
+        conn = Conn(self._here(), self._timeout, self._notifier.lost, self._known, self._notifier.every)
         self._conn = conn
         if self._forgotten is not None:
             self._forgotten.detach()

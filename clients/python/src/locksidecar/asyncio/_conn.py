@@ -16,6 +16,7 @@ import math
 import os
 import socket
 import time
+import warnings
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -23,7 +24,7 @@ from .. import _wire as w
 from .._errors import ConnectionLost, LockError, Unavailable
 from .._hold import Call, Hold, Holds
 from .._session import Session, what
-from .._table import Entries, Lost
+from .._table import Entries, Lost, Owners
 
 H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
 
@@ -61,9 +62,10 @@ class Conn(Session, asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         timeout: float,
         lost: Lost,
+        owners: Owners,
         every: Callable[[], float],
     ) -> None:
-        super().__init__(timeout, lost)
+        super().__init__(timeout, lost, owners)
         self.ended: asyncio.Future[None] = loop.create_future()  # the descriptor is closed
         self.loop = loop
         self._every = every
@@ -146,9 +148,8 @@ class Conn(Session, asyncio.Protocol):
         Raises what the connection died of.
         """
         if not c.done:
-            if limit is not None:
-                c.limit = limit
-                self._arm(limit)
+            c.limit = math.inf if limit is None else limit
+            self._arm(min(c.limit, time.monotonic() + self.timeout / 4))
             await c.future
         if c.error is not None:
             raise c.error
@@ -163,10 +164,19 @@ class Conn(Session, asyncio.Protocol):
         None when it is held by somebody else; any other end is an error. An exception other than an
         answer, a cancellation too, leaves c to be withdrawn.
         """
+        while (cancel := self.unsettled(hold)) is not None:
+            assert isinstance(cancel, Asked)
+            await asyncio.wait([cancel.future], timeout=None if limit is None else max(0.0, limit - time.monotonic()))
+            if not cancel.done:
+                raise self.silent()
         self.send(c, hold.named, hold.owner, hold.mode, wait, ttl, flags, *hold.beyond(trace))
         await self.wait(c, limit)
         granted: H | None = self.granted(c)
         return granted
+
+    def canceling(self) -> Asked:
+        """Make a cancel, for which others can wait."""
+        return Asked(w.CANCEL, self.loop.create_future())
 
     def release(self, hold: Hold[Conn]) -> list[Asked]:
         """Give up one count; for the last one tell the daemon, and return what it has to answer."""
@@ -267,12 +277,17 @@ class Conn(Session, asyncio.Protocol):
             self.catch_up()  # what has arrived counts
             self.lapse(self.stale(now), now)
         at, soonest = time.monotonic(), math.inf
-        for c in self._pending.values():
+        with self._mu:
+            calls = list(self._pending.values())
+        for c in calls:
             if isinstance(c, Asked):
                 if c.limit <= at:
                     c.limit = math.inf
                     c.wake()
-                soonest = min(soonest, c.limit)
+                if not c.future.done():
+                    soonest = min(soonest, c.limit, at + self.step)
+        if soonest < math.inf:
+            self.listen(self.catch_up)
         if self._holds:
             soonest = min(soonest, at + max(0.0, self.soonest(self._every())))
         if soonest < math.inf:
@@ -304,6 +319,8 @@ class Conn(Session, asyncio.Protocol):
 
     def abandon(self) -> None:
         """End the connection of a client that is gone."""
+        if self.dead is None:
+            warnings.warn("unclosed locksidecar.asyncio.Client", ResourceWarning, stacklevel=2)
         self.die(ConnectionLost("the client is gone"))
 
     def forked(self) -> None:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
 from .. import _wire as w
-from .._handle import to_ttl
+from .._hold import Origin
 from ._campaign import Campaign, Elected, Lost, Term
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ class Election:
     ) -> None:
         self._client = client
         self._key = w.check_key(key)
-        self._ttl = to_ttl(ttl)
+        self._ttl = w.to_ttl(ttl)
         self._on_elected = on_elected
         self._on_lost = on_lost
         self._cancel = cancel
+        self._by = Origin(self, 4)
         self._campaign: Campaign | None = None
 
     @property
@@ -161,5 +162,7 @@ class Election:
         before = self._ours()
         if before is not None and before.loop is loop and before.begun and not before.ended.is_set():
             raise RuntimeError("the election is under way")
-        self._campaign = Campaign(self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._cancel)
+        self._campaign = Campaign(
+            self._client, self._key, self._ttl, self._on_elected, self._on_lost, self._cancel, self._by
+        )
         return self._campaign

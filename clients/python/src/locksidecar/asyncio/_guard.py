@@ -69,7 +69,10 @@ class Guard(Generic[S]):
         ours = False
         if sys.version_info >= (3, 11) and self._why is not None and task is not None:
             ours = task.uncancel() <= self._before and kind is not None and issubclass(kind, asyncio.CancelledError)
-        await self._lock.__aexit__(kind, body, trace)
-        if ours:
-            assert self._why is not None
-            raise self._why from body
+        if not ours:
+            await self._lock.__aexit__(kind, body, trace)
+            return
+        with contextlib.suppress(LockError):  # the loss is what is raised
+            await self._lock.release()
+        assert self._why is not None
+        raise self._why from body

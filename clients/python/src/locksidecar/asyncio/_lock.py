@@ -8,10 +8,10 @@ from typing import Any
 
 from .. import _wire as w
 from .._errors import ConnectionLost
-from .._handle import Handle, check, sure, to_ttl
-from .._hold import Hold
+from .._handle import Handle, check, done, sure
+from .._hold import Hold, Who
 from ._conn import Asked, Conn
-from ._scope import Scope, Task
+from ._scope import Scope
 
 
 class One(Scope[Hold[Conn]], Handle):
@@ -34,9 +34,9 @@ class One(Scope[Hold[Conn]], Handle):
         if not hold.lost and not sure(hold):
             hold.conn.lapse([hold], w.now())
         if hold.lost:
-            hold.count -= 1
-            if hold.count <= 0:
+            if hold.conn.let_go_lost(hold):
                 self._forget(who)
+                hold.conn.acknowledge([hold])
             raise hold.loss(hold.lost)
         if hold.count <= 1:
             self._forget(who)
@@ -51,12 +51,12 @@ class One(Scope[Hold[Conn]], Handle):
             check(hold, calls[-1].reply)
 
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
-        """Renew it now, to end ttl from now; by default its own TTL.
+        """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
 
         Only with renew=False it needs that. NotHeld when it is not held, Unavailable when the
         store does not confirm: then what was known before still stands.
         """
-        return self._change(w.RENEW, to_ttl(ttl))
+        return self._change(w.RENEW, w.to_ttl(ttl))
 
     def _change(self, op: int, *fields: int) -> Coroutine[Any, Any, None]:
         self._who()
@@ -88,17 +88,16 @@ class Lock(One):
         """Turn an exclusive hold into a shared one, without letting go in between."""
         return self._change(w.DOWNGRADE)
 
-    def _request(self, conn: Conn, owner: int) -> tuple[Asked, Hold[Conn]]:
-        hold = Hold(conn, self._key, owner, self._shared)
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Hold[Conn]]:
+        hold = Hold(conn, self._key, owner, self._shared, who=who, by=self._by)
         return Asked(w.ACQUIRE, conn.loop.create_future(), hold), hold
 
-    def _of(self, who: Task | None) -> Hold[Conn] | None:
-        hold = self._mine_is(who)
-        if hold is not None and (not hold.over or hold.lost):
+    def _of(self, who: Who) -> Hold[Conn] | None:
+        hold = self._held.get(who)
+        if hold is not None and not done(hold):
             return hold
         # A named owner may have acquired it by another handle.
-        conn = None if self._owner is None else self._client._live()
-        return None if conn is None or self._owner is None else conn.find(self._key, self._owner)
+        return self._known.find(self._key, who) if isinstance(who, int) else None
 
     def _kept(self) -> Hold[Conn] | None:
-        return self._named
+        return None if self._owner is None else self._held.get(self._owner)

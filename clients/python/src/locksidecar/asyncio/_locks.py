@@ -8,10 +8,10 @@ from typing import Any
 
 from .. import _wire as w
 from .._errors import OK, ConnectionLost, error
-from .._handle import HandleMany, check, check_all, missing, sure, to_ttl
-from .._hold import Holds
+from .._handle import HandleMany, check, check_all, missing, sure
+from .._hold import Holds, Who
 from ._conn import Asked, Conn
-from ._scope import Scope, Task
+from ._scope import Scope
 
 
 class Locks(Scope[Holds[Conn]], HandleMany):
@@ -45,6 +45,7 @@ class Locks(Scope[Holds[Conn]], HandleMany):
         calls: list[Asked] = []
         with contextlib.suppress(ConnectionLost):  # that is release, too
             calls = holds.conn.release_many(holds)
+        holds.conn.acknowledge(holds.each)
         return holds, calls
 
     async def _released(self, holds: Holds[Conn], calls: list[Asked], absent: str) -> None:
@@ -57,12 +58,12 @@ class Locks(Scope[Holds[Conn]], HandleMany):
         check_all(holds, answers, absent)
 
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
-        """Renew all the locks now, to end ttl from now; by default each its own TTL.
+        """Renew all the locks now, to end no earlier than ttl from now; by default each its own TTL.
 
         Only locks with renew=False need that. NotHeld when they are not held, LostError when one is lost,
         Unavailable when the store does not confirm: then what was known before of those still stands.
         """
-        return self._change(w.RENEW, to_ttl(ttl))
+        return self._change(w.RENEW, w.to_ttl(ttl))
 
     def downgrade(self) -> Coroutine[Any, Any, None]:
         """Turn the exclusive holds into shared ones, without letting go in between."""
@@ -80,14 +81,14 @@ class Locks(Scope[Holds[Conn]], HandleMany):
         for hold, c in calls:
             check(hold, await conn.answer(c))
 
-    def _request(self, conn: Conn, owner: int) -> tuple[Asked, Holds[Conn]]:
-        holds = Holds(conn, self._keys, owner, self._shared)
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Holds[Conn]]:
+        holds = Holds(conn, self._keys, owner, self._shared, who, self._by)
         return Asked(w.ACQUIRE_MANY, conn.loop.create_future(), holds), holds
 
-    def _join(self, who: Task | None, holds: Holds[Conn]) -> Holds[Conn]:
-        kept = self._mine_is(who)
+    def _join(self, who: Who, holds: Holds[Conn]) -> Holds[Conn]:
+        kept = self._held.get(who)
         return kept if kept is not None and kept is not holds and holds.conn.merge(kept, holds) else holds
 
-    def _of(self, who: Task | None) -> Holds[Conn] | None:
-        holds = self._mine_is(who)
+    def _of(self, who: Who) -> Holds[Conn] | None:
+        holds = self._held.get(who)
         return holds if holds is not None and holds.count else None

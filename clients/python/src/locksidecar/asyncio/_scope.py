@@ -8,14 +8,17 @@ import functools
 import inspect
 import logging
 import sys
+import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
 
+from .. import _wire as w
 from .._errors import ConnectionLost, Draining, LockError, Unavailable, Unconfirmed, Upgrade
-from .._handle import Terms, Tries, sure, to_wait
+from .._handle import SWEEP, Terms, Tries, anybody, sure, sweep
+from .._hold import Who
+from .._table import Owners
 from ._conn import Asked, Conn, H
 from ._guard import Guard
 
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Task = asyncio.Task[Any]
 
 _log: Final = logging.getLogger("locksidecar")
 
@@ -34,20 +36,22 @@ _log: Final = logging.getLogger("locksidecar")
 class Scope(Terms, Generic[H]):
     """A handle of a client for tasks. H is what it holds: a Hold, or Holds."""
 
+    _unit = "task"
+
     def __init__(self, client: Client, *terms: Any) -> None:
-        super().__init__(*terms)
         self._client = client
-        self._held: WeakKeyDictionary[Task, H] = WeakKeyDictionary()
-        self._named: H | None = None  # of the named owner
-        self._asking: dict[Task, tuple[int, int]] = {}  # the owner number of requests in flight, and how many
+        self._held: dict[Who, H] = {}  # by task, or by the named owner
+        self._sweep_at = SWEEP
+        self._asking: dict[Who, tuple[int, int]] = {}  # the owner number of requests in flight, and how many
+        super().__init__(*terms)
 
     @abstractmethod
-    def _request(self, conn: Conn, owner: int) -> tuple[Asked, H]:
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, H]:
         """Make the request for what this handle acquires."""
 
     @abstractmethod
-    def _of(self, who: Task | None) -> H | None:
-        """Return what a task holds, or with None the named owner."""
+    def _of(self, who: Who) -> H | None:
+        """Return what an owner holds, or has lost and not released."""
 
     @abstractmethod
     def _let_go(self) -> tuple[H, list[Asked]]:
@@ -63,19 +67,20 @@ class Scope(Terms, Generic[H]):
         nothing acquired, cancellation included: the wait is withdrawn, and a grant that crosses
         that is given back.
         """
-        return self._acquire(self._who(), to_wait(blocking, timeout))
+        return self._acquire(self._who(), w.to_wait(blocking, timeout))
 
-    async def _acquire(self, who: Task | None, wait: int) -> bool:
+    async def _acquire(self, who: Who, wait: int) -> bool:
         hold = self._of(who)
         if hold is not None and self._reenter(who, hold):
             return True
+        self._check(who, wait != 0)
         client = self._client
         if self._on_lost is not None:
             client._notifier.needed = True
         tries, trace = Tries(wait), client._trace()
         while True:
             conn = client._live() or await client._connect(tries.until())
-            call, asked = self._request(conn, self._number(who))
+            call, asked = self._request(conn, self._number(who), who)
             try:
                 hold = await conn.acquire(
                     call, asked, tries.left, self._ttl, self._flags, tries.limit(client._timeout), trace
@@ -96,7 +101,7 @@ class Scope(Terms, Generic[H]):
                 pause = tries.refused(e, conn, client._closed)
             except BaseException:  # no answer, or cancelled
                 conn.withdraw(call)
-                if self._of(who) is asked:
+                if self._held.get(who) is asked:
                     self._forget(who)
                 raise
             finally:
@@ -104,17 +109,19 @@ class Scope(Terms, Generic[H]):
             await asyncio.sleep(pause)
             tries.paused()
 
-    def _join(self, who: Task | None, hold: H) -> H:
+    def _join(self, who: Who, hold: H) -> H:
         """Return what a grant is to count with: itself, or what the owner was granted at the same time."""
         return hold
 
-    def _reenter(self, who: Task | None, hold: H) -> bool:
+    def _reenter(self, who: Who, hold: H) -> bool:
         if hold.shared and not self._shared and sure(hold):
             raise Upgrade("held shared by this owner; an exclusive hold could never be granted")
         if sure(hold) and hold.conn.reenter(hold):
             self._keep(who, hold)
             hold.conn.adopt(hold, self._on_lost)
             return True
+        hold.conn.lapse(hold.each, w.now())
+        self._refuse_lost(hold)
         self._forget(who)
         hold.conn.give_up(hold)
         return False
@@ -164,7 +171,7 @@ class Scope(Terms, Generic[H]):
         except LockError as e:
             if kind is None:
                 raise
-            _log.info("%s, whose body failed: %s", self._name, e)
+            self._exit_failed(e, body)
 
     def __call__(self, f: Callable[P, Coroutine[Any, Any, R]]) -> Callable[P, Coroutine[Any, Any, R]]:
         """Decorate a coroutine function: each call of it runs under the lock, as by ``async with``."""
@@ -185,49 +192,52 @@ class Scope(Terms, Generic[H]):
             state = "not owned here"
         return f"<locksidecar.asyncio.{type(self).__name__} {self._name} {state}>"
 
-    # ---- who holds ----
+    # ---- owners ----
 
-    def _who(self) -> Task | None:
-        """Return the task that calls; None for a named owner."""
+    @property
+    def _known(self) -> Owners:
+        return self._client._known
+
+    def _new_owner(self) -> int:
+        return next(self._client._owners)
+
+    def _who(self) -> Who:
+        """Return the owner that calls."""
         self._client._here()
         if self._owner is not None:
-            return None
+            return self._owner
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("no task is running: locks belong to tasks, or to an owner that is named")
-        return task
+        return weakref.ref(task)
 
-    def _mine_is(self, who: Task | None) -> H | None:
-        return self._named if who is None else self._held.get(who)
+    def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[H]:
+        return [hold for who, hold in list(self._held.items()) if which(who)] if self._held else ()
 
     def _find(self) -> H | None:
         self._client._here()
-        who = None if self._owner is not None else asyncio.current_task()
-        return None if who is None and self._owner is None else self._of(who)
+        task = asyncio.current_task()
+        who = self._owner if self._owner is not None else None if task is None else weakref.ref(task)
+        return None if who is None else self._of(who)
 
-    def _keep(self, who: Task | None, hold: H) -> None:
-        if who is None:
-            self._named = hold
-        else:
-            self._held[who] = hold
+    def _keep(self, who: Who, hold: H) -> None:
+        self._held[who] = hold
+        if len(self._held) >= self._sweep_at:
+            self._sweep_at = max(SWEEP, 2 * sweep(self._held, lambda hold: hold.over))
 
-    def _forget(self, who: Task | None) -> None:
-        if who is None:
-            self._named = None
-        else:
-            self._held.pop(who, None)
+    def _forget(self, who: Who) -> None:
+        self._held.pop(who, None)
 
-    def _number(self, who: Task | None) -> int:
+    def _number(self, who: Who) -> int:
         """Return the owner's number: a new one, unless a request of the same task is in flight."""
-        if who is None:
-            assert self._owner is not None
-            return self._owner
-        number, count = self._asking.get(who) or (next(self._client._owners), 0)
+        if isinstance(who, int):
+            return who
+        number, count = self._asking.get(who) or (self._new_owner(), 0)
         self._asking[who] = number, count + 1
         return number
 
-    def _answered(self, who: Task | None) -> None:
-        if who is not None:
+    def _answered(self, who: Who) -> None:
+        if not isinstance(who, int):
             number, count = self._asking[who]
             if count > 1:
                 self._asking[who] = number, count - 1

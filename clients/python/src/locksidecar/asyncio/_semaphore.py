@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 from .. import _wire as w
-from .._hold import Hold
+from .._handle import SWEEP, anybody, sweep
+from .._hold import Hold, Who
 from ._conn import Asked, Conn
 from ._lock import One
-from ._scope import Task
 
 if TYPE_CHECKING:
     from ._client import Client
@@ -28,10 +27,9 @@ class Semaphore(One):
     """
 
     def __init__(self, client: Client, key: str, permits: int, *terms: Any) -> None:
+        self._stacks: dict[Who, list[Hold[Conn]]] = {}  # by task, or by the named owner
         self._permits = w.check_permits(permits)
         super().__init__(client, key, *terms)
-        self._stacks: WeakKeyDictionary[Task, list[Hold[Conn]]] = WeakKeyDictionary()
-        self._shared_stack: list[Hold[Conn]] = []  # of the named owner
 
     @property
     def _name(self) -> str:
@@ -49,36 +47,43 @@ class Semaphore(One):
     async def _holders(self) -> int:
         return int(w.numbers(await self._client._ask(w.INSPECT, self._key, w.PERMIT), 3)[2])
 
-    def _request(self, conn: Conn, owner: int) -> tuple[Asked, Hold[Conn]]:
+    def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Hold[Conn]]:
         # A number of its own: an owner's permits are apart.
-        hold = Hold(conn, self._key, next(self._client._owners), False, self._permits)
+        hold = Hold(conn, self._key, self._new_owner(), False, self._permits)
         return Asked(w.ACQUIRE, conn.loop.create_future(), hold), hold
 
     def _kept(self) -> Hold[Conn] | None:
-        return None if self._owner is None else self._of(None)
+        return None if self._owner is None else self._of(self._owner)
 
-    # ---- who holds ----
+    # ---- owners ----
 
-    def _stack(self, who: Task | None) -> list[Hold[Conn]]:
-        """Return what this owner holds, the newest last."""
-        return self._shared_stack if who is None else self._stacks.setdefault(who, [])
+    def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[Hold[Conn]]:
+        return [hold for who, stack in self._stacks.items() if which(who) for hold in stack]
 
-    def _of(self, who: Task | None) -> Hold[Conn] | None:
-        stack = self._stack(who)
+    def _of(self, who: Who) -> Hold[Conn] | None:
+        """Return the newest of what an owner holds."""
+        stack = self._stacks.get(who, [])
         while stack and stack[-1].over and not stack[-1].lost:  # the parent process's
             stack.pop()
         return stack[-1] if stack else None
 
-    def _reenter(self, who: Task | None, hold: Hold[Conn]) -> bool:
-        return False  # each acquire takes a permit
+    def _check(self, who: Who, waits: bool) -> None:
+        """Allow each acquire: it takes a permit of its own."""
 
-    def _keep(self, who: Task | None, hold: Hold[Conn]) -> None:
-        self._stack(who).append(hold)
+    def _reenter(self, who: Who, hold: Hold[Conn]) -> bool:
+        return False
 
-    def _forget(self, who: Task | None) -> None:
-        if stack := self._stack(who):
+    def _keep(self, who: Who, hold: Hold[Conn]) -> None:
+        self._stacks.setdefault(who, []).append(hold)
+        if len(self._stacks) >= self._sweep_at:
+            self._sweep_at = max(SWEEP, 2 * sweep(self._stacks, lambda stack: all(hold.over for hold in stack)))
+
+    def _forget(self, who: Who) -> None:
+        if stack := self._stacks.get(who):
             stack.pop()
+        if not stack:
+            self._stacks.pop(who, None)
 
     def _depth(self) -> int:
         who = self._who()
-        return 0 if self._of(who) is None else len(self._stack(who))
+        return 0 if self._of(who) is None else len(self._stacks[who])

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from .. import _wire as w
 from .._errors import LockError as SidecarError
-from .._handle import Handle
+from .._handle import Handle, note, sure
 from .._hold import Hold
 from .exceptions import LockError, LockNotOwnedError
 
@@ -110,7 +110,15 @@ class Common(Generic[L]):
 
     def _terms(self) -> tuple[float | None, bool]:
         """Return the TTL, and whether the daemon renews it."""
-        return (float(self.timeout), False) if self.timeout else (None, True)
+        return (w.Seconds(self.timeout), False) if self.timeout else (None, True)
+
+    def _refuse_lost(self, lock: L | None) -> None:
+        """Raise LostError if what this lock's token stands for was lost, and has not been released."""
+        hold = None if lock is None else named(lock)
+        if lock is not None and hold is not None:
+            if not sure(hold):
+                hold.conn.lapse([hold], w.now())
+            lock._refuse_lost(hold)
 
     def _mine(self, what: str) -> bytes:
         """Return the token for extend or reacquire."""
@@ -135,7 +143,7 @@ class Common(Generic[L]):
         if lock is None or hold is None or not self.timeout:
             raise self._not_owned(what)
         left = 0.0 if replace else max(0.0, (hold.end - w.now()) / 1e9)
-        return lock, left + seconds
+        return lock, w.Seconds(left + seconds)
 
     def _not_owned(self, what: str) -> LockNotOwnedError:
         return LockNotOwnedError(f"Cannot {what} a lock that's no longer owned", self._key)
@@ -146,7 +154,8 @@ class Common(Generic[L]):
     def _exit_failed(self, e: LockError, body: BaseException | None) -> bool:
         """Say whether the end of a block is to raise e."""
         if body is not None:
-            log.info("lock %r, whose body failed: %s", self._key, e)  # the body's own error is the news
+            log.warning("lock %r, whose body failed: %s", self._key, e)  # the body's own error is the news
+            note(body, f"lock {self._key!r}: {e}")
             return False
         if not self.raise_on_release_error:
             log.warning("Lock was unlocked or no longer owned when exiting context manager.")
@@ -202,4 +211,4 @@ def new_token(token: Token | None) -> bytes:
 
 def bound(wait: float) -> float:
     """Return a wait as acquire takes it."""
-    return wait if wait < math.inf else -1
+    return w.Seconds(wait) if wait < math.inf else -1

@@ -56,8 +56,8 @@ class Lock(Common[SidecarLock]):
     def _take(self, token: bytes, wait: float) -> bool:
         client, (ttl, renew) = client_of(self.redis), self._terms()
         with translated(self._key):
-            inner = client.lock(self._key, ttl, renew, owner=0)
-            inner._owner = next(client._owners)  # a new owner for each acquire
+            self._refuse_lost(self._grip(self.local.token))
+            inner = client.lock(self._key, ttl, renew, owner="handle")  # a new owner for each acquire
             try:
                 if not inner.acquire(timeout=bound(wait)):
                     return False
