@@ -112,6 +112,7 @@ func (f *fake) overFor(p *pending, names ...string) {
 	if p.fence() != 1<<51 {
 		f.t.failf("an acquire that was asked anew has not the fence of its grant")
 	}
+	f.letGo(string(again.Key), 1<<51) // or its owner could not acquire the key again when it is lost
 }
 
 func connectionLost(t *T) {
