@@ -29,16 +29,47 @@ func (c *Client) mayAcquire(ctx context.Context, owner uint64, keys ...string) e
 				return ctx.Err()
 			}
 		}
-		if lost := c.unreleased[id]; len(lost) > 0 {
-			return lost[0].Err()
-		}
-		for h := c.holds[id]; h != nil; h = h.next {
-			if !h.permit && !h.Valid() {
-				return h.lapsed()
-			}
+		if err := c.lostLocked(id); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// lostLocked is the loss of a hold that its owner has not released yet; nil when there is none.
+func (c *Client) lostLocked(id holdID) error {
+	if lost := c.unreleased[id]; len(lost) > 0 {
+		return lost[0].Err()
+	}
+	for h := c.holds[id]; h != nil; h = h.next {
+		if !h.permit && !h.Valid() {
+			return h.lapsed()
+		}
+	}
+	return nil
+}
+
+// refused gives back what was granted to an owner that has lost a hold of the key while it asked, and has not
+// released it: the grant would be a second critical section inside of the first.
+func (c *Client) refused(cl *call) bool {
+	if cl.done != nil || cl.abandoned || cl.req.Mode == protocol.Permit {
+		return false
+	}
+	keys := cl.req.Keys
+	if cl.req.Op == protocol.OpAcquire {
+		keys = [][]byte{cl.req.Key}
+	}
+	var err error
+	c.mu.Lock()
+	for i := 0; i < len(keys) && err == nil; i++ {
+		err = c.lostLocked(holdID{string(keys[i]), cl.req.Owner})
+	}
+	c.mu.Unlock()
+	if err != nil {
+		c.giveBack(cl)
+		cl.reply = Reply{ID: cl.reply.ID, Err: err}
+	}
+	return err != nil
 }
 
 // lapsed is why a hold that is not valid is not held: a fixed one may have come to its own end.

@@ -183,14 +183,16 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 		}
 	case protocol.OpAcquire, protocol.OpRenew, protocol.OpDowngrade:
 		r.Grant, err = m.Grant()
-		if err == nil && cl.hold != nil && !(cl.abandoned && cl.req.Op == protocol.OpAcquire) {
+		switch acquire := cl.req.Op == protocol.OpAcquire; {
+		case err != nil, acquire && (cl.abandoned || c.refused(cl)):
+		case cl.hold != nil:
 			c.granted(cl.hold, &r.Grant)
 		}
 	case protocol.OpAcquireMany:
 		if r.Grants, err = m.Grants(); err == nil && len(r.Grants) != len(cl.req.Keys) {
 			err = fmt.Errorf("%d grants for %d keys", len(r.Grants), len(cl.req.Keys))
 		}
-		if err == nil && cl.holds != nil && !cl.abandoned {
+		if err == nil && !cl.abandoned && !c.refused(cl) && cl.holds != nil {
 			for i, h := range cl.holds {
 				c.granted(h, &r.Grants[i])
 			}
