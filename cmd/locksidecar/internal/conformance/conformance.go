@@ -59,9 +59,6 @@ type Scenario struct {
 // patience is what a patient scenario takes longer.
 const patience = time.Minute
 
-// waiting are scenarios that the clients of this repository do not all pass yet. Who names one with Only has it run.
-var waiting = []string{"malformed-frames", "hung-daemon", "end-keeps", "lost-re-entry", "forced-released", "fixed-end", "fixed", "cancel-acquire"}
-
 // All returns every scenario, in the order in which they are reported.
 func All() []Scenario {
 	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios, permitScenarios, lossScenarios, validityScenarios, requestScenarios)
@@ -142,7 +139,7 @@ func Run(ctx context.Context, o Options) ([]Result, error) {
 func choose(names []string) ([]Scenario, error) {
 	all := All()
 	if len(names) == 0 {
-		return slices.DeleteFunc(all, func(s Scenario) bool { return slices.Contains(waiting, s.Name) }), nil
+		return all, nil
 	}
 	var todo []Scenario
 	for _, n := range names {
