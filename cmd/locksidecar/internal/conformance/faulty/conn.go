@@ -13,14 +13,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/renewer"
 )
 
 // now is milliseconds of the clock that counts suspend.
-func now() int64 {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &t)
-	return t.Nano() / int64(time.Millisecond)
-}
+func now() int64 { return renewer.Boottime() / int64(time.Millisecond) }
 
 // What a hung daemon is noticed by.
 const (
