@@ -175,12 +175,16 @@ func (t *Table) uncounted(h *hold, now int64) *Stats {
 // advance's.
 func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 	if !h.forced {
-		t.uncounted(h, now).Releases[why]++
-		if out.Audit {
-			out.notice(NoticeReleased, h, now-h.since).Cause = why
-		}
+		t.countEnd(h, why, now, out)
 	}
 	t.dropHold(h)
+}
+
+func (t *Table) countEnd(h *hold, why Cause, now int64, out *Effects) {
+	t.uncounted(h, now).Releases[why]++
+	if out.Audit {
+		out.notice(NoticeReleased, h, now-h.since).Cause = why
+	}
 }
 
 func (t *Table) dropHold(h *hold) {
@@ -236,7 +240,12 @@ func (t *Table) lose(h *hold, why Reason, now int64, out *Effects) {
 	t.dropHold(h)
 }
 
+// countLost counts the loss of h. A fixed hold that comes to its own end has ended as it was asked to.
 func (t *Table) countLost(h *hold, why Reason, now int64, out *Effects) {
+	if why == LostFixed {
+		t.countEnd(h, CauseFixedEnd, now, out)
+		return
+	}
 	t.uncounted(h, now).Lost[why]++
 	out.notice(NoticeLost, h, now-h.since).Reason = why
 }

@@ -185,15 +185,21 @@ func TestHealthFollowsTheStore(t *testing.T) {
 
 func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 	core, seen := observer.New(zap.InfoLevel)
-	h := start(t, nil, func(c *daemon.Config) { c.Log = zap.New(core) })
+	h := start(t, nil, func(c *daemon.Config) {
+		c.Log = zap.New(core)
+		c.Namespaces = []daemon.Namespace{{Store: "store", MaxHold: 200 * time.Millisecond}}
+	})
 	c := h.dial(client.Options{Name: "prog"})
-	g, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 7, TTL: 100 * time.Millisecond, Fixed: true})
+	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "fixed", Owner: 7, TTL: 100 * time.Millisecond, Fixed: true}); err != nil {
+		t.Fatal(err)
+	}
+	g, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 7})
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is logged", func() bool { return seen.FilterField(zap.String("event", "lost")).Len() > 0 })
 	got := seen.FilterField(zap.String("event", "lost")).All()[0]
-	want := map[string]any{"event": "lost", "key": "k", "mode": "exclusive", "owner": uint64(7), "fence": g.Fence, "reason": "fixed_end", "client": "prog"}
+	want := map[string]any{"event": "lost", "key": "k", "mode": "exclusive", "owner": uint64(7), "fence": g.Fence, "reason": "too_long", "client": "prog"}
 	for k, v := range want {
 		if got.ContextMap()[k] != v {
 			t.Errorf("%s is %v, want %v", k, got.ContextMap()[k], v)
@@ -202,7 +208,14 @@ func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 	if got.Level != zap.WarnLevel || seen.FilterField(zap.String("event", "acquired")).Len() != 0 {
 		t.Errorf("%+v", seen.All())
 	}
-	if n := series(t, h.metrics(), "lost_total", "default", "fixed_end").GetCounter().GetValue(); n != 1 {
+	if n := series(t, h.metrics(), "lost_total", "default", "too_long").GetCounter().GetValue(); n != 1 {
 		t.Errorf("%v are counted as lost", n)
+	}
+	// A fixed hold that comes to its own end is not lost.
+	eventually(t, "the end of the fixed hold is counted", func() bool {
+		return series(t, h.metrics(), "releases_total", "default", "fixed_end").GetCounter().GetValue() == 1
+	})
+	if n := seen.FilterField(zap.String("event", "lost")).Len(); n != 1 {
+		t.Errorf("%d losses are logged, want that of k alone", n)
 	}
 }

@@ -116,7 +116,7 @@ var results = map[cache.Outcome]string{
 	cache.Outcome(protocol.Denied): "denied", cache.Outcome(protocol.Unsupported): "unsupported",
 }
 
-var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session", cache.CauseGivenBack: "given_back"}
+var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session", cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}
 
 func init() {
 	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled, protocol.Upgrade, protocol.Unavailable,
@@ -146,6 +146,9 @@ func (s series) class(c *ClassTotals) {
 		s.counter(descReleases, c.Releases[why], ns, c.Class, name)
 	}
 	for why := cache.LostExpired; int(why) < len(c.Lost); why++ {
+		if why == cache.LostFixed {
+			continue // counted as released
+		}
 		s.counter(descLost, c.Lost[why], ns, c.Class, protocol.Reason(why).String())
 	}
 	s.counter(descContended, c.Contended, ns, c.Class)

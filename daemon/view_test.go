@@ -54,12 +54,15 @@ func (h *host) queue(c *client.Client, key string, owner uint64, wait time.Durat
 }
 
 func TestViewShowsWhatThereIs(t *testing.T) {
-	h := start(t, nil, func(c *daemon.Config) { c.Classes = []daemon.Class{{Name: "orders", Prefix: "order:"}} })
+	h := start(t, nil, func(c *daemon.Config) {
+		c.Classes = []daemon.Class{{Name: "orders", Prefix: "order:"}}
+		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "short", Store: "store", MaxHold: 100 * time.Millisecond}}
+	})
 	a, b := h.dial(client.Options{Name: "holder"}), h.dial(client.Options{Name: "waiter", Label: "x"})
 	g := take(t, a, client.AcquireArgs{Key: "order:1", Owner: 7, TTL: 20 * time.Second})
 	take(t, a, client.AcquireArgs{Key: "other", Owner: 8, Mode: protocol.Shared})
 	h.queue(b, "other", 1<<62+1, time.Hour)
-	fixed := take(t, a, client.AcquireArgs{Key: "short", Owner: 9, TTL: 100 * time.Millisecond, Fixed: true})
+	short := take(t, a, client.AcquireArgs{Key: "short", Owner: 9})
 	eventually(t, "it is lost", func() bool { return len(h.view(daemon.ViewQuery{}).Lost) == 1 })
 
 	v := h.view(daemon.ViewQuery{})
@@ -90,7 +93,7 @@ func TestViewShowsWhatThereIs(t *testing.T) {
 	if s := v.Sessions[0]; s.Client != "holder" || s.Holds != 2 || s.Since < 100 || s.Heard < 0 || !s.Watched {
 		t.Errorf("%+v", s)
 	}
-	if l := v.Lost[0]; l.Key != "short" || l.Fence != fixed.Fence || l.Reason != "fixed_end" || l.Client != "holder" || l.Held < 90 {
+	if l := v.Lost[0]; l.Key != "short" || l.Fence != short.Fence || l.Reason != "too_long" || l.Client != "holder" || l.Held < 90 {
 		t.Errorf("%+v", l)
 	}
 }
