@@ -347,7 +347,7 @@ func (t *Table) all() iter.Seq[*Lease] {
 // inOrder sorts leases so that a run of the simulator can be repeated.
 func inOrder(ls []*Lease) {
 	slices.SortFunc(ls, func(a, b *Lease) int {
-		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.token, b.token))
+		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.token, b.token), cmp.Compare(a.place, b.place))
 	})
 }
 

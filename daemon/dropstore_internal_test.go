@@ -181,3 +181,16 @@ func TestARefusedRouteChangesNoLimit(t *testing.T) {
 		t.Errorf("the limit is %d", n)
 	}
 }
+
+// A namespace for what was only a class of another counts for itself.
+func TestANamespaceInPlaceOfAClassHasLimitsOfItsOwn(t *testing.T) {
+	d := newDropping(t)
+	if err := d.e.Route([]Namespace{{MaxWaiters: 10}}, []Class{{Name: "orders", Prefix: "order:"}}); err != nil {
+		t.Fatal(err)
+	}
+	d.route(Namespace{MaxWaiters: 10}, Namespace{Prefix: "order:", MaxWaiters: 1})
+	all := d.e.routes.Load().spaces
+	if a, b := all[""].table.Use, all["order:"].table.Use; a == b || a.MaxWaiters.Load() != 10 || b.MaxWaiters.Load() != 1 {
+		t.Errorf("limits %d and %d, of the same: %v", a.MaxWaiters.Load(), b.MaxWaiters.Load(), a == b)
+	}
+}

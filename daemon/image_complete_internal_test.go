@@ -394,7 +394,7 @@ func (d *dropping) twin() *Engine {
 // What a connection has is passed on, or made anew by the process that takes over.
 func TestEveryFieldOfAConnectionIsAccountedFor(t *testing.T) {
 	fields := map[string]string{
-		"s": "passed on", "input": "passed on", "unsent": "passed on", "deaf": "of the session's closing", "sock": "passed on",
+		"handling": "new", "s": "passed on", "input": "passed on", "unsent": "passed on", "deaf": "of the session's closing", "sock": "passed on",
 		"peer": "passed on", "d": "new", "hello": "begun anew", "mu": "new", "writing": "of unsent", "again": "begun anew",
 		"reader": "new", "turn": "begun anew", "reaper": "new", "writer": "new", "kill": "new", "killed": "of the session's killed", "gone": "new", "once": "new",
 	}

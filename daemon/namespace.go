@@ -236,8 +236,10 @@ func (e *Engine) space(n Namespace) (*space, error) {
 		return nil, errors.New("nothing can linger where other hosts cannot say that they want a lock")
 	}
 	use := new(cache.Use)
-	if old := e.routes.Load(); old != nil && old.spaces[n.Prefix] != nil {
-		use = old.spaces[n.Prefix].table.Use
+	if old := e.routes.Load(); old != nil {
+		if was := old.spaces[n.Prefix]; was != nil && !was.part { // a part counts in its namespace
+			use = was.table.Use
+		}
 	}
 	return &space{Namespace: n, Unit: u, table: &cache.Namespace{
 		Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,

@@ -37,7 +37,12 @@ func NewFenceClock(boot Clock) *FenceClock {
 // maxFloor leaves room for the bases of one batch.
 const maxFloor = cache.MaxBase - MaxBatch
 
-// Saw notes a fence base, or the server's clock in µs, which has just been received.
+// maxStep bounds how far a base may be ahead of what has been seen before. One that is further ahead is
+// not the server's clock: a fence_epoch has lifted it, and it rises with each lock, not with time.
+const maxStep = int64(time.Hour / time.Microsecond)
+
+// Saw notes a fence base, or the server's clock in µs, which has just been received. The clock comes
+// first.
 func (c *FenceClock) Saw(base uint64) {
 	if base > cache.MaxBase {
 		return
@@ -45,7 +50,7 @@ func (c *FenceClock) Saw(base uint64) {
 	lead := int64(base) - c.now()/1000 - 1
 	for {
 		old := c.lead.Load()
-		if lead <= old || c.lead.CompareAndSwap(old, lead) {
+		if lead <= old || old != 0 && lead-old > maxStep || c.lead.CompareAndSwap(old, lead) {
 			return
 		}
 	}

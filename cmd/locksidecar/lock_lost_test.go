@@ -64,7 +64,7 @@ func TestLostToAFrozenDaemon(t *testing.T) {
 		t.Errorf("read %q", got)
 	}
 	p.ends(79)
-	if s := p.err.String(); !strings.Contains(s, "validity was over") {
+	if s := p.err.String(); !strings.Contains(s, "its validity is over") {
 		t.Errorf("said %q", s)
 	}
 }

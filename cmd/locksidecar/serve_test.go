@@ -45,12 +45,12 @@ func TestTheLogIsJSON(t *testing.T) {
 	for i, l := range lines {
 		var m struct {
 			Event, Socket string
-			Try           []string
+			Try           []string // for people alone
 		}
 		if err := json.Unmarshal([]byte(l), &m); err != nil {
 			t.Errorf("%s: %v", l, err)
 		}
-		if i == 0 && (m.Event != "serving" || m.Socket != h.socket || len(m.Try) < 2) {
+		if i == 0 && (m.Event != "serving" || m.Socket != h.socket || len(m.Try) > 0) {
 			t.Errorf("the first line is %s", l)
 		}
 	}
