@@ -109,13 +109,14 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 	case stateOwed:
 		if now >= l.oweUntil {
 			t.endGrip(l, out) // whoever waits for its release has to hear of it
+			t.follow(l, out)
 			t.next(l, now, out)
 		} else if now >= l.retryAt {
 			t.settle(l, now, out)
 		}
 	case stateAsked:
 		switch {
-		case !l.needed() || l.moved() || l.mode != l.wantedMode() || l.brief && l.longWaits():
+		case !l.needed() || l.moved() && l.nHolds == 0 || l.mode != l.wantedMode() || l.brief && l.longWaits():
 			t.owe(l, now, out)
 			t.settle(l, now, out)
 		case now >= l.retryAt:

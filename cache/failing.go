@@ -27,7 +27,16 @@ func (t *Table) succeed(l *Lease) {
 	l.retryAt = 0
 }
 
+// asksForWaiters says that the waiters whom l serves depend on l's store. A permit that has to be given
+// back, or that is at the earlier store of a key that has moved, does not speak for its semaphore.
+func (l *Lease) asksForWaiters() bool {
+	return l.head == nil || l.st == l.head.st && l.state != stateOwed
+}
+
 func (t *Table) refuseTries(l *Lease, c Code, left, now int64, out *Effects) {
+	if c == CodeUnavailable && !l.asksForWaiters() {
+		return
+	}
 	var err error
 	if c != CodeBusy {
 		err = t.failure(l)
@@ -53,7 +62,7 @@ func (t *Table) refuseWaiters(l *Lease, now int64, out *Effects) {
 // failingSince is since when nothing comes of asking for l; 0 when all is well, or when l's waiters
 // wait for a hold on this host.
 func (t *Table) failingSince(l *Lease) int64 {
-	if l.nHolds > 0 {
+	if l.nHolds > 0 || !l.asksForWaiters() {
 		return 0
 	}
 	if p := l.worst(); p != nil {

@@ -155,11 +155,14 @@ func (m *imager) lease(l *Lease) {
 		at = m.t.timers[l.timerIdx-1].at
 	}
 	Num(c, &at)
+	beat := l.ns.Heartbeat
+	Num(c, &beat)
 	if m.Reading {
 		m.t.arm(l, at)
 		to := l.state
 		l.state = was
 		m.t.enter(l, to)
+		m.t.heartbeatFrom(l, beat)
 	}
 }
 

@@ -108,10 +108,10 @@ func (l *Lease) idleUntil() int64 {
 
 // used notes that l, which nobody held, is held again.
 func (t *Table) used(l *Lease, now int64) {
+	t.endIdle(l) // first: the namespace may not let leases linger any more
 	if l.ns.Linger == 0 || l.head != nil {
 		return
 	}
-	t.endIdle(l)
 	h := t.habits.get(l.key)
 	if h == nil || h.freed == 0 {
 		return

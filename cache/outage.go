@@ -82,15 +82,21 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 		t.owe(l, now, out)
 	case l.state == stateOwed && now >= l.oweUntil:
 		t.endGrip(l, out)
+		if t.follow(l, out); l.st.downAt == 0 {
+			t.next(l, now, out)
+			return
+		}
 	}
 	if l.state == stateOwed && l.releaser.Session != nil {
 		out.fail(l.releaser, CodeUnknown, st.err)
 		l.releaser = Request{}
 	}
-	if l.state != stateHeld && (!l.ns.Local || l.head != nil) {
+	if l.state != stateHeld && l.nHolds > 0 {
+		t.refuseTries(l, CodeBusy, -1, now, out)
+	} else if l.state != stateHeld && (!l.ns.Local || l.head != nil) {
 		t.refuseTries(l, CodeUnavailable, -1, now, out)
 	}
-	if l.state == stateAsked && (!l.needed() || l.moved()) {
+	if l.state == stateAsked && (!l.needed() || l.moved() && l.nHolds == 0) {
 		t.owe(l, now, out)
 	}
 }
@@ -101,8 +107,8 @@ func (t *Table) wakeDown(l *Lease, now int64) int64 {
 	if l.state == stateOwed {
 		at = l.oweUntil
 	}
-	if st := l.st; l.nWaits > 0 && l.nHolds == 0 && l.ns.Local && !l.moved() {
-		at = min(at, st.downAt+int64(l.ns.LocalAfter))
+	if alone := l.st.downAt + int64(l.ns.LocalAfter); l.nWaits > 0 && l.ns.Local && !l.moved() && (l.nHolds == 0 || alone > now) {
+		at = min(at, alone)
 	}
 	return max(at, now+1)
 }

@@ -1,5 +1,7 @@
 package cache
 
+import "time"
+
 // Keys that move to other namespaces and stores.
 //
 // Every lock and semaphore follows the namespace that its key is routed to now. Its claim follows
@@ -44,10 +46,7 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 	was := l.ns
 	l.ns = ns
-	if l.nHolds > 0 && ns.Heartbeat > 0 && (was.Heartbeat == 0 || ns.Heartbeat < was.Heartbeat) {
-		r := l.rarely() // more has been stated than the new heartbeat allows
-		r.silentFrom = max(r.silentFrom, t.deadline(l))
-	}
+	t.heartbeatFrom(l, was.Heartbeat)
 	was.Use.addHolds(-int64(l.nHolds))
 	ns.Use.addHolds(int64(l.nHolds))
 	was.Use.addWaiters(-int64(l.nWaits))
@@ -58,6 +57,15 @@ func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 		for _, p := range l.sem.permits {
 			t.setPolicy(p, ns)
 		}
+	}
+}
+
+// heartbeatFrom is for leases whose namespace had the heartbeat was. A shorter one ends no hold before
+// what has been stated of it is over.
+func (t *Table) heartbeatFrom(l *Lease, was time.Duration) {
+	if is := l.ns.Heartbeat; l.nHolds > 0 && is > 0 && (was == 0 || is < was) {
+		r := l.rarely()
+		r.silentFrom = max(r.silentFrom, t.deadline(l))
 	}
 }
 

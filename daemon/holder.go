@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -89,6 +90,9 @@ func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
 
 // addHolders adds the holders of other hosts to st, as the store knows them.
 func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode, limit int, st *protocol.State) error {
+	if store == nil {
+		return errors.New("it is not in use any more")
+	}
 	r, ok := store.(upstream.Registrar)
 	if !ok || limit <= len(st.By) {
 		return nil // there are no other hosts

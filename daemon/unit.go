@@ -114,24 +114,24 @@ func (e *Engine) DropStore(u *Unit) bool {
 	if e.routes.Load().use(u) {
 		return false
 	}
-	w1, f1 := u.main.Depth()
+	if e.leasesAt(u) > 0 {
+		return false
+	}
+	w1, f1 := u.main.Depth() // after the leases: without any no op comes
 	w2, f2 := u.renewals.Depth()
 	if w1+f1+w2+f2 > 0 {
 		return false
 	}
-	if e.leasesAt(u) > 0 {
-		return false
-	}
-	for i := range e.shards {
+	e.mu.Lock()
+	units := slices.Clone(*e.units.Load())
+	units[u.core.ID] = nil
+	e.units.Store(&units)
+	e.mu.Unlock()
+	for i := range e.shards { // after that: no news of the store reaches a table any more
 		sh := e.lock(i)
 		sh.table.Forget(u.core)
 		sh.mu.Unlock()
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	units := slices.Clone(*e.units.Load())
-	units[u.core.ID] = nil
-	e.units.Store(&units)
 	return true
 }
 
@@ -170,7 +170,16 @@ func (e *Engine) Known(u *Unit, key string, token uint64) bool {
 	return sh.table.Knows(u.core, key, token)
 }
 
-// everywhere tells every table something of a store.
+// tellOf tells every table something of a store, unless that has been dropped.
+func (e *Engine) tellOf(u *Unit, tell func(t *cache.Table, now int64, out *cache.Effects)) {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		if (*e.units.Load())[u.core.ID] == u {
+			tell(t, now, out)
+		}
+	})
+}
+
+// everywhere tells every table something.
 func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	now := e.clock()
 	a := getAftermath()
@@ -190,7 +199,7 @@ func (e *Engine) StoreSession(u *Unit, s upstream.Session) {
 	} else {
 		u.keptAlive(s.Until, e.clock())
 	}
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) {
 		if s.Lost {
 			t.SessionLost(u.core, s.No, now, out)
 		} else {
@@ -203,13 +212,13 @@ func (e *Engine) StoreSession(u *Unit, s upstream.Session) {
 // again.
 func (e *Engine) StoreDown(u *Unit, err error) {
 	u.down.Store(&err)
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.StoreDown(u.core, err, now, out) })
+	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreDown(u.core, err, now, out) })
 }
 
 // StoreUp is the end of StoreDown.
 func (e *Engine) StoreUp(u *Unit) {
 	u.down.Store(nil)
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.StoreUp(u.core, now, out) })
+	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreUp(u.core, now, out) })
 }
 
 // Hint takes a store's hint.

@@ -62,7 +62,7 @@ func (f *fleet) use(ctx context.Context, c *config.Config, plans map[string]*pla
 func (f *fleet) left(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.used[key] {
+	if !f.used[key] && f.open[key] != nil { // it may have left twice, and been closed with the first
 		f.closeLocked(key)
 	}
 }

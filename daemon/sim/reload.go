@@ -42,6 +42,9 @@ func (h *host) takeUp(c *conf, bad bool) {
 		}
 		use[i], added = l, append(added, l)
 	}
+	if !bad {
+		h.conf = c // before: waiters may be let in by it at once
+	}
 	err := h.route(c, use, bad)
 	if bad != (err != nil) {
 		w.fail("reload", "", "host %d: bad %v, and the error is %v", h.id, bad, err)
@@ -59,7 +62,6 @@ func (h *host) takeUp(c *conf, bad bool) {
 	}
 	w.counts.Faults[hostReload]++
 	w.note(kindFault, nil, uint64(hostReload), uint64(h.id))
-	h.conf = c
 	h.eng.SetLimits(c.limits)
 	for _, l := range h.links {
 		switch using := slices.Contains(use, l); {

@@ -12,7 +12,9 @@ import (
 // goes on from an image.
 func (h *host) takeOver(tries int) {
 	h.passing = true
+	leaving := slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving })
 	switch busy := h.busy(); {
+	case leaving: // the daemon refuses
 	case busy && tries > 0 && !h.draining:
 		h.after(200*us, func() { h.takeOver(tries - 1) })
 		return

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+type closing struct {
+	upstream.Store
+	n int
+}
+
+func (c *closing) Close() error { c.n++; return nil }
+
+// A reload drops a store, the next brings it back before it is closed (Close waits for a question that is
+// under way, for up to 5 s each), and a third drops it again: then it is left twice.
+func TestAStoreIsLeftTwice(t *testing.T) {
+	f := newFleet(zap.NewNop())
+	st := &closing{}
+	f.open["a"], f.needs["a"] = st, &need{key: "a"}
+	f.used = map[string]bool{} // after the third reload; both ends of the store come now
+	f.left("a")
+	defer func() {
+		if r := recover(); r != nil {
+			t.Errorf("the daemon panics: %v", r)
+		}
+	}()
+	f.left("a")
+}
