@@ -33,7 +33,7 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 				if h.giveUp() {
 					_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 				} else {
-					c.forgetLost(h)
+					_ = h.Release(ctx) // of a lost hold: it waits for nothing, and lets a forced one's key go
 				}
 			}
 			return nil, errLate

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -42,8 +43,11 @@ func (c *Client) lostLocked(id holdID) error {
 		return lost[0].Err()
 	}
 	for h := c.holds[id]; h != nil; h = h.next {
-		if !h.permit && !h.Valid() {
-			return h.lapsed()
+		if h.permit || h.Valid() {
+			continue
+		}
+		if err := h.lapsed(); !errors.Is(err, ErrReleased) { // one that is just being released is not lost
+			return err
 		}
 	}
 	return nil

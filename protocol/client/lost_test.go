@@ -48,3 +48,14 @@ func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A release ends the hold first and takes it out of the table afterwards, under another lock. An acquire of the same
+// owner in between does not take the hold for a lost one.
+func TestAReleaseIsNoLoss(t *testing.T) {
+	c, p := connect(t, Options{}, 0)
+	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
+	h.finish(ErrReleased) // the first half of a release
+	if err := c.mayAcquire(t.Context(), 1, "k"); err != nil {
+		t.Errorf("an acquire beside a release: %v", err)
+	}
+}
