@@ -90,7 +90,7 @@ func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
 
 // addHolders adds the holders of other hosts to st, as the store knows them.
 func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode, limit int, st *protocol.State) error {
-	if store == nil {
+	if (*e.units.Load())[u.core.ID] != u {
 		return errors.New("it is not in use any more")
 	}
 	r, ok := store.(upstream.Registrar)
