@@ -16,6 +16,15 @@ func (t *Table) advance(l *Lease, now int64, out *Effects) {
 	}
 }
 
+// advanceEach advances leases of which advancing one may drop others.
+func (t *Table) advanceEach(ls []*Lease, now int64, out *Effects) {
+	for _, l := range ls {
+		if !l.dropped() {
+			t.advance(l, now, out)
+		}
+	}
+}
+
 func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
 	t.follow(l, out)
@@ -45,6 +54,10 @@ func (l *Lease) needed() bool {
 	}
 	return l.nWaits > 0 || l.nHolds > 0
 }
+
+// pointless says that what l asks its store for is of no use here: nobody waits for it any more, or the
+// key has moved. For a hold that this host granted alone the earlier store is asked all the same.
+func (l *Lease) pointless() bool { return !l.needed() || l.moved() && l.nHolds == 0 }
 
 // idle says that nothing is left to know of l.
 func (t *Table) idle(l *Lease) bool {
@@ -116,7 +129,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 		}
 	case stateAsked:
 		switch {
-		case !l.needed() || l.moved() && l.nHolds == 0 || l.mode != l.wantedMode() || l.brief && l.longWaits():
+		case l.pointless() || l.mode != l.wantedMode() || l.brief && l.longWaits():
 			t.owe(l, now, out)
 			t.settle(l, now, out)
 		case now >= l.retryAt:

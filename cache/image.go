@@ -104,9 +104,7 @@ func (m *imager) leases() {
 func (m *imager) place(l *Lease) {
 	s := l.st.Store
 	if m.x.Store(m.Coder, &s); m.Reading {
-		l.st.users--
-		l.st = m.t.store(s)
-		l.st.users++
+		m.t.place(l, s)
 	}
 }
 

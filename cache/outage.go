@@ -96,7 +96,7 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	} else if l.state != stateHeld && (!l.ns.Local || l.head != nil) {
 		t.refuseTries(l, CodeUnavailable, -1, now, out)
 	}
-	if l.state == stateAsked && (!l.needed() || l.moved() && l.nHolds == 0) {
+	if l.state == stateAsked && l.pointless() {
 		t.owe(l, now, out)
 	}
 }

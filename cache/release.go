@@ -307,10 +307,6 @@ func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) (again in
 		}
 		h = next
 	}
-	for _, l := range freed {
-		if !l.dropped() {
-			t.advance(l, now, out)
-		}
-	}
+	t.advanceEach(freed, now, out)
 	return again
 }

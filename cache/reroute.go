@@ -35,11 +35,7 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 		w = next
 	}
 	inOrder(moved)
-	for _, l := range moved {
-		if !l.dropped() {
-			t.advance(l, now, out)
-		}
-	}
+	t.advanceEach(moved, now, out)
 }
 
 // setPolicy has l follow ns from now on, with what is counted in a namespace.
@@ -73,6 +69,15 @@ func (t *Table) heartbeatFrom(l *Lease, was time.Duration) {
 // holds it.
 func (l *Lease) moved() bool { return l.ns.Store != l.st.Store }
 
+// place makes l a user of s, and of no other store any more.
+func (t *Table) place(l *Lease, s *Store) {
+	if l.st != nil {
+		l.st.users--
+	}
+	l.st = t.store(s)
+	l.st.users++
+}
+
 // follow has a moved key that has nothing at its earlier store any more go to the present one.
 func (t *Table) follow(l *Lease, out *Effects) {
 	if !l.moved() || l.state != stateNone || l.op != 0 || l.renewGen != 0 || l.nHolds > 0 {
@@ -82,8 +87,6 @@ func (t *Table) follow(l *Lease, out *Effects) {
 		l.tracked = false
 		out.Tracks = append(out.Tracks, Track{Lease: l, Store: l.st.ID})
 	}
-	l.st.users--
-	l.st = t.store(l.ns.Store)
-	l.st.users++
+	t.place(l, l.ns.Store)
 	t.succeed(l) // the failures were the other store's
 }

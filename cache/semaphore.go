@@ -119,10 +119,7 @@ func (t *Table) named(key string) iter.Seq[*Lease] {
 }
 
 func (t *Table) semaphore(key []byte, ns *Namespace) *Lease {
-	if l := t.sems[string(key)]; l != nil {
-		if l.ns != ns {
-			t.setPolicy(l, ns)
-		}
+	if l := t.following(t.sems[string(key)], ns); l != nil {
 		return l
 	}
 	l := t.newLease(string(key), ns)
@@ -146,10 +143,7 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 		t.refuse(q, CodeDraining, nil, out)
 		return
 	}
-	l := t.sems[string(q.Key)]
-	if l != nil && l.ns != q.NS {
-		t.setPolicy(l, q.NS)
-	}
+	l := t.following(t.sems[string(q.Key)], q.NS)
 	if code, err := t.refuses(l, q); code != CodeOK {
 		t.refuse(q, code, err, out)
 		return

@@ -266,7 +266,11 @@ func (l *Lease) Key() string { return l.key }
 
 // lock finds the lock of a key, which follows ns from now on; nil when the table has none.
 func (t *Table) lock(key []byte, ns *Namespace) *Lease {
-	l := t.leases[string(key)]
+	return t.following(t.leases[string(key)], ns)
+}
+
+// following returns l, which follows ns from now on; l may be nil.
+func (t *Table) following(l *Lease, ns *Namespace) *Lease {
 	if l != nil && l.ns != ns {
 		t.setPolicy(l, ns)
 	}
@@ -290,8 +294,7 @@ func (t *Table) newLease(key string, ns *Namespace) *Lease {
 		l = new(Lease)
 	}
 	l.key, l.ns, l.minEnd, l.hand = key, ns, Forever, -1
-	l.st = t.store(ns.Store)
-	l.st.users++
+	t.place(l, ns.Store)
 	return l
 }
 
