@@ -234,18 +234,49 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 func (s *server) reload(ctx context.Context) {
 	s.tellReloading()
 	defer s.tell(sd.SdNotifyReady)
-	c, err := s.again()
+	p, err := s.read(ctx)
 	if err == nil {
-		err = s.fixed(c)
-	}
-	if err == nil {
-		err = s.change(ctx, c)
+		err = s.change(ctx, p)
 	}
 	if err != nil {
 		s.log.Error("configuration not reloaded: everything stays as it was", zap.String("event", "reload_refused"), zap.Error(err))
 		return
 	}
 	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
+}
+
+// proposal is a configuration that has been read, and what it needs.
+type proposal struct {
+	conf  *config.Config
+	plans map[string]*plan
+	needs []*need
+}
+
+// read reads the configuration and the files that it names. One of them may be a pipe or on a file system
+// that does not answer. So it is given up, with the goroutine that reads, when ctx ends.
+func (s *server) read(ctx context.Context) (*proposal, error) {
+	type outcome struct {
+		*proposal
+		error
+	}
+	done := make(chan outcome, 1)
+	go func() {
+		p := &proposal{}
+		var err error
+		if p.conf, err = s.again(); err == nil {
+			err = s.fixed(p.conf)
+		}
+		if err == nil {
+			p.plans, p.needs, err = s.m.plans(p.conf)
+		}
+		done <- outcome{p, err}
+	}()
+	select {
+	case o := <-done:
+		return o.proposal, o.error
+	case <-ctx.Done():
+		return nil, fmt.Errorf("read the configuration: %w", context.Cause(ctx))
+	}
 }
 
 // fixed says what cannot change without a restart.
@@ -258,17 +289,13 @@ func (s *server) fixed(c *config.Config) error {
 	return nil
 }
 
-func (s *server) change(ctx context.Context, c *config.Config) error {
-	plans, needs, err := s.m.plans(c)
-	if err != nil {
+func (s *server) change(ctx context.Context, p *proposal) error {
+	if err := s.fleet.use(ctx, p.conf, p.plans, p.needs, s.Reload); err != nil {
 		return err
 	}
-	if err := s.fleet.use(ctx, c, plans, needs, s.Reload); err != nil {
-		return err
-	}
-	s.warnMoves(c)
-	s.conf = c
-	s.level.SetLevel(levelOf(c.Log))
+	s.warnMoves(p.conf)
+	s.conf = p.conf
+	s.level.SetLevel(levelOf(p.conf.Log))
 	return nil
 }
 

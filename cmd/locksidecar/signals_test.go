@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"os"
 	"path/filepath"
@@ -70,6 +71,28 @@ func TestASignalToEndAtTheStart(t *testing.T) {
 	case <-h.daemon.done:
 		t.Fatal("it has ended")
 	}
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+}
+
+// A daemon that is told to end while it reads a configuration that does not come ends.
+func TestASignalToEndWhileTheConfigurationIsRead(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte("upstream: 'memory:'\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "--config", file)
+	if err := errors.Join(os.Remove(file), syscall.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	h.daemon.signal(syscall.SIGHUP)
+	eventually(t, "the daemon reads it", func() bool {
+		pipe, err := os.OpenFile(file, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			t.Cleanup(func() { _ = pipe.Close() })
+		}
+		return err == nil
+	})
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)
 }

@@ -63,7 +63,7 @@ func (b *batch) seen() {
 		last = max(last, b.results[i].Base)
 	}
 	if last > 0 {
-		b.store.fences.Saw(last)
+		b.store.fences.SawBase(last)
 	}
 }
 

@@ -114,8 +114,8 @@ func (s *Store) lookAtClock(q quick) error {
 		return fmt.Errorf("%w: look at its clock: %w", ErrServer, err)
 	}
 	if len(rows) == 1 && len(rows[0]) == 1 {
-		if now, err := strconv.ParseUint(rows[0][0], 10, 64); err == nil {
-			s.fences.Saw(now)
+		if now, err := strconv.ParseInt(rows[0][0], 10, 64); err == nil {
+			s.fences.SawClock(now)
 		}
 	}
 	return nil

@@ -133,7 +133,9 @@
 //	                      away twice. A daemon that has seen the old primary gives larger fences,
 //	                      even if the new primary's clock is behind. A daemon that never saw the old
 //	                      primary (started or restarted since) can give smaller ones for as long as
-//	                      the clocks differ.
+//	                      the clocks differ. Where the old primary's fences were ahead of its clock
+//	                      (lifted by fence_epoch, or the clock was set back), the new ones are above
+//	                      all that this daemon has seen, but not above those of other hosts.
 //	clock forward by d    leases and places end d early: two may hold a lock, with rising fences.
 //	clock back by d       leases of hosts that are gone and their places last d longer. Fences
 //	                      rise; those of rows purged before only if d is less than 24 hours. Our

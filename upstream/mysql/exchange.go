@@ -152,6 +152,7 @@ func (x *exchange) run(ctx context.Context, conn *sql.Conn) error {
 	if isOn(flags[0]) || isOn(flags[1]) {
 		return errReadOnly
 	}
+	x.store.fences.SawClock(x.now)
 	if len(x.after) == 0 {
 		return rows.Close()
 	}

@@ -85,7 +85,7 @@ func (b *batch) answer(c *call, answer any) error {
 		return errAnswer
 	}
 	if base != 0 {
-		b.store.fences.Saw(uint64(base))
+		b.store.fences.SawBase(uint64(base) + uint64(len(c.ops)) - 1)
 	}
 	for n, i := range c.ops {
 		b.results[i].Status = success[b.ops[i].Kind]

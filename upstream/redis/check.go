@@ -82,7 +82,7 @@ func (s *Store) look(ctx context.Context, cn *goredis.Conn, n *node) error {
 	s.report(n, v)
 	// Alone, so that little time passes between the server's reading of its clock and ours.
 	if now, err := cn.Time(ctx).Result(); err == nil {
-		s.fences.Saw(uint64(max(0, now.UnixMicro())))
+		s.fences.SawClock(now.UnixMicro())
 	} else if !isReply(err) {
 		return err
 	}

@@ -132,8 +132,11 @@
 //	                      beside another. A daemon that has seen the old master gives larger
 //	                      fences, even if the new master's clock is behind. A daemon that never
 //	                      saw the old master (started or restarted since) can give smaller ones
-//	                      for as long as the clocks differ. Ops are Refused or Unknown until the
-//	                      new master is found.
+//	                      for as long as the clocks differ. Where the old master's fences were
+//	                      ahead of its clock (lifted by fence_epoch, or the clock was set back),
+//	                      the new ones are above all that this daemon has seen, but not above
+//	                      those of other hosts. Ops are Refused or Unknown until the new master
+//	                      is found.
 //	sentinels disagree    the latest by its epoch counts; that a few lag leads nobody back to
 //	                      an old master, which may call itself one for some seconds more.
 //	no sentinel answers   what is connected goes on; no new connections: Refused.

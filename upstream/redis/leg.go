@@ -19,8 +19,9 @@ type leg struct {
 	node  *node
 	calls []int32 // indices of the batch's calls
 	cmds  []goredis.Cmder
-	loads bool // the scripts are among cmds
-	gives bool // some call gives leases
+	loads bool             // the scripts are among cmds
+	gives bool             // some call gives leases
+	clock *goredis.TimeCmd // nil when the server's clock need not be read
 	wait  *goredis.IntCmd
 	aof   *goredis.IntSliceCmd
 	mark  mark
@@ -123,6 +124,10 @@ func (b *batch) assemble(from int) {
 		l.cmds = append(l.cmds, c.cmd)
 	}
 	for _, l := range b.legs[from:] {
+		if b.store.fences.Due(&l.node.clockRead) {
+			l.clock = goredis.NewTimeCmd(context.Background(), "time")
+			l.cmds = append(l.cmds, l.clock)
+		}
 		b.store.await(l)
 	}
 }
@@ -174,6 +179,9 @@ func (b *batch) exec(ctx context.Context, legs []*leg) {
 	}
 	over.Wait()
 	for _, l := range legs {
+		if l.clock != nil && l.clock.Err() == nil {
+			b.store.fences.SawClock(l.clock.Val().UnixMicro())
+		}
 		b.store.acked(l)
 		for _, at := range l.calls {
 			c := &b.calls[at]

@@ -21,6 +21,8 @@ type node struct {
 	bad    atomic.Bool  // it did not answer the last time, or cannot write
 	probed atomic.Bool  // … and it is being asked whether it does again
 	online atomic.Int32 // its replicas when last seen, -1 when not known
+
+	clockRead atomic.Int64 // the boot clock when the server's clock was last read
 }
 
 // newNode makes a node at addr; where finds its address if it is not fixed.
