@@ -164,7 +164,7 @@ public final class Lease implements AutoCloseable {
                 return;
             }
             left = hold.conn.releases.downgrade(hold, null);
-            shared = true;
+            shared = left != Releases.Left.LOST && left != Releases.Left.NOT_OWNED; // else it is counted as before
         }
         Holding.downgraded(hold, left);
     }

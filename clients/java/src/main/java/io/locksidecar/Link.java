@@ -279,9 +279,11 @@ final class Link {
         losses.remove(hold);
     }
 
-    /** Returns a hold that its owner has lost and not yet released. */
-    Hold lost(Hold.Id id) {
-        return losses.find(id);
+    /** Returns the owner's hold, or the one that it has lost and not yet released; null without either. */
+    Hold hold(Hold.Id id) {
+        Conn c = conn; // one that has just ended, too: it moves its holds to the losses under its lock
+        Hold hold = c == null ? null : c.find(id);
+        return hold != null ? hold : losses.find(id);
     }
 
     /** Returns the exception for an acquire of what its owner has lost and not yet released; null if that is nothing. */

@@ -284,13 +284,7 @@ public final class SidecarLock implements Lock {
     /** Returns this owner's hold, one that was lost and not unlocked included; null without one. */
     private Hold find() {
         Long owner = owner();
-        if (owner == null) {
-            return null;
-        }
-        Hold.Id id = Hold.Id.lock(keys.text(0), owner);
-        Conn conn = link.live();
-        Hold hold = conn == null ? null : conn.find(id);
-        return hold != null ? hold : link.lost(id);
+        return owner == null ? null : link.hold(Hold.Id.lock(keys.text(0), owner));
     }
 
     private Hold mine() {

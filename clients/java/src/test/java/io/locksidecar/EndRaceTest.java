@@ -1,0 +1,71 @@
+package io.locksidecar;
+
+import static io.locksidecar.Until.background;
+import static io.locksidecar.Until.running;
+import static io.locksidecar.Until.until;
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import io.locksidecar.Until.Background;
+import org.junit.jupiter.api.Test;
+
+/** Calls that come between the end of a connection, or of a hold, and its being noted everywhere. */
+class EndRaceTest extends OnPeer {
+    /** Runs a task while a connection has ended, but has not yet given up its holds; and returns it once it has ended. */
+    private <T> Background<T> whileEnding(java.util.concurrent.Callable<T> task) {
+        Conn conn = conn();
+        conn.mu.lock();
+        try {
+            conn.dead = new ConnectionLostException("the connection has ended"); // as die begins
+            Background<T> between = background(task);
+            until("it waits for the rest, or has ended", () -> between.isDone() || conn.mu.hasQueuedThread(between.thread));
+            conn.dead = null;
+            conn.die(new ConnectionLostException("the connection has ended"), "connection");
+            return between;
+        } finally {
+            conn.mu.unlock();
+        }
+    }
+
+    @Test
+    void an_unlock_at_the_end_of_the_connection_is_of_a_lost_lock() {
+        SidecarLock lock = held(60_000);
+        Background<?> unlocked = whileEnding(() -> {
+            lock.unlock();
+            return null;
+        });
+        assertEquals("connection", assertInstanceOf(LostException.class, unlocked.thrown()).reason());
+        assertEquals(0, lock.holdCount());
+        Background<Void> again = running(lock::lock); // the owner is not kept from the key
+        peer.welcome();
+        peer.grant(60_000);
+        again.result();
+    }
+
+    @Test
+    void what_is_lost_with_the_connection_is_counted_and_has_its_fence() {
+        SidecarLock lock = held(60_000);
+        assertEquals(1, whileEnding(lock::holdCount).result());
+        assertEquals(Peer.FENCE, lock.fence());
+        assertThrows(LostException.class, lock::unlock);
+        assertThrows(IllegalMonitorStateException.class, lock::unlock);
+    }
+
+    @Test
+    void a_lease_that_was_lost_before_its_downgrade_can_be_closed() {
+        LockOptions mine = LockOptions.defaults().owner(owner);
+        Background<Lease> leased = background(() -> client.lease("k", mine));
+        peer.welcome();
+        peer.grant(60_000);
+        Lease lease = leased.result();
+        peer.say(64, 0, "k", number, Peer.FENCE, 2);
+        until("it is lost", () -> !lease.isValid());
+        assertThrows(LostException.class, lease::downgrade);
+        assertThrows(LostException.class, lease::downgrade);
+        assertEquals("gone", assertThrows(LostException.class, lease::close).reason());
+        Background<Lease> again = background(() -> client.lease("k", mine));
+        peer.grant(60_000, Peer.FENCE + 1, 0, 0);
+        again.result();
+    }
+}
