@@ -3,7 +3,10 @@ package io.locksidecar;
 import java.lang.ref.WeakReference;
 import java.lang.invoke.MethodHandles;
 import java.lang.invoke.VarHandle;
+import java.util.List;
 import java.util.concurrent.ThreadLocalRandom;
+import java.util.concurrent.atomic.AtomicReference;
+import java.util.stream.IntStream;
 
 /**
  * One acquire, of one key or of many at once, to its end: over restarts of the daemon, for as long as its wait
@@ -33,7 +36,12 @@ final class Acquire extends Wait implements Link.Dial {
     /** What is asked for. */
     record Terms(
             Keys keys, long owner, boolean shared, long waiting, long ttl, long flags, WeakReference<?> keeper,
-            Site site) {}
+            Site site) {
+        /** Returns the same terms for some of the keys. */
+        Terms of(Keys some, long millis) {
+            return new Terms(some, owner, shared, millis, ttl, flags, keeper, site);
+        }
+    }
 
     private final Link link;
     private final Terms terms;
@@ -53,19 +61,26 @@ final class Acquire extends Wait implements Link.Dial {
     private volatile long began;
     private volatile long until;
     private long left;
-    private Hold inTheWay;
+    private Hold[] inTheWay;
     private int cuts;
     private Long drained;
     private long pause = 10;
 
+    /** What is held of the other keys, or asked for, until all can be had; see {@link #busy}. */
+    private final AtomicReference<Acquire> rest = new AtomicReference<>();
+
     Acquire(Link link, Terms terms, Runnable then) {
+        this(link, terms, link.trace(), then);
+    }
+
+    private Acquire(Link link, Terms terms, byte[] trace, Runnable then) {
         this.link = link;
         this.terms = terms;
         this.ids = new Hold.Id[terms.keys.all().length];
         for (int i = 0; i < ids.length; i++) {
             ids[i] = Hold.Id.asked(terms.keys, i, terms.owner);
         }
-        this.trace = link.trace();
+        this.trace = trace;
         this.then = then;
         this.left = terms.waiting;
         this.end = terms.waiting < 0 ? null : System.nanoTime() + terms.waiting * 1_000_000;
@@ -93,9 +108,12 @@ final class Acquire extends Wait implements Link.Dial {
         return inTheWay != null ? 0 : left;
     }
 
-    /** Takes in which shared hold of the thread that waits would have to be released before a writer's turn; or null. */
-    void inTheWay(Hold hold) {
-        inTheWay = hold;
+    /**
+     * Takes in the shared holds that its own thread has of its keys through other handles, at the places of these keys: a
+     * writer may wait for them, and it must not wait for the writer. Null without any.
+     */
+    void inTheWay(Hold[] holds) {
+        inTheWay = holds;
     }
 
     long ttl() {
@@ -182,8 +200,7 @@ final class Acquire extends Wait implements Link.Dial {
                 tell();
             }
         } else if (a.code() == Codes.BUSY || a.code() == Codes.TIMEOUT) {
-            Hold ours = inTheWay;
-            finish(ours != null ? Site.alreadyHeld(ours) : new Busy(place(a)));
+            busy(place(a));
         } else {
             LockException why = link.failure(place(a) < 0 ? a : a.of(terms.keys.text(place(a))));
             if (why instanceof DrainingException) {
@@ -197,6 +214,59 @@ final class Acquire extends Wait implements Link.Dial {
     /** Returns which of many keys a failure is about, -1 if it does not say. */
     private int place(Call.Answer a) {
         return terms.keys.many() && a.number() >= 0 && a.number() < ids.length ? (int) a.number() : -1;
+    }
+
+    /**
+     * Goes on when the key at that place, -1 if that is not known, cannot be had at once. Where a hold of its own thread is
+     * in the way of some keys, all are only tried. Then it waits for the other keys alone, and tries all again while it
+     * holds these.
+     */
+    private void busy(int at) {
+        Hold[] ours = inTheWay;
+        if (ours == null) {
+            finish(new Busy(at));
+            return;
+        }
+        int blocked = at >= 0 ? at : IntStream.range(0, ours.length).filter(i -> ours[i] != null).findFirst().orElse(0);
+        if (ours[blocked] != null) {
+            finish(Site.alreadyHeld(ours[blocked]));
+        } else if (over()) {
+            finish(new Busy(at));
+        } else {
+            dropRest();
+            Key[] others = IntStream.range(0, ours.length)
+                    .filter(i -> ours[i] == null).mapToObj(i -> terms.keys.all()[i]).toArray(Key[]::new);
+            Acquire r = new Acquire(link, terms.of(new Keys(others, true, 0), left), trace, this::restEnded);
+            rest.set(r);
+            if (done()) {
+                dropRest(); // given up before it could know of this
+            } else {
+                r.start();
+            }
+        }
+    }
+
+    private void restEnded() {
+        Acquire r = rest.get();
+        if (r == null) {
+            return; // given up
+        }
+        if (r.outcome instanceof Hold[]) {
+            over();
+            start();
+        } else if (r.outcome instanceof Busy b && b.at >= 0) {
+            finish(new Busy(List.of(terms.keys.all()).indexOf(r.terms.keys.all()[b.at])));
+        } else {
+            finish(r.outcome);
+        }
+    }
+
+    /** Gives back what is held of the other keys, and what is asked for. */
+    private void dropRest() {
+        Acquire r = rest.getAndSet(null);
+        if (r != null && !r.giveUp(null) && r.outcome instanceof Hold[] holds) {
+            holds[0].conn.releases.release(holds, terms.shared, c -> { });
+        }
     }
 
     /** Takes a grant as the outcome, unless there is one; told of later. The connection's lock is held. */
@@ -231,6 +301,7 @@ final class Acquire extends Wait implements Link.Dial {
 
     /** Goes on after the end of the connection, or waits a little for the daemon to go; or ends with e. */
     void refused(LockException e, Conn conn) {
+        dropRest();
         long now = System.nanoTime();
         long rest = 0;
         boolean over;
@@ -292,6 +363,7 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     void tell() {
+        dropRest();
         if (then != null) {
             then.run();
         } else {
@@ -308,6 +380,7 @@ final class Acquire extends Wait implements Link.Dial {
         if (c != null) {
             c.hold.conn.requests.withdraw(c);
         }
+        dropRest();
         if (why != null) {
             tell();
         }

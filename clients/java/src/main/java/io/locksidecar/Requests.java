@@ -162,8 +162,8 @@ final class Requests {
             return loss;
         }
         Hold[] found = new Hold[wanted.length];
+        Hold[] inTheWay = null;
         boolean all = true;
-        a.inTheWay(null);
         for (int i = 0; i < wanted.length; i++) {
             Hold hold = holds.get(wanted[i]);
             Hold other = a.waits() && a.site() != null ? holds.inTheWay(wanted[i], a.site()) : null;
@@ -172,7 +172,8 @@ final class Requests {
                 return LATER;
             }
             if (other != null && other.shared && a.shared()) {
-                a.inTheWay(other); // it can be had, unless a writer waits
+                inTheWay = inTheWay == null ? new Hold[wanted.length] : inTheWay;
+                inTheWay[i] = other; // the key can be had, unless a writer waits
             } else if (other != null) {
                 return Site.alreadyHeld(other);
             }
@@ -183,6 +184,7 @@ final class Requests {
             found[i] = hold;
             all &= hold != null;
         }
+        a.inTheWay(inTheWay);
         if (!all) {
             return null; // the daemon re-enters those that are held: it can tell whether all are, at one moment
         }

@@ -142,6 +142,73 @@ class HandleTest extends OnDaemon {
     }
 
     @Test
+    void many_wait_for_the_keys_that_others_hold() throws InterruptedException {
+        Sidecar client = connect();
+        Sidecar other = connect();
+        LockOptions shared = LockOptions.defaults().shared();
+        List<String> keys = List.of(key + "3", key + "1", key + "2");
+        for (String theirs : List.of(key + "1", key + "3")) { // before ours in the daemon's order, and behind it
+            Lease busy = other.lease(theirs);
+            Background<List<Long>> all = background(() -> {
+                try (Lease ours = client.lease(key + "2", shared); Leases leases = client.leaseAll(keys, shared)) {
+                    return List.of(ours.fence(), leases.fence(key + "2"));
+                }
+            });
+            untilWaiting(client, theirs, 1);
+            other.tryLease(key + "2", shared).orElseThrow().close();
+            busy.close();
+            assertEquals(2, all.result().size());
+        }
+        for (String k : List.of(key + "1", key + "3")) {
+            other.lease(k, Duration.ofMinutes(1)).close(); // nothing is left held of what was waited for
+        }
+    }
+
+    @Test
+    void many_do_not_wait_for_a_writer_that_waits_for_this_thread() throws InterruptedException {
+        Sidecar client = connect();
+        Sidecar other = connect();
+        LockOptions shared = LockOptions.defaults().shared();
+        Lease theirs = other.lease(key + "1");
+        Background<Void> all = running(() -> {
+            client.lease(key + "2", shared); // closed with the client
+            client.leaseAll(List.of(key + "1", key + "2"), shared);
+        });
+        untilWaiting(client, key + "1", 1);
+        Background<Lease> writer = background(() -> other.lease(key + "2"));
+        untilWaiting(client, key + "2", 1);
+        theirs.close();
+        AlreadyHeldException e = assertInstanceOf(AlreadyHeldException.class, all.thrown());
+        assertTrue(e.getMessage().contains("\"" + key + "2\""), e.getMessage());
+        other.lease(key + "1", Duration.ofMinutes(1)).close();
+        assertFalse(writer.isDone());
+    }
+
+    @Test
+    void many_that_cannot_be_had_in_time_or_are_given_up_leave_nothing() throws InterruptedException {
+        Sidecar client = connect();
+        Sidecar other = connect();
+        LockOptions shared = LockOptions.defaults().shared();
+        List<String> keys = List.of(key + "2", key + "1", key + "3");
+        Lease theirs = other.lease(key + "3");
+        Background<Optional<Leases>> late = background(() -> {
+            client.lease(key + "2", shared);
+            return client.tryLeaseAll(keys, Duration.ofMillis(20), shared);
+        });
+        assertEquals(Optional.empty(), late.result());
+        Background<Void> interrupted = running(() -> {
+            client.lease(key + "2", shared);
+            client.leaseAll(keys, shared);
+        });
+        untilWaiting(client, key + "3", 1);
+        interrupted.thread.interrupt();
+        assertInstanceOf(InterruptedException.class, interrupted.thrown());
+        untilWaiting(client, key + "3", 0);
+        theirs.close();
+        other.leaseAll(List.of(key + "1", key + "3"), Duration.ofMinutes(1)).close();
+    }
+
+    @Test
     void several_holds_of_a_thread_each_count() throws InterruptedException {
         Sidecar client = connect();
         LockOptions shared = LockOptions.defaults().shared();
