@@ -31,9 +31,9 @@ final class Link {
         void failed(LockException why);
     }
 
-    /** How a client was set up; times in nanoseconds. */
+    /** How a client was set up; times in nanoseconds. One executor runs listeners of losses, the other all other callbacks. */
     record Setup(
-            Path path, String name, String label, long timeout, long patience, Executor executor,
+            Path path, String name, String label, long timeout, long patience, Executor losses, Executor executor,
             Supplier<String> traceparent) {}
 
     /** Characters of a traceparent. */
@@ -203,16 +203,16 @@ final class Link {
     }
 
     /**
-     * Runs a task of the user's, on no thread of ours that has anything else to do. Neither the task nor an executor that
-     * fails is ever thrown from here, so that whoever is to be told of something next is told.
+     * Runs a callback, on a thread that does nothing else. It never throws, whether the callback fails or the executor, so
+     * that the caller goes on to the next callback.
      */
-    void execute(Runnable task) {
-        execute(new Task(task));
+    void execute(Runnable callback) {
+        execute(setup.executor, new Task(callback));
     }
 
-    private void execute(Task task) {
+    private void execute(Executor executor, Task task) {
         try {
-            setup.executor.execute(task);
+            executor.execute(task);
             return;
         } catch (RuntimeException | Error e) { // it was shut down, or has no thread; the task has to run all the same
             LOG.log(System.Logger.Level.DEBUG, "the executor refused a callback", e);
@@ -223,7 +223,7 @@ final class Link {
             t.start();
         } catch (RuntimeException | Error e) {
             LOG.log(System.Logger.Level.WARNING, "no thread can be had for a callback", e);
-            later(RETRY, () -> execute(task), task);
+            later(RETRY, () -> execute(executor, task), task);
         }
     }
 
@@ -267,7 +267,7 @@ final class Link {
 
     /** Tells a listener of a loss. */
     void tell(Consumer<LostException> listener, LostException loss) {
-        execute(() -> listener.accept(loss));
+        execute(setup.losses, new Task(() -> listener.accept(loss)));
     }
 
     /** Remembers a lost hold for its owner, who hears of it at the unlock. */

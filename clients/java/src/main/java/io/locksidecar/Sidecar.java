@@ -3,13 +3,11 @@ package io.locksidecar;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Collection;
+import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executor;
-import java.util.concurrent.SynchronousQueue;
-import java.util.concurrent.ThreadPoolExecutor;
-import java.util.concurrent.TimeUnit;
 import java.util.function.Supplier;
 
 /**
@@ -31,30 +29,24 @@ public final class Sidecar implements AutoCloseable {
     private static final String LONGEST = "the longest wait that the daemon allows is over";
 
     private final Link link;
-    private final ThreadPoolExecutor own;
+    /** The client's own executors, of losses and of everything else; none if the program gave it one. */
+    private final List<Callbacks> own;
 
     private Sidecar(Builder b) {
-        ThreadPoolExecutor pool = null;
+        Executor losses = b.executor;
         Executor executor = b.executor;
-        if (executor == null) {
-            pool = callbacks();
-            executor = pool;
+        if (b.executor != null) {
+            this.own = List.of();
+        } else {
+            this.own = List.of(
+                    new Callbacks("locksidecar-loss", Callbacks.THREADS, Callbacks.PAUSE),
+                    new Callbacks("locksidecar-callback", Callbacks.THREADS, Callbacks.PAUSE));
+            losses = own.get(0);
+            executor = own.get(1);
         }
-        this.own = pool;
         Path path = b.path != null ? b.path : SocketPath.byDefault();
-        this.link = new Link(new Link.Setup(path, b.name, b.label, b.timeout, b.patience, executor, b.traceparent));
-    }
-
-    /**
-     * Threads for what is the user's: none while there is nothing to run, and one more whenever all are busy, since
-     * callbacks may wait for one another.
-     */
-    private static ThreadPoolExecutor callbacks() {
-        return new ThreadPoolExecutor(0, Integer.MAX_VALUE, 10, TimeUnit.SECONDS, new SynchronousQueue<>(), r -> {
-            Thread t = new Thread(r, "locksidecar-callback");
-            t.setDaemon(true);
-            return t;
-        });
+        this.link = new Link(
+                new Link.Setup(path, b.name, b.label, b.timeout, b.patience, losses, executor, b.traceparent));
     }
 
     /**
@@ -157,12 +149,17 @@ public final class Sidecar implements AutoCloseable {
         }
 
         /**
-         * Sets what runs listeners of losses and completes futures and stages; by default daemon threads of the
-         * client's own, as many as are busy at once, which end when they are idle.
+         * Sets the executor that runs listeners of losses and completes futures and stages.
          *
-         * @param executor must not run tasks on the thread that hands them over. Of one with a bounded number of threads,
+         * <p>By default the client uses daemon threads of its own, which end when they are idle: up to 64 for losses, and
+         * up to 64 for everything else. Further callbacks wait in a queue. If no callback in a queue has begun for a
+         * second, one more thread starts. So a loss is never told later because callbacks of futures block; and where
+         * more than 64 listeners of losses block, each of them delays the ones behind it by two seconds at the most.
+         *
+         * @param executor must not run tasks on the thread that hands them over. If it has a bounded number of threads,
          *     the callbacks must not wait for one another: a callback that joins another future of the client's, or
-         *     waits for a lock that another callback releases, takes up a thread meanwhile
+         *     waits for a lock that another callback releases, keeps a thread busy. A callback that blocks then delays
+         *     losses too
          * @return this
          */
         public Builder executor(Executor executor) {
@@ -612,9 +609,7 @@ public final class Sidecar implements AutoCloseable {
     @Override
     public void close() {
         link.close();
-        if (own != null) {
-            own.shutdown(); // what was handed over runs; what comes later has threads of its own
-        }
+        own.forEach(Callbacks::close); // what was handed over runs; what comes later has threads of its own
     }
 
     Link link() {

@@ -49,7 +49,7 @@ public final class Term {
         LostException loss = hold.loss(reason);
         if (end.compareAndSet(null, new End(loss))) {
             wake.run();
-            hold.conn.link().execute(() -> lost.complete(hold.loss(reason)));
+            hold.conn.link().tell(lost::complete, hold.loss(reason));
         }
     }
 

@@ -18,11 +18,14 @@ import java.util.List;
 import java.util.Queue;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.Executor;
+import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
 /** Callbacks and executors that fail or wait, and what each caller is told. */
@@ -131,6 +134,82 @@ class CallbackTest extends OnDaemon {
                 lease.close();
             }));
         }
+        done.forEach(f -> running(f::join).result());
+    }
+
+    @Test
+    void callbacks_beyond_the_threads_wait_in_a_queue() {
+        Callbacks callbacks = new Callbacks("test", 3, Long.MAX_VALUE);
+        AtomicInteger begun = new AtomicInteger();
+        CountDownLatch over = new CountDownLatch(1);
+        Set<Thread> threads = ConcurrentHashMap.newKeySet();
+        for (int i = 0; i < 100; i++) {
+            callbacks.execute(() -> {
+                threads.add(Thread.currentThread());
+                begun.incrementAndGet();
+                await(over);
+            });
+        }
+        until("some run", () -> begun.get() == 3);
+        callbacks.close();
+        assertThrows(RejectedExecutionException.class, () -> callbacks.execute(() -> { }));
+        over.countDown();
+        until("all that was handed over runs", () -> begun.get() == 100);
+        assertEquals(3, threads.size());
+    }
+
+    @Test
+    void callbacks_that_block_do_not_stop_those_behind_them() {
+        Callbacks callbacks = new Callbacks("test", 3, 20);
+        CountDownLatch all = new CountDownLatch(20);
+        CountDownLatch told = new CountDownLatch(1);
+        for (int i = 0; i < 20; i++) {
+            callbacks.execute(() -> {
+                all.countDown();
+                assertTrue(await(all), "each waits for all others");
+                assertTrue(await(told));
+            });
+        }
+        callbacks.execute(told::countDown);
+        assertTrue(await(told));
+        callbacks.close();
+    }
+
+    @Test
+    void an_idle_thread_is_used_again() {
+        Callbacks callbacks = new Callbacks("test", 64, Long.MAX_VALUE);
+        Set<Thread> threads = ConcurrentHashMap.newKeySet();
+        for (int i = 0; i < 200; i++) {
+            CountDownLatch ran = new CountDownLatch(1);
+            callbacks.execute(() -> {
+                threads.add(Thread.currentThread());
+                ran.countDown();
+            });
+            assertTrue(await(ran));
+            until("it is idle", () -> threads.stream().anyMatch(t -> t.getState() == Thread.State.TIMED_WAITING));
+        }
+        callbacks.close();
+        assertTrue(threads.size() < 10, () -> "threads: " + threads.size());
+    }
+
+    @Test
+    void futures_that_block_do_not_keep_a_loss_from_its_listener() throws InterruptedException {
+        Sidecar client = connect();
+        CountDownLatch told = new CountDownLatch(1);
+        AtomicInteger blocked = new AtomicInteger();
+        int count = 3 * Callbacks.THREADS;
+        List<CompletableFuture<Void>> done = new ArrayList<>();
+        for (int i = 0; i < count; i++) {
+            done.add(client.leaseAsync(key + i).thenAccept(lease -> {
+                blocked.incrementAndGet();
+                assertTrue(await(told), "the loss is told meanwhile");
+                lease.releaseAsync();
+            }));
+        }
+        until("all threads are busy", () -> blocked.get() >= Callbacks.THREADS);
+        assertTrue(blocked.get() < count, "their number has a bound");
+        client.lease(key + "lost", LockOptions.defaults().ttl(Duration.ofMillis(100)).fixed()
+                .onLost(lost -> told.countDown()));
         done.forEach(f -> running(f::join).result());
     }
 

@@ -1,0 +1,114 @@
+package io.locksidecar;
+
+import java.util.concurrent.Executor;
+import java.util.concurrent.LinkedTransferQueue;
+import java.util.concurrent.RejectedExecutionException;
+import java.util.concurrent.ThreadPoolExecutor;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
+
+/**
+ * The client's own executor of callbacks. It has a bounded number of daemon threads, which end when they are idle; callbacks
+ * that come while all of them are busy wait in a queue.
+ *
+ * <p>Callbacks may block, and even wait for one another. So whenever no callback in the queue has begun for a while, one
+ * more thread starts, which runs what is queued and ends. Callbacks that block delay those behind them, but never stop them.
+ */
+final class Callbacks implements Executor {
+    /** Threads, unless callbacks block for long. */
+    static final int THREADS = 64;
+    /** Milliseconds after which a queue that does not move gets one more thread. */
+    static final long PAUSE = 1000;
+
+    private static final System.Logger LOG = System.getLogger("io.locksidecar");
+    private static final long IDLE = 10; // seconds
+
+    private final String name;
+    private final long pause;
+    private final Queue queue = new Queue();
+    private final ThreadPoolExecutor pool;
+    private final AtomicBoolean watched = new AtomicBoolean();
+
+    /** Hands a callback to an idle thread; it takes none itself while the pool may start another thread. */
+    private static final class Queue extends LinkedTransferQueue<Runnable> {
+        private static final long serialVersionUID = 1L;
+
+        @Override
+        public boolean offer(Runnable callback) {
+            return tryTransfer(callback);
+        }
+    }
+
+    Callbacks(String name, int threads, long pause) {
+        this.name = name;
+        this.pause = pause;
+        this.pool = new ThreadPoolExecutor(
+                0, threads, IDLE, TimeUnit.SECONDS, queue, r -> thread(r, name), (callback, p) -> enqueue(callback));
+    }
+
+    private static Thread thread(Runnable r, String name) {
+        Thread t = new Thread(r, name);
+        t.setDaemon(true);
+        return t;
+    }
+
+    @Override
+    public void execute(Runnable callback) {
+        pool.execute(callback);
+    }
+
+    /** Runs what was handed over, and refuses what comes later. Does not wait. */
+    void close() {
+        pool.shutdown();
+    }
+
+    private void enqueue(Runnable callback) {
+        if (!pool.isShutdown()) {
+            queue.put(callback);
+            if (!pool.isShutdown() || !queue.remove(callback)) {
+                watch();
+                return;
+            }
+        }
+        throw new RejectedExecutionException("the client is closed");
+    }
+
+    /** Has a thread look whether the queue moves, for as long as there is one. */
+    private void watch() {
+        if (watched.compareAndSet(false, true)) {
+            try {
+                thread(this::look, name + "-watch").start();
+            } catch (RuntimeException | Error e) { // the next one that is queued tries it again
+                watched.set(false);
+                LOG.log(System.Logger.Level.WARNING, "no thread can be had to watch callbacks", e);
+            }
+        }
+    }
+
+    private void look() {
+        Runnable first = queue.peek();
+        while (first != null) {
+            try {
+                Thread.sleep(pause);
+                if (queue.peek() == first) {
+                    thread(this::help, name).start();
+                }
+            } catch (InterruptedException e) {
+                continue; // somebody who interrupts whole groups
+            } catch (RuntimeException | Error e) {
+                LOG.log(System.Logger.Level.WARNING, "no thread can be had for a callback", e);
+            }
+            first = queue.peek();
+        }
+        watched.set(false);
+        if (queue.peek() != null) {
+            watch();
+        }
+    }
+
+    private void help() {
+        for (Runnable next = queue.poll(); next != null; next = queue.poll()) {
+            next.run();
+        }
+    }
+}
