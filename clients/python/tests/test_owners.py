@@ -19,6 +19,7 @@ import locksidecar
 import locksidecar.asyncio
 from locksidecar import AlreadyHeld, Client, LostError, NotHeld
 from locksidecar import _wire as w
+from locksidecar._hold import Hold
 
 Connect = Callable[..., Client]
 AsyncClient = locksidecar.asyncio.Client
@@ -228,6 +229,159 @@ async def test_what_operators_have_unlocked_opens_under_asyncio(loop: aio.Loop, 
     assert q[2:] == ("k", 7, FENCE, w.ASYNC | w.ALL)
 
 
+# ---- a grant that crosses the loss of what its owner holds ----
+
+
+def crossed(peer: Peer, lost: int, q: w.Message, fence: int, left: int = 60_000) -> None:
+    """Say that k was lost, and then grant it to its owner's next request, in one write."""
+    row = [fence, left, ms() + left, 1, 0, 0]
+    answer = w.frame(0, q[1], *row) if q[0] == w.ACQUIRE else w.frame(0, q[1], [[fence + 1, *row[1:]], row])
+    peer.raw(w.frame(64, 0, "k", lost, FENCE, 5) + answer)
+
+
+def greet(peer: Peer, left: int) -> w.Message:
+    """Welcome a client, and grant what it asks for."""
+    peer.welcome()
+    return peer.grant(left)
+
+
+def test_a_grant_that_crosses_the_loss_of_a_named_owners_hold_is_given_back(peer: Peer) -> None:
+    client = Client(peer.path, "test")
+    first, second = client.lock("k", owner=7), client.lock("k", owner=7)
+    acquired = [Background(first.acquire)]
+    peer.welcome()
+    q = peer.expect(w.ACQUIRE)
+    acquired.append(Background(second.acquire))
+    late = peer.expect(w.ACQUIRE)  # the owner has nothing yet, so each of its handles asks
+    peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
+    until("one has it", lambda: not all(b.running for b in acquired))
+    crossed(peer, 7, late, FENCE + 1)
+    assert peer.expect(w.RELEASE)[2:] == ("k", 7, FENCE + 1, w.ASYNC)
+    with pytest.raises(LostError, match="session") as e:
+        acquired[1].result()
+    assert e.value.fence == FENCE
+    assert not first.owned()
+    assert not second.owned()
+    many = client.lock_many(["j", "k"], owner=7)
+    for lock in (second, many):
+        with pytest.raises(LostError):
+            lock.acquire()
+    with pytest.raises(LostError):
+        first.release()
+    acquired = [Background(first.acquire)]
+    peer.grant(60_000, fence=FENCE + 2)
+    acquired[0].result()
+    assert first.fence == FENCE + 2
+
+
+def test_several_grants_that_cross_the_loss_of_one_are_given_back(peer: Peer) -> None:
+    client = Client(peer.path, "test")
+    first, both = client.lock("k", owner=7), client.lock_many(["j", "k"], owner=7)
+    acquired = Background(first.acquire)
+    peer.welcome()
+    peer.grant(60_000)
+    acquired.result()
+    acquired = Background(both.acquire)
+    crossed(peer, 7, peer.expect(w.ACQUIRE_MANY), FENCE + 1)
+    assert peer.expect(w.RELEASE_MANY)[2:] == ((("j", FENCE + 2), ("k", FENCE + 1)), 7, w.ASYNC)
+    with pytest.raises(LostError, match="'k' was lost: session"):
+        acquired.result()
+    assert not both.owned()
+    with pytest.raises(LostError):
+        first.release()
+    assert client._conn is not None
+    assert not client._conn._holds
+    assert not client._known._entries
+
+
+def test_a_try_that_crosses_the_loss_of_the_threads_hold_is_given_back(peer: Peer) -> None:
+    client = Client(peer.path, "test")
+    first, second = client.lock("k", shared=True), client.lock("k", shared=True)
+    played = Background(greet, peer, 60_000)
+    first.acquire()
+    owner = played.result()[3]
+
+    def play() -> w.Message:
+        crossed(peer, owner, peer.expect(w.ACQUIRE), FENCE + 1)
+        return peer.expect(w.RELEASE)
+
+    played = Background(play)
+    with pytest.raises(LostError, match="session") as e:
+        second.acquire(blocking=False)
+    assert e.value.fence == FENCE
+    assert played.result()[4:] == (FENCE + 1, w.ASYNC)
+    assert not second.owned()
+    with pytest.raises(LostError, match="session"):
+        first.release()
+    assert not client._known._entries
+
+
+def test_a_try_behind_the_end_of_the_threads_hold_is_given_back(peer: Peer) -> None:
+    """The daemon has not said so: nothing came for longer than it had stated."""
+    client = Client(peer.path, "test")
+    first, second = client.lock("k", shared=True), client.lock("k", shared=True)
+    played = Background(greet, peer, 2_000)
+    first.acquire()
+    played.result()
+    hold = first._find()
+    assert hold is not None
+
+    def play() -> None:
+        q = peer.expect(w.ACQUIRE)
+        until("it is over", lambda: w.now() >= hold.valid)
+        peer.say(0, q[1], FENCE + 1, 60_000, ms() + 60_000, 1, 0, 0)
+        assert {peer.expect(w.RELEASE)[4] for _ in range(2)} == {FENCE, FENCE + 1}
+
+    played = Background(play)
+    with pytest.raises(LostError, match="silence"):
+        second.acquire(blocking=False)
+    played.result()
+    with pytest.raises(LostError, match="silence"):
+        first.release()
+
+
+def test_several_locks_of_a_named_owner_that_lost_one_while_it_waited(client: Client, connect: Connect) -> None:
+    other = connect().lock("j")
+    other.acquire()
+    first, both = client.lock("k", ttl=0.3, renew=False, owner=7), client.lock_many(["j", "k"], owner=7)
+    first.acquire()
+    acquired = Background(both.acquire)
+    until("it waits", lambda: client._ask(w.INSPECT, "j")[5] == 1)
+    until("the first has ended", lambda: not first.owned())
+    other.release()
+    with pytest.raises(LostError, match="'k' was lost: fixed_end"):
+        acquired.result()
+    assert not both.owned()
+    with other, connect().lock("k"), pytest.raises(LostError, match="fixed_end"):  # nothing of it is left
+        first.release()
+    with both:
+        assert both.owned()
+
+
+async def test_a_grant_that_crosses_the_loss_of_a_tasks_hold_is_given_back(loop: aio.Loop, peer: Peer) -> None:
+    client = loop.client(peer.path)
+    for owner in (None, 7):
+        first = client.lock("k", owner=owner, shared=True)
+        second: Any = client.lock("k", shared=True) if owner is None else client.lock_many(["j", "k"], owner=owner)
+        acquired = asyncio.ensure_future(first.acquire())  # for this task
+        await asyncio.sleep(0)
+        if owner is None:
+            await asyncio.to_thread(peer.welcome)
+        number = (await asyncio.to_thread(peer.grant, 60_000))[3]
+        await acquired
+        trying = asyncio.ensure_future(second.acquire(blocking=False))
+        q = await asyncio.to_thread(peer.expect, w.ACQUIRE if owner is None else w.ACQUIRE_MANY)
+        crossed(peer, number, q, FENCE + 1)
+        with pytest.raises(LostError, match="session"):
+            await trying
+        q = await asyncio.to_thread(peer.expect, w.RELEASE if owner is None else w.RELEASE_MANY)
+        assert (q[4] if owner is None else q[2][1][1]) == FENCE + 1
+        assert not second.owned()
+        with pytest.raises(LostError, match="session"):
+            await first.release()
+        assert not client._known._entries
+
+
 # ---- two handles of one key ----
 
 
@@ -279,6 +433,85 @@ def test_readers_of_one_thread(client: Client) -> None:
             second.acquire()
         assert second.acquire(blocking=False)
         second.release()
+
+
+def test_each_reader_of_one_thread_is_known(client: Client, connect: Connect) -> None:
+    """A writer of the thread would wait for the one that is left, whichever that is."""
+    readers = [client.lock("k", shared=True) for _ in range(3)]
+    writers: list[Any] = [client.lock("k"), client.lock_many(["j", "k"])]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        for n, reader in enumerate(readers):
+            assert reader.acquire(blocking=n == 0)
+        for n in order:
+            for writer in writers:
+                with pytest.raises(AlreadyHeld, match="key 'k' is already held in this thread by another handle"):
+                    writer.acquire(timeout=60)
+            readers[n].release()
+        assert not client._known._entries
+        for writer in writers:
+            with writer:
+                pass
+
+
+def test_the_loss_of_one_reader_is_known_when_another_is_released(peer: Peer) -> None:
+    client = Client(peer.path, "test")
+    first, second, third = (client.lock("k", shared=True) for _ in range(3))
+    owners: list[int] = []
+
+    def play() -> None:
+        peer.welcome()
+        owners.extend(peer.grant(60_000)[3] for _ in range(2))
+        peer.released()
+        peer.say(64, 0, "k", owners[1], FENCE, 5)
+
+    played = Background(play)
+    assert first.acquire()
+    assert second.acquire(blocking=False)
+    first.release()
+    until("it is lost", lambda: not second.owned())
+    played.result()
+    for lock in (first, third, client.lock("k")):
+        for kind in ({}, {"blocking": False}):
+            with pytest.raises(LostError, match="session"):
+                lock.acquire(**kind)
+    with pytest.raises(LostError, match="session"):
+        second.release()
+    assert not client._known._entries
+
+
+async def test_each_reader_of_one_task_is_known(aclient: AsyncClient) -> None:
+    readers = [aclient.lock("k", shared=True) for _ in range(3)]
+    writers: list[Any] = [aclient.lock("k"), aclient.lock_many(["j", "k"])]
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        for n, reader in enumerate(readers):
+            assert await reader.acquire(blocking=n == 0)
+        for n in order:
+            for writer in writers:
+                with pytest.raises(AlreadyHeld, match="key 'k' is already held in this task by another handle"):
+                    await writer.acquire(timeout=60)
+            await readers[n].release()
+        assert not aclient._known._entries
+        for writer in writers:
+            async with writer:
+                pass
+
+
+async def test_each_wait_of_one_task_is_known(aclient: AsyncClient, aconnect: Any) -> None:
+    """One that is given up, or granted, does not hide another one of the same task."""
+    holder, shared = aconnect().lock("k"), aclient.lock("k", shared=True)
+    await holder.acquire()
+    first = [asyncio.ensure_future(shared.acquire()) for _ in range(2)]
+    await aio.waiters(aclient, "k", 2)
+    first[0].cancel()
+    await asyncio.wait(first[:1])
+    with pytest.raises(AlreadyHeld, match="waited for in this task"):
+        await aclient.lock("k").acquire(timeout=60)
+    await holder.release()
+    await first[1]
+    with pytest.raises(AlreadyHeld, match="held in this task"):
+        await aclient.lock("k").acquire(timeout=60)
+    await shared.release()
+    assert not aclient._known._entries
 
 
 async def test_a_second_handle_in_the_same_task_says_so(aclient: AsyncClient) -> None:
@@ -426,6 +659,96 @@ def test_ended_threads_are_forgotten(client: Client) -> None:
         Background(leave).result()
         gc.collect()
     assert len(lock._held) == 1
+
+
+# ---- what nobody can release any more ----
+
+
+def kept(client: Any) -> list[str]:
+    """Return the keys of which an owner has something, behind a sweep."""
+    with client._known.mu:
+        client._known._sweep_at = 0
+        hold = Hold(client._conn, "sweep", 1, False, who=1)
+        client._known.enter(hold)
+        client._known.leave(hold)
+    return sorted(key for key, _ in client._known._entries)
+
+
+def ended(handle: Any) -> Callable[[], bool]:
+    """Return what tells whether all that a handle holds has ended, and that was noticed."""
+    holds = handle._mine().each
+    return lambda: all(hold.lost for hold in holds)
+
+
+def test_what_was_lost_by_a_handle_that_is_gone_is_forgotten(client: Client) -> None:
+    """A named owner's stays: another handle may release it."""
+    handles = [client.lock(f"k{n}", ttl=0.2, renew=False, owner=("handle", None, 7)[n % 3]) for n in range(6)]
+    for handle in handles:
+        handle.acquire()
+    for handle in handles:
+        until("it has ended", ended(handle))
+    assert kept(client) == ["k0", "k1", "k2", "k3", "k4", "k5"]
+    last = handles[:2]
+    del handles, handle
+    gc.collect()
+    assert kept(client) == ["k0", "k1", "k2", "k5"]
+    for handle in last:
+        with pytest.raises(LostError):
+            handle.release()
+    for key in ("k2", "k5"):
+        with pytest.raises(LostError):
+            client.lock(key, owner=7).release()
+    assert not kept(client)
+
+
+def test_what_ended_threads_have_lost_is_forgotten(client: Client) -> None:
+    lock = client.lock("k", ttl=0.2, renew=False)
+    both = client.lock_many(["a", "b"], ttl=0.2, renew=False)
+    end = threading.Event()
+
+    def leave() -> None:
+        lock.acquire()
+        both.acquire()
+        for handle in (lock, both):
+            until("it has ended", ended(handle))
+        ready.set()
+        end.wait()
+
+    ready = threading.Event()
+    thread = Background(leave)
+    assert ready.wait(60)
+    assert kept(client) == ["a", "b", "k"]
+    end.set()
+    thread.result()
+    assert not kept(client)  # though the thread's object lives: thread.thread
+    assert lock.acquire(timeout=60)
+    lock.release()
+
+
+async def test_what_ended_tasks_have_lost_is_forgotten(aclient: AsyncClient) -> None:
+    lock = aclient.lock("k", ttl=0.2, renew=False)
+    end, ready = asyncio.Event(), asyncio.Event()
+
+    async def leave() -> None:
+        await lock.acquire()
+        await aio.until("it has ended", ended(lock))
+        ready.set()
+        await end.wait()
+
+    task = asyncio.create_task(leave())
+    await ready.wait()
+    assert kept(aclient) == ["k"]
+    end.set()
+    await task
+    assert not kept(aclient)
+
+
+def test_keys_that_were_tried_in_vain_are_forgotten(client: Client, connect: Connect) -> None:
+    keys = [f"k{n}" for n in range(400)]
+    with connect().lock_many(keys):
+        for key in keys:
+            assert client.lock(key).acquire(blocking=False) is False
+        assert len(client._known._entries) <= 128
 
 
 # ---- what a scope says of a loss ----

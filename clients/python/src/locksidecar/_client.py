@@ -20,8 +20,8 @@ from ._campaign import Lost as TermLost
 from ._conn import Conn, after_fork
 from ._election import Election
 from ._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
-from ._handle import OWN, Owner
-from ._hold import Hold, Note
+from ._handle import Owner
+from ._hold import OWN, Hold, Note
 from ._lock import Lock
 from ._locks import Locks
 from ._semaphore import Semaphore

@@ -26,11 +26,10 @@ from ._errors import (
     Unconfirmed,
     error,
 )
-from ._hold import Hold, Holds, Origin, Who
+from ._hold import OWN, Hold, Holds, Origin, Who, ended, lost
 from ._session import Session
 from ._table import Owners
 
-OWN: Final = 1 << 32  # owners below are for users to name
 Owner = int | Literal["handle"] | None
 
 _log: Final = logging.getLogger("locksidecar")
@@ -47,14 +46,6 @@ Held = Hold[Any] | Holds[Any]
 def anybody(who: Who) -> bool:
     """Tell of each owner that it is meant."""
     return True
-
-
-def ended(who: Who) -> bool:
-    """Tell whether an owner is a thread or a task that has ended."""
-    if isinstance(who, int):
-        return False
-    unit = who()
-    return unit is None or bool(unit.done() if hasattr(unit, "done") else not unit.is_alive())
 
 
 class Terms(ABC):
@@ -166,7 +157,7 @@ class Terms(ABC):
 
     def _refuse_lost(self, hold: Held) -> None:
         """Raise LostError if the hold was lost, and its owner has not released it."""
-        reason = hold.lost or ("connection" if hold.conn.dead is not None and not hold.over else "")
+        reason = lost(hold)
         ended_here = hold.conn.quiet or hold.conn.owners is not self._known  # by close, or by a fork
         if reason and not ended_here:
             raise hold.loss(reason)
@@ -174,11 +165,10 @@ class Terms(ABC):
     def _check(self, who: Who, waits: bool) -> None:
         """Raise if the owner must not acquire anew: it has lost one of the keys, or has one by another handle."""
         for key in self._names:
-            first = self._known.find(key, who)
-            if first is not None and not sure(first):
-                first.conn.lapse([first], w.now())
-            if first is not None:
-                self._known.check(key, who, self._by, waits)
+            for hold in self._known.holds(key, who):
+                if not sure(hold):
+                    hold.conn.lapse([hold], w.now())
+            self._known.check(key, who, self._by, waits)
         if waits and self._owner is None and any(leaks(hold) for hold in self._all(ended)):
             warnings.warn(
                 f"{self._name}: held ({self._by}) by a {self._unit} that has ended without releasing it",

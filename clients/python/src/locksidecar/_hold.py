@@ -6,7 +6,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from . import _wire as w
 from ._errors import LockError, LostError
@@ -18,6 +18,16 @@ C = TypeVar("C", bound="Session")
 
 # An owner of locks: a thread or a task, or a number that names one. A weakref keeps neither alive, and is not reused.
 Who = weakref.ref[Any] | int
+
+OWN: Final = 1 << 32  # owners below are for users to name; from here on each is one handle, or one request of it
+
+
+def ended(who: Who) -> bool:
+    """Tell whether an owner is a thread or a task that has ended."""
+    if isinstance(who, int):
+        return False
+    unit = who()
+    return unit is None or bool(unit.done() if hasattr(unit, "done") else not unit.is_alive())
 
 
 class Origin:
@@ -176,6 +186,11 @@ class Holds(Generic[C]):
         """Tell whether all are valid at this very moment."""
         now = w.now()
         return self.conn.dead is None and all(not hold.over and now < hold.valid for hold in self.each)
+
+
+def lost(hold: Hold[Any] | Holds[Any]) -> str:
+    """Return why a hold was lost, also when its connection is just ending; empty when it was not."""
+    return hold.lost or ("connection" if hold.conn.dead is not None and not hold.over else "")
 
 
 class Once:

@@ -145,13 +145,16 @@ class Session(Table, ABC):
     def granted(self, c: Call) -> Any:
         """Return what an acquire's reply gave: a hold, perhaps one of the same owner that came first; or Holds.
 
-        None when it is held by somebody else; any other end is an error.
+        None when it is held by somebody else; any other end is an error. LostError: the owner has lost the key
+        meanwhile, and what was granted is still to be given back.
         """
         code: int = c.reply[0]
         if code in (BUSY, TIMEOUT):
             return None
         if code != OK:
             raise error(code, w.text(c.reply))
+        for hold in c.hold.each if c.hold is not None else ():
+            self.owners.recheck(hold)
         return c.hold
 
     def withdraw(self, c: Call) -> None:

@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from . import _wire as w
 from ._errors import AlreadyHeld, LockError, LostError
-from ._hold import Call, Hold, Holds, Once, Origin, Who
+from ._hold import OWN, Call, Hold, Holds, Once, Origin, Who, ended, lost
 
 Lost = Callable[[Hold[Any], LostError, bool], None]
 Tell = Callable[[LostError], object]
 Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
 Entries = Sequence[tuple[str, int]]  # of a release-many: keys and fences
+Entry = Hold[Any] | Call  # of an owner: what it holds or has lost, and what it waits for
 
 _SWEEP: Final = 128  # owners' entries before the first sweep
 
@@ -27,40 +28,59 @@ _SWEEP: Final = 128  # owners' entries before the first sweep
 class Owners:
     """What each owner in a client waits for, holds, or has lost and not yet released, by key.
 
-    All connections of the client share it, one after the other. An owner has at most one entry a key.
-    A named owner's waits are not in it: another of its requests may be granted before.
+    All connections of the client share it, one after the other. A thread or task may have several entries of a key:
+    each of its handles can hold it shared. A named owner has one hold of a key, besides one that it has lost. A
+    named owner's waits are not in it: another of its requests may be granted before.
     """
 
     def __init__(self) -> None:
         self.mu = threading.Lock()  # guards this and the state of every connection; nothing is waited for under it
-        self._entries: dict[tuple[str, Who | None], Hold[Any] | Call] = {}
+        # In the order of their requests. A tuple is replaced, never changed: reading one takes no lock.
+        self._entries: dict[tuple[str, Who | None], tuple[Entry, ...]] = {}
         self._sweep_at = _SWEEP
 
-    def find(self, key: str, who: Who) -> Hold[Any] | None:
-        """Return what the owner holds, or has lost and not released. Takes no lock."""
-        found = self._entries.get((key, who))
-        return found if isinstance(found, Hold) and not released(found) else None
+    def holds(self, key: str, who: Who) -> list[Hold[Any]]:
+        """Return what the owner holds of a key, or has lost and not released. Takes no lock."""
+        entries = self._entries.get((key, who), ())
+        return [entry for entry in entries if isinstance(entry, Hold) and not stale(entry)]
 
-    def check(self, key: str, who: Who, by: Origin | None, waits: bool) -> bool:
-        """Raise if the owner must not ask for the key; false if it has an entry of it already. Takes no lock."""
-        first = self._entries.get((key, who))
-        if first is None or stale(first):
-            return True
-        if isinstance(first, Hold) and (first.over or first.conn.dead is not None):
-            raise first.loss(first.lost or "connection")
-        hold = first if isinstance(first, Hold) else first.hold and first.hold.each[0]
-        if not hold or hold.by is None or hold.by is by or isinstance(who, int):
-            return False
-        if hold.end and hold.by.handle() is None:
-            return True  # it was left to end by itself
-        if waits:
-            state = "held" if hold is first else "waited for"
+    def find(self, key: str, who: int) -> Hold[Any] | None:
+        """Return what a named owner holds of a key, or has lost and not released. Takes no lock."""
+        return next(iter(self.holds(key, who)), None)
+
+    def check(self, key: str, who: Who, by: Origin | None, waits: bool) -> None:
+        """Raise if the owner must not ask for the key: it has lost it, or would wait for itself. Takes no lock."""
+        for entry in self._entries.get((key, who), ()):
+            if stale(entry):
+                continue
+            if isinstance(entry, Hold) and (reason := lost(entry)):
+                raise entry.loss(reason)
+            first = entry if isinstance(entry, Hold) else entry.hold and entry.hold.each[0]
+            if not waits or isinstance(who, int) or not first or first.by is None or first.by is by:
+                continue
+            if first.end and first.by.handle() is None:
+                continue  # it was left to end by itself
+            state = "held" if first is entry else "waited for"
             unit = "thread" if isinstance(who(), threading.Thread) else "task"
             raise AlreadyHeld(
-                f"key {key!r} is already {state} in this {unit} by another handle ({hold.by}); "
+                f"key {key!r} is already {state} in this {unit} by another handle ({first.by}); "
                 "use that handle, or pass owner= to share"
             )
-        return False
+
+    def recheck(self, hold: Hold[Any]) -> None:
+        """Raise LostError if the owner has lost the key while it asked for the hold that it has been granted.
+
+        That hold would be a critical section inside of a lost one. Takes no lock.
+        """
+        if hold.who is None or len(self._entries.get((hold.key, hold.who), ())) < 2:
+            return
+        for other in self.holds(hold.key, hold.who):
+            if other is hold:
+                continue
+            if not other.owned():
+                other.conn.lapse([other], w.now())
+            if reason := lost(other):
+                raise other.loss(reason)
 
     def ask(self, c: Call, waits: bool) -> None:
         """Take note of an acquire that is about to be sent; mu is held."""
@@ -68,20 +88,25 @@ class Owners:
         who, by = c.hold.each[0].who, c.hold.each[0].by
         if who is None:
             return
-        free = [hold.key for hold in c.hold.each if self.check(hold.key, who, by, waits)]
+        for hold in c.hold.each:
+            self.check(hold.key, who, by, waits)
         if not isinstance(who, int):
-            for key in free:
-                self._entries[key, who] = c
+            for hold in c.hold.each:
+                self._add((hold.key, who), c)
 
-    def enter(self, hold: Hold[Any]) -> None:
-        """Take note of a grant; mu is held."""
-        if hold.who is None:
-            return
-        first = self._entries.get((hold.key, hold.who))
-        if not isinstance(first, Hold) or first.over or first.conn.dead is not None:
-            self._entries[hold.key, hold.who] = hold
+    def enter(self, hold: Hold[Any], c: Call | None = None) -> None:
+        """Take note of a hold that was granted, in place of the request; mu is held."""
+        if hold.who is not None:
+            self._add((hold.key, hold.who), hold, c)
+
+    def _add(self, at: tuple[str, Who], entry: Entry, instead: Call | None = None) -> None:
+        before = self._entries.get(at)
+        if before is None or (before[0] is instead and len(before) == 1):
+            self._entries[at] = (entry,)
+        else:
+            self._entries[at] = (*(e for e in before if e is not instead and not stale(e)), entry)
         if len(self._entries) >= self._sweep_at:
-            self._entries = dict(filter(lambda entry: not stale(entry[1]), self._entries.items()))
+            self._entries = {at: e for at, e in self._entries.items() if not all(map(stale, e))}
             self._sweep_at = max(_SWEEP, 2 * len(self._entries))
 
     def lend(self, hold: Hold[Any], unit: object) -> None:
@@ -93,8 +118,15 @@ class Owners:
 
     def leave(self, hold: Hold[Any]) -> None:
         """Forget a hold; mu is held."""
-        if self._entries.get((hold.key, hold.who)) is hold:
-            del self._entries[hold.key, hold.who]
+        at = hold.key, hold.who
+        before = self._entries.get(at, ())
+        if hold not in before:
+            return
+        left = () if len(before) == 1 else tuple(e for e in before if e is not hold and not stale(e))
+        if left:
+            self._entries[at] = left
+        else:
+            del self._entries[at]
 
 
 def released(hold: Hold[Any]) -> bool:
@@ -102,14 +134,18 @@ def released(hold: Hold[Any]) -> bool:
     return hold.over and (not hold.lost or hold.count <= 0 or hold.lost in ("closed", "fork"))
 
 
-def stale(entry: Hold[Any] | Call) -> bool:
+def stale(entry: Entry) -> bool:
     """Tell whether an entry means nothing any more."""
     if isinstance(entry, Call):
         return entry.done or entry.abandoned or entry.hold is None or entry.hold.conn.dead is not None
-    if not entry.over:
-        return False
-    dropped = entry.by is None or entry.by.handle() is None
-    return released(entry) or (dropped and not isinstance(entry.who, int))  # nobody can release it any more
+    return entry.over and (released(entry) or unreleasable(entry))
+
+
+def unreleasable(hold: Hold[Any]) -> bool:
+    """Tell whether nobody can release a hold any more: its handle is gone, or its thread or task has ended."""
+    if isinstance(hold.who, int) and hold.who < OWN:
+        return False  # another handle may name the same owner
+    return hold.by is None or hold.by.handle() is None or (hold.who is not None and ended(hold.who))
 
 
 class Table:
@@ -132,7 +168,7 @@ class Table:
         """Take in the grant that answers c; mu is held."""
         fields = w.numbers(m, 6)
         if c.op == w.ACQUIRE:
-            c.hold = hold = self._fresh(hold, fields[0], c.abandoned)
+            c.hold = hold = self._fresh(c, hold, fields[0])
             if c.abandoned:
                 self._late.append(hold)
         elif hold.over:
@@ -142,23 +178,23 @@ class Table:
     def _grant_many(self, c: Call, holds: Holds[Any], m: w.Message) -> None:
         """Take in the grants that answer c; mu is held."""
         rows = w.grants(m, len(holds.each))  # all are looked at before one is taken in
-        holds.each = tuple(self._fresh(hold, row[0], c.abandoned) for hold, row in zip(holds.each, rows, strict=True))
+        holds.each = tuple(self._fresh(c, hold, row[0]) for hold, row in zip(holds.each, rows, strict=True))
         holds.count = 1
         if c.abandoned:
             self._late.append(holds)
         for hold, row in zip(holds.each, rows, strict=True):
             self._state(hold, row)
 
-    def _fresh(self, hold: Hold[Any], fence: int, abandoned: bool) -> Hold[Any]:
-        """Enter a hold that was granted, and return it, or another one of the same owner that came first."""
+    def _fresh(self, c: Call, hold: Hold[Any], fence: int) -> Hold[Any]:
+        """Enter a hold that was granted by c, and return it, or another one of the same owner that came first."""
         same = self._holds.get((hold.key, hold.owner))
         if same is not None and same.fence == fence:  # another thread asked as the same owner
             hold = same
-        elif not abandoned:
+        elif not c.abandoned:
             if same is not None:  # it was lost, or there would be no other fence
                 self._lose(same, "gone")
             self._holds[hold.key, hold.owner] = hold
-            self.owners.enter(hold)
+            self.owners.enter(hold, c)
         hold.fence = fence
         hold.grants += 1
         hold.count += 1

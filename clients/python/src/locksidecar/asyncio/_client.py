@@ -16,8 +16,8 @@ from typing import Any, Final, NoReturn
 
 from .. import _wire as w
 from .._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
-from .._handle import OWN, Owner
-from .._hold import Hold, Note
+from .._handle import Owner
+from .._hold import OWN, Hold, Note
 from .._table import Owners
 from .._trace import Trace, current, nowhere
 from ._campaign import Elected
