@@ -19,7 +19,7 @@ func (m *Main) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Look at the daemon's configuration",
-		Args:  func(_ *cobra.Command, args []string) error { return unknownCommand(args) },
+		Args:  unknownCommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(m.checkCommand(), m.referenceCommand())
@@ -54,18 +54,14 @@ The exit code is 0 when everything is well-formed and 64 when not.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, err := config.Load(file, m.Env, cmd.Flags())
-			if err != nil {
-				return &exitError{code: exitUsage, err: err}
-			}
-			plans, _, err := m.plans(c)
+			p, err := m.load(file, cmd.Flags())
 			if err != nil {
 				return err
 			}
-			if err := writeConfig(m.Stdout, c, plans); err != nil || len(args) == 0 {
+			if err := writeConfig(m.Stdout, p.conf, p.plans); err != nil || len(args) == 0 {
 				return written(err)
 			}
-			return explain(m.Stdout, c, plans, args[0])
+			return explain(m.Stdout, p.conf, p.plans, args[0])
 		},
 	}
 	configFlag(cmd, &file)

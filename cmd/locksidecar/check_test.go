@@ -13,7 +13,7 @@ import (
 )
 
 // configured is a configuration in the text of a file.
-func configured(t *testing.T, yaml string) *config.Config {
+func configured(t *testing.T, yaml string) (*proposal, error) {
 	t.Helper()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "c.yaml")
@@ -26,11 +26,7 @@ func configured(t *testing.T, yaml string) *config.Config {
 	if err := fs.Parse([]string{"--socket", filepath.Join(dir, "s")}); err != nil {
 		t.Fatal(err)
 	}
-	c, err := config.Load(file, env, fs)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return (&Main{Env: env}).load(file, fs)
 }
 
 // What a configuration is checked by, before anything is opened, is what the stores say of themselves.
@@ -51,19 +47,18 @@ func TestStoresCanWhatTheirPlansSay(t *testing.T) {
 			url = "mysql://root@" + nowhere + "/db"
 		}
 		t.Run(scheme, func(t *testing.T) {
-			c := configured(t, "upstream: '"+url+"'\n")
-			plans, _, err := new(Main).plans(c)
+			p, err := configured(t, "upstream: '"+url+"'\n")
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := plans[""].open(t.Context(), opening{log: zap.NewNop(), lazy: true})
+			s, err := p.plans[""].open(t.Context(), opening{log: zap.NewNop(), lazy: true})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer s.Close()
 			i := s.Info()
-			if is := (abilities{i.MinTTL, i.Queue, i.Rebase}); is != plans[""].can {
-				t.Errorf("the plan says %+v and the store %+v", plans[""].can, is)
+			if is := (abilities{i.MinTTL, i.Queue, i.Rebase}); is != p.plans[""].can {
+				t.Errorf("the plan says %+v and the store %+v", p.plans[""].can, is)
 			}
 		})
 	}
@@ -81,7 +76,7 @@ func TestConfigurationsThatNoDaemonServes(t *testing.T) {
 		"stores:\n  m: {upstream: 'mysql://root@h/db'}\nnamespaces:\n  'x:': {store: m, ttl: 200ms}\n":                   "namespaces.x:.ttl (",
 		"stores:\n  e: {upstream: 'etcd://h'}\n  r: {upstream: 'redis://h'}\nnamespaces:\n  'x:': {store: e, both: r}\n": "namespaces.x:.both (",
 	} {
-		_, _, err := new(Main).plans(configured(t, yaml))
+		_, err := configured(t, yaml)
 		if e, ok := err.(*exitError); !ok || e.code != exitUsage || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s\nis %v, want %s…", yaml, err, want)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
@@ -37,10 +38,10 @@ func newFleet(log *zap.Logger) *fleet {
 
 // use has the daemon take what c needs, by take. When that fails nothing has
 // changed.
-func (f *fleet) use(ctx context.Context, c *config.Config, plans map[string]*plan, needs []*need, take func(daemon.Serving) error) error {
+func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s, fresh, err := f.serving(ctx, c, plans, needs)
+	s, fresh, err := f.serving(ctx, p)
 	if err == nil {
 		err = take(s)
 	}
@@ -51,7 +52,7 @@ func (f *fleet) use(ctx context.Context, c *config.Config, plans map[string]*pla
 		return err
 	}
 	f.used = make(map[string]bool)
-	for _, d := range needs {
+	for _, d := range p.needs {
 		f.used[d.key] = true
 	}
 	return nil
@@ -89,27 +90,50 @@ type need struct {
 	lazy  bool   // some namespace can do without it for a while
 }
 
-// plans reads what the configuration asks for: every store, and which of them the
-// namespaces need. It connects to nothing.
-func (m *Main) plans(c *config.Config) (map[string]*plan, []*need, error) {
-	plans := make(map[string]*plan)
+// proposal is a configuration that has been read, and what it asks for: every store, and which of them the
+// namespaces need.
+type proposal struct {
+	conf  *config.Config
+	plans map[string]*plan
+	needs []*need
+}
+
+// load reads the configuration and plans its stores. It connects to nothing. Its error names every fault, one a
+// line.
+func (m *Main) load(file string, flags *pflag.FlagSet) (*proposal, error) {
+	c, err := config.Load(file, m.Env, flags)
+	p := &proposal{conf: c, plans: make(map[string]*plan)}
+	faults := []error{err}
 	for _, s := range append([]*config.Store{&c.Main}, c.Stores...) {
-		p, err := planStore(c, s)
+		if _, err := config.ParseUpstream(s.Upstream); err != nil {
+			continue // config.Load has named it
+		}
+		one, err := planStore(c, s)
 		if err != nil {
 			path := "upstream"
 			if s.Name != "" {
 				path = "stores." + s.Name + ".upstream"
 			}
-			return nil, nil, exit(exitUsage, "%s (%s): %w", path, c.FromPath(path), err)
+			faults = append(faults, fmt.Errorf("%s (%s): %w", path, c.FromPath(path), err))
 		}
-		plans[s.Name] = p
+		p.plans[s.Name] = one
 	}
+	if err := errors.Join(faults...); err != nil {
+		return nil, &exitError{code: exitUsage, err: err}
+	}
+	if p.needs, err = needsOf(c, p.plans); err != nil {
+		return nil, &exitError{code: exitUsage, err: err}
+	}
+	return p, nil
+}
+
+// needsOf says which stores the namespaces need. Its error names every fault, one a line.
+func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 	var needs []*need
+	var faults []error
 	for _, n := range c.Spaces() {
 		name, key, ps := storeOf(c, n, plans)
-		if err := fits(c, n, ps); err != nil {
-			return nil, nil, err
-		}
+		faults = append(faults, fits(c, n, ps))
 		var found *need
 		for _, d := range needs {
 			if d.name == name {
@@ -125,11 +149,11 @@ func (m *Main) plans(c *config.Config) (map[string]*plan, []*need, error) {
 	for i, d := range needs {
 		for _, o := range needs[:i] {
 			if name := d.sharesEmbedded(o); name != "" {
-				return nil, nil, exit(exitUsage, "the embedded store %s is named alone and with both: all of its keys have to move at once", name)
+				faults = append(faults, fmt.Errorf("the embedded store %s is named alone and with both: all of its keys have to move at once", name))
 			}
 		}
 	}
-	return plans, needs, nil
+	return needs, errors.Join(faults...)
 }
 
 // fits says why a namespace cannot be kept in the stores that it names.
@@ -143,7 +167,7 @@ func fits(c *config.Config, n *config.Namespace, ps []*plan) error {
 		if !c.Set(path) { // it is what stands above the namespaces
 			path = field
 		}
-		return exit(exitUsage, "%s (%s): %w", path, c.FromPath(path), fmt.Errorf(format, a...))
+		return fmt.Errorf("%s (%s): %w", path, c.FromPath(path), fmt.Errorf(format, a...))
 	}
 	switch {
 	case n.TTL < can.minTTL:
@@ -192,16 +216,17 @@ func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (nam
 
 // serving opens what c needs and is not open, and says what the daemon is to
 // serve. fresh is what it has opened.
-func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]*plan, needs []*need) (s daemon.Serving, fresh []string, err error) {
+func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fresh []string, err error) {
+	c := p.conf
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
-	for _, d := range needs {
+	for _, d := range p.needs {
 		if f.open[d.key] == nil {
 			for key := range f.open {
 				if name := d.sharesEmbedded(f.needs[key]); name != "" {
 					return s, fresh, exit(exitUsage, "the embedded store %s is in use: to have its keys in two stores, or in one again, takes a restart", name)
 				}
 			}
-			st, err := d.open(ctx, opening{log: f.log, lazy: d.lazy || len(needs) > 1, heir: f.estate.Heir(d.name)})
+			st, err := d.open(ctx, opening{log: f.log, lazy: d.lazy || len(p.needs) > 1, heir: f.estate.Heir(d.name)})
 			if err != nil {
 				return s, fresh, err
 			}
@@ -213,7 +238,7 @@ func (f *fleet) serving(ctx context.Context, c *config.Config, plans map[string]
 			Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
 	}
 	for _, n := range c.Spaces() {
-		name, _, ps := storeOf(c, n, plans)
+		name, _, ps := storeOf(c, n, p.plans)
 		d := namespace(n, name)
 		for _, p := range ps {
 			if p.maxTTL > 0 && (d.MaxTTL == 0 || p.maxTTL < d.MaxTTL) {

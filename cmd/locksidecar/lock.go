@@ -108,7 +108,8 @@ func (m *Main) lockCommand() *cobra.Command {
 		},
 	}
 	cmd.ValidArgsFunction = m.completeKeys(&o.socket)
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		err = suggested(cmd, err)
 		if slices.Contains(m.Args, "--") {
 			return usage("%w", err)
 		}

@@ -7,6 +7,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
@@ -66,9 +67,10 @@ and whoever needs a lock runs under it, or uses a client library:
   locksidecar locks`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args:          func(_ *cobra.Command, args []string) error { return unknownCommand(args) },
+		Args:          unknownCommand,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	root.SetFlagErrorFunc(suggested)
 	root.SetArgs(m.Args)
 	root.SetIn(m.Stdin)
 	root.SetOut(m.Stdout)
@@ -78,9 +80,31 @@ and whoever needs a lock runs under it, or uses a client library:
 	return root
 }
 
-func unknownCommand(args []string) error {
+func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	return fmt.Errorf("unknown command %q", args[0])
+	var known []string
+	for _, c := range cmd.Commands() {
+		known = append(known, c.Name())
+	}
+	return didYouMean(fmt.Errorf("unknown command %q", args[0]), "", args[0], known)
+}
+
+// suggested adds the flag that may be meant to the error about an unknown one.
+func suggested(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	var known []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { known = append(known, f.Name) })
+	return didYouMean(err, "--", unknown.GetSpecifiedName(), known)
+}
+
+func didYouMean(err error, prefix, name string, known []string) error {
+	if near := config.Nearest(name, known); near != "" {
+		return fmt.Errorf("%w; did you mean %q?", err, prefix+near)
+	}
+	return err
 }

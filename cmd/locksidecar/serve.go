@@ -63,11 +63,12 @@ callers say where in a trace they stand are exported as spans, by OTLP over HTTP
 		DisableFlagsInUseLine: true,
 		Args:                  noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := config.Load(file, m.Env, cmd.Flags())
+			again := func() (*proposal, error) { return m.load(file, cmd.Flags()) }
+			p, err := again()
 			if err != nil {
-				return &exitError{code: exitUsage, err: err}
+				return err
 			}
-			return m.serve(cmd.Context(), c, takeover, func() (*config.Config, error) { return config.Load(file, m.Env, cmd.Flags()) })
+			return m.serve(cmd.Context(), p, takeover, again)
 		},
 	}
 	configFlag(cmd, &file)
@@ -109,7 +110,7 @@ type server struct {
 	*daemon.Daemon
 	m     *Main
 	conf  *config.Config
-	again func() (*config.Config, error) // reads the configuration
+	again func() (*proposal, error) // reads the configuration
 	fleet *fleet
 	log   *zap.Logger
 	level zap.AtomicLevel
@@ -117,11 +118,8 @@ type server struct {
 
 // serve runs the daemon until a signal or the end of ctx. Everything is ended in
 // the reverse order of its start.
-func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again func() (*config.Config, error)) error {
-	plans, needs, err := m.plans(c)
-	if err != nil {
-		return err
-	}
+func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func() (*proposal, error)) error {
+	c := p.conf
 	made, kept, err := activated(c)
 	if err != nil {
 		return err
@@ -143,7 +141,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 		err = s.claim(starting)
 	}
 	if err == nil {
-		err = s.fleet.use(starting, c, plans, needs, func(serving daemon.Serving) error {
+		err = s.fleet.use(starting, p, func(serving daemon.Serving) error {
 			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
 				Listener: made, AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Standing: threads.askAll, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
 			if s.fleet.estate != nil {
@@ -161,7 +159,7 @@ func (m *Main) serve(ctx context.Context, c *config.Config, takeover bool, again
 	if err != nil {
 		return err
 	}
-	m.announce(log, c, needs)
+	m.announce(log, c, p.needs)
 	following, done := context.WithCancel(ctx)
 	var load sync.WaitGroup
 	load.Go(func() { threads.followLoad(following, m.Env, s.Daemon) })
@@ -245,13 +243,6 @@ func (s *server) reload(ctx context.Context) {
 	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
 }
 
-// proposal is a configuration that has been read, and what it needs.
-type proposal struct {
-	conf  *config.Config
-	plans map[string]*plan
-	needs []*need
-}
-
 // read reads the configuration and the files that it names. One of them may be a pipe or on a file system
 // that does not answer. So it is given up, with the goroutine that reads, when ctx ends.
 func (s *server) read(ctx context.Context) (*proposal, error) {
@@ -261,13 +252,9 @@ func (s *server) read(ctx context.Context) (*proposal, error) {
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		p := &proposal{}
-		var err error
-		if p.conf, err = s.again(); err == nil {
-			err = s.fixed(p.conf)
-		}
+		p, err := s.again()
 		if err == nil {
-			p.plans, p.needs, err = s.m.plans(p.conf)
+			err = s.fixed(p.conf)
 		}
 		done <- outcome{p, err}
 	}()
@@ -290,7 +277,7 @@ func (s *server) fixed(c *config.Config) error {
 }
 
 func (s *server) change(ctx context.Context, p *proposal) error {
-	if err := s.fleet.use(ctx, p.conf, p.plans, p.needs, s.Reload); err != nil {
+	if err := s.fleet.use(ctx, p, s.Reload); err != nil {
 		return err
 	}
 	s.warnMoves(p.conf)

@@ -63,7 +63,7 @@ func (r *fileReader) fault(n *yaml.Node, format string, a ...any) {
 
 // unknown is the fault of a field that there is not, with the one that may be meant.
 func (r *fileReader) unknown(n *yaml.Node, path, name string, known []string) {
-	if near := nearest(name, known); near != "" {
+	if near := Nearest(name, known); near != "" {
 		r.fault(n, "unknown field %q; did you mean %q?", path, near)
 		return
 	}

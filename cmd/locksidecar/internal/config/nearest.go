@@ -2,13 +2,14 @@ package config
 
 import "strings"
 
-// nearest is the one of known that name may be a slip of: at most two letters are other, missing or too
+// Nearest is the one of known that name may be a slip of: at most two letters are other, missing or too
 // many, and at most a third of them all. It is empty when there is none.
-func nearest(name string, known []string) string {
-	name = strings.ReplaceAll(strings.ToLower(name), "-", "_")
+func Nearest(name string, known []string) string {
+	same := strings.NewReplacer("-", "_")
+	name = same.Replace(strings.ToLower(name))
 	best, least := "", min(2, len(name)/3)+1
 	for _, k := range known {
-		if d := distance(name, k); d < least {
+		if d := distance(name, same.Replace(k)); d < least {
 			best, least = k, d
 		}
 	}

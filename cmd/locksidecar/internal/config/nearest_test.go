@@ -8,7 +8,7 @@ func TestTheFieldThatIsMeant(t *testing.T) {
 		"upstrem": "upstream", "max-wait": "max_wait", "Max_Hold": "max_hold", "namespace": "namespaces", "handovers": "hand_overs",
 		"ttl2": "ttl", "tls": "", "socket": "", "": "", "x": "",
 	} {
-		if got := nearest(name, known); got != want {
+		if got := Nearest(name, known); got != want {
 			t.Errorf("%q: %q, want %q", name, got, want)
 		}
 	}
