@@ -3,13 +3,14 @@ from __future__ import annotations
 import inspect
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 from aio import LOOPS, Loop
-from daemon import SRC, Daemon, Script, until
+from daemon import BOUND, SRC, Daemon, Script, until
 from peer import Peer
 
 import locksidecar
@@ -43,6 +44,31 @@ def idle(binary: str) -> Iterator[Daemon]:
 def daemon(idle: Daemon) -> Daemon:
     idle.start()
     return idle
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    """A Redis of its own."""
+    program = shutil.which("redis-server")
+    if program is None:
+        pytest.skip("no redis-server")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    process = subprocess.Popen(
+        [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
+    )
+    try:
+
+        def answers() -> bool:
+            with socket.socket() as s:
+                return s.connect_ex(("127.0.0.1", port)) == 0
+
+        until("redis-server answers", answers)
+        yield f"redis://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(BOUND)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_the_examples_run(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> No
     names.work_later, names.serve_later = work_later, serve_later
     with open(README, encoding="utf-8") as f:
         blocks = re.findall(r"```python\n(.*?)```", f.read(), re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     try:
         for block in blocks:
             if "guard()" not in block or sys.version_info >= (3, 11):

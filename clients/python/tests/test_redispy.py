@@ -11,13 +11,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
-from daemon import BOUND, SRC, Daemon, until
+from daemon import SRC, Daemon
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SDIST = os.environ.get("LOCKSIDECAR_REDISPY", "")
@@ -26,31 +24,6 @@ pytestmark = pytest.mark.skipif(not SDIST, reason="LOCKSIDECAR_REDISPY names no 
 
 # What tests how redis-py waits, by polling on a clock of its own, which a daemon does not need.
 POLLS = {"test_blocking_timeout", "test_context_manager_blocking_timeout", "test_high_sleep_small_blocking_timeout"}
-
-
-@pytest.fixture
-def server() -> Iterator[str]:
-    """A Redis of its own."""
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("no redis-server")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    process = subprocess.Popen(
-        [program, "--port", str(port), "--save", "", "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
-    )
-    try:
-
-        def answers() -> bool:
-            with socket.socket() as s:
-                return s.connect_ex(("127.0.0.1", port)) == 0
-
-        until("redis-server answers", answers)
-        yield f"redis://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(BOUND)
 
 
 @pytest.mark.parametrize("file", ["test_lock.py", "test_asyncio/test_lock.py"])

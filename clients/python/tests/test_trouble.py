@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import signal
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 
@@ -11,11 +14,12 @@ import aio
 import pytest
 from aio import Loop
 from daemon import BOUND, Daemon, Script, until
-from peer import Background
+from peer import Background, Peer
 
 import locksidecar
 import locksidecar.asyncio
 from locksidecar import Client
+from locksidecar._path import unreachable
 
 # One program, for threads as it stands and for tasks with awaits put in.
 STOPPED = """
@@ -129,3 +133,58 @@ async def test_the_socket_is_removed_under_asyncio(loop: Loop, daemon: Daemon) -
     for c in (client, late):
         async with c.lock("k", timeout=60) as held:
             assert held.owned()
+
+
+async def said(kind: str, path: str, timeout: float = 5) -> str:
+    """Return what a client says of a socket at which it cannot use the daemon."""
+    if kind == "threads":
+        with Client(path, timeout=timeout) as client, pytest.raises(locksidecar.LockError) as e:
+            await asyncio.to_thread(client.ping)
+    else:
+        async with locksidecar.asyncio.Client(path, timeout=timeout) as aclient:
+            with pytest.raises(locksidecar.LockError) as e:
+                await aclient.ping()
+    return str(e.value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_socket_is_named_where_no_daemon_is(kind: str, loop: Loop, daemon: Daemon) -> None:
+    path = os.path.join(daemon.dir, "none")
+    assert (await said(kind, path)).startswith(f"no daemon at {path}: [Errno 2] No such file or directory; start one")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as s:
+        s.bind(path)
+    assert (await said(kind, path)).startswith(
+        f"no daemon at {path}: [Errno {errno.ECONNREFUSED}] Connection refused; start one"
+    )
+    until("the admin socket is there", lambda: os.path.exists(f"{daemon.path}.admin"))
+    os.unlink(daemon.path)
+    assert (await said(kind, daemon.path)).endswith(f"; only an admin socket is there, {daemon.path}.admin")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_admin_socket_is_named_as_such(kind: str, loop: Loop, daemon: Daemon) -> None:
+    path = f"{daemon.path}.admin"
+    until("the admin socket is there", lambda: os.path.exists(path))
+    hint = f"; it has the name of an admin socket, beside {daemon.path} for locks"
+    text = await said(kind, path, timeout=0.2)  # it waits longer for the end of what is no request of HTTP
+    assert text.startswith((f"{path}: no welcome", f"the daemon at {path} has not answered"))
+    assert text.endswith(hint)
+    text = await said(kind, f"{path}.admin")
+    assert text.startswith(f"no daemon at {path}.admin")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_the_other_end_speaks_http(kind: str, loop: Loop, peer: Peer) -> None:
+    asked = asyncio.create_task(said(kind, peer.path))
+    await asyncio.to_thread(peer.accept)
+    peer.raw(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert (await asked).startswith(f"{peer.path}: the other end speaks HTTP, as the admin socket does")
+
+
+def test_other_failures_to_connect_name_the_socket() -> None:
+    denied = str(unreachable("/s", PermissionError(errno.EACCES, "Permission denied")))
+    assert denied == f"this user (uid {os.geteuid()}) may not connect to /s: [Errno 13] Permission denied"
+    assert str(unreachable("/s", OSError("AF_UNIX path too long"))) == "cannot connect to /s: AF_UNIX path too long"
+    closed = unreachable("/s", locksidecar.ConnectionLost("the daemon closed the connection"))
+    assert type(closed) is locksidecar.ConnectionLost
+    assert str(closed) == "/s: the daemon closed the connection"

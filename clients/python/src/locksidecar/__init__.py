@@ -26,6 +26,7 @@ from ._errors import (
     Unsupported,
     Upgrade,
 )
+from ._inspect import Holder, Inspection
 from ._lock import Lock
 from ._locks import Locks
 from ._semaphore import Semaphore
@@ -40,6 +41,8 @@ __all__ = [
     "Denied",
     "Draining",
     "Election",
+    "Holder",
+    "Inspection",
     "Invalid",
     "Limit",
     "Lock",

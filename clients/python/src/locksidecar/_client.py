@@ -24,6 +24,7 @@ from ._handle import Owner
 from ._hold import OWN, Hold, Note
 from ._lock import Lock
 from ._locks import Locks
+from ._path import socket_path, unreachable
 from ._semaphore import Semaphore
 from ._table import Owners
 from ._trace import Trace, current, nowhere
@@ -60,7 +61,7 @@ class Client:
         if not timeout > 0:
             raise ValueError("timeout must be positive")
         w.check_unit(timeout, "timeout")
-        self._path = w.socket_path(path)
+        self._path = socket_path(path)
         self._name = w.program(name)
         self._label = label
         self._timeout = timeout
@@ -228,7 +229,7 @@ class Client:
             try:
                 conn = self._dial()
             except (OSError, LockError) as e:
-                why = e if isinstance(e, LockError) else Unavailable(f"no daemon at {self._path}: {e}")
+                why = unreachable(self._path, e)
                 self._failed = time.monotonic(), why
         return conn, why
 

@@ -190,6 +190,8 @@ class Terms(ABC):
 class Handle(Terms):
     """A handle for one lock."""
 
+    _mode = 0  # of an inspect: of the lock
+
     def __init__(self, key: str, *terms: Any) -> None:
         self._key = w.check_key(key)
         super().__init__(*terms)

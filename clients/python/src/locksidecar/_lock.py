@@ -7,6 +7,7 @@ from ._conn import Conn
 from ._errors import ConnectionLost, Unavailable, Unconfirmed
 from ._handle import Handle, check, done, sure
 from ._hold import Call, Hold, Who
+from ._inspect import Inspection, inspection
 from ._scope import Scope
 
 
@@ -50,6 +51,14 @@ class One(Scope[Hold[Conn]], Handle):
         store does not confirm: then what was known before still stands.
         """
         self._change(w.RENEW, w.to_ttl(ttl))
+
+    def inspect(self) -> Inspection:
+        """Ask the daemon for the state of the lock or semaphore, and for its holders on any host.
+
+        The daemon may ask the store several times for that. Limit when too many such requests of this client are
+        still to be answered.
+        """
+        return inspection(self._client._ask(w.INSPECT, self._key, self._mode, w.NAMES))
 
     def _change(self, op: int, *fields: int) -> None:
         hold = self._mine()

@@ -25,6 +25,8 @@ class Semaphore(One):
     remaining, owned and extend are of that one.
     """
 
+    _mode = w.PERMIT
+
     def __init__(self, client: Client, key: str, permits: int, *terms: Any) -> None:
         self._stacks: dict[Who, list[Hold[Conn]]] = {}  # by thread, or by the named owner
         self._permits = w.check_permits(permits)

@@ -35,6 +35,7 @@ PERMIT: Final = 2  # mode of an acquire
 FIXED: Final = 1  # flag of an acquire
 ASYNC: Final = 1  # flags of a release
 ALL: Final = 2
+NAMES: Final = 1  # flag of an inspect: the holders on any host
 
 VERSION: Final = 1
 HEADER: Final = 4
@@ -121,6 +122,8 @@ def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
         if end - at < HEADER:
             return
         size = int.from_bytes(data[at : at + HEADER], "big")
+        if data[at : at + HEADER] == b"HTTP":
+            raise ProtocolError("the other end speaks HTTP, as the admin socket does: it is not the socket for locks")
         if not 0 < size <= max_frame:
             raise ProtocolError(f"frame of {size} bytes, the limit is {max_frame}")
         after = at + HEADER + size
@@ -229,18 +232,6 @@ def program(name: str | None) -> str:
     if name is not None:
         return name
     return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
-
-
-def socket_path(path: str | os.PathLike[str] | None) -> str:
-    """Return where the daemon listens, in the order that PROTOCOL.md gives."""
-    if path is not None:
-        return os.fspath(path)
-    if named := os.environ.get("LOCKSIDECAR_SOCKET"):
-        return named
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.geteuid() != 0:
-        return os.path.join(runtime, "locksidecar", "locksidecar.sock")
-    return "/run/locksidecar/locksidecar.sock"
 
 
 class Seconds(float):

@@ -23,6 +23,7 @@ from .._errors import (
     Unsupported,
     Upgrade,
 )
+from .._inspect import Holder, Inspection
 from ._campaign import Term
 from ._client import Client
 from ._election import Election
@@ -38,6 +39,8 @@ __all__ = [
     "Denied",
     "Draining",
     "Election",
+    "Holder",
+    "Inspection",
     "Invalid",
     "Limit",
     "Lock",

@@ -18,6 +18,7 @@ from .. import _wire as w
 from .._errors import OK, ConnectionLost, LockError, LostError, Unavailable, error
 from .._handle import Owner
 from .._hold import OWN, Hold, Note
+from .._path import socket_path, unreachable
 from .._table import Owners
 from .._trace import Trace, current, nowhere
 from ._campaign import Elected
@@ -61,7 +62,7 @@ class Client:
         if not timeout > 0:
             raise ValueError("timeout must be positive")
         w.check_unit(timeout, "timeout")
-        self._path = w.socket_path(path)
+        self._path = socket_path(path)
         self._name = w.program(name)
         self._label = label
         self._timeout = timeout
@@ -262,7 +263,7 @@ class Client:
                     try:
                         return await self._dial()
                     except (OSError, LockError) as e:
-                        why = e if isinstance(e, LockError) else Unavailable(f"no daemon at {self._path}: {e}")
+                        why = unreachable(self._path, e)
                         self._failed = time.monotonic(), why
                         if self._closed:
                             continue

@@ -10,6 +10,7 @@ from .. import _wire as w
 from .._errors import ConnectionLost
 from .._handle import Handle, check, done, sure
 from .._hold import Hold, Who
+from .._inspect import Inspection, inspection
 from ._conn import Asked, Conn
 from ._scope import Scope
 
@@ -57,6 +58,17 @@ class One(Scope[Hold[Conn]], Handle):
         store does not confirm: then what was known before still stands.
         """
         return self._change(w.RENEW, w.to_ttl(ttl))
+
+    def inspect(self) -> Coroutine[Any, Any, Inspection]:
+        """Ask the daemon for the state of the lock or semaphore, and for its holders on any host.
+
+        The daemon may ask the store several times for that. Limit when too many such requests of this client are
+        still to be answered.
+        """
+        return self._inspected()
+
+    async def _inspected(self) -> Inspection:
+        return inspection(await self._client._ask(w.INSPECT, self._key, self._mode, w.NAMES))
 
     def _change(self, op: int, *fields: int) -> Coroutine[Any, Any, None]:
         self._who()

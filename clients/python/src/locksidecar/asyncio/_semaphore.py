@@ -26,6 +26,8 @@ class Semaphore(One):
     another one awaits it.
     """
 
+    _mode = w.PERMIT
+
     def __init__(self, client: Client, key: str, permits: int, *terms: Any) -> None:
         self._stacks: dict[Who, list[Hold[Conn]]] = {}  # by task, or by the named owner
         self._permits = w.check_permits(permits)
