@@ -33,6 +33,20 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 	}
 }
 
+// The process that took over has the hold: it is asked again.
+func TestUnlockAfterATakeoverIsToBeAskedAgain(t *testing.T) {
+	handed := make(chan struct{})
+	close(handed)
+	a := &admin{d: &Daemon{log: zap.NewNop(), handed: handed}}
+	r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {"k"}}.Encode()))
+	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	w := httptest.NewRecorder()
+	a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, Peer{PID: 7, UID: os.Getuid()})))
+	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "ask again") {
+		t.Errorf("%d, %q", w.Code, w.Body)
+	}
+}
+
 func TestOnlyOurOwnNamesByTCP(t *testing.T) {
 	for _, tc := range []struct {
 		listen, host string
