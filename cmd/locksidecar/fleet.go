@@ -103,7 +103,7 @@ type proposal struct {
 func (m *Main) load(file string, flags *pflag.FlagSet) (*proposal, error) {
 	c, err := config.Load(file, m.Env, flags)
 	p := &proposal{conf: c, plans: make(map[string]*plan)}
-	faults := []error{err}
+	faults := []error{err, config.Misspelt(m.Environ)}
 	for _, s := range append([]*config.Store{&c.Main}, c.Stores...) {
 		if _, err := config.ParseUpstream(s.Upstream); err != nil {
 			continue // config.Load has named it

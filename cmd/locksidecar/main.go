@@ -18,11 +18,12 @@ func main() { os.Exit(newMain().Run(context.Background())) }
 type Main struct {
 	Args                  []string // without the program's name
 	Env                   config.Env
+	Environ               []string // NAME=VALUE, to look for misspelt names
 	Stdin, Stdout, Stderr *os.File
 }
 
 func newMain() *Main {
-	return &Main{Args: os.Args[1:], Env: os.LookupEnv, Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	return &Main{Args: os.Args[1:], Env: os.LookupEnv, Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 }
 
 // Run carries out the command and returns the exit code. The end of ctx is for

@@ -1,6 +1,10 @@
 package config
 
-import "strings"
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
 
 // Nearest is the one of known that name may be a slip of: at most two letters are other, missing or too
 // many, and at most a third of them all. It is empty when there is none.
@@ -34,4 +38,23 @@ func distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// Misspelt names each variable of the environment that is close to one of ours, and none of them. Others
+// that begin in the same way are left alone: Kubernetes makes LOCKSIDECAR_PORT for a service of that name.
+func Misspelt(environ []string) error {
+	const ours = "LOCKSIDECAR_"
+	known := []string{"config", "socket", "key", "fence"}
+	for i := range settings {
+		known = append(known, strings.ToLower(strings.TrimPrefix(settings[i].Variable(), ours)))
+	}
+	var faults []error
+	for _, v := range environ {
+		name, value, _ := strings.Cut(v, "=")
+		rest, found := strings.CutPrefix(name, ours)
+		if near := Nearest(rest, known); found && value != "" && near != "" && near != strings.ToLower(rest) {
+			faults = append(faults, fmt.Errorf("%s: unknown variable; did you mean %s?", name, ours+strings.ToUpper(near)))
+		}
+	}
+	return errors.Join(faults...)
 }
