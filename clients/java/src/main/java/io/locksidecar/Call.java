@@ -38,6 +38,9 @@ final class Call extends Wait {
     /** Of a release-many: one code a hold. */
     int[] codes;
 
+    /** Of an inspect: the state that the daemon tells. */
+    Inspection inspection;
+
     private volatile Answer answer;
 
     private Call(int op, Hold[] holds, Call target, Consumer<Call> then, Acquire asker) {

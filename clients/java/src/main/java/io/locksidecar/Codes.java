@@ -42,6 +42,9 @@ final class Codes {
     /** Flag of a release: the whole hold, whatever its count. */
     static final int ALL = 2;
 
+    /** Flag of an inspect: name the holders. */
+    static final int HOLDERS = 1;
+
     /** The payload's limit before a welcome has said otherwise. */
     static final int MAX_FRAME = 65536;
     static final int MAX_KEY = 512;

@@ -7,6 +7,8 @@ import java.nio.channels.ReadableByteChannel;
 /** The reading half of a connection: cuts the stream into payloads. The I/O thread's own. */
 final class Inbox {
     private static final int SIZE = 1 << 16;
+    /** What a reply of HTTP begins with. */
+    private static final int HTTP = 0x48545450;
 
     private final ReadableByteChannel channel;
     private ByteBuffer in = ByteBuffer.allocateDirect(SIZE);
@@ -29,6 +31,9 @@ final class Inbox {
         while (in.remaining() >= 4) {
             int size = in.getInt(in.position());
             int most = conn.welcome().maxFrame();
+            if (size == HTTP) {
+                throw new ProtocolException(SocketPath.http(conn.link().path()));
+            }
             if (size <= 0 || size > most) {
                 throw new ProtocolException(
                         "frame of " + Integer.toUnsignedString(size) + " bytes, the limit is " + most);

@@ -64,6 +64,10 @@ final class Incoming {
             read = 1;
             many(c, b);
             answer = new Call.Answer(code, "", 0, null);
+        } else if (c.op == Codes.INSPECT) {
+            read = Math.min(fields, Inspection.FIELDS);
+            c.inspection = Inspection.read(b, fields);
+            answer = new Call.Answer(code, "", 0, null);
         } else { // every other success that we ask for begins with a number
             Welcome.need(fields, 1);
             read = 1;

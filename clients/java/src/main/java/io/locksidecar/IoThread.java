@@ -1,11 +1,14 @@
 package io.locksidecar;
 
 import java.io.IOException;
+import java.net.ConnectException;
 import java.net.StandardProtocolFamily;
 import java.net.UnixDomainSocketAddress;
 import java.nio.channels.SelectionKey;
 import java.nio.channels.Selector;
 import java.nio.channels.SocketChannel;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
@@ -82,7 +85,7 @@ final class IoThread extends Thread {
             serve(c, channel, s);
         } catch (IOException | LockException e) {
             LockException why = e instanceof LockException l ? l
-                    : new UnavailableException("no daemon at " + link.setup.path() + ": " + e.getMessage(), e);
+                    : new UnavailableException("no connection to " + link.setup.path() + ": " + e.getMessage(), e);
             double rest = pause * (0.5 + ThreadLocalRandom.current().nextDouble() / 2);
             next = System.nanoTime() + (long) (rest * 1_000_000);
             pause = Math.min(250, 2 * pause);
@@ -103,8 +106,8 @@ final class IoThread extends Thread {
             if (!channel.connect(UnixDomainSocketAddress.of(link.setup.path()))) {
                 throw new UnavailableException("the daemon at " + link.setup.path() + " takes no more connections");
             }
-        } catch (IllegalArgumentException e) {
-            throw new IOException(e.getMessage(), e);
+        } catch (IOException | IllegalArgumentException e) {
+            throw new UnavailableException(refused(link.setup.path(), e), e);
         }
         SelectionKey key = channel.register(s, SelectionKey.OP_READ);
         Conn c = new Conn(link, channel, s::wakeup);
@@ -130,6 +133,15 @@ final class IoThread extends Thread {
             }
         }
         return c;
+    }
+
+    /** Says why there is no connection. */
+    private static String refused(Path path, Exception e) {
+        if (e instanceof ConnectException || Files.notExists(path)) {
+            return "no daemon at " + path + ": " + e.getMessage() + "; " + SocketPath.hint(path);
+        }
+        return (Files.isWritable(path) ? "no connection to " : "this user may not connect to ") + path + ": "
+                + e.getMessage();
     }
 
     /** Serves a connection to its end. */

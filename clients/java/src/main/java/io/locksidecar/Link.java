@@ -153,8 +153,8 @@ final class Link {
         }
     }
 
-    /** Asks a question that changes nothing, and waits for the answer. */
-    Call.Answer ask(int op, byte[] key, long... fields) {
+    /** Asks a question that changes nothing, and waits for the answer, which is a success. */
+    Call ask(int op, byte[] key, long... fields) {
         Call c = asked(op, key, fields);
         if (c.done() && c.answer().error() instanceof ConnectionLostException && !closed) {
             c = asked(op, key, fields); // we may have been the first to notice
@@ -169,7 +169,12 @@ final class Link {
         if (c.answer().code() != Codes.OK) {
             throw failure(c.answer());
         }
-        return c.answer();
+        return c;
+    }
+
+    /** Asks for the state of the lock of a key, or of its semaphore with mode Codes.PERMIT. */
+    Inspection inspect(Keys key, long... modeAndFlags) {
+        return ask(Codes.INSPECT, key.all()[0].utf8(), modeAndFlags).inspection;
     }
 
     private Call asked(int op, byte[] key, long... fields) {

@@ -225,7 +225,19 @@ public final class SidecarLock implements Lock {
      * @throws UnavailableException if there is no answer
      */
     public boolean isLocked() {
-        return link.ask(Codes.INSPECT, keys.all()[0].utf8()).number() != 0;
+        return link.inspect(keys).held();
+    }
+
+    /**
+     * Asks the daemon for the state of the lock, and for its holders on any host. Blocks until the daemon has answered, which
+     * may take several trips to the store.
+     *
+     * @return the state; it may have changed
+     * @throws UnavailableException if there is no answer
+     * @throws LimitException if too many such questions of this client are unanswered
+     */
+    public Inspection inspect() {
+        return link.inspect(keys, Codes.EXCLUSIVE, Codes.HOLDERS);
     }
 
     /**

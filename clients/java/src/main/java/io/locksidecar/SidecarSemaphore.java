@@ -172,7 +172,20 @@ public final class SidecarSemaphore {
      * @throws UnsupportedException if the key's store has no semaphores
      */
     public boolean isHeldByAnybody() {
-        return link.ask(Codes.INSPECT, keys.all()[0].utf8(), Codes.PERMIT).number() != 0;
+        return link.inspect(keys, Codes.PERMIT).held();
+    }
+
+    /**
+     * Asks the daemon for the state of the semaphore, and for the holders of its permits on any host. Blocks until the daemon
+     * has answered, which may take several trips to the store.
+     *
+     * @return the state; it may have changed
+     * @throws UnavailableException if there is no answer
+     * @throws UnsupportedException if the key's store has no semaphores
+     * @throws LimitException if too many such questions of this client are unanswered
+     */
+    public Inspection inspect() {
+        return link.inspect(keys, Codes.PERMIT, Codes.HOLDERS);
     }
 
     private Acquire begin(long wait) {

@@ -9,6 +9,8 @@ import java.util.Map;
 final class SocketPath {
     static final String VARIABLE = "LOCKSIDECAR_SOCKET";
     private static final String SYSTEM = "/run/locksidecar/locksidecar.sock";
+    /** What a daemon appends to its socket's path for the admin socket. */
+    private static final String ADMIN = ".admin";
 
     private SocketPath() {}
 
@@ -26,6 +28,31 @@ final class SocketPath {
             return Path.of(runtime, "locksidecar", "locksidecar.sock");
         }
         return Path.of(SYSTEM);
+    }
+
+    /** Says how to find a daemon when there is none at path. */
+    static String hint(Path path) {
+        String locks = locks(path);
+        if (locks != null) {
+            return "this is the name of an admin socket; the socket for locks is " + locks;
+        }
+        if (Files.exists(Path.of(path + ADMIN))) {
+            return "only an admin socket is there, " + path + ADMIN;
+        }
+        return "start one with 'locksidecar serve', or name its socket with Sidecar.builder().socket(...) or " + VARIABLE;
+    }
+
+    /** Says why the socket at path, which speaks HTTP, is the wrong one. */
+    static String http(Path path) {
+        String locks = locks(path);
+        return locks != null ? "this is the admin socket; the socket for locks is " + locks
+                : "this socket speaks HTTP, as an admin socket does, and not the protocol for locks";
+    }
+
+    /** Returns the path of the socket for locks that belongs to an admin socket; null if path does not name one. */
+    private static String locks(Path path) {
+        String s = path.toString();
+        return s.endsWith(ADMIN) ? s.substring(0, s.length() - ADMIN.length()) : null;
     }
 
     /** Tells whether this process runs as root, without a module for it. */

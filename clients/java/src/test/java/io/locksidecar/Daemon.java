@@ -95,6 +95,10 @@ final class Daemon implements AutoCloseable {
         }
     }
 
+    long pid() {
+        return process.pid();
+    }
+
     void terminate() {
         process.destroy();
     }

@@ -168,6 +168,33 @@ class FailureTest extends OnDaemon {
     }
 
     @Test
+    void a_socket_that_is_the_wrong_one_is_named() throws Exception {
+        Path aside = daemon.path.resolveSibling("nobody");
+        try (var nobody = java.nio.channels.ServerSocketChannel.open(java.net.StandardProtocolFamily.UNIX)) {
+            nobody.bind(java.net.UnixDomainSocketAddress.of(aside));
+        }
+        for (Path p : List.of(aside, daemon.path.resolveSibling("none"))) {
+            String message = assertThrows(UnavailableException.class, closing(Sidecar.create(p))::connect).getMessage();
+            assertTrue(message.startsWith("no daemon at " + p + ": "), message);
+            assertTrue(message.contains("'locksidecar serve'") && message.contains("LOCKSIDECAR_SOCKET"), message);
+        }
+        Path gone = Path.of(aside + ".admin");
+        Files.createFile(gone);
+        assertTrue(assertThrows(UnavailableException.class, closing(Sidecar.create(gone))::connect).getMessage()
+                .endsWith("; this is the name of an admin socket; the socket for locks is " + aside));
+        Files.delete(aside);
+        assertTrue(assertThrows(UnavailableException.class, closing(Sidecar.create(aside))::connect).getMessage()
+                .endsWith("; only an admin socket is there, " + gone));
+        Path admin = Path.of(daemon.path + ".admin");
+        String message = assertThrows(LockException.class, closing(Sidecar.create(admin)).lock(key)::lock).getMessage();
+        assertTrue(message.contains("the admin socket; the socket for locks is " + daemon.path + " "), message);
+        assertTrue(message.contains(admin.toString()), message);
+        Path link = Files.createSymbolicLink(daemon.path.resolveSibling("another"), admin);
+        message = assertThrows(LockException.class, closing(Sidecar.create(link))::connect).getMessage();
+        assertTrue(message.contains("HTTP") && message.contains(link.toString()), message);
+    }
+
+    @Test
     void a_socket_that_is_gone_and_comes_back() throws Exception {
         try (Daemon other = Daemon.started()) {
             Sidecar client = closing(Sidecar.create(other.path));
