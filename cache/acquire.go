@@ -111,7 +111,8 @@ func (t *Table) sayGranted(h *hold, re Request, acquired bool, out *Effects) {
 
 func (t *Table) grantOf(h *hold, re Request, acquired bool) Message {
 	return Message{Kind: MsgGranted, Re: re, Fence: h.fence, Count: h.count,
-		Until: t.valid(h), End: h.end, Granted: acquired, ShortTTL: h.l.ttl, Degraded: h.fence == 0, Store: h.l.st.Store, Heartbeat: h.l.ns.Heartbeat}
+		Until: t.valid(h), End: h.end, Granted: acquired, Degraded: h.fence == 0,
+		Store: h.l.st.Store, Heartbeat: h.l.ns.Heartbeat, ShortTTL: h.l.ttl}
 }
 
 // Restate says what a grant has said as it is now; ok is false when the owner has

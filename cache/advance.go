@@ -16,7 +16,7 @@ func (t *Table) advance(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// advanceEach advances leases of which advancing one may drop others.
+// advanceEach advances the leases in ls. It skips those that the advance of an earlier one has dropped.
 func (t *Table) advanceEach(ls []*Lease, now int64, out *Effects) {
 	for _, l := range ls {
 		if !l.dropped() {
@@ -27,7 +27,7 @@ func (t *Table) advanceEach(ls []*Lease, now int64, out *Effects) {
 
 func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
-	t.follow(l, out)
+	t.finishMove(l, out)
 	t.handOver(l, now, false, out)
 	t.answerPeeks(l, now, out)
 	if l.brief && !l.inMoment(now) {
@@ -55,8 +55,8 @@ func (l *Lease) needed() bool {
 	return l.nWaits > 0 || l.nHolds > 0
 }
 
-// pointless says that what l asks its store for is of no use here: nobody waits for it any more, or the
-// key has moved. For a hold that this host granted alone the earlier store is asked all the same.
+// pointless reports whether the answer to l's acquire is of no use here: l is no longer needed, or its key
+// has moved. A degraded hold is an exception: it still needs the lease at the earlier store.
 func (l *Lease) pointless() bool { return !l.needed() || l.moved() && l.nHolds == 0 }
 
 // idle says that nothing is left to know of l.
@@ -122,7 +122,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 	case stateOwed:
 		if now >= l.oweUntil {
 			t.endGrip(l, out) // whoever waits for its release has to hear of it
-			t.follow(l, out)
+			t.finishMove(l, out)
 			t.next(l, now, out)
 		} else if now >= l.retryAt {
 			t.settle(l, now, out)
@@ -201,7 +201,8 @@ func (t *Table) askKind(l *Lease) OpKind {
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
 	l.op, l.opGen, l.early = k, t.gen, 0
-	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen}
+	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l),
+		Store: l.st.ID, Ref: l, Gen: t.gen}
 	if k == OpPeek {
 		op.Token = 0
 	}

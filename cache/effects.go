@@ -116,10 +116,10 @@ type Message struct {
 	Degraded bool  // MsgGranted: by this host alone, without a fence
 	Err      error // MsgFailed: why, for people
 
-	// MsgGranted: of the lease, for the keepalive.
-	Store     *Store
-	Heartbeat time.Duration // of its namespace
-	ShortTTL  int64         // how long a lease the hold asked for, nanoseconds
+	// MsgGranted: the engine derives the keepalive interval from these.
+	Store     *Store        // where the lease is
+	Heartbeat time.Duration // that the namespace of the lease requires; 0 for none
+	ShortTTL  int64         // of the lease, nanoseconds
 }
 
 // Track tells the renewer of a lease: renew it before Until, or forget it.
@@ -129,7 +129,7 @@ type Track struct {
 	Until  int64  // 0 to forget it
 	TTL    int64
 	Failed bool // the last renewal was not answered
-	Store  int  // the number of the store where it is, or was
+	Store  int  // the number of the store where the lease is, or was
 }
 
 // NoticeKind is what a notice is about.
@@ -191,7 +191,8 @@ func (t *Table) refuse(q *Acquire, c Code, err error, out *Effects) {
 
 // dismiss ends a wait with the code given. left is for busy, -1 when not known.
 func (t *Table) dismiss(w *waiter, c Code, left int64, err error, now int64, out *Effects) {
-	t.refused(w.l.ns, w.req, Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}, left, err, out)
+	refused := Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}
+	t.refused(w.l.ns, w.req, refused, left, err, out)
 	t.dropWaiter(w)
 }
 

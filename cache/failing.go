@@ -27,8 +27,8 @@ func (t *Table) succeed(l *Lease) {
 	l.retryAt = 0
 }
 
-// asksForWaiters says that the waiters whom l serves depend on l's store. A permit that has to be given
-// back, or that is at the earlier store of a key that has moved, does not speak for its semaphore.
+// asksForWaiters reports whether the waiters that l serves depend on l's store. The waiters of a semaphore
+// do not depend on a permit with a pending release, nor on one at the earlier store of a moved key.
 func (l *Lease) asksForWaiters() bool {
 	return l.head == nil || l.st == l.head.st && l.state != stateOwed
 }
@@ -59,8 +59,8 @@ func (t *Table) refuseWaiters(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// failingSince is since when nothing comes of asking for l; 0 when all is well, or when l's waiters
-// wait for a hold on this host.
+// failingSince returns the time since which requests for l have failed; 0 when they succeed, or when
+// l's waiters wait for a hold on this host.
 func (t *Table) failingSince(l *Lease) int64 {
 	if l.nHolds > 0 || !l.asksForWaiters() {
 		return 0
@@ -92,5 +92,5 @@ func (t *Table) failure(l *Lease) error {
 	return err
 }
 
-// errEarlierStore says that a key cannot be asked for where it belongs now yet.
+// errEarlierStore explains why a moved key cannot be requested at its present store yet.
 var errEarlierStore = errors.New("the key has moved, and its earlier store has not confirmed its release")

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestNoOwnerGetsAFenceTwice holds the table to PROTOCOL.md, section 8: no two holds of a session have the same
-// key, owner and fence, readers included.
+// PROTOCOL.md, section 8, requires that no two holds of a session have the same key, owner and fence. The test
+// runs random requests of two sessions, shared ones included.
 func TestNoOwnerGetsAFenceTwice(t *testing.T) {
 	type name struct {
 		s            *Session
@@ -29,11 +29,15 @@ func TestNoOwnerGetsAFenceTwice(t *testing.T) {
 				n := asked[m.Re.ID]
 				n.fence = m.Fence
 				if seen[n] {
-					t.Fatalf("seed %d: owner %d of session %d has been granted the fence %d twice", seed, n.owner, n.s.ID, n.fence)
+					t.Fatalf("seed %d: owner %d of session %d gets fence %d twice", seed, n.owner, n.s.ID, n.fence)
 				}
 				seen[n] = true
 				held = append(held, n)
 			}
+		}
+		re := func(s *Session) Request {
+			b.id++
+			return Request{Session: s, ID: b.id}
 		}
 		for range 400 {
 			switch k := r.IntN(20); {
@@ -54,21 +58,18 @@ func TestNoOwnerGetsAFenceTwice(t *testing.T) {
 				i := r.IntN(len(held))
 				n := held[i]
 				held = append(held[:i], held[i+1:]...)
-				b.id++
-				b.tab.Release(&Release{Re: Request{Session: n.s, ID: b.id}, Key: []byte("k"), Owner: n.owner, Fence: n.fence, All: true}, b.now, &b.out)
+				b.tab.Release(&Release{Re: re(n.s), Key: []byte("k"), Owner: n.owner, Fence: n.fence, All: true}, b.now, &b.out)
 				note(b.take())
 			case k == 15 && len(held) > 0:
 				n := held[r.IntN(len(held))]
-				b.id++
-				b.tab.Downgrade(&Downgrade{Re: Request{Session: n.s, ID: b.id}, Key: []byte("k"), Owner: n.owner, Fence: n.fence}, b.now, &b.out)
+				b.tab.Downgrade(&Downgrade{Re: re(n.s), Key: []byte("k"), Owner: n.owner, Fence: n.fence}, b.now, &b.out)
 				note(b.take())
 			case k == 16:
 				b.tab.Force("k", false, 0, b.now, &b.out)
 				note(b.take())
 			case k == 17 && len(held) > 0:
 				n := held[r.IntN(len(held))]
-				b.id++
-				b.tab.Renew(&Renew{Re: Request{Session: n.s, ID: b.id}, Key: []byte("k"), Owner: n.owner, Fence: n.fence}, b.now, &b.out)
+				b.tab.Renew(&Renew{Re: re(n.s), Key: []byte("k"), Owner: n.owner, Fence: n.fence}, b.now, &b.out)
 				note(b.take())
 			default:
 				note(b.tick(time.Duration(r.IntN(12)) * time.Second))
@@ -89,7 +90,7 @@ func TestNoOwnerGetsAFenceTwice(t *testing.T) {
 			}
 		}
 		if len(seen) < 10 {
-			t.Fatalf("seed %d: only %d holds: the test tests nothing", seed, len(seen))
+			t.Fatalf("seed %d: only %d holds, too few for the test", seed, len(seen))
 		}
 	}
 }

@@ -171,8 +171,8 @@ func TestForceTakesAllPermitsOrOne(t *testing.T) {
 	b.balanced(3)
 }
 
-// A client that ends its session because the validity of its hold is over has lost it, though the
-// table's own clock has not come to the deadline: what is stated is rounded down.
+// A client that ends its session because the stated validity of its hold is over has lost the hold. The stated
+// validity is rounded down, so the lease itself ends slightly later.
 func TestASessionThatEndsWithItsValidityHasLostItsHolds(t *testing.T) {
 	for _, tc := range []struct {
 		early int64 // before the deadline

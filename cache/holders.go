@@ -1,8 +1,8 @@
 package cache
 
-// HoldersOf returns at most limit holds of a key that are valid now, of its semaphore if permit is
-// true and else of its lock. all counts all of them, waiters those that wait for the key on this host.
-// It changes nothing.
+// HoldersOf returns up to limit valid holds of a key: of its semaphore if permit is true, else of its
+// lock. all is the number of valid holds and waiters the number of this host's waiters for the key.
+// HoldersOf changes nothing.
 func (t *Table) HoldersOf(key string, permit bool, limit int, now int64) (held []Held, all, waiters int) {
 	of := t.leases[key]
 	if permit {

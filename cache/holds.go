@@ -240,7 +240,8 @@ func (t *Table) lose(h *hold, why Reason, now int64, out *Effects) {
 	t.dropHold(h)
 }
 
-// countLost counts the loss of h. A fixed hold that comes to its own end has ended as it was asked to.
+// countLost counts the loss of h. A fixed hold that reaches its own end counts as released, because its
+// owner requested that end.
 func (t *Table) countLost(h *hold, why Reason, now int64, out *Effects) {
 	if why == LostFixed {
 		t.countEnd(h, CauseFixedEnd, now, out)
@@ -347,12 +348,12 @@ func (t *Table) all() iter.Seq[*Lease] {
 // inOrder sorts leases so that a run of the simulator can be repeated.
 func inOrder(ls []*Lease) {
 	slices.SortFunc(ls, func(a, b *Lease) int {
-		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.kind(), b.kind()), cmp.Compare(a.token, b.token), cmp.Compare(a.place, b.place))
+		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.kind(), b.kind()),
+			cmp.Compare(a.token, b.token), cmp.Compare(a.place, b.place))
 	})
 }
 
-// sorted is every lease in order. Advancing one of a semaphore may end others: those
-// are dropped.
+// sorted returns every lease in order. Advancing one permit of a semaphore may drop others of the list.
 func (t *Table) sorted() []*Lease {
 	ls := make([]*Lease, 0, t.Len())
 	for l := range t.all() {

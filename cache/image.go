@@ -16,9 +16,9 @@ type Links interface {
 	Lives(s *Session) bool         // its requests may still be answered
 	Via(c *Coder, re *Request)
 	Class(c *Coder, class *uint16)
-	Classes() []uint16                  // all of them, in an order that any process has
+	Classes() []uint16                  // all classes, in the same order in every process
 	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of one at s
-	Policy(key string) *Namespace       // the namespace that key belongs to by now
+	Policy(key string) *Namespace       // the namespace to which key is routed now
 }
 
 // imager is one writing or reading of a table.
@@ -100,11 +100,11 @@ func (m *imager) leases() {
 	})
 }
 
-// place is the store where l's claim is.
-func (m *imager) place(l *Lease) {
+// leaseStore codes the store where l is.
+func (m *imager) leaseStore(l *Lease) {
 	s := l.st.Store
 	if m.x.Store(m.Coder, &s); m.Reading {
-		m.t.place(l, s)
+		m.t.setStore(l, s)
 	}
 }
 
@@ -124,7 +124,7 @@ func spare[T any](n int) []*T {
 
 func (m *imager) lease(l *Lease) {
 	c, was := m.Coder, l.state
-	m.place(l)
+	m.leaseStore(l)
 	for _, n := range []*uint64{&l.token, &l.base, &l.fence, &l.opGen, &l.renewGen} {
 		Num(c, n)
 	}
@@ -153,14 +153,14 @@ func (m *imager) lease(l *Lease) {
 		at = m.t.timers[l.timerIdx-1].at
 	}
 	Num(c, &at)
-	beat := l.ns.Heartbeat
-	Num(c, &beat)
+	heartbeat := l.ns.Heartbeat // a successor's configuration may require another
+	Num(c, &heartbeat)
 	if m.Reading {
 		m.t.arm(l, at)
 		to := l.state
 		l.state = was
 		m.t.enter(l, to)
-		m.t.heartbeatFrom(l, beat)
+		m.t.delayHeartbeat(l, heartbeat)
 	}
 }
 
@@ -213,7 +213,8 @@ func (m *imager) rare(l *Lease) {
 		Num(m.Coder, &e.fence)
 		Num(m.Coder, &e.ttl)
 	})
-	for _, n := range []*int64{&r.failSince, &r.wantedAt, &r.since, &r.alone, &r.idleUntil, &r.tryUntil, &r.silentFrom} {
+	times := []*int64{&r.failSince, &r.wantedAt, &r.since, &r.alone, &r.idleUntil, &r.tryUntil, &r.silentFrom}
+	for _, n := range times {
 		Num(m.Coder, n)
 	}
 	Num(m.Coder, &r.fails)

@@ -108,7 +108,7 @@ func (l *Lease) idleUntil() int64 {
 
 // used notes that l, which nobody held, is held again.
 func (t *Table) used(l *Lease, now int64) {
-	t.endIdle(l) // first: the namespace may not let leases linger any more
+	t.endIdle(l) // first, because a reload may have disabled linger since
 	if l.ns.Linger == 0 || l.head != nil {
 		return
 	}

@@ -269,3 +269,34 @@ func TestSlowStoresGiveHandOversMoreTime(t *testing.T) {
 		t.Fatalf("%+v", m)
 	}
 }
+
+// A lingering lease is used again after a reload has disabled linger: the table forgets the time at which the
+// lease would have stopped lingering.
+func TestALeaseThatIsUsedAgainWithoutLingerDoesNotKeepWakingTheTable(t *testing.T) {
+	b := newBench(t, lingering)
+	s := b.session()
+	b.habitual(s, "k")
+	l := b.tab.leases["k"]
+	if l == nil || l.idleUntil() == 0 {
+		t.Fatal("the lease does not linger")
+	}
+	to := *b.ns
+	to.Linger = 0
+	b.ns = &to // the routes have changed, and this table has not been rerouted yet
+	m := b.acquire(s, "k", nil)[0]
+	if m.Kind != MsgGranted {
+		t.Fatalf("%+v", m)
+	}
+	b.tab.Reroute(func(string) *Namespace { return &to }, anybody, b.now, &b.out)
+	b.take()
+	b.now += 3 * second
+	n := 0
+	for ; n < 1000 && b.tab.NextWake() <= b.now; n++ {
+		b.tab.Tick(b.now, 1, &b.out)
+		b.now++
+	}
+	b.take()
+	if n == 1000 {
+		t.Errorf("the held lease wakes the table every nanosecond: idleUntil %d, now %d", l.idleUntil(), b.now)
+	}
+}

@@ -5,7 +5,7 @@ import "time"
 // Store is what tables have to know of a store. It does not change once a table
 // has seen it.
 type Store struct {
-	ID         int           // its number, from 0; never that of an earlier store
+	ID         int           // its number, from 0; a number is never used again
 	Session    bool          // leases live by the daemon's session there
 	SessionTTL time.Duration // then its TTL
 	TTLs       bool          // leases have TTLs of their own too
@@ -17,8 +17,8 @@ type Store struct {
 // renews says that each lease there ends by itself unless it is renewed.
 func (s *Store) renews() bool { return !s.Session || s.TTLs }
 
-// Validity is the longest time for which a lease with the given TTL can be stated to be valid: its
-// TTL, the daemon's session, or the shorter of the two.
+// Validity returns the longest validity, in nanoseconds, that can be stated for a lease with the given TTL:
+// the TTL, the TTL of the store session, or the shorter of the two.
 func (s *Store) Validity(ttl int64) int64 {
 	switch {
 	case !s.Session:
@@ -55,9 +55,9 @@ type Namespace struct {
 	Class      uint16 // what it is counted under: see Stats
 }
 
-// storeState is a table's record of a store, and counts its users in the table: every lease is one
-// of the store where its claim is, or goes next, whatever its state. Holds, waiters, inspections and
-// ops are its users through their leases. A store may be forgotten once it has no users: see Users.
+// storeState is a table's record of a store. It counts the store's users: the leases, in any state, that
+// are at the store or will be requested there next. Each hold, waiter, inspection and op has a lease, so
+// it needs no count of its own. A store without users may be forgotten.
 type storeState struct {
 	*Store
 	users   int    // leases, in any state
@@ -102,7 +102,7 @@ func (t *Table) store(s *Store) *storeState {
 	return st
 }
 
-// Users is how many leases of this table are, or may be, at a store, or go there next.
+// Users counts the leases of this table that are, or may be, at a store or will be requested there next.
 func (t *Table) Users(s *Store) int {
 	if s.ID < len(t.stores) && t.stores[s.ID] != nil {
 		return t.stores[s.ID].users
@@ -110,7 +110,7 @@ func (t *Table) Users(s *Store) int {
 	return 0
 }
 
-// Forget drops the record of a store without users that no key is routed to.
+// Forget drops the record of a store. The store has no users, and no key is routed to it.
 func (t *Table) Forget(s *Store) {
 	if s.ID < len(t.stores) {
 		t.stores[s.ID] = nil

@@ -82,7 +82,7 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 		t.owe(l, now, out)
 	case l.state == stateOwed && now >= l.oweUntil:
 		t.endGrip(l, out)
-		if t.follow(l, out); l.st.downAt == 0 {
+		if t.finishMove(l, out); l.st.downAt == 0 {
 			t.next(l, now, out)
 			return
 		}
@@ -107,7 +107,8 @@ func (t *Table) wakeDown(l *Lease, now int64) int64 {
 	if l.state == stateOwed {
 		at = l.oweUntil
 	}
-	if alone := l.st.downAt + int64(l.ns.LocalAfter); l.nWaits > 0 && l.ns.Local && !l.moved() && (l.nHolds == 0 || alone > now) {
+	alone := l.st.downAt + int64(l.ns.LocalAfter)
+	if l.nWaits > 0 && l.ns.Local && !l.moved() && (l.nHolds == 0 || alone > now) {
 		at = min(at, alone)
 	}
 	return max(at, now+1)

@@ -186,9 +186,8 @@ func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter
 	return false
 }
 
-// statedGrain is by how much a validity may be stated too short: it is rounded down to milliseconds. A
-// client whose session ends with the validity has given the hold up because it ran out: that is a loss,
-// though the client has noticed it before this table.
+// statedGrain is the rounding error of a stated validity, which is rounded down to milliseconds. A client
+// that disconnects at the end of that validity has lost its hold, although the lease ends slightly later.
 const statedGrain = int64(time.Millisecond)
 
 // EndSession withdraws the waits of a session that has gone and releases what
@@ -289,12 +288,12 @@ func (t *Table) Survey(s *Session, begin bool, w *Watermark, most int, now int64
 	return most
 }
 
-// LoseSilent ends those holds of a session, last heard of at heard, whose namespaces require a
-// heartbeat more often. It returns when it has to be called again for holds whose stated validity is not
-// over yet, as their namespaces have required it only since; Forever without any.
+// LoseSilent ends the overdue holds of a session: those whose namespaces require a heartbeat that has not
+// arrived since heard. It spares a hold while a validity lasts that was stated before its namespace
+// required the heartbeat. It returns the time of the next call for spared holds, or Forever.
 func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) (again int64) {
 	again = Forever
-	var freed []*Lease // advanced at the end: to advance one may end other holds of s
+	var freed []*Lease // advanced at the end, because the advance of one may end other holds of s
 	for h := s.index[t.cfg.Shard].holds; h != nil; {
 		next := h.sNext
 		switch l := h.l; {

@@ -2,17 +2,16 @@ package cache
 
 import "time"
 
-// Keys that move to other namespaces and stores.
-//
-// Every lock and semaphore follows the namespace that its key is routed to now. Its claim follows
-// to the store of that namespace as soon as nothing of it is, or may be, at the earlier store.
+// A configuration change can move keys to other namespaces and stores. The policy of the new namespace
+// applies to a moved key at once. Its lease moves to the new store only when the earlier store has, and
+// can have, no claim of this host.
 
-// Admit says whether a waiter may go on waiting for a key, and for how long a lease: the code of
-// the refusal, and why, or CodeOK.
+// Admit reports whether a session may acquire a key in a mode for ttl nanoseconds: CodeOK, or the code
+// and the reason of the refusal.
 type Admit func(s *Session, key string, mode Mode, ttl int64) (Code, error)
 
-// Reroute has every key follow the namespace that route gives it, and ends the waits that admit
-// refuses. Whoever holds a key keeps it: at the store where it is, until it is released.
+// Reroute applies the namespaces that route returns to their keys, and ends the waits that admit refuses.
+// Holds continue at the store where they are until they are released.
 func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
 	var moved []*Lease
 	for _, of := range []map[string]*Lease{t.leases, t.sems} {
@@ -38,11 +37,11 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 	t.advanceEach(moved, now, out)
 }
 
-// setPolicy has l follow ns from now on, with what is counted in a namespace.
+// setPolicy applies ns to l, and moves l's holds and waiters to the counters of ns.
 func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 	was := l.ns
 	l.ns = ns
-	t.heartbeatFrom(l, was.Heartbeat)
+	t.delayHeartbeat(l, was.Heartbeat)
 	was.Use.addHolds(-int64(l.nHolds))
 	ns.Use.addHolds(int64(l.nHolds))
 	was.Use.addWaiters(-int64(l.nWaits))
@@ -56,21 +55,21 @@ func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 	}
 }
 
-// heartbeatFrom is for leases whose namespace had the heartbeat was. A shorter one ends no hold before
-// what has been stated of it is over.
-func (t *Table) heartbeatFrom(l *Lease, was time.Duration) {
+// delayHeartbeat delays the effect of a heartbeat that is stricter than the earlier one, was. The owners
+// of l's holds were told a validity under the earlier one, so none is lost as silent before it is over.
+func (t *Table) delayHeartbeat(l *Lease, was time.Duration) {
 	if is := l.ns.Heartbeat; l.nHolds > 0 && is > 0 && (was == 0 || is < was) {
 		r := l.rarely()
 		r.silentFrom = max(r.silentFrom, t.deadline(l))
 	}
 }
 
-// moved says that l's key belongs to another store by now: l is given up as soon as nobody here
-// holds it.
+// moved reports whether l's key is routed to another store now. A moved lease is released as soon as it
+// has no holds.
 func (l *Lease) moved() bool { return l.ns.Store != l.st.Store }
 
-// place makes l a user of s, and of no other store any more.
-func (t *Table) place(l *Lease, s *Store) {
+// setStore makes l a user of s, and of no other store.
+func (t *Table) setStore(l *Lease, s *Store) {
 	if l.st != nil {
 		l.st.users--
 	}
@@ -78,8 +77,8 @@ func (t *Table) place(l *Lease, s *Store) {
 	l.st.users++
 }
 
-// follow has a moved key that has nothing at its earlier store any more go to the present one.
-func (t *Table) follow(l *Lease, out *Effects) {
+// finishMove moves l to the store of its namespace once nothing of l is left at the earlier one.
+func (t *Table) finishMove(l *Lease, out *Effects) {
 	if !l.moved() || l.state != stateNone || l.op != 0 || l.renewGen != 0 || l.nHolds > 0 {
 		return
 	}
@@ -87,6 +86,6 @@ func (t *Table) follow(l *Lease, out *Effects) {
 		l.tracked = false
 		out.Tracks = append(out.Tracks, Track{Lease: l, Store: l.st.ID})
 	}
-	t.place(l, l.ns.Store)
-	t.succeed(l) // the failures were the other store's
+	t.setStore(l, l.ns.Store)
+	t.succeed(l) // the failures were those of the earlier store
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// rerouted is a bench whose keys belong to one store first and to another then.
+// rerouted is a bench whose keys move from one store to another.
 type rerouted struct {
 	*bench
 	from, to *Namespace
@@ -22,28 +22,28 @@ func newRerouted(t *testing.T, change func(*setup)) *rerouted {
 
 func anybody(*Session, string, Mode, int64) (Code, error) { return CodeOK, nil }
 
-// reroute has all keys belong to the other store.
+// reroute moves all keys to the other store.
 func (b *rerouted) reroute(admit Admit) []Message {
 	b.ns = b.to
 	b.tab.Reroute(func(string) *Namespace { return b.to }, admit, b.now, &b.out)
 	return b.take()
 }
 
-// at takes the one op that is out, which has to be for that store.
+// at takes the only op, which must be for the store of ns.
 func (b *rerouted) at(kind OpKind, ns *Namespace) Op {
 	b.t.Helper()
 	op := b.op(kind)
 	if op.Store != ns.Store.ID {
-		b.t.Fatalf("%v is asked of store %d, want %d", kind, op.Store, ns.Store.ID)
+		b.t.Fatalf("%v goes to store %d, want %d", kind, op.Store, ns.Store.ID)
 	}
 	return op
 }
 
-// users fails unless so many leases are at each store.
+// users fails unless the stores have these numbers of users.
 func (b *rerouted) users(from, to int) {
 	b.t.Helper()
 	if n, m := b.tab.Users(b.from.Store), b.tab.Users(b.to.Store); n != from || m != to {
-		b.t.Errorf("%d users of the one store and %d of the other, want %d and %d", n, m, from, to)
+		b.t.Errorf("%d users of the earlier store and %d of the present one, want %d and %d", n, m, from, to)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestAWaiterInBackoffFollowsItsKey(t *testing.T) {
 	s := b.session()
 	b.acquire(s, "k", waits)
 	b.answer(b.at(OpJoin, b.from), Result{Status: Refused, Err: errors.New("no memory")})
-	b.users(1, 0) // it waits to ask again
+	b.users(1, 0) // the waiter is in backoff
 	b.reroute(anybody)
 	b.users(0, 1)
 	if b.from.Use.Waiters.Load() != 0 || b.to.Use.Waiters.Load() != 1 {
@@ -62,7 +62,7 @@ func TestAWaiterInBackoffFollowsItsKey(t *testing.T) {
 	b.only(ms, MsgGranted, CodeOK)
 }
 
-func TestAPlaceInTheQueueOfTheEarlierStoreIsGivenUp(t *testing.T) {
+func TestAMovedKeyLeavesTheQueueOfItsEarlierStore(t *testing.T) {
 	b := newRerouted(t, nil)
 	b.acquire(b.session(), "k", waits)
 	b.answer(b.at(OpJoin, b.from), Result{Status: Queued})
@@ -74,8 +74,7 @@ func TestAPlaceInTheQueueOfTheEarlierStoreIsGivenUp(t *testing.T) {
 	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 5}), MsgGranted, CodeOK)
 }
 
-// What is held stays where it is, and its next waiter gets the key at the other store, once it is
-// free at the first.
+// A held lease stays where it is. Once it is released there, the next waiter gets the key at the present store.
 func TestAHeldLeaseStaysAtItsStore(t *testing.T) {
 	b := newRerouted(t, nil)
 	holder, next := b.session(), b.session()
@@ -97,20 +96,14 @@ func TestAHeldLeaseStaysAtItsStore(t *testing.T) {
 	}
 }
 
-// A hold that this host granted alone is a user of the store that was down.
 func TestADegradedHoldIsAUserOfItsStore(t *testing.T) {
-	b := newRerouted(t, func(s *setup) { s.Local, s.LocalAfter = true, time.Second })
+	b := newRerouted(t, mayDegrade)
 	holder, next := b.session(), b.session()
-	b.tab.StoreDown(b.from.Store, errors.New("down"), b.now, &b.out)
-	b.now += 2 * second
-	m := b.acquire(holder, "k", waits)[0]
-	if !m.Degraded {
-		t.Fatalf("%+v", m)
-	}
+	b.degraded(holder, waits)
 	b.acquire(next, "k", waits)
 	b.reroute(anybody)
 	b.users(1, 0)
-	b.now += 20 * second // beyond the grace for stores that fail: it waits for the holder
+	b.now += 20 * second // longer than waiters wait for a failing store: this one waits for the holder
 	b.tab.Tick(b.now, 10, &b.out)
 	if ms := b.take(); len(ms) > 0 || len(b.ops) > 0 {
 		t.Fatalf("the waiter behind a degraded hold: %+v, %v", ms, kinds(b.ops))
@@ -120,7 +113,7 @@ func TestADegradedHoldIsAUserOfItsStore(t *testing.T) {
 	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted, CodeOK)
 }
 
-// A semaphore that is never free moves all the same: each new permit is asked of the other store.
+// A semaphore moves even if it is never free: each new permit comes from the present store.
 func TestABusySemaphoreMoves(t *testing.T) {
 	b := newRerouted(t, nil)
 	s := b.session()
@@ -135,7 +128,7 @@ func TestABusySemaphoreMoves(t *testing.T) {
 		t.Fatalf("%+v", ops)
 	}
 	b.answer(ops[0], Result{Status: Done})
-	b.users(1, 2) // the permit that is held; the semaphore and the permit that is asked for
+	b.users(1, 2) // the held permit; the semaphore and the requested permit
 	b.grantPermit(ops[1], 6)
 	b.release(s, "k", f)
 	b.answer(b.at(OpRelease, b.from), Result{Status: Done})
@@ -165,7 +158,6 @@ func TestAWaiterThatMayNotUseItsKeyAnyMoreIsRefused(t *testing.T) {
 	}
 }
 
-// An inspection that waits for a store's answer is a user of that store.
 func TestAnInspectionIsAUserOfItsStore(t *testing.T) {
 	b := newRerouted(t, nil)
 	b.tab.Inspect(Request{Session: b.session(), ID: 1}, b.from, []byte("k"), Exclusive, b.now, &b.out)
@@ -176,7 +168,7 @@ func TestAnInspectionIsAUserOfItsStore(t *testing.T) {
 	b.users(0, 0)
 }
 
-// The renewer of the earlier store forgets a lease before another's hears of it.
+// The renewer of the earlier store forgets a lease before the renewer of the present one tracks it.
 func TestALeaseIsTrackedAtOneStore(t *testing.T) {
 	b := newRerouted(t, nil)
 	holder, next := b.session(), b.session()
@@ -201,9 +193,8 @@ func TestALeaseIsTrackedAtOneStore(t *testing.T) {
 	b.at(OpJoin, b.to)
 }
 
-// Readers of one session that fall silent together end together, whatever ending the first does to
-// the others.
-func TestLoseSilentTwoReadersOfOneSession(t *testing.T) {
+// The loss of one silent reader does not spare or drop the next one of the same session.
+func TestLoseSilentEndsEveryReaderOfASession(t *testing.T) {
 	b := newBench(t, func(s *setup) { s.Namespace.Heartbeat = 5 * time.Second })
 	s := b.session()
 	b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Owner = Shared, 1 })
@@ -218,13 +209,13 @@ func TestLoseSilentTwoReadersOfOneSession(t *testing.T) {
 		}
 	}
 	if lost != 2 || s.Holds.Load() != 0 {
-		t.Errorf("%d holds are lost as silent, and %d are left", lost, s.Holds.Load())
+		t.Errorf("%d holds are lost as silent, and %d remain", lost, s.Holds.Load())
 	}
 }
 
-// Permits that are dropped while a list of leases is gone through are not looked at again, even
-// when there are more of them than are kept as spare ones.
-func TestASessionOfAStoreWithManyPermitsEnds(t *testing.T) {
+// The loss of a store session drops more permits than the table keeps for reuse. The loop over the leases
+// skips the dropped ones.
+func TestTheLossOfAStoreSessionEndsManyPermits(t *testing.T) {
 	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false })
 	b.tab.SessionUntil(b.ns.Store, 1, b.now+10*second, b.now, &b.out)
 	s := b.session()
@@ -234,20 +225,21 @@ func TestASessionOfAStoreWithManyPermitsEnds(t *testing.T) {
 		ops := b.ops
 		b.ops = nil
 		for _, op := range ops {
-			b.tab.Result(&op, &Result{Status: Granted, Base: 5, Session: b.now + 10*second, SessionNo: 1}, b.now, b.now, &b.out)
+			granted := Result{Status: Granted, Base: 5, Session: b.now + 10*second, SessionNo: 1}
+			b.tab.Result(&op, &granted, b.now, b.now, &b.out)
 		}
 		b.take()
 	}
 	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
 	b.take()
 	if b.tab.Len() != 0 || b.tab.Users(b.ns.Store) != 0 || s.Holds.Load() != 0 {
-		t.Errorf("left: %d keys, %d leases, %d holds", b.tab.Len(), b.tab.Users(b.ns.Store), s.Holds.Load())
+		t.Errorf("%d keys, %d leases and %d holds remain", b.tab.Len(), b.tab.Users(b.ns.Store), s.Holds.Load())
 	}
 }
 
-// A reload that introduces a heartbeat does not end a hold before the validity that was stated for it: its
-// owner may still believe in it. What is granted afterwards ends as the heartbeat says.
-func TestAHeartbeatCountsFromTheReloadThatRequiresIt(t *testing.T) {
+// A reload that introduces a heartbeat does not end a hold before its stated validity, which its owner may
+// rely on.
+func TestANewHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	b := newBench(t, nil)
 	to := *b.ns
 	to.Heartbeat = 5 * time.Second
@@ -259,14 +251,14 @@ func TestAHeartbeatCountsFromTheReloadThatRequiresIt(t *testing.T) {
 	b.ns = &to
 	b.now += 6 * second
 	if again := b.tab.LoseSilent(s, heard, b.now, &b.out); again != stated {
-		t.Errorf("it is to be looked at again at %d, want %d", again, stated)
+		t.Errorf("the next check is at %d, want %d", again, stated)
 	}
 	if ms := b.take(); len(ms) > 0 {
 		t.Fatalf("%+v", ms)
 	}
 	b.now = stated
 	if again := b.tab.LoseSilent(s, heard, b.now, &b.out); again != Forever {
-		t.Errorf("it is to be looked at again at %d", again)
+		t.Errorf("the next check is at %d, want none", again)
 	}
 	if m := b.only(b.take(), MsgLost, CodeOK); m.Reason != LostSilent {
 		t.Errorf("lost for reason %d", m.Reason)

@@ -119,7 +119,7 @@ func (t *Table) named(key string) iter.Seq[*Lease] {
 }
 
 func (t *Table) semaphore(key []byte, ns *Namespace) *Lease {
-	if l := t.following(t.sems[string(key)], ns); l != nil {
+	if l := t.withPolicy(t.sems[string(key)], ns); l != nil {
 		return l
 	}
 	l := t.newLease(string(key), ns)
@@ -143,7 +143,7 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 		t.refuse(q, CodeDraining, nil, out)
 		return
 	}
-	l := t.following(t.sems[string(q.Key)], q.NS)
+	l := t.withPolicy(t.sems[string(q.Key)], q.NS)
 	if code, err := t.refuses(l, q); code != CodeOK {
 		t.refuse(q, code, err, out)
 		return
@@ -177,7 +177,7 @@ func (t *Table) refusesPermit(l *Lease, now int64, out *Effects, q *Acquire) boo
 // the rest, and forgets a semaphore of which nothing is left.
 func (t *Table) balance(l *Lease, now int64, out *Effects) {
 	sem := l.sem
-	t.follow(l, out)
+	t.finishMove(l, out)
 	for i := len(sem.asks) - 1; i >= 0 && sem.surplus(l) > 0; i-- {
 		if p := sem.asks[i]; p.op == 0 {
 			t.advanceOne(p, now, out)

@@ -26,7 +26,7 @@ const (
 	CauseRelease   Cause = iota // its owner released it
 	CauseSession                // its session ended
 	CauseGivenBack              // its request wanted more keys, and could not have them all
-	CauseFixedEnd               // it was fixed, and its time was over: its owner is told so by LostFixed
+	CauseFixedEnd               // it was fixed and its time was over; its owner gets LostFixed
 	causes
 )
 

@@ -128,8 +128,8 @@ type Lease struct {
 // leaseState is what the table knows of a lease.
 type leaseState struct {
 	key   string
-	ns    *Namespace  // the policy of the key, as it is routed now
-	st    *storeState // where our claim is, or goes next; not that of ns while a moved key is settled
+	ns    *Namespace  // the namespace to which the key is routed now
+	st    *storeState // where the lease is or will be requested; differs from that of ns while the key moves
 	sem   *semaphore  // not nil: this is a semaphore, and its permits hold for it
 	head  *Lease      // not nil: this is a permit of that semaphore
 	place int32       // among its permits
@@ -199,7 +199,7 @@ type rare struct {
 	idleUntil int64 // how long the lease lingers; 0 when it does not
 	tryUntil  int64 // how long tries wait in the store's queue; 0 before they are in it
 	// silentFrom is the end of the validity that was stated before the namespace required its present
-	// heartbeat: no hold is lost as silent before.
+	// heartbeat. No hold is lost as silent before that time.
 	silentFrom int64
 }
 
@@ -237,7 +237,7 @@ type hold struct {
 
 // waiter is a queued acquire.
 type waiter struct {
-	l          *Lease // the lock or the semaphore, whose policy applies
+	l          *Lease // the lock or the semaphore; its namespace applies
 	req        Request
 	owner      uint64
 	ttl        int64
@@ -264,13 +264,13 @@ func (l *Lease) rarely() *rare {
 // Key returns the key.
 func (l *Lease) Key() string { return l.key }
 
-// lock finds the lock of a key, which follows ns from now on; nil when the table has none.
+// lock returns the lock of a key after it has applied ns to it; nil when the table has none.
 func (t *Table) lock(key []byte, ns *Namespace) *Lease {
-	return t.following(t.leases[string(key)], ns)
+	return t.withPolicy(t.leases[string(key)], ns)
 }
 
-// following returns l, which follows ns from now on; l may be nil.
-func (t *Table) following(l *Lease, ns *Namespace) *Lease {
+// withPolicy applies ns to l, which may be nil, and returns l.
+func (t *Table) withPolicy(l *Lease, ns *Namespace) *Lease {
 	if l != nil && l.ns != ns {
 		t.setPolicy(l, ns)
 	}
@@ -294,15 +294,15 @@ func (t *Table) newLease(key string, ns *Namespace) *Lease {
 		l = new(Lease)
 	}
 	l.key, l.ns, l.minEnd, l.hand = key, ns, Forever, -1
-	t.place(l, ns.Store)
+	t.setStore(l, ns.Store)
 	return l
 }
 
 // freeMost bounds each list of spare objects.
 const freeMost = 256
 
-// dropLease forgets l. It clears l even if l is not kept as a spare one: a caller that goes through
-// a list of leases, which advancing may end, tells those by their key.
+// dropLease removes l from the table. It always clears l, even if l is not kept for reuse, so that a
+// caller with a list of leases can recognize a dropped one.
 func (t *Table) dropLease(l *Lease) {
 	t.disarm(l)
 	l.st.users--
@@ -320,7 +320,7 @@ func (t *Table) dropLease(l *Lease) {
 	}
 }
 
-// dropped says that l is not in the table any more.
+// dropped reports whether l is no longer in the table.
 func (l *Lease) dropped() bool { return l.st == nil }
 
 // deadline is when l ends for everybody on this host.

@@ -1,0 +1,138 @@
+package cache
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// Keys that move away from a store that is down, or that fails.
+
+// A degraded hold of a moved key causes at most one acquire and one withdrawal at the earlier store when that
+// store comes back and another host has the key there.
+func TestADegradedHoldOfAMovedKeyDoesNotRepeatItsRequest(t *testing.T) {
+	b := newRerouted(t, mayDegrade)
+	b.degraded(b.session(), waits)
+	b.reroute(anybody)
+	b.tab.StoreUp(b.from.Store, b.now, &b.out)
+	b.take()
+	n := 0
+	for ; n < 100 && len(b.ops) > 0; n++ {
+		op := b.ops[0]
+		b.ops = b.ops[1:]
+		if op.Kind == OpWithdraw {
+			b.answer(op, Result{Status: Done})
+		} else {
+			b.answer(op, Result{Status: Queued})
+		}
+	}
+	if n > 3 {
+		t.Errorf("%d ops at one instant", n)
+	}
+}
+
+func TestATryBehindADegradedHoldOfAMovedKeyIsAnswered(t *testing.T) {
+	b := newRerouted(t, mayDegrade)
+	b.degraded(b.session(), shared)
+	b.reroute(anybody)
+	b.answersSharedTry(b.session())
+}
+
+// movedFromADownStore returns a session that holds a permit of the semaphore k at the earlier store, which is
+// down, and the fence of the permit. New permits come from the present store.
+func (b *rerouted) movedFromADownStore() (holder *Session, fence uint64) {
+	b.t.Helper()
+	holder = b.session()
+	b.acquire(holder, "k", permitOf(2, Forever))
+	fence = b.grantPermit(b.takeOps(OpJoin)[0], 5).Fence
+	b.reroute(anybody)
+	b.tab.StoreDown(b.from.Store, errors.New("down"), b.now, &b.out)
+	b.take()
+	return holder, fence
+}
+
+// The pending release of a permit at a store that is down does not fail the waiters at the present store.
+func TestASemaphoreThatHasMovedFromADownStoreKeepsItsWaiters(t *testing.T) {
+	b := newRerouted(t, nil)
+	holder, fence := b.movedFromADownStore()
+	b.now += 10 * second
+	waiter := b.session()
+	b.acquire(waiter, "k", permitOf(2, Forever))
+	b.answer(b.at(OpJoin, b.to), Result{Status: Queued})
+	b.noMessage(waiter, append(b.release(holder, "k", fence), b.tick(time.Millisecond)...))
+}
+
+func TestASemaphoreThatHasMovedFromADownStoreKeepsItsTries(t *testing.T) {
+	b := newRerouted(t, nil)
+	holder, fence := b.movedFromADownStore()
+	other := b.session()
+	b.acquire(other, "k", permitOf(2, 0))
+	b.noMessage(other, b.release(holder, "k", fence))
+}
+
+// noMessage fails if one of the messages is for s.
+func (b *bench) noMessage(s *Session, ms []Message) {
+	b.t.Helper()
+	for _, m := range ms {
+		if m.Re.Session == s {
+			b.t.Errorf("the session gets code %d, %v", m.Code, m.Err)
+		}
+	}
+}
+
+// waitsBehindAShortLease has a session hold k for a second and another one wait for it. It returns the holder
+// and its fence after k has moved.
+func (b *rerouted) waitsBehindAShortLease() (holder *Session, fence uint64) {
+	b.t.Helper()
+	short := func(q *Acquire) { q.TTL, q.Wait = second, Forever }
+	holder = b.session()
+	b.acquire(holder, "k", short)
+	fence = b.granted(OpJoin, 5)
+	b.acquire(b.session(), "k", short)
+	b.reroute(anybody)
+	return holder, fence
+}
+
+// The earlier store refuses every release, so the lease there ends with its TTL. The next acquire goes to the
+// present store.
+func TestAMovedKeyIsNotAcquiredAtItsEarlierStoreAgain(t *testing.T) {
+	b := newRerouted(t, nil)
+	holder, fence := b.waitsBehindAShortLease()
+	b.ops = nil
+	b.release(holder, "k", fence)
+	for range 40 {
+		for len(b.ops) > 0 {
+			op := b.ops[0]
+			b.ops = b.ops[1:]
+			if op.Store == b.to.Store.ID {
+				return
+			}
+			if op.Kind == OpTry || op.Kind == OpJoin {
+				t.Fatalf("%v goes to store %d", op.Kind, op.Store)
+			}
+			b.answer(op, Result{Status: Refused, Err: errors.New("read-only")})
+		}
+		b.tick(100 * time.Millisecond)
+	}
+	t.Error("no op goes to the present store")
+}
+
+// A waiter does not wait for a store that is down any longer than the TTL of the lease there.
+func TestAKeyThatHasMovedFromADownStoreIsAcquiredWhenItsTTLEnds(t *testing.T) {
+	b := newRerouted(t, nil)
+	holder, fence := b.waitsBehindAShortLease()
+	b.tab.StoreDown(b.from.Store, errors.New("down"), b.now, &b.out)
+	b.take()
+	b.release(holder, "k", fence)
+	released, end := b.now, b.tab.leases["k"].oweUntil
+	for range 100 {
+		b.tick(100 * time.Millisecond)
+		if len(b.ops) > 0 {
+			break
+		}
+	}
+	if len(b.ops) == 0 || b.now-end > second/2 {
+		t.Errorf("requested %v after the release; the TTL ended after %v; ops %v",
+			time.Duration(b.now-released), time.Duration(end-released), kinds(b.ops))
+	}
+}
