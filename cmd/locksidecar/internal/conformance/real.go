@@ -126,3 +126,12 @@ func (t *T) gone() { _ = os.Remove(t.socket) }
 
 // soon is a wait that is over soon.
 const soon = 50 * time.Millisecond
+
+// runsOut looks that an acquire with the wait soon ends with it. A client that came to send it only when the wait was over, on a
+// busy machine, may have sent a try, and is told that the key is busy.
+func (t *T) runsOut(acquire func() *pending) {
+	began := time.Now()
+	if acquire().fails("timeout", "busy") == "busy" && time.Since(began) < soon {
+		t.failf("an acquire that may wait %v is the error busy, and has not waited", soon)
+	}
+}

@@ -348,7 +348,7 @@ func heartbeat(t *T) {
 }
 
 func heartbeatKept(t *T) {
-	const every = 3 * time.Second
+	const every = 5 * time.Second
 	r := t.real(daemon.Namespace{Prefix: "beat:", Store: "store", Heartbeat: every})
 	p := r.peer()
 	t.connect().ok()

@@ -20,14 +20,16 @@ var validityScenarios = []Scenario{
 	{"client-stopped", "9 Validity", "a client that was stopped beyond its validity believes nothing when it wakes", nil, clientStopped, false},
 }
 
-// short is in milliseconds how long a hold is valid that is to end; whether the
-// client believes it until then is only asked as far as the machine is quick.
+// short is in milliseconds how long a hold is valid that is to end.
 const short = 700
 
-// believes looks that the client believes in a hold that is valid until then,
-// milliseconds of the boot clock. Only an answer that has come well before counts.
+// early says that there is so much time left until a time of the boot clock, in milliseconds, that a client has to believe in
+// what is valid until then: its clock may err on the safe side, and this machine may be busy.
+func early(until uint64) bool { return bootMillis()+200 < until }
+
+// believes looks that the client believes in a hold that is valid until then. Only an answer that has come early counts.
 func (t *T) believes(key string, f Fence, until uint64) {
-	if held := t.held(key, f); !held && bootMillis()+200 < until {
+	if held := t.held(key, f); !held && early(until) {
 		t.failf("%q is valid for %d ms more, and the client does not believe it", key, until-bootMillis())
 	}
 }
@@ -41,8 +43,13 @@ func (t *T) ends(key string, f Fence, until uint64, why string) {
 // brief has the client hold key for a short time, and returns its end on the boot
 // clock.
 func (f *fake) brief(key string, fence uint64) (asked, Fence, uint64) {
+	return f.briefFor(short, key, fence)
+}
+
+// briefFor is brief for at least so many milliseconds.
+func (f *fake) briefFor(left uint64, key string, fence uint64) (asked, Fence, uint64) {
 	f.strays = true
-	for left := uint64(short); ; left *= 2 {
+	for ; ; left *= 2 {
 		p := f.t.acquire(want{key: key})
 		q := f.expectAcquire(key)
 		g := f.grantFor(left, fence)
@@ -52,10 +59,32 @@ func (f *fake) brief(key string, fence uint64) (asked, Fence, uint64) {
 		if a.OK {
 			return q, p.fence(), until
 		}
-		if bootMillis() < until {
+		if early(until) {
 			p.ok()
 		}
 		// Too slow: the client has found it over already.
+	}
+}
+
+// extended is a hold that was granted for a short time, and extended by a beat.
+type extended struct {
+	key   string
+	fence Fence
+	until uint64 // the end of its grant on the boot clock
+	end   uint64 // that of the beat
+}
+
+// extend has the client hold a key for a short time, and read in this time a beat that extends it.
+func (f *fake) extend(key string, fence, more uint64) extended {
+	for left := uint64(short); ; left *= 2 {
+		key := fmt.Sprint(key, "-", left)
+		q, got, until := f.briefFor(left, key, fence)
+		q.c.send(protocol.AppendBeat(nil, until+more, left+more))
+		f.barrier()
+		if early(until) {
+			return extended{key, got, until, until + more}
+		}
+		// Too slow: the client may have found the hold over before it read the beat.
 	}
 }
 
@@ -72,18 +101,14 @@ func silence(t *T) {
 func beatExtends(t *T) {
 	f := t.fake()
 	t.connect().ok()
-	q, k, until := f.brief("k", 3)
-	l := Fence(4)
-	q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
-	t.after(until)
-	t.poll("the client to believe what a beat has stated", func() bool { return t.held("k", k) })
-	_, l, until = f.brief("l", 5)
-	q.c.send(protocol.AppendBeat(nil, until+2*short, 3*short))
-	f.barrier()
-	t.after(until)
-	t.believes("l", l, until+2*short)
-	t.ends("l", l, until+2*short, "what the last beat has stated is over")
-	t.mustHold("k", k, "an earlier beat went further")
+	k := f.extend("k", 3, farAway)
+	t.after(k.until)
+	t.mustHold(k.key, k.fence, "its grant is over, but not what a beat has stated")
+	l := f.extend("l", 5, 2*short)
+	t.after(l.until)
+	t.believes(l.key, l.fence, l.end)
+	t.ends(l.key, l.fence, l.end, "what the last beat has stated is over")
+	t.mustHold(k.key, k.fence, "an earlier beat went further")
 }
 
 func beatBefore(t *T) {
@@ -139,7 +164,7 @@ func beatAndEnd(t *T) {
 		g.End = f.now() + left
 		q.c.answer(q.ID, protocol.AppendBeat(protocol.AppendGrant(nil, q.ID, g), f.now()+farAway, farAway))
 		if a := p.answer(); !a.OK {
-			if bootMillis() < g.End {
+			if early(g.End) {
 				p.ok()
 			}
 			continue

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 
 	goldens "github.com/locksidecar/locksidecar/protocol/vectors"
@@ -20,6 +21,7 @@ type vector struct {
 		Code   int        `json:"code"`
 		Event  int        `json:"event"`
 		Fence  Fence      `json:"fence"`
+		Until  uint64     `json:"deadline"`
 		Grants [][6]Fence `json:"grants"`
 		Codes  []int      `json:"codes"`
 	}
@@ -55,8 +57,9 @@ func vectors(file string) (all []vector) {
 
 // The places of values among a vector's groups.
 const (
-	atID    = 3
-	atOwner = 5 // of lost
+	atID       = 3
+	atOwner    = 5 // of lost
+	atDeadline = 6 // of a grant
 )
 
 // with returns the frame with the number at a place replaced, in the width that it has
@@ -72,6 +75,17 @@ func (v *vector) with(at int, n uint64) []byte {
 		payload = append(payload, g...)
 	}
 	return header(payload)
+}
+
+// lasting is the vector, a grant, with a deadline that is at least so far away. It is as wide as before if that can be.
+func (v *vector) lasting(until uint64) *vector {
+	if len(v.groups) <= atDeadline || v.fields.Until >= until {
+		return v
+	}
+	long := *v
+	long.groups = slices.Clone(v.groups)
+	long.groups[atDeadline] = sameWidth(v.groups[atDeadline], until)
+	return &long
 }
 
 // frame returns the frame as it stands.
