@@ -2,7 +2,6 @@ package io.locksidecar;
 
 import java.util.concurrent.Executor;
 import java.util.concurrent.LinkedTransferQueue;
-import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -57,20 +56,14 @@ final class Callbacks implements Executor {
         pool.execute(callback);
     }
 
-    /** Runs what was handed over, and refuses what comes later. Does not wait. */
+    /** Ends idle threads at once. Callbacks that are queued, or come later, still run. Does not wait. */
     void close() {
-        pool.shutdown();
+        pool.setKeepAliveTime(1, TimeUnit.MILLISECONDS);
     }
 
     private void enqueue(Runnable callback) {
-        if (!pool.isShutdown()) {
-            queue.put(callback);
-            if (!pool.isShutdown() || !queue.remove(callback)) {
-                watch();
-                return;
-            }
-        }
-        throw new RejectedExecutionException("the client is closed");
+        queue.put(callback);
+        watch();
     }
 
     /** Has a thread look whether the queue moves, for as long as there is one. */

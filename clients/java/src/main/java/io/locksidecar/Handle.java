@@ -33,6 +33,11 @@ final class Handle {
         owners.remove(Owner.ofThread());
     }
 
+    /** Returns how many threads have an owner here. */
+    int owners() {
+        return owners.size();
+    }
+
     /** Names it as messages do. */
     @Override
     public String toString() {

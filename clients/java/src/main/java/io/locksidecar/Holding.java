@@ -216,6 +216,10 @@ final class Holding {
         if (a.code() != Codes.OK) {
             return hold.conn.link().failure(a);
         }
+        String lost = hold.lost;
+        if (!release && lost != null) {
+            return hold.loss(lost); // meanwhile, while the answer was waited for
+        }
         return c.codes == null ? null : failure(c);
     }
 

@@ -51,7 +51,7 @@ final class Incoming {
             String text = Msgpack.getText(b);
             read = c.op == Codes.ACQUIRE_MANY && fields > 1 ? 2 : 1;
             answer = new Call.Answer(code, text, read > 1 ? Msgpack.getCount(b) : -1, null);
-            if (code == Codes.NOT_HELD && c.hold != null && !c.hold.over) {
+            if (code == Codes.NOT_HELD && c.hold != null && c.asker == null && !c.hold.over) {
                 holds.lose(c.hold, "gone");
             }
         } else if (c.op == Codes.ACQUIRE || c.op == Codes.RENEW || c.op == Codes.DOWNGRADE) {

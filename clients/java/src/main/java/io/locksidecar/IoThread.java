@@ -55,9 +55,9 @@ final class IoThread extends Thread {
                     link.fail(new ConnectionLostException("the client failed: " + e, e));
                 }
             }
-        } catch (IOException e) {
+        } catch (IOException | RuntimeException | Error e) {
             link.ended();
-            link.fail(new UnavailableException("the client cannot wait for its socket: " + e.getMessage(), e));
+            link.fail(new UnavailableException("the client cannot wait for its socket: " + e, e));
         }
     }
 

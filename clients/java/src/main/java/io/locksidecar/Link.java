@@ -10,30 +10,33 @@ import java.util.concurrent.Executor;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Consumer;
+import java.util.function.Function;
 import java.util.function.Supplier;
 
 /**
- * What leads to the daemon: the connection, made when it is needed and again after its end by the {@link IoThread},
- * which runs while there is a connection, or somebody who wants one.
+ * The client's way to the daemon: the present connection, the callers that wait for one, timers, and executors of callbacks.
+ *
+ * <p>The {@link IoThread} makes the connection when a caller needs it, and makes it again after its end. That thread runs
+ * while there is a connection, or a caller that waits for one, or a timer.
  *
  * <p>Locks are taken in the order Conn.mu, then Link.mu; nothing waits under either.
  */
 final class Link {
-    /** Somebody who wants a connection. Nothing of it may block. */
+    /** A caller that waits for a connection. None of its methods may block. */
     interface Dial {
         /** Returns the System.nanoTime until which attempts go on. */
         long until();
 
-        /** Hears of the connection. */
+        /** Takes the connection. */
         void connected(Conn conn);
 
-        /** Hears that there is none. */
+        /** Learns that no connection can be made. */
         void failed(LockException why);
     }
 
-    /** How a client was set up; times in nanoseconds. One executor runs listeners of losses, the other all other callbacks. */
+    /** How a client was set up; times in nanoseconds. The executor is null if the program gave none. */
     record Setup(
-            Path path, String name, String label, long timeout, long patience, Executor losses, Executor executor,
+            Path path, String name, String label, long timeout, long patience, Executor executor,
             Supplier<String> traceparent) {}
 
     /** Characters of a traceparent. */
@@ -47,11 +50,16 @@ final class Link {
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
     final Setup setup;
     private final Losses losses = new Losses();
+    /** Our own executors, of listeners of losses and of all other callbacks; where the program's refuses one, too. */
+    private final Callbacks listeners = new Callbacks("locksidecar-loss", Callbacks.THREADS, Callbacks.PAUSE);
+    private final Callbacks callbacks = new Callbacks("locksidecar-callback", Callbacks.THREADS, Callbacks.PAUSE);
     private final ReentrantLock mu = new ReentrantLock();
     private final PriorityQueue<Timer> timers = new PriorityQueue<>(Comparator.comparingLong(Timer::at)); // mu
     private List<Dial> dials = new ArrayList<>(); // mu
     private boolean fresh; // mu: somebody has asked since the last attempt, who need not wait for the next
     private IoThread io; // mu; null when none runs
+    /** Makes the thread; tests replace it. */
+    volatile Function<Link, IoThread> threads = IoThread::new;
     private volatile Conn conn; // the last one made
     private volatile boolean closed;
 
@@ -92,6 +100,7 @@ final class Link {
     /** Gives d the connection, at once if there is one. */
     void dial(Dial d) {
         Conn c = live();
+        LockException none = null;
         if (c == null) {
             mu.lock();
             try {
@@ -99,14 +108,19 @@ final class Link {
                 if (c == null && !closed) {
                     dials.add(d);
                     fresh = true;
-                    run();
-                    return;
+                    none = run();
+                    if (none == null) {
+                        return;
+                    }
+                    dials.remove(d);
                 }
             } finally {
                 mu.unlock();
             }
         }
-        if (closed) {
+        if (none != null) {
+            d.failed(none);
+        } else if (closed) {
             d.failed(closing());
         } else {
             d.connected(c);
@@ -184,13 +198,17 @@ final class Link {
         return c;
     }
 
-    /** Runs then on the I/O thread in so many milliseconds; the other one if the client is closed before. */
+    /**
+     * Runs then on the I/O thread in so many milliseconds; the other one if the client is closed before, or has no such
+     * thread.
+     */
     void later(long millis, Runnable then, Runnable whenClosed) {
         mu.lock();
         boolean late = closed;
         if (!late) {
-            timers.add(new Timer(System.nanoTime() + millis * 1_000_000, then, whenClosed));
-            run();
+            Timer timer = new Timer(System.nanoTime() + millis * 1_000_000, then, whenClosed);
+            timers.add(timer);
+            late = run() != null && timers.remove(timer);
         }
         mu.unlock();
         if (late) {
@@ -212,23 +230,23 @@ final class Link {
      * that the caller goes on to the next callback.
      */
     void execute(Runnable callback) {
-        execute(setup.executor, new Task(callback));
+        execute(callbacks, new Task(callback));
     }
 
-    private void execute(Executor executor, Task task) {
-        try {
-            executor.execute(task);
-            return;
-        } catch (RuntimeException | Error e) { // it was shut down, or has no thread; the task has to run all the same
-            LOG.log(System.Logger.Level.DEBUG, "the executor refused a callback", e);
+    private void execute(Callbacks own, Task task) {
+        if (setup.executor != null) {
+            try {
+                setup.executor.execute(task);
+                return;
+            } catch (RuntimeException | Error e) { // it was shut down, or has no thread; the task has to run all the same
+                LOG.log(System.Logger.Level.DEBUG, "the executor refused a callback", e);
+            }
         }
         try {
-            Thread t = new Thread(task, "locksidecar-callback");
-            t.setDaemon(true);
-            t.start();
+            own.execute(task);
         } catch (RuntimeException | Error e) {
             LOG.log(System.Logger.Level.WARNING, "no thread can be had for a callback", e);
-            later(RETRY, () -> execute(executor, task), task);
+            later(RETRY, () -> execute(own, task), task);
         }
     }
 
@@ -272,7 +290,7 @@ final class Link {
 
     /** Tells a listener of a loss. */
     void tell(Consumer<LostException> listener, LostException loss) {
-        execute(setup.losses, new Task(() -> listener.accept(loss)));
+        execute(listeners, new Task(() -> listener.accept(loss)));
     }
 
     /** Remembers a lost hold for its owner, who hears of it at the unlock. */
@@ -351,6 +369,8 @@ final class Link {
             t.wakeup();
             join(t);
         }
+        listeners.close();
+        callbacks.close();
     }
 
     private void join(IoThread t) {
@@ -368,13 +388,19 @@ final class Link {
         }
     }
 
-    /** Sees to it that the thread runs, and looks; mu is held. */
-    private void run() {
-        if (io == null) {
-            io = new IoThread(this);
-            io.start();
-        } else {
+    /** Sees to it that the thread runs, and looks; returns why it cannot be had, or null. mu is held. */
+    private LockException run() {
+        if (io != null) {
             io.wakeup();
+            return null;
+        }
+        try {
+            IoThread t = threads.apply(this);
+            t.start();
+            io = t; // it needs mu before it can end
+            return null;
+        } catch (RuntimeException | Error e) { // the next caller tries it again
+            return new UnavailableException("the client has no thread: " + e, e);
         }
     }
 

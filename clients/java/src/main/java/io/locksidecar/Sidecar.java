@@ -3,7 +3,6 @@ package io.locksidecar;
 import java.nio.file.Path;
 import java.time.Duration;
 import java.util.Collection;
-import java.util.List;
 import java.util.Objects;
 import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
@@ -29,24 +28,9 @@ public final class Sidecar implements AutoCloseable {
     private static final String LONGEST = "the longest wait that the daemon allows is over";
 
     private final Link link;
-    /** The client's own executors, of losses and of everything else; none if the program gave it one. */
-    private final List<Callbacks> own;
-
     private Sidecar(Builder b) {
-        Executor losses = b.executor;
-        Executor executor = b.executor;
-        if (b.executor != null) {
-            this.own = List.of();
-        } else {
-            this.own = List.of(
-                    new Callbacks("locksidecar-loss", Callbacks.THREADS, Callbacks.PAUSE),
-                    new Callbacks("locksidecar-callback", Callbacks.THREADS, Callbacks.PAUSE));
-            losses = own.get(0);
-            executor = own.get(1);
-        }
         Path path = b.path != null ? b.path : SocketPath.byDefault();
-        this.link = new Link(
-                new Link.Setup(path, b.name, b.label, b.timeout, b.patience, losses, executor, b.traceparent));
+        this.link = new Link(new Link.Setup(path, b.name, b.label, b.timeout, b.patience, b.executor, b.traceparent));
     }
 
     /**
@@ -609,7 +593,6 @@ public final class Sidecar implements AutoCloseable {
     @Override
     public void close() {
         link.close();
-        own.forEach(Callbacks::close); // what was handed over runs; what comes later has threads of its own
     }
 
     Link link() {

@@ -142,11 +142,11 @@ public final class SidecarLock implements Lock {
     private <E extends Exception> Hold acquire(long wait, Waiting<E> waiting) throws E {
         Long owner = owner();
         boolean begun = owner == null;
-        Acquire a = options.owner() != null || options.isByThread()
-                ? Holding.acquire(link, keys, options, wait, handle, null)
-                : Holding.acquire(link, keys, options, wait, handle, begun ? handle.begin() : owner);
         Hold hold = null;
         try {
+            Acquire a = options.owner() != null || options.isByThread()
+                    ? Holding.acquire(link, keys, options, wait, handle, null)
+                    : Holding.acquire(link, keys, options, wait, handle, begun ? handle.begin() : owner);
             a.start();
             hold = Holding.hold(waiting.outcome(a), options);
             return hold;
@@ -285,6 +285,11 @@ public final class SidecarLock implements Lock {
      */
     public void extend(Duration ttl) {
         Holding.extend(mine(), Times.millis(Times.positive(ttl, "a TTL")));
+    }
+
+    /** Returns how many threads have an owner through this handle. */
+    int owners() {
+        return handle.owners();
     }
 
     /** Returns the owner's number; null if the thread has acquired nothing through this handle. */

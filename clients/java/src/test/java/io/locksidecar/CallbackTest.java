@@ -152,10 +152,13 @@ class CallbackTest extends OnDaemon {
         }
         until("some run", () -> begun.get() == 3);
         callbacks.close();
-        assertThrows(RejectedExecutionException.class, () -> callbacks.execute(() -> { }));
         over.countDown();
         until("all that was handed over runs", () -> begun.get() == 100);
-        assertEquals(3, threads.size());
+        CountDownLatch late = new CountDownLatch(1);
+        callbacks.execute(late::countDown);
+        assertTrue(await(late));
+        until("no thread is left", () -> threads.stream().noneMatch(Thread::isAlive));
+        assertTrue(threads.size() <= 4, () -> "threads: " + threads.size());
     }
 
     @Test
@@ -194,7 +197,17 @@ class CallbackTest extends OnDaemon {
 
     @Test
     void futures_that_block_do_not_keep_a_loss_from_its_listener() throws InterruptedException {
-        Sidecar client = connect();
+        blocked(connect());
+    }
+
+    @Test
+    void callbacks_that_an_executor_refuses_have_a_bounded_number_of_threads_too() throws InterruptedException {
+        blocked(closing(Sidecar.builder().socket(daemon.path).executor(task -> {
+            throw new RejectedExecutionException();
+        }).build()));
+    }
+
+    private void blocked(Sidecar client) throws InterruptedException {
         CountDownLatch told = new CountDownLatch(1);
         AtomicInteger blocked = new AtomicInteger();
         int count = 3 * Callbacks.THREADS;
@@ -211,6 +224,32 @@ class CallbackTest extends OnDaemon {
         client.lease(key + "lost", LockOptions.defaults().ttl(Duration.ofMillis(100)).fixed()
                 .onLost(lost -> told.countDown()));
         done.forEach(f -> running(f::join).result());
+    }
+
+    @Test
+    void a_client_that_has_no_thread_says_so_and_tries_again() {
+        Sidecar client = connect();
+        client.link().threads = link -> {
+            throw new OutOfMemoryError("unable to create native thread");
+        };
+        SidecarLock lock = client.lock(key);
+        for (int i = 0; i < 2; i++) {
+            assertInstanceOf(UnavailableException.class, running(lock::lock).thrown());
+            assertInstanceOf(UnavailableException.class, running(client::ping).thrown());
+        }
+        client.link().threads = IoThread::new;
+        running(lock::lock).result();
+        assertTrue(lock.isLocked());
+    }
+
+    @Test
+    void a_traceparent_that_fails_leaves_no_owner_behind() {
+        Sidecar client = closing(Sidecar.builder().socket(daemon.path).traceparent(() -> {
+            throw new IllegalStateException("no trace");
+        }).build());
+        SidecarLock lock = client.lock(key);
+        assertThrows(IllegalStateException.class, lock::lock);
+        assertEquals(0, lock.owners());
     }
 
     @Test

@@ -53,6 +53,28 @@ class EndRaceTest extends OnPeer {
     }
 
     @Test
+    void an_extension_that_is_answered_after_the_loss_is_of_a_lost_lock() {
+        SidecarLock lock = held(60_000);
+        Background<Void> extended = running(() -> lock.extend(java.time.Duration.ofMinutes(1)));
+        Object id = peer.expect(Codes.RENEW).get(1);
+        peer.say(64, 0, "k", number, Peer.FENCE, 2);
+        peer.say(0, id, Peer.FENCE, 60_000, Peer.millis() + 60_000, 1, 0, 0);
+        assertEquals("gone", assertInstanceOf(LostException.class, extended.thrown()).reason());
+    }
+
+    @Test
+    void an_acquire_that_is_answered_not_held_has_lost_nothing() {
+        SidecarLock lock = lock("k");
+        Background<Void> locked = running(lock::lock);
+        peer.welcome();
+        peer.say(3, peer.expect(Codes.ACQUIRE).get(1), "why");
+        assertInstanceOf(NotHeldException.class, locked.thrown());
+        Background<Void> again = running(lock::lock);
+        peer.grant(60_000);
+        again.result();
+    }
+
+    @Test
     void a_lease_that_was_lost_before_its_downgrade_can_be_closed() {
         LockOptions mine = LockOptions.defaults().owner(owner);
         Background<Lease> leased = background(() -> client.lease("k", mine));
