@@ -48,7 +48,7 @@ test-mysql:
 	mysqld=$$(upstream/testserver/mysql.sh .mysql) && cd upstream/mysql && LOCKSIDECAR_TEST_MYSQLD=$$mysqld $(GO) test -count=1 -timeout 30m .
 
 test-sim:
-	$(GO) test ./daemon/sim -run TestSeeds -count=1 -v -timeout 15m -args -seeds=$(SEEDS)
+	$(GO) test ./daemon/sim -run 'TestSeeds|TestEveryInputIsExercised' -count=1 -v -timeout 15m -args -seeds=$(SEEDS)
 
 test-python:
 	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q

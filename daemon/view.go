@@ -223,7 +223,7 @@ func (d *Daemon) View(q ViewQuery) (View, error) {
 	if err := d.Ready(); err != nil {
 		v.NotReady = err.Error()
 	}
-	d.engine.view(q, &v)
+	d.engine.View(q, &v)
 	d.waitedFor.fill(d, v.Waiters)
 	return v, nil
 }

@@ -23,7 +23,7 @@ func lookAt(t testing.TB, e *Engine, q ViewQuery) (v View) {
 	if err := q.defaults(); err != nil {
 		t.Fatal(err)
 	}
-	e.view(q, &v)
+	e.View(q, &v)
 	return v
 }
 

@@ -88,9 +88,9 @@ func newBest[R any](q *ViewQuery, less func(a, b *R) int, ties ...func(a, b *R) 
 	}}
 }
 
-// view fills in v's lists of what the tables know. There is one at a time: the tables have one
+// View fills in v's lists of holds, waiters and sessions. There is one at a time: the tables have one
 // place for it.
-func (e *Engine) view(q ViewQuery, v *View) {
+func (e *Engine) View(q ViewQuery, v *View) {
 	e.looks.Lock()
 	defer e.looks.Unlock()
 	o := orders[q.Sort]

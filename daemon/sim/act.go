@@ -287,6 +287,9 @@ func (c *client) inspect(h *hold) {
 	if q.key.permits > 0 {
 		p.Mode = protocol.Permit
 	}
+	if q.named = c.w.chance(500); q.named {
+		p.Flags = protocol.FlagHolders
+	}
 	c.send(q, p)
 }
 

@@ -1,6 +1,10 @@
 package sim
 
-import "github.com/locksidecar/locksidecar/cache"
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
 
 // The audit log, as the engine tells of it: each hold begins once and ends once there.
 
@@ -18,8 +22,14 @@ func (h *host) notices(ns []cache.Notice) {
 	for i := range ns {
 		n := &ns[i]
 		w.counts.Notices[n.Kind]++
+		if n.Kind == cache.NoticeReleased {
+			w.counts.Causes[n.Cause]++
+		}
 		if n.Took > h.clock()-h.off {
 			w.fail("audit", n.Key, "host %d: kind %d, code %d took %d ms, and the world is %d ms old", h.id, n.Kind, n.Code, n.Took/ms, (h.clock()-h.off)/ms)
+		}
+		if n.Kind == cache.NoticeAcquired {
+			h.mayBegin(n)
 		}
 		if n.Kind == cache.NoticeRefused || n.Fence == 0 { // holds without a fence are too much alike
 			continue
@@ -31,9 +41,72 @@ func (h *host) notices(ns []cache.Notice) {
 		}
 		if began {
 			h.audit[id] = true
+			h.notTooMany(n.Key)
 		} else {
 			delete(h.audit, id)
 		}
+	}
+}
+
+// mayBegin checks that the host's configuration lets the client have the key at the moment when the daemon
+// decides so: each key of an acquire-many too.
+func (h *host) mayBegin(n *cache.Notice) {
+	sp := h.conf.of(n.Key)
+	h.began[n.Session.ID] = h.w.now
+	if k := h.connOf(n.Session.ID); k != nil && !sp.allows(k.c.uid) {
+		h.w.fail("access", n.Key, "client %d of user %d gets fence %d, and namespace %q is for %v", k.c.id, k.c.uid, n.Fence, sp.Prefix, sp.Users)
+	}
+	if n.Degraded && !sp.Local {
+		h.w.fail("access", n.Key, "session %d gets a degraded hold, and namespace %q does not allow it", n.Session.ID, sp.Prefix)
+	}
+}
+
+// connOf is the connection of a session; nil once that has ended.
+func (h *host) connOf(session uint64) *conn {
+	for _, k := range h.conns {
+		if k.s != nil && k.s.ID() == session {
+			return k
+		}
+	}
+	return nil
+}
+
+// notTooMany checks, when a hold begins, the limit of its namespace. Holds that have moved there by a reload
+// may be more than the limit; then none begins.
+func (h *host) notTooMany(key string) {
+	sp, n := h.conf.of(key), int64(0)
+	if sp.MaxHolds == 0 {
+		return
+	}
+	for id := range h.audit {
+		if h.conf.of(id.key) == sp {
+			n++
+		}
+	}
+	if n > sp.MaxHolds {
+		h.w.fail("limits", key, "host %d: hold %d begins in namespace %q, and there may be %d", h.id, n, sp.Prefix, sp.MaxHolds)
+	}
+}
+
+// notTooManyWait checks the limit of waiters of the namespace of an acquire that has come in the step that
+// ends, and waits.
+func (h *host) notTooManyWait(q *request) {
+	sp, n := h.conf.of(q.key.name), int64(0)
+	if sp.MaxWaiters == 0 {
+		return
+	}
+	unread := func(q *request) bool {
+		return q.k.c.k != q.k || q.k.stuck || q.k.inSocket >= socketBuffer || q.k.killed
+	}
+	for _, k := range h.w.everything {
+		for _, o := range h.waits[k] {
+			if h.conf.of(k.name) == sp && !unread(o) {
+				n++
+			}
+		}
+	}
+	if slices.Contains(h.waits[q.key], q) && !unread(q) && n > sp.MaxWaiters {
+		h.w.fail("limits", q.key.name, "host %d: acquire %d waits as number %d in namespace %q, and %d may", h.id, q.id, n, sp.Prefix, sp.MaxWaiters)
 	}
 }
 

@@ -376,6 +376,26 @@ var histories = []struct {
 	{"audit", "a wait from before the beginning", func(t *testing.T, w *World, a, b *client) {
 		a.h.notices([]cache.Notice{{Kind: cache.NoticeRefused, Took: a.h.boot()}})
 	}},
+	{"view", "a hold is not shown", func(t *testing.T, w *World, a, b *client) {
+		a.h.audit[audited{1, w.keys[0].name, 0, 5 << 10}] = true
+		a.h.view()
+	}},
+	{"limits", "more holds begin in a namespace than may", func(t *testing.T, w *World, a, b *client) {
+		w.conf.spaces[0].MaxHolds = 1
+		for fence := range uint64(2) {
+			a.h.notices([]cache.Notice{{Kind: cache.NoticeAcquired, Key: w.keys[0].name, Session: new(cache.Session), Fence: fence + 5}})
+		}
+	}},
+	{"silent", "a silent client keeps a hold", func(t *testing.T, w *World, a, b *client) {
+		w.p.Heartbeat, w.conf.spaces[0].Heartbeat = 2*sec, 2*time.Second
+		w.conf.spaces = w.conf.spaces[:1]
+		a.k.s = a.h.eng.Open(daemon.Peer{PID: -1, Watched: true}, a.k)
+		a.k.heard = w.now
+		a.h.conns = append(a.h.conns, a.k)
+		a.h.audit[audited{a.k.s.ID(), w.keys[0].name, 0, 5 << 10}] = true
+		w.now += 20 * sec
+		a.h.keepsSilent()
+	}},
 	{"planted", "as asked for", func(t *testing.T, w *World, a, b *client) {
 		w.plant = 3
 		w.play(sec)

@@ -92,6 +92,7 @@ type request struct {
 	withdrawn bool          // answered canceled
 	dropped   bool          // acquire: nobody wants it any more; a grant is given back at once
 	stale     bool          // release: of a fence that is not the hold's
+	named     bool          // inspect: asks for the holders
 	wrong     protocol.Code // the failure that the request deserves whatever else is; it counts as a ping
 }
 
@@ -174,7 +175,10 @@ func (c *client) send(q *request, p *protocol.Request) {
 		c.calls = append(c.calls, q)
 		c.k.calls = append(c.k.calls, q)
 	}
-	w.counts.Requests[q.op]++
+	if int(p.Op) < len(w.counts.Requests) {
+		w.counts.Requests[p.Op]++
+	}
+	w.counts.flagged(p)
 	w.note(kindSend, q.key, uint64(c.id)<<8|uint64(q.op), q.id)
 	if w.trace != nil {
 		w.say(q.key, "client %d: %s %d%s owner %d mode %d wait %d ttl %d fixed %v fence %d·%d", c.id, requestNames[q.op], q.id,
@@ -278,7 +282,7 @@ func (c *client) deafen(d int64) {
 // thaw is how long this client or its host have stood still so far.
 func (c *client) thaw() int64 {
 	now := c.w.now
-	return c.frost - max(0, c.paused-now) - max(0, c.deaf-now) + c.h.frost - max(0, c.h.frozen-now)
+	return c.frost - max(0, c.paused-now) - max(0, c.deaf-now) + c.h.stood()
 }
 
 // own maps a time of the daemon to the client's clock, both in ms.

@@ -21,12 +21,13 @@ type conn struct {
 	inSocket int  // bytes towards the client that it has not read
 	stuck    bool // what the daemon says waits for room there
 
-	heard  int64  // when the daemon read from it last
-	deaf   bool   // the daemon takes nothing more from it
-	killed bool   // the daemon ends it
-	last   []byte // what it has said before that, and why
-	left   bool   // the client has gone
-	ended  bool   // the daemon has released everything
+	heard      int64  // when the daemon read from it last
+	heardFrost int64  // how long the host had stood still by then
+	deaf       bool   // the daemon takes nothing more from it
+	killed     bool   // the daemon ends it
+	last       []byte // what it has said before that, and why
+	left       bool   // the client has gone
+	ended      bool   // the daemon has released everything
 
 	forced map[grantID]int     // what was unlocked by force, and the client has not read yet
 	calls  []*request          // by the client, not answered yet, as the daemon may look them up
@@ -118,7 +119,7 @@ func (k *conn) readable() {
 		k.accept()
 	}
 	if !k.deaf && len(k.unread) > had {
-		k.heard = k.h.w.now
+		k.heard, k.heardFrost = k.h.w.now, k.h.stood()
 		rest, ok := k.s.Receive(k.unread)
 		k.unread = k.unread[:copy(k.unread, rest)]
 		k.deaf = !ok
@@ -134,6 +135,7 @@ func (k *conn) arrives(q *request) {
 		k.h.seq++
 		q.k, q.seq, q.came = k, k.h.seq, k.h.w.now
 		k.h.waits[q.key] = append(k.h.waits[q.key], q)
+		k.h.arrived = append(k.h.arrived, q)
 	}
 }
 

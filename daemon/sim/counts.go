@@ -93,6 +93,9 @@ const (
 	takenBack                   // stores that were leaving when a reload has named them again
 	heartbeats                  // sent in time
 	reacquired                  // acquires of a key by an owner whose hold of it is lost and not given up
+	holdersNamed                // inspects that were answered with the holders' names
+	viewed                      // holds in views
+	swept                       // entries that a sweep found and the daemon knew
 	nTallies
 )
 
@@ -101,7 +104,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
 	"quiet releases", "quiet releases answered",
 	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
-	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss"}
+	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
+	"holders named", "holds viewed", "entries that sweeps have left"}
 
 func (t tally) String() string { return tallyNames[t] }
 
@@ -116,7 +120,12 @@ type Counts struct {
 	Lost     [16]int // by reason
 	Ops      [16]int // by kind, as the store carried them out
 	Results  [8]int  // by status, as the daemon heard them
+	Modes    [4]int  // of ops
+	Hints    [8]int  // by kind, as the daemon heard them
 	Notices  [8]int  // by kind, for the audit log
+	Causes   [8]int  // of holds that ended without being lost
+	Inspects [4]int  // by where the key is held
+	Flags    [4]int  // of requests, by flagNames
 }
 
 // Add sums up.
@@ -135,6 +144,11 @@ func (c *Counts) Add(o *Counts) {
 	add(c.Lost[:], o.Lost[:])
 	add(c.Ops[:], o.Ops[:])
 	add(c.Results[:], o.Results[:])
+	add(c.Modes[:], o.Modes[:])
+	add(c.Hints[:], o.Hints[:])
+	add(c.Causes[:], o.Causes[:])
+	add(c.Inspects[:], o.Inspects[:])
+	add(c.Flags[:], o.Flags[:])
 	add(c.Notices[:], o.Notices[:])
 }
 
@@ -145,7 +159,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for i, n := range c.Tallies {
 		row("seen", tally(i).String(), n)
 	}
-	for op := protocol.OpHello; op <= protocol.OpList; op++ {
+	for op := protocol.OpHello; op <= protocol.OpStored; op++ {
 		row("requests", requestNames[op], c.Requests[op])
 	}
 	for code := protocol.OK; code <= protocol.Overlong; code++ {
@@ -166,13 +180,43 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for s := cache.Unknown; s <= cache.Refused; s++ {
 		row("store results", s.String(), c.Results[s])
 	}
+	for m := cache.Exclusive; m <= cache.Permit; m++ {
+		row("op modes", m.String(), c.Modes[m])
+	}
+	for i, name := range [...]string{"available", "contended", "gone", "tried"} {
+		row("hints", name, c.Hints[int(cache.HintFree)+i])
+	}
 	for i, name := range [...]string{"acquired", "refused", "released", "lost"} {
 		row("audit", name, c.Notices[int(cache.NoticeAcquired)+i])
+	}
+	for i, name := range [...]string{"released", "session ended", "given back", "fixed end"} {
+		row("ends", name, c.Causes[int(cache.CauseRelease)+i])
+	}
+	for i, name := range [...]string{"nowhere", "here", "elsewhere"} {
+		row("inspected", name, c.Inspects[protocol.HeldNot+i])
+	}
+	for i, name := range flagNames {
+		row("flags", name, c.Flags[i])
+	}
+}
+
+// flagNames are the flags that a request may have. Their bits depend on the request.
+var flagNames = [...]string{"fixed", "async", "all", "quiet"}
+
+// flagged counts the flags of a request. Those of an inspect are a tally: see holdersNamed.
+func (c *Counts) flagged(p *protocol.Request) {
+	switch p.Op {
+	case protocol.OpAcquire, protocol.OpAcquireMany:
+		c.Flags[0] += int(p.Flags & protocol.FlagFixed)
+	case protocol.OpRelease, protocol.OpReleaseMany:
+		for i := range 3 {
+			c.Flags[1+i] += int(p.Flags >> i & 1)
+		}
 	}
 }
 
 var requestNames = [...]string{"", "hello", "acquire", "release", "renew", "downgrade", "cancel", "inspect", "acquire-many",
-	"release-many", "ping", "list"}
+	"release-many", "ping", "list", "stored"}
 
 // never is what no run can show, and why.
 var never = map[string]string{

@@ -72,7 +72,10 @@
 //     many times more and no more;
 //   - access: nobody is let in, nor granted a degraded hold, against the configuration that the
 //     host follows at that moment;
-//   - silent: only a client that has sent nothing for so long loses a hold as silent;
+//   - silent: only a client that has sent nothing for so long loses a hold as silent, and it does
+//     lose it, within seconds;
+//   - limits: no session and no namespace gets more holds and waiters than it may;
+//   - view: a view shows the holds of the host, and no others;
 //   - dropped in use, reload: a reload drops no store under a holder, a bad one changes nothing,
 //     and a good one succeeds;
 //   - audit: each hold begins once and ends once in the audit log, and nothing took longer than

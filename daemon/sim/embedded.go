@@ -29,6 +29,7 @@ func (s inlineStore) ApplyInline(op *cache.Op, r *cache.Result) bool {
 	done := s.l.embedded(op, r)
 	if done {
 		w.counts.Ops[op.Kind]++
+		w.counts.Modes[op.Mode]++
 		w.counts.Results[r.Status]++
 		s.l.gave(w.key(op.Key), r)
 		h.learns(op, r)
@@ -143,7 +144,7 @@ func (l *link) freed(key string) {
 		if l.h.w.key(key).permits > 0 {
 			x.Mode = cache.Permit
 		}
-		l.after(l.h.w.between(0, ms), func() { l.h.eng.Hint(l.unit, x) })
+		l.after(l.h.w.between(0, ms), func() { l.hint(x) })
 	}
 }
 

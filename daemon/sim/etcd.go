@@ -180,7 +180,12 @@ func (m *etcdModel) endSession(id int) {
 	delete(m.sessions, id)
 	for _, k := range m.w.all() {
 		n := len(m.keys[k.name])
-		m.keys[k.name] = slices.DeleteFunc(m.keys[k.name], func(e *entry) bool { return e.session == id })
+		m.keys[k.name] = slices.DeleteFunc(m.keys[k.name], func(e *entry) bool {
+			if e.session == id {
+				m.w.hint(e.t.inst, cache.HintGone, k.name) // its daemon watches it
+			}
+			return e.session == id
+		})
 		if len(m.keys[k.name]) < n {
 			m.wake(k.name)
 		}
@@ -203,6 +208,7 @@ func (l *link) openSession() {
 	switch l.s.kind {
 	case likeEtcd:
 		l.keepAlive()
+		l.sweep()
 	case likeEmbedded:
 		l.openEmbedded()
 	}

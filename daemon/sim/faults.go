@@ -161,6 +161,9 @@ func (w *World) strikeStore(f fault, h *host, s *store) bool {
 	case storeReadOnly:
 		s.readOnly = w.now + w.while()
 	case storeRestart:
+		if s.kind == likeEmbedded {
+			return false // it restarts with its daemon
+		}
 		s.net++
 		s.paused = max(s.paused, w.now+w.between(ms, sec))
 	case storeFlush, storeLoss:

@@ -38,6 +38,9 @@ type host struct {
 	told     map[*key]told    // that other hosts want it
 	bases    map[baseOf]*link // where leases are, or were
 	audit    map[audited]bool // holds that have begun in the audit log
+	began    map[uint64]int64 // when the latest hold of a session began
+	strict   map[string]int64 // when a reload last required heartbeats for a key
+	arrived  []*request       // acquires that have come in the step under way
 	seq      int              // of acquires that have arrived
 }
 
@@ -46,7 +49,8 @@ type host struct {
 const drift = 4000
 
 func (w *World) newHost(id int) *host {
-	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link), audit: make(map[audited]bool)}
+	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link), audit: make(map[audited]bool),
+		began: make(map[uint64]int64), strict: make(map[string]int64)}
 	h.own = w.newStore(likeEmbedded)
 	h.start()
 	return h
@@ -78,6 +82,8 @@ func (h *host) start() {
 	h.up, h.draining, h.passing, h.tickAt = true, false, false, cache.Forever
 	clear(h.waits)
 	clear(h.audit)
+	clear(h.began)
+	clear(h.strict)
 	h.conf = h.w.conf
 	h.newEngine()
 	for _, s := range h.conf.stores() {
@@ -178,6 +184,10 @@ func (h *host) step(do func()) {
 		l.pumps[1].poll()
 	}
 	w.checkOrder(h)
+	for _, q := range h.arrived {
+		h.notTooManyWait(q)
+	}
+	h.arrived = h.arrived[:0]
 }
 
 // freeze stops the host's daemon: as SIGSTOP, or a machine that is suspended.
@@ -188,6 +198,9 @@ func (h *host) freeze(d int64) {
 	h.frost += max(0, until-max(h.frozen, h.w.now))
 	h.frozen = max(h.frozen, until)
 }
+
+// stood is how long it has been frozen up to now.
+func (h *host) stood() int64 { return h.frost - max(0, h.frozen-h.w.now) }
 
 // wake is the engine's wish to have Tick called; it keeps the earliest only, as
 // the timer does.

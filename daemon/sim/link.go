@@ -93,6 +93,12 @@ func (l *link) isCutOff() bool {
 	return l.cutOff > l.h.w.now && !l.h.w.calm && l.s.kind != likeEmbedded
 }
 
+// hint passes a hint on to the daemon.
+func (l *link) hint(x upstream.Hint) {
+	l.h.w.counts.Hints[x.Kind]++
+	l.h.eng.Hint(l.unit, x)
+}
+
 // site is the store that a host means by one of the configuration.
 func (h *host) site(s *store) *store {
 	if s.kind == likeEmbedded {

@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -59,6 +60,34 @@ func (h *host) annoying() *key {
 		}
 	}
 	return best
+}
+
+// view has an operator look at the daemon, which shows every hold that it has granted and not ended.
+func (h *host) view() {
+	w := h.w
+	if !h.up || h.passing || w.now < h.frozen {
+		return
+	}
+	var v daemon.View
+	h.eng.View(daemon.ViewQuery{Sort: daemon.ViewSorts[w.pick(len(daemon.ViewSorts))], Desc: w.chance(500), Limit: daemon.MaxViewRows}, &v)
+	shown := make(map[audited]bool)
+	for i := range v.Holds {
+		if o := &v.Holds[i]; !o.Forced {
+			w.counts.Tallies[viewed]++
+			shown[audited{o.Session, o.Key, o.Owner, o.Fence}] = true
+		}
+	}
+	for id := range h.audit {
+		if !shown[id] {
+			w.fail("view", id.key, "host %d does not show fence %d of session %d", h.id, id.fence, id.session)
+		}
+		delete(shown, id)
+	}
+	for id := range shown {
+		if id.fence != 0 { // the audit log tells those without one no better apart
+			w.fail("view", id.key, "host %d shows fence %d of session %d, which has ended", h.id, id.fence, id.session)
+		}
+	}
 }
 
 // told is a client's reading of what an operator did. At times it says that it knows.

@@ -68,8 +68,9 @@ type Profile struct {
 	Spaces     int   // how many namespaces are written at first, beside the one for all keys; 0 when it stays the only one
 	Heartbeat  int64 // that namespaces require; 0 for none
 	MaxWait    int64
-	SpaceMost  int // the largest limit of a namespace's holds and waiters; 0 for none
-	Users      int // how many users there are, where some namespaces are not for all of them
+	SpaceMost  int  // the largest limit of a namespace's holds and waiters; 0 for none
+	OneShard   bool // all keys are in the same shard of the lock table
+	Users      int  // how many users there are, where some namespaces are not for all of them
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
 }
@@ -180,6 +181,9 @@ func (w *World) newProfile(length int64) Profile {
 	if w.chance(650) && !p.Chain {
 		w.newSpaces(&p)
 	}
+	if w.chance(300) && !p.OneShard {
+		p.OneShard, p.Wakes = true, w.pick(3)
+	}
 	return p
 }
 
@@ -198,6 +202,10 @@ func (w *World) newSpaces(p *Profile) {
 		p.Heartbeat = []int64{2 * sec, 6 * sec}[w.pick(2)]
 		if !p.Calm {
 			p.Faults[clientSilent] = []int64{2 * sec, 10 * sec}[w.pick(2)]
+		}
+		if !p.Calm && w.chance(500) { // readers of one client, which end in the same moment
+			p.Owners, p.Shared, p.OneShard, p.Wakes = 3, 800, true, 1
+			p.Faults[hostFreeze] = 5 * sec
 		}
 	}
 	if w.chance(200) {

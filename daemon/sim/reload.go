@@ -43,6 +43,11 @@ func (h *host) takeUp(c *conf, bad bool) {
 		use[i], added = l, append(added, l)
 	}
 	if !bad {
+		for _, k := range w.everything {
+			if was, is := h.conf.of(k.name).Heartbeat, c.of(k.name).Heartbeat; is > 0 && (was == 0 || is < was) {
+				h.strict[k.name] = w.now
+			}
+		}
 		h.conf = c // before: waiters may be let in by it at once
 	}
 	err := h.route(c, use, bad)

@@ -80,8 +80,8 @@ func (c *client) handle(m protocol.Message) {
 	case protocol.OpInspect:
 		var s protocol.State
 		s, err = m.State()
-		if len(q.holds) > 0 && q.holds[0].believed() && s.Held != protocol.HeldHere {
-			c.w.fail("inspect", q.key.name, "client %d holds it, and inspect says %d", c.id, s.Held)
+		if err == nil {
+			c.inspected(q, &s)
 		}
 	case protocol.OpPing:
 		_, err = m.Number()
@@ -90,6 +90,27 @@ func (c *client) handle(m protocol.Message) {
 	}
 	if err != nil {
 		c.w.fail("protocol", "", "reply to a %s: %v", requestNames[q.op], err)
+	}
+}
+
+// inspected takes what the daemon knows of a key. A client that holds it since it asked is among the
+// holders.
+func (c *client) inspected(q *request, s *protocol.State) {
+	c.w.counts.Inspects[min(int(s.Held), 3)]++
+	if len(q.holds) == 0 || !q.holds[0].believed() {
+		return
+	}
+	h := q.holds[0]
+	if s.Held != protocol.HeldHere {
+		c.w.fail("inspect", q.key.name, "client %d holds it, and inspect says %d", c.id, s.Held)
+	}
+	if !q.named {
+		return
+	}
+	c.w.counts.Tallies[holdersNamed]++
+	id := c.k.s.ID()
+	if int(s.Holders) == len(s.By) && !slices.ContainsFunc(s.By, func(o protocol.Holder) bool { return o.Session == id && o.Fence == h.fence }) {
+		c.w.fail("inspect", q.key.name, "client %d holds it, and is not among the %d holders", c.id, len(s.By))
 	}
 }
 

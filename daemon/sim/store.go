@@ -75,6 +75,7 @@ func (s *store) carryOut(l *link, inst uint32, session int, ops []*cache.Op, res
 	w := s.w
 	for _, op := range ops {
 		w.counts.Ops[op.Kind]++
+		w.counts.Modes[op.Mode]++
 		if op.Brief {
 			w.counts.Tallies[briefJoins]++
 		}
@@ -213,7 +214,7 @@ func (w *World) hint(inst uint32, what cache.HintKind, name string) {
 		}
 	}
 	for range n {
-		l.after(delay, func() { l.h.eng.Hint(l.unit, x) })
+		l.after(delay, func() { l.hint(x) })
 		delay += w.skewed(10 * ms)
 	}
 }

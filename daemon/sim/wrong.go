@@ -37,8 +37,11 @@ func (c *client) wrong() {
 		p.Op, p.Keys = protocol.OpAcquireMany, [][]byte{p.Key, p.Key}
 	case 7:
 		p.Op, p.TTL = protocol.OpRenew, 50
-	case 8:
-		p.Op, q.wrong = 99, protocol.Unsupported
+	case 8: // no operation, or one for which this daemon has nobody to ask
+		p.Op, q.wrong = []protocol.Op{99, protocol.OpStored}[w.pick(2)], protocol.Unsupported
+		if p.Op == protocol.OpStored {
+			p.Key, p.Limit = nil, 1
+		}
 	case 9: // its grants would not fit into a frame
 		p.Op, q.wrong = protocol.OpAcquireMany, protocol.Overlong
 		for n := range maxFrame / 50 {

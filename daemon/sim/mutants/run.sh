@@ -9,7 +9,7 @@
 # what the simulator has no part in is found on real clocks and servers.
 set -euo pipefail
 
-seeds=${1:-300}
+seeds=${1:-1000}
 go=${GO:-go}
 shift || true
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -26,7 +26,7 @@ copy() {
 
 # try TEST runs it in the copy. It leaves its output in $work/out.
 try() {
-	local args=(-count=1 -v -timeout 10m)
+	local args=(-count=1 -v -vet=off -trimpath -timeout 30m)
 	case $1 in
 	seeds) args+=(./daemon/sim -run 'TestSeeds$' -args "-seeds=$seeds" -stop -lines=0) ;;
 	./*) args+=("${1% *}" -run "^${1#* }\$" -failfast) ;;
@@ -51,8 +51,8 @@ for name in "${chosen[@]}"; do
 	test=seeds
 	if [[ $patch != none ]]; then
 		test=$(sed -n '1s/^# *//p' "$patch")
-		if ! (cd "$work/tree" && GIT_CEILING_DIRECTORIES="$work" git apply -p1 "$patch" && "$go" build ./...) >"$work/out" 2>&1; then
-			row "$name" "NO PATCH" "it does not apply, or not compile" - -
+		if ! (cd "$work/tree" && GIT_CEILING_DIRECTORIES="$work" git apply -p1 "$patch") >"$work/out" 2>&1; then
+			row "$name" "NO PATCH" "it does not apply" - -
 			cat "$work/out"
 			survived=1
 			continue
