@@ -177,6 +177,9 @@ func fits(c *config.Config, n *config.Namespace, ps []*plan) error {
 	case len(ps) > 1 && !can.rebase:
 		return fault("both", "%w: %s decides its fences itself, and they cannot be raised to those of the other store; "+
 			"stop all holders, then change the store with a fence_epoch above the last fence base", both.ErrFences, ps[0].kind)
+	case len(ps) > 1 && !ps[1].can.rebase && n.FenceEpoch == 0:
+		return fault("both", "%w: %s decides its fences itself: set fence_epoch to more than the last fence base of the other store, "+
+			"the same on every host (from Redis and MySQL 4000000000000000)", both.ErrFences, ps[1].kind)
 	}
 	return nil
 }

@@ -95,8 +95,8 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 		}
 		if op.Kind == cache.OpTry || op.Kind == cache.OpJoin {
 			op.Floor = max(op.Floor, r.Base)
-			if !s.new.Info().Rebase { // the epoch is added to what it answers
-				op.Floor -= min(op.Floor, s.epoch)
+			if !s.new.Info().Rebase {
+				op.Floor = 0 // acquired compares its base, with the epoch added
 			}
 		}
 		next.add(i, op)
@@ -140,7 +140,8 @@ func (s *Store) acquired(r *upstream.Result, op *upstream.Op, a, b *upstream.Res
 		}
 		if base < a.Base {
 			*r = upstream.Result{Status: cache.Refused, Left: -1, Err: fmt.Errorf(
-				"%w: the new store's base is %d with fence_epoch %d and the old one's is %d: fence_epoch has to be at least %d",
+				"%w: the new store's fence base would be %d, with fence_epoch %d, and the old store's is %d already: "+
+					"raise fence_epoch to more than %d on every host that has both stores",
 				ErrFences, base, s.epoch, a.Base, a.Base-b.Base)}
 			return
 		}

@@ -252,7 +252,7 @@ func TestAnEpochThatIsTooLowIsRefused(t *testing.T) {
 		h := &host{Store: s}
 		r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute})
 		if epoch == 0 {
-			if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) || !strings.Contains(r.Err.Error(), "fence_epoch has to be at least") {
+			if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) || !strings.Contains(r.Err.Error(), "raise fence_epoch to more than") {
 				t.Errorf("it is %v (%v)", r.Status, r.Err)
 			}
 			if r := h.do(t, upstream.Op{Kind: cache.OpPeek, Key: "k"}); r.Status != cache.Done {
@@ -283,8 +283,8 @@ func TestAnEpochThatIsTooLowIsRefused(t *testing.T) {
 	_, _ = e.Close(), b.Close()
 }
 
-// A store whose bases are its own order is asked with a floor of that order: the epoch is added to its
-// answer.
+// The bases of a store with an order of its own are compared after the epoch has been added. A host on the old
+// store alone that takes more locks than the new store's order counts makes fences fall: that is refused.
 func TestTheFloorOfAStoreWithAnEpoch(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartEtcd(t)
 	cfg, err := etcd.Parse("etcd://" + b.Addr() + "?timeout=10s&ttl=30s")
@@ -311,6 +311,18 @@ func TestTheFloorOfAStoreWithAnEpoch(t *testing.T) {
 		if r := h.do(t, upstream.Op{Kind: cache.OpRelease, Key: "k", Token: n + 1}); r.Status != cache.Done {
 			t.Fatalf("round %d: the release is %v (%v)", n, r.Status, r.Err)
 		}
+	}
+	old := &host{Store: open(t, a, "lock:")}
+	defer func() { _ = old.Close() }()
+	for n := range uint64(1000) {
+		old.do(t, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("old", n), Token: n + 1, TTL: time.Minute})
+	}
+	r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 11, TTL: time.Minute})
+	if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) || !strings.Contains(r.Err.Error(), "raise fence_epoch to more than 40000000000") {
+		t.Errorf("it is %v (%v) with base %d", r.Status, r.Err, r.Base)
+	}
+	if r := h.do(t, upstream.Op{Kind: cache.OpPeek, Key: "k"}); r.Status != cache.Done {
+		t.Errorf("something is left: %v", r.Status)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
