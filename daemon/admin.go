@@ -54,8 +54,8 @@ func newAdmin(d *Daemon, addr string) (*admin, error) {
 	return a, nil
 }
 
-// closeOthers closes the listeners that were passed to us and that our configuration does not have.
-func (a *admin) closeOthers() {
+// closeUnused closes the inherited listeners that this process' configuration does not name.
+func (a *admin) closeUnused() {
 	for name, ln := range a.d.site.admin {
 		if a.lns[name] == nil {
 			_ = ln.Close()
@@ -134,7 +134,7 @@ func (a *admin) start() {
 // adminEnd is what requests under way have to end in.
 const adminEnd = time.Second
 
-// finish answers the requests under way, and serves no others.
+// finish waits until the requests in flight are answered, at most for adminEnd, and accepts no others.
 func (a *admin) finish() {
 	ctx, cancel := context.WithTimeout(context.Background(), adminEnd)
 	defer cancel()

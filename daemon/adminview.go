@@ -139,7 +139,7 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 	}
 	u, err := a.d.Unlock(key, mode == "semaphore", fence, by)
 	if err != nil {
-		fail(http.StatusServiceUnavailable, "nothing was unlocked: "+err.Error()+"; ask again")
+		fail(http.StatusServiceUnavailable, "nothing was unlocked: "+err.Error()+"; repeat the request")
 		return
 	}
 	if u.Released == 0 && u.FreeIn == 0 {

@@ -33,8 +33,8 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 	}
 }
 
-// The process that took over has the hold: it is asked again.
-func TestUnlockAfterATakeoverIsToBeAskedAgain(t *testing.T) {
+// After a takeover the other process has the hold, so the caller has to repeat the request there.
+func TestAnUnlockAfterATakeoverIsAnsweredWith503(t *testing.T) {
 	handed := make(chan struct{})
 	close(handed)
 	a := &admin{d: &Daemon{log: zap.NewNop(), handed: handed}}
@@ -42,7 +42,7 @@ func TestUnlockAfterATakeoverIsToBeAskedAgain(t *testing.T) {
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()
 	a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, Peer{PID: 7, UID: os.Getuid()})))
-	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "ask again") {
+	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "repeat the request") {
 		t.Errorf("%d, %q", w.Code, w.Body)
 	}
 }

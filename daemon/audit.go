@@ -24,11 +24,11 @@ const (
 	lossesMost = 1 << 20
 )
 
-// Listen has notice hear of every hold that is lost, and of what SetAudit adds. It is called without locks. Listen
-// comes before the first session.
+// Listen sets the function that is called for every lost hold, and for the events that SetAudit adds. notice
+// is called without locks held. Listen is called before the first session.
 func (e *Engine) Listen(notice func([]cache.Notice)) { e.notice = notice }
 
-// SetAudit has notice hear of everything that Logging.Audit asks for, or of losses alone.
+// SetAudit selects the events for the function of Listen: all that Logging.Audit documents, or losses alone.
 func (e *Engine) SetAudit(on bool) {
 	e.audit.Store(on)
 	for i := range e.shards {

@@ -134,7 +134,7 @@ func (e *Engine) look(v *survey, n int, now int64) int {
 func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	s, w := v.s, &v.w
 	ttl, until := w.TTL, w.Until
-	silentAt := cache.Forever // when to look again whether the session has been silent for too long
+	silentAt := cache.Forever // when to check the session's silence again
 	if w.Heartbeat > 0 {
 		heard := s.heard.Load()
 		silentAt = heard + w.Heartbeat
@@ -163,8 +163,8 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	}
 }
 
-// loseSilent ends what a session that has not been heard of may not keep. It returns when it has to be
-// called again; cache.Forever when no hold is left that it has spared.
+// loseSilent ends the holds that a session loses by its silence since heard. It returns the time of the next
+// call for the holds that it spared (see cache.Table.LoseSilent), or cache.Forever.
 func (e *Engine) loseSilent(s *Session, heard, now int64, a *aftermath) (again int64) {
 	again = cache.Forever
 	mask := s.core.Shards.Load()

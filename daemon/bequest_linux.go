@@ -47,7 +47,7 @@ func (d *Daemon) Bequeath(keep func(files []int) error) error {
 	if isClosed(d.handed) || d.halted() || d.engine.draining.Load() {
 		return errors.New("the daemon is going away")
 	}
-	if err := d.stores.leaving(); err != nil {
+	if err := d.stores.closeDropped(); err != nil {
 		return err
 	}
 	began := time.Now()

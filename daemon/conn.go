@@ -25,16 +25,16 @@ type conn struct {
 	writing bool       // somebody has the right to write
 	again   bool       // and has to look once more
 
-	reader sync.WaitGroup // read
-	reaper sync.WaitGroup // reap: it may start the writer of any connection
-	writer sync.WaitGroup // slowly
-	turn   turn           // of the reader
-	input  []byte         // of the reader: what has been read and not been handled; anybody's while there is none
-	deaf   bool           // of the reader: we have ended the session, and handle nothing more
-	unsent []byte         // while parked: what the writer has taken and not written
+	reader sync.WaitGroup // the goroutine of read
+	reaper sync.WaitGroup // the goroutine of reap, which may start the writer of any connection
+	writer sync.WaitGroup // the goroutine of slowly
+	turn   turn           // owned by the reader
+	input  []byte         // owned by the reader while it runs: bytes that were read and not handled yet
+	deaf   bool           // owned by the reader: we have ended the session, and handle nothing more
+	unsent []byte         // while parked: bytes that the writer has taken and not written
 
-	// handling is held while the reader handles requests, and taken before any other lock. Whoever takes
-	// it finds every request answered or on its way to a store.
+	// handling is held while the reader handles requests. It is taken before any shard's lock. A goroutine
+	// that takes it finds each request that was read either answered or on its way to a store.
 	handling sync.Mutex
 
 	kill   chan struct{} // closed when we end the session
@@ -64,7 +64,7 @@ func (c *conn) run() {
 
 func (c *conn) readOn() { c.start(&c.reader, c.read) }
 
-// start runs f on a goroutine that Serve and group wait for.
+// start runs f on a goroutine. Serve waits for it, and so do waiters on group.
 func (c *conn) start(group *sync.WaitGroup, f func()) {
 	group.Add(1)
 	c.d.wg.Go(func() {

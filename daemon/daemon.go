@@ -28,7 +28,7 @@ type Config struct {
 	SocketGroup string      // name or number; the process's own when empty
 	// Listener is Socket when somebody else has made it, listens on it and will remove it: systemd.
 	Listener    *net.UnixListener
-	Host        string // by which other hosts name this one; the machine's name when empty
+	Host        string // this host's name on other hosts; the machine's name when empty
 	AdminListen string // "host:port" for the admin listener beside its socket; none when empty
 	Serving
 	// Standing is called when the daemon comes to a stand, to hand over, and when it goes on after all:
@@ -145,9 +145,9 @@ type Daemon struct {
 	frozen    atomic.Bool    // everything stands still, or is about to: see freeze
 	accepting sync.WaitGroup // of accept
 	handing   sync.Mutex     // held during a takeover, a reload, the end of a store and the end of the daemon
-	still     sync.RWMutex   // held for writing during a freeze; for reading by what admin requests change
+	freezing  sync.RWMutex   // held for writing during a freeze, for reading during a forced unlock
 	handed    chan struct{}  // closed once another process has taken over
-	ending    chan struct{}  // closed when the daemon has been told to end: no takeover succeeds any more
+	ending    chan struct{}  // closed by End: from then on no takeover is committed
 	endOnce   sync.Once
 	started   chan struct{} // closed once all that Serve starts runs
 
@@ -175,7 +175,8 @@ func Listen(cfg Config) (*Daemon, error) {
 // assemble makes a daemon at a site, which it closes if that fails.
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
-		halt: make(chan struct{}), handed: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}), park: make(chan struct{}), hush: make(chan struct{}), conns: make(map[*conn]struct{})}
+		halt: make(chan struct{}), handed: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}),
+		park: make(chan struct{}), hush: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()
@@ -227,10 +228,10 @@ func (d *Daemon) discard() {
 	d.site.close(&d.cfg)
 }
 
-// Reload changes what is served and how. Stores that are in both keep what they have; a new one is
-// taken into use, and one that is gone is closed when nothing is held there any more. Reload fails
-// while another process takes over: the stores that were offered to that process have to stay. After
-// an error nothing has changed: the daemon does not use the new stores, and the caller closes them.
+// Reload applies another configuration. Stores in both configurations keep their state. Reload starts to
+// use a new store, and closes a removed one once nothing is held there. It fails while another process
+// takes over, because the stores that were offered to that process must stay. After an error nothing has
+// changed: the daemon does not use the new stores, and the caller closes them.
 func (d *Daemon) Reload(next Serving) error {
 	if !d.lockHanding() {
 		return errors.New("another process is taking over, or the daemon ends")
@@ -251,9 +252,8 @@ func (d *Daemon) Reload(next Serving) error {
 
 // Serve answers clients until ctx is done, then drains: no new acquires, holders
 // get the drain time, and what is left is released when its client has been told.
-// It returns when every goroutine has ended. When another process has taken over it returns ErrTakenOver
-// as soon as the admin requests under way have been answered: this process has to end then, without
-// touching anything.
+// It returns when every goroutine has ended. After a takeover it returns ErrTakenOver as soon as the admin
+// requests in flight are answered. This process then has to end without touching anything.
 func (d *Daemon) Serve(ctx context.Context) error {
 	if h := d.inherited; h != nil {
 		d.inherited = nil
@@ -272,7 +272,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	case <-d.halt:
 	}
 	d.End()
-	d.handing.Lock() // a takeover that is committed comes to its end first
+	d.handing.Lock() // waits for a takeover that is committed
 	defer d.handing.Unlock()
 	if isClosed(d.handed) {
 		d.admin.finish() // its listeners stay open in the other process
@@ -304,8 +304,8 @@ func (d *Daemon) Totals() Totals {
 	return t
 }
 
-// End says that the daemon is about to end: a takeover under way fails, unless it is committed, and none
-// begins any more. Only Bequeath passes on what the daemon has.
+// End announces the end of the daemon. A takeover that is not committed fails, and no other one begins.
+// Bequeath can still pass the daemon's state on.
 func (d *Daemon) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
 // Stop ends the daemon at once. What clients hold is not given back: it stays

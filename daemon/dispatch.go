@@ -134,7 +134,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
-// terms turns what an acquire says of times into the table's.
+// terms returns an acquire's TTL and wait in nanoseconds, with the namespace's defaults.
 func (sp *space) terms(q *protocol.Request) (ttl, wait int64) {
 	ttl = int64(q.TTL) * int64(time.Millisecond)
 	if ttl == 0 {
@@ -190,7 +190,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 	}
 	ttl := time.Duration(q.TTL) * time.Millisecond
 	sh, i, sp := e.lockKey(q.Key)
-	if code, msg := sp.refusesOnKey(s, q, ttl); code != protocol.OK {
+	if code, msg := sp.checkOnKey(s, q, ttl); code != protocol.OK {
 		sh.mu.Unlock()
 		s.refuse(q.ID, code, msg, a)
 		return
@@ -216,8 +216,9 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 	e.unlock(sh, i, now, a)
 }
 
-// refusesOnKey says why a request about a key, an acquire apart, is refused whatever the table knows.
-func (sp *space) refusesOnKey(s *Session, q *protocol.Request, ttl time.Duration) (protocol.Code, string) {
+// checkOnKey checks a request of onKey before the table sees it. It returns OK, or the code and the reason of
+// the refusal.
+func (sp *space) checkOnKey(s *Session, q *protocol.Request, ttl time.Duration) (protocol.Code, string) {
 	switch {
 	case q.Op == protocol.OpRenew && ttl > 0 && (ttl < sp.minTTL() || ttl > sp.MaxTTL):
 		return protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, sp.minTTL(), sp.MaxTTL)

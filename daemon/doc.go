@@ -17,17 +17,18 @@
 //
 // Lock order, outermost first:
 //
-//  1. Daemon.handing: at most one of a takeover, a reload, the end of a store and the end of the daemon
-//     is under way.
-//  2. Daemon.still: held for writing from freeze to thaw, for reading during a forced unlock.
-//  3. A connection's handling; a store's sweeping, gate and telling (in its pump); the timer's gate: held
-//     while events of that origin are handled. Freeze takes those of the stores and the timer, and
-//     drain waits for a connection's.
+//  1. Daemon.handing: held during a takeover, a reload, the close of a store and the end of the daemon,
+//     so that at most one of them is in progress.
+//  2. Daemon.freezing: held for writing from freeze to thaw, for reading during a forced unlock.
+//  3. A connection's handling; a store's sweeping, and its pump's gate and telling; the timer's gate. Each
+//     is held while events of its origin are handled. Freeze takes those of the stores and of the timer.
+//     Drain waits for those of the connections.
 //  4. Engine.routing.
 //  5. A shard's mutex.
-//  6. One of a session's outbox, a lane or the renewal schedule; an outbox's before an acquire-many's.
+//  6. One mutex of a session's outbox, a lane or the renewal schedule. An outbox's is taken before that of a
+//     multi-acquire.
 //
-// Daemon.mu, stores.mu and Engine.mu guard lists; only Engine.mu is ever taken under stores.mu. Goroutines
-// are waited for under 1 to 3 alone, and never one that needs a lock that is held meanwhile. Nothing
-// but 1 to 3 is held during I/O.
+// Daemon.mu, stores.mu and Engine.mu guard lists. Only Engine.mu is ever taken under stores.mu. A goroutine
+// may hold only the locks 1 to 3 during I/O or while it waits for another goroutine, and none that the other
+// one needs.
 package daemon

@@ -55,9 +55,8 @@ func (e *Engine) Held() int64 {
 	return n
 }
 
-// drain is the daemon's: it gives holders their time, then ends the sessions, and waits a little for
-// their clients to part. Sessions end when nothing is held and every request is answered, or when the
-// time is over.
+// drain gives holders the drain time. It ends the sessions once nothing is held and every request is
+// answered, or when that time is over. Then it waits briefly for their clients to disconnect.
 func (d *Daemon) drain() {
 	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.now.Load().Drain), zap.Int64("held", d.engine.Held()))
 	d.engine.Drain(d.now.Load().Drain)
@@ -79,7 +78,7 @@ func (d *Daemon) drain() {
 	empty := d.whenEmpty()
 	for _, s := range d.engine.all() {
 		c := s.transport.(*conn)
-		c.handling.Lock() // what it has sent is answered before
+		c.handling.Lock() // a request that is being handled is answered first
 		s.Fatal(protocol.Draining, "the daemon is stopping")
 		c.handling.Unlock()
 	}
@@ -93,12 +92,12 @@ func (d *Daemon) drain() {
 	}
 }
 
-// drained says that nothing is held, and that no client waits for a store's answer.
+// drained reports whether nothing is held and no client waits for a store's answer.
 func (d *Daemon) drained() bool {
 	if d.engine.Held() > 0 {
 		return false
 	}
-	for _, s := range d.engine.all() { // until the release that was the last has gone to its store
+	for _, s := range d.engine.all() { // wait until the last release is in its store's lane
 		c := s.transport.(*conn)
 		c.handling.Lock()
 		c.handling.Unlock() //nolint:staticcheck // see handling
@@ -106,7 +105,7 @@ func (d *Daemon) drained() bool {
 	return d.stores.asked() == 0 && d.engine.unanswered() == 0
 }
 
-// unanswered is how many ops and batches, but for renewals, are on their way to stores that are up.
+// unanswered counts the queued ops and the batches in flight of stores that are up, except renewals.
 func (e *Engine) unanswered() (n int) {
 	for _, u := range e.stores() {
 		if w, f := u.main.Depth(); u.Down() == nil {

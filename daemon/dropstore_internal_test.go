@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -9,20 +10,20 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// dropping is an engine with a second store, of the keys that begin with "o:".
-type dropping struct {
+// twoStores is an engine with a second store, which has the keys with the prefix "o:".
+type twoStores struct {
 	*beating
 	other *Unit
 }
 
-func newDropping(t *testing.T) *dropping {
-	d := &dropping{beating: newBeating(t)}
+func newTwoStores(t *testing.T) *twoStores {
+	d := &twoStores{beating: newBeating(t)}
 	d.other = d.add("other")
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "other"})
 	return d
 }
 
-func (d *dropping) add(name string) *Unit {
+func (d *twoStores) add(name string) *Unit {
 	d.Helper()
 	u, err := d.e.AddStore(name, upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
 	if err != nil {
@@ -31,15 +32,15 @@ func (d *dropping) add(name string) *Unit {
 	return u
 }
 
-func (d *dropping) route(list ...Namespace) {
+func (d *twoStores) route(list ...Namespace) {
 	d.Helper()
 	if err := d.e.Route(list, nil); err != nil {
 		d.Fatal(err)
 	}
 }
 
-// otherAnswers has the second store answer what it was asked, and returns how many ops that were.
-func (d *dropping) otherAnswers(r cache.Result) (n int) {
+// otherAnswers answers every op of the second store with r. It returns the number of ops.
+func (d *twoStores) otherAnswers(r cache.Result) (n int) {
 	for p := d.other.main.Next(); p != nil; p = d.other.main.Next() {
 		p.Sent = d.now.Load()
 		for i := range p.Ops {
@@ -52,15 +53,15 @@ func (d *dropping) otherAnswers(r cache.Result) (n int) {
 	return n
 }
 
-// dropped fails unless the second store can be dropped, or cannot.
-func (d *dropping) dropped(want bool) {
+// drop calls DropStore for the second store, and fails unless it returns want.
+func (d *twoStores) drop(want bool) {
 	d.Helper()
 	if got := d.e.DropStore(d.other); got != want {
-		d.Fatalf("the store is dropped: %v, want %v", got, want)
+		d.Fatalf("DropStore returned %v, want %v", got, want)
 	}
 }
 
-func (d *dropping) granted(id uint64) protocol.Grant {
+func (d *twoStores) granted(id uint64) protocol.Grant {
 	d.Helper()
 	m := d.k.last(d)
 	g, err := m.Grant()
@@ -70,33 +71,33 @@ func (d *dropping) granted(id uint64) protocol.Grant {
 	return g
 }
 
-// A waiter that waits to ask a store again follows its key when that moves.
-func TestAStoreIsDroppedBehindAWaiter(t *testing.T) {
-	d := newDropping(t)
+// A waiter in backoff follows its key to another store, and does not keep the earlier store in use.
+func TestAWaiterInBackoffDoesNotKeepADroppedStore(t *testing.T) {
+	d := newTwoStores(t)
 	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Wait: protocol.WaitAlways})
 	if d.otherAnswers(cache.Result{Status: cache.Refused}) != 1 {
 		t.Fatal("the store was not asked")
 	}
-	d.dropped(false) // its keys are routed to it
+	d.drop(false) // keys are still routed to it
 	d.route(Namespace{})
-	d.dropped(true)
+	d.drop(true)
 	d.now.Add(int64(2 * time.Second))
 	d.e.Tick()
 	d.answer()
 	d.granted(7)
 }
 
-// An acquire-many asks for each key where that belongs when its turn comes.
-func TestAStoreIsDroppedBehindAnAcquireMany(t *testing.T) {
-	d := newDropping(t)
+// A multi-acquire requests each key at the store to which the key is routed at that moment.
+func TestAMultiAcquireFollowsItsKeysToAnotherStore(t *testing.T) {
+	d := newTwoStores(t)
 	g := d.acquire("a", 30*time.Second)
 	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3, Keys: [][]byte{[]byte("a"), []byte("o:k")},
 		Wait: protocol.WaitAlways, TTL: 30000})
 	if d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5}) != 2 {
-		t.Fatal("the second key was not tried and given back")
+		t.Fatal("the second key was not acquired and released")
 	}
 	d.route(Namespace{})
-	d.dropped(true)
+	d.drop(true)
 	send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("a"), Fence: g.Fence})
 	d.answer()
 	m := d.k.last(t)
@@ -105,9 +106,9 @@ func TestAStoreIsDroppedBehindAnAcquireMany(t *testing.T) {
 	}
 }
 
-// A user that may not use a key any more does not get it from the queue, nor with others.
-func TestAReloadChecksWaitersAgain(t *testing.T) {
-	d := newDropping(t)
+// A reload denies keys to a user who waits for them, in a queue and in a multi-acquire.
+func TestAReloadRefusesWaitersThatItDenies(t *testing.T) {
+	d := newTwoStores(t)
 	d.s.peer.UID = 1000
 	g := d.acquire("a", 30*time.Second)
 	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Owner: 1, Key: []byte("a"), Wait: protocol.WaitAlways})
@@ -116,7 +117,8 @@ func TestAReloadChecksWaitersAgain(t *testing.T) {
 		t.Fatal(m.ID, m.Code)
 	}
 	d.route(Namespace{})
-	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3, Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
+	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3, Keys: [][]byte{[]byte("a"), []byte("b")},
+		Wait: protocol.WaitAlways})
 	d.answer()
 	d.route(Namespace{}, Namespace{Prefix: "b", Users: []int{1001}})
 	send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("a"), Fence: g.Fence})
@@ -126,71 +128,138 @@ func TestAReloadChecksWaitersAgain(t *testing.T) {
 	}
 }
 
-// A semaphore of which permits are held at a store that is left moves, and can be inspected, once
-// they are released.
-func TestAStoreIsDroppedBehindASemaphore(t *testing.T) {
-	d := newDropping(t)
+// The permits that are held at the earlier store keep it in use. The semaphore itself moves at once.
+func TestADroppedStoreIsUsedUntilItsPermitsAreReleased(t *testing.T) {
+	d := newTwoStores(t)
 	next := d.add("next")
-	permit := protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: protocol.Permit, Permits: 2, Wait: protocol.WaitAlways}
+	permit := protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: protocol.Permit, Permits: 2,
+		Wait: protocol.WaitAlways}
 	send(d.s, &permit)
 	d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5})
 	g := d.granted(7)
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "next"})
-	d.dropped(false)
+	d.drop(false)
 	left := d.other
 	d.other = next
 	permit.ID = 8
 	send(d.s, &permit)
 	if d.otherAnswers(cache.Result{Status: cache.Granted, Base: 6}) != 1 {
-		t.Fatal("the second permit is not asked of the present store")
+		t.Fatal("the second permit is not requested at the present store")
 	}
 	d.other = left
 	send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("o:k"), Fence: g.Fence})
 	d.otherAnswers(cache.Result{Status: cache.Done})
-	d.dropped(true)
+	d.drop(true)
 	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 10, Key: []byte("o:k"), Mode: protocol.Permit})
 	if m := d.k.last(t); m.ID != 10 || m.Code != protocol.OK {
 		t.Error(m.ID, m.Code)
 	}
 }
 
-// No store gets the number of one that has gone.
-func TestStoreNumbersAreNotUsedTwice(t *testing.T) {
-	d := newDropping(t)
+func TestAStoreNumberIsNotUsedAgain(t *testing.T) {
+	d := newTwoStores(t)
 	seen := map[int]bool{d.u.core.ID: true, d.other.core.ID: true}
 	d.route(Namespace{})
-	d.dropped(true)
+	d.drop(true)
 	for range 200 {
 		d.other = d.add("other")
 		if id := d.other.core.ID; seen[id] {
-			t.Fatalf("number %d comes again", id)
+			t.Fatalf("number %d is used again", id)
 		}
 		seen[d.other.core.ID] = true
-		d.dropped(true)
+		d.drop(true)
 	}
 }
 
-// A refused change of routes leaves limits as they were.
-func TestARefusedRouteChangesNoLimit(t *testing.T) {
-	d := newDropping(t)
+func TestARefusedChangeOfRoutesKeepsTheLimits(t *testing.T) {
+	d := newTwoStores(t)
 	d.route(Namespace{MaxHolds: 10})
 	if d.e.Route([]Namespace{{MaxHolds: 1}, {Prefix: "x:", Store: "none"}}, nil) == nil {
-		t.Fatal("a route to a store that is not there")
+		t.Fatal("a route to an unknown store is accepted")
 	}
 	if n := d.e.routes.Load().spaces[""].table.Use.MaxHolds.Load(); n != 10 {
 		t.Errorf("the limit is %d", n)
 	}
 }
 
-// A namespace for what was only a class of another counts for itself.
-func TestANamespaceInPlaceOfAClassHasLimitsOfItsOwn(t *testing.T) {
-	d := newDropping(t)
-	if err := d.e.Route([]Namespace{{MaxWaiters: 10}}, []Class{{Name: "orders", Prefix: "order:"}}); err != nil {
+// A reload replaces a class of a namespace with a namespace of its own, which has its own limits.
+func TestANamespaceThatReplacesAClassHasItsOwnLimits(t *testing.T) {
+	d := newTwoStores(t)
+	if err := d.e.Route([]Namespace{{MaxHolds: 1}}, []Class{{Name: "a", Prefix: "a:"}}); err != nil {
 		t.Fatal(err)
 	}
-	d.route(Namespace{MaxWaiters: 10}, Namespace{Prefix: "order:", MaxWaiters: 1})
-	all := d.e.routes.Load().spaces
-	if a, b := all[""].table.Use, all["order:"].table.Use; a == b || a.MaxWaiters.Load() != 10 || b.MaxWaiters.Load() != 1 {
-		t.Errorf("limits %d and %d, of the same: %v", a.MaxWaiters.Load(), b.MaxWaiters.Load(), a == b)
+	d.route(Namespace{MaxHolds: 1}, Namespace{Prefix: "a:", MaxHolds: 1})
+	d.acquire("k", 30*time.Second)
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 6, Key: []byte("a:k"), TTL: 30000})
+	d.answer()
+	if m := d.k.last(t); m.ID != 6 || m.Code != protocol.OK {
+		t.Errorf("the hold of the new namespace counts in the other one: reply %d has code %v", m.ID, m.Code)
+	}
+}
+
+// A lease is renewed and released while DropStore visits the tables. The renewal is still in flight, so its
+// answer must find the store.
+func TestAStoreWithARenewalInFlightIsNotDropped(t *testing.T) {
+	d := newTwoStores(t)
+	key := "o:k"
+	for shardOf(key) == 0 {
+		key += "x"
+	}
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte(key), TTL: 30000})
+	d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5})
+	g := d.granted(7)
+	d.route(Namespace{})
+
+	sh := d.e.lock(0) // DropStore waits for the first shard
+	done := make(chan bool)
+	go func() { done <- d.e.DropStore(d.other) }()
+	time.Sleep(100 * time.Millisecond) // so that DropStore most likely waits; the result is the same otherwise
+	send(d.s, &protocol.Request{Op: protocol.OpRenew, ID: 8, Key: []byte(key), Fence: g.Fence})
+	renewal := d.other.renewals.Next()
+	if renewal == nil {
+		t.Fatal("the lease is not renewed")
+	}
+	send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 9, Key: []byte(key), Fence: g.Fence})
+	d.otherAnswers(cache.Result{Status: cache.Done})
+	sh.mu.Unlock()
+	if <-done {
+		t.Error("the store is dropped")
+	}
+	renewal.Sent = d.now.Load()
+	renewal.Results[0] = cache.Result{Status: cache.NotHeld}
+	d.e.Deliver(renewal)
+	d.other.renewals.Done(renewal)
+	d.drop(true)
+}
+
+// The goroutines of a store end after it has been dropped, so it can still report that it is down. Tables do
+// not remember the store for that: a takeover would look for it.
+func TestLateNewsOfADroppedStoreIsIgnored(t *testing.T) {
+	d := newTwoStores(t)
+	d.acquire("k", 30*time.Second)
+	d.route(Namespace{})
+	d.drop(true)
+	d.e.StoreDown(d.other, errors.New("down"))
+	d.takenOver(newBeating(t))
+}
+
+// The query for a key's holders starts late: the key has moved and its earlier store is dropped. The answer is
+// not "free", because no store was queried.
+func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
+	d := newTwoStores(t)
+	var put func(func(*Unit) upstream.Lister)
+	d.e.ask = func(q func(func(*Unit) upstream.Lister)) { put = q }
+	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k"), Flags: protocol.FlagHolders})
+	d.route(Namespace{})
+	d.drop(true)
+	asked := false
+	put(func(u *Unit) upstream.Lister {
+		asked = asked || u == d.u
+		return nil // as stores.lister does for a dropped store
+	})
+	m := d.k.last(t)
+	st, _ := m.State()
+	if m.Code == protocol.OK && st.Held == protocol.HeldNot && !asked {
+		t.Error("the key is reported free, and no store was queried")
 	}
 }

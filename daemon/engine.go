@@ -26,7 +26,7 @@ type Settings struct {
 	InFlight  int // batches of each of a store's lanes
 	BatchSize int
 	Survey    int    // holds that are looked at in one go for beats; 0 for surveyMost
-	Wakes     int    // wake-ups of one shard that are carried out in one go; 0 for tickMost
+	Wakes     int    // wake-ups of one shard that one Tick carries out at most; 0 for tickMost
 	FirstID   uint64 // of sessions
 }
 
@@ -38,8 +38,8 @@ type Engine struct {
 
 	shards [shards]shard
 	units  atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
-	// routing is held while stores come and go and keys are routed anew; it is taken before mu and
-	// the shards'. routes is read with a shard's mutex held by whatever goes to its table (lockKey).
+	// routing is held while stores are added or dropped and while routes change. It is taken before mu
+	// and the shards' mutexes. To access a table, routes is read with the shard's mutex held (lockKey).
 	routing sync.Mutex
 	routes  atomic.Pointer[routes]
 	cycles  cycles
@@ -64,7 +64,7 @@ type Engine struct {
 	looks    sync.Mutex // held while a view is made, and taken before the shards'
 	lookMost int        // viewMost but in tests; guarded by looks
 
-	self upstream.Registration // this daemon, as other hosts are to name it; set before the first session
+	self upstream.Registration // this daemon's entry in its stores; set before the first session
 
 	mu       sync.Mutex
 	sessions map[uint64]*Session // guarded by mu
@@ -137,19 +137,19 @@ type aftermath struct {
 	kicks   []kick
 }
 
-// kick is what there is to do for a store.
+// kick is a store whose goroutines have new work once the locks are released.
 type kick struct {
 	u    *Unit
 	what uint8
 }
 
 const (
-	kickMain  = 1 << iota // its main lane has got something
-	kickRenew             // its lane of renewals has
-	kickTimer             // there is something else to renew
+	kickMain  = 1 << iota // ops in its main lane
+	kickRenew             // ops in its renewal lane
+	kickTimer             // its next renewal may be due earlier
 )
 
-// kick notes that there is something to do for a store. Hardly ever is it for more than one.
+// kick adds work of a store. A search of the list is cheap, because a request rarely concerns two stores.
 func (a *aftermath) kick(u *Unit, what uint8) {
 	for i := range a.kicks {
 		if a.kicks[i].u == u {
@@ -160,15 +160,15 @@ func (a *aftermath) kick(u *Unit, what uint8) {
 	a.kicks = append(a.kicks, kick{u, what})
 }
 
-// lock takes the shard of that number.
+// lock locks shard i.
 func (e *Engine) lock(i int) *shard {
 	sh := &e.shards[i]
 	sh.mu.Lock()
 	return sh
 }
 
-// lockKey takes the shard of a key, and finds the key's route. As routes change before the tables are
-// told, and both under the shards' mutexes, no table ever goes by a route that is out of date.
+// lockKey locks the shard of a key and returns the key's route. New routes are stored before Reroute visits
+// each table under its shard's mutex. So a request after that visit never brings an earlier route.
 func (e *Engine) lockKey(key []byte) (sh *shard, i int, sp *space) {
 	i = shardOf(key)
 	sh = e.lock(i)

@@ -44,7 +44,7 @@ func (e *Estate) EndAt(step int, cfg Config) error {
 
 // EndTakenOver ends what a process leaves running that another one has taken over from.
 func (d *Daemon) EndTakenOver() {
-	d.still.Lock()
+	d.freezing.Lock()
 	d.thaw()
 	d.Stop()
 	d.site.closeSocket(&d.cfg)

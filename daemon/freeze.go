@@ -19,12 +19,12 @@ var (
 // longAgo is a deadline that has passed: what waits for a socket stops to.
 var longAgo = time.Unix(1, 0)
 
-var errSlowFreeze = errors.New("what is on its way to a store does not come to its end in time")
+var errSlowFreeze = errors.New("store requests still in flight at the freeze deadline")
 
-// handingWait is how long a takeover or a reload waits for another one, or for the end of a store.
+// handingWait is the longest time that a takeover or a reload waits for another one or for the close of a store.
 const handingWait = time.Second
 
-// lockHanding takes handing, and gives up after handingWait: it returns false then.
+// lockHanding locks handing. It returns false if that takes longer than handingWait.
 func (d *Daemon) lockHanding() bool {
 	for end := time.Now().Add(handingWait); !d.handing.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -35,14 +35,14 @@ func (d *Daemon) lockHanding() bool {
 }
 
 // freeze stops all client I/O, store requests, timers and forced unlocks until thaw or handedOver.
-// It waits until end for the requests that are in flight. The caller holds handing. After an error
-// the caller has to call thaw, too.
+// It waits until end for the requests that are in flight. The caller holds handing, and calls thaw even
+// after an error.
 //
-// The order: first everything stops that brings in requests (accept, readers), then everything that
-// acts by itself (the timer, the stores). Then only the sessions' reapers can still act, and
-// the writers are stopped last, when nothing is left that could start one.
+// First it stops the sources of requests: accept and the readers. Then it stops the timer and the stores,
+// which act by themselves. After that only the sessions' reapers can act. The writers stop last, when no
+// goroutine is left that could start one.
 func (d *Daemon) freeze(end time.Time) error {
-	d.still.Lock()
+	d.freezing.Lock()
 	holdCollector()
 	if d.cfg.Standing != nil {
 		d.cfg.Standing(true)
@@ -81,7 +81,7 @@ func (d *Daemon) freeze(end time.Time) error {
 	return nil
 }
 
-// thaw ends a freeze: everything continues. It starts in the reverse order of freeze.
+// thaw ends a freeze. It starts everything again, in the reverse order of freeze.
 func (d *Daemon) thaw() {
 	letCollector()
 	if d.cfg.Standing != nil {
@@ -96,7 +96,7 @@ func (d *Daemon) thaw() {
 	}
 	d.mu.Unlock()
 	conns := d.connections()
-	for _, c := range conns { // all of them first: each of them may write to any other
+	for _, c := range conns { // all of them before any runs, because each may write to any other
 		_ = c.sock.SetDeadline(time.Time{})
 	}
 	for _, c := range conns {
@@ -111,13 +111,13 @@ func (d *Daemon) thaw() {
 	}
 	_ = d.site.ln.SetDeadline(time.Time{})
 	d.acceptAll()
-	d.still.Unlock()
+	d.freezing.Unlock()
 }
 
-// handedOver ends a freeze: another process serves from now on, and this one does nothing any more.
+// handedOver ends a freeze after a takeover. The other process serves from now on; this one stays stopped.
 func (d *Daemon) handedOver() {
 	close(d.handed)
-	d.still.Unlock()
+	d.freezing.Unlock()
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -183,8 +183,8 @@ func (d *Daemon) flying(waiting bool) (n int) {
 	return n
 }
 
-// pause has nothing come from the stores, and nothing go there but what is on its way. Stores neither
-// come nor go before resume: the caller holds Daemon.handing.
+// pause stops new requests to the stores and events from them. Requests in flight continue. The caller
+// holds Daemon.handing until resume, so the list of stores does not change.
 func (s *stores) pause() {
 	for _, v := range s.list() {
 		v.endSweep()

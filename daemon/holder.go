@@ -11,21 +11,17 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// An inspect that asks for holders is answered with names. This host's holders come from its table.
-// Those of other hosts come from the store, where each daemon has an entry (see register.go).
+// An inspect with the flag holders is answered with the holders' names. This host's holders come from its
+// table. Those of other hosts come from the store, where each daemon has an entry (see register.go).
 
 const (
-	// maxHolders bounds the holders in one answer.
-	maxHolders = 64
-	// holderTime bounds the questions that one answer puts to a store.
-	holderTime = 2 * time.Second
+	maxHolders = 64              // in one answer
+	holderTime = 2 * time.Second // that the store has for all queries of one answer
+	holderSize = 2048            // bytes of one holder in a frame, at most
 )
 
-// holderSize is what a holder takes in a frame at most, rounded up.
-const holderSize = 2048
-
-// inspectHolders answers an inspect that asks for the holders' names. The store may be slow, so it
-// answers from another goroutine unless this host alone can tell.
+// inspectHolders answers an inspect with the flag holders. If the answer needs the store, which may be slow,
+// another goroutine sends it.
 func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *aftermath) {
 	e, id, key, mode := s.engine, q.ID, string(q.Key), cache.Mode(q.Mode)
 	limit := min(maxHolders, max(1, e.settings().MaxFrame/holderSize))
@@ -36,7 +32,7 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 	}
 	if s.questions.Add(1) > questionsMost {
 		s.questions.Add(-1)
-		s.refuse(id, protocol.Limit, "too many questions to stores at once on this session", a)
+		s.refuse(id, protocol.Limit, "too many concurrent store queries on this session", a)
 		return
 	}
 	u := sp.Unit
@@ -45,7 +41,7 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 		a := getAftermath()
 		defer putAftermath(a)
 		defer func() { e.finish(a, e.clock(), nil) }()
-		st := e.heldHere(key, mode, limit, e.clock()) // the turn may have taken a while
+		st := e.heldHere(key, mode, limit, e.clock()) // again, because this goroutine may have started late
 		ctx, cancel := context.WithTimeout(context.Background(), holderTime)
 		defer cancel()
 		if err := e.addHolders(ctx, u, lister(u), key, mode, limit, &st); err != nil && st.Held == protocol.HeldNot {
@@ -56,7 +52,7 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 	})
 }
 
-// heldHere is what this host's table knows of a key.
+// heldHere returns the state of a key in this host's table.
 func (e *Engine) heldHere(key string, mode cache.Mode, limit int, now int64) protocol.State {
 	sh := e.lock(shardOf(key))
 	held, all, waiters := sh.table.HoldersOf(key, mode == cache.Permit, limit, now)
@@ -77,25 +73,28 @@ func (e *Engine) heldHere(key string, mode cache.Mode, limit int, now int64) pro
 	return st
 }
 
+// holderHere names the holder of a hold on this host.
 func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
 	w := whoIs(h.Session)
-	one := protocol.Holder{Kind: protocol.HolderHere, Host: e.self.Host, Version: e.self.Version, Daemon: uint64(e.self.PID), Started: e.self.Started,
-		Held: millis(max(0, now-h.Since)), Left: millis(max(0, h.Until-now)), Session: w.Session, PID: uint64(max(0, w.PID)), UID: int64(w.UID),
-		Client: w.Client, Fence: h.Fence}
+	one := protocol.Holder{Kind: protocol.HolderHere,
+		Host: e.self.Host, Version: e.self.Version, Daemon: uint64(e.self.PID), Started: e.self.Started,
+		Held: millis(max(0, now-h.Since)), Left: millis(max(0, h.Until-now)), Fence: h.Fence,
+		Session: w.Session, PID: uint64(max(0, w.PID)), UID: int64(w.UID), Client: w.Client}
 	if h.Forced {
 		one.Note = "unlocked by force"
 	}
 	return one
 }
 
-// addHolders adds the holders of other hosts to st, as the store knows them.
-func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode, limit int, st *protocol.State) error {
+// addHolders adds the holders that the store lists to st, which has those of this host.
+func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode,
+	limit int, st *protocol.State) error {
 	if (*e.units.Load())[u.core.ID] != u {
-		return errors.New("it is not in use any more")
+		return errors.New("a reload has removed it")
 	}
 	r, ok := store.(upstream.Registrar)
 	if !ok || limit <= len(st.By) {
-		return nil // there are no other hosts
+		return nil // the store has no other hosts, or st is full
 	}
 	locks, err := r.Holders(ctx, key, mode, limit)
 	if err != nil {
@@ -120,9 +119,10 @@ func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister,
 	return nil
 }
 
-// holderThere names the holder of a lock that a store knows.
+// holderThere names the holder of a lock that the store lists. names has the entries of daemons.
 func (e *Engine) holderThere(l *upstream.Lock, names map[string]upstream.Registration) protocol.Holder {
-	h := protocol.Holder{Kind: protocol.HolderUnregistered, Held: -1, Left: millis(l.Left), Name: clip(l.Holder), Note: clip(l.Note), UID: -1}
+	h := protocol.Holder{Kind: protocol.HolderUnregistered, Held: -1, Left: millis(l.Left), UID: -1,
+		Name: clip(l.Holder), Note: clip(l.Note)}
 	if l.Held > 0 {
 		h.Held = millis(l.Held)
 	}

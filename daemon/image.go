@@ -28,15 +28,15 @@ type imager struct {
 	e        *Engine
 	sessions []*Session // in their order
 	byID     map[uint64]*Session
-	units    map[int]*Unit  // by the numbers in the image
-	order    []*Unit        // the same, as they stand there
-	classes  []uint16       // as this process numbers them, by the numbers in the image
-	places   map[uint16]int // those numbers, by these
-	due      []dueLease     // that were read
+	units    map[int]*Unit  // the stores, by their numbers in the image
+	order    []*Unit        // the stores, in the order of the image
+	classes  []uint16       // this process' class numbers, in the order of the image
+	places   map[uint16]int // the index in classes of each class number
+	due      []dueLease     // leases that were read
 	shard    int            // of the table at work
 }
 
-// dueLease is one that is to be renewed at a store.
+// dueLease is a lease together with the store that renews it.
 type dueLease struct {
 	lease *cache.Lease
 	at    *Unit
@@ -56,9 +56,8 @@ func (e *Engine) Image() ([]byte, []*Session, error) {
 }
 
 // Take makes e, which is new and has its stores and namespaces, go on from an image, and returns
-// its sessions in their order. They need transports before anything happens, and then Reroute and Tick
-// have to be called. A store that the image
-// names and e does not have is an error, and so is what makes no sense: e is of no use then.
+// its sessions in their order. The caller gives each a transport, and then calls Reroute and Tick. An
+// image that makes no sense, or names a store that e does not have, is an error: e is of no use then.
 func (e *Engine) Take(image []byte) ([]*Session, error) {
 	m := newImager(&cache.Coder{B: image, Reading: true}, e)
 	m.code()
@@ -117,7 +116,8 @@ func (m *imager) tables() {
 	var next atomic.Int32
 	var wg sync.WaitGroup
 	for i := range parts {
-		parts[i] = imager{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, units: m.units, classes: m.classes, places: m.places, shard: i}
+		parts[i] = imager{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, units: m.units,
+			classes: m.classes, places: m.places, shard: i}
 		if m.Reading {
 			m.Bytes(&parts[i].B)
 		}
@@ -185,8 +185,10 @@ func (m *imager) stores() {
 }
 
 func (m *imager) classTable() {
-	all := m.e.classes.list() // sorted, as each process numbers them in the order in which they came
-	slices.SortFunc(all, func(a, b *class) int { return cmp.Or(cmp.Compare(a.prefix, b.prefix), cmp.Compare(a.name, b.name)) })
+	all := m.e.classes.list()
+	slices.SortFunc(all, func(a, b *class) int { // their numbers differ between processes
+		return cmp.Or(cmp.Compare(a.prefix, b.prefix), cmp.Compare(a.name, b.name))
+	})
 	cache.List(m.Coder, &all, func(c **class) {
 		var prefix, name string
 		if !m.Reading {
@@ -325,10 +327,10 @@ func (m *imager) Class(c *cache.Coder, class *uint16) {
 	*class = m.classes[place]
 }
 
-// Classes are all classes, in the order of the image.
+// Classes returns all classes in the order of the image.
 func (m *imager) Classes() []uint16 { return m.classes }
 
-// Policy is the namespace of a key.
+// Policy returns the namespace to which key is routed.
 func (m *imager) Policy(key string) *cache.Namespace { return route(m.e.routes.Load(), key).table }
 
 // Lease is when a lease is to be renewed.

@@ -214,11 +214,11 @@ func (d *Daemon) inheritConn(s *Session, k *connImage, in *passed) (*conn, error
 
 // begin goes on with what was taken over, from where the other process has stood still.
 func (d *Daemon) begin(h *inherited) {
-	d.admin.closeOthers()
+	d.admin.closeUnused()
 	for _, begin := range h.begin {
 		begin()
 	}
-	d.engine.Reroute() // the configuration may be another: some may not wait any more
+	d.engine.Reroute() // this process' configuration may refuse some of the inherited waits
 	d.stores.start()
 	for _, u := range d.engine.stores() {
 		if u.Down() != nil { // whether it still is, the pump finds out

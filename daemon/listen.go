@@ -17,8 +17,8 @@ import (
 var (
 	ErrInUse  = errors.New("another daemon serves this socket")
 	ErrSocket = errors.New("socket cannot be made")
-	// ErrAdminListen says that the address of admin_listen cannot be listened on.
-	ErrAdminListen = errors.New("admin_listen cannot be opened")
+	// ErrAdminListen is the error of a daemon that cannot listen on the address of admin_listen.
+	ErrAdminListen = errors.New("cannot listen on the address of admin_listen")
 )
 
 // site is where a daemon serves.

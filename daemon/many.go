@@ -64,7 +64,7 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 	}
 	m := &many{s: s, id: q.ID, began: now, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
 		said: make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
-	wait, all := cache.Forever, s.engine.routes.Load() // which may change: ask checks each key again
+	wait, all := cache.Forever, s.engine.routes.Load() // askOne checks each key again, because routes may change
 	for _, k := range q.Keys {
 		sp := route(all, k)
 		ttl, most := sp.terms(q)
@@ -113,13 +113,14 @@ func (m *many) ask(e *Engine, now int64, a *aftermath) {
 	}
 }
 
-// askOne asks for key n as q says, if the session may still have it. after is called with the shard's
-// mutex held.
+// askOne requests key n with the settings of q, unless the session may no longer use the key. It calls after
+// with the shard's mutex held.
 func (m *many) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *aftermath, after func(*shard)) {
 	sh, i, sp := e.lockKey(m.keys[n])
 	q.NS, q.TTL, q.Key, q.Draining = sp.table, m.ttls[n], m.keys[n], e.draining.Load()
 	if code, err := sp.admits(&m.s.peer, q.Mode, q.TTL); code != cache.CodeOK {
-		sh.out.Messages = append(sh.out.Messages, cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err})
+		refused := cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err}
+		sh.out.Messages = append(sh.out.Messages, refused)
 	} else {
 		sh.table.Acquire(q, now, &sh.out)
 	}

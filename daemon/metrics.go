@@ -116,7 +116,8 @@ var results = map[cache.Outcome]string{
 	cache.Outcome(protocol.Denied): "denied", cache.Outcome(protocol.Unsupported): "unsupported",
 }
 
-var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session", cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}
+var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session",
+	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}
 
 func init() {
 	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled, protocol.Upgrade, protocol.Unavailable,
@@ -147,7 +148,7 @@ func (s series) class(c *ClassTotals) {
 	}
 	for why := cache.LostExpired; int(why) < len(c.Lost); why++ {
 		if why == cache.LostFixed {
-			continue // counted as released
+			continue // counted as a release
 		}
 		s.counter(descLost, c.Lost[why], ns, c.Class, protocol.Reason(why).String())
 	}

@@ -79,14 +79,14 @@ type space struct {
 
 func (sp *space) minTTL() time.Duration { return sp.info.MinTTL }
 
-// Errors of requests that no table is asked about.
+// Refusals that do not depend on a table.
 var (
 	errDenied       = errors.New("this user may not use keys of this namespace")
 	errNoSemaphores = errors.New("the store of this key has no semaphores")
 )
 
-// admits says whether a peer may hold a key in that mode for ttl nanoseconds at a time, and else why
-// not.
+// admits reports whether a peer may acquire a key in a mode for ttl nanoseconds: CodeOK, or the code and the
+// reason of the refusal.
 func (sp *space) admits(p *Peer, mode cache.Mode, ttl int64) (cache.Code, error) {
 	switch d := time.Duration(ttl); {
 	case !sp.allows(p):
@@ -129,8 +129,8 @@ func route[K ~string | ~[]byte](r *routes, key K) *space {
 	return nil // cannot be: there is one for the empty prefix
 }
 
-// keepPolicies has namespaces that are as they were keep their policies, which leases need not change
-// then.
+// keepPolicies reuses the policy of each namespace that has not changed. The leases of such a namespace then
+// need no update.
 func (r *routes) keepPolicies(old *routes) {
 	if old == nil {
 		return
@@ -142,8 +142,8 @@ func (r *routes) keepPolicies(old *routes) {
 	}
 }
 
-// use says that keys are routed to u.
-func (r *routes) use(u *Unit) bool {
+// uses reports whether keys are routed to u.
+func (r *routes) uses(u *Unit) bool {
 	for _, sp := range r.spaces {
 		if sp.Unit == u {
 			return true
@@ -192,8 +192,8 @@ func (e *Engine) divide(r *routes, classes []Class) {
 
 // Route has keys follow list from now on, and be counted by classes. There has to be one
 // namespace for the empty prefix. What is held in a store that its key does not belong to any more
-// stays there until it is released. Waiters follow their keys, if they may still use them: those that
-// may not are refused. On an error nothing has changed.
+// stays there until it is released. Waiters follow their keys; those that may no longer use them are
+// refused. After an error nothing has changed.
 func (e *Engine) Route(list []Namespace, classes []Class) error {
 	e.routing.Lock()
 	defer e.routing.Unlock()
@@ -209,7 +209,7 @@ func (e *Engine) Route(list []Namespace, classes []Class) error {
 		r.add(n.Prefix, sp)
 	}
 	if r.spaces[""] == nil {
-		return errors.New("there is no namespace for the empty prefix")
+		return errors.New("no namespace has the empty prefix")
 	}
 	for _, sp := range r.spaces { // nothing fails from here on
 		sp.table.Use.MaxHolds.Store(sp.MaxHolds)
@@ -222,7 +222,7 @@ func (e *Engine) Route(list []Namespace, classes []Class) error {
 	return nil
 }
 
-// space is the namespace n with its store.
+// space returns the route of namespace n.
 func (e *Engine) space(n Namespace) (*space, error) {
 	n.defaults()
 	u := e.unit(n.Store)
@@ -233,11 +233,11 @@ func (e *Engine) space(n Namespace) (*space, error) {
 		n.Tenure, n.Pause = DefaultTenure, DefaultPause
 	}
 	if n.Linger > 0 && n.Tenure > 0 {
-		return nil, errors.New("nothing can linger where other hosts cannot say that they want a lock")
+		return nil, errors.New("linger needs a store that reports contended locks")
 	}
 	use := new(cache.Use)
 	if old := e.routes.Load(); old != nil {
-		if was := old.spaces[n.Prefix]; was != nil && !was.part { // a part counts in its namespace
+		if was := old.spaces[n.Prefix]; was != nil && !was.part { // a class has the counters of its namespace
 			use = was.table.Use
 		}
 	}
@@ -248,8 +248,8 @@ func (e *Engine) space(n Namespace) (*space, error) {
 	}}, nil
 }
 
-// Reroute has every lease follow the route of its key, and checks again whether those that wait may
-// use it. Route does so itself; after Take it has to be called once the sessions have transports.
+// Reroute applies the present routes to every lease, and refuses the waiters that may no longer use their
+// keys. Route calls it. After Take, the caller calls it once the sessions have transports.
 func (e *Engine) Reroute() {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		r := e.routes.Load()

@@ -11,17 +11,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// How often a daemon renews its entry in a store, how long an entry lasts without that, and how soon
-// a failed write is repeated. One write per daemon in this time costs a store nothing.
 const (
-	registerEvery = 30 * time.Second
-	registerTTL   = 3 * registerEvery
-	registerSoon  = time.Second
-	// unregisterTime bounds the removal when a daemon ends.
-	unregisterTime = time.Second
+	registerEvery  = 30 * time.Second  // between two writes of a daemon's entry in a store
+	registerTTL    = 3 * registerEvery // of an entry
+	registerSoon   = time.Second       // before a failed write is repeated for the first time
+	unregisterTime = time.Second       // that the store has to remove the entry when the daemon ends
 )
 
-// registration is what this daemon tells other hosts about itself.
+// registration returns this daemon's entry, which other hosts read.
 func registration(cfg *Config) upstream.Registration {
 	r := upstream.Registration{Host: cfg.Host, Version: cfg.Version, PID: os.Getpid(), Started: time.Now().UnixMilli()}
 	if r.Host == "" {
@@ -30,8 +27,8 @@ func registration(cfg *Config) upstream.Registration {
 	return r
 }
 
-// register keeps the daemon's entry in a store until the store is closed. Nothing waits for it: a
-// daemon without an entry works as well, under no name.
+// register keeps the daemon's entry in a store until the store is closed. Nothing waits for it, because a
+// daemon works without an entry: other hosts just do not see its name.
 func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 	if d.engine.self.Host == "" {
 		return
@@ -50,7 +47,7 @@ func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 			wait = registerSoon
 			continue
 		}
-		err := v.quietly(func(ctx context.Context) error { return r.Register(ctx, d.engine.self, registerTTL) })
+		err := v.unlessFrozen(func(ctx context.Context) error { return r.Register(ctx, d.engine.self, registerTTL) })
 		if err == nil {
 			written, fails, wait = true, 0, registerEvery*9/10+rand.N(registerEvery/5)
 			continue
@@ -58,28 +55,28 @@ func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 		wait = min(registerSoon<<fails, registerEvery) * 4 / 5
 		wait += rand.N(wait / 2)
 		if fails = min(fails+1, 10); fails > 1 && v.ctx.Err() == nil { // the first try may come before the store session
-			v.unnamed.say(d.clock(), func(skipped int) {
-				log.Warn("this daemon's entry in the store cannot be written; other hosts may not see its name",
+			v.unregistered.say(d.clock(), func(skipped int) {
+				log.Warn("cannot write this daemon's entry to the store; other hosts may not see this host's name",
 					zap.String("event", "register_failed"), zap.Error(err), zap.Int("skipped", skipped))
 			})
 		}
 	}
 }
 
-// unregister removes the entry of a daemon that ends. It stays, and expires, if leases stay that it
-// names the holder of, or if the store is down.
+// unregister removes the entry of a daemon that ends. The entry stays until it expires if the store is down,
+// or if leases stay at the store: the entry names their holder.
 func (v *served) unregister(d *Daemon, r upstream.Registrar) {
 	if v.unit.Down() != nil || d.engine.leasesAt(v.unit) > 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), unregisterTime)
 	defer cancel()
-	_ = r.Unregister(ctx) // it expires otherwise
+	_ = r.Unregister(ctx) // after an error the entry expires
 }
 
-// quietly does something small at the store that must not happen while the daemon is frozen. A
-// freeze cancels its context.
-func (v *served) quietly(do func(ctx context.Context) error) error {
+// unlessFrozen makes a short request to the store. It waits while the daemon is frozen, and a freeze cancels
+// the request's context.
+func (v *served) unlessFrozen(do func(ctx context.Context) error) error {
 	v.sweeping.Lock()
 	defer v.sweeping.Unlock()
 	ctx, stop := context.WithTimeout(v.ctx, max(time.Second, v.unit.info.Timeout))

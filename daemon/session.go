@@ -253,8 +253,8 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	}
 	if beat := int64(m.Heartbeat); beat > 0 {
 		if s.beatAt == cache.Forever && !s.surveyed || now-s.heard.Load() >= beat {
-			// It has only waited, and has had no keepalives to answer; or it has been silent for as long as
-			// this namespace allows: nothing is granted that has ended already.
+			// The session has only waited, and had no keepalive to answer. Or it has been silent for longer than
+			// this namespace allows, and the grant would already be over.
 			s.heard.Store(max(now, s.heard.Load()))
 		}
 		m.Until = min(m.Until, s.heard.Load()+beat)

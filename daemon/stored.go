@@ -72,7 +72,7 @@ func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
 	defer putAftermath(a)
 	defer func() { e.finish(a, e.clock(), nil) }()
 	units := *e.units.Load()
-	var store upstream.Lister // a store can be dropped at any time: it is looked up once
+	var store upstream.Lister // looked up once, because a store can be dropped at any time
 	for ; p.store < len(units); p.store, p.cursor = p.store+1, "" {
 		if units[p.store] != nil {
 			if store = lister(units[p.store]); store != nil {
@@ -118,7 +118,7 @@ func (p storedPage) rows(u *Unit, locks []upstream.Lock, names map[string]upstre
 			Left: millis(l.Left), Waiters: int64(l.Waiters), Base: l.Base}
 		if l.Foreign || l.Daemon != "" {
 			h := p.s.engine.holderThere(&l, names)
-			h.Name, h.Left = "", -1 // the row says both
+			h.Name, h.Left = "", -1 // the row has both
 			r.By = []protocol.Holder{h}
 		}
 		switch {

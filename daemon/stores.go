@@ -19,23 +19,24 @@ type stores struct {
 	asking    sync.Mutex   // held while a question of somebody's is under way
 	questions atomic.Int64 // under way, or waiting for that
 
-	mu      sync.Mutex     // not held while anything is waited for
+	mu      sync.Mutex     // not held during a wait
 	all     []*served      // guarded by mu; changes only while Daemon.handing is held
 	started bool           // guarded by mu
-	wg      sync.WaitGroup // of leaveWhenEmpty and leave
+	wg      sync.WaitGroup // the goroutines of part and closeIfUnused
 }
 
 // served is one store in use, or on its way out.
 type served struct {
 	Store
-	unit    *Unit
-	pump    *upstream.Pump
-	ctx     context.Context // of the goroutines
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	failed  rateLog
-	unnamed rateLog // of failed registrations
-	gone    bool    // nothing routes to it, and it is to be left; guarded by Daemon.handing
+	unit   *Unit
+	pump   *upstream.Pump
+	ctx    context.Context // of the goroutines
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	failed rateLog
+
+	unregistered rateLog // of failed registrations
+	gone         bool    // the configuration no longer names it, and it has users; guarded by Daemon.handing
 
 	gate      sync.Mutex // held while news are taken, and while paused
 	sweeping  sync.Mutex // held while it is swept, and while paused
@@ -127,9 +128,8 @@ func (s *stores) start() {
 	}
 }
 
-// change brings in the stores of list that are new, routes to them, and lets those
-// go that are not in it. After an error the new ones are not used any more: their
-// goroutines have ended, and they are the caller's to close. Daemon.handing is held.
+// change adds the new stores of list, routes keys to them, and drops the stores that are not in list. After
+// an error the goroutines of the new stores have ended, and the caller closes these. Daemon.handing is held.
 func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error {
 	s.mu.Lock()
 	all := slices.Clone(s.all)
@@ -161,8 +161,8 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 		for v, name := range names {
 			s.d.engine.Rename(v.unit, name)
 		}
-		for _, v := range added { // nothing was ever routed there
-			s.endEmpty(v)
+		for _, v := range added { // without users, because no key was ever routed there
+			s.stopIfUnused(v)
 		}
 		return err
 	}
@@ -173,34 +173,36 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 // is says that st is the same store.
 func (v *served) is(st Store) bool { return st.Store == v.Store.Store }
 
-// leaving says why nothing can be passed on to another process yet: its configuration cannot name a
-// store that this one's does not name any more. It is nil when there is no such store. Those that have
-// no users it ends first. Daemon.handing is held.
-func (s *stores) leaving() error {
+// closeDropped closes the unused stores that the configuration no longer names. It fails if one of them
+// still has users: another process cannot take over then, because its configuration does not name that
+// store. Daemon.handing is held.
+func (s *stores) closeDropped() error {
 	for _, v := range s.list() {
-		if v.gone && !s.leave(v) {
-			return fmt.Errorf("store %q, which the configuration does not name any more, is still in use for %d keys", v.Name, s.d.engine.leasesAt(v.unit))
+		if v.gone && !s.closeIfUnused(v) {
+			return fmt.Errorf("store %q is no longer in the configuration but still has %d keys; they must be released first",
+				v.Name, s.d.engine.leasesAt(v.unit))
 		}
 	}
 	return nil
 }
 
-// part lets those stores go that part says: each is closed when nothing is held
-// there any more. The others stay, even if they were about to go. Daemon.handing is held.
+// part drops the stores for which the function returns true: each is closed once it has no users. It keeps
+// the others, even those that an earlier call dropped. Daemon.handing is held.
 func (s *stores) part(part func(*served) bool) {
 	for _, v := range s.list() {
 		was := v.gone
 		if v.gone = part(v); v.gone && !was {
-			s.wg.Go(func() { s.leaveWhenEmpty(v) })
+			s.wg.Go(func() { s.closeWhenUnused(v) })
 		}
 	}
 }
 
-// leaveWhenEmpty returns when a store has been left, is not to be left any more, or the daemon ends.
-func (s *stores) leaveWhenEmpty(v *served) {
+// closeWhenUnused closes a dropped store once it has no users. It also returns when a reload has taken the
+// store back, or when the daemon ends.
+func (s *stores) closeWhenUnused(v *served) {
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
-	for !s.tryLeave(v) {
+	for !s.tryClose(v) {
 		select {
 		case <-poll.C:
 		case <-v.ctx.Done():
@@ -209,39 +211,39 @@ func (s *stores) leaveWhenEmpty(v *served) {
 	}
 }
 
-// tryLeave leaves a store that is to be left if it has no users. It returns false if it has to be
-// called again. It takes Daemon.handing, so that a reload finds the store in use or gone, and no
-// takeover is under way: the other process has been offered the store, and a freeze keeps the store's
-// goroutines waiting.
-func (s *stores) tryLeave(v *served) bool {
+// tryClose closes a dropped store if it has no users. It returns false if it has to be called again. It
+// needs Daemon.handing for two reasons: a reload must find the store either in use or closed, and during a
+// takeover the store belongs to the offer and its goroutines are stopped.
+func (s *stores) tryClose(v *served) bool {
 	if !s.d.handing.TryLock() {
 		return false
 	}
 	defer s.d.handing.Unlock()
-	return !v.gone || s.leave(v)
+	return !v.gone || s.closeIfUnused(v)
 }
 
-// leave ends a store, and has it closed, if it has no users; false when it has any. Daemon.handing is
-// held.
-func (s *stores) leave(v *served) bool {
-	if !s.endEmpty(v) {
+// closeIfUnused stops a store and closes it on another goroutine. It returns false, and does nothing, if the
+// store has users. Daemon.handing is held.
+func (s *stores) closeIfUnused(v *served) bool {
+	if !s.stopIfUnused(v) {
 		return false
 	}
 	v.gone = false
 	s.wg.Go(func() { // Close may wait for a reload, which may wait for handing
-		s.asking.Lock() // a question that found the store has its answer
+		s.asking.Lock() // waits for the queries that found the store
 		s.asking.Unlock()
 		if v.Close != nil {
 			v.Close()
 		}
-		s.d.log.Info("store is not used any more", zap.String("event", "store_left"), zap.String("store", v.Name))
+		s.d.log.Info("store closed: a reload removed it, and it has no locks left",
+			zap.String("event", "store_left"), zap.String("store", v.Name))
 	})
 	return true
 }
 
-// endEmpty takes a store out and ends its goroutines if it has no users; false when it has any.
-// Daemon.handing is held.
-func (s *stores) endEmpty(v *served) bool {
+// stopIfUnused removes a store from the engine and ends its goroutines. It returns false, and does nothing, if
+// the store has users. Daemon.handing is held.
+func (s *stores) stopIfUnused(v *served) bool {
 	if !s.d.engine.DropStore(v.unit) {
 		return false
 	}

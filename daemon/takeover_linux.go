@@ -101,21 +101,22 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 	}
 	<-d.started
 	if !d.lockHanding() {
-		_ = putMessage(c, offer{Refused: "another takeover is under way, or the daemon ends"}, nil)
+		_ = putMessage(c, offer{Refused: "the daemon is ending, reloading or already being taken over"}, nil)
 		return
 	}
 	defer d.handing.Unlock()
 	if isClosed(d.handed) || d.halted() {
 		return
 	}
-	defer d.endWith(c)()
+	defer d.closeOnEnd(c)()
 	err := d.makeOffer(c, other)
 	began := time.Now()
 	if err == nil {
 		err = d.handTo(c, other)
 	}
 	if err != nil {
-		d.log.Error("takeover failed; this process goes on", zap.String("event", "takeover_failed"), zap.Int("pid", other.PID), zap.Error(err))
+		d.log.Error("takeover failed; this process continues to serve",
+			zap.String("event", "takeover_failed"), zap.Int("pid", other.PID), zap.Error(err))
 		return
 	}
 	d.log.Info("another process has taken over", zap.String("event", "taken_over"), zap.Int("pid", other.PID),
@@ -125,8 +126,9 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 
 var errEnding = errors.New("the daemon has been told to end")
 
-// endWith closes c when the daemon is told to end, until the function that it returns is called.
-func (d *Daemon) endWith(c *net.UnixConn) (over func()) {
+// closeOnEnd closes c when the daemon is told to end. The function that it returns stops the watch and waits
+// for its goroutine.
+func (d *Daemon) closeOnEnd(c *net.UnixConn) (stop func()) {
 	done := make(chan struct{})
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -170,7 +172,7 @@ func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
 	case isClosed(d.ending) || d.engine.draining.Load():
 		return refuse(errEnding)
 	}
-	if err := d.stores.leaving(); err != nil {
+	if err := d.stores.closeDropped(); err != nil {
 		return refuse(err)
 	}
 	o, locks := d.offer()

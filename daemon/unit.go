@@ -80,7 +80,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	if slices.ContainsFunc(units, func(u *Unit) bool { return u != nil && u.Name() == name }) {
 		return nil, fmt.Errorf("duplicate store %q", name)
 	}
-	id := len(units) // no number is used twice: something late may still name a store that has gone
+	id := len(units) // never used before, because a late answer may still name a dropped store
 	set := e.settings()
 	u := &Unit{info: info, inline: inline,
 		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Queue: info.Queue,
@@ -97,27 +97,26 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	return u, nil
 }
 
-// Rename gives a store another name, so that its own is free for one that takes
-// its place.
+// Rename gives a store another name, so that its replacement can have the old one.
 func (e *Engine) Rename(u *Unit, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u.name.Store(&name)
 }
 
-// DropStore forgets a store that has no users: no key is routed to it, no table has a lease there in
-// any state, and no op is on its way. It returns false, and forgets nothing, while it has any. As
-// keys are not routed to it, a store that has no users gets none.
+// DropStore forgets a store without users: no key is routed to it, no table has a lease there in any state,
+// and no op is queued or in flight. Otherwise it returns false and changes nothing. A store without users
+// gets no new ones, because no key is routed to it.
 func (e *Engine) DropStore(u *Unit) bool {
 	e.routing.Lock()
 	defer e.routing.Unlock()
-	if e.routes.Load().use(u) {
+	if e.routes.Load().uses(u) {
 		return false
 	}
 	if e.leasesAt(u) > 0 {
 		return false
 	}
-	w1, f1 := u.main.Depth() // after the leases: without any no op comes
+	w1, f1 := u.main.Depth() // after the leases, because only leases add ops
 	w2, f2 := u.renewals.Depth()
 	if w1+f1+w2+f2 > 0 {
 		return false
@@ -127,7 +126,7 @@ func (e *Engine) DropStore(u *Unit) bool {
 	units[u.core.ID] = nil
 	e.units.Store(&units)
 	e.mu.Unlock()
-	for i := range e.shards { // after that: no news of the store reaches a table any more
+	for i := range e.shards { // last, because tellOf no longer lets news of the store reach a table
 		sh := e.lock(i)
 		sh.table.Forget(u.core)
 		sh.mu.Unlock()
@@ -135,7 +134,7 @@ func (e *Engine) DropStore(u *Unit) bool {
 	return true
 }
 
-// leasesAt is how many leases are, or may be, at a store.
+// leasesAt counts the leases that are, or may be, at a store or will be requested there next.
 func (e *Engine) leasesAt(u *Unit) (n int) {
 	for i := range e.shards {
 		sh := e.lock(i)
@@ -170,7 +169,7 @@ func (e *Engine) Known(u *Unit, key string, token uint64) bool {
 	return sh.table.Knows(u.core, key, token)
 }
 
-// tellOf tells every table something of a store, unless that has been dropped.
+// tellOf calls tell for every table, unless the store has been dropped.
 func (e *Engine) tellOf(u *Unit, tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		if (*e.units.Load())[u.core.ID] == u {
@@ -179,7 +178,7 @@ func (e *Engine) tellOf(u *Unit, tell func(t *cache.Table, now int64, out *cache
 	})
 }
 
-// everywhere tells every table something.
+// everywhere calls tell for every table.
 func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	now := e.clock()
 	a := getAftermath()

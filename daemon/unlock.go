@@ -33,11 +33,11 @@ func (e *Engine) Force(key string, permit bool, fence uint64) (ended []cache.Hel
 
 // Unlock ends the holds of a key that are on this host, on behalf of by, and says so in the log
 // whatever that is to have. Nobody else is let in before the holders know, or what was stated to
-// them is over. It waits while the daemon is frozen; the error is ErrTakenOver if another process has
-// taken over, which has the holds.
+// them is over. It waits while the daemon is frozen. It returns ErrTakenOver after a takeover, because the
+// other process has the holds then.
 func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) (Unlocked, error) {
-	d.still.RLock()
-	defer d.still.RUnlock()
+	d.freezing.RLock()
+	defer d.freezing.RUnlock()
 	if isClosed(d.handed) {
 		return Unlocked{}, ErrTakenOver
 	}

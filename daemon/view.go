@@ -175,7 +175,7 @@ type ViewWaiter struct {
 	Left   int64    `json:"left_ms"` // until it gives up; -1 when it never does
 	Place  int32    `json:"place"`   // in the queue of this host, from 1
 	Behind *ViewWho `json:"behind"`  // one who holds the lock on this host; null when none does
-	// Holder is one that holds it on another host, as the store knows it; null when that is not known.
+	// Holder is one holder on another host, from the store's list; null when it is not known.
 	Holder *protocol.Holder `json:"holder,omitempty"`
 }
 

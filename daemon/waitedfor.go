@@ -10,22 +10,22 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// A view names the host that holds what clients here wait for. Views are made often and stores may be
-// slow: so it asks about a bounded number of keys, remembers the answers for a moment, and waits only
-// briefly for new ones. An answer that comes later is in the next view.
+// A view names the host that holds a key for which clients here wait. Views are frequent and stores may be
+// slow. So a view queries a bounded number of keys, caches the answers, and waits only briefly for new ones.
+// The next view shows an answer that comes later.
 const (
-	waitedKeys  = 32 // keys in one go
-	waitedFresh = 3 * time.Second
-	waitedStale = 15 * time.Second // an older answer is not shown
-	waitedWait  = 250 * time.Millisecond
-	waitedAsk   = time.Second // bounds one go
+	waitedKeys  = 32                     // keys of one query
+	waitedFresh = 3 * time.Second        // a younger answer is not queried again
+	waitedStale = 15 * time.Second       // an older answer is not shown
+	waitedWait  = 250 * time.Millisecond // that a view waits for a query
+	waitedAsk   = time.Second            // that a query lasts at most
 )
 
-// waitedFor remembers which hosts hold keys that clients here wait for.
+// waitedFor caches which hosts hold the keys for which clients here wait.
 type waitedFor struct {
 	mu     sync.Mutex
-	known  map[waitedKey]waitedHolder // guarded by mu, as is all below
-	asking bool
+	known  map[waitedKey]waitedHolder // guarded by mu
+	asking bool                       // a query is in progress; guarded by mu
 }
 
 type waitedKey struct {
@@ -38,7 +38,7 @@ type waitedHolder struct {
 	at     int64
 }
 
-// fill names the holders of rows that wait for other hosts.
+// fill sets the Holder of the rows whose key no client of this host holds.
 func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 	permit := cache.Permit.String()
 	ask := w.unknown(d, rows, permit)
@@ -51,7 +51,7 @@ func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 		t := time.NewTimer(waitedWait)
 		select {
 		case <-done:
-		case <-d.halt: // then the question is not put
+		case <-d.halt: // the query does not run
 		case <-t.C:
 		}
 		t.Stop()
@@ -67,7 +67,7 @@ func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 	}
 }
 
-// unknown is the keys to ask about now; none while others are being asked about.
+// unknown returns the keys to query now; none while a query is in progress.
 func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []waitedKey) {
 	now := d.clock()
 	w.mu.Lock()
@@ -96,7 +96,7 @@ func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []
 	return ask
 }
 
-// learn asks the stores about keys.
+// learn queries the stores for the holders of keys, and caches the answers.
 func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) {
 	found := map[waitedKey]waitedHolder{}
 	defer func() {

@@ -1,0 +1,84 @@
+package daemon
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// takenOver has next continue with d's state, at the same time. It returns the session, which is d's.
+func (d *beating) takenOver(next *beating) *Session {
+	d.Helper()
+	image, _, err := d.e.Image()
+	if err != nil {
+		d.Fatal(err)
+	}
+	next.now.Store(d.now.Load())
+	next.e.End(next.s)
+	sessions, err := next.e.Take(image)
+	if err != nil {
+		d.Fatal(err)
+	}
+	sessions[0].Carry(&sink{s: sessions[0]})
+	next.e.Reroute()
+	return sessions[0]
+}
+
+// The configuration of the successor introduces a heartbeat. No hold is lost before the validity ends that the
+// earlier process stated.
+func TestASuccessorWithAHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
+	d, next := newBeating(t), newBeating(t)
+	g := d.acquire("k", 30*time.Second)
+	d.now.Add(int64(8 * time.Second)) // the client is silent
+	if err := next.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 5 * time.Second}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := d.takenOver(next)
+	for range 300 {
+		next.now.Add(int64(20 * time.Millisecond))
+		next.e.Tick()
+	}
+	now := next.now.Load() / int64(time.Millisecond)
+	if left := int64(g.Deadline) - now; left > 0 && s.core.Holds.Load() == 0 {
+		t.Errorf("the hold is lost %v before the end of its stated validity", time.Duration(left)*time.Millisecond)
+	}
+}
+
+// A lease lingers when the successor takes over, whose configuration disables linger. The lease is used again,
+// and no longer wakes the table for the end of its linger.
+func TestASuccessorWithoutLingerForgetsWhenALeaseStopsLingering(t *testing.T) {
+	d, next := newTwoStores(t), newTwoStores(t)
+	route := func(d *twoStores, linger time.Duration) {
+		d.route(Namespace{}, Namespace{Prefix: "o:", Store: "other", Linger: linger})
+	}
+	acquire := func(d *twoStores, s *Session) protocol.Grant {
+		send(s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), TTL: 30000})
+		d.otherAnswers(cache.Result{Status: cache.Granted, Base: uint64(d.now.Load())})
+		m := s.transport.(*sink).last(t)
+		g, err := m.Grant()
+		if m.ID != 7 || err != nil {
+			t.Fatal(m.ID, m.Code, err)
+		}
+		return g
+	}
+	route(d, 2*time.Second)
+	route(next, 0)
+	for range 3 {
+		g := acquire(d, d.s)
+		send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("o:k"), Fence: g.Fence})
+		d.otherAnswers(cache.Result{Status: cache.Done})
+		d.now.Add(int64(100 * time.Millisecond))
+	}
+	s := d.takenOver(next.beating)
+	acquire(next, s)
+	next.now.Add(int64(3 * time.Second))
+	n := 0
+	for ; n < 1000 && next.e.Tick() <= next.now.Load()+1; n++ {
+		next.now.Add(1)
+	}
+	if n == 1000 {
+		t.Error("each of 1000 calls of Tick asks for the next one at once")
+	}
+}
