@@ -232,7 +232,7 @@ class Campaign(BaseCampaign):
             return
         try:
             reply = hold.conn.release(hold)
-            if reply[0] != OK:
+            if reply and reply[0] != OK:
                 _log.info("election %r: the release was answered %s", self._key, w.text(reply))
         except LockError as e:  # it has been sent, or the connection has ended, which is release too
             _log.info("election %r: %s", self._key, e)

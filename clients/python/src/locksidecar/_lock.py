@@ -20,11 +20,18 @@ class One(Scope[Hold[Conn]], Handle):
         NotHeld when this owner does not hold it, LostError (a NotHeld) when it did and lost it:
         nobody else's hold is ever released. Unconfirmed when the store has not confirmed.
         """
-        hold = self._mine()
+        while not self._release(self._mine()):
+            pass  # another thread of the same owner has released that one meanwhile
+
+    def _release(self, hold: Hold[Conn]) -> bool:
+        """Give up one count of a hold; false when none was left."""
         if not hold.lost and not sure(hold):
             hold.conn.lapse([hold], w.now())
         if hold.lost:
-            if hold.conn.let_go_lost(hold):
+            last = hold.conn.let_go_lost(hold)
+            if last is None:
+                return False
+            if last:
                 self._forget(hold)
                 hold.conn.acknowledge([hold])
             raise hold.loss(hold.lost)
@@ -34,7 +41,7 @@ class One(Scope[Hold[Conn]], Handle):
                 self._forget(hold)
             reply = hold.conn.release(hold)
         except ConnectionLost:
-            return  # that is release, too
+            return True  # that is release, too
         except Unavailable as e:
             raise Unconfirmed(f"{e}; the release has been sent") from None
         except BaseException:
@@ -43,6 +50,7 @@ class One(Scope[Hold[Conn]], Handle):
             raise
         if reply:
             check(hold, reply)
+        return reply is not None
 
     def extend(self, ttl: float | None = None) -> None:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.

@@ -8,7 +8,6 @@ from ._errors import ConnectionLost, Unavailable, Unconfirmed
 from ._handle import HandleMany, check, check_all, missing, sure
 from ._hold import Call, Holds, Who
 from ._scope import Scope
-from ._session import what
 
 
 class Locks(Scope[Holds[Conn]], HandleMany):
@@ -30,7 +29,7 @@ class Locks(Scope[Holds[Conn]], HandleMany):
         conn, count, absent = holds.conn, holds.count, missing(holds)
         if not holds.lost and not sure(holds):
             conn.lapse(holds.each, w.now())
-        answers: list[tuple[str, int]] = []
+        answers: list[tuple[str, int]] | None = []
         try:
             if count <= 1:
                 self._forget(holds)
@@ -42,8 +41,10 @@ class Locks(Scope[Holds[Conn]], HandleMany):
                 raise Unconfirmed(f"{e}; the release has been sent") from None
         except BaseException:
             if holds.count == count:
-                conn.finish_all(holds, count, what(holds), [])
+                conn.finish_all(holds, count, [], [])
             raise
+        if answers is None:  # another thread of the same owner was quicker
+            raise self._not_held()
         conn.acknowledge(holds.each)
         check_all(holds, answers, absent)
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from . import _wire as w
 from ._errors import OK, LockError, error
 from ._hold import Call, Hold, Holds
-from ._session import Session, what
-from ._table import Entries
+from ._session import Session
+from ._table import Before, Entries
 
 if TYPE_CHECKING:
     from ._conn import Conn
@@ -69,12 +69,13 @@ class Requests(Session):
             self.wait(cancel, time.monotonic() + _LOOK)  # others may wait for it too
         self.give_back_all()
 
-    def release(self, hold: Hold[Conn]) -> w.Message:
-        """Give up one count; for the last one return the daemon's answer, else nothing."""
+    def release(self, hold: Hold[Conn]) -> w.Message | None:
+        """Give up one count; for the last one return the daemon's answer, else nothing. None: no count was left."""
         before, c = hold.count, Call(w.RELEASE)
         try:
-            if not self.let_go(hold):
-                return ()
+            last = self.let_go(hold)
+            if not last:
+                return None if last is None else ()
             self.ask(c, hold.key, hold.owner, hold.fence, 0)
             for _ in range(hold.grants - 1):  # any only if two threads asked as one owner at once
                 c = Call(w.RELEASE)
@@ -86,11 +87,17 @@ class Requests(Session):
             self.finish(hold, before, c)
             raise
 
-    def release_many(self, holds: Holds[Conn]) -> list[tuple[str, int]]:
-        """Give up one count of the whole; for the last one return of each key the code that answers its release."""
-        count, before, calls = holds.count, what(holds), list[tuple[Call, Entries]]()
+    def release_many(self, holds: Holds[Conn]) -> list[tuple[str, int]] | None:
+        """Give up one count of the whole; for the last one return of each key the code that answers its release.
+
+        None: no count was left.
+        """
+        count, before, calls = holds.count, Before(), list[tuple[Call, Entries]]()
         try:
-            for batch in w.batches(self.let_go_all(holds, before), self.max_frame):
+            gone = self.let_go_all(holds, before)
+            if gone is None:
+                return None
+            for batch in w.batches(gone, self.max_frame):
                 calls.append((Call(w.RELEASE_MANY, entries=len(batch)), batch))
             for c, entries in calls:
                 self.send(c, entries, holds.owner, 0)

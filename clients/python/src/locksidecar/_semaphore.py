@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from . import _wire as w
 from ._conn import Conn
-from ._handle import SWEEP, anybody, sweep
+from ._handle import SWEEP, anybody, done, sweep
 from ._hold import Call, Hold, Who
 from ._lock import One
 
@@ -68,10 +69,11 @@ class Semaphore(One):
 
     def _find(self) -> Hold[Conn] | None:
         """Return the newest of what this owner holds."""
-        stack = self._stacks.get(self._who(), [])
-        while stack and stack[-1].over and not stack[-1].lost:  # the parent process's
-            stack.pop()
-        return stack[-1] if stack else None
+        return next((hold for hold in self._newest() if not done(hold)), None)
+
+    def _newest(self) -> list[Hold[Conn]]:
+        """Return what was acquired and is not forgotten, newest first; some may have been released just now."""
+        return self._stacks.get(self._who(), [])[::-1]
 
     def _keep(self, hold: Hold[Conn]) -> None:
         self._stacks.setdefault(self._who(), []).append(hold)
@@ -81,10 +83,10 @@ class Semaphore(One):
     def _forget(self, hold: Hold[Conn]) -> None:
         who = self._who()
         stack = self._stacks.get(who, [])
-        if hold in stack:
+        with contextlib.suppress(ValueError):  # another thread of the same owner was quicker
             stack.remove(hold)
         if not stack and self._owner is None:
             self._stacks.pop(who, None)
 
     def _depth(self) -> int:
-        return 0 if self._find() is None else len(self._stacks[self._who()])
+        return sum(not done(hold) for hold in self._newest())

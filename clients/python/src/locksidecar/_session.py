@@ -32,7 +32,7 @@ from ._errors import (
     error,
 )
 from ._hold import Call, Hold, Holds
-from ._table import Before, Entries, Lost, Owners, Table
+from ._table import Before, Entries, Lost, Owners, Table, what
 
 
 class Session(Table, ABC):
@@ -225,7 +225,7 @@ class Session(Table, ABC):
             return
         try:
             hold.count = 1
-            for entries in w.batches(self.let_go_all(hold, what(hold)), self.max_frame):
+            for entries in w.batches(self.let_go_all(hold, []) or (), self.max_frame):
                 self.send(Call(w.RELEASE_MANY, entries=len(entries)), entries, hold.owner, w.ASYNC)
             self.acknowledge(hold.each)
         except LockError:
@@ -270,7 +270,7 @@ class Session(Table, ABC):
             if count > 1:
                 holds.count = count - 1
                 return
-            gone = self._end_all(holds, before)
+            gone = self._end_all(holds, before or what(holds))
         unsent = [entries for _, entries in filter(lambda call: not call[0].sent, calls)]
         left = unsent if calls else w.batches(gone, self.max_frame)
         with contextlib.suppress(LockError):
@@ -403,8 +403,3 @@ class Session(Table, ABC):
         self._forget_holds()
         self._pending.clear()
         self._cancels.clear()
-
-
-def what(holds: Holds[Any]) -> Before:
-    """Return what its owner has of several, and how often; what it has lost included."""
-    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over or hold.lost, holds.each)]

@@ -148,6 +148,11 @@ def unreleasable(hold: Hold[Any]) -> bool:
     return hold.by is None or hold.by.handle() is None or (hold.who is not None and ended(hold.who))
 
 
+def what(holds: Holds[Any]) -> Before:
+    """Return what its owner has of several, and how often; what it has lost included."""
+    return [(hold, hold.count) for hold in filter(lambda hold: not hold.over or hold.lost, holds.each)]
+
+
 class Table:
     """The holds of a connection, by key and owner."""
 
@@ -260,34 +265,44 @@ class Table:
                 hold.count -= 1
             return True
 
-    def let_go(self, hold: Hold[Any]) -> bool:
-        """Give up one count; true when it was the last, so that the daemon has to hear of it."""
+    def let_go(self, hold: Hold[Any]) -> bool | None:
+        """Give up one count; true when it was the last, so that the daemon has to hear of it.
+
+        None when none is left, as another thread of the same owner was quicker.
+        """
         with self._mu:
-            if hold.count > 1:
-                hold.count -= 1
+            if hold.count <= 0:
+                return None
+            hold.count -= 1
+            if hold.count > 0:
                 return False
-            hold.count = 0
             self._drop(hold)
         return True
 
-    def let_go_lost(self, hold: Hold[Any]) -> bool:
-        """Give up one count of a hold that was lost; true when it was the last."""
+    def let_go_lost(self, hold: Hold[Any]) -> bool | None:
+        """Give up one count of a hold that was lost; true when it was the last, None when none is left."""
         with self._mu:
+            if hold.count <= 0:
+                return None
             hold.count -= 1
             if hold.count > 0:
                 return False
             self.owners.leave(hold)
         return True
 
-    def let_go_all(self, holds: Holds[Any], before: Before) -> Entries:
+    def let_go_all(self, holds: Holds[Any], before: Before) -> Entries | None:
         """Give up one count of the whole; return of which keys and fences the daemon has to hear.
 
-        before: what it has, with the counts. So it can be done twice, should the first have been interrupted.
+        None when no count is left, as another thread of the same owner was quicker. before takes the holds with their
+        counts, so that this can be done a second time if the first was interrupted.
         """
         with self._mu:
+            if holds.count <= 0:
+                return None
             if holds.count > 1:
                 holds.count -= 1
                 return []
+            before.extend(what(holds))
             return self._end_all(holds, before)
 
     def _end_all(self, holds: Holds[Any], before: Before) -> Entries:

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar, cast
 from .. import _wire as w
 from .._errors import ConnectionLost, LockError, Unavailable
 from .._hold import Call, Hold, Holds
-from .._session import Session, what
+from .._session import Session
 from .._table import Entries, Lost, Owners
 
 H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
@@ -188,7 +188,7 @@ class Conn(Session, asyncio.Protocol):
     def release_many(self, holds: Holds[Conn]) -> list[Asked]:
         """Give up one count of the whole; for the last one tell the daemon, and return what it has to answer."""
         calls: list[Asked] = []
-        for entries in w.batches(self.let_go_all(holds, what(holds)), self.max_frame):
+        for entries in w.batches(self.let_go_all(holds, []) or (), self.max_frame):
             calls.append(Asked(w.RELEASE_MANY, self.loop.create_future(), what=entries))
             self.send(calls[-1], entries, holds.owner, 0)
         return calls
