@@ -174,6 +174,8 @@ def test_what_has_ended_is_released_before_it_is_acquired_anew(r: Redis) -> None
                 acquire()
         with r.lock("foo"):  # another Lock is another owner, as redis-py's is
             pass
+        with pytest.raises(LockNotOwnedError, match="fixed_end"):
+            lock.acquire()
     with lock:
         assert lock.owned()
 
@@ -314,10 +316,34 @@ def test_locks_that_are_left_to_expire_are_forgotten(r: Redis, monkeypatch: pyte
     for n in range(300):
         assert r.lock(f"once:{n}", timeout=0.4).acquire(blocking=False)
     grips = r.lock("x")._held_by(r.sidecar)
-    until("they have expired", lambda: not any(g[1].owned() for g in list(grips._by_key.values())))
+    until("they have expired", lambda: not any(g[1] and g[1].owned() for g in list(grips._by_key.values())))
     for n in range(300):
         r.lock(f"again:{n}", timeout=0.4).acquire(blocking=False)
     assert len(grips._by_key) < 450
+
+
+def test_what_has_ended_is_refused_after_many_others(r: Redis) -> None:
+    lock = r.lock("foo", timeout=0.4)
+    with pytest.raises(LockNotOwnedError, match="fixed_end"), lock:  # noqa: PT012
+        until("it has expired", lambda: not lock.owned())
+        for n in range(300):
+            assert r.lock(f"once:{n}", timeout=0.4).acquire(blocking=False)
+        with pytest.raises(LockNotOwnedError, match="fixed_end"):
+            lock.acquire()
+
+
+def test_what_ends_while_its_owner_waits_for_it_is_not_acquired_anew(r: Redis) -> None:
+    lock = r.lock("foo", timeout=0.4)
+    with pytest.raises(LockNotOwnedError), lock:  # noqa: PT012
+        with pytest.raises(LockNotOwnedError, match="fixed_end"):
+            lock.acquire()  # waits until its own time is over
+        assert not lock.owned()
+        with r.lock("foo", blocking_timeout=60):  # nothing is left behind
+            pass
+        with pytest.raises(LockNotOwnedError, match="fixed_end"):
+            lock.acquire()
+    with lock:
+        assert lock.owned()
 
 
 def test_two_threads_release_with_one_token(r: Redis) -> None:
@@ -440,6 +466,23 @@ async def test_asyncio_what_has_ended_is_released_first(ar: redis_compat_asyncio
     for kind in ({}, {"blocking": False}):
         with pytest.raises(LockNotOwnedError, match="fixed_end"):
             await lock.acquire(**kind)
+    with pytest.raises(LockNotOwnedError):
+        await lock.release()
+    async with lock:
+        assert await lock.owned()
+
+
+async def test_asyncio_what_ends_while_its_owner_waits_for_it(ar: redis_compat_asyncio.Redis) -> None:
+    lock = ar.lock("foo", timeout=0.4)
+    await lock.acquire()
+    with pytest.raises(LockNotOwnedError, match="fixed_end"):
+        await lock.acquire()
+    for n in range(300):
+        assert await ar.lock(f"once:{n}", timeout=0.4).acquire(blocking=False)
+    with pytest.raises(LockNotOwnedError, match="fixed_end"):
+        await lock.acquire()
+    async with ar.lock("foo", blocking_timeout=60):
+        pass
     with pytest.raises(LockNotOwnedError):
         await lock.release()
     async with lock:

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import Any, Final, Generic, TypeVar
 
@@ -22,25 +23,37 @@ Token = str | bytes | memoryview
 
 
 class Local(threading.local):
-    """A token for each thread; none to begin with."""
+    """A token for each thread, none to begin with, and the handle that acquired last."""
 
     token: bytes | None = None
+    handle: Any = None
 
 
 class Grips(Generic[L]):
-    """By key: the token with which it was acquired here last, and the handle that holds it."""
+    """By key: the token with which it was acquired here last, and the handle that holds it.
+
+    What is over is known for as long as the Lock that acquired it lives: until its release, nothing is acquired anew.
+    """
 
     def __init__(self) -> None:
         self._mu = threading.Lock()
-        self._by_key: dict[str, tuple[bytes, L]] = {}
+        self._by_key: dict[str, tuple[bytes, L | None, weakref.ref[L]]] = {}
         self._sweep_at = 128
 
     def put(self, key: str, token: bytes, lock: L) -> None:
         with self._mu:
-            self._by_key[key] = token, lock
+            self._by_key[key] = token, lock, weakref.ref(lock)
             if len(self._by_key) >= self._sweep_at:  # of locks that were left to expire
-                self._by_key = dict(filter(alive, self._by_key.items()))
-                self._sweep_at = max(128, 2 * len(self._by_key))
+                self._sweep()
+
+    def _sweep(self) -> None:
+        held = {key: (token, lock if lock and alive(lock) else None, ref) for key, (token, lock, ref) in self._all()}
+        self._by_key = held  # which may have let go of the last reference to handles
+        self._by_key = {key: row for key, row in self._all() if row[2]() is not None}
+        self._sweep_at = max(128, 2 * len(self._by_key))
+
+    def _all(self) -> list[tuple[str, tuple[bytes, L | None, weakref.ref[L]]]]:
+        return list(self._by_key.items())
 
     def get(self, key: str, token: bytes | None, *, pop: bool = False) -> L | None:
         with self._mu:
@@ -49,12 +62,12 @@ class Grips(Generic[L]):
                 return None
             if pop:
                 del self._by_key[key]
-            return found[1]
+            return found[2]()
 
 
-def alive(item: tuple[str, tuple[bytes, Handle]]) -> bool:
-    """Tell whether a grip may still hold; takes in nothing."""
-    hold = named(item[1][1])
+def alive(lock: Handle) -> bool:
+    """Tell whether a handle may still hold; takes in nothing."""
+    hold = named(lock)
     return hold is not None and not hold.over
 
 
@@ -93,7 +106,7 @@ class Common(Generic[L]):
         self.blocking_timeout = blocking_timeout
         self.thread_local = bool(thread_local)
         self.raise_on_release_error = raise_on_release_error
-        self.local: Local | SimpleNamespace = Local() if self.thread_local else SimpleNamespace(token=None)
+        self.local: Local | SimpleNamespace = Local() if self.thread_local else SimpleNamespace(token=None, handle=None)
         self._key = text(name)
         try:
             w.check_key(self._key)
@@ -112,13 +125,18 @@ class Common(Generic[L]):
         """Return the TTL, and whether the daemon renews it."""
         return (w.Seconds(self.timeout), False) if self.timeout else (None, True)
 
-    def _refuse_lost(self, lock: L | None) -> None:
-        """Raise LostError if what this lock's token stands for was lost, and has not been released."""
-        hold = None if lock is None else named(lock)
-        if lock is not None and hold is not None:
-            if not sure(hold):
-                hold.conn.lapse([hold], w.now())
-            lock._refuse_lost(hold)
+    def _refuse_lost(self, *locks: L | None) -> None:
+        """Raise LostError if what one of the handles has acquired was lost, and has not been released."""
+        for lock in filter(None, locks):
+            hold = named(lock)
+            if hold is not None:
+                if not sure(hold):
+                    hold.conn.lapse([hold], w.now())
+                lock._refuse_lost(hold)
+
+    def _before(self, held: L | None) -> tuple[L | None, L | None]:
+        """Return what this lock may hold: what its token stands for, and what it has acquired last."""
+        return held, None if self.local.token is None else self.local.handle
 
     def _mine(self, what: str) -> bytes:
         """Return the token for extend or reacquire."""

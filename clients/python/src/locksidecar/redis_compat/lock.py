@@ -44,25 +44,28 @@ class Lock(Common[SidecarLock]):
     ) -> bool:
         """Acquire the lock; false when it cannot be had in time."""
         value = new_token(token)
-        if not self._take(value, self._wait(blocking, blocking_timeout)):
+        handle = self._take(value, self._wait(blocking, blocking_timeout))
+        if handle is None:
             return False
-        self.local.token = value
+        self.local.handle, self.local.token = handle, value
         return True
 
     def do_acquire(self, token: Token) -> bool:
         """Try to acquire the lock with this token."""
-        return self._take(new_token(token), 0)
+        return self._take(new_token(token), 0) is not None
 
-    def _take(self, token: bytes, wait: float) -> bool:
+    def _take(self, token: bytes, wait: float) -> SidecarLock | None:
         client, (ttl, renew) = client_of(self.redis), self._terms()
         with translated(self._key):
-            self._refuse_lost(self._grip(self.local.token))
+            before = self._before(self._grip(self.local.token))
+            self._refuse_lost(*before)
             inner = client.lock(self._key, ttl, renew, owner="handle")  # a new owner for each acquire
             try:
                 if not inner.acquire(timeout=bound(wait)):
-                    return False
+                    return None
+                self._refuse_lost(*before)  # it may have been lost, and not released, while this waited
                 self._held_by(client).put(self._key, token, inner)
-                return True
+                return inner
             except BaseException:  # an interrupt just behind the acquire
                 if inner._kept() is not None:
                     with contextlib.suppress(errors.LockError):
