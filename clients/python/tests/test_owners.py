@@ -578,6 +578,48 @@ async def test_the_work_of_a_leader_has_the_key_under_asyncio(aclient: AsyncClie
     assert not aclient._known._entries
 
 
+def test_an_election_does_not_wait_for_its_own_thread(client: Client) -> None:
+    election = client.election("k", print, print)
+    for lock in (client.lock("k"), client.lock("k", shared=True), client.lock_many(["j", "k"])):
+        with lock, pytest.raises(AlreadyHeld, match="key 'k' is already held in this thread by another handle"):
+            election.run()
+    assert election.error is None
+    with client.lock("k"), election:  # in the background it may wait
+        pass
+
+
+async def test_an_election_does_not_wait_for_its_own_task(aclient: AsyncClient) -> None:
+    election = aclient.election("k", print, print)
+    async with aclient.lock("k"):
+        with pytest.raises(AlreadyHeld, match="key 'k' is already held in this task by another handle"):
+            await election.run()
+        async with election:
+            pass
+
+
+def test_work_under_a_term_that_is_lost_does_not_acquire_its_key(client: Client) -> None:
+    """Neither if the term is over when the work begins, nor if nobody keeps the election."""
+    refused: list[BaseException] = []
+
+    def lead(term: locksidecar.Term) -> None:
+        if refused:
+            return
+        gc.collect()
+        client._known.leave(term._hold)
+        with term._hold.conn._mu:
+            term._hold.conn._lose(term._hold, "forced")
+        client._known.lend(term._hold, threading.current_thread())  # as if it began now
+        for kind in ({}, {"blocking": False}):
+            try:
+                client.lock("k").acquire(**kind)
+            except LostError as e:
+                refused.append(e)
+
+    client.election("k", lead, lambda *_: None).start()
+    until("both are refused", lambda: len(refused) == 2)
+    assert [str(e) for e in refused] == ["lock 'k' was lost: forced"] * 2
+
+
 # ---- owners that are not one thread, or one task ----
 
 

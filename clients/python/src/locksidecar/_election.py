@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import weakref
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
@@ -87,11 +88,15 @@ class Election:
     def run(self) -> None:
         """Campaign until stop is called, by another thread, a callback or a signal handler. Raises what ended it.
 
+        AlreadyHeld when this thread holds the key by a lock: it would wait for itself.
+
         An exception here (Ctrl-C) stops it too: the term is given up, its callbacks have returned, and the lock is
         released before the exception goes on. A second one does not wait for that.
         """
+        thread = threading.current_thread()
+        self._client._known.check(self._key, weakref.ref(thread), self._by, True)
         campaign = self._new()
-        campaign.runner = threading.current_thread()
+        campaign.runner = thread
         try:
             campaign.begin()
             campaign.join()

@@ -110,9 +110,9 @@ class Owners:
             self._sweep_at = max(_SWEEP, 2 * len(self._entries))
 
     def lend(self, hold: Hold[Any], unit: object) -> None:
-        """Count a hold of a term as one of the thread or task that works under it."""
+        """Count a hold of a term, a lost one too, as one of the thread or task that works under it."""
         with self.mu:
-            if not hold.over:
+            if not released(hold):
                 hold.who = weakref.ref(unit)
                 self.enter(hold)
 

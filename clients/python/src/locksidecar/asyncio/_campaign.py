@@ -77,6 +77,7 @@ class Campaign(BaseCampaign):
         self._on_lost = on_lost
         self._cancel = cancel
         self._by = by
+        self._election = by.handle()  # lives as long as its terms: they are not those of a handle that is gone
         self._woken = asyncio.Event()
         self._callbacks: set[asyncio.Task[None]] = set()
         self.loop = client._here()

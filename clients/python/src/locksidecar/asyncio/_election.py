@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import weakref
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final
@@ -93,13 +94,18 @@ class Election:
     def run(self) -> Coroutine[Any, Any, None]:
         """Campaign until stop is called. Raises what ended it.
 
+        AlreadyHeld when the task holds the key by a lock: it would wait for itself.
+
         Cancelling it stops it too: the term is given up, its callbacks have ended, and the lock is released before
         the cancellation goes on.
         """
         return self._run(self._new())  # so that stop means it, though it may not have begun
 
     async def _run(self, campaign: Campaign) -> None:
-        campaign.task = asyncio.current_task()
+        task = asyncio.current_task()
+        if task is not None:
+            self._client._known.check(self._key, weakref.ref(task), self._by, True)
+        campaign.task = task
         await campaign.run()
         if campaign.cancelled is not None:
             raise campaign.cancelled
