@@ -26,7 +26,7 @@ def unreachable(path: str, e: OSError | LockError) -> LockError:
     """Make the error for a connection that was not made; it names the socket, and the one that may be meant."""
     hint = _hint(path)
     if isinstance(e, LockError):
-        return type(e)(f"{path}: {e}{hint}")
+        return type(e)(f"{e}, at {path}{hint}")  # the error's name stays in front
     if isinstance(e, (FileNotFoundError, ConnectionRefusedError)):
         start = "" if hint else "; start one with 'locksidecar serve', or name its socket with LOCKSIDECAR_SOCKET"
         return Unavailable(f"no daemon at {path}: {e}{hint or start}")
