@@ -14,13 +14,9 @@ import (
 
 // begin starts all, and sees that it works.
 func (c *cell) begin() {
-	var err error
-	if c.register, err = NewRegister(); err != nil {
-		panic(broken{err})
-	}
-	c.t.Cleanup(c.register.Close)
+	c.startRegister()
 	c.store = storeKinds[c.Store].start(c.t)
-	for i := range c.store.hosts {
+	for i := range c.daemons {
 		c.hosts = append(c.hosts, c.newHost(i))
 	}
 	together(c.hosts, (*host).start)
@@ -120,13 +116,8 @@ func (c *cell) link(h *host, listen string) (addrs []string) {
 // addWorker starts the next one, at a host; see worker.ready.
 func (c *cell) addWorker(at int) *worker {
 	no := len(c.workers)
-	kind := kinds[no%len(kinds)]
-	program := c.Programs[kind]
-	if len(program) == 0 {
-		kind, program = "go", c.Programs["go"]
-	}
-	orders := Orders{Socket: c.hosts[at].socket(), Register: c.register.Addr(), Worker: no, Prefix: c.prefix,
-		Keys: keysEach, Owners: ownersEach, Semaphores: semaphoresEach, TTL: c.ttl, Pause: pauses[c.Seed%uint64(len(pauses))], Seed: c.Seed}
+	orders := Orders{Socket: c.hosts[at].socket(), Prefix: c.prefix, Keys: keysEach, Semaphores: semaphoresEach,
+		TTL: c.ttl, Pause: pauses[c.Seed%uint64(len(pauses))], Seed: c.Seed}
 	if c.locks {
 		orders.Semaphores = 0
 	}
@@ -139,10 +130,5 @@ func (c *cell) addWorker(at int) *worker {
 		c.doors[no] = []*faultproxy.Proxy{p}
 		orders.Socket = p.Addr()
 	}
-	w, err := startWorker(kind, program, orders, at, filepath.Join(c.dir, fmt.Sprintf("worker%d-%s.log", no, kind)))
-	if err != nil {
-		panic(broken{err})
-	}
-	c.workers = append(c.workers, w)
-	return w
+	return c.startWorker(kinds[no%len(kinds)], at, orders)
 }

@@ -3,9 +3,6 @@ package chaos
 import (
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -67,20 +64,10 @@ type Setting struct {
 // Result is how a cell's run ended.
 type Result struct {
 	Cell
-	Seed                   uint64
-	Skipped                string // why it was not run, or ""
-	Operations             int    // grants
-	Permits, Many, Lowered int    // of them: permits, and what was taken together; downgrades
-	Fired                  int
-	Violations             []Violation
-	Modelled
-	Guarded
-	Forgiven int            // overlaps that the store does not promise to prevent
-	Lost     map[string]int // holds noticed as lost, by reason
-	Refusals map[string]int // acquires that were not granted, by code
-	Recovery time.Duration  // the worst, from healing until every daemon grants again
-	Took     time.Duration
-	Kept     string // the directory with its history, if it was kept
+	Seed    uint64
+	Skipped string // why it was not run, or ""
+	Fired   int
+	Outcome
 }
 
 const (
@@ -103,33 +90,21 @@ var kinds = [clientsEach]string{"go", "python", "java", "go", "go", "python", "g
 // cell is a run of one.
 type cell struct {
 	*store
-	Setting
-	Result
+	Cell
+	Seed  uint64
+	Fired int
+	bed
 	fault fault
-	dir   string
-	rnd   *rand.Rand
-	t     *tb
 
-	hosts    []*host
-	workers  []*worker
-	doors    map[int][]*faultproxy.Proxy // of each worker, if clients have links of ours
-	register *Register
-	prefix   string
-	forgets  []span
-	cut      map[int][]int64
-	spaces   []*namespace
-	healed   time.Time // when the last fault began to be undone
+	doors  map[int][]*faultproxy.Proxy // of each worker, if clients have links of ours
+	prefix string
+	spaces []*namespace
+	healed time.Time // when the last fault began to be undone
 }
 
 // Run runs a cell.
 func Run(s Setting, what Cell, seed uint64) (r Result) {
-	c := &cell{Setting: s, Result: Result{Cell: what, Seed: seed, Lost: map[string]int{}, Refusals: map[string]int{}},
-		rnd: rand.New(rand.NewPCG(seed, 1)), doors: map[int][]*faultproxy.Proxy{}, cut: map[int][]int64{}, prefix: "k"}
-	began := time.Now()
-	defer func() {
-		c.Took = time.Since(began).Round(time.Millisecond)
-		r = c.Result
-	}()
+	c := &cell{Cell: what, Seed: seed, bed: newBed(s, seed), doors: map[int][]*faultproxy.Proxy{}, prefix: "k"}
 	for _, f := range faults() {
 		if f.name == what.Fault && f.target == what.Target {
 			c.fault = f
@@ -137,40 +112,20 @@ func Run(s Setting, what Cell, seed uint64) (r Result) {
 	}
 	if c.fault.apart {
 		if why := noNamespaces(); why != "" {
-			c.Skipped = why
-			return
+			return Result{Cell: what, Seed: seed, Skipped: why}
 		}
 	}
-	c.run()
-	return
-}
-
-func (c *cell) fail(check, format string, args ...any) {
-	c.Violations = append(c.Violations, Violation{check, fmt.Sprintf(format, args...)})
-}
-
-// run has clean-ups happen whatever the cell ends with.
-func (c *cell) run() {
-	dir, err := os.MkdirTemp("", "chaos")
-	if err != nil {
-		c.fail("broken", "%v", err)
-		return
-	}
-	c.dir = dir
-	log, err := os.Create(filepath.Join(dir, "servers.log"))
-	if err != nil {
-		c.fail("broken", "%v", err)
-		return
-	}
-	defer log.Close()
-	c.t = &tb{log: log}
-	func() {
-		defer c.end()
-		defer func() { c.caught(recover()) }()
+	began := time.Now()
+	c.within(func() {
 		c.begin()
 		c.fireAll()
 		c.drain()
-	}()
+	})
 	c.judge()
-	c.keep()
+	if c.Fired == 0 {
+		c.fail("floor", "no fault was fired")
+	}
+	c.keep(fmt.Sprintf("%s-%s-%s-%v-%d", c.Store, c.Fault, c.Target, c.Length, c.Seed))
+	c.Took = time.Since(began).Round(time.Millisecond)
+	return Result{Cell: what, Seed: seed, Fired: c.Fired, Outcome: c.Outcome}
 }

@@ -133,13 +133,13 @@ func TestSoundHistories(t *testing.T) {
 			h.add(1, evGot, 31, Event{N: h.n, R: "timeout"})
 		},
 		"the store forgot": func(h *told) {
-			h.Forgets = []span{{50 * ms, 150 * ms}}
+			h.Forgets = []forget{{span: span{50 * ms, 150 * ms}}}
 			h.held(0, "k", 1, 0, 10, 200, 210)
 			h.held(1, "k", 3, 60, 70, 100, 110)
 			h.held(0, "k", 4, 160, 220, 230, 240)
 		},
 		"forgotten, and the word of it on its way": func(h *told) {
-			h.Forgets = []span{{50 * ms, 150 * ms}}
+			h.Forgets = []forget{{span: span{50 * ms, 150 * ms}}}
 			n := h.got(0, "k", 1, 0, 10, 1000)
 			h.add(0, evState, 102, Event{N: n, U: 1000 * ms})
 			h.held(3, "k", 2, 20, 100, 110, 120)
@@ -148,7 +148,7 @@ func TestSoundHistories(t *testing.T) {
 			h.add(0, evGave, 105, Event{N: n, R: "gone"})
 		},
 		"waited while the store forgot, and again at once": func(h *told) {
-			h.Forgets = []span{{20 * ms, 150 * ms}}
+			h.Forgets = []forget{{span: span{20 * ms, 150 * ms}}}
 			h.held(0, "k", 1, 0, 30, 40, 50)
 			n := h.got(3, "k", 2, 25, 60, 1000)
 			h.add(3, evGive, 70, Event{N: n})
@@ -234,12 +234,12 @@ func TestViolationsAreFound(t *testing.T) {
 			h.add(0, evGave, 105, Event{N: n, R: "gone"})
 		}, []string{"model", "two holders"}},
 		"before the store forgot": {func(h *told) {
-			h.Forgets = []span{{500 * ms, 600 * ms}}
+			h.Forgets = []forget{{span: span{500 * ms, 600 * ms}}}
 			h.held(0, "k", 1, 0, 10, 200, 210)
 			h.held(1, "k", 2, 0, 100, 300, 310)
 		}, []string{"two holders"}},
 		"after the store forgot": {func(h *told) {
-			h.Forgets = []span{{500 * ms, 600 * ms}}
+			h.Forgets = []forget{{span: span{500 * ms, 600 * ms}}}
 			h.held(0, "k", 1, 700, 710, 900, 910)
 			h.held(1, "k", 2, 700, 800, 1000, 1010)
 		}, []string{"two holders"}},
@@ -264,7 +264,7 @@ func TestViolationsAreFound(t *testing.T) {
 			h.gave(1, h.grant(1, "k", Event{M: shared}, 5, 0, 50, 1000), 60, 70)
 		}, []string{"fence order"}},
 		"a fence that falls when the store has forgotten": {func(h *told) {
-			h.Forgets = []span{{35 * ms, 36 * ms}}
+			h.Forgets = []forget{{span: span{35 * ms, 36 * ms}}}
 			h.held(0, "k", 5, 0, 10, 20, 30)
 			h.held(1, "k", 4, 40, 50, 60, 70)
 		}, []string{"fence order"}},
@@ -307,7 +307,7 @@ func TestViolationsAreFound(t *testing.T) {
 // Overlaps over a moment at which the store may forget are counted.
 func TestForgivenIsCounted(t *testing.T) {
 	h := newTold()
-	h.Forgets = []span{{50 * ms, 150 * ms}}
+	h.Forgets = []forget{{span: span{50 * ms, 150 * ms}}}
 	h.held(0, "k", 1, 0, 10, 200, 210)
 	h.held(1, "k", 3, 60, 70, 100, 110)
 	if found, forgiven := h.Check(); len(found) > 0 || forgiven != 1 {

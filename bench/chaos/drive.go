@@ -1,7 +1,6 @@
 package chaos
 
 import (
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -29,17 +28,7 @@ func (c *cell) fireAll() {
 		}
 		time.Sleep(time.Duration(200+c.rnd.IntN(500)) * time.Millisecond)
 	}
-	before := c.byWorker()
-	if !c.until(patience, func() bool {
-		for i, w := range c.workers {
-			if i < len(before) && w.killed == 0 && w.held.Load() == before[i] {
-				return false
-			}
-		}
-		return true
-	}) {
-		c.fail("floor", "somebody was granted nothing more when all was healed; by worker %v, then %v", before, c.byWorker())
-	}
+	c.allServed()
 }
 
 // recover waits until every daemon grants again.
@@ -59,80 +48,13 @@ func (c *cell) recover() {
 
 // drain has all workers end, and looks at what is left.
 func (c *cell) drain() {
-	for _, w := range c.workers {
-		w.bid()
-	}
-	end := time.Now().Add(patience)
-	for _, w := range c.workers {
-		if w.killed == 0 && !w.finish(end) {
-			c.fail("wait", "worker %d (%s) does not end", w.no, w.kind)
-		}
-	}
-	var left []string
-	if !c.until(patience, func() bool {
-		left = nil
-		for _, h := range c.hosts {
-			rows, err := h.left()
-			if err != nil {
-				rows = []string{err.Error()}
-			}
-			left = append(left, rows...)
-		}
-		return len(left) == 0
-	}) {
-		c.fail("left", "%d are left at the end: %s", len(left), strings.Join(left[:min(len(left), 5)], "; "))
-	}
+	c.endWorkers()
+	c.nothingLeft()
 	for _, h := range c.hosts {
 		if !h.end(syscall.SIGTERM) {
 			c.fail("wait", "daemon %d does not end", h.no)
 		}
 	}
-}
-
-// end ends whatever still runs.
-func (c *cell) end() {
-	for _, w := range c.workers {
-		if !w.ended() {
-			w.process.end(syscall.SIGKILL)
-		}
-		<-w.done
-	}
-	defer func() { c.caught(recover()) }()
-	c.t.end()
-}
-
-// caught notes what has kept the cell from going on; other panics are ours.
-func (c *cell) caught(r any) {
-	switch b := r.(type) {
-	case nil:
-	case broken:
-		c.fail("broken", "%v", b.error)
-	default:
-		panic(r)
-	}
-}
-
-func (c *cell) grants() (n int64) {
-	for _, w := range c.workers {
-		n += w.held.Load()
-	}
-	return n
-}
-
-func (c *cell) byWorker() (ns []int64) {
-	for _, w := range c.workers {
-		ns = append(ns, w.held.Load())
-	}
-	return ns
-}
-
-func (c *cell) until(most time.Duration, ok func() bool) bool {
-	for end := time.Now().Add(most); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
 }
 
 // last lets a fault last; what comes after it is healing.

@@ -235,7 +235,7 @@ func (c *cell) down(how func(), d time.Duration) {
 // out with a renewal, so for a TTL more it may hand on what is gone.
 func (c *cell) forgetting() (done func()) {
 	from := now()
-	return func() { c.forgets = append(c.forgets, span{from, now() + int64(c.ttl)}) }
+	return func() { c.forgets = append(c.forgets, forget{span: span{from, now() + int64(c.ttl)}}) }
 }
 
 // stepClock sets the store's clock ahead or back by d, and after as long to the true time

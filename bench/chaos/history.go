@@ -3,6 +3,7 @@ package chaos
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // What workers note, one line of JSON each.
@@ -85,6 +86,14 @@ func (p *op) released() bool { return p.gave > 0 && p.given > 0 && p.gaveResult 
 // span is a time in which something happened.
 type span struct{ from, to int64 }
 
+// forget is a time at which the store of the keys that begin with a prefix may have forgotten them.
+type forget struct {
+	keys string
+	span
+}
+
+func (f *forget) of(p *op) bool { return strings.HasPrefix(p.name, f.keys) }
+
 // History is what a cell's clients were told, and what was done meanwhile.
 type History struct {
 	Events []Event
@@ -97,7 +106,7 @@ type History struct {
 	Cut map[int][]int64
 	// Forgets are the times at which the store may forget what it had confirmed, as far as
 	// it is promised to keep it: whoever was granted before and after may overlap.
-	Forgets []span
+	Forgets []forget
 }
 
 // ops puts the acquires together, by when they were asked.
@@ -203,5 +212,5 @@ func (h *History) cutOff(p *op) bool {
 
 // forgives says that the store may have forgotten a before it granted b.
 func (h *History) forgives(a, b *op) bool {
-	return slices.ContainsFunc(h.Forgets, func(f span) bool { return a.asked <= f.to && b.answered >= f.from })
+	return slices.ContainsFunc(h.Forgets, func(f forget) bool { return f.of(a) && a.asked <= f.to && b.answered >= f.from })
 }

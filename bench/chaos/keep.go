@@ -3,14 +3,13 @@ package chaos
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 )
 
 // history is what all workers told.
-func (c *cell) history() *History {
+func (c *bed) history() *History {
 	h := &History{Killed: map[int]int64{}, Frozen: map[int][]span{}, Forgets: c.forgets, Cut: c.cut}
 	for _, w := range c.workers {
 		h.Events = append(h.Events, w.events...)
@@ -23,14 +22,14 @@ func (c *cell) history() *History {
 	return h
 }
 
-// keep moves the cell's directory to where it can be looked at if something was wrong, with
+// keep moves the run's directory to name among those that are kept if something was wrong, with
 // the history in it, and removes it else.
-func (c *cell) keep() {
+func (c *bed) keep(name string) {
 	if len(c.Violations) == 0 || c.Keep == "" {
 		os.RemoveAll(c.dir)
 		return
 	}
-	c.Kept = filepath.Join(c.Keep, fmt.Sprintf("%s-%s-%s-%v-%d", c.Store, c.Fault, c.Target, c.Length, c.Seed))
+	c.Kept = filepath.Join(c.Keep, name)
 	err := os.MkdirAll(c.Keep, 0o700)
 	if err == nil {
 		os.RemoveAll(c.Kept)
@@ -54,6 +53,10 @@ func (h *History) write(path string) error {
 	defer f.Close()
 	out := bufio.NewWriter(f)
 	enc := json.NewEncoder(out)
+	forgets := [][2]any{}
+	for _, f := range h.Forgets {
+		forgets = append(forgets, [2]any{f.keys, [2]int64{f.from, f.to}})
+	}
 	spans := func(ss []span) (ps [][2]int64) {
 		for _, s := range ss {
 			ps = append(ps, [2]int64{s.from, s.to})
@@ -66,7 +69,7 @@ func (h *History) write(path string) error {
 			frozen[w] = spans(ss)
 		}
 	}
-	err = enc.Encode(map[string]any{"hosts": h.Hosts, "killed": h.Killed, "frozen": frozen, "forgets": spans(h.Forgets), "cut": h.Cut})
+	err = enc.Encode(map[string]any{"hosts": h.Hosts, "killed": h.Killed, "frozen": frozen, "forgets": forgets, "cut": h.Cut})
 	events := slices.Clone(h.Events)
 	slices.SortStableFunc(events, func(a, b Event) int { return int(max(-1, min(1, a.T-b.T))) })
 	for _, e := range events {

@@ -11,10 +11,10 @@ import (
 func TestResultsOfSeveralRunsComeTogether(t *testing.T) {
 	cells := Cells()
 	first := []Result{
-		{Cell: cells[0], Seed: 1, Operations: 10, Fired: 2, Guarded: Guarded{Plain: 40, PlainLost: 1}, Recovery: time.Second},
-		{Cell: cells[1], Seed: 2, Operations: 5, Fired: 3, Violations: []Violation{{Check: "fence", Text: "none"}}},
+		{Cell: cells[0], Seed: 1, Fired: 2, Outcome: Outcome{Operations: 10, Guarded: Guarded{Plain: 40, PlainLost: 1}, Recovery: time.Second}},
+		{Cell: cells[1], Seed: 2, Fired: 3, Outcome: Outcome{Operations: 5, Violations: []Violation{{Check: "fence", Text: "none"}}}},
 	}
-	second := []Result{{Cell: cells[0], Seed: 3, Operations: 7, Fired: 1, Recovery: 2 * time.Second}, {Cell: cells[2], Skipped: "no root"}}
+	second := []Result{{Cell: cells[0], Seed: 3, Fired: 1, Outcome: Outcome{Operations: 7, Recovery: 2 * time.Second}}, {Cell: cells[2], Skipped: "no root"}}
 	var b bytes.Buffer
 	if err := WriteJSON(&b, first); err != nil {
 		t.Fatal(err)

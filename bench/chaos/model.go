@@ -187,7 +187,7 @@ func (h *History) earliest(p *op) int64 {
 		}
 	}
 	for _, f := range h.Forgets {
-		if p.asked <= f.to && p.seen >= f.from {
+		if f.of(p) && p.asked <= f.to && p.seen >= f.from {
 			from = min(from, f.from)
 		}
 	}

@@ -106,7 +106,7 @@ func (h *History) permitOperations(ps []*op) (all []porcupine.Operation) {
 			all = append(all, porcupine.Operation{ClientId: p.w<<8 | p.o, Input: in, Call: call, Return: ret})
 		}
 		add(enter, p.asked, p.answered)
-		forgotten := slices.ContainsFunc(h.Forgets, func(f span) bool { return p.asked <= f.to && (p.given == 0 || p.given >= f.from) })
+		forgotten := slices.ContainsFunc(h.Forgets, func(f forget) bool { return f.of(p) && p.asked <= f.to && (p.given == 0 || p.given >= f.from) })
 		if p.released() && !h.cutOff(p) && !forgotten {
 			add(leave, p.gave, p.given)
 			continue

@@ -17,7 +17,7 @@ import (
 
 // store is one kind of store, running. What a kind cannot do is nil.
 type store struct {
-	hosts   int
+	daemons int
 	ttl     time.Duration
 	servers []string // addresses that daemons connect to, each by a link of its own
 	url     func(addrs []string) string
@@ -44,7 +44,7 @@ type kind struct {
 // under libfaketime.
 var storeKinds = map[string]kind{
 	"embedded": {"", func(*tb) *store {
-		return &store{hosts: 1, ttl: time.Second, url: func([]string) string { return "memory:" }}
+		return &store{daemons: 1, ttl: time.Second, url: func([]string) string { return "memory:" }}
 	}},
 	"redis": {"links stop kill flush", func(t *tb) *store { return redis(testserver.StartRedis(t), true) }},
 	"redis-aof": {"links stop kill", func(t *tb) *store {
@@ -72,7 +72,7 @@ var storeKinds = map[string]kind{
 }
 
 func redis(r *testserver.Redis, forgets bool) *store {
-	return &store{hosts: 3, ttl: time.Second, servers: []string{r.Addr()},
+	return &store{daemons: 3, ttl: time.Second, servers: []string{r.Addr()},
 		url:    func(a []string) string { return "redis://" + a[0] + "?timeout=300ms&waiter_lease=1s" },
 		freeze: r.Pause, thaw: r.Resume, kill: r.Kill, stop: r.Stop, start: r.Start, forgetsOnKill: forgets,
 		flush: func() { r.Do("FLUSHALL") },
@@ -83,7 +83,7 @@ func redis(r *testserver.Redis, forgets bool) *store {
 // machine alone does not make them.
 func sentinel(t *tb) *store {
 	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+testserver.MasterName+" 2000")
-	s := &store{hosts: 3, ttl: 2 * time.Second, renames: true, forgetsOnOver: true}
+	s := &store{daemons: 3, ttl: 2 * time.Second, renames: true, forgetsOnOver: true}
 	for _, n := range slices.Concat(c.Sentinels, c.Nodes) {
 		s.servers = append(s.servers, n.Addr())
 	}
@@ -109,7 +109,7 @@ func sentinel(t *tb) *store {
 func cluster(t *tb) *store {
 	const masters = 3
 	c := testserver.StartRedisCluster(t, masters, 1, "--cluster-node-timeout", "2000")
-	s := &store{hosts: 3, ttl: 2 * time.Second, renames: true, forgetsOnOver: true}
+	s := &store{daemons: 3, ttl: 2 * time.Second, renames: true, forgetsOnOver: true}
 	for _, n := range c.Nodes {
 		s.servers = append(s.servers, n.Addr())
 	}
@@ -138,7 +138,7 @@ func cluster(t *tb) *store {
 // redlock has three nodes, of which one at a time is ill.
 func redlock(t *tb) *store {
 	var nodes []*testserver.Redis
-	s := &store{hosts: 3, ttl: 2 * time.Second, locks: true}
+	s := &store{daemons: 3, ttl: 2 * time.Second, locks: true}
 	for range 3 {
 		n := testserver.StartRedis(t)
 		nodes = append(nodes, n)
@@ -157,7 +157,7 @@ func redlock(t *tb) *store {
 
 // etcd has its leader ill, when there are several members.
 func etcd(members []*testserver.Etcd) *store {
-	s := &store{hosts: 3, ttl: 2 * time.Second}
+	s := &store{daemons: 3, ttl: 2 * time.Second}
 	for _, m := range members {
 		s.servers = append(s.servers, m.Addr())
 	}
@@ -191,7 +191,7 @@ func etcd(members []*testserver.Etcd) *store {
 
 func zookeeper(t *tb) *store {
 	z := testserver.StartZooKeeper(t)
-	return &store{hosts: 3, ttl: 2 * time.Second, servers: []string{z.Addr()},
+	return &store{daemons: 3, ttl: 2 * time.Second, servers: []string{z.Addr()},
 		url:    func(a []string) string { return "zookeeper://" + a[0] + "/chaos?session=2s&timeout=1s" },
 		freeze: z.Pause, thaw: z.Resume, kill: z.Kill, stop: z.Stop, start: z.Start,
 		flush: func() { deleteUnder(z.Admin(), "/chaos") },
@@ -214,7 +214,7 @@ func deleteUnder(c *zk.Conn, dir string) {
 }
 
 func mysql(m *testserver.MariaDB) *store {
-	return &store{hosts: 3, ttl: time.Second, servers: []string{m.Addr()},
+	return &store{daemons: 3, ttl: time.Second, servers: []string{m.Addr()},
 		url: func(a []string) string {
 			u, err := url.Parse(m.URL())
 			if err != nil {

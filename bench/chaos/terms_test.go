@@ -60,7 +60,7 @@ func TestSoundHistoriesOfOtherTerms(t *testing.T) {
 			h.permit(3, "k", 3, 30, 120, 1000)
 		},
 		"permits of a store that forgot": func(h *told) {
-			h.Forgets = []span{{50 * ms, 150 * ms}}
+			h.Forgets = []forget{{span: span{50 * ms, 150 * ms}}}
 			a, b := h.permit(0, "k", 1, 0, 10, 1000), h.permit(3, "k", 2, 0, 20, 1000)
 			c, d := h.permit(0, "k", 3, 55, 60, 1000), h.permit(3, "k", 4, 55, 60, 1000)
 			for i, n := range []int64{a, b, c, d} {
@@ -130,7 +130,7 @@ func TestViolationsOfOtherTermsAreFound(t *testing.T) {
 			h.gave(2, h.permit(2, "k", 3, 20, 900, 2000), 950, 960)
 		}, []string{"too many permits"}},
 		"three of two permits after the store forgot": {func(h *told) {
-			h.Forgets = []span{{500 * ms, 600 * ms}}
+			h.Forgets = []forget{{span: span{500 * ms, 600 * ms}}}
 			for w := range 3 {
 				h.gave(w, h.permit(w, "k", uint64(w+1), 700, 710, 2000), 800, 810)
 			}
@@ -216,7 +216,7 @@ func TestViolationsOfOtherTermsAreFound(t *testing.T) {
 // More permits than there are, over a moment at which the store may forget, are counted.
 func TestForgivenPermitsAreCounted(t *testing.T) {
 	h := newTold()
-	h.Forgets = []span{{50 * ms, 150 * ms}}
+	h.Forgets = []forget{{span: span{50 * ms, 150 * ms}}}
 	h.permit(0, "k", 1, 0, 10, 1000)
 	h.permit(1, "k", 2, 0, 20, 1000)
 	h.gave(2, h.permit(2, "k", 3, 60, 70, 1000), 100, 110)
