@@ -53,7 +53,9 @@ func (c *Coder) Bool(v *bool) {
 		n = 1
 	}
 	Num(c, &n)
-	*v = n != 0
+	if c.Reading {
+		*v = n != 0
+	}
 }
 
 // String writes or reads v.

@@ -60,7 +60,11 @@ func (m *moving) code() {
 	cache.Num(m.Coder, &limit)
 	cache.Num(m.Coder, &base)
 	cache.Num(m.Coder, &n.graceTTL)
-	m.Bool(&n.graceOver)
+	over := n.graceOver.Load()
+	m.Bool(&over)
+	if m.Reading {
+		n.graceOver.Store(over)
+	}
 	n.until.Store(until)
 	n.held.Store(held)
 	n.limit.Store(limit)

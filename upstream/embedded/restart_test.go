@@ -2,6 +2,7 @@ package embedded_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -239,5 +240,24 @@ func TestTheEndOfTheWaitHintsWhoQueues(t *testing.T) {
 		}
 		st.want(st.do(cache.OpJoin, "k", 1), cache.Granted)
 		st.close()
+	})
+}
+
+// A takeover may begin while the wait for what was stated before ends: for the race detector.
+func TestLeavingBesideTheEndOfTheWait(t *testing.T) {
+	onMachine(t, func(t *testing.T, m *machine) {
+		m.killed()
+		s := m.start()
+		for i := range uint64(100) {
+			s.want(s.do(cache.OpJoin, fmt.Sprint("k", i), 2+i), cache.Queued)
+		}
+		m.pass(time.Minute)
+		for range 20 { // the wait ends meanwhile
+			time.Sleep(time.Second)
+			if _, err := s.Leave(); err != nil {
+				t.Fatal(err)
+			}
+			s.Stay()
+		}
 	})
 }

@@ -35,7 +35,7 @@ type session struct {
 
 	grace     int64         // nothing is granted before this time of the boot clock
 	graceTTL  time.Duration // the longest TTL that may stand behind a deadline in the file
-	graceOver bool          // run has seen grace pass
+	graceOver atomic.Bool   // run has seen grace pass
 	failing   bool          // run could not write the file the last time
 
 	held  atomic.Int64  // leases in all shards
@@ -215,9 +215,11 @@ func (s *Store) step() time.Duration {
 	if left := n.waiting(now); left > 0 {
 		return left
 	}
-	if n.grace != 0 && !n.graceOver {
-		n.graceOver = true
+	if n.grace != 0 && !n.graceOver.Load() {
+		n.io.Lock() // Leave reads what hintAll changes
+		n.graceOver.Store(true)
 		s.hintAll()
+		n.io.Unlock()
 	}
 	until := n.until.Load()
 	if until == 0 && n.held.Load() == 0 {
