@@ -6,6 +6,7 @@
 # make model  the formal model, with each guard taken out: larger with make model BIG=1
 # make bench  measurements, side by side in one run
 # make chaos  faults for so long, while clients work: make chaos MINUTES=60
+# make storm  operators at work on daemons under load, for so long: make storm MINUTES=60
 #
 # make packages         what is released, from the last commit, into dist/
 # make version V=1.2.3  writes the version wherever it stands
@@ -17,14 +18,19 @@ SEEDS  ?= 1000
 MINUTES ?= 10
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar
+RACE_BIN := bin/locksidecar-race
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
 NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod))
 
-.PHONY: run build test test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
+.PHONY: run build test test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
 
 build:
 	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
+
+# The storm's daemon tells of data races.
+build-race:
+	$(GO) build -race -trimpath -o $(RACE_BIN) ./cmd/locksidecar
 
 run: build
 	$(BIN) serve
@@ -56,9 +62,9 @@ test-python:
 test-java:
 	LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) mvn -q -B -f clients/java test
 
-test-chaos: $(CHAOS_JAVA)
-	cd bench/chaos && $(GO) vet ./... && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) \
-		LOCKSIDECAR_TEST_JAVA_WORKER=$(CURDIR)/$(CHAOS_JAVA) $(GO) test -race -count=1 -timeout 10m ./...
+test-chaos: $(CHAOS_JAVA) build-race
+	cd bench/chaos && $(GO) vet ./... && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_RACE_BIN=$(CURDIR)/$(RACE_BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) \
+		LOCKSIDECAR_TEST_JAVA_WORKER=$(CURDIR)/$(CHAOS_JAVA) $(GO) test -race -count=1 -timeout 20m ./...
 
 $(CHAOS_JAVA): $(shell find clients/java/src/main bench/chaos/workers/java -name '*.java' -o -name pom.xml)
 	mvn -q -B -f bench/chaos/workers/java package -DskipTests -Dmaven.javadoc.skip -Dmaven.source.skip
@@ -76,6 +82,9 @@ bench: deps build
 
 chaos: deps build $(CHAOS_JAVA)
 	cd bench/chaos && $(GO) run ./cmd/chaos -minutes $(MINUTES) -bin $(CURDIR)/$(BIN) -python $(CURDIR)/$(VPY) -java $(CURDIR)/$(CHAOS_JAVA) $(CHAOS)
+
+storm: deps build-race $(CHAOS_JAVA)
+	cd bench/chaos && $(GO) run ./cmd/storm -minutes $(MINUTES) -bin $(CURDIR)/$(RACE_BIN) -python $(CURDIR)/$(VPY) -java $(CURDIR)/$(CHAOS_JAVA) $(STORM)
 
 # One commit gives the same bytes; what for that matters is in the script.
 packages: deps

@@ -58,6 +58,7 @@ func (c *cell) short() (what string) {
 // newHost makes one with a link of its own to each of the store's servers.
 func (c *cell) newHost(no int) *host {
 	h := &host{no: no, bin: c.Bin, dir: filepath.Join(c.dir, fmt.Sprint("daemon", no))}
+	h.run = h.dir
 	if err := os.Mkdir(h.dir, 0o700); err != nil {
 		panic(broken{err})
 	}

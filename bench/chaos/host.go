@@ -19,6 +19,7 @@ type host struct {
 	no     int
 	bin    string
 	dir    string
+	run    string   // the directory of its socket
 	inside []string // what to run it by: another network namespace, or nothing
 	links  []*faultproxy.Proxy
 	conf   string
@@ -26,7 +27,7 @@ type host struct {
 	*process
 }
 
-func (h *host) socket() string { return filepath.Join(h.dir, "s") }
+func (h *host) socket() string { return filepath.Join(h.run, "s") }
 func (h *host) log() string    { return filepath.Join(h.dir, "log") }
 
 // configure writes the configuration; each turn's differs in what no client notices.

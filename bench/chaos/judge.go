@@ -17,7 +17,7 @@ func (c *bed) judge() {
 			c.fail("broken", "%v", w.err)
 		}
 	}
-	logs, _ := filepath.Glob(filepath.Join(c.dir, "*", "log"))
+	logs, _ := filepath.Glob(filepath.Join(c.dir, "*", "log*"))
 	more, _ := filepath.Glob(filepath.Join(c.dir, "worker*.log"))
 	for _, f := range append(logs, more...) {
 		b, _ := os.ReadFile(f)

@@ -17,7 +17,10 @@ const patience = 60 * time.Second
 // process is a child of ours, which ends with us.
 type process struct {
 	cmd  *exec.Cmd
+	log  string        // where its standard error goes
 	done chan struct{} // closed when it has been reaped
+
+	state *os.ProcessState // set before done is closed
 }
 
 // launch starts cmd. What it prints to standard error goes to the file log, at its end.
@@ -32,8 +35,12 @@ func launch(cmd *exec.Cmd, log string) (*process, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &process{cmd, make(chan struct{})}
-	go func() { defer close(p.done); _ = cmd.Wait() }()
+	p := &process{cmd: cmd, log: log, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		_ = cmd.Wait()
+		p.state = cmd.ProcessState
+	}()
 	return p, nil
 }
 
@@ -93,6 +100,14 @@ func (p *process) end(s syscall.Signal) bool {
 	p.signal(syscall.SIGKILL)
 	<-p.done
 	return false
+}
+
+// code is the exit code of one that has ended, 128 and more if a signal ended it.
+func (p *process) code() int {
+	if s, ok := p.state.Sys().(syscall.WaitStatus); ok && s.Signaled() {
+		return 128 + int(s.Signal())
+	}
+	return p.state.ExitCode()
 }
 
 func (p *process) ends(within time.Duration) bool {

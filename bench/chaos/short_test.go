@@ -32,15 +32,12 @@ var shortCells = []string{
 	"etcd/takeover/daemon/0.5",
 }
 
-// The short run: the same seed each time.
-func TestShortRunHasNoViolations(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short")
-	}
-	bin := os.Getenv("LOCKSIDECAR_BIN")
+// settingOf is that of a program, or of one that is built with flags.
+func settingOf(t *testing.T, bin string, flags ...string) Setting {
+	t.Helper()
 	if bin == "" {
 		bin = filepath.Join(t.TempDir(), "locksidecar")
-		build := exec.Command("go", "build", "-trimpath", "-o", bin, "./cmd/locksidecar")
+		build := exec.Command("go", append(append([]string{"build", "-trimpath"}, flags...), "-o", bin, "./cmd/locksidecar")...)
 		build.Dir = filepath.Join("..", "..")
 		if out, err := build.CombinedOutput(); err != nil {
 			t.Fatalf("build the program: %v: %s", err, out)
@@ -50,6 +47,15 @@ func TestShortRunHasNoViolations(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s
+}
+
+// The short run: the same seed each time.
+func TestShortRunHasNoViolations(t *testing.T) {
+	if testing.Short() {
+		t.Skip("-short")
+	}
+	s := settingOf(t, os.Getenv("LOCKSIDECAR_BIN"))
 	s.Fires = 2
 	for i, name := range shortCells {
 		t.Run(name, func(t *testing.T) {

@@ -32,6 +32,7 @@ type store struct {
 	failover      func(down func()) // to another server; down is called while the old one is away
 	forgetsOnOver bool              // what the old one had not passed on is gone with it
 	clock         func(ahead time.Duration)
+	residue       func() []string // what is left of daemons that have ended, but for what is to last
 }
 
 // kind is one kind of store: what can happen to it, and how it is started.
@@ -75,7 +76,7 @@ func redis(r *testserver.Redis, forgets bool) *store {
 	return &store{daemons: 3, ttl: time.Second, servers: []string{r.Addr()},
 		url:    func(a []string) string { return "redis://" + a[0] + "?timeout=300ms&waiter_lease=1s" },
 		freeze: r.Pause, thaw: r.Resume, kill: r.Kill, stop: r.Stop, start: r.Start, forgetsOnKill: forgets,
-		flush: func() { r.Do("FLUSHALL") },
+		flush: func() { r.Do("FLUSHALL") }, residue: redisResidue(these(r)),
 	}
 }
 
@@ -87,6 +88,7 @@ func sentinel(t *tb) *store {
 	for _, n := range slices.Concat(c.Sentinels, c.Nodes) {
 		s.servers = append(s.servers, n.Addr())
 	}
+	s.residue = redisResidue(func() []*testserver.Redis { return []*testserver.Redis{c.Master()} })
 	s.url = func(a []string) string {
 		return "redis+sentinel://" + strings.Join(a[:len(c.Sentinels)], ",") + "/" + testserver.MasterName + "?timeout=500ms&waiter_lease=1s"
 	}
@@ -113,6 +115,7 @@ func cluster(t *tb) *store {
 	for _, n := range c.Nodes {
 		s.servers = append(s.servers, n.Addr())
 	}
+	s.residue = redisResidue(c.Masters)
 	s.url = func(a []string) string {
 		return "redis+cluster://" + strings.Join(a[:masters], ",") + "?timeout=500ms&waiter_lease=1s"
 	}
@@ -144,6 +147,7 @@ func redlock(t *tb) *store {
 		nodes = append(nodes, n)
 		s.servers = append(s.servers, n.Addr())
 	}
+	s.residue = redisResidue(these(nodes...))
 	s.url = func(a []string) string { return "redlock://" + strings.Join(a, ",") + "?timeout=300ms" }
 	ill := 0
 	next := func(f func(*testserver.Redis)) func() {
@@ -157,7 +161,7 @@ func redlock(t *tb) *store {
 
 // etcd has its leader ill, when there are several members.
 func etcd(members []*testserver.Etcd) *store {
-	s := &store{daemons: 3, ttl: 2 * time.Second}
+	s := &store{daemons: 3, ttl: 2 * time.Second, residue: etcdResidue(members[0])}
 	for _, m := range members {
 		s.servers = append(s.servers, m.Addr())
 	}
@@ -194,7 +198,7 @@ func zookeeper(t *tb) *store {
 	return &store{daemons: 3, ttl: 2 * time.Second, servers: []string{z.Addr()},
 		url:    func(a []string) string { return "zookeeper://" + a[0] + "/chaos?session=2s&timeout=1s" },
 		freeze: z.Pause, thaw: z.Resume, kill: z.Kill, stop: z.Stop, start: z.Start,
-		flush: func() { deleteUnder(z.Admin(), "/chaos") },
+		flush: func() { deleteUnder(z.Admin(), "/chaos") }, residue: zooResidue(z.Admin, "/chaos"),
 	}
 }
 
@@ -228,5 +232,6 @@ func mysql(m *testserver.MariaDB) *store {
 			m.Exec("TRUNCATE locks.locksidecar")
 			m.Exec("TRUNCATE locks.locksidecar_permits")
 		},
+		residue: mysqlResidue(m),
 	}
 }

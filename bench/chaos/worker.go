@@ -23,8 +23,7 @@ type worker struct {
 	held   atomic.Int64  // grants so far
 	turns  [turnKinds]atomic.Int64
 	up     chan struct{} // closed when it has told anything, or ended
-	log    string
-	events []Event // read after done
+	events []Event       // read after done
 	killed int64
 	frozen []span
 	err    error // read after done
@@ -72,7 +71,7 @@ type Programs map[string][]string
 
 // startWorker starts one in the language kind; see ready.
 func startWorker(kind string, program []string, orders Orders, host int, log string) (*worker, error) {
-	w := &worker{no: orders.Worker, host: host, kind: kind, done: make(chan struct{}), up: make(chan struct{}), log: log}
+	w := &worker{no: orders.Worker, host: host, kind: kind, done: make(chan struct{}), up: make(chan struct{})}
 	words := append(append([]string{}, program[1:]...), orders.words()...)
 	cmd := exec.Command(program[0], words...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+roleWorker, "GOMAXPROCS=2")
@@ -98,7 +97,7 @@ func (w *worker) ready() {
 	select {
 	case <-w.up:
 	case <-time.After(patience):
-		panic(broken{fmt.Errorf("worker %d (%s) does not start: %s", w.no, w.kind, tail(w.log))})
+		panic(broken{fmt.Errorf("worker %d (%s) does not start: %s", w.no, w.kind, tail(w.process.log))})
 	}
 }
 

@@ -1,0 +1,319 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// action is a thing that an operator does to a daemon. The site's mu is held.
+type action struct {
+	name string
+	do   func(*site)
+	can  func(*site) bool // nil: always
+}
+
+// actions are all that an operator does to one daemon.
+func actions() []action {
+	return []action{
+		{name: "reload: other settings", do: func(st *site) { st.reload("other settings", st.vary, time.Now()) }},
+		{name: "reload: keys to another store", do: (*site).reroute},
+		{name: "reload: bad", do: (*site).reloadBad},
+		{name: "reload: several at once", do: (*site).reloadMany},
+		{name: "takeover", do: func(st *site) { st.takeOver("takeover", 1, nil) }},
+		{name: "takeover: two at once", do: func(st *site) { st.takeOver("takeover: two at once", 2, nil) }},
+		{name: "takeover: successor killed", do: (*site).takeOverKilled},
+		{name: "takeover: successor stopped", do: (*site).takeOverStopped},
+		{name: "takeover: during a reload", do: (*site).takeOverReloading},
+		{name: "takeover: during a drain", do: (*site).takeOverDraining},
+		{name: "takeover: other configuration", do: (*site).takeOverOther},
+		{name: "takeover: called", do: (*site).takeOverCalled},
+		{name: "takeover: a program that fails", do: (*site).takeOverFailing},
+		{name: "drain", do: (*site).drain},
+		{name: "end at once", do: (*site).endAtOnce},
+		{name: "kill", do: (*site).kill},
+		{name: "unlock", do: (*site).unlock},
+		{name: "unlock: lock of a client that listens", do: (*site).unlockOwn},
+		{name: "look", do: (*site).look},
+		{name: "command under a lock", do: (*site).command},
+		{name: "second daemon", do: (*site).second},
+		{name: "other users", do: (*site).others, can: func(*site) bool { return os.Geteuid() == 0 }},
+		{name: "full disk", do: (*site).fillDisk, can: func(st *site) bool { return st.small }},
+	}
+}
+
+// operate does one thing after the other until the time is over: first the operators together do each once, in a random
+// order, and then each of them all, again and again.
+func (st *site) operate(until time.Time) {
+	for round := 0; ; round++ {
+		all := actions()
+		order := st.rnd.Perm(len(all))
+		if round == 0 {
+			order = rand.New(rand.NewPCG(st.s.seed, 70)).Perm(len(all))
+		}
+		for at, i := range order {
+			if time.Now().After(until) {
+				return
+			}
+			if round == 0 && at%len(st.s.sites) != st.no {
+				continue
+			}
+			if a := all[i]; a.can == nil || a.can(st) {
+				st.do(a)
+			}
+			time.Sleep(time.Duration(st.rnd.IntN(300)) * time.Millisecond)
+		}
+	}
+}
+
+func (st *site) do(a action) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !strings.HasPrefix(a.name, "reload: o") {
+		st.s.note(a.name)
+	}
+	began := time.Now()
+	a.do(st)
+	st.s.t.Logf("%s daemon %d: %s took %v", began.Format(time.StampMilli), st.no, a.name, time.Since(began))
+}
+
+func (st *site) vary(l *layout) { l.vary(st.rnd, st.s.names()) }
+
+// reroute moves the keys of the daemon's own namespace to another store. Their fences go on rising: stores
+// that take their bases from the clock follow each other as they are, and where etcd or ZooKeeper is among
+// them each move raises fence_epoch.
+func (st *site) reroute() {
+	names := st.homes()
+	to := names[st.rnd.IntN(len(names))]
+	varied := st.rnd.IntN(2) == 0
+	st.reload("keys to another store", func(l *layout) {
+		if varied {
+			st.vary(l)
+		}
+		r := l.rooms[st.own()]
+		if r.store != to && st.lifted {
+			r.epoch += nextLift
+		}
+		r.store, r.more = to, nil
+		l.rooms[st.own()] = r
+	}, time.Now())
+}
+
+// homes are the stores that the daemon's own keys may be in. The embedded store's bases are ahead of the clock by up to a minute
+// after a kill, so without fence_epoch no key goes from there to another store.
+func (st *site) homes() (names []string) {
+	if st.lifted {
+		return st.s.names()
+	}
+	for _, d := range st.s.depots {
+		if !d.ordered() {
+			names = append(names, d.name)
+		}
+	}
+	if names == nil {
+		names = []string{""}
+	}
+	return names
+}
+
+// ordered says that fence bases are the store's own order.
+func (d *depot) ordered() bool { return strings.HasPrefix(d.kind, "etcd") || d.kind == "zookeeper" }
+
+// reloadBad has the daemon read what it has to refuse: it is to say why, and to stay as it was.
+func (st *site) reloadBad() {
+	all := faultyLayouts()
+	f := all[st.rnd.IntN(len(all))]
+	keep := st.hold()
+	defer keep.drop()
+	before, err := st.routes()
+	if err != nil {
+		st.s.fail("reload", "daemon %d cannot be reached: %v", st.no, err)
+		return
+	}
+	st.write(f.text(st.layout))
+	code := 64
+	if f.well {
+		code = 0
+	}
+	st.cli([]int{code}, "config", "check", "--config", st.conf())
+	event, line := st.tell()
+	if event != "reload_refused" || !f.words.MatchString(line) {
+		st.s.fail("reload", "daemon %d was given %s, and says %q: %s", st.no, f.name, event, line)
+	}
+	st.write(st.layout.yaml())
+	after, err := st.routes()
+	if err != nil || after != before {
+		st.s.fail("reload", "daemon %d has other routes after it has refused %s (%v):\n%s\nbefore:\n%s", st.no, f.name, err, after, before)
+	}
+	keep.over("a reload that is refused")
+}
+
+// reloadMany sends SIGHUP several times while the file changes.
+func (st *site) reloadMany() {
+	for range 2 + st.rnd.IntN(3) {
+		l := st.layout.clone()
+		st.vary(l)
+		st.write(l.yaml())
+		st.signal(syscall.SIGHUP)
+		time.Sleep(time.Duration(st.rnd.IntN(20)) * time.Millisecond)
+	}
+	st.reloadUntil("several at once")
+}
+
+// reloadUntil reloads the layout until the daemon certainly uses it: what it says may be of an earlier SIGHUP.
+func (st *site) reloadUntil(what string) {
+	began := time.Now()
+	for range 3 {
+		if st.ended() || !st.reload(what, func(*layout) {}, began) {
+			return
+		}
+	}
+}
+
+// drain tells the daemon to end, and starts it again.
+func (st *site) drain() {
+	st.signal(syscall.SIGTERM)
+	st.cli([]int{69}, "health", "-q") // it drains, or has ended
+	st.stopWith(syscall.SIGTERM, 0, 128+int(syscall.SIGTERM))
+	st.start()
+}
+
+// endAtOnce tells it twice, so that it does not drain; the second word may be too late.
+func (st *site) endAtOnce() {
+	st.signal(syscall.SIGTERM)
+	time.Sleep(time.Duration(st.rnd.IntN(100)) * time.Millisecond)
+	st.stopWith(syscall.SIGINT, 0, 128+int(syscall.SIGINT))
+	st.rest()
+	st.start()
+}
+
+// kill ends it as a crash does.
+func (st *site) kill() {
+	st.stopWith(syscall.SIGKILL, 128+int(syscall.SIGKILL))
+	st.rest()
+	st.start()
+}
+
+// rest waits until no lease of an earlier process is in force. The next one may keep keys in another store than that had
+// them in, if they moved shortly before.
+func (st *site) rest() { time.Sleep(stormTTL + stormTTL/10) }
+
+// second starts another daemon at the same socket.
+func (st *site) second() {
+	p := st.launch()
+	if !p.ends(patience) {
+		st.s.fail("wait", "a second daemon at the socket does not end")
+		p.end(syscall.SIGKILL)
+		return
+	}
+	if p.code() != 75 {
+		st.s.fail("exit code", "a second daemon at the socket ends with %d, not 75: %s", p.code(), tail(p.log))
+	}
+}
+
+// look runs what shows something.
+func (st *site) look() {
+	from := now()
+	key := fmt.Sprint(st.own(), st.rnd.IntN(3))
+	for _, words := range [][]string{{"locks"}, {"waiters", "-o", "json"}, {"sessions"}, {"locks", "x:"}, {"version"}} {
+		st.cli([]int{0}, words...)
+	}
+	st.cli([]int{0}, "config", "check", "--config", st.conf(), key)
+	st.cli(st.unreached(from, 0, 69), "locks", "--store") // Redlock cannot list
+	st.cli(st.unreached(from, 0, 66), "who", key)
+	st.cli(st.unreached(from, 0), "status")
+	st.cli(st.unreached(from, 0), "health")
+	st.cli([]int{64}, "locks", "--no-such-flag")
+	st.cli([]int{64}, "unlock", key)
+	out, _ := st.cli([]int{0}, "locks", "-o", "json")
+	var rows []any
+	if err := json.Unmarshal([]byte(out), &rows); err != nil {
+		st.s.fail("exit code", "locks -o json: %v: %s", err, out)
+	}
+}
+
+// command runs commands under locks.
+func (st *site) command() {
+	from := now()
+	key := st.own() + "command"
+	st.cli(st.unreached(from, 3), "lock", "-w", "20s", key, "--", "sh", "-c", "test -n \"$LOCKSIDECAR_FENCE\" && exit 3")
+	st.cli(st.unreached(from, 0, 75), "lock", "-n", fmt.Sprint("x:", st.rnd.IntN(3)), "--", "true")
+	st.cli(st.unreached(from, 127), "lock", "-w", "20s", key, "--", "/no/such/program")
+	st.cli(st.unreached(from, 128+9), "lock", "-w", "20s", key, "--", "sh", "-c", "kill -9 $$")
+}
+
+// keeping is what the operator holds while something is done that no holder is to notice.
+type keeping struct {
+	st    *site
+	c     *client.Client
+	holds []*client.Hold
+	from  int64
+}
+
+// hold takes a lock in each namespace, where its store answers.
+func (st *site) hold() *keeping {
+	k := &keeping{st: st, from: now()}
+	var err error
+	if k.c, err = st.dial(); err != nil {
+		st.s.fail("recovery", "daemon %d cannot be reached: %v", st.no, err)
+		return k
+	}
+	for _, prefix := range []string{"x:", "y:", st.own(), ""} {
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		if h, err := k.c.Lock(ctx, client.AcquireArgs{Key: fmt.Sprint(prefix, "kept by ", st.no), Owner: 1, Wait: time.Second}); err == nil {
+			k.holds = append(k.holds, h)
+		}
+		cancel()
+	}
+	return k
+}
+
+// drop ends the connection.
+func (k *keeping) drop() {
+	if k.c != nil {
+		k.c.Close()
+	}
+}
+
+// over looks at what has become of them, and gives them up. A hold may be lost to a store that does not answer,
+// or to a machine that has too much to do; for any of the other reasons that are named, too.
+func (k *keeping) over(what string, also ...protocol.Reason) {
+	if k.c == nil {
+		return
+	}
+	defer k.c.Close()
+	for _, h := range k.holds {
+		var lost *client.LostError
+		err := h.Err()
+		switch {
+		case err == nil:
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			err = h.Release(ctx)
+			cancel()
+			if err != nil && !errors.As(err, &lost) && !k.st.s.troubled(k.from) && !late.MatchString(err.Error()) {
+				k.st.s.fail("kept", "daemon %d: %s cannot be given up after %s: %v", k.st.no, h.Key(), what, err)
+			}
+			continue
+		case errors.As(err, &lost):
+			ok := lost.Reason == protocol.LostExpired || lost.Reason == protocol.LostTooLong || k.st.s.troubled(k.from) && (lost.Reason == protocol.LostGone || lost.Reason == protocol.LostSession)
+			for _, r := range also {
+				ok = ok || lost.Reason == r
+			}
+			if ok {
+				continue
+			}
+		case errors.Is(err, client.ErrExpired):
+			continue
+		}
+		k.st.s.fail("kept", "daemon %d: %s is lost by %s: %v", k.st.no, h.Key(), what, err)
+	}
+}

@@ -1,0 +1,107 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"regexp"
+	"strings"
+
+	"github.com/go-zookeeper/zk"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// lasting are the keys that documents say stay in Redis: counters of fences, and for 90 s entries of daemons that were killed.
+var lasting = regexp.MustCompile(`^locksidecar:\{[^}]*\}:(fence|daemon:.*)$`)
+
+// redisResidue are the keys of some nodes that nobody is to find there once all daemons have ended.
+func redisResidue(nodes func() []*testserver.Redis) func() []string {
+	return func() (left []string) {
+		for _, n := range nodes() {
+			names, _ := n.Do("KEYS", "*").([]any)
+			for _, name := range names {
+				if name := fmt.Sprint(name); !lasting.MatchString(name) {
+					left = append(left, name)
+				}
+			}
+		}
+		return left
+	}
+}
+
+func these(nodes ...*testserver.Redis) func() []*testserver.Redis {
+	return func() []*testserver.Redis { return nodes }
+}
+
+func etcdResidue(member *testserver.Etcd) func() []string {
+	return func() (left []string) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		r, err := member.Admin().Get(ctx, "/locksidecar/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil {
+			return []string{err.Error()}
+		}
+		for _, kv := range r.Kvs {
+			left = append(left, string(kv.Key))
+		}
+		return left
+	}
+}
+
+// zooResidue are contenders for locks and permits, and entries of daemons. Nodes above them stay for some minutes.
+func zooResidue(c func() *zk.Conn, dir string) func() []string {
+	return func() []string { return contendersUnder(c(), dir) }
+}
+
+func contendersUnder(c *zk.Conn, dir string) (left []string) {
+	names, _, err := c.Children(dir)
+	if err != nil {
+		return nil
+	}
+	for _, n := range names {
+		at := path.Join(dir, n)
+		left = append(left, contendersUnder(c, at)...)
+		if strings.Contains(n, "lock-") || strings.HasPrefix(n, "p-") || strings.HasPrefix(n, "t-") || strings.HasPrefix(n, "daemon-") {
+			left = append(left, at)
+		}
+	}
+	return left
+}
+
+// mysqlResidue are rows that still say that somebody holds. Rows of fences stay for a while.
+func mysqlResidue(m *testserver.MariaDB) func() []string {
+	return func() (left []string) {
+		for _, table := range []string{"locksidecar", "locksidecar_permits"} {
+			n := m.Value("SELECT COUNT(*) FROM locks." + table + " WHERE ends > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))")
+			if n != "0" {
+				left = append(left, n+" rows of "+table)
+			}
+		}
+		return left
+	}
+}
+
+// noResidue waits until no store has anything left of daemons that have all ended. What a daemon that was killed left
+// expires by itself.
+func (s *storm) noResidue() {
+	for _, d := range s.depots {
+		var left []string
+		if !s.until(2*patience, func() bool { left = d.residue(); return len(left) == 0 }) {
+			s.fail("residue", "%s: %d are left when all daemons have ended: %s", d.name, len(left), strings.Join(left[:min(len(left), 8)], "; "))
+		}
+	}
+	for _, st := range s.sites {
+		b, err := os.ReadFile(st.socket() + ".state")
+		if err != nil || !strings.Contains(string(b), `"until":0`) {
+			s.fail("residue", "the embedded store of daemon %d: %v %s", st.no, err, b)
+		}
+		for _, name := range []string{st.socket(), st.socket() + ".admin"} {
+			if _, err := os.Lstat(name); err == nil {
+				s.fail("residue", "%s is left", name)
+			}
+		}
+	}
+}

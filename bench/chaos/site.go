@@ -1,0 +1,201 @@
+package chaos
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// site is a daemon in a storm, with an operator of its own.
+type site struct {
+	*host
+	s      *storm
+	rnd    *rand.Rand // the operator's alone
+	lifted bool       // its own namespace has a fence_epoch, so that its keys may move to every store
+	small  bool       // its socket and its state are on a small disk
+
+	// mu is held while somebody does something to the daemon. It guards the process and all below.
+	mu     sync.Mutex
+	layout *layout // what the daemon uses now
+	logs   int     // how many there have been
+	told   bool    // the daemon was told to end, and a takeover is tried
+	first  gauge   // descriptors and goroutines when nothing had happened yet
+}
+
+func (st *site) own() string  { return fmt.Sprintf("p%d:", st.no) }
+func (st *site) conf() string { return filepath.Join(st.dir, "conf.yaml") }
+
+// log is where the present process writes.
+func (st *site) log() string { return st.process.log }
+
+// launch starts a process of the program at a log of its own.
+func (st *site) launch(more ...string) *process {
+	st.logs++
+	words := append([]string{"serve", "--config", st.conf(), "--socket", st.socket(), "--log-format", "json"}, more...)
+	cmd := exec.Command(st.bin, words...)
+	cmd.Env = append(os.Environ(), "GOMAXPROCS=2", "GORACE=halt_on_error=0 exitcode=99")
+	p, err := launch(cmd, filepath.Join(st.dir, fmt.Sprint("log", st.logs)))
+	if err != nil {
+		panic(broken{err})
+	}
+	st.s.keepTrack(p)
+	return p
+}
+
+func (s *storm) keepTrack(p *process) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.all = append(s.all, p)
+}
+
+// start starts a daemon with the configuration that the last one used, again as long as no store answers.
+func (st *site) start() {
+	st.write(st.layout.yaml())
+	for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+		began := now()
+		p := st.launch()
+		for !p.ended() {
+			if c, err := st.dial(); err == nil {
+				c.Close()
+				st.process = p
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if p.code() != 69 || !st.s.troubled(began) {
+			st.s.fail("exit code", "daemon %d ends with %d as it starts: %s", st.no, p.code(), tail(p.log))
+		}
+		if time.Now().After(end) {
+			panic(broken{fmt.Errorf("daemon %d does not start: %s", st.no, tail(p.log))})
+		}
+	}
+}
+
+func (st *site) write(text string) {
+	if err := os.WriteFile(st.conf(), []byte(text), 0o600); err != nil {
+		panic(broken{err})
+	}
+}
+
+// stopWith ends the daemon and compares the exit code.
+func (st *site) stopWith(sig syscall.Signal, want ...int) {
+	ok := st.end(sig)
+	switch code := st.code(); {
+	case !ok:
+		st.s.fail("wait", "daemon %d does not end at %v: %s", st.no, sig, tail(st.log()))
+	case !slices.Contains(want, code):
+		st.s.fail("exit code", "daemon %d ends with %d at %v, not %v: %s", st.no, code, sig, want, tail(st.log()))
+	}
+}
+
+var outcomes = regexp.MustCompile(`"event":"(reloaded|reload_refused)".*`)
+
+// tell has the daemon read the file, and returns what it says to that; nil if it says nothing.
+func (st *site) tell() (event, line string) {
+	from := int(size(st.log()))
+	st.signal(syscall.SIGHUP)
+	st.s.until(patience, func() bool {
+		b, _ := os.ReadFile(st.log())
+		if m := outcomes.FindSubmatch(b[min(from, len(b)):]); m != nil && bytes.HasSuffix(b, []byte("\n")) {
+			event, line = string(m[1]), strings.ReplaceAll(string(m[0]), `\"`, `"`)
+		}
+		return event != "" || st.ended()
+	})
+	return event, line
+}
+
+func size(path string) int64 {
+	i, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return i.Size()
+}
+
+// reload has the daemon use its layout with a change; true if it does. It may be refused only if a store did not
+// answer since from.
+func (st *site) reload(what string, change func(*layout), from time.Time) bool {
+	st.s.note("reload: " + what)
+	began := now() - int64(time.Since(from))
+	l := st.layout.clone()
+	change(l)
+	st.write(l.yaml())
+	switch event, line := st.tell(); {
+	case event == "reloaded":
+		st.layout = l
+		return true
+	case event == "":
+		st.s.fail("reload", "daemon %d says nothing to SIGHUP (%s); code %v: %s", st.no, what, st.ended(), tail(st.log()))
+	case !st.s.troubled(began) && !late.MatchString(line):
+		st.s.fail("reload", "daemon %d refuses what is good (%s): %s", st.no, what, line)
+	}
+	st.write(st.layout.yaml())
+	return false
+}
+
+// late are the words of what takes too long on a machine that has too much to do.
+var late = regexp.MustCompile(`i/o timeout|deadline exceeded|no answer in time|does not answer|timed out|not answer|no session at zookeeper.*: connecting$`)
+
+// cli runs a command of the program as an operator does. The exit code has to be one of want.
+func (st *site) cli(want []int, words ...string) (out string, code int) {
+	return st.cliAs(nil, want, words...)
+}
+
+func (st *site) cliAs(who *syscall.Credential, want []int, words ...string) (out string, code int) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, st.bin, words...)
+	cmd.Dir = "/"
+	cmd.Env = append(os.Environ(), "LOCKSIDECAR_SOCKET="+st.socket(), "GOMAXPROCS=2", "GORACE=halt_on_error=0 exitcode=99")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Credential: who}
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	if _, ok := errors.AsType[*exec.ExitError](err); err != nil && !ok {
+		panic(broken{fmt.Errorf("%v: %w", words, err)})
+	}
+	code = cmd.ProcessState.ExitCode()
+	said := stdout.String() + stderr.String()
+	switch {
+	case ctx.Err() != nil:
+		st.s.fail("wait", "%q at daemon %d does not end", words, st.no)
+	case !slices.Contains(want, code):
+		st.s.fail("exit code", "%q at daemon %d ends with %d, not %v: %s", words, st.no, code, want, said)
+	case crashed.MatchString(said):
+		st.s.fail("crash", "%q: %s", words, said)
+	}
+	return stdout.String(), code
+}
+
+// unreached are the exit codes of a command, and that of a store that does not answer, if there may be one.
+func (st *site) unreached(from int64, codes ...int) []int {
+	if st.s.troubled(from) {
+		codes = append(codes, 69)
+	}
+	return codes
+}
+
+// routes are the namespaces that the daemon states, with their stores.
+func (st *site) routes() (string, error) {
+	c, err := st.dial()
+	if err != nil {
+		return "", err
+	}
+	defer c.Close()
+	var all []string
+	for _, n := range c.Welcome().Namespaces {
+		all = append(all, fmt.Sprintf("%+v", n))
+	}
+	return strings.Join(all, "\n"), nil
+}

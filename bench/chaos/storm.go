@@ -1,0 +1,274 @@
+package chaos
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// StormResult is how an episode ended.
+type StormResult struct {
+	Seed   uint64
+	Stores [2]string
+	Hosts  int
+	Did    map[string]int // what the operators did, and how often
+	Failed map[string]int // takeovers that failed and moves that were put off: the daemons went on
+	Errors int            // log lines of level error, each explained
+	Outcome
+}
+
+// stormKinds are the stores that have namespaces of their own in a storm. Every daemon has the embedded store, too.
+var stormKinds = []string{"redis", "etcd", "mysql", "zookeeper", "redis-aof", "sentinel", "etcd3", "cluster", "redlock"}
+
+// stormStores are the two stores of an episode. As many seeds in a row as there are kinds have each of them twice.
+func stormStores(seed uint64) [2]string {
+	n := uint64(len(stormKinds))
+	i, apart := seed%n, 1+seed/n%(n-1)
+	return [2]string{stormKinds[i], stormKinds[(i+apart)%n]}
+}
+
+// storm is an episode: daemons that share two stores, workers in namespaces that are moved between them, and operators.
+type storm struct {
+	bed
+	seed   uint64
+	length time.Duration
+	depots []*depot
+	sites  []*site
+	rules  *logRules
+
+	mu     sync.Mutex
+	did    map[string]int // guarded by mu
+	failed map[string]int // guarded by mu
+	forced []forcedHold   // guarded by mu
+	all    []*process     // daemons and successors, in the order of their starts; guarded by mu
+}
+
+// depot is a store with what was done to it.
+type depot struct {
+	*store
+	kind string
+	name string // in configurations
+
+	mu       sync.Mutex
+	troubles []span // times at which it may not have answered; guarded by mu
+}
+
+func (d *depot) trouble() (over func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.troubles = append(d.troubles, span{now(), forever})
+	i := len(d.troubles) - 1
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.troubles[i].to = now()
+	}
+}
+
+// troubled says whether it may not have answered between from and now, or was just coming back.
+func (d *depot) troubled(from int64) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	const after = int64(30 * time.Second)
+	return slices.ContainsFunc(d.troubles, func(t span) bool { return t.to > from-after })
+}
+
+func (s *storm) troubled(from int64) bool {
+	return slices.ContainsFunc(s.depots, func(d *depot) bool { return d.troubled(from) })
+}
+
+func (s *storm) note(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.did[what]++
+}
+
+func (s *storm) put(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed[what]++
+}
+
+// RunStorm runs one episode; its operators are at work for length.
+func RunStorm(set Setting, seed uint64, length time.Duration) StormResult {
+	s := &storm{bed: newBed(set, seed), seed: seed, length: length, rules: newLogRules(), did: map[string]int{}, failed: map[string]int{}}
+	began := time.Now()
+	s.within(func() {
+		s.begin()
+		s.operate()
+		s.finish()
+	})
+	s.judge()
+	s.judgeForced()
+	s.judgeLosses()
+	errors := s.judgeLogs()
+	s.keep(fmt.Sprint("storm-", seed))
+	s.Took = time.Since(began).Round(time.Millisecond)
+	return StormResult{seed, stormStores(seed), len(s.sites), s.did, s.failed, errors, s.Outcome}
+}
+
+// begin starts all, and sees that it works.
+func (s *storm) begin() {
+	// What a daemon has started, a successor that it was told to call, is ours when the daemon has ended.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		panic(broken{err})
+	}
+	if err := os.Chmod(s.dir, 0o711); err != nil { // other users are to get at the sockets, and at the program
+		panic(broken{err})
+	}
+	s.startRegister()
+	for i, kind := range stormStores(s.seed) {
+		name := strings.ReplaceAll(kind, "-", "")
+		s.depots = append(s.depots, &depot{store: storeKinds[kind].start(s.t), kind: kind, name: fmt.Sprint(name, i)})
+	}
+	for i := range 2 + int(s.seed%2) {
+		s.addSite(i)
+	}
+	together(s.sites, func(st *site) { st.mu.Lock(); defer st.mu.Unlock(); st.start() })
+	s.measureFirst()
+	s.addWorkers()
+	together(s.workers, (*worker).ready)
+	if !s.until(patience, func() bool { return slices.Min(s.byWorker()) > 0 }) {
+		s.fail("floor", "a worker was granted nothing before the storm; by worker: %v", s.byWorker())
+	}
+}
+
+// addWorkers has each namespace that daemons share used at each of them, and that of each daemon's own. Keys of
+// such a namespace may move at any time: a daemon alone excludes its own clients, however often their keys move.
+func (s *storm) addWorkers() {
+	kinds := []string{"go", "python", "go", "java", "go", "go"}
+	n := 0
+	add := func(at int, prefix string) {
+		orders := Orders{Socket: s.hosts[at].socket(), Prefix: prefix, Keys: 3, TTL: stormTTL, Pause: pauses[(s.seed+uint64(n))%2], Seed: s.seed}
+		if !slices.ContainsFunc(s.depots, func(d *depot) bool { return d.locks }) {
+			orders.Semaphores = 1
+		}
+		s.startWorker(kinds[n%len(kinds)], at, orders)
+		n++
+	}
+	for at := range s.sites {
+		add(at, "x:")
+		add(at, "y:")
+		add(at, s.sites[at].own())
+	}
+}
+
+// operate lets operators work: one of the stores, one that moves keys, and one of each daemon.
+func (s *storm) operate() {
+	until := time.Now().Add(s.length)
+	tasks := []func(){func() { s.tendStores(until) }, func() { s.moveKeys(until) }}
+	for _, st := range s.sites {
+		tasks = append(tasks, func() { st.operate(until) })
+	}
+	together(tasks, func(do func()) { do() })
+}
+
+// finish heals what is not, waits for everybody to be served, has all end and looks at what is left.
+func (s *storm) finish() {
+	healed := time.Now()
+	s.allServed()
+	s.endWorkers()
+	for _, st := range s.sites {
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		if !st.reload("settle", func(l *layout) {}, healed) {
+			s.fail("recovery", "daemon %d refuses its own configuration when all is healed: %s", st.no, tail(st.log()))
+		}
+	}
+	s.nothingLeft()
+	together(s.sites, (*site).leakDrill)
+	s.nothingLeft()
+	for _, st := range s.sites {
+		st.stopWith(syscall.SIGTERM, 0)
+	}
+	s.noResidue()
+}
+
+// names are those of the stores in configurations; the empty one is the embedded store.
+func (s *storm) names() []string {
+	all := []string{""}
+	for _, d := range s.depots {
+		all = append(all, d.name)
+	}
+	return all
+}
+
+// addSite makes a daemon's surroundings.
+func (s *storm) addSite(no int) {
+	h := &host{no: no, dir: filepath.Join(s.dir, fmt.Sprint("daemon", no))}
+	h.run, h.bin = filepath.Join(h.dir, "run"), filepath.Join(h.dir, "locksidecar")
+	st := &site{host: h, s: s, rnd: rand.New(rand.NewPCG(s.seed, uint64(100+no))), lifted: s.seed%3 == uint64(no)%3}
+	for _, dir := range []string{h.dir, h.run} {
+		if err := os.Mkdir(dir, 0o711); err != nil {
+			panic(broken{err})
+		}
+	}
+	if err := copyFile(s.Bin, h.bin); err != nil {
+		panic(broken{err})
+	}
+	st.mountSmall()
+	a, b := s.depots[0], s.depots[1]
+	l := &layout{
+		fixed:  []string{`upstream: "memory:"`, fmt.Sprint("ttl: ", stormTTL), "socket_mode: 0666", fmt.Sprint("host_name: storm-", no)},
+		stores: map[string]string{a.name: a.url(a.servers), b.name: b.url(b.servers)},
+		rooms:  map[string]room{"x:": {store: a.name}, "y:": {store: b.name}, "u:": {more: []string{"users: [0]"}}, st.own(): {}},
+	}
+	l.rooms[st.own()] = room{store: st.homes()[0]}
+	if st.lifted {
+		l.rooms[st.own()] = room{epoch: firstLift}
+	}
+	l.vary(st.rnd, []string{""})
+	st.layout = l
+	s.hosts, s.sites = append(s.hosts, h), append(s.sites, st)
+	s.t.Cleanup(func() {
+		if h.process != nil && !h.ended() {
+			h.end(syscall.SIGKILL)
+		}
+	})
+}
+
+func copyFile(from, to string) error {
+	b, err := os.ReadFile(from)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(to, b, 0o755)
+}
+
+// summary has what the operators did, sorted.
+func summary(counts map[string]int) string {
+	var words []string
+	for _, k := range slices.Sorted(maps.Keys(counts)) {
+		words = append(words, fmt.Sprintf("%s %d", k, counts[k]))
+	}
+	return strings.Join(words, ", ")
+}
+
+// Tell is one episode in some lines.
+func (r *StormResult) Tell() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "storm %v, %d daemons, seed %d: %.1f s, %d operations, lost %v, refused %v", r.Stores, r.Hosts, r.Seed, r.Took.Seconds(), r.Operations, r.Lost, r.Refusals)
+	if r.Forgiven > 0 {
+		fmt.Fprintf(&b, ", forgiven %d", r.Forgiven)
+	}
+	fmt.Fprintf(&b, ", %d lines of level error\n  did: %s", r.Errors, summary(r.Did))
+	if len(r.Failed) > 0 {
+		fmt.Fprintf(&b, "\n  not done: %s", summary(r.Failed))
+	}
+	for _, v := range r.Violations {
+		fmt.Fprintf(&b, "\n  VIOLATION %v", v)
+	}
+	if r.Kept != "" {
+		fmt.Fprintf(&b, "\n  kept in %s; again: make storm STORM=\"-seed %d\"", r.Kept, r.Seed)
+	}
+	return b.String()
+}

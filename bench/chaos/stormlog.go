@@ -1,0 +1,162 @@
+package chaos
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// logRules are what lines a daemon's log may have.
+type logRules struct {
+	messages []string // what lines begin with that the program's source has
+	err      error    // the source could not be read
+}
+
+var logCall = regexp.MustCompile(`\.(?:Error|Warn|Info|Debug|DPanic)\(("(?:[^"\\]|\\.)*")`)
+
+// newLogRules reads the messages from the source: those are all that there are.
+func newLogRules() *logRules {
+	_, file, _, _ := runtime.Caller(0)
+	root := filepath.Join(filepath.Dir(file), "..", "..")
+	r := &logRules{messages: []string{"acquired", "refused", "released", "lock lost", "session_begin", "session_end"}}
+	for _, dir := range []string{"cmd", "daemon", "upstream", "renewer", "cache"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testserver") {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			for _, m := range logCall.FindAllSubmatch(b, -1) {
+				if text, err := strconv.Unquote(string(m[1])); err == nil && text != "" {
+					r.messages = append(r.messages, text)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			r.err = err
+		}
+	}
+	return r
+}
+
+// logLine is what all lines have.
+type logLine struct {
+	Level, Msg, Event, Error, Store string
+	TS                              time.Time
+}
+
+// plain are lines that are no JSON: how a command ends, what a program that was called in place of ours said, and, from a Redis
+// client, which has no other way, of servers that are away.
+var plain = regexp.MustCompile(`^(locksidecar serve: |Try 'locksidecar |cannot run$|redis: \d{4}|\S*/locksidecar: \d+: )`)
+
+// explained says why a line of level error, or an event that is never to be, is all right; empty when nothing does.
+func (s *storm) explained(l *logLine) string {
+	at := now() - int64(time.Since(l.TS))
+	did := func(prefixes ...string) bool {
+		return slices.ContainsFunc(prefixes, func(p string) bool {
+			for what := range s.did {
+				if strings.HasPrefix(what, p) {
+					return true
+				}
+			}
+			return false
+		})
+	}
+	switch l.Event {
+	case "reload_refused":
+		if did("reload") {
+			return "a configuration was bad, or named a store that was away"
+		}
+	case "takeover_failed":
+		if did("takeover", "other users") {
+			return "a successor was refused, was killed or took too long"
+		}
+	case "store_down", "store_session_lost", "store_failed":
+		if s.troubledAt(at) || late.MatchString(l.Error) || did("full disk") && strings.Contains(l.Error, "no space") {
+			return "a store was away"
+		}
+	case "":
+		if strings.HasPrefix(l.Msg, "cannot extend the session") && strings.Contains(l.Error, "no space left on device") {
+			return "a disk was full"
+		}
+	}
+	return ""
+}
+
+// troubledAt says whether something was done to a store shortly before a moment.
+func (s *storm) troubledAt(at int64) bool {
+	const after = int64(30 * time.Second)
+	return slices.ContainsFunc(s.depots, func(d *depot) bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return slices.ContainsFunc(d.troubles, func(t span) bool {
+			return t.from-int64(time.Second) <= at && at <= max(t.to, t.to+after) || t.to == forever && t.from-int64(time.Second) <= at
+		})
+	})
+}
+
+// never are events that nothing that a storm does explains.
+var never = []string{"stuck", "admin_failed", "page_failed", "accept_failed", "log_lagging", "spans_dropped", "tracing_failed", "tracing_refused",
+	"bequest_failed", "bequest_unusable", "bequeathed", "notify_failed"}
+
+// judgeLogs looks at every line of every daemon, and returns how many were of level error.
+func (s *storm) judgeLogs() (errors int) {
+	if s.rules.err != nil {
+		s.fail("broken", "the source cannot be read: %v", s.rules.err)
+	}
+	told := map[string]bool{}
+	fail := func(p *process, what string, line []byte) {
+		if key := what + string(line[:min(len(line), 30)]); len(told) < 10 && !told[key] {
+			told[key] = true
+			s.fail("log", "%s in %s: %s", what, filepath.Base(filepath.Dir(p.log))+"/"+filepath.Base(p.log), line)
+		}
+	}
+	seen := map[string]bool{}
+	for _, p := range s.all {
+		if seen[p.log] {
+			continue
+		}
+		seen[p.log] = true
+		b, err := os.ReadFile(p.log)
+		if err != nil {
+			s.fail("broken", "%v", err)
+		}
+		if crashed.Match(b) {
+			continue // which is told
+		}
+		in := bufio.NewScanner(bytes.NewReader(b))
+		in.Buffer(nil, 1<<20)
+		for in.Scan() {
+			line := in.Bytes()
+			var l logLine
+			if json.Unmarshal(line, &l) != nil {
+				if !plain.Match(line) {
+					fail(p, "a line that is no JSON", line)
+				}
+				continue
+			}
+			if !slices.ContainsFunc(s.rules.messages, func(m string) bool { return strings.HasPrefix(l.Msg, m) }) {
+				fail(p, "a message that the source does not have", line)
+			}
+			if l.Level != "debug" && l.Level != "info" && l.Level != "warn" {
+				errors++
+				if s.explained(&l) == "" {
+					fail(p, "nothing explains", line)
+				}
+			}
+			if slices.Contains(never, l.Event) {
+				fail(p, "an event that is not to be", line)
+			}
+		}
+	}
+	return errors
+}

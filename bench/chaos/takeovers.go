@@ -1,0 +1,327 @@
+package chaos
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// refusedTakeover is how a successor ends that did not get the daemon: what documents give as reasons.
+var refusedTakeover = regexp.MustCompile(strings.Join([]string{
+	`another takeover is under way, or the daemon ends`,
+	`the daemon has been told to end`,
+	`is still in use for \d+ keys`,
+	`is not the same in its configuration: reload this daemon first`,
+	`(does not come|did not come|do not come) to (an|its|their) end in time`, // a request at a store, or a client's, is under way
+	`the other process goes on`,
+	`which goes on`,
+	`another daemon (serves|has)|in use`,
+	`EOF|connection reset|broken pipe|i/o timeout`,
+}, "|"))
+
+// takeOver has successors take the daemon over, several at once if there are more than one. In the end one of
+// all serves. Then during, if it is not nil, is done while they try.
+func (st *site) takeOver(what string, successors int, during func([]*process)) {
+	from := now()
+	keep := st.hold()
+	var all []*process
+	for range successors {
+		all = append(all, st.launch("--takeover"))
+	}
+	old := st.process
+	if during != nil {
+		during(all)
+	}
+	st.contest(what, from, all)
+	if during == nil && st.process != old {
+		keep.over(what, st.lostByTakeover()...)
+	}
+	keep.drop()
+}
+
+// contest waits until one process alone is left, of the daemon and those that try to take it over, and sees that it
+// serves. Without any another one is started.
+func (st *site) contest(what string, from int64, successors []*process) {
+	all := append([]*process{st.process}, successors...)
+	var alive []*process
+	if !st.s.until(2*patience, func() bool {
+		alive = nil
+		for _, p := range all {
+			if !p.ended() {
+				alive = append(alive, p)
+			}
+		}
+		return len(alive) == 0 || len(alive) == 1 && !(st.told && alive[0] == st.process)
+	}) {
+		st.s.fail("takeover", "%s at daemon %d: %d processes are left: %s", what, st.no, len(alive), tail(alive[len(alive)-1].log))
+		for _, p := range alive {
+			p.end(syscall.SIGKILL)
+		}
+		alive = nil
+	}
+	passed := 0
+	for i, p := range all {
+		if p.ended() {
+			st.ended1(what, from, p, i > 0)
+			if said(p, "taken_over") {
+				passed++
+			}
+		}
+	}
+	if len(alive) == 0 {
+		st.rest()
+		st.start()
+		return
+	}
+	if alive[0] == all[0] {
+		st.s.put(what)
+	}
+	st.process = alive[0]
+	if !st.s.until(patience, func() bool {
+		c, err := st.dial()
+		if err == nil {
+			c.Close()
+		}
+		return err == nil || st.process.ended()
+	}) || st.process.ended() {
+		if !st.crashedBetween(successors) { // one that is killed when it has just taken over leaves nobody
+			st.s.fail("takeover", "%s at daemon %d: nobody serves: %s", what, st.no, tail(st.log()))
+		}
+		if !st.process.ended() {
+			st.process.end(syscall.SIGKILL)
+		}
+		st.rest()
+		st.start()
+		return
+	}
+	took := 0
+	for _, p := range successors {
+		if said(p, "took_over") {
+			took++
+		}
+	}
+	if took != passed && !st.crashedBetween(all) {
+		st.s.fail("takeover", "%s at daemon %d: %d took over, and %d were taken over", what, st.no, took, passed)
+	}
+}
+
+// crashedBetween says that some process was killed, so that what it did last may not be in its log.
+func (st *site) crashedBetween(all []*process) bool {
+	for _, p := range all {
+		if p.ended() && p.code() == 128+int(syscall.SIGKILL) {
+			return true
+		}
+	}
+	return false
+}
+
+func said(p *process, event string) bool {
+	b, _ := os.ReadFile(p.log)
+	return strings.Contains(string(b), `"event":"`+event+`"`)
+}
+
+// ended1 compares how one of those that took part has ended.
+func (st *site) ended1(what string, from int64, p *process, successor bool) {
+	code := p.code()
+	switch {
+	case code == 0 || code == 128+int(syscall.SIGKILL): // that one was taken over or drained, or we have killed it
+	case (code == 128+int(syscall.SIGTERM) || code == 128+int(syscall.SIGHUP)) && said(p, "taken_over"): // a signal came after that
+	case !successor:
+		st.s.fail("exit code", "%s: daemon %d ends with %d: %s", what, st.no, code, tail(p.log))
+	case code == 75 && refusedTakeover.MatchString(tail(p.log)):
+	case code == 69 && st.s.troubled(from):
+	default:
+		st.s.fail("exit code", "%s: the successor of daemon %d ends with %d: %s", what, st.no, code, tail(p.log))
+	}
+}
+
+func (st *site) pause(most time.Duration) {
+	time.Sleep(time.Duration(st.rnd.Int64N(int64(most))))
+}
+
+// takeOverKilled has the successor killed meanwhile. If that was when it had just taken over, nobody is left.
+func (st *site) takeOverKilled() {
+	st.takeOver("takeover: successor killed", 1, func(all []*process) {
+		st.pause(400 * time.Millisecond)
+		all[0].signal(syscall.SIGKILL)
+	})
+}
+
+// takeOverStopped has the successor stand still, before it is ready, while it is, or after.
+func (st *site) takeOverStopped() {
+	st.takeOver("takeover: successor stopped", 1, func(all []*process) {
+		st.pause(400 * time.Millisecond)
+		all[0].freeze()
+		st.pause(stormTTL)
+		all[0].thaw()
+	})
+}
+
+// takeOverReloading reloads at the same time. Which of the two configurations is used is known after another reload.
+func (st *site) takeOverReloading() {
+	l := st.layout.clone()
+	st.vary(l)
+	st.takeOver("takeover: during a reload", 1, func([]*process) {
+		st.pause(200 * time.Millisecond)
+		st.write(l.yaml())
+		st.signal(syscall.SIGHUP)
+	})
+	st.reloadUntil("after a takeover")
+}
+
+// takeOverDraining tells the daemon to end at the same time.
+func (st *site) takeOverDraining() {
+	st.takeOver("takeover: during a drain", 1, func([]*process) {
+		st.pause(200 * time.Millisecond)
+		st.signal(syscall.SIGTERM)
+		st.told = true
+	})
+	st.told = false
+}
+
+// takeOverOther has the successor find a configuration that names another store, or none that is well-formed: the
+// daemon goes on with its own.
+func (st *site) takeOverOther() {
+	old := st.process
+	keep := st.hold()
+	defer keep.drop()
+	l := st.layout.clone()
+	text, want := "tll: 1s\n", 64
+	if st.rnd.IntN(2) == 0 {
+		l.rooms["y:"] = room{} // in the embedded store
+		text, want = l.yaml(), 75
+	}
+	from := now()
+	st.write(text)
+	p := st.launch("--takeover")
+	if !p.ends(2 * patience) {
+		st.s.fail("takeover", "a successor with another configuration does not end: %s", tail(p.log))
+		p.end(syscall.SIGKILL)
+	}
+	if c := p.code(); c != want && !(c == 69 && st.s.troubled(from)) {
+		st.s.fail("exit code", "a successor with another configuration ends with %d, not %d: %s", c, want, tail(p.log))
+	}
+	if old.ended() {
+		st.s.fail("takeover", "daemon %d has ended for a successor with another configuration: %s", st.no, tail(old.log))
+		st.write(st.layout.yaml())
+		st.rest()
+		st.start()
+		return
+	}
+	st.write(st.layout.yaml())
+	keep.over("a takeover that is refused")
+}
+
+// takeOverCalled has the daemon call the program that is installed now, by SIGUSR2.
+func (st *site) takeOverCalled() {
+	from := now()
+	old := st.process
+	pid := st.call()
+	if pid == 0 {
+		return
+	}
+	p, err := adopt(old, pid)
+	if err != nil {
+		if old.ended() {
+			st.s.fail("takeover", "daemon %d has ended, and so has the successor that it called: %v: %s", st.no, err, tail(old.log))
+			st.rest()
+			st.start()
+			return
+		}
+		st.s.put("takeover: called") // it has ended, and its parent has heard of it
+		return
+	}
+	st.s.keepTrack(p)
+	st.contest("takeover: called", from, []*process{p})
+}
+
+var called = regexp.MustCompile(`"event":"successor_called","pid":(\d+)`)
+
+// call sends SIGUSR2, and returns the process that the daemon has started.
+func (st *site) call() (pid int) {
+	from := size(st.log())
+	st.signal(syscall.SIGUSR2)
+	if !st.s.until(patience, func() bool {
+		b, _ := os.ReadFile(st.log())
+		if m := called.FindSubmatch(b[min(int(from), len(b)):]); m != nil {
+			pid, _ = strconv.Atoi(string(m[1]))
+		}
+		return pid > 0 || st.ended()
+	}) || pid == 0 {
+		st.s.fail("takeover", "daemon %d does not call a successor: %s", st.no, tail(st.log()))
+	}
+	return pid
+}
+
+// adopt waits until the process pid, which old has started, is ours, since old has ended; an error if it ends before.
+func adopt(old *process, pid int) (*process, error) {
+	for {
+		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		if err != nil {
+			return nil, err
+		}
+		f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+		if parent, _ := strconv.Atoi(f[1]); parent == os.Getpid() {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	found, err := os.FindProcess(pid)
+	if err != nil {
+		return nil, err
+	}
+	p := &process{cmd: &exec.Cmd{Path: old.cmd.Path, Process: found}, log: old.log, done: make(chan struct{})}
+	go func() {
+		defer close(p.done)
+		p.state, _ = found.Wait()
+	}()
+	return p, nil
+}
+
+// takeOverFailing has a program installed that fails, and the daemon call it.
+func (st *site) takeOverFailing() {
+	keep := st.hold()
+	defer keep.drop()
+	programs := []string{"#!/bin/sh\nexit 1\n", "#!/bin/sh\necho cannot run >&2\nexit 64\n", "#!/bin/sh\nsleep 1\nexit 0\n", "not a program"}
+	text := programs[st.rnd.IntN(len(programs))]
+	st.install([]byte(text))
+	from := size(st.log())
+	st.signal(syscall.SIGUSR2)
+	if !st.s.until(patience, func() bool {
+		b, _ := os.ReadFile(st.log())
+		return strings.Contains(string(b[min(int(from), len(b)):]), `"event":"takeover_failed"`)
+	}) {
+		st.s.fail("takeover", "daemon %d does not say that its successor (%q) has ended: %s", st.no, text, tail(st.log()))
+	}
+	b, err := os.ReadFile(st.s.Bin)
+	if err != nil {
+		panic(broken{err})
+	}
+	st.install(b)
+	if st.ended() {
+		st.s.fail("takeover", "daemon %d has ended for a program that fails: %s", st.no, tail(st.log()))
+		st.rest()
+		st.start()
+		return
+	}
+	keep.over("a takeover by a program that fails")
+}
+
+// install replaces the program in one step, as package managers do. The daemon goes on with the file that it was
+// started from.
+func (st *site) install(program []byte) {
+	next := filepath.Join(st.dir, "next")
+	err := os.WriteFile(next, program, 0o755)
+	if err == nil {
+		err = os.Rename(next, st.bin)
+	}
+	if err != nil {
+		panic(broken{err})
+	}
+}

@@ -1,0 +1,255 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// forcedHold is a hold that an operator has ended.
+type forcedHold struct {
+	key   string
+	fence uint64
+	at    int64 // when the command had said so
+}
+
+// unlocked is what unlock prints.
+type unlocked struct {
+	Released int `json:"released"`
+	Holds    []struct {
+		Key   string `json:"key"`
+		Fence uint64 `json:"fence,string"`
+	} `json:"holds"`
+}
+
+// unlock ends some hold of a worker's by force.
+func (st *site) unlock() {
+	out, _ := st.cli([]int{0}, "locks", "-o", "json")
+	var rows []struct {
+		Key, Mode, Fence string
+		Holders          int
+	}
+	if json.Unmarshal([]byte(out), &rows) != nil {
+		return
+	}
+	st.rnd.Shuffle(len(rows), func(i, j int) { rows[i], rows[j] = rows[j], rows[i] })
+	for _, r := range rows {
+		if r.Holders == 0 {
+			continue
+		}
+		words := []string{"unlock", "--force", "-o", "json", r.Key}
+		if r.Mode == "permit" {
+			words = append(words, "--semaphore")
+		}
+		if st.rnd.IntN(2) == 0 && r.Fence != "" {
+			words = append(words, "--fence", r.Fence)
+		}
+		st.forced(words)
+		return
+	}
+}
+
+// forced runs an unlock, and notes what it has ended.
+func (st *site) forced(words []string) (n int) {
+	out, code := st.cli([]int{0, 66}, words...)
+	if code != 0 {
+		return 0
+	}
+	var u unlocked
+	if err := json.Unmarshal([]byte(out), &u); err != nil {
+		st.s.fail("exit code", "%q: %v: %s", words, err, out)
+		return 0
+	}
+	st.s.mu.Lock()
+	defer st.s.mu.Unlock()
+	for _, h := range u.Holds {
+		st.s.forced = append(st.s.forced, forcedHold{h.Key, h.Fence, now()})
+	}
+	return u.Released
+}
+
+// unlockOwn ends a hold of the operator's own client, which is to be told so, and then is not to be let in the way
+// of another one for long.
+func (st *site) unlockOwn() {
+	from := now()
+	c, err := st.dial()
+	if err != nil {
+		st.s.fail("recovery", "daemon %d cannot be reached: %v", st.no, err)
+		return
+	}
+	defer c.Close()
+	key := []string{"x:", "y:", st.own(), ""}[st.rnd.IntN(4)] + fmt.Sprint("forced ", st.no)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	h, err := c.Lock(ctx, client.AcquireArgs{Key: key, Owner: 1, Wait: time.Second})
+	if err != nil {
+		return // its store does not answer, or there are too many holds
+	}
+	next := make(chan error, 1)
+	go func() {
+		g, err := c.Lock(ctx, client.AcquireArgs{Key: key, Owner: 2, Wait: patience})
+		if err == nil {
+			if g.Fence() <= h.Fence() {
+				st.s.fail("fence order", "%s: %d after an unlocked %d", key, g.Fence(), h.Fence())
+			}
+			err = g.Release(ctx)
+		}
+		next <- err
+	}()
+	n := st.forced([]string{"unlock", "--force", "-o", "json", "--fence", strconv.FormatUint(h.Fence(), 10), key})
+	select {
+	case <-h.Gone():
+	case <-time.After(patience):
+		st.s.fail("unlock", "%s: its holder has heard nothing for %v", key, patience)
+	}
+	var lost *client.LostError
+	if err := h.Err(); n == 1 && !(errors.As(err, &lost) && lost.Reason == protocol.LostForced) {
+		st.s.fail("unlock", "%s: %d were ended, and the holder is told: %v", key, n, err)
+	}
+	if n != 1 && !st.s.troubled(from) && !(errors.As(h.Err(), &lost) && lost.Reason == protocol.LostExpired) {
+		st.s.fail("unlock", "%s: %d were ended, though it was held: %v", key, n, h.Err())
+	}
+	err = <-next
+	_ = h.Release(ctx)
+	if err != nil && !st.s.troubled(from) && !errors.As(err, &lost) && !errors.Is(err, client.ErrTimeout) {
+		st.s.fail("unlock", "%s: the next one gets %v", key, err)
+	}
+}
+
+// nobody is another user.
+var nobody = &syscall.Credential{Uid: 65534, Gid: 65534}
+
+// others runs what another user may, and what he may not.
+func (st *site) others() {
+	from := now()
+	st.cliAs(nobody, []int{0}, "locks", "x:")
+	st.cliAs(nobody, []int{0}, "sessions")
+	st.cliAs(nobody, st.unreached(from, 0, 75), "lock", "-n", st.own()+"other", "--", "true")
+	st.cliAs(nobody, []int{77}, "lock", "-n", "u:key", "--", "true")
+	st.cli(st.unreached(from, 0, 75), "lock", "-n", "u:key", "--", "true")
+	st.cliAs(nobody, []int{77}, "unlock", "--force", st.own()+"0")
+	st.cliAs(nobody, []int{64}, "serve", "--takeover", "--config", st.conf(), "--socket", st.socket()) // he may not read it
+	st.cliAs(nobody, []int{75}, "serve", "--takeover", "--ttl", stormTTL.String(), "--socket", st.socket())
+	st.crowd()
+}
+
+// crowd connects more often as another user than one user may; nobody else notices.
+func (st *site) crowd() {
+	b, _ := os.ReadFile(st.conf())
+	if !strings.Contains(string(b), fmt.Sprint("max_user_conns: ", userConns)) {
+		return
+	}
+	var conns []net.Conn
+	defer func() {
+		for _, c := range conns {
+			c.Close()
+		}
+	}()
+	err := as(nobody, func() error {
+		for range userConns + 10 {
+			c, err := net.DialTimeout("unix", st.socket(), 5*time.Second)
+			if err != nil {
+				return err
+			}
+			conns = append(conns, c)
+		}
+		return nil
+	})
+	if err != nil {
+		st.s.fail("other users", "daemon %d: %v", st.no, err)
+		return
+	}
+	var refused atomic.Int64
+	together(conns, func(c net.Conn) { // nobody says hello, so an answer is a refusal
+		_ = c.SetReadDeadline(time.Now().Add(2 * time.Second))
+		var b [256]byte
+		if n, _ := c.Read(b[:]); n > 0 {
+			refused.Add(1)
+		}
+	})
+	if refused.Load() < 10 {
+		st.s.fail("other users", "daemon %d: %d of %d connections of a user are refused, with at most %d", st.no, refused.Load(), len(conns), userConns)
+	}
+	st.cli([]int{0}, "sessions")
+}
+
+// as has do run on a thread that is another user to the kernel's checks and to those who look at connections that
+// it makes.
+func as(who *syscall.Credential, do func() error) error {
+	done := make(chan error)
+	go func() {
+		done <- func() error {
+			lockThread() // for good: it ends with the goroutine
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, uintptr(who.Gid), uintptr(who.Gid), uintptr(who.Gid)); e != 0 {
+				return e
+			}
+			if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(who.Uid), uintptr(who.Uid), uintptr(who.Uid)); e != 0 {
+				return e
+			}
+			return do()
+		}()
+	}()
+	return <-done
+}
+
+// judgeForced: whoever was unlocked by force has not kept its lock: a release that was sent later is refused, or its
+// client had heard of it.
+func (s *storm) judgeForced() {
+	ops := s.history().ops()
+	for _, f := range s.forced {
+		i := slices.IndexFunc(ops, func(p *op) bool {
+			return p.name == f.key && p.fence == f.fence && p.granted() && p.of == 0 && !p.shared
+		})
+		if i < 0 {
+			continue // an operator's own, or its worker had no answer yet
+		}
+		if p := ops[i]; p.lost == 0 && p.gave > f.at && p.gaveResult == "ok" {
+			s.fail("unlock", "%s: %v was ended by force at %d, and released as if it was held at %d", p.key, p, f.at, p.gave)
+		}
+	}
+}
+
+// lossCause are the reasons for which something may be lost, and what must have been done for it.
+func (s *storm) judgeLosses() {
+	did := func(prefixes ...string) bool {
+		for what := range s.did {
+			if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(what, p) }) {
+				return true
+			}
+		}
+		return false
+	}
+	zoo := slices.ContainsFunc(s.depots, func(d *depot) bool { return d.kind == "zookeeper" })
+	for why, n := range s.Lost {
+		ok := true
+		switch why {
+		case "forced":
+			ok = did("unlock")
+		case "shutdown":
+			ok = did("drain", "end at once", "takeover: during a drain")
+		case "gone":
+			ok = did("store")
+		case "session":
+			ok = did("store") || zoo || did("full disk")
+		case "too_long", "silent":
+			ok = did("reload")
+		}
+		if !ok {
+			s.fail("lost", "%d holds are lost for the reason %q, which nothing explains", n, why)
+		}
+	}
+}
