@@ -14,9 +14,9 @@ import (
 
 // refusedTakeover is how a successor ends that did not get the daemon: what documents give as reasons.
 var refusedTakeover = regexp.MustCompile(strings.Join([]string{
-	`another takeover is under way, or the daemon ends`,
+	`the daemon is ending, reloading or already being taken over`,
 	`the daemon has been told to end`,
-	`is still in use for \d+ keys`,
+	`is no longer in the configuration but still has \d+ keys`,
 	`is not the same in its configuration: reload this daemon first`,
 	`(does not come|did not come|do not come) to (an|its|their) end in time`, // a request at a store, or a client's, is under way
 	`the other process goes on`,
