@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -88,10 +90,14 @@ func clientExit(err error, socket string) error {
 	switch {
 	case err == nil:
 		return nil
+	case isAdminSocket(socket):
+		return exit(exitUnavailable, "%s is the daemon's admin socket; name its socket for locks, %s", socket, strings.TrimSuffix(socket, daemon.AdminSocket("")))
+	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(socket):
+		return exit(exitUnavailable, "no daemon at %s: it is not a socket", socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return exit(exitUnavailable, "no daemon at %s; start one with 'locksidecar serve', or name its socket with --socket or LOCKSIDECAR_SOCKET", socket)
 	case errors.Is(err, fs.ErrPermission):
-		return exit(exitUnavailable, "this user (uid %d) may not connect to %s", os.Geteuid(), socket)
+		return exit(exitDenied, "this user (uid %d) may not connect to %s", os.Geteuid(), socket)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return exit(exitUnavailable, "the daemon at %s does not answer", socket)
 	case errors.Is(err, client.ErrBusy), errors.Is(err, client.ErrTimeout), errors.Is(err, client.ErrLimit):
@@ -104,4 +110,15 @@ func clientExit(err error, socket string) error {
 		return &exitError{code: exitUnavailable, err: err}
 	}
 	return exit(exitUnavailable, "%s: %w", socket, err)
+}
+
+func isSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode()&fs.ModeSocket != 0
+}
+
+// isAdminSocket says that path is the admin socket of a daemon whose socket for locks is beside it.
+func isAdminSocket(path string) bool {
+	locks, found := strings.CutSuffix(path, daemon.AdminSocket(""))
+	return found && isSocket(path) && isSocket(locks)
 }
