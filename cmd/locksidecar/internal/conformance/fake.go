@@ -26,6 +26,9 @@ type fake struct {
 	barriers uint64 // how many there were
 	last     asked  // the last that hold has answered
 	strays   bool   // a hold ends by itself, and a client may give that back when it likes
+	// down has the fences of the lost holds that the client has released, by key. It may tell the daemon, and
+	// later than its program.
+	down map[string]Fence
 
 	mu      sync.Mutex
 	queue   []asked       // guarded by mu: requests that nobody has looked at
@@ -68,7 +71,7 @@ func (t *T) fake() *fake {
 
 // fakeWith makes one that does not listen yet.
 func (t *T) fakeWith(hello func(c *fakeConn, q *protocol.Request)) *fake {
-	return &fake{t: t, hello: hello, limit: protocol.DefaultMaxFrame, changed: make(chan struct{})}
+	return &fake{t: t, hello: hello, limit: protocol.DefaultMaxFrame, changed: make(chan struct{}), down: map[string]Fence{}}
 }
 
 func (f *fake) listen() {
@@ -285,8 +288,12 @@ func (f *fake) expect(op protocol.Op, what string) asked {
 
 func (f *fake) expectAcquire(key string) asked {
 	q := f.next(fmt.Sprintf("the acquire of %.40q", key))
-	for f.strays && q.Op == protocol.OpRelease {
-		q.released()
+	for q.Op == protocol.OpRelease && (f.strays || f.down[string(q.Key)] == Fence(q.Fence)) {
+		if f.strays {
+			q.released()
+		} else {
+			q.refuse(protocol.NotHeld) // told to the daemon after the program had been told
+		}
 		q = f.next(fmt.Sprintf("the acquire of %.40q", key))
 	}
 	if q.Op != protocol.OpAcquire {
@@ -379,6 +386,7 @@ func (f *fake) letGo(key string, fence Fence) {
 // putDown has the client release a hold that it knows to be lost, which is an error. Until it has, it
 // may not acquire the key anew for that owner. It may tell the daemon. The error is one of names, not_held without any.
 func (f *fake) putDown(key string, fence Fence, names ...string) {
+	f.down[key] = fence
 	p := f.t.release(key, fence)
 	f.t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
 	if len(names) == 0 {
