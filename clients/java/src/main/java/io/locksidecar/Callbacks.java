@@ -1,7 +1,7 @@
 package io.locksidecar;
 
 import java.util.concurrent.Executor;
-import java.util.concurrent.LinkedTransferQueue;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
@@ -24,25 +24,15 @@ final class Callbacks implements Executor {
 
     private final String name;
     private final long pause;
-    private final Queue queue = new Queue();
+    private final LinkedBlockingQueue<Runnable> queue = new LinkedBlockingQueue<>();
     private final ThreadPoolExecutor pool;
     private final AtomicBoolean watched = new AtomicBoolean();
-
-    /** Hands a callback to an idle thread; it takes none itself while the pool may start another thread. */
-    private static final class Queue extends LinkedTransferQueue<Runnable> {
-        private static final long serialVersionUID = 1L;
-
-        @Override
-        public boolean offer(Runnable callback) {
-            return tryTransfer(callback);
-        }
-    }
 
     Callbacks(String name, int threads, long pause) {
         this.name = name;
         this.pause = pause;
-        this.pool = new ThreadPoolExecutor(
-                0, threads, IDLE, TimeUnit.SECONDS, queue, r -> thread(r, name), (callback, p) -> enqueue(callback));
+        this.pool = new ThreadPoolExecutor(threads, threads, IDLE, TimeUnit.SECONDS, queue, r -> thread(r, name));
+        pool.allowCoreThreadTimeOut(true);
     }
 
     private static Thread thread(Runnable r, String name) {
@@ -54,16 +44,14 @@ final class Callbacks implements Executor {
     @Override
     public void execute(Runnable callback) {
         pool.execute(callback);
+        if (!queue.isEmpty() && pool.getPoolSize() == pool.getMaximumPoolSize()) {
+            watch();
+        }
     }
 
     /** Ends idle threads at once. Callbacks that are queued, or come later, still run. Does not wait. */
     void close() {
         pool.setKeepAliveTime(1, TimeUnit.MILLISECONDS);
-    }
-
-    private void enqueue(Runnable callback) {
-        queue.put(callback);
-        watch();
     }
 
     /** Has a thread look whether the queue moves, for as long as there is one. */

@@ -190,7 +190,9 @@ class FailureTest extends OnDaemon {
         assertTrue(message.contains("the admin socket; the socket for locks is " + daemon.path + " "), message);
         assertTrue(message.contains(admin.toString()), message);
         Path link = Files.createSymbolicLink(daemon.path.resolveSibling("another"), admin);
-        message = assertThrows(LockException.class, closing(Sidecar.create(link))::connect).getMessage();
+        // The admin socket waits for a request of HTTP, and only then says what it is.
+        Sidecar patient = closing(Sidecar.builder().socket(link).timeout(Duration.ofSeconds(60)).build());
+        message = assertThrows(LockException.class, patient::connect).getMessage();
         assertTrue(message.contains("HTTP") && message.contains(link.toString()), message);
     }
 
