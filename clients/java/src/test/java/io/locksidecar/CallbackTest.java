@@ -220,9 +220,10 @@ class CallbackTest extends OnDaemon {
         }
         until("all threads are busy", () -> blocked.get() >= Callbacks.THREADS);
         assertTrue(blocked.get() < count, "their number has a bound");
-        client.lease(key + "lost", LockOptions.defaults().ttl(Duration.ofMillis(100)).fixed()
+        Lease kept = client.lease(key + "lost", LockOptions.defaults().ttl(Duration.ofMillis(100)).fixed()
                 .onLost(lost -> told.countDown()));
         done.forEach(f -> running(f::join).result());
+        java.lang.ref.Reference.reachabilityFence(kept); // one that is thrown away is released, and not lost
     }
 
     @Test
