@@ -124,7 +124,7 @@ func (a *admin) says(check func() error) http.HandlerFunc {
 func (a *admin) start() {
 	for _, ln := range a.lns {
 		a.d.wg.Go(func() {
-			if err := a.server.Serve(ln); !errors.Is(err, http.ErrServerClosed) {
+			if err := a.server.Serve(adminListener{ln}); !errors.Is(err, http.ErrServerClosed) {
 				a.d.log.Error("admin listener failed", zap.String("event", "admin_failed"), zap.Error(err))
 			}
 		})

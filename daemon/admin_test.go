@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -217,5 +218,26 @@ func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 	})
 	if n := seen.FilterField(zap.String("event", "lost")).Len(); n != 1 {
 		t.Errorf("%d losses are logged, want that of k alone", n)
+	}
+}
+
+// The protocol for locks on the admin socket is answered at once, not at a timeout.
+func TestAdminSocketAnswersAClientForLocks(t *testing.T) {
+	h := start(t, nil, nil)
+	c, err := net.Dial("unix", daemon.AdminSocket(h.socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	hello := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1})
+	if _, err := c.Write(hello); err != nil {
+		t.Fatal(err)
+	}
+	said, err := io.ReadAll(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(string(said), "HTTP/1.1 400 ") || !strings.Contains(string(said), "this is the admin socket") {
+		t.Errorf("it said %q", said)
 	}
 }

@@ -20,12 +20,12 @@ type peerKey struct{}
 
 // withPeer notes who is at the other end of the admin socket.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	u, ok := c.(*net.UnixConn)
+	local, ok := c.(*adminConn)
 	if !ok {
 		return ctx
 	}
 	p := stranger
-	if rc, err := u.SyscallConn(); err == nil {
+	if rc, err := local.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { p = peerOf(int(fd)) })
 	}
 	return context.WithValue(ctx, peerKey{}, p)

@@ -79,11 +79,12 @@ func (a *admin) takeover(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer nc.Close()
-	c, ok := nc.(*net.UnixConn)
+	local, ok := nc.(*adminConn)
 	if !ok || rest.Reader.Buffered() > 0 {
 		_, _ = fmt.Fprintf(nc, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n")
 		return
 	}
+	c := local.UnixConn
 	_ = c.SetDeadline(time.Now().Add(prepareTime))
 	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol); err != nil {
 		return

@@ -12,12 +12,21 @@ final class Incoming {
         this.holds = holds;
     }
 
-    /** Applies one payload: a reply or a push. What cannot be used is a ProtocolException. */
+    /**
+     * Applies one payload: a reply or a push. Throws a ProtocolException for one that cannot be used. The whole payload
+     * is checked first: a caller must not see a grant whose message turns out to be malformed.
+     */
     void apply(ByteBuffer b) {
         int count = Msgpack.getArray(b);
         if (count < 2) {
             throw new ProtocolException("message is not an array of code and id");
         }
+        int begin = b.position();
+        Msgpack.skip(b, count, 1);
+        if (b.hasRemaining()) {
+            throw new ProtocolException("bytes behind the message");
+        }
+        b.position(begin);
         long code = Msgpack.getLong(b);
         if (code < 0 || code > 255) {
             throw new ProtocolException("code is not a small number");
@@ -26,51 +35,47 @@ final class Incoming {
         int fields = count - 2;
         conn.mu.lock();
         try {
-            int read = id == 0 ? push((int) code, b, fields) : reply((int) code, id, b, fields);
-            Msgpack.skip(b, fields - read, 1);
-            if (b.hasRemaining()) {
-                throw new ProtocolException("bytes behind the message");
+            if (id == 0) {
+                push((int) code, b, fields);
+            } else {
+                reply((int) code, id, b, fields);
             }
         } finally {
             conn.mu.unlock();
         }
     }
 
-    private int reply(int code, long id, ByteBuffer b, int fields) {
+    private void reply(int code, long id, ByteBuffer b, int fields) {
         if (!conn.welcome().done() && id == 1) {
-            return conn.welcome().read(code, b, fields);
+            conn.welcome().read(code, b, fields);
+            return;
         }
         Call c = conn.pending.get(id);
         if (c == null) {
-            return 0;
+            return;
         }
-        int read;
         Call.Answer answer;
         if (code != Codes.OK) {
             Welcome.need(fields, 1);
             String text = Msgpack.getText(b);
-            read = c.op == Codes.ACQUIRE_MANY && fields > 1 ? 2 : 1;
-            answer = new Call.Answer(code, text, read > 1 ? Msgpack.getCount(b) : -1, null);
+            boolean places = c.op == Codes.ACQUIRE_MANY && fields > 1;
+            answer = new Call.Answer(code, text, places ? Msgpack.getCount(b) : -1, null);
             if (code == Codes.NOT_HELD && c.hold != null && c.asker == null && !c.hold.over) {
                 holds.lose(c.hold, "gone");
             }
         } else if (c.op == Codes.ACQUIRE || c.op == Codes.RENEW || c.op == Codes.DOWNGRADE) {
             Welcome.need(fields, 6);
-            read = 6;
             grant(c, 0, b);
             answer = new Call.Answer(code, "", 0, null);
         } else if (c.op == Codes.ACQUIRE_MANY || c.op == Codes.RELEASE_MANY) {
             Welcome.need(fields, 1);
-            read = 1;
             many(c, b);
             answer = new Call.Answer(code, "", 0, null);
         } else if (c.op == Codes.INSPECT) {
-            read = Math.min(fields, Inspection.FIELDS);
             c.inspection = Inspection.read(b, fields);
             answer = new Call.Answer(code, "", 0, null);
         } else { // every other success that we ask for begins with a number
             Welcome.need(fields, 1);
-            read = 1;
             answer = new Call.Answer(code, "", Msgpack.getCount(b), null);
         }
         if (code == Codes.OK && c.asker != null) {
@@ -83,7 +88,6 @@ final class Incoming {
             conn.pending.remove(c.target.id);
             conn.leaves(c.target, -1);
         }
-        return read;
     }
 
     /** Takes in an entry a hold: a grant, or the code of a release. */
@@ -174,7 +178,7 @@ final class Incoming {
         conn.requests.release(hold);
     }
 
-    private int push(int event, ByteBuffer b, int fields) {
+    private void push(int event, ByteBuffer b, int fields) {
         switch (event) {
             case Codes.BEAT -> {
                 Welcome.need(fields, 2);
@@ -184,7 +188,6 @@ final class Incoming {
                 if (conn.welcome().heartbeat() > 0) {
                     conn.requests.beat();
                 }
-                return 2;
             }
             case Codes.LOST -> {
                 Welcome.need(fields, 4);
@@ -197,7 +200,6 @@ final class Incoming {
                 if (hold != null && hold.fence == fence) { // never that of a lock and of a permit of one key
                     holds.lose(hold, reason);
                 }
-                return 4;
             }
             case Codes.FATAL -> {
                 Welcome.need(fields, 2);
@@ -207,9 +209,7 @@ final class Incoming {
                 }
                 throw new ConnectionLostException(why.getMessage());
             }
-            default -> {
-                return 0;
-            }
+            default -> { } // an event of a later version
         }
     }
 }

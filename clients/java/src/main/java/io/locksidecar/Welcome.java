@@ -34,8 +34,8 @@ final class Welcome {
         return Math.min(millis, FAR) * MS + shift;
     }
 
-    /** Reads the fields of the reply to hello, and returns how many. */
-    int read(int code, ByteBuffer b, int fields) {
+    /** Reads the fields of the reply to hello. */
+    void read(int code, ByteBuffer b, int fields) {
         if (code != Codes.OK) {
             need(fields, 1);
             throw Codes.failure(code, Msgpack.getText(b));
@@ -67,7 +67,6 @@ final class Welcome {
         // now was read after we began, and rounded down by less than 1 ms
         shift = began - Math.min(now, FAR) * MS - MS;
         done = true;
-        return 10;
     }
 
     static void need(int fields, int count) {

@@ -14,7 +14,9 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import io.locksidecar.Until.Background;
+import java.nio.ByteBuffer;
 import java.time.Duration;
+import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.TimeUnit;
@@ -91,6 +93,22 @@ class ProtocolTest extends OnPeer {
         Object id = peer.expect(Codes.PING).get(1);
         peer.raw(together(Values.frame(99, 0, "x".repeat(100_000)), Values.frame(0, id, 1)));
         pinged.result();
+    }
+
+    @Test
+    void a_grant_in_a_malformed_message_is_never_seen() {
+        SidecarLock lock = lock("k");
+        Background<Void> acquired = running(lock::lock);
+        peer.welcome();
+        Object id = peer.expect(Codes.ACQUIRE).get(1);
+        byte[] grant = Values.frame(0, id, FENCE, 60_000, millis() + 60_000, 1, 0, 0);
+        byte[] longer = Arrays.copyOf(grant, grant.length + 1);
+        ByteBuffer payload = ByteBuffer.wrap(longer, 4, longer.length - 4).slice();
+        assertThrows(ProtocolException.class, () -> conn().apply(payload)); // the I/O thread would end the connection next
+        assertFalse(lock.isHeldByOwner());
+        peer.raw(grant);
+        acquired.result();
+        assertTrue(lock.isHeldByOwner());
     }
 
     @Test
