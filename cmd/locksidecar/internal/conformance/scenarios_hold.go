@@ -327,6 +327,7 @@ func fixed(t *T) {
 func fixedRenewed(t *T) {
 	f := t.fake()
 	t.connect().ok()
+	f.strays = true
 	for left := uint64(1000); ; left *= 2 {
 		key := fmt.Sprint("k", left)
 		g := f.grant(left)
@@ -344,13 +345,14 @@ func fixedRenewed(t *T) {
 		p := t.renew(key, fence, farAway)
 		var q asked
 		t.poll("the renewal", func() bool {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if len(f.queue) > 0 {
-				q, f.queue = f.queue[0], f.queue[1:]
-				return true
-			}
-			return p.done()
+			f.each(func(next asked) {
+				if q.c == nil && (next.Op != protocol.OpRelease || string(next.Key) == key) {
+					q = next
+				} else {
+					next.refuse(protocol.NotHeld) // gives back what has ended: a round was too slow
+				}
+			})
+			return q.c != nil || p.done()
 		})
 		if q.c == nil && p.fails("not_held") != "" && !early(g.End) {
 			continue // too slow: the hold has ended before the renewal
