@@ -154,7 +154,7 @@ func (t *Table) floor(l *Lease) uint64 {
 	if !st.Rebase {
 		return 0 // the store's own order
 	}
-	return max(st.floor, l.ns.Epoch)
+	return max(st.floor, l.epoch)
 }
 
 // settle asks for the end of a token that is owed.

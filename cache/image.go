@@ -106,6 +106,11 @@ func (m *imager) leaseStore(l *Lease) {
 	if m.x.Store(m.Coder, &s); m.Reading {
 		m.t.setStore(l, s)
 	}
+	epoch := l.epoch
+	Num(m.Coder, &epoch)
+	if l.epoch = epoch; m.Reading && !l.moved() {
+		l.epoch = max(epoch, l.ns.Epoch) // a successor's configuration may raise it
+	}
 }
 
 // spare is n empty ones, made a few at a time: many of them at once, and one that stays in use would

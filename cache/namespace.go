@@ -62,6 +62,7 @@ type storeState struct {
 	*Store
 	users   int    // leases, in any state
 	held    int    // leases in stateHeld
+	moved   int    // leases whose keys are routed to another store now, semaphores' own apart
 	session int64  // deadline of the session; Forever on stores without
 	no      uint64 // that session's number
 	floor   uint64 // the highest base seen

@@ -1,6 +1,9 @@
 package cache
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // A configuration change can move keys to other namespaces and stores. The policy of the new namespace
 // applies to a moved key at once. Its lease moves to the new store only when the earlier store has, and
@@ -40,7 +43,10 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 // setPolicy applies ns to l, and moves l's holds and waiters to the counters of ns.
 func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 	was := l.ns
+	l.countMoved(-1)
 	l.ns = ns
+	l.countMoved(1)
+	l.followEpoch()
 	t.delayHeartbeat(l, was.Heartbeat)
 	was.Use.addHolds(-int64(l.nHolds))
 	ns.Use.addHolds(int64(l.nHolds))
@@ -68,13 +74,43 @@ func (t *Table) delayHeartbeat(l *Lease, was time.Duration) {
 // has no holds.
 func (l *Lease) moved() bool { return l.ns.Store != l.st.Store }
 
+// followEpoch takes over the epoch of l's namespace, unless the key has moved: an answer from the earlier
+// store, which may still come, is lifted by the epoch of the namespace that routed the key there.
+func (l *Lease) followEpoch() {
+	if !l.moved() {
+		l.epoch = l.ns.Epoch
+	}
+}
+
+// countMoved adds n to the count of moved leases at l's store, if l is one.
+func (l *Lease) countMoved(n int) {
+	if l.moved() && l.sem == nil {
+		l.st.moved += n
+	}
+}
+
+// EachMoved calls f for each held lease whose key is routed to another store than the one where it is.
+func (t *Table) EachMoved(f func(key string, from, to *Store)) {
+	if !slices.ContainsFunc(t.stores, func(st *storeState) bool { return st != nil && st.moved > 0 }) {
+		return
+	}
+	for l := range t.all() {
+		if l.state == stateHeld && l.moved() {
+			f(l.key, l.st.Store, l.ns.Store)
+		}
+	}
+}
+
 // setStore makes l a user of s, and of no other store.
 func (t *Table) setStore(l *Lease, s *Store) {
 	if l.st != nil {
+		l.countMoved(-1)
 		l.st.users--
 	}
 	l.st = t.store(s)
 	l.st.users++
+	l.countMoved(1)
+	l.followEpoch()
 }
 
 // finishMove moves l to the store of its namespace once nothing of l is left at the earlier one.

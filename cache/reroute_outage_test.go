@@ -136,3 +136,36 @@ func TestAKeyThatHasMovedFromADownStoreIsAcquiredWhenItsTTLEnds(t *testing.T) {
 			time.Duration(b.now-released), time.Duration(end-released), kinds(b.ops))
 	}
 }
+
+// The host asks a store with an order of its own for the lease of a degraded hold, and the key moves away and
+// back. The answer gets the epoch of the namespace that routed the key there, whenever it comes and whenever
+// the store was asked.
+func TestTheAnswerOfAnEarlierStoreIsLiftedByItsEpoch(t *testing.T) {
+	for _, askedAfterTheMove := range []bool{false, true} {
+		b := newRerouted(t, func(x *setup) {
+			mayDegrade(x)
+			x.Rebase, x.Epoch = false, 1000
+		})
+		b.to.Epoch = 0
+		from, holder, next := b.ns, b.session(), b.session()
+		b.degraded(holder, waits)
+		if askedAfterTheMove {
+			b.reroute(anybody)
+		}
+		b.tab.StoreUp(b.from.Store, b.now, &b.out)
+		b.take()
+		op := b.at(OpJoin, b.from)
+		if !askedAfterTheMove {
+			b.reroute(anybody)
+		}
+		b.answer(op, Result{Status: Granted, Base: 7})
+		b.ns = from
+		b.tab.Reroute(func(string) *Namespace { return from }, anybody, b.now, &b.out)
+		b.take()
+		b.acquire(next, "k", waits)
+		ms := b.release(holder, "k", 0)
+		if fence := ms[0].Fence; fence>>handBits != 1007 {
+			t.Errorf("asked after the move %v: the next fence has base %d, want 1007: %+v", askedAfterTheMove, fence>>handBits, ms)
+		}
+	}
+}

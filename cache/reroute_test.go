@@ -264,3 +264,45 @@ func TestANewHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 		t.Errorf("lost for reason %d", m.Reason)
 	}
 }
+
+// The leases and permits that are still at another store than their keys are counted there, held or not.
+func TestMovedLeasesAreCounted(t *testing.T) {
+	b := newRerouted(t, nil)
+	count := func(want ...int64) {
+		t.Helper()
+		_, stores := b.tab.AddStats(nil, nil)
+		for i, n := range want {
+			if stores[i].Moved != n {
+				t.Errorf("store %d: %d moved leases, want %d", i, stores[i].Moved, n)
+			}
+		}
+	}
+	s := b.session()
+	b.acquire(s, "k", waits)
+	f := b.granted(OpJoin, 5)
+	b.acquire(s, "k", permitOf(2, Forever))
+	p := b.grantPermit(b.takeOps(OpJoin)[0], 5).Fence
+	b.acquire(s, "queued", waits)
+	b.answer(b.op(OpJoin), Result{Status: Queued})
+	count(0)
+	b.reroute(anybody)
+	count(3, 0)
+	n := 0
+	b.tab.EachMoved(func(_ string, from, to *Store) {
+		if n++; from != b.from.Store || to != b.to.Store {
+			t.Errorf("moved from store %d to store %d", from.ID, to.ID)
+		}
+	})
+	if n != 2 {
+		t.Errorf("%d held leases have moved, want 2", n)
+	}
+	b.answer(b.op(OpWithdraw), Result{Status: Done})
+	b.op(OpJoin)
+	count(2, 0)
+	b.release(s, "k", f)
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	count(1, 0)
+	b.release(s, "k", p)
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	count(0, 0)
+}

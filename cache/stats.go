@@ -53,6 +53,7 @@ type StoreStats struct {
 	Slack                        Histogram // what a lease had left when its renewal was answered
 	Expired                      uint64    // leases that came to their deadline
 	Held                         int64     // leases now; AddStats fills it in
+	Moved                        int64     // leases, held or not, whose keys are at another store now; AddStats fills it in
 }
 
 // Add adds o to s.
@@ -96,6 +97,7 @@ func (s *StoreStats) Add(o *StoreStats) {
 	s.Slack.Add(&o.Slack)
 	s.Expired += o.Expired
 	s.Held += o.Held
+	s.Moved += o.Moved
 }
 
 // Buckets of histograms: four for each doubling, as in Prometheus' native histograms of schema
@@ -182,6 +184,7 @@ func (t *Table) AddStats(classes []Stats, stores []StoreStats) ([]Stats, []Store
 		if st != nil {
 			stores[i].Add(&st.stats)
 			stores[i].Held += int64(st.held)
+			stores[i].Moved += int64(st.moved)
 		}
 	}
 	return classes, stores

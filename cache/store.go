@@ -52,7 +52,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		t.succeed(l)
 		st := l.st
 		if !st.Rebase && r.Base != 0 {
-			r.Base += l.ns.Epoch
+			r.Base += l.epoch
 		}
 		if r.Base > MaxBase || r.Base == 0 {
 			l.granted = true

@@ -137,6 +137,7 @@ type leaseState struct {
 	// Upstream.
 	token     uint64
 	base      uint64
+	epoch     uint64 // lifts the bases of st: that of the last namespace that routed the key there
 	fence     uint64 // of the present phase of holding; 0 when it has none yet
 	until     int64  // stateHeld: the deadline; Forever on session stores. Never goes back
 	ttl       int64  // what it is renewed with
@@ -305,6 +306,7 @@ const freeMost = 256
 // caller with a list of leases can recognize a dropped one.
 func (t *Table) dropLease(l *Lease) {
 	t.disarm(l)
+	l.countMoved(-1)
 	l.st.users--
 	switch {
 	case l.head != nil:

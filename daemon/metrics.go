@@ -55,6 +55,7 @@ var (
 	descUp          = desc("store_up", "1 while the store answers; 0 while the circuit breaker is open.", "store")
 	descConnections = desc("upstream_connections", "Connections to the store.", "store")
 	descLeases      = desc("held_leases", "Leases that this host has at the store.", "store")
+	descMoved       = desc("moved_leases", "Leases that this host has at the store although their keys are at another store by now.", "store")
 	descRenewals    = desc("renewals_total", "Renewals of leases.", "store", "result")
 	descSlack       = desc("renewal_slack_seconds", "What was left of a lease when its renewal was answered.", "store")
 	descLate        = desc("renewal_late_seconds", "For how long the renewal that is due first has been due; 0 when none is.", "store")
@@ -172,6 +173,7 @@ func (s series) store(t *StoreTotals) {
 		s.gauge(descConnections, float64(t.Connections), t.Name)
 	}
 	s.gauge(descLeases, float64(t.Held), t.Name)
+	s.gauge(descMoved, float64(t.Moved), t.Name)
 	s.counter(descRenewals, t.Renewed, t.Name, "renewed")
 	s.counter(descRenewals, t.NotHeld, t.Name, "not_held")
 	s.counter(descRenewals, t.Unanswered, t.Name, "unanswered")

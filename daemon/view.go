@@ -117,6 +117,7 @@ type ViewStore struct {
 	Error       string `json:"error,omitempty"` // why it is down
 	Connections int    `json:"connections"`     // -1 when not known
 	Leases      int64  `json:"leases"`
+	Moved       int64  `json:"moved"`   // leases, held or not, whose keys are at another store by now
 	Renewed     uint64 `json:"renewed"` // renewals since the daemon started, by how they ended
 	NotHeld     uint64 `json:"not_held"`
 	Unanswered  uint64 `json:"unanswered"`
@@ -257,7 +258,7 @@ func (d *Daemon) viewStores(t *Totals) []ViewStore {
 	list := []ViewStore{}
 	for i := range t.Stores {
 		s := &t.Stores[i]
-		v := ViewStore{Name: s.Name, Up: s.Up, Connections: s.Connections, Leases: s.Held, Renewed: s.Renewed, NotHeld: s.NotHeld,
+		v := ViewStore{Name: s.Name, Up: s.Up, Connections: s.Connections, Leases: s.Held, Moved: s.Moved, Renewed: s.Renewed, NotHeld: s.NotHeld,
 			Unanswered: s.Unanswered, Slack: median(&s.Slack), Flying: s.Main.Flying + s.Renewals.Flying, Queued: s.Main.Waiting + s.Renewals.Waiting}
 		if u := d.engine.unit(s.Name); u != nil { // else it has just gone
 			v.Kind, v.Safety = u.info.Name, u.info.Safety

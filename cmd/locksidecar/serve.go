@@ -277,10 +277,14 @@ func (s *server) fixed(c *config.Config) error {
 }
 
 func (s *server) change(ctx context.Context, p *proposal) error {
+	if err := s.refuseMoved(p); err != nil {
+		return err
+	}
 	if err := s.fleet.use(ctx, p, s.Reload); err != nil {
 		return err
 	}
 	s.warnMoves(p.conf)
+	s.warnMoved()
 	s.conf = p.conf
 	s.level.SetLevel(levelOf(p.conf.Log))
 	return nil

@@ -33,6 +33,8 @@ type status struct {
 	Clock     *clockView  `json:"clock,omitempty"`
 	Limits    *limitsView `json:"limits,omitempty"`
 	Watch     string      `json:"watch,omitempty"`
+	Moved     []movedView `json:"moved"` // null when not known
+	movedErr  error       // why
 	err       error       // Error's
 }
 
@@ -116,6 +118,9 @@ says of itself. The exit code is 0 when both do and 69 when not.`,
 				return err
 			}
 			s := look(cmd.Context(), path, "locksidecar status")
+			if s.Reachable {
+				s.askMoved(cmd.Context())
+			}
 			if output == "json" {
 				err = writeJSON(m.Stdout, s)
 			} else {
@@ -149,6 +154,7 @@ func (s *status) write(w io.Writer) error {
 		}
 		line(strings.TrimSpace("store "+n.Prefix), "%s, %s; %s", n.Store, n.Safety, state)
 	}
+	line("locks", "%s", s.movedText())
 	if c := s.Clock; c != nil {
 		whose := "the same as this shell's"
 		if !c.Shared {

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// needOf is what st was opened for; nil for a store that is not open any more.
+func (f *fleet) needOf(st upstream.Store) *need {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for key, o := range f.open {
+		if o == st {
+			return f.needs[key]
+		}
+	}
+	return nil
+}
+
+// shares reports whether d and o have a store in common.
+func (d *need) shares(o *need) bool {
+	return slices.ContainsFunc(d.plans, func(p *plan) bool {
+		return slices.ContainsFunc(o.plans, func(q *plan) bool { return p.url == q.url })
+	})
+}
+
+// refuseMoved fails if p takes a store away from a lock that is held there alone, although its key is in that
+// store and another one now: hosts on the other one could get it.
+func (s *server) refuseMoved(p *proposal) error {
+	var first, store string
+	n := 0
+	for _, m := range s.Moved() {
+		from, to := s.fleet.needOf(m.From), s.fleet.needOf(m.To)
+		if from == nil || to == nil || !from.shares(to) || len(from.plans) >= len(to.plans) {
+			continue
+		}
+		name, _, _ := storeOf(p.conf, p.conf.Space(m.Key), p.plans)
+		if i := slices.IndexFunc(p.needs, func(d *need) bool { return d.name == name }); i >= 0 && !from.shares(p.needs[i]) {
+			if n++; n == 1 {
+				first, store = m.Key, from.name
+			}
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	if s.conf.Log.Keys == "hashed" {
+		first = "(hashed)"
+	}
+	return exit(exitTryAgain, "%d locks are held in store %s alone, the first of them %s: they were taken before their keys were in both stores; "+
+		"reload again when `locksidecar status` counts none", n, store, first)
+}
+
+// warnMoved says which locks are still held in a store that their keys have left.
+func (s *server) warnMoved() {
+	type way struct{ from, to *need }
+	count := make(map[way]int)
+	for _, m := range s.Moved() {
+		count[way{s.fleet.needOf(m.From), s.fleet.needOf(m.To)}]++
+	}
+	for w, n := range count {
+		if w.from == nil || w.to == nil {
+			continue // just released
+		}
+		fields := []zap.Field{zap.Int("locks", n), zap.String("store", w.from.name), zap.String("new_store", w.to.name)}
+		switch {
+		case !w.from.shares(w.to):
+			s.log.Warn("locks are held in a store that their keys have left: until they are released, hosts that use the new "+
+				"store can get them, too", append(fields, zap.String("event", "locks_exposed"))...)
+		case len(w.from.plans) < len(w.to.plans):
+			s.log.Info("locks are held that were taken before their keys were in both stores: begin the next rollout when "+
+				"`locksidecar status` counts none", append(fields, zap.String("event", "locks_stay"))...)
+		}
+	}
+}
+
+// movedView is how many locks of this host are at a store that their keys have left.
+type movedView struct {
+	Store string `json:"store"`
+	Locks int64  `json:"locks"`
+}
+
+// askMoved reads, at the admin socket, which locks are at a store that their keys have left. Without an
+// answer Moved stays nil.
+func (s *status) askMoved(ctx context.Context) {
+	c := newAdminClient(s.Socket)
+	defer c.Close()
+	v, err := c.view(ctx, daemon.ViewQuery{Limit: 1})
+	if err != nil {
+		s.movedErr = err
+		return
+	}
+	s.Moved = []movedView{}
+	for _, st := range v.Stores {
+		if st.Moved > 0 {
+			s.Moved = append(s.Moved, movedView{st.Name, st.Moved})
+		}
+	}
+}
+
+// movedText says the same in words.
+func (s *status) movedText() string {
+	switch {
+	case s.Moved == nil && s.movedErr != nil:
+		return "not known: " + s.movedErr.Error()
+	case len(s.Moved) == 0:
+		return "none is left at a store that its key has left"
+	}
+	var parts []string
+	for _, m := range s.Moved {
+		parts = append(parts, fmt.Sprintf("%d still at store %s, which their keys have left", m.Locks, m.Store))
+	}
+	return strings.Join(parts, "; ")
+}

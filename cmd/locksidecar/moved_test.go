@@ -1,0 +1,77 @@
+package main
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// A lock that was taken before its key was in two stores: status, the metric and the log of each reload say so
+// until it is released.
+func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
+	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(stores+"namespaces:\n  'm:': {store: a}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "--config", file)
+	says := func(text, json string) {
+		t.Helper()
+		for _, x := range []struct{ output, want string }{{"text", text}, {"json", json}} {
+			p := h.run("status", "-o", x.output)
+			if out := p.rest(); !strings.Contains(out, x.want) {
+				t.Errorf("status does not say %q:\n%s", x.want, out)
+			}
+			p.ends(0)
+		}
+	}
+	const none = "none is left at a store that its key has left"
+	says(none, `"moved": []`)
+	before := h.run("lock", "m:before", "--", "sh", "-c", "echo up; read x; exit 0")
+	before.line()
+	h.reloads(file, stores+"namespaces:\n  'm:': {store: a, both: b}\n", "reloaded", `"event":"locks_stay"`, `"locks":1`)
+	after := h.run("lock", "m:after", "--", "sh", "-c", "echo up; read x; exit 0")
+	after.line()
+	says("1 still at store a (leaving), which their keys have left", `"locks": 1`)
+	admin := newAdminClient(h.socket)
+	defer admin.Close()
+	r, err := admin.http.Get("http://localhost/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := io.ReadAll(r.Body)
+	r.Body.Close()
+	if err != nil || !strings.Contains(string(metrics), `locksidecar_moved_leases{store="a (leaving)"} 1`) {
+		t.Errorf("the metric is missing: %v\n%s", err, metrics)
+	}
+	const alone = "namespaces:\n  'm:': {store: b}\n"
+	h.reloads(file, stores+alone, "reload_refused", "1 locks are held in store a alone, the first of them m:before")
+	before.letGo()
+	before.ends(0)
+	eventually(t, "no lock is left", func() bool {
+		p := h.run("status")
+		defer p.ends(0)
+		return strings.Contains(p.rest(), none)
+	})
+	h.reloads(file, stores+alone, "reloaded")
+	if log := h.daemon.err.String(); strings.Contains(log, `"event":"locks_exposed"`) {
+		t.Errorf("a lock in both stores counts as exposed:\n%s", log)
+	}
+
+	// Without both, locks are exposed.
+	h.reloads(file, stores+"namespaces:\n  'm:': {store: a}\n", "reloaded", `"event":"store_changed"`)
+	exposed := h.run("lock", "m:exposed", "--", "sh", "-c", "echo up; read x; exit 0")
+	exposed.line()
+	h.reloads(file, stores+alone, "reloaded", `"event":"store_changed"`, `"event":"locks_exposed"`, `"locks":1`)
+	exposed.letGo()
+	exposed.ends(0)
+	after.letGo()
+	after.ends(0)
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+}
