@@ -105,19 +105,19 @@ type move struct {
 	to, both string // as in room, after this rollout
 }
 
-// moveKeys moves the keys x: from one store to the other in three rollouts, as documented, and back, as far as there is
-// a way: from etcd and ZooKeeper there is none. Every rollout ends on every host before the next one begins: until all
+// moveKeys moves the keys x: from one store to the other in three rollouts, or to etcd or ZooKeeper in four, as
+// documented, and back, as far as there is a way: from etcd and ZooKeeper there is none. Every rollout ends on every host before the next one begins: until all
 // daemons have reloaded and no lock is held any more that was taken before that.
 func (s *storm) moveKeys(until time.Time) {
 	rnd := rand.New(rand.NewPCG(s.seed, 60))
 	from, to := s.depots[0], s.depots[1]
 	for !from.ordered() {
 		rest(until, time.Duration(2+rnd.IntN(5))*time.Second)
-		epoch := uint64(0)
+		steps := []room{{store: from.name, both: to.name}, {store: to.name}}
 		if to.ordered() {
-			epoch = firstLift
+			steps = []room{{store: from.name, both: to.name}, {store: from.name, both: to.name, epoch: firstLift}, {store: to.name, epoch: firstLift}}
 		}
-		for _, step := range []room{{store: from.name, both: to.name, epoch: epoch}, {store: to.name, epoch: epoch}} {
+		for _, step := range steps {
 			if !s.rollOut(rnd, step, until) {
 				return
 			}

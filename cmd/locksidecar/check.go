@@ -137,6 +137,7 @@ func explain(w io.Writer, c *config.Config, plans map[string]*plan, key string) 
 		}
 	}
 	explainPolicy(line, n)
+	explainFences(line, n, plans[c.Store(n.Both).Name])
 	return written(t.Flush())
 }
 
@@ -177,9 +178,6 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	if n.Interop {
 		line("plain lockers", "they are let in after %v of hand-overs, by a pause of %v", daemon.DefaultTenure, daemon.DefaultPause)
 	}
-	if n.FenceEpoch > 0 {
-		line("fences", "lifted by the epoch %d", n.FenceEpoch)
-	}
 	if n.Outage == "local" {
 		line("in an outage", "after %v this host grants alone, marked degraded and without a fence", n.OutageAfter)
 	} else {
@@ -187,6 +185,24 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	}
 	if len(n.Users)+len(n.Groups) > 0 {
 		line("who may", "users %s, groups %s", orNone(n.Users), orNone(n.Groups))
+	}
+}
+
+// explainFences says which store decides fences. second is that of both.
+func explainFences(line func(what, format string, a ...any), n *config.Namespace, second *plan) {
+	lifted := ""
+	if n.FenceEpoch > 0 {
+		lifted = fmt.Sprintf("lifted by the epoch %d", n.FenceEpoch)
+	}
+	switch {
+	case n.Both == "" || second.can.rebase:
+		if lifted != "" {
+			line("fences", "%s", lifted)
+		}
+	case lifted == "":
+		line("fences", "the first store decides them, until another host has fence_epoch too")
+	default:
+		line("fences", "the second store decides them, %s", lifted)
 	}
 }
 

@@ -74,7 +74,6 @@ func TestConfigurationsThatNoDaemonServes(t *testing.T) {
 		"stores:\n  r: {upstream: 'redis://h'}\nnamespaces:\n  'x:': {both: r}\n":                                        "the embedded store default is named alone and with both",
 		"upstream: 'mysql://root@h/db'\nttl: 200ms\n":                                                                    "ttl (",
 		"stores:\n  m: {upstream: 'mysql://root@h/db'}\nnamespaces:\n  'x:': {store: m, ttl: 200ms}\n":                   "namespaces.x:.ttl (",
-		"upstream: 'redis://h'\nstores:\n  e: {upstream: 'etcd://h'}\nnamespaces:\n  'x:': {both: e}\n":                  "namespaces.x:.both (",
 		"stores:\n  e: {upstream: 'etcd://h'}\n  r: {upstream: 'redis://h'}\nnamespaces:\n  'x:': {store: e, both: r}\n": "namespaces.x:.both (",
 	} {
 		_, err := configured(t, yaml)

@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
@@ -30,10 +32,11 @@ type fleet struct {
 	needs  map[string]*need          // of those that are open; guarded by mu
 	passed bool                      // another process goes on with all of them: nothing may be closed; guarded by mu
 	used   map[string]bool           // of those, what the daemon was told to use last; guarded by mu
+	keys   map[string][]both.Keys    // of pairs, what they were told to cover last; guarded by mu
 }
 
 func newFleet(log *zap.Logger) *fleet {
-	return &fleet{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need)}
+	return &fleet{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need), keys: make(map[string][]both.Keys)}
 }
 
 // use has the daemon take what c needs, by take. When that fails nothing has
@@ -42,10 +45,18 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	s, fresh, err := f.serving(ctx, p)
+	before := maps.Clone(f.keys)
+	if err == nil {
+		err = f.cover(ctx, p)
+	}
 	if err == nil {
 		err = take(s)
 	}
 	if err != nil {
+		for key, keys := range before { // which they have declared before
+			_ = f.open[key].(*both.Store).Cover(ctx, keys)
+		}
+		f.keys = before
 		for _, key := range fresh {
 			f.closeLocked(key)
 		}
@@ -57,6 +68,47 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 	}
 	return nil
 }
+
+// cover tells each pair of stores which keys it has, and checks the epoch of keys that have moved.
+func (f *fleet) cover(ctx context.Context, p *proposal) error {
+	spaces := p.conf.Spaces()
+	names := make(map[string]string, len(spaces)) // of the stores, by prefix
+	for _, n := range spaces {
+		names[n.Prefix], _, _ = storeOf(p.conf, n, p.plans)
+	}
+	covered := make(map[string][]both.Keys)
+	for _, n := range spaces {
+		keys := both.Keys{Prefix: n.Prefix}
+		for _, o := range spaces {
+			if o.Prefix != n.Prefix && strings.HasPrefix(o.Prefix, n.Prefix) && names[o.Prefix] != names[n.Prefix] {
+				keys.Except = append(keys.Except, o.Prefix)
+			}
+		}
+		slices.Sort(keys.Except)
+		_, key, _ := storeOf(p.conf, n, p.plans)
+		if n.Both != "" {
+			covered[key] = append(covered[key], keys)
+			continue
+		}
+		short, cancel := context.WithTimeout(ctx, epochTime)
+		err := both.CheckEpoch(short, f.open[key], keys, n.FenceEpoch)
+		cancel()
+		if errors.Is(err, both.ErrFences) { // else the store is down, and the daemon may start without it
+			return exit(exitUsage, "namespace %q: %w", n.Prefix, err)
+		}
+	}
+	for key, keys := range covered {
+		slices.SortFunc(keys, func(a, b both.Keys) int { return len(b.Prefix) - len(a.Prefix) })
+		if err := f.open[key].(*both.Store).Cover(ctx, keys); err != nil {
+			return exit(exitUnavailable, "%s: %w", f.needs[key].name, err)
+		}
+		f.keys[key] = keys
+	}
+	return nil
+}
+
+// epochTime bounds the check of one namespace's epoch.
+const epochTime = time.Second
 
 // left is called when the daemon has ended its use of a store. It may have begun
 // a new one meanwhile.
@@ -177,9 +229,6 @@ func fits(c *config.Config, n *config.Namespace, ps []*plan) error {
 	case len(ps) > 1 && !can.rebase:
 		return fault("both", "%w: %s decides its fences itself, and they cannot be raised to those of the other store; "+
 			"stop all holders, then change the store with a fence_epoch above the last fence base", both.ErrFences, ps[0].kind)
-	case len(ps) > 1 && !ps[1].can.rebase && n.FenceEpoch == 0:
-		return fault("both", "%w: %s decides its fences itself: set fence_epoch to more than the last fence base of the other store, "+
-			"the same on every host (from Redis and MySQL 4000000000000000)", both.ErrFences, ps[1].kind)
 	}
 	return nil
 }
@@ -302,6 +351,7 @@ func (f *fleet) closeLocked(key string) {
 	}
 	delete(f.open, key)
 	delete(f.needs, key)
+	delete(f.keys, key)
 }
 
 func namespace(n *config.Namespace, store string) daemon.Namespace {

@@ -75,3 +75,50 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)
 }
+
+// Two hosts move keys to etcd in four rollouts, one after the other. A step that is left out, or that has
+// another fence_epoch, is refused.
+func TestAMoveToEtcd(t *testing.T) {
+	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
+	stage := []string{"store: a", "store: a, both: b", "store: a, both: b, fence_epoch: 4000000000000000", "store: b, fence_epoch: 4000000000000000"}
+	yaml := func(fields string) string { return stores + "namespaces:\n  'm:': {" + fields + "}\n" }
+	files, hosts := make([]string, 2), make([]*host, 2)
+	for i := range hosts {
+		files[i] = filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(files[i], []byte(yaml(stage[0])), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		hosts[i] = newHost(t, "--config", files[i])
+	}
+	last := 0
+	locks := func(i int) {
+		t.Helper()
+		p := hosts[i].run("lock", "-w", "60s", "m:k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE")
+		fence := p.number()
+		p.ends(0)
+		if fence <= last {
+			t.Errorf("fence %d after %d", fence, last)
+		}
+		last = fence
+	}
+	locks(0)
+	hosts[0].reloads(files[0], yaml(stage[2]), "reloaded")
+	early := hosts[0].run("lock", "-n", "m:k", "--", "true")
+	early.ends(69)
+	if msg := early.err.String(); !strings.Contains(msg, "no host has used both stores without fence_epoch") {
+		t.Errorf("the refusal of a step that was left out: %s", msg)
+	}
+	for _, to := range stage[1:] {
+		for i := range hosts {
+			hosts[i].reloads(files[i], yaml(to), "reloaded")
+			for n := range 4 {
+				locks(n % 2)
+			}
+		}
+	}
+	hosts[1].reloads(files[1], yaml("store: b, fence_epoch: 3000000000000000"), "reload_refused", "fence_epoch is 3000000000000000 here, and 4000000000000000 on hosts")
+	for _, h := range hosts {
+		h.daemon.signal(syscall.SIGTERM)
+		h.daemon.ends(0)
+	}
+}

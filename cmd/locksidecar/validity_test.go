@@ -141,7 +141,7 @@ func TestStatedValidity(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "c.yaml")
 		yaml := "stores:\n  a: {upstream: \"redis://" + testserver.StartRedis(t).Addr() + "?" + patient + "\"}\n" +
 			"  b: {upstream: \"etcd://" + testserver.StartEtcd(t).Addr() + "?ttl=" + lease + "&" + patient + "\"}\n" +
-			"namespaces:\n  \"k\": {store: a, both: b, fence_epoch: 4000000000000000}\n"
+			"namespaces:\n  \"k\": {store: a, both: b}\n"
 		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -30,8 +30,8 @@ func (p *step) run(ctx context.Context, st upstream.Store) error {
 }
 
 // Apply carries out a batch: what takes something in the old store first, what
-// gives something up in the new one first. An acquire takes a trip to each, and
-// mostly one more to raise the old store's fence.
+// gives something up in the new one first. An acquire takes a trip to each, and mostly one more: to raise the
+// old store's fence, or to read the note while the old store decides.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	var take, give step
 	for i, op := range ops {
@@ -93,16 +93,17 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 			results[i].Session, results[i].SessionNo = 0, 0
 			continue
 		}
-		if op.Kind == cache.OpTry || op.Kind == cache.OpJoin {
+		if acquires(&op) {
 			op.Floor = max(op.Floor, r.Base)
-			if !s.new.Info().Rebase {
-				op.Floor = 0 // acquired compares its base, with the epoch added
+			if s.order != nil {
+				op.Floor = 0 // its bases are lifted afterwards, if at all
 			}
 		}
 		next.add(i, op)
 		olds = append(olds, r)
 	}
 	err = errors.Join(err, next.run(ctx, s.new))
+	wrong := s.setBases(ctx, &next, olds)
 	var undo, raise step
 	for n, i := range next.at {
 		op, a, b := next.ops[n], olds[n], next.results[n]
@@ -115,11 +116,11 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 			results[i].Base = 0
 			s.session(&results[i], &a, &b)
 		default:
-			s.acquired(&results[i], &op, &a, &b)
+			s.acquired(&results[i], &op, &a, &b, wrong[n])
 			switch r := &results[i]; {
 			case r.Status == cache.Busy || r.Status == cache.Refused:
 				undo.add(i, upstream.Op{Kind: cache.OpWithdraw, Mode: op.Mode, Key: op.Key, Token: op.Token})
-			case r.Status == cache.Granted && r.Base > a.Base:
+			case r.Status == cache.Granted && r.Base > a.Base && s.order == nil:
 				raise.add(i, upstream.Op{Kind: cache.OpRenew, Mode: op.Mode, Key: op.Key, Token: op.Token, TTL: op.TTL,
 					Rebase: true, Floor: r.Base - 1})
 			}
@@ -128,31 +129,52 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 	return errors.Join(err, s.raise(ctx, &raise, results), s.undo(ctx, &undo, results))
 }
 
-// acquired is what becomes of an acquire that the old store has granted.
-func (s *Store) acquired(r *upstream.Result, op *upstream.Op, a, b *upstream.Result) {
+func acquires(op *upstream.Op) bool { return op.Kind == cache.OpTry || op.Kind == cache.OpJoin }
+
+// setBases replaces the bases of what both stores have granted by those of the pair. It returns, by the ops of
+// p, why there is none.
+func (s *Store) setBases(ctx context.Context, p *step, olds []upstream.Result) []error {
+	wrong := make([]error, len(p.ops))
+	var grants []bases
+	var of []int
+	for n := range p.ops {
+		if op, b := &p.ops[n], &p.results[n]; acquires(op) && b.Status == cache.Granted {
+			grants, of = append(grants, bases{op.Key, olds[n].Base, b.Base}), append(of, n)
+		}
+	}
+	switch {
+	case len(grants) == 0:
+	case s.order != nil:
+		results, errs := s.order.decide(ctx, grants)
+		for i, n := range of {
+			p.results[n].Base, wrong[n] = results[i], errs[i]
+		}
+	default:
+		for i, n := range of {
+			if g := &grants[i]; g.new < g.old {
+				wrong[n] = fmt.Errorf("%w: the new store's fence base is %d, and the old store's is %d already", ErrFences, g.new, g.old)
+			}
+		}
+	}
+	return wrong
+}
+
+// acquired is what becomes of an acquire that the old store has granted. wrong is why there is no base.
+func (s *Store) acquired(r *upstream.Result, op *upstream.Op, a, b *upstream.Result, wrong error) {
 	*r = *b
 	r.Session, r.SessionNo = 0, 0
-	switch b.Status {
-	case cache.Granted:
-		base := b.Base
-		if !s.new.Info().Rebase {
-			base += s.epoch
-		}
-		if base < a.Base {
-			*r = upstream.Result{Status: cache.Refused, Left: -1, Err: fmt.Errorf(
-				"%w: the new store's fence base would be %d, with fence_epoch %d, and the old store's is %d already: "+
-					"raise fence_epoch to more than %d on every host that has both stores",
-				ErrFences, base, s.epoch, a.Base, a.Base-b.Base)}
-			return
-		}
-		r.Base, r.Wanted = base, a.Wanted || b.Wanted
+	switch {
+	case errors.Is(wrong, ErrFences):
+		*r = upstream.Result{Status: cache.Refused, Left: -1, Err: wrong}
+	case wrong != nil:
+		*r = upstream.Result{Status: cache.Unknown, Left: -1, Err: wrong}
+	case b.Status == cache.Granted:
+		r.Wanted = a.Wanted || b.Wanted
 		s.session(r, a, b)
-	case cache.Queued, cache.Busy:
+	case b.Status == cache.Queued || b.Status == cache.Busy:
 		r.Wanted = r.Wanted || a.Wanted
-	case cache.Refused:
-		if op.Kind == cache.OpJoin { // it stands in the old store, and will be asked for again
-			r.Status = cache.Unknown
-		}
+	case b.Status == cache.Refused && op.Kind == cache.OpJoin: // it stands in the old store, and will be asked for again
+		r.Status = cache.Unknown
 	}
 }
 

@@ -18,7 +18,7 @@ var ErrFences = errors.New("fences would not rise")
 type Store struct {
 	old, new upstream.Store
 	info     upstream.Info
-	epoch    uint64 // added to the new store's bases if they are its own order
+	order    *order // who decides fences; nil if the new store's bases can be raised
 	hints    chan upstream.Hint
 	sessions chan upstream.Session
 	stop     context.CancelFunc
@@ -33,17 +33,27 @@ var (
 	_ upstream.Connected = (*Store)(nil)
 )
 
-// New makes a store of two, which it owns from here on. epoch lifts the new
-// store's bases where they are its own order.
+// New makes a store of two, which it owns from here on. Where the new store's bases are its own order,
+// epoch lifts them, and with it the new store decides fences; with 0 the old one does.
 func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 	a, b := old.Info(), new.Info()
 	if !a.Rebase {
 		return nil, fmt.Errorf("%w: the bases of %s are its own order and cannot be raised to those of %s, which the other hosts "+
 			"would get meanwhile; stop all holders, then change the store with a fence_epoch above the last fence base", ErrFences, a.Name, b.Name)
 	}
-	s := &Store{old: old, new: new, epoch: epoch, hints: make(chan upstream.Hint, 1024)}
+	s := &Store{old: old, new: new, hints: make(chan upstream.Hint, 1024)}
+	if !b.Rebase {
+		note, ok := new.(upstream.Noter)
+		if !ok {
+			return nil, fmt.Errorf("%w: %s decides its fences itself, and cannot keep what hosts with both stores have to agree on", ErrFences, b.Name)
+		}
+		s.order = &order{note: note, epoch: epoch}
+	}
 	s.info = upstream.Info{Name: a.Name + "+" + b.Name, Safety: a.Safety, MinTTL: max(a.MinTTL, b.MinTTL),
 		Session: a.Session, TTLs: ttls(a) || ttls(b), Permits: a.Permits && b.Permits, Queue: a.Queue && b.Queue, Notice: max(a.Notice, b.Notice), Timeout: 3*a.Timeout + 2*b.Timeout}
+	if s.order != nil {
+		s.info.Timeout += 2 * b.Timeout // for the note
+	}
 	if b.Safety != "linearizable" {
 		s.info.Safety = b.Safety
 	}
@@ -69,6 +79,15 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 }
 
 func ttls(i upstream.Info) bool { return i.Session == 0 || i.TTLs }
+
+// Cover says which keys this host keeps in both stores, until it is called again. It has to be called before
+// a daemon uses s. If it fails nothing has changed.
+func (s *Store) Cover(ctx context.Context, keys []Keys) error {
+	if s.order == nil {
+		return nil
+	}
+	return s.order.cover(ctx, keys)
+}
 
 // Info says what the two have in common.
 func (s *Store) Info() upstream.Info { return s.info }

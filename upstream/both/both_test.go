@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,11 +15,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/both"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
-	"github.com/locksidecar/locksidecar/upstream/etcd"
 	"github.com/locksidecar/locksidecar/upstream/redis"
 	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
-	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -171,161 +168,6 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 	}
 	for _, h := range all {
 		_ = h.Close()
-	}
-}
-
-// order is a store whose bases are its own order: an embedded one that says so.
-type order struct {
-	*embedded.Store
-	n atomic.Uint64
-}
-
-func (o *order) Info() upstream.Info {
-	i := o.Store.Info()
-	i.Rebase = false
-	return i
-}
-
-func (o *order) Apply(ctx context.Context, ops []upstream.Op, rs []upstream.Result) error {
-	err := o.Store.Apply(ctx, ops, rs)
-	for i := range rs {
-		if rs[i].Base != 0 {
-			rs[i].Base = o.n.Add(1)
-		}
-	}
-	return err
-}
-
-// A real store whose bases are its own order refuses a floor that it cannot reach: the epoch
-// lifts its bases only afterwards.
-func TestTheEpochLiftsZooKeepersBases(t *testing.T) {
-	a, zk := testserver.StartRedis(t), testserver.StartZooKeeper(t)
-	cfg, err := zookeeper.Parse(zk.URL() + "?session=30s&timeout=10s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	z, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := both.New(open(t, a, "lock:"), z, 1<<52)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &host{Store: s}
-	var last uint64
-	for token := range uint64(2) {
-		for _, mode := range []cache.Mode{cache.Exclusive, cache.Permit} {
-			op := upstream.Op{Kind: cache.OpTry, Mode: mode, Key: "k", Token: token + 1, TTL: time.Minute}
-			if mode == cache.Permit {
-				op.Limit = 1
-			}
-			r := h.do(t, op)
-			if r.Status != cache.Granted || r.Base <= 1<<52 || mode == cache.Exclusive && r.Base <= last {
-				t.Fatalf("%v is %v (%v) with base %d", mode, r.Status, r.Err, r.Base)
-			}
-			if mode == cache.Exclusive {
-				last = r.Base
-			}
-			op.Kind = cache.OpRelease
-			if r := h.do(t, op); r.Status != cache.Done {
-				t.Errorf("the release is %v (%v)", r.Status, r.Err)
-			}
-		}
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestAnEpochThatIsTooLowIsRefused(t *testing.T) {
-	a := testserver.StartRedis(t)
-	for _, epoch := range []uint64{0, 1 << 52} {
-		e, err := embedded.Open(embedded.Options{Clock: clock})
-		if err != nil {
-			t.Fatal(err)
-		}
-		s, err := both.New(open(t, a, "lock:"), &order{Store: e}, epoch)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := &host{Store: s}
-		r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute})
-		if epoch == 0 {
-			if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) || !strings.Contains(r.Err.Error(), "raise fence_epoch to more than") {
-				t.Errorf("it is %v (%v)", r.Status, r.Err)
-			}
-			if r := h.do(t, upstream.Op{Kind: cache.OpPeek, Key: "k"}); r.Status != cache.Done {
-				t.Errorf("something is left: %v", r.Status)
-			}
-		} else if r.Status != cache.Granted || r.Base != epoch+1 {
-			t.Errorf("it is %v (%v) with base %d", r.Status, r.Err, r.Base)
-		} else {
-			old := &host{Store: open(t, a, "lock:")}
-			h.do(t, upstream.Op{Kind: cache.OpRelease, Key: "k", Token: 1})
-			if r := old.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}); r.Base <= epoch+1 {
-				t.Errorf("a host on the old store has base %d after %d", r.Base, epoch+1)
-			}
-			_ = old.Close()
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	}
-	e, err := embedded.Open(embedded.Options{Clock: clock})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := open(t, a, "lock:")
-	if _, err := both.New(&order{Store: e}, b, 0); !errors.Is(err, both.ErrFences) {
-		t.Errorf("an old store whose fences cannot be raised: %v", err)
-	}
-	_, _ = e.Close(), b.Close()
-}
-
-// The bases of a store with an order of its own are compared after the epoch has been added. A host on the old
-// store alone that takes more locks than the new store's order counts makes fences fall: that is refused.
-func TestTheFloorOfAStoreWithAnEpoch(t *testing.T) {
-	a, b := testserver.StartRedis(t), testserver.StartEtcd(t)
-	cfg, err := etcd.Parse("etcd://" + b.Addr() + "?timeout=10s&ttl=30s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	e, err := etcd.Open(t.Context(), cfg, etcd.WithClock(clock))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const epoch = 4_000_000_000_000_000 // what STORES.md recommends
-	s, err := both.New(open(t, a, "lock:"), e, epoch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	h := &host{Store: s}
-	last := uint64(epoch)
-	for n := range uint64(10) {
-		r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: n + 1, TTL: time.Minute})
-		if r.Status != cache.Granted || r.Base <= last {
-			t.Fatalf("round %d: it is %v (%v) with base %d after %d", n, r.Status, r.Err, r.Base, last)
-		}
-		last = r.Base
-		if r := h.do(t, upstream.Op{Kind: cache.OpRelease, Key: "k", Token: n + 1}); r.Status != cache.Done {
-			t.Fatalf("round %d: the release is %v (%v)", n, r.Status, r.Err)
-		}
-	}
-	old := &host{Store: open(t, a, "lock:")}
-	defer func() { _ = old.Close() }()
-	for n := range uint64(1000) {
-		old.do(t, upstream.Op{Kind: cache.OpTry, Key: fmt.Sprint("old", n), Token: n + 1, TTL: time.Minute})
-	}
-	r := h.do(t, upstream.Op{Kind: cache.OpTry, Key: "k", Token: 11, TTL: time.Minute})
-	if r.Status != cache.Refused || !errors.Is(r.Err, both.ErrFences) || !strings.Contains(r.Err.Error(), "raise fence_epoch to more than 40000000000") {
-		t.Errorf("it is %v (%v) with base %d", r.Status, r.Err, r.Base)
-	}
-	if r := h.do(t, upstream.Op{Kind: cache.OpPeek, Key: "k"}); r.Status != cache.Done {
-		t.Errorf("something is left: %v", r.Status)
-	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

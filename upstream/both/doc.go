@@ -17,18 +17,41 @@
 //
 // # Fences
 //
-// A base has to be above every earlier holder's, who may have got his from the old
-// store, from both, or from the new one; and below every later one's. So it is
-// max(old, new), where
+// A base has to be above that of every earlier holder, who may have got it from the old store, from both, or
+// from the new one, and below that of every later one. The old store has to be one whose bases can be raised:
+// New refuses others. From etcd and ZooKeeper, whose bases are their own order, there is no way without a stop
+// of all holders.
 //
-//   - the new store is asked with the old one's base as its floor, if its bases can
-//     be raised; else the namespace's fence_epoch is added to them, which has to be
-//     configured so high that they are above the old store's: a grant that shows
-//     that it is not is refused, saying how high;
-//   - the old store's counter is raised to it before the grant. So the old store has
-//     to be one whose bases can be raised: New refuses others. From etcd and
-//     ZooKeeper, whose bases are their own order, there is no way without a stop of
-//     all holders.
+// If the new store's bases can be raised, the base is the new store's, which is asked with the old one's as
+// its floor. Before the grant, the old store's counter is raised to it.
+//
+// # Fences where the new store's bases are its own order
+//
+// Neither store's counter can follow the other's there. The old store's counts locks of other keys, too, and
+// those of hosts that do not know the new one. So one of the two decides, and the move has one rollout more:
+//
+//  1. the old store alone;
+//  2. both, without fence_epoch: the base is the old store's;
+//  3. both, with fence_epoch E: the base is E plus the new store's, and the old store's base has to be below E;
+//  4. the new store alone, with the same E.
+//
+// Hosts of 1 and 2 share the old store's order, and those of 3 and 4 the new one's. Where hosts of 2 and 3 are
+// side by side, all have each lock in both stores. The first grant by a host of 3 writes a rule into the note, which
+// is in the new store: E decides for these keys from here on. A host of 2 reads the note after each acquire, while it
+// has the lease in both stores, and obeys. So for each key there are grants by the old store's order, then grants by
+// the new one's:
+//
+//   - A grant by the old order is followed by one by the new order, E plus anything. At that time the old store's
+//     base, which is above all of its earlier ones, is below E; else the grant is refused.
+//   - A grant by the new order is never followed by one by the old order. Its host wrote, or had read, the rule
+//     before it was told. Whoever has the lease next reads the note later.
+//
+// Hosts of 1 and 3 side by side would break that. So hosts of 2 write into the note that they exist, and one
+// of 3 refuses keys for which none has. A host of 2 may go back to 1 until the first one of 3 has granted a lock;
+// after that the way back ends at 2, because hosts of 1 do not read the note.
+//
+// Rules are not removed. If keys come back to the old store by a stop of all holders, and move again later, the old
+// store's base is above all that the earlier rule can give, and the rule does not count for such a grant.
 //
 // # Sessions
 //

@@ -1,0 +1,223 @@
+package both
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// Keys are the keys that begin with Prefix and with none of Except.
+type Keys struct {
+	Prefix string   `json:"prefix"`
+	Except []string `json:"except,omitempty"`
+}
+
+func (k *Keys) has(key string) bool {
+	return strings.HasPrefix(key, k.Prefix) &&
+		!slices.ContainsFunc(k.Except, func(p string) bool { return strings.HasPrefix(key, p) })
+}
+
+func (k *Keys) equal(o Keys) bool { return k.Prefix == o.Prefix && slices.Equal(k.Except, o.Except) }
+
+// rule is what the note says of some keys: hosts use both stores for them, and who decides their fences.
+type rule struct {
+	Keys
+	Epoch uint64 `json:"fence_epoch,omitempty"` // of the new store's bases; 0 while the old store decides
+}
+
+// note is the text by which hosts that use both stores agree on who decides fences. It is in the new store.
+type note struct {
+	Rules []rule `json:"moving"`
+}
+
+// readNote reads the rules of the note, and its version.
+func readNote(ctx context.Context, from upstream.Noter) ([]rule, int64, error) {
+	text, version, err := from.Note(ctx)
+	var n note
+	if err == nil && version != 0 {
+		if err = json.Unmarshal(text, &n); err != nil {
+			err = fmt.Errorf("read the note of hosts with both stores: %w", err)
+		}
+	}
+	return n.Rules, version, err
+}
+
+// epochOf is the highest epoch in the rules of a key; 0 while the old store decides its fences. known says
+// that there is a rule.
+func epochOf(rules []rule, key string) (epoch uint64, known bool) {
+	for i := range rules {
+		if rules[i].has(key) {
+			epoch, known = max(epoch, rules[i].Epoch), true
+		}
+	}
+	return epoch, known
+}
+
+// order decides fences where the new store's bases are its own order. See doc.go.
+type order struct {
+	note  upstream.Noter
+	epoch uint64 // 0: the old store decides, until another host's rule says otherwise
+
+	mu      sync.Mutex
+	keys    []Keys // those of this host; guarded by mu
+	rules   []rule // the newest that were read; guarded by mu
+	version int64  // of those; guarded by mu
+
+	declared []Keys // that cover has seen; guarded by mu
+}
+
+// cover sets this host's keys. While the old store decides it writes a rule for them, which lets other hosts
+// go on to the next rollout.
+func (o *order) cover(ctx context.Context, keys []Keys) error {
+	o.mu.Lock()
+	fresh := slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool { return slices.ContainsFunc(o.declared, k.equal) })
+	o.mu.Unlock()
+	if o.epoch == 0 && len(fresh) > 0 {
+		if _, err := o.declare(ctx, func(rules []rule) (add []rule) {
+			for _, k := range fresh {
+				if !slices.ContainsFunc(rules, func(r rule) bool { return k.equal(r.Keys) }) {
+					add = append(add, rule{Keys: k})
+				}
+			}
+			return add
+		}); err != nil {
+			return err
+		}
+	}
+	o.mu.Lock()
+	o.keys, o.declared = keys, append(o.declared, fresh...)
+	o.mu.Unlock()
+	return nil
+}
+
+// declare adds rules to the note: those that missing returns for the present ones. It returns all of them.
+func (o *order) declare(ctx context.Context, missing func([]rule) []rule) ([]rule, error) {
+	for {
+		rules, version, err := readNote(ctx, o.note)
+		if err != nil {
+			return nil, err
+		}
+		add := missing(rules)
+		if len(add) == 0 {
+			o.mu.Lock()
+			if version > o.version {
+				o.rules, o.version = rules, version
+			}
+			o.mu.Unlock()
+			return rules, nil
+		}
+		rules = append(rules, add...)
+		text, _ := json.Marshal(note{rules}) // never fails
+		ok, err := o.note.SetNote(ctx, text, version)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			return rules, nil // the next reading finds them with their version
+		}
+	}
+}
+
+// bases are those of one acquire that both stores have granted.
+type bases struct {
+	key      string
+	old, new uint64
+}
+
+// decide sets the base of each grant, or the reason why it has none. Both stores have the leases, so that no
+// other host can be granted the keys meanwhile.
+func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, errs []error) {
+	result, errs = make([]uint64, len(grants)), make([]error, len(grants))
+	var again []int // those that the rules that are known do not decide
+	o.mu.Lock()
+	rules := o.rules
+	o.mu.Unlock()
+	for i, g := range grants {
+		if e, _ := epochOf(rules, g.key); o.epoch != 0 && e == o.epoch && g.old < e {
+			result[i] = e + g.new // rules are not removed
+		} else {
+			again = append(again, i)
+		}
+	}
+	if len(again) == 0 {
+		return result, errs
+	}
+	rules, err := o.declare(ctx, func(rules []rule) []rule { return o.missing(rules, grants, again) })
+	for _, i := range again {
+		if errs[i] = err; err == nil {
+			result[i], errs[i] = o.baseOf(rules, &grants[i])
+		}
+	}
+	return result, errs
+}
+
+// missing is the rules that say that the new store decides from here on, for those of grants that may have it so.
+func (o *order) missing(rules []rule, grants []bases, of []int) (add []rule) {
+	if o.epoch == 0 {
+		return nil
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, i := range of {
+		g := &grants[i]
+		e, known := epochOf(append(slices.Clip(rules), add...), g.key)
+		if !known || e >= o.epoch || g.old >= o.epoch || e != 0 && g.old <= e+g.new {
+			continue
+		}
+		if n := slices.IndexFunc(o.keys, func(k Keys) bool { return k.has(g.key) }); n >= 0 {
+			add = append(add, rule{o.keys[n], o.epoch})
+		}
+	}
+	return add
+}
+
+// baseOf is the base of a grant by these rules.
+func (o *order) baseOf(rules []rule, g *bases) (uint64, error) {
+	e, known := epochOf(rules, g.key)
+	switch {
+	case o.epoch == 0 && (e == 0 || g.old > e+g.new):
+		return g.old, nil // a rule that the old store's bases have passed is one of an earlier move
+	case o.epoch == 0 && g.old < e, o.epoch != 0 && e == o.epoch && g.old < e:
+		return e + g.new, nil
+	case o.epoch == 0:
+		return 0, fmt.Errorf("%w: the old store's base %d is not below fence_epoch %d of the hosts that have gone on to the "+
+			"next rollout: stop all holders, then change the store with a larger fence_epoch", ErrFences, g.old, e)
+	case !known:
+		return 0, fmt.Errorf("%w: no host has used both stores without fence_epoch: every host has to do so before the first one "+
+			"sets it", ErrFences)
+	case g.old >= o.epoch:
+		return 0, fmt.Errorf("%w: the old store's base is %d, with fence_epoch %d: raise fence_epoch to more than %d on every host that has it",
+			ErrFences, g.old, o.epoch, g.old)
+	case e > o.epoch || e != 0 && g.old <= e+g.new:
+		return 0, fmt.Errorf("%w: fence_epoch is %d here and %d on hosts that have set it before: it has to be the same on every host",
+			ErrFences, o.epoch, e)
+	}
+	return 0, fmt.Errorf("%w: %w", ErrFences, errNotCovered)
+}
+
+var errNotCovered = errors.New("the key does not belong to both stores any more")
+
+// CheckEpoch fails if hosts that use two stores have decided on a larger fence_epoch for some of keys than
+// epoch, which is that of a host on the new store alone. A store that keeps no note has no such hosts.
+func CheckEpoch(ctx context.Context, st upstream.Store, keys Keys, epoch uint64) error {
+	from, ok := st.(upstream.Noter)
+	if !ok {
+		return nil
+	}
+	rules, _, err := readNote(ctx, from)
+	if err != nil {
+		return err
+	}
+	for _, r := range rules {
+		if r.Epoch > epoch && (keys.has(r.Prefix) || r.has(keys.Prefix)) {
+			return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from another store", ErrFences, epoch, r.Epoch)
+		}
+	}
+	return nil
+}
