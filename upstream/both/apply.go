@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -94,7 +95,7 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 			continue
 		}
 		if acquires(&op) {
-			op.Floor = max(op.Floor, r.Base)
+			op.Floor = max(op.Floor, r.Base-1) // the same base will do
 			if s.order != nil {
 				op.Floor = 0 // its bases are lifted afterwards, if at all
 			}
@@ -178,15 +179,74 @@ func (s *Store) acquired(r *upstream.Result, op *upstream.Op, a, b *upstream.Res
 	}
 }
 
-// raise lifts the old store's counters to what is about to be granted.
-func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) error {
-	err := p.run(ctx, s.old)
-	for n, i := range p.at {
-		if r := p.results[n]; r.Status != cache.Done {
-			results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf("raise the fence of the old store: %w", reason(r))}
+// How a permit gets a base that both stores have given: see raise.
+const (
+	raises  = 9       // of one permit, at the most
+	headway = 100_000 // of the first base that is ahead of both stores' clocks, in µs; each later one has twice as much
+)
+
+// raise lifts the old store's counter to the bases that are about to be granted. It may be past a lock's by then:
+// nobody else has got the lock. Other hosts get permits meanwhile, so a permit's base has to be one that both
+// stores have given in answer to this batch. While it is not, the new store is asked for one that is ahead of both,
+// and then the old one for the same.
+func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) (err error) {
+	for round := 0; len(p.ops) > 0; round++ {
+		at := []upstream.Store{s.old, s.new}[round%2]
+		ahead := uint64(0)
+		if at == s.new {
+			ahead = headway << (round / 2)
 		}
+		given := p.level(results, ahead)
+		err = errors.Join(err, p.run(ctx, at))
+		var next step
+		for n, i := range p.at {
+			op, r := p.ops[n], p.results[n]
+			switch {
+			case r.Status != cache.Done:
+				results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf("raise the fence: %w", reason(r))}
+			case op.Mode != cache.Permit:
+			case given[keyBase{op.Key, r.Base}]:
+				results[i].Base = r.Base
+			case round == raises-1:
+				results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf(
+					"%w: other hosts get permits too fast to find one that neither store has given", ErrFences)}
+			default:
+				results[i].Base = r.Base
+				next.add(i, op)
+			}
+		}
+		p = &next
 	}
 	return err
+}
+
+// keyBase is a fence base of a key.
+type keyBase struct {
+	key string
+	of  uint64
+}
+
+// level has a store asked for the bases that the other one has given to the permits of p, which it returns, or for
+// ones that are so far ahead of all of those. A store counts up within a batch, from the largest floor.
+func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
+	given, least, most := make(map[keyBase]bool), uint64(math.MaxUint64), uint64(0)
+	for n, i := range p.at {
+		if p.ops[n].Mode == cache.Permit {
+			b := results[i].Base
+			given[keyBase{p.ops[n].Key, b}] = true
+			least, most = min(least, b), max(most, b)
+		}
+	}
+	floor := least - 1
+	if ahead > 0 {
+		floor = most + ahead
+	}
+	for n := range p.ops {
+		if p.ops[n].Mode == cache.Permit {
+			p.ops[n].Floor = floor
+		}
+	}
+	return given
 }
 
 // undo gives back what a try has got in one store alone.

@@ -25,6 +25,11 @@
 // If the new store's bases can be raised, the base is the new store's, which is asked with the old one's as
 // its floor. Before the grant, the old store's counter is raised to it.
 //
+// Then a permit needs more, since other hosts get permits from the old store, or from the new one, in the meantime,
+// and no two permits may have the same base. So its base is one that both stores have given: if the old store's
+// counter is past the base already, the new store is asked for one that is ahead of both, and then the old
+// store for the same.
+//
 // # Fences where the new store's bases are its own order
 //
 // Neither store's counter can follow the other's there. The old store's counts locks of other keys, too, and
