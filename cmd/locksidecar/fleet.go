@@ -72,15 +72,11 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 // cover tells each pair of stores which keys it has, and checks the epoch of keys that have moved.
 func (f *fleet) cover(ctx context.Context, p *proposal) error {
 	spaces := p.conf.Spaces()
-	names := make(map[string]string, len(spaces)) // of the stores, by prefix
-	for _, n := range spaces {
-		names[n.Prefix], _, _ = storeOf(p.conf, n, p.plans)
-	}
 	covered := make(map[string][]both.Keys)
 	for _, n := range spaces {
 		keys := both.Keys{Prefix: n.Prefix}
 		for _, o := range spaces {
-			if o.Prefix != n.Prefix && strings.HasPrefix(o.Prefix, n.Prefix) && names[o.Prefix] != names[n.Prefix] {
+			if o.Prefix != n.Prefix && strings.HasPrefix(o.Prefix, n.Prefix) {
 				keys.Except = append(keys.Except, o.Prefix)
 			}
 		}
@@ -98,7 +94,6 @@ func (f *fleet) cover(ctx context.Context, p *proposal) error {
 		}
 	}
 	for key, keys := range covered {
-		slices.SortFunc(keys, func(a, b both.Keys) int { return len(b.Prefix) - len(a.Prefix) })
 		if err := f.open[key].(*both.Store).Cover(ctx, keys); err != nil {
 			return exit(exitUnavailable, "%s: %w", f.needs[key].name, err)
 		}

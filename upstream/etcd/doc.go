@@ -30,6 +30,10 @@
 //
 // is the entry of the daemon, with its host, version and process. It ends with the lease.
 //
+//	<prefix>/%note
+//
+// is the note (upstream.Noter), under no lease. It is written while keys move here from another store.
+//
 // # Semaphores
 //
 // Each token that holds or waits for a permit has a key of its own on the lease:

@@ -25,7 +25,8 @@
 // transaction writes it too: its answer then says what the transaction's id was,
 // which is the czxid of all the nodes that it made and so the leases' fence base.
 // The ephemeral node <chroot>/.locksidecar/daemon-<session> beside it is the daemon's
-// entry, with its host, version and process.
+// entry, with its host, version and process. The persistent node <chroot>/.locksidecar/note is the
+// note (upstream.Noter). It is written while keys move here from another store.
 //
 // # Idle parents
 //
