@@ -10,36 +10,36 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// FenceClock keeps the fence bases of a store rising when its server gives way to another one that has
-// not heard of the last bases and whose clock is behind.
+// FenceClock keeps the fence bases of a store rising after a failover to a server that does not know
+// the last bases and whose clock is behind.
 //
-// A server gives bases that are at least its clock in µs, and one more than the base before. So a new
-// base has to be above two bounds. The first is the largest base that was seen. The second is where the
-// old server's clock would be now: it covers what the old server gave to other hosts. A FenceClock
-// computes it from the readings of the last minutes, which its driver has to supply. The bound
-// is behind the real clock by the time that the fastest answer took.
+// A server gives bases that are larger than the base before and at least its own clock in µs. So a
+// new base must be above two bounds. The first is the largest base that this host has seen. The second
+// is the present time on the old server's clock: it covers bases that the old server gave to other
+// hosts. A FenceClock computes it from clock readings of the last minutes, which the driver supplies.
+// The bound is behind the server's clock by the network delay of the fastest answer.
 //
-// A reading that is ahead of all later ones stops counting after fadeTime, or twice that. The floor
-// does not fall then, but it stands still until the clock or the bases have caught up. So hosts that
-// saw a server's clock jump ahead and back do not carry the bases ahead of it for good. Bases never move the
-// second bound: those that a fence_epoch has lifted rise with each lock, not with time.
+// A reading that is ahead of all later ones expires after one to two fadeTimes. The floor does not
+// fall then: it stays constant until the clock or the bases have passed it. So a server's clock that
+// jumps ahead and back does not keep the bases of its hosts ahead for good. Bases never raise the
+// second bound, because bases that a fence_epoch has lifted rise with each lock and not with time.
 //
 // The methods are safe for concurrent use and do not block.
 type FenceClock struct {
 	now Clock
 
 	mu      sync.Mutex
-	highest uint64 // the largest base seen, or the floor when a reading stopped counting
-	// lead is how far the server's clock was ahead of the boot clock at the most, in µs. There is one for
-	// the readings since the time began, and one for those of the fadeTime before.
+	highest uint64 // the largest base seen, or the floor when a reading expired
+	// lead is the server's clock minus the boot clock, in µs: the maximum of the readings since began.
+	// earlier is the maximum of the fadeTime before that.
 	lead, earlier int64
-	began         int64
+	began         int64 // boot clock in µs
 }
 
 var started = time.Now()
 
-// NewFenceClock returns a FenceClock on the boot clock. A nil clock is the process's monotonic clock,
-// which stops while the machine is suspended: for tests.
+// NewFenceClock returns a FenceClock on the boot clock. If boot is nil, it uses the process's monotonic
+// clock, which stops while the machine is suspended. That is for tests only.
 func NewFenceClock(boot Clock) *FenceClock {
 	if boot == nil {
 		boot = func() int64 { return int64(time.Since(started)) }
@@ -57,7 +57,7 @@ const (
 	none = math.MinInt64 // no reading
 )
 
-// SawBase notes a fence base that the server gave.
+// SawBase records a fence base that the server has given.
 func (c *FenceClock) SawBase(base uint64) {
 	if base > cache.MaxBase {
 		return
@@ -67,8 +67,8 @@ func (c *FenceClock) SawBase(base uint64) {
 	c.highest = max(c.highest, base)
 }
 
-// SawClock notes a reading of the server's clock, in µs since 1970. It counts from now: the answer has just
-// been received.
+// SawClock records a reading of the server's clock, in µs since 1970. Call it as soon as the answer
+// has been received: the reading counts from now.
 func (c *FenceClock) SawClock(us int64) {
 	if us <= 0 || uint64(us) > cache.MaxBase {
 		return
@@ -79,14 +79,15 @@ func (c *FenceClock) SawClock(us int64) {
 	c.lead = max(c.lead, us-now-1)
 }
 
-// Due says whether it is time to read a server's clock again, and sets last, the boot clock at the last
-// reading of that server. Of several callers it tells one.
+// Due reports whether a server's clock should be read again. last is the boot clock at its last
+// reading, which Due then sets to now. Of several concurrent callers, one gets true.
 func (c *FenceClock) Due(last *atomic.Int64) bool {
 	now, was := c.now(), last.Load()
 	return (was == 0 || now-was >= int64(readEvery)) && last.CompareAndSwap(was, now)
 }
 
-// Floor is what new bases have to be above. It is 0 when nothing has been seen, and never falls.
+// Floor returns the bound that new bases must be above. It never falls, and is 0 before the first
+// base or reading.
 func (c *FenceClock) Floor() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +102,7 @@ func (c *FenceClock) floor(now int64) uint64 {
 	return min(floor, maxFloor)
 }
 
-// fade lets readings of long ago count no more, and returns the boot clock in µs.
+// fade expires old readings and returns the boot clock in µs.
 func (c *FenceClock) fade() int64 {
 	now := c.now() / 1000
 	if now-c.began < fadeTime.Microseconds() {
@@ -116,7 +117,7 @@ func (c *FenceClock) fade() int64 {
 	return now
 }
 
-// Leave returns what another process on this machine needs to continue with the same floor.
+// Leave returns the state with which another process on this machine continues with the same floor.
 func (c *FenceClock) Leave() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,15 +125,16 @@ func (c *FenceClock) Leave() []byte {
 	return fmt.Appendf(nil, "%d %d", c.highest, max(c.lead, c.earlier))
 }
 
-// Arrive continues with what another process's Leave returned. Nothing is taken from an empty text.
+// Arrive adopts the state that another process's Leave returned. An empty state changes nothing.
 func (c *FenceClock) Arrive(b []byte) error {
 	if len(b) == 0 {
 		return nil
 	}
 	var highest uint64
 	var lead int64
-	if n, err := fmt.Sscanf(string(b)+"\n", "%d %d\n", &highest, &lead); n != 2 || err != nil || max(highest, uint64(max(0, lead))) > cache.MaxBase {
-		return fmt.Errorf("read the floor of fence bases: %q is not one", b)
+	n, err := fmt.Sscanf(string(b)+"\n", "%d %d\n", &highest, &lead)
+	if n != 2 || err != nil || max(highest, uint64(max(0, lead))) > cache.MaxBase {
+		return fmt.Errorf("read the floor of fence bases: malformed state %q", b)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

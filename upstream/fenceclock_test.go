@@ -12,7 +12,7 @@ import (
 
 const year2027 = 1_800_000_000_000_000 // µs
 
-// Hosts that see each other's bases do not drive them ahead of the server's clock.
+// Hosts that see each other's bases do not raise them above the server's clock.
 func TestFenceClockDoesNotRunAway(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	now := int64(time.Hour)
@@ -83,7 +83,8 @@ func TestFenceClockFollowsTheOldServersClock(t *testing.T) {
 	}
 }
 
-// A clock that was ahead for a while drives the bases for some minutes more. The floor does not fall afterwards.
+// A clock that was ahead for a while raises the floor for a few more minutes. The floor does not fall
+// afterwards.
 func TestFenceClockForgetsAClockThatWasAhead(t *testing.T) {
 	now := int64(time.Hour)
 	c := upstream.NewFenceClock(func() int64 { return now })
@@ -110,7 +111,7 @@ func TestFenceClockForgetsAClockThatWasAhead(t *testing.T) {
 	want(t, c, clock())
 }
 
-// What other hosts got from a server that has not been used for a while is covered as well.
+// The floor is above the bases that other hosts got, even on a host that was idle meanwhile.
 func TestFenceClockOfAnIdleHost(t *testing.T) {
 	now := int64(time.Hour)
 	c := upstream.NewFenceClock(func() int64 { return now })
@@ -141,10 +142,10 @@ func TestFenceClockSaysWhenToReadTheClock(t *testing.T) {
 	var a, b atomic.Int64
 	for _, want := range []bool{true, false} {
 		if c.Due(&a) != want || c.Due(&b) != want {
-			t.Errorf("not %v at first and then no more", want)
+			t.Errorf("Due is not %v", want)
 		}
 	}
 	if now += int64(time.Minute); !c.Due(&a) || c.Due(&a) {
-		t.Error("not once a minute later")
+		t.Error("a minute later, Due is not true exactly once")
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Registration is what a daemon tells other hosts about itself. It contains nothing secret.
+// Registration is a daemon's entry in the store, by which other hosts name it. It has no secrets.
 type Registration struct {
 	Host    string `json:"host"`
 	Version string `json:"version"`
@@ -29,24 +29,25 @@ type Registrar interface {
 	// Unregister removes the entry. It is no error if there is none.
 	Unregister(ctx context.Context) error
 
-	// Registered returns the entries with these ids. A daemon without an entry is missing: it is
-	// older than registrations, or could not write one.
+	// Registered returns the entries with these ids. The result omits daemons without an entry: older
+	// versions, and daemons that could not write one.
 	Registered(ctx context.Context, ids []string) (map[string]Registration, error)
 
 	// Holders returns at most limit holders of one key: of its semaphore if mode is Permit, else of
-	// its lock. Each reader and each permit is a Lock of its own. It takes a bounded number of round
-	// trips, however many locks there are.
+	// its lock. Each reader and each permit is a separate Lock. The number of round trips does not
+	// depend on the number of locks in the store.
 	Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]Lock, error)
 }
 
-// The bounds of an entry. A longer host name is cut. A longer entry is not ours.
+// The bounds of an entry, in bytes. Longer host names and versions are cut. A longer entry is ignored,
+// as no daemon writes one.
 const (
 	maxHost    = 255
 	maxVersion = 64
 	maxEntry   = 4096
 )
 
-// Encode is the text of an entry.
+// Encode returns the text of the entry.
 func (r Registration) Encode() string {
 	r.clean()
 	b, _ := json.Marshal(r) // never fails
@@ -67,21 +68,21 @@ func (r *Registration) clean() {
 	r.Host, r.Version, r.PID = plain(r.Host, maxHost), plain(r.Version, maxVersion), max(0, r.PID)
 }
 
-// plain is s without anything that a terminal would obey, cut to most bytes.
-func plain(s string, most int) string {
+// plain returns s without control characters, which a terminal would obey, cut to max bytes.
+func plain(s string, limit int) string {
 	s = strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return unicode.ReplacementChar
 		}
 		return c
 	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most], "")
+	if len(s) > limit {
+		s = strings.ToValidUTF8(s[:limit], "")
 	}
 	return s
 }
 
-// Daemons are the ids of the daemons that hold these locks, each once.
+// Daemons returns the ids of the daemons that hold these locks, sorted and without duplicates.
 func Daemons(locks []Lock) []string {
 	var ids []string
 	for i := range locks {

@@ -17,7 +17,7 @@ func TestRegistrationSurvivesItsText(t *testing.T) {
 	}
 }
 
-func TestRegistrationOfSomebodyHostile(t *testing.T) {
+func TestHostileRegistrations(t *testing.T) {
 	for _, text := range []string{"", "no JSON", "null", "{}", `{"host":""}`, `{"host":7}`, `{"host":"` + strings.Repeat("x", maxEntry) + `"}`} {
 		if r, ok := ParseRegistration(text); ok {
 			t.Errorf("%.40q is %+v", text, r)

@@ -100,7 +100,7 @@ type Lock struct {
 	Base    uint64 // its fence base, 0 when not known
 	Daemon  string // the id under which the holder's daemon registers (Registrar); empty when not known
 	Held    int64  // nanoseconds since the holder's lease began, 0 when not known
-	Note    string // anything else about it, for people: nodes that disagree
+	Note    string // a remark for people, such as the nodes that disagree
 }
 
 // Sweeper is a Store whose session may have things hanging on it that nobody

@@ -266,7 +266,7 @@ func TestASuspendedMachineHoldsNothingAfterwards(t *testing.T) {
 	})
 }
 
-// Permits that have ended with the session leave nothing, but for the semaphores that are waited for.
+// When the session ends, semaphores without waiters are removed with their permits.
 func TestExpiredSemaphoresAreForgotten(t *testing.T) {
 	onMachine(t, func(t *testing.T, m *machine) {
 		s := m.start()
@@ -286,7 +286,7 @@ func TestExpiredSemaphoresAreForgotten(t *testing.T) {
 		m.pass(time.Hour)
 		s.take("k") // in a new session
 		if n := s.Semaphores(); n != 1 {
-			t.Errorf("%d semaphores are there, and one is waited for", n)
+			t.Errorf("%d semaphores are left; only one has a waiter", n)
 		}
 		if st := permit(cache.OpJoin, "A", 2); st != cache.Granted {
 			t.Error(st)

@@ -1,6 +1,6 @@
 package embedded
 
-// Semaphores is how many the table has an entry of.
+// Semaphores returns the number of semaphores in the table.
 func (s *Store) Semaphores() (n int) {
 	for i := range s.shards {
 		d := &s.shards[i]

@@ -243,7 +243,7 @@ func TestTheEndOfTheWaitHintsWhoQueues(t *testing.T) {
 	})
 }
 
-// A takeover may begin while the wait for what was stated before ends: for the race detector.
+// A takeover may begin while the store's wait after a restart ends. The race detector checks it.
 func TestLeavingBesideTheEndOfTheWait(t *testing.T) {
 	onMachine(t, func(t *testing.T, m *machine) {
 		m.killed()

@@ -216,7 +216,7 @@ func (s *Store) step() time.Duration {
 		return left
 	}
 	if n.grace != 0 && !n.graceOver.Load() {
-		n.io.Lock() // Leave reads what hintAll changes
+		n.io.Lock() // hintAll changes state that Leave reads
 		n.graceOver.Store(true)
 		s.hintAll()
 		n.io.Unlock()

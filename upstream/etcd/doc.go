@@ -120,9 +120,9 @@
 //	                       session is lost, and as revisions begin anew this Store refuses
 //	                       to go on until it is opened again (fences would fall).
 //	leader changed         ops on the way are Unknown or late; the lease survives. Before 3.4.29
-//	                       and 3.5.13, a leader that lost the leadership without noticing can
+//	                       and 3.5.13, a leader that has lost the leadership without noticing can
 //	                       revoke live leases (etcd issue 15247): two hosts can hold a lock until
-//	                       the first one's session notices. A warning is logged at the connect.
+//	                       the first one's session notices. A warning is logged on connecting.
 //	one of three down      the others are asked. One that hangs costs one Timeout, and is
 //	                       left alone for 5 s then.
 //	no majority            ErrDown; ops are Unknown or Refused; the session is lost at its

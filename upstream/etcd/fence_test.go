@@ -181,7 +181,7 @@ func TestVersions(t *testing.T) {
 	}
 	for s, want := range map[string]bool{"3.4.0": true, "3.4.28": true, "3.4.29": false, "3.4.37": false, "3.5.0": true, "3.5.12": true, "3.5.12-rc.1": true,
 		"3.5.13": false, "3.6.0": false, "3.7.3": false, "4.0.0": false} {
-		if v, _ := version(s); endsLeases(v) != want {
+		if v, _ := version(s); revokesLiveLeases(v) != want {
 			t.Errorf("that %s can end live leases is %v", s, !want)
 		}
 	}

@@ -17,33 +17,35 @@ import (
 
 var _ upstream.Registrar = (*Store)(nil)
 
-// registered is the key of the entry of the daemon with that lease. It is below the session's key,
-// where no version looks for a lock. It is not the session's key itself, which fences requests off
-// whenever it is written.
+// registered returns the key of the entry of the daemon that has this lease. It is below the session's
+// key, where no version looks for a lock. The session's key itself would not do: each write of it
+// invalidates requests that are still on their way.
 func (n *names) registered(lease int64) string { return n.session(lease) + "/daemon" }
 
-// errUnregistered says that there is no store session to register under.
-var errUnregistered = errors.New("there is no session at etcd")
+var errNoSession = errors.New("no session at etcd")
 
 // Register writes the entry under the lease of the present session, with which it ends.
 func (s *Store) Register(ctx context.Context, r upstream.Registration, _ time.Duration) error {
 	n := s.cur.Load()
 	if n == nil || n.lost.Load() {
-		return fmt.Errorf("register: %w", errUnregistered)
+		return fmt.Errorf("register: %w", errNoSession)
 	}
-	if _, err := s.txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{putOp(s.registered(n.lease), r.Encode(), n.lease)}}); err != nil {
+	put := putOp(s.registered(n.lease), r.Encode(), n.lease)
+	if _, err := s.txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{put}}); err != nil {
 		return s.cfg.explain(ErrNoAnswer, fmt.Errorf("register: %w", err))
 	}
 	return nil
 }
 
-// Unregister deletes the entry of the present session. Those of earlier ones went with their leases.
+// Unregister deletes the entry of the present session. Entries of earlier sessions ended with their
+// leases.
 func (s *Store) Unregister(ctx context.Context) error {
 	n := s.cur.Load()
 	if n == nil {
 		return nil
 	}
-	if _, err := s.txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{deleteOp(s.registered(n.lease))}}); err != nil {
+	remove := deleteOp(s.registered(n.lease))
+	if _, err := s.txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{remove}}); err != nil {
 		return s.cfg.explain(ErrNoAnswer, fmt.Errorf("unregister: %w", err))
 	}
 	return nil
@@ -73,8 +75,7 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads the queue of one key. How long a lease has been held is not known: etcd has
-// revisions, but no times.
+// Holders reads the queue of one key. It does not set Held, because etcd stores revisions but no times.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
 	if limit < 1 {
 		return nil, nil
@@ -87,7 +88,7 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	if err != nil || len(queue) == 0 {
 		return nil, err
 	}
-	whole := s.describe(key, dir, queue) // which puts the queue in order
+	whole := s.describe(key, dir, queue) // describe sorts the queue
 	var locks []upstream.Lock
 	for _, kv := range queue[:len(queue)-whole.Waiters] {
 		if len(locks) == limit {
@@ -120,5 +121,5 @@ func (s *Store) permitHolders(ctx context.Context, key string, limit int) (locks
 	return locks, nil
 }
 
-// daemonOf is the id under which the holder's daemon registers: its lease.
+// daemonOf returns the id under which the daemon with this lease registers.
 func daemonOf(lease int64) string { return strconv.FormatInt(lease, 16) }

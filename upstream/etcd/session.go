@@ -41,10 +41,9 @@ type session struct {
 // relied on here.
 var oldest = [3]int{3, 4, 0}
 
-// endsLeases says whether a member of that version that has lost the leadership
-// without noticing can still have live leases revoked, or confirm a keep-alive
-// (etcd issue 15247).
-func endsLeases(v [3]int) bool {
+// revokesLiveLeases reports whether version v has etcd issue 15247: a member that has lost the
+// leadership without noticing can still have live leases revoked, or confirm a keep-alive.
+func revokesLiveLeases(v [3]int) bool {
 	return older(v, [3]int{3, 4, 29}) || !older(v, [3]int{3, 5, 0}) && older(v, [3]int{3, 5, 13})
 }
 
@@ -244,8 +243,9 @@ func (s *Store) judge(ctx context.Context) error {
 	case r.IsLearner:
 		return fmt.Errorf("%w: %s is a learner, which takes no writes: take it out of the store URL until it is promoted", ErrServer, s.cfg.addr())
 	}
-	if endsLeases(v) {
-		s.log.Warn("this etcd can end live leases when its leader changes, so that two hosts hold a lock at once: upgrade it to 3.4.29, 3.5.13 or later",
+	if revokesLiveLeases(v) {
+		s.log.Warn("this etcd can end live leases when its leader changes, so that two hosts hold a lock at once; "+
+			"upgrade it to 3.4.29, 3.5.13 or later",
 			zap.String("version", r.Version), zap.String("addr", s.cfg.addr()))
 	}
 	return nil

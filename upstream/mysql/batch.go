@@ -41,7 +41,7 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	b := s.batches.Get().(*batch)
 	defer s.batches.Put(b)
 	b.begin(ops, results)
-	defer b.seen()
+	defer b.sawBases()
 	if len(b.permits) == 0 {
 		return b.locks(ctx)
 	}
@@ -56,8 +56,8 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	return worse(lerr, err)
 }
 
-// seen notes the fence bases that were given.
-func (b *batch) seen() {
+// sawBases records the fence bases that the server has given.
+func (b *batch) sawBases() {
 	last := uint64(0)
 	for i := range b.results {
 		last = max(last, b.results[i].Base)
@@ -166,7 +166,8 @@ func (b *batch) carry(ctx context.Context, conn *sql.Conn, items []*item) (*sql.
 		if b.unstick(ctx, conn) {
 			continue
 		}
-		floor := int64(b.store.fences.Floor()) // there is a connection, behind any failover that it took
+		// The floor is read with a connection at hand: a failover on the way to it raises the floor.
+		floor := int64(b.store.fences.Floor())
 		for _, it := range b.todo {
 			it.ask.floor = max(it.ask.floor, floor)
 		}

@@ -53,7 +53,7 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	if err != nil {
 		return err
 	}
-	if err := s.lookAtClock(q); err != nil {
+	if err := s.readClock(q); err != nil {
 		return err
 	}
 	if err := s.checkTable(q, locksTable(s.cfg.Table)); err != nil {
@@ -107,11 +107,11 @@ func (s *Store) look(q quick) (*server, error) {
 	return v, nil
 }
 
-// lookAtClock notes the server's clock, which fence bases follow.
-func (s *Store) lookAtClock(q quick) error {
+// readClock records the server's clock, which fence bases follow.
+func (s *Store) readClock(q quick) error {
 	rows, err := q.rows("SELECT " + clock)
 	if err != nil {
-		return fmt.Errorf("%w: look at its clock: %w", ErrServer, err)
+		return fmt.Errorf("%w: read its clock: %w", ErrServer, err)
 	}
 	if len(rows) == 1 && len(rows[0]) == 1 {
 		if now, err := strconv.ParseInt(rows[0][0], 10, 64); err == nil {

@@ -59,8 +59,8 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 	for _, op := range []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpTry, Mode: cache.Shared}, {Kind: cache.OpTry, Mode: cache.Permit, Limit: 1}} {
 		srv.JumpClock(0)
 		p, opened := newPeer(t, srv.URL()), time.Now()
-		q := newPeer(t, srv.URL()) // it takes nothing yet
-		took := time.Since(opened) // so far behind its floor may be
+		q := newPeer(t, srv.URL()) // it acquires nothing yet
+		took := time.Since(opened) // its floor may be behind by as much
 		take := func(h *peer) uint64 {
 			t.Helper()
 			op.Key, op.Token, op.TTL = "k", h.token(), long
@@ -83,13 +83,13 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 			t.Errorf("%v: base %d after %d", op.Mode, base, last)
 		}
 		lose()
-		heir := newPeer(t, srv.URL())
-		begin, err := heir.Arrive(left)
+		successor := newPeer(t, srv.URL())
+		begin, err := successor.Arrive(left)
 		if err != nil {
 			t.Fatal(err)
 		}
 		begin()
-		if base := take(heir); base <= last {
+		if base := take(successor); base <= last {
 			t.Errorf("%v: the successor's base is %d after %d", op.Mode, base, last)
 		}
 		lose()

@@ -1,8 +1,8 @@
-// Package mysql is the store in a table of a MySQL or MariaDB server: of the
-// primary, if there are others. The tests run MariaDB 10.11, Debian's, and MySQL 9.7
-// (make test-mysql). Not tested are Galera clusters and group replication, of which
-// one server alone has to be written to. Several stores of one server share its
-// table, with the parameter prefix or without.
+// Package mysql is the store in a table of a MySQL or MariaDB server. With replicas, it
+// is the primary's table. The tests run MariaDB 10.11 (of Debian) and MySQL 9.7
+// (make test-mysql). Galera clusters and group replication are not tested: there, all
+// hosts must write to the same one server. Several stores of one server share its
+// table, with or without the parameter prefix.
 //
 // # Layout
 //
@@ -29,8 +29,8 @@
 // which leaves its fence and its queue. Deleting the row, or dropping the table, is as
 // good for leases, and keeps fences rising as long as the clock does.
 //
-// A row whose name is a zero byte, "daemon:" and an instance id is the entry of a daemon, with
-// its host, version and process as readers, and its end as queued. No lock has such a name.
+// A row whose name is a zero byte, "daemon:" and an instance id is the entry of a daemon. Its
+// host, version and process are in readers, and its end is in queued. No lock has such a name.
 //
 // Semaphores have a table of their own, named after that of the locks with _permits
 // behind (permits.sql), and nothing to do with locks of the same name. A permit that is
@@ -129,8 +129,8 @@
 //	                      connection and in each answer, also for users whom the server lets
 //	                      write. The connection is closed: the next may lead to the primary.
 //	                      What was written by such a user is Unknown, never granted.
-//	failover              to a replica that has not got all commits: leases may be lost, and given
-//	                      away twice. A daemon that has seen the old primary gives larger fences,
+//	failover              to a replica without the last commits: leases may be lost, and a lock can
+//	                      get a second holder. A daemon that has seen the old primary gives larger fences,
 //	                      even if the new primary's clock is behind. A daemon that never saw the old
 //	                      primary (started or restarted since) can give smaller ones for as long as
 //	                      the clocks differ. Where the old primary's fences were ahead of its clock
@@ -138,9 +138,9 @@
 //	                      all that this daemon has seen, but not above those of other hosts.
 //	clock forward by d    leases and places end d early: two may hold a lock, with rising fences.
 //	clock back by d       leases of hosts that are gone and their places last d longer. Fences
-//	                      rise; those of rows purged before only if d is less than 24 hours. Our
-//	                      clock has to agree that a row is so old: a server's clock that was ahead
-//	                      purges nothing early.
+//	                      rise; those of rows purged before only if d is less than 24 hours. Rows
+//	                      are purged by the earlier of the server's clock and this host's, so a
+//	                      server's clock that was ahead purges nothing early.
 //	table dropped, rows   leases are gone: renewals are NotHeld, once the table is there again:
 //	deleted               the next connection makes it. Fences go on rising by the clock.
 //	table of another kind Open fails, and says what differs. Behind OpenLazy: Refused.

@@ -102,7 +102,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// statusTable has the server's counters.
+// statusTable returns the name of the table with the server's counters.
 func statusTable() string {
 	if testserver.IsMySQL() {
 		return "performance_schema.global_status"

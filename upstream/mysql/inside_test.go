@@ -40,8 +40,8 @@ func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v.deleted > purgeSlice || v.seen > purgeSlice {
-			t.Errorf("%d of %d rows in one go", v.deleted, v.seen)
+		if v.deleted > purgeSlice || v.read > purgeSlice {
+			t.Errorf("%d of %d rows in one go", v.deleted, v.read)
 		}
 		total, from = total+v.deleted, v.next
 		slices++
@@ -74,8 +74,8 @@ func TestTurnsEndWithTheirContext(t *testing.T) {
 	}
 }
 
-// A walk that finds mostly rows long unused does not pause for longer than its slices take: what is
-// deleted keeps up with what becomes old, however many new keys there are.
+// A walk that finds mostly long unused rows pauses no longer than its slices take. So deletion keeps up
+// with any rate of new keys.
 func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
 	cfg, err := Parse(srv.URL() + "?timeout=20s")
@@ -87,7 +87,7 @@ func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	// In each round as many keys become old as a day of ten thousand new ones in 24 s brings in so long.
+
 	const perRound, rounds = 10_000, 4
 	var took, paused time.Duration
 	for round := range rounds {
@@ -121,7 +121,7 @@ func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 }
 
 func TestPurgePausesLessTheLongerItsWalk(t *testing.T) {
-	young := slice{seen: purgeSlice, deleted: purgeSlice / 2, took: time.Millisecond}
+	young := slice{read: purgeSlice, deleted: purgeSlice / 2, took: time.Millisecond}
 	for hours, want := range []time.Duration{slicePause, slicePause / 2, slicePause / 4} {
 		if d := young.pause(time.Duration(hours) * time.Hour); d != want {
 			t.Errorf("after %d hours it pauses for %v, not %v", hours, d, want)
@@ -130,14 +130,14 @@ func TestPurgePausesLessTheLongerItsWalk(t *testing.T) {
 	if d := young.pause(1000 * time.Hour); d != young.took {
 		t.Errorf("at last it pauses for %v", d)
 	}
-	old := slice{seen: purgeSlice, deleted: purgeSlice/2 + 1, took: time.Millisecond}
+	old := slice{read: purgeSlice, deleted: purgeSlice/2 + 1, took: time.Millisecond}
 	if d := old.pause(0); d != old.took {
 		t.Errorf("with mostly old rows it pauses for %v", d)
 	}
 }
 
-// A server's clock that is days ahead for a while deletes no row whose fence base is larger than the
-// right clock.
+// A server's clock that is days ahead for a while deletes no rows: their fence bases are larger than the
+// time by the right clock.
 func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
 	srv := testserver.StartMariaDBWithClock(t, "--innodb-flush-log-at-trx-commit=0")
 	cfg, err := Parse(srv.URL())
@@ -161,8 +161,8 @@ func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
 	}
 	srv.JumpClock(72 * time.Hour)
 	for _, walk := range []func(context.Context, string) (slice, error){s.purge, s.purgePermits} {
-		if v, err := walk(t.Context(), ""); err != nil || v.seen == 0 || v.deleted != 0 {
-			t.Errorf("%d of %d rows are deleted (%v)", v.deleted, v.seen, err)
+		if v, err := walk(t.Context(), ""); err != nil || v.read == 0 || v.deleted != 0 {
+			t.Errorf("%d of %d rows are deleted (%v)", v.deleted, v.read, err)
 		}
 	}
 }

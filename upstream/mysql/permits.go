@@ -17,7 +17,7 @@ import (
 type permit struct {
 	at    int // its index in the batch
 	op    *upstream.Op
-	floor uint64 // what a new base has to be above
+	floor uint64 // a new base must be above it
 	name  string
 	token string
 	stage stage

@@ -35,7 +35,8 @@ func (s *Store) listPermits(ctx context.Context, conn *sql.Conn, prefix, from st
 		if place != 0 || left <= 0 {
 			continue
 		}
-		l := upstream.Lock{Key: strings.TrimPrefix(name, s.cfg.Prefix), Mode: cache.Permit, Holder: instanceOf(token), Daemon: instanceOf(token), Mine: strings.HasPrefix(token, s.instance+"."),
+		l := upstream.Lock{Key: strings.TrimPrefix(name, s.cfg.Prefix), Mode: cache.Permit,
+			Holder: instanceOf(token), Daemon: instanceOf(token), Mine: strings.HasPrefix(token, s.instance+"."),
 			Name: fmt.Sprintf("%s.%s, name %q, token %s", s.cfg.Database, s.cfg.permitsTable(), name, token),
 			Left: left * 1000, Waiters: -1, Base: uint64(max(0, fence))}
 		if waits.Valid {

@@ -12,8 +12,8 @@ import (
 // clearSlice is the most semaphores that are locked together to be cleared.
 const clearSlice = 32
 
-// purgePermits walks one slice of the table of permits, behind the name from. It
-// clears semaphores of what has ended, and deletes those long unused.
+// purgePermits walks one slice of the table of permits, after the name from. It
+// deletes ended permits and places of semaphores, and semaphores that are long unused.
 func (s *Store) purgePermits(ctx context.Context, from string) (v slice, err error) {
 	if s.permitsBad.Load() != nil {
 		return slice{}, nil
@@ -39,7 +39,7 @@ func (s *Store) purgePermits(ctx context.Context, from string) (v slice, err err
 	return v, err
 }
 
-// endedSems finds semaphores of which something has ended, and those long unused.
+// endedSems finds semaphores with ended permits or places, and those long unused.
 func (s *Store) endedSems(ctx context.Context, conn *sql.Conn, from string) (ended, unused []*permit, v slice, err error) {
 	var t text
 	t.setTimes()
@@ -65,9 +65,9 @@ func (s *Store) endedSems(ctx context.Context, conn *sql.Conn, from string) (end
 		case drop:
 			unused = append(unused, it)
 		}
-		v.seen, last = v.seen+1, it
+		v.read, last = v.read+1, it
 	}
-	if v.seen < purgeSlice {
+	if v.read < purgeSlice {
 		v.next = ""
 	} else if n := len(ended); n == 0 || ended[n-1] != last { // the rest of it, its own row too, has not been read
 		ended = append(ended, last)

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	// fenceLife is how long a fence base outlives its time: a row is kept until its
-	// base is older than this by the server's clock and by ours, so that the clock
-	// alone gives larger ones, unless it goes back by more. A server's clock that is
-	// ahead for a while deletes nothing early.
+	// fenceLife is the age at which an unused row is deleted, with the fence base that it keeps. The
+	// clock alone gives larger bases then, unless it goes back by more than this. The age counts by the
+	// server's clock and by this host's, so a server's clock that is ahead for a while deletes nothing
+	// early.
 	fenceLife = 24 * time.Hour
 	// purgeSlice is the most rows looked at, or deleted, in one go.
 	purgeSlice = 500
@@ -23,22 +23,22 @@ const (
 	walkPause  = time.Hour
 )
 
-// slice is what a step of a walk through a table has come to.
+// slice is the result of one step of a walk through a table.
 type slice struct {
 	next    string // where the next one begins; "" at the end of the table
-	seen    int    // rows that were looked at
-	deleted int64
+	read    int    // rows
+	deleted int64  // rows
 	took    time.Duration
 }
 
-// pause is how long to wait behind a slice, walked after the beginning of its walk. While most rows are
-// long unused, the walk has fallen behind and takes half of the time of its connection. A walk that takes
-// hours doubles its speed each hour: otherwise new rows could keep it from the end of the table.
-func (v *slice) pause(walked time.Duration) time.Duration {
-	if 2*v.deleted > int64(v.seen) {
+// pause returns how long to wait after a slice. elapsed is the time since the walk began. While most rows
+// are long unused, the walk has fallen behind and uses half of its connection's time. A walk that takes
+// hours doubles its speed each hour: otherwise new rows could keep it from reaching the end of the table.
+func (v *slice) pause(elapsed time.Duration) time.Duration {
+	if 2*v.deleted > int64(v.read) {
 		return v.took
 	}
-	return max(v.took, slicePause>>min(walked/time.Hour, 30))
+	return max(v.took, slicePause>>min(elapsed/time.Hour, 30))
 }
 
 // purgeAll deletes the rows of locks and semaphores long unused until ctx ends: it
@@ -77,7 +77,7 @@ func (s *Store) purgeAll(ctx context.Context) {
 	}
 }
 
-// purge walks one slice of the table, behind the name from.
+// purge walks one slice of the table, after the name from.
 func (s *Store) purge(ctx context.Context, from string) (v slice, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -97,7 +97,7 @@ func (s *Store) noDelete() bool {
 	return s.seen.server != nil && s.seen.server.noDelete
 }
 
-// setTimes sets @n to the time, and @o to what fence bases long unused are below.
+// setTimes sets @n to the time, and @o to the bound below which fence bases are long unused.
 func (t *text) setTimes() {
 	t.add("SET @n=" + clock + ",@o=LEAST(" + clock + ",")
 	t.num(time.Now().UnixMicro())
@@ -125,7 +125,7 @@ func (s *Store) purgeSlice(ctx context.Context, conn *sql.Conn, from string) (v 
 		if err := rows.Scan(&v.next, &unused); err != nil {
 			return slice{}, err
 		}
-		if v.seen++; unused {
+		if v.read++; unused {
 			items = append(items, &item{name: v.next})
 		}
 	}
@@ -135,7 +135,7 @@ func (s *Store) purgeSlice(ctx context.Context, conn *sql.Conn, from string) (v 
 	if err := rows.Err(); err != nil {
 		return slice{}, err
 	}
-	if v.seen < purgeSlice {
+	if v.read < purgeSlice {
 		v.next = ""
 	}
 	if len(items) == 0 {

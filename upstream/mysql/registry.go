@@ -12,10 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// daemonName begins the name of a daemon's row, before its instance id. No lock has such a name: a
-// key has no control characters, nor has a prefix. The row is in the locks' table, so that it needs
-// no other grants. It has no owner, ends and queue, so that no version takes it for a lock that is
-// held. Its readers are the entry. Its queued is the entry's end, after which the row is purged.
+// daemonName precedes the instance id in the name of a daemon's row. No lock has such a name: neither a
+// key nor a prefix has control characters. The row is in the table of the locks, so that it needs no
+// other grants. It has no owner, ends and queue, so that no version takes it for a held lock. The entry is
+// in readers. Its end is in queued, after which the row is purged.
 const daemonName = "\x00daemon:"
 
 var _ upstream.Registrar = (*Store)(nil)
@@ -38,7 +38,7 @@ func (s *Store) Register(ctx context.Context, r upstream.Registration, ttl time.
 // Unregister deletes the row.
 func (s *Store) Unregister(ctx context.Context) error {
 	if s.noDelete() {
-		return nil // it has an end
+		return nil // the entry expires
 	}
 	var t text
 	t.add("DELETE FROM `" + s.cfg.Table + "` WHERE name=")
@@ -46,7 +46,7 @@ func (s *Store) Unregister(ctx context.Context) error {
 	return s.write(ctx, "unregister", t)
 }
 
-func (s *Store) write(ctx context.Context, what string, t text) error {
+func (s *Store) write(ctx context.Context, verb string, t text) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	err := s.aside(ctx, func(conn *sql.Conn) error {
@@ -54,20 +54,20 @@ func (s *Store) write(ctx context.Context, what string, t text) error {
 		return err
 	})
 	if err != nil {
-		return s.reason(fmt.Errorf("%s: %w", what, ErrNoAnswer), err)
+		return s.reason(fmt.Errorf("%s: %w", verb, ErrNoAnswer), err)
 	}
 	return nil
 }
 
-// daemonsInOneRead bounds the rows of one query for registrations.
-const daemonsInOneRead = 500
+// maxDaemonRows limits the rows of one query for registrations.
+const maxDaemonRows = 500
 
 // Registered reads the rows that have not ended.
 func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	found := map[string]upstream.Registration{}
-	for part := range slices.Chunk(ids, daemonsInOneRead) {
+	for part := range slices.Chunk(ids, maxDaemonRows) {
 		var t text
 		t.add("SELECT name,readers FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name IN (")
 		for i, id := range part {
@@ -101,8 +101,8 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads the rows of one key. The base of an exclusive lease is the server's time at which it
-// was granted, or got a new base after many handoffs.
+// Holders reads the rows of one key. It sets Held for an exclusive lease, from the fence base: the
+// server's clock when the lease was granted, or got a new base after many handoffs.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -167,7 +167,7 @@ func (s *Store) lockHolders(ctx context.Context, conn *sql.Conn, key string, lim
 	return locks, nil
 }
 
-// age is how long ago a base was made, in nanoseconds; 0 where it is ahead of the clock.
+// age returns how long ago a base was made, in nanoseconds. It is 0 if the base is ahead of the clock.
 func age(now, base int64) int64 { return max(0, now-base) * int64(time.Microsecond) }
 
 func (s *Store) permitHolders(ctx context.Context, conn *sql.Conn, key string, limit int) (locks []upstream.Lock, err error) {
@@ -181,7 +181,8 @@ func (s *Store) permitHolders(ctx context.Context, conn *sql.Conn, key string, l
 				locks = append(locks, l)
 			}
 		}
-		if from = next; next == "" || !strings.HasPrefix(next, s.cfg.Prefix+key) || len(next) != len(s.cfg.Prefix+key)+tokenLen {
+		name := s.cfg.Prefix + key
+		if from = next; next == "" || !strings.HasPrefix(next, name) || len(next) != len(name)+tokenLen {
 			break
 		}
 	}

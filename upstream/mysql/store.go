@@ -29,9 +29,9 @@ func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 // goes on with. The numbers of its tokens must go on rising too.
 func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
 
-// WithClock gives the boot clock, by which fence bases follow the clock of a primary that has failed.
-// Without it the process's own monotonic clock is taken, which does not count the time that a machine
-// sleeps: for tests.
+// WithClock sets the boot clock, by which fence bases follow the clock of a primary that has failed.
+// Without it the store uses the process's monotonic clock, which stops while the machine is suspended.
+// Only tests may leave it out.
 func WithClock(c upstream.Clock) Option {
 	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
 }

@@ -30,7 +30,7 @@ type batch struct {
 	buf    []byte // the text of all arguments
 	args   []any  // the arguments of all calls; each points into spans
 	spans  []span
-	leasts []least
+	floors []floorArg
 	hints  []string // for other daemons
 }
 
@@ -59,16 +59,16 @@ type span struct {
 // MarshalBinary is called by go-redis as it writes the argument.
 func (a *span) MarshalBinary() ([]byte, error) { return a.b.buf[a.from:a.to], nil }
 
-// least is an argument: what new bases are at least.
-type least struct {
+// floorArg is the script argument for the smallest base that may be given: the floor plus 1.
+type floorArg struct {
 	fences *upstream.FenceClock
 	floor  uint64 // the highest base that the ops know
 	text   [20]byte
 }
 
-// MarshalBinary is called by go-redis as it writes the argument: the floor is that of the moment at which
-// there is a connection, behind any failover that it took to have one.
-func (a *least) MarshalBinary() ([]byte, error) {
+// MarshalBinary is called by go-redis when it writes the argument. The floor is read only then, because
+// the connection may exist only after a failover, and the floor has risen meanwhile.
+func (a *floorArg) MarshalBinary() ([]byte, error) {
 	return strconv.AppendUint(a.text[:0], max(a.floor, a.fences.Floor())+1, 10), nil
 }
 
@@ -80,7 +80,7 @@ func (b *batch) begin(ops []upstream.Op, results []upstream.Result) {
 	clear(b.calls)
 	clear(b.legs)
 	b.sorted, b.order, b.calls, b.legs = b.sorted[:0], b.order[:0], b.calls[:0], b.legs[:0]
-	b.buf, b.args, b.spans, b.leasts, b.hints = b.buf[:0], b.args[:0], b.spans[:0], b.leasts[:0], b.hints[:0]
+	b.buf, b.args, b.spans, b.floors, b.hints = b.buf[:0], b.args[:0], b.spans[:0], b.floors[:0], b.hints[:0]
 }
 
 // fail gives op i its end. The first error is kept for logs.
@@ -192,12 +192,12 @@ func (b *batch) tail(k int, part []int32, rebase bool) {
 	}
 	switch {
 	case scripts[k].fence:
-		b.least(floor)
+		b.floor(floor)
 		if !join || !same {
 			b.kinds(part)
 		}
 	case rebase:
-		b.least(floor)
+		b.floor(floor)
 		b.bases(part)
 	}
 	if !same {
@@ -278,8 +278,8 @@ func (b *batch) arg(at int) {
 	b.args = append(b.args, &b.spans[len(b.spans)-1])
 }
 
-// least appends what new bases are at least, where the ops know of bases up to floor.
-func (b *batch) least(floor uint64) {
-	b.leasts = append(b.leasts, least{fences: b.store.fences, floor: floor})
-	b.args = append(b.args, &b.leasts[len(b.leasts)-1])
+// floor appends the floor of new bases, which is at least the highest base that the ops know.
+func (b *batch) floor(known uint64) {
+	b.floors = append(b.floors, floorArg{fences: b.store.fences, floor: known})
+	b.args = append(b.args, &b.floors[len(b.floors)-1])
 }

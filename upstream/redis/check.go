@@ -80,7 +80,7 @@ func (s *Store) look(ctx context.Context, cn *goredis.Conn, n *node) error {
 		}
 	}
 	s.report(n, v)
-	// Alone, so that little time passes between the server's reading of its clock and ours.
+	// A request of its own, so that little time passes between the server's clock reading and its receipt.
 	if now, err := cn.Time(ctx).Result(); err == nil {
 		s.fences.SawClock(now.UnixMicro())
 	} else if !isReply(err) {

@@ -73,7 +73,7 @@ func TestFencesOfAClusterStay(t *testing.T) {
 		take(last+ahead, cache.Granted)
 		take(0, cache.Granted)
 	}
-	// What stands there for a limited time, is behind, or makes no sense, is replaced.
+	// A counter that would expire, is behind, or is not a number is replaced.
 	for _, v := range []any{last, last - 9*day, "what", cache.MaxBase - 1} {
 		owner.Do("SET", name, v, "EX", 3600)
 		if v == cache.MaxBase-1 {

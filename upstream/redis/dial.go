@@ -148,7 +148,7 @@ func dialTLS(ctx context.Context, d *net.Dialer, network, addr string, t *tls.Co
 	s := tls.Client(c, t)
 	if err := s.HandshakeContext(ctx); err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("TLS handshake with %s: %w; the port may not speak TLS", addr, err)
+		return nil, fmt.Errorf("TLS handshake with %s: %w (is it a TLS port?)", addr, err)
 	}
 	return s, nil
 }

@@ -35,22 +35,21 @@
 // for hints and wanted, though not for who gets one). All four go with the last that
 // is in them, or expire.
 //
-// Without a cluster the tag is empty. In one it is the slot's, from a table of the
-// first tag of each slot (slot.go), so that siblings share the slot of <prefix><key>
-// whatever braces that has; which slot it is says Redis's own rule, hash tags
-// included. So whoever moves from one server to a cluster finds the locks as they
-// were, and none of the siblings: let all leases end first. A slot has a fence and a
-// queued mark of its own; without a cluster there is one fence. Fences never expire
-// (about 100 bytes a slot in use, 2 MB for all 16384): a clock that was ahead for a
-// while would end them early.
+// Without a cluster the tag is empty. In a cluster it is the slot's tag, from a table of
+// the first tag of each slot (slot.go), so that siblings share the slot of <prefix><key>.
+// That slot follows Redis's own rule, hash tags included. After a move from one server
+// to a cluster the locks are still there, but none of the siblings: let all leases end
+// first. Each slot has its own fence and queued mark; without a cluster there is one of
+// each. Fences never expire, because a clock that was ahead for a while would end them
+// early. They take about 100 bytes for each slot in use, 2 MB for all 16384.
 //
-// All the others expire by themselves. A base is max(last + 1, floor + 1, server's
-// clock in µs), so losing the key does not make fences fall. The floor is at least
-// where the clock of the servers seen before would be now (upstream.FenceClock). Whoever takes a lock writes
-// the fence and learns from what stood there whether to look for the queued mark: the q
-// is put there before the mark, and taken away by who finds the mark gone. A lock's key
-// of another type is somebody else's lock: busy. Prefix and keys may not make a name
-// that begins with "locksidecar:". All times are the server's.
+// All other keys expire by themselves. A base is max(last + 1, floor + 1, server's
+// clock in µs), so fences do not fall if the fence key is lost. The floor is at least
+// the present time on the clocks of the servers seen before (upstream.FenceClock). An
+// acquire writes the fence. The old value tells it whether to check for the queued mark:
+// the q is written before the mark, and the first acquire that finds no mark removes the
+// q. A lock's key of another type is a foreign lock, and the op is Busy. Prefix and keys
+// may not form a name that begins with "locksidecar:". All times are the server's.
 //
 // What a host waits for is told to it, and to it alone, on the channel
 // locksidecar:hint:<instance>: f, w or t and a lock's name when it may be free, is
@@ -128,8 +127,8 @@
 //	clock jumps ahead     leases that it jumps over end at the server: others are let in
 //	                      while their holders still believe, for what they had left at most.
 //	clock jumps back      leases outlive their holders by as much. Fences rise either way.
-//	failover              what the new master had not heard of is lost: a holder can be let in
-//	                      beside another. A daemon that has seen the old master gives larger
+//	failover              writes that had not reached the new master are lost: a lock can get a
+//	                      second holder. A daemon that has seen the old master gives larger
 //	                      fences, even if the new master's clock is behind. A daemon that never
 //	                      saw the old master (started or restarted since) can give smaller ones
 //	                      for as long as the clocks differ. Where the old master's fences were

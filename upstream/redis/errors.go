@@ -64,20 +64,21 @@ func unable(msg string) bool {
 	return slices.ContainsFunc(unables, func(p string) bool { return strings.HasPrefix(msg, p) })
 }
 
-// passing are the beginnings of those of them that say nothing against the server: it works later, with
-// the same configuration.
-var passing = []string{"LOADING ", "MASTERDOWN ", "BUSY ", "CLUSTERDOWN ", "TRYAGAIN ", "ERR max number of clients"}
+// temporary are prefixes of errors that end by themselves, without a change of the configuration.
+var temporary = []string{
+	"LOADING ", "MASTERDOWN ", "BUSY ", "CLUSTERDOWN ", "TRYAGAIN ", "ERR max number of clients",
+}
 
-// unavailable says that an error of connecting means that no server answered, or that one did that
-// cannot serve yet. It does not mean that the server must not be used.
+// unavailable reports whether err, from opening the store, means that no server answered or that it
+// cannot serve yet. It is false if the server must not be used.
 func unavailable(err error) bool {
 	if reply, ok := errors.AsType[goredis.Error](err); ok {
-		return slices.ContainsFunc(passing, func(p string) bool { return strings.HasPrefix(reply.Error(), p) })
+		return slices.ContainsFunc(temporary, func(p string) bool { return strings.HasPrefix(reply.Error(), p) })
 	}
 	if errors.Is(err, ErrServer) {
 		return false
 	}
-	_, network := errors.AsType[net.Error](err) // timeouts, too
+	_, network := errors.AsType[net.Error](err) // includes timeouts
 	return network || errors.Is(err, io.EOF)
 }
 

@@ -43,8 +43,8 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 			addr := &address{t, filepath.Join(t.TempDir(), "s")}
 			addr.leadTo(old)
 			opened := time.Now()
-			q := &peer{T: t, Store: openStore(t, "unix://"+addr.path)} // it connects, and takes nothing
-			took := time.Since(opened)                                 // so far behind its floor may be
+			q := &peer{T: t, Store: openStore(t, "unix://"+addr.path)} // it connects, and acquires nothing
+			took := time.Since(opened)                                 // its floor may be behind by as much
 			next.Do("REPLICAOF", "NO", "ONE")
 
 			p := newPeer(t, old, "")
@@ -80,14 +80,13 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 				if r.Base <= last {
 					t.Errorf("%s: base %d after %d", name, r.Base, last)
 				}
-				next.Do("DEL", "locksidecar:{}:fence") // nor does it count on the counter
+				next.Do("DEL", "locksidecar:{}:fence") // the next acquire must not depend on the counter
 			}
 		})
 	}
 }
 
-// The clock of a cluster's node is days ahead for a while and then where it was, or behind: the counter
-// of a slot is still there.
+// A node's clock is days ahead for a while and then behind. The counter of a slot still exists afterwards.
 func TestACounterOfAClusterOutlivesAClockThatWasAhead(t *testing.T) {
 	srv := testserver.StartRedisFaketime(t, "--cluster-enabled", "yes")
 	srv.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)

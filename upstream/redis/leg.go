@@ -21,7 +21,7 @@ type leg struct {
 	cmds  []goredis.Cmder
 	loads bool             // the scripts are among cmds
 	gives bool             // some call gives leases
-	clock *goredis.TimeCmd // nil when the server's clock need not be read
+	clock *goredis.TimeCmd // nil unless the server's clock is due to be read
 	wait  *goredis.IntCmd
 	aof   *goredis.IntSliceCmd
 	mark  mark

@@ -237,7 +237,7 @@ func (s *Store) holders(lock upstream.Lock, set []goredis.Z, now int64) (locks [
 	return locks
 }
 
-// heldBy fills in the holder whose token stands there.
+// heldBy sets the holder of l from its token.
 func (s *Store) heldBy(l *upstream.Lock, token string) {
 	if l.Holder, l.Mine, l.Foreign = s.holder(token); !l.Foreign {
 		l.Daemon = l.Holder

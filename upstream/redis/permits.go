@@ -45,7 +45,7 @@ func (b *batch) permits(part []int32) {
 		sameLimit = sameLimit && op.Limit == limit
 	}
 	b.common(sameTTL, ttl)
-	b.least(floor)
+	b.floor(floor)
 	b.common(sameLimit, int64(limit))
 	b.kinds(part)
 	if !sameTTL {

@@ -20,23 +20,24 @@ type permitStorm struct {
 	limit  int
 	rounds atomic.Int64 // batches that were answered
 	// Guarded by mu of the storm's only key:
-	ends  map[permitOf]time.Time // of each permit that is held
+	ends  map[permitID]time.Time // of each permit that is held
 	bases map[uint64]bool        // of all permits ever granted
 	most  int                    // permits valid at once
 }
 
-// permitOf names a permit: tokens of several daemons are alike.
-type permitOf struct {
+// permitID identifies a permit: different daemons use the same tokens.
+type permitID struct {
 	daemon int
 	token  uint64
 }
 
-// permitTTL outlasts the test: no permit may end by itself.
+// permitTTL is longer than the test, so that no permit expires.
 const permitTTL = 5 * time.Minute
 
 func newPermitStorm(t *testing.T, url string, daemons, limit int, key string) *permitStorm {
 	t.Helper()
-	s := &permitStorm{storm: newStorm(t, url, 0, key), key: key, limit: limit, ends: map[permitOf]time.Time{}, bases: map[uint64]bool{}}
+	s := &permitStorm{storm: newStorm(t, url, 0, key), key: key, limit: limit,
+		ends: map[permitID]time.Time{}, bases: map[uint64]bool{}}
 	for n := range daemons {
 		st := openStore(t, url)
 		s.wg.Go(func() { s.daemon(n+1, st) })
@@ -44,11 +45,11 @@ func newPermitStorm(t *testing.T, url string, daemons, limit int, key string) *p
 	return s
 }
 
-// permitState is what a daemon knows of one of its tokens.
+// permitState is the state of one of a daemon's tokens.
 type permitState struct{ ending, held, queued bool }
 
-// daemon has three tokens at any time. Each tries or queues, is renewed, released, and settled where
-// the answer did not come.
+// daemon has three tokens at any time. Each tries or queues, is renewed and released. A token whose
+// answer did not come is withdrawn.
 func (s *permitStorm) daemon(n int, st *redis.Store) {
 	rnd := rand.New(rand.NewPCG(uint64(n), 7))
 	tokens, last := map[uint64]*permitState{}, uint64(0)
@@ -70,7 +71,7 @@ func (s *permitStorm) daemon(n int, st *redis.Store) {
 				op.Kind = cache.OpWithdraw
 			case p.held && rnd.IntN(3) == 0:
 				op.Kind = cache.OpRelease
-				s.gone(permitOf{n, token})
+				s.gone(permitID{n, token})
 				p.ending, p.held = true, false
 			case p.held:
 				op.Kind = cache.OpRenew
@@ -83,7 +84,7 @@ func (s *permitStorm) daemon(n int, st *redis.Store) {
 		}
 		sent := time.Now()
 		for i, r := range s.apply(st, ops) {
-			if s.answered(permitOf{n, ops[i].Token}, tokens[ops[i].Token], ops[i].Kind, r, sent) {
+			if s.answered(permitID{n, ops[i].Token}, tokens[ops[i].Token], ops[i].Kind, r, sent) {
 				delete(tokens, ops[i].Token)
 			}
 		}
@@ -91,8 +92,8 @@ func (s *permitStorm) daemon(n int, st *redis.Store) {
 	}
 }
 
-// answered takes a result to account. It says whether the token is over.
-func (s *permitStorm) answered(id permitOf, p *permitState, kind cache.OpKind, r cache.Result, sent time.Time) (over bool) {
+// answered records a result. It reports whether the token is no longer in use.
+func (s *permitStorm) answered(id permitID, p *permitState, kind cache.OpKind, r cache.Result, sent time.Time) (over bool) {
 	switch {
 	case kind == cache.OpRenew && r.Status == cache.NotHeld:
 		s.t.Errorf("a permit that is held was lost")
@@ -113,7 +114,7 @@ func (s *permitStorm) answered(id permitOf, p *permitState, kind cache.OpKind, r
 	return false
 }
 
-func (s *permitStorm) granted(id permitOf, base uint64, ends time.Time) {
+func (s *permitStorm) granted(id permitID, base uint64, ends time.Time) {
 	k := &s.keys[0]
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -145,14 +146,14 @@ func (s *permitStorm) answers(n int64) {
 	}
 }
 
-func (s *permitStorm) gone(id permitOf) {
+func (s *permitStorm) gone(id permitID) {
 	s.keys[0].mu.Lock()
 	defer s.keys[0].mu.Unlock()
 	delete(s.ends, id)
 }
 
-// A slot moves between three nodes again and again, key by key, while daemons take locks and permits
-// in it: never more than one holder or than so many permits, no two permits with one fence, none lost.
+// A slot moves between three nodes again and again, key by key, while daemons take locks and permits in
+// it. No lock has two holders, no semaphore has too many, no two permits share a fence, none is lost.
 func TestASlotMovesManyTimesUnderLocksAndPermits(t *testing.T) {
 	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 0)

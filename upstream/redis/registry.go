@@ -2,7 +2,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -13,13 +12,13 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// daemonKind is in the name of a daemon's entry, before its instance id. In a cluster the id's slot
-// is the entry's.
+// daemonKind precedes the instance id in the name of a daemon's entry. In a cluster the entry is in
+// the slot of the instance id.
 const daemonKind = "daemon:"
 
 var _ upstream.Registrar = (*Store)(nil)
 
-// registered is the name of an instance's entry, and its slot.
+// registered returns the name of an instance's entry, and its slot.
 func (s *Store) registered(instance string) (name string, slot uint16) {
 	if s.cluster != nil {
 		slot = slotOf("", instance)
@@ -49,9 +48,9 @@ func (s *Store) Unregister(ctx context.Context) error {
 	return nil
 }
 
-// Registered reads the entries of one node in one round trip.
+// Registered reads the entries of one slot in one round trip.
 func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
-	bySlot := map[uint16][]string{} // of one slot without a cluster
+	bySlot := map[uint16][]string{} // a single slot without a cluster
 	for _, id := range ids {
 		if upstream.ValidInstance(id) {
 			_, slot := s.registered(id)
@@ -83,8 +82,8 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads one key in two round trips. How long a lease has been held is not known: the server
-// keeps no such time.
+// Holders reads one key in two round trips. It does not set Held, because the server does not store when
+// a lease began.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
 	if s.reserved(key) || limit < 1 {
 		return nil, nil
@@ -117,7 +116,7 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	return locks[:min(limit, len(locks))], nil
 }
 
-// onNode has do carried out by the node that serves a slot, or by the one that it names instead.
+// onNode calls do with the node that serves a slot. It follows redirections to another node.
 func (s *Store) onNode(ctx context.Context, slot uint16, do func(*node) error) error {
 	if s.cluster != nil {
 		if err := s.cluster.known(ctx); err != nil {
@@ -127,7 +126,7 @@ func (s *Store) onNode(ctx context.Context, slot uint16, do func(*node) error) e
 	n := s.serves(slot)
 	for try := 0; ; try++ {
 		if n == nil {
-			return errors.New("no node of the cluster serves its slot")
+			return fmt.Errorf("no node of the cluster serves slot %d", slot)
 		}
 		err := do(n)
 		switch {

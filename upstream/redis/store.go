@@ -38,9 +38,9 @@ func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 // goes on with. The numbers of its tokens must go on rising too.
 func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
 
-// WithClock gives the boot clock, by which fence bases follow the clock of a master that has failed.
-// Without it the process's own monotonic clock is taken, which does not count the time that a machine
-// sleeps: for tests.
+// WithClock sets the boot clock, by which fence bases follow the clock of a master that has failed.
+// Without it the store uses the process's monotonic clock, which stops while the machine is suspended.
+// Only tests may leave it out.
 func WithClock(c upstream.Clock) Option {
 	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
 }
@@ -79,9 +79,9 @@ var (
 // Connections is how many there are to all nodes; those to sentinels do not count.
 func (s *Store) Connections() int { return int(s.open.Load()) }
 
-// Open connects to the server and checks that it can be used: of a cluster, every
-// master that can be reached. The error says what to change. It is upstream.ErrDown when
-// no server answered, or one that cannot answer yet: then the configuration may be right.
+// Open connects to the server and checks that it can be used; in a cluster, it checks every
+// master that can be reached. The error says what to change. It is upstream.ErrDown if no
+// server answered, or only one that cannot serve yet: then the configuration may be right.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := OpenLazy(cfg, opts...)
 	if err != nil {

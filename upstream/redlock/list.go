@@ -108,14 +108,14 @@ func countErrors(errs []error) (n int) {
 	return n
 }
 
-// found is a lock as the nodes know it together.
+// found is a lock, merged from the nodes' answers.
 type found struct {
 	upstream.Lock
 	on set
 }
 
-// together makes one lock of what the nodes say of the same holder.
-func together(each [][]upstream.Lock) map[string]*found {
+// mergeByHolder merges the nodes' answers about the same holder of the same key into one lock.
+func mergeByHolder(each [][]upstream.Lock) map[string]*found {
 	byHolder := map[string]*found{}
 	for n, locks := range each {
 		for i := range locks {
@@ -133,9 +133,9 @@ func together(each [][]upstream.Lock) map[string]*found {
 	return byHolder
 }
 
-// merge is together as a list. errs has an error for each node that has said nothing.
+// merge returns the locks of all nodes, once each. errs has an error for each node that did not answer.
 func (s *Store) merge(each [][]upstream.Lock, errs []error) []upstream.Lock {
-	byHolder, nodes, silent := together(each), len(s.nodes), countErrors(errs)
+	byHolder, nodes, silent := mergeByHolder(each), len(s.nodes), countErrors(errs)
 	locks := make([]upstream.Lock, 0, len(byHolder))
 	for _, f := range byHolder {
 		f.Holder = strings.TrimSpace(fmt.Sprintf("%s (on %d of %d nodes)", f.Holder, f.on.count(), nodes))

@@ -16,8 +16,8 @@ import (
 
 var _ upstream.Registrar = (*Store)(nil)
 
-// each calls do for every node that is a Registrar, at the same time, and returns what each said.
-// These calls do not vote, and a node that fails one of them keeps its vote.
+// each calls do for every node that is a Registrar, concurrently, and returns the errors by node. A node
+// that fails such a call keeps its vote on locks.
 func (s *Store) each(ctx context.Context, do func(ctx context.Context, i int, r upstream.Registrar) error) []error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -28,7 +28,7 @@ func (s *Store) each(ctx context.Context, do func(ctx context.Context, i int, r 
 	for i, n := range s.nodes {
 		r, ok := n.store.(upstream.Registrar)
 		if !ok {
-			errs[i] = fmt.Errorf("node %s has no registrations", n.host)
+			errs[i] = fmt.Errorf("node %s does not support registrations", n.host)
 			continue
 		}
 		wg.Go(func() {
@@ -41,7 +41,7 @@ func (s *Store) each(ctx context.Context, do func(ctx context.Context, i int, r 
 	return errs
 }
 
-// unlessOne is the error of nodes of which one is enough.
+// unlessOne returns nil if at least one node succeeded, else all errors.
 func unlessOne(errs []error) error {
 	if slices.Contains(errs, nil) {
 		return nil
@@ -49,17 +49,21 @@ func unlessOne(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// Register writes the entry to every node. One node is enough.
+// Register writes the entry to every node. It succeeds if one of them does.
 func (s *Store) Register(ctx context.Context, r upstream.Registration, ttl time.Duration) error {
-	return unlessOne(s.each(ctx, func(ctx context.Context, _ int, node upstream.Registrar) error { return node.Register(ctx, r, ttl) }))
+	return unlessOne(s.each(ctx, func(ctx context.Context, _ int, node upstream.Registrar) error {
+		return node.Register(ctx, r, ttl)
+	}))
 }
 
-// Unregister deletes the entry from every node. It expires where that fails.
+// Unregister deletes the entry from every node. On a node where that fails, it expires.
 func (s *Store) Unregister(ctx context.Context) error {
-	return unlessOne(s.each(ctx, func(ctx context.Context, _ int, node upstream.Registrar) error { return node.Unregister(ctx) }))
+	return unlessOne(s.each(ctx, func(ctx context.Context, _ int, node upstream.Registrar) error {
+		return node.Unregister(ctx)
+	}))
 }
 
-// Registered returns what any node knows.
+// Registered returns the entries that at least one node has.
 func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
 	all := make([]map[string]upstream.Registration, len(s.nodes))
 	errs := s.each(ctx, func(ctx context.Context, i int, node upstream.Registrar) (err error) {
@@ -73,7 +77,8 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, unlessOne(errs)
 }
 
-// Holders returns the holders that a quorum may know. Its notes name the nodes that disagree.
+// Holders returns the holders that a quorum may have granted. A node that did not answer counts as
+// agreeing. The notes name the nodes that disagree.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
 	if mode == cache.Permit || limit < 1 {
 		return nil, nil // there are no semaphores
@@ -86,12 +91,12 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	if err := unlessOne(errs); err != nil {
 		return nil, fmt.Errorf("read the holder: %w", err)
 	}
-	silent, by := countErrors(errs), together(all)
+	silent, by := countErrors(errs), mergeByHolder(all)
 	var locks []upstream.Lock
 	for _, at := range slices.Sorted(maps.Keys(by)) {
 		f := by[at]
 		if f.on.count()+silent <= len(s.nodes)/2 {
-			continue // the rest of a try, or of a lease that has ended
+			continue // left over from a failed acquire, or from a lease that has ended
 		}
 		f.Note = s.disagreement(f.on, errs)
 		locks = append(locks, f.Lock)
@@ -99,7 +104,8 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	return locks[:min(limit, len(locks))], nil
 }
 
-// disagreement says which nodes do not know a lease that those in on know; empty if all know it.
+// disagreement names the nodes that do not have a lease, or did not answer. on is the set of nodes that
+// have it. The result is empty if all nodes have it.
 func (s *Store) disagreement(on set, errs []error) string {
 	var without, silent []string
 	for i, n := range s.nodes {

@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// permitModel runs random ops on one semaphore, old ones among them, and checks each
-// answer against who has permits and who queues.
+// permitModel runs random ops on one semaphore, including repetitions of old ones. It checks each
+// answer against the tokens that have permits and those that queue.
 func permitModel(w *world, seed uint64) {
 	hs := w.upTo(3)
 	n := len(hs)

@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// registryTests are about the names of the daemons that hold locks.
+// registryTests check that each host can name the daemons that hold locks.
 var registryTests = []test{
 	{"every host can name the holder", func(w *world) {
 		hs := registered(w, "web-1", "web-2", "web-3")
@@ -56,14 +56,14 @@ var registryTests = []test{
 		permit(hs[0], "k")
 		permit(hs[1], "k")
 		permit(hs[1], "k2")
-		hs[1].take("k", cache.Exclusive) // a lock of that name is another thing
+		hs[1].take("k", cache.Exclusive) // a lock of the same name is independent
 		w.wantHolders(hs[2], "k", cache.Permit, "web-1", "web-1", "web-2")
 		w.wantHolders(hs[2], "k2", cache.Permit, "web-2")
 		w.wantHolders(hs[2], "k", cache.Exclusive, "web-2")
 		w.want(hs[0].apply(cache.Op{Kind: cache.OpRelease, Mode: cache.Permit, Key: "k", Token: t})[0], cache.Done)
 		w.wantHolders(hs[2], "k", cache.Permit, "web-1", "web-2")
 	}},
-	{"a listing tells whose daemon holds a lock", func(w *world) {
+	{"a listing names the daemons that hold locks", func(w *world) {
 		hs := registered(w, "web-1", "web-2")
 		lister, ok := hs[1].store.(upstream.Lister)
 		w.skipUnless(ok, "the store cannot list")
@@ -99,13 +99,13 @@ var registryTests = []test{
 			}
 		}
 	}},
-	{"an entry is replaced, removed, and ends by itself", func(w *world) {
+	{"an entry can be replaced and removed, and expires", func(w *world) {
 		hs := registered(w, "web-1", "web-2", "web-3")
 		hs[0].take("k", cache.Exclusive)
 		hs[0].register("web-9", long)
 		w.wantHolders(hs[1], "k", cache.Exclusive, "web-9")
 		hs[0].unregister()
-		hs[0].unregister() // is no error
+		hs[0].unregister() // removing a missing entry is no error
 		w.wantHolders(hs[1], "k", cache.Exclusive, "?")
 		hs[0].register("web-9", long)
 		w.wantHolders(hs[1], "k", cache.Exclusive, "web-9")
@@ -118,7 +118,7 @@ var registryTests = []test{
 		}
 		w.eventually("the entry ends", func() bool { return len(hs[1].registrations(ids)) == 0 })
 	}},
-	{"entries are not among the locks, and do not stay", func(w *world) {
+	{"entries are not listed as locks, and nothing is left of them", func(w *world) {
 		hs := registered(w, "web-1", "web-2")
 		if lister, ok := hs[0].store.(upstream.Lister); ok {
 			for cursor := ""; ; {
@@ -143,7 +143,7 @@ var registryTests = []test{
 		}
 		w.nothingLeft()
 	}},
-	{"what is not an id names nobody", func(w *world) {
+	{"an invalid id has no entry", func(w *world) {
 		h := registered(w, "web-1")[0]
 		if got := h.registrations([]string{"", "'; --", "../..", "wThcjhdMeW3Yi7_GUSIGTQ", "ffffffffffffffff", "\x00"}); len(got) != 0 {
 			w.Errorf("%+v", got)
@@ -151,12 +151,13 @@ var registryTests = []test{
 	}},
 }
 
-// registered is hosts with these names; one without a name has not registered.
+// registered returns hosts that have registered with these names. A host with an empty name has not
+// registered.
 func registered(w *world, names ...string) []*host {
 	w.Helper()
 	hs := w.hosts(len(names))
 	_, ok := hs[0].store.(upstream.Registrar)
-	w.skipUnless(ok, "the store has no registrations")
+	w.skipUnless(ok, "the store does not support registrations")
 	for i, name := range names {
 		if name != "" {
 			hs[i].register(name, long)
@@ -171,7 +172,8 @@ func (h *host) register(name string, ttl time.Duration) {
 	h.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), bound)
 	defer cancel()
-	if err := h.registrar().Register(ctx, upstream.Registration{Host: name, Version: "1.2.3", PID: 4711, Started: 1700000000000}, ttl); err != nil {
+	r := upstream.Registration{Host: name, Version: "1.2.3", PID: 4711, Started: 1700000000000}
+	if err := h.registrar().Register(ctx, r, ttl); err != nil {
 		h.Fatal(err)
 	}
 }
@@ -207,7 +209,7 @@ func (h *host) holders(key string, mode cache.Mode) []upstream.Lock {
 	return locks
 }
 
-// names are those of the daemons that hold locks, "?" of one that has none.
+// names returns the host names of the daemons that hold locks, and "?" for a daemon without an entry.
 func (h *host) names(locks []upstream.Lock) []string {
 	h.Helper()
 	regs := h.registrations(upstream.Daemons(locks))
@@ -238,20 +240,21 @@ func (w *world) wantHolders(h *host, key string, mode cache.Mode, want ...string
 				got[i] += " (mine)"
 			}
 			shared := mode == cache.Exclusive && len(want) > 1
-			if l.Key != key || (l.Mode == cache.Permit) != (mode == cache.Permit) || shared != (l.Mode == cache.Shared) && len(want) > 1 ||
-				l.Foreign || l.Held < 0 || l.Held > int64(bound) {
+			if l.Key != key || (l.Mode == cache.Permit) != (mode == cache.Permit) ||
+				shared != (l.Mode == cache.Shared) && len(want) > 1 || l.Foreign || l.Held < 0 || l.Held > int64(bound) {
 				w.Errorf("%+v", *l)
 			}
 		}
 		slices.Sort(got)
-		if unknown := []string{"?", "?"}; w.env.opts.KeepsPlaces && slices.Equal(got, unknown) { // once in each of two stores
+		// Two stores at once list a holder without an entry twice, once for each store.
+		if unknown := []string{"?", "?"}; w.env.opts.KeepsPlaces && slices.Equal(got, unknown) {
 			got = unknown[:1]
 		}
 		return slices.Equal(got, want)
 	})
 }
 
-// wantRegistered checks that h knows the entry of other.
+// wantRegistered checks that h can name other.
 func (w *world) wantRegistered(h, other *host, name string) {
 	w.Helper()
 	t, _ := other.take("registered", cache.Exclusive)

@@ -56,7 +56,8 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 		tests   []test
 	}{{tests: leaseTests}, {tests: fenceTests}, {tests: batchTests}, {tests: modelTests},
 		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests}, {hosts: true, queue: true, tests: queueTests},
-		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests}, {permits: true, tests: permitTests}, {hosts: true, permits: true, tests: permitHostTests},
+		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests}, {permits: true, tests: permitTests},
+		{hosts: true, permits: true, tests: permitHostTests},
 		{hosts: true, queue: true, permits: true, tests: permitQueueTests}} {
 		if group.hosts && opts.OneHost || group.queue && opts.NoQueue || group.permits && !permits {
 			continue
@@ -140,7 +141,7 @@ func (w *world) hosts(n int) []*host {
 	return hs
 }
 
-// upTo is n hosts, or as many as the store has.
+// upTo returns n hosts, or one if the store can have only one.
 func (w *world) upTo(n int) []*host {
 	w.Helper()
 	if w.env.opts.OneHost {
@@ -256,7 +257,8 @@ func (w *world) eventually(what string, ok func() bool) {
 	}
 }
 
-// hint waits for the next hint, and has its cause renewed while none comes: places in a queue end.
+// hint waits for the next hint. It calls cause again each second until one comes, because places in a
+// queue expire.
 func (h *host) hint(cause func()) cache.Hint {
 	h.Helper()
 	const each = time.Second
@@ -278,7 +280,7 @@ func (h *host) hinted(key string, kinds ...cache.HintKind) {
 	h.hears(key, func() {}, kinds...)
 }
 
-// hears does what is a cause of hints, and waits for a hint of one of these kinds about key.
+// hears calls cause, which must cause a hint, and waits for a hint of one of these kinds about key.
 func (h *host) hears(key string, cause func(), kinds ...cache.HintKind) {
 	h.Helper()
 	for cause(); ; {

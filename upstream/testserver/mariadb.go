@@ -43,7 +43,7 @@ func StartMariaDB(t testing.TB, args ...string) *MariaDB {
 	}
 	s.Start()
 	s.Exec("CREATE DATABASE locks")
-	if IsMySQL() { // which has root@localhost alone
+	if IsMySQL() { // MySQL creates only root@localhost
 		s.Exec("CREATE USER root@'127.0.0.1';GRANT ALL ON *.* TO root@'127.0.0.1' WITH GRANT OPTION")
 	}
 	return s

@@ -7,17 +7,19 @@ import (
 	"path/filepath"
 )
 
-// mysqldEnv names a mysqld program of MySQL 8.0.30 or later. StartMariaDB then starts that in the place of
-// mariadbd: `make test-mysql` runs the tests of the MySQL driver so.
+// mysqldEnv names the environment variable with the path of a mysqld program of MySQL 8.0.30 or later.
+// If it is set, StartMariaDB starts that program instead of mariadbd. `make test-mysql` sets it for the
+// tests of the MySQL driver.
 const mysqldEnv = "LOCKSIDECAR_TEST_MYSQLD"
 
-// IsMySQL says whether StartMariaDB starts MySQL itself.
+// IsMySQL reports whether StartMariaDB starts MySQL instead of MariaDB.
 func IsMySQL() bool { return os.Getenv(mysqldEnv) != "" }
 
-// mysqldArgs are what MySQL has and what makes its files.
+// mysqldArgs returns the arguments of mysqld, also for the creation of its files.
 func mysqldArgs(data string) []string {
 	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-redo-log-capacity=16M", "--innodb-buffer-pool-size=24M",
-		"--key-buffer-size=1M", "--performance-schema=0", "--mysqlx=0", "--skip-log-bin", "--secure-file-priv=", "--auto-generate-certs=0"}
+		"--key-buffer-size=1M", "--performance-schema=0", "--mysqlx=0", "--skip-log-bin", "--secure-file-priv=",
+		"--auto-generate-certs=0"}
 	if os.Getuid() == 0 {
 		args = append(args, "--user=root")
 	}

@@ -1,7 +1,7 @@
 #!/bin/sh
-# mysql.sh DIR puts a server of MySQL itself into DIR and prints the path of its mysqld. Debian's releases
-# have MariaDB alone; its unstable suite has MySQL. Nothing is installed: the server runs with the
-# libraries of its suite from DIR. It downloads some 80 MB and takes 350 MB in DIR.
+# mysql.sh DIR puts a MySQL server into DIR and prints the path of its mysqld. Debian's releases have
+# only MariaDB, so it comes from the unstable suite. Nothing is installed: the server runs with the
+# libraries of that suite from DIR. It downloads about 80 MB and uses 350 MB in DIR.
 set -eu
 mkdir -p "$1"
 dir=$(cd "$1" && pwd)
@@ -30,7 +30,7 @@ apt-get update -q >&2
 apt-get install -qy --no-install-recommends --download-only mysql-server-core >&2
 for deb in "$dir"/archives/*.deb; do
 	case $deb in
-	*/perl* | */libperl*) ;; # for its scripts
+	*/perl* | */libperl*) ;; # only needed by scripts
 	*) dpkg -x "$deb" "$dir/root" ;;
 	esac
 done

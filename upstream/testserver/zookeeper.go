@@ -173,7 +173,7 @@ func (z *ZooKeeper) Addr() string { return "127.0.0.1:" + strconv.Itoa(z.client)
 // URL is the zookeeper:// URL of this server alone.
 func (z *ZooKeeper) URL() string { return "zookeeper://" + z.Addr() }
 
-// Wipe takes the data of a server that has ended: it starts as a new, empty one.
+// Wipe deletes the data of a server that has ended. It then starts as a new, empty server.
 func (z *ZooKeeper) Wipe() {
 	z.t.Helper()
 	if err := os.RemoveAll(z.data()); err != nil {
@@ -181,8 +181,8 @@ func (z *ZooKeeper) Wipe() {
 	}
 }
 
-// Backup keeps a copy of the data of a server that has ended; the function it returns puts the
-// copy in the place of what is there when it is called.
+// Backup copies the data of a server that has ended. The returned function replaces the server's data
+// by the copy.
 func (z *ZooKeeper) Backup() (restore func()) {
 	z.t.Helper()
 	kept := filepath.Join(z.dir, "backup")

@@ -11,48 +11,48 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// ZooKeeper has no pages: an answer has the names of all children.
+// Limits of a listing. ZooKeeper has no pages: one answer has the names of all children.
 const (
-	// listDirect is how many children are read on the connection that the locks have.
-	listDirect = 2000
-	// listMost is how many are read at all: a server makes each answer in its memory.
-	listMost = 250_000
-	// listBytes bounds an answer.
-	listBytes = 32 << 20
-	// listedFor is how long a long list of names is kept for its next page.
-	listedFor = 10 * time.Second
+	// directChildren is the largest number of children that is read on the connection of the locks.
+	directChildren = 2000
+	// maxChildren is the largest number that is read at all: a server builds the answer in its memory.
+	maxChildren = 250_000
+	// maxListBytes limits the size of an answer.
+	maxListBytes = 32 << 20
+	// listCacheTTL is how long a long list of names is kept for its next page.
+	listCacheTTL = 10 * time.Second
 )
 
-// listed keeps the last long list of names, so that its pages do not all read it anew.
-type listed struct {
+// listCache keeps the last long list of names, so that its further pages do not read it again.
+type listCache struct {
 	mu    sync.Mutex
 	path  string   // guarded by mu, as is all below
 	names []string // sorted
 	end   *time.Timer
 }
 
-func (l *listed) keep(path string, names []string) {
+func (l *listCache) keep(path string, names []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.end == nil {
-		l.end = time.AfterFunc(listedFor, l.drop)
+		l.end = time.AfterFunc(listCacheTTL, l.drop)
 	} else {
-		l.end.Reset(listedFor)
+		l.end.Reset(listCacheTTL)
 	}
 	l.path, l.names = path, names
 }
 
-func (l *listed) get(path string) []string {
+func (l *listCache) get(path string) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.path != path || l.names == nil {
 		return nil
 	}
-	l.end.Reset(listedFor)
+	l.end.Reset(listCacheTTL)
 	return slices.Clone(l.names)
 }
 
-func (l *listed) drop() {
+func (l *listCache) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.names = nil
@@ -61,8 +61,8 @@ func (l *listed) drop() {
 	}
 }
 
-// names is the sorted names of all children of path; none if there is no such node. Those of a
-// further page may be a few seconds old.
+// names returns the sorted names of all children of path; none if there is no such node. If further is
+// true (a page after the first), the names may be a few seconds old.
 func (se *session) names(ctx context.Context, path string, further bool) ([]string, error) {
 	s := se.store
 	if further {
@@ -80,30 +80,30 @@ func (se *session) names(ctx context.Context, path string, further bool) ([]stri
 	if err != nil {
 		return nil, s.cfg.explain(err)
 	}
-	if n > listMost {
-		return nil, fmt.Errorf("%w: %s has %d children, and at most %d can be listed", ErrRefused, path, n, listMost)
+	if n > maxChildren {
+		return nil, fmt.Errorf("%w: %s has %d children; at most %d can be listed", ErrRefused, path, n, maxChildren)
 	}
 	read := func() ([]string, error) { return se.children(ctx, path, false) }
-	if n > listDirect {
+	if n > directChildren {
 		read = func() ([]string, error) { return s.readAside(ctx, se.conn.Server(), path) }
 	}
 	names, err := read()
 	switch {
-	case err != nil && n > listDirect && judge(err) == unknown: // it is not the locks' connection that failed
-		return nil, fmt.Errorf("%w: the names of %d children of %s: %w (an answer has at most %d bytes)", ErrNoAnswer, n, path, err, listBytes)
+	case err != nil && n > directChildren && judge(err) == unknown: // the connection of the locks has not failed
+		return nil, fmt.Errorf("%w: read the names of %d children of %s: %w (an answer may have %d bytes)",
+			ErrNoAnswer, n, path, err, maxListBytes)
 	case err != nil && err != errGone:
 		return nil, s.cfg.explain(err)
 	}
 	slices.Sort(names)
-	if n > listDirect {
+	if n > directChildren {
 		s.listed.keep(path, slices.Clone(names))
 	}
 	return names, nil
 }
 
-// readAside reads the children of path on a connection of its own, with a session of its own. A
-// long answer would hold up all others on the connection that the locks have, and one that is too
-// long would end it.
+// readAside reads the children of path on a separate connection, with its own session. A long answer
+// would delay all others on the connection of the locks, and one that is too long would end it.
 func (s *Store) readAside(ctx context.Context, addr, path string) ([]string, error) {
 	login, err := s.cfg.login()
 	if err != nil {
@@ -112,12 +112,13 @@ func (s *Store) readAside(ctx context.Context, addr, path string) ([]string, err
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	once := asideDialer{store: s, ctx: ctx}
-	c, events, err := zk.Connect([]string{addr}, s.cfg.Session, zk.WithDialer(once.dial), zk.WithHostProvider(newServers([]string{addr}, func() {})),
-		zk.WithLogger(libraryLog{s.log}), zk.WithLogInfo(false), zk.WithMaxBufferSize(listBytes))
+	hosts := newServers([]string{addr}, func() {})
+	c, events, err := zk.Connect([]string{addr}, s.cfg.Session, zk.WithDialer(once.dial), zk.WithHostProvider(hosts),
+		zk.WithLogger(libraryLog{s.log}), zk.WithLogInfo(false), zk.WithMaxBufferSize(maxListBytes))
 	if err != nil {
 		return nil, err
 	}
-	// An answer that is under way ends with its connection, before the library is closed.
+	// When ctx ends, the connection is cut, so that Children returns before the library is closed.
 	stop := context.AfterFunc(ctx, once.cut)
 	if login != nil {
 		err = c.AddAuth("digest", login)
@@ -134,7 +135,7 @@ func (s *Store) readAside(ctx context.Context, addr, path string) ([]string, err
 	return names, err
 }
 
-// asideDialer makes one connection and no other.
+// asideDialer makes one connection: a second one would be a new session.
 type asideDialer struct {
 	store *Store
 	ctx   context.Context
@@ -165,7 +166,7 @@ func (d *asideDialer) dial(_, addr string, _ time.Duration) (net.Conn, error) {
 	return c, nil
 }
 
-// cut closes the connection, and counts it no more.
+// cut closes the connection and stops counting it as open.
 func (d *asideDialer) cut() {
 	d.mu.Lock()
 	defer d.mu.Unlock()

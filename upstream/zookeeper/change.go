@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// parentsFor is how long a lock's node is taken to be there still. Other hosts remove
+	// parentsFor is how long a lock's node is assumed to exist still. Other hosts remove
 	// empty ones a minute after they have used them, and servers check once a minute.
 	parentsFor = 30 * time.Second
 	// busyFor is how long a lock that was held is read before it is tried.

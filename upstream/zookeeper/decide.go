@@ -204,8 +204,8 @@ func (b *batch) grant(l *look, at int) {
 	b.set(l.i, upstream.Result{Status: cache.Granted, Base: g.base, Wanted: others, Session: until, SessionNo: b.no})
 }
 
-// noFence says that no fence can be made of a node's czxid: it is out of range, or not above the
-// floor. What is held already has its fence.
+// noFence reports whether a node's czxid cannot be a fence: it is out of range, or not above the
+// floor. A lease that is already held keeps its fence.
 func (b *batch) noFence(l *look) bool {
 	b.session.mu.Lock()
 	defer b.session.mu.Unlock()
@@ -213,7 +213,7 @@ func (b *batch) noFence(l *look) bool {
 	return g.base == 0 || g.base > cache.MaxBase || !g.held && g.base <= l.op.Floor
 }
 
-// outOfRange gives up a node that noFence is about.
+// outOfRange deletes a node that cannot give a fence, and refuses its op.
 func (b *batch) outOfRange(l *look) {
 	path := l.grip.path()
 	_, err := call(b.ctx, b.session, true, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
@@ -222,9 +222,11 @@ func (b *batch) outOfRange(l *look) {
 		return
 	}
 	b.remove(l.grip)
-	err = fmt.Errorf("%w, %s: its transaction %d is out of range for a fence", ErrRefused, b.store.cfg.where(), l.grip.base)
-	if l.grip.base <= l.op.Floor {
-		err = fmt.Errorf("%w, %s: its transaction %d is no fence above %d (raise fence_epoch)", ErrRefused, b.store.cfg.where(), l.grip.base, l.op.Floor)
+	where, base, floor := b.store.cfg.where(), l.grip.base, l.op.Floor
+	err = fmt.Errorf("%w, %s: transaction id %d is out of range for a fence", ErrRefused, where, base)
+	if base <= floor {
+		err = fmt.Errorf("%w, %s: transaction id %d is not above the last fence base %d (raise fence_epoch)",
+			ErrRefused, where, base, floor)
 	}
 	b.set(l.i, upstream.Result{Status: cache.Refused, Err: err})
 }

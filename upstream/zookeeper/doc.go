@@ -30,20 +30,20 @@
 //
 // # Idle parents
 //
-// A lock's node, or a semaphore's, stays for a while when its last child has gone, as the
-// key may be used again. A Store removes those that it has used, and below which it has
-// no node for a minute: in the background, in transactions of many. It remembers up
-// to 2 MB of them, some 10,000, and removes the oldest ones early beyond that: so it
-// removes them as fast as new keys come. So the nodes at the server are those of keys
-// that are held, waited for, or were used in the last minutes.
+// The node of a lock or semaphore is kept for a while after its last child is gone, because
+// the key may be used again. A Store removes the parents that it has used, once it has had no
+// node below them for a minute. It does so in the background, many in one transaction. It
+// remembers up to 2 MB of them, about 10,000. Beyond that it removes the oldest early, so it
+// keeps up with any rate of new keys. So the server has nodes only for keys that are held,
+// waited for, or were used in the last minutes.
 //
-// It deletes nothing but containers that a locksidecar has made: their data is
-// "locksidecar". A container cannot be told from a node that somebody has made for good
-// otherwise, and other lockers rely on these (kazoo, the Go client). A server deletes no
-// node that has children, and whoever makes a child makes a missing parent first, or
-// again: locksidecar, and Curator. What a Store leaves behind, because it ended or had
-// no connection for long, the server's container manager removes: up to 10,000 a
-// minute, if they ever had a child.
+// A Store deletes only containers that a locksidecar has made: their data is
+// "locksidecar". Without this mark, a container cannot be told from a permanent node, and
+// other lockers rely on permanent ones (kazoo, the Go client). A server deletes no node
+// that has children. If a parent is missing, locksidecar and Curator make it again before
+// they make a child. A Store that ended, or had no connection for long, leaves parents
+// behind. The server's container manager removes those that ever had a child, up to
+// 10,000 a minute.
 //
 // # Semaphores
 //
@@ -101,13 +101,15 @@
 // to. The default shortest session is two ticks, so a quarter is half a tick or more:
 // a ping has gone by. A server whose minSessionTimeout is set below two ticks breaks
 // this. So each new session asks its server for its tickTime, and is refused if it is
-// shorter than two ticks. A server that does not tell (conf is not in its
-// 4lw.commands.whitelist) is taken to have the default tick of 2 s. A server that has lost its leader drops its clients, so that one
-// connection means one leader. Every quarter of the session a transaction of one check
-// that is always right goes out, while anything hangs on the session; a read does
-// otherwise, as nothing has to be vouched for then. What the server granted counts,
-// less cache.LeaseDeadline's drift. What is held so has at least half a session
-// before it at any time, and up to three quarters.
+// shorter than two ticks. If the server does not tell (conf is not in its
+// 4lw.commands.whitelist), its tick is assumed to be at most the default of 2 s.
+//
+// A server that has lost its leader drops its clients, so one connection means one
+// leader. While the session has nodes, a transaction of one check that always succeeds
+// is sent every quarter of the session. Otherwise a read is sent, as no deadline has to
+// be confirmed then. The deadline counts the session timeout that the server granted,
+// less cache.LeaseDeadline's drift. So a lease always has at least half a session left,
+// and up to three quarters.
 //
 // Once a deadline has passed with something hanging on the session, the session is
 // over here, and is closed at the server as soon as there is a connection; it has
@@ -157,12 +159,12 @@
 //	password changed      password_file is read for each new session.
 //	chroot missing        it is made, for good.
 //	foreign node          whatever its data: it holds the lock, or waits for it, in its turn.
-//	data wiped, or an     new sessions are refused (ErrServer): they are below the highest
-//	earlier one restored  transaction that this Store has seen, and fences would fall. A server
-//	                      refuses to resume the old session; one with nothing on it is given
-//	                      up when it cannot live any more. A new Store cannot know.
+//	data wiped, or an     new sessions are refused (ErrServer): the server's transaction ids are
+//	older copy restored   below the highest that this Store has seen, and fences would fall. A
+//	                      server refuses to resume the old session. A session without nodes is
+//	                      given up once it must have expired. A new Store cannot detect this.
 //	session under 2 ticks refused (ErrServer).
-//	base not above Floor  Refused, naming fence_epoch; the node is taken back.
+//	base not above Floor  Refused, naming fence_epoch; the node is deleted.
 //	server too old        Open fails: container nodes are needed.
 //	not ZooKeeper         Open fails; nothing that it sends is taken in.
 //	czxid of 2^53         Refused: the 21 bits of epochs that a fence leaves are used up.
@@ -172,10 +174,10 @@
 //
 // # Ownership
 //
-// A Store has one goroutine that keeps the session, one that looks at locks and
-// semaphores that have changed, and marks permits, and one that removes idle parents;
-// one more closes a session that is over. The client library has its
-// own for each session. A library call takes no context, so each has a goroutine,
-// which ends with its answer, its connection or its session. Close ends all. Locks:
-// Store.mu; session.mu, then Store.newsMu or idleParents.mu. None is held across I/O.
+// A Store has one goroutine that keeps the session, one that checks locks and semaphores
+// that have changed and marks permits, and one that removes idle parents. One more closes
+// a session that is over. The client library has its own goroutines for each session. A
+// library call takes no context, so each call has a goroutine, which ends with its answer,
+// its connection or its session. Close ends all. Lock order: Store.mu alone; session.mu
+// before Store.newsMu or idleParents.mu. No lock is held across I/O.
 package zookeeper

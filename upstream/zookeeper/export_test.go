@@ -3,14 +3,14 @@ package zookeeper
 import "time"
 
 // WithIdle changes when and how fast idle parents are removed.
-func WithIdle(after time.Duration, most int, pause time.Duration) Option {
-	return func(s *Store) { s.idle.after, s.idle.most, s.idle.pause = after, most, pause }
+func WithIdle(after time.Duration, limit int, pause time.Duration) Option {
+	return func(s *Store) { s.idle.after, s.idle.limit, s.idle.pause = after, limit, pause }
 }
 
-// IdleCost is what an idle parent takes beside its path.
+// IdleCost is the memory of an idle parent, without its path.
 const IdleCost = idleCost
 
-// Idle is how many idle parents are remembered, and what that takes.
+// Idle returns how many idle parents are remembered, and their memory in bytes.
 func (s *Store) Idle() (n, bytes int) {
 	s.idle.mu.Lock()
 	defer s.idle.mu.Unlock()

@@ -164,9 +164,9 @@ func (se *session) toldLocked(g *grip, ev zk.Event) {
 	}
 }
 
-// goneLocked notes that the node of a lease has disappeared: somebody has deleted
-// it. While this store deletes the node itself, its absence means nothing: leave has the
-// lock checked again if that fails.
+// goneLocked notes that the node of a lease has disappeared: another client has deleted
+// it. While this store itself deletes the node, its absence means nothing. If that deletion
+// fails, leave has the lock checked again.
 func (se *session) goneLocked(g *grip) {
 	if !g.held || g.gone || g.leaving {
 		return

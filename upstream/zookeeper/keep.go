@@ -25,7 +25,7 @@ var (
 	errNoConnection = errors.New("connecting")
 	errOverdue      = errors.New("an answer is overdue")
 	errLapsed       = errors.New("its deadline passed without an answer that went through the quorum")
-	errAway         = errors.New("no server resumed it for as long as it lasts")
+	errAway         = errors.New("no server resumed it within its timeout")
 )
 
 // run makes one session after the other until ctx ends.
@@ -234,8 +234,8 @@ func (se *session) step(quiet time.Duration) (*wire, time.Duration, error) {
 		se.over = true
 		return nil, 0, errLapsed
 	case len(se.grips) == 0 && !se.ready && se.store.clock()-se.since > int64(se.ttl):
-		// Nothing hangs on it. A new session says why there is no connection, where a server
-		// refuses this one for what it has seen.
+		// The session has no nodes to lose. If the server refuses to resume it because the server
+		// has lost data, only a new session finds that out and can report it.
 		se.over = true
 		return nil, 0, errAway
 	case left <= 0:

@@ -60,7 +60,7 @@ func (se *session) describe(ctx context.Context, name string) (upstream.Lock, er
 	return l, err
 }
 
-// describeFirst is describe with what the server says of the first holder's node.
+// describeFirst is like describe, and also returns the stat of the first holder's node.
 func (se *session) describeFirst(ctx context.Context, name string) (l upstream.Lock, stat *zk.Stat, err error) {
 	parent := se.store.cfg.Chroot + "/" + name
 	for range attempts {

@@ -10,39 +10,38 @@ import (
 	"github.com/go-zookeeper/zk"
 )
 
-// Idle parents: see doc.go, "Idle parents".
+// Limits for idle parents: see doc.go, "Idle parents".
 const (
-	// idleFor is how long a parent stays after this store has used it.
-	idleFor = time.Minute
-	// idleMost bounds the bytes of what is remembered of idle parents: the oldest ones above
-	// it are removed early. It is some 10,000 parents of short names.
-	idleMost = 2 << 20
-	// idleHard is the same for parents that cannot be removed, as there is no connection: the
-	// oldest ones above it are left to the server.
-	idleHard = 4 * idleMost
-	// idleCost is what an idle parent takes beside its path, in bytes.
+	// idleTime is how long a parent is kept after its last use by this store.
+	idleTime = time.Minute
+	// maxIdleBytes limits the memory for idle parents: above it, the oldest are removed early. It is
+	// enough for about 10,000 parents with short names.
+	maxIdleBytes = 2 << 20
+	// hardIdleBytes limits the memory while there is no connection, so that none can be removed: above
+	// it, the oldest are forgotten and left to the server.
+	hardIdleBytes = 4 * maxIdleBytes
+	// idleCost is the memory of one idle parent in bytes, without its path.
 	idleCost = 200
-	// removals bounds how many are removed in one round, and removalsAtOnce in one transaction.
-	removals, removalsAtOnce = 1024, 256
-	// removalPause is the shortest pause between rounds, unless there are more than idleMost.
+	// roundRemovals limits the removals of one round, and batchRemovals those of one transaction.
+	roundRemovals, batchRemovals = 1024, 256
+	// removalPause is the shortest pause between rounds, unless memory is above maxIdleBytes.
 	removalPause = 50 * time.Millisecond
 	// removalRetry is the pause after a round that the server did not answer.
 	removalRetry = time.Second
-	// removalTries is how often the removal of one that has children is tried.
+	// removalTries is how often the removal of a parent is tried while it has children.
 	removalTries = 3
 )
 
-// parentData is the data of the containers that a locksidecar makes. A stat does not tell a
-// container from a node that somebody has made for good, and may rely on.
+// parentData is the data of the containers that a locksidecar makes. It marks them, because a stat does
+// not tell a container from a permanent node, on which others may rely.
 const parentData = "locksidecar"
 
-// idleParents is what this store remembers of the parents of locks and semaphores below which it
-// has no node any more.
+// idleParents remembers the parents of locks and semaphores below which this store has no node left.
 type idleParents struct {
-	after time.Duration // idleFor, but for tests
-	most  int           // idleMost, but for tests
-	pause time.Duration // removalPause, but for tests
-	kick  chan struct{} // the remover may have something to do sooner than it knows
+	after time.Duration // idleTime, except in tests
+	limit int           // maxIdleBytes, except in tests
+	pause time.Duration // removalPause, except in tests
+	kick  chan struct{} // wakes the remover before its timer
 
 	mu     sync.Mutex
 	byPath map[string]*list.Element // of queue; guarded by mu, as is all below
@@ -57,7 +56,8 @@ type idleParent struct {
 }
 
 func newIdleParents() *idleParents {
-	return &idleParents{after: idleFor, most: idleMost, pause: removalPause, kick: make(chan struct{}, 1), byPath: map[string]*list.Element{}, queue: list.New()}
+	return &idleParents{after: idleTime, limit: maxIdleBytes, pause: removalPause, kick: make(chan struct{}, 1),
+		byPath: map[string]*list.Element{}, queue: list.New()}
 }
 
 // note remembers that the last node of this store below path has gone.
@@ -76,10 +76,10 @@ func (ps *idleParents) note(path string) {
 func (ps *idleParents) addLocked(p *idleParent) {
 	ps.byPath[p.path] = ps.queue.PushBack(p)
 	ps.bytes += idleCost + len(p.path)
-	for ps.bytes > idleHard {
+	for ps.bytes > hardIdleBytes {
 		ps.takeLocked(ps.queue.Front())
 	}
-	if ps.queue.Len() == 1 || ps.bytes > ps.most {
+	if ps.queue.Len() == 1 || ps.bytes > ps.limit {
 		select {
 		case ps.kick <- struct{}{}:
 		default:
@@ -94,8 +94,8 @@ func (ps *idleParents) takeLocked(e *list.Element) *idleParent {
 	return p
 }
 
-// again remembers parents that could not be removed, and forgets those that were in use too often.
-// One that was noted meanwhile stays as it was noted.
+// again puts back parents that could not be removed, and forgets those that were in use each time.
+// It does not change a parent that was noted in the meantime.
 func (ps *idleParents) again(parents []*idleParent, inUse bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
@@ -110,25 +110,25 @@ func (ps *idleParents) again(parents []*idleParent, inUse bool) {
 	}
 }
 
-// crowded says that there are clearly more than may stay: removing them falls behind.
-func (ps *idleParents) crowded() bool {
+// overLimit reports whether removal falls behind: memory is clearly above the limit.
+func (ps *idleParents) overLimit() bool {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
-	return ps.bytes > ps.most+ps.most/4
+	return ps.bytes > ps.limit+ps.limit/4
 }
 
-// due takes what has to be removed now, and says when there will be more; 0 when nothing is
-// known of.
+// due takes the parents that must be removed now. It also returns the time until more are due, or 0
+// if none remain.
 func (ps *idleParents) due() (due []*idleParent, wait time.Duration) {
 	now := time.Now()
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	for e := ps.queue.Front(); e != nil; e = ps.queue.Front() {
 		wait = ps.after - now.Sub(e.Value.(*idleParent).at)
-		if wait > 0 && ps.bytes <= ps.most {
+		if wait > 0 && ps.bytes <= ps.limit {
 			return due, wait
 		}
-		if len(due) == removals {
+		if len(due) == roundRemovals {
 			return due, ps.pause
 		}
 		due = append(due, ps.takeLocked(e))
@@ -136,9 +136,9 @@ func (ps *idleParents) due() (due []*idleParent, wait time.Duration) {
 	return due, 0
 }
 
-// tidy removes idle parents until ctx ends. So it removes them as fast as new keys come. It pauses
-// for as long as a round took, unless it falls behind.
-func (s *Store) tidy(ctx context.Context) {
+// keepRemovingIdle removes idle parents until ctx ends. It pauses for as long as the last round took,
+// unless it falls behind: so it keeps up with any rate of new keys.
+func (s *Store) keepRemovingIdle(ctx context.Context) {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
@@ -160,8 +160,8 @@ func (s *Store) tidy(ctx context.Context) {
 	}
 }
 
-// removeIdle carries out one round. It says how long to pause after it, and when the next one is
-// due.
+// removeIdle carries out one round. It returns the pause that must follow, and the time until the next
+// parent is due.
 func (s *Store) removeIdle(ctx context.Context) (rest, wait time.Duration) {
 	se := s.present()
 	if se == nil || se.line() != nil {
@@ -170,49 +170,49 @@ func (s *Store) removeIdle(ctx context.Context) (rest, wait time.Duration) {
 	began := time.Now()
 	due, wait := s.idle.due()
 	if wait == 0 {
-		wait = time.Hour // note says so when there is one
+		wait = time.Hour // note wakes the remover
 	}
 	if len(due) == 0 {
 		return 0, wait
 	}
-	parts := slices.Collect(slices.Chunk(due, removalsAtOnce))
+	parts := slices.Collect(slices.Chunk(due, batchRemovals))
 	answered := make([]bool, len(parts))
 	together(len(parts), func(i int) { answered[i] = se.removeParents(ctx, parts[i]) })
 	switch {
 	case slices.Contains(answered, false):
 		return removalRetry, 0
-	case s.idle.crowded():
+	case s.idle.overLimit():
 		return 0, 0
 	}
 	return max(s.idle.pause, time.Since(began)), wait
 }
 
-// foundParent is what the server knows of a parent.
-type foundParent struct {
+// parentState is a parent as read from the server.
+type parentState struct {
 	ours bool // a container that a locksidecar has made
 	used bool // it has children
 }
 
-// removeParents removes those of part that are empty containers of a locksidecar. It is false when the server
-// did not answer.
+// removeParents removes the parents of part that are empty containers of a locksidecar. It returns
+// false if the server did not answer for all of them.
 func (se *session) removeParents(ctx context.Context, part []*idleParent) bool {
 	ctx, cancel := context.WithTimeout(ctx, se.store.cfg.Timeout)
 	defer cancel()
 	part = se.unused(part, false)
-	found, errs := make([]foundParent, len(part)), make([]error, len(part))
+	found, errs := make([]parentState, len(part)), make([]error, len(part))
 	together(len(part), func(i int) {
-		found[i], errs[i] = call(ctx, se, false, func(c *zk.Conn) (f foundParent, err error) {
+		found[i], errs[i] = call(ctx, se, false, func(c *zk.Conn) (p parentState, err error) {
 			data, stat, err := c.Get(part[i].path)
 			if err == nil {
-				f = foundParent{string(data) == parentData, stat.NumChildren > 0}
+				p = parentState{string(data) == parentData, stat.NumChildren > 0}
 			}
-			return f, err
+			return p, err
 		})
 	})
 	var empty, used, unanswered []*idleParent
 	for i, p := range part {
 		switch v := judge(errs[i]); {
-		case v == refused: // it has gone, or is closed to this user
+		case v == refused: // it is gone, or this user has no access to it
 		case v != fine:
 			unanswered = append(unanswered, p)
 		case !found[i].ours:
@@ -237,14 +237,14 @@ func (se *session) removeParents(ctx context.Context, part []*idleParent) bool {
 	return len(unanswered) == 0
 }
 
-// unused is those of parents below which this session has no node. With forget, acquires
-// that come from now on make them anew.
+// unused returns the parents below which this session has no node. If forget is true, later acquires
+// create these parents again.
 func (se *session) unused(parents []*idleParent, forget bool) []*idleParent {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	var out []*idleParent
 	for _, p := range parents {
-		if len(se.byKey[p.path]) == 0 && se.sems.byPath[p.path] == nil { // else it is noted again
+		if len(se.byKey[p.path]) == 0 && se.sems.byPath[p.path] == nil { // one in use is noted again later
 			out = append(out, p)
 			if forget {
 				delete(se.parents, p.path)
@@ -254,8 +254,8 @@ func (se *session) unused(parents []*idleParent, forget bool) []*idleParent {
 	return out
 }
 
-// deleteParents deletes parents in one transaction; if that fails for one of them, each in one of
-// its own. A server deletes no node that has children.
+// deleteParents deletes parents in one transaction. If the server refuses it because of one of them,
+// each parent gets its own transaction. A server deletes no node that has children.
 func (se *session) deleteParents(ctx context.Context, parents []*idleParent) []error {
 	errs := make([]error, len(parents))
 	if len(parents) == 0 {
@@ -278,7 +278,7 @@ func (se *session) deleteParents(ctx context.Context, parents []*idleParent) []e
 	return errs
 }
 
-// noteAll notes the parents of all that hung on a session that is over.
+// noteAll notes the parents of all nodes of a session that is over.
 func (se *session) noteAll() {
 	se.mu.Lock()
 	defer se.mu.Unlock()

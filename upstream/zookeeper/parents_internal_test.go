@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// Without a connection nothing is removed: the oldest parents are forgotten then.
+// Without a connection nothing can be removed. Then the oldest parents are forgotten.
 func TestIdleParentsTakeBoundedMemory(t *testing.T) {
 	ps := newIdleParents()
 	const many = 100_000
@@ -23,26 +23,26 @@ func TestIdleParentsTakeBoundedMemory(t *testing.T) {
 	for e := ps.queue.Front(); e != nil; e = e.Next() {
 		bytes += idleCost + len(e.Value.(*idleParent).path)
 	}
-	if ps.bytes > idleHard || ps.bytes != bytes || len(ps.byPath) != ps.queue.Len() || ps.queue.Len() < idleHard/idleCost/2 {
+	if ps.bytes > hardIdleBytes || ps.bytes != bytes || len(ps.byPath) != ps.queue.Len() || ps.queue.Len() < hardIdleBytes/idleCost/2 {
 		t.Errorf("%d and %d parents are remembered in %d bytes, counted as %d", len(ps.byPath), ps.queue.Len(), bytes, ps.bytes)
 	}
 	if ps.byPath["/again"] == nil || ps.byPath[fmt.Sprint("/order:", many-1)] == nil || ps.byPath["/order:0"] != nil {
-		t.Error("it is not the oldest that are forgotten")
+		t.Error("other parents than the oldest are forgotten")
 	}
-	// What is beyond the lower bound is due at once, a round at a time; the rest with time.
+	// Parents above the limit are due at once, one round after the other. The rest is due later.
 	left := ps.queue.Len()
-	for ps.bytes > ps.most {
+	for ps.bytes > ps.limit {
 		due, wait := ps.due()
-		if len(due) == 0 || len(due) > removals || wait <= 0 {
+		if len(due) == 0 || len(due) > roundRemovals || wait <= 0 {
 			t.Fatalf("%d are due, and more in %v", len(due), wait)
 		}
 		left -= len(due)
 	}
-	if due, wait := ps.due(); len(due) != 0 || wait <= 0 || wait > idleFor || ps.queue.Len() != left {
+	if due, wait := ps.due(); len(due) != 0 || wait <= 0 || wait > idleTime || ps.queue.Len() != left {
 		t.Errorf("%d are due, and more in %v; %d are left of %d", len(due), wait, ps.queue.Len(), left)
 	}
 
-	// One that is in use is tried a few times.
+	// A parent that is in use is tried a few times.
 	ps = newIdleParents()
 	ps.after = 0
 	ps.note("/used")
@@ -56,7 +56,8 @@ func TestIdleParentsTakeBoundedMemory(t *testing.T) {
 	}
 }
 
-// One that others have begun to use, or have removed, does not keep the others of its transaction.
+// A parent that others use or have removed meanwhile does not keep the rest of its transaction from
+// being removed.
 func TestParentsThatChangeBeforeTheyAreRemoved(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)

@@ -19,10 +19,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// ownRemoval is the setting of a server that removes no empty containers by itself.
-const ownRemoval = "-Dznode.container.checkIntervalMs=3600000"
+// noServerRemoval is a server option: the server itself removes no empty containers during the test.
+const noServerRemoval = "-Dznode.container.checkIntervalMs=3600000"
 
-// idlePeer removes idle parents as opt says.
+// idlePeer opens a store with opt, usually WithIdle.
 func idlePeer(t testing.TB, url string, opt ...zookeeper.Option) *peer {
 	t.Helper()
 	s, err := zookeeper.Open(t.Context(), config(t, url), append(opt, zookeeper.WithClock(clock))...)
@@ -34,7 +34,7 @@ func idlePeer(t testing.TB, url string, opt ...zookeeper.Option) *peer {
 
 var nodeCount = regexp.MustCompile(`Node count: (\d+)`)
 
-// nodes is how many nodes the server has.
+// nodes returns the number of nodes on the server.
 func nodes(p *peer, srv *testserver.ZooKeeper) (n int) {
 	p.Helper()
 	p.eventually("the server says how many nodes it has", func() bool {
@@ -47,7 +47,7 @@ func nodes(p *peer, srv *testserver.ZooKeeper) (n int) {
 	return n
 }
 
-// useOnce acquires and releases n new keys, every eighth of which is a semaphore.
+// useOnce acquires and releases n new keys. Every eighth is a semaphore.
 func (p *peer) useOnce(n int) {
 	p.Helper()
 	ops := make([]upstream.Op, n)
@@ -67,12 +67,12 @@ func (p *peer) useOnce(n int) {
 	}
 }
 
-// The nodes of keys that are used once do not pile up, whatever the rate. All of 100,000:
+// The nodes of keys that are used once do not accumulate, at any rate. To run it with 100,000 keys:
 //
 //	LOCKSIDECAR_TEST_KEYS=100000 go test -run KeysUsedOnce -v -timeout 30m ./upstream/zookeeper
 func TestKeysUsedOnceLeaveNoNodes(t *testing.T) {
 	const batch = 64
-	srv := testserver.StartZooKeeper(t, ownRemoval)
+	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	if s := os.Getenv("LOCKSIDECAR_TEST_KEYS"); s != "" {
 		keys, err := strconv.Atoi(s)
 		if err != nil {
@@ -99,7 +99,7 @@ func TestKeysUsedOnceLeaveNoNodes(t *testing.T) {
 		return
 	}
 
-	// Beyond a number of them, the oldest ones go before their time.
+	// Above the limit, the oldest parents are removed early.
 	const keys, kept = 2048, 256
 	p := idlePeer(t, srv.URL()+"?session=40s&timeout=20s", zookeeper.WithIdle(time.Hour, kept*zookeeper.IdleCost, time.Millisecond))
 	before := nodes(p, srv)
@@ -113,7 +113,7 @@ func TestKeysUsedOnceLeaveNoNodes(t *testing.T) {
 		t.Errorf("%d idle parents are remembered", n)
 	}
 
-	// All others go with time; those of this store's own dead session, too.
+	// All others are removed after their idle time.
 	q := idlePeer(t, srv.URL()+"/q?session=40s&timeout=20s", zookeeper.WithIdle(100*time.Millisecond, 1<<20, time.Millisecond))
 	q.useOnce(batch)
 	q.eventually("no node is left of keys that are not used any more", func() bool {
@@ -124,7 +124,7 @@ func TestKeysUsedOnceLeaveNoNodes(t *testing.T) {
 
 func TestParentsOfALostSessionAreRemoved(t *testing.T) {
 	t.Parallel()
-	srv := testserver.StartZooKeeper(t, ownRemoval)
+	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	proxy, url := proxied(t, srv)
 	// The dead session's nodes have to expire before the parents have been tried three times.
 	p := idlePeer(t, url+"/l?session=4s&timeout=2s", zookeeper.WithIdle(5*time.Second, 1<<20, time.Millisecond))
@@ -142,9 +142,9 @@ func TestParentsOfALostSessionAreRemoved(t *testing.T) {
 
 func TestOnlyOurEmptyParentsAreRemoved(t *testing.T) {
 	t.Parallel()
-	srv := testserver.StartZooKeeper(t, ownRemoval)
+	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	p, other := idlePeer(t, srv.URL()+"/l", zookeeper.WithIdle(0, 0, time.Millisecond)), newPeer(t, srv.URL()+"/l")
-	// One that somebody has made for good, as kazoo and the Go client do, which rely on it.
+	// A permanent node, as kazoo and the Go client create it and rely on it.
 	if _, err := srv.Admin().Create("/l/kept", nil, 0, zk.WorldACL(zk.PermAll)); err != nil {
 		t.Fatal(err)
 	}
@@ -160,17 +160,18 @@ func TestOnlyOurEmptyParentsAreRemoved(t *testing.T) {
 		return n == 0 && len(children(t, srv, "/l")) == 3 // kept, held and .locksidecar
 	})
 	if left := leftovers(t, srv, "/l"); len(left) != 5 {
-		t.Errorf("what is left is %v", left)
+		t.Errorf("these nodes are left: %v", left)
 	}
 	other.want(other.renew("held", held), cache.Done)
 	other.want(s.do(cache.OpRenew, permit[0]), cache.Done)
 	other.want(other.release("held", held), cache.Done)
 }
 
-// Parents go away under others all the time: no two hold a lock, fences rise, and all go on.
+// Parents are removed all the time while others use them: each lock has one holder, fences rise, and
+// every acquire succeeds.
 func TestParentsRemovedUnderOthers(t *testing.T) {
 	t.Parallel()
-	srv := testserver.StartZooKeeper(t, ownRemoval)
+	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	cur := startCurator(t, srv, 30*time.Second)
 	p := idlePeer(t, srv.URL()+"/locks?session=30s&timeout=10s", zookeeper.WithIdle(0, 0, time.Millisecond))
 	for range 2 { // Curator's lock has used the parent before it goes away
@@ -190,9 +191,9 @@ func TestParentsRemovedUnderOthers(t *testing.T) {
 	const turns = 40
 	var inside atomic.Int32
 	var last atomic.Uint64
-	enter := func(who string, base uint64) {
+	enter := func(name string, base uint64) {
 		if n := inside.Add(1); n != 1 {
-			t.Errorf("%s is let in beside %d", who, n-1)
+			t.Errorf("%s got the lock beside %d other holders", name, n-1)
 		}
 		if was := last.Load(); base != 0 && base <= was {
 			t.Errorf("base %d after %d", base, was)
@@ -224,11 +225,11 @@ func TestParentsRemovedUnderOthers(t *testing.T) {
 					var r cache.Result
 					for end := time.Now().Add(bound); r.Status != cache.Granted; r = x.do(kind, cache.Exclusive, "a", tok) {
 						if time.Now().After(end) {
-							t.Errorf("we do not get it: %v (%v)", r.Status, r.Err)
+							t.Errorf("the lock is not granted: %v (%v)", r.Status, r.Err)
 							return
 						}
 					}
-					enter("we", r.Base)
+					enter("locksidecar", r.Base)
 					if r := x.release("a", tok); r.Status != cache.Done {
 						t.Errorf("release is %v (%v)", r.Status, r.Err)
 					}
@@ -242,7 +243,7 @@ func TestParentsRemovedUnderOthers(t *testing.T) {
 // Two hosts remove the same parents at the same time.
 func TestParentsRemovedByTwo(t *testing.T) {
 	t.Parallel()
-	srv := testserver.StartZooKeeper(t, ownRemoval)
+	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	var wg sync.WaitGroup
 	for range 2 {
 		p := idlePeer(t, srv.URL()+"/l?session=30s&timeout=10s", zookeeper.WithIdle(0, 0, time.Millisecond))
@@ -270,7 +271,7 @@ func TestParentsRemovedByTwo(t *testing.T) {
 	wg.Wait()
 	for end := time.Now().Add(bound); len(leftovers(t, srv, "/l")) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("what is left is %v", leftovers(t, srv, "/l"))
+			t.Fatalf("these nodes are left: %v", leftovers(t, srv, "/l"))
 		}
 	}
 }

@@ -194,7 +194,7 @@ func TestTLS(t *testing.T) {
 	refused(t, srv.URL()+"?tls=true&session=2s&timeout=300ms", srv.Addr())
 }
 
-// A session shorter than two ticks of its server could end there before its deadline here.
+// A session shorter than two ticks of its server could expire there before its deadline here.
 func TestSessionsShorterThanTwoTicks(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t, "tickTime=12000", "minSessionTimeout=1000")
@@ -205,7 +205,7 @@ func TestSessionsShorterThanTwoTicks(t *testing.T) {
 	mute := testserver.StartZooKeeper(t, "minSessionTimeout=1000", "4lw.commands.whitelist=srvr")
 	p := lazyPeer(t, mute.URL()+"?session=3900ms&timeout=1900ms")
 	var why error
-	p.eventually("the reason is told", func() bool {
+	p.eventually("the error names the reason", func() bool {
 		r := p.want(p.try("a", p.token()), cache.Refused)
 		if !errors.Is(r.Err, upstream.ErrDown) {
 			t.Fatalf("the reason is %v", r.Err)

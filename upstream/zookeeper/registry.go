@@ -16,8 +16,8 @@ import (
 
 var _ upstream.Registrar = (*Store)(nil)
 
-// registered is the path of the entry of the daemon with that session: an ephemeral node beside the
-// session's own. It is not the session's own node, which is written in each transaction.
+// registered returns the path of the entry of the daemon that has session id: an ephemeral node beside
+// the session's own node. The own node itself would not do: each transaction writes it.
 func (s *Store) registered(id string) string { return s.cfg.Chroot + "/" + own + "/daemon-" + id }
 
 // Register writes the entry, which ends with the session.
@@ -27,7 +27,7 @@ func (s *Store) Register(ctx context.Context, r upstream.Registration, _ time.Du
 		return fmt.Errorf("register: %w", err)
 	}
 	path, data := s.registered(sessionName(se.id)), []byte(r.Encode())
-	// As reads do, it proves nothing about the session: what is known of its deadline stays as it is.
+	// This call does not count as a confirmation of the session, so it does not extend the deadline.
 	_, err = call(ctx, se, false, func(c *zk.Conn) (any, error) { return c.Set(path, data, -1) })
 	if err == errGone {
 		_, err = call(ctx, se, false, func(c *zk.Conn) (any, error) {
@@ -54,7 +54,7 @@ func (s *Store) Unregister(ctx context.Context) error {
 	return nil
 }
 
-// Registered reads the entries, some at a time.
+// Registered reads the entries, listAtOnce at a time.
 func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
 	se, err := s.session()
 	if err != nil {
@@ -84,15 +84,15 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// isSessionName says whether id could come from sessionName, and so be part of a path.
+// isSessionName reports whether id has the form that sessionName makes, and so is safe in a path.
 func isSessionName(id string) bool {
 	hex, ok := strings.CutPrefix(id, "0x")
 	_, err := strconv.ParseUint(hex, 16, 64)
 	return ok && err == nil && len(hex) == 16
 }
 
-// Holders reads one key at the server that this store is connected to. A lease's node is as old as
-// the request for it. That is how long the lock has been held where the node was never in a queue.
+// Holders reads one key at the server that this store is connected to. It sets Held from the age of the
+// lease's node, if the node was granted without waiting in the queue.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
 	se, err := s.session()
 	if err != nil || limit < 1 {
@@ -125,7 +125,7 @@ func (se *session) permitHolders(ctx context.Context, key string, limit int) (lo
 			return nil, err
 		}
 		for _, l := range found {
-			if l.Name != "" { // else it has just gone
+			if l.Name != "" { // empty: the permit has just been released
 				l.Key, l.Waiters = key, waiters
 				locks = append(locks, l)
 			}
@@ -160,8 +160,8 @@ func (se *session) lockHolders(ctx context.Context, key string, limit int) (lock
 	return locks, nil
 }
 
-// sinceGranted is how long ago a lock's first node was granted; 0 if it may have waited before: then
-// other nodes came or went below parent after it had been made.
+// sinceGranted returns how long ago a lock's first node was granted. It is 0 if the node may have
+// waited first: then other nodes were created or deleted below parent after it.
 func (se *session) sinceGranted(ctx context.Context, parent string, node *zk.Stat) int64 {
 	stat, err := call(ctx, se, false, func(c *zk.Conn) (*zk.Stat, error) {
 		_, stat, err := c.Exists(parent)
@@ -170,5 +170,5 @@ func (se *session) sinceGranted(ctx context.Context, parent string, node *zk.Sta
 	if err != nil || stat == nil || stat.Pzxid != node.Czxid {
 		return 0
 	}
-	return max(0, int64(time.Since(time.UnixMilli(node.Ctime)))) // by this host's clock and the leader's
+	return max(0, int64(time.Since(time.UnixMilli(node.Ctime)))) // compares the leader's clock with this host's
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
-// logged opens a store whose log can be read.
+// logged opens a store and returns its log, too.
 func logged(t *testing.T, url string) (*peer, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.WarnLevel)
@@ -26,7 +26,7 @@ func logged(t *testing.T, url string) (*peer, *observer.ObservedLogs) {
 	return adopt(t, s), logs
 }
 
-// seen takes and releases locks and permits, so that the store knows a number of transactions.
+// seen acquires and releases a lock n times, so that the store has seen as many transactions.
 func (p *peer) seen(n int) (base uint64) {
 	p.Helper()
 	for range n {
@@ -40,7 +40,7 @@ func (p *peer) seen(n int) (base uint64) {
 // forgotten checks that the store refuses every acquire because its servers have lost data.
 func (p *peer) forgotten(key string) {
 	p.Helper()
-	p.eventually("the reason is told", func() bool {
+	p.eventually("the error names the reason", func() bool {
 		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: key, Token: p.token(), TTL: long},
 			upstream.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: key, Token: p.token(), TTL: long})
 		for _, r := range res {
@@ -84,7 +84,7 @@ func TestReleaseAfterARestartIsNoLoss(t *testing.T) {
 	}
 	for len(p.Hints()) > 0 {
 		if h := <-p.Hints(); h.Kind == cache.HintGone {
-			t.Errorf("a hint says that %s has gone", h.Key)
+			t.Errorf("a hint says that %s is gone", h.Key)
 		}
 	}
 	del(t, srv.Admin(), "/deleted", 0)
@@ -107,7 +107,7 @@ func TestFencesDoNotFallWhenTheServerLostItsData(t *testing.T) {
 	srv.Start()
 	busy.forgotten("held")
 	busy.want(busy.renew("held", held), cache.Refused)
-	idle.forgotten("held") // nothing hung on its session
+	idle.forgotten("held") // its session had no nodes
 	told := 0
 	for _, l := range logs.FilterMessageSnippet("no session").All() {
 		for _, f := range l.Context {
@@ -119,7 +119,7 @@ func TestFencesDoNotFallWhenTheServerLostItsData(t *testing.T) {
 	if told == 0 {
 		t.Error("the log does not say that the server has lost data")
 	}
-	fresh := newPeer(t, srv.URL()) // who never knew better goes on, with the epoch
+	fresh := newPeer(t, srv.URL()) // a new store cannot detect the loss
 	token, next := fresh.take("held", cache.Exclusive)
 	if next >= base {
 		t.Fatalf("the server is at %d, it has lost nothing", next)
@@ -157,7 +157,7 @@ func TestIdleStoreGetsASessionAfterALongOutage(t *testing.T) {
 	p := newPeer(t, srv.URL()+"?session=4s&timeout=2s")
 	base := p.seen(1)
 	srv.Kill()
-	p.lost(1) // nothing hangs on it: it is given up when it cannot live any more
+	p.lost(1) // it has no nodes: the store gives it up once it must have expired
 	srv.Start()
 	var token uint64
 	p.eventually("there is a new session", func() bool { return p.Ping(t.Context()) == nil })
@@ -175,7 +175,7 @@ func TestEnsembleRestartedAndWiped(t *testing.T) {
 	for _, z := range all {
 		hosts = append(hosts, z.Addr())
 	}
-	// each does f to all members at once: one without a quorum does not serve.
+	// each calls f for all members concurrently: a member without a quorum does not serve.
 	each := func(f func(z *testserver.ZooKeeper)) {
 		var wg sync.WaitGroup
 		for _, z := range all {
@@ -206,8 +206,8 @@ func TestEnsembleRestartedAndWiped(t *testing.T) {
 		t.Errorf("base %d after %d", next, base)
 	}
 
-	// Each election begins with a higher number. So a backup's transactions come behind those
-	// that it has lost, unless there was another election in between.
+	// Each election starts at a higher transaction id. So new transactions on a restored backup have
+	// larger ids than the lost ones, unless there was another election in between.
 	each((*testserver.ZooKeeper).Kill)
 	each((*testserver.ZooKeeper).Start)
 	short.eventually("it is back", func() bool { return short.Ping(t.Context()) == nil })

@@ -13,16 +13,16 @@ import (
 const (
 	// defaultTick is a server's tickTime unless its configuration has another.
 	defaultTick = 2 * time.Second
-	// sayMost bounds the answer to a four-letter word.
-	sayMost = 64 << 10
+	// maxWordAnswer limits the answer to a four-letter word, in bytes.
+	maxWordAnswer = 64 << 10
 )
 
-// errUntold says that a server did not tell its tickTime.
-var errUntold = errors.New("it does not tell its tickTime (conf is not in its 4lw.commands.whitelist)")
+// errTickUnknown means that a server did not tell its tickTime.
+var errTickUnknown = errors.New("the server does not tell it (conf is not in its 4lw.commands.whitelist)")
 
 // checkTick refuses a session that may be shorter than two ticks of its server: see doc.go,
-// "The session's deadline". A server that does not tell its tick is taken to have the default
-// one, or a shorter one.
+// "The session's deadline". If the server does not tell its tick, it is assumed to be at most the
+// default.
 func (se *session) checkTick(ctx context.Context) error {
 	addr := se.conn.Server()
 	ctx, cancel := context.WithTimeout(ctx, se.store.cfg.Timeout)
@@ -30,20 +30,20 @@ func (se *session) checkTick(ctx context.Context) error {
 	tick, err := se.store.cfg.tick(ctx, addr)
 	switch {
 	case err == nil && se.ttl < 2*tick:
-		return fmt.Errorf("%w: %s grants a session of %v, which is shorter than two of its ticks (tickTime is %v): two hosts could "+
-			"hold a lock at once; raise its minSessionTimeout, or session= of the store URL, to %v or more", ErrServer, addr, se.ttl, tick, 2*tick)
+		return fmt.Errorf("%w: %s grants a session of %v, which is shorter than two of its ticks (tickTime is %v). "+
+			"Two hosts could hold a lock at once. Raise its minSessionTimeout, or session= of the store URL, to %v or more",
+			ErrServer, addr, se.ttl, tick, 2*tick)
 	case err == nil || se.ttl >= 2*defaultTick:
 		return nil
-	case errors.Is(err, errUntold):
-		return fmt.Errorf("%w: %s grants a session of %v, which is safe only if its tickTime is at most half of that, and %w: raise session= "+
-			"of the store URL to %v or more (and its maxSessionTimeout, if that is less), or add conf to that list",
+	case errors.Is(err, errTickUnknown):
+		return fmt.Errorf("%w: %s grants a session of %v, which is safe only if its tickTime is at most half of that; "+
+			"%w. Add conf to that list, or raise session= of the store URL to %v or more (and maxSessionTimeout, if it is less)",
 			ErrServer, addr, se.ttl, err, 2*defaultTick)
 	}
-	return se.store.noSession(fmt.Errorf("%s does not answer when asked for its tickTime: %w", addr, err))
+	return se.store.noSession(fmt.Errorf("read the tickTime of %s: %w", addr, err))
 }
 
-// tick asks a server for its tickTime with the four-letter word conf, on a connection of its
-// own.
+// tick asks a server for its tickTime with the four-letter word conf, on a separate connection.
 func (c *Config) tick(ctx context.Context, addr string) (time.Duration, error) {
 	conf, err := c.url.TLS.Config(addr)
 	if err != nil {
@@ -59,11 +59,11 @@ func (c *Config) tick(ctx context.Context, addr string) (time.Duration, error) {
 	if _, err := io.WriteString(conn, "conf"); err != nil {
 		return 0, err
 	}
-	said, err := io.ReadAll(io.LimitReader(conn, sayMost))
-	if len(said) == 0 && err != nil {
+	answer, err := io.ReadAll(io.LimitReader(conn, maxWordAnswer))
+	if len(answer) == 0 && err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(said)) {
+	for line := range strings.Lines(string(answer)) {
 		if v, ok := strings.CutPrefix(strings.TrimSpace(line), "tickTime="); ok {
 			ms, err := strconv.ParseInt(v, 10, 32)
 			if err == nil && ms > 0 {
@@ -71,15 +71,16 @@ func (c *Config) tick(ctx context.Context, addr string) (time.Duration, error) {
 			}
 		}
 	}
-	return 0, errUntold
+	return 0, errTickUnknown
 }
 
-// checkHistory refuses a server that has forgotten what this store has seen of it: the session
-// has confirmed a transaction there, which comes behind all others.
+// checkHistory refuses a server that has lost transactions that this store has seen. The session has
+// just confirmed a transaction of its own, so its id must be above all earlier ones.
 func (se *session) checkHistory() error {
 	if now := se.high.Load(); now <= se.floor {
 		return fmt.Errorf("%w: %s is at transaction %d and was at %d: it has lost data, and fences would fall "+
-			"(raise fence_epoch on every host by at least %d, then restart the daemons)", ErrServer, se.store.cfg.where(), now, se.floor, se.floor-now+1)
+			"(raise fence_epoch on every host by at least %d, then restart the daemons)",
+			ErrServer, se.store.cfg.where(), now, se.floor, se.floor-now+1)
 	}
 	return nil
 }

@@ -22,7 +22,7 @@ type session struct {
 	store *Store
 	no    uint64
 	conn  *zk.Conn
-	floor int64           // the highest transaction id that the store knew before it
+	floor int64           // the highest transaction id that the store had seen when the session began
 	ended <-chan zk.Event // closed when the library's goroutines have gone
 	ctx   context.Context // until shut
 	stop  context.CancelFunc
@@ -38,12 +38,12 @@ type session struct {
 	rounds   atomic.Int64 // full rounds of servers without a connection
 	watching atomic.Bool  // there may be watches
 	adrift   atomic.Int64 // writes that nobody waits for any more and that may still go out
-	high     atomic.Int64 // the highest transaction id that a server has answered with
+	high     atomic.Int64 // the highest transaction id in a reply of this session
 
 	mu      sync.Mutex
 	wire    *wire // the newest connection; guarded by mu, as is all below
 	ready   bool  // it has the session
-	since   int64 // when it became so, or ceased to be
+	since   int64 // when ready last changed
 	over    bool  // the server said that the session has expired, or our deadline passed
 	retired bool  // no more connections
 	until   int64 // the deadline
@@ -260,8 +260,8 @@ func (se *session) answered(w *wire, sent int64, quorum bool) {
 	w.touch(touch{sent, now}, int64(se.apart()))
 }
 
-// saw notes a transaction id that a server has answered with. No fence comes of one that is out of
-// range.
+// saw records the transaction id of a reply. It ignores one that is out of range, which no fence can
+// come from.
 func (se *session) saw(zxid int64) {
 	if zxid > int64(cache.MaxBase) {
 		return

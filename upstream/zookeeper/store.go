@@ -37,12 +37,12 @@ type Store struct {
 	hints   chan upstream.Hint
 	stirred chan struct{} // a lease's lock has to be looked at
 	idle    *idleParents
-	listed  listed
+	listed  listCache
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	open    atomic.Int64 // connections
-	high    atomic.Int64 // the highest transaction id that a server has answered with
+	high    atomic.Int64 // the highest transaction id in any reply
 
 	newsMu sync.Mutex
 	news   chan upstream.Session // guarded by newsMu for writing
@@ -52,7 +52,7 @@ type Store struct {
 	no      uint64   // of the last session
 	why     error    // why there is no session
 	tries   int      // failed attempts to make one since the last
-	said    string   // of those, the last failure that was logged
+	logged  string   // the last of these failures that was logged
 	changed chan struct{}
 }
 
@@ -115,7 +115,7 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(func() { s.run(s.ctx) })
 	s.wg.Go(func() { s.watch(s.ctx) })
-	s.wg.Go(func() { s.tidy(s.ctx) })
+	s.wg.Go(func() { s.keepRemovingIdle(s.ctx) })
 	return s, nil
 }
 
@@ -199,7 +199,7 @@ func (s *Store) session() (*session, error) {
 
 func (s *Store) install(se *session) {
 	s.mu.Lock()
-	s.cur, s.why, s.tries, s.said = se, nil, 0, ""
+	s.cur, s.why, s.tries, s.logged = se, nil, 0, ""
 	s.signalLocked()
 	s.mu.Unlock()
 	if s.ctx.Err() == nil {
@@ -210,9 +210,9 @@ func (s *Store) install(se *session) {
 func (s *Store) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// What is wrong with a server that was reached comes after it could not be.
-	if s.tries++; s.tries == 1 || errors.Is(err, ErrServer) && err.Error() != s.said {
-		s.said = err.Error()
+	// A server can first be unreachable and then be found unusable. The log must show the second, too.
+	if s.tries++; s.tries == 1 || errors.Is(err, ErrServer) && err.Error() != s.logged {
+		s.logged = err.Error()
 		s.log.Warn("no session at zookeeper", zap.Error(err))
 	}
 	s.why = err

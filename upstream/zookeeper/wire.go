@@ -42,7 +42,7 @@ var (
 	errClosedEarly = errors.New("it closes the connection before it has said anything: it is starting, it has no quorum, " +
 		"it is full (maxClientCnxns), or it wants TLS (tls=true)")
 	errNotResumed = errors.New("it closes the connection before it has said anything: it is starting, it has no quorum, " +
-		"it is full (maxClientCnxns), or it has lost data that this daemon has seen")
+		"it has too many connections (maxClientCnxns), or it has lost data that this daemon has seen")
 	errMute = errors.New("it accepts connections and says nothing")
 )
 
@@ -56,8 +56,8 @@ type wire struct {
 
 	in     *bufio.Reader // the library reads each frame in two pieces
 	opened bool          // the connect request was sent; of the library's loop
-	head   []byte        // of the frame that is being read; of whoever reads
-	start  []byte        // of its body, as far as zxidEnd; of whoever reads
+	head   []byte        // the length of the frame that is being read; used by the reader only
+	start  []byte        // the first zxidEnd bytes of its body; used by the reader only
 	left   int           // bytes of its body that have not come
 	hello  []byte        // the connect response, until it is complete
 
@@ -69,7 +69,7 @@ type wire struct {
 	confirmed atomic.Bool // something of ours was answered that went through the quorum
 
 	again   bool          // the session has had an earlier connection
-	resumed bool          // … and may have had watches on it
+	resumed bool          // the session may have had watches on an earlier connection
 	watches chan struct{} // closed when the library has set them again
 	reading bool          // something but the connect response was read; of whoever reads
 
@@ -179,8 +179,8 @@ func (w *wire) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// early is what it means that err came before the connect response. again says that the
-// session was not new: a server refuses one that has seen later transactions than it has.
+// early explains an error that came before the connect response. again means that the session was
+// not new: a server refuses a session that has seen later transactions than the server has.
 func early(err error, again bool) error {
 	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
 		return errMute
@@ -227,8 +227,8 @@ func (w *wire) follow(b []byte) (used int, err error) {
 	return used, nil
 }
 
-// followReply reads the transaction id in a reply's header: the newest that the server had
-// applied when it answered. A watch event has -1 there.
+// followReply reads the transaction id in a reply's header: the newest one that the server had
+// applied when it answered. In a watch event it is -1.
 func (w *wire) followReply(b []byte) {
 	if len(w.start) == zxidEnd {
 		return

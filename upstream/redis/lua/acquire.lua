@@ -1,6 +1,7 @@
 -- acquire: exclusive leases, tried or queued for.
--- KEYS: fence, locks. ARGV: tokens, ttl (or ''), floor plus 1; kinds, unless all join for 3 s and for one
--- ttl: lease of a waiter and 't' (try), 'b' (brief) or 'j' each; ttls if they differ.
+-- KEYS: fence, locks. ARGV: tokens, ttl (or ''), floor plus 1; kinds; ttls if they differ. A kind is
+-- the lease of a waiter and 't' (try), 'b' (short-lived queue entry) or 'j' (join). Kinds are left
+-- out if all ops join, with a lease of 3 s and the same ttl.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
 local ttl, least, T = ARGV[n + 1], ARGV[n + 2], n + 3

@@ -1,14 +1,13 @@
--- Fence bases, first part: n of them for the counter at fence, larger than every earlier one,
--- than the floor, and than the clock in µs, so that they rise even when the counter was lost.
--- Takes pcall_, fence, n and least, the text of the floor plus 1. Makes base, the first of them, and
--- sure: it is final, and nobody queues here. Otherwise the second part has to follow.
+-- Fence bases, first part: takes n bases from the counter at fence. They are larger than every earlier
+-- base and the floor, and at least the clock in µs, so that they rise even if the counter was lost.
+-- Input: pcall_, fence, n, and least, the text of the floor plus 1. Output: base, the first base, and
+-- sure. If sure is true, base is final and the queue is empty. Otherwise the second part must follow.
 --
--- A script that asks for one lock only may set its queue as only, for both parts to be looked at in
--- one go.
+-- A script for a single lock may set `only` to the name of its queue. The second part then checks the
+-- queued mark and this queue in one command.
 --
--- The counter ends with a q while it may be that somebody queues, so that mostly nobody has to
--- look. It never expires: a clock that was ahead for a while must not end it. In a cluster there
--- is one a slot.
+-- The counter ends with a q while the queue may have entries, so that most calls need no check. It
+-- never expires: a clock that was ahead for a while must not end it. A cluster has one for each slot.
 local base, old, sure, only = least + 0, nil, false, nil
 local t = pcall_('time')
 if not t.err then

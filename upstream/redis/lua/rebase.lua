@@ -1,5 +1,5 @@
--- New bases for what has been renewed and asks for one. Takes bases, whether any does, n, out and renewed; where
--- none can be given, renewed has only the others afterwards.
+-- New bases for the renewed leases that asked for one. Input: bases (whether any asked), n, out and
+-- renewed. If no bases can be given, renewed keeps only the leases that did not ask.
 if bases then
 	local fence, least = KEYS[1], ARGV[n + 2]
 --@base
