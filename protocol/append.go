@@ -55,12 +55,11 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendUint(b, q.Target)
 		b = appendStr(b, q.Key)
 	case OpInspect:
-		switch {
-		case q.Flags != 0:
-			head(5)
-		default:
-			head(3 + given(uint64(q.Mode)))
+		fields := 3 + given(uint64(q.Mode))
+		if q.Flags != 0 {
+			fields = 5
 		}
+		head(fields)
 		b = appendStr(b, q.Key)
 		if q.Mode != Exclusive || q.Flags != 0 {
 			b = appendUint(b, uint64(q.Mode))

@@ -146,7 +146,7 @@ const (
 
 // Flags of an inspect.
 const (
-	// FlagHolders asks for the holders' names too, which may take the daemon more trips to the store.
+	// FlagHolders asks for the holders' names, too. The daemon may need several round trips to the store.
 	FlagHolders = 1 << 0
 
 	inspectFlags = FlagHolders

@@ -6,18 +6,19 @@ import (
 	"strings"
 )
 
-// HolderKind says what is known of one that holds a key.
+// HolderKind is the kind of a Holder.
 type HolderKind uint8
 
 // The kinds of holders. A later version may have others.
 const (
-	HolderHere         HolderKind = 1 // a client of this daemon, or this host alone when Session is 0
+	HolderHere         HolderKind = 1 // a client of this daemon, or this host without a client if Session is 0
 	HolderDaemon       HolderKind = 2 // a daemon that has registered in the store, on another host or this one
-	HolderUnregistered HolderKind = 3 // a daemon that has not: an older one
+	HolderUnregistered HolderKind = 3 // a daemon without a registration, such as an older version
 	HolderForeign      HolderKind = 4 // another program that uses the store's locks
 )
 
-var holderKinds = [...]string{HolderHere: "here", HolderDaemon: "daemon", HolderUnregistered: "unregistered", HolderForeign: "foreign"}
+var holderKinds = [...]string{HolderHere: "here", HolderDaemon: "daemon",
+	HolderUnregistered: "unregistered", HolderForeign: "foreign"}
 
 // String is the kind's name in JSON.
 func (k HolderKind) String() string {
@@ -27,10 +28,10 @@ func (k HolderKind) String() string {
 	return "kind_" + strconv.Itoa(int(k))
 }
 
-// MarshalText makes the kind a word in JSON.
+// MarshalText encodes the kind as its name.
 func (k HolderKind) MarshalText() ([]byte, error) { return []byte(k.String()), nil }
 
-// UnmarshalText reads what MarshalText wrote. A word that it does not know is no kind.
+// UnmarshalText decodes what MarshalText wrote. An unknown name becomes 0.
 func (k *HolderKind) UnmarshalText(b []byte) error {
 	*k = 0
 	for i, name := range holderKinds {
@@ -41,26 +42,27 @@ func (k *HolderKind) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Holder is one that holds a key, as the daemon that was asked can name it. Times are milliseconds,
-// and -1 when not known.
+// Holder is a holder of a key, as far as the daemon that was asked can name it. Times are in milliseconds, and
+// -1 when not known, unless the field says otherwise.
 type Holder struct {
 	Kind    HolderKind `json:"kind"`
-	Host    string     `json:"host,omitempty"`       // of the daemon
-	Version string     `json:"version,omitempty"`    // of the daemon
-	Daemon  uint64     `json:"daemon_pid,omitempty"` // its process there
-	Started int64      `json:"-"`                    // when that began, since 1970; 0 when not known
-	Held    int64      `json:"held_ms"`              // for how long; -1 where the store does not tell
-	Left    int64      `json:"left_ms"`              // until the lease ends unless it is renewed
-	Name    string     `json:"name,omitempty"`       // of the holder in the store's terms
-	Note    string     `json:"note,omitempty"`       // anything else, for people: Redlock nodes that disagree
-	Session uint64     `json:"session,omitempty"`    // of a client of this daemon, as is all below
+	Host    string     `json:"host,omitempty"`       // host name of the daemon
+	Version string     `json:"version,omitempty"`    // version of the daemon
+	Daemon  uint64     `json:"daemon_pid,omitempty"` // process id of the daemon
+	Started int64      `json:"-"`                    // start of the daemon, since 1970; 0 when not known
+	Held    int64      `json:"held_ms"`              // time since the lock was granted
+	Left    int64      `json:"left_ms"`              // time until the lease ends unless it is renewed
+	Name    string     `json:"name,omitempty"`       // name of the holder in the store's terms
+	Note    string     `json:"note,omitempty"`       // a remark for people, such as Redlock nodes that disagree
+	Session uint64     `json:"session,omitempty"`    // session of a client of this daemon, as are the fields below
 	PID     uint64     `json:"pid,omitempty"`        // 0 when not known
 	UID     int64      `json:"uid"`                  // -1 when not known
 	Client  string     `json:"client,omitempty"`     // its name and label
 	Fence   uint64     `json:"fence,string,omitempty"`
 }
 
-// String names the holder for people. Hosts and clients choose their names: the text is not clean.
+// String names the holder for people. Hosts and clients choose their names, so the text may have control
+// characters: escape it before it is shown.
 func (h *Holder) String() string {
 	var s string
 	switch h.Kind {
@@ -95,20 +97,20 @@ func (h *Holder) client() string {
 	return fmt.Sprintf("process %d (%s)", h.PID, h.Client)
 }
 
-// Holders names several for people, at most three of them.
+// Holders names at most three of several holders for people, and counts the rest. Escape it like String.
 func Holders(hs []Holder) string {
-	const most = 3
+	const limit = 3
 	var names []string
 	for i := range hs {
-		if i == most && len(hs) > most {
-			return strings.Join(names, ", ") + fmt.Sprintf(" and %d more", len(hs)-most)
+		if i == limit {
+			return strings.Join(names, ", ") + fmt.Sprintf(" and %d more", len(hs)-limit)
 		}
 		names = append(names, hs[i].String())
 	}
 	return strings.Join(names, ", ")
 }
 
-// holderFields is how many fields a holder has.
+// holderFields is the number of fields of a holder on the wire.
 const holderFields = 14
 
 func appendHolder(b []byte, h *Holder) []byte {
@@ -137,7 +139,7 @@ func appendHolders(b []byte, hs []Holder) []byte {
 	return b
 }
 
-// holders reads a list of holders, if there is one: an older daemon sends none.
+// holders reads the list of holders, if the message has one: an older daemon sends none.
 func (m *Message) holders() (hs []Holder, err error) {
 	if m.f.left == 0 {
 		return nil, nil

@@ -52,7 +52,7 @@ func TestHolderInJSON(t *testing.T) {
 	}
 }
 
-// A daemon that knows no holders, and one whose holders are cut short.
+// Replies without holders, as an older daemon sends them, and with a holder that lacks a field.
 func TestInspectedWithoutHolders(t *testing.T) {
 	read := func(frame []byte) (State, error) {
 		m, err := DecodeMessage(frame[HeaderLen:])

@@ -59,7 +59,7 @@ type State struct {
 	Waiters uint64   // on this host
 	Left    int64    // milliseconds, -1 when not known
 	Fence   uint64   // 0 unless held here
-	By      []Holder // if they were asked for, and the daemon can name them
+	By      []Holder // the holders, if FlagHolders asked for them and the daemon can name them
 }
 
 // Row is one line of a list: a key that this host holds or waits for.
@@ -116,8 +116,8 @@ func DecodeMessage(payload []byte) (Message, error) {
 	return Message{Code: Code(c), Event: Event(c), ID: id, f: fields{r, n - 2}}, nil
 }
 
-// Done passes over the fields that were not read, and fails if they are malformed, nested too deeply, or not the end of
-// the payload. Every message has to be read to its end: one that is malformed there is no message.
+// Done skips the fields that were not read. It fails if they are malformed or nested too deeply, or if bytes follow
+// them. Every message must be read to its end, because a malformed rest makes the whole message invalid.
 func (m *Message) Done() error {
 	for m.f.next() {
 		if err := m.f.skip(1); err != nil {
@@ -178,9 +178,9 @@ func (m *Message) Error() (msg string, detail int64, err error) {
 	if err = m.get(&msg); err != nil || m.f.left == 0 {
 		return msg, -1, err
 	}
-	behind := m.f
+	before := m.f
 	if err = m.get(&detail); errors.Is(err, errType) {
-		m.f = behind
+		m.f = before        // so that Done skips it
 		return msg, -1, nil // a later version's field
 	}
 	return msg, detail, err

@@ -54,7 +54,8 @@ func (v *vector) reply() any {
 	case OpPing:
 		return v.uint("now")
 	case OpInspect:
-		return State{uint8(v.num("held")), Mode(v.num("mode")), v.uint("holders"), v.uint("waiters"), v.num("left"), v.uint("fence"), holdersOf(v.list("by"))}
+		return State{uint8(v.num("held")), Mode(v.num("mode")), v.uint("holders"), v.uint("waiters"), v.num("left"),
+			v.uint("fence"), holdersOf(v.list("by"))}
 	case OpReleaseMany:
 		var cs []Code
 		for _, c := range v.list("codes") {
@@ -74,7 +75,8 @@ func (v *vector) reply() any {
 		for _, r := range v.list("rows") {
 			l := r.([]any)
 			s := func(i int) string { return l[i].(string) }
-			p.Rows = append(p.Rows, StoredRow{s(0), s(1), s(2), Mode(number(l[3])), s(4), uint8(number(l[5])), number(l[6]), number(l[7]), uint64(number(l[8])), nil})
+			p.Rows = append(p.Rows, StoredRow{s(0), s(1), s(2), Mode(number(l[3])), s(4), uint8(number(l[5])),
+				number(l[6]), number(l[7]), uint64(number(l[8])), nil})
 			if len(l) > 9 {
 				p.Rows[len(p.Rows)-1].By = holdersOf(l[9].([]any))
 			}
@@ -345,13 +347,14 @@ func equal(r *reader, x any) error {
 	return nil
 }
 
-// holdersOf makes holders of their fields.
+// holdersOf converts the fields of holders, as a vector has them.
 func holdersOf(list []any) (hs []Holder) {
 	for _, x := range list {
 		l := x.([]any)
 		s := func(i int) string { return l[i].(string) }
-		hs = append(hs, Holder{HolderKind(number(l[0])), s(1), s(2), uint64(number(l[3])), number(l[4]), number(l[5]), number(l[6]), s(7), s(8),
-			uint64(number(l[9])), uint64(number(l[10])), number(l[11]), s(12), uint64(number(l[13]))})
+		hs = append(hs, Holder{HolderKind(number(l[0])), s(1), s(2), uint64(number(l[3])), number(l[4]), number(l[5]),
+			number(l[6]), s(7), s(8), uint64(number(l[9])), uint64(number(l[10])), number(l[11]), s(12),
+			uint64(number(l[13]))})
 	}
 	return hs
 }

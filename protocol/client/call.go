@@ -111,7 +111,7 @@ func (c *Client) abandon(id uint64) bool {
 	return true
 }
 
-// settle notes that an acquire that was given up is answered, and that what it was granted is on its way back.
+// settle records that an abandoned acquire has been answered. If it was granted, its release has been sent.
 func (c *Client) settle(cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

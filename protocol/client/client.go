@@ -68,12 +68,12 @@ type Client struct {
 	wr        outbox           // guarded by mu
 
 	unreleased map[holdID][]*Hold // guarded by mu: lost holds of locks that their owner has not released
-	abandoned  map[holdID]int     // guarded by mu: acquires given up and not answered
-	settled    chan struct{}      // guarded by mu: closed, and made anew, when one of them is
-	watch      *time.Timer        // runs look
-	watching   bool               // guarded by mu: watch is set
-	silent     int                // guarded by mu: how often look has found nothing read
-	heard      atomic.Bool        // something was read since the last look
+	abandoned  map[holdID]int     // guarded by mu: number of acquires given up and not answered
+	settled    chan struct{}      // guarded by mu: closed and replaced when one of them is answered
+	watchdog   *time.Timer        // runs checkDaemon
+	watching   bool               // guarded by mu: watchdog is set
+	silent     int                // guarded by mu: runs of checkDaemon in a row with nothing read
+	heard      atomic.Bool        // something was read since the last checkDaemon
 }
 
 // Dial connects to the daemon whose socket is at path, and says hello. It blocks
@@ -97,8 +97,8 @@ func newClient(conn *sock.Conn, opts Options) *Client {
 		calls: map[uint64]*call{}, holds: map[holdID]*Hold{}, maxFrame: protocol.DefaultMaxFrame,
 		unreleased: map[holdID][]*Hold{}, abandoned: map[holdID]int{}, settled: make(chan struct{}),
 	}
-	c.watch = time.AfterFunc(time.Hour, c.look)
-	c.watch.Stop()
+	c.watchdog = time.AfterFunc(time.Hour, c.checkDaemon)
+	c.watchdog.Stop()
 	c.wr.kick = make(chan struct{}, 1)
 	c.wg.Go(c.readLoop)
 	c.wg.Go(c.writeLoop)
@@ -157,7 +157,7 @@ func (c *Client) Err() error {
 func (c *Client) Close() error {
 	c.endHolds(ErrClosed) // before anybody else can have them
 	c.conn.Close()        // ends the reader, which ends the rest
-	c.watch.Stop()
+	c.watchdog.Stop()
 	c.wg.Wait()
 	return nil
 }

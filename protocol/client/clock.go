@@ -41,8 +41,8 @@ func clampMillis(ms uint64) int64 {
 	return int64(min(ms, uint64(math.MaxInt64/int64(time.Millisecond)))) * int64(time.Millisecond)
 }
 
-// millis returns d for the wire, rounded up so that a short time is not none. A negative one stays out of range, so that
-// the daemon refuses it.
+// millis returns d for the wire, rounded up so that a short time does not become 0. A negative d becomes a
+// value that is out of range, so that the daemon refuses it.
 func millis(d time.Duration) uint64 {
 	if d < 0 {
 		return math.MaxInt64

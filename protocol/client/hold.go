@@ -32,15 +32,15 @@ type Hold struct {
 	end      int64          // guarded by mu: a fixed hold's own end, 0 when watched
 	seq      uint64         // guarded by mu: the first beat that means it; 0 before its grant
 	over     error          // guarded by mu: why nothing is held any more
-	letGo    bool           // guarded by mu: released after its end
+	released bool           // guarded by mu: its owner has released it after its end
 	gone     chan struct{}  // closed with over
 }
 
-// errLate is the failure of an acquire whose grant was past its deadline when it was read.
-var errLate = &Error{Code: protocol.Unavailable, Msg: "the grant came when its validity was over"}
+// errLate is the error of an acquire whose grant was past its deadline when it was read.
+var errLate = &Error{Code: protocol.Unavailable, Msg: "the grant came after its validity was over"}
 
-// Lock is Acquire with account kept. The caller ends it with Release, also when it is lost: until then the same owner
-// is refused when it acquires the key again, with the error of the loss.
+// Lock is like Acquire, and keeps track of the hold. The caller must end it with Release, even if it was lost.
+// Until then an acquire of the key by the same owner fails with the error of the loss.
 func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
 	h := c.newHold(a.Key, a.Owner)
 	if h.permit = a.Permits > 0; !h.permit {
@@ -68,7 +68,7 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	h.mu.Lock()
 	h.grant = *g
 	h.deadline = max(h.deadline, c.clock.local(g.Deadline)) // what was stated stays true
-	if g.End != 0 {                                         // replies may come in another order than they were made
+	if g.End != 0 {                                         // replies may come in any order
 		h.end = max(h.end, c.clock.local(g.End))
 	}
 	fresh := h.seq == 0
@@ -91,8 +91,8 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	}
 }
 
-// notHeld takes in that the daemon knows no such hold any more: of all that its owner has of it. It runs on the
-// reader goroutine.
+// notHeld ends all holds of the owner with this key and fence, because the daemon no longer has them. It runs on
+// the reader goroutine.
 func (c *Client) notHeld(key string, owner, fence uint64, why error) {
 	var hit []*Hold
 	c.mu.Lock()
@@ -104,7 +104,7 @@ func (c *Client) notHeld(key string, owner, fence uint64, why error) {
 	for _, h := range hit {
 		c.untrackLocked(h)
 		c.keepLostLocked(h)
-		h.finish(why) // before anybody else may acquire for that owner
+		h.finish(why) // before mu is free: no acquire of this owner may see the hold as valid
 	}
 	c.mu.Unlock()
 }
@@ -197,9 +197,9 @@ func (h *Hold) Err() error {
 // machine sleeps, the hold's clock does not.
 const watchStep = 500 * time.Millisecond
 
-// Watch blocks until the hold cannot be relied upon any more and returns why, as
-// Err does, or ErrExpired, or that a fixed hold has come to its end, whether the daemon
-// has said so yet or not; or until ctx ends, and returns its error.
+// Watch blocks until the hold is no longer valid, and returns the reason: the error of Err, ErrExpired,
+// or the loss of a fixed hold at its own end, even before the daemon reports that. If ctx ends first,
+// Watch returns its error.
 func (h *Hold) Watch(ctx context.Context) error {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -241,8 +241,8 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 
 // Release gives the hold up: from the call on it is not valid. It blocks until
 // the daemon has answered or ctx ends; the release goes on all the same. Released
-// twice, or after it was lost, it returns what it ended with. Of a hold that was ended by
-// force the daemon is told, which keeps the key closed until then.
+// twice, or after it was lost, it returns what it ended with. If the hold was ended by force, Release
+// also tells the daemon, which keeps the key closed to others until then.
 func (h *Hold) Release(ctx context.Context) error {
 	if !h.giveUp() {
 		why := h.Err()

@@ -33,7 +33,7 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 				if h.giveUp() {
 					_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 				} else {
-					_ = h.Release(ctx) // of a lost hold: it waits for nothing, and lets a forced one's key go
+					_ = h.Release(ctx) // a lost hold: Release does not block, and opens the key of a forced one
 				}
 			}
 			return nil, errLate
@@ -85,7 +85,7 @@ func (hs Holds) Release(ctx context.Context) error {
 	var fences []uint64
 	for _, h := range hs {
 		if !h.giveUp() {
-			errs = append(errs, h.Release(ctx)) // it does not wait
+			errs = append(errs, h.Release(ctx)) // does not block
 			continue
 		}
 		keys, fences = append(keys, h.key), append(fences, h.Fence())

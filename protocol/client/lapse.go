@@ -9,11 +9,11 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Holds that are lost and not released, acquires that were given up, and a daemon that hangs.
+// This file has the rules for lost holds that are not released, for abandoned acquires, and for a daemon that hangs.
 
-// mayAcquire waits until no acquire of these keys that their owner gave up can still be granted, since a new one
-// would re-enter that hold. It refuses keys that the owner has lost and not released: the daemon would grant a second
-// critical section inside of the first.
+// mayAcquire blocks while an abandoned acquire of these keys by this owner can still be granted: a new acquire would
+// re-enter that hold. It returns the loss if the owner has lost a key and not released it. Otherwise the daemon
+// would grant a second critical section inside the first.
 func (c *Client) mayAcquire(ctx context.Context, owner uint64, keys ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -37,7 +37,7 @@ func (c *Client) mayAcquire(ctx context.Context, owner uint64, keys ...string) e
 	return nil
 }
 
-// lostLocked is the loss of a hold that its owner has not released yet; nil when there is none.
+// lostLocked returns the loss of a hold that its owner has not released yet, or nil.
 func (c *Client) lostLocked(id holdID) error {
 	if lost := c.unreleased[id]; len(lost) > 0 {
 		return lost[0].Err()
@@ -46,16 +46,16 @@ func (c *Client) lostLocked(id holdID) error {
 		if h.permit || h.Valid() {
 			continue
 		}
-		if err := h.lapsed(); !errors.Is(err, ErrReleased) { // one that is just being released is not lost
+		if err := h.lapsed(); !errors.Is(err, ErrReleased) { // a release in progress is no loss
 			return err
 		}
 	}
 	return nil
 }
 
-// refused gives back what was granted to an owner that has lost a hold of the key while it asked, and has not
-// released it: the grant would be a second critical section inside of the first.
-func (c *Client) refused(cl *call) bool {
+// refuseGrant reports whether the owner has lost a hold of a granted key while it waited, and has not released it.
+// It then gives the grant back, since it would be a second critical section inside the first, and fails the call.
+func (c *Client) refuseGrant(cl *call) bool {
 	if cl.done != nil || cl.abandoned || cl.req.Mode == protocol.Permit {
 		return false
 	}
@@ -76,7 +76,7 @@ func (c *Client) refused(cl *call) bool {
 	return err != nil
 }
 
-// lapsed is why a hold that is not valid is not held: a fixed one may have come to its own end.
+// lapsed returns why a hold that is not valid is not held. A fixed hold may have come to its own end.
 func (h *Hold) lapsed() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -89,7 +89,7 @@ func (h *Hold) lapsed() error {
 	return ErrExpired
 }
 
-// keepLostLocked notes that h is lost, and not released yet. A permit is not re-entered.
+// keepLostLocked remembers that h is lost and not released yet. Permits need no record: they are not re-entered.
 func (c *Client) keepLostLocked(h *Hold) {
 	if !h.permit {
 		id := holdID{h.key, h.owner}
@@ -97,12 +97,13 @@ func (c *Client) keepLostLocked(h *Hold) {
 	}
 }
 
-// forgetLost is the release of a hold that has ended; true when it was lost and has not been released before.
+// forgetLost forgets a hold that has ended, because its owner has released it. It reports whether the hold was lost
+// and this is its first release.
 func (c *Client) forgetLost(h *Hold) bool {
 	h.mu.Lock()
 	_, lost := h.over.(*LostError)
-	again := h.letGo
-	h.letGo = true
+	again := h.released
+	h.released = true
 	h.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -121,7 +122,7 @@ func (c *Client) forgetLost(h *Hold) bool {
 	return lost && !again
 }
 
-// abandonLocked notes that an acquire was given up, by is 1, or answered, by is -1.
+// abandonLocked counts an acquire that was given up (by is 1), or one of these that was answered (by is -1).
 func (c *Client) abandonLocked(cl *call, by int) {
 	keys := cl.req.Keys
 	switch {
@@ -142,25 +143,26 @@ func (c *Client) abandonLocked(cl *call, by int) {
 	}
 }
 
-// A daemon that hangs keeps its connections open and answers nothing.
+// A daemon that hangs keeps its connections open and answers nothing. So the client checks the connection while it
+// waits for a reply.
 const (
 	watchEvery = time.Second
-	pingAfter  = 5  // so many times nothing was read while a reply is awaited: then a ping is sent
-	hangAfter  = 15 // and so many times: then the connection ends
+	pingAfter  = 5  // checks in a row with nothing read, after which a ping is sent
+	hangAfter  = 15 // checks in a row with nothing read, after which the connection ends
 )
 
-// watchLocked has the connection watched while a reply is awaited.
+// watchLocked starts the watchdog, which runs while a reply is awaited.
 func (c *Client) watchLocked() {
 	if !c.watching {
 		c.watching, c.silent = true, 0
 		c.heard.Store(false)
-		c.watch.Reset(watchEvery)
+		c.watchdog.Reset(watchEvery)
 	}
 }
 
-// look runs every watchEvery while a reply is awaited. It counts its own runs, and not the clock: after a suspend there
-// may be replies that nobody has had the time to read.
-func (c *Client) look() {
+// checkDaemon runs every watchEvery while a reply is awaited. It counts its own runs instead of the time: after a
+// suspend, replies may have come that the reader had no time to read.
+func (c *Client) checkDaemon() {
 	c.mu.Lock()
 	if c.err != nil || len(c.calls) == 0 {
 		c.watching = false
@@ -174,12 +176,13 @@ func (c *Client) look() {
 	switch c.silent {
 	case hangAfter:
 		c.mu.Unlock()
-		c.endHolds(closedBy(&Error{Code: protocol.Unavailable, Msg: fmt.Sprintf("the daemon has not answered for %v", hangAfter*watchEvery)}))
+		msg := fmt.Sprintf("the daemon has not answered for %v", hangAfter*watchEvery)
+		c.endHolds(closedBy(&Error{Code: protocol.Unavailable, Msg: msg}))
 		c.conn.Close() // ends the reader, which ends the calls
 		return
 	case pingAfter:
 		c.appendLocked(&protocol.Request{Op: protocol.OpPing})
 	}
-	c.watch.Reset(watchEvery)
+	c.watchdog.Reset(watchEvery)
 	c.flushUnlock(false)
 }

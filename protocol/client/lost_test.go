@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A re-entry whose grant crosses the loss of the hold is given back: the daemon has granted it anew.
+// A grant that crosses the loss of the owner's hold is given back: it is a new hold, not a re-entry.
 func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
@@ -49,8 +49,8 @@ func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 	}
 }
 
-// A release ends the hold first and takes it out of the table afterwards, under another lock. An acquire of the same
-// owner in between does not take the hold for a lost one.
+// A release ends the hold first, and removes it from the table afterwards under another lock. An acquire of the same
+// owner in between must not treat the hold as lost.
 func TestAReleaseIsNoLoss(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))

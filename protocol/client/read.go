@@ -129,7 +129,7 @@ func (c *Client) frame(payload []byte) (woke bool, err error) {
 	abandoned := cl != nil && cl.abandoned
 	c.mu.Unlock()
 	if cl == nil {
-		return false, m.Done() // the end of a cancel or of a giving back
+		return false, m.Done() // the reply to a cancel, or to the release of an unwanted grant
 	}
 	if err = c.decode(cl, &m); err == nil {
 		err = m.Done()
@@ -184,7 +184,7 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 	case protocol.OpAcquire, protocol.OpRenew, protocol.OpDowngrade:
 		r.Grant, err = m.Grant()
 		switch acquire := cl.req.Op == protocol.OpAcquire; {
-		case err != nil, acquire && (cl.abandoned || c.refused(cl)):
+		case err != nil, acquire && (cl.abandoned || c.refuseGrant(cl)):
 		case cl.hold != nil:
 			c.granted(cl.hold, &r.Grant)
 		}
@@ -192,7 +192,7 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 		if r.Grants, err = m.Grants(); err == nil && len(r.Grants) != len(cl.req.Keys) {
 			err = fmt.Errorf("%d grants for %d keys", len(r.Grants), len(cl.req.Keys))
 		}
-		if err == nil && !cl.abandoned && !c.refused(cl) && cl.holds != nil {
+		if err == nil && !cl.abandoned && !c.refuseGrant(cl) && cl.holds != nil {
 			for i, h := range cl.holds {
 				c.granted(h, &r.Grants[i])
 			}

@@ -146,19 +146,19 @@ func (c *Client) downgrade(ctx context.Context, key string, owner, fence uint64,
 	return c.grant(ctx, cl)
 }
 
-// Inspect asks who holds a key, as a lock.
+// Inspect returns the state of the lock of a key.
 func (c *Client) Inspect(ctx context.Context, key string) (protocol.State, error) {
 	return c.inspect(ctx, key, protocol.Exclusive, 0)
 }
 
-// InspectSemaphore asks who has permits of a semaphore.
+// InspectSemaphore returns the state of the semaphore of a key.
 func (c *Client) InspectSemaphore(ctx context.Context, key string) (protocol.State, error) {
 	return c.inspect(ctx, key, protocol.Permit, 0)
 }
 
-// InspectHolders is Inspect, or InspectSemaphore if mode is Permit, with the holders' names in
-// State.By, of which there are at most 64. The daemon may take several trips to the store. An older
-// daemon leaves By empty.
+// InspectHolders is like Inspect, or like InspectSemaphore if mode is Permit, and also returns the holders'
+// names, at most 64, in State.By. The daemon may need several round trips to the store. An older daemon
+// leaves By empty.
 func (c *Client) InspectHolders(ctx context.Context, key string, mode protocol.Mode) (protocol.State, error) {
 	return c.inspect(ctx, key, mode, protocol.FlagHolders)
 }
