@@ -10,22 +10,24 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Every configuration that a document shows is one that the program takes, and so is each example of the
-// example file with its comment signs taken away.
-func TestConfigurationsInDocumentsAreTaken(t *testing.T) {
-	fence := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+// The program accepts every configuration that a document shows. It also accepts the example file with the
+// examples of its sections uncommented.
+func TestConfigurationsInDocumentsAreAccepted(t *testing.T) {
+	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
+	field := regexp.MustCompile(`(?m)^(upstream|namespaces|stores|socket|ttl|limits|log|classes|admin_listen):`)
 	found := 0
-	for _, page := range []string{"README.md", "deploy/README.md", "deploy/CONFIGURATION.md", "deploy/SECURITY.md", "deploy/SIZING.md", "deploy/FAILURES.md", "upstream/STORES.md"} {
+	for _, page := range []string{"README.md", "deploy/README.md", "deploy/CONFIGURATION.md", "deploy/SECURITY.md",
+		"deploy/SIZING.md", "deploy/FAILURES.md", "upstream/STORES.md"} {
 		b, err := os.ReadFile(fromRoot(page))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range fence.FindAllStringSubmatch(string(b), -1) {
-			if !regexp.MustCompile(`(?m)^(upstream|namespaces|stores|socket|ttl|limits|log|classes|admin_listen):`).MatchString(m[1]) {
-				continue // another program's
+		for _, m := range block.FindAllStringSubmatch(string(b), -1) {
+			if !field.MatchString(m[1]) {
+				continue // of another program
 			}
 			found++
-			taken(t, page, m[1])
+			accepted(t, page, m[1])
 		}
 	}
 	if found == 0 {
@@ -42,12 +44,11 @@ func TestConfigurationsInDocumentsAreTaken(t *testing.T) {
 			lines[i] = "  " + rest
 		}
 	}
-	example := strings.Join(lines, "\n")
-	taken(t, "locksidecar.example.yaml", example)
+	accepted(t, "locksidecar.example.yaml", strings.Join(lines, "\n"))
 }
 
-// taken fails unless text, the configuration of a document, is without a fault.
-func taken(t *testing.T, page, text string) {
+// accepted checks that text, a configuration in a document, has no fault.
+func accepted(t *testing.T, page, text string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "config.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-// configured is a configuration in the text of a file.
+// configured loads a configuration file with this text.
 func configured(t *testing.T, yaml string) (*proposal, error) {
 	t.Helper()
 	dir := t.TempDir()
@@ -29,8 +29,8 @@ func configured(t *testing.T, yaml string) (*proposal, error) {
 	return (&Main{Env: env}).load(file, fs)
 }
 
-// What a configuration is checked by, before anything is opened, is what the stores say of themselves.
-func TestStoresCanWhatTheirPlansSay(t *testing.T) {
+// A configuration is checked by its plans before any store is opened. The plans and the stores must agree.
+func TestPlansAndStoresHaveTheSameAbilities(t *testing.T) {
 	nowhere := "127.0.0.1:1"
 	for _, scheme := range config.Schemes() {
 		url := scheme + "://" + nowhere

@@ -87,7 +87,8 @@ func planRedlock(p *plan, c *config.Config) error {
 			if err != nil {
 				return nil, err
 			}
-			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithClock(renewer.Boottime), redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
+			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithClock(renewer.Boottime),
+				redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
 		}
 		opts := []redlock.Option{redlock.WithLogger(o.log), redlock.WithClock(renewer.Boottime)}
 		if o.heir != nil {

@@ -91,7 +91,8 @@ func clientExit(err error, socket string) error {
 	case err == nil:
 		return nil
 	case isAdminSocket(socket):
-		return exit(exitUnavailable, "%s is the daemon's admin socket; name its socket for locks, %s", socket, strings.TrimSuffix(socket, daemon.AdminSocket("")))
+		locks := strings.TrimSuffix(socket, daemon.AdminSocket(""))
+		return exit(exitUnavailable, "%s is the daemon's admin socket; use its socket for locks, %s", socket, locks)
 	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(socket):
 		return exit(exitUnavailable, "no daemon at %s: it is not a socket", socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
@@ -117,7 +118,7 @@ func isSocket(path string) bool {
 	return err == nil && info.Mode()&fs.ModeSocket != 0
 }
 
-// isAdminSocket says that path is the admin socket of a daemon whose socket for locks is beside it.
+// isAdminSocket reports whether path is the admin socket of a daemon whose socket for locks is beside it.
 func isAdminSocket(path string) bool {
 	locks, found := strings.CutSuffix(path, daemon.AdminSocket(""))
 	return found && isSocket(path) && isSocket(locks)

@@ -28,8 +28,8 @@ type fleet struct {
 	estate *daemon.Estate // what is taken over; nil for nothing
 
 	mu     sync.Mutex                // held while a reload goes on
-	open   map[string]upstream.Store // by what they were opened with; guarded by mu
-	needs  map[string]*need          // of those that are open; guarded by mu
+	open   map[string]upstream.Store // by need.key; guarded by mu
+	needs  map[string]*need          // of the open stores, by need.key; guarded by mu
 	passed bool                      // another process goes on with all of them: nothing may be closed; guarded by mu
 	used   map[string]bool           // of those, what the daemon was told to use last; guarded by mu
 	keys   map[string][]both.Keys    // of pairs, what they were told to cover last; guarded by mu
@@ -39,8 +39,8 @@ func newFleet(log *zap.Logger) *fleet {
 	return &fleet{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need), keys: make(map[string][]both.Keys)}
 }
 
-// use has the daemon take what c needs, by take. When that fails nothing has
-// changed.
+// use opens the stores that p needs and calls take with what the daemon is to serve. If either fails,
+// nothing has changed.
 func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,7 +110,7 @@ const epochTime = time.Second
 func (f *fleet) left(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.used[key] && f.open[key] != nil { // it may have left twice, and been closed with the first
+	if !f.used[key] && f.open[key] != nil { // after several reloads it may leave twice; the first closes it
 		f.closeLocked(key)
 	}
 }
@@ -137,23 +137,22 @@ type need struct {
 	lazy  bool   // some namespace can do without it for a while
 }
 
-// proposal is a configuration that has been read, and what it asks for: every store, and which of them the
-// namespaces need.
+// proposal is a configuration that has been read and checked, but is not in use yet.
 type proposal struct {
 	conf  *config.Config
-	plans map[string]*plan
-	needs []*need
+	plans map[string]*plan // of every store, by name
+	needs []*need          // of the namespaces
 }
 
-// load reads the configuration and plans its stores. It connects to nothing. Its error names every fault, one a
-// line.
+// load reads the configuration and plans its stores. It connects to nothing. Its error names every fault, one
+// on each line.
 func (m *Main) load(file string, flags *pflag.FlagSet) (*proposal, error) {
 	c, err := config.Load(file, m.Env, flags)
 	p := &proposal{conf: c, plans: make(map[string]*plan)}
 	faults := []error{err, config.Misspelt(m.Environ)}
 	for _, s := range append([]*config.Store{&c.Main}, c.Stores...) {
 		if _, err := config.ParseUpstream(s.Upstream); err != nil {
-			continue // config.Load has named it
+			continue // config.Load has reported it
 		}
 		one, err := planStore(c, s)
 		if err != nil {
@@ -174,13 +173,13 @@ func (m *Main) load(file string, flags *pflag.FlagSet) (*proposal, error) {
 	return p, nil
 }
 
-// needsOf says which stores the namespaces need. Its error names every fault, one a line.
+// needsOf returns the stores that the namespaces need. Its error names every fault, one on each line.
 func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 	var needs []*need
 	var faults []error
 	for _, n := range c.Spaces() {
 		name, key, ps := storeOf(c, n, plans)
-		faults = append(faults, fits(c, n, ps))
+		faults = append(faults, checkFit(c, n, ps))
 		var found *need
 		for _, d := range needs {
 			if d.name == name {
@@ -196,31 +195,32 @@ func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 	for i, d := range needs {
 		for _, o := range needs[:i] {
 			if name := d.sharesEmbedded(o); name != "" {
-				faults = append(faults, fmt.Errorf("the embedded store %s is named alone and with both: all of its keys have to move at once", name))
+				faults = append(faults, fmt.Errorf("the embedded store %s is named alone and with both: "+
+					"all of its keys have to move at once", name))
 			}
 		}
 	}
 	return needs, errors.Join(faults...)
 }
 
-// fits says why a namespace cannot be kept in the stores that it names.
-func fits(c *config.Config, n *config.Namespace, ps []*plan) error {
+// checkFit returns an error if the stores that a namespace names do not support its settings.
+func checkFit(c *config.Config, n *config.Namespace, ps []*plan) error {
 	can := ps[0].can
 	for _, p := range ps[1:] {
 		can.minTTL, can.queue = max(can.minTTL, p.can.minTTL), can.queue && p.can.queue
 	}
 	fault := func(field, format string, a ...any) error {
 		path := "namespaces." + n.Prefix + "." + field
-		if !c.Set(path) { // it is what stands above the namespaces
+		if !c.Set(path) { // the namespace has the setting of the top level
 			path = field
 		}
 		return fmt.Errorf("%s (%s): %w", path, c.FromPath(path), fmt.Errorf(format, a...))
 	}
 	switch {
 	case n.TTL < can.minTTL:
-		return fault("ttl", "%v is too short for this store, the least is %v", n.TTL, can.minTTL)
+		return fault("ttl", "%v is too short for this store; the minimum is %v", n.TTL, can.minTTL)
 	case n.Linger > 0 && !can.queue:
-		return fault("linger", "on Redlock no host can say that it wants a lock: nothing may linger there")
+		return fault("linger", "Redlock does not support it: a host cannot tell the others there that it waits for a lock")
 	case len(ps) > 1 && !can.rebase:
 		return fault("both", "%w: %s decides its fences itself, and they cannot be raised to those of the other store; "+
 			"stop all holders, then change the store with a fence_epoch above the last fence base", both.ErrFences, ps[0].kind)
@@ -228,11 +228,15 @@ func fits(c *config.Config, n *config.Namespace, ps []*plan) error {
 	return nil
 }
 
-// sharesEmbedded is the name of the embedded store that both d and o need; empty for none. It can be open
+// sharesEmbedded returns the name of the embedded store that both d and o need, or "". Such a store can be open
 // only once.
 func (d *need) sharesEmbedded(o *need) string {
+	if d.key == o.key {
+		return ""
+	}
 	for _, p := range d.plans {
-		if p.kind == config.KindEmbedded && d.key != o.key && slices.ContainsFunc(o.plans, func(q *plan) bool { return q.name == p.name && q.kind == p.kind }) {
+		same := func(q *plan) bool { return q.name == p.name && q.kind == p.kind }
+		if p.kind == config.KindEmbedded && slices.ContainsFunc(o.plans, same) {
 			return storeName(p.name)
 		}
 	}
@@ -261,8 +265,8 @@ func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (nam
 	return name, strings.Join(append(keys, name), "\x00"), ps
 }
 
-// serving opens what c needs and is not open, and says what the daemon is to
-// serve. fresh is what it has opened.
+// serving opens the stores that p needs and that are not open yet. It returns what the daemon is to serve.
+// fresh has the keys of the stores that it has opened.
 func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fresh []string, err error) {
 	c := p.conf
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
@@ -270,7 +274,8 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 		if f.open[d.key] == nil {
 			for key := range f.open {
 				if name := d.sharesEmbedded(f.needs[key]); name != "" {
-					return s, fresh, exit(exitUsage, "the embedded store %s is in use: to have its keys in two stores, or in one again, takes a restart", name)
+					return s, fresh, exit(exitUsage, "the embedded store %s is in use: to keep its keys in two stores, "+
+						"or in one again, takes a restart", name)
 				}
 			}
 			st, err := d.open(ctx, opening{log: f.log, lazy: d.lazy || len(p.needs) > 1, heir: f.estate.Heir(d.name)})

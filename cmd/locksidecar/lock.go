@@ -51,8 +51,8 @@ and a lock of the same name have nothing to do with each other.
 Without -n or -w it waits for the lock as long as it takes. CMD is run as it is,
 without a shell, with this command's input and output, in a process group of its
 own; that group gets the terminal when there is one. SIGTERM, SIGINT, SIGHUP and
-the like are forwarded to the group; SIGUSR2 is for the daemon, and is not. CMD finds
-in its environment
+the like are forwarded to the group. SIGUSR2 is ignored: it is meant for the daemon.
+CMD finds in its environment
 
   LOCKSIDECAR_KEY      the key; of several, each on a line
   LOCKSIDECAR_FENCE    the fencing token: a number, larger for each later holder.
@@ -170,7 +170,7 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 		return usage("--on-lost %s: is none of term, kill, warn", o.onLost)
 	}
 	if o.ttl <= 0 && cmd.Flags().Changed("ttl") {
-		return usage("--ttl %v: a lease has to last for some time", time.Duration(o.ttl))
+		return usage("--ttl %v: must be more than 0", time.Duration(o.ttl))
 	}
 	if time.Duration(o.ttl) > protocol.MaxTTL*time.Millisecond {
 		return usage("--ttl %v: a lease can be a day long at most", time.Duration(o.ttl))

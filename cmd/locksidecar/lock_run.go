@@ -37,8 +37,8 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 		return err
 	}
 	j := &job{lockOptions: o, m: m, socket: socket, sigs: make(chan os.Signal, 64), away: make(chan time.Duration, 1)}
-	// SIGUSR2 is for the daemon, whose process has the same name: here it is dropped, and the command
-	// never gets it.
+	// SIGUSR2 is meant for the daemon, whose process has the same name. It is dropped here, and the
+	// command never gets it.
 	dropped := make(chan os.Signal, 1)
 	signal.Notify(dropped, syscall.SIGUSR2)
 	defer signal.Stop(dropped)
@@ -134,7 +134,7 @@ func (j *job) ask(ctx context.Context) (err error) {
 	if err == nil {
 		return nil
 	}
-	defer func() { // the holders are asked for before
+	defer func() { // not earlier: notAcquired asks for the holders
 		j.client.Close()
 		j.client = nil
 	}()
@@ -144,7 +144,7 @@ func (j *job) ask(ctx context.Context) (err error) {
 	return clientExit(err, j.socket)
 }
 
-// notAcquired says why, after a wait, and names the holder.
+// notAcquired returns the error of a lock that was not acquired. It names the holder.
 func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) error {
 	e := &exitError{code: int(j.conflict)}
 	if j.quiet {
@@ -159,7 +159,7 @@ func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) 
 		refused.Detail = -1
 	}
 	by := ""
-	if known := slices.Contains(j.keys, name); known && !errors.Is(err, client.ErrLimit) { // not of several at once
+	if known := slices.Contains(j.keys, name); known && !errors.Is(err, client.ErrLimit) { // name may be several keys
 		by = heldBy(ctx, j.client, name, j.permits > 0)
 	}
 	still := ""

@@ -79,8 +79,8 @@ func TestSignalsAreForwarded(t *testing.T) {
 var signals = map[string]syscall.Signal{"TERM": syscall.SIGTERM, "INT": syscall.SIGINT, "HUP": syscall.SIGHUP,
 	"QUIT": syscall.SIGQUIT, "USR1": syscall.SIGUSR1}
 
-// SIGUSR2 has a daemon's successor take over. Sent to every process of the program's name, it ends no
-// job: not one that waits for its lock either.
+// SIGUSR2 makes a daemon start its successor. If it is sent to every process with the program's name, it ends
+// no job, whether the job runs or still waits for its lock.
 func TestASignalForTheDaemonEndsNoJob(t *testing.T) {
 	h := newHost(t)
 	p := h.lock(nil, "echo up; read x; exit 0")

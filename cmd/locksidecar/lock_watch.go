@@ -94,7 +94,7 @@ func reason(why error) string {
 	case errors.Is(why, client.ErrClosed):
 		return "no connection to the daemon"
 	case errors.Is(why, client.ErrExpired):
-		return "its validity is over: the daemon has not extended it, as when its store is down or it hangs"
+		return "its validity is over: the daemon has not extended it (its store may be down, or the daemon hangs)"
 	}
 	return why.Error()
 }

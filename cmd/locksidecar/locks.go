@@ -60,11 +60,11 @@ func (m *Main) locksCommand() *cobra.Command {
 		Use:   "locks [flags] [PREFIX]",
 		Short: "List the locks that this host holds or waits for",
 		Long: `List the locks that clients of this host's daemon hold or wait for, in no
-particular order; with PREFIX only those whose keys begin so. Locks that only other
-hosts hold are not listed, unless --store asks the stores themselves: then every
-lock there is listed, with what stands for it in the store, the name of the host that
-holds it, who holds it in the store's terms, and whose it is: of this host, of another one, left behind (this host
-made it and does not know it any more; it ends by itself), or foreign (a plain
+particular order; with PREFIX only those whose keys begin with it. Locks that only
+other hosts hold are not listed, unless --store asks the stores themselves. Then every
+lock there is listed: with the host that holds it, the holder and the lock as the store
+names them, and in column WHOSE "this host", "other host", "left behind" (this host
+made it and does not know it any more; it ends by itself) or "foreign" (a plain
 locker's). upstream/STORES.md says how to remove one by hand.
 
 LEFT is how long the lease in the store is good for unless it is renewed, as the

@@ -56,7 +56,7 @@ func levelOf(c config.Log) zapcore.Level {
 	return level
 }
 
-// announce says that the daemon serves, where, and what to try.
+// announce reports that the daemon serves, and where. On a terminal it also suggests commands.
 func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 	var kinds, where []string
 	for _, n := range needs {
@@ -65,10 +65,11 @@ func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 		}
 	}
 	if m.console(c.Log) {
+		examples := strings.Join(m.examples(c.Socket), "\n  ")
 		fmt.Fprintf(m.Stderr, "locksidecar serves at %s (store: %s, %s). Try, in another shell:\n\n  %s\n\n",
-			c.Socket, strings.Join(kinds, " and "), strings.Join(where, " and "), strings.Join(m.examples(c.Socket), "\n  "))
+			c.Socket, strings.Join(kinds, " and "), strings.Join(where, " and "), examples)
 		if c.AdminListen != "" {
-			fmt.Fprintf(m.Stderr, "Locks, holders and stores in a browser: %s\n\n", pageURL(c.AdminListen))
+			fmt.Fprintf(m.Stderr, "Open this page in a browser to see locks, holders and stores: %s\n\n", pageURL(c.AdminListen))
 		}
 		return
 	}
@@ -77,7 +78,7 @@ func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 		zap.String("version", thisBuild().Version), zap.String("page", pageURL(c.AdminListen)))
 }
 
-// pageURL is the address of the page for a browser; empty when it is only on the admin socket.
+// pageURL returns the page's URL for a browser, or "" if the page is only on the admin socket.
 func pageURL(listen string) string {
 	if listen == "" {
 		return ""

@@ -18,12 +18,13 @@ func main() { os.Exit(newMain().Run(context.Background())) }
 type Main struct {
 	Args                  []string // without the program's name
 	Env                   config.Env
-	Environ               []string // NAME=VALUE, to look for misspelt names
+	Environ               []string // NAME=VALUE, to find misspelt names
 	Stdin, Stdout, Stderr *os.File
 }
 
 func newMain() *Main {
-	return &Main{Args: os.Args[1:], Env: os.LookupEnv, Environ: os.Environ(), Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+	return &Main{Args: os.Args[1:], Env: os.LookupEnv, Environ: os.Environ(),
+		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 }
 
 // Run carries out the command and returns the exit code. The end of ctx is for
@@ -77,7 +78,8 @@ and whoever needs a lock runs under it, or uses a client library:
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
 	root.AddCommand(m.serveCommand(), m.lockCommand(), m.statusCommand(), m.locksCommand(),
-		m.healthCommand(), m.topCommand(), m.waitersCommand(), m.sessionsCommand(), m.unlockCommand(), m.whoCommand(), m.configCommand(), m.conformanceCommand(), m.versionCommand(), exitCodesTopic())
+		m.healthCommand(), m.topCommand(), m.waitersCommand(), m.sessionsCommand(), m.unlockCommand(), m.whoCommand(),
+		m.configCommand(), m.conformanceCommand(), m.versionCommand(), exitCodesTopic())
 	return root
 }
 
@@ -92,7 +94,7 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	return didYouMean(fmt.Errorf("unknown command %q", args[0]), "", args[0], known)
 }
 
-// suggested adds the flag that may be meant to the error about an unknown one.
+// suggested adds to the error about an unknown flag the known flag with the nearest name.
 func suggested(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {

@@ -179,7 +179,7 @@ func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
 		}
 		if heap.due(time.Now()) {
 			t.collect()
-			of.TimerLate() // like the work, the collection's, and no load
+			of.TimerLate() // the collection caused the delay, not the load
 			began, spent, had = time.Now(), cpuTime(), of.BytesRead()
 			timer.Reset(procsBusy)
 			continue

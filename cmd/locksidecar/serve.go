@@ -38,8 +38,8 @@ that over the file. The store's password is given in the file, in a file of its 
 
 SIGHUP has the configuration read again: stores, namespaces, limits, the level of
 the log. Clients notice nothing; a file with a fault in it changes nothing, and the
-log says why. A signal to end comes first: it ends a reload or a takeover that is
-under way.
+log says why. SIGTERM and SIGINT have precedence: they cancel a reload or a takeover
+that is in progress.
 
 SIGUSR2 has the program that is installed now take over: it gets the socket, every
 client's connection and all locks, and goes on where this one stops; so does
@@ -142,8 +142,9 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	}
 	if err == nil {
 		err = s.fleet.use(starting, p, func(serving daemon.Serving) error {
-			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
-				Listener: made, AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Standing: threads.askAll, Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
+			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup, Listener: made,
+				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Standing: threads.askAll,
+				Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
 			if s.fleet.estate != nil {
 				return s.inherit(cfg)
 			}
@@ -153,7 +154,7 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	}
 	first := told()
 	if first != nil && err != nil {
-		log.Info("told to end before it served", zap.String("event", "stopped"), zap.Stringer("signal", first), zap.Error(err))
+		log.Info("stopped by a signal before serving", zap.String("event", "stopped"), zap.Stringer("signal", first), zap.Error(err))
 		return nil
 	}
 	if err != nil {
@@ -169,8 +170,8 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	return s.drive(ctx, sig, first)
 }
 
-// drive serves until the first signal to end, which drains, and is cut short by the second. first is
-// the first one if it has come already, else nil. A reload under way is given up at the first.
+// drive serves until the first signal to end. That cancels a reload in progress and drains; the second
+// signal ends the drain at once. first is the first signal if it came during the start, else nil.
 func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
@@ -185,7 +186,7 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 	}()
 	defer func() { rest(); <-rested }()
 	var cut os.Signal
-	var idle <-chan struct{} // rested, once the daemon was told to end
+	var idle <-chan struct{} // rested, after the first signal to end; else nil
 	told := func(sig os.Signal) {
 		s.log.Info("told to end", zap.String("event", "signal"), zap.Stringer("signal", sig))
 		s.End()
@@ -243,8 +244,8 @@ func (s *server) reload(ctx context.Context) {
 	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
 }
 
-// read reads the configuration and the files that it names. One of them may be a pipe or on a file system
-// that does not answer. So it is given up, with the goroutine that reads, when ctx ends.
+// read reads the configuration and the files that it names. One of them may be a pipe, or on a file system that
+// does not answer. So read returns when ctx ends, and leaves behind the goroutine that reads.
 func (s *server) read(ctx context.Context) (*proposal, error) {
 	type outcome struct {
 		*proposal

@@ -45,7 +45,7 @@ func TestTheLogIsJSON(t *testing.T) {
 	for i, l := range lines {
 		var m struct {
 			Event, Socket string
-			Try           []string // for people alone
+			Try           []string // only on a terminal
 		}
 		if err := json.Unmarshal([]byte(l), &m); err != nil {
 			t.Errorf("%s: %v", l, err)

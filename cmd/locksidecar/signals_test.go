@@ -10,8 +10,7 @@ import (
 	"testing"
 )
 
-// silent is a server that accepts connections and never says anything; met is closed when it has
-// accepted one.
+// silent starts a server that accepts connections and never answers. met is closed when it has accepted one.
 func silent(t testing.TB) (addr string, met chan struct{}) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -39,7 +38,7 @@ func silent(t testing.TB) (addr string, met chan struct{}) {
 	return ln.Addr().String(), met
 }
 
-// A signal to end is never lost, whatever came before it, and does not wait for reloads.
+// A signal to end is never lost among other signals, and does not wait for reloads.
 func TestASignalToEndBehindReloads(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte("upstream: 'memory:'\n"), 0o600); err != nil {
@@ -57,11 +56,11 @@ func TestASignalToEndBehindReloads(t *testing.T) {
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)
 	if log := h.daemon.err.String(); !strings.Contains(log, `"event":"stopped"`) {
-		t.Error("it has not ended in order")
+		t.Error("the daemon did not log that it stopped")
 	}
 }
 
-// A daemon that is told to end while it waits for a store at its start ends.
+// A signal ends a daemon that still waits for its store at the start.
 func TestASignalToEndAtTheStart(t *testing.T) {
 	addr, met := silent(t)
 	h := bareHost(t)
@@ -75,7 +74,7 @@ func TestASignalToEndAtTheStart(t *testing.T) {
 	h.daemon.ends(0)
 }
 
-// A daemon that is told to end while it reads a configuration that does not come ends.
+// A signal ends a daemon whose reload is stuck reading the configuration.
 func TestASignalToEndWhileTheConfigurationIsRead(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "c.yaml")
 	if err := os.WriteFile(file, []byte("upstream: 'memory:'\n"), 0o600); err != nil {

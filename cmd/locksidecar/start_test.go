@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// loading is a Redis that answers LOADING for as long as the test takes.
+// loading starts a Redis that answers LOADING during the whole test.
 func loading(t testing.TB) (addr string) {
 	t.Helper()
 	srv := testserver.StartRedis(t, "--enable-debug-command", "yes", "--loading-process-events-interval-bytes", "1024")
@@ -31,8 +31,8 @@ func loading(t testing.TB) (addr string) {
 	return srv.Addr()
 }
 
-// A Redis that does not answer, or not yet, is one that cannot be reached: the daemon starts without it
-// where it can, and a reload takes it in.
+// A Redis that does not answer, or is still loading, counts as unreachable. The daemon starts without it where it
+// can, and a reload can add it.
 func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
 	mute, _ := silent(t)
 	for name, addr := range map[string]string{"silent": mute, "loading": loading(t)} {
@@ -64,7 +64,7 @@ func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
 	}
 }
 
-// A server that is there and refuses us is a fault of the configuration.
+// A server that answers and refuses the daemon means a faulty configuration.
 func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
 	srv := testserver.StartRedis(t, "--requirepass", "right")
 	h := bareHost(t)
@@ -76,8 +76,7 @@ func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
 	}
 }
 
-// The keys of the embedded store move with a restart: a reload that would open it a second time is
-// refused, and says so.
+// Moving the keys of the embedded store takes a restart: a reload that would open that store twice is refused.
 func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	stores := "stores:\n  r: {upstream: '" + srv.URL() + "'}\n"

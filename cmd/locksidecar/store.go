@@ -36,8 +36,8 @@ type plan struct {
 	open func(ctx context.Context, o opening) (upstream.Store, error)
 }
 
-// abilities are what a store's Info will say of it once it is open, as far as it decides which
-// configurations are refused: these are checked before anything is opened.
+// abilities are the fields of a store's Info that decide which configurations are refused. A plan has them,
+// so that a configuration can be checked before any store is opened.
 type abilities struct {
 	minTTL time.Duration
 	queue  bool // hosts can say that they want a lock
@@ -157,7 +157,8 @@ const endTime = 3 * time.Second
 func lockState(socket, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, exit(exitCannotMake, "lock the state file: %w; name a socket in a directory of yours with --socket", err)
+		return nil, exit(exitCannotMake, "lock the state file: %w; use --socket to name a socket in a directory where "+
+			"you may write", err)
 	}
 	for end := time.Now().Add(endTime); ; time.Sleep(20 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)

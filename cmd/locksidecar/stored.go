@@ -22,7 +22,7 @@ type storedLock struct {
 	Waiters *int64 `json:"waiters,omitempty"`
 	Base    string `json:"fence_base,omitempty"`
 
-	// By is the holder, if it can be named.
+	// By is the holder, if the daemon can name it.
 	By *protocol.Holder `json:"by,omitempty"`
 }
 
@@ -51,7 +51,7 @@ func newStoredLock(r *protocol.StoredRow) storedLock {
 
 func writeStored(w io.Writer, locks []storedLock) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "KEY\tSTORE\tMODE\tWHOSE\tLEFT\tWAITERS\tHOLDER\tHOLDER THERE\tNAME THERE")
+	fmt.Fprintln(t, "KEY\tSTORE\tMODE\tWHOSE\tLEFT\tWAITERS\tHOLDER\tHOLDER IN STORE\tLOCK IN STORE")
 	for i := range locks {
 		l := &locks[i]
 		waiters := "-"
@@ -65,8 +65,9 @@ func writeStored(w io.Writer, locks []storedLock) error {
 				by = l.By.Host
 			}
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(l.Key), l.Store, l.Mode, l.Whose, leftOrDash(l.LeftMS), waiters,
-			orDash(terminal.Clean(by)), orDash(terminal.Clean(l.Holder)), orDash(terminal.Clean(l.Name)))
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(l.Key), l.Store, l.Mode, l.Whose,
+			leftOrDash(l.LeftMS), waiters, orDash(terminal.Clean(by)), orDash(terminal.Clean(l.Holder)),
+			orDash(terminal.Clean(l.Name)))
 	}
 	return t.Flush()
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// lease is a TTL of the tests that have to wait for its end. A busy machine stands still for a second,
-// or two.
+// lease is the TTL in tests that wait for its end. It is long enough for a busy machine, which may stall for a
+// second or two.
 const (
 	lease     = "6s"
 	leaseTime = 6 * time.Second
@@ -68,8 +68,8 @@ var everyStore = []struct {
 	}},
 }
 
-// nameHolder has both hosts name the holder of what the first one holds.
-func nameHolder(t *testing.T, first, second *host) {
+// namesHolder checks that both hosts name the holder of a lock that the first one holds.
+func namesHolder(t *testing.T, first, second *host) {
 	t.Helper()
 	who := func(h *host, args ...string) (code int, out string) {
 		p := h.run(append([]string{"who"}, args...)...)
@@ -80,12 +80,15 @@ func nameHolder(t *testing.T, first, second *host) {
 	const key = "k"
 	eventually(t, "the other host is named", func() bool {
 		code, out := who(second, key)
-		return code == 0 && strings.HasPrefix(out, key+" is held by web-1, daemon ") && strings.Contains(out, fmt.Sprintf("process %d there", first.daemon.cmd.Process.Pid))
+		return code == 0 && strings.HasPrefix(out, key+" is held by web-1, daemon ") &&
+			strings.Contains(out, fmt.Sprintf("process %d there", first.daemon.cmd.Process.Pid))
 	})
-	if code, out := who(second, "-o", "json", key); code != 0 || !strings.Contains(out, `"host": "web-1"`) || !strings.Contains(out, `"kind": "daemon"`) {
+	if code, out := who(second, "-o", "json", key); code != 0 || !strings.Contains(out, `"host": "web-1"`) ||
+		!strings.Contains(out, `"kind": "daemon"`) {
 		t.Errorf("%d: %s", code, out)
 	}
-	if code, out := who(first, key); code != 0 || !strings.HasPrefix(out, key+" is held by process ") || !strings.Contains(out, fmt.Sprintf("of user %d on this host", os.Geteuid())) {
+	if code, out := who(first, key); code != 0 || !strings.HasPrefix(out, key+" is held by process ") ||
+		!strings.Contains(out, fmt.Sprintf("of user %d on this host", os.Geteuid())) {
 		t.Errorf("%d: %s", code, out)
 	}
 	if code, out := who(second, "free"); code != 66 || out != "nobody holds free\n" {
@@ -100,10 +103,11 @@ func TestEveryStore(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			url, _ := c.start(t)
-			first, second := newHost(t, "--upstream", url, "--ttl", lease, "--host-name", "web-1"), newHost(t, "--upstream", url, "--ttl", lease, "--host-name", "web-2")
+			first := newHost(t, "--upstream", url, "--ttl", lease, "--host-name", "web-1")
+			second := newHost(t, "--upstream", url, "--ttl", lease, "--host-name", "web-2")
 			p := first.lock(nil, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 			f1 := p.number()
-			nameHolder(t, first, second)
+			namesHolder(t, first, second)
 			busy := second.lock([]string{"-n"}, "true")
 			busy.ends(75)
 			if msg := busy.err.String(); !strings.Contains(msg, " is held by web-1") {

@@ -83,12 +83,14 @@ func (s *server) callSuccessor() {
 		s.log.Info("successor called", zap.String("event", "successor_called"), zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
 		go func() {
 			err := cmd.Wait()
-			s.log.Error("the successor has ended; this process goes on", zap.String("event", "takeover_failed"), zap.Error(err))
+			s.log.Error("takeover failed: the successor has ended; this process continues to serve",
+				zap.String("event", "takeover_failed"), zap.Error(err))
 		}()
 		return nil
 	}()
 	if err != nil {
-		s.log.Error("no successor: this process goes on", zap.String("event", "takeover_failed"), zap.Error(err))
+		s.log.Error("takeover failed: cannot start the successor; this process continues to serve",
+			zap.String("event", "takeover_failed"), zap.Error(err))
 	}
 }
 

@@ -42,7 +42,7 @@ that it has it: when it has answered, or ended, or when the time is over that it
 told. What that is at the most is printed.
 
 A lock that another host holds is taken from it there. 'locksidecar locks --store'
-shows those, and upstream/STORES.md says what to do with one that is left behind.`
+lists those, and upstream/STORES.md says how to remove one that is left behind.`
 
 func (m *Main) unlockCommand() *cobra.Command {
 	o := &unlockOptions{}

@@ -52,8 +52,8 @@ func validityTable(t *testing.T) map[string]validityRow {
 	return table
 }
 
-// longest is the longest validity of a hold with the given TTL, by the table; on stores with a session
-// that has the tests' lease as its TTL.
+// longest returns the longest validity of a hold with this TTL, by the table. lease is the TTL of the store's
+// session, where it has one.
 func (r validityRow) longest(t *testing.T, ttl, lease time.Duration) time.Duration {
 	t.Helper()
 	switch m := constantCell.FindStringSubmatch(r.validity); {
@@ -71,7 +71,7 @@ func (r validityRow) longest(t *testing.T, ttl, lease time.Duration) time.Durati
 	return 0
 }
 
-// checkDefaults compares what the table says of defaults, and of the interval, with the program.
+// checkDefaults compares the table's defaults and intervals with the program.
 func checkDefaults(t *testing.T, table map[string]validityRow) {
 	for kind, want := range map[string]string{
 		"embedded":  fmt.Sprintf("%.0f s, whatever the ttl", embedded.DefaultSession.Seconds()),
@@ -110,7 +110,7 @@ func TestStatedValidity(t *testing.T) {
 			t.Parallel()
 			h := start(t)
 			ttls := []time.Duration{leaseTime, time.Minute}
-			if kind == "redlock" { // its max_ttl is the lease's: a node that restarted does not vote for so long
+			if kind == "redlock" { // max_ttl is the lease's, since a restarted node does not vote for max_ttl
 				ttls = ttls[:1]
 			}
 			for _, ttl := range ttls {
@@ -160,10 +160,9 @@ func TestStatedValidity(t *testing.T) {
 	}
 }
 
-// statesValidity takes a lock with the given TTL and reads what the daemon states about it. No statement
-// may be above the longest validity, and keepalives come no more often than they may. What a machine that
-// stands still delays is waited for: an interval as short as the table has it, and a statement near the
-// longest validity.
+// statesValidity acquires a lock with this TTL and reads the validity that the daemon states for it. No statement
+// may be above the longest validity, and keepalives may not come too often. A busy machine delays keepalives, so
+// the test waits until it has seen an interval as short as the table's, and a statement near the longest validity.
 func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Duration) {
 	type statement struct{ sent, left time.Duration } // sent by the daemon's clock, in milliseconds
 	said := make(chan statement, 1024)
@@ -188,7 +187,7 @@ func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Durat
 	}
 	last := statement{ms(g.Deadline - g.Left), ms(g.Left)}
 	interval := longest / 3
-	regular, most := longest > 10*time.Second, last.left // a minute's keepalives are not waited for
+	regular, most := longest > 10*time.Second, last.left // the test does not wait for the keepalives of a minute's TTL
 	if last.left > longest {
 		t.Errorf("the grant states %v, more than %v", last.left, longest)
 	}
@@ -211,7 +210,7 @@ func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Durat
 	}
 }
 
-// namespaceIs says whether the welcome has the key in a store of that kind.
+// namespaceIs reports whether the welcome keeps the key in a store of that kind.
 func namespaceIs(w protocol.Welcome, key, kind string) bool {
 	ns := slices.DeleteFunc(slices.Clone(w.Namespaces), func(n protocol.Namespace) bool { return !strings.HasPrefix(key, n.Prefix) })
 	if len(ns) == 0 {

@@ -28,9 +28,9 @@ longest first; with PREFIX only those who wait for keys that begin so. Those who
 at other hosts are not listed.
 
 PLACE is the place in this host's queue for the key, from 1. LEFT is how long they
-will wait on, "-" being as long as it takes. BEHIND is one holder of the lock: the
-process and the client if it is on this host, and else the name of the other host;
-"-" when that is not known, or nobody holds the lock yet.`,
+will still wait, "-" being as long as it takes. BEHIND is one holder of the lock: its
+process and client if it is on this host, else the name of its host; "-" if it is not
+known, or if nobody holds the lock yet.`,
 		Example: `  locksidecar waiters
   locksidecar waiters order:
   locksidecar waiters -o json | jq -r '.[] | select(.waited_ms > 60000) | .key'`,

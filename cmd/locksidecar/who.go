@@ -15,17 +15,17 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// holdersTime bounds the question for a key's holders: the daemon asks the store.
+// holdersTime is how long lock waits for the names of a key's holders, for which the daemon asks the store.
 const holdersTime = 3 * time.Second
 
-const whoLong = `Show who holds the lock KEY, on any host. A holder on this host is shown with its
-process, its user, what the client calls itself, and its fence. For a holder on another
-host, the name of that host is shown: each daemon registers it in the store.
+const whoLong = `Show the holders of the lock KEY, on any host. A holder on this host is shown with its
+process, user, client name and fence. A holder on another host is shown with the name
+of that host, which its daemon has registered in the store.
 
-A daemon of a version that does not register is shown as "an unregistered daemon", a
-program that locks in the store without locksidecar as "another program". How long a
-lock has been held is shown where the store can tell: always on this host, on other
-hosts with MySQL, and with ZooKeeper if the holder did not wait.
+A daemon of an older version, which does not register, is shown as "an unregistered
+daemon", and a program that locks in the store without locksidecar as "another program".
+For holders on this host, the time since the lock was granted is always shown. For other
+hosts, MySQL knows it, and ZooKeeper if the holder did not wait.
 
 The exit code is 0 if the lock is held, and 66 if nobody holds it.`
 
@@ -34,7 +34,7 @@ func (m *Main) whoCommand() *cobra.Command {
 	var semaphore bool
 	cmd := &cobra.Command{
 		Use:   "who [flags] KEY",
-		Short: "Show who holds a lock, on any host",
+		Short: "Show the holder of a lock, on any host",
 		Long:  whoLong,
 		Example: `  locksidecar who nightly-report
   locksidecar who --semaphore thumbnails
@@ -46,7 +46,7 @@ func (m *Main) whoCommand() *cobra.Command {
 				return usage("no key is named")
 			case 1:
 			default:
-				return usage("takes one key, and not %d", len(args))
+				return usage("takes one key, not %d", len(args))
 			}
 			if err := protocol.CheckKey(args[0]); err != nil {
 				return usage("%w", err)
@@ -60,11 +60,11 @@ func (m *Main) whoCommand() *cobra.Command {
 	cmd.ValidArgsFunction = m.completeKeys(&socket)
 	socketFlag(cmd, &socket)
 	outputFlag(cmd, &output, "text", "json")
-	cmd.Flags().BoolVar(&semaphore, "semaphore", false, "the holders of permits of the semaphore KEY, and not of the lock")
+	cmd.Flags().BoolVar(&semaphore, "semaphore", false, "show the holders of permits of the semaphore KEY, not of the lock")
 	return cmd
 }
 
-// heldKey is what `who` shows, as -o json shows it. Times are milliseconds.
+// heldKey is the result of `who`, in the form of -o json. Times are in milliseconds.
 type heldKey struct {
 	Key     string            `json:"key"`
 	Held    bool              `json:"held"`
@@ -96,7 +96,7 @@ func (m *Main) who(ctx context.Context, socket, key string, semaphore, asJSON bo
 	}
 	h := heldKey{Key: key, Held: st.Held != protocol.HeldNot, Waiters: st.Waiters, Holders: st.By}
 	if h.Holders == nil {
-		h.Holders = []protocol.Holder{} // and not null in JSON
+		h.Holders = []protocol.Holder{} // nil would be null in JSON
 	}
 	if h.Held {
 		h.Mode = modeName(st.Mode)
@@ -115,7 +115,7 @@ func (m *Main) who(ctx context.Context, socket, key string, semaphore, asJSON bo
 	return err
 }
 
-// write says it in words: a line for each holder.
+// write writes the result as text, with a line for each holder.
 func (k *heldKey) write(w io.Writer) error {
 	key := terminal.Clean(k.Key)
 	if !k.Held {
@@ -138,12 +138,12 @@ func (k *heldKey) write(w io.Writer) error {
 	return errors.Join(all...)
 }
 
-// describe says all that is known of a holder.
+// describe returns everything known about a holder as text.
 func describe(h *protocol.Holder) string {
 	s := terminal.Clean(h.String())
 	switch {
 	case h.Kind == protocol.HolderHere && h.Session == 0:
-		s += ", by no client any more: the lease is kept, or on its way back"
+		s += ", but by none of its clients: the lease is kept for the next one, or is being released"
 	case h.Kind == protocol.HolderHere:
 		if h.UID >= 0 {
 			s += fmt.Sprintf(" of user %d", h.UID)
@@ -166,8 +166,8 @@ func describe(h *protocol.Holder) string {
 	return s
 }
 
-// heldBy names the holders of a key for a message that says that it is held: " by web-3 for 12s". It
-// is empty when nothing is known.
+// heldBy names the holders of a key for a message that it is held, as in " by web-3 for 12s". The result is
+// empty if no holder is known.
 func heldBy(ctx context.Context, c *client.Client, key string, permits bool) string {
 	ctx, cancel := context.WithTimeout(ctx, holdersTime)
 	defer cancel()

@@ -15,7 +15,7 @@ func TestWhoInWords(t *testing.T) {
 		want string
 	}{
 		{heldKey{Key: "job"}, "nobody holds job\n"},
-		{heldKey{Key: "job", Held: true, Mode: "exclusive"}, "job is held\n"}, // by a daemon that knows no holders
+		{heldKey{Key: "job", Held: true, Mode: "exclusive"}, "job is held\n"}, // an older daemon sends no holders
 		{heldKey{Key: "job", Held: true, Mode: "exclusive", LeftMS: &left, Holders: []protocol.Holder{
 			{Kind: protocol.HolderHere, Session: 9, PID: 815, UID: 1000, Client: "backup/nightly", Held: 12_000, Left: 29_000, Fence: 77}}},
 			"job is held by process 815 (backup/nightly) of user 1000 on this host, session 9, for 12s, fence 77; its lease ends in 29s unless it is renewed\n"},
@@ -28,7 +28,7 @@ func TestWhoInWords(t *testing.T) {
 			"pool is held by an unregistered daemon: wThcjhdMeW3Yi7_GUSIGTQ (permit)\n" +
 				"pool is held by another program: theirs; its lease ends in 1.5s unless it is renewed (permit)\n"},
 		{heldKey{Key: "job", Held: true, Mode: "exclusive", Holders: []protocol.Holder{{Kind: protocol.HolderHere, Held: -1, Left: -1, UID: -1}}},
-			"job is held by this host, by no client any more: the lease is kept, or on its way back\n"},
+			"job is held by this host, but by none of its clients: the lease is kept for the next one, or is being released\n"},
 	} {
 		var b bytes.Buffer
 		if err := tc.k.write(&b); err != nil || b.String() != tc.want {
@@ -37,13 +37,14 @@ func TestWhoInWords(t *testing.T) {
 	}
 }
 
-// A host, a client and a foreign program choose what they are called.
-func TestWhoObeysNobodysName(t *testing.T) {
+// Hosts, clients and foreign programs choose their names. The output has none of their control characters.
+func TestWhoEscapesNames(t *testing.T) {
 	const hostile = "\x1b]0;owned\x07\x1b[2J\nroot\u202e"
 	var b bytes.Buffer
 	k := heldKey{Key: "k", Held: true, Mode: "exclusive"}
 	for kind := protocol.HolderKind(0); kind <= protocol.HolderForeign+1; kind++ {
-		k.Holders = append(k.Holders, protocol.Holder{Kind: kind, Host: hostile, Version: hostile, Name: hostile, Note: hostile, Client: hostile, Session: 1, PID: 1})
+		k.Holders = append(k.Holders, protocol.Holder{Kind: kind, Host: hostile, Version: hostile, Name: hostile,
+			Note: hostile, Client: hostile, Session: 1, PID: 1})
 	}
 	if err := k.write(&b); err != nil {
 		t.Fatal(err)

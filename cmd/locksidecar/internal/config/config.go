@@ -21,7 +21,7 @@ type Config struct {
 	SocketMode  fs.FileMode
 	SocketGroup string
 	AdminListen string // "host:port", or empty
-	HostName    string // the machine's when empty
+	HostName    string // empty for the machine's own
 
 	Main   Store    // of the keys whose namespace names no other
 	Stores []*Store // by name
@@ -147,7 +147,7 @@ func (c *Config) FromPath(path string) string {
 	return "default"
 }
 
-// Set says that the configuration names a value for the field.
+// Set reports whether the configuration sets the field.
 func (c *Config) Set(path string) bool { return c.from[path] != "" }
 
 // check is for what one value alone does not show.

@@ -169,7 +169,7 @@ func TestFaultsOfAFile(t *testing.T) {
 	}
 }
 
-// A file is read whole or refused: nothing at its end is dropped silently.
+// A file is read completely or refused: its end is never ignored.
 func TestAFileThatIsTooLargeIsRefused(t *testing.T) {
 	padding := strings.Repeat(strings.Repeat("#", 79)+"\n", 1<<20/80)
 	if c, err := load(t, padding+"ttl: 7s\n", nil); err != nil || c.TTL != 7*time.Second {

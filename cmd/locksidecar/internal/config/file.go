@@ -32,7 +32,7 @@ func (c *Config) readFile(path string) []error {
 		return []error{fmt.Errorf("read configuration: %w", err)}
 	}
 	if len(text) > maxFile {
-		return []error{fmt.Errorf("%s: the file is larger than %d bytes, the most that a configuration may have", path, maxFile)}
+		return []error{fmt.Errorf("%s: the file is larger than %d bytes, the limit for a configuration", path, maxFile)}
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
@@ -61,7 +61,7 @@ func (r *fileReader) fault(n *yaml.Node, format string, a ...any) {
 	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.path, n.Line, fmt.Sprintf(format, a...)))
 }
 
-// unknown is the fault of a field that there is not, with the one that may be meant.
+// unknown adds the fault of an unknown field. It names the known field with the nearest name, or else all of them.
 func (r *fileReader) unknown(n *yaml.Node, path, name string, known []string) {
 	if near := Nearest(name, known); near != "" {
 		r.fault(n, "unknown field %q; did you mean %q?", path, near)

@@ -6,21 +6,21 @@ import (
 	"strings"
 )
 
-// Nearest is the one of known that name may be a slip of: at most two letters are other, missing or too
-// many, and at most a third of them all. It is empty when there is none.
+// Nearest returns the entry of known of which name may be a misspelling, or "". At most two letters, and at
+// most a third of the name's, may be changed, missing or added.
 func Nearest(name string, known []string) string {
 	same := strings.NewReplacer("-", "_")
 	name = same.Replace(strings.ToLower(name))
-	best, least := "", min(2, len(name)/3)+1
+	best, bound := "", min(2, len(name)/3)+1
 	for _, k := range known {
-		if d := distance(name, same.Replace(k)); d < least {
-			best, least = k, d
+		if d := distance(name, same.Replace(k)); d < bound {
+			best, bound = k, d
 		}
 	}
 	return best
 }
 
-// distance is Levenshtein's, in bytes.
+// distance returns the Levenshtein distance, in bytes.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {
@@ -40,8 +40,8 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// Misspelt names each variable of the environment that is close to one of ours, and none of them. Others
-// that begin in the same way are left alone: Kubernetes makes LOCKSIDECAR_PORT for a service of that name.
+// Misspelt returns an error that names each environment variable that is nearly one of ours. It ignores other
+// variables with our prefix: Kubernetes sets LOCKSIDECAR_PORT for a service named locksidecar.
 func Misspelt(environ []string) error {
 	const ours = "LOCKSIDECAR_"
 	known := []string{"config", "socket", "key", "fence"}

@@ -2,7 +2,7 @@ package config
 
 import "testing"
 
-func TestTheFieldThatIsMeant(t *testing.T) {
+func TestNearest(t *testing.T) {
 	known := []string{"ttl", "max_wait", "max_hold", "upstream", "hand_overs", "namespaces"}
 	for name, want := range map[string]string{
 		"upstrem": "upstream", "max-wait": "max_wait", "Max_Hold": "max_hold", "namespace": "namespaces", "handovers": "hand_overs",

@@ -54,8 +54,9 @@ var settings = withShared([]Setting{
 		More:    "There is no password on it.",
 		Restart: true, Example: "127.0.0.1:9402", value: func(c *Config) pflag.Value { return (*text)(&c.AdminListen) }},
 
-	{Path: "host_name", Flag: "host-name", Help: "`name` of this host, by which other hosts show it as the holder of a lock; empty is the machine's own",
-		More:    "The daemon registers it in its stores. In a pod, the node's name tells more than the pod's.",
+	{Path: "host_name", Flag: "host-name",
+		Help:    "`name` that other hosts show for this host when it holds a lock; empty for the machine's own name",
+		More:    "The daemon registers it in its stores. In a pod, use the node's name: it tells more than the pod's.",
 		Restart: true, Example: "web-3", value: func(c *Config) pflag.Value { return (*text)(&c.HostName) }},
 
 	{Path: "drain", Flag: "drain", Help: "how long holders get to finish when the daemon is told to end",

@@ -69,7 +69,7 @@ type Store struct {
 	Password     string
 	PasswordFile string
 
-	faulty bool // a field of it has a fault that is named already
+	faulty bool // a fault in one of its fields has been reported
 }
 
 // URL is the store's URL with the user and the password that stand beside it. It

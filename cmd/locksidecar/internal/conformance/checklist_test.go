@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// checklist reads the tables of PROTOCOL.md, section 16: the scenarios of each point.
+// checklist reads the tables of PROTOCOL.md, section 16, and returns the scenarios of each point. before is the text of
+// the other sections.
 func checklist(t *testing.T) (points map[string][]string, before string) {
 	b, err := os.ReadFile("../../../../protocol/PROTOCOL.md")
 	if err != nil {
@@ -37,7 +38,7 @@ func checklist(t *testing.T) (points map[string][]string, before string) {
 	return points, before
 }
 
-// TestChecklist holds the checklist of PROTOCOL.md against the text, the scenarios and the faults.
+// TestChecklist compares the checklist of PROTOCOL.md with the text, the scenarios and the faults.
 func TestChecklist(t *testing.T) {
 	t.Parallel()
 	points, text := checklist(t)
@@ -58,8 +59,10 @@ func TestChecklist(t *testing.T) {
 				continue
 			}
 			broken = true
-			if !slices.ContainsFunc(strings.Fields(f.scenarios), func(s string) bool { return slices.Contains(scenarios, s) }) {
-				t.Errorf("the fault %s breaks %s, and none of its scenarios (%s) finds it", f.name, no, strings.Join(scenarios, ", "))
+			finds := func(s string) bool { return slices.Contains(scenarios, s) }
+			if !slices.ContainsFunc(strings.Fields(f.scenarios), finds) {
+				t.Errorf("the fault %s breaks %s, but none of the point's scenarios (%s) finds it",
+					f.name, no, strings.Join(scenarios, ", "))
 			}
 		}
 		if !broken {
@@ -78,18 +81,18 @@ func TestChecklist(t *testing.T) {
 			t.Errorf("no point of the checklist names the scenario %s", s.Name)
 		}
 	}
-	marks(t, points, text)
+	checkMarks(t, points, text)
 }
 
-// marks looks that each MUST of the text says which point it is, and that the points that the text names exist.
-func marks(t *testing.T, points map[string][]string, text string) {
+// checkMarks checks that each MUST of the text is marked with a point, and that all points in the text exist.
+func checkMarks(t *testing.T, points map[string][]string, text string) {
 	mark := regexp.MustCompile(`\bM\d+\b`)
 	_, text, _ = strings.Cut(text, "\n## 2 ")
 	text, _, _ = strings.Cut(text, "\n## 14 ")
 	for _, paragraph := range regexp.MustCompile(`\n\n|\n- |\n\|`).Split(text, -1) {
 		found := mark.FindAllString(paragraph, -1)
 		if strings.Contains(paragraph, "MUST") && len(found) == 0 {
-			t.Errorf("PROTOCOL.md has a MUST that names no point of the checklist:\n%s", paragraph)
+			t.Errorf("PROTOCOL.md has a MUST without a mark:\n%s", paragraph)
 		}
 		for _, m := range found {
 			if points[m] == nil {

@@ -17,7 +17,7 @@ type Options struct {
 	Timeout time.Duration // for one scenario: 30 s when 0
 	Env     []string      // NAME=VALUE, for the client besides our own
 	Jobs    int           // how many scenarios run at once: at least 4 when 0
-	// Impatient gives the scenarios in which a client has to wait for its own timeout no more time than the others.
+	// Impatient gives hungDaemonScenario no more time than the others.
 	Impatient bool
 	// Each, when not nil, hears each result in the order of the scenarios.
 	Each func(Result)
@@ -40,7 +40,7 @@ type Result struct {
 	About    string        `json:"about"`
 	Outcome  Outcome       `json:"outcome"`
 	Why      string        `json:"why,omitempty"`      // what failed; or which abilities the client lacks
-	Exchange []string      `json:"exchange,omitempty"` // when it failed: the last lines between runner and client, and frames on the socket
+	Exchange []string      `json:"exchange,omitempty"` // when it failed: the last commands, answers and frames
 	Client   string        `json:"client,omitempty"`   // what the client calls itself
 	Time     time.Duration `json:"-"`
 	Millis   int64         `json:"ms"`
@@ -53,15 +53,19 @@ type Scenario struct {
 	About   string   `json:"about"`
 	Needs   []string `json:"needs,omitempty"` // abilities without which it is skipped
 	run     func(t *T)
-	patient bool // a client has to wait for a timeout of its own, which is its author's choice
 }
 
-// patience is what a patient scenario takes longer.
-const patience = time.Minute
+// hungDaemonScenario may take hungDaemonTime longer than the others: the client waits for its own timeout, which is its
+// author's choice.
+const (
+	hungDaemonScenario = "hung-daemon"
+	hungDaemonTime     = time.Minute
+)
 
 // All returns every scenario, in the order in which they are reported.
 func All() []Scenario {
-	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios, permitScenarios, lossScenarios, validityScenarios, requestScenarios)
+	return slices.Concat(frameScenarios, sessionScenarios, holdScenarios, permitScenarios, lossScenarios,
+		validityScenarios, requestScenarios)
 }
 
 // Abilities are what a client may leave out, and what each means.
@@ -78,8 +82,8 @@ var Abilities = [][2]string{
 	{"many", "the commands acquire_many and release_many"},
 	{"permits", "mode permit, and permits, in acquire: a permit of a semaphore"},
 	{"events", "tells of each lost hold by itself, with a lost event"},
-	{"fork", "the command fork: its language can fork"},
-	{"exec", "programs that it runs inherit descriptors that are not close-on-exec (those of the JVM do not)"},
+	{"fork", "the command fork, if its language can fork"},
+	{"exec", "programs that it runs inherit descriptors that are not close-on-exec (on the JVM they do not)"},
 }
 
 // Run carries out the scenarios and returns their results. The error says that
@@ -160,8 +164,8 @@ func runOne(ctx context.Context, o *Options, s *Scenario, dir string) (r Result)
 		r.Millis = r.Time.Milliseconds()
 	}()
 	timeout := o.Timeout
-	if s.patient && !o.Impatient {
-		timeout += patience
+	if s.Name == hungDaemonScenario && !o.Impatient {
+		timeout += hungDaemonTime
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

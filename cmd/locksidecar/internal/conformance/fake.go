@@ -26,9 +26,9 @@ type fake struct {
 	barriers uint64 // how many there were
 	last     asked  // the last that hold has answered
 	strays   bool   // a hold ends by itself, and a client may give that back when it likes
-	// down has the fences of the lost holds that the client has released, by key. It may tell the daemon, and
-	// later than its program.
-	down map[string]Fence
+	// lostReleased has, by key, the fences of lost holds that the client has released. The client may tell the daemon
+	// of such a release, even after it has answered its program.
+	lostReleased map[string]Fence
 
 	mu      sync.Mutex
 	queue   []asked       // guarded by mu: requests that nobody has looked at
@@ -44,9 +44,9 @@ type fakeConn struct {
 	f  *fake
 	nc *net.UnixConn
 
-	up      tracer // of the goroutine that reads
-	sending sync.Mutex
-	down    tracer // guarded by sending
+	fromClient tracer // used by the reader goroutine only
+	sending    sync.Mutex
+	toClient   tracer // guarded by sending
 
 	mu    sync.Mutex
 	using map[uint64]bool // guarded by mu: ids in flight
@@ -71,7 +71,8 @@ func (t *T) fake() *fake {
 
 // fakeWith makes one that does not listen yet.
 func (t *T) fakeWith(hello func(c *fakeConn, q *protocol.Request)) *fake {
-	return &fake{t: t, hello: hello, limit: protocol.DefaultMaxFrame, changed: make(chan struct{}), down: map[string]Fence{}}
+	return &fake{t: t, hello: hello, limit: protocol.DefaultMaxFrame, changed: make(chan struct{}),
+		lostReleased: map[string]Fence{}}
 }
 
 func (f *fake) listen() {
@@ -85,7 +86,8 @@ func (f *fake) listen() {
 			if err != nil {
 				return
 			}
-			c := &fakeConn{f: f, nc: nc, using: map[uint64]bool{}, up: tracer{note: f.t.p.frame, from: 'C'}, down: tracer{note: f.t.p.frame, from: 'D'}}
+			c := &fakeConn{f: f, nc: nc, using: map[uint64]bool{},
+				fromClient: tracer{note: f.t.p.frame, from: 'C'}, toClient: tracer{note: f.t.p.frame, from: 'D'}}
 			f.change(func() {
 				f.conns = append(f.conns, c)
 				if f.closed {
@@ -184,7 +186,7 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	if _, err = io.ReadFull(r, h[:]); err != nil {
 		return q, err
 	}
-	c.up.saw(h[:])
+	c.fromClient.saw(h[:])
 	n := binary.BigEndian.Uint32(h[:])
 	if n == 0 || int64(n) > int64(c.f.limit) {
 		return q, fmt.Errorf("the client sent a header of %d bytes; the frame limit is %d", n, c.f.limit)
@@ -193,7 +195,7 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	if _, err = io.ReadFull(r, b); err != nil {
 		return q, err
 	}
-	c.up.saw(b)
+	c.fromClient.saw(b)
 	if err = protocol.DecodeRequest(b, &q); err != nil {
 		return q, fmt.Errorf("the client sent % x, which is not a request as it should be: %w", b, err)
 	}
@@ -213,7 +215,7 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 func (c *fakeConn) send(b []byte) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	c.down.saw(b)
+	c.toClient.saw(b)
 	_, _ = c.nc.Write(b)
 }
 
@@ -221,7 +223,7 @@ func (c *fakeConn) send(b []byte) {
 func (c *fakeConn) sendPieces(b []byte) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	c.down.saw(b)
+	c.toClient.saw(b)
 	sendPieces(c.nc, b)
 }
 
@@ -288,11 +290,11 @@ func (f *fake) expect(op protocol.Op, what string) asked {
 
 func (f *fake) expectAcquire(key string) asked {
 	q := f.next(fmt.Sprintf("the acquire of %.40q", key))
-	for q.Op == protocol.OpRelease && (f.strays || f.down[string(q.Key)] == Fence(q.Fence)) {
+	for q.Op == protocol.OpRelease && (f.strays || f.lostReleased[string(q.Key)] == Fence(q.Fence)) {
 		if f.strays {
 			q.released()
 		} else {
-			q.refuse(protocol.NotHeld) // told to the daemon after the program had been told
+			q.refuse(protocol.NotHeld) // the client had answered its program before
 		}
 		q = f.next(fmt.Sprintf("the acquire of %.40q", key))
 	}
@@ -383,10 +385,10 @@ func (f *fake) letGo(key string, fence Fence) {
 	p.ok()
 }
 
-// putDown has the client release a hold that it knows to be lost, which is an error. Until it has, it
-// may not acquire the key anew for that owner. It may tell the daemon. The error is one of names, not_held without any.
-func (f *fake) putDown(key string, fence Fence, names ...string) {
-	f.down[key] = fence
+// releaseLost has the client release a hold that it knows to be lost. That must fail with one of names, by default
+// not_held. Before it, the client may not acquire the key again for that owner. The client may tell the daemon.
+func (f *fake) releaseLost(key string, fence Fence, names ...string) {
+	f.lostReleased[key] = fence
 	p := f.t.release(key, fence)
 	f.t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
 	if len(names) == 0 {
@@ -395,7 +397,7 @@ func (f *fake) putDown(key string, fence Fence, names ...string) {
 	p.fails(names...)
 }
 
-// answerReleases gives this answer to the releases that have come, and leaves all else.
+// answerReleases answers the releases that have come with c. Other requests stay in the queue.
 func (f *fake) answerReleases(c protocol.Code) {
 	f.mu.Lock()
 	queue := f.queue

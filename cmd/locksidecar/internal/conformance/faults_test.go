@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// faults are what can be wrong with package faulty's client. Each breaks the points of PROTOCOL.md's checklist (section
-// 14) that it names, and is found by each of the scenarios; why is a piece of what they say, where they all say it.
+// faults are the faults that package faulty's client can have. Each breaks the named points of the checklist in
+// PROTOCOL.md, section 16, and each of the named scenarios must find it. why is a part of the message of all of them.
 var faults = []struct{ name, points, scenarios, why string }{
 	{"leaves-its-descriptor-open-to-children", "M1", "close-on-exec", "not close-on-exec"},
 	{"reads-shortest-numbers", "M2", "vectors-replies vectors-pushes", ""},
@@ -120,7 +120,7 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"tells-nothing", "S5", "lost", "the lost event"},
 }
 
-// TestFaultsAreFound is the proof that the runner finds faults. Each scenario finds one at least.
+// TestFaultsAreFound shows that the runner finds each fault, and that each scenario finds at least one.
 func TestFaultsAreFound(t *testing.T) {
 	t.Parallel()
 	for _, s := range All() {
@@ -138,7 +138,7 @@ func TestFaultsAreFound(t *testing.T) {
 		why  string
 	}
 	var runs []run
-	slots := make(chan struct{}, 24) // many of them wait in vain
+	slots := make(chan struct{}, 24) // many at once, because many of them wait for a timeout
 	for _, f := range faults {
 		for scenario := range strings.FieldsSeq(f.scenarios) {
 			r := run{f.name + "/" + scenario, make(chan Result, 1), f.why}
@@ -146,7 +146,8 @@ func TestFaultsAreFound(t *testing.T) {
 			go func() {
 				slots <- struct{}{}
 				defer func() { <-slots }()
-				rs, err := Run(t.Context(), Options{Command: self(t), Only: []string{scenario}, Timeout: 12 * time.Second, Impatient: true,
+				rs, err := Run(t.Context(), Options{Command: self(t), Only: []string{scenario},
+					Timeout: 12 * time.Second, Impatient: true,
 					Env: []string{asClient + "=faulty", noRaceSleep, withFault + "=" + f.name}})
 				if err != nil {
 					rs = []Result{{Why: err.Error()}}
@@ -159,7 +160,7 @@ func TestFaultsAreFound(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			got := <-r.done
 			if got.Outcome != Failed || !strings.Contains(got.Why, r.why) {
-				t.Errorf("%s: %s; expected was a failure with %q\n%s", got.Outcome, got.Why, r.why, strings.Join(got.Exchange, "\n"))
+				t.Errorf("%s: %s; want a failure with %q\n%s", got.Outcome, got.Why, r.why, strings.Join(got.Exchange, "\n"))
 			} else {
 				t.Logf("%d ms: %s", got.Millis, got.Why)
 			}

@@ -25,7 +25,8 @@ func TestNodeExample(t *testing.T) {
 	if _, err := exec.LookPath(node); err != nil {
 		t.Fatalf("no Node.js to test with (apt-get install nodejs, or LOCKSIDECAR_TEST_NODE=none): %v", err)
 	}
-	passes(t, Options{Command: []string{node, filepath.Join(nodeDir, "conformance.mjs")}}, "many", "permits", "fork") // what it leaves out
+	example := []string{node, filepath.Join(nodeDir, "conformance.mjs")}
+	passes(t, Options{Command: example}, "many", "permits", "fork")
 }
 
 // TestNodeExampleIsShort holds it to what it says of itself.

@@ -59,14 +59,14 @@ type Event struct {
 // Command is what the runner says. Which fields it has depends on do.
 type Command map[string]any
 
-// keepLines is how much of an exchange is kept to be shown: so many lines, and so many frames.
+// keepLines is how many lines, and how many frames, of an exchange are kept to be shown.
 const keepLines = 40
 
 // noted is a line of an exchange.
 type noted struct {
-	no    int // its place
+	no    int // its position among all lines and frames
 	text  string
-	times int // in a row
+	times int // repetitions in a row
 }
 
 // program is a running client.
@@ -81,9 +81,9 @@ type program struct {
 	lastID  int             // guarded by mu
 	answers map[int]*Answer // guarded by mu: nil while awaited
 	events  []Event         // guarded by mu
-	lines   int             // guarded by mu: how many were noted
-	said    []noted         // guarded by mu: between runner and client, the last
-	frames  []noted         // guarded by mu: on the socket, the last
+	lines   int             // guarded by mu: how many lines and frames were noted
+	said    []noted         // guarded by mu: the last lines between runner and client
+	frames  []noted         // guarded by mu: the last frames on the socket
 	fault   error           // guarded by mu: it does not keep to the rules of the lines
 	exit    string          // guarded by mu: how it ended
 	ready   *Event          // guarded by mu
@@ -197,10 +197,10 @@ func (p *program) change(f func()) {
 	p.changed = make(chan struct{})
 }
 
-// note keeps a line of what runner and client say.
+// note keeps a line between runner and client.
 func (p *program) note(line string) { p.keep(&p.said, line) }
 
-// frame keeps a line that is a frame on the socket.
+// frame keeps a frame on the socket, as text.
 func (p *program) frame(line string) { p.keep(&p.frames, line) }
 
 func (p *program) keep(in *[]noted, line string) {
@@ -220,7 +220,7 @@ func (p *program) keep(in *[]noted, line string) {
 	}
 }
 
-// exchange is the last of what was said, and of the frames, in their order.
+// exchange returns the last lines and frames, in their order.
 func (p *program) exchange() (lines []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,7 +18,7 @@ import (
 // real is the real daemon, in this process.
 type real struct {
 	t      *T
-	socket string // its own: the client's is a relay's, which notes the frames
+	socket string // the daemon's own; the client connects to a relay, which notes the frames
 	stop   func() // ends it at once and waits; may be called again
 }
 
@@ -127,11 +127,11 @@ func (t *T) gone() { _ = os.Remove(t.socket) }
 // soon is a wait that is over soon.
 const soon = 50 * time.Millisecond
 
-// runsOut looks that an acquire with the wait soon ends with it. A client that came to send it only when the wait was over, on a
-// busy machine, may have sent a try, and is told that the key is busy.
-func (t *T) runsOut(acquire func() *pending) {
+// timesOut checks that an acquire with the wait soon fails with timeout. On a busy machine, a client may send the request
+// only after the wait is over. Then it may send a try, which fails with busy.
+func (t *T) timesOut(acquire func() *pending) {
 	began := time.Now()
 	if acquire().fails("timeout", "busy") == "busy" && time.Since(began) < soon {
-		t.failf("an acquire that may wait %v is the error busy, and has not waited", soon)
+		t.failf("an acquire with a wait of %v failed with busy and did not wait", soon)
 	}
 }

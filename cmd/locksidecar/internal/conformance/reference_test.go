@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// reference is the adapter of package client: it takes commands as clients/README.md says.
+// reference is the adapter for package client. It carries out the commands of clients/README.md.
 type reference struct {
 	socket string
 
@@ -22,7 +22,7 @@ type reference struct {
 	mu       sync.Mutex
 	c        *client.Client              // guarded by mu
 	holds    map[holdName][]*client.Hold // guarded by mu; one for each acquire
-	told     map[holdName]bool           // guarded by mu: said to be lost
+	told     map[holdName]bool           // guarded by mu: holds with a lost event
 	released map[*client.Hold]bool       // guarded by mu: by a command
 	cancels  map[int]context.CancelFunc  // guarded by mu: by the command's id
 }
@@ -49,7 +49,8 @@ type command struct {
 }
 
 func runReference(socket string, can []string) {
-	r := &reference{socket: socket, holds: map[holdName][]*client.Hold{}, told: map[holdName]bool{}, released: map[*client.Hold]bool{}, cancels: map[int]context.CancelFunc{}}
+	r := &reference{socket: socket, holds: map[holdName][]*client.Hold{}, told: map[holdName]bool{},
+		released: map[*client.Hold]bool{}, cancels: map[int]context.CancelFunc{}}
 	r.say(map[string]any{"event": "ready", "client": "protocol/client", "can": can})
 	in := bufio.NewScanner(os.Stdin)
 	in.Buffer(nil, 1<<20)
@@ -196,7 +197,8 @@ func (r *reference) connect(ctx context.Context) error {
 	if c != nil && c.Err() == nil {
 		return nil
 	}
-	c, err := client.Dial(ctx, r.socket, client.Options{Name: "reference", OnLost: r.lost, OnEnd: func(error) { r.ended() }})
+	c, err := client.Dial(ctx, r.socket, client.Options{Name: "reference", OnLost: r.lost,
+		OnEnd: func(error) { r.ended() }})
 	if err != nil {
 		return err
 	}
@@ -239,7 +241,7 @@ func (r *reference) keep(key string, owner uint64, h *client.Hold) {
 	r.holds[n] = append(r.holds[n], h)
 }
 
-// take finds the hold that a command is about: one that stands, else one that no command has released.
+// take returns the hold that a command is about: a valid one, else one that no command has released.
 func (r *reference) take(n holdName) *client.Hold {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -257,14 +259,15 @@ func (r *reference) take(n holdName) *client.Hold {
 	return nil
 }
 
-// lostWithConnection says that the owner has lost the key with a connection before, and not released it. A Client is
-// one connection: what spans several is its user's to know.
+// lostWithConnection reports whether the owner has lost the key with an earlier connection and not released it. A Client
+// is one connection, so its user must keep track of this.
 func (r *reference) lostWithConnection(q *command) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for n, hs := range r.holds {
 		for _, h := range hs {
-			if n.key == q.Key && n.owner == q.Owner && q.Permits == 0 && !r.released[h] && errors.Is(h.Err(), client.ErrClosed) {
+			if n.key == q.Key && n.owner == q.Owner && q.Permits == 0 && !r.released[h] &&
+				errors.Is(h.Err(), client.ErrClosed) {
 				return true
 			}
 		}

@@ -13,22 +13,36 @@ import (
 
 // Sections 3 to 5: frames, values, messages, numbers.
 var frameScenarios = []Scenario{
-	{"vectors-replies", "3 Frames and values", "the replies of vectors/replies-accept.txt are understood", nil, vectorReplies, false},
-	{"vectors-pushes", "3 Frames and values", "the pushes of vectors/pushes-accept.txt are understood", nil, vectorPushes, false},
-	{"vectors-bad-replies", "6 Faults", "after each frame of vectors/bad-replies.txt the client closes the connection and holds nothing", nil, vectorBad, false},
-	{"malformed-frames", "6 Faults", "bytes behind the array, arrays nested too deeply, and 0xc1 end the connection", nil, malformed, false},
-	{"appended-fields", "3 Frames and values", "appended fields of every type are passed over, at every level", nil, appendedFields, false},
-	{"text-widths", "3 Frames and values", "text of every width is read, long and not ASCII", nil, textWidths, false},
-	{"fences-of-63-bits", "5 Numbers", "a fence comes and goes without losing a bit", nil, wholeFences, false},
-	{"split-frames", "3 Frames and values", "frames arrive byte by byte", nil, splitFrames, false},
-	{"joined-frames", "3 Frames and values", "many frames arrive in one read", nil, joinedFrames, false},
-	{"frame-limit", "3 Frames and values", "a frame as long as the welcome allows is read, a longer one ends the connection at its header", nil, frameLimit, false},
-	{"out-of-order", "4 Messages", "replies are matched by their ids, in any order", []string{"concurrent"}, outOfOrder, false},
-	{"500-in-flight", "4 Messages", "500 requests are in flight before the first reply", []string{"concurrent"}, manyInFlight, false},
-	{"unknown-id", "6 Faults", "a reply to nothing is ignored", nil, unknownID, false},
-	{"failure-codes", "5 Numbers", "each code is reported under its name, and nothing is held then", nil, failureCodes, false},
-	{"unknown-code", "5 Numbers", "a code of a later version is a failure", nil, unknownCode, false},
-	{"unknown-pushes", "5 Numbers", "an event of a later version is ignored; a lost of unknown reason is a loss", nil, unknownPushes, false},
+	{"vectors-replies", "3 Frames and values",
+		"the replies of vectors/replies-accept.txt are understood", nil, vectorReplies},
+	{"vectors-pushes", "3 Frames and values",
+		"the pushes of vectors/pushes-accept.txt are understood", nil, vectorPushes},
+	{"vectors-bad-replies", "6 Faults",
+		"after each frame of vectors/bad-replies.txt the client closes the connection and holds nothing",
+		nil, vectorBad},
+	{"malformed-frames", "6 Faults",
+		"bytes after the array, arrays nested too deeply, and 0xc1 end the connection", nil, malformed},
+	{"appended-fields", "3 Frames and values",
+		"appended fields of every type are skipped, at every level", nil, appendedFields},
+	{"text-widths", "3 Frames and values",
+		"text of every width is read, also if it is long or not ASCII", nil, textWidths},
+	{"fences-of-63-bits", "5 Numbers", "a fence is received and sent without losing a bit", nil, wholeFences},
+	{"split-frames", "3 Frames and values", "frames arrive byte by byte", nil, splitFrames},
+	{"joined-frames", "3 Frames and values", "many frames arrive in one read", nil, joinedFrames},
+	{"frame-limit", "3 Frames and values",
+		"a frame as long as the welcome allows is read, a longer one ends the connection at its header",
+		nil, frameLimit},
+	{"out-of-order", "4 Messages",
+		"replies are matched by their ids, in any order", []string{"concurrent"}, outOfOrder},
+	{"500-in-flight", "4 Messages",
+		"500 requests are in flight before the first reply", []string{"concurrent"}, manyInFlight},
+	{"unknown-id", "6 Faults", "a reply with an unknown id is ignored", nil, unknownID},
+	{"failure-codes", "5 Numbers",
+		"each code is reported under its name, and nothing is held then", nil, failureCodes},
+	{"unknown-code", "5 Numbers", "a code of a later version is a failure", nil, unknownCode},
+	{"unknown-pushes", "5 Numbers",
+		"an event of a later version is ignored; a lost push with an unknown reason is a loss",
+		nil, unknownPushes},
 }
 
 func vectorReplies(t *T) {
@@ -57,7 +71,8 @@ func vectorReplies(t *T) {
 	}
 }
 
-// vectorGrant answers an acquire with the vector. Some vectors' deadlines are near: a busy machine could read them too late.
+// vectorGrant answers an acquire with the vector. It moves near deadlines away, since a busy machine could read the grant
+// too late.
 func (f *fake) vectorGrant(v *vector) {
 	t := f.t
 	p := t.acquire(want{key: v.name})
@@ -167,7 +182,7 @@ func vectorPushes(t *T) {
 			q, fence := f.hold(want{key: "k"}, f.grant(5))
 			q.c.send(v.with(atOwner, q.Owner))
 			t.parts("k", fence, v.name)
-			f.putDown("k", fence)
+			f.releaseLost("k", fence)
 			continue
 		}
 		f.newest().send(v.frame())
@@ -221,10 +236,10 @@ func vectorBad(t *T) {
 	}
 }
 
-// malformed has frames that are whole, and no payload of the protocol.
+// malformed sends complete frames whose payload is not of the protocol.
 func malformed(t *T) {
 	f := t.fake()
-	deep := func(n int) raw { return raw(strings.Repeat("\x91", n) + "\x01") } // its number is n levels further down
+	deep := func(n int) raw { return raw(strings.Repeat("\x91", n) + "\x01") } // a number inside n arrays
 	grant := func(q asked, more ...any) []byte {
 		return pack(nil, append(list{0, q.ID, 9, farAway, f.now() + farAway, 1, 0, 0}, more...))
 	}
@@ -255,7 +270,7 @@ func malformed(t *T) {
 		q := f.expectAcquire(wanted)
 		q.c.send(header(c.payload(q)))
 		q.c.parted(c.what)
-		f.overFor(p) // it may have taken the grant in before it found the fault, and lost it again
+		f.overFor(p) // the client may have accepted the grant before it found the fault, and then lost it
 		t.parts(held, fence, c.what)
 		f.drop()
 	}
@@ -349,7 +364,7 @@ func textWidths(t *T) {
 		q, fence := f.hold(want{key: key}, f.grant(5))
 		q.c.send(frame(64, 0, raw(head+key), q.Owner, 5, 2))
 		t.parts(key, fence, "it was called lost")
-		f.putDown(key, fence)
+		f.releaseLost(key, fence)
 	}
 }
 
@@ -467,7 +482,7 @@ func outOfOrder(t *T) {
 	for range n {
 		q := f.expect(protocol.OpAcquire, fmt.Sprintf("%d acquires at once", n))
 		if qs = append(qs, q); q.Wait != protocol.WaitAlways {
-			t.failf("the client was told to wait without bound, and asked with the wait %d", q.Wait)
+			t.failf("the client was told to wait without bound, but sent the wait %d", q.Wait)
 		}
 	}
 	f.answerAll(qs, func(i int) int { return n - 1 - i })

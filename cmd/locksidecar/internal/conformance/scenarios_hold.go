@@ -10,21 +10,39 @@ import (
 
 // Section 8: holding.
 var holdScenarios = []Scenario{
-	{"exclusive", "8 Holding", "one session excludes another; try, timeout, and a wait that is granted", nil, exclusive, false},
-	{"owners", "8 Holding", "owners of one session exclude each other", []string{"owners", "concurrent"}, owners, false},
-	{"re-entry", "8 Holding", "an owner that acquires again releases as often, with one fence", []string{"reentrant"}, reentry, false},
-	{"own-count", "9 Validity", "re-entries are counted by the client's own acquires, in whatever order their replies come", []string{"reentrant", "concurrent"}, ownCount, false},
-	{"release-ends-all", "10 Requests (release)", "after a release that is answered not_held nothing of the hold is believed, whatever its count", []string{"reentrant"}, releaseEndsAll, false},
-	{"shared", "8 Holding", "shared holders hold together, and against an exclusive one", []string{"shared"}, shared, false},
-	{"upgrade", "8 Holding", "shared to exclusive is refused at once, and the shared hold stays", []string{"shared", "reentrant"}, upgrade, false},
-	{"downgrade", "8 Holding", "exclusive to shared lets others in, without letting go", []string{"shared", "downgrade"}, downgrade, false},
-	{"fences-rise", "8 Holding", "fences are positive and rise from holder to holder", nil, fencesRise, false},
-	{"late-release", "8 Holding", "a release with the fence of a hold before frees nothing", nil, lateRelease, false},
-	{"release-not-held", "8 Holding", "releasing what is not held is the error not_held", nil, releaseNotHeld, false},
-	{"degraded", "8 Holding", "a grant without a fence is a grant", nil, degraded, false},
-	{"fixed", "8 Holding", "a fixed hold ends by itself", []string{"fixed", "ttl"}, fixed, false},
-	{"end-keeps", "9 Validity", "a fixed hold's end does not go back, whichever reply to two renewals comes first", []string{"fixed", "ttl", "renew", "concurrent"}, endKeeps, false},
-	{"fixed-renewed", "8 Holding", "a fixed hold that is renewed ends later", []string{"fixed", "ttl", "renew"}, fixedRenewed, false},
+	{"exclusive", "8 Holding",
+		"one session excludes another; try, timeout, and a wait that is granted", nil, exclusive},
+	{"owners", "8 Holding",
+		"owners of one session exclude each other", []string{"owners", "concurrent"}, owners},
+	{"re-entry", "8 Holding",
+		"an owner that acquires a key again must release it as often; the fence stays",
+		[]string{"reentrant"}, reentry},
+	{"own-count", "9 Validity",
+		"the client counts re-entries by its own acquires, in whatever order the replies come",
+		[]string{"reentrant", "concurrent"}, ownCount},
+	{"release-ends-all", "10 Requests (release)",
+		"after a release is answered not_held nothing of the hold is left, whatever its count",
+		[]string{"reentrant"}, releaseEndsAll},
+	{"shared", "8 Holding",
+		"shared holders hold at the same time, and exclude an exclusive one", []string{"shared"}, shared},
+	{"upgrade", "8 Holding",
+		"shared to exclusive is refused at once, and the shared hold stays",
+		[]string{"shared", "reentrant"}, upgrade},
+	{"downgrade", "8 Holding",
+		"a downgrade from exclusive to shared lets readers in, and no writer",
+		[]string{"shared", "downgrade"}, downgrade},
+	{"fences-rise", "8 Holding", "fences are positive and rise from holder to holder", nil, fencesRise},
+	{"late-release", "8 Holding",
+		"a release with the fence of an earlier hold frees nothing", nil, lateRelease},
+	{"release-not-held", "8 Holding",
+		"releasing a key that is not held is the error not_held", nil, releaseNotHeld},
+	{"degraded", "8 Holding", "a grant without a fence is a grant", nil, degraded},
+	{"fixed", "8 Holding", "a fixed hold ends by itself", []string{"fixed", "ttl"}, fixed},
+	{"end-keeps", "9 Validity",
+		"the end of a fixed hold never moves back, in whatever order the replies to two renewals come",
+		[]string{"fixed", "ttl", "renew", "concurrent"}, endKeeps},
+	{"fixed-renewed", "8 Holding",
+		"a fixed hold that is renewed ends later", []string{"fixed", "ttl", "renew"}, fixedRenewed},
 }
 
 func exclusive(t *T) {
@@ -34,7 +52,7 @@ func exclusive(t *T) {
 	first := p.acquire("k", "nobody has it")
 	t.acquire(want{key: "k"}).fails("busy")
 	t.mustNotHold("k", first, "it was busy")
-	t.runsOut(func() *pending { return t.acquire(want{key: "k", wait: soon.Milliseconds()}) })
+	t.timesOut(func() *pending { return t.acquire(want{key: "k", wait: soon.Milliseconds()}) })
 	t.mustNotHold("k", first, "the wait ran out")
 	p.waiters("k", 0)
 	w := t.acquire(want{key: "k", wait: -1})
@@ -110,7 +128,7 @@ func reentry(t *T) {
 	p.free("k", "the client has released all")
 }
 
-// ownCount answers acquires of one owner in the wrong order, so that the last count to be read is the smallest.
+// ownCount answers acquires of one owner in reverse order, so that the last count that the client reads is the smallest.
 func ownCount(t *T) {
 	const n = 3
 	f := t.fake()
@@ -130,17 +148,17 @@ func ownCount(t *T) {
 		granted, qs = granted+len(qs), nil
 	}
 	qs = append(qs, f.expectAcquire("k"))
-	f.barrierBeside(func(q asked) { qs = append(qs, q) }) // it may keep the others until the first is answered
+	f.barrierWith(func(q asked) { qs = append(qs, q) }) // the client may delay the others until the first is answered
 	waits := func(p *pending) bool { return !p.done() }
 	for give(); slices.ContainsFunc(ps, waits); give() {
-		t.poll("the answers to acquires of what the owner holds", func() bool {
+		t.poll("the answers to acquires of a key that the owner holds", func() bool {
 			f.each(func(q asked) { qs = append(qs, q) })
 			return len(qs) > 0 || !slices.ContainsFunc(ps, waits)
 		})
 	}
 	for _, p := range ps {
 		if got := p.fence(); got != 3 {
-			t.failf("the fence of a re-entry is %v, and of the hold 3", got)
+			t.failf("the fence of a re-entry is %v; the hold's is 3", got)
 		}
 	}
 	for left := n - 1; left >= 0; left-- {
@@ -148,7 +166,8 @@ func ownCount(t *T) {
 		t.poll(p.what, func() bool {
 			f.each(func(q asked) {
 				if q.Op != protocol.OpRelease || string(q.Key) != "k" || q.Fence != 3 {
-					t.failf("the client was told to release %q with the fence 3, and sent op %d for %q with the fence %d", "k", q.Op, q.Key, q.Fence)
+					t.failf("the client was told to release %q with the fence 3, but sent op %d for %q with the fence %d",
+						"k", q.Op, q.Key, q.Fence)
 				}
 				q.c.answer(q.ID, protocol.AppendReleased(nil, q.ID, uint64(left)))
 			})
@@ -167,7 +186,7 @@ func releaseEndsAll(t *T) {
 	t.connect().ok()
 	_, fence := f.hold(want{key: "k"}, f.grant(3))
 	f.deepen("k", fence, 2)
-	for range 2 { // a client that counts by itself may send the last release only
+	for range 2 { // a client that counts by itself may send only the last release
 		p := t.release("k", fence)
 		sent := false
 		t.poll(p.what, func() bool {
@@ -184,7 +203,7 @@ func releaseEndsAll(t *T) {
 		}
 		p.ok()
 	}
-	t.failf("the client has released what it acquired twice, and has not told the daemon")
+	t.failf("the client has released a hold that it acquired twice, but has sent no release to the daemon")
 }
 
 func shared(t *T) {
@@ -336,7 +355,7 @@ func fixedRenewed(t *T) {
 		g.End = f.now() + left
 		f.last.give(g)
 		if a := acquire.answer(); !a.OK && !early(g.End) {
-			continue // too slow: the hold has ended before the client came to it
+			continue // too slow: the hold ended before the client read its grant
 		}
 		fence := acquire.fence()
 		if q := f.last; q.Flags != protocol.FlagFixed || q.TTL != left {
@@ -357,7 +376,7 @@ func fixedRenewed(t *T) {
 		if q.c == nil && p.fails("not_held") != "" && !early(g.End) {
 			continue // too slow: the hold has ended before the renewal
 		}
-		if q.c != nil && q.Op == protocol.OpRelease && !early(g.End) { // and is given up by a client that noticed
+		if q.c != nil && q.Op == protocol.OpRelease && !early(g.End) { // too slow: the client noticed that it has ended
 			q.refuse(protocol.NotHeld)
 			p.answer()
 			continue
@@ -386,7 +405,7 @@ func fixedRenewed(t *T) {
 	}
 }
 
-// endKeeps answers two renewals in the wrong order: what was stated once stays true.
+// endKeeps answers two renewals in reverse order. The earlier end must not replace the later one.
 func endKeeps(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -408,7 +427,7 @@ func endKeeps(t *T) {
 		t.poll("the renewals", func() bool {
 			f.each(func(q asked) {
 				switch {
-				case q.Op != protocol.OpRenew: // too slow: it gives back what has ended
+				case q.Op != protocol.OpRenew: // too slow: the client releases a hold that has ended
 					q.released()
 				case q.TTL == farAway && !two.done():
 					first = q // until the other one is answered
@@ -430,7 +449,7 @@ func endKeeps(t *T) {
 		one.ok()
 		two.ok()
 		t.after(g.End)
-		t.mustHold(key, 3, "one of two renewals has moved its end far away, and the reply to the other has come after")
+		t.mustHold(key, 3, "one of two renewals has moved its end far away; the reply to the other came later")
 		return
 	}
 }

@@ -7,15 +7,25 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Sections 8, 9 and 11: lost holds, until their owner has let go.
+// Sections 8, 9 and 11: lost holds, until their owner has released them.
 var lossScenarios = []Scenario{
-	{"lost", "11 Pushes", "a hold that is called lost is over, whatever the reason", nil, lost, false},
-	{"lost-released", "11 Pushes", "a release of a hold that was called lost is not_held", nil, lostReleased, false},
-	{"lost-of-owners", "11 Pushes", "of two owners' holds the one that is called lost is over, and the other stays", []string{"owners", "shared"}, lostOfOwners, false},
-	{"lost-re-entry", "8 Holding", "an owner that has lost a key and not released it is refused when it acquires it again", []string{"reentrant"}, lostReentry, false},
-	{"forced-released", "11 Pushes", "the release of a hold that was ended by force is sent to the daemon, and not before the holder lets go", nil, forcedReleased, false},
-	{"expired-released", "9 Validity", "the release of a hold whose validity ran out is sent to the daemon; a grant that comes too late is given back", nil, expiredReleased, false},
-	{"fixed-end", "8 Holding", "a fixed hold's end is fixed_end, whoever notices it", []string{"fixed", "ttl"}, fixedEnd, false},
+	{"lost", "11 Pushes", "a lost push ends its hold, whatever the reason", nil, lost},
+	{"lost-released", "11 Pushes", "the release of a lost hold is the error not_held", nil, lostReleased},
+	{"lost-of-owners", "11 Pushes",
+		"a lost push ends the hold of the owner that it names, and of no other owner",
+		[]string{"owners", "shared"}, lostOfOwners},
+	{"lost-re-entry", "8 Holding",
+		"an owner that has lost a key cannot acquire it again before it has released it",
+		[]string{"reentrant"}, lostReentry},
+	{"forced-released", "11 Pushes",
+		"the release of a forced hold is sent to the daemon, but only when its holder lets go",
+		nil, forcedReleased},
+	{"expired-released", "9 Validity",
+		"a hold whose validity ran out, and a grant that came too late, are released at the daemon",
+		nil, expiredReleased},
+	{"fixed-end", "8 Holding",
+		"the end of a fixed hold is called fixed_end, whether the client or the daemon notices it",
+		[]string{"fixed", "ttl"}, fixedEnd},
 }
 
 var reasons = []protocol.Reason{protocol.LostExpired, protocol.LostGone, protocol.LostFixed, protocol.LostForced,
@@ -31,8 +41,8 @@ func lost(t *T) {
 		f.barrier()
 		t.mustNotHold(key, fence, "it was called lost ("+key+")")
 		t.told(key, fence, key)
-		f.putDown(key, fence)
-		// A later hold of the key is another.
+		f.releaseLost(key, fence)
+		// A later hold of the key is a different one.
 		_, again := f.hold(want{key: key}, f.grant(uint64(fence)+100))
 		t.mustHold(key, again, "acquired again after a loss")
 		t.mustNotHold(key, fence, "lost, and acquired again")
@@ -45,41 +55,41 @@ func lostReleased(t *T) {
 	q, fence := f.hold(want{key: "k"}, f.grant(3))
 	q.c.send(protocol.AppendLost(nil, "k", q.Owner, 3, protocol.LostForced))
 	f.barrier()
-	f.putDown("k", fence)
+	f.releaseLost("k", fence)
 }
 
 func lostOfOwners(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	one, a := f.hold(want{key: "k", owner: 1, shared: true}, f.grant(3))
-	two, b := f.hold(want{key: "k", owner: 2, shared: true}, f.grant(3)) // readers who hold together share a fence
+	two, b := f.hold(want{key: "k", owner: 2, shared: true}, f.grant(3)) // readers at the same time share a fence
 	if one.Owner == two.Owner {
 		t.failf("two owners have the number %d", one.Owner)
 	}
 	two.c.send(protocol.AppendLost(nil, "k", two.Owner, 3, protocol.LostGone))
 	f.barrier()
 	if t.heldAs(2, "k", b) {
-		t.failf("the second owner's hold was called lost, and the client believes in it")
+		t.failf("the second owner's hold was called lost, but the client still reports it as held")
 	}
 	t.mustHold("k", a, "another owner's hold of the same key and fence was called lost")
 	f.letGo("k", a)
 }
 
-// lostReentry has holds end in each way, and their owner acquire the key again.
+// lostReentry ends holds in each way, and has their owner acquire the key again.
 func lostReentry(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	again := func(key string, fence Fence, how string, names ...string) {
 		p := t.acquire(want{key: key, wait: -1})
-		// It must not ask: whatever the daemon grants now is a second critical section inside of the first.
-		f.barrierBeside(func(q asked) {
+		// The client must not ask the daemon: a new grant would be a second critical section inside the first.
+		f.barrierWith(func(q asked) {
 			if q.Op == protocol.OpAcquire && string(q.Key) == key {
-				t.failf("%s: its owner has not released it, and the client asks the daemon for it again", how)
+				t.failf("%s: its owner has not released it, but the client asks the daemon for it again", how)
 			}
 			f.t.answerRelease(q, protocol.NotHeld)
 		})
 		p.fails(names...)
-		f.putDown(key, fence, names...)
+		f.releaseLost(key, fence, names...)
 		_, fresh := f.hold(want{key: key}, f.grant(uint64(fence)+1))
 		t.mustHold(key, fresh, how+", released and acquired anew")
 		f.letGo(key, fresh)
@@ -103,8 +113,8 @@ func lostReentry(t *T) {
 	again("connection", fence, "its connection has ended", "not_held", "closed")
 }
 
-// barrierBeside is barrier while other requests come, which beside hears of.
-func (f *fake) barrierBeside(beside func(q asked)) {
+// barrierWith is like barrier, but allows other requests meanwhile: it calls other with each.
+func (f *fake) barrierWith(other func(q asked)) {
 	f.barriers++
 	key := fmt.Sprint("barrier-", f.barriers)
 	p := f.t.acquire(want{key: key})
@@ -115,15 +125,15 @@ func (f *fake) barrierBeside(beside func(q asked)) {
 			p.ok()
 			return
 		}
-		beside(q)
+		other(q)
 	}
 }
 
-// answerRelease gives a release this answer.
+// answerRelease answers a release with c. Any other request is a failure.
 func (t *T) answerRelease(q asked, c protocol.Code) {
 	switch {
 	case q.Op != protocol.OpRelease:
-		t.failf("the client sent op %d for the key %q, which nobody told it to", q.Op, q.Key)
+		t.failf("the client sent op %d for the key %q without a command", q.Op, q.Key)
 	case c == protocol.OK:
 		q.released()
 	default:
@@ -136,17 +146,17 @@ func forcedReleased(t *T) {
 	t.connect().ok()
 	q, fence := f.hold(want{key: "k"}, f.grant(3))
 	q.c.send(protocol.AppendLost(nil, "k", q.Owner, 3, protocol.LostForced))
-	f.barrier() // nothing but the barrier comes: the holder is still at work
+	f.barrier() // the client sends nothing else yet: the holder is still at work
 	t.mustNotHold("k", fence, "it was ended by force")
 	p := t.release("k", fence)
-	f.givenBack(q, fence, protocol.NotHeld, "what was ended by force: without it the key stays closed to others")
+	f.givenBack(q, fence, protocol.NotHeld, "a hold that was ended by force: without it the key stays closed to others")
 	p.fails("not_held")
 	if t.able("reentrant") {
 		f.forcedTwice()
 	}
 }
 
-// forcedTwice ends a hold of count 2 by force: it is over with the last release, and not before.
+// forcedTwice ends a hold of count 2 by force. Only the last release may tell the daemon that all of it is released.
 func (f *fake) forcedTwice() {
 	t := f.t
 	q, fence := f.hold(want{key: "l"}, f.grant(5))
@@ -155,7 +165,8 @@ func (f *fake) forcedTwice() {
 	f.barrier()
 	gone := func(q asked) {
 		if q.Op != protocol.OpRelease || string(q.Key) != "l" || q.Fence != 5 {
-			t.failf("the client was told to release %q with the fence 5 and sent op %d for %q with the fence %d", "l", q.Op, q.Key, q.Fence)
+			t.failf("the client was told to release %q with the fence 5, but sent op %d for %q with the fence %d",
+				"l", q.Op, q.Key, q.Fence)
 		}
 		if left--; q.Flags&protocol.FlagAll != 0 {
 			left = 0
@@ -166,22 +177,22 @@ func (f *fake) forcedTwice() {
 		p := t.release("l", fence)
 		t.poll(p.what, func() bool { f.each(gone); return p.done() })
 		p.fails("not_held")
-		f.barrierBeside(gone)
+		f.barrierWith(gone)
 		if i == 0 && left == 0 {
-			t.failf("a hold of count 2 was ended by force, and with the first release the client has released all of it")
+			t.failf("a hold of count 2 was ended by force, but the first release of the client has released all of it")
 		}
 	}
-	t.poll("the last release of what was ended by force", func() bool { f.each(gone); return left == 0 })
+	t.poll("the last release of a hold that was ended by force", func() bool { f.each(gone); return left == 0 })
 }
 
-// deepen has the client acquire again what it holds, and returns how often it asked the daemon for that: it may count
-// by itself.
+// deepen has the client acquire a key again that it holds. It returns how often the client asked the daemon for that: a
+// client may also count by itself.
 func (f *fake) deepen(key string, fence Fence, count uint64) (asks int) {
 	p := f.t.acquire(want{key: key, wait: -1})
 	f.t.poll(p.what, func() bool {
 		f.each(func(q asked) {
 			if q.Op != protocol.OpAcquire || string(q.Key) != key {
-				f.t.failf("the client was told to acquire %q again, and sent op %d for the key %q", key, q.Op, q.Key)
+				f.t.failf("the client was told to acquire %q again, but sent op %d for the key %q", key, q.Op, q.Key)
 			}
 			g := f.grant(uint64(fence))
 			g.Count = count
@@ -191,12 +202,12 @@ func (f *fake) deepen(key string, fence Fence, count uint64) (asks int) {
 		return p.done()
 	})
 	if got := p.fence(); got != fence {
-		f.t.failf("the fence of a re-entry is %v, and of the hold %v", got, fence)
+		f.t.failf("the fence of a re-entry is %v; the hold's is %v", got, fence)
 	}
 	return asks
 }
 
-// each has do take what has come.
+// each removes the requests that have come from the queue and calls do with each.
 func (f *fake) each(do func(q asked)) {
 	f.mu.Lock()
 	queue := f.queue
@@ -214,7 +225,7 @@ func expiredReleased(t *T) {
 	t.ends("k", fence, until, "its deadline has passed")
 	p := t.release("k", fence)
 	f.givenBack(q, fence, protocol.OK, "a hold whose validity has run out")
-	// A success or not_held, as the client sees it; it may have given it back by itself before.
+	// Success or not_held: the client may have released the hold by itself before.
 	t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
 
 	late := t.acquire(want{key: "l"})
@@ -226,13 +237,13 @@ func expiredReleased(t *T) {
 	t.poll(late.what, func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return late.done() })
 }
 
-// givenBack waits for the release of what q was granted, and answers it.
+// givenBack waits for the release of the hold that q was granted, and answers it with c.
 func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
 	done := false
 	f.t.poll("the release of "+what, func() bool {
 		f.each(func(r asked) {
 			switch {
-			case r.Op == protocol.OpAcquire && r.Wait == 0: // it asks again
+			case r.Op == protocol.OpAcquire && r.Wait == 0: // the client asks again
 				r.refuse(protocol.Busy)
 			case r.Op == protocol.OpAcquire:
 				r.refuse(protocol.Timeout)
@@ -248,15 +259,15 @@ func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
 	})
 }
 
-// fixedEnd lets fixed holds end, with the daemon's word and without.
+// fixedEnd lets fixed holds end, with a lost push and without one.
 func fixedEnd(t *T) {
 	f := t.fake()
 	t.connect().ok()
-	for i, says := range []bool{false, true} {
+	for i, push := range []bool{false, true} {
 		key := fmt.Sprint("k", i)
 		q, fence, end := f.fixedHold(key, uint64(3+i))
 		t.after(end)
-		if says {
+		if push {
 			q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), protocol.LostFixed))
 		}
 		t.poll("the client to notice the end of a fixed hold", func() bool { return !t.held(key, fence) })
@@ -264,7 +275,7 @@ func fixedEnd(t *T) {
 		t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
 		p.fails("not_held")
 		f.barrier()
-		if says {
+		if push {
 			t.told(key, fence, "fixed_end")
 		}
 		t.p.mu.Lock()
@@ -275,12 +286,12 @@ func fixedEnd(t *T) {
 		}
 		t.p.mu.Unlock()
 		if at >= 0 {
-			t.failf("the end of a fixed hold is told as %q; it is %q", reason, "fixed_end")
+			t.failf("the client calls the end of a fixed hold %q; it is %q", reason, "fixed_end")
 		}
 	}
 }
 
-// fixedHold has the client hold key, fixed, for a short time; it returns the end on the boot clock.
+// fixedHold has the client acquire key as a fixed hold for a short time. It returns the end on the boot clock.
 func (f *fake) fixedHold(key string, fence uint64) (asked, Fence, uint64) {
 	f.strays = true
 	for left := uint64(short); ; left *= 2 {

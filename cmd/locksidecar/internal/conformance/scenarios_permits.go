@@ -9,9 +9,14 @@ import (
 
 // Section 8: semaphores.
 var permitScenarios = []Scenario{
-	{"semaphore", "8 Holding", "as many permits as there are, each a hold with a fence of its own", []string{"permits"}, semaphore, false},
-	{"semaphore-waits", "8 Holding", "who waits for a permit gets the one that comes free", []string{"permits"}, semaphoreWaits, false},
-	{"permit-lost", "8 Holding", "of two permits of one owner the one that is called lost is over, and the other stays", []string{"permits"}, permitLost, false},
+	{"semaphore", "8 Holding",
+		"as many permits as the limit allows, each a hold with its own fence",
+		[]string{"permits"}, semaphore},
+	{"semaphore-waits", "8 Holding",
+		"a waiter for a permit gets the next one that is released", []string{"permits"}, semaphoreWaits},
+	{"permit-lost", "8 Holding",
+		"a lost push ends the permit that it names, and no other permit of its owner",
+		[]string{"permits"}, permitLost},
 }
 
 // permit has the peer take a permit, or find none.
@@ -60,7 +65,7 @@ func semaphoreWaits(t *T) {
 	t.connect().ok()
 	theirs, err := p.permit("k", 1)
 	t.must(err)
-	t.runsOut(func() *pending { return t.acquire(want{key: "k", permits: 1, wait: soon.Milliseconds()}) })
+	t.timesOut(func() *pending { return t.acquire(want{key: "k", permits: 1, wait: soon.Milliseconds()}) })
 	w := t.acquire(want{key: "k", permits: 1, wait: -1})
 	t.poll("the client to wait for a permit", func() bool {
 		s, err := p.c.InspectSemaphore(t.ctx, "k")

@@ -12,18 +12,30 @@ import (
 
 // Section 10: the requests, and keys.
 var requestScenarios = []Scenario{
-	{"keys", "5 Numbers (limits)", "odd but legal keys arrive byte by byte as they are", nil, oddKeys, false},
-	{"bad-keys", "6 Faults", "a key that cannot be is the error invalid, and the session goes on", nil, badKeys, false},
-	{"bad-terms", "6 Faults", "a TTL that cannot be is the error invalid, and the session goes on", []string{"ttl"}, badTerms, false},
-	{"cancel", "10 Requests (cancel)", "a wait that is withdrawn holds nothing and waits no more", []string{"cancel", "concurrent"}, cancel, false},
-	{"cancel-crossed", "10 Requests (cancel)", "a grant that crosses its cancel is kept or given back, not forgotten", []string{"cancel", "concurrent"}, cancelCrossed, false},
-	{"cancel-acquire", "13 Advice", "an owner that has given up an acquire does not ask for the key again before its cancel is answered", []string{"cancel", "concurrent", "reentrant"}, cancelAcquire, false},
-	{"renew", "10 Requests (renew)", "a renewal keeps the fence; of what is not held it is not_held", []string{"renew"}, renew, false},
-	{"500-keys", "4 Messages", "500 keys are acquired and released at once", []string{"concurrent"}, manyKeys, false},
-	{"acquire-many", "10 Requests (acquire-many)", "all keys, each with its own fence", []string{"many"}, acquireMany, false},
-	{"acquire-many-fails", "10 Requests (acquire-many)", "or none", []string{"many"}, acquireManyFails, false},
-	{"many-lengths", "10 Requests (acquire-many)", "a reply with too few grants, or too few codes, ends the connection", []string{"many"}, manyLengths, false},
-	{"acquire-many-too-large", "3 Frames and values", "what does not fit into a frame is not sent", []string{"many"}, tooLarge, false},
+	{"keys", "5 Numbers (limits)", "unusual but legal keys arrive unchanged", nil, oddKeys},
+	{"bad-keys", "6 Faults", "an illegal key is the error invalid, and the session continues", nil, badKeys},
+	{"bad-terms", "6 Faults",
+		"an illegal TTL is the error invalid, and the session continues", []string{"ttl"}, badTerms},
+	{"cancel", "10 Requests (cancel)",
+		"a wait that is canceled ends, and holds nothing", []string{"cancel", "concurrent"}, cancel},
+	{"cancel-crossed", "10 Requests (cancel)",
+		"a grant that crosses its cancel is kept or released, not forgotten",
+		[]string{"cancel", "concurrent"}, cancelCrossed},
+	{"cancel-acquire", "13 Advice",
+		"after giving up an acquire the client sends no other for that key and owner before the cancel is answered",
+		[]string{"cancel", "concurrent", "reentrant"}, cancelAcquire},
+	{"renew", "10 Requests (renew)",
+		"a renewal keeps the fence; without a hold it is the error not_held", []string{"renew"}, renew},
+	{"500-keys", "4 Messages",
+		"500 keys are acquired and released at once", []string{"concurrent"}, manyKeys},
+	{"acquire-many", "10 Requests (acquire-many)",
+		"acquire-many acquires all keys, each with its own fence", []string{"many"}, acquireMany},
+	{"acquire-many-fails", "10 Requests (acquire-many)",
+		"acquire-many acquires all keys or none", []string{"many"}, acquireManyFails},
+	{"many-lengths", "10 Requests (acquire-many)",
+		"a reply with too few grants, or too few codes, ends the connection", []string{"many"}, manyLengths},
+	{"acquire-many-too-large", "3 Frames and values",
+		"a request that does not fit into a frame is not sent", []string{"many"}, tooLarge},
 }
 
 func acquireForever(key string) client.AcquireArgs {
@@ -146,8 +158,8 @@ func cancelCrossed(t *T) {
 	t.mustHold("k", again, "acquired after a wait was withdrawn")
 }
 
-// cancelAcquire withholds the answer to a cancel. The owner's next acquire may be sent behind that, or under another
-// owner number.
+// cancelAcquire delays the answer to a cancel. The client may send the owner's next acquire only after that answer, or
+// under another owner number.
 func cancelAcquire(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -160,20 +172,20 @@ func cancelAcquire(t *T) {
 	take := func(q2 asked) {
 		if q2.Op == protocol.OpAcquire && string(q2.Key) == "k" {
 			if q2.Owner == q.Owner && again.c == nil && c.c != nil {
-				t.failf("the client has asked for the key again under the same owner before the cancel of its first acquire was answered: " +
-					"if that was granted, this re-enters it")
+				t.failf("the client has asked for the key again under the same owner before the cancel of its first acquire " +
+					"was answered: if the first was granted, the second re-enters it")
 			}
 			again = q2
 			return
 		}
 		t.answerRelease(q2, protocol.OK)
 	}
-	f.barrierBeside(take)
-	// The grant was on its way. A client that keeps it all the same re-enters it.
+	f.barrierWith(take)
+	// The grant has crossed the cancel. A client that keeps it re-enters it.
 	q.c.free(c.ID)
 	q.c.answer(q.ID, protocol.AppendCanceled(protocol.AppendGrant(nil, q.ID, f.grant(5)), c.ID, false))
 	c.c = nil
-	t.poll("the acquire that comes behind the cancel", func() bool { f.each(take); return again.c != nil || next.done() })
+	t.poll("the acquire after the cancel", func() bool { f.each(take); return again.c != nil || next.done() })
 	if again.c != nil {
 		fence := uint64(6)
 		if w.done() && w.answer().OK {
@@ -182,7 +194,7 @@ func cancelAcquire(t *T) {
 		again.give(f.grant(fence))
 	}
 	got := next.fence()
-	t.mustHold("k", got, "acquired after a wait was withdrawn")
+	t.mustHold("k", got, "acquired after a wait was canceled")
 }
 
 func renew(t *T) {
@@ -279,7 +291,7 @@ func acquireManyFails(t *T) {
 	t.connect().ok()
 	theirs := p.acquire("m", "nobody has it")
 	t.acquireMany([]string{"a", "m", "z"}, 0).fails("busy")
-	t.runsOut(func() *pending { return t.acquireMany([]string{"z", "m", "a"}, soon.Milliseconds()) })
+	t.timesOut(func() *pending { return t.acquireMany([]string{"z", "m", "a"}, soon.Milliseconds()) })
 	for _, k := range []string{"a", "z"} {
 		p.free(k, "the client got none of them")
 	}
@@ -309,7 +321,7 @@ func manyLengths(t *T) {
 	q := f.expect(protocol.OpAcquireMany, "the acquire-many")
 	q.c.answer(q.ID, protocol.AppendGrants(nil, q.ID, []protocol.Grant{*f.grant(21), *f.grant(22), *f.grant(23)}))
 	p = t.releaseMany(keys, p.fences(len(keys)))
-	if q = f.next("the release-many"); q.Op == protocol.OpReleaseMany { // else one by one
+	if q = f.next("the release-many"); q.Op == protocol.OpReleaseMany { // otherwise the client releases one by one
 		q.c.send(protocol.AppendCodes(nil, q.ID, make([]protocol.Code, 2)))
 		q.c.parted("2 codes for 3 keys")
 	} else {

@@ -11,23 +11,40 @@ import (
 
 // Section 7: sessions, and what ends them.
 var sessionScenarios = []Scenario{
-	{"hello", "7 Sessions", "the client says hello first, and works behind the welcome", nil, hello, false},
-	{"version-refused", "7 Sessions", "no version in common is the error bad_version", nil, versionRefused, false},
-	{"version-unknown", "7 Sessions", "a welcome of a version that was not offered is not used", nil, versionUnknown, false},
-	{"connection-lost", "7 Sessions", "the end of the connection ends every hold and every request, and the client closes its end", nil, connectionLost, false},
-	{"in-flight-ends", "7 Sessions", "the end of the connection ends renewals and releases that are in flight", []string{"renew", "concurrent"}, inFlightEnds, false},
-	{"hung-daemon", "13 Advice", "a wait without bound for a daemon that answers nothing any more, pings neither, ends as unavailable", nil, hungDaemon, true},
-	{"close-on-exec", "2 Transport", "the socket is not inherited by programs that the client runs", []string{"exec"}, closeOnExec, false},
-	{"fork", "13 Advice", "a forked child holds nothing, and neither keeps the connection open nor ends it", []string{"fork"}, forked, false},
-	{"fatal", "6 Faults", "after fatal nothing is held, and the client closes at once", nil, fatal, false},
-	{"going-away", "7 Sessions", "what is held stays held and can be released while the daemon goes away", nil, goingAway, false},
-	{"push-before-welcome", "7 Sessions", "a push that comes before the welcome is no fault, whether its event is known or not", nil, pushBeforeWelcome, false},
-	{"daemon-restarted", "7 Sessions", "nothing that was held before is believed after, and fences rise", nil, restarted, false},
-	{"no-daemon", "2 Transport", "without a daemon there is an error and no hanging; with one it works", nil, noDaemon, false},
-	{"close", "7 Sessions", "closing releases everything at once", nil, closing, false},
-	{"stdin-closed", "7 Sessions", "the end of the program releases everything; it ends when its standard input does", nil, stdinClosed, false},
-	{"heartbeat", "10 Requests (hello)", "where a namespace has a heartbeat, each beat is answered", nil, heartbeat, false},
-	{"heartbeat-kept", "10 Requests (hello)", "a hold of such a namespace is kept by a client that has nothing to say", nil, heartbeatKept, false},
+	{"hello", "7 Sessions", "the client says hello first, and works after the welcome", nil, hello},
+	{"version-refused", "7 Sessions", "no version in common is the error bad_version", nil, versionRefused},
+	{"version-unknown", "7 Sessions",
+		"a welcome of a version that was not offered is not used", nil, versionUnknown},
+	{"connection-lost", "7 Sessions",
+		"the end of the connection ends every hold and every request, and the client closes its end",
+		nil, connectionLost},
+	{"in-flight-ends", "7 Sessions",
+		"renewals and releases in flight end with the connection",
+		[]string{"renew", "concurrent"}, inFlightEnds},
+	{hungDaemonScenario, "13 Advice",
+		"when the daemon stops answering, pings too, a wait without bound ends as unavailable",
+		nil, hungDaemon},
+	{"close-on-exec", "2 Transport",
+		"programs that the client runs do not inherit its socket", []string{"exec"}, closeOnExec},
+	{"fork", "13 Advice",
+		"a forked child holds nothing, and neither keeps the connection open nor ends it",
+		[]string{"fork"}, forked},
+	{"fatal", "6 Faults", "after fatal nothing is held, and the client closes at once", nil, fatal},
+	{"going-away", "7 Sessions",
+		"what is held stays held and can be released while the daemon goes away", nil, goingAway},
+	{"push-before-welcome", "7 Sessions",
+		"a push before the welcome is no fault, whether its event is known or not", nil, pushBeforeWelcome},
+	{"daemon-restarted", "7 Sessions",
+		"after a restart of the daemon nothing is held, and fences rise", nil, restarted},
+	{"no-daemon", "2 Transport",
+		"without a daemon requests fail and do not hang; with one they work again", nil, noDaemon},
+	{"close", "7 Sessions", "closing releases everything at once", nil, closing},
+	{"stdin-closed", "7 Sessions",
+		"the end of the program releases everything; it ends when its standard input does", nil, stdinClosed},
+	{"heartbeat", "10 Requests (hello)",
+		"where a namespace has a heartbeat, each beat is answered", nil, heartbeat},
+	{"heartbeat-kept", "10 Requests (hello)",
+		"a client without requests of its own keeps a hold in such a namespace", nil, heartbeatKept},
 }
 
 func hello(t *T) {
@@ -112,7 +129,7 @@ func (f *fake) overFor(p *pending, names ...string) {
 	if p.fence() != 1<<51 {
 		f.t.failf("an acquire that was asked anew has not the fence of its grant")
 	}
-	f.letGo(string(again.Key), 1<<51) // or its owner could not acquire the key again when it is lost
+	f.letGo(string(again.Key), 1<<51) // otherwise its owner could not acquire the key again after a loss
 }
 
 func connectionLost(t *T) {
@@ -128,7 +145,7 @@ func (t *T) lostConnection(half bool) {
 	t.connect().ok()
 	q, k := f.hold(want{key: "k"}, f.grant(3))
 	_, l := f.hold(want{key: "l"}, f.grant(4))
-	waits := fmt.Sprintf("m-%v", half) // another one each time: a client that asks again may be granted it, and lose it
+	waits := fmt.Sprintf("m-%v", half) // a new key each time: a client that asks again may be granted it, and lose it
 	p := t.acquire(want{key: waits, wait: -1})
 	f.expectAcquire(waits)
 	if half {
@@ -141,8 +158,8 @@ func (t *T) lostConnection(half bool) {
 	t.parts("l", l, "the connection has ended")
 	t.told("k", k, "connection")
 	f.overFor(p, "closed")
-	t.putDown("k", k)
-	t.putDown("l", l)
+	t.releaseLost("k", k)
+	t.releaseLost("l", l)
 }
 
 func inFlightEnds(t *T) {
@@ -156,12 +173,12 @@ func inFlightEnds(t *T) {
 	f.expect(protocol.OpRelease, "the release")
 	_ = q.c.nc.Close()
 	renewal.fails("closed", "not_held", "unavailable")
-	release.answer() // either way: the end of the connection has released it
+	release.answer() // success or failure: the end of the connection has released it
 	t.parts("k", k, "the connection has ended")
 	t.mustNotHold("l", l, "it was released, and the connection has ended")
 }
 
-// hungDaemon answers what it is asked, and then nothing any more. Its connections stay open.
+// hungDaemon answers pings first, and then nothing. Its connections stay open.
 func hungDaemon(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -176,7 +193,7 @@ func hungDaemon(t *T) {
 	p.fails("unavailable", "closed")
 }
 
-// closeOnExec looks at the sockets of the client's process.
+// closeOnExec checks the sockets of the client's process.
 func closeOnExec(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -188,7 +205,7 @@ func closeOnExec(t *T) {
 	}
 }
 
-// forked has the client fork, and then ends it while its child goes on.
+// forked has the client fork, and then kills it while its child continues to run.
 func forked(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -199,13 +216,14 @@ func forked(t *T) {
 	}
 	t.defers(func() { _ = syscall.Kill(a.PID, syscall.SIGKILL) })
 	if *a.Held {
-		t.failf("a forked child believes that it holds what its parent does")
+		t.failf("a forked child believes that it holds its parent's lock")
 	}
 	f.barrier()
 	t.mustHold("k", k, "after a fork")
 	f.letGo("k", k)
 	_ = syscall.Kill(t.p.cmd.Process.Pid, syscall.SIGKILL)
-	f.awaitEnd(q.c, "the end of the connection when the process that forked has been killed: its child keeps a copy of the descriptor open")
+	f.awaitEnd(q.c, "the end of the connection after the process that forked was killed: "+
+		"its child keeps a copy of the descriptor open")
 }
 
 func fatal(t *T) {
@@ -252,7 +270,7 @@ func restarted(t *T) {
 	t.connect().ok()
 	t.mustNotHold("k", old, "with a new daemon")
 	f := p.acquire("k", "the daemon is new")
-	t.putDown("k", old)
+	t.releaseLost("k", old)
 	p.excluded2("k", f)
 	t.acquire(want{key: "k"}).fails("busy")
 	p.release("k", f)
@@ -280,7 +298,7 @@ func noDaemon(t *T) {
 	r.stop()
 	t.gone()
 	t.parts("k", k, "its daemon has ended")
-	t.putDown("k", k)
+	t.releaseLost("k", k)
 	t.connects(names...)
 	t.real()
 	t.connect().ok()

@@ -8,26 +8,35 @@ import (
 
 // Section 9: until when a client may say that it holds.
 var validityScenarios = []Scenario{
-	{"silence", "9 Validity", "behind the deadline of its grant a hold is not believed, though the daemon says nothing", nil, silence, false},
-	{"beat", "9 Validity", "a beat makes what was granted before it valid for longer", nil, beatExtends, false},
-	{"beat-before-grant", "9 Validity", "a beat says nothing of a grant that comes behind it", nil, beatBefore, false},
-	{"beat-never-shortens", "9 Validity", "what was stated stays true: neither a beat nor a renewal shortens it", nil, neverShortens, false},
-	{"beat-and-end", "9 Validity", "no beat makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd, false},
-	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a beat", nil, lateGrant, false},
-	{"clock-ahead", "9 Validity", "the daemon's clock is an hour ahead of the client's", nil, func(t *T) { otherClock(t, 3_600_000) }, false},
-	{"clock-behind", "9 Validity", "the daemon's clock is an hour behind the client's", nil, func(t *T) { otherClock(t, -3_600_000) }, false},
-	{"slow-hello", "9 Validity", "a hello that took long does not make two clocks one", nil, slowHello, false},
-	{"client-stopped", "9 Validity", "a client that was stopped beyond its validity believes nothing when it wakes", nil, clientStopped, false},
+	{"silence", "9 Validity",
+		"after the deadline of its grant a hold is not valid, although the daemon says nothing",
+		nil, silence},
+	{"beat", "9 Validity", "a beat extends the validity of earlier grants", nil, beatExtends},
+	{"beat-before-grant", "9 Validity", "a beat does not extend a later grant", nil, beatBefore},
+	{"beat-never-shortens", "9 Validity",
+		"neither a beat nor a renewal shortens the validity that was stated", nil, neverShortens},
+	{"beat-and-end", "9 Validity",
+		"no beat makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd},
+	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a beat", nil, lateGrant},
+	{"clock-ahead", "9 Validity",
+		"the daemon's clock is an hour ahead of the client's", nil, func(t *T) { otherClock(t, 3_600_000) }},
+	{"clock-behind", "9 Validity",
+		"the daemon's clock is an hour behind the client's", nil, func(t *T) { otherClock(t, -3_600_000) }},
+	{"slow-hello", "9 Validity",
+		"after a slow hello the client does not treat the two clocks as one", nil, slowHello},
+	{"client-stopped", "9 Validity",
+		"a client that was stopped until its validity was over holds nothing when it continues",
+		nil, clientStopped},
 }
 
-// short is in milliseconds how long a hold is valid that is to end.
+// short is the validity, in milliseconds, of a hold that is to end during the scenario.
 const short = 700
 
-// early says that there is so much time left until a time of the boot clock, in milliseconds, that a client has to believe in
-// what is valid until then: its clock may err on the safe side, and this machine may be busy.
+// early reports whether the boot clock is so far before until, in milliseconds, that a client must still report a hold as
+// held that is valid until then. The margin is for clocks that err on the safe side, and for a busy machine.
 func early(until uint64) bool { return bootMillis()+200 < until }
 
-// believes looks that the client believes in a hold that is valid until then. Only an answer that has come early counts.
+// believes checks that the client reports a hold as held that is valid until until. Only an answer that comes early counts.
 func (t *T) believes(key string, f Fence, until uint64) {
 	if held := t.held(key, f); !held && early(until) {
 		t.failf("%q is valid for %d ms more, and the client does not believe it", key, until-bootMillis())
@@ -46,7 +55,7 @@ func (f *fake) brief(key string, fence uint64) (asked, Fence, uint64) {
 	return f.briefFor(short, key, fence)
 }
 
-// briefFor is brief for at least so many milliseconds.
+// briefFor is like brief, with a validity of at least left milliseconds.
 func (f *fake) briefFor(left uint64, key string, fence uint64) (asked, Fence, uint64) {
 	f.strays = true
 	for ; ; left *= 2 {
@@ -66,15 +75,15 @@ func (f *fake) briefFor(left uint64, key string, fence uint64) (asked, Fence, ui
 	}
 }
 
-// extended is a hold that was granted for a short time, and extended by a beat.
+// extended is a hold that was granted for a short time and then extended by a beat. Times are on the boot clock.
 type extended struct {
 	key   string
 	fence Fence
-	until uint64 // the end of its grant on the boot clock
-	end   uint64 // that of the beat
+	until uint64 // the end of the grant's validity
+	end   uint64 // the end of the beat's validity
 }
 
-// extend has the client hold a key for a short time, and read in this time a beat that extends it.
+// extend has the client acquire a key for a short time, and read a beat that extends it in that time.
 func (f *fake) extend(key string, fence, more uint64) extended {
 	for left := uint64(short); ; left *= 2 {
 		key := fmt.Sprint(key, "-", left)

@@ -32,15 +32,16 @@ func sendPieces(nc *net.UnixConn, b []byte) {
 	}
 }
 
-// inheritable says whether the other end of a connection is a descriptor that is not close-on-exec. The end's own number
-// is not to be had, so any unix socket of that process counts, its standard streams apart.
+// inheritable reports whether the descriptor at the other end of a connection is not close-on-exec. Its number cannot be
+// found out, so every Unix socket of that process counts, except its standard streams.
 func inheritable(nc *net.UnixConn) (bool, error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {
 		return false, err
 	}
 	var peer *unix.Ucred
-	if e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); e != nil || err != nil {
+	e := raw.Control(func(fd uintptr) { peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if e != nil || err != nil {
 		return false, errors.Join(e, err)
 	}
 	table, err := os.ReadFile("/proc/net/unix")

@@ -296,11 +296,11 @@ func (t *T) releaseAs(owner uint64, key string, f Fence) *pending {
 	return t.send(Command{"do": "release", "key": key, "owner": owner, "fence": f})
 }
 
-// putDown has the client release a hold that ended with its connection: until it has, it may not
-// acquire the key anew for that owner.
-func (t *T) putDown(key string, f Fence) {
+// releaseLost has the client release a hold that ended with its connection. Before that, the client may
+// not acquire the key again for that owner.
+func (t *T) releaseLost(key string, f Fence) {
 	if a := t.release(key, f).answer(); !a.OK && a.Error != "not_held" && a.Error != "closed" {
-		t.failf("the release of a hold of %q whose connection has ended is the error %q", key, a.Error)
+		t.failf("the release of a hold of %q whose connection has ended failed with %q", key, a.Error)
 	}
 }
 

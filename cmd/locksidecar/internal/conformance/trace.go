@@ -14,10 +14,10 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// The frames on the socket, for the exchange that is shown when a scenario fails. C is what the client sends, D what
-// the daemon sends.
+// This file traces the frames on the socket, for the exchange that is shown when a scenario fails. C marks frames from the
+// client, D frames from the daemon.
 
-// tracer notes the frames of one direction of a connection, which come in pieces.
+// tracer notes the frames of one direction of a connection, which may arrive in pieces.
 type tracer struct {
 	note func(line string)
 	from byte
@@ -45,7 +45,7 @@ var opNames = map[uint64]string{1: "hello", 2: "acquire", 3: "release", 4: "rene
 
 var eventNames = map[uint64]string{64: "lost", 65: "beat", 66: "going-away", 67: "fatal"}
 
-// frameText writes a payload for people: its name, and its array as JSON would have it.
+// frameText returns a payload as text: its name, and its array in a form like JSON.
 func frameText(from byte, payload []byte) string {
 	text, rest, err := valueText(payload, 0)
 	if err != nil || len(rest) > 0 || text[0] != '[' {
@@ -66,7 +66,7 @@ func frameText(from byte, payload []byte) string {
 
 var errText = errors.New("no MessagePack")
 
-// valueText writes one value, and returns what is behind it.
+// valueText returns the first value of b as text, and the bytes after it.
 func valueText(b []byte, depth int) (string, []byte, error) {
 	if len(b) == 0 || depth > 200 {
 		return "", nil, errText
@@ -135,11 +135,11 @@ func valueText(b []byte, depth int) (string, []byte, error) {
 	}
 	var parts []string
 	for range size {
-		part, behind, err := valueText(rest, depth+1)
+		part, after, err := valueText(rest, depth+1)
 		if err != nil {
 			return "", nil, err
 		}
-		parts, rest = append(parts, part), behind
+		parts, rest = append(parts, part), after
 	}
 	return marks[:1] + strings.Join(parts, ", ") + marks[1:], rest, nil
 }
@@ -151,7 +151,7 @@ func bad(c byte) error {
 	return nil
 }
 
-// relay passes on what goes between the client and the real daemon, and notes it.
+// relay forwards the bytes between the client and the real daemon, and notes the frames.
 type relay struct {
 	t      *T
 	ln     *net.UnixListener
@@ -194,10 +194,10 @@ func (r *relay) keep(near, far *net.UnixConn) bool {
 	return !r.closed
 }
 
-// pass passes on one direction. The end of the one side's stream is the end of the other's; once the client has closed
-// its end, and the daemon has ended, both are.
-func (r *relay) pass(from, to *net.UnixConn, who byte) {
-	tr := tracer{note: r.t.p.frame, from: who}
+// pass forwards one direction, whose sender is 'C' or 'D'. At the end of the stream it closes the writing side of the
+// other connection; after an error it closes both.
+func (r *relay) pass(from, to *net.UnixConn, sender byte) {
+	tr := tracer{note: r.t.p.frame, from: sender}
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(buf)
@@ -218,7 +218,7 @@ func (r *relay) pass(from, to *net.UnixConn, who byte) {
 	}
 }
 
-// close ends it with every connection.
+// close ends the relay and all of its connections.
 func (r *relay) close() {
 	_ = r.ln.Close()
 	r.mu.Lock()

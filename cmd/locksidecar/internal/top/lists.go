@@ -137,11 +137,11 @@ var waiterColumns = append(append([]column[daemon.ViewWaiter]{
 	duration("LEFT", 0, func(w *daemon.ViewWaiter) int64 { return w.Left }, nil),
 	countColumn("PLACE", 0, func(w *daemon.ViewWaiter) int64 { return int64(w.Place) }),
 }, who(func(w *daemon.ViewWaiter) *daemon.ViewWho { return &w.ViewWho })...),
-	column[daemon.ViewWaiter]{title: "BEHIND", rank: 3, least: 16, most: 40, text: func(w *daemon.ViewWaiter) string { return Behind(w) }},
+	column[daemon.ViewWaiter]{title: "BEHIND", rank: 3, least: 16, most: 40, text: Behind},
 	owner(func(w *daemon.ViewWaiter) uint64 { return w.Owner }))
 
 // Behind names the holder of the key that w waits for: the process and client on this host, or
-// another host. It is not clean for a terminal.
+// another host. The text may have control characters: escape it before it is shown.
 func Behind(w *daemon.ViewWaiter) string {
 	switch {
 	case w.Behind != nil:

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// command is a line of the runner's; clients/README.md has them all.
+// command is a line from the runner; clients/README.md describes all of them.
 type command struct {
 	ID      int      `json:"id"`
 	Do      string   `json:"do"`
@@ -29,7 +29,7 @@ type command struct {
 	Target  int      `json:"target"`
 }
 
-// answer is what it is answered with.
+// answer is the reply to a command.
 type answer struct {
 	ID     int      `json:"id"`
 	OK     bool     `json:"ok,omitempty"`
@@ -51,8 +51,9 @@ type event struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
-// Run is the adapter: it takes commands from in, until that ends, and answers them on out.
-func Run(socket, wrong string, can []string, in io.Reader, out io.Writer) {
+// Run is the adapter: it carries out commands from in until that ends, and answers them on out. name is the client's
+// fault, or empty.
+func Run(socket, faultName string, can []string, in io.Reader, out io.Writer) {
 	var mu sync.Mutex
 	lines := json.NewEncoder(out)
 	say := func(v any) {
@@ -60,8 +61,9 @@ func Run(socket, wrong string, can []string, in io.Reader, out io.Writer) {
 		defer mu.Unlock()
 		_ = lines.Encode(v)
 	}
-	c := &Client{path: socket, fault: fault(wrong), say: say, holds: map[name][]*hold{}, giveUp: map[int]func(){}, newest: map[string]uint64{}}
-	say(event{Event: "ready", Client: "faulty " + wrong, Can: can})
+	c := &Client{path: socket, fault: fault(faultName), say: say,
+		holds: map[name][]*hold{}, giveUp: map[int]func(){}, newest: map[string]uint64{}}
+	say(event{Event: "ready", Client: "faulty " + faultName, Can: can})
 	scan := bufio.NewScanner(in)
 	scan.Buffer(nil, 1<<20)
 	for scan.Scan() {
@@ -169,8 +171,8 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 	return nil
 }
 
-// fork starts a child that stays when this process has ended. What a language's fork does to a careless client, the
-// faults do: the child has the socket, or shuts it down.
+// fork starts a child that continues to run when this process has ended. The faults imitate a careless client after a
+// real fork: the child keeps the socket open, or shuts it down.
 func (c *Client) fork(a *answer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// fault is what is wrong with the client; empty for nothing.
+// fault is the name of the client's fault; empty for none.
 type fault string
 
 func (f fault) is(name string) bool { return string(f) == name }
@@ -19,11 +19,11 @@ type Client struct {
 
 	mu      sync.Mutex
 	conn    *conn             // guarded by mu, as is all below; the newest, or nil
-	dialing chan struct{}     // closed when the dial under way is over; nil without
-	holds   map[name][]*hold  // by what the adapter's commands call them, the newest last
-	giveUp  map[int]func()    // by command: withdraws its acquire
-	newest  map[string]uint64 // a fault's: the last fence of a key
-	single  sync.Mutex        // a fault's
+	dialing chan struct{}     // closed when the dial in progress ends; nil if there is none
+	holds   map[name][]*hold  // the newest last
+	giveUp  map[int]func()    // by command id: withdraws its acquire
+	newest  map[string]uint64 // for a fault: the last fence of a key
+	single  sync.Mutex        // for a fault
 }
 
 func (c *Client) connect() (*conn, error) {
@@ -54,11 +54,11 @@ func (c *Client) connect() (*conn, error) {
 	return cn, nil
 }
 
-// refused says why an owner may not acquire a key now: it has lost it, and has not let go.
-func (c *Client) refused(w who) error {
+// refused returns an error if the owner has lost the key and not released it. Then it may not acquire the key.
+func (c *Client) refused(w keyOwner) error {
 	for n, hs := range c.holds {
 		for _, h := range hs {
-			if (who{n.key, n.owner}) != w || h.permit {
+			if (keyOwner{n.key, n.owner}) != w || h.permit {
 				continue
 			}
 			if h.lapse(); h.over || h.lost == "" || c.fault.is("re-enters-what-was-lost") ||
@@ -72,7 +72,7 @@ func (c *Client) refused(w who) error {
 	return nil
 }
 
-// take makes a hold of a grant, or finds the one that it re-enters.
+// take returns the hold of a grant: a new one, or the one that the grant re-enters.
 func (c *Client) take(cn *conn, n name, permit bool, g *grant) *hold {
 	n.fence = g.fence
 	c.newest[n.key] = g.fence
@@ -90,7 +90,7 @@ func (c *Client) take(cn *conn, n name, permit bool, g *grant) *hold {
 	return h
 }
 
-// find returns the hold that a command is about: one that is held, else the newest that is not given up.
+// find returns the newest hold of that name that has not been released completely, or nil.
 func (c *Client) find(n name) *hold {
 	if c.fault.is("releases-any-fence") {
 		n.fence = c.newest[n.key]
@@ -129,7 +129,7 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	key, fs := c.asked(key, &q)
-	w := who{key, q.owner}
+	w := keyOwner{key, q.owner}
 	permit := q.mode == "permit" && !c.fault.is("takes-permits-for-locks")
 	for ch := cn.giving[w]; ch != nil && !c.fault.is("asks-before-its-cancel-is-answered"); ch = cn.giving[w] {
 		c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 	if h.owned() || h.lost != "" || c.fault.is("believes-silence") {
 		return h, nil
 	}
-	// It came too late: it is given back.
+	// The grant came too late: release it.
 	if !c.fault.is("keeps-what-came-late") {
 		_, _ = cn.send(3, nil, key, q.owner, h.fence, 0)
 	}
@@ -188,7 +188,7 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 	return nil, failure("not_held")
 }
 
-// asked puts an acquire's fields together; most faults of a careless client are here.
+// asked returns the fields of an acquire. Most faults of a careless client are here.
 func (c *Client) asked(key string, q *terms) (string, []any) {
 	if c.fault.is("trims-keys") {
 		key = strings.ToLower(strings.TrimSpace(key))
@@ -228,9 +228,9 @@ func (c *Client) asked(key string, q *terms) (string, []any) {
 	return key, fs
 }
 
-// withdraw gives an acquire up: its caller hears so at once, and a grant that comes all the same is given back.
-// It says whether there was something to give up.
-func (c *Client) withdraw(cn *conn, w who, id uint64, cl *call) bool {
+// withdraw gives an acquire up. Its caller returns at once, and a grant that still comes is released. It returns false
+// if the acquire has ended already.
+func (c *Client) withdraw(cn *conn, w keyOwner, id uint64, cl *call) bool {
 	if cn.calls[id] != cl || c.fault.is("ignores-cancel") {
 		return false
 	}
@@ -245,7 +245,11 @@ func (c *Client) withdraw(cn *conn, w who, id uint64, cl *call) bool {
 			close(ch)
 		}
 	}
-	_, err := cn.send(6, &call{take: func(f *fields) error { f.num(); answered(); return f.done() }, fail: func(failure) { answered() }}, id, w.key)
+	cancel := &call{
+		take: func(f *fields) error { f.num(); answered(); return f.done() },
+		fail: func(failure) { answered() },
+	}
+	_, err := cn.send(6, cancel, id, w.key)
 	if err != nil {
 		answered()
 	}
@@ -287,7 +291,8 @@ func (c *Client) release(n name) error {
 			switch {
 			case why == "not_held" && c.fault.is("believes-other-guards"):
 				h.over = h.count == 0
-			case why == "not_held", last && (why == "unknown" || strings.HasPrefix(string(why), "code_") && !c.fault.is("keeps-on-unknown-codes")):
+			case why == "not_held", last && why == "unknown",
+				last && strings.HasPrefix(string(why), "code_") && !c.fault.is("keeps-on-unknown-codes"):
 				h.over = true
 			default: // nothing was done
 				h.count++
@@ -302,7 +307,7 @@ func (c *Client) release(n name) error {
 			}
 		}}, h.key, h.owner, h.fence, flags)
 	if err != nil {
-		return nil // the connection has ended: that releases, too
+		return nil // the connection has ended, which releases the hold, too
 	}
 	c.mu.Unlock()
 	err = <-cl.done
@@ -313,7 +318,7 @@ func (c *Client) release(n name) error {
 	return err
 }
 
-// letGoLost is the release of a hold that is lost. It tells the daemon where that keeps the key closed.
+// letGoLost releases a lost hold. It tells the daemon if the daemon may keep the key closed to others.
 func (c *Client) letGoLost(h *hold) error {
 	tell := h.closedToOthers() && h.c.ended == nil
 	if h.count--; h.count == 0 {

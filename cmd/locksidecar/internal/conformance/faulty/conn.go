@@ -17,21 +17,21 @@ import (
 	"github.com/locksidecar/locksidecar/renewer"
 )
 
-// now is milliseconds of the clock that counts suspend.
+// now returns milliseconds of the boot clock, which counts suspend.
 func now() int64 { return renewer.Boottime() / int64(time.Millisecond) }
 
-// What a hung daemon is noticed by.
+// The limits after which a daemon counts as hung.
 const (
-	pingAfter = time.Second     // nothing read for so long, while a reply is awaited
-	timeout   = 5 * time.Second // and for so long after the ping
+	pingAfter = time.Second     // a ping is sent when nothing was read for this long while a reply is awaited
+	timeout   = 5 * time.Second // the connection ends when nothing was read for this long after the ping
 )
 
-// failure is a request's end without success: a code's name, or closed.
+// failure is the error of a request: the name of a code, or closed.
 type failure string
 
 func (f failure) Error() string { return string(f) }
 
-// Codes and reasons by their numbers.
+// The names of codes and reasons, by number.
 var (
 	codes = [...]string{"ok", "busy", "timeout", "not_held", "canceled", "upgrade", "unavailable", "unknown", "limit", "invalid",
 		"unsupported", "draining", "denied", "bad_frame", "bad_version", "too_slow", "overlong"}
@@ -45,12 +45,13 @@ func named(table []string, prefix string, n uint64) string {
 	return fmt.Sprint(prefix, n)
 }
 
-// call is one request in flight. take reads its success in the order of the stream; it is nil when nobody cares.
+// call is one request in flight. The reader calls take with a success, and fail with a failure, in the order of the
+// replies. Either may be nil.
 type call struct {
 	op   int
 	take func(f *fields) error
-	fail func(failure) // hears of a failure, in the order of the stream
-	done chan error    // one
+	fail func(failure)
+	done chan error // gets one value
 }
 
 // conn is one session.
@@ -58,14 +59,14 @@ type conn struct {
 	client    *Client
 	nc        *net.UnixConn
 	calls     map[uint64]*call
-	order     []uint64 // a fault's
+	order     []uint64 // for a fault
 	holds     []*hold
-	giving    map[who]chan struct{} // acquires given up whose cancel is not answered: closed when it is
+	giving    map[keyOwner]chan struct{} // acquires given up whose cancel is not answered: closed when it is
 	lastID    uint64
 	limit     int
 	shift     int64 // from the daemon's clock to ours
 	t0        int64
-	beat      int64 // a fault's
+	beat      int64 // for a fault
 	heartbeat bool
 	greeted   bool
 	ended     error
@@ -77,7 +78,8 @@ func dial(c *Client) (*conn, error) {
 	if err != nil {
 		return nil, failure("closed")
 	}
-	cn := &conn{client: c, nc: nc.(*net.UnixConn), calls: map[uint64]*call{}, giving: map[who]chan struct{}{}, limit: 65536}
+	cn := &conn{client: c, nc: nc.(*net.UnixConn), calls: map[uint64]*call{}, giving: map[keyOwner]chan struct{}{},
+		limit: 65536}
 	if c.fault.is("leaves-its-descriptor-open-to-children") {
 		if raw, err := cn.nc.SyscallConn(); err == nil {
 			_ = raw.Control(func(fd uintptr) { _, _ = unix.FcntlInt(fd, unix.F_SETFD, 0) })
@@ -136,7 +138,8 @@ func (c *conn) welcomed(f *fields) error {
 	}
 	c.limit, c.greeted = int(limit), true
 	t1, d := now(), int64(clock)
-	if c.t0 <= d && d <= t1 && (t1-c.t0 <= 100 || f.fault.is("believes-a-slow-hello")) || f.fault.is("takes-every-clock-for-its-own") {
+	quick := t1-c.t0 <= 100 || f.fault.is("believes-a-slow-hello")
+	if c.t0 <= d && d <= t1 && quick || f.fault.is("takes-every-clock-for-its-own") {
 		return nil
 	}
 	c.shift = c.t0 - d - 1
@@ -146,10 +149,10 @@ func (c *conn) welcomed(f *fields) error {
 	return nil
 }
 
-// local is a time of the daemon's clock on ours.
+// local converts a time of the daemon's clock to ours.
 func (c *conn) local(t uint64) int64 { return int64(t) + c.shift }
 
-// send puts a request on its way. Called with Client.mu held.
+// send sends a request. Called with Client.mu held.
 func (c *conn) send(op int, cl *call, fs ...any) (*call, error) {
 	if c.ended != nil {
 		return nil, failure("closed")
@@ -170,7 +173,7 @@ func (c *conn) send(op int, cl *call, fs ...any) (*call, error) {
 	c.calls[id] = cl
 	c.order = append(c.order, id)
 	if _, err := c.nc.Write(frame(payload)); err != nil {
-		return cl, nil // the reader will say
+		return cl, nil // the reader reports the error
 	}
 	return cl, nil
 }
@@ -245,7 +248,7 @@ func (c *conn) next(in io.Reader) ([]byte, error) {
 	return b, err
 }
 
-// message takes in one frame. Called with Client.mu held.
+// message handles one frame. Called with Client.mu held.
 func (c *conn) message(payload []byte) error {
 	fault := c.client.fault
 	m, err := decode(payload, fault)
@@ -360,7 +363,7 @@ func (c *conn) push(event uint64, f *fields) error {
 	return nil
 }
 
-// lost takes in the push of that name.
+// lost handles the push of that name.
 func (c *conn) lost(n name, reason string, number uint64) {
 	fault := c.client.fault
 	if fault.is("ignores-lost") || fault.is("ignores-unknown-reasons") && number >= uint64(len(reasons)) ||
@@ -378,7 +381,7 @@ func (c *conn) lost(n name, reason string, number uint64) {
 	}
 }
 
-// watch ends the connection to a daemon that hangs: one that does not answer a ping while a reply is awaited.
+// watch ends the connection if the daemon hangs: it does not answer a ping while a reply is awaited.
 func (c *conn) watch() {
 	pinged, looks := int64(0), 0
 	for range time.Tick(50 * time.Millisecond) {
@@ -424,7 +427,8 @@ func (c *conn) finish(why error) {
 		why = failure("bad_frame")
 	}
 	for _, cl := range c.calls {
-		if fault.is("leaves-waits-hanging") && (cl.op == 2 || cl.op == 8) || fault.is("leaves-renewals-hanging") && cl.op == 4 {
+		if fault.is("leaves-waits-hanging") && (cl.op == 2 || cl.op == 8) ||
+			fault.is("leaves-renewals-hanging") && cl.op == 4 {
 			continue
 		}
 		cl.done <- why
@@ -435,13 +439,13 @@ func (c *conn) finish(why error) {
 	c.calls, c.giving = nil, nil
 }
 
-// end is finish and closes the connection. Called with Client.mu held.
+// end ends every hold and every request, and closes the connection. Called with Client.mu held.
 func (c *conn) end(why error) {
 	c.finish(why)
 	_ = c.nc.Close()
 }
 
-// shutdown ends the session for every process that has the socket: a fault's.
+// shutdown ends the session for every process that has the socket. It is for a fault.
 func (c *conn) shutdown() {
 	if raw, err := c.nc.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { _ = syscall.Shutdown(int(fd), syscall.SHUT_RDWR) })

@@ -2,14 +2,14 @@ package faulty
 
 import "math"
 
-// name is what an adapter's command calls a hold.
+// name identifies a hold in the adapter's commands.
 type name struct {
 	key          string
 	owner, fence uint64
 }
 
-// who names an owner of a key.
-type who struct {
+// keyOwner is an owner of a key.
+type keyOwner struct {
 	key   string
 	owner uint64
 }
@@ -23,12 +23,12 @@ type hold struct {
 	end      int64 // a fixed hold's own end; 0 for none
 	count    int   // acquires less releases, our own
 	lost     string
-	releases int // of the last count, on their way
+	releases int // releases of the last count in flight
 	over     bool
-	believed bool // a fault's: what its timer says
+	believed bool // for a fault: the result of its timer
 }
 
-// owned says whether the lock is held at this moment. It reads the clock and asks nobody.
+// owned reports whether the lock is held at this moment. It reads the clock and sends nothing.
 func (h *hold) owned() bool {
 	f := h.c.client.fault
 	switch {
@@ -36,8 +36,7 @@ func (h *hold) owned() bool {
 		return true
 	case f.is("takes-holds-along") && h.lost == "connection" && h.c.client.conn != h.c:
 		return true
-	case f.is("believes-in-fixed-holds-lost") && h.lost == "fixed_end":
-		return true
+
 	case h.over || h.lost != "":
 		return false
 	case f.is("believes-silence"):
@@ -57,7 +56,7 @@ func (h *hold) until() int64 {
 	return h.valid
 }
 
-// granted takes in a grant. The count is ours to keep.
+// granted applies a grant to the hold. The client counts the acquires itself.
 func (h *hold) granted(g *grant, acquired bool) {
 	f := h.c.client.fault
 	deadline := h.c.local(g.deadline)
@@ -84,7 +83,7 @@ func (h *hold) granted(g *grant, acquired bool) {
 	}
 }
 
-// stated takes in a keepalive.
+// stated applies a keepalive to the hold.
 func (h *hold) stated(until int64) {
 	if h.c.client.fault.is("shortens-by-beats") {
 		h.valid = until
@@ -92,7 +91,7 @@ func (h *hold) stated(until int64) {
 	h.valid = max(h.valid, until)
 }
 
-// lose ends the hold, which nobody has released. The first reason is told, once.
+// lose ends the hold if it has not been released. It tells the first reason, once.
 func (h *hold) lose(reason string) {
 	if h.over || h.lost != "" {
 		return
@@ -106,7 +105,7 @@ func (h *hold) lose(reason string) {
 	}
 }
 
-// lapse notices that the validity has run out and nobody has said so.
+// lapse ends the hold if its validity has run out without a lost push.
 func (h *hold) lapse() {
 	if h.over || h.lost != "" || h.releases > 0 || now() < h.until() {
 		return
@@ -119,7 +118,7 @@ func (h *hold) lapse() {
 	}
 }
 
-// closedToOthers says whether the daemon may keep the key closed for a hold that is lost.
+// closedToOthers reports whether the daemon may keep the key of a lost hold closed to others.
 func (h *hold) closedToOthers() bool {
 	f := h.c.client.fault
 	switch h.lost {
@@ -131,7 +130,7 @@ func (h *hold) closedToOthers() bool {
 	return false
 }
 
-// grant is the reply that makes, re-enters or extends a hold.
+// grant is the reply that creates, re-enters or extends a hold.
 type grant struct {
 	fence, left, deadline, count, end, flags uint64
 }

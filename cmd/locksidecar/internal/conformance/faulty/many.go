@@ -11,7 +11,7 @@ func (c *Client) acquireMany(keys []string, owner uint64, wait int64) ([]uint64,
 	list := make([]any, len(keys))
 	for i, k := range keys {
 		list[i] = k
-		if err := c.refused(who{k, owner}); err != nil {
+		if err := c.refused(keyOwner{k, owner}); err != nil {
 			return nil, err
 		}
 	}
@@ -48,7 +48,7 @@ func (c *Client) acquireMany(keys []string, owner uint64, wait int64) ([]uint64,
 	return fences, err
 }
 
-// releaseMany gives up one count of each.
+// releaseMany releases one count of each key.
 func (c *Client) releaseMany(keys []string, owner uint64, fences []uint64) ([]string, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,13 +8,13 @@ import (
 	"slices"
 )
 
-// errBad is the error of a frame that is not of the protocol, or of the wrong shape.
+// errBad is the error of a malformed frame, or of a message with wrong or missing fields.
 var errBad = errors.New("bad_frame")
 
 // skipped is a value of a type that no field of this version has.
 type skipped struct{}
 
-// decoder reads the values of one payload: uint64 and int64, string, []any, skipped.
+// decoder reads the values of one payload as uint64, int64, string, []any or skipped.
 type decoder struct {
 	b     []byte
 	fault fault
@@ -147,7 +147,7 @@ func (d *decoder) array(n uint64, level int) (any, error) {
 	return vs, nil
 }
 
-// skip passes over the entries of a map.
+// skip skips the n keys and values of a map.
 func (d *decoder) skip(n uint64, level int) (any, error) {
 	if d.fault.is("knows-its-types-only") {
 		return nil, errBad
@@ -163,7 +163,7 @@ func (d *decoder) skip(n uint64, level int) (any, error) {
 	return skipped{}, nil
 }
 
-// other passes over nil, booleans, floats, bin and ext.
+// other skips nil, booleans, floats, bin and ext.
 func (d *decoder) other(c byte) (any, error) {
 	if d.fault.is("knows-its-types-only") {
 		return nil, errBad
@@ -188,7 +188,7 @@ func (d *decoder) other(c byte) (any, error) {
 	return skipped{}, nil
 }
 
-// fields takes the fields of a message one by one; err tells of the first that is missing or of another type.
+// fields reads the fields of a message one by one. err is set if one is missing or has another type.
 type fields struct {
 	vs    []any
 	fault fault
@@ -227,20 +227,6 @@ func (f *fields) num() uint64 {
 	return 0
 }
 
-// signed is a number that may be negative.
-func (f *fields) signed() int64 {
-	switch v := f.next().(type) {
-	case uint64:
-		if v <= math.MaxInt64 {
-			return int64(v)
-		}
-	case int64:
-		return v
-	}
-	f.err = errBad
-	return 0
-}
-
 func (f *fields) text() string {
 	s, ok := f.next().(string)
 	if !ok && !f.fault.is("reads-any-type") && !f.fault.is("fills-in-missing-fields") {
@@ -257,7 +243,7 @@ func (f *fields) array() []any {
 	return vs
 }
 
-// done is the end of the fields that this version knows.
+// done returns the error of the fields read so far. The rest are fields of a later version.
 func (f *fields) done() error {
 	if f.err == nil && len(f.vs) > 0 && f.fault.is("refuses-appended-fields") {
 		return errBad
@@ -265,7 +251,7 @@ func (f *fields) done() error {
 	return f.err
 }
 
-// encode writes values in MessagePack; only what requests consist of.
+// encode appends values in MessagePack. It knows the types that requests consist of.
 func encode(b []byte, vs ...any) []byte {
 	for _, v := range vs {
 		switch v := v.(type) {
@@ -290,8 +276,8 @@ func encode(b []byte, vs ...any) []byte {
 	return b
 }
 
-// head writes a number, or a length: in the byte of the type where it is below, else behind one of the wider types,
-// of which the first has one byte, an array's two.
+// head appends a number or a length n. If n is less than below, it goes into the byte fix of the type. Otherwise it
+// follows one of the wider types, of which the first, wide, has one byte, or two for an array.
 func head(b []byte, fix byte, below uint64, wide byte, n uint64) []byte {
 	if n < below {
 		return append(b, fix|byte(n))
@@ -307,7 +293,7 @@ func head(b []byte, fix byte, below uint64, wide byte, n uint64) []byte {
 	}
 }
 
-// frame puts the header before a payload.
+// frame returns the payload with its header.
 func frame(payload []byte) []byte {
 	return slices.Concat(binary.BigEndian.AppendUint32(nil, uint32(len(payload))), payload)
 }
