@@ -153,7 +153,7 @@ class Adapter:
 
 
 def fork(a: Adapter, q: Command) -> Command:
-    """Fork a child that stays, and say what it believes."""
+    """Fork a child that stays, and return whether it believes that it holds."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

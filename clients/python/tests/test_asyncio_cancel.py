@@ -319,7 +319,7 @@ async def test_a_guarded_body_ends_when_the_lock_is_lost(aclient: Client) -> Non
     assert task is not None
     if sys.version_info >= (3, 11):
         assert task.cancelling() == 0
-    await asyncio.sleep(0)  # nothing of it is left
+    await asyncio.sleep(0)  # the refused grant has left nothing
     assert not lock.owned()
     async with lock.guard():  # and the handle is as good as new
         assert lock.owned()
@@ -431,7 +431,7 @@ async def test_no_guard_before_it_can_be_right(aclient: Client) -> None:
 
 
 async def test_an_owner_that_was_cancelled_asks_again_when_that_is_settled(loop: Loop, peer: Peer) -> None:
-    """Until its cancel is answered a grant may be on its way, which a new request would enter again."""
+    """Before the answer to the cancel a grant may come, and a new request would re-enter it."""
     client = loop.client(peer.path)
     lock = client.lock("k", owner=7)
     first = asyncio.create_task(lock.acquire())
@@ -443,11 +443,11 @@ async def test_an_owner_that_was_cancelled_asks_again_when_that_is_settled(loop:
     await asyncio.sleep(0)
     again[2].cancel()  # others wait for the same answer
     pinged = asyncio.create_task(client.ping())
-    peer.say(0, (await thread(peer.expect, w.PING))[1], 1)  # and not an acquire
+    peer.say(0, (await thread(peer.expect, w.PING))[1], 1)  # the client has sent no acquire
     await pinged
     peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
     peer.say(0, c[1], 0)
-    assert (await thread(peer.expect, w.RELEASE))[2:] == ("k", 7, FENCE, w.ASYNC)  # before they ask
+    assert (await thread(peer.expect, w.RELEASE))[2:] == ("k", 7, FENCE, w.ASYNC)  # before the next acquire
     for n in range(2):
         q = await thread(peer.expect, w.ACQUIRE)
         peer.say(0, q[1], FENCE + 1, 60_000, ms() + 60_000, n + 1, 0, 0)

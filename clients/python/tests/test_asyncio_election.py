@@ -437,11 +437,11 @@ async def test_a_loss_is_told_of_at_once(loop: Loop, peer: Peer, cancel: bool) -
     with pytest.raises(LostError, match="forced"):
         term.check()
     pinged = asyncio.create_task(one.election._client.ping())
-    await thread(lambda: peer.say(0, peer.expect(w.PING)[1], 1))  # and not an acquire
+    await thread(lambda: peer.say(0, peer.expect(w.PING)[1], 1))  # the client has sent no acquire
     await pinged
     one.may_end.set()
     q = await thread(peer.expect, w.RELEASE)
-    assert q[2:] == ("k", term._hold.owner, FENCE, w.ASYNC | w.ALL)  # opens the key: it was ended by force
+    assert q[2:] == ("k", term._hold.owner, FENCE, w.ASYNC | w.ALL)  # opens the key of a hold that was ended by force
     await leads(peer, one, fence=FENCE + 1)
     stopped = asyncio.create_task(one.election.stop())
     await thread(peer.released)

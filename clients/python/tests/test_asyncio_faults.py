@@ -138,7 +138,7 @@ async def test_giving_up_cancels(loop: Loop, peer: Peer) -> None:
     acquired = asyncio.create_task(lock.acquire(timeout=0.1))
     await thread(peer.welcome)
     q = await thread(peer.expect, w.ACQUIRE)
-    c = await thread(peer.expect, w.CANCEL)  # the daemon lives, by its answers to pings
+    c = await thread(peer.expect, w.CANCEL)  # the daemon answers pings, so the wait goes on
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         await acquired
     assert c[2:] == (q[1], "k")

@@ -51,12 +51,12 @@ def test_a_loss_is_told_of_at_once_and_no_term_begins_before_the_work_has_ended(
     with pytest.raises(LostError, match="forced"):
         term.check()
     pinged = Background(one.election._client.ping)
-    peer.say(0, peer.expect(w.PING)[1], 1)  # and not an acquire
+    peer.say(0, peer.expect(w.PING)[1], 1)  # the client has sent no acquire
     pinged.result()
     assert one.count("ended") == 0
     one.may_end.set()
     q = peer.expect(w.RELEASE)
-    assert q[2:] == ("k", owner, FENCE, w.ASYNC | w.ALL)  # opens the key: it was ended by force
+    assert q[2:] == ("k", owner, FENCE, w.ASYNC | w.ALL)  # opens the key of a hold that was ended by force
     peer.say(3, q[1], "lost")
     leads(peer, one, fence=FENCE + 1)
     stopped = Background(one.election.stop)

@@ -112,7 +112,7 @@ def expire_and_fail(lock: locksidecar.Lock) -> None:
         raise KeyError
 
 
-def test_a_lost_lock_is_acquired_anew_after_its_release(client: Client) -> None:
+def test_a_lost_lock_is_acquired_again_after_its_release(client: Client) -> None:
     lock = client.lock("k", ttl=0.2, renew=False)
     lock.acquire()
     fence = lock.fence

@@ -110,7 +110,7 @@ print(seen)
 
 
 def test_other_cooperative_sockets_are_refused(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As eventlet's, which has no poll."""
+    """Like eventlet, which removes select.poll."""
     client = locksidecar.Client(daemon.path)
     with monkeypatch.context() as patch:
         patch.setattr(socket.socket, "recv", lambda *_: b"", raising=False)

@@ -1,4 +1,4 @@
-"""What a client says of the holders of a lock: on this host, on others, and to a daemon that does not know them."""
+"""Inspections: holders on this host and on others, and a daemon that does not know holders."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_the_protocols_vectors(name: str, data: bytes, says: dict[str, Any]) -> 
         (1, 0, 1, 0, 0, 5, ((2, "web-3", "", 0.5, 0, -1, -1, "", "", 0, 0, -1, "", 0),)),
     ],
 )
-def test_what_is_no_inspection(fields: tuple[object, ...]) -> None:
+def test_malformed_inspections(fields: tuple[object, ...]) -> None:
     with pytest.raises(locksidecar.ProtocolError):
         inspection((0, 7, *fields))
 

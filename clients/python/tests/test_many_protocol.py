@@ -92,7 +92,7 @@ def test_each_acquire_of_what_was_lost_is_released(peer: Peer) -> None:
         released.result()
 
 
-def test_what_was_lost_is_acquired_anew_after_its_release(peer: Peer) -> None:
+def test_lost_locks_are_acquired_again_after_their_release(peer: Peer) -> None:
     client, locks = held(peer)
     peer.say(64, 0, "b", 7, FENCE, 4)
     pinged(client, peer)
@@ -104,7 +104,7 @@ def test_what_was_lost_is_acquired_anew_after_its_release(peer: Peer) -> None:
     assert q[2:] == (tuple(HELD[1:]), 7, 0)
     peer.say(0, q[1], [0, 0])
     q = peer.expect(w.RELEASE)
-    assert q[2:] == ("b", 7, FENCE, w.ASYNC | w.ALL)  # opens the key: it was ended by force
+    assert q[2:] == ("b", 7, FENCE, w.ASYNC | w.ALL)  # opens the key of a hold that was ended by force
     peer.say(3, q[1], "lost")
     with pytest.raises(LostError, match="'b' was lost: forced"):
         released.result()

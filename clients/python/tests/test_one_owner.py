@@ -1,4 +1,4 @@
-"""Threads that are one owner: each release is of something else, and none takes what another one has acquired."""
+"""Threads that share an owner: each release ends a different hold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_two_threads_release_permits_of_one_owner(client: Client, monkeypatch: p
     for _ in range(3):
         permits.acquire()
     meanwhile(monkeypatch, permits, "_mine", permits.release, after=True)
-    permits.release()  # found the one that the other thread has released meanwhile
+    permits.release()  # it finds the permit that the other thread has just released
     assert permits.holders() == 1
     permits.release()
     with pytest.raises(NotHeld) as e:

@@ -1,4 +1,4 @@
-"""Who owns a lock: what an owner may do after a loss, with two handles of one key, and across threads and tasks."""
+"""Owners: after a loss, with two handles of one key, and across threads and tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AsyncClient = locksidecar.asyncio.Client
 
 
 def lose(peer: Peer, client: Client, lock: Any, reason: int = 4) -> None:
-    """Have the daemon say that a hold was lost, by force unless said otherwise, and wait until it is known."""
+    """Have the daemon report a hold as lost, by default by force, and wait until the client knows it."""
     hold = lock._find().each[0]
     peer.say(64, 0, hold.key, hold.owner, hold.fence, reason)
     until("it is lost", lambda: not lock.owned())
@@ -54,7 +54,7 @@ def test_a_lost_lock_is_not_entered_again(client: Client, connect: Connect) -> N
             assert not lock.owned()
             other.release()
             with pytest.raises(LostError):
-                lock.acquire(timeout=0.1)  # now that it is free, too
+                lock.acquire(timeout=0.1)  # also when the lock is free
 
     with pytest.raises(LostError, match="fixed_end"):
         outer()
@@ -126,7 +126,7 @@ def test_every_handle_of_a_named_owner_knows_of_its_loss(client: Client) -> None
     for lock in (first, second, third, client.lock("k", owner=7)):
         with pytest.raises(LostError, match="fixed_end"):
             lock.acquire()
-    for lock in (client.lock("k", owner=7), first):  # as often as it was acquired, by whichever handle
+    for lock in (client.lock("k", owner=7), first):  # as often as it was acquired, by any handle
         with pytest.raises(LostError):
             third.acquire(blocking=False)
         with pytest.raises(LostError):
@@ -162,7 +162,7 @@ def test_the_end_of_the_connection_is_a_loss_too(peer: Peer) -> None:
 
 
 def test_a_fixed_lock_may_be_left_to_end(client: Client) -> None:
-    """A handle that is gone can release nothing: the next one of the same thread is not kept out."""
+    """A handle that is gone cannot release: it does not block the next handle of the same thread."""
     for _ in range(2):
         lock = client.lock("k", ttl=0.2, renew=False)
         assert lock.acquire(timeout=60)
@@ -177,7 +177,7 @@ def test_a_fixed_lock_may_be_left_to_end(client: Client) -> None:
 
 
 def test_a_grant_that_was_not_taken_is_no_loss(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ends before the acquire has returned was never its owner's."""
+    """A hold that ends before its acquire returns was never its owner's."""
     lock = client.lock("k")
     client.ping()
     conn = client._conn
@@ -195,7 +195,7 @@ def test_a_grant_that_was_not_taken_is_no_loss(client: Client, monkeypatch: pyte
     lock.release()
 
 
-def test_what_operators_have_unlocked_opens_when_its_holder_has_ended(peer: Peer) -> None:
+def test_a_forced_unlock_opens_the_key_with_the_release(peer: Peer) -> None:
     client = Client(peer.path, "test", timeout=2)
     lock = client.lock("k", owner=7)
     acquired = Background(lambda: lock.acquire() and lock.acquire())
@@ -203,7 +203,7 @@ def test_what_operators_have_unlocked_opens_when_its_holder_has_ended(peer: Peer
     peer.grant(60_000)
     acquired.result()
     lose(peer, client, lock)
-    for _ in range(2):  # the second is the last: only then the daemon hears of it; no answer is waited for
+    for _ in range(2):  # only the second, the last one, is sent to the daemon; nobody waits for the answer
         with pytest.raises(LostError, match="forced"):
             lock.release()
     assert peer.expect(w.RELEASE)[2:] == ("k", 7, FENCE, w.ASYNC | w.ALL)
@@ -212,7 +212,7 @@ def test_what_operators_have_unlocked_opens_when_its_holder_has_ended(peer: Peer
     pinged.result()
 
 
-async def test_what_operators_have_unlocked_opens_under_asyncio(loop: aio.Loop, peer: Peer) -> None:
+async def test_a_forced_unlock_opens_the_key_with_the_release_under_asyncio(loop: aio.Loop, peer: Peer) -> None:
     client = loop.client(peer.path)
     lock = client.lock("k", owner=7)
     acquired = asyncio.create_task(lock.acquire())
@@ -233,14 +233,14 @@ async def test_what_operators_have_unlocked_opens_under_asyncio(loop: aio.Loop, 
 
 
 def crossed(peer: Peer, lost: int, q: w.Message, fence: int, left: int = 60_000) -> None:
-    """Say that k was lost, and then grant it to its owner's next request, in one write."""
+    """Report k as lost and grant it to its owner's next request, in one write."""
     row = [fence, left, ms() + left, 1, 0, 0]
     answer = w.frame(0, q[1], *row) if q[0] == w.ACQUIRE else w.frame(0, q[1], [[fence + 1, *row[1:]], row])
     peer.raw(w.frame(64, 0, "k", lost, FENCE, 5) + answer)
 
 
 def greet(peer: Peer, left: int) -> w.Message:
-    """Welcome a client, and grant what it asks for."""
+    """Welcome a client, and grant its requests."""
     peer.welcome()
     return peer.grant(left)
 
@@ -316,8 +316,8 @@ def test_a_try_that_crosses_the_loss_of_the_threads_hold_is_given_back(peer: Pee
     assert not client._known._entries
 
 
-def test_a_try_behind_the_end_of_the_threads_hold_is_given_back(peer: Peer) -> None:
-    """The daemon has not said so: nothing came for longer than it had stated."""
+def test_a_grant_after_the_end_of_the_threads_hold_is_given_back(peer: Peer) -> None:
+    """The daemon has sent no lost: its stated validity has run out."""
     client = Client(peer.path, "test")
     first, second = client.lock("k", shared=True), client.lock("k", shared=True)
     played = Background(greet, peer, 2_000)
@@ -352,7 +352,7 @@ def test_several_locks_of_a_named_owner_that_lost_one_while_it_waited(client: Cl
     with pytest.raises(LostError, match="'k' was lost: fixed_end"):
         acquired.result()
     assert not both.owned()
-    with other, connect().lock("k"), pytest.raises(LostError, match="fixed_end"):  # nothing of it is left
+    with other, connect().lock("k"), pytest.raises(LostError, match="fixed_end"):  # the refused grant has left nothing
         first.release()
     with both:
         assert both.owned()
@@ -401,8 +401,8 @@ def test_a_second_handle_in_the_same_thread_says_so(client: Client) -> None:
                 other.__enter__()
             assert other.acquire(blocking=False) is False  # a try waits for nothing
             assert other.acquire(timeout=0) is False
-        assert Background(others[0].acquire, False).result() is False  # another thread may ask, and wait
-        assert client.lock("k", owner=1).acquire(timeout=0.01) is False  # and so may who names an owner
+        assert Background(others[0].acquire, False).result() is False  # another thread may ask
+        assert client.lock("k", owner=1).acquire(timeout=0.01) is False  # and so may a named owner
         assert client.lock("k", owner="handle").acquire(timeout=0.01) is False
     for other in others:
         with other:
@@ -426,7 +426,7 @@ def test_several_locks_and_one_in_the_same_thread(client: Client) -> None:
 
 
 def test_readers_of_one_thread(client: Client) -> None:
-    """With a writer between them the second one would wait for ever."""
+    """With a writer between them the second one would wait forever."""
     reader, second = client.lock("k", shared=True), client.lock("k", shared=True)
     with reader:
         with pytest.raises(AlreadyHeld):
@@ -436,7 +436,7 @@ def test_readers_of_one_thread(client: Client) -> None:
 
 
 def test_each_reader_of_one_thread_is_known(client: Client, connect: Connect) -> None:
-    """A writer of the thread would wait for the one that is left, whichever that is."""
+    """A writer of the thread would wait for the remaining hold, whichever it is."""
     readers = [client.lock("k", shared=True) for _ in range(3)]
     writers: list[Any] = [client.lock("k"), client.lock_many(["j", "k"])]
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
@@ -497,7 +497,7 @@ async def test_each_reader_of_one_task_is_known(aclient: AsyncClient) -> None:
 
 
 async def test_each_wait_of_one_task_is_known(aclient: AsyncClient, aconnect: Any) -> None:
-    """One that is given up, or granted, does not hide another one of the same task."""
+    """A wait that is given up or granted does not hide another wait of the same task."""
     holder, shared = aconnect().lock("k"), aclient.lock("k", shared=True)
     await holder.acquire()
     first = [asyncio.ensure_future(shared.acquire()) for _ in range(2)]
@@ -598,7 +598,7 @@ async def test_an_election_does_not_wait_for_its_own_task(aclient: AsyncClient) 
 
 
 def test_work_under_a_term_that_is_lost_does_not_acquire_its_key(client: Client) -> None:
-    """Neither if the term is over when the work begins, nor if nobody keeps the election."""
+    """Also if the term is over when the work begins, or if the election object is gone."""
     refused: list[BaseException] = []
 
     def lead(term: locksidecar.Term) -> None:
@@ -624,7 +624,7 @@ def test_work_under_a_term_that_is_lost_does_not_acquire_its_key(client: Client)
 
 
 def test_a_handle_may_be_the_owner(client: Client) -> None:
-    """As where a framework enters and leaves a scope in two threads."""
+    """A framework may enter and leave a scope in two threads."""
     lock = client.lock("k", owner="handle")
     Background(lock.__enter__).result()
     assert lock.owned()
@@ -703,11 +703,11 @@ def test_ended_threads_are_forgotten(client: Client) -> None:
     assert len(lock._held) == 1
 
 
-# ---- what nobody can release any more ----
+# ---- holds that can no longer be released ----
 
 
 def kept(client: Any) -> list[str]:
-    """Return the keys of which an owner has something, behind a sweep."""
+    """Return the keys of which an owner has an entry, after a sweep."""
     with client._known.mu:
         client._known._sweep_at = 0
         hold = Hold(client._conn, "sweep", 1, False, who=1)
@@ -717,13 +717,13 @@ def kept(client: Any) -> list[str]:
 
 
 def ended(handle: Any) -> Callable[[], bool]:
-    """Return what tells whether all that a handle holds has ended, and that was noticed."""
+    """Return a function that tells whether all holds of a handle have ended, and the client knows it."""
     holds = handle._mine().each
     return lambda: all(hold.lost for hold in holds)
 
 
-def test_what_was_lost_by_a_handle_that_is_gone_is_forgotten(client: Client) -> None:
-    """A named owner's stays: another handle may release it."""
+def test_losses_of_discarded_handles_are_forgotten(client: Client) -> None:
+    """A named owner's loss is kept: another handle may release it."""
     handles = [client.lock(f"k{n}", ttl=0.2, renew=False, owner=("handle", None, 7)[n % 3]) for n in range(6)]
     for handle in handles:
         handle.acquire()
@@ -743,7 +743,7 @@ def test_what_was_lost_by_a_handle_that_is_gone_is_forgotten(client: Client) -> 
     assert not kept(client)
 
 
-def test_what_ended_threads_have_lost_is_forgotten(client: Client) -> None:
+def test_losses_of_ended_threads_are_forgotten(client: Client) -> None:
     lock = client.lock("k", ttl=0.2, renew=False)
     both = client.lock_many(["a", "b"], ttl=0.2, renew=False)
     end = threading.Event()
@@ -767,7 +767,7 @@ def test_what_ended_threads_have_lost_is_forgotten(client: Client) -> None:
     lock.release()
 
 
-async def test_what_ended_tasks_have_lost_is_forgotten(aclient: AsyncClient) -> None:
+async def test_losses_of_ended_tasks_are_forgotten(aclient: AsyncClient) -> None:
     lock = aclient.lock("k", ttl=0.2, renew=False)
     end, ready = asyncio.Event(), asyncio.Event()
 
@@ -793,7 +793,7 @@ def test_keys_that_were_tried_in_vain_are_forgotten(client: Client, connect: Con
         assert len(client._known._entries) <= 128
 
 
-# ---- what a scope says of a loss ----
+# ---- the report of a loss at the end of a scope ----
 
 
 def test_a_body_that_failed_hears_of_the_loss(client: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -895,7 +895,7 @@ def test_when_a_fixed_lock_ends(client: Client) -> None:
 
 
 def test_every_fixed_lock_ends_with_its_reason(client: Client) -> None:
-    """Whoever notices first: this process by its clock, or the daemon."""
+    """The reason is the same, whether this process or the daemon notices the end first."""
     losses: list[LostError] = []
     told = threading.Semaphore(0)
 

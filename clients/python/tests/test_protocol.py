@@ -250,7 +250,7 @@ def test_giving_up_cancels(peer: Peer) -> None:
     acquired = Background(lock.acquire, True, 0.1)
     peer.welcome()
     q = peer.expect(w.ACQUIRE)
-    c = peer.expect(w.CANCEL)  # the daemon lives, by its answers to pings
+    c = peer.expect(w.CANCEL)  # the daemon answers pings, so the wait goes on
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         acquired.result()
     assert c[2:] == (q[1], "k")
@@ -476,7 +476,7 @@ def test_the_socket_is_not_inherited(peer: Peer) -> None:
 
 
 def test_an_owner_that_gave_up_asks_again_when_that_is_settled(peer: Peer) -> None:
-    """Until its cancel is answered a grant may be on its way, which a new request would enter again."""
+    """Before the answer to the cancel a grant may come, and a new request would re-enter it."""
     client = Client(peer.path, "test", timeout=BOUND)
     pinged = Background(client.ping)
     peer.welcome()
@@ -491,11 +491,11 @@ def test_an_owner_that_gave_up_asks_again_when_that_is_settled(peer: Peer) -> No
     c = peer.expect(w.CANCEL)
     again = [Background(client.lock("k", owner=7).acquire) for _ in range(2)]
     pinged = Background(client.ping)
-    peer.say(0, peer.expect(w.PING)[1], ms())  # and not an acquire
+    peer.say(0, peer.expect(w.PING)[1], ms())  # the client has sent no acquire
     pinged.result()
     peer.say(0, q[1], FENCE, 60_000, ms() + 60_000, 1, 0, 0)
     peer.say(0, c[1], 0)
-    assert peer.expect(w.RELEASE)[2:] == ("k", 7, FENCE, w.ASYNC)  # before they ask
+    assert peer.expect(w.RELEASE)[2:] == ("k", 7, FENCE, w.ASYNC)  # before the next acquire
     for n, _ in enumerate(again):
         q = peer.expect(w.ACQUIRE)
         peer.say(0, q[1], FENCE + 1, 60_000, ms() + 60_000, n + 1, 0, 0)

@@ -165,7 +165,7 @@ def test_with_when_the_lock_is_gone_at_its_end(r: Redis) -> None:
         raise KeyError  # and it is not hidden
 
 
-def test_what_has_ended_is_released_before_it_is_acquired_anew(r: Redis) -> None:
+def test_an_ended_lock_is_released_before_it_is_acquired_again(r: Redis) -> None:
     lock = r.lock("foo", timeout=0.4)
     with pytest.raises(LockNotOwnedError), lock:  # noqa: PT012
         until("it has expired", lambda: not lock.owned())
@@ -322,7 +322,7 @@ def test_locks_that_are_left_to_expire_are_forgotten(r: Redis, monkeypatch: pyte
     assert len(grips._by_key) < 450
 
 
-def test_what_has_ended_is_refused_after_many_others(r: Redis) -> None:
+def test_an_ended_lock_is_refused_after_many_others(r: Redis) -> None:
     lock = r.lock("foo", timeout=0.4)
     with pytest.raises(LockNotOwnedError, match="fixed_end"), lock:  # noqa: PT012
         until("it has expired", lambda: not lock.owned())
@@ -332,7 +332,7 @@ def test_what_has_ended_is_refused_after_many_others(r: Redis) -> None:
             lock.acquire()
 
 
-def test_what_ends_while_its_owner_waits_for_it_is_not_acquired_anew(r: Redis) -> None:
+def test_a_lock_that_ends_while_its_owner_waits_is_not_acquired_again(r: Redis) -> None:
     lock = r.lock("foo", timeout=0.4)
     with pytest.raises(LockNotOwnedError), lock:  # noqa: PT012
         with pytest.raises(LockNotOwnedError, match="fixed_end"):
@@ -459,7 +459,7 @@ async def test_asyncio_with(ar: redis_compat_asyncio.Redis) -> None:
             await call()
 
 
-async def test_asyncio_what_has_ended_is_released_first(ar: redis_compat_asyncio.Redis) -> None:
+async def test_asyncio_an_ended_lock_is_released_first(ar: redis_compat_asyncio.Redis) -> None:
     lock = ar.lock("foo", timeout=0.4)
     await lock.acquire()
     await aio.until("it has expired", lambda: gone(lock))
@@ -472,7 +472,7 @@ async def test_asyncio_what_has_ended_is_released_first(ar: redis_compat_asyncio
         assert await lock.owned()
 
 
-async def test_asyncio_what_ends_while_its_owner_waits_for_it(ar: redis_compat_asyncio.Redis) -> None:
+async def test_asyncio_a_lock_that_ends_while_its_owner_waits(ar: redis_compat_asyncio.Redis) -> None:
     lock = ar.lock("foo", timeout=0.4)
     await lock.acquire()
     with pytest.raises(LockNotOwnedError, match="fixed_end"):

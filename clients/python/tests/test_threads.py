@@ -1,4 +1,4 @@
-"""What threads do to each other: shared state, connecting, waiting for a daemon that hangs; the ends of processes."""
+"""Threads that share a client: shared state, connecting, a daemon that hangs, the end of the process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Connect = Callable[..., Client]
 
 
 class Guarded(dict[Any, Any]):
-    """A dict of which every use has to be under a lock."""
+    """A dict that fails if it is used without its lock."""
 
     mu: threading.Lock
 
@@ -53,7 +53,7 @@ class Guarded(dict[Any, Any]):
         super().clear()
 
 
-def test_what_is_guarded_is_used_under_its_lock(daemon: Daemon) -> None:
+def test_guarded_state_is_used_under_its_lock(daemon: Daemon) -> None:
     client = Client(daemon.path)
     client.ping()
     conn = client._conn
@@ -72,7 +72,7 @@ def test_what_is_guarded_is_used_under_its_lock(daemon: Daemon) -> None:
 
 @pytest.fixture
 def switching() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Make threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -181,7 +181,7 @@ atexit.register(bye)
 def test_a_client_that_is_thrown_away_releases_soon(
     daemon: Daemon, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_client._Notifier, "every", lambda _: 1000.0)  # its keeper does not look by itself
+    monkeypatch.setattr(_client._Notifier, "every", lambda _: 1000.0)  # so that the keeper does not check by itself
     forgotten = Client(daemon.path)
     lock = forgotten.lock("k", owner=1)
     lock.acquire()
@@ -222,7 +222,7 @@ def test_a_wait_without_bound_notices_a_daemon_that_hangs(daemon: Daemon, client
         waiting.result()
     assert type(e.value) is Unavailable
     assert conn.dead is not None
-    assert not lock.owned()  # it was of that connection
+    assert not lock.owned()  # it belonged to that connection
     daemon.thaw()
     with pytest.raises(LostError, match="connection"):
         lock.release()
@@ -284,8 +284,8 @@ def test_a_daemon_that_answers_is_waited_for(peer: Peer) -> None:
     assert acquired.result() is True
 
 
-def test_what_is_heard_spares_the_ping(peer: Peer) -> None:
-    """Whatever comes is a sign of life."""
+def test_any_frame_spares_the_ping(peer: Peer) -> None:
+    """Any frame shows that the daemon lives."""
     client = Client(peer.path, "test", timeout=BOUND)
     pinged = Background(client.ping)
     peer.welcome()

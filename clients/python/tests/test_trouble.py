@@ -136,7 +136,7 @@ async def test_the_socket_is_removed_under_asyncio(loop: Loop, daemon: Daemon) -
 
 
 async def said(kind: str, path: str, timeout: float = 5) -> str:
-    """Return what a client says of a socket at which it cannot use the daemon."""
+    """Return the error of a client at a socket where it cannot use the daemon."""
     if kind == "threads":
         with Client(path, timeout=timeout) as client, pytest.raises(locksidecar.LockError) as e:
             await asyncio.to_thread(client.ping)

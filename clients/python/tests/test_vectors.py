@@ -134,7 +134,7 @@ def test_the_tables_are_those_of_the_protocol() -> None:
 
 
 def test_nesting() -> None:
-    """Nothing is deeper than level 8; the message's own array is level 0, a map's entries are below it."""
+    """Values down to level 8 are allowed: the message is level 0, entries of a map are one level below it."""
     for tail in (b"\x91" * 7 + b"\x01", b"\x91" * 7 + b"\x90", b"\x81\x01" + b"\x91" * 6 + b"\x01"):
         assert len(w.unpack(b"\x93\x00\x01" + tail)) == 3
     for tail in (b"\x91" * 8 + b"\x01", b"\x81\x01" + b"\x91" * 7 + b"\x01"):

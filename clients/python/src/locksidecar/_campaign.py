@@ -75,7 +75,7 @@ class Campaign(BaseCampaign):
     def __init__(self, client: Client, key: str, ttl: int, on_elected: Elected, on_lost: Lost, by: Origin) -> None:
         super().__init__()
         self._by = by
-        self._election = by.handle()  # lives as long as its terms: they are not those of a handle that is gone
+        self._election = by.handle()  # kept alive: its terms must not look like those of a discarded handle
         self._client = client
         self._key = key
         self._ttl = ttl

@@ -67,7 +67,8 @@ class Client:
         self._timeout = timeout
         self._trace: Trace = trace or nowhere
         self._owners = itertools.count(OWN)
-        self._thrown_away: weakref.finalize[[str], Client] | None = None  # ends the connection then
+        # Ends the connection when the client is thrown away unclosed.
+        self._thrown_away: weakref.finalize[[str], Client] | None = None
         self._reset()
         self._closed = False
         _clients.add(self)
@@ -102,7 +103,7 @@ class Client:
         shared: together with other shared holders.
         timeout: how long ``with`` waits; -1 without bound.
         owner: by default the handle and the thread together are the owner. "handle": the handle alone, for a lock
-            that is released by another thread. A number below 2**32: all handles that name it.
+            that another thread releases. A number below 2**32: all handles of the client with this number.
         on_lost: called with a LostError, in a thread of its own, when the lock is lost.
         """
         return Lock(self, key, ttl, renew, shared, timeout, owner, on_lost)
@@ -141,9 +142,9 @@ class Client:
     ) -> Semaphore:
         """Return a handle for a semaphore, of which so many permits are held at a time, on all hosts together.
 
-        permits: 1 to 10,000; Invalid otherwise. Everybody has to say the same number.
-        owner: "handle", or a number below 2**32, for permits that pass between threads: whoever uses this handle
-            gives back the newest. By default a thread has its own.
+        permits: 1 to 10,000; Invalid otherwise. All users of the semaphore must give the same number.
+        owner: "handle", or a number below 2**32, for permits that pass between threads: every user of this handle
+            can release the newest permit. By default each thread has its own permits.
         on_lost: called for each permit that is lost. Its owner is a number of the client's.
 
         The rest is as for lock. A semaphore and a lock of the same key have nothing to do with each
@@ -210,7 +211,7 @@ class Client:
             return conn
         start, pause = time.monotonic(), 0.01
         while True:
-            with self._mu:  # not longer: who only tries does not wait until others give up
+            with self._mu:  # not during the pause: a try must not wait for the attempts of others
                 conn, why = self._attempt(start)
             if conn is not None:
                 return conn
@@ -221,7 +222,10 @@ class Client:
             pause = min(0.25, 2 * pause)
 
     def _attempt(self, start: float) -> tuple[Conn | None, LockError]:
-        """Return the connection, made if need be, or why there is none, if nobody has found out since start."""
+        """Return the connection, made if need be, and why there is none.
+
+        If another thread has failed to connect since start, this returns its error and makes no attempt.
+        """
         failed, why = self._failed
         if self._closed:
             raise ConnectionLost("the client is closed")

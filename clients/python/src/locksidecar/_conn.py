@@ -1,13 +1,13 @@
 """One connection to the daemon for threads: who writes, who reads, who looks after silence.
 
-Who reads. There is no dedicated reader: a thread that waits for its reply takes the *role* and reads
+Reading. There is no dedicated reader: a thread that waits for its reply takes the *role* and reads
 for everybody until it has it, then passes the role on. So a single caller sends and receives in
 its own thread, without a switch to another one, which would cost more than the round trip. When
 nobody waits, the keeper, a thread of the connection's own, notices that there is something to
-read (keepalives, lost) and reads it. While callers keep reading, it only looks every 10 ms.
+read (keepalives, lost) and reads it. While callers keep reading, it only checks every 10 ms.
 
 Cooperative sockets. Under gevent or eventlet a socket that would block runs other greenlets instead, and the
-kernel's timeouts have no effect. There select says whether there is something to read, which they replace too.
+kernel's timeouts have no effect. There the client waits with select, which these libraries replace, too.
 
 Interrupts. A signal handler may raise between any two steps of the main thread. So what has to happen
 together happens in one step of the interpreter (extend of a list from a map), or is undone or redone
@@ -59,7 +59,7 @@ class Conn(Requests):
         super().__init__(timeout, lost, owners)
         self._cooperative = socket.socket.recv is not _socket.socket.recv
         if self._cooperative and not hasattr(select, "poll"):
-            raise Unsupported("eventlet's sockets: of cooperative ones only gevent's can be used")
+            raise Unsupported("eventlet is not supported; of cooperative sockets, only gevent's are")
         self._role = threading.Lock()
         self._wlock = threading.Lock()
         self._turns = 0  # how often a caller has read
@@ -87,11 +87,11 @@ class Conn(Requests):
                 raise ConnectionLost("the daemon closed the connection")
             data += more
         if self._cooperative:
-            sock.settimeout(self.timeout)  # of writes; a read follows only when there is something to read
+            sock.settimeout(self.timeout)  # for writes: reads wait in _readable
             return
         sock.settimeout(None)
         step = struct.pack("ll", int(self.step), max(1, int(self.step % 1 * 1e6)))
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, step)  # after which a blocked read looks at its limit
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, step)  # after it a blocked read checks its limit
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", max(1, int(self.timeout)), 0))
 
     def keep(self, client: weakref.ref[object], every: Callable[[], float]) -> None:
@@ -99,7 +99,7 @@ class Conn(Requests):
         try:
             _thread.start_new_thread(self._keep, (client, every))  # one step; Thread.start is many
         except RuntimeError as e:  # no more threads, or the interpreter shuts down
-            raise Unavailable(f"cannot connect without a thread to look after the connection: {e}") from None
+            raise Unavailable(f"cannot start the thread that watches the connection: {e}") from None
 
     # ---- requests ----
 
@@ -173,7 +173,7 @@ class Conn(Requests):
         inbox, recv = self._inbox, self._sock.recv
         while not c.done and self.dead is None:
             try:
-                if not inbox and (not self._cooperative or self._readable(self._most(limit))):
+                if not inbox and (not self._cooperative or self._readable(self._patience(limit))):
                     inbox.extend(map(recv, _READ))
             except BlockingIOError:
                 pass
@@ -190,12 +190,12 @@ class Conn(Requests):
             if self._late:
                 self.give_back_all()
 
-    def _most(self, limit: float | None) -> float:
-        """Return for how many seconds to wait for something to read."""
+    def _patience(self, limit: float | None) -> float:
+        """Return the seconds to wait for something to read before limit is checked again."""
         return self.step if limit is None else max(0.0, min(self.step, limit - time.monotonic()))
 
     def _readable(self, seconds: float) -> bool:
-        """Wait until there is something to read, as other greenlets can run meanwhile."""
+        """Wait until there is something to read. Other greenlets can run meanwhile."""
         if self.dead is not None:
             return False
         poll = select.poll()
@@ -255,7 +255,7 @@ class Conn(Requests):
                 c.wake()
 
     def give_back_all(self) -> None:
-        """Send all that is due."""
+        """Send all releases and pings that are due."""
         while self._late:
             self.give_back_late()
 
@@ -297,7 +297,10 @@ class Conn(Requests):
     # ---- the end ----
 
     def discard(self, path: str) -> None:
-        """End the connection of a client that was thrown away. Only wakes the keeper, as it may be called anywhere."""
+        """End the connection of a client that was thrown away.
+
+        This may run at any point of any thread, so it takes no lock: it only wakes the keeper.
+        """
         if self.dead is None:
             warnings.warn(f"unclosed locksidecar.Client of {path}", ResourceWarning, stacklevel=2)
             self.cut()

@@ -88,7 +88,7 @@ class Election:
     def run(self) -> None:
         """Campaign until stop is called, by another thread, a callback or a signal handler. Raises what ended it.
 
-        AlreadyHeld when this thread holds the key by a lock: it would wait for itself.
+        AlreadyHeld if this thread holds the key by a lock: it would wait for itself.
 
         An exception here (Ctrl-C) stops it too: the term is given up, its callbacks have returned, and the lock is
         released before the exception goes on. A second one does not wait for that.

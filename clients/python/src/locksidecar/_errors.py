@@ -35,10 +35,10 @@ class LostError(NotHeld):
     ``reason`` is one of ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session``, ``shutdown``,
     ``too_long`` or ``silent``, as the daemon said; ``fixed_end`` also when this process noticed the end first;
     ``silence`` when the validity that the daemon had stated is over; ``connection`` when the connection has
-    ended; ``closed`` when the client was closed; ``fork`` in a forked child, for what its parent
-    holds; ``resigned`` from Term.check, for a term that is being given up.
+    ended; ``closed`` when the client was closed; ``fork`` in a forked child, for the holds of its
+    parent; ``resigned`` from Term.check, for a term that is being given up.
 
-    Until the owner has released what it lost, or its ``with`` has ended, an acquire of the same lock raises this too.
+    Until the owner has released the lost lock, or its ``with`` has ended, an acquire of the same lock raises this, too.
     """
 
     def __init__(self, key: str, fence: int, owner: int, reason: str) -> None:

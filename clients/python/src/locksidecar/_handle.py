@@ -33,9 +33,7 @@ from ._table import Owners
 Owner = int | Literal["handle"] | None
 
 _log: Final = logging.getLogger("locksidecar")
-_PACKAGE: Final = __name__.partition(".")[0] + "."
-SWEEP: Final = 64  # owners known to a handle before it looks for ended ones
-_HOUR: Final = 3600.0
+SWEEP: Final = 64  # owners of a handle before it first forgets those that have ended
 _PATIENCE: Final = 2.0  # seconds for which an acquire waits for a daemon that is not there, or is going
 _CUTS: Final = 3  # how often in a row a new connection may end at once
 
@@ -44,14 +42,14 @@ Held = Hold[Any] | Holds[Any]
 
 
 def anybody(who: Who) -> bool:
-    """Tell of each owner that it is meant."""
+    """Return true: the filter that selects every owner."""
     return True
 
 
 class Terms(ABC):
     """How something is to be held and by whom, and what the holder may know without asking anybody."""
 
-    _unit: str  # of which there are many, each an owner by itself: a thread, a task
+    _unit: str  # the default owner, for messages: "thread" or "task"
 
     def __init__(
         self,
@@ -88,11 +86,11 @@ class Terms(ABC):
 
     @abstractmethod
     def _new_owner(self) -> int:
-        """Return a number that is no other owner's."""
+        """Return an owner number that was not used before."""
 
     @abstractmethod
     def _all(self, which: Callable[[Who], bool] = anybody) -> Iterable[Held]:
-        """Return what is or was held by this handle, by whichever owners."""
+        """Return the present and past holds of this handle, of the owners that which selects."""
 
     @property
     @abstractmethod
@@ -102,7 +100,7 @@ class Terms(ABC):
     @property
     @abstractmethod
     def _known(self) -> Owners:
-        """What the client's owners hold."""
+        """The table of the holds of the client's owners."""
 
     @property
     @abstractmethod
@@ -130,7 +128,7 @@ class Terms(ABC):
 
     @property
     def ends_in(self) -> float | None:
-        """In how many seconds it ends by itself, with renew=False; None when it does not, or is not held."""
+        """The seconds until it ends by itself, with renew=False; None if it does not, or is not held."""
         hold = self._find()
         end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and sure(hold) else 0
         return max(0.0, (end - w.now()) / 1e9) if end else None
@@ -151,19 +149,19 @@ class Terms(ABC):
         if self._owner is None and any(leaks(hold) for hold in self._all()):
             return NotHeld(
                 f"{self._name}: held by another {self._unit}, which acquired it by this handle; "
-                f'if it is to pass between {self._unit}s, make the handle with owner="handle"'
+                f'to pass it between {self._unit}s, make the handle with owner="handle"'
             )
         return NotHeld(f"{self._name}: not held by this owner")
 
     def _refuse_lost(self, hold: Held) -> None:
-        """Raise LostError if the hold was lost, and its owner has not released it."""
+        """Raise LostError if the hold was lost and its owner has not released it."""
         reason = lost(hold)
         ended_here = hold.conn.quiet or hold.conn.owners is not self._known  # by close, or by a fork
         if reason and not ended_here:
             raise hold.loss(reason)
 
     def _check(self, who: Who, waits: bool) -> None:
-        """Raise if the owner must not acquire anew: it has lost one of the keys, or has one by another handle."""
+        """Raise if the owner must not acquire: it has lost one of the keys, or holds one by another handle."""
         for key in self._names:
             for hold in self._known.holds(key, who):
                 if not sure(hold):
@@ -177,7 +175,7 @@ class Terms(ABC):
             )
 
     def _exit_failed(self, e: LockError, body: BaseException | None) -> None:
-        """Say at the end of a scope whose body has failed what else has: an error that may be the cause."""
+        """Report e, with which a scope ends whose body has failed too: e may be the cause."""
         if isinstance(e, LostError) and isinstance(body, LostError) and (e.key, e.fence) == (body.key, body.fence):
             return
         _log.warning("%s, whose body failed: %s", self._name, e)
@@ -190,7 +188,7 @@ class Terms(ABC):
 class Handle(Terms):
     """A handle for one lock."""
 
-    _mode = 0  # of an inspect: of the lock
+    _mode = 0  # of an inspect: the lock, not the semaphore
 
     def __init__(self, key: str, *terms: Any) -> None:
         self._key = w.check_key(key)
@@ -331,12 +329,12 @@ def note(e: BaseException | None, text: str) -> None:
 
 
 def done(hold: Held) -> bool:
-    """Tell whether the owner has nothing more to do with a hold: it was released, after a loss too."""
+    """Tell whether the owner has released a hold, also after a loss."""
     return hold.count <= 0 or (hold.over and not hold.lost)
 
 
 def sweep(held: dict[Who, Any], over: Callable[[Any], bool]) -> int:
-    """Forget what is over of threads and tasks that have ended; return how much is left."""
+    """Forget the entries of threads and tasks that no longer exist, if they are over; return how many are left."""
     for who, what in list(held.items()):
         if not isinstance(who, int) and who() is None and over(what):
             held.pop(who, None)
@@ -344,7 +342,7 @@ def sweep(held: dict[Who, Any], over: Callable[[Any], bool]) -> int:
 
 
 def leaks(hold: Held) -> bool:
-    """Tell whether a hold is one that does not end by itself."""
+    """Tell whether a hold is still held and does not end by itself."""
     return hold.count > 0 and hold.conn.dead is None and any(not each.over and not each.end for each in hold.each)
 
 

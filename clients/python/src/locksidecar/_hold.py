@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound="Session")
 
-# An owner of locks: a thread or a task, or a number that names one. A weakref keeps neither alive, and is not reused.
+# An owner of locks: a thread, a task, or a number. A weakref does not keep a thread or task alive. Unlike an id, it
+# is not reused.
 Who = weakref.ref[Any] | int
 
-OWN: Final = 1 << 32  # owners below are for users to name; from here on each is one handle, or one request of it
+OWN: Final = 1 << 32  # users name owners with numbers below it; from it on, each number is one handle or one request
 
 
 def ended(who: Who) -> bool:
@@ -31,7 +32,7 @@ def ended(who: Who) -> bool:
 
 
 class Origin:
-    """The handle by which a hold was acquired, for as long as it lives, and where it was created."""
+    """The handle by which a hold was acquired, as a weak reference, and the place where it was created."""
 
     __slots__ = ("at", "code", "handle")
 
@@ -71,7 +72,7 @@ class Hold(Generic[C]):
         self.owner = owner
         self.shared = shared
         self.permits = permits  # of the semaphore; 0 of a lock
-        self.who = who  # None: Owners does not know it (a permit, a term of an election)
+        self.who = who  # None: not in Owners (a permit, a term of an election)
         self.by = by
         self.tell: tuple[Callable[[LostError], object], ...] = ()  # to be called when it is lost
         self.fence = 0
@@ -85,7 +86,7 @@ class Hold(Generic[C]):
 
     @property
     def each(self) -> tuple[Hold[C]]:
-        """Itself: what there is of each key."""
+        """The hold itself, as Holds has one of each key."""
         return (self,)
 
     @property
@@ -189,7 +190,7 @@ class Holds(Generic[C]):
 
 
 def lost(hold: Hold[Any] | Holds[Any]) -> str:
-    """Return why a hold was lost, also when its connection is just ending; empty when it was not."""
+    """Return the reason of a hold's loss, also while its connection is ending; empty if it is not lost."""
     return hold.lost or ("connection" if hold.conn.dead is not None and not hold.over else "")
 
 

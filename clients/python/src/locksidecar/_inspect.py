@@ -1,4 +1,4 @@
-"""What the daemon says of a lock or a semaphore, and of those that hold it on any host. No I/O."""
+"""The state of a lock or a semaphore as the daemon sees it, and its holders on any host. No I/O."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Kind = Literal["here", "daemon", "unregistered", "foreign", "unknown"]
 class Holder:
     """A holder of a lock, or of a permit, on any host.
 
-    Hosts and clients choose their names, and any program that can write to the store can claim one: decide
-    nothing by them. They may contain control characters, which str() of a Holder replaces.
+    Hosts and clients choose their names, and any program that can write to the store can claim any name. Do not
+    base decisions on them. They may contain control characters, which str() of a Holder replaces.
 
-    All times are in seconds. None is what the daemon does not know.
+    All times are in seconds. None means that the daemon does not know the value.
     """
 
     kind: Kind
@@ -34,27 +34,27 @@ class Holder:
     version: str
     """The version of the daemon."""
     daemon: int | None
-    """The process of the daemon on its host."""
+    """The process id of the daemon on its host."""
     started: float | None
-    """When that process began, by its host's clock, as time.time() counts."""
+    """The start of that process by its host's clock, as time.time() counts."""
     held: float | None
-    """How long it has been held."""
+    """The time since it was granted."""
     left: float | None
-    """In how many seconds the lease ends unless it is renewed."""
+    """The time until the lease ends unless it is renewed."""
     name: str
     """The holder's name in the store."""
     note: str
-    """More for people: which nodes of a Redlock disagree."""
+    """A remark for people, such as the Redlock nodes that disagree."""
     session: int | None
-    """The client's session. This and the following fields are known of clients on this host alone."""
+    """The client's session. This and the following fields are known only for clients on this host."""
     pid: int | None
-    """The client's process."""
+    """The client's process id."""
     uid: int | None
-    """The client's user."""
+    """The client's user id."""
     client: str
     """The client's name and label."""
     fence: int | None
-    """The fencing token; 0 of a degraded grant, which has none."""
+    """The fencing token; 0 for a degraded grant, which has none."""
 
     def __str__(self) -> str:
         text = _NAMES.get(self.kind, "another host")
@@ -77,7 +77,7 @@ class Inspection:
     """The state of a lock or a semaphore when the daemon was asked. It may have changed since."""
 
     held: bool
-    """It is held, or a permit of it is, on any host, as far as the store says."""
+    """The lock, or a permit of the semaphore, is held on any host, according to the store."""
     here: bool
     """Clients of this daemon hold it."""
     shared: bool
@@ -85,13 +85,13 @@ class Inspection:
     holders_here: int
     """How many clients hold it on this host."""
     waiters_here: int
-    """How many wait for it on this host."""
+    """How many clients wait for it on this host."""
     left: float | None
-    """In how many seconds the present lease ends unless it is renewed; None if unknown, or free."""
+    """The seconds until the present lease ends unless it is renewed; None if unknown, or free."""
     fence: int | None
     """The newest fencing token on this host; None if it is not held here."""
     holders: tuple[Holder, ...]
-    """The holders that the daemon can name, on any host, at most 64. An older daemon names none."""
+    """The holders on any host that the daemon can name, at most 64. An older daemon names none."""
 
 
 def inspection(m: w.Message) -> Inspection:
@@ -100,7 +100,7 @@ def inspection(m: w.Message) -> Inspection:
     here = held == HERE
     rows = m[8] if len(m) > 8 else ()
     if type(rows) is not tuple:
-        raise ProtocolError("the holders are no array")
+        raise ProtocolError("the holders are not an array")
     return Inspection(
         held=held != 0,
         here=here,
@@ -137,7 +137,7 @@ def _holder(row: object) -> Holder:
 
 
 def _numbers(fields: w.Message, count: int) -> w.Message:
-    """Return count fields, which have to be numbers from -1 on."""
+    """Return fields after a check: there must be count of them, all numbers from -1 on."""
     if len(fields) != count or any(type(v) is not int or not -1 <= v <= w.MAX_INT for v in fields):
         raise ProtocolError("field is not a number in range")
     return fields

@@ -21,10 +21,10 @@ class One(Scope[Hold[Conn]], Handle):
         nobody else's hold is ever released. Unconfirmed when the store has not confirmed.
         """
         while not self._release(self._mine()):
-            pass  # another thread of the same owner has released that one meanwhile
+            pass  # another thread of the same owner has released that hold meanwhile
 
     def _release(self, hold: Hold[Conn]) -> bool:
-        """Give up one count of a hold; false when none was left."""
+        """Release one count of a hold; false if none was left."""
         if not hold.lost and not sure(hold):
             hold.conn.lapse([hold], w.now())
         if hold.lost:
@@ -55,16 +55,16 @@ class One(Scope[Hold[Conn]], Handle):
     def extend(self, ttl: float | None = None) -> None:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
 
-        Only with renew=False it needs that. NotHeld when it is not held, Unavailable when the
-        store does not confirm: then what was known before still stands.
+        Only a lock with renew=False needs this. NotHeld if it is not held, Unavailable if the
+        store does not confirm: then the validity known before still counts.
         """
         self._change(w.RENEW, w.to_ttl(ttl))
 
     def inspect(self) -> Inspection:
         """Ask the daemon for the state of the lock or semaphore, and for its holders on any host.
 
-        The daemon may ask the store several times for that. Limit when too many such requests of this client are
-        still to be answered.
+        The daemon may need several requests to the store. Limit if too many such requests of this client are not
+        answered yet.
         """
         return inspection(self._client._ask(w.INSPECT, self._key, self._mode, w.NAMES))
 

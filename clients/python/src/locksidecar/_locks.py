@@ -43,7 +43,7 @@ class Locks(Scope[Holds[Conn]], HandleMany):
             if holds.count == count:
                 conn.finish_all(holds, count, [], [])
             raise
-        if answers is None:  # another thread of the same owner was quicker
+        if answers is None:  # another thread of the same owner has released them
             raise self._not_held()
         conn.acknowledge(holds.each)
         check_all(holds, answers, absent)
@@ -51,8 +51,8 @@ class Locks(Scope[Holds[Conn]], HandleMany):
     def extend(self, ttl: float | None = None) -> None:
         """Renew all the locks now, to end no earlier than ttl from now; by default each its own TTL.
 
-        Only locks with renew=False need that. NotHeld when they are not held, LostError when one is lost,
-        Unavailable when the store does not confirm: then what was known before of those still stands.
+        Only locks with renew=False need this. NotHeld if they are not held, LostError if one is lost,
+        Unavailable if the store does not confirm: then the validity known before still counts.
         """
         self._change(w.RENEW, w.to_ttl(ttl))
 

@@ -1,4 +1,4 @@
-"""Where the daemon listens, and what to say when it cannot be reached there."""
+"""The path of the daemon's socket, and the error when the daemon cannot be reached there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from ._errors import LockError, Unavailable
 
-_ADMIN: Final = ".admin"  # what a daemon appends to its socket's path for the admin socket
+_ADMIN: Final = ".admin"  # the admin socket has the path of the socket for locks, plus this
 
 
 def socket_path(path: str | os.PathLike[str] | None) -> str:
@@ -23,10 +23,10 @@ def socket_path(path: str | os.PathLike[str] | None) -> str:
 
 
 def unreachable(path: str, e: OSError | LockError) -> LockError:
-    """Make the error for a connection that was not made; it names the socket, and the one that may be meant."""
+    """Return the error for a failed connect. It names the socket, and the socket that may be meant instead."""
     hint = _hint(path)
     if isinstance(e, LockError):
-        return type(e)(f"{e}, at {path}{hint}")  # the error's name stays in front
+        return type(e)(f"{e}, at {path}{hint}")  # e first: its text begins with the name of the error
     if isinstance(e, (FileNotFoundError, ConnectionRefusedError)):
         start = "" if hint else "; start one with 'locksidecar serve', or name its socket with LOCKSIDECAR_SOCKET"
         return Unavailable(f"no daemon at {path}: {e}{hint or start}")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 H = TypeVar("H", "Hold[Conn]", "Holds[Conn]")
 
-_LOOK: Final = 0.02  # seconds between looks at what another thread may have been woken for
+_LOOK: Final = 0.02  # seconds between checks for an answer that may have woken another thread
 
 
 class Requests(Session):
@@ -32,7 +32,7 @@ class Requests(Session):
 
     @abstractmethod
     def give_back_all(self) -> None:
-        """Send all that is due."""
+        """Send all releases and pings that are due."""
 
     def call(self, op: int, *fields: object, hold: Hold[Conn] | None = None) -> w.Message:
         """Send one request and return its reply; an error when there is none in time."""
@@ -62,15 +62,15 @@ class Requests(Session):
         return granted
 
     def _settle(self, hold: H, limit: float | None) -> None:
-        """Wait until the owner may ask for hold."""
+        """Wait until the owner may request hold: see unsettled."""
         while (cancel := self.unsettled(hold)) is not None:
             if limit is not None and time.monotonic() >= limit:
                 raise self.silent()
-            self.wait(cancel, time.monotonic() + _LOOK)  # others may wait for it too
+            self.wait(cancel, time.monotonic() + _LOOK)  # not longer: an answer wakes only one of its waiters
         self.give_back_all()
 
     def release(self, hold: Hold[Conn]) -> w.Message | None:
-        """Give up one count; for the last one return the daemon's answer, else nothing. None: no count was left."""
+        """Release one count; for the last one return the daemon's answer, else (). None: no count was left."""
         before, c = hold.count, Call(w.RELEASE)
         try:
             last = self.let_go(hold)
@@ -88,7 +88,7 @@ class Requests(Session):
             raise
 
     def release_many(self, holds: Holds[Conn]) -> list[tuple[str, int]] | None:
-        """Give up one count of the whole; for the last one return of each key the code that answers its release.
+        """Release one count of all; for the last one return each key with the code that answers its release.
 
         None: no count was left.
         """

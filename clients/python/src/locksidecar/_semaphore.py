@@ -68,11 +68,11 @@ class Semaphore(One):
         return [hold for who, stack in list(self._stacks.items()) if which(who) for hold in stack]
 
     def _find(self) -> Hold[Conn] | None:
-        """Return the newest of what this owner holds."""
+        """Return the newest permit of this owner."""
         return next((hold for hold in self._newest() if not done(hold)), None)
 
     def _newest(self) -> list[Hold[Conn]]:
-        """Return what was acquired and is not forgotten, newest first; some may have been released just now."""
+        """Return the owner's permits, newest first; another thread may just have released some of them."""
         return self._stacks.get(self._who(), [])[::-1]
 
     def _keep(self, hold: Hold[Conn]) -> None:
@@ -83,7 +83,7 @@ class Semaphore(One):
     def _forget(self, hold: Hold[Conn]) -> None:
         who = self._who()
         stack = self._stacks.get(who, [])
-        with contextlib.suppress(ValueError):  # another thread of the same owner was quicker
+        with contextlib.suppress(ValueError):  # another thread of the same owner has released it
             stack.remove(hold)
         if not stack and self._owner is None:
             self._stacks.pop(who, None)

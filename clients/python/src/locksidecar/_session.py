@@ -40,16 +40,16 @@ class Session(Table, ABC):
 
     def __init__(self, timeout: float, lost: Lost, owners: Owners) -> None:
         super().__init__(lost, owners)
-        self.since = self.heard = time.monotonic()  # heard: when something was read last
-        self._pinged = -math.inf  # when a ping asked for a sign of life last
+        self.since = self.heard = time.monotonic()  # heard: time of the last read
+        self._pinged = -math.inf  # time of the last ping that was sent because nothing was read
         self.max_frame = w.MAX_FRAME
         self.timeout = timeout
         self._pending: dict[int, Call] = {}  # guarded by mu
-        self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; of named owners, unanswered
+        self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
         self._rest = b""  # a message's beginning
         self._heartbeat = False
-        self.quiet = False  # we have ended it ourselves
+        self.quiet = False  # the client itself has ended it
 
     # ---- what a driver brings ----
 
@@ -108,7 +108,7 @@ class Session(Table, ABC):
             if c.op in (w.ACQUIRE, w.ACQUIRE_MANY):
                 self.owners.ask(c, waits=fields[3] != 0)
             elif c.op == w.DOWNGRADE and isinstance(c.hold, Hold):
-                c.hold.shared = True  # from here on: the daemon lets others in before its answer has come
+                c.hold.shared = True  # at once: the daemon lets readers in before its answer comes
             self._ids = c.id = number
             self._pending[number] = c
         return data
@@ -117,14 +117,14 @@ class Session(Table, ABC):
 
     @property
     def step(self) -> float:
-        """After how many seconds without an answer a wait calls listen."""
+        """The seconds after which a wait without an answer calls listen."""
         return min(1.0, self.timeout / 8)
 
     def listen(self, read: Callable[[], None]) -> None:
-        """End the connection if the daemon hangs; called again and again while a reply is waited for.
+        """End the connection if the daemon hangs. A wait for a reply calls this again and again.
 
-        After a quarter of the timeout without a word from the daemon it is sent a ping. If the rest of the
-        timeout brings nothing at all, the connection ends. read takes in what has arrived, without blocking.
+        If nothing was read for a quarter of the timeout, this sends a ping. If nothing is read in the rest of the
+        timeout, the connection ends. read reads the data that has arrived, without blocking.
         """
         now = time.monotonic()
         if self.dead is not None or now - self.heard < self.timeout / 4:
@@ -134,7 +134,7 @@ class Session(Table, ABC):
             with contextlib.suppress(LockError):
                 self.send(Call(w.PING))
         elif now - self._pinged >= 0.75 * self.timeout:
-            read()  # this process may have been stopped
+            read()  # an answer may have arrived while this process was stopped
             if self._pinged > self.heard:
                 self.die(self.silent())
 
@@ -146,7 +146,7 @@ class Session(Table, ABC):
         """Return what an acquire's reply gave: a hold, perhaps one of the same owner that came first; or Holds.
 
         None when it is held by somebody else; any other end is an error. LostError: the owner has lost the key
-        meanwhile, and what was granted is still to be given back.
+        meanwhile, and the caller must give the grant back.
         """
         code: int = c.reply[0]
         if code in (BUSY, TIMEOUT):
@@ -186,13 +186,14 @@ class Session(Table, ABC):
         return cancel
 
     def canceling(self) -> Call:
-        """Make a cancel."""
+        """Return a new cancel."""
         return Call(w.CANCEL)
 
     def unsettled(self, hold: Hold[Any] | Holds[Any]) -> Call | None:
-        """Return what has to be answered before the owner may ask for hold: the cancel of an acquire that it gave up.
+        """Return an unanswered cancel of an acquire that hold's owner gave up, or None.
 
-        A grant may be on its way, and would be entered again.
+        The owner must not send another acquire before the answer: the first may still be granted, and would be
+        re-entered.
         """
         if not self._cancels:
             return None
@@ -235,16 +236,16 @@ class Session(Table, ABC):
             raise
 
     def give_up_lost(self, hold: Hold[Any] | Holds[Any]) -> None:
-        """Let go of what was lost before the acquire had returned: its owner never hears of it."""
+        """Let go of holds that were lost before their acquire returned: their owner never gets them."""
         for each in hold.each:
             if each.lost or self.dead is not None:
                 self.let_go_lost(each)
         self.acknowledge(hold.each)
 
     def acknowledge(self, holds: Iterable[Hold[Any]]) -> None:
-        """Tell the daemon that their owner has ended its work under those that an operator unlocked by force.
+        """Tell the daemon of each of holds that was unlocked by force and that its owner has released completely.
 
-        Until then the daemon keeps their keys closed. It answers not_held, which nobody waits for.
+        Until then the daemon keeps the key closed to others. It answers not_held, for which nobody waits.
         """
         forced = list(filter(lambda hold: hold.lost == "forced" and hold.count <= 0, holds))
         with contextlib.suppress(LockError):
@@ -319,7 +320,7 @@ class Session(Table, ABC):
             self._pending.pop(m[1], None)  # last: until here c would end with the connection
 
     def _canceled(self, cancel: Call) -> None:
-        """Let the owner ask again; mu is held."""
+        """Forget an answered cancel, so that its owner may ask again; mu is held."""
         for entry in list(filter(lambda entry: entry[1] is cancel, self._cancels.items())):
             del self._cancels[entry[0]]
 

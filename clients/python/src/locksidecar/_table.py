@@ -20,36 +20,36 @@ Lost = Callable[[Hold[Any], LostError, bool], None]
 Tell = Callable[[LostError], object]
 Before = list[tuple[Hold[Any], int]]  # holds, and how often their owner had acquired them
 Entries = Sequence[tuple[str, int]]  # of a release-many: keys and fences
-Entry = Hold[Any] | Call  # of an owner: what it holds or has lost, and what it waits for
+Entry = Hold[Any] | Call  # of an owner: a hold, perhaps lost, or an acquire that waits
 
 _SWEEP: Final = 128  # owners' entries before the first sweep
 
 
 class Owners:
-    """What each owner in a client waits for, holds, or has lost and not yet released, by key.
+    """The waits, the holds, and the lost holds that are not released, of each owner in a client, by key.
 
     All connections of the client share it, one after the other. A thread or task may have several entries of a key:
-    each of its handles can hold it shared. A named owner has one hold of a key, besides one that it has lost. A
-    named owner's waits are not in it: another of its requests may be granted before.
+    each of its handles can hold it shared. A named owner has one hold of a key, besides lost ones. The waits of named
+    owners are not in it: another request of the owner may be granted first, and then the wait becomes a re-entry.
     """
 
     def __init__(self) -> None:
-        self.mu = threading.Lock()  # guards this and the state of every connection; nothing is waited for under it
+        self.mu = threading.Lock()  # guards this and the state of every connection; never held while waiting
         # In the order of their requests. A tuple is replaced, never changed: reading one takes no lock.
         self._entries: dict[tuple[str, Who | None], tuple[Entry, ...]] = {}
         self._sweep_at = _SWEEP
 
     def holds(self, key: str, who: Who) -> list[Hold[Any]]:
-        """Return what the owner holds of a key, or has lost and not released. Takes no lock."""
+        """Return the owner's holds of a key, also lost ones that are not released. Takes no lock."""
         entries = self._entries.get((key, who), ())
         return [entry for entry in entries if isinstance(entry, Hold) and not stale(entry)]
 
     def find(self, key: str, who: int) -> Hold[Any] | None:
-        """Return what a named owner holds of a key, or has lost and not released. Takes no lock."""
+        """Return a named owner's hold of a key, also a lost one that is not released. Takes no lock."""
         return next(iter(self.holds(key, who)), None)
 
     def check(self, key: str, who: Who, by: Origin | None, waits: bool) -> None:
-        """Raise if the owner must not ask for the key: it has lost it, or would wait for itself. Takes no lock."""
+        """Raise if the owner must not request the key: it has lost it, or would wait for itself. Takes no lock."""
         for entry in self._entries.get((key, who), ()):
             if stale(entry):
                 continue
@@ -59,7 +59,7 @@ class Owners:
             if not waits or isinstance(who, int) or not first or first.by is None or first.by is by:
                 continue
             if first.end and first.by.handle() is None:
-                continue  # it was left to end by itself
+                continue  # a fixed hold of a discarded handle: it ends by itself
             state = "held" if first is entry else "waited for"
             unit = "thread" if isinstance(who(), threading.Thread) else "task"
             raise AlreadyHeld(
@@ -68,9 +68,9 @@ class Owners:
             )
 
     def recheck(self, hold: Hold[Any]) -> None:
-        """Raise LostError if the owner has lost the key while it asked for the hold that it has been granted.
+        """Raise LostError if the owner has lost another hold of the key while it waited for this one.
 
-        That hold would be a critical section inside of a lost one. Takes no lock.
+        This hold would be a critical section inside a lost one. Takes no lock.
         """
         if hold.who is None or len(self._entries.get((hold.key, hold.who), ())) < 2:
             return
@@ -83,7 +83,7 @@ class Owners:
                 raise other.loss(reason)
 
     def ask(self, c: Call, waits: bool) -> None:
-        """Take note of an acquire that is about to be sent; mu is held."""
+        """Check and record an acquire that is about to be sent; mu is held."""
         assert c.hold is not None
         who, by = c.hold.each[0].who, c.hold.each[0].by
         if who is None:
@@ -95,7 +95,7 @@ class Owners:
                 self._add((hold.key, who), c)
 
     def enter(self, hold: Hold[Any], c: Call | None = None) -> None:
-        """Take note of a hold that was granted, in place of the request; mu is held."""
+        """Record a hold that was granted, in place of its request c; mu is held."""
         if hold.who is not None:
             self._add((hold.key, hold.who), hold, c)
 
@@ -110,7 +110,7 @@ class Owners:
             self._sweep_at = max(_SWEEP, 2 * len(self._entries))
 
     def lend(self, hold: Hold[Any], unit: object) -> None:
-        """Count a hold of a term, a lost one too, as one of the thread or task that works under it."""
+        """Record the hold of an election's term, even a lost one, for the thread or task that works under it."""
         with self.mu:
             if not released(hold):
                 hold.who = weakref.ref(unit)
@@ -130,26 +130,26 @@ class Owners:
 
 
 def released(hold: Hold[Any]) -> bool:
-    """Tell whether the owner has nothing to do with a hold any more: released, or ended by its own client."""
+    """Tell whether the owner has released a hold, or its own client has ended it."""
     return hold.over and (not hold.lost or hold.count <= 0 or hold.lost in ("closed", "fork"))
 
 
 def stale(entry: Entry) -> bool:
-    """Tell whether an entry means nothing any more."""
+    """Tell whether an entry can be forgotten."""
     if isinstance(entry, Call):
         return entry.done or entry.abandoned or entry.hold is None or entry.hold.conn.dead is not None
     return entry.over and (released(entry) or unreleasable(entry))
 
 
 def unreleasable(hold: Hold[Any]) -> bool:
-    """Tell whether nobody can release a hold any more: its handle is gone, or its thread or task has ended."""
+    """Tell whether a hold can no longer be released: its handle is gone, or its thread or task has ended."""
     if isinstance(hold.who, int) and hold.who < OWN:
         return False  # another handle may name the same owner
     return hold.by is None or hold.by.handle() is None or (hold.who is not None and ended(hold.who))
 
 
 def what(holds: Holds[Any]) -> Before:
-    """Return what its owner has of several, and how often; what it has lost included."""
+    """Return the holds that are held or lost, with their counts."""
     return [(hold, hold.count) for hold in filter(lambda hold: not hold.over or hold.lost, holds.each)]
 
 
@@ -160,7 +160,7 @@ class Table:
         self.dead: LockError | None = None
         self._lost = lost  # takes note only; with whether the client itself has ended it
         self.owners = owners
-        self._mu = owners.mu  # guards everything below; nothing is waited for under it
+        self._mu = owners.mu  # guards everything below
         self._holds: dict[tuple[str, int], Hold[Any]] = {}
         self._losses = 0
         self._shift = 0  # nanoseconds from the daemon's clock to ours
@@ -207,7 +207,7 @@ class Table:
 
     def _state(self, hold: Hold[Any], fields: w.Message) -> None:
         _, _, deadline, _, end, _ = fields
-        if end:  # it only ever moves to later, in whichever order replies come
+        if end:  # it never moves back, in whatever order replies come
             hold.end = max(hold.end, end * w.MS + self._shift)
         hold.state(deadline * w.MS + self._shift)
 
@@ -266,9 +266,9 @@ class Table:
             return True
 
     def let_go(self, hold: Hold[Any]) -> bool | None:
-        """Give up one count; true when it was the last, so that the daemon has to hear of it.
+        """Release one count; true if it was the last, so that the daemon must be told.
 
-        None when none is left, as another thread of the same owner was quicker.
+        None if no count is left: another thread of the same owner has released it.
         """
         with self._mu:
             if hold.count <= 0:
@@ -280,7 +280,7 @@ class Table:
         return True
 
     def let_go_lost(self, hold: Hold[Any]) -> bool | None:
-        """Give up one count of a hold that was lost; true when it was the last, None when none is left."""
+        """Release one count of a lost hold; true if it was the last, None if none is left."""
         with self._mu:
             if hold.count <= 0:
                 return None
@@ -291,10 +291,10 @@ class Table:
         return True
 
     def let_go_all(self, holds: Holds[Any], before: Before) -> Entries | None:
-        """Give up one count of the whole; return of which keys and fences the daemon has to hear.
+        """Release one count of all; return the keys and fences that the daemon must be told.
 
-        None when no count is left, as another thread of the same owner was quicker. before takes the holds with their
-        counts, so that this can be done a second time if the first was interrupted.
+        None if no count is left: another thread of the same owner has released them. This stores the holds and their
+        counts in before, so that it can be repeated if it was interrupted.
         """
         with self._mu:
             if holds.count <= 0:
@@ -311,7 +311,7 @@ class Table:
         self._mute(holds, holds.tell)
         gone: list[tuple[str, int]] = []
         for hold, count in before:
-            if count > 1:  # the owner has it by another handle too
+            if count > 1:  # the owner also holds it by another handle
                 hold.count = count - 1
             elif hold.lost:
                 hold.count = 0

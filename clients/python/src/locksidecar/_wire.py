@@ -1,4 +1,4 @@
-"""Frames, values and time, as PROTOCOL.md has them, and the checks of what callers give. No I/O."""
+"""Frames, values and time, as PROTOCOL.md defines them, and the checks of callers' arguments. No I/O."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PERMIT: Final = 2  # mode of an acquire
 FIXED: Final = 1  # flag of an acquire
 ASYNC: Final = 1  # flags of a release
 ALL: Final = 2
-NAMES: Final = 1  # flag of an inspect: the holders on any host
+NAMES: Final = 1  # flag of an inspect: names the holders on any host
 
 VERSION: Final = 1
 HEADER: Final = 4
@@ -67,13 +67,13 @@ def heartbeat(welcome: Message) -> bool:
 
 
 class Pairs(tuple[Any, ...]):
-    """A map: its keys may be anything."""
+    """A map, as pairs: its keys may have any type."""
 
     __slots__ = ()
 
 
 def nested(values: tuple[Any, ...], level: int) -> None:
-    """Refuse values that are nested too deeply; those of a map are one level below it."""
+    """Raise ProtocolError if values are nested too deeply. Keys and values of a map are one level below the map."""
     if values and level > LEVELS:
         raise ProtocolError("nested too deeply")
     for value in values:
@@ -123,7 +123,7 @@ def cut(data: bytes, max_frame: int) -> Iterator[tuple[Message, int]]:
             return
         size = int.from_bytes(data[at : at + HEADER], "big")
         if data[at : at + HEADER] == b"HTTP":
-            raise ProtocolError("the other end speaks HTTP, as the admin socket does: it is not the socket for locks")
+            raise ProtocolError("the other end speaks HTTP, as the admin socket does; it is not the socket for locks")
         if not 0 < size <= max_frame:
             raise ProtocolError(f"frame of {size} bytes, the limit is {max_frame}")
         after = at + HEADER + size
@@ -235,7 +235,7 @@ def program(name: str | None) -> str:
 
 
 class Seconds(float):
-    """A duration that is known to be in seconds, however long it is."""
+    """A duration that is surely in seconds, however long: check_unit does not warn of it."""
 
 
 def to_ttl(ttl: float | None) -> int:
@@ -261,7 +261,7 @@ def to_wait(blocking: bool, timeout: float | None) -> int:
 
 
 def check_unit(seconds: float, name: str) -> None:
-    """Warn of a duration above an hour: it may have been meant in milliseconds."""
+    """Warn of a duration above an hour: the caller may have meant milliseconds."""
     if _HOUR < seconds < math.inf and not isinstance(seconds, Seconds):
         warnings.warn(
             f"{name}={seconds:g} is in seconds: {seconds / _HOUR:.3g} hours. Milliseconds would be {seconds / 1000:g}",
@@ -271,9 +271,9 @@ def check_unit(seconds: float, name: str) -> None:
 
 
 def outside(depth: int = 1) -> tuple[FrameType, int]:
-    """Return the first frame that is not this package's, and its level as the caller's warnings.warn counts.
+    """Return the first frame outside this package, and its stacklevel for a warnings.warn in the caller.
 
-    depth: how many frames are known to be this package's.
+    depth: how many frames are known to be inside the package.
     """
     frame, level = sys._getframe(depth), depth
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_PACKAGE):

@@ -77,7 +77,7 @@ class Campaign(BaseCampaign):
         self._on_lost = on_lost
         self._cancel = cancel
         self._by = by
-        self._election = by.handle()  # lives as long as its terms: they are not those of a handle that is gone
+        self._election = by.handle()  # kept alive: its terms must not look like those of a discarded handle
         self._woken = asyncio.Event()
         self._callbacks: set[asyncio.Task[None]] = set()
         self.loop = client._here()

@@ -102,7 +102,7 @@ class Client:
         shared: together with other shared holders.
         timeout: how long ``async with`` waits; -1 without bound.
         owner: by default the handle and the task together are the owner. "handle": the handle alone, for a lock
-            that is released by another task. A number below 2**32: all handles that name it.
+            that another task releases. A number below 2**32: all handles of the client with this number.
         on_lost: called with a LostError, on the loop, when the lock is lost. May be a coroutine
             function; it then runs as a task of the client's.
         """

@@ -175,7 +175,7 @@ class Conn(Session, asyncio.Protocol):
         return granted
 
     def canceling(self) -> Asked:
-        """Make a cancel, for which others can wait."""
+        """Return a new cancel, for which several tasks can wait."""
         return Asked(w.CANCEL, self.loop.create_future())
 
     def release(self, hold: Hold[Conn]) -> list[Asked]:

@@ -94,7 +94,7 @@ class Election:
     def run(self) -> Coroutine[Any, Any, None]:
         """Campaign until stop is called. Raises what ended it.
 
-        AlreadyHeld when the task holds the key by a lock: it would wait for itself.
+        AlreadyHeld if the task holds the key by a lock: it would wait for itself.
 
         Cancelling it stops it too: the term is given up, its callbacks have ended, and the lock is released before
         the cancellation goes on.

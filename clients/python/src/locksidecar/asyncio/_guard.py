@@ -72,7 +72,7 @@ class Guard(Generic[S]):
         if not ours:
             await self._lock.__aexit__(kind, body, trace)
             return
-        with contextlib.suppress(LockError):  # the loss is what is raised
+        with contextlib.suppress(LockError):  # the loss is raised below instead
             await self._lock.release()
         assert self._why is not None
         raise self._why from body

@@ -54,16 +54,16 @@ class One(Scope[Hold[Conn]], Handle):
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
         """Renew it now, to end no earlier than ttl from now; by default its own TTL. It is never shortened.
 
-        Only with renew=False it needs that. NotHeld when it is not held, Unavailable when the
-        store does not confirm: then what was known before still stands.
+        Only a lock with renew=False needs this. NotHeld if it is not held, Unavailable if the
+        store does not confirm: then the validity known before still counts.
         """
         return self._change(w.RENEW, w.to_ttl(ttl))
 
     def inspect(self) -> Coroutine[Any, Any, Inspection]:
         """Ask the daemon for the state of the lock or semaphore, and for its holders on any host.
 
-        The daemon may ask the store several times for that. Limit when too many such requests of this client are
-        still to be answered.
+        The daemon may need several requests to the store. Limit if too many such requests of this client are not
+        answered yet.
         """
         return self._inspected()
 

@@ -60,8 +60,8 @@ class Locks(Scope[Holds[Conn]], HandleMany):
     def extend(self, ttl: float | None = None) -> Coroutine[Any, Any, None]:
         """Renew all the locks now, to end no earlier than ttl from now; by default each its own TTL.
 
-        Only locks with renew=False need that. NotHeld when they are not held, LostError when one is lost,
-        Unavailable when the store does not confirm: then what was known before of those still stands.
+        Only locks with renew=False need this. NotHeld if they are not held, LostError if one is lost,
+        Unavailable if the store does not confirm: then the validity known before still counts.
         """
         return self._change(w.RENEW, w.to_ttl(ttl))
 

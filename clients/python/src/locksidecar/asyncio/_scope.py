@@ -51,7 +51,7 @@ class Scope(Terms, Generic[H]):
 
     @abstractmethod
     def _of(self, who: Who) -> H | None:
-        """Return what an owner holds, or has lost and not released."""
+        """Return an owner's hold, also a lost one that is not released."""
 
     @abstractmethod
     def _let_go(self) -> tuple[H, list[Asked]]:

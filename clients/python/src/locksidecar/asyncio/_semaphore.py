@@ -63,14 +63,14 @@ class Semaphore(One):
         return [hold for who, stack in self._stacks.items() if which(who) for hold in stack]
 
     def _of(self, who: Who) -> Hold[Conn] | None:
-        """Return the newest of what an owner holds."""
+        """Return the newest permit of an owner."""
         stack = self._stacks.get(who, [])
         while stack and stack[-1].over and not stack[-1].lost:  # the parent process's
             stack.pop()
         return stack[-1] if stack else None
 
     def _check(self, who: Who, waits: bool) -> None:
-        """Allow each acquire: it takes a permit of its own."""
+        """Allow every acquire: each takes another permit."""
 
     def _reenter(self, who: Who, hold: Hold[Conn]) -> bool:
         return False

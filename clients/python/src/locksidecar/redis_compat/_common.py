@@ -23,16 +23,16 @@ Token = str | bytes | memoryview
 
 
 class Local(threading.local):
-    """A token for each thread, none to begin with, and the handle that acquired last."""
+    """Each thread's token, None at first, and the handle of its last acquire."""
 
     token: bytes | None = None
     handle: Any = None
 
 
 class Grips(Generic[L]):
-    """By key: the token with which it was acquired here last, and the handle that holds it.
+    """By key: the token of the last acquire in this process, and the handle that holds the lock.
 
-    What is over is known for as long as the Lock that acquired it lives: until its release, nothing is acquired anew.
+    An entry whose hold is over is kept while its handle lives: before the release, the lock is not acquired again.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Grips(Generic[L]):
 
     def _sweep(self) -> None:
         held = {key: (token, lock if lock and alive(lock) else None, ref) for key, (token, lock, ref) in self._all()}
-        self._by_key = held  # which may have let go of the last reference to handles
+        self._by_key = held  # this may have dropped the last references to handles
         self._by_key = {key: row for key, row in self._all() if row[2]() is not None}
         self._sweep_at = max(128, 2 * len(self._by_key))
 
@@ -66,7 +66,7 @@ class Grips(Generic[L]):
 
 
 def alive(lock: Handle) -> bool:
-    """Tell whether a handle may still hold; takes in nothing."""
+    """Tell whether a handle may still hold the lock. Reads nothing from the socket."""
     hold = named(lock)
     return hold is not None and not hold.over
 
@@ -126,7 +126,7 @@ class Common(Generic[L]):
         return (w.Seconds(self.timeout), False) if self.timeout else (None, True)
 
     def _refuse_lost(self, *locks: L | None) -> None:
-        """Raise LostError if what one of the handles has acquired was lost, and has not been released."""
+        """Raise LostError if the hold of one of the handles was lost and has not been released."""
         for lock in filter(None, locks):
             hold = named(lock)
             if hold is not None:
@@ -135,7 +135,7 @@ class Common(Generic[L]):
                 lock._refuse_lost(hold)
 
     def _before(self, held: L | None) -> tuple[L | None, L | None]:
-        """Return what this lock may hold: what its token stands for, and what it has acquired last."""
+        """Return the handles by which this lock may hold: the token's, and that of its last acquire."""
         return held, None if self.local.token is None else self.local.handle
 
     def _mine(self, what: str) -> bytes:
@@ -172,7 +172,7 @@ class Common(Generic[L]):
     def _exit_failed(self, e: LockError, body: BaseException | None) -> bool:
         """Say whether the end of a block is to raise e."""
         if body is not None:
-            log.warning("lock %r, whose body failed: %s", self._key, e)  # the body's own error is the news
+            log.warning("lock %r, whose body failed: %s", self._key, e)  # the body's error is raised
             note(body, f"lock {self._key!r}: {e}")
             return False
         if not self.raise_on_release_error:

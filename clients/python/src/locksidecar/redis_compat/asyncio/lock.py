@@ -75,7 +75,7 @@ class Lock(Common[SidecarLock]):
             try:
                 if not await inner.acquire(timeout=bound(wait)):
                     return None
-                self._refuse_lost(*before)  # it may have been lost, and not released, while this waited
+                self._refuse_lost(*before)  # the lock may have been lost while this waited
                 self._held_by(client).put(self._key, token, inner)
                 return inner
             except BaseException:  # an interrupt just behind the acquire
