@@ -66,7 +66,7 @@ final class Acquire extends Wait implements Link.Dial {
     private Long drained;
     private long pause = 10;
 
-    /** What is held of the other keys, or asked for, until all can be had; see {@link #busy}. */
+    /** The acquire of the other keys, until all can be acquired; see {@link #busy}. */
     private final AtomicReference<Acquire> rest = new AtomicReference<>();
 
     Acquire(Link link, Terms terms, Runnable then) {
@@ -103,14 +103,14 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.shared;
     }
 
-    /** Returns for how long the daemon may have it wait; not at all while its own thread is in the way. */
+    /** Returns the wait for the daemon: 0 while a hold of its own thread is in the way. */
     long left() {
         return inTheWay != null ? 0 : left;
     }
 
     /**
-     * Takes in the shared holds that its own thread has of its keys through other handles, at the places of these keys: a
-     * writer may wait for them, and it must not wait for the writer. Null without any.
+     * Sets the shared holds that its own thread has of its keys through other handles, at the positions of these keys;
+     * null without any. A writer may wait for such a hold, so this acquire must not wait behind the writer.
      */
     void inTheWay(Hold[] holds) {
         inTheWay = holds;
@@ -133,12 +133,12 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.keeper;
     }
 
-    /** Returns where it blocks its thread; null if it does not. */
+    /** Returns the place where it blocks its thread; null if it does not. */
     Site site() {
         return terms.site;
     }
 
-    /** Tells whether it waits for its turn, and is no try. */
+    /** Tells whether it may wait in the queue: it is not a try. */
     boolean waits() {
         return terms.waiting != 0;
     }
@@ -217,9 +217,9 @@ final class Acquire extends Wait implements Link.Dial {
     }
 
     /**
-     * Goes on when the key at that place, -1 if that is not known, cannot be had at once. Where a hold of its own thread is
-     * in the way of some keys, all are only tried. Then it waits for the other keys alone, and tries all again while it
-     * holds these.
+     * Continues after the daemon has answered that a key is busy. at is the key's position, or -1 if it is not known. If
+     * holds of its own thread are in the way, this acquire only tries. Then it waits for the other keys alone, and tries all
+     * keys again while it holds those.
      */
     private void busy(int at) {
         Hold[] ours = inTheWay;
@@ -239,7 +239,7 @@ final class Acquire extends Wait implements Link.Dial {
             Acquire r = new Acquire(link, terms.of(new Keys(others, true, 0), left), trace, this::restEnded);
             rest.set(r);
             if (done()) {
-                dropRest(); // given up before it could know of this
+                dropRest(); // this acquire was given up before rest was set
             } else {
                 r.start();
             }
@@ -261,7 +261,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
     }
 
-    /** Gives back what is held of the other keys, and what is asked for. */
+    /** Gives up the acquire of the other keys, and releases them if it has ended. */
     private void dropRest() {
         Acquire r = rest.getAndSet(null);
         if (r != null && !r.giveUp(null) && r.outcome instanceof Hold[] holds) {

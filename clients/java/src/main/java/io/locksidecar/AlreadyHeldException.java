@@ -1,10 +1,10 @@
 package io.locksidecar;
 
 /**
- * This thread holds the key already, through another handle, and the acquire would wait for that: mostly for ever.
- * It is thrown instead of waiting; a try, which does not wait, says no as it does to any other owner.
+ * This thread already holds the key through another handle, and the acquire would wait for that one, usually forever.
+ * The exception is thrown instead of waiting. A try, which does not wait, fails as it does for any other owner.
  *
- * <p>To acquire again what the thread holds, use the handle that holds it, or set {@link LockOptions#owner} or {@link
+ * <p>To acquire the lock again, use the handle that holds it, or set {@link LockOptions#owner} or {@link
  * LockOptions#ownedByThread} for all handles that are to share one hold.
  */
 public class AlreadyHeldException extends LockException {

@@ -38,7 +38,7 @@ final class Call extends Wait {
     /** Of a release-many: one code a hold. */
     int[] codes;
 
-    /** Of an inspect: the state that the daemon tells. */
+    /** Of an inspect: the state that the daemon has reported. */
     Inspection inspection;
 
     private volatile Answer answer;

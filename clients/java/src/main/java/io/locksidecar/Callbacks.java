@@ -7,16 +7,16 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicBoolean;
 
 /**
- * The client's own executor of callbacks. It has a bounded number of daemon threads, which end when they are idle; callbacks
+ * The client's own executor of callbacks. It has a bounded number of daemon threads, which end when they are idle. Callbacks
  * that come while all of them are busy wait in a queue.
  *
- * <p>Callbacks may block, and even wait for one another. So whenever no callback in the queue has begun for a while, one
- * more thread starts, which runs what is queued and ends. Callbacks that block delay those behind them, but never stop them.
+ * <p>Callbacks may block, and even wait for one another. So if no callback of the queue has started for a while, one more
+ * thread starts. It runs the queued callbacks and ends. Blocking callbacks delay those behind them, but never stop them.
  */
 final class Callbacks implements Executor {
-    /** Threads, unless callbacks block for long. */
+    /** The number of threads, unless callbacks block for long. */
     static final int THREADS = 64;
-    /** Milliseconds after which a queue that does not move gets one more thread. */
+    /** Milliseconds after which a queue that makes no progress gets one more thread. */
     static final long PAUSE = 1000;
 
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
@@ -49,24 +49,24 @@ final class Callbacks implements Executor {
         }
     }
 
-    /** Ends idle threads at once. Callbacks that are queued, or come later, still run. Does not wait. */
+    /** Lets idle threads end at once. Queued and later callbacks still run. Does not wait. */
     void close() {
         pool.setKeepAliveTime(1, TimeUnit.MILLISECONDS);
     }
 
-    /** Has a thread look whether the queue moves, for as long as there is one. */
+    /** Starts the thread that checks whether the queue makes progress, until the queue is empty. */
     private void watch() {
         if (watched.compareAndSet(false, true)) {
             try {
-                thread(this::look, name + "-watch").start();
-            } catch (RuntimeException | Error e) { // the next one that is queued tries it again
+                thread(this::checkQueue, name + "-watch").start();
+            } catch (RuntimeException | Error e) { // the next callback that is queued tries it again
                 watched.set(false);
-                LOG.log(System.Logger.Level.WARNING, "no thread can be had to watch callbacks", e);
+                LOG.log(System.Logger.Level.WARNING, "cannot start the thread that watches callbacks", e);
             }
         }
     }
 
-    private void look() {
+    private void checkQueue() {
         Runnable first = queue.peek();
         while (first != null) {
             try {
@@ -75,9 +75,9 @@ final class Callbacks implements Executor {
                     thread(this::help, name).start();
                 }
             } catch (InterruptedException e) {
-                continue; // somebody who interrupts whole groups
+                continue; // the program has interrupted its whole thread group
             } catch (RuntimeException | Error e) {
-                LOG.log(System.Logger.Level.WARNING, "no thread can be had for a callback", e);
+                LOG.log(System.Logger.Level.WARNING, "cannot start a thread for a callback", e);
             }
             first = queue.peek();
         }

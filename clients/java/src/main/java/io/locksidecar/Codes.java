@@ -84,7 +84,7 @@ final class Codes {
             7, "too_long",
             8, "silent");
 
-    /** How each kind of failure is made, by its class. */
+    /** The constructor of each kind of failure, by its class. */
     private static final Map<Class<?>, Function<String, LockException>> MAKERS = new HashMap<>();
 
     static {

@@ -49,15 +49,15 @@ final class Conn {
     private long seen;
     /** Calls that have ended: dealt with once mu is given back. */
     private List<Runnable> ended = new ArrayList<>();
-    /** Losses to be told of: dealt with after those, so that no listener keeps a caller waiting. */
+    /** Losses to be told: after the ended calls, so that no listener delays a caller. */
     private List<Runnable> told = new ArrayList<>();
     /** System.nanoTime when to look for calls without an answer. */
     private long lookAt = since + LOOK;
     /** The I/O thread's own: something was read since the last sweep. */
     private boolean heard;
-    /** The I/O thread's own: System.nanoTime since which nothing was heard while something was waited for. */
+    /** The I/O thread's own: System.nanoTime since which nothing was read while a call waits. */
     private long quietSince = since;
-    /** The I/O thread's own: System.nanoTime of the ping that nothing has followed; null without one. */
+    /** The I/O thread's own: System.nanoTime of a ping after which nothing was read; null without one. */
     private Long probedAt;
     /** System.nanoTime of the last heartbeat that was sent while something was waited for. */
     private long beatAt = since;
@@ -103,7 +103,7 @@ final class Conn {
         }
     }
 
-    /** Returns a hold of the key that belongs to the thread that runs; null without one. */
+    /** Returns a hold of the key that belongs to the current thread; null without one. */
     Hold inThread(String key) {
         mu.lock();
         try {
@@ -192,9 +192,9 @@ final class Conn {
     }
 
     /**
-     * Tells whether the daemon says nothing any more, on the I/O thread when all that had arrived was read; mu is held.
-     * While something is waited for and nothing is heard for a third of the timeout, a ping is sent. Only its silence
-     * counts: before it this process may have stood still.
+     * Tells whether the daemon hangs. It runs on the I/O thread when everything that has arrived was read; mu is held. If
+     * a call waits and nothing was read for a third of the timeout, it sends a ping. Only the time after the ping counts,
+     * because this process itself may have been paused before.
      */
     private boolean hangs(long t) {
         if (heard || pending.isEmpty()) {
@@ -208,13 +208,13 @@ final class Conn {
         return probedAt != null && t - patientUntil() >= 0;
     }
 
-    /** Returns the System.nanoTime until which silence means nothing new. */
+    /** Returns the System.nanoTime until which nothing need be done if nothing is read. */
     private long patientUntil() {
         long third = link.timeout() / 3;
         return probedAt == null ? quietSince + third : probedAt + link.timeout() - third;
     }
 
-    /** Notes, on the I/O thread, that the daemon has said something. */
+    /** Notes, on the I/O thread, that something was read. */
     void heard() {
         heard = true;
     }

@@ -4,36 +4,36 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
 /**
- * What a {@link SidecarLock}, or both locks of a {@link SidecarReadWriteLock}, hold by themselves: each thread that
- * acquires through it is an owner of its own.
+ * The owners of a {@link SidecarLock}, or of both locks of a {@link SidecarReadWriteLock}: each thread that acquires through
+ * it is a separate owner.
  */
 final class Handle {
     private final String kind;
-    /** Owners by thread, for as long as they hold the lock, acquire it, or have not unlocked what they lost. */
+    /** Owners by thread, while they hold the lock, acquire it, or have a lost hold that they have not unlocked. */
     private final Map<Long, Long> owners = new ConcurrentHashMap<>(1);
 
     Handle(String kind) {
         this.kind = kind;
     }
 
-    /** Returns the owner that the thread that runs has here; null without one. */
+    /** Returns the current thread's owner; null without one. */
     Long owner() {
         return owners.get(Owner.ofThread());
     }
 
-    /** Gives the thread that runs an owner here. */
+    /** Gives the current thread a new owner. */
     long begin() {
         long owner = Owner.next();
         owners.put(Owner.ofThread(), owner);
         return owner;
     }
 
-    /** Forgets the owner of the thread that runs. */
+    /** Forgets the current thread's owner. */
     void end() {
         owners.remove(Owner.ofThread());
     }
 
-    /** Returns how many threads have an owner here. */
+    /** Returns the number of owners. */
     int owners() {
         return owners.size();
     }

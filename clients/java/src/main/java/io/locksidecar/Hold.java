@@ -35,7 +35,7 @@ final class Hold {
     final byte[] name;
     /** The thread or Owner who has to hear of a loss at its unlock; null for a lease that nobody else can name. */
     final WeakReference<?> keeper;
-    /** Where it was acquired if only one thread is expected to release it; else null. */
+    /** The place where it was acquired, if one thread is expected to release it; else null. */
     final Site site;
     /** The next hold of the same key and thread; see {@link Holds}. */
     Hold beside;
@@ -73,7 +73,7 @@ final class Hold {
         this.site = site;
     }
 
-    /** Returns the chain that begins here, without another of its holds; see {@link #beside}. */
+    /** Removes another hold from the chain that begins here, and returns this; see {@link #beside}. */
     Hold without(Hold other) {
         for (Hold h = this; h.beside != null; h = h.beside) {
             if (h.beside == other) {
@@ -133,12 +133,12 @@ final class Hold {
         return Math.max(0, valid - BootClock.SYSTEM.now());
     }
 
-    /** Says why it is not valid at that time of our clock, if nobody has said so. */
-    String unsaid(long now) {
+    /** Returns the reason of a loss that the client itself notices at that time of its clock. */
+    String reasonAt(long now) {
         return end != 0 && now >= end ? "fixed_end" : "silence";
     }
 
-    /** Returns for how many nanoseconds a fixed hold has not reached its own end, 0 when it is over; null if none. */
+    /** Returns the nanoseconds until a fixed hold's own end, 0 when it is over; null if it is not fixed. */
     Long untilEnd() {
         long e = end;
         return e == 0 ? null : (Long) (over || conn.dead != null ? 0 : Math.max(0, e - BootClock.SYSTEM.now()));
@@ -150,8 +150,8 @@ final class Hold {
 
     /** Returns the exception for an acquire by its owner, who has not released it since the loss. */
     LostException lossAgain() {
-        return new LostException(this + " was lost: " + lost + "; its owner has to release it before it can acquire it"
-                + " again", id.key, fence, lost);
+        return new LostException(this + " was lost: " + lost + "; its owner must release it before it can acquire it again",
+                id.key, fence, lost);
     }
 
     /** Names it as messages do. */

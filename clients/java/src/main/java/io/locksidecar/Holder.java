@@ -7,45 +7,45 @@ import java.util.Optional;
 import java.util.regex.Pattern;
 
 /**
- * One holder of a lock, or of a permit of a semaphore, on any host: as the daemon could name it when it was asked, for people.
- * It may have released the lock meanwhile. Hosts and clients choose their names, and every program that can write to the
- * store can choose one too: show them as text, and decide nothing by them.
+ * A holder of a lock, or of a permit of a semaphore, on any host, as the daemon could name it when it was asked. It may have
+ * released the lock meanwhile. Hosts and clients choose their names, and every program that can write to the store can claim
+ * any name. So show names as text, and do not base decisions on them.
  *
  * @param kind what it is
  * @param host the host of its daemon; empty if not known
  * @param version the version of its daemon; empty if not known
- * @param daemonPid the process of its daemon on that host; 0 if not known
- * @param daemonStarted when that process began, by the clock of that host; empty if not known
- * @param held for how long it has held the lock; empty if the store does not tell
+ * @param daemonPid the process id of its daemon on that host; 0 if not known
+ * @param daemonStarted the start of that process, by the clock of that host; empty if not known
+ * @param held the time since it was granted; empty if the store does not record it
  * @param left the time until its lease ends unless it is renewed; empty if not known
  * @param name its name in the store's terms; empty for a client of this host's daemon
- * @param note a remark, such as the nodes of Redlock that disagree; mostly empty
- * @param session the session of a client of this host's daemon; 0 of others
- * @param pid the process of that client; 0 if not known
- * @param uid the user of that client; -1 if not known
- * @param client how that client names and labels itself; empty if not known
+ * @param note a remark, such as the Redlock nodes that disagree; usually empty
+ * @param session the session of a client of this host's daemon; 0 for other holders
+ * @param pid the process id of that client; 0 if not known
+ * @param uid the user id of that client; -1 if not known
+ * @param client the name and label of that client; empty if not known
  * @param fence the fence of that client; 0 if not known
  */
 public record Holder(
         Kind kind, String host, String version, long daemonPid, Optional<Instant> daemonStarted, Optional<Duration> held,
         Optional<Duration> left, String name, String note, long session, long pid, long uid, String client, long fence) {
-    /** What a holder is. */
+    /** The kind of a holder. */
     public enum Kind {
         /** A client of this host's daemon; or this host without a client, if the session is 0. */
         HERE,
-        /** A daemon that has registered in the store, mostly on another host. */
+        /** A daemon that has registered in the store, usually on another host. */
         DAEMON,
-        /** A daemon that has not registered, as older ones do not. */
+        /** A daemon without a registration, such as an older version. */
         UNREGISTERED,
         /** A program that locks in the store without locksidecar. */
         FOREIGN,
-        /** More is not known than that it is on another host. */
+        /** A holder on another host, of which nothing else is known. */
         UNKNOWN
     }
 
-    /** What a terminal could obey, or could show in a wrong place. */
+    /** Characters that a terminal would obey, or would show in the wrong place. */
     private static final Pattern CONTROL = Pattern.compile("[\\p{Cc}\\p{Cf}\\p{Zl}\\p{Zp}\\p{Cs}]");
-    /** How many fields a holder has in a reply. */
+    /** The number of fields of a holder in a reply. */
     private static final int FIELDS = 14;
 
     /** Reads one of the holders in a reply to inspect. */
@@ -80,7 +80,7 @@ public record Holder(
 
     /**
      * Names the holder for people, such as {@code web-3} or {@code process 4711 (nightly)}. Control characters and line breaks
-     * in it are replaced.
+     * are replaced.
      */
     @Override
     public String toString() {

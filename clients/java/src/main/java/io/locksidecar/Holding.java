@@ -19,8 +19,8 @@ final class Holding {
     private Holding() {}
 
     /**
-     * Makes an acquire by the owner of the options, be it the thread that runs; or by one that nobody can name. Without
-     * then, the thread that runs is about to wait for it; by says what it is called.
+     * Makes an acquire by the owner of the options, which may be the current thread; without one, by a new owner. If then is
+     * null, the current thread is about to wait for it; the string of by names it in messages.
      */
     static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Object by, Runnable then) {
         Owner owner = options.owner();
@@ -31,7 +31,7 @@ final class Holding {
         return acquire(link, keys, number, keeper, site, options, wait, then);
     }
 
-    /** Makes an acquire by the owner that a handle has in the thread that runs, which is about to wait for it. */
+    /** Makes an acquire by the owner that a handle has in the current thread, which is about to wait for it. */
     static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Handle handle, long owner) {
         return acquire(
                 link, keys, owner, new WeakReference<>(Thread.currentThread()),
@@ -218,7 +218,7 @@ final class Holding {
         }
         String lost = hold.lost;
         if (!release && lost != null) {
-            return hold.loss(lost); // meanwhile, while the answer was waited for
+            return hold.loss(lost); // it was lost during the wait for the answer
         }
         return c.codes == null ? null : failure(c);
     }

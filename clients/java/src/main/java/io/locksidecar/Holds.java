@@ -11,7 +11,7 @@ final class Holds {
     /** Takes what is to be run once the lock is given back. */
     private final Consumer<Runnable> after;
     private final Map<Hold.Id, Hold> table = new HashMap<>();
-    /** Those that have a site, by key and thread, chained through {@link Hold#beside}. */
+    /** The holds that have a site, by key and thread, chained through {@link Hold#beside}. */
     private final Map<Hold.Id, Hold> sites = new HashMap<>();
     /** No hold's validity ends before. */
     private long soonest = Long.MAX_VALUE;
@@ -41,7 +41,7 @@ final class Holds {
         return sites.get(Hold.Id.lock(key, thread));
     }
 
-    /** Returns a hold that keeps another owner's acquire, made at site, waiting for its own thread; or null. */
+    /** Returns a hold for which another owner's acquire, made at site, would wait in its own thread; or null. */
     Hold inTheWay(Hold.Id wanted, Site site) {
         Hold hold = inThread(wanted.key(), site.thread());
         while (hold != null && (hold.id.owner() == wanted.owner() || !hold.site.bound() && site.named())) {
@@ -86,7 +86,7 @@ final class Holds {
         }
         if (hold.tell.length > 0 && !reason.equals("closed")) {
             for (Consumer<LostException> one : hold.tell) {
-                after.accept(() -> link.tell(one, hold.loss(reason))); // each is told by an exception of its own
+                after.accept(() -> link.tell(one, hold.loss(reason))); // each listener gets its own exception
             }
         }
     }
@@ -104,7 +104,7 @@ final class Holds {
             return List.of();
         }
         List<Hold> over = table.values().stream().filter(h -> now >= h.valid).toList();
-        over.forEach(h -> lose(h, h.unsaid(now)));
+        over.forEach(h -> lose(h, h.reasonAt(now)));
         soonest = table.values().stream().mapToLong(h -> h.valid).min().orElse(Long.MAX_VALUE);
         return over;
     }

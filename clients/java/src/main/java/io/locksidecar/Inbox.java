@@ -7,7 +7,7 @@ import java.nio.channels.ReadableByteChannel;
 /** The reading half of a connection: cuts the stream into payloads. The I/O thread's own. */
 final class Inbox {
     private static final int SIZE = 1 << 16;
-    /** What a reply of HTTP begins with. */
+    /** The first four bytes of an HTTP reply. */
     private static final int HTTP = 0x48545450;
 
     private final ReadableByteChannel channel;

@@ -9,21 +9,21 @@ import java.util.Optional;
 /**
  * The state of a lock or a semaphore when the daemon was asked. It may have changed since.
  *
- * @param held whether it is held, or a permit of it is, on any host, as far as the store says
+ * @param held whether the lock, or a permit of the semaphore, is held on any host, according to the store
  * @param here whether clients of this host's daemon hold it
  * @param shared whether it is held shared
  * @param holdersHere how many clients hold it on this host
- * @param waitersHere how many wait for it on this host
+ * @param waitersHere how many clients wait for it on this host
  * @param left the time until the present lease ends unless it is renewed; empty if not known, or free
  * @param fence the newest fence on this host; 0 if it is not held here
- * @param holders the holders that the daemon can name, on any host, at most 64. A daemon of an older version names none
+ * @param holders the holders on any host that the daemon can name, at most 64. A daemon of an older version names none
  */
 public record Inspection(
         boolean held, boolean here, boolean shared, long holdersHere, long waitersHere, Optional<Duration> left, long fence,
         List<Holder> holders) {
-    /** How many fields of a reply are read; those of older daemons have one less. */
+    /** The number of fields of a reply that are read. Older daemons send one less. */
     static final int FIELDS = 7;
-    /** Held by a client of this daemon. */
+    /** The value of held if a client of this daemon holds it. */
     private static final int HERE = 1;
 
     /** Reads the reply to an inspect. */

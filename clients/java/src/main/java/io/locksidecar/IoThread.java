@@ -135,7 +135,7 @@ final class IoThread extends Thread {
         return c;
     }
 
-    /** Says why there is no connection. */
+    /** Returns the reason why there is no connection. */
     private static String refused(Path path, Exception e) {
         if (e instanceof ConnectException || Files.notExists(path)) {
             return "no daemon at " + path + ": " + e.getMessage() + "; " + SocketPath.hint(path);

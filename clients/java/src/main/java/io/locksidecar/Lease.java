@@ -20,9 +20,9 @@ import java.util.function.Consumer;
  * with the last of them. (Permits of a {@link SidecarSemaphore} never are; what is said of a lock below is else true of
  * them.)
  *
- * <p>A thread that would wait for a lease that it acquired itself gets {@link AlreadyHeldException} instead: mostly
- * nobody else would close it. Where another thread will, {@linkplain LockOptions#owner name an owner} for each lease, or
- * use {@link Sidecar#leaseAsync}: these wait.
+ * <p>A thread that would wait for a lease that it has acquired itself gets {@link AlreadyHeldException} instead, because
+ * usually no other thread would close it. If another thread does, {@linkplain LockOptions#owner name an owner} for each
+ * lease, or use {@link Sidecar#leaseAsync}: these wait.
  *
  * <p>A lease that is never closed stays held until the client is closed, its process ends or it is lost. It is
  * not released when it becomes unreachable: that can happen to a lease under which work still goes on.
@@ -82,10 +82,10 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Returns how long it takes until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. That can be later
-     * than {@link #remaining}, which the daemon extends until then. Does not block.
+     * Returns the time until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. It can be longer than {@link
+     * #remaining}, which the daemon extends until then. Does not block.
      *
-     * @return the time, zero when the lease is not valid any more; nothing if the daemon renews the lock
+     * @return the time, zero when the lease is no longer valid; empty if the daemon renews the lock
      */
     public Optional<Duration> fixedEnd() {
         return Holding.untilEnd(hold).map(left -> closed ? Duration.ZERO : left);
@@ -111,12 +111,12 @@ public final class Lease implements AutoCloseable {
         if (lost != null && !lost.equals("closed")) {
             hold.conn.link().tell(stage::complete, hold.loss(lost));
         }
-        return stage.thenApply(loss -> hold.loss(loss.reason())).minimalCompletionStage(); // to each its own
+        return stage.thenApply(loss -> hold.loss(loss.reason())).minimalCompletionStage(); // an exception for each caller
     }
 
     /**
-     * Renews the lock now, to end its own TTL from now, but never sooner than it would have ended. Only a {@linkplain
-     * LockOptions#fixed() fixed} one needs that. Blocks until the store has confirmed.
+     * Renews the lock now, to end its own TTL from now, but never sooner than before. Only a {@linkplain
+     * LockOptions#fixed() fixed} lock needs this. Blocks until the store has confirmed.
      *
      * @throws LostException if it was lost
      * @throws NotHeldException if it was closed
@@ -127,8 +127,7 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Renews the lock now, to end so long from now, but never sooner than it would have ended. Blocks until the store
-     * has confirmed.
+     * Renews the lock now, to end ttl from now, but never sooner than before. Blocks until the store has confirmed.
      *
      * @param ttl positive; counted in milliseconds
      * @throws LostException if it was lost

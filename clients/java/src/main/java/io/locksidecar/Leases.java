@@ -138,8 +138,8 @@ public final class Leases implements AutoCloseable {
     }
 
     /**
-     * Renews all the locks now, each to end its own TTL from now, but none sooner than it would have ended. Only
-     * {@linkplain LockOptions#fixed() fixed} ones need that. Blocks until the store has confirmed all.
+     * Renews all the locks now, each to end its own TTL from now, but none sooner than before. Only {@linkplain
+     * LockOptions#fixed() fixed} locks need this. Blocks until the store has confirmed all.
      *
      * @throws LostException if one was lost; the others may have been renewed
      * @throws NotHeldException if they were closed
@@ -150,8 +150,7 @@ public final class Leases implements AutoCloseable {
     }
 
     /**
-     * Renews all the locks now, to end so long from now, but none sooner than it would have ended. Blocks until the
-     * store has confirmed all.
+     * Renews all the locks now, to end ttl from now, but none sooner than before. Blocks until the store has confirmed all.
      *
      * @param ttl positive; counted in milliseconds
      * @throws LostException if one was lost; the others may have been renewed

@@ -50,7 +50,7 @@ final class Link {
     private static final System.Logger LOG = System.getLogger("io.locksidecar");
     final Setup setup;
     private final Losses losses = new Losses();
-    /** Our own executors, of listeners of losses and of all other callbacks; where the program's refuses one, too. */
+    /** The client's own executors, for loss listeners and other callbacks. They also run what the program's refuses. */
     private final Callbacks listeners = new Callbacks("locksidecar-loss", Callbacks.THREADS, Callbacks.PAUSE);
     private final Callbacks callbacks = new Callbacks("locksidecar-callback", Callbacks.THREADS, Callbacks.PAUSE);
     private final ReentrantLock mu = new ReentrantLock();
@@ -167,7 +167,7 @@ final class Link {
         }
     }
 
-    /** Asks a question that changes nothing, and waits for the answer, which is a success. */
+    /** Sends a request that changes nothing and waits for its success; a failure is thrown. */
     Call ask(int op, byte[] key, long... fields) {
         Call c = asked(op, key, fields);
         if (c.done() && c.answer().error() instanceof ConnectionLostException && !closed) {
@@ -186,7 +186,7 @@ final class Link {
         return c;
     }
 
-    /** Asks for the state of the lock of a key, or of its semaphore with mode Codes.PERMIT. */
+    /** Asks for the state of the lock of a key; with mode Codes.PERMIT, of its semaphore. */
     Inspection inspect(Keys key, long... modeAndFlags) {
         return ask(Codes.INSPECT, key.all()[0].utf8(), modeAndFlags).inspection;
     }
@@ -198,10 +198,7 @@ final class Link {
         return c;
     }
 
-    /**
-     * Runs then on the I/O thread in so many milliseconds; the other one if the client is closed before, or has no such
-     * thread.
-     */
+    /** Runs then on the I/O thread after the time; runs whenClosed if the client is closed first or has no such thread. */
     void later(long millis, Runnable then, Runnable whenClosed) {
         mu.lock();
         boolean late = closed;
@@ -226,8 +223,8 @@ final class Link {
     }
 
     /**
-     * Runs a callback, on a thread that does nothing else. It never throws, whether the callback fails or the executor, so
-     * that the caller goes on to the next callback.
+     * Runs a callback on a thread of an executor. It never throws, even if the callback or the executor fails, so that the
+     * caller continues with the next callback.
      */
     void execute(Runnable callback) {
         execute(callbacks, new Task(callback));
@@ -238,19 +235,19 @@ final class Link {
             try {
                 setup.executor.execute(task);
                 return;
-            } catch (RuntimeException | Error e) { // it was shut down, or has no thread; the task has to run all the same
+            } catch (RuntimeException | Error e) { // it was shut down, or has no thread; the task must still run
                 LOG.log(System.Logger.Level.DEBUG, "the executor refused a callback", e);
             }
         }
         try {
             own.execute(task);
         } catch (RuntimeException | Error e) {
-            LOG.log(System.Logger.Level.WARNING, "no thread can be had for a callback", e);
+            LOG.log(System.Logger.Level.WARNING, "cannot start a thread for a callback", e);
             later(RETRY, () -> execute(own, task), task);
         }
     }
 
-    /** Something of the user's that runs once. */
+    /** A callback that runs only once. */
     private static final class Task implements Runnable {
         private final AtomicReference<Runnable> task;
 
@@ -260,7 +257,7 @@ final class Link {
 
         @Override
         public void run() {
-            Runnable mine = task.getAndSet(null); // null where an executor ran it and threw
+            Runnable mine = task.getAndSet(null); // null if an executor ran it and then threw
             try {
                 if (mine != null) {
                     mine.run();
@@ -271,7 +268,7 @@ final class Link {
         }
     }
 
-    /** Has each of them taken in, whatever becomes of those before it. */
+    /** Calls take for each of all, even if it throws for some; then throws the first exception. */
     static <T> void each(Iterable<T> all, Consumer<T> take) {
         Throwable first = null;
         for (T one : all) {
@@ -309,19 +306,19 @@ final class Link {
         return hold != null ? hold : losses.find(id);
     }
 
-    /** Returns the exception for an acquire of what its owner has lost and not yet released; null if that is nothing. */
+    /** Returns the exception for an acquire whose owner has lost one of the holds and not released it; or null. */
     LostException unreleased(Hold.Id[] ids) {
         Hold hold = losses.find(ids);
         return hold == null ? null : hold.lossAgain();
     }
 
-    /** The same without a lock held; if the connection is about to end, all that it held counts as lost. */
+    /** Like unreleased, but no lock is held. If the connection is about to end, all of its holds count as lost. */
     LostException lossOf(Hold.Id[] ids) {
         Conn c = conn;
         if (c == null || c.dead == null) {
             return unreleased(ids);
         }
-        c.mu.lock(); // what it held is remembered under it
+        c.mu.lock(); // the connection moves its holds to the losses under it
         try {
             return unreleased(ids);
         } finally {
@@ -388,7 +385,7 @@ final class Link {
         }
     }
 
-    /** Sees to it that the thread runs, and looks; returns why it cannot be had, or null. mu is held. */
+    /** Starts the I/O thread, or wakes it; returns the error if it cannot be started, or null. mu is held. */
     private LockException run() {
         if (io != null) {
             io.wakeup();
@@ -400,7 +397,7 @@ final class Link {
             io = t; // it needs mu before it can end
             return null;
         } catch (RuntimeException | Error e) { // the next caller tries it again
-            return new UnavailableException("the client has no thread: " + e, e);
+            return new UnavailableException("cannot start the client's thread: " + e, e);
         }
     }
 

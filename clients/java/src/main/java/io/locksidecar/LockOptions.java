@@ -79,9 +79,9 @@ public final class LockOptions {
     }
 
     /**
-     * Names who holds the lock, instead of the handle together with the thread that acquires (a {@link SidecarLock}) or
-     * the lease alone (a {@link Lease}, or {@link Leases}): all that acquire a key with this owner share one hold.
-     * Permits of a semaphore stay apart, whoever holds them.
+     * Names the owner of the lock. Everything that acquires a key with this owner shares one hold. By default the owner is
+     * the handle together with the thread (for a {@link SidecarLock}), or the lease itself (a {@link Lease}, or {@link
+     * Leases}). Permits of a semaphore are always separate.
      *
      * @param owner the owner
      * @return a changed copy
@@ -91,10 +91,9 @@ public final class LockOptions {
     }
 
     /**
-     * Has the thread that acquires hold the lock, whatever it acquires it through: every {@link SidecarLock}, {@link
-     * Lease} and {@link Leases} of the same key that has this option shares one hold of the thread. It is for code that
-     * gets a handle anew each time, as from a lock registry. Each acquire looks anew which thread that is. Any thread may
-     * still close the lease.
+     * Makes the acquiring thread alone the owner. All {@link SidecarLock}, {@link Lease} and {@link Leases} objects of the
+     * same key with this option share one hold in each thread. It is for code that gets a new handle each time, for example
+     * from a lock registry. Each acquire uses the thread that calls it. Any thread may still close the lease.
      *
      * @return a changed copy
      */

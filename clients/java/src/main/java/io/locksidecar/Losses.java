@@ -5,8 +5,8 @@ import java.util.Map;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Holds that were lost and that their owners have not released yet. Until they do they cannot acquire the key again.
- * Those of owners who never will, threads that have ended say, are thrown away.
+ * Holds that were lost and that their owners have not released yet. Until then the owners cannot acquire the key again.
+ * The holds of owners that cannot release, such as threads that have ended, are removed.
  */
 final class Losses {
     private final ReentrantLock mu = new ReentrantLock();
@@ -33,7 +33,7 @@ final class Losses {
         return keeper instanceof Thread t ? t.isAlive() : keeper != null;
     }
 
-    /** Returns the first of these that is here; null if none is. */
+    /** Returns the first lost hold with one of these ids; null if there is none. */
     Hold find(Hold.Id... ids) {
         mu.lock();
         try {

@@ -114,7 +114,7 @@ final class Releases {
             if (last) {
                 conn.link().forget(hold);
                 if ("forced".equals(hold.lost) && conn.dead == null) {
-                    requests.acknowledge(hold); // until then the daemon keeps the key from others
+                    requests.acknowledge(hold); // before it, the daemon keeps the key closed to others
                 }
             }
             return Left.LOST;

@@ -83,7 +83,7 @@ final class Requests {
         frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ASYNC);
     }
 
-    /** Adds the release of a hold that was taken away by force: whoever waits for the key is let in now; mu is held. */
+    /** Adds the release of a hold that was unlocked by force, which opens the key to others; mu is held. */
     void acknowledge(Hold hold) {
         frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ALL);
     }
@@ -173,7 +173,7 @@ final class Requests {
             }
             if (other != null && other.shared && a.shared()) {
                 inTheWay = inTheWay == null ? new Hold[wanted.length] : inTheWay;
-                inTheWay[i] = other; // the key can be had, unless a writer waits
+                inTheWay[i] = other; // the key can be acquired unless a writer waits
             } else if (other != null) {
                 return Site.alreadyHeld(other);
             }
@@ -196,7 +196,7 @@ final class Requests {
         return found;
     }
 
-    /** Returns where what a is granted belongs to its thread; null if it does not. */
+    /** Returns the site of a's holds if they belong to its thread; else null. */
     private static Site siteOf(Acquire a) {
         Site site = a.site();
         return site == null || site.named() || a.keys().permits() > 0 ? null : site;

@@ -135,15 +135,14 @@ public final class Sidecar implements AutoCloseable {
         /**
          * Sets the executor that runs listeners of losses and completes futures and stages.
          *
-         * <p>By default the client uses daemon threads of its own, which end when they are idle: up to 64 for losses, and
-         * up to 64 for everything else. Further callbacks wait in a queue. If no callback in a queue has begun for a
-         * second, one more thread starts. So a loss is never told later because callbacks of futures block; and where
-         * more than 64 listeners of losses block, each of them delays the ones behind it by two seconds at the most.
+         * <p>By default the client uses its own daemon threads, which end when they are idle: up to 64 for losses, and up
+         * to 64 for everything else. Further callbacks wait in a queue. If no callback of a queue has started for a second,
+         * one more thread starts. So blocking callbacks of futures never delay a loss. If more than 64 loss listeners
+         * block, each of them delays the ones behind it by at most two seconds.
          *
-         * @param executor must not run tasks on the thread that hands them over. If it has a bounded number of threads,
-         *     the callbacks must not wait for one another: a callback that joins another future of the client's, or
-         *     waits for a lock that another callback releases, keeps a thread busy. A callback that blocks then delays
-         *     losses too
+         * @param executor must not run tasks on the thread that submits them. If its number of threads is bounded,
+         *     callbacks must not wait for one another: a callback that joins another future of this client, or waits for
+         *     a lock that another callback releases, keeps a thread busy. A blocking callback then delays losses, too
          * @return this
          */
         public Builder executor(Executor executor) {
@@ -276,7 +275,7 @@ public final class Sidecar implements AutoCloseable {
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
      * @throws LockException if it cannot be had
      */
     public Lease lease(String key) throws InterruptedException {
@@ -290,7 +289,7 @@ public final class Sidecar implements AutoCloseable {
      * @param options how it is to be held, and by whom
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
      * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws LockException if it cannot be had for another reason
@@ -311,7 +310,7 @@ public final class Sidecar implements AutoCloseable {
      * @param wait how long, counted in milliseconds, rounded up
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
      * @throws NotAcquiredException if it could not be had in time
      * @throws LockException if it cannot be had for another reason
      */
@@ -356,7 +355,8 @@ public final class Sidecar implements AutoCloseable {
      * @return what is held, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
-     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease that names no owner, and this is no try
+     * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner, and this
+     *     is not a try
      * @throws LockException if it cannot be told, or never be had
      */
     public Optional<Lease> tryLease(String key, Duration wait, LockOptions options) throws InterruptedException {
@@ -377,7 +377,7 @@ public final class Sidecar implements AutoCloseable {
         return a;
     }
 
-    /** Makes an acquire that is a try, and returns its outcome. */
+    /** Makes a try, and returns its outcome. */
     private Object tried(Keys keys, LockOptions options) {
         return begun(keys, options, 0).getUninterruptibly();
     }
@@ -432,7 +432,7 @@ public final class Sidecar implements AutoCloseable {
      * @param keys 1 to 1,024 different ones, in any order
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner
      * @throws LockException if they cannot be had
      */
     public Leases leaseAll(Collection<String> keys) throws InterruptedException {
@@ -447,7 +447,7 @@ public final class Sidecar implements AutoCloseable {
      * @param options how all of them are to be held, and by whom
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner
      * @throws LostException if the owner that the options name lost one of them and has not released it since
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws UnavailableException if a store or the daemon does not answer; or if one of the keys was lost while
@@ -466,7 +466,7 @@ public final class Sidecar implements AutoCloseable {
      * @param wait how long, counted in milliseconds, rounded up
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner
      * @throws NotAcquiredException if they could not be had in time; it says which key was in the way
      * @throws LockException if they cannot be had for another reason
      */
@@ -506,7 +506,8 @@ public final class Sidecar implements AutoCloseable {
      * @return what is held, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws LostException if the owner that the options name lost one of them and has not released it since
-     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease that names no owner, and this is no try
+     * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner,
+     *     and this is not a try
      * @throws LockException if it cannot be told, or never be had
      */
     public Optional<Leases> tryLeaseAll(Collection<String> keys, Duration wait, LockOptions options)

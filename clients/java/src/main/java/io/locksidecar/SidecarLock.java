@@ -21,16 +21,16 @@ import java.util.concurrent.locks.Lock;
  * }</pre>
  *
  * <p><b>The owner</b> is the thread, platform or virtual, together with this handle. The thread may acquire the lock
- * again through this handle, and has to unlock it as often. Another handle of the key is another owner: where it would
- * wait for this one in the same thread it throws {@link AlreadyHeldException}, and its {@link #tryLock()} returns false.
- * With {@link LockOptions#ownedByThread} the thread alone is the owner, and with {@link LockOptions#owner} an {@link
- * Owner}; then it does not matter which handle is used. A thread that ends without unlocking leaves the lock held, as
- * with {@link java.util.concurrent.locks.ReentrantLock}, until the client is closed. Handles are cheap.
+ * again through this handle, and must unlock it as often. Another handle of the key is another owner: if it would wait for
+ * this one in the same thread, it throws {@link AlreadyHeldException}, and its {@link #tryLock()} returns false. With {@link
+ * LockOptions#ownedByThread} the thread alone is the owner, and with {@link LockOptions#owner} an {@link Owner}; then any
+ * handle can be used. A thread that ends without unlocking leaves the lock held until the client is closed, as with {@link
+ * java.util.concurrent.locks.ReentrantLock}. Handles are cheap.
  *
  * <p><b>When it is lost</b>, and another owner may have it, {@link #isHeldByOwner} turns false, the listener of {@link
  * LockOptions#onLost} is called, and {@link #unlock} throws {@link LostException}. Until the owner has unlocked the lost
- * lock, as often as it had acquired it, every acquire throws {@link LostException} too: an inner scope must not get a
- * new lock while an outer one still works under the old. After that it can be acquired anew.
+ * lock as often as it had acquired it, every acquire throws {@link LostException}, too: an inner scope must not get a
+ * new lock while an outer scope still works under the old one. After that it can be acquired again.
  *
  * <p><b>What can go wrong.</b> Every acquire may throw a {@link LockException} that is not checked: {@link
  * UnavailableException} when there is no daemon (after two seconds, in case it just restarts, or at once if the
@@ -133,12 +133,12 @@ public final class SidecarLock implements Lock {
         return acquire(millis, Acquire::get);
     }
 
-    /** How an acquire is waited for. */
+    /** A way to wait for the outcome of an acquire. */
     private interface Waiting<E extends Exception> {
         Object outcome(Acquire a) throws E;
     }
 
-    /** Acquires as this owner; null if somebody else has the lock. */
+    /** Acquires as this owner; null if another owner has the lock. */
     private <E extends Exception> Hold acquire(long wait, Waiting<E> waiting) throws E {
         Long owner = owner();
         boolean begun = owner == null;
@@ -179,7 +179,7 @@ public final class SidecarLock implements Lock {
             }
         } finally {
             if (hold != null && hold.over && (hold.lost == null || find() == null)) {
-                handle.end(); // released, or lost and unlocked as often as it was acquired
+                handle.end(); // it was released, or lost and unlocked as often as it was acquired
             }
         }
     }
@@ -196,8 +196,8 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Tells whether this owner holds the key at this very moment, in whatever mode, by all that the daemon has stated.
-     * Asks nobody and does not block.
+     * Tells whether this owner holds the key at this very moment, in any mode, by the validity that the daemon has stated.
+     * Sends nothing and does not block.
      *
      * @return whether it is held
      */
@@ -208,7 +208,7 @@ public final class SidecarLock implements Lock {
 
     /**
      * Returns how often this owner has acquired the lock in this handle's mode, exclusive or shared, and not unlocked
-     * it since; for a lock that was lost too. Does not block.
+     * it since. It also counts for a lost lock. Does not block.
      *
      * @return the number of unlocks that are due
      */
@@ -229,8 +229,8 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Asks the daemon for the state of the lock, and for its holders on any host. Blocks until the daemon has answered, which
-     * may take several trips to the store.
+     * Asks the daemon for the state of the lock, and for its holders on any host. Blocks until the daemon has answered, for
+     * which it may need several requests to the store.
      *
      * @return the state; it may have changed
      * @throws UnavailableException if there is no answer
@@ -264,18 +264,18 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Returns how long it takes until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. That can be later
-     * than {@link #remaining}, which the daemon extends until then. Does not block.
+     * Returns the time until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. It can be longer than {@link
+     * #remaining}, which the daemon extends until then. Does not block.
      *
-     * @return the time, zero after the end or a loss; nothing if the daemon renews the lock, or it is not held
+     * @return the time, zero after the end or a loss; empty if the daemon renews the lock, or it is not held
      */
     public Optional<Duration> fixedEnd() {
         return Holding.untilEnd(find());
     }
 
     /**
-     * Renews the lock now, to end so long from now, but never sooner than it would have ended. Only a {@linkplain
-     * LockOptions#fixed() fixed} one needs that. Blocks until the store has confirmed.
+     * Renews the lock now, to end ttl from now, but never sooner than before. Only a {@linkplain LockOptions#fixed() fixed}
+     * lock needs this. Blocks until the store has confirmed.
      *
      * @param ttl positive; counted in milliseconds
      * @throws LostException if it was lost
@@ -287,7 +287,7 @@ public final class SidecarLock implements Lock {
         Holding.extend(mine(), Times.millis(Times.positive(ttl, "a TTL")));
     }
 
-    /** Returns how many threads have an owner through this handle. */
+    /** Returns the number of owners of this handle. */
     int owners() {
         return handle.owners();
     }

@@ -25,7 +25,7 @@ import java.util.concurrent.locks.ReadWriteLock;
  * }</pre>
  *
  * <p>The other way round is refused with {@link UpgradeException}, at once: two readers who waited to become
- * writers would wait for each other for ever. Both locks are one handle: see {@link SidecarLock} for its owners. {@link
+ * writers would wait for each other forever. Both locks are one handle: see {@link SidecarLock} for its owners. {@link
  * Sidecar#lock} of the same key is the write lock of another handle.
  */
 public final class SidecarReadWriteLock implements ReadWriteLock {

@@ -177,7 +177,7 @@ public final class SidecarSemaphore {
 
     /**
      * Asks the daemon for the state of the semaphore, and for the holders of its permits on any host. Blocks until the daemon
-     * has answered, which may take several trips to the store.
+     * has answered, for which it may need several requests to the store.
      *
      * @return the state; it may have changed
      * @throws UnavailableException if there is no answer

@@ -1,12 +1,12 @@
 package io.locksidecar;
 
 /**
- * Where an acquire was made that blocks its thread, so that a thread is told when it would wait for itself.
+ * The place of an acquire that blocks its thread. It serves to detect that a thread would wait for itself.
  *
  * @param thread the thread's number, as in {@link Owner#ofThread}
- * @param handle what acquires; its toString names it
- * @param bound only this thread can release what is granted
- * @param named the caller named an {@link Owner}: whoever knows that may release what is granted
+ * @param handle the object that acquires; its toString names it
+ * @param bound only this thread can release the hold
+ * @param named the caller named an {@link Owner}: any thread that knows the owner may release the hold
  */
 record Site(long thread, Object handle, boolean bound, boolean named) {
 

@@ -9,7 +9,7 @@ import java.util.Map;
 final class SocketPath {
     static final String VARIABLE = "LOCKSIDECAR_SOCKET";
     private static final String SYSTEM = "/run/locksidecar/locksidecar.sock";
-    /** What a daemon appends to its socket's path for the admin socket. */
+    /** The admin socket has the path of the socket for locks, plus this. */
     private static final String ADMIN = ".admin";
 
     private SocketPath() {}
@@ -30,7 +30,7 @@ final class SocketPath {
         return Path.of(SYSTEM);
     }
 
-    /** Says how to find a daemon when there is none at path. */
+    /** Returns advice for the case that there is no daemon at path. */
     static String hint(Path path) {
         String locks = locks(path);
         if (locks != null) {
@@ -42,11 +42,11 @@ final class SocketPath {
         return "start one with 'locksidecar serve', or name its socket with Sidecar.builder().socket(...) or " + VARIABLE;
     }
 
-    /** Says why the socket at path, which speaks HTTP, is the wrong one. */
+    /** Returns the error for the socket at path, which speaks HTTP and is not the one for locks. */
     static String http(Path path) {
         String locks = locks(path);
         return locks != null ? "this is the admin socket; the socket for locks is " + locks
-                : "this socket speaks HTTP, as an admin socket does, and not the protocol for locks";
+                : "this socket speaks HTTP, as an admin socket does, not the protocol for locks";
     }
 
     /** Returns the path of the socket for locks that belongs to an admin socket; null if path does not name one. */

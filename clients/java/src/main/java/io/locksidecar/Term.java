@@ -122,7 +122,7 @@ public final class Term {
             Holding.settle(hold);
             if (!hold.owned()) {
                 String reason = hold.lost;
-                lose(reason == null ? hold.unsaid(BootClock.SYSTEM.now()) : reason);
+                lose(reason == null ? hold.reasonAt(BootClock.SYSTEM.now()) : reason);
             }
         }
         End e = end.get();

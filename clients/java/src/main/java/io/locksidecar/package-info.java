@@ -24,8 +24,8 @@
  * with a clock that counts the time that the machine sleeps ({@link java.lang.System#nanoTime} does not), and that
  * errs by at most 10 ms, on the safe side.
  *
- * <p>An owner has to release what it lost, by unlocking or closing it, before it can acquire the key again. Until then
- * every acquire throws {@link io.locksidecar.LostException}: nothing new begins inside of what is lost.
+ * <p>An owner must release a lost lock, by unlocking or closing it, before it can acquire the key again. Until then every
+ * acquire throws {@link io.locksidecar.LostException}: no new critical section begins inside the lost one.
  *
  * <h2>Use the fence</h2>
  *

@@ -28,7 +28,7 @@ import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
-/** Callbacks and executors that fail or wait, and what each caller is told. */
+/** Callbacks and executors that fail or wait, and the exceptions of their callers. */
 class CallbackTest extends OnDaemon {
     @Test
     void an_executor_that_fails_keeps_nobody_waiting() throws InterruptedException {
@@ -96,7 +96,7 @@ class CallbackTest extends OnDaemon {
             });
             peer.welcome();
             peer.grant(60_000);
-            peer.expect(Codes.RELEASE); // which is not answered: the end of the connection is release
+            peer.expect(Codes.RELEASE); // not answered: the end of the connection releases it
             Background<Lease> leased = background(
                     () -> client.lease("other", LockOptions.defaults().onLost(lost -> { // on the client's own thread here
                         before.set(await(released));
@@ -223,11 +223,11 @@ class CallbackTest extends OnDaemon {
         Lease kept = client.lease(key + "lost", LockOptions.defaults().ttl(Duration.ofMillis(100)).fixed()
                 .onLost(lost -> told.countDown()));
         done.forEach(f -> running(f::join).result());
-        java.lang.ref.Reference.reachabilityFence(kept); // one that is thrown away is released, and not lost
+        java.lang.ref.Reference.reachabilityFence(kept); // a client that is thrown away releases its locks: they are not lost
     }
 
     @Test
-    void a_client_that_has_no_thread_says_so_and_tries_again() {
+    void a_client_whose_thread_cannot_start_fails_and_tries_again() {
         Sidecar client = connect();
         client.link().threads = link -> {
             throw new OutOfMemoryError("unable to create native thread");

@@ -49,7 +49,7 @@ class ElectionFaultsTest {
                 daemon.start();
                 try (Sidecar other = Sidecar.builder().socket(daemon.path).patience(Duration.ofSeconds(30)).build()) {
                     SidecarLock theirs = other.lock("k");
-                    theirs.lock(); // nobody asks for it before the work has ended
+                    theirs.lock(); // nobody requests it before the work has ended
                     theirs.unlock();
                     assertEquals(List.of("elected", "lost connection"), one.said);
                 }

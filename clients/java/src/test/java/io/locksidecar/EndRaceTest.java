@@ -10,9 +10,9 @@ import static org.junit.jupiter.api.Assertions.assertThrows;
 import io.locksidecar.Until.Background;
 import org.junit.jupiter.api.Test;
 
-/** Calls that come between the end of a connection, or of a hold, and its being noted everywhere. */
+/** Calls between the end of a connection or a hold, and the moment when the whole client knows it. */
 class EndRaceTest extends OnPeer {
-    /** Runs a task while a connection has ended, but has not yet given up its holds; and returns it once it has ended. */
+    /** Runs a task after a connection has ended but before its holds are given up. Returns when the task has ended. */
     private <T> Background<T> whileEnding(java.util.concurrent.Callable<T> task) {
         Conn conn = conn();
         conn.mu.lock();
@@ -37,7 +37,7 @@ class EndRaceTest extends OnPeer {
         });
         assertEquals("connection", assertInstanceOf(LostException.class, unlocked.thrown()).reason());
         assertEquals(0, lock.holdCount());
-        Background<Void> again = running(lock::lock); // the owner is not kept from the key
+        Background<Void> again = running(lock::lock); // the owner can acquire the key again
         peer.welcome();
         peer.grant(60_000);
         again.result();

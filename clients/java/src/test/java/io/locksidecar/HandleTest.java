@@ -27,7 +27,7 @@ class HandleTest extends OnDaemon {
     }
 
     @Test
-    void a_second_handle_is_told_which_one_holds() throws InterruptedException {
+    void a_second_handle_learns_which_handle_holds() throws InterruptedException {
         Sidecar client = connect();
         SidecarLock lock = client.lock(key);
         lock.lock();
@@ -61,7 +61,7 @@ class HandleTest extends OnDaemon {
     }
 
     @Test
-    void a_try_of_a_second_handle_says_no() throws InterruptedException {
+    void a_try_of_a_second_handle_fails() throws InterruptedException {
         Sidecar client = connect();
         SidecarLock lock = client.lock(key);
         lock.lock();
@@ -94,7 +94,7 @@ class HandleTest extends OnDaemon {
     }
 
     @Test
-    void who_names_an_owner_may_wait_for_a_lease_that_another_thread_closes() throws InterruptedException {
+    void a_named_owner_may_wait_for_a_lease_that_another_thread_closes() throws InterruptedException {
         Sidecar client = connect();
         for (LockOptions first : List.of(LockOptions.defaults(), named())) {
             Lease lease = client.lease(key, first);
@@ -147,7 +147,7 @@ class HandleTest extends OnDaemon {
         Sidecar other = connect();
         LockOptions shared = LockOptions.defaults().shared();
         List<String> keys = List.of(key + "3", key + "1", key + "2");
-        for (String theirs : List.of(key + "1", key + "3")) { // before ours in the daemon's order, and behind it
+        for (String theirs : List.of(key + "1", key + "3")) { // before and after ours in the daemon's order
             Lease busy = other.lease(theirs);
             Background<List<Long>> all = background(() -> {
                 try (Lease ours = client.lease(key + "2", shared); Leases leases = client.leaseAll(keys, shared)) {
@@ -160,7 +160,7 @@ class HandleTest extends OnDaemon {
             assertEquals(2, all.result().size());
         }
         for (String k : List.of(key + "1", key + "3")) {
-            other.lease(k, Duration.ofMinutes(1)).close(); // nothing is left held of what was waited for
+            other.lease(k, Duration.ofMinutes(1)).close(); // the keys that it waited for are free again
         }
     }
 
@@ -185,7 +185,7 @@ class HandleTest extends OnDaemon {
     }
 
     @Test
-    void many_that_cannot_be_had_in_time_or_are_given_up_leave_nothing() throws InterruptedException {
+    void many_that_time_out_or_are_given_up_leave_nothing() throws InterruptedException {
         Sidecar client = connect();
         Sidecar other = connect();
         LockOptions shared = LockOptions.defaults().shared();
@@ -250,7 +250,7 @@ class HandleTest extends OnDaemon {
     }
 
     @Test
-    void a_hold_that_ended_with_its_connection_is_in_nobodys_way() {
+    void a_hold_that_ended_with_its_connection_blocks_nobody() {
         try (Daemon other = Daemon.started(); Sidecar client = Sidecar.create(other.path)) {
             SidecarLock lock = client.lock(key);
             lock.lock();

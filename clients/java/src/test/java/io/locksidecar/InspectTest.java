@@ -61,7 +61,7 @@ class InspectTest extends OnPeer {
     }
 
     @Test
-    void of_this_host_and_of_another() throws InterruptedException {
+    void holders_on_this_host_and_on_another() throws InterruptedException {
         try (Redis redis = new Redis();
                 Daemon here = Daemon.started("--upstream", redis.url());
                 Daemon there = Daemon.started("--upstream", redis.url());
@@ -117,7 +117,7 @@ class InspectTest extends OnPeer {
     }
 
     @Test
-    void of_an_older_daemon_that_names_none() {
+    void an_older_daemon_names_no_holders() {
         Background<Inspection> asked = asked();
         peer.say(0, question(), 0, 0, 0, 0, -1, 0);
         assertEquals(new Inspection(false, false, false, 0, 0, Optional.empty(), 0, List.of()), asked.result());
@@ -131,7 +131,7 @@ class InspectTest extends OnPeer {
     }
 
     @Test
-    void of_every_kind_and_of_a_later_version() {
+    void holders_of_every_kind_and_of_a_later_version() {
         Background<Inspection> asked = asked();
         peer.say(0, question(), 2, 0, 0, 0, -1, 0, List.of(
                 List.of(1, "", "", 0, 0, 5, -1, "", "", 9, 0, -1, "a\u001b[2J\u202eb\u00e9", 0),
@@ -149,7 +149,7 @@ class InspectTest extends OnPeer {
     }
 
     @Test
-    void a_failure_and_a_reply_that_is_cut_short() {
+    void a_failure_and_a_truncated_reply() {
         Background<Inspection> asked = asked();
         peer.say(8, question(), "eight are unanswered");
         assertInstanceOf(LimitException.class, asked.thrown());

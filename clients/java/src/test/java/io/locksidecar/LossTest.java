@@ -19,7 +19,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.locks.Lock;
 import org.junit.jupiter.api.Test;
 
-/** After a loss, and until its release, an owner gets nothing new of the key. */
+/** Between a loss and its release, an owner cannot acquire the key. */
 class LossTest extends OnDaemon {
     private static final LockOptions SHORT = LockOptions.defaults().ttl(Duration.ofMillis(200)).fixed();
 
@@ -69,7 +69,7 @@ class LossTest extends OnDaemon {
     }
 
     @Test
-    void nor_by_any_other_acquire_of_its_owner() throws InterruptedException {
+    void every_other_acquire_of_the_owner_is_refused_too() throws InterruptedException {
         Sidecar client = connect();
         LockOptions mine = LockOptions.defaults().owner(Owner.create());
         SidecarLock lock = client.lock(key, mine);
@@ -91,7 +91,7 @@ class LossTest extends OnDaemon {
         e = assertThrows(
                 CompletionException.class, client.leaseAllAsync(List.of(key), Duration.ofMinutes(1), mine)::join);
         assertInstanceOf(LostException.class, e.getCause());
-        client.semaphore(key, 1, mine).acquire().close(); // it has nothing to do with the lock
+        client.semaphore(key, 1, mine).acquire().close(); // a semaphore is independent of the lock
         lost(lock::unlock, fence, "forced");
         client.lease(key, mine).close();
         client.leaseAll(List.of(key, key + "other"), mine).close();
@@ -112,7 +112,7 @@ class LossTest extends OnDaemon {
     }
 
     @Test
-    void nor_of_the_next_daemon_or_of_none() {
+    void it_is_not_acquired_from_the_next_daemon_or_without_one() {
         try (Daemon other = Daemon.started(); Sidecar client = Sidecar.create(other.path)) {
             SidecarLock lock = client.lock(key);
             lock.lock();
@@ -188,7 +188,7 @@ class LossTest extends OnDaemon {
     }
 
     @Test
-    void a_leader_of_springs_does_not_lead_without_its_lock() throws InterruptedException {
+    void springs_leader_does_not_lead_without_its_lock() throws InterruptedException {
         SidecarLock lock = connect().lock(key, SHORT);
         Initiator initiator = new Initiator(lock);
         while (!lock.isHeldByOwner()) {
@@ -209,7 +209,7 @@ class LossTest extends OnDaemon {
     }
 
     @Test
-    void what_was_taken_away_by_force_is_free_once_it_is_released() throws InterruptedException {
+    void a_forced_unlock_frees_the_key_with_the_release() throws InterruptedException {
         Sidecar client = connect();
         Sidecar other = connect();
         LockOptions hour = LockOptions.defaults().ttl(Duration.ofHours(1));
@@ -224,7 +224,7 @@ class LossTest extends OnDaemon {
         free(other, several::close, key, key + "2");
     }
 
-    /** Sees that keys that are taken away are free after the release, which tells of the loss, and not before. */
+    /** Checks that keys that were unlocked by force are free only after the release, which reports the loss. */
     private void free(Sidecar other, Until.Task release, String... keys) throws InterruptedException {
         List<Background<Lease>> next = new ArrayList<>();
         for (String k : keys) {
@@ -241,7 +241,7 @@ class LossTest extends OnDaemon {
     }
 
     @Test
-    void the_end_of_a_fixed_lock_is_told_as_such() throws InterruptedException {
+    void the_end_of_a_fixed_lock_is_called_fixed_end() throws InterruptedException {
         Sidecar client = connect();
         Sidecar other = connect();
         List<String> reasons = new CopyOnWriteArrayList<>();
@@ -251,7 +251,7 @@ class LossTest extends OnDaemon {
         for (int i = 0; i < 40; i++) {
             all.add(client.lease(key + i, options));
             if (i % 2 == 0) {
-                other.leaseAsync(key + i).thenAccept(Lease::releaseAsync); // it is the daemon that notices, or we do
+                other.leaseAsync(key + i).thenAccept(Lease::releaseAsync); // the daemon or the client notices the end first
             }
         }
         for (Lease lease : all) {

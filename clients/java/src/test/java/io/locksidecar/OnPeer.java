@@ -61,7 +61,7 @@ abstract class OnPeer {
         return client.link().live();
     }
 
-    /** Says one thing and another, but not what a task waits for, until the task has ended. */
+    /** Sends frames, but not the reply for which a task waits, until the task has ended. */
     void talkUntilEnded(Until.Background<?> task) {
         Until.until("it is given up", () -> {
             peer.say(65, 0, Peer.millis() + 60_000, 60_000);

@@ -126,7 +126,7 @@ final class Peer implements AutoCloseable {
         }
     }
 
-    /** Returns the next request, which has to be of this op; a ping that asks whether we live is answered before it. */
+    /** Returns the next request, which must have this op. Answers pings that come before it. */
     List<?> expect(int op) {
         List<?> m = read();
         while (op != Codes.PING && m != null && m.get(0).equals((long) Codes.PING)) {

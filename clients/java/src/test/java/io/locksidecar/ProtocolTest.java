@@ -185,7 +185,7 @@ class ProtocolTest extends OnPeer {
     }
 
     @Test
-    void what_was_taken_away_by_force_is_acknowledged_by_its_last_release() {
+    void a_forced_unlock_is_acknowledged_by_the_last_release() {
         SidecarLock lock = held(60_000);
         lock.lock();
         peer.say(64, 0, "k", number, FENCE, 4);
@@ -199,7 +199,7 @@ class ProtocolTest extends OnPeer {
     }
 
     @Test
-    void no_other_loss_is() {
+    void no_other_loss_is_acknowledged() {
         SidecarLock lock = held(60_000);
         peer.say(64, 0, "k", number, FENCE, 1);
         until("it is lost", () -> !lock.isHeldByOwner());
@@ -208,7 +208,7 @@ class ProtocolTest extends OnPeer {
     }
 
     @Test
-    void a_grant_that_crosses_the_loss_of_what_its_owner_still_holds_is_given_back() {
+    void a_grant_that_crosses_the_loss_of_another_hold_of_its_owner_is_given_back() {
         SidecarLock lock = held(60_000);
         Background<Leases> all = background(
                 () -> client.leaseAll(List.of("k", "other"), LockOptions.defaults().owner(owner)));

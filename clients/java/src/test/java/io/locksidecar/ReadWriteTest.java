@@ -42,7 +42,7 @@ class ReadWriteTest extends OnDaemon {
     }
 
     @Test
-    void each_of_the_two_has_its_count() {
+    void read_and_write_lock_have_separate_counts() {
         SidecarReadWriteLock lock = connect().readWriteLock(key);
         lock.writeLock().lock();
         lock.readLock().lock();

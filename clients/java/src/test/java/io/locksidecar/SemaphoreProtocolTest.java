@@ -105,7 +105,7 @@ class SemaphoreProtocolTest extends OnPeer {
         e = assertThrows(LostException.class, lock::unlock);
         assertEquals("lock \"k\" was lost: gone", e.getMessage());
         assertEquals(List.of("k", number, FENCE + 2, 2L), peer.expect(Codes.RELEASE).subList(2, 6), "of the forced one");
-        for (int i : List.of(2, 0)) { // nothing was sent for the other that was lost
+        for (int i : List.of(2, 0)) { // nothing was sent for the other lost hold
             Background<Void> closed = running(permits.get(i)::close);
             assertEquals(FENCE + 1 + i, peer.released().get(4));
             closed.result();
