@@ -12,9 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
-	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
-	cfg, err := Parse(srv.URL())
+// openInside opens a store and closes it at the end of the test.
+func openInside(t *testing.T, url string) *Store {
+	t.Helper()
+	cfg, err := Parse(url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -22,7 +23,13 @@ func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
+	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
+	s := openInside(t, srv.URL())
 	const now = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
 	row := func(name string, age time.Duration, ends, queued string) {
 		srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar VALUES ('%s',1,'',%s-%d,'%s',%s,%s,'','')", name, now, age.Microseconds(), nobody, ends, queued))
@@ -78,16 +85,7 @@ func TestTurnsEndWithTheirContext(t *testing.T) {
 // with any rate of new keys.
 func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
-	cfg, err := Parse(srv.URL() + "?timeout=20s")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-
+	s := openInside(t, srv.URL()+"?timeout=20s")
 	const perRound, rounds = 10_000, 4
 	var took, paused time.Duration
 	for round := range rounds {
@@ -140,16 +138,9 @@ func TestPurgePausesLessTheLongerItsWalk(t *testing.T) {
 // time by the right clock.
 func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
 	srv := testserver.StartMariaDBWithClock(t, "--innodb-flush-log-at-trx-commit=0")
-	cfg, err := Parse(srv.URL())
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	ops := []upstream.Op{{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}, {Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: "k", Token: 2, TTL: time.Minute}}
+	s := openInside(t, srv.URL())
+	ops := []upstream.Op{{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute},
+		{Kind: cache.OpTry, Mode: cache.Permit, Limit: 1, Key: "k", Token: 2, TTL: time.Minute}}
 	res := make([]upstream.Result, len(ops))
 	for _, kind := range []cache.OpKind{cache.OpTry, cache.OpRelease} {
 		for i := range ops {
