@@ -42,8 +42,8 @@ func Cut(b []byte, maxFrame int) (payload, rest []byte, ok bool, err error) {
 	return b[HeaderLen:end], b[end:], true, nil
 }
 
-// speaksHTTP reports whether b begins like an HTTP request or reply. That happens when one of the daemon's two
-// sockets is used instead of the other.
+// speaksHTTP reports whether b begins like an HTTP request or reply. That happens when one of the daemon's
+// two sockets is used instead of the other.
 func speaksHTTP(b []byte) bool {
 	switch string(b[:HeaderLen]) {
 	case "HTTP", "GET ", "POST", "HEAD":

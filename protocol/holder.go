@@ -42,8 +42,8 @@ func (k *HolderKind) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Holder is a holder of a key, as far as the daemon that was asked can name it. Times are in milliseconds, and
-// -1 when not known, unless the field says otherwise.
+// Holder is a holder of a key, as far as the daemon that was asked can name it. Times are in milliseconds,
+// and -1 when not known, unless the field says otherwise.
 type Holder struct {
 	Kind    HolderKind `json:"kind"`
 	Host    string     `json:"host,omitempty"`       // host name of the daemon

@@ -116,8 +116,9 @@ func DecodeMessage(payload []byte) (Message, error) {
 	return Message{Code: Code(c), Event: Event(c), ID: id, f: fields{r, n - 2}}, nil
 }
 
-// Done skips the fields that were not read. It fails if they are malformed or nested too deeply, or if bytes follow
-// them. Every message must be read to its end, because a malformed rest makes the whole message invalid.
+// Done skips the fields that were not read. It fails if they are malformed or nested too deeply, or if bytes
+// follow them. Every message must be read to its end, because a malformed rest makes the whole message
+// invalid.
 func (m *Message) Done() error {
 	for m.f.next() {
 		if err := m.f.skip(1); err != nil {

@@ -228,8 +228,8 @@ func checkFit(c *config.Config, n *config.Namespace, ps []*plan) error {
 	return nil
 }
 
-// sharesEmbedded returns the name of the embedded store that both d and o need, or "". Such a store can be open
-// only once.
+// sharesEmbedded returns the name of the embedded store that both d and o need, or "". Such a store can be
+// open only once.
 func (d *need) sharesEmbedded(o *need) string {
 	if d.key == o.key {
 		return ""

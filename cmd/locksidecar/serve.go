@@ -244,8 +244,8 @@ func (s *server) reload(ctx context.Context) {
 	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
 }
 
-// read reads the configuration and the files that it names. One of them may be a pipe, or on a file system that
-// does not answer. So read returns when ctx ends, and leaves behind the goroutine that reads.
+// read reads the configuration and the files that it names. One of them may be a pipe, or on a file system
+// that does not answer. So read returns when ctx ends, and leaves behind the goroutine that reads.
 func (s *server) read(ctx context.Context) (*proposal, error) {
 	type outcome struct {
 		*proposal

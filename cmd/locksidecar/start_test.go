@@ -31,8 +31,8 @@ func loading(t testing.TB) (addr string) {
 	return srv.Addr()
 }
 
-// A Redis that does not answer, or is still loading, counts as unreachable. The daemon starts without it where it
-// can, and a reload can add it.
+// A Redis that does not answer, or is still loading, counts as unreachable. The daemon starts without it
+// where it can, and a reload can add it.
 func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
 	mute, _ := silent(t)
 	for name, addr := range map[string]string{"silent": mute, "loading": loading(t)} {
@@ -76,7 +76,8 @@ func TestAStoreThatRefusesUsAtTheStart(t *testing.T) {
 	}
 }
 
-// Moving the keys of the embedded store takes a restart: a reload that would open that store twice is refused.
+// Moving the keys of the embedded store takes a restart: a reload that would open that store twice is
+// refused.
 func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	stores := "stores:\n  r: {upstream: '" + srv.URL() + "'}\n"

@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// lease is the TTL in tests that wait for its end. It is long enough for a busy machine, which may stall for a
-// second or two.
+// lease is the TTL in tests that wait for its end. It is long enough for a busy machine, which may stall for
+// a second or two.
 const (
 	lease     = "6s"
 	leaseTime = 6 * time.Second

@@ -285,8 +285,8 @@ func TestSuccessorUnderAManager(t *testing.T) {
 	}
 }
 
-// A takeover closes the admin listener that the successor's configuration does not have, and opens the one that
-// it has.
+// A takeover closes the admin listener that the successor's configuration does not have, and opens the one
+// that it has.
 func TestTakeoverWithAnotherAdminListener(t *testing.T) {
 	var addrs [2]string
 	for i := range addrs {

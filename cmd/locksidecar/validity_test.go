@@ -160,9 +160,10 @@ func TestStatedValidity(t *testing.T) {
 	}
 }
 
-// statesValidity acquires a lock with this TTL and reads the validity that the daemon states for it. No statement
-// may be above the longest validity, and keepalives may not come too often. A busy machine delays keepalives, so
-// the test waits until it has seen an interval as short as the table's, and a statement near the longest validity.
+// statesValidity acquires a lock with this TTL and reads the validity that the daemon states for it. No
+// statement may be above the longest validity, and keepalives may not come too often. A busy machine delays
+// keepalives, so the test waits until it has seen an interval as short as the table's, and a statement near
+// the longest validity.
 func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Duration) {
 	type statement struct{ sent, left time.Duration } // sent by the daemon's clock, in milliseconds
 	said := make(chan statement, 1024)

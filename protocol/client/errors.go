@@ -66,7 +66,8 @@ type LostError struct{ Reason protocol.Reason }
 
 func (e *LostError) Error() string { return "lost: " + e.Reason.String() }
 
-// Is reports whether target is ErrNotHeld, since a lost hold is no longer held, or a loss with the same reason.
+// Is reports whether target is ErrNotHeld, since a lost hold is no longer held, or a loss with the same
+// reason.
 func (e *LostError) Is(target error) bool {
 	t, ok := target.(*LostError)
 	return target == ErrNotHeld || ok && *t == *e

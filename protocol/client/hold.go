@@ -39,8 +39,8 @@ type Hold struct {
 // errLate is the error of an acquire whose grant was past its deadline when it was read.
 var errLate = &Error{Code: protocol.Unavailable, Msg: "the grant came after its validity was over"}
 
-// Lock is like Acquire, and keeps track of the hold. The caller must end it with Release, even if it was lost.
-// Until then an acquire of the key by the same owner fails with the error of the loss.
+// Lock is like Acquire, and keeps track of the hold. The caller must end it with Release, even if it was
+// lost. Until then an acquire of the key by the same owner fails with the error of the loss.
 func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
 	h := c.newHold(a.Key, a.Owner)
 	if h.permit = a.Permits > 0; !h.permit {
@@ -91,8 +91,8 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	}
 }
 
-// notHeld ends all holds of the owner with this key and fence, because the daemon no longer has them. It runs on
-// the reader goroutine.
+// notHeld ends all holds of the owner with this key and fence, because the daemon no longer has them. It runs
+// on the reader goroutine.
 func (c *Client) notHeld(key string, owner, fence uint64, why error) {
 	var hit []*Hold
 	c.mu.Lock()

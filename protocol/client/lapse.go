@@ -9,11 +9,12 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// This file has the rules for lost holds that are not released, for abandoned acquires, and for a daemon that hangs.
+// This file has the rules for lost holds that are not released, for abandoned acquires, and for a daemon that
+// hangs.
 
-// mayAcquire blocks while an abandoned acquire of these keys by this owner can still be granted: a new acquire would
-// re-enter that hold. It returns the loss if the owner has lost a key and not released it. Otherwise the daemon
-// would grant a second critical section inside the first.
+// mayAcquire blocks while an abandoned acquire of these keys by this owner can still be granted: a new
+// acquire would re-enter that hold. It returns the loss if the owner has lost a key and not released it.
+// Otherwise the daemon would grant a second critical section inside the first.
 func (c *Client) mayAcquire(ctx context.Context, owner uint64, keys ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -53,8 +54,9 @@ func (c *Client) lostLocked(id holdID) error {
 	return nil
 }
 
-// refuseGrant reports whether the owner has lost a hold of a granted key while it waited, and has not released it.
-// It then gives the grant back, since it would be a second critical section inside the first, and fails the call.
+// refuseGrant reports whether the owner has lost a hold of a granted key while it waited, and has not
+// released it. It then gives the grant back, since it would be a second critical section inside the first,
+// and fails the call.
 func (c *Client) refuseGrant(cl *call) bool {
 	if cl.done != nil || cl.abandoned || cl.req.Mode == protocol.Permit {
 		return false
@@ -89,7 +91,8 @@ func (h *Hold) lapsed() error {
 	return ErrExpired
 }
 
-// keepLostLocked remembers that h is lost and not released yet. Permits need no record: they are not re-entered.
+// keepLostLocked remembers that h is lost and not released yet. Permits need no record: they are not
+// re-entered.
 func (c *Client) keepLostLocked(h *Hold) {
 	if !h.permit {
 		id := holdID{h.key, h.owner}
@@ -97,8 +100,8 @@ func (c *Client) keepLostLocked(h *Hold) {
 	}
 }
 
-// forgetLost forgets a hold that has ended, because its owner has released it. It reports whether the hold was lost
-// and this is its first release.
+// forgetLost forgets a hold that has ended, because its owner has released it. It reports whether the hold
+// was lost and this is its first release.
 func (c *Client) forgetLost(h *Hold) bool {
 	h.mu.Lock()
 	_, lost := h.over.(*LostError)
@@ -143,8 +146,8 @@ func (c *Client) abandonLocked(cl *call, by int) {
 	}
 }
 
-// A daemon that hangs keeps its connections open and answers nothing. So the client checks the connection while it
-// waits for a reply.
+// A daemon that hangs keeps its connections open and answers nothing. So the client checks the connection
+// while it waits for a reply.
 const (
 	watchEvery = time.Second
 	pingAfter  = 5  // checks in a row with nothing read, after which a ping is sent
@@ -160,8 +163,8 @@ func (c *Client) watchLocked() {
 	}
 }
 
-// checkDaemon runs every watchEvery while a reply is awaited. It counts its own runs instead of the time: after a
-// suspend, replies may have come that the reader had no time to read.
+// checkDaemon runs every watchEvery while a reply is awaited. It counts its own runs instead of the time:
+// after a suspend, replies may have come that the reader had no time to read.
 func (c *Client) checkDaemon() {
 	c.mu.Lock()
 	if c.err != nil || len(c.calls) == 0 {

@@ -49,8 +49,8 @@ func TestAGrantThatCrossesALossIsGivenBack(t *testing.T) {
 	}
 }
 
-// A release ends the hold first, and removes it from the table afterwards under another lock. An acquire of the same
-// owner in between must not treat the hold as lost.
+// A release ends the hold first, and removes it from the table afterwards under another lock. An acquire of
+// the same owner in between must not treat the hold as lost.
 func TestAReleaseIsNoLoss(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))

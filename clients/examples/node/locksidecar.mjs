@@ -62,21 +62,21 @@ export class Hold {
   /** Gives up one acquire. Fails with 'not_held' when it was lost, with 'unknown' when the store has not confirmed. */
   async release() {
     if (--this.#count === 0) this.#conn.lost.delete(this.who);
-    if (this.#over === 'forced') this.#ask(RELEASE, [], () => {}).catch(() => {}); // the key is closed to others until then
+    if (this.#over === 'forced') this.#ask(RELEASE, [], () => {}).catch(() => {}); // the daemon keeps the key closed to others until then
     if (this.#over) throw new LockError('not_held', this.#over);
     if (this.#count === 0) this.over('released', false);
     await this.#ask(RELEASE, [], (m) => { num(m[2]); }).catch((e) => { if (e.code !== 'closed') throw e; }); // that releases, too
   }
   renew(ttl = 0) { return this.#ask(RENEW, [Math.ceil(ttl)], (m) => this.granted(m, 0)); } // ttl ms from now on; only a fixed lock needs it
-  downgrade() { return this.#ask(DOWNGRADE, [], (m) => this.granted(m, 0)); } // from exclusive to shared, without letting go
+  downgrade() { return this.#ask(DOWNGRADE, [], (m) => this.granted(m, 0)); } // from exclusive to shared, without a gap
   async #ask(op, more, take) {
     if (this.#over && op !== RELEASE) throw new LockError('not_held', this.#over);
     const over = (e) => { if (['not_held', 'unknown'].includes(e.code)) this.over('gone'); throw e; };
     await this.#conn.ask(op, [this.key, this.owner, BigInt(this.fence), ...more], { take }).catch(over);
   }
-  granted([, , fence, left, deadline, count, end, flags], more) { // the count is ours: the grant's may be older than a release
+  granted([, , fence, left, deadline, count, end, flags], more) { // counts here: the grant's count may be older than a release
     [this.#count] = [this.#count + more, ...[fence, left, count, flags].map(num)];
-    this.#end = Math.max(this.#end, num(end) && this.#conn.local(num(end))); // replies may come in another order
+    this.#end = Math.max(this.#end, num(end) && this.#conn.local(num(end))); // replies may come in any order
     this.stated(this.#conn.local(num(deadline)));
   }
   stated(until) { this.#valid = Math.max(this.#valid, until); }
@@ -96,8 +96,8 @@ class Connection { // one session, until it has ended
     Object.assign(this, { lost }).#socket = net.connect(path).on('data', (b) => this.#read(b)).on('error', closed).on('end', closed);
     const t0 = clock(), hello = this.ask(HELLO, [1, 1, name, ''], { take: (m) => this.#welcome(t0, m) });
     this.ready = hello.then(() => this, (e) => { this.end(e); throw e; });
-    (this.watch = setInterval(() => { // a daemon that hangs keeps the connection open; one that lives answers a ping at once
-      this.#quiet = this.#waiting.size && this.#quiet + 1; // seconds without a word while an answer is awaited
+    (this.watch = setInterval(() => { // a daemon that hangs keeps the connection open, but does not answer a ping
+      this.#quiet = this.#waiting.size && this.#quiet + 1; // seconds with nothing read while an answer is awaited
       if (this.#quiet === 5) this.ask(PING, []).catch(() => {});
       if (this.#quiet === 15) this.end(new LockError('unavailable', 'the daemon does not answer'));
     }, 1000)).unref();
@@ -116,7 +116,7 @@ class Connection { // one session, until it has ended
     return new Promise((resolve, reject) => {
       if (this.ended || signal?.aborted) throw this.ended ?? new LockError('canceled');
       if (payload.length > this.#limit) throw new LockError('invalid', 'larger than a frame may be');
-      const giveUp = () => { // a grant that comes all the same is given back, before this owner may ask again
+      const giveUp = () => { // a grant that still comes is released before this owner may ask again
         call.given = true;
         call.done();
         this.giving.set(who, this.ask(CANCEL, [id, key]).catch(() => {}).then(() => this.giving.delete(who)));
@@ -170,7 +170,7 @@ class Connection { // one session, until it has ended
 
 /** Connects when it is first needed, and anew when the connection has ended: what was held on that is lost. */
 export class Client {
-  #path; #name; #conn = null; #lastOwner = 2 ** 32; #lost = new Map(); // reasons of losses, until they are released
+  #path; #name; #conn = null; #lastOwner = 2 ** 32; #lost = new Map(); // reasons of losses that are not released
   constructor({ path, name = 'node' } = {}) {
     const usual = `${(process.getuid() && process.env.XDG_RUNTIME_DIR) || '/run'}/locksidecar/locksidecar.sock`;
     [this.#path, this.#name] = [path || process.env.LOCKSIDECAR_SOCKET || usual, name];
@@ -183,7 +183,7 @@ export class Client {
     const conn = await this.connect(), who = `${owner} ${key}`;
     while (conn.giving.has(who)) await conn.giving.get(who);
     const out = [...conn.holds.values()].some((h) => h.who === who && !h.held) ? 'silence' : this.#lost.get(who);
-    if (out) throw new LockError('not_held', `lost (${out}), and not released yet`); // or this would be inside of what was lost
+    if (out) throw new LockError('not_held', `lost (${out}), and not released yet`); // else a critical section would begin inside the lost one
     const take = (m) => {
       const fresh = new Hold(conn, key, owner, String(big(m[2]))), hold = conn.holds.get(fresh.id) ?? fresh;
       hold.granted(m, 1);

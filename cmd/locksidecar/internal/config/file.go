@@ -61,7 +61,8 @@ func (r *fileReader) fault(n *yaml.Node, format string, a ...any) {
 	r.faults = append(r.faults, fmt.Errorf("%s:%d: %s", r.path, n.Line, fmt.Sprintf(format, a...)))
 }
 
-// unknown adds the fault of an unknown field. It names the known field with the nearest name, or else all of them.
+// unknown adds the fault of an unknown field. It names the known field with the nearest name, or else all of
+// them.
 func (r *fileReader) unknown(n *yaml.Node, path, name string, known []string) {
 	if near := Nearest(name, known); near != "" {
 		r.fault(n, "unknown field %q; did you mean %q?", path, near)

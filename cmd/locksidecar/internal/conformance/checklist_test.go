@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// checklist reads the tables of PROTOCOL.md, section 16, and returns the scenarios of each point. before is the text of
-// the other sections.
+// checklist reads the tables of PROTOCOL.md, section 16, and returns the scenarios of each point. before is
+// the text of the other sections.
 func checklist(t *testing.T) (points map[string][]string, before string) {
 	b, err := os.ReadFile("../../../../protocol/PROTOCOL.md")
 	if err != nil {

@@ -55,8 +55,8 @@ type Scenario struct {
 	run     func(t *T)
 }
 
-// hungDaemonScenario may take hungDaemonTime longer than the others: the client waits for its own timeout, which is its
-// author's choice.
+// hungDaemonScenario may take hungDaemonTime longer than the others: the client waits for its own timeout,
+// which is its author's choice.
 const (
 	hungDaemonScenario = "hung-daemon"
 	hungDaemonTime     = time.Minute

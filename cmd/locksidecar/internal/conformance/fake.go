@@ -26,8 +26,8 @@ type fake struct {
 	barriers uint64 // how many there were
 	last     asked  // the last that hold has answered
 	strays   bool   // a hold ends by itself, and a client may give that back when it likes
-	// lostReleased has, by key, the fences of lost holds that the client has released. The client may tell the daemon
-	// of such a release, even after it has answered its program.
+	// lostReleased has, by key, the fences of lost holds that the client has released. The client may tell
+	// the daemon of such a release, even after it has answered its program.
 	lostReleased map[string]Fence
 
 	mu      sync.Mutex
@@ -385,8 +385,9 @@ func (f *fake) letGo(key string, fence Fence) {
 	p.ok()
 }
 
-// releaseLost has the client release a hold that it knows to be lost. That must fail with one of names, by default
-// not_held. Before it, the client may not acquire the key again for that owner. The client may tell the daemon.
+// releaseLost has the client release a hold that it knows to be lost. That must fail with one of names, by
+// default not_held. Before it, the client may not acquire the key again for that owner. The client may tell
+// the daemon.
 func (f *fake) releaseLost(key string, fence Fence, names ...string) {
 	f.lostReleased[key] = fence
 	p := f.t.release(key, fence)

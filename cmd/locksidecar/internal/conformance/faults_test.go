@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// faults are the faults that package faulty's client can have. Each breaks the named points of the checklist in
-// PROTOCOL.md, section 16, and each of the named scenarios must find it. why is a part of the message of all of them.
+// faults are the faults that package faulty's client can have. Each breaks the named points of the checklist
+// in PROTOCOL.md, section 16, and each of the named scenarios must find it. why is a part of the message of
+// all of them.
 var faults = []struct{ name, points, scenarios, why string }{
 	{"leaves-its-descriptor-open-to-children", "M1", "close-on-exec", "not close-on-exec"},
 	{"reads-shortest-numbers", "M2", "vectors-replies vectors-pushes", ""},

@@ -127,8 +127,8 @@ func (t *T) gone() { _ = os.Remove(t.socket) }
 // soon is a wait that is over soon.
 const soon = 50 * time.Millisecond
 
-// timesOut checks that an acquire with the wait soon fails with timeout. On a busy machine, a client may send the request
-// only after the wait is over. Then it may send a try, which fails with busy.
+// timesOut checks that an acquire with the wait soon fails with timeout. On a busy machine, a client may send
+// the request only after the wait is over. Then it may send a try, which fails with busy.
 func (t *T) timesOut(acquire func() *pending) {
 	began := time.Now()
 	if acquire().fails("timeout", "busy") == "busy" && time.Since(began) < soon {

@@ -259,8 +259,8 @@ func (r *reference) take(n holdName) *client.Hold {
 	return nil
 }
 
-// lostWithConnection reports whether the owner has lost the key with an earlier connection and not released it. A Client
-// is one connection, so its user must keep track of this.
+// lostWithConnection reports whether the owner has lost the key with an earlier connection and not released
+// it. A Client is one connection, so its user must keep track of this.
 func (r *reference) lostWithConnection(q *command) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -71,8 +71,8 @@ func vectorReplies(t *T) {
 	}
 }
 
-// vectorGrant answers an acquire with the vector. It moves near deadlines away, since a busy machine could read the grant
-// too late.
+// vectorGrant answers an acquire with the vector. It moves near deadlines away, since a busy machine could
+// read the grant too late.
 func (f *fake) vectorGrant(v *vector) {
 	t := f.t
 	p := t.acquire(want{key: v.name})

@@ -128,7 +128,8 @@ func reentry(t *T) {
 	p.free("k", "the client has released all")
 }
 
-// ownCount answers acquires of one owner in reverse order, so that the last count that the client reads is the smallest.
+// ownCount answers acquires of one owner in reverse order, so that the last count that the client reads is
+// the smallest.
 func ownCount(t *T) {
 	const n = 3
 	f := t.fake()

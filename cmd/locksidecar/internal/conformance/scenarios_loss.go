@@ -81,7 +81,8 @@ func lostReentry(t *T) {
 	t.connect().ok()
 	again := func(key string, fence Fence, how string, names ...string) {
 		p := t.acquire(want{key: key, wait: -1})
-		// The client must not ask the daemon: a new grant would be a second critical section inside the first.
+		// The client must not ask the daemon: a new grant would be a second critical section inside the
+		// first.
 		f.barrierWith(func(q asked) {
 			if q.Op == protocol.OpAcquire && string(q.Key) == key {
 				t.failf("%s: its owner has not released it, but the client asks the daemon for it again", how)
@@ -156,7 +157,8 @@ func forcedReleased(t *T) {
 	}
 }
 
-// forcedTwice ends a hold of count 2 by force. Only the last release may tell the daemon that all of it is released.
+// forcedTwice ends a hold of count 2 by force. Only the last release may tell the daemon that all of it is
+// released.
 func (f *fake) forcedTwice() {
 	t := f.t
 	q, fence := f.hold(want{key: "l"}, f.grant(5))
@@ -185,8 +187,8 @@ func (f *fake) forcedTwice() {
 	t.poll("the last release of a hold that was ended by force", func() bool { f.each(gone); return left == 0 })
 }
 
-// deepen has the client acquire a key again that it holds. It returns how often the client asked the daemon for that: a
-// client may also count by itself.
+// deepen has the client acquire a key again that it holds. It returns how often the client asked the daemon
+// for that: a client may also count by itself.
 func (f *fake) deepen(key string, fence Fence, count uint64) (asks int) {
 	p := f.t.acquire(want{key: key, wait: -1})
 	f.t.poll(p.what, func() bool {
@@ -291,7 +293,8 @@ func fixedEnd(t *T) {
 	}
 }
 
-// fixedHold has the client acquire key as a fixed hold for a short time. It returns the end on the boot clock.
+// fixedHold has the client acquire key as a fixed hold for a short time. It returns the end on the boot
+// clock.
 func (f *fake) fixedHold(key string, fence uint64) (asked, Fence, uint64) {
 	f.strays = true
 	for left := uint64(short); ; left *= 2 {

@@ -158,8 +158,8 @@ func cancelCrossed(t *T) {
 	t.mustHold("k", again, "acquired after a wait was withdrawn")
 }
 
-// cancelAcquire delays the answer to a cancel. The client may send the owner's next acquire only after that answer, or
-// under another owner number.
+// cancelAcquire delays the answer to a cancel. The client may send the owner's next acquire only after that
+// answer, or under another owner number.
 func cancelAcquire(t *T) {
 	f := t.fake()
 	t.connect().ok()

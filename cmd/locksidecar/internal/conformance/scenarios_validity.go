@@ -32,11 +32,13 @@ var validityScenarios = []Scenario{
 // short is the validity, in milliseconds, of a hold that is to end during the scenario.
 const short = 700
 
-// early reports whether the boot clock is so far before until, in milliseconds, that a client must still report a hold as
-// held that is valid until then. The margin is for clocks that err on the safe side, and for a busy machine.
+// early reports whether the boot clock is so far before until, in milliseconds, that a client must still
+// report a hold as held that is valid until then. The margin is for clocks that err on the safe side, and for
+// a busy machine.
 func early(until uint64) bool { return bootMillis()+200 < until }
 
-// believes checks that the client reports a hold as held that is valid until until. Only an answer that comes early counts.
+// believes checks that the client reports a hold as held that is valid until until. Only an answer that comes
+// early counts.
 func (t *T) believes(key string, f Fence, until uint64) {
 	if held := t.held(key, f); !held && early(until) {
 		t.failf("%q is valid for %d ms more, and the client does not believe it", key, until-bootMillis())
@@ -75,7 +77,8 @@ func (f *fake) briefFor(left uint64, key string, fence uint64) (asked, Fence, ui
 	}
 }
 
-// extended is a hold that was granted for a short time and then extended by a beat. Times are on the boot clock.
+// extended is a hold that was granted for a short time and then extended by a beat. Times are on the boot
+// clock.
 type extended struct {
 	key   string
 	fence Fence

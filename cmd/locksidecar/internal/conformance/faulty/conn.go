@@ -45,8 +45,8 @@ func named(table []string, prefix string, n uint64) string {
 	return fmt.Sprint(prefix, n)
 }
 
-// call is one request in flight. The reader calls take with a success, and fail with a failure, in the order of the
-// replies. Either may be nil.
+// call is one request in flight. The reader calls take with a success, and fail with a failure, in the order
+// of the replies. Either may be nil.
 type call struct {
 	op   int
 	take func(f *fields) error
