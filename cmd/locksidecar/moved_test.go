@@ -81,7 +81,9 @@ func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 func TestAMoveToEtcd(t *testing.T) {
 	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
 	stage := []string{"store: a", "store: a, both: b", "store: a, both: b, fence_epoch: 4000000000000000", "store: b, fence_epoch: 4000000000000000"}
-	yaml := func(fields string) string { return stores + "namespaces:\n  '': {store: b}\n  'm:': {" + fields + "}\n" }
+	yaml := func(fields string) string {
+		return stores + "namespaces:\n  '': {store: b}\n  'm:': {" + fields + "}\n"
+	}
 	files, hosts := make([]string, 2), make([]*host, 2)
 	for i := range hosts {
 		files[i] = filepath.Join(t.TempDir(), "c.yaml")
