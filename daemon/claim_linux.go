@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
+	"syscall"
 	"time"
 
 	"github.com/locksidecar/locksidecar/protocol/sock"
@@ -16,11 +18,16 @@ import (
 // What a process that takes over says to the one that serves, and gets from it.
 
 // Claim asks the daemon that serves a socket to hand over. It goes on serving until Inherit, or for
-// good when the estate is closed. It blocks until the daemon has answered, or ctx ends.
+// good when the estate is closed. It blocks until the daemon has answered, or ctx ends. ErrNobody says that
+// no process listens at the admin socket, ErrRefused that the daemon does not allow the takeover. After
+// any other error it is not known whether a daemon serves.
 func Claim(ctx context.Context, socket, version string) (*Estate, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, "unix", AdminSocket(socket))
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w: %w", ErrNobody, err)
+	case err != nil:
+		return nil, fmt.Errorf("connect to the admin socket: %w", err)
 	}
 	e := &Estate{c: nc.(*net.UnixConn), locks: make(map[string]*os.File)}
 	if at, ok := ctx.Deadline(); ok {
@@ -44,6 +51,9 @@ func (e *Estate) ask(version string) error {
 		return err
 	}
 	_ = r.Body.Close()
+	if r.StatusCode == http.StatusForbidden {
+		return ErrDenied
+	}
 	if r.StatusCode != http.StatusSwitchingProtocols || in.Buffered() > 0 {
 		return fmt.Errorf("it answers %s", r.Status)
 	}

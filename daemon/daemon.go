@@ -62,12 +62,21 @@ type Store struct {
 	// Key is the same for the same store, in whichever process: one that takes over has to have
 	// a store of the same name and Key.
 	Key string
+	// Parts are the stores that Store is made of, in their order: one, or two while keys move between
+	// them. They are needed only to list what is in the stores.
+	Parts []Part
 	// Lock is a file that this process has locked for the store, and another one needs that takes
 	// over; nil for none.
 	Lock *os.File
 	// Close is called once nothing uses the store any more. It is the caller's to do
 	// when nil.
 	Close func()
+}
+
+// Part is a store as the configuration names it.
+type Part struct {
+	Name  string
+	Place string // the same for two stores with the same locks
 }
 
 // Limits bound what clients can use up.

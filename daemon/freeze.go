@@ -14,6 +14,7 @@ var (
 	ErrTakenOver = errors.New("another process has taken over") // of Serve
 	ErrNobody    = errors.New("no daemon serves this socket")
 	ErrRefused   = errors.New("the daemon that serves does not hand over")
+	ErrDenied    = errors.New("only root and the daemon's own user may take over") // an ErrRefused
 )
 
 // longAgo is a deadline that has passed: what waits for a socket stops to.

@@ -106,6 +106,7 @@ func (s *stores) addOne(st Store) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
+	u.parts.Store(&st.Parts)
 	v := &served{Store: st, unit: u}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	s.mu.Lock()

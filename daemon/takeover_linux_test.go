@@ -3,7 +3,9 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -228,5 +230,26 @@ func TestADaemonEndsDuringATakeover(t *testing.T) {
 	}
 	if _, err := e.Inherit(h.heir()); err == nil {
 		t.Error("the other process serves")
+	}
+}
+
+// Only a socket that is not there, or that nobody listens at, means that there is nobody to take over from.
+func TestClaimWithoutADaemon(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale.sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: daemon.AdminSocket(stale), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ln.SetUnlinkOnClose(false)
+	_ = ln.Close()
+	for _, socket := range []string{stale, filepath.Join(dir, "none.sock")} {
+		if _, err := daemon.Claim(t.Context(), socket, "heir"); !errors.Is(err, daemon.ErrNobody) {
+			t.Errorf("%s: %v", socket, err)
+		}
+	}
+	// Below a socket nothing can be: that this cannot be looked up says nothing of a daemon.
+	if _, err := daemon.Claim(t.Context(), daemon.AdminSocket(stale)+"/s", "heir"); err == nil || errors.Is(err, daemon.ErrNobody) {
+		t.Errorf("a socket that cannot be reached: %v", err)
 	}
 }

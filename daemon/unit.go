@@ -14,6 +14,7 @@ import (
 // Unit is one store as an engine has it.
 type Unit struct {
 	name     atomic.Pointer[string]
+	parts    atomic.Pointer[[]Part] // see Store; nil when not known
 	info     upstream.Info
 	inline   upstream.Inline // nil when the store cannot
 	core     *cache.Store

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -54,6 +55,9 @@ The exit code is 0 when everything is well-formed and 64 when not.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && m.namesNoFile(file) && isFile(args[0]) {
+				return usage("%[1]s is a file: to check it, give --config %[1]s; a key of that name is explained with a file named by --config", args[0])
+			}
 			p, err := m.load(file, cmd.Flags())
 			if err != nil {
 				return err
@@ -68,6 +72,17 @@ The exit code is 0 when everything is well-formed and 64 when not.`,
 	config.AddFlags(cmd.Flags(), m.Env)
 	completeSettings(cmd)
 	return cmd
+}
+
+// namesNoFile says that neither --config, whose value is file, nor the environment names a configuration.
+func (m *Main) namesNoFile(file string) bool {
+	named, _ := m.Env(config.FileVariable)
+	return file == "" && named == ""
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // writeConfig shows every setting that has a value, and where it is from.

@@ -45,6 +45,11 @@ func planRedis(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	servers := cfg.Hosts
+	if cfg.Network == "unix" {
+		servers = []string{cfg.Addr}
+	}
+	p.place = place(p.kind, servers, cfg.Kind, cfg.Master, cfg.DB, cfg.Prefix)
 	p.can = abilities{100 * time.Millisecond, true, true}
 	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use this Redis and prefix"
 	p.check = checkReserved(cfg.Prefix)
@@ -74,6 +79,7 @@ func planRedlock(p *plan, c *config.Config) error {
 		longest = max(longest, n.TTL)
 	}
 	cfg.SetMaxTTL(2 * longest)
+	p.place = place(p.kind, cfg.URL.Hosts, cfg.DB, cfg.Prefix)
 	p.maxTTL = cfg.MaxTTL
 	p.can = abilities{minTTL: max(time.Second, 2*cfg.Timeout), rebase: true}
 	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use these servers and prefix"
@@ -111,6 +117,7 @@ func planEtcd(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	p.place = place(p.kind, cfg.Endpoints, cfg.Prefix)
 	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
 	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this etcd and prefix"
 	p.there = func(key string) string {
@@ -134,6 +141,7 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	p.place = place(p.kind, cfg.Servers, cfg.Chroot)
 	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
 	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this ZooKeeper and path"
 	p.there = func(key string) string {
@@ -154,6 +162,7 @@ func planMySQL(p *plan, _ *config.Config) error {
 	if err != nil {
 		return err
 	}
+	p.place = place(p.kind, cfg.URL.Hosts, cfg.Database, cfg.Table, cfg.Prefix)
 	p.can = abilities{500 * time.Millisecond, true, true}
 	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }

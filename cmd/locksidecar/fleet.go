@@ -286,8 +286,12 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 			fresh = append(fresh, d.key)
 		}
 		key := sha256.Sum256([]byte(d.key)) // which may hold a password
+		var parts []daemon.Part
+		for _, p := range d.plans {
+			parts = append(parts, daemon.Part{Name: storeName(p.name), Place: p.place})
+		}
 		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Key: hex.EncodeToString(key[:]), Store: f.open[d.key],
-			Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
+			Parts: parts, Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
 	}
 	for _, n := range c.Spaces() {
 		name, _, ps := storeOf(c, n, p.plans)

@@ -169,8 +169,8 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	default:
 		return usage("--on-lost %s: is none of term, kill, warn", o.onLost)
 	}
-	if o.ttl <= 0 && cmd.Flags().Changed("ttl") {
-		return usage("--ttl %v: must be more than 0", time.Duration(o.ttl))
+	if time.Duration(o.ttl) < time.Millisecond && cmd.Flags().Changed("ttl") { // the protocol counts milliseconds
+		return usage("--ttl %v: must be at least 1ms", time.Duration(o.ttl))
 	}
 	if time.Duration(o.ttl) > protocol.MaxTTL*time.Millisecond {
 		return usage("--ttl %v: a lease can be a day long at most", time.Duration(o.ttl))

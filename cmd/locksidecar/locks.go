@@ -65,7 +65,8 @@ other hosts hold are not listed, unless --store asks the stores themselves. Then
 lock there is listed: with the host that holds it, the holder and the lock as the store
 names them, and in column WHOSE "this host", "other host", "left behind" (this host
 made it and does not know it any more; it ends by itself) or "foreign" (a plain
-locker's). upstream/STORES.md says how to remove one by hand.
+locker's). While keys move between two stores, a lock is listed in each of them.
+upstream/STORES.md says how to remove one by hand.
 
 LEFT is how long the lease in the store is good for unless it is renewed, as the
 daemon does while the lock is held. CLIENT, PID and SESSION are those of one

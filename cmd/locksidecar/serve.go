@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -110,6 +111,7 @@ type server struct {
 	*daemon.Daemon
 	m     *Main
 	conf  *config.Config
+	plans map[string]*plan          // of the stores of conf
 	again func() (*proposal, error) // reads the configuration
 	fleet *fleet
 	log   *zap.Logger
@@ -133,7 +135,7 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	spans := m.newTracing(ctx, log)
 	defer spans.close()
 	threads := newThreads(m.Env)
-	s := &server{m: m, conf: c, again: again, fleet: newFleet(log), log: log, level: out.level}
+	s := &server{m: m, conf: c, plans: p.plans, again: again, fleet: newFleet(log), log: log, level: out.level}
 	defer s.fleet.end()
 	s.fleet.estate = s.found(kept)
 	starting, told := sig.starting(ctx)
@@ -284,24 +286,26 @@ func (s *server) change(ctx context.Context, p *proposal) error {
 	if err := s.fleet.use(ctx, p, s.Reload); err != nil {
 		return err
 	}
-	s.warnMoves(p.conf)
+	s.warnMoves(p)
 	s.warnMoved()
-	s.conf = p.conf
+	s.conf, s.plans = p.conf, p.plans
 	s.level.SetLevel(levelOf(p.conf.Log))
 	return nil
 }
 
-// warnMoves says which keys go to another store without having been in both.
-func (s *server) warnMoves(c *config.Config) {
+// warnMoves says which keys go to another store without a store that they are in before and after.
+func (s *server) warnMoves(p *proposal) {
 	told := make(map[string]bool)
-	for _, n := range append(c.Spaces(), s.conf.Spaces()...) {
+	for _, n := range append(p.conf.Spaces(), s.conf.Spaces()...) {
 		if told[n.Prefix] {
 			continue
 		}
 		told[n.Prefix] = true
-		was, is := s.conf.Space(n.Prefix), c.Space(n.Prefix)
-		from, to := s.conf.Store(was.Store), c.Store(is.Store)
-		if from.URL() == to.URL() || was.Both != "" && s.conf.Store(was.Both).URL() == to.URL() {
+		_, _, was := storeOf(s.conf, s.conf.Space(n.Prefix), s.plans)
+		_, _, is := storeOf(p.conf, p.conf.Space(n.Prefix), p.plans)
+		if slices.ContainsFunc(was, func(a *plan) bool {
+			return slices.ContainsFunc(is, func(b *plan) bool { return a.place == b.place })
+		}) {
 			continue
 		}
 		s.log.Warn("keys move to another store at once: hosts that have not reloaded and hosts that have do not exclude each other; "+

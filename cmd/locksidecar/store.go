@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -25,6 +26,7 @@ type plan struct {
 	name   string // empty for the one that upstream names
 	url    string // what it is opened with; may hold a secret
 	kind   config.Kind
+	place  string                  // the same for two stores whose locks are the same, however they are reached
 	where  string                  // for people
 	check  func(key string) error  // whether a lock can have that name there; nil when any can
 	there  func(key string) string // what stands for a lock in the store, for people; nil for nothing to see
@@ -63,6 +65,7 @@ func planStore(c *config.Config, s *config.Store) (*plan, error) {
 		if s.Name != "" {
 			path = c.Socket + "." + s.Name + ".state"
 		}
+		p.place = place(kind, nil, path)
 		p.where, p.safety, p.scope = "state in "+path, "linearizable", "this host"
 		p.can = abilities{time.Millisecond, true, true}
 		p.open = func(_ context.Context, o opening) (upstream.Store, error) {
@@ -74,6 +77,11 @@ func planStore(c *config.Config, s *config.Store) (*plan, error) {
 		return nil, err
 	}
 	return p, nil
+}
+
+// place names the locks of a store: by its servers, in whatever order, and by what tells its locks there from others.
+func place(kind config.Kind, servers []string, names ...any) string {
+	return fmt.Sprintf("%s %q %#v", kind, slices.Sorted(slices.Values(servers)), names)
 }
 
 // openBound is how long a store may take to be reached at the start: a server

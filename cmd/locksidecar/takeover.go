@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -29,6 +30,10 @@ func (s *server) claim(ctx context.Context) error {
 	case errors.Is(err, daemon.ErrNobody):
 		s.log.Info("there is no daemon to take over from", zap.String("event", "takeover_nobody"), zap.Error(err))
 		return nil
+	case errors.Is(err, fs.ErrPermission):
+		return exit(exitDenied, "take over: this user (uid %d) may not connect to %s", os.Geteuid(), daemon.AdminSocket(s.conf.Socket))
+	case errors.Is(err, daemon.ErrDenied):
+		return exit(exitDenied, "take over: %w", err)
 	case err != nil:
 		return exit(exitTryAgain, "take over: %w", err)
 	}

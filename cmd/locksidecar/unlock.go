@@ -41,8 +41,9 @@ The key is not given to others at once, but when its holder cannot believe any m
 that it has it: when it has answered, or ended, or when the time is over that it was
 told. What that is at the most is printed.
 
-A lock that another host holds is taken from it there. 'locksidecar locks --store'
-lists those, and upstream/STORES.md says how to remove one that is left behind.`
+A lock that another host holds is taken from it there: 'locksidecar who KEY' names that
+host. 'locksidecar locks --store' lists all locks that other hosts hold, and
+upstream/STORES.md says how to remove one that is left behind.`
 
 func (m *Main) unlockCommand() *cobra.Command {
 	o := &unlockOptions{}
@@ -106,12 +107,24 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	defer c.Close()
 	var u daemon.Unlocked
 	if err := c.call(ctx, http.MethodPost, "/unlock", form, &u); err != nil {
+		if refused, ok := errors.AsType[*exitError](err); ok && refused.code == exitNotHeld {
+			return exit(exitNotHeld, "%w; '%s' names a holder on another host", err, o.whoCommand())
+		}
 		return err
 	}
 	if o.output == "json" {
 		return writeJSON(m.Stdout, u)
 	}
 	return written(o.write(m.Stdout, &u))
+}
+
+// whoCommand is the command line that names the holder, on whatever host.
+func (o *unlockOptions) whoCommand() string {
+	flag := ""
+	if o.semaphore {
+		flag = "--semaphore "
+	}
+	return "locksidecar who " + flag + terminal.Clean(o.key)
 }
 
 // write says whose holds have been ended, and when the key is free.

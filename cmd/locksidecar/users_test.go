@@ -73,6 +73,16 @@ func TestOtherUsers(t *testing.T) {
 		t.Errorf("somebody unlocks by force: %d, %s", code, out)
 	}
 
+	// A user who may not take over is told so, and not that there is no daemon or that it will hand over later.
+	for gid, why := range map[uint32]string{
+		3001: "only root and the daemon's own user may take over",
+		3002: "this user (uid 2002) may not connect to " + h.socket + ".admin",
+	} {
+		if code, out := as(2002, gid, nil, "serve", "--takeover"); code != denied || !strings.Contains(out, why) || strings.Contains(out, "takeover_nobody") {
+			t.Errorf("somebody takes over: exit code %d\n%s", code, out)
+		}
+	}
+
 	// What a user has counts in the process that takes over, too, and no other user's does.
 	held, err := client.Dial(t.Context(), h.socket, client.Options{})
 	if err != nil {

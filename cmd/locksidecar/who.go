@@ -109,6 +109,9 @@ func (m *Main) who(ctx context.Context, socket, key string, semaphore, asJSON bo
 	} else {
 		err = written(h.write(m.Stdout))
 	}
+	if !h.Held && !asJSON {
+		hintOther(ctx, c, m.Stderr, key, semaphore)
+	}
 	if err == nil && !h.Held {
 		err = exitWith(exitNotHeld)
 	}
@@ -136,6 +139,19 @@ func (k *heldKey) write(w io.Writer) error {
 		all = append(all, err)
 	}
 	return errors.Join(all...)
+}
+
+// hintOther says on w that permits of the key's semaphore are held though its lock is free, or the reverse. It
+// says nothing if that is not known: the store may have no semaphores.
+func hintOther(ctx context.Context, c *client.Client, w io.Writer, key string, semaphore bool) {
+	mode, held, flag := protocol.Permit, "permits of the semaphore %s are held", "--semaphore "
+	if semaphore {
+		mode, held, flag = protocol.Exclusive, "the lock %s is held", ""
+	}
+	if st, err := c.InspectHolders(ctx, key, mode); err == nil && st.Held != protocol.HeldNot {
+		key = terminal.Clean(key)
+		fmt.Fprintf(w, "locksidecar who: "+held+"; 'locksidecar who %s%s' names the holders\n", key, flag, key)
+	}
 }
 
 // describe returns everything known about a holder as text.
