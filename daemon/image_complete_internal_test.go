@@ -40,6 +40,7 @@ var derived = map[string]string{
 
 	"daemon.Unit.info":     "from the driver",
 	"daemon.Unit.inline":   "from the driver",
+	"daemon.Unit.parts":    "from the configuration",
 	"daemon.Unit.schedule": "rebuilt from each lease's Renewal",
 	"daemon.Unit.until":    "the store session reports it again",
 	"daemon.Unit.kept":     "counters of this process",

@@ -21,7 +21,7 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	alerts := slurp(t, "deploy/prometheus/locksidecar.rules.yaml")
 	span := regexp.MustCompile("`([^`\n]+)`")
 	seen := 0
-	for _, page := range []string{"deploy/FAILURES.md", "deploy/SECURITY.md", "deploy/SIZING.md"} {
+	for _, page := range []string{"deploy/FAILURES.md", "deploy/RUNBOOK.md", "deploy/SECURITY.md", "deploy/SIZING.md"} {
 		text := slurp(t, page)
 		for _, name := range regexp.MustCompile(`\bLocksidecar[A-Z]\w+`).FindAllString(text, -1) {
 			if !strings.Contains(alerts, "- alert: "+name+"\n") {
@@ -54,7 +54,9 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 
 // adminsOwn is what is not ours to check: other programs' words, and examples.
 var adminsOwn = []string{"systemctl status", "systemctl stop", "systemctl reload", "systemd-analyze security", "CPUQuota=", "MemoryMax=",
-	"go version -m locksidecar", "go.mod", "go.sum", "SHA256SUMS", ".admin", "tls=true"}
+	"instance", "namespace", "result", "renewals", "event", "lock_many", "acquire", "-w", // labels of metrics, clients' names
+	"systemctl status locksidecar", "journalctl -u locksidecar",
+	"curl --unix-socket /run/locksidecar/locksidecar.sock.admin http://localhost/readyz", "go version -m locksidecar", "go.mod", "go.sum", "SHA256SUMS", ".admin", "tls=true"}
 
 // knownWords is every field, code, event, path and the like that the program has.
 func knownWords(t *testing.T) map[string]bool {
@@ -76,7 +78,7 @@ func knownWords(t *testing.T) map[string]bool {
 	add("`(LOCKSIDECAR_[A-Z_]+)`", reference)
 	add("(?m)^\\| `([a-z_]+)` \\|", reference)
 	add("\\| `([a-z_.]+: [^`]+)` \\|", reference)
-	for _, example := range []string{"outage: local", "log.keys: hashed", "ttl: 10m"} {
+	for _, example := range []string{"outage: local", "outage: fail", "log.keys: hashed", "ttl: 10m"} {
 		known[example] = known[strings.SplitN(example, ":", 2)[0]]
 	}
 	var sources strings.Builder
