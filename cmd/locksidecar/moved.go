@@ -25,9 +25,12 @@ func (f *fleet) needOf(st upstream.Store) *need {
 }
 
 // shares reports whether d and o have a store in common.
-func (d *need) shares(o *need) bool {
-	return slices.ContainsFunc(d.plans, func(p *plan) bool {
-		return slices.ContainsFunc(o.plans, func(q *plan) bool { return p.url == q.url })
+func (d *need) shares(o *need) bool { return share(d.plans, o.plans) }
+
+// share reports whether a and b have a store in common.
+func share(a, b []*plan) bool {
+	return slices.ContainsFunc(a, func(p *plan) bool {
+		return slices.ContainsFunc(b, func(q *plan) bool { return p.place == q.place })
 	})
 }
 

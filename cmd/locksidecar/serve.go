@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 
@@ -303,9 +302,7 @@ func (s *server) warnMoves(p *proposal) {
 		told[n.Prefix] = true
 		_, _, was := storeOf(s.conf, s.conf.Space(n.Prefix), s.plans)
 		_, _, is := storeOf(p.conf, p.conf.Space(n.Prefix), p.plans)
-		if slices.ContainsFunc(was, func(a *plan) bool {
-			return slices.ContainsFunc(is, func(b *plan) bool { return a.place == b.place })
-		}) {
+		if share(was, is) {
 			continue
 		}
 		s.log.Warn("keys move to another store at once: hosts that have not reloaded and hosts that have do not exclude each other; "+
