@@ -28,7 +28,7 @@ var mayImport = map[string][]string{
 	"upstream/testserver": {},
 	"renewer":             {"cache"},
 	"daemon":              {"protocol", "protocol/sock", "cache", "upstream", "renewer"},
-	"daemon/sim":          {"protocol", "cache", "upstream", "renewer", "daemon"},
+	"daemon/sim":          {"protocol", "cache", "upstream", "upstream/both", "renewer", "daemon"},
 	"cmd/locksidecar": {"protocol", "protocol/client", "cache", "upstream", "upstream/storeurl", "upstream/embedded", "upstream/redis",
 		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "cmd/locksidecar"},
 	"bench": {"protocol", "protocol/client", "bench"},

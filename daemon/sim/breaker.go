@@ -60,6 +60,16 @@ func (l *link) outlast(pause int64) {
 // ping asks the store for an answer, once.
 func (l *link) ping(then func(ok bool)) {
 	w := l.h.w
+	if l.pair != nil { // both have to answer
+		l.pair.parts[0].ping(func(one bool) {
+			l.pair.parts[1].ping(func(other bool) { then(one && other) })
+		})
+		return
+	}
+	asks := l // it outlives a part that a takeover replaces
+	if l.whole != nil {
+		asks = l.whole
+	}
 	over := false
 	end := func(ok bool) {
 		if !over {
@@ -67,7 +77,7 @@ func (l *link) ping(then func(ok bool)) {
 			then(ok)
 		}
 	}
-	l.after(w.p.Timeout, func() { end(false) })
+	asks.after(w.p.Timeout, func() { end(false) })
 	x := l.newFate()
 	if x.kind == lostRequest || x.kind == lostReply || l.isCutOff() {
 		return
@@ -77,7 +87,7 @@ func (l *link) ping(then func(ok bool)) {
 			return
 		}
 		ok := w.now >= l.s.readOnly
-		l.after(x.back, func() {
+		asks.after(x.back, func() {
 			if !l.isCutOff() {
 				end(ok)
 			}

@@ -27,21 +27,34 @@ type fenceAt struct {
 type fenced struct {
 	exclusive *hold // the one with the highest fence so far
 	shared    *hold
+	latest    *hold  // to have begun
 	resource  uint64 // the highest fence that the resource behind the lock has seen
 	writer    *hold
 }
 
-// fencesOf is that of the store where a hold is.
-func (k *key) fencesOf(h *hold) *fenced {
-	f := k.fenced[h.at]
-	if f == nil {
-		f = new(fenced)
-		if k.fenced == nil {
-			k.fenced = make(map[*store]*fenced)
-		}
-		k.fenced[h.at] = f
+// orders are the stores whose fences those of a hold at s are compared with: both of a pair. In a
+// move from one store to another all fences of a key are compared.
+func (w *World) orders(s *store) []*store {
+	if w.p.Move {
+		return w.stages[:1]
 	}
-	return f
+	return s.leaves
+}
+
+// fencesOf is what has been seen of the fences that a hold's is compared with.
+func (k *key) fencesOf(h *hold) (all []*fenced) {
+	for _, s := range h.c.w.orders(h.at) {
+		f := k.fenced[s]
+		if f == nil {
+			f = new(fenced)
+			if k.fenced == nil {
+				k.fenced = make(map[*store]*fenced)
+			}
+			k.fenced[s] = f
+		}
+		all = append(all, f)
+	}
+	return all
 }
 
 func (w *World) key(name string) *key {
@@ -81,11 +94,18 @@ func (w *World) ordered(h *hold) {
 	if h.degraded {
 		return // it has none
 	}
-	f := k.fencesOf(h)
 	if k.permits > 0 {
 		w.unique(h)
 		return
 	}
+	for _, f := range k.fencesOf(h) {
+		w.rises(f, h)
+	}
+}
+
+// rises checks the fence of a hold against those that have been seen.
+func (w *World) rises(f *fenced, h *hold) {
+	k := h.key
 	against := func(o *hold) {
 		if o == nil || h.fence > o.fence {
 			return
@@ -97,6 +117,10 @@ func (w *World) ordered(h *hold) {
 		w.fail("fence order", k.name, "client %d holds with fence %d·%d after client %d with %d·%d",
 			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
 	}
+	if f.latest != nil && f.latest.at != h.at {
+		w.counts.Tallies[movedHolds]++
+	}
+	f.latest = h
 	against(f.exclusive)
 	if h.mode == protocol.Exclusive {
 		against(f.shared)
@@ -186,21 +210,30 @@ func (w *World) written(h *hold) {
 	if h.degraded {
 		return // a resource that looks at fences does not take it
 	}
-	f := k.fencesOf(h)
-	o := f.writer
-	if h.fence < f.resource {
-		w.counts.Tallies[fenceRefused]++
-		if h.believed() && h.mode == protocol.Exclusive && !waives(h, o) {
-			w.fail("fenced write", k.name, "the present holder's fence %d is refused: client %d wrote with %d", h.fence, o.c.id, f.resource)
+	all := k.fencesOf(h)
+	for _, f := range all {
+		if o := f.writer; h.fence < f.resource {
+			w.counts.Tallies[fenceRefused]++
+			if h.believed() && h.mode == protocol.Exclusive && !waives(h, o) {
+				w.fail("fenced write", k.name, "the present holder's fence %d is refused: client %d wrote with %d", h.fence, o.c.id, f.resource)
+			}
+			return
 		}
-		return
 	}
+	for _, f := range all {
+		w.takes(f, h)
+	}
+	w.counts.Tallies[fenceWrites]++
+}
+
+// takes is a write that the resource does not refuse.
+func (w *World) takes(f *fenced, h *hold) {
+	k, o := h.key, f.writer
 	if o != nil && h.begun < o.begun && !waives(h, o) && !waives(o, h) {
 		w.fail("stale write", k.name, "client %d's write with fence %d·%d is taken behind that of a later holder, client %d with %d·%d",
 			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
 	}
 	f.resource, f.writer = h.fence, h
-	w.counts.Tallies[fenceWrites]++
 }
 
 // lostCheck looks at why a hold was lost.
@@ -256,6 +289,7 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 		w.inTime(k, q, q.key, &g)
 		if q.op == protocol.OpAcquire {
 			w.mayHave(k, q, &g)
+			q.at, _ = h.where(q.key, g.Fence)
 		}
 		if q.op == protocol.OpAcquire && g.Count == 1 {
 			h.grants = append(h.grants, granted{k, q, q.key, g.Fence})

@@ -72,10 +72,11 @@ type hold struct {
 type request struct {
 	id        uint64
 	op        protocol.Op
-	quiet     bool  // release: answered only if it fails
-	k         *conn // acquire: once it has reached the daemon
-	seq       int   // the same: its place among those that did
-	came      int64 // the same: when
+	quiet     bool   // release: answered only if it fails
+	k         *conn  // acquire: once it has reached the daemon
+	seq       int    // the same: its place among those that did
+	came      int64  // the same: when
+	at        *store // acquire: of a degraded grant, where the key was configured to be then
 	key       *key
 	keys      []*key
 	owner     uint64

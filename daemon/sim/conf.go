@@ -16,6 +16,7 @@ type conf struct {
 	spare   []*store // that no namespace uses
 	classes []daemon.Class
 	limits  daemon.Limits
+	stage   int // of a move
 }
 
 // space is a namespace of it.
@@ -128,6 +129,9 @@ func (w *World) changeSpace(c *conf) {
 		prefix = all[w.pick(len(all))]
 	}
 	sp := space{w.policy(prefix), w.stores[w.pick(len(w.stores))]}
+	if w.p.Move {
+		sp.at = w.stageStore(c.stage)
+	}
 	i := slices.IndexFunc(c.spaces, func(o space) bool { return o.Prefix == prefix })
 	switch {
 	case i < 0:
@@ -144,7 +148,7 @@ func (w *World) changeSpace(c *conf) {
 
 // edit is the next configuration after c.
 func (w *World) edit(c *conf) *conf {
-	next := &conf{spaces: slices.Clone(c.spaces), spare: c.spare, classes: c.classes, limits: c.limits}
+	next := &conf{spaces: slices.Clone(c.spaces), spare: c.spare, classes: c.classes, limits: c.limits, stage: c.stage}
 	switch w.pick(8) {
 	case 0, 1, 2:
 		w.changeSpace(next)

@@ -96,6 +96,9 @@ const (
 	holdersNamed                // inspects that were answered with the holders' names
 	viewed                      // holds in views
 	swept                       // entries that a sweep found and the daemon knew
+	pairTrips                   // batches to one store of a pair
+	rollouts                    // of a move to another store
+	movedHolds                  // holds that began at another store than the key's one before
 	nTallies
 )
 
@@ -105,7 +108,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"quiet releases", "quiet releases answered",
 	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
 	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
-	"holders named", "holds viewed", "entries that sweeps have left"}
+	"holders named", "holds viewed", "entries that sweeps have left",
+	"trips of pairs", "rollouts", "holds behind a move"}
 
 func (t tally) String() string { return tallyNames[t] }
 

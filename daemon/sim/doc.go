@@ -6,8 +6,9 @@
 // daemon.Engine with everything below it, as the daemon itself runs it: the lock
 // tables (cache.Table), the dispatch of requests, sessions and their outboxes,
 // acquire-many, beats, draining; the renewals' schedule (renewer.Schedule); the
-// batching (upstream.Lane); the codec (protocol), on both ends, through streams
-// of bytes that may be cut anywhere. Each host of a run has an Engine of its own.
+// batching (upstream.Lane); two stores at once (upstream/both, see pair.go); the codec
+// (protocol), on both ends, through streams of bytes that may be cut anywhere. Each
+// host of a run has an Engine of its own.
 //
 // # What is not
 //
@@ -36,8 +37,6 @@
 // from PROTOCOL.md, as a stranger would. Steps of one host do not run at the same
 // time here; a step may go on with a clock reading that is out of date, but data
 // races are the race detector's to find.
-//
-// Store pairs (upstream/both) have no counterpart: to the engine they are one store.
 //
 // # Running and replaying
 //
@@ -92,9 +91,11 @@
 //     protocol: what PROTOCOL.md says of answers.
 //
 // Most runs have several stores and namespaces, and reloads. Holders exclude each other if
-// their leases are at the same store, or if the same daemon has granted them, whatever the
+// their leases have a store in common, or if the same daemon has granted them, whatever the
 // stores. Two daemons that follow different configurations promise no more (STORES.md), and
-// fences of different stores are not compared.
+// fences of stores that have nothing in common are not compared. In some runs namespaces are in
+// two stores at once. In others all keys move from one store to another in the three rollouts
+// of STORES.md (move.go): there all holders exclude each other, and all fences of a key rise.
 //
 // TestChecksBite feeds each a history that must not be. What a best-effort store
 // may do when it forgets leases or its clock leaps is waived, and counted: two

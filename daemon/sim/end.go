@@ -23,6 +23,12 @@ func (w *World) build() {
 	for _, kind := range append([]storeKind{w.p.Store}, w.p.More...) {
 		w.stores = append(w.stores, w.newStore(kind))
 	}
+	switch {
+	case w.p.Move:
+		w.newMove()
+	case w.p.Pairs:
+		w.newPairs()
+	}
 	w.conf = w.firstConf()
 	for n := range w.p.Hosts {
 		w.hosts = append(w.hosts, w.newHost(n))
@@ -217,7 +223,7 @@ func (s *store) leftovers() (n int) {
 // sites is every store that there is.
 func (w *World) sites() (all []*store) {
 	for _, s := range w.stores {
-		if s.kind != likeEmbedded {
+		if s.kind != likeEmbedded && s.kind != likeBoth {
 			all = append(all, s)
 		}
 	}

@@ -291,19 +291,19 @@ func (l *link) kept(id, got int, sent int64) {
 	if got == 0 {
 		h.w.say(nil, "host %d has lost its session %d at %s", h.id, id, l.name)
 		s.id, s.until = 0, 0
-		h.eng.StoreSession(l.unit, upstream.Session{No: uint64(id), Lost: true})
+		l.news(upstream.Session{No: uint64(id), Lost: true})
 		l.keepAlive()
 		return
 	}
 	s.id = got
 	s.until = max(s.until, cache.LeaseDeadline(sent, h.w.p.Session))
-	h.eng.StoreSession(l.unit, upstream.Session{No: uint64(got), Until: s.until})
+	l.news(upstream.Session{No: uint64(got), Until: s.until})
 }
 
 // vouch says under which session an answer was got, as a driver does: it may have
-// ended since.
-func (l *link) vouch(f *flight, r *cache.Result) {
-	if l.s.kind != likeEtcd || f.session == 0 {
+// ended since. What has ended stays ended whatever becomes of the session.
+func (l *link) vouch(f *flight, op *cache.Op, r *cache.Result) {
+	if l.s.kind != likeEtcd || f.session == 0 || r.Status == cache.Done && (op.Kind == cache.OpRelease || op.Kind == cache.OpWithdraw) {
 		return
 	}
 	r.Session, r.SessionNo = f.until, uint64(f.session)

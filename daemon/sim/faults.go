@@ -83,9 +83,10 @@ func (w *World) strikeHost(f fault, h *host) bool {
 		h.after(0, h.reload)
 		return false // counted when it has happened
 	case partition:
-		until, one := w.now+w.while(), w.pick(2*len(h.links)) // or all of them
-		for i, l := range h.links {
-			if one >= len(h.links) || i == one {
+		lines := h.lines()
+		until, one := w.now+w.while(), w.pick(2*len(lines)) // or all of them
+		for i, l := range lines {
+			if one >= len(lines) || i == one {
 				l.cutOff = until
 				w.say(nil, "host %d cut off from %s for %d ms", h.id, l.name, (until-w.now)/ms)
 			}
@@ -127,6 +128,16 @@ func (w *World) strikeClient(f fault, c *client) bool {
 // linkTo is a use of a store; nil when there is none.
 func (h *host) linkTo(s *store) *link {
 	for _, l := range h.links {
+		if l.s == s {
+			return l
+		}
+	}
+	return nil
+}
+
+// lineTo is a use of a store, be it as one of a pair; nil when there is none.
+func (h *host) lineTo(s *store) *link {
+	for _, l := range h.lines() {
 		if l.s == s {
 			return l
 		}
@@ -188,7 +199,7 @@ func (w *World) strikeStore(f fault, h *host, s *store) bool {
 		}
 		s.off -= w.between(ms, 20*sec)
 	case sessionEnd:
-		l := h.linkTo(s)
+		l := h.lineTo(s)
 		if l == nil || s.kind != likeEtcd || l.session.id == 0 || !s.etcd.alive(l.session.id) {
 			return false
 		}

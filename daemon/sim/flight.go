@@ -2,6 +2,7 @@ package sim
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -50,16 +51,26 @@ func (p *pump) work() {
 		p.refuse(b)
 		return
 	}
-	f := &flight{p: p, b: b, results: make([]cache.Result, len(b.Ops)), net: l.s.net, session: l.session.id,
-		until: l.session.until}
-	f.ops = append(f.ops, b.Ops...) // the batch is used again; late copies of it may be under way even then
+	f := newFlight(l, b.Ops)
+	f.done = func(err error) { p.answered(b, f, err) }
+	if l.pair != nil {
+		l.pair.fly(f)
+		return
+	}
 	f.send()
+}
+
+// newFlight is a batch for a store. It is copied: the lane uses it again, and late copies of it may
+// be under way even then.
+func newFlight(l *link, ops []cache.Op) *flight {
+	return &flight{l: l, ops: slices.Clone(ops), results: make([]cache.Result, len(ops)), net: l.s.net, session: l.session.id,
+		until: l.session.until}
 }
 
 // flight is a batch on its way to the store and back.
 type flight struct {
-	p       *pump
-	b       *upstream.Batch
+	l       *link
+	done    func(error) // takes the answers
 	ops     []cache.Op
 	results []cache.Result
 	net     int   // connections when it was sent; a restart of the store breaks them
@@ -71,7 +82,7 @@ type flight struct {
 
 // send puts each script's ops on the wire. They share a fate, mostly.
 func (f *flight) send() {
-	l, w := f.p.l, f.p.l.h.w
+	l, w := f.l, f.l.h.w
 	if l.s.kind != likeEmbedded { // which the pump waits for, however slow the disk is
 		l.at(l.h.departs()+w.p.Timeout, func() { f.deliver(errTimeout) })
 	}
@@ -167,7 +178,7 @@ func (l *link) newFate() fate {
 
 // dispatch sends one group of ops.
 func (f *flight) dispatch(group []int, x fate) {
-	l, w := f.p.l, f.p.l.h.w
+	l, w := f.l, f.l.h.w
 	if x.kind < nFaults {
 		w.counts.Faults[x.kind]++
 	}
@@ -207,7 +218,7 @@ func (f *flight) answers(wanted bool) []cache.Result {
 
 // carryOut has the store do a group at a time, or when it can.
 func (f *flight) carryOut(at int64, group []int, answers []cache.Result, x fate) {
-	l, w := f.p.l, f.p.l.h.w
+	l, w := f.l, f.l.h.w
 	inst := l.inst
 	var try func()
 	try = func() {
@@ -248,30 +259,43 @@ func (f *flight) carryOut(at int64, group []int, answers []cache.Result, x fate)
 	w.at(at, try)
 }
 
-// deliver gives the batch back to the engine, once: with what has been answered.
+// deliver gives the batch back, once: with what has been answered.
 func (f *flight) deliver(err error) {
 	if f.over {
 		return
 	}
 	f.over = true
-	l, h := f.p.l, f.p.l.h
 	for i := range f.results {
-		r := &f.results[i]
-		if r.Status == cache.Unknown && r.Err == nil {
+		f.l.vouch(f, &f.ops[i], &f.results[i])
+	}
+	f.end(err)
+}
+
+func (f *flight) end(err error) {
+	for i := range f.results {
+		if r := &f.results[i]; r.Status == cache.Unknown && r.Err == nil {
 			r.Err = err
 		}
-		l.vouch(f, r)
+	}
+	f.done(err)
+}
+
+// answered gives the engine the answers to a batch.
+func (p *pump) answered(b *upstream.Batch, f *flight, err error) {
+	l, h := p.l, p.l.h
+	for i := range f.results {
+		r := &f.results[i]
 		l.gave(h.w.key(f.ops[i].Key), r)
 		h.learns(&f.ops[i], r)
 		h.w.counts.Results[r.Status]++
 		h.w.note(kindResult, h.w.key(f.ops[i].Key), uint64(r.Status), r.Base)
 		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Wanted)
 	}
-	copy(f.b.Results, f.results)
+	copy(b.Results, f.results)
 	if err != nil {
 		l.suspect()
 	}
-	h.eng.Deliver(f.b)
-	f.p.lane.Done(f.b)
-	f.p.work()
+	h.eng.Deliver(b)
+	p.lane.Done(b)
+	p.work()
 }

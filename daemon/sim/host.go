@@ -20,6 +20,7 @@ type host struct {
 	links    []*link // stores in use
 	opened   int     // that there have been
 	own      *store  // its embedded one
+	started  int64   // true time of the present daemon's start
 	gen      int     // of the daemon; what was meant for an earlier one comes to nothing
 	up       bool
 	draining bool
@@ -79,7 +80,7 @@ func (h *host) trueTime(c int64) int64 {
 // start begins a new daemon.
 func (h *host) start() {
 	h.gen++
-	h.up, h.draining, h.passing, h.tickAt = true, false, false, cache.Forever
+	h.up, h.draining, h.passing, h.tickAt, h.started = true, false, false, cache.Forever, h.w.now
 	clear(h.waits)
 	clear(h.audit)
 	clear(h.began)

@@ -22,8 +22,11 @@ type link struct {
 	breaker breaker
 	cutOff  int64 // the store cannot be reached before
 	session storeSession
-	leaving bool // nothing routes to it: it is dropped once it is empty
-	closed  bool // dropped, or its daemon has ended
+	pair    *pair   // of two stores at once: each part has connections of its own
+	whole   *link   // of a part: the link to both
+	member  *member // of a part: how the driver sees it
+	leaving bool    // nothing routes to it: it is dropped once it is empty
+	closed  bool    // dropped, or its daemon has ended
 }
 
 // open begins to use a store.
@@ -31,14 +34,26 @@ func (h *host) open(of *store) (*link, error) {
 	w := h.w
 	h.opened++
 	l := &link{h: h, of: of, s: h.site(of), name: of.name, no: h.opened}
+	if l.s.kind == likeBoth {
+		if err := l.openPair(); err != nil {
+			return nil, err
+		}
+	}
 	if err := l.add(h.eng); err != nil {
 		return nil, err
 	}
-	l.inst = w.newInstance()
 	l.pumps = [2]*pump{{l: l, lane: l.lane(0), idle: w.p.InFlight}, {l: l, lane: l.lane(1), idle: w.p.InFlight}}
 	h.links = append(h.links, l)
-	l.openSession()
+	l.begin()
 	return l, nil
+}
+
+// begin has a new instance of the daemon begin at the store.
+func (l *link) begin() {
+	for _, line := range l.lines() {
+		line.inst = l.h.w.newInstance()
+		line.openSession()
+	}
 }
 
 func (w *World) newInstance() uint32 {
@@ -52,7 +67,14 @@ func (l *link) add(eng *daemon.Engine) (err error) {
 	if l.s.kind == likeEmbedded {
 		inline = inlineStore{l}
 	}
-	l.unit, err = eng.AddStore(l.name, l.s.info(), inline)
+	info := l.s.info()
+	if l.pair != nil {
+		info = l.pair.both.Info()
+	}
+	l.unit, err = eng.AddStore(l.name, info, inline)
+	for _, line := range l.lines() {
+		line.unit = l.unit
+	}
 	return err
 }
 
@@ -74,6 +96,10 @@ func (l *link) lane(i int) *upstream.Lane {
 // close ends the use of a store: the daemon has ended, or has dropped it.
 func (l *link) close() {
 	l.closed = true
+	if l.pair != nil {
+		l.pair.close()
+		return
+	}
 	l.closeSession()
 }
 
@@ -95,6 +121,10 @@ func (l *link) isCutOff() bool {
 
 // hint passes a hint on to the daemon.
 func (l *link) hint(x upstream.Hint) {
+	if l.whole != nil {
+		l.member.hints <- x
+		x, l = <-l.whole.pair.both.Hints(), l.whole
+	}
 	l.h.w.counts.Hints[x.Kind]++
 	l.h.eng.Hint(l.unit, x)
 }

@@ -14,14 +14,17 @@ func (w *World) all() []*key { return w.everything }
 
 // unique checks that no permit has the fence of another.
 func (w *World) unique(h *hold) {
-	if o := h.key.fences[fenceAt{h.at, h.fence}]; o != nil && o != h {
-		if waives(o, h) || waives(h, o) {
-			w.counts.Tallies[waivedFence]++
-		} else {
-			w.fail("fence order", h.key.name, "clients %d and %d have both had fence %d·%d", o.c.id, h.c.id, h.fence>>10, h.fence&1023)
+	for _, s := range h.c.w.orders(h.at) {
+		at := fenceAt{s, h.fence}
+		if o := h.key.fences[at]; o != nil && o != h {
+			if waives(o, h) || waives(h, o) {
+				w.counts.Tallies[waivedFence]++
+			} else {
+				w.fail("fence order", h.key.name, "clients %d and %d have both had fence %d·%d", o.c.id, h.c.id, h.fence>>10, h.fence&1023)
+			}
 		}
+		h.key.fences[at] = h
 	}
-	h.key.fences[fenceAt{h.at, h.fence}] = h
 }
 
 // crowded checks that no more clients believe in permits than there are.
@@ -36,7 +39,12 @@ func (w *World) crowded(k *key) {
 		of := func(same func(o *hold) bool) {
 			w.crowdedOf(k, slices.DeleteFunc(slices.Clone(believed), func(o *hold) bool { return !same(o) }))
 		}
-		of(func(o *hold) bool { return o.at.shares(h.at) })
+		for _, s := range h.at.leaves {
+			of(func(o *hold) bool { return slices.Contains(o.at.leaves, s) })
+		}
+		if w.p.Move {
+			of(func(o *hold) bool { return !o.degraded })
+		}
 		of(h.sameDaemon)
 	}
 }

@@ -12,10 +12,11 @@ const (
 	likeRedis    storeKind = iota // leases with TTLs of their own, best-effort
 	likeEtcd                      // leases by the daemon's session, linearizable
 	likeEmbedded                  // the same inside the daemon: answers inline, one host
+	likeBoth                      // two of the others at once
 )
 
 func (k storeKind) String() string {
-	return [...]string{"redis", "etcd", "embedded"}[k]
+	return [...]string{"redis", "etcd", "embedded", "both"}[k]
 }
 
 // Profile is what kind of run a seed makes. Each leaves much out, so that what is
@@ -69,10 +70,20 @@ type Profile struct {
 	Heartbeat  int64 // that namespaces require; 0 for none
 	MaxWait    int64
 	SpaceMost  int  // the largest limit of a namespace's holds and waiters; 0 for none
+	Pairs      bool // some namespaces are kept in two stores at once
+	Move       bool // all keys move from one store to another, in three rollouts
 	OneShard   bool // all keys are in the same shard of the lock table
 	Users      int  // how many users there are, where some namespaces are not for all of them
 
 	Faults [nFaults]int64 // mean time between two of a kind over the run, or permille; 0 for none
+}
+
+// has says that a run is about a store of this kind.
+func (p *Profile) has(kind string) bool {
+	if kind == likeBoth.String() {
+		return p.Pairs || p.Move
+	}
+	return p.Store.String() == kind
 }
 
 func (p Profile) String() string {
@@ -88,6 +99,12 @@ func (p Profile) String() string {
 	}
 	if p.Chain {
 		s += ", chain"
+	}
+	switch {
+	case p.Move:
+		s += ", move"
+	case p.Pairs:
+		s += ", pairs"
 	}
 	if p.Linger > 0 {
 		s += fmt.Sprintf(", lingers for %d ms", p.Linger/ms)
@@ -184,6 +201,7 @@ func (w *World) newProfile(length int64) Profile {
 	if w.chance(300) && !p.OneShard {
 		p.OneShard, p.Wakes = true, w.pick(3)
 	}
+	newPairProfile(&p, w.seed)
 	return p
 }
 

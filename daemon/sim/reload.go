@@ -15,7 +15,11 @@ const dropEvery = 50 * ms
 // reload has the host read the configuration, which has changed, mostly.
 func (h *host) reload() {
 	w := h.w
-	if w.chance(700) {
+	switch {
+	case !w.chance(700):
+	case w.p.Move:
+		w.conf = w.move()
+	default:
 		w.conf = w.edit(w.conf)
 	}
 	h.takeUp(w.conf, w.chance(80))
@@ -165,12 +169,12 @@ func (h *host) dropped(l *link) {
 	h.links = slices.DeleteFunc(h.links, func(o *link) bool { return o == l })
 	l.close()
 	h.unused(l)
-	switch l.s.kind {
-	case likeEtcd:
-		if l.session.id != 0 {
-			l.s.etcd.endSession(l.session.id)
+	for _, line := range l.lines() {
+		if line.s.kind == likeEtcd && line.session.id != 0 {
+			line.s.etcd.endSession(line.session.id)
 		}
-	case likeEmbedded:
+	}
+	if l.s.kind == likeEmbedded {
 		if n := len(l.session.held) + len(l.session.permits); n > 0 {
 			w.fail("reload", "", "host %d has dropped its embedded store, where %d keys are held", h.id, n)
 		}

@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -23,8 +24,9 @@ type store struct {
 	paused   int64 // nothing is carried out before
 	full     int64 // no memory before
 	readOnly int64
-	highest  uint64 // base given out
-	losses   []loss // of what it had promised
+	highest  uint64   // base given out
+	losses   []loss   // of what it had promised
+	leaves   []*store // where a lease at it is: at itself, or at both of a pair, first the old one
 
 	redis *redisModel
 	etcd  *etcdModel
@@ -42,6 +44,7 @@ type loss struct {
 
 func (w *World) newStore(kind storeKind) *store {
 	s := &store{w: w, no: w.nStores, kind: kind, rebase: w.p.Rebase || kind != likeEtcd, off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
+	s.leaves = []*store{s}
 	w.nStores++
 	s.name = fmt.Sprintf("%v%d", kind, s.no)
 	switch kind {
@@ -140,11 +143,22 @@ func (s *store) lost(h *host) {
 // store's safety class allows: the first one's lease had ended early, and the
 // second's is newer.
 func waives(old, young *hold) bool {
-	for _, l := range old.at.losses {
-		if old.fence>>10 > l.base || old.c.w.now >= l.until {
+	share := old.at.shares(young.at)
+	for _, s := range old.at.leaves { // each that both are at would have kept them apart
+		if (!share || slices.Contains(young.at.leaves, s)) && !s.waives(old, young, share) {
+			return false
+		}
+	}
+	return true
+}
+
+// waives says so of one store.
+func (s *store) waives(old, young *hold, share bool) bool {
+	for _, l := range s.losses {
+		if old.fence>>10 > l.base || s.w.now >= l.until {
 			continue
 		}
-		if l.host == old.k.h || l.host == nil && (!old.at.shares(young.at) || l.base < young.fence>>10) {
+		if l.host == old.k.h || l.host == nil && (!share || l.base < young.fence>>10) {
 			return true
 		}
 	}
@@ -152,13 +166,16 @@ func waives(old, young *hold) bool {
 }
 
 // shares says that a lease at s excludes one at o, whoever has them.
-func (s *store) shares(o *store) bool { return s == o }
+func (s *store) shares(o *store) bool {
+	return slices.ContainsFunc(s.leaves, func(x *store) bool { return slices.Contains(o.leaves, x) })
+}
 
 // apart says that nothing promises that o and p exclude each other: they hold leases at different
-// stores, and were granted by different daemons. One daemon does not let anybody in anywhere
-// before all that it has granted elsewhere is over.
+// stores, and were granted by different daemons. One daemon does not let anybody in anywhere before
+// all that it has granted elsewhere is over. In a move from one store to another all exclude each
+// other.
 func (h *hold) apart(o *hold) bool {
-	return !h.sameDaemon(o) && (h.degraded || o.degraded || !h.at.shares(o.at))
+	return !h.sameDaemon(o) && (h.degraded || o.degraded || !h.c.w.p.Move && !h.at.shares(o.at))
 }
 
 func (h *hold) sameDaemon(o *hold) bool { return h.k.h == o.k.h && h.k.gen == o.k.gen }

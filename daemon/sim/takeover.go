@@ -91,7 +91,7 @@ func (h *host) passOn() {
 	w.counts.Faults[hostTakeover]++
 	w.say(nil, "host %d: another process has taken over %d sessions", h.id, len(sessions))
 	for _, l := range h.links {
-		if l.s.kind == likeEtcd && !w.p.Calm && w.chance(300) {
+		if l.hasSession() && !w.p.Calm && w.chance(300) {
 			l.bereave()
 		}
 	}
@@ -117,9 +117,20 @@ func (h *host) relink() error {
 
 // bereave has the next process go on without the session at the store.
 func (l *link) bereave() {
+	if l.pair != nil { // neither store is taken over
+		l.pair.close()
+		if err := l.openPair(); err != nil {
+			l.h.w.fail("takeover", "", "%v", err)
+			return
+		}
+	}
 	l.closeSession()
-	l.inst = l.h.w.newInstance()
 	l.session = storeSession{tries: l.session.tries + 1}
 	l.h.eng.Bereave(l.unit)
-	l.openSession()
+	l.begin()
+}
+
+// hasSession says that what is at the store, or at one of two, lives by a session of the daemon.
+func (l *link) hasSession() bool {
+	return slices.ContainsFunc(l.s.leaves, func(s *store) bool { return s.kind == likeEtcd })
 }

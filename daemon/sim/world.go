@@ -42,7 +42,8 @@ type World struct {
 	nStores    int
 	instances  uint32 // of daemons at stores, that there have been
 	owner      map[uint32]*link
-	conf       *conf // as the operator has written it last
+	conf       *conf    // as the operator has written it last
+	stages     []*store // of a move from one store to another
 	counts     Counts
 	trace      *trace
 	failure    *Failure
@@ -112,6 +113,13 @@ func (w *World) play(length int64) {
 	defer func() {
 		if p := recover(); p != nil {
 			w.fail("panic", "", "%v\n%s", p, debug.Stack())
+		}
+	}()
+	defer func() { // what the driver of two stores has running
+		for _, h := range w.hosts {
+			for _, l := range h.links {
+				l.close()
+			}
 		}
 	}()
 	end := epoch + length

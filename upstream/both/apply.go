@@ -185,10 +185,10 @@ const (
 	headway = 100_000 // of the first base that is ahead of both stores' clocks, in µs; each later one has twice as much
 )
 
-// raise lifts the old store's counter to the bases that are about to be granted. It may be past a lock's by then:
-// nobody else has got the lock. Other hosts get permits meanwhile, so a permit's base has to be one that both
-// stores have given in answer to this batch. While it is not, the new store is asked for one that is ahead of both,
-// and then the old one for the same.
+// raise lifts the old store's counter to the bases that are about to be granted. It may be past a
+// lock's by then: nobody else has got the lock. Other hosts get permits meanwhile, so a permit's
+// base has to be one that both stores have given in answer to this batch. While it is not, the new
+// store is asked for one that is ahead of both, and then the old one for the same.
 func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) (err error) {
 	for round := 0; len(p.ops) > 0; round++ {
 		at := []upstream.Store{s.old, s.new}[round%2]
@@ -226,8 +226,9 @@ type keyBase struct {
 	of  uint64
 }
 
-// level has a store asked for the bases that the other one has given to the permits of p, which it returns, or for
-// ones that are so far ahead of all of those. A store counts up within a batch, from the largest floor.
+// level has a store asked for the bases that the other one has given to the permits of p, which it
+// returns, or for ones that are so far ahead of all of those. A store counts up within a batch,
+// from the largest floor.
 func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
 	given, least, most := make(map[keyBase]bool), uint64(math.MaxUint64), uint64(0)
 	for n, i := range p.at {

@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"math/rand/v2"
+	"slices"
+)
+
+// A move of all keys from one store to another, in the three rollouts of STORES.md: the old store,
+// both, the new one. Then the keys move back in the same way, and so on. A rollout begins when the
+// one before it is finished on every host. The bases of all stores here can be raised: moves to
+// real etcd and ZooKeeper are not simulated.
+
+// newMove makes the stores of the rollouts.
+func (w *World) newMove() {
+	from, to := w.stores[0], w.stores[1]
+	w.stages = []*store{from, w.newPair(from, to), to, w.newPair(to, from)}
+}
+
+// stageStore is the store of all keys after so many rollouts.
+func (w *World) stageStore(stage int) *store { return w.stages[stage%len(w.stages)] }
+
+// move is the configuration of the next rollout if that may begin; else one with another policy.
+func (w *World) move() *conf {
+	c := w.conf
+	next := &conf{spaces: slices.Clone(c.spaces), classes: c.classes, limits: c.limits, stage: c.stage}
+	if !w.moved() || w.chance(300) {
+		i := w.pick(len(next.spaces))
+		next.spaces[i].Namespace = w.policy(next.spaces[i].Prefix)
+		return next
+	}
+	next.stage++
+	for i := range next.spaces {
+		next.spaces[i].at = w.stageStore(next.stage)
+	}
+	w.counts.Tallies[rollouts]++
+	w.say(nil, "rollout %d begins: %s", next.stage, w.stageStore(next.stage).name)
+	return next
+}
+
+// moved says that the present rollout is finished: on every host no lease is left that was taken
+// before it, nor may one be that a daemon before the present one has left behind, and fences of the
+// next store will be higher.
+func (w *World) moved() bool {
+	for _, h := range w.hosts {
+		if !h.up || h.passing || h.conf.stage != w.conf.stage || w.now < h.started+w.longest()*11/10 ||
+			slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving }) {
+			return false
+		}
+	}
+	at := w.stageStore(w.conf.stage)
+	return at.kind != likeBoth || at.leaves[1].passed(at.leaves[0])
+}
+
+// passed says that all bases which s gives from now on are above those of the old store: a key has
+// been locked in both, or the clock of s has passed them.
+func (s *store) passed(old *store) bool {
+	if s.kind == likeEtcd {
+		return s.etcd.revision > old.highest
+	}
+	return max(s.redis.last, uint64(s.clock()/us)) > old.highest
+}
+
+// newPairProfile gives some runs two stores at once. It draws from dice of its own, so that the
+// others remain what they are without it.
+func newPairProfile(p *Profile, seed uint64) {
+	dice := rand.New(rand.NewPCG(seed, 0x74776f73746f7265))
+	pick := func(n int) int { return int(dice.Uint64N(uint64(n))) }
+	if p.Spaces == 0 || p.Store == likeEmbedded {
+		return
+	}
+	switch kinds := []storeKind{likeRedis, likeRedis, likeEtcd}; {
+	case p.Store == likeRedis && pick(4) == 0:
+		p.Move, p.Foreign, p.More = true, 0, []storeKind{kinds[pick(3)]}
+		p.Faults[hostReload] = []int64{300 * ms, 2 * sec}[pick(2)]
+	case pick(4) == 0:
+		p.Pairs = true
+		if p.More = append(p.More, likeRedis); p.Store != likeRedis { // two have bases that can be raised
+			p.More = append(p.More, likeRedis)
+		}
+	}
+}

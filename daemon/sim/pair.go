@@ -1,0 +1,162 @@
+package sim
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/both"
+)
+
+// Two stores at once: the real driver, upstream/both, over two stores of this world. Its requests
+// to one of them take virtual time. Each Apply is a coroutine, which is suspended while a request
+// is on its way. So either it or the world runs, and a seed remains one run.
+
+// pair is what a link to two stores has instead of a connection.
+type pair struct {
+	both    *both.Store
+	parts   [2]*link        // to the old store and to the new one
+	applies map[*apply]bool // under way
+}
+
+// apply is one Apply of the driver under way.
+type apply struct {
+	next func() (*trip, bool) // resumes it until its next trip
+	stop func()
+}
+
+// trip is a batch on its way to one store of a pair.
+type trip struct {
+	to      *link
+	ops     []upstream.Op
+	results []upstream.Result
+	err     error
+}
+
+// member is one store of a pair, as the driver sees it.
+type member struct {
+	part     *link
+	hints    chan upstream.Hint
+	sessions chan upstream.Session // nil where leases live by their TTLs
+}
+
+type yieldKey struct{}
+
+var errPairClosed = errors.New("the daemon does not use the two stores any more")
+
+// Apply suspends the driver until the world has the answers.
+func (m *member) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	t := &trip{to: m.part, ops: ops, results: results}
+	if yield := ctx.Value(yieldKey{}).(func(*trip) bool); !yield(t) {
+		return errPairClosed
+	}
+	return t.err
+}
+
+func (m *member) Info() upstream.Info               { return m.part.s.info() }
+func (m *member) Hints() <-chan upstream.Hint       { return m.hints }
+func (m *member) Sessions() <-chan upstream.Session { return m.sessions }
+func (m *member) Ping(context.Context) error        { return nil } // see link.ping
+func (m *member) Close() error                      { return nil }
+
+// newPair makes the store that means two of them at once.
+func (w *World) newPair(old, new *store) *store {
+	s := w.newStore(likeBoth)
+	s.leaves = []*store{old, new}
+	return s
+}
+
+// newPairs adds pairs of the stores that hosts share and whose bases can be raised.
+func (w *World) newPairs() {
+	all := slices.DeleteFunc(slices.Clone(w.stores), func(s *store) bool { return s.kind == likeEmbedded || !s.rebase })
+	for range 2 {
+		old, new := all[w.pick(len(all))], all[w.pick(len(all))]
+		if old != new {
+			w.stores = append(w.stores, w.newPair(old, new))
+		}
+	}
+}
+
+// openPair begins to use the two stores of a pair.
+func (l *link) openPair() (err error) {
+	p := &pair{applies: make(map[*apply]bool)}
+	var members [2]upstream.Store
+	for i, s := range l.s.leaves {
+		m := &member{hints: make(chan upstream.Hint)}
+		if s.info().Session > 0 {
+			m.sessions = make(chan upstream.Session)
+		}
+		m.part = &link{h: l.h, of: s, s: s, name: s.name, unit: l.unit, whole: l, member: m}
+		p.parts[i], members[i] = m.part, m
+	}
+	l.pair = p
+	p.both, err = both.New(members[0], members[1], 0)
+	return err
+}
+
+// lines are the uses of stores, each store of a pair by itself.
+func (h *host) lines() (all []*link) {
+	for _, l := range h.links {
+		all = append(all, l.lines()...)
+	}
+	return all
+}
+
+func (l *link) lines() []*link {
+	if l.pair != nil {
+		return l.pair.parts[:]
+	}
+	return []*link{l}
+}
+
+// news passes on what has become of the daemon's session at a store. Of a pair the engine hears
+// what that means for the session of both.
+func (l *link) news(n upstream.Session) {
+	if l.whole != nil {
+		l.member.sessions <- n
+		n, l = <-l.whole.pair.both.Sessions(), l.whole
+	}
+	l.h.eng.StoreSession(l.unit, n)
+}
+
+// fly carries out a batch at both stores.
+func (p *pair) fly(f *flight) {
+	var err error
+	a := new(apply)
+	a.next, a.stop = iter.Pull(func(yield func(*trip) bool) {
+		err = p.both.Apply(context.WithValue(context.Background(), yieldKey{}, yield), f.ops, f.results)
+	})
+	p.applies[a] = true
+	var resume func()
+	resume = func() {
+		t, more := a.next()
+		if !more {
+			delete(p.applies, a)
+			f.end(err)
+			return
+		}
+		t.to.h.w.counts.Tallies[pairTrips]++
+		one := newFlight(t.to, t.ops)
+		one.done = func(err error) {
+			copy(t.results, one.results)
+			t.err = err
+			resume()
+		}
+		one.send()
+	}
+	resume()
+}
+
+// close ends all that is under way: nothing more is sent.
+func (p *pair) close() {
+	for _, part := range p.parts {
+		part.close()
+	}
+	for a := range p.applies {
+		a.stop()
+	}
+	clear(p.applies)
+	_ = p.both.Close() // the members' never fail
+}
