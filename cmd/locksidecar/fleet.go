@@ -256,7 +256,8 @@ func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (nam
 		if name == "" {
 			name = config.DefaultStore
 		}
-		names, keys = append(names, name), append(keys, p.name+"\x00"+p.url)
+		names = append(names, name)
+		keys = append(keys, fmt.Sprint(p.name, "\x00", p.url, "\x00", int64(p.maxTTL))) // see planRedlock
 	}
 	name = strings.Join(names, "+")
 	if n.Both != "" && n.FenceEpoch != 0 { // see need
@@ -278,7 +279,11 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 						"or in one again, takes a restart", name)
 				}
 			}
-			st, err := d.open(ctx, opening{log: f.log, lazy: d.lazy || len(p.needs) > 1, heir: f.estate.Heir(d.name)})
+			lazy := d.lazy || len(p.needs) > 1
+			if f.used != nil && len(d.plans) > 1 {
+				lazy = false // a reload does not begin a move to a store that cannot be reached
+			}
+			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, heir: f.estate.Heir(d.name)})
 			if err != nil {
 				return s, fresh, err
 			}
@@ -314,7 +319,6 @@ func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 	if len(d.plans) == 1 {
 		return d.plans[0].opened(ctx, o)
 	}
-	o.lazy = false
 	heirs := both.Heirs(o.heir)
 	o.heir = heirs[0]
 	first, err := d.plans[0].opened(ctx, o)

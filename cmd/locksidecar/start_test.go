@@ -95,3 +95,31 @@ func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	h.reloads(file, stores+"namespaces:\n  '': {store: r}\n", "reloaded")
 	h.run("lock", "k", "--", "true").ends(0)
 }
+
+// A daemon starts without one of two stores that a namespace needs at once, as without any other store. A reload does
+// not begin such a move.
+func TestAPairWithAStoreThatIsDown(t *testing.T) {
+	up, down := testserver.StartRedis(t), testserver.StartRedis(t)
+	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: '" + down.URL() + "'}\n"
+	moving := stores + "namespaces:\n  'x:': {store: old, both: new}\n"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(moving), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	down.Kill()
+	h := bareHost(t)
+	h.daemon = h.run("serve", "--log-format", "json", "--config", file)
+	eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
+	h.run("lock", "k", "--", "true").ends(0)
+	h.run("lock", "x:k", "--", "true").ends(69)
+	h.takenOver("--config", file)
+	down.Start()
+	eventually(t, "the pair works", func() bool {
+		p := h.run("lock", "-w", "5s", "x:k", "--", "true")
+		<-p.done
+		return exitCode(p.cmd.ProcessState) == 0
+	})
+	h.reloads(file, stores+"namespaces:\n  'x:': {store: old}\n", "reloaded")
+	down.Kill()
+	h.reloads(file, moving, "reload_refused", "connection refused")
+}
