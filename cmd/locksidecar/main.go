@@ -4,15 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-func main() { os.Exit(newMain().Run(context.Background())) }
+func main() {
+	// gRPC would write lines of plain text between those of our log. Its faults come back as errors of calls.
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
+	os.Exit(newMain().Run(context.Background()))
+}
 
 // Main is one run of the program.
 type Main struct {

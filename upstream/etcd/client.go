@@ -20,8 +20,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A connection is asked whether it still stands after pingAfter of silence; etcd
-// cuts off who asks more often than each 5 s.
+// A connection with calls in flight is asked whether it still stands after pingAfter of silence. A new call on an
+// idle connection asks at once. etcd cuts off clients that ask more often than each 5 s, or without any call.
 const (
 	pingAfter   = 6 * time.Second
 	pingTimeout = 2 * time.Second
@@ -82,7 +82,7 @@ func newClient(cfg *Config) (*client, error) {
 	}
 	cl, err := clientv3.New(clientv3.Config{
 		Endpoints: m.all, TLS: t, Logger: zap.NewNop(),
-		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout, PermitWithoutStream: true,
+		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
 		MaxUnaryRetries: 1, // what is repeated is our decision
 		DialOptions:     options,
 	})
