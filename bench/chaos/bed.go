@@ -5,9 +5,9 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -37,6 +37,7 @@ type bed struct {
 	hosts    []*host
 	workers  []*worker
 	register *Register
+	watch    *watch // nil: patience is measured by the clock
 	forgets  []forget
 	cut      map[int][]int64
 
@@ -103,9 +104,11 @@ func (c *bed) endWorkers() {
 	for _, w := range c.workers {
 		w.bid()
 	}
-	end := time.Now().Add(patience)
+	c.until(patience, func() bool {
+		return !slices.ContainsFunc(c.workers, func(w *worker) bool { return !w.ended() })
+	})
 	for _, w := range c.workers {
-		if w.killed == 0 && !w.finish(end) {
+		if w.killed == 0 && !w.finish() {
 			c.fail("wait", "worker %d (%s) does not end", w.no, w.kind)
 		}
 	}
@@ -133,7 +136,7 @@ func (c *bed) nothingLeft() {
 func (c *bed) end() {
 	for _, w := range c.workers {
 		if !w.ended() {
-			w.process.end(syscall.SIGKILL)
+			w.kill()
 		}
 		<-w.done
 	}
@@ -182,10 +185,5 @@ func (c *bed) allServed() {
 }
 
 func (c *bed) until(most time.Duration, ok func() bool) bool {
-	for end := time.Now().Add(most); !ok(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(end) {
-			return false
-		}
-	}
-	return true
+	return c.watch.patient(most, ok)
 }

@@ -88,7 +88,7 @@ func (l *layout) vary(rnd *rand.Rand, names []string) {
 		r := l.rooms[prefix]
 		switch rnd.IntN(8) {
 		case 0:
-			if r.store != "redlock" && r.both != "redlock" {
+			if !strings.HasPrefix(r.store, "redlock") && !strings.HasPrefix(r.both, "redlock") {
 				r.more = append(r.more, "linger: 300ms", "linger_pause: 1s")
 			}
 		case 1:

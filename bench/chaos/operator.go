@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -35,6 +36,8 @@ func actions() []action {
 		{name: "takeover: successor stopped", do: (*site).takeOverStopped},
 		{name: "takeover: during a reload", do: (*site).takeOverReloading},
 		{name: "takeover: during a drain", do: (*site).takeOverDraining},
+		{name: "takeover: during unlocks", do: (*site).takeOverUnlocking},
+		{name: "takeover: with other routes", do: (*site).takeOverRerouted},
 		{name: "takeover: other configuration", do: (*site).takeOverOther},
 		{name: "takeover: called", do: (*site).takeOverCalled},
 		{name: "takeover: a program that fails", do: (*site).takeOverFailing},
@@ -81,6 +84,7 @@ func (st *site) do(a action) {
 	if !strings.HasPrefix(a.name, "reload: o") {
 		st.s.note(a.name)
 	}
+	defer st.s.doing(a.name, st, nil)()
 	began := time.Now()
 	a.do(st)
 	st.s.t.Logf("%s daemon %d: %s took %v", began.Format(time.StampMilli), st.no, a.name, time.Since(began))
@@ -89,38 +93,56 @@ func (st *site) do(a action) {
 func (st *site) vary(l *layout) { l.vary(st.rnd, st.s.names()) }
 
 // reroute moves the keys of the daemon's own namespace to another store. Their fences go on rising: stores
-// that take their bases from the clock follow each other as they are, and where etcd or ZooKeeper is among
-// them each move raises fence_epoch.
+// that take their bases from the clock follow each other as they are. Where etcd or ZooKeeper may be among them, each
+// move raises fence_epoch above those of all daemons, since a store may count all keys together.
 func (st *site) reroute() {
-	names := st.homes()
-	to := names[st.rnd.IntN(len(names))]
 	varied := st.rnd.IntN(2) == 0
 	st.reload("keys to another store", func(l *layout) {
 		if varied {
 			st.vary(l)
 		}
-		r := l.rooms[st.own()]
-		if r.store != to && st.lifted {
-			r.epoch += nextLift
-		}
-		r.store, r.more = to, nil
-		l.rooms[st.own()] = r
+		st.moveOwn(l)
 	}, time.Now())
 }
 
-// homes are the stores that the daemon's own keys may be in. The embedded store's bases are ahead of the clock by up to a minute
-// after a kill, so without fence_epoch no key goes from there to another store.
-func (st *site) homes() (names []string) {
-	if st.lifted {
-		return st.s.names()
+// moveOwn has the daemon's own keys in some store that they may be in.
+func (st *site) moveOwn(l *layout) {
+	names := st.homes()
+	to := names[st.rnd.IntN(len(names))]
+	r := l.rooms[st.own()]
+	if r.store != to && st.s.lifted {
+		r.epoch = st.s.lift()
 	}
+	r.store, r.more = to, nil
+	l.rooms[st.own()] = r
+}
+
+// lift is the next fence_epoch of a daemon's own keys.
+func (s *storm) lift() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.epoch += nextLift
+	return s.epoch
+}
+
+// embeddedAhead is for how long the embedded store's bases may be ahead of the clock after a daemon was started.
+const embeddedAhead = int64(65 * time.Second)
+
+// homes are the stores that the daemon's own keys may be in.
+func (st *site) homes() (names []string) {
+	switch {
+	case st.s.toOrdered:
+		return []string{st.s.depots[0].name}
+	case st.s.lifted:
+		return st.s.names()
+	case st.layout.rooms[st.own()].store == "" && st.broke > 0 && now() < st.broke+embeddedAhead:
+		return []string{""}
+	}
+	names = []string{""}
 	for _, d := range st.s.depots {
 		if !d.ordered() {
 			names = append(names, d.name)
 		}
-	}
-	if names == nil {
-		names = []string{""}
 	}
 	return names
 }
@@ -162,6 +184,7 @@ func (st *site) reloadMany() {
 	for range 2 + st.rnd.IntN(3) {
 		l := st.layout.clone()
 		st.vary(l)
+		st.tries(l)
 		st.write(l.yaml())
 		st.signal(syscall.SIGHUP)
 		time.Sleep(time.Duration(st.rnd.IntN(20)) * time.Millisecond)
@@ -187,11 +210,12 @@ func (st *site) drain() {
 	st.start()
 }
 
-// endAtOnce tells it twice, so that it does not drain; the second word may be too late.
+// endAtOnce tells it twice, so that it does not drain; the second signal may be too late. Two signals that are pending at
+// once may come in either order.
 func (st *site) endAtOnce() {
 	st.signal(syscall.SIGTERM)
 	time.Sleep(time.Duration(st.rnd.IntN(100)) * time.Millisecond)
-	st.stopWith(syscall.SIGINT, 0, 128+int(syscall.SIGINT))
+	st.stopWith(syscall.SIGINT, 0, 128+int(syscall.SIGINT), 128+int(syscall.SIGTERM))
 	st.rest()
 	st.start()
 }
@@ -284,36 +308,35 @@ func (k *keeping) drop() {
 	}
 }
 
-// over looks at what has become of them, and gives them up. A hold may be lost to a store that does not answer,
-// or to a machine that has too much to do; for any of the other reasons that are named, too.
+// over looks at what has become of them, and gives them up.
 func (k *keeping) over(what string, also ...protocol.Reason) {
 	if k.c == nil {
 		return
 	}
 	defer k.c.Close()
 	for _, h := range k.holds {
-		var lost *client.LostError
 		err := h.Err()
-		switch {
-		case err == nil:
+		if err == nil {
 			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 			err = h.Release(ctx)
 			cancel()
-			if err != nil && !errors.As(err, &lost) && !k.st.s.troubled(k.from) && !late.MatchString(err.Error()) {
-				k.st.s.fail("kept", "daemon %d: %s cannot be given up after %s: %v", k.st.no, h.Key(), what, err)
-			}
-			continue
-		case errors.As(err, &lost):
-			ok := lost.Reason == protocol.LostExpired || lost.Reason == protocol.LostTooLong || k.st.s.troubled(k.from) && (lost.Reason == protocol.LostGone || lost.Reason == protocol.LostSession)
-			for _, r := range also {
-				ok = ok || lost.Reason == r
-			}
-			if ok {
-				continue
-			}
-		case errors.Is(err, client.ErrExpired):
-			continue
 		}
-		k.st.s.fail("kept", "daemon %d: %s is lost by %s: %v", k.st.no, h.Key(), what, err)
+		if !k.allowed(err, also) {
+			k.st.s.fail("kept", "daemon %d: %s is lost by %s, or cannot be given up: %v", k.st.no, h.Key(), what, err)
+		}
 	}
+}
+
+// allowed says whether a hold may have ended with err: its store did not answer, the machine had too much to do, or it was lost
+// for a reason that is named.
+func (k *keeping) allowed(err error, also []protocol.Reason) bool {
+	var lost *client.LostError
+	switch {
+	case err == nil, errors.Is(err, client.ErrExpired):
+		return true
+	case errors.As(err, &lost):
+		return lost.Reason == protocol.LostExpired || lost.Reason == protocol.LostTooLong || slices.Contains(also, lost.Reason) ||
+			k.st.s.troubled(k.from) && (lost.Reason == protocol.LostGone || lost.Reason == protocol.LostSession)
+	}
+	return k.st.s.troubled(k.from) || late.MatchString(err.Error())
 }

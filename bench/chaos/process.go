@@ -20,6 +20,8 @@ type process struct {
 	log  string        // where its standard error goes
 	done chan struct{} // closed when it has been reaped
 
+	watch *watch // measures how long it takes to end; nil: the clock does
+
 	state *os.ProcessState // set before done is closed
 }
 
@@ -111,10 +113,5 @@ func (p *process) code() int {
 }
 
 func (p *process) ends(within time.Duration) bool {
-	select {
-	case <-p.done:
-		return true
-	case <-time.After(within):
-		return false
-	}
+	return p.watch.patient(within, p.ended)
 }

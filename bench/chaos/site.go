@@ -20,10 +20,11 @@ import (
 // site is a daemon in a storm, with an operator of its own.
 type site struct {
 	*host
-	s      *storm
-	rnd    *rand.Rand // the operator's alone
-	lifted bool       // its own namespace has a fence_epoch, so that its keys may move to every store
-	small  bool       // its socket and its state are on a small disk
+	s     *storm
+	rnd   *rand.Rand // the operator's alone
+	small bool       // its socket and its state are on a small disk
+
+	settings []setting // guarded by s.mu
 
 	// mu is held while somebody does something to the daemon. It guards the process and all below.
 	mu     sync.Mutex
@@ -31,6 +32,9 @@ type site struct {
 	logs   int     // how many there have been
 	told   bool    // the daemon was told to end, and a takeover is tried
 	first  gauge   // descriptors and goroutines when nothing had happened yet
+	// passing says that a takeover may happen while a command runs: that may have to be repeated.
+	passing bool
+	broke   int64 // when a process was last started that took nothing over
 }
 
 func (st *site) own() string  { return fmt.Sprintf("p%d:", st.no) }
@@ -49,6 +53,7 @@ func (st *site) launch(more ...string) *process {
 	if err != nil {
 		panic(broken{err})
 	}
+	p.watch = st.s.watch
 	st.s.keepTrack(p)
 	return p
 }
@@ -62,7 +67,10 @@ func (s *storm) keepTrack(p *process) {
 // start starts a daemon with the configuration that the last one used, again as long as no store answers.
 func (st *site) start() {
 	st.write(st.layout.yaml())
-	for end := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
+	if st.process != nil {
+		st.broke = now()
+	}
+	for end := st.s.watch.ran() + patience; ; time.Sleep(200 * time.Millisecond) {
 		began := now()
 		p := st.launch()
 		for !p.ended() {
@@ -76,14 +84,19 @@ func (st *site) start() {
 		if p.code() != 69 || !st.s.troubled(began) {
 			st.s.fail("exit code", "daemon %d ends with %d as it starts: %s", st.no, p.code(), tail(p.log))
 		}
-		if time.Now().After(end) {
+		if st.s.watch.ran() > end {
 			panic(broken{fmt.Errorf("daemon %d does not start: %s", st.no, tail(p.log))})
 		}
 	}
 }
 
+// write replaces the configuration in one step: a daemon may read it at any time.
 func (st *site) write(text string) {
-	if err := os.WriteFile(st.conf(), []byte(text), 0o600); err != nil {
+	err := os.WriteFile(st.conf()+".new", []byte(text), 0o600)
+	if err == nil {
+		err = os.Rename(st.conf()+".new", st.conf())
+	}
+	if err != nil {
 		panic(broken{err})
 	}
 }
@@ -127,13 +140,14 @@ func size(path string) int64 {
 // answer since from.
 func (st *site) reload(what string, change func(*layout), from time.Time) bool {
 	st.s.note("reload: " + what)
-	began := now() - int64(time.Since(from))
+	defer st.s.doing("reload: "+what, st, nil)()
+	began, at := now()-int64(time.Since(from)), now()
 	l := st.layout.clone()
 	change(l)
 	st.write(l.yaml())
 	switch event, line := st.tell(); {
 	case event == "reloaded":
-		st.layout = l
+		st.uses(l, at)
 		return true
 	case event == "":
 		st.s.fail("reload", "daemon %d says nothing to SIGHUP (%s); code %v: %s", st.no, what, st.ended(), tail(st.log()))
@@ -145,7 +159,7 @@ func (st *site) reload(what string, change func(*layout), from time.Time) bool {
 }
 
 // late are the words of what takes too long on a machine that has too much to do.
-var late = regexp.MustCompile(`i/o timeout|deadline exceeded|no answer in time|does not answer|timed out|not answer|no session at zookeeper.*: connecting$`)
+var late = regexp.MustCompile(`i/o timeout|deadline exceeded|no answer in time|does not answer|timed out|not answer|no session at zookeeper.*: connecting$|its deadline passed without an answer|it does not vote for another`)
 
 // cli runs a command of the program as an operator does. The exit code has to be one of want.
 func (st *site) cli(want []int, words ...string) (out string, code int) {

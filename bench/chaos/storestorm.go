@@ -1,9 +1,13 @@
 package chaos
 
 import (
+	"context"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // tendStores has the operator of the stores stop, kill and restart them, and sometimes do something to a daemon meanwhile.
@@ -33,18 +37,24 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 			}
 			all = append(all, func() {
 				s.note("store: " + what)
+				past := s.doing("store: "+what, nil, d)
 				over := d.trouble()
 				done := func() {}
 				if forgets {
-					done = s.forgetting()
+					done = s.forgetting(d)
 				}
 				began := time.Now()
-				do(func() { s.meanwhile(rnd) })
+				ended := func() {}
+				do(func() { ended = beside(func() { s.meanwhile(rnd) }) })
 				done()
 				over()
+				past()
+				ended()
 				s.t.Logf("%s store %s: %s took %v", began.Format(time.StampMilli), d.name, what, time.Since(began))
 			})
 		}
+		// A store that loses fences which a fence_epoch has raised above the clock goes on from the clock: they would fall.
+		may := d.ordered() || !s.lifted && !s.toOrdered
 		lasting := func() time.Duration { return time.Duration((0.2 + 2*rnd.Float64()) * float64(stormTTL)) }
 		add("stop", d.freeze != nil, false, func(while func()) {
 			d.freeze()
@@ -53,27 +63,47 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 			while()
 			time.Sleep(time.Until(end))
 		})
-		add("kill", d.kill != nil, d.forgetsOnKill, func(while func()) {
+		add("kill", d.kill != nil && (may || !d.forgetsOnKill), d.forgetsOnKill, func(while func()) {
 			d.kill()
 			defer d.start()
 			end := time.Now().Add(lasting())
 			while()
 			time.Sleep(time.Until(end))
 		})
-		add("restart", d.store.stop != nil && d.start != nil, d.forgetsOnKill, func(func()) { d.store.stop(); d.start() })
+		add("restart", d.store.stop != nil && d.start != nil && (may || !d.forgetsOnKill), d.forgetsOnKill, func(func()) { d.store.stop(); d.start() })
 		add("failover", d.failover != nil, d.forgetsOnOver, func(while func()) { d.failover(while) })
 		// etcd and ZooKeeper that have lost their data are not used again before the daemons have been started anew.
-		add("flush", d.flush != nil && !d.ordered(), true, func(func()) { d.flush() })
+		add("flush", d.flush != nil && may && !d.ordered(), true, func(func()) { d.flush() })
 	}
 	return all
 }
 
-// meanwhile has some daemon taken over, reloaded or drained, if nobody does anything to it now, while a store is away.
+// beside has do run while its caller goes on. wait waits for its end, and passes on what it panics with.
+func beside(do func()) (wait func()) {
+	done := make(chan any, 1)
+	go func() {
+		defer func() { done <- recover() }()
+		do()
+	}()
+	return func() {
+		if r := <-done; r != nil {
+			panic(r)
+		}
+	}
+}
+
+// meanwhile has some daemon taken over, reloaded or drained while a store is away, if nobody does anything to it for a
+// moment before. A daemon may not start before the store is back.
 func (s *storm) meanwhile(rnd *rand.Rand) {
 	st := s.sites[rnd.IntN(len(s.sites))]
 	what := rnd.IntN(3)
-	st.mu.Lock()
+	for end := time.Now().Add(stormTTL / 2); !st.mu.TryLock(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return
+		}
+	}
 	defer st.mu.Unlock()
+	defer s.doing([]string{"takeover", "reload", "drain"}[what]+": while a store is down", st, nil)()
 	switch what {
 	case 0:
 		s.note("takeover: while a store is down")
@@ -88,16 +118,10 @@ func (s *storm) meanwhile(rnd *rand.Rand) {
 }
 
 // forgetting begins a time in which a store may forget what it keeps; done ends it. A daemon finds out with a
-// renewal, so for a TTL more it may hand on what is gone. It is for all keys but those that no store of the two has.
-func (s *storm) forgetting() (done func()) {
+// renewal, so for a TTL more it may hand on what is gone.
+func (s *storm) forgetting(d *depot) (done func()) {
 	from := now()
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		for _, keys := range []string{"x:", "y:", "p"} {
-			s.forgets = append(s.forgets, forget{keys, span{from, now() + int64(stormTTL)}})
-		}
-	}
+	return func() { s.forgot(d, span{from, now() + int64(stormTTL)}) }
 }
 
 // move is where the keys x: are on their way.
@@ -118,7 +142,7 @@ func (s *storm) moveKeys(until time.Time) {
 			steps = []room{{store: from.name, both: to.name}, {store: from.name, both: to.name, epoch: firstLift}, {store: to.name, epoch: firstLift}}
 		}
 		for _, step := range steps {
-			if !s.rollOut(rnd, step, until) {
+			if !s.rollOut(rnd, step, until) || step.both != "" && !s.lockInBoth("x:", until) {
 				return
 			}
 		}
@@ -152,6 +176,48 @@ func (s *storm) stepAt(st *site, step room) bool {
 		r.more = nil // what fits one store may not fit another
 		l.rooms["x:"] = r
 	}, time.Now())
+}
+
+// lockInBoth takes each lock of the keys that begin with prefix once, so that both stores know of a fence that is above
+// all earlier ones. It returns false when the time is over before.
+func (s *storm) lockInBoth(prefix string, until time.Time) bool {
+	args := []client.AcquireArgs{}
+	for i := range 3 {
+		args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, i)})
+	}
+	for i := range s.sites {
+		args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, "kept by ", i)}, client.AcquireArgs{Key: fmt.Sprint(prefix, "forced ", i)})
+	}
+	if s.semaphores(prefix) {
+		args = append(args, client.AcquireArgs{Key: prefix + "0", Permits: uint32(permits(0))})
+	}
+	for _, a := range args {
+		for s.lockOnce(a) != nil {
+			if time.Now().After(until) {
+				s.put("move: a key is not locked in both stores in time")
+				return false
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	return true
+}
+
+// lockOnce takes a lock at some daemon, and gives it back.
+func (s *storm) lockOnce(a client.AcquireArgs) error {
+	c, err := s.sites[0].dial()
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	a.Owner, a.Wait = 1, 5*time.Second
+	h, err := c.Lock(ctx, a)
+	if err != nil {
+		return err
+	}
+	return h.Release(ctx)
 }
 
 // noneOlder says that no daemon's clients hold a lock of the keys that begin with prefix for longer than d.

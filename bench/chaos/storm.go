@@ -23,6 +23,10 @@ type StormResult struct {
 	Did    map[string]int // what the operators did, and how often
 	Failed map[string]int // takeovers that failed and moves that were put off: the daemons went on
 	Errors int            // log lines of level error, each explained
+	// Stood is when the machine stood still. Discarded says why violations do not count, which are Excused then.
+	Stood     []string
+	Discarded string
+	Excused   []Violation
 	Outcome
 }
 
@@ -45,11 +49,18 @@ type storm struct {
 	sites  []*site
 	rules  *logRules
 
+	// Keys x: move from a store whose fence bases can be raised to one whose bases cannot. Then they have no semaphores,
+	// and the daemons' own keys stay where they are: STORES.md says why.
+	toOrdered bool
+	lifted    bool // daemons' own keys have a fence_epoch, so that they may move to every store
+
 	mu     sync.Mutex
-	did    map[string]int // guarded by mu
+	counts map[string]int // what was done, and how often; guarded by mu
 	failed map[string]int // guarded by mu
+	deeds  []*deed        // guarded by mu
 	forced []forcedHold   // guarded by mu
 	all    []*process     // daemons and successors, in the order of their starts; guarded by mu
+	epoch  uint64         // the highest fence_epoch of a daemon's own keys; guarded by mu
 }
 
 // depot is a store with what was done to it.
@@ -89,7 +100,7 @@ func (s *storm) troubled(from int64) bool {
 func (s *storm) note(what string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.did[what]++
+	s.counts[what]++
 }
 
 func (s *storm) put(what string) {
@@ -100,20 +111,59 @@ func (s *storm) put(what string) {
 
 // RunStorm runs one episode; its operators are at work for length.
 func RunStorm(set Setting, seed uint64, length time.Duration) StormResult {
-	s := &storm{bed: newBed(set, seed), seed: seed, length: length, rules: newLogRules(), did: map[string]int{}, failed: map[string]int{}}
+	s := &storm{bed: newBed(set, seed), seed: seed, length: length, rules: newLogRules(), counts: map[string]int{}, failed: map[string]int{}}
 	began := time.Now()
+	s.watch = newWatch()
 	s.within(func() {
 		s.begin()
 		s.operate()
 		s.finish()
 	})
+	stood := s.watch.end()
+	s.clocksSet(stood)
 	s.judge()
 	s.judgeForced()
 	s.judgeLosses()
 	errors := s.judgeLogs()
 	s.keep(fmt.Sprint("storm-", seed))
 	s.Took = time.Since(began).Round(time.Millisecond)
-	return StormResult{seed, stormStores(seed), len(s.sites), s.did, s.failed, errors, s.Outcome}
+	r := StormResult{Seed: seed, Stores: stormStores(seed), Hosts: len(s.sites), Did: s.counts, Failed: s.failed, Errors: errors, Outcome: s.Outcome}
+	for _, one := range stood {
+		r.Stood = append(r.Stood, one.String())
+	}
+	if r.Discarded = discards(stood, r.Violations); len(r.Violations) > 0 && r.Discarded != "" {
+		r.Violations, r.Excused = nil, r.Violations
+	} else {
+		r.Discarded = ""
+	}
+	return r
+}
+
+// clocksSet forgives what stores that take the time from the wall clock have forgotten since that was set.
+func (s *storm) clocksSet(found []standstill) {
+	for _, one := range found {
+		if one.step == 0 {
+			continue
+		}
+		for _, d := range s.depots {
+			if !d.ordered() {
+				s.forgot(d, span{one.from, one.to + int64(stormTTL)})
+			}
+		}
+	}
+}
+
+// forgot notes that a store may have forgotten the keys that it had in a time.
+func (s *storm) forgot(d *depot, at span) {
+	for _, st := range s.sites {
+		for _, prefix := range []string{"x:", "y:", st.own()} {
+			if st.had(prefix, at, d.in) {
+				s.mu.Lock()
+				s.forgets = append(s.forgets, forget{prefix, at})
+				s.mu.Unlock()
+			}
+		}
+	}
 }
 
 // begin starts all, and sees that it works.
@@ -130,6 +180,8 @@ func (s *storm) begin() {
 		name := strings.ReplaceAll(kind, "-", "")
 		s.depots = append(s.depots, &depot{store: storeKinds[kind].start(s.t), kind: kind, name: fmt.Sprint(name, i)})
 	}
+	s.toOrdered = !s.depots[0].ordered() && s.depots[1].ordered()
+	s.lifted, s.epoch = s.seed%3 == 0 && !s.toOrdered, firstLift
 	for i := range 2 + int(s.seed%2) {
 		s.addSite(i)
 	}
@@ -149,7 +201,7 @@ func (s *storm) addWorkers() {
 	n := 0
 	add := func(at int, prefix string) {
 		orders := Orders{Socket: s.hosts[at].socket(), Prefix: prefix, Keys: 3, TTL: stormTTL, Pause: pauses[(s.seed+uint64(n))%2], Seed: s.seed}
-		if !slices.ContainsFunc(s.depots, func(d *depot) bool { return d.locks }) {
+		if s.semaphores(prefix) {
 			orders.Semaphores = 1
 		}
 		s.startWorker(kinds[n%len(kinds)], at, orders)
@@ -160,6 +212,11 @@ func (s *storm) addWorkers() {
 		add(at, "y:")
 		add(at, s.sites[at].own())
 	}
+}
+
+// semaphores says whether there are semaphores with keys that begin with prefix.
+func (s *storm) semaphores(prefix string) bool {
+	return !slices.ContainsFunc(s.depots, func(d *depot) bool { return d.locks }) && (prefix == "y:" || !s.toOrdered)
 }
 
 // operate lets operators work: one of the stores, one that moves keys, and one of each daemon.
@@ -180,6 +237,7 @@ func (s *storm) finish() {
 	for _, st := range s.sites {
 		st.mu.Lock()
 		defer st.mu.Unlock()
+		defer s.doing("reload: drill", st, nil)()
 		if !st.reload("settle", func(l *layout) {}, healed) {
 			s.fail("recovery", "daemon %d refuses its own configuration when all is healed: %s", st.no, tail(st.log()))
 		}
@@ -206,7 +264,7 @@ func (s *storm) names() []string {
 func (s *storm) addSite(no int) {
 	h := &host{no: no, dir: filepath.Join(s.dir, fmt.Sprint("daemon", no))}
 	h.run, h.bin = filepath.Join(h.dir, "run"), filepath.Join(h.dir, "locksidecar")
-	st := &site{host: h, s: s, rnd: rand.New(rand.NewPCG(s.seed, uint64(100+no))), lifted: s.seed%3 == uint64(no)%3}
+	st := &site{host: h, s: s, rnd: rand.New(rand.NewPCG(s.seed, uint64(100+no)))}
 	for _, dir := range []string{h.dir, h.run} {
 		if err := os.Mkdir(dir, 0o711); err != nil {
 			panic(broken{err})
@@ -222,12 +280,14 @@ func (s *storm) addSite(no int) {
 		stores: map[string]string{a.name: a.url(a.servers), b.name: b.url(b.servers)},
 		rooms:  map[string]room{"x:": {store: a.name}, "y:": {store: b.name}, "u:": {more: []string{"users: [0]"}}, st.own(): {}},
 	}
-	l.rooms[st.own()] = room{store: st.homes()[0]}
-	if st.lifted {
+	st.layout = l
+	homes := st.homes()
+	l.rooms[st.own()] = room{store: homes[len(homes)-1]}
+	if s.lifted {
 		l.rooms[st.own()] = room{epoch: firstLift}
 	}
 	l.vary(st.rnd, []string{""})
-	st.layout = l
+	st.uses(l, now())
 	s.hosts, s.sites = append(s.hosts, h), append(s.sites, st)
 	s.t.Cleanup(func() {
 		if h.process != nil && !h.ended() {
@@ -260,9 +320,18 @@ func (r *StormResult) Tell() string {
 	if r.Forgiven > 0 {
 		fmt.Fprintf(&b, ", forgiven %d", r.Forgiven)
 	}
+	if len(r.Stood) > 0 {
+		fmt.Fprintf(&b, ", %s", strings.Join(r.Stood, ", "))
+	}
 	fmt.Fprintf(&b, ", %d lines of level error\n  did: %s", r.Errors, summary(r.Did))
 	if len(r.Failed) > 0 {
 		fmt.Fprintf(&b, "\n  not done: %s", summary(r.Failed))
+	}
+	if r.Discarded != "" {
+		fmt.Fprintf(&b, "\n  discarded: %s", r.Discarded)
+	}
+	for _, v := range r.Excused {
+		fmt.Fprintf(&b, "\n  excused %v", v)
 	}
 	for _, v := range r.Violations {
 		fmt.Fprintf(&b, "\n  VIOLATION %v", v)

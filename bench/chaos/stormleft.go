@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -39,14 +40,49 @@ func (h *host) holds(prefix string) ([]viewHold, error) {
 }
 
 // gauge is what a process has open.
-type gauge struct{ descriptors, goroutines int }
+type gauge struct {
+	connections int // to stores, and what polls them: how many there are differs with the load
+	descriptors int // others
+	goroutines  int
+}
+
+// plus is g with n more descriptors, and as many connections and goroutines as spare is beyond that.
+func (g gauge) plus(n, spare int) gauge {
+	return gauge{g.connections + n + spare, g.descriptors + n, g.goroutines + n + spare}
+}
+
+// within says that g has no more of anything than most.
+func (g gauge) within(most gauge) bool {
+	return g.connections <= most.connections && g.descriptors <= most.descriptors && g.goroutines <= most.goroutines
+}
+
+func (g gauge) least(o gauge) gauge {
+	return gauge{min(g.connections, o.connections), min(g.descriptors, o.descriptors), min(g.goroutines, o.goroutines)}
+}
 
 func (h *host) gauge() (g gauge, err error) {
-	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", h.cmd.Process.Pid))
+	dir := fmt.Sprintf("/proc/%d/", h.cmd.Process.Pid)
+	fds, err := os.ReadDir(dir + "fd")
 	if err != nil {
 		return g, err
 	}
-	g.descriptors = len(fds)
+	table, err := os.ReadFile(dir + "net/unix")
+	if err != nil {
+		return g, err
+	}
+	local := map[string]bool{}
+	for line := range strings.Lines(string(table)) {
+		if f := strings.Fields(line); len(f) > 6 {
+			local["socket:["+f[6]+"]"] = true
+		}
+	}
+	for _, fd := range fds {
+		if to, _ := os.Readlink(dir + "fd/" + fd.Name()); strings.HasPrefix(to, "anon_inode:") || strings.HasPrefix(to, "socket:") && !local[to] {
+			g.connections++
+		} else {
+			g.descriptors++
+		}
+	}
 	r, err := h.admin().Get("http://localhost/metrics")
 	if err != nil {
 		return g, err
@@ -58,6 +94,19 @@ func (h *host) gauge() (g gauge, err error) {
 		}
 	}
 	return g, err
+}
+
+// descriptors says what is open, and how often.
+func (h *host) descriptors() string {
+	dir := fmt.Sprintf("/proc/%d/fd/", h.cmd.Process.Pid)
+	fds, _ := os.ReadDir(dir)
+	counts := map[string]int{}
+	for _, fd := range fds {
+		to, _ := os.Readlink(dir + fd.Name())
+		kind, _, _ := strings.Cut(to, "[")
+		counts[kind]++
+	}
+	return summary(counts)
 }
 
 // measureFirst notes what daemons have open before any client came.
@@ -73,7 +122,7 @@ func (s *storm) measureFirst() {
 
 const (
 	drills    = 8  // reloads of each kind in a drill
-	poolSpare = 60 // descriptors and goroutines that connections to stores may take more, once there was load
+	poolSpare = 60 // more connections to stores, and a third of the goroutines for them, once there was load
 )
 
 // leakDrill reloads and takes over again and again while nothing else happens: what is open afterwards is what was open
@@ -82,15 +131,19 @@ func (st *site) leakDrill() {
 	quiet := func(what string, most gauge) gauge {
 		var g gauge
 		var err error
-		if !st.s.until(patience, func() bool {
+		if !st.s.until(patience/3, func() bool {
 			g, err = st.gauge()
-			return err == nil && g.descriptors <= most.descriptors && g.goroutines <= most.goroutines
+			return err == nil && g.within(most)
 		}) {
-			st.s.fail("leak", "daemon %d has %+v open %s, and had at most %+v to have (%v)", st.no, g, what, most, err)
+			st.s.fail("leak", "daemon %d has %+v open %s, and had at most %+v to have (%v): %s", st.no, g, what, most, err, st.descriptors())
 		}
 		return g
 	}
-	quiet("after the storm", gauge{st.first.descriptors + poolSpare, st.first.goroutines + 3*poolSpare})
+	quiet("after the storm", gauge{st.first.connections + 2*poolSpare, st.first.descriptors + drills/2, st.first.goroutines + 3*poolSpare})
+	spare := 0 // each server may have another connection, which has goroutines
+	for _, d := range st.s.depots {
+		spare += 2 * len(d.servers)
+	}
 	bad := faultyLayouts()
 	calm := time.Now()
 	turn := func(i int) {
@@ -117,20 +170,38 @@ func (st *site) leakDrill() {
 	before := st.least()
 	for i := range drills {
 		turn(i)
+		if i%2 == 0 {
+			st.refused()
+		}
 	}
-	quiet("after a drill of reloads", gauge{before.descriptors + drills/2, before.goroutines + drills/2})
+	quiet("after a drill of reloads and refused takeovers", before.plus(drills/2-1, spare))
+	st.takeOver("takeover: drill", 1, nil)
+	before = st.least()
 	for range drills / 2 {
 		st.takeOver("takeover: drill", 1, nil)
 	}
-	quiet("after a drill of takeovers", gauge{before.descriptors + drills/2, before.goroutines + drills/2})
+	quiet("after a drill of takeovers", before.plus(drills/2-1, spare))
+}
+
+// refused has a successor refused, since it does not have one of the daemon's stores.
+func (st *site) refused() {
+	st.s.note("takeover: refused")
+	defer st.s.doing("takeover: refused", st, nil)()
+	st.write(st.without(st.s.depots[1]).yaml())
+	p := st.launch("--takeover")
+	if !p.ends(patience) || p.code() != 75 {
+		st.s.fail("takeover", "a successor without a store of daemon %d is not refused: %s", st.no, tail(p.log))
+		p.end(syscall.SIGKILL)
+	}
+	st.write(st.layout.yaml())
 }
 
 // least is what the daemon has open at the least within some seconds: what is on its way to an end is not counted.
 func (st *site) least() gauge {
-	least := gauge{1 << 30, 1 << 30}
+	least := gauge{1 << 30, 1 << 30, 1 << 30}
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		if g, err := st.gauge(); err == nil {
-			least = gauge{min(least.descriptors, g.descriptors), min(least.goroutines, g.goroutines)}
+			least = least.least(g)
 		}
 	}
 	return least

@@ -17,17 +17,21 @@ import (
 
 // logRules are what lines a daemon's log may have.
 type logRules struct {
-	messages []string // what lines begin with that the program's source has
-	err      error    // the source could not be read
+	messages []string        // what lines begin with that the program's source has
+	events   map[string]bool // what documents name
+	err      error           // the source or a document could not be read
 }
 
 var logCall = regexp.MustCompile(`\.(?:Error|Warn|Info|Debug|DPanic)\(("(?:[^"\\]|\\.)*")`)
 
-// newLogRules reads the messages from the source: those are all that there are.
+// eventWord is how documents name an event.
+var eventWord = regexp.MustCompile("`([a-z_]+)`")
+
+// newLogRules reads the messages from the source, and the events from the documents for operators.
 func newLogRules() *logRules {
 	_, file, _, _ := runtime.Caller(0)
 	root := filepath.Join(filepath.Dir(file), "..", "..")
-	r := &logRules{messages: []string{"acquired", "refused", "released", "lock lost", "session_begin", "session_end"}}
+	r := &logRules{messages: []string{"acquired", "refused", "released", "lock lost", "session_begin", "session_end"}, events: map[string]bool{}}
 	for _, dir := range []string{"cmd", "daemon", "upstream", "renewer", "cache"} {
 		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testserver") {
@@ -45,6 +49,15 @@ func newLogRules() *logRules {
 			r.err = err
 		}
 	}
+	for _, name := range []string{"README.md", "deploy/FAILURES.md", "deploy/RUNBOOK.md", "deploy/SECURITY.md", "upstream/STORES.md"} {
+		b, err := os.ReadFile(filepath.Join(root, name))
+		if err != nil {
+			r.err = err
+		}
+		for _, m := range eventWord.FindAllSubmatch(b, -1) {
+			r.events[string(m[1])] = true
+		}
+	}
 	return r
 }
 
@@ -58,22 +71,18 @@ type logLine struct {
 // client, which has no other way, of servers that are away.
 var plain = regexp.MustCompile(`^(locksidecar serve: |Try 'locksidecar |cannot run$|redis: \d{4}|\S*/locksidecar: \d+: )`)
 
-// explained says why a line of level error, or an event that is never to be, is all right; empty when nothing does.
-func (s *storm) explained(l *logLine) string {
+// unexplained begins what is said of a line that nothing explains.
+const unexplained = "nothing explains"
+
+// explained says why a daemon's line of level error is all right; empty when nothing does.
+func (s *storm) explained(st *site, l *logLine) string {
 	at := now() - int64(time.Since(l.TS))
-	did := func(prefixes ...string) bool {
-		return slices.ContainsFunc(prefixes, func(p string) bool {
-			for what := range s.did {
-				if strings.HasPrefix(what, p) {
-					return true
-				}
-			}
-			return false
-		})
+	did := func(words ...string) bool {
+		return s.wasDone(span{at - int64(time.Second), at + int64(time.Second)}, st.did(words...))
 	}
 	switch l.Event {
 	case "reload_refused":
-		if did("reload") {
+		if did("reload", "takeover") {
 			return "a configuration was bad, or named a store that was away"
 		}
 	case "takeover_failed":
@@ -85,7 +94,7 @@ func (s *storm) explained(l *logLine) string {
 			return "a store was away"
 		}
 	case "":
-		if strings.HasPrefix(l.Msg, "cannot extend the session") && strings.Contains(l.Error, "no space left on device") {
+		if did("full disk") && strings.HasPrefix(l.Msg, "cannot extend the session") && strings.Contains(l.Error, "no space left on device") {
 			return "a disk was full"
 		}
 	}
@@ -125,6 +134,7 @@ func (s *storm) judgeLogs() (errors int) {
 		if seen[p.log] {
 			continue
 		}
+		st := s.sites[slices.IndexFunc(s.sites, func(st *site) bool { return st.dir == filepath.Dir(p.log) })]
 		seen[p.log] = true
 		b, err := os.ReadFile(p.log)
 		if err != nil {
@@ -149,9 +159,12 @@ func (s *storm) judgeLogs() (errors int) {
 			}
 			if l.Level != "debug" && l.Level != "info" && l.Level != "warn" {
 				errors++
-				if s.explained(&l) == "" {
-					fail(p, "nothing explains", line)
+				if s.explained(st, &l) == "" {
+					fail(p, unexplained, line)
 				}
+			}
+			if l.Event != "" && !s.rules.events[l.Event] {
+				fail(p, "an event that no document has", line)
 			}
 			if slices.Contains(never, l.Event) {
 				fail(p, "an event that is not to be", line)

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -36,38 +37,59 @@ func AppendStorm(name string, r StormResult) (all []StormResult, err error) {
 	}
 }
 
+// deedKinds are the columns of what operators did, with what the names of those deeds begin with.
+var deedKinds = []struct {
+	name     string
+	prefixes []string
+}{
+	{"reloads", []string{"reload", "move"}},
+	{"takeovers", []string{"takeover"}},
+	{"ends", []string{"drain", "end at once", "kill"}},
+	{"unlocks", []string{"unlock"}},
+	{"commands", []string{"look", "command", "second", "other users"}},
+	{"full disks", []string{"full disk"}},
+	{"store faults", []string{"store"}},
+}
+
+// stormRow is one line of the table by store.
+type stormRow struct {
+	episodes, discarded, grants, violations, undecided, forgiven int
+
+	took  time.Duration
+	deeds [7]int // as deedKinds
+}
+
+func (o *stormRow) add(r *StormResult) {
+	o.episodes++
+	o.discarded += one(r.Discarded != "")
+	o.took += r.Took
+	o.grants += r.Operations
+	o.violations += len(r.Violations)
+	o.undecided += r.Unknown
+	o.forgiven += r.Forgiven
+	for what, n := range r.Did {
+		for i, k := range deedKinds {
+			if slices.ContainsFunc(k.prefixes, func(p string) bool { return strings.HasPrefix(what, p) }) {
+				o.deeds[i] += n
+			}
+		}
+	}
+}
+
 // WriteStorm writes two tables in Markdown: by store, and of what the operators did.
 func WriteStorm(out io.Writer, rs []StormResult) {
-	type row struct {
-		episodes, grants, actions, violations, undecided, forgiven, plain, lost int
-		took                                                                    time.Duration
-	}
-	rows := map[string]*row{}
+	rows := map[string]*stormRow{}
 	did, failed := map[string]int{}, map[string]int{}
-	var whole row
-	for _, r := range rs {
-		names := slices.Compact(slices.Sorted(slices.Values(r.Stores[:])))
-		if rows[names[0]] == nil {
-			rows[names[0]] = &row{}
-		}
-		for _, name := range append(names, "all") {
-			o := rows[name]
-			if name == "all" {
-				o = &whole
-			} else if o == nil {
-				o = &row{}
-				rows[name] = o
+	var whole stormRow
+	for i := range rs {
+		r := &rs[i]
+		for _, name := range r.Stores {
+			if rows[name] == nil {
+				rows[name] = &stormRow{}
 			}
-			o.episodes++
-			o.grants += r.Operations
-			for _, n := range r.Did {
-				o.actions += n
-			}
-			o.violations += len(r.Violations)
-			o.undecided += r.Unknown
-			o.forgiven += r.Forgiven
-			o.took += r.Took
+			rows[name].add(r)
 		}
+		whole.add(r)
 		for k, n := range r.Did {
 			did[k] += n
 		}
@@ -75,10 +97,18 @@ func WriteStorm(out io.Writer, rs []StormResult) {
 			failed[k] += n
 		}
 	}
-	fmt.Fprintln(out, "| store | episodes | minutes | grants | actions | violations | undecided | forgiven |")
-	fmt.Fprintln(out, "|---|--:|--:|--:|--:|--:|--:|--:|")
-	line := func(name string, r *row) {
-		fmt.Fprintf(out, "| %s | %d | %.0f | %d | %d | %d | %d | %d |\n", name, r.episodes, r.took.Minutes(), r.grants, r.actions, r.violations, r.undecided, r.forgiven)
+	fmt.Fprint(out, "| store | episodes | seconds |")
+	for _, k := range deedKinds {
+		fmt.Fprintf(out, " %s |", k.name)
+	}
+	fmt.Fprintln(out, " grants | violations | undecided | forgiven | discarded |")
+	fmt.Fprintf(out, "|---|%s\n", strings.Repeat("--:|", 7+len(deedKinds)))
+	line := func(name string, r *stormRow) {
+		fmt.Fprintf(out, "| %s | %d | %.0f |", name, r.episodes, r.took.Seconds())
+		for _, n := range r.deeds {
+			fmt.Fprintf(out, " %d |", n)
+		}
+		fmt.Fprintf(out, " %d | %d | %d | %d | %d |\n", r.grants, r.violations, r.undecided, r.forgiven, r.discarded)
 	}
 	for _, name := range slices.Sorted(maps.Keys(rows)) {
 		line(name, rows[name])

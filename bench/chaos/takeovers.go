@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -26,9 +27,10 @@ var refusedTakeover = regexp.MustCompile(strings.Join([]string{
 }, "|"))
 
 // takeOver has successors take the daemon over, several at once if there are more than one. In the end one of
-// all serves. Then during, if it is not nil, is done while they try.
-func (st *site) takeOver(what string, successors int, during func([]*process)) {
+// all serves. Then during, if it is not nil, is done while they try. It returns whether a successor has taken over.
+func (st *site) takeOver(what string, successors int, during func([]*process)) bool {
 	from := now()
+	defer st.s.doing(what, st, nil)()
 	keep := st.hold()
 	var all []*process
 	for range successors {
@@ -43,6 +45,7 @@ func (st *site) takeOver(what string, successors int, during func([]*process)) {
 		keep.over(what, st.lostByTakeover()...)
 	}
 	keep.drop()
+	return slices.Contains(all, st.process)
 }
 
 // contest waits until one process alone is left, of the daemon and those that try to take it over, and sees that it
@@ -69,8 +72,8 @@ func (st *site) contest(what string, from int64, successors []*process) {
 	for i, p := range all {
 		if p.ended() {
 			st.ended1(what, from, p, i > 0)
-			if said(p, "taken_over") {
-				passed++
+			for _, q := range successors {
+				passed += one(passedTo(p, q))
 			}
 		}
 	}
@@ -101,9 +104,9 @@ func (st *site) contest(what string, from int64, successors []*process) {
 		return
 	}
 	took := 0
-	for _, p := range successors {
-		if said(p, "took_over") {
-			took++
+	for _, q := range successors {
+		for _, p := range all {
+			took += one(tookFrom(q, p))
 		}
 	}
 	if took != passed && !st.crashedBetween(all) {
@@ -121,9 +124,18 @@ func (st *site) crashedBetween(all []*process) bool {
 	return false
 }
 
-func said(p *process, event string) bool {
+// passedTo says whether p has said that q has taken over from it, and tookFrom whether q has. Processes may share a log.
+func passedTo(p, q *process) bool {
+	return said(p, fmt.Sprintf(`"event":"taken_over","pid":%d,`, q.cmd.Process.Pid))
+}
+
+func tookFrom(q, p *process) bool {
+	return said(q, fmt.Sprintf(`"event":"took_over","from":%d}`, p.cmd.Process.Pid))
+}
+
+func said(p *process, words string) bool {
 	b, _ := os.ReadFile(p.log)
-	return strings.Contains(string(b), `"event":"`+event+`"`)
+	return strings.Contains(string(b), words)
 }
 
 // ended1 compares how one of those that took part has ended.
@@ -131,7 +143,7 @@ func (st *site) ended1(what string, from int64, p *process, successor bool) {
 	code := p.code()
 	switch {
 	case code == 0 || code == 128+int(syscall.SIGKILL): // that one was taken over or drained, or we have killed it
-	case (code == 128+int(syscall.SIGTERM) || code == 128+int(syscall.SIGHUP)) && said(p, "taken_over"): // a signal came after that
+	case (code == 128+int(syscall.SIGTERM) || code == 128+int(syscall.SIGHUP)) && said(p, `"event":"taken_over"`): // a signal came after that
 	case !successor:
 		st.s.fail("exit code", "%s: daemon %d ends with %d: %s", what, st.no, code, tail(p.log))
 	case code == 75 && refusedTakeover.MatchString(tail(p.log)):
@@ -145,10 +157,18 @@ func (st *site) pause(most time.Duration) {
 	time.Sleep(time.Duration(st.rnd.Int64N(int64(most))))
 }
 
+// at waits for some moment of a takeover by p: at most so long after its start, or after it has begun to open stores.
+func (st *site) at(p *process, most time.Duration) {
+	if st.rnd.IntN(2) == 0 {
+		st.s.until(patience, func() bool { return p.ended() || size(p.log) > 0 })
+	}
+	st.pause(most)
+}
+
 // takeOverKilled has the successor killed meanwhile. If that was when it had just taken over, nobody is left.
 func (st *site) takeOverKilled() {
 	st.takeOver("takeover: successor killed", 1, func(all []*process) {
-		st.pause(400 * time.Millisecond)
+		st.at(all[0], 400*time.Millisecond)
 		all[0].signal(syscall.SIGKILL)
 	})
 }
@@ -156,7 +176,7 @@ func (st *site) takeOverKilled() {
 // takeOverStopped has the successor stand still, before it is ready, while it is, or after.
 func (st *site) takeOverStopped() {
 	st.takeOver("takeover: successor stopped", 1, func(all []*process) {
-		st.pause(400 * time.Millisecond)
+		st.at(all[0], 400*time.Millisecond)
 		all[0].freeze()
 		st.pause(stormTTL)
 		all[0].thaw()
@@ -167,8 +187,9 @@ func (st *site) takeOverStopped() {
 func (st *site) takeOverReloading() {
 	l := st.layout.clone()
 	st.vary(l)
-	st.takeOver("takeover: during a reload", 1, func([]*process) {
-		st.pause(200 * time.Millisecond)
+	st.takeOver("takeover: during a reload", 1, func(all []*process) {
+		st.at(all[0], 200*time.Millisecond)
+		st.tries(l)
 		st.write(l.yaml())
 		st.signal(syscall.SIGHUP)
 	})
@@ -177,25 +198,47 @@ func (st *site) takeOverReloading() {
 
 // takeOverDraining tells the daemon to end at the same time.
 func (st *site) takeOverDraining() {
-	st.takeOver("takeover: during a drain", 1, func([]*process) {
-		st.pause(200 * time.Millisecond)
+	st.takeOver("takeover: during a drain", 1, func(all []*process) {
+		st.at(all[0], 200*time.Millisecond)
 		st.signal(syscall.SIGTERM)
 		st.told = true
 	})
 	st.told = false
 }
 
-// takeOverOther has the successor find a configuration that names another store, or none that is well-formed: the
+// takeOverUnlocking unlocks by force at the same time.
+func (st *site) takeOverUnlocking() {
+	st.takeOver("takeover: during unlocks", 1, func(all []*process) {
+		st.passing = true
+		for !all[0].ended() && !said(all[0], `"event":"took_over"`) && !st.ended() {
+			st.unlock()
+		}
+		st.passing = false
+	})
+}
+
+// takeOverRerouted has the successor find the daemon's own keys in another store.
+func (st *site) takeOverRerouted() {
+	from := now()
+	l := st.layout.clone()
+	st.moveOwn(l)
+	st.tries(l)
+	st.write(l.yaml())
+	if st.takeOver("takeover: with other routes", 1, nil) {
+		st.uses(l, from)
+	}
+	st.reloadUntil("after a takeover")
+}
+
+// takeOverOther has the successor find a configuration without one of the daemon's stores, or none that is well-formed: the
 // daemon goes on with its own.
 func (st *site) takeOverOther() {
 	old := st.process
 	keep := st.hold()
 	defer keep.drop()
-	l := st.layout.clone()
 	text, want := "tll: 1s\n", 64
 	if st.rnd.IntN(2) == 0 {
-		l.rooms["y:"] = room{} // in the embedded store
-		text, want = l.yaml(), 75
+		text, want = st.without(st.s.depots[1]).yaml(), 75
 	}
 	from := now()
 	st.write(text)
@@ -216,6 +259,17 @@ func (st *site) takeOverOther() {
 	}
 	st.write(st.layout.yaml())
 	keep.over("a takeover that is refused")
+}
+
+// without is the daemon's configuration with all that is in a store in the embedded one instead.
+func (st *site) without(d *depot) *layout {
+	l := st.layout.clone()
+	for prefix, r := range l.rooms {
+		if d.in(r) {
+			l.rooms[prefix] = room{}
+		}
+	}
+	return l
 }
 
 // takeOverCalled has the daemon call the program that is installed now, by SIGUSR2.
@@ -276,7 +330,7 @@ func adopt(old *process, pid int) (*process, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &process{cmd: &exec.Cmd{Path: old.cmd.Path, Process: found}, log: old.log, done: make(chan struct{})}
+	p := &process{cmd: &exec.Cmd{Path: old.cmd.Path, Process: found}, log: old.log, done: make(chan struct{}), watch: old.watch}
 	go func() {
 		defer close(p.done)
 		p.state, _ = found.Wait()

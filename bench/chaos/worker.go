@@ -145,10 +145,11 @@ func (w *worker) kill() {
 // bid has it begin nothing more.
 func (w *worker) bid() { _ = w.stdin.Close() }
 
-// finish waits until it has ended; false if it had to be made to.
-func (w *worker) finish(until time.Time) bool {
-	ok := w.process.ends(time.Until(until))
+// finish makes it end if it has not; false if it had to.
+func (w *worker) finish() bool {
+	ok := w.process.ended()
 	if !ok {
+		w.killed = now()
 		w.process.end(syscall.SIGQUIT) // goroutines' stacks go to its log
 	}
 	<-w.done

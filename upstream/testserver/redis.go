@@ -2,7 +2,8 @@ package testserver
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -168,10 +169,21 @@ func (s *Redis) Do(args ...any) any {
 	return v
 }
 
-// Info is one field of INFO.
+// Info is one field of INFO. It asks again if the connection is lost: sentinels cut a server's connections when they change its
+// role.
 func (s *Redis) Info(field string) string {
 	s.t.Helper()
-	for line := range strings.SplitSeq(fmt.Sprint(s.Do("INFO", "everything")), "\r\n") {
+	text, err := "", error(nil)
+	for end := time.Now().Add(startBound); ; time.Sleep(20 * time.Millisecond) {
+		text, err = s.Admin().Info(context.Background(), "everything").Result()
+		if _, cut := errors.AsType[*net.OpError](err); !cut && err != io.EOF || time.Now().After(end) {
+			break
+		}
+	}
+	if err != nil {
+		s.t.Fatalf("INFO: %v", err)
+	}
+	for line := range strings.SplitSeq(text, "\r\n") {
 		if v, ok := strings.CutPrefix(line, field+":"); ok {
 			return v
 		}

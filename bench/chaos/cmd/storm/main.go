@@ -27,6 +27,7 @@ func run() error {
 	minutes := flag.Float64("minutes", 10, "for how long to begin new episodes; one is run at least")
 	seed := flag.Uint64("seed", 0, "the first episode's seed, from which the others count up; 0 chooses one")
 	once := flag.Bool("once", false, "run one episode alone")
+	first := flag.Bool("stop", false, "end after the first episode with violations")
 	length := flag.Duration("length", time.Minute, "for how long the operators of an episode are at work")
 	bin := flag.String("bin", "bin/locksidecar-race", "the program, built with -race")
 	python := flag.String("python", "", "the interpreter for the workers in Python; empty for none")
@@ -58,7 +59,7 @@ func run() error {
 				return err
 			}
 		}
-		if *once || ctx.Err() != nil || time.Now().After(end) {
+		if *once && r.Discarded == "" || *first && bad > 0 || ctx.Err() != nil || time.Now().After(end) {
 			break
 		}
 	}
