@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
@@ -72,7 +71,7 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 // cover tells each pair of stores which keys it has, and checks the epoch of keys that have moved.
 func (f *fleet) cover(ctx context.Context, p *proposal) error {
 	spaces := p.conf.Spaces()
-	covered := make(map[string][]both.Keys)
+	covered, rules := make(map[string][]both.Keys), make(map[string]both.Rules)
 	for _, n := range spaces {
 		keys := both.Keys{Prefix: n.Prefix}
 		for _, o := range spaces {
@@ -86,24 +85,28 @@ func (f *fleet) cover(ctx context.Context, p *proposal) error {
 			covered[key] = append(covered[key], keys)
 			continue
 		}
-		short, cancel := context.WithTimeout(ctx, epochTime)
-		err := both.CheckEpoch(short, f.open[key], keys, n.FenceEpoch)
-		cancel()
-		if errors.Is(err, both.ErrFences) { // else the store is down, and the daemon may start without it
+		r, read := rules[key]
+		if !read {
+			short, cancel := context.WithTimeout(ctx, openBound)
+			r, _ = both.ReadRules(short, f.open[key]) // while a store is down, the daemon may start without it
+			cancel()
+			rules[key] = r
+		}
+		if err := r.CheckEpoch(keys, n.FenceEpoch); err != nil {
 			return exit(exitUsage, "namespace %q: %w", n.Prefix, err)
 		}
 	}
 	for key, keys := range covered {
-		if err := f.open[key].(*both.Store).Cover(ctx, keys); err != nil {
+		short, cancel := context.WithTimeout(ctx, openBound)
+		err := f.open[key].(*both.Store).Cover(short, keys)
+		cancel()
+		if err != nil {
 			return exit(exitUnavailable, "%s: %w", f.needs[key].name, err)
 		}
 		f.keys[key] = keys
 	}
 	return nil
 }
-
-// epochTime bounds the check of one namespace's epoch.
-const epochTime = time.Second
 
 // left is called when the daemon has ended its use of a store. It may have begun
 // a new one meanwhile.

@@ -53,6 +53,9 @@ func (s *Store) give(ctx context.Context, p *step, results []upstream.Result) er
 	old := step{at: p.at, ops: p.ops}
 	err := errors.Join(p.run(ctx, s.new), old.run(ctx, s.old))
 	for n, i := range p.at {
+		if p.results[n].Status == cache.Done || p.results[n].Status == cache.NotHeld {
+			s.setWaits(&p.ops[n], false)
+		}
 		results[i] = worse(old.results[n], p.results[n])
 		if p.results[n].Status == cache.NotHeld && old.results[n].Status == cache.Done {
 			results[i].Status = cache.Done // one of the two is enough to have been held
@@ -81,7 +84,7 @@ func worse(a, b upstream.Result) upstream.Result {
 // done.
 func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) error {
 	err := p.run(ctx, s.old)
-	var next step
+	var next, leave step
 	var olds []upstream.Result
 	for n, i := range p.at {
 		op, r := p.ops[n], p.results[n]
@@ -92,6 +95,9 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 		if !on {
 			results[i] = r
 			results[i].Session, results[i].SessionNo = 0, 0
+			if (r.Status == cache.Queued || r.Status == cache.Busy) && s.waits(&op) {
+				leave.add(i, withdraw(&op))
+			}
 			continue
 		}
 		if acquires(&op) {
@@ -103,7 +109,7 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 		next.add(i, op)
 		olds = append(olds, r)
 	}
-	err = errors.Join(err, next.run(ctx, s.new))
+	err = errors.Join(err, s.leave(ctx, &leave), next.run(ctx, s.new))
 	wrong := s.setBases(ctx, &next, olds)
 	var undo, raise step
 	for n, i := range next.at {
@@ -118,9 +124,10 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 			s.session(&results[i], &a, &b)
 		default:
 			s.acquired(&results[i], &op, &a, &b, wrong[n])
+			s.setWaits(&op, results[i].Status == cache.Queued || results[i].Status == cache.Unknown)
 			switch r := &results[i]; {
 			case r.Status == cache.Busy || r.Status == cache.Refused:
-				undo.add(i, upstream.Op{Kind: cache.OpWithdraw, Mode: op.Mode, Key: op.Key, Token: op.Token})
+				undo.add(i, withdraw(&op))
 			case r.Status == cache.Granted && r.Base > a.Base && s.order == nil:
 				raise.add(i, upstream.Op{Kind: cache.OpRenew, Mode: op.Mode, Key: op.Key, Token: op.Token, TTL: op.TTL,
 					Rebase: true, Floor: r.Base - 1})
@@ -131,6 +138,22 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 }
 
 func acquires(op *upstream.Op) bool { return op.Kind == cache.OpTry || op.Kind == cache.OpJoin }
+
+func withdraw(op *upstream.Op) upstream.Op {
+	return upstream.Op{Kind: cache.OpWithdraw, Mode: op.Mode, Key: op.Key, Token: op.Token}
+}
+
+// leave ends places in the new store's queues. They belong to tokens that have lost the old store's lease. If they
+// stayed, the next one that has that lease would wait for them, and they for it.
+func (s *Store) leave(ctx context.Context, p *step) error {
+	err := p.run(ctx, s.new)
+	for n := range p.at {
+		if st := p.results[n].Status; st == cache.Done || st == cache.NotHeld {
+			s.setWaits(&p.ops[n], false) // else it is tried again when the token is next asked for
+		}
+	}
+	return err
+}
 
 // setBases replaces the bases of what both stores have granted by those of the pair. It returns, by the ops of
 // p, why there is none.

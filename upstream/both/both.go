@@ -24,8 +24,32 @@ type Store struct {
 	stop     context.CancelFunc
 	wg       sync.WaitGroup
 
-	mu    sync.Mutex
-	known [2]upstream.Session // of old and new; guarded by mu
+	mu     sync.Mutex
+	known  [2]upstream.Session // of old and new; guarded by mu
+	queued map[place]bool      // what stands, or may stand, in the new store and is not granted; guarded by mu
+}
+
+// place is what one token has for a key.
+type place struct {
+	key   string
+	token uint64
+}
+
+// waits reports whether op's token stands, or may stand, in the new store, and is not granted.
+func (s *Store) waits(op *upstream.Op) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queued[place{op.Key, op.Token}]
+}
+
+func (s *Store) setWaits(op *upstream.Op, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if p := (place{op.Key, op.Token}); is {
+		s.queued[p] = true
+	} else {
+		delete(s.queued, p)
+	}
 }
 
 var (
@@ -41,7 +65,7 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 		return nil, fmt.Errorf("%w: the bases of %s are its own order and cannot be raised to those of %s, which the other hosts "+
 			"would get meanwhile; stop all holders, then change the store with a fence_epoch above the last fence base", ErrFences, a.Name, b.Name)
 	}
-	s := &Store{old: old, new: new, hints: make(chan upstream.Hint, 1024)}
+	s := &Store{old: old, new: new, hints: make(chan upstream.Hint, 1024), queued: make(map[place]bool)}
 	if !b.Rebase {
 		note, ok := new.(upstream.Noter)
 		if !ok {

@@ -10,7 +10,8 @@
 // not answer, is not granted.
 //
 // A host that has the old store's lease and queues in the new one keeps the former
-// from others; should it die there, until its TTL is over.
+// from others; should it die there, until its TTL is over. If it loses that lease while it queues, it leaves
+// the new store's queue: the next one that has the lease would wait for it there, and it for the lease.
 //
 // Permits of semaphores are taken and given back in the same way, where both stores have
 // them: each store counts those that it knows of.
@@ -41,8 +42,8 @@
 //  4. the new store alone, with the same E.
 //
 // Hosts of 1 and 2 share the old store's order, and those of 3 and 4 the new one's. Where hosts of 2 and 3 are
-// side by side, all have each lock in both stores. The first grant by a host of 3 writes a rule into the note, which
-// is in the new store: E decides for these keys from here on. A host of 2 reads the note after each acquire, while it
+// side by side, all have each lock in both stores. A host of 3 writes a rule into the note, which is in the new store:
+// E decides for these keys from here on. It does so before it serves them, or at the latest before its first grant. A host of 2 reads the note after each acquire, while it
 // has the lease in both stores, and obeys. So for each key there are grants by the old store's order, then grants by
 // the new one's:
 //
@@ -52,8 +53,9 @@
 //     before it was told. Whoever has the lease next reads the note later.
 //
 // Hosts of 1 and 3 side by side would break that. So hosts of 2 write into the note that they exist, and one
-// of 3 refuses keys for which none has. A host of 2 may go back to 1 until the first one of 3 has granted a lock;
-// after that the way back ends at 2, because hosts of 1 do not read the note.
+// of 3 refuses keys for which none has: a rule of a host of 3 has only keys that a rule of a host of 2 has, too. A
+// host of 2 may go back to 1 until the first one of 3 has started; after that the way back ends at 2, because
+// hosts of 1 do not read the note.
 //
 // Rules are not removed. If keys come back to the old store by a stop of all holders, and move again later, the old
 // store's base is above all that the earlier rule can give, and the rule does not count for such a grant.
@@ -66,5 +68,5 @@
 // # Ownership
 //
 // A Store owns its two stores, and a goroutine for each of their streams; Close ends
-// them. Its only lock guards what is known of the sessions.
+// them. Its lock guards what is known of the sessions and of places in the new store's queues.
 package both

@@ -25,6 +25,27 @@ func (k *Keys) has(key string) bool {
 
 func (k *Keys) equal(o Keys) bool { return k.Prefix == o.Prefix && slices.Equal(k.Except, o.Except) }
 
+// overlaps reports whether some key may be among both k and o.
+func (k *Keys) overlaps(o *Keys) bool { return k.has(o.Prefix) || o.has(k.Prefix) }
+
+// common is the keys that both k and o have; ok is false if there are none.
+func (k *Keys) common(o *Keys) (c Keys, ok bool) {
+	if c.Prefix = k.Prefix; len(o.Prefix) > len(k.Prefix) {
+		c.Prefix = o.Prefix
+	}
+	if !k.has(c.Prefix) || !o.has(c.Prefix) {
+		return c, false
+	}
+	for _, p := range slices.Concat(k.Except, o.Except) {
+		if strings.HasPrefix(p, c.Prefix) {
+			c.Except = append(c.Except, p)
+		}
+	}
+	slices.Sort(c.Except)
+	c.Except = slices.Compact(c.Except)
+	return c, true
+}
+
 // rule is what the note says of some keys: hosts use both stores for them, and who decides their fences.
 type rule struct {
 	Keys
@@ -73,20 +94,14 @@ type order struct {
 }
 
 // cover sets this host's keys. While the old store decides it writes a rule for them, which lets other hosts
-// go on to the next rollout.
+// go on to the next rollout. A host of that one writes that the new store decides from here on, so that the note
+// says so even if nobody takes a lock before the last rollout.
 func (o *order) cover(ctx context.Context, keys []Keys) error {
 	o.mu.Lock()
 	fresh := slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool { return slices.ContainsFunc(o.declared, k.equal) })
 	o.mu.Unlock()
-	if o.epoch == 0 && len(fresh) > 0 {
-		if _, err := o.declare(ctx, func(rules []rule) (add []rule) {
-			for _, k := range fresh {
-				if !slices.ContainsFunc(rules, func(r rule) bool { return k.equal(r.Keys) }) {
-					add = append(add, rule{Keys: k})
-				}
-			}
-			return add
-		}); err != nil {
+	if len(fresh) > 0 {
+		if _, err := o.declare(ctx, func(rules []rule) []rule { return o.opening(rules, fresh) }); err != nil {
 			return err
 		}
 	}
@@ -94,6 +109,29 @@ func (o *order) cover(ctx context.Context, keys []Keys) error {
 	o.keys, o.declared = keys, append(o.declared, fresh...)
 	o.mu.Unlock()
 	return nil
+}
+
+// opening is the rules that a host writes before its first grant of keys. Where there is a rule of an earlier
+// move, it depends on the bases which of the two counts: see missing.
+func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
+	for i := range keys {
+		k := &keys[i]
+		if o.epoch == 0 {
+			if !slices.ContainsFunc(rules, func(r rule) bool { return k.equal(r.Keys) }) {
+				add = append(add, rule{Keys: *k})
+			}
+			continue
+		}
+		for j := range rules {
+			c, ok := k.common(&rules[j].Keys)
+			if ok && !slices.ContainsFunc(slices.Concat(rules, add), func(r rule) bool {
+				return r.Epoch != 0 && (r.Epoch != o.epoch && r.overlaps(&c) || r.Epoch == o.epoch && r.equal(c))
+			}) {
+				add = append(add, rule{c, o.epoch})
+			}
+		}
+	}
+	return add
 }
 
 // declare adds rules to the note: those that missing returns for the present ones. It returns all of them.
@@ -170,8 +208,11 @@ func (o *order) missing(rules []rule, grants []bases, of []int) (add []rule) {
 		if !known || e >= o.epoch || g.old >= o.epoch || e != 0 && g.old <= e+g.new {
 			continue
 		}
-		if n := slices.IndexFunc(o.keys, func(k Keys) bool { return k.has(g.key) }); n >= 0 {
-			add = append(add, rule{o.keys[n], o.epoch})
+		n := slices.IndexFunc(o.keys, func(k Keys) bool { return k.has(g.key) })
+		r := slices.IndexFunc(rules, func(r rule) bool { return r.has(g.key) })
+		if n >= 0 && r >= 0 { // other keys of this host may be in the old store alone on others
+			c, _ := o.keys[n].common(&rules[r].Keys)
+			add = append(add, rule{c, o.epoch})
 		}
 	}
 	return add
@@ -203,20 +244,25 @@ func (o *order) baseOf(rules []rule, g *bases) (uint64, error) {
 
 var errNotCovered = errors.New("the key does not belong to both stores any more")
 
-// CheckEpoch fails if hosts that use two stores have decided on a larger fence_epoch for some of keys than
-// epoch, which is that of a host on the new store alone. A store that keeps no note has no such hosts.
-func CheckEpoch(ctx context.Context, st upstream.Store, keys Keys, epoch uint64) error {
+// Rules are what hosts that use two stores have agreed on, in the note of the new one.
+type Rules struct{ of []rule }
+
+// ReadRules reads the rules in the note of st. A store that keeps no note has none.
+func ReadRules(ctx context.Context, st upstream.Store) (Rules, error) {
 	from, ok := st.(upstream.Noter)
 	if !ok {
-		return nil
+		return Rules{}, nil
 	}
 	rules, _, err := readNote(ctx, from)
-	if err != nil {
-		return err
-	}
-	for _, r := range rules {
-		if r.Epoch > epoch && (keys.has(r.Prefix) || r.has(keys.Prefix)) {
-			return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from another store", ErrFences, epoch, r.Epoch)
+	return Rules{rules}, err
+}
+
+// CheckEpoch fails if hosts that use two stores have decided on a larger fence_epoch for some of keys than
+// epoch, which is that of a host on the new store alone.
+func (r Rules) CheckEpoch(keys Keys, epoch uint64) error {
+	for i := range r.of {
+		if e := r.of[i].Epoch; e > epoch && r.of[i].overlaps(&keys) {
+			return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from another store", ErrFences, epoch, e)
 		}
 	}
 	return nil

@@ -339,12 +339,16 @@ func TestWhatWouldMakeFencesFallIsRefused(t *testing.T) {
 			lower := f.pair(epoch-1e12, some)
 			f.refused(lower, "some:k", "has to be the same on every host")
 			last := f.new()
+			rules, err := both.ReadRules(t.Context(), last)
+			if err != nil {
+				t.Fatal(err)
+			}
 			for e, want := range map[uint64]error{0: both.ErrFences, epoch - 1: both.ErrFences, epoch: nil, epoch + 1: nil} {
-				if err := both.CheckEpoch(t.Context(), last, both.Keys{}, e); !errors.Is(err, want) {
+				if err := rules.CheckEpoch(both.Keys{}, e); !errors.Is(err, want) {
 					t.Errorf("epoch %d on the new store alone: %v", e, err)
 				}
 			}
-			if err := both.CheckEpoch(t.Context(), last, both.Keys{Prefix: "x:"}, 0); err != nil {
+			if err := rules.CheckEpoch(both.Keys{Prefix: "x:"}, 0); err != nil {
 				t.Errorf("other keys: %v", err)
 			}
 			for _, h := range []*host{later, before, low, other, lower} {
@@ -401,6 +405,39 @@ func TestNamespacesMoveOneByOne(t *testing.T) {
 	for _, h := range []*host{before, after, restBefore, restOld, restAfter} {
 		_ = h.Close()
 	}
+}
+
+// A host of the third rollout decides no more keys than those that hosts of the second one have: the
+// namespaces of the two may differ.
+func TestARuleHasNoMoreKeysThanTheSecondRollout(t *testing.T) {
+	f := newFleet(t, "redis", "etcd")
+	before := f.pair(0, both.Keys{Prefix: "m:", Except: []string{"m:not:"}}, both.Keys{Prefix: "n:"})
+	after := f.pair(epoch, both.Keys{Except: []string{"m:x"}}, both.Keys{Prefix: "m:x"})
+	for _, key := range []string{"m:k", "m:xk", "n:k"} {
+		f.release(after, key, f.try(after, key))
+		f.release(before, key, f.try(before, key))
+	}
+	for _, key := range []string{"other", "m:not:k"} {
+		f.refused(after, key, "no host has used both stores without fence_epoch")
+	}
+	for _, h := range []*host{before, after} {
+		_ = h.Close()
+	}
+}
+
+// Nothing was locked in the third rollout. The new store decides all the same after a way back to the second.
+func TestARolloutWithoutLocksDecides(t *testing.T) {
+	f := newFleet(t, "redis", "etcd")
+	for _, stage := range []int{2, 3} {
+		_ = f.at(stage).Close()
+	}
+	last := f.at(4)
+	f.release(last, "k", f.try(last, "k"))
+	_ = last.Close()
+	_ = f.at(3).Close()
+	back := f.at(2)
+	f.release(back, "k", f.try(back, "k"))
+	_ = back.Close()
 }
 
 // The old store's bases are its own order: there is no way.
