@@ -124,3 +124,34 @@ func TestAMoveToEtcd(t *testing.T) {
 		h.daemon.ends(0)
 	}
 }
+
+// A takeover between the rollouts of a move: the lock stays held, and fences go on rising.
+func TestATakeoverWhileKeysMoveToEtcd(t *testing.T) {
+	yaml := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient +
+		"'}\nnamespaces:\n  '': {ttl: " + lease + ", store: a, both: b"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(yaml+"}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "--config", file)
+	last := 0
+	for _, fields := range []string{"", ", fence_epoch: 4000000000000000"} {
+		h.reloads(file, yaml+fields+"}\n", "reloaded")
+		p := h.lock(nil, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+		held := p.number()
+		h.takenOver("--config", file)
+		q := h.lock(nil, "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+		h.waitFor(1, 1)
+		p.letGo()
+		p.ends(0)
+		next := q.number()
+		q.letGo()
+		q.ends(0)
+		if held <= last || next <= held {
+			t.Errorf("fences %d and %d after %d", held, next, last)
+		}
+		last = next
+	}
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+}

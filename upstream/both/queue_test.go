@@ -6,6 +6,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/etcd"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -46,5 +47,52 @@ func TestAWaiterThatHasLostTheOldLease(t *testing.T) {
 				_ = h.Close()
 			}
 		})
+	}
+}
+
+// A successor knows the places in the new store's queue.
+func TestASuccessorLeavesTheNewQueue(t *testing.T) {
+	a, srv := testserver.StartRedis(t), testserver.StartEtcd(t)
+	cfg, err := etcd.Parse("etcd://" + srv.Addr() + "?timeout=10s&ttl=30s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	opened := func(s *etcd.Store, err error) upstream.Store {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	do := func(h *host, kind cache.OpKind, token uint64, want cache.Status) {
+		t.Helper()
+		if r := h.do(t, upstream.Op{Kind: kind, Key: "k", Token: token, TTL: time.Minute}); r.Status != want {
+			t.Fatalf("it is %v (%v), want %v", r.Status, r.Err, want)
+		}
+	}
+	y := &host{Store: open(t, a, "lock:")}
+	z := &host{Store: opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock)))}
+	x := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock))))}
+	do(z, cache.OpTry, 1, cache.Granted)
+	do(x, cache.OpJoin, 2, cache.Queued)
+	state, err := upstream.Moves(x.Store).Leave()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.OpenHeir(t.Context(), cfg, etcd.WithClock(clock))))}
+	begin, err := upstream.Moves(next.Store).Arrive(state)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin()
+	if err := a.Admin().FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	do(y, cache.OpTry, 3, cache.Granted)
+	do(next, cache.OpJoin, 2, cache.Queued)
+	do(z, cache.OpRelease, 1, cache.Done)
+	do(z, cache.OpTry, 4, cache.Granted)
+	for _, h := range []*host{next, x, y, z} {
+		_ = h.Close()
 	}
 }
