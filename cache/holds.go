@@ -50,6 +50,9 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	}
 	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
 		t.nextFence(l)
+		for l.head != nil && l.head.sem.holds[l.fence] != nil { // of another store, which had the same base
+			t.nextFence(l)
+		}
 	}
 	h := t.newHold()
 	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, mode: w.mode, since: now}

@@ -204,8 +204,8 @@ func (m *imager) rare(l *Lease) {
 	}
 	r := l.rarely()
 	if !m.Reading {
-		r.peeks = slices.DeleteFunc(r.peeks, func(re Request) bool { return !m.x.Lives(re.Session) })
-		r.extends = slices.DeleteFunc(r.extends, func(e extend) bool { return !m.x.Lives(e.req.Session) })
+		r.peeks = slices.DeleteFunc(r.peeks, func(re Request) bool { return m.ended(re.Session) })
+		r.extends = slices.DeleteFunc(r.extends, func(e extend) bool { return m.ended(e.req.Session) })
 	}
 	List(m.Coder, &r.peeks, func(re *Request) {
 		m.request(re)
@@ -225,6 +225,15 @@ func (m *imager) rare(l *Lease) {
 	Num(m.Coder, &r.fails)
 	Num(m.Coder, &r.hands)
 	m.Error(&r.err)
+}
+
+// ended reports whether a session has ended, and then counts one request less that a store has to answer.
+func (m *imager) ended(s *Session) bool {
+	lives := m.x.Lives(s)
+	if !lives {
+		s.addAsks(-1)
+	}
+	return !lives
 }
 
 // awaits counts a request that was read as one that a store has to answer.
@@ -394,13 +403,18 @@ func (t *Table) Bereave(s *Store, now int64, out *Effects) {
 	}
 }
 
-// ShortestTTL is that of all leases, in nanoseconds; Forever without any.
-func (t *Table) ShortestTTL() int64 {
-	least := Forever
+// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders,
+// in nanoseconds; Forever without any.
+func (t *Table) Shortest() (ttl, validity int64) {
+	ttl, validity = Forever, Forever
 	for l := range t.all() {
-		if l.ttl > 0 {
-			least = min(least, l.ttl)
+		if l.ttl == 0 {
+			continue
+		}
+		ttl, validity = min(ttl, l.ttl), min(validity, t.lifetime(l))
+		if l.ns.Heartbeat > 0 {
+			validity = min(validity, int64(l.ns.Heartbeat))
 		}
 	}
-	return least
+	return ttl, validity
 }

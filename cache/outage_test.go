@@ -86,3 +86,21 @@ func TestATryBehindADegradedHoldIsAnsweredAfterLocalAfterGrows(t *testing.T) {
 	b.take()
 	b.answersSharedTry(b.session())
 }
+
+// A degraded hold is downgraded while the store is asked for it again. The lease that comes is exclusive, and is
+// made shared: readers on other hosts need not wait for this one.
+func TestAHoldThatIsDowngradedWhileItsStoreReturnsIsSharedThere(t *testing.T) {
+	b := newBench(t, mayDegrade)
+	s := b.session()
+	b.degraded(s, waits)
+	b.tab.StoreUp(b.ns.Store, b.now, &b.out)
+	b.take()
+	join := b.op(OpJoin)
+	b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k")}, b.now, &b.out)
+	b.only(b.take(), MsgGranted, CodeOK)
+	b.answer(join, Result{Status: Granted, Base: 5})
+	b.answer(b.op(OpDowngrade), Result{Status: Done})
+	b.release(s, "k", 0)
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.empty()
+}

@@ -108,10 +108,7 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 	r.extends = append(r.extends, extend{q.Re, q.Owner, q.Fence, ttl})
 	q.Re.Session.addAsks(1)
 	l.ttl = max(l.ttl, ttl)
-	t.renew(l, now, out)
-	if l.renewGen == 0 { // the store has just failed, and is not to be pressed
-		t.endExtends(l, CodeUnavailable, nil, out)
-	}
+	t.renewForClients(l, now, out)
 	t.advance(l, now, out)
 }
 
@@ -288,18 +285,35 @@ func (t *Table) Survey(s *Session, begin bool, w *Watermark, most int, now int64
 	return most
 }
 
+// Silence is what a session's silence means for its holds from now on.
+type Silence struct {
+	Again int64 // when LoseSilent has to be called next if the session stays silent; Forever for never
+	Until int64 // until then no other hold of the session ends by it; Forever for always
+}
+
 // LoseSilent ends the overdue holds of a session: those whose namespaces require a heartbeat that has not
-// arrived since heard. It spares a hold while a validity lasts that was stated before its namespace
-// required the heartbeat. It returns the time of the next call for spared holds, or Forever.
-func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) (again int64) {
-	again = Forever
+// arrived since heard. It spares a hold while a validity lasts that was stated before its namespace required the
+// heartbeat. The owner of such a hold is told lead before that ends, so that the session's other holds can be
+// stated to be valid longer by then; the key stays closed until it ends.
+func (t *Table) LoseSilent(s *Session, heard, lead, now int64, out *Effects) Silence {
+	is := Silence{Forever, Forever}
 	var freed []*Lease // advanced at the end, because the advance of one may end other holds of s
 	for h := s.index[t.cfg.Shard].holds; h != nil; {
-		next := h.sNext
-		switch l := h.l; {
-		case l.ns.Heartbeat == 0 || now-heard < int64(l.ns.Heartbeat):
-		case l.rare != nil && now < l.rare.silentFrom:
-			again = min(again, l.rare.silentFrom)
+		next, l := h.sNext, h.l
+		due, spared := heard+int64(l.ns.Heartbeat), int64(0)
+		if l.rare != nil {
+			spared = l.rare.silentFrom
+		}
+		switch {
+		case l.ns.Heartbeat == 0 || h.forced && now < spared:
+		case now < max(due, spared-lead):
+			is.Again, is.Until = min(is.Again, max(due, spared-lead)), min(is.Until, max(due, spared))
+		case now < spared:
+			t.tellLost(h, LostSilent, now, out)
+			t.force(h)
+			h.end = min(h.end, spared)
+			l.minEnd = min(l.minEnd, h.end)
+			freed = append(freed, l)
 		default:
 			t.lose(h, LostSilent, now, out)
 			freed = append(freed, l)
@@ -307,5 +321,5 @@ func (t *Table) LoseSilent(s *Session, heard, now int64, out *Effects) (again in
 		h = next
 	}
 	t.advanceEach(freed, now, out)
-	return again
+	return is
 }

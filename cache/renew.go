@@ -150,8 +150,17 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 	}
 	clear(r.extends[len(rest):])
 	r.extends = rest
-	if len(rest) > 0 {
-		t.renew(l, now, out)
+	t.renewForClients(l, now, out)
+}
+
+// renewForClients sends a renewal for those of clients that no renewal in flight will answer.
+func (t *Table) renewForClients(l *Lease, now int64, out *Effects) {
+	if l.rare == nil || len(l.rare.extends) == 0 {
+		return
+	}
+	t.renew(l, now, out)
+	if l.renewGen == 0 { // the store has just failed, and is not to be pressed
+		t.endExtends(l, CodeUnavailable, nil, out)
 	}
 }
 

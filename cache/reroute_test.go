@@ -138,6 +138,29 @@ func TestABusySemaphoreMoves(t *testing.T) {
 	b.only(b.take(), MsgInspected, CodeOK)
 }
 
+// The bases of two stores that decide them themselves may be the same. Permits of one semaphore have different
+// fences all the same: each is released by its own.
+func TestPermitsOfTwoStoresHaveDifferentFences(t *testing.T) {
+	b := newRerouted(t, nil)
+	s := b.session()
+	b.acquire(s, "k", permitOf(2, Forever))
+	f1 := b.grantPermit(b.takeOps(OpJoin)[0], 5).Fence
+	b.reroute(anybody)
+	b.acquire(s, "k", permitOf(2, Forever))
+	f2 := b.grantPermit(b.takeOps(OpJoin)[0], 5).Fence
+	if f1 == f2 {
+		t.Errorf("both have the fence %d", f1)
+	}
+	for _, of := range []struct {
+		fence uint64
+		ns    *Namespace
+	}{{f2, b.to}, {f1, b.from}} {
+		b.release(s, "k", of.fence)
+		b.only(b.answer(b.at(OpRelease, of.ns), Result{Status: Done}), MsgReleased, CodeOK)
+	}
+	b.users(0, 0)
+}
+
 func TestAWaiterThatMayNotUseItsKeyAnyMoreIsRefused(t *testing.T) {
 	b := newRerouted(t, nil)
 	holder, denied, allowed := b.session(), b.session(), b.session()
@@ -201,7 +224,7 @@ func TestLoseSilentEndsEveryReaderOfASession(t *testing.T) {
 	b.granted(OpTry, 7)
 	b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Wait, q.Owner = Shared, Forever, 2 })
 	b.now += 60 * second // the lease is past its deadline and has not been ticked
-	b.tab.LoseSilent(s, b.now-60*second, b.now, &b.out)
+	b.tab.LoseSilent(s, b.now-60*second, 0, b.now, &b.out)
 	lost := 0
 	for _, m := range b.take() {
 		if m.Kind == MsgLost && m.Reason == LostSilent {
@@ -250,18 +273,32 @@ func TestANewHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	b.tab.Reroute(func(string) *Namespace { return &to }, anybody, b.now, &b.out)
 	b.ns = &to
 	b.now += 6 * second
-	if again := b.tab.LoseSilent(s, heard, b.now, &b.out); again != stated {
-		t.Errorf("the next check is at %d, want %d", again, stated)
+	const lead = 2 * second
+	if is := b.tab.LoseSilent(s, heard, lead, b.now, &b.out); is.Again != stated-lead || is.Until != stated {
+		t.Errorf("%+v, want a check %v before the validity is over, at %d", is, lead, stated)
 	}
 	if ms := b.take(); len(ms) > 0 {
 		t.Fatalf("%+v", ms)
 	}
-	b.now = stated
-	if again := b.tab.LoseSilent(s, heard, b.now, &b.out); again != Forever {
-		t.Errorf("the next check is at %d, want none", again)
+	b.tab.Hint(b.ns.Store, Hint{Kind: HintGone, Key: "k"}, b.now, &b.out) // has it renewed
+	b.take()
+	b.answer(b.op(OpRenew), Result{Status: Done})
+	b.now = stated - lead
+	if is := b.tab.LoseSilent(s, heard, lead, b.now, &b.out); is.Again != Forever || is.Until != Forever {
+		t.Errorf("%+v, want no other check", is)
 	}
 	if m := b.only(b.take(), MsgLost, CodeOK); m.Reason != LostSilent {
 		t.Errorf("lost for reason %d", m.Reason)
+	}
+	next := b.session()
+	b.acquire(next, "k", func(q *Acquire) { q.Wait, q.TTL = Forever, 3*second })
+	b.now = stated - 1
+	b.tab.LoseSilent(s, heard, lead, b.now, &b.out)
+	if ms := append(b.take(), b.tick(0)...); len(ms) > 0 {
+		t.Fatalf("the key is not closed until the stated validity is over: %+v", ms)
+	}
+	if m := b.only(b.tick(1), MsgGranted, CodeOK); m.Re.Session != next {
+		t.Errorf("%+v", m)
 	}
 }
 

@@ -64,6 +64,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		t.enter(l, stateHeld)
 		l.granted, l.queued, l.maybe, l.brief, l.retryAt = true, false, false, false, 0
 		l.base, l.hand, l.fence = r.Base, -1, 0
+		l.downgrade = l.nHolds > 0 && l.heldMode == Shared && l.mode == Exclusive // meanwhile, in an outage
 		l.until = Forever
 		if st.renews() {
 			l.until = LeaseDeadline(sent, int64(op.TTL))
@@ -161,6 +162,7 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 		l.renewGen = 0 // a renewal of the exclusive lease means nothing any more
 		t.extend(l, op, sent)
 		t.retrack(l, false, out)
+		t.renewForClients(l, now, out) // the answer that they wait for means nothing any more
 	case NotHeld:
 		t.gone(l, now, out)
 	default:

@@ -134,14 +134,14 @@ func (e *Engine) look(v *survey, n int, now int64) int {
 func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	s, w := v.s, &v.w
 	ttl, until := w.TTL, w.Until
-	silentAt := cache.Forever // when to check the session's silence again
+	silence := cache.Silence{Again: cache.Forever, Until: cache.Forever}
 	if w.Heartbeat > 0 {
-		heard := s.heard.Load()
-		silentAt = heard + w.Heartbeat
-		if now >= silentAt {
-			silentAt = e.loseSilent(s, heard, now, a)
+		ttl = min(ttl, w.Heartbeat)
+		silence.Until = s.heard.Load() + w.Heartbeat
+		if silence.Again = silence.Until; now >= silence.Again {
+			silence = e.loseSilent(s, ttl/3, now, a)
 		}
-		ttl, until = min(ttl, w.Heartbeat), min(until, heard+w.Heartbeat)
+		until = min(until, silence.Until)
 	}
 
 	s.mu.Lock()
@@ -156,25 +156,26 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 		}
 		s.beatEvery = ttl / 3
 		s.beatAt = min(s.beatAt, now+s.beatEvery)
-		s.beatAt = min(s.beatAt, max(now+1, silentAt))
+		s.beatAt = min(s.beatAt, max(now+1, silence.Again))
 	}
 	if s.beatAt != cache.Forever {
 		e.beatBy(s.beatAt)
 	}
 }
 
-// loseSilent ends the holds that a session loses by its silence since heard. It returns the time of the next
-// call for the holds that it spared (see cache.Table.LoseSilent), or cache.Forever.
-func (e *Engine) loseSilent(s *Session, heard, now int64, a *aftermath) (again int64) {
-	again = cache.Forever
+// loseSilent ends the holds that a session loses by its silence: see cache.Table.LoseSilent.
+func (e *Engine) loseSilent(s *Session, lead, now int64, a *aftermath) cache.Silence {
+	is := cache.Silence{Again: cache.Forever, Until: cache.Forever}
 	mask := s.core.Shards.Load()
 	for i := range e.shards {
 		if mask&(1<<i) == 0 {
 			continue
 		}
 		sh := e.lock(i)
-		again = min(again, sh.table.LoseSilent(s.core, heard, now, &sh.out))
+		heard := s.heard.Load() // with the mutex held, because a grant in this shard may have moved it
+		more := sh.table.LoseSilent(s.core, heard, lead, now, &sh.out)
+		is.Again, is.Until = min(is.Again, more.Again), min(is.Until, more.Until)
 		e.unlock(sh, i, now, a)
 	}
-	return again
+	return is
 }

@@ -231,3 +231,73 @@ func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
 		t.Errorf("it is valid for %v, and the heartbeat is 2s", left)
 	}
 }
+
+// A reload introduces a heartbeat that the client, which has an older welcome, does not send. Its hold there is
+// lost in the end. Until then and behind it there are keepalives for its other hold.
+func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {
+	b := newBeating(t)
+	b.acquire("h:k", time.Minute)
+	until := int64(b.acquire("other", 6*time.Second).Deadline)
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second}, {Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	lost := false
+	for end := b.now.Load() + int64(80*time.Second); b.now.Load() < end; {
+		b.now.Add(int64(20 * time.Millisecond))
+		b.k.buf = nil
+		b.e.Tick()
+		b.answer()
+		for in := b.k.buf; len(in) > 0; {
+			p, rest, _, err := protocol.Cut(in, protocol.DefaultMaxFrame)
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := protocol.DecodeMessage(p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch m.Event {
+			case protocol.EventBeat:
+				at, _, err := m.Beat()
+				if err != nil {
+					t.Fatal(err)
+				}
+				until = max(until, int64(at))
+			case protocol.EventLost:
+				if key, _, _, reason, err := m.Lost(); err != nil || key != "h:k" || reason != protocol.LostSilent {
+					t.Fatal("lost:", key, reason, err)
+				}
+				lost = true
+			}
+			in = rest
+		}
+		if now := b.now.Load() / int64(time.Millisecond); now > until {
+			t.Fatalf("the last keepalive is over, after %v", time.Duration(b.now.Load())-time.Hour)
+		}
+	}
+	if !lost {
+		t.Error("the silent client still holds the key that requires a heartbeat")
+	}
+}
+
+// A reader stands still between its look at the clock and a request. Meanwhile a validity is stated from a later
+// time on, at which the session counts as heard: the request does not move that back.
+func TestARequestThatIsReadLateMovesNoSilenceForward(t *testing.T) {
+	b := newBeating(t)
+	defer b.e.End(b.s)
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	g := b.acquire("k", 30*time.Second)
+	late := b.now.Load() - int64(5*time.Second)
+	b.now.Store(late)
+	send(b.s, &protocol.Request{Op: protocol.OpPing, ID: 6})
+	b.now.Store(late + int64(5*time.Second))
+	for n := 0; n < 50 && b.s.core.Holds.Load() > 0; n++ {
+		b.now.Add(int64(20 * time.Millisecond))
+		b.e.Tick()
+	}
+	if left := int64(g.Deadline) - b.now.Load()/int64(time.Millisecond); left > 0 && b.s.core.Holds.Load() == 0 {
+		t.Errorf("the hold is lost %d ms before the end of its stated validity", left)
+	}
+}

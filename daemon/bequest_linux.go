@@ -142,7 +142,7 @@ func (e *Estate) inheritLeft(cfg Config, has prepared) (*Daemon, error) {
 	}
 	d, err := e.take(cfg, e.left.what, e.left.image, in)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrBequest, err)
 	}
 	d.site.borrowed = false
 	return d, nil

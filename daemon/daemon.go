@@ -399,7 +399,10 @@ func (d *Daemon) admit(nc *sock.Conn) {
 	}
 	var peer Peer
 	peer, c.peer = d.peers.watch(nc, c.leaveNow)
-	if c.s = d.engine.Open(peer, c); c.s == nil {
+	c.mu.Lock() // a drain may flush the session as soon as the engine has it
+	c.s = d.engine.Open(peer, c)
+	c.mu.Unlock()
+	if c.s == nil {
 		c.peer.close()
 		refuse(protocol.Limit, "this user has as many connections as he may")
 		d.forget(c)

@@ -22,9 +22,9 @@ func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 // further key of one; it returns how much it was.
 func (s *Session) receive(b []byte, most int) (rest []byte, work int, ok bool) {
 	e, a := s.engine, &s.after
-	now, frame := e.clock(), e.settings().MaxFrame
+	now := e.clock()
 	for ok = true; ok && work < most; ok = ok && !s.closing.Load() {
-		payload, more, whole, err := protocol.Cut(b, frame)
+		payload, more, whole, err := protocol.Cut(b, s.frameLimit())
 		if err != nil {
 			s.Fatal(protocol.BadFrame, err.Error())
 			ok = false
@@ -34,12 +34,21 @@ func (s *Session) receive(b []byte, most int) (rest []byte, work int, ok bool) {
 			break
 		}
 		b = more
-		s.heard.Store(now)
+		s.hear(now)
 		ok = s.handle(payload, now, a)
 		work += 1 + len(s.req.Keys)
 	}
 	e.finish(a, now, s)
 	return b, work, ok
+}
+
+// frameLimit is the frame limit for both directions, in bytes of payload. A reload does not change what the
+// client was told.
+func (s *Session) frameLimit() int {
+	if s.greeted {
+		return s.frame
+	}
+	return s.engine.settings().MaxFrame
 }
 
 // handle answers one request, or passes it on.
@@ -112,6 +121,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 		e.greeted(s)
 	}
 	set, all := e.settings(), e.routes.Load()
+	s.frame = set.MaxFrame
 	main := all.spaces[""]
 	w := protocol.Welcome{
 		Version: min(q.MaxVersion, protocol.Version), Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)),

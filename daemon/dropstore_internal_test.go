@@ -263,3 +263,20 @@ func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 		t.Error("the key is reported free, and no store was queried")
 	}
 }
+
+// A snapshot leaves out what a session that has ended has asked a store for. If no process takes it over, the
+// answers of the store still count.
+func TestASnapshotKeepsTheCountOfAnswers(t *testing.T) {
+	d := newTwoStores(t)
+	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k")})
+	d.e.End(d.s)
+	if _, _, err := d.e.Image(); err != nil {
+		t.Fatal(err)
+	}
+	if d.otherAnswers(cache.Result{Status: cache.Done}) != 1 {
+		t.Fatal("the store was not asked")
+	}
+	if l := d.e.Leftovers(); !l.None() {
+		t.Error(l)
+	}
+}

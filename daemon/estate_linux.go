@@ -93,15 +93,17 @@ func (d *Daemon) image() ([]byte, []*conn, error) {
 	return m.B, conns, nil
 }
 
-// shortestTTL is that of all leases; Forever without any.
-func (e *Engine) shortestTTL() time.Duration {
-	least := cache.Forever
+// shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders;
+// Forever without any.
+func (e *Engine) shortest() (ttl, validity time.Duration) {
+	ttl, validity = time.Duration(cache.Forever), time.Duration(cache.Forever)
 	for i := range e.shards {
 		sh := e.lock(i)
-		least = min(least, sh.table.ShortestTTL())
+		t, v := sh.table.Shortest()
 		sh.mu.Unlock()
+		ttl, validity = min(ttl, time.Duration(t)), min(validity, time.Duration(v))
 	}
-	return time.Duration(least)
+	return ttl, validity
 }
 
 // fds are descriptors of our own that are passed on.

@@ -24,7 +24,7 @@ const (
 // another goroutine sends it.
 func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *aftermath) {
 	e, id, key, mode := s.engine, q.ID, string(q.Key), cache.Mode(q.Mode)
-	limit := min(maxHolders, max(1, e.settings().MaxFrame/holderSize))
+	limit := min(maxHolders, max(1, s.frameLimit()/holderSize))
 	st := e.heldHere(key, mode, limit, now)
 	if e.ask == nil || st.Held == protocol.HeldHere && st.Mode == protocol.Exclusive {
 		s.write(a, func(b []byte) []byte { return protocol.AppendInspected(b, id, &st) })

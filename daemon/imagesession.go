@@ -38,6 +38,7 @@ func (m *imager) session(s *Session) {
 	cache.List(c, &s.peer.Groups, func(g *int) { cache.Num(c, g) })
 	c.Bool(&s.peer.Watched)
 	c.Bool(&s.greeted)
+	cache.Num(c, &s.frame)
 	cache.Num(c, &s.began)
 	heard, closing := s.heard.Load(), s.closing.Load()
 	cache.Num(c, &heard)

@@ -219,19 +219,19 @@ func (d *Daemon) begin(h *inherited) {
 		begin()
 	}
 	d.engine.Reroute() // this process' configuration may refuse some of the inherited waits
-	d.stores.start()
+	for _, u := range h.lost {
+		d.engine.Bereave(u)
+	}
 	for _, u := range d.engine.stores() {
 		if u.Down() != nil { // whether it still is, the pump finds out
 			d.engine.StoreUp(u)
 		}
 	}
+	d.stores.start() // behind these: it brings news of the stores that are later than what was taken over
 	for _, c := range h.conns {
 		c.awaitHello()
 		c.run()
 		c.Flush()
-	}
-	for _, u := range h.lost {
-		d.engine.Bereave(u)
 	}
 	d.timer.Wake(d.engine.Tick())
 	d.timer.Resume()

@@ -254,3 +254,17 @@ func TestADrainAnswersTheLastRelease(t *testing.T) {
 	}
 	h.done <- nil
 }
+
+// A drain tells all sessions, those too that have just been accepted and have said nothing. This is for the race
+// detector.
+func TestADrainTellsASessionThatHasJustBegun(t *testing.T) {
+	for range 5 {
+		h := start(t, nil, nil)
+		r := h.raw()
+		eventually(t, "it has a session", func() bool { return h.d.Totals().Sessions == 1 })
+		h.stop()
+		_ = r.Close()
+		err := <-h.done
+		h.done <- err
+	}
+}

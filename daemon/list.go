@@ -27,7 +27,7 @@ func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
 		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now, show)
 		sh.mu.Unlock()
 		for n := range found {
-			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > e.settings().MaxFrame {
+			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > s.frameLimit() {
 				next = place(last, end)
 				break
 			}

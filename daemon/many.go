@@ -58,7 +58,7 @@ type try struct {
 const grantSize = 1 + 6*9
 
 func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
-	if grantSize*len(q.Keys) > s.engine.settings().MaxFrame {
+	if grantSize*len(q.Keys) > s.frameLimit() {
 		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
 		return
 	}

@@ -127,10 +127,13 @@ func init() {
 	}
 }
 
-// nameOf is how a namespace is called.
+// nameOf is how a namespace is called. No two have the same name.
 func nameOf(prefix string) string {
-	if prefix == "" {
+	switch prefix {
+	case "":
 		return "default"
+	case "default":
+		return `"default"`
 	}
 	return prefix
 }

@@ -42,6 +42,7 @@ type Session struct {
 
 	// Of the reader alone.
 	greeted bool
+	frame   int // the frame limit that the welcome stated, in bytes
 	req     protocol.Request
 	after   aftermath
 
@@ -143,6 +144,14 @@ func (e *Engine) EndWaits(s *Session) {
 		e.unlock(sh, i, now, a)
 	}
 	e.finish(a, now, nil)
+}
+
+// hear notes that the session counts as heard at now. It never moves that time back: a validity may have been
+// stated by it.
+func (s *Session) hear(now int64) {
+	for was := s.heard.Load(); now > was && !s.heard.CompareAndSwap(was, now); {
+		was = s.heard.Load()
+	}
 }
 
 // Stated is the latest time until which the client may believe that it holds
@@ -255,7 +264,7 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 		if s.beatAt == cache.Forever && !s.surveyed || now-s.heard.Load() >= beat {
 			// The session has only waited, and had no keepalive to answer. Or it has been silent for longer than
 			// this namespace allows, and the grant would already be over.
-			s.heard.Store(max(now, s.heard.Load()))
+			s.hear(now)
 		}
 		m.Until = min(m.Until, s.heard.Load()+beat)
 		ttl = min(ttl, beat)

@@ -31,7 +31,7 @@ func (s *Session) stored(q *protocol.Request, a *aftermath) {
 		return
 	}
 	p := storedPage{s: s, id: q.ID, prefix: string(q.Prefix), place: place, cursor: cursor,
-		limit: min(int(q.Limit), max(1, e.settings().MaxFrame/storedRowSize))}
+		limit: min(int(q.Limit), max(1, s.frameLimit()/storedRowSize))}
 	if s.questions.Add(1) > questionsMost {
 		s.questions.Add(-1)
 		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)

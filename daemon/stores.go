@@ -132,18 +132,12 @@ func (s *stores) start() {
 // change adds the new stores of list, routes keys to them, and drops the stores that are not in list. After
 // an error the goroutines of the new stores have ended, and the caller closes these. Daemon.handing is held.
 func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error {
-	s.mu.Lock()
-	all := slices.Clone(s.all)
+	all := s.list()
 	names := make(map[*served]string)
 	for _, v := range all {
 		names[v] = v.unit.Name()
-		name := v.Name + " (leaving)" // its own may be another's from now on
-		if i := slices.IndexFunc(list, v.is); i >= 0 {
-			name = list[i].Name
-		}
-		s.d.engine.Rename(v.unit, name)
 	}
-	s.mu.Unlock()
+	s.rename(all, list)
 	var added []*served
 	err := func() error {
 		for _, st := range list {
@@ -169,6 +163,27 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 	}
 	s.part(func(v *served) bool { return !slices.ContainsFunc(list, v.is) })
 	return nil
+}
+
+// rename gives the stores in all the names that list has for them. One that is not in list leaves: its name may
+// be another's from now on, so it gets one that no other store has, not even one that leaves too.
+func (s *stores) rename(all []*served, list []Store) {
+	taken := make(map[string]bool)
+	for _, st := range list {
+		taken[st.Name] = true
+	}
+	for _, v := range all {
+		if i := slices.IndexFunc(list, v.is); i >= 0 {
+			s.d.engine.Rename(v.unit, list[i].Name)
+			continue
+		}
+		name := v.Name + " (leaving)"
+		for n := 2; taken[name]; n++ {
+			name = fmt.Sprintf("%s (leaving %d)", v.Name, n)
+		}
+		taken[name] = true
+		s.d.engine.Rename(v.unit, name)
+	}
 }
 
 // is says that st is the same store.

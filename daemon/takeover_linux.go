@@ -59,8 +59,11 @@ type (
 const (
 	prepareTime = time.Minute     // for the other process to open its stores
 	standMost   = 5 * time.Second // how long this one may stand still
-	standShare  = 10              // and which part of the shortest TTL
-	committed   = 'C'
+	standShare  = 10              // and which part of the shortest TTL, whose renewals wait
+	// standSaid is which part of the shortest stated validity. Keepalives come when a third of it is over,
+	// and so do the pings that a heartbeat requires.
+	standSaid = 3
+	committed = 'C'
 )
 
 // takeover serves a claim.
@@ -217,7 +220,8 @@ func (d *Daemon) handTo(c *net.UnixConn, other claim) error {
 
 // standTime is how long the daemon may stand still.
 func (d *Daemon) standTime() time.Duration {
-	return min(standMost, d.engine.shortestTTL()/standShare)
+	ttl, validity := d.engine.shortest()
+	return min(standMost, ttl/standShare, validity/standSaid)
 }
 
 // commit writes the byte after which this process does nothing any more.

@@ -75,6 +75,8 @@ func TestConfigurationsThatNoDaemonServes(t *testing.T) {
 		"upstream: 'mysql://root@h/db'\nttl: 200ms\n":                                                                    "ttl (",
 		"stores:\n  m: {upstream: 'mysql://root@h/db'}\nnamespaces:\n  'x:': {store: m, ttl: 200ms}\n":                   "namespaces.x:.ttl (",
 		"stores:\n  e: {upstream: 'etcd://h'}\n  r: {upstream: 'redis://h'}\nnamespaces:\n  'x:': {store: e, both: r}\n": "namespaces.x:.both (",
+		"stores:\n  r: {upstream: 'redis://r'}\n  s: {upstream: 'redis://s'}\n  r+s: {upstream: 'redis://t'}\n" +
+			"namespaces:\n  'x:': {store: r, both: s}\n  'y:': {store: r+s}\n": "namespaces.y:: r+s is the name of a store, and of two",
 	} {
 		_, err := configured(t, yaml)
 		if e, ok := err.(*exitError); !ok || e.code != exitUsage || !strings.HasPrefix(err.Error(), want) {

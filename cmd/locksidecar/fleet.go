@@ -189,6 +189,10 @@ func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 				found = d
 			}
 		}
+		if found != nil && found.key != key {
+			faults = append(faults, fmt.Errorf("namespaces.%s: %s is the name of a store, and of two stores that are used together: "+
+				"give that store another name", n.Prefix, name))
+		}
 		if found == nil {
 			found = &need{name: name, key: key, plans: ps, epoch: n.FenceEpoch}
 			needs = append(needs, found)

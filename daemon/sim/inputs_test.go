@@ -13,10 +13,10 @@ import (
 
 // readOnly are the exported methods that no run calls, and why: each only reads what a table knows.
 var readOnly = map[string]string{
-	"Table.EachMoved":   "lists the locks that a reload leaves at an earlier store, for its checks and its log",
-	"Table.KnowsKey":    "marks rows of a store's listing, which a goroutine of the daemon fetches",
-	"Table.ShortestTTL": "bounds how long the service manager keeps the state of a daemon that has ended",
-	"Table.Waits":       "finds cycles of waits, which are only reported",
+	"Table.EachMoved": "lists the locks that a reload leaves at an earlier store, for its checks and its log",
+	"Table.KnowsKey":  "marks rows of a store's listing, which a goroutine of the daemon fetches",
+	"Table.Shortest":  "bounds how long a takeover may take",
+	"Table.Waits":     "finds cycles of waits, which are only reported",
 }
 
 // method is an exported method, with where it is.

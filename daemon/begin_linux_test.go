@@ -1,0 +1,106 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// unreachable is a store that does not answer.
+type unreachable struct {
+	why   error
+	looks func() // called whenever somebody asks what kind of store it is
+}
+
+func (s *unreachable) Apply(context.Context, []upstream.Op, []upstream.Result) error { return s.why }
+func (s *unreachable) Ping(context.Context) error                                    { return s.why }
+func (s *unreachable) Hints() <-chan upstream.Hint                                   { return nil }
+func (s *unreachable) Sessions() <-chan upstream.Session                             { return nil }
+func (s *unreachable) Close() error                                                  { return nil }
+
+func (s *unreachable) Info() upstream.Info {
+	s.looks()
+	return upstream.Info{Name: "unreachable", Timeout: time.Second}
+}
+
+// A store was down when it was taken over, and still is. The first news of that come while the process that has
+// taken over still begins: they count.
+func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
+	now := fmt.Errorf("%w: now", upstream.ErrDown)
+	var d *Daemon
+	var begins atomic.Bool
+	first := &unreachable{why: now, looks: func() {}}
+	second := &unreachable{why: now, looks: func() { // it is started behind the first one
+		end := time.Now().Add(30 * time.Second)
+		for begins.Load() && !errors.Is(d.engine.unit("first").Down(), now) && time.Now().Before(end) {
+			time.Sleep(time.Millisecond)
+		}
+	}}
+	d, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), Serving: Serving{
+		Stores:     []Store{{Name: "first", Store: first}, {Name: "second", Store: second}},
+		Namespaces: []Namespace{{Store: "first"}, {Prefix: "second:", Store: "second"}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range d.engine.stores() {
+		d.engine.StoreDown(u, errors.New("before"))
+	}
+	holdCollector() // as take does
+	d.timer.Pause()
+	d.inherited = &inherited{}
+	begins.Store(true)
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- d.Serve(ctx) }()
+	<-d.started
+	if !errors.Is(d.engine.unit("first").Down(), now) {
+		t.Error("it is taken to be up")
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// A takeover that fails may take as long as the daemon may stand still. Nobody's stated validity ends meanwhile,
+// whatever makes it short.
+func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ns   Namespace
+		info upstream.Info
+		most time.Duration
+	}{
+		{"ttl", Namespace{TTL: 20 * time.Second}, upstream.Info{}, 2 * time.Second},
+		{"heartbeat", Namespace{TTL: 30 * time.Second, Heartbeat: time.Second}, upstream.Info{}, time.Second / 3},
+		{"store session", Namespace{TTL: time.Hour}, upstream.Info{Session: 6 * time.Second}, 2 * time.Second},
+		{"anything", Namespace{TTL: time.Hour}, upstream.Info{}, standMost},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := newBeating(t)
+			c.info.Rebase, c.info.Timeout = true, time.Second
+			u, err := b.e.AddStore("other", c.info, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.u, c.ns.Store = u, "other"
+			if err := b.e.Route([]Namespace{c.ns}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if c.info.Session > 0 {
+				b.e.StoreSession(u, upstream.Session{No: 1, Until: b.now.Load() + int64(c.info.Session)})
+			}
+			b.acquire("k", 0)
+			if is := (&Daemon{engine: b.e}).standTime(); is != c.most {
+				t.Errorf("%v, want %v", is, c.most)
+			}
+		})
+	}
+}
