@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -67,6 +68,11 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
+	for held := true; held; time.Sleep(time.Millisecond) { // begin lets the collector go later
+		collector.mu.Lock()
+		held = collector.holds > 0
+		collector.mu.Unlock()
+	}
 }
 
 // A takeover that fails may take as long as the daemon may stand still. Nobody's stated validity ends meanwhile,
@@ -103,4 +109,33 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A dropped store without leases has a request in flight when a takeover begins. The takeover waits for it.
+func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
+	first, second := &unreachable{looks: func() {}}, &unreachable{looks: func() {}}
+	d, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), Serving: Serving{
+		Stores:     []Store{{Name: "first", Store: first}, {Name: "second", Store: second}},
+		Namespaces: []Namespace{{Store: "first"}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.discard()
+	u := d.engine.unit("second")
+	u.main.Push(cache.Op{Kind: cache.OpPeek, Key: "k", Store: u.core.ID, Ref: new(cache.Lease), Gen: 1})
+	last := u.main.Next()
+	d.handing.Lock()
+	defer d.handing.Unlock()
+	for _, v := range d.stores.list() {
+		v.gone = v.unit == u
+	}
+	done := make(chan error, 1)
+	go func() { done <- d.stores.closeDropped() }()
+	time.Sleep(20 * time.Millisecond) // so that it would have failed, if it did not wait
+	u.main.Done(last)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	d.stores.wg.Wait()
 }

@@ -191,12 +191,16 @@ func (v *served) is(st Store) bool { return st.Store == v.Store.Store }
 
 // closeDropped closes the unused stores that the configuration no longer names. It fails if one of them
 // still has users: another process cannot take over then, because its configuration does not name that
-// store. Daemon.handing is held.
+// store. It waits up to handingWait for requests in flight of a store without leases. Daemon.handing is held.
 func (s *stores) closeDropped() error {
+	end := time.Now().Add(handingWait)
 	for _, v := range s.list() {
-		if v.gone && !s.closeIfUnused(v) {
-			return fmt.Errorf("store %q is no longer in the configuration but still has %d keys; they must be released first",
-				v.Name, s.d.engine.leasesAt(v.unit))
+		for v.gone && !s.closeIfUnused(v) {
+			if n := s.d.engine.leasesAt(v.unit); n > 0 || time.Now().After(end) {
+				return fmt.Errorf("store %q is no longer in the configuration but still has %d keys, or requests in flight; "+
+					"they must be released first", v.Name, n)
+			}
+			time.Sleep(time.Millisecond)
 		}
 	}
 	return nil
