@@ -122,7 +122,7 @@ func TestAFrameFullOfUnknownFieldsIsAnswered(t *testing.T) {
 // cost, for as long as they last.
 func TestSlowClientsHoldNobodyUp(t *testing.T) {
 	const conns = 300
-	h := start(t, nil, func(c *daemon.Config) { c.Limits.MaxSilent = 2 * time.Second })
+	h := start(t, nil, func(c *daemon.Config) { c.Limits.MaxSilent = 10 * time.Second }) // all is sent by then
 	hello := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
 	lock := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("slow"), Wait: protocol.WaitAlways})
 	stop := h.served()
