@@ -26,7 +26,7 @@ type Settings struct {
 	InFlight  int // batches of each of a store's lanes
 	BatchSize int
 	Survey    int    // holds that are looked at in one go for beats; 0 for surveyMost
-	Wakes     int    // wake-ups of one shard that one Tick carries out at most; 0 for tickMost
+	Wakes     int    // the most wake-ups of one shard, and renewals at one store, in one Tick; 0 for tickMost
 	FirstID   uint64 // of sessions
 }
 
@@ -295,7 +295,7 @@ func (e *Engine) Deliver(b *upstream.Batch) {
 	putAftermath(a)
 }
 
-// tickMost bounds what is done of one shard, and of renewals, in one go.
+// tickMost bounds the wake-ups of one shard, and the renewals at one store, that one Tick carries out.
 const tickMost = 128
 
 // Tick does what is due: ends of waits and leases, renewals, beats. It returns
@@ -315,7 +315,7 @@ func (e *Engine) Tick() int64 {
 	units := *e.units.Load()
 	for _, u := range units {
 		if u != nil && u.nextRenewal() <= now {
-			a.due = u.schedule.Due(now, tickMost, a.due)
+			a.due = u.schedule.Due(now, wakes, a.due)
 		}
 	}
 	for _, d := range a.due {

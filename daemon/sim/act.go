@@ -41,7 +41,13 @@ func (c *client) act() {
 	if len(w.sems) > 0 && w.chance(w.p.Permits) {
 		keys = w.sems
 	}
-	c.acquire(keys[w.pick(len(keys))], uint64(w.pick(w.p.Owners)))
+	k, first, n := keys[w.pick(len(keys))], w.pick(w.p.Owners), 1
+	if w.chance(w.p.Together) {
+		n = w.p.Owners
+	}
+	for i := range n {
+		c.acquire(k, uint64((first+i)%w.p.Owners))
+	}
 }
 
 // terms are what an acquire says behind its keys.

@@ -119,8 +119,10 @@ func (k *conn) readable() {
 		k.accept()
 	}
 	if !k.deaf && len(k.unread) > had {
-		k.heard, k.heardFrost = k.h.w.now, k.h.stood()
 		rest, ok := k.s.Receive(k.unread)
+		if len(rest) < len(k.unread) { // part of a frame does not count
+			k.heard, k.heardFrost = k.h.w.now, k.h.stood()
+		}
 		k.unread = k.unread[:copy(k.unread, rest)]
 		k.deaf = !ok
 	}

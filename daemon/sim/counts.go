@@ -13,7 +13,8 @@ type fault uint8
 
 const (
 	hostFreeze    fault = iota // the daemon is stopped for a while; nobody notices
-	hostFreezeMid              // the same between a decision and the sending of what follows
+	hostSuspend                // the machine is suspended for a while, with the daemon and its clients
+	hostFreezeMid              // the same as a freeze, between a decision and the sending of what follows
 	hostLag                    // a goroutine goes on with a clock reading that is out of date
 	hostKill                   // the daemon is killed and started anew
 	hostDrain                  // the daemon is asked to stop, and started anew
@@ -49,7 +50,7 @@ const (
 	nFaults
 )
 
-var faultNames = [nFaults]string{"host freeze", "host freeze mid-step", "host clock lag", "host kill", "host drain", "host takeover", "host reload", "partition",
+var faultNames = [nFaults]string{"host freeze", "host suspend", "host freeze mid-step", "host clock lag", "host kill", "host drain", "host takeover", "host reload", "partition",
 	"request lost", "reply lost", "request late", "request doubled", "connection cut", "reply slow", "hint lost", "hint late",
 	"hint doubled", "store pause", "store out of memory", "store read-only", "store restart", "store restart with loss",
 	"store flush", "store clock forward", "store clock back", "store session ended", "client pause", "client kill",

@@ -104,8 +104,8 @@
 //
 // # What goes wrong
 //
-// Daemons freeze (also between a decision and its sending), go on with an old
-// clock reading, are killed, drain; hosts are cut off from the store, and clocks
+// Daemons freeze (also between a decision and its sending), alone or with their clients when a machine is
+// suspended, go on with an old clock reading, are killed, drain; hosts are cut off from the store, and clocks
 // drift, each by up to 0.4 %. Requests to the store are lost, late, carried out
 // twice; replies are lost or slow; connections break; hints are lost, late,
 // doubled. The store pauses, has no memory, is read-only, restarts with and

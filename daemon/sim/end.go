@@ -142,14 +142,14 @@ func (w *World) audit() {
 func (w *World) finish() {
 	w.calm = true
 	w.say(nil, "THE END begins")
-	for _, h := range w.hosts {
-		h.frozen, h.midway = 0, 0
+	for _, h := range w.hosts { // one that is frozen, and a client that is paused, go on when they would have
+		h.midway = 0
 	}
 	for _, s := range w.sites() {
 		s.paused, s.full, s.readOnly = 0, 0, 0
 	}
 	for _, c := range w.clients {
-		c.paused, c.deaf, c.chain = 0, 0, 0
+		c.chain = 0
 		for _, q := range c.calls { // whoever waits without bound gets it now
 			q.sent, q.frost, q.late = w.now, c.thaw(), 2*patience
 		}

@@ -44,7 +44,7 @@ func (w *World) while() int64 {
 func (w *World) strike(f fault) bool {
 	h, c := w.hosts[w.pick(len(w.hosts))], w.clients[w.pick(len(w.clients))]
 	switch f {
-	case hostFreeze, hostFreezeMid, hostKill, hostDrain, hostTakeover, hostReload, partition:
+	case hostFreeze, hostSuspend, hostFreezeMid, hostKill, hostDrain, hostTakeover, hostReload, partition:
 		return w.strikeHost(f, h)
 	case clientPause, clientKill, clientLeave, clientDeaf, clientFlood, clientGarbage, clientSilent:
 		return w.strikeClient(f, c)
@@ -63,6 +63,12 @@ func (w *World) strikeHost(f fault, h *host) bool {
 	switch f {
 	case hostFreeze:
 		h.freeze(w.while())
+	case hostSuspend:
+		d := w.while()
+		h.freeze(d)
+		for _, c := range h.clients() {
+			c.pause(d)
+		}
 	case hostFreezeMid:
 		h.midway = w.while()
 		return false // counted when it has happened

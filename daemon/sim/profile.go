@@ -40,6 +40,7 @@ type Profile struct {
 	Fixed      int
 	Try        int
 	Many       int
+	Together   int   // the same, of acquires that all owners of a client make at once
 	Odd        int   // permille of acts that are none of acquire and release
 	Latency    int64 // to the store, one way; the mean
 	Hop        int64 // between two processes of a host, the longest
@@ -57,7 +58,7 @@ type Profile struct {
 	InFlight   int
 	Batch      int
 	Survey     int // holds looked at in one go for beats; 0 for the daemon's own
-	Wakes      int // wake-ups of a shard in one go; 0 for the daemon's own
+	Wakes      int // wake-ups of a shard, and renewals at a store, in one go; 0 for the daemon's own
 	MaxHolds   int64
 	MaxWaits   int64
 	UserHolds  int // of all clients of a host together; 0 for no bound
@@ -124,7 +125,7 @@ func (w *World) newProfile(length int64) Profile {
 	p := Profile{
 		Hosts: 2 + w.pick(4), Clients: 1 + w.pick(3), Keys: 1 + w.pick(4), Owners: 1 + w.pick(3),
 		Shared: []int{0, 150, 400, 800}[w.pick(4)], Fixed: []int{0, 100, 400}[w.pick(3)], Try: []int{50, 200, 600}[w.pick(3)],
-		Many: []int{0, 50, 200}[w.pick(3)], Odd: []int{50, 150, 300}[w.pick(3)],
+		Many: []int{0, 50, 200}[w.pick(3)], Together: []int{0, 0, 300}[w.pick(3)], Odd: []int{50, 150, 300}[w.pick(3)],
 		Latency:  []int64{100 * us, ms, 10 * ms, 40 * ms}[w.pick(4)],
 		Hop:      300 * us,
 		Timeout:  []int64{300 * ms, sec, 2 * sec}[w.pick(3)],
@@ -134,7 +135,9 @@ func (w *World) newProfile(length int64) Profile {
 		InFlight: 1 + w.pick(3), Batch: []int{1, 4, 256}[w.pick(3)],
 		MaxHolds: 1 << 40, MaxWaits: 1 << 40, Out: 1 << 20, Rebase: true,
 	}
-	p.Survey = p.InFlight // few, as it is: no draw of its own, so that seeds stay what they are
+	if p.Survey = p.InFlight; w.chance(500) { // few; or as many as the daemon surveys in one go
+		p.Survey = 0
+	}
 	switch r := w.pick(10); {
 	case r < 6:
 		p.Store = likeRedis
@@ -221,9 +224,9 @@ func (w *World) newSpaces(p *Profile) {
 		if !p.Calm {
 			p.Faults[clientSilent] = []int64{2 * sec, 10 * sec}[w.pick(2)]
 		}
-		if !p.Calm && w.chance(500) { // readers of one client, which end in the same moment
-			p.Owners, p.Shared, p.OneShard, p.Wakes = 3, 800, true, 1
-			p.Faults[hostFreeze] = 5 * sec
+		if !p.Calm && w.chance(500) { // sessions with several readers of several keys, which all end when a machine resumes
+			p.Keys, p.Owners, p.Shared, p.Together, p.Hold, p.OneShard, p.Wakes = 4+w.pick(5), 3, 800, 800, 1500*ms, true, 1
+			p.Faults[hostSuspend] = 5 * sec
 		}
 	}
 	if w.chance(200) {
@@ -284,6 +287,7 @@ func (w *World) newFaults(p *Profile) {
 		}
 	}
 	every(hostFreeze, 400, some)
+	every(hostSuspend, 300, some)
 	every(hostFreezeMid, 300, some)
 	every(hostKill, 350, rare)
 	every(hostDrain, 250, rare)
