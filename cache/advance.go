@@ -84,6 +84,9 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	case l.op == 0 && waitsToAsk, (l.starved || l.doubt) && l.renewGen == 0:
 		at = min(at, max(l.retryAt, now+1))
 	}
+	if l.state == stateClosed {
+		at = min(at, max(l.oweUntil, now+1))
+	}
 	if l.brief && now < l.rare.tryUntil {
 		at = min(at, l.rare.tryUntil)
 	}
@@ -95,6 +98,7 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 
 // next asks the store for the next thing, if it is time for one.
 func (t *Table) next(l *Lease, now int64, out *Effects) {
+	t.reopen(l, now, out)
 	down := l.st.downAt != 0
 	if r := l.rare; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
 		t.ask(l, OpPeek, now, out)
@@ -134,6 +138,10 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 			t.settle(l, now, out)
 		case now >= l.retryAt:
 			t.ask(l, t.askKind(l), now, out)
+		}
+	case stateClosed:
+		if l.head == nil {
+			t.refuseTries(l, CodeBusy, -1, now, out)
 		}
 	case stateNone:
 		if l.needed() && now >= l.retryAt {

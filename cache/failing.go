@@ -30,7 +30,7 @@ func (t *Table) succeed(l *Lease) {
 // asksForWaiters reports whether the waiters that l serves depend on l's store. The waiters of a semaphore
 // do not depend on a permit with a pending release, nor on one at the earlier store of a moved key.
 func (l *Lease) asksForWaiters() bool {
-	return l.head == nil || l.st == l.head.st && l.state != stateOwed
+	return l.head == nil || l.st == l.head.st && l.state != stateOwed && l.state != stateClosed
 }
 
 func (t *Table) refuseTries(l *Lease, c Code, left, now int64, out *Effects) {

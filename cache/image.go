@@ -392,14 +392,35 @@ func (t *Table) refOf(op *Op) *Lease {
 	return new(Lease)
 }
 
-// Bereave says that what this host had at a store could not be taken over: its session goes on
-// elsewhere until it ends, and keeps the keys closed for so long. What was held there is lost, what
-// was asked for is asked for anew.
+// Bereave says that what this host had at a store could not be taken over. The holds there are lost, and
+// waiters are asked for anew. The earlier session keeps the keys closed at that store until it ends. But a
+// reload may move the keys to a store that does not know of it, so this table keeps each key closed, too,
+// until the validity that was stated to its holders ends.
 func (t *Table) Bereave(s *Store, now int64, out *Effects) {
 	st := t.store(s)
+	for _, l := range t.heldLeases(st) {
+		until := now
+		for h := l.holds; h != nil; h = h.next {
+			until = max(until, t.valid(h))
+		}
+		t.loseAll(l, LostSession, now, out)
+		t.endGrip(l, out)
+		if until > now {
+			l.oweUntil = until
+			t.enter(l, stateClosed)
+		}
+	}
 	t.sessionLost(st, now, out)
 	if st.Session {
 		st.no, st.session = 0, 0
+	}
+}
+
+// reopen ends stateClosed when its time has come.
+func (t *Table) reopen(l *Lease, now int64, out *Effects) {
+	if l.state == stateClosed && now >= l.oweUntil {
+		t.enter(l, stateNone)
+		t.finishMove(l, out)
 	}
 }
 

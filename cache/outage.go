@@ -40,7 +40,7 @@ func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 // isAlone says that this host may grant l although the store does not.
 func (t *Table) isAlone(l *Lease, now int64) bool {
 	st := l.st
-	return st.downAt != 0 && l.head == nil && l.ns.Local && !l.moved() && now-st.downAt >= int64(l.ns.LocalAfter)
+	return st.downAt != 0 && l.head == nil && l.state != stateClosed && l.ns.Local && !l.moved() && now-st.downAt >= int64(l.ns.LocalAfter)
 }
 
 // handOverAlone lets waiters in by this host's own authority. Whatever stands, or

@@ -343,3 +343,32 @@ func TestMovedLeasesAreCounted(t *testing.T) {
 	b.answer(b.op(OpRelease), Result{Status: Done})
 	count(0, 0)
 }
+
+// After a takeover without the store's session, a holder that stands still may believe in its lock for as long as
+// was stated. So the key does not open at another store before that, whether somebody waits for it or not.
+func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) {
+	for _, waited := range []bool{true, false} {
+		b := newRerouted(t, nil)
+		holder, next := b.session(), b.session()
+		b.acquire(holder, "k", waits)
+		b.answer(b.at(OpJoin, b.from), Result{Status: Granted, Base: 5})
+		end := b.tab.deadline(b.tab.leases["k"])
+		if waited {
+			b.acquire(next, "k", waits)
+		}
+		b.tab.Bereave(b.from.Store, b.now, &b.out)
+		b.only(b.take(), MsgLost, CodeOK)
+		b.reroute(anybody)
+		if !waited {
+			b.only(b.acquire(next, "k", nil), MsgFailed, CodeBusy) // a try
+			b.acquire(next, "k", waits)
+		}
+		b.users(1, 0)
+		if ms := b.tick(time.Duration(end - 1 - b.now)); len(ms) > 0 || len(b.ops) > 0 {
+			t.Fatalf("before the end of the stated validity: %+v, %v", ms, kinds(b.ops))
+		}
+		b.tick(1)
+		b.users(0, 1)
+		b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted, CodeOK)
+	}
+}

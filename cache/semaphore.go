@@ -15,7 +15,7 @@ type semaphore struct {
 	limit   uint32           // how many permits there are on all hosts, as said last
 	permits []*Lease         // all of this host
 	asks    []*Lease         // those that are neither held nor owed, the oldest first
-	held    int              // those in stateHeld
+	held    int              // those in stateHeld or stateClosed
 	holds   map[uint64]*hold // by fence
 }
 
@@ -40,10 +40,11 @@ func (sem *semaphore) moves(p *Lease, to state) {
 	case is && !was:
 		sem.asks = append(sem.asks, p)
 	}
-	if p.state == stateHeld {
+	taken := func(s state) bool { return s == stateHeld || s == stateClosed }
+	if taken(p.state) {
 		sem.held--
 	}
-	if to == stateHeld {
+	if taken(to) {
 		sem.held++
 	}
 }
