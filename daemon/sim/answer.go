@@ -36,6 +36,13 @@ func (c *client) released(q *request, h *hold, left int) {
 		c.w.fail("stale fence", q.key.name, "a release with a wrong fence was carried out")
 		return
 	}
+	if h.gone && h.degraded { // it has no fence that tells it from the owner's present one: PROTOCOL.md, section 8
+		i := slices.IndexFunc(c.holds, func(o *hold) bool { return o.degraded && o.key == h.key && o.owner == h.owner })
+		if i >= 0 {
+			h = c.holds[i]
+			c.givesUp(h, q.all)
+		}
+	}
 	want := h.said - 1
 	if q.all {
 		want = 0
