@@ -100,11 +100,11 @@ func (t *Table) Held() (n int) {
 type state uint8
 
 const (
-	stateNone  state = iota // nothing of ours upstream
-	stateAsked              // a token has been sent; it may stand or queue there
-	stateHeld               // granted
-	stateOwed               // the token has to go; the store has not confirmed
-	stateClosed             // lost at a takeover; the key stays closed until oweUntil, when its holders' validity ends
+	stateNone   state = iota // nothing of ours upstream
+	stateAsked               // a token has been sent; it may stand or queue there
+	stateHeld                // granted
+	stateOwed                // the token has to go; the store has not confirmed
+	stateClosed              // lost at a takeover; the key stays closed until oweUntil, when its holders' validity ends
 )
 
 // early are hints that have overtaken the answer to the ask under way: what they are

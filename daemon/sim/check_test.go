@@ -388,6 +388,7 @@ var histories = []struct {
 	}},
 	{"silent", "a silent client keeps a hold", func(t *testing.T, w *World, a, b *client) {
 		w.p.Heartbeat, w.conf.spaces[0].Heartbeat = 2*sec, 2*time.Second
+		w.p.Faults[hostLag] = 0
 		w.conf.spaces = w.conf.spaces[:1]
 		a.k.s = a.h.eng.Open(daemon.Peer{PID: -1, Watched: true}, a.k)
 		a.k.heard = w.now
