@@ -155,7 +155,7 @@ func (st *site) others() {
 	st.cli(st.unreached(from, 0, 75), "lock", "-n", "u:key", "--", "true")
 	st.cliAs(nobody, []int{77}, "unlock", "--force", st.own()+"0")
 	st.cliAs(nobody, []int{64}, "serve", "--takeover", "--config", st.conf(), "--socket", st.socket()) // he may not read it
-	st.cliAs(nobody, []int{75}, "serve", "--takeover", "--ttl", stormTTL.String(), "--socket", st.socket())
+	st.cliAs(nobody, []int{77}, "serve", "--takeover", "--ttl", stormTTL.String(), "--socket", st.socket())
 	st.crowd()
 }
 
