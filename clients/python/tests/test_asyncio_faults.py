@@ -138,7 +138,7 @@ async def test_giving_up_cancels(loop: Loop, peer: Peer) -> None:
     acquired = asyncio.create_task(lock.acquire(timeout=0.1))
     await thread(peer.welcome)
     q = await thread(peer.expect, w.ACQUIRE)
-    c = await thread(peer.expect, w.CANCEL)  # the daemon answers pings, so the wait goes on
+    c = await thread(peer.expect, w.CANCEL)  # the daemon answers pings, so the client keeps waiting
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         await acquired
     assert c[2:] == (q[1], "k")
@@ -255,10 +255,14 @@ async def test_the_end_hangs_nobody(loop: Loop, peer: Peer, how: str) -> None:
 
 async def test_a_daemon_that_does_not_read(loop: Loop, peer: Peer) -> None:
     client, lock = await held(loop, peer)
-    assert client._conn is not None
-    client._conn.timeout = 0.3
+    conn = client._conn
+    assert conn is not None
+    conn.timeout = 0.3
     tasks = [asyncio.create_task(client.lock(f"{n:04}" * 100).acquire()) for n in range(3000)]
     client._closed = True  # so that nobody connects anew
+    await until("the socket is full", lambda: conn._stuck or conn.dead)
+    conn.heard, conn._pinged = 0.0, 1.0  # the loop stood still: an answer is long overdue
+    conn._ring()
     with pytest.raises(locksidecar.ConnectionLost, match="does not read"):
         await tasks[0]
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -250,7 +250,7 @@ def test_giving_up_cancels(peer: Peer) -> None:
     acquired = Background(lock.acquire, True, 0.1)
     peer.welcome()
     q = peer.expect(w.ACQUIRE)
-    c = peer.expect(w.CANCEL)  # the daemon answers pings, so the wait goes on
+    c = peer.expect(w.CANCEL)  # the daemon answers pings, so the client keeps waiting
     with pytest.raises(locksidecar.Unavailable, match="not answered"):
         acquired.result()
     assert c[2:] == (q[1], "k")

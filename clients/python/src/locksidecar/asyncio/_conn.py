@@ -286,7 +286,7 @@ class Conn(Session, asyncio.Protocol):
                     c.wake()
                 if not c.future.done():
                     soonest = min(soonest, c.limit, at + self.step)
-        if soonest < math.inf:
+        if soonest < math.inf and self._stuck is None:  # a ping behind what the daemon has not read says nothing
             self.listen(self.catch_up)
         if self._holds:
             soonest = min(soonest, at + max(0.0, self.soonest(self._every())))
