@@ -79,13 +79,12 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	}
 	waitsToAsk := l.state == stateAsked || l.state == stateOwed || l.state == stateNone && l.needed()
 	switch {
+	case l.op == 0 && l.state == stateClosed:
+		at = min(at, max(l.oweUntil, now+1))
 	case l.op == 0 && waitsToAsk && down:
 		at = min(at, t.wakeDown(l, now))
 	case l.op == 0 && waitsToAsk, (l.starved || l.doubt) && l.renewGen == 0:
 		at = min(at, max(l.retryAt, now+1))
-	}
-	if l.state == stateClosed {
-		at = min(at, max(l.oweUntil, now+1))
 	}
 	if l.brief && now < l.rare.tryUntil {
 		at = min(at, l.rare.tryUntil)
@@ -98,7 +97,6 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 
 // next asks the store for the next thing, if it is time for one.
 func (t *Table) next(l *Lease, now int64, out *Effects) {
-	t.reopen(l, now, out)
 	down := l.st.downAt != 0
 	if r := l.rare; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
 		t.ask(l, OpPeek, now, out)
@@ -123,13 +121,16 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 			t.owe(l, now, out)
 			t.ask(l, OpRelease, now, out)
 		}
-	case stateOwed:
-		if now >= l.oweUntil {
+	case stateOwed, stateClosed:
+		switch {
+		case now >= l.oweUntil:
 			t.endGrip(l, out) // whoever waits for its release has to hear of it
 			t.finishMove(l, out)
 			t.next(l, now, out)
-		} else if now >= l.retryAt {
+		case l.state == stateOwed && now >= l.retryAt:
 			t.settle(l, now, out)
+		case l.state == stateClosed && l.head == nil:
+			t.refuseTries(l, CodeBusy, -1, now, out)
 		}
 	case stateAsked:
 		switch {
@@ -138,10 +139,6 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 			t.settle(l, now, out)
 		case now >= l.retryAt:
 			t.ask(l, t.askKind(l), now, out)
-		}
-	case stateClosed:
-		if l.head == nil {
-			t.refuseTries(l, CodeBusy, -1, now, out)
 		}
 	case stateNone:
 		if l.needed() && now >= l.retryAt {

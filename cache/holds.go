@@ -260,12 +260,6 @@ func (t *Table) tellLost(h *hold, why Reason, now int64, out *Effects) {
 		Owner: h.owner, Fence: h.fence, Reason: why})
 }
 
-func (t *Table) loseAll(l *Lease, why Reason, now int64, out *Effects) {
-	for l.holds != nil {
-		t.lose(l.holds, why, now, out)
-	}
-}
-
 // expire ends what is past its time: the lease, or fixed holds of it.
 func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	if l.state == stateHeld && now >= t.deadline(l) {

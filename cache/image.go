@@ -403,8 +403,7 @@ func (t *Table) Bereave(s *Store, now int64, out *Effects) {
 		for h := l.holds; h != nil; h = h.next {
 			until = max(until, t.valid(h))
 		}
-		t.loseAll(l, LostSession, now, out)
-		t.endGrip(l, out)
+		t.gone(l, LostSession, now, out)
 		if until > now {
 			l.oweUntil = until
 			t.enter(l, stateClosed)
@@ -413,14 +412,6 @@ func (t *Table) Bereave(s *Store, now int64, out *Effects) {
 	t.sessionLost(st, now, out)
 	if st.Session {
 		st.no, st.session = 0, 0
-	}
-}
-
-// reopen ends stateClosed when its time has come.
-func (t *Table) reopen(l *Lease, now int64, out *Effects) {
-	if l.state == stateClosed && now >= l.oweUntil {
-		t.enter(l, stateNone)
-		t.finishMove(l, out)
 	}
 }
 

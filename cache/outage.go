@@ -80,7 +80,7 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	switch {
 	case l.state == stateHeld && l.nHolds == 0 && !l.starved:
 		t.owe(l, now, out)
-	case l.state == stateOwed && now >= l.oweUntil:
+	case (l.state == stateOwed || l.state == stateClosed) && now >= l.oweUntil:
 		t.endGrip(l, out)
 		if t.finishMove(l, out); l.st.downAt == 0 {
 			t.next(l, now, out)

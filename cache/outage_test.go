@@ -87,8 +87,8 @@ func TestATryBehindADegradedHoldIsAnsweredAfterLocalAfterGrows(t *testing.T) {
 	b.answersSharedTry(b.session())
 }
 
-// A degraded hold is downgraded while the store is asked for it again. The lease that comes is exclusive, and is
-// made shared: readers on other hosts need not wait for this one.
+// A degraded hold is downgraded while the store is asked for it again. The lease that comes is exclusive, and
+// is made shared: readers on other hosts need not wait for this one.
 func TestAHoldThatIsDowngradedWhileItsStoreReturnsIsSharedThere(t *testing.T) {
 	b := newBench(t, mayDegrade)
 	s := b.session()

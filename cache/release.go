@@ -292,9 +292,9 @@ type Silence struct {
 }
 
 // LoseSilent ends the overdue holds of a session: those whose namespaces require a heartbeat that has not
-// arrived since heard. It spares a hold while a validity lasts that was stated before its namespace required the
-// heartbeat. The owner of such a hold is told lead before that ends, so that the session's other holds can be
-// stated to be valid longer by then; the key stays closed until it ends.
+// arrived since heard. It spares a hold while a validity lasts that was stated before its namespace required
+// the heartbeat. The owner of such a hold is told lead before that ends, so that the session's other holds
+// can be stated to be valid longer by then; the key stays closed until it ends.
 func (t *Table) LoseSilent(s *Session, heard, lead, now int64, out *Effects) Silence {
 	is := Silence{Forever, Forever}
 	var freed []*Lease // advanced at the end, because the advance of one may end other holds of s

@@ -109,7 +109,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 			t.retrack(l, true, out) // it may be shared by now: the downgrade's answer decides
 			return
 		}
-		t.gone(l, now, out)
+		t.gone(l, LostGone, now, out)
 	default:
 		st.Unanswered++
 		l.retryAt = now + int64(t.cfg.RetryMin)

@@ -138,8 +138,8 @@ func TestABusySemaphoreMoves(t *testing.T) {
 	b.only(b.take(), MsgInspected, CodeOK)
 }
 
-// The bases of two stores that decide them themselves may be the same. Permits of one semaphore have different
-// fences all the same: each is released by its own.
+// The bases of two stores that decide them themselves may be the same. Permits of one semaphore have
+// different fences all the same: each is released by its own.
 func TestPermitsOfTwoStoresHaveDifferentFences(t *testing.T) {
 	b := newRerouted(t, nil)
 	s := b.session()
@@ -344,8 +344,9 @@ func TestMovedLeasesAreCounted(t *testing.T) {
 	count(0, 0)
 }
 
-// After a takeover without the store's session, a holder that stands still may believe in its lock for as long as
-// was stated. So the key does not open at another store before that, whether somebody waits for it or not.
+// After a takeover without the store's session, a suspended holder may believe in its lock until the validity
+// that was stated to it ends. So the key does not open at another store before that, with a waiter or without
+// one.
 func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) {
 	for _, waited := range []bool{true, false} {
 		b := newRerouted(t, nil)
@@ -371,4 +372,24 @@ func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) 
 		b.users(0, 1)
 		b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted, CodeOK)
 	}
+}
+
+// While the store has not answered an inspection, a closed key does not wake the table again and again.
+func TestAClosedKeyWaitsForAnInspection(t *testing.T) {
+	b := newRerouted(t, nil)
+	s := b.session()
+	b.acquire(s, "k", waits)
+	b.answer(b.at(OpJoin, b.from), Result{Status: Granted, Base: 5})
+	end := b.tab.deadline(b.tab.leases["k"])
+	b.tab.Bereave(b.from.Store, b.now, &b.out)
+	b.take()
+	b.tab.Inspect(Request{Session: s, ID: 77}, b.from, []byte("k"), Exclusive, b.now, &b.out)
+	b.take()
+	peek := b.op(OpPeek)
+	b.tick(time.Duration(end - b.now))
+	if at := b.tab.NextWake(); at != Forever {
+		t.Errorf("the table wakes %d ns later, before the answer", at-b.now)
+	}
+	b.only(b.answer(peek, Result{Status: Done}), MsgInspected, CodeOK)
+	b.empty()
 }

@@ -164,7 +164,7 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 		t.retrack(l, false, out)
 		t.renewForClients(l, now, out) // the answer that they wait for means nothing any more
 	case NotHeld:
-		t.gone(l, now, out)
+		t.gone(l, LostGone, now, out)
 	default:
 		// Exclusive or shared upstream: either excludes enough. Asked again,
 		// which does no harm, until the store has answered.
@@ -172,8 +172,11 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 	}
 }
 
-func (t *Table) gone(l *Lease, now int64, out *Effects) {
-	t.loseAll(l, LostGone, now, out)
+// gone ends a lease that the store has no more, and the holds on it.
+func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
+	for l.holds != nil {
+		t.lose(l.holds, why, now, out)
+	}
 	t.endGrip(l, out)
 }
 
@@ -281,8 +284,7 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 		}
 		switch l.state {
 		case stateHeld:
-			t.loseAll(l, LostSession, now, out)
-			t.endGrip(l, out)
+			t.gone(l, LostSession, now, out)
 		case stateOwed:
 			t.endGrip(l, out)
 		}

@@ -232,8 +232,8 @@ func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
 	}
 }
 
-// A reload introduces a heartbeat that the client, which has an older welcome, does not send. Its hold there is
-// lost in the end. Until then and behind it there are keepalives for its other hold.
+// A reload introduces a heartbeat that the client, which has an older welcome, does not send. Its hold there
+// is lost in the end. Until then and behind it there are keepalives for its other hold.
 func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {
 	b := newBeating(t)
 	b.acquire("h:k", time.Minute)
@@ -280,8 +280,8 @@ func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {
 	}
 }
 
-// A reader stands still between its look at the clock and a request. Meanwhile a validity is stated from a later
-// time on, at which the session counts as heard: the request does not move that back.
+// A reader is delayed between its look at the clock and a request. Meanwhile a validity is stated from a
+// later time on, at which the session counts as heard: the request does not move that back.
 func TestARequestThatIsReadLateMovesNoSilenceForward(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)

@@ -30,8 +30,8 @@ func (s *unreachable) Info() upstream.Info {
 	return upstream.Info{Name: "unreachable", Timeout: time.Second}
 }
 
-// A store was down when it was taken over, and still is. The first news of that come while the process that has
-// taken over still begins: they count.
+// A store was down when it was taken over, and still is. The first news of that come while the process that
+// has taken over still begins: they count.
 func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	now := fmt.Errorf("%w: now", upstream.ErrDown)
 	var d *Daemon
@@ -75,8 +75,8 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	}
 }
 
-// A takeover that fails may take as long as the daemon may stand still. Nobody's stated validity ends meanwhile,
-// whatever makes it short.
+// A takeover that fails may take as long as the daemon may stand still. Nobody's stated validity ends
+// meanwhile, whatever makes it short.
 func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 	for _, c := range []struct {
 		name string

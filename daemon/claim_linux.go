@@ -17,10 +17,10 @@ import (
 
 // What a process that takes over says to the one that serves, and gets from it.
 
-// Claim asks the daemon that serves a socket to hand over. It goes on serving until Inherit, or for
-// good when the estate is closed. It blocks until the daemon has answered, or ctx ends. ErrNobody says that
-// no process listens at the admin socket, ErrRefused that the daemon does not allow the takeover. After
-// any other error it is not known whether a daemon serves.
+// Claim asks the daemon that serves a socket to hand over. The daemon serves until Inherit; if the estate is
+// closed instead, it continues to serve. Claim blocks until the daemon has answered, or ctx ends. ErrNobody
+// means that no process listens at the admin socket, ErrRefused that the daemon does not allow the takeover.
+// After any other error it is not known whether a daemon serves.
 func Claim(ctx context.Context, socket, version string) (*Estate, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, "unix", AdminSocket(socket))
 	switch {

@@ -255,8 +255,8 @@ func TestADrainAnswersTheLastRelease(t *testing.T) {
 	h.done <- nil
 }
 
-// A drain tells all sessions, those too that have just been accepted and have said nothing. This is for the race
-// detector.
+// A drain tells all sessions, those too that have just been accepted and have said nothing. This is for the
+// race detector.
 func TestADrainTellsASessionThatHasJustBegun(t *testing.T) {
 	for range 5 {
 		h := start(t, nil, nil)

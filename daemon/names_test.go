@@ -8,8 +8,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// Reloads replace a store under one name again and again, while locks are held in the earlier ones. All of them
-// have metrics of their own.
+// Reloads replace a store under one name again and again, while locks are held in the earlier ones. All of
+// them have metrics of their own.
 func TestStoresThatLeaveHaveDifferentNames(t *testing.T) {
 	base := inMemory(t)
 	h := start(t, base, nil)

@@ -105,8 +105,8 @@ func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
 	p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, rows, next) })
 }
 
-// find moves p to the first part at or behind its place that can list its locks. store is nil if there is none.
-// It looks each store up once, because a store can be dropped at any time.
+// find moves p to the first part at or behind its place that can list its locks. store is nil if there is
+// none. It looks each store up once, because a store can be dropped at any time.
 func (p *storedPage) find(units []*Unit, lister func(*Unit) upstream.Lister) (u *Unit, store upstream.Lister) {
 	for ; p.place < partsMost*len(units); p.place, p.cursor = p.place+1, "" {
 		if u = units[p.place/partsMost]; u == nil {
@@ -152,7 +152,8 @@ func (p *storedPage) again(units []*Unit) bool {
 }
 
 // rows is what the peer may see of locks. While keys move between stores, this daemon has several of its own
-// stores open at one place. Each sees the locks of the others as those of another daemon, and leaves them out.
+// stores open at one place. Each sees the locks of the others as those of another daemon, and leaves them
+// out.
 func (p *storedPage) rows(units []*Unit, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
 	e, u, again := p.s.engine, units[p.place/partsMost], p.again(units)
 	all := e.routes.Load()

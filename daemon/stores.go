@@ -165,8 +165,8 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 	return nil
 }
 
-// rename gives the stores in all the names that list has for them. One that is not in list leaves: its name may
-// be another's from now on, so it gets one that no other store has, not even one that leaves too.
+// rename gives the stores in all the names that list has for them. One that is not in list leaves: its name
+// may be another's from now on, so it gets one that no other store has, not even one that leaves too.
 func (s *stores) rename(all []*served, list []Store) {
 	taken := make(map[string]bool)
 	for _, st := range list {

@@ -93,8 +93,8 @@ func (st *site) had(key string, at span, is func(room) bool) bool {
 // in says that a namespace is kept in a store, alone or with another one.
 func (d *depot) in(r room) bool { return r.store == d.name || r.both == d.name }
 
-// judgeLosses compares each loss with what was done. A lock that expired, or whose client has heard nothing, is one that a
-// busy machine can cost.
+// judgeLosses compares each loss with what was done. A lock that expired, or whose client has heard nothing,
+// is one that a busy machine can cost.
 func (s *storm) judgeLosses() {
 	var v verdict
 	for _, p := range s.history().ops() {

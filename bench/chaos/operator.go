@@ -93,8 +93,8 @@ func (st *site) do(a action) {
 func (st *site) vary(l *layout) { l.vary(st.rnd, st.s.names()) }
 
 // reroute moves the keys of the daemon's own namespace to another store. Their fences go on rising: stores
-// that take their bases from the clock follow each other as they are. Where etcd or ZooKeeper may be among them, each
-// move raises fence_epoch above those of all daemons, since a store may count all keys together.
+// that take their bases from the clock follow each other as they are. Where etcd or ZooKeeper may be among
+// them, each move raises fence_epoch above those of all daemons, since a store may count all keys together.
 func (st *site) reroute() {
 	varied := st.rnd.IntN(2) == 0
 	st.reload("keys to another store", func(l *layout) {
@@ -125,7 +125,8 @@ func (s *storm) lift() uint64 {
 	return s.epoch
 }
 
-// embeddedAhead is for how long the embedded store's bases may be ahead of the clock after a daemon was started.
+// embeddedAhead is for how long the embedded store's bases may be ahead of the clock after a daemon was
+// started.
 const embeddedAhead = int64(65 * time.Second)
 
 // homes are the stores that the daemon's own keys may be in.
@@ -210,8 +211,8 @@ func (st *site) drain() {
 	st.start()
 }
 
-// endAtOnce tells it twice, so that it does not drain; the second signal may be too late. Two signals that are pending at
-// once may come in either order.
+// endAtOnce tells it twice, so that it does not drain; the second signal may be too late. Two signals that
+// are pending at once may come in either order.
 func (st *site) endAtOnce() {
 	st.signal(syscall.SIGTERM)
 	time.Sleep(time.Duration(st.rnd.IntN(100)) * time.Millisecond)
@@ -327,8 +328,8 @@ func (k *keeping) over(what string, also ...protocol.Reason) {
 	}
 }
 
-// allowed says whether a hold may have ended with err: its store did not answer, the machine had too much to do, or it was lost
-// for a reason that is named.
+// allowed says whether a hold may have ended with err: its store did not answer, the machine had too much to
+// do, or it was lost for a reason that is named.
 func (k *keeping) allowed(err error, also []protocol.Reason) bool {
 	var lost *client.LostError
 	switch {

@@ -53,7 +53,8 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 				s.t.Logf("%s store %s: %s took %v", began.Format(time.StampMilli), d.name, what, time.Since(began))
 			})
 		}
-		// A store that loses fences which a fence_epoch has raised above the clock goes on from the clock: they would fall.
+		// A store that loses fences which a fence_epoch has raised above the clock goes on from the clock: they
+		// would fall.
 		may := d.ordered() || !s.lifted && !s.toOrdered
 		lasting := func() time.Duration { return time.Duration((0.2 + 2*rnd.Float64()) * float64(stormTTL)) }
 		add("stop", d.freeze != nil, false, func(while func()) {
@@ -78,7 +79,8 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 	return all
 }
 
-// beside has do run while its caller goes on. wait waits for its end, and passes on what it panics with.
+// beside runs do in a goroutine. wait blocks until do has returned. If do has panicked, wait panics with the
+// same value.
 func beside(do func()) (wait func()) {
 	done := make(chan any, 1)
 	go func() {
@@ -92,8 +94,8 @@ func beside(do func()) (wait func()) {
 	}
 }
 
-// meanwhile has some daemon taken over, reloaded or drained while a store is away, if nobody does anything to it for a
-// moment before. A daemon may not start before the store is back.
+// meanwhile has some daemon taken over, reloaded or drained while a store is away, if nobody does anything to
+// it for a moment before. A daemon may not start before the store is back.
 func (s *storm) meanwhile(rnd *rand.Rand) {
 	st := s.sites[rnd.IntN(len(s.sites))]
 	what := rnd.IntN(3)
@@ -129,9 +131,10 @@ type move struct {
 	to, both string // as in room, after this rollout
 }
 
-// moveKeys moves the keys x: from one store to the other in three rollouts, or to etcd or ZooKeeper in four, as
-// documented, and back, as far as there is a way: from etcd and ZooKeeper there is none. Every rollout ends on every host before the next one begins: until all
-// daemons have reloaded and no lock is held any more that was taken before that.
+// moveKeys moves the keys x: from one store to the other in three rollouts, or to etcd or ZooKeeper in four,
+// as documented, and back, as far as there is a way: from etcd and ZooKeeper there is none. Every rollout
+// ends on every host before the next one begins: until all daemons have reloaded and no lock is held any more
+// that was taken before that.
 func (s *storm) moveKeys(until time.Time) {
 	rnd := rand.New(rand.NewPCG(s.seed, 60))
 	from, to := s.depots[0], s.depots[1]
@@ -178,8 +181,8 @@ func (s *storm) stepAt(st *site, step room) bool {
 	}, time.Now())
 }
 
-// lockInBoth takes each lock of the keys that begin with prefix once, so that both stores know of a fence that is above
-// all earlier ones. It returns false when the time is over before.
+// lockInBoth takes each lock of the keys that begin with prefix once, so that both stores know of a fence
+// that is above all earlier ones. It returns false when the time is over before.
 func (s *storm) lockInBoth(prefix string, until time.Time) bool {
 	args := []client.AcquireArgs{}
 	for i := range 3 {

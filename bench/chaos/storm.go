@@ -49,8 +49,8 @@ type storm struct {
 	sites  []*site
 	rules  *logRules
 
-	// Keys x: move from a store whose fence bases can be raised to one whose bases cannot. Then they have no semaphores,
-	// and the daemons' own keys stay where they are: STORES.md says why.
+	// Keys x: move from a store whose fence bases can be raised to one whose bases cannot. Then they have no
+	// semaphores, and the daemons' own keys stay where they are: STORES.md says why.
 	toOrdered bool
 	lifted    bool // daemons' own keys have a fence_epoch, so that they may move to every store
 

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// shortStorms are seeds that together have every kind of store, two and three daemons, and moves of each kind.
+// shortStorms are seeds that together have every kind of store, two and three daemons, and moves of each
+// kind.
 var shortStorms = []uint64{0, 2, 4, 6, 8}
 
 // sameStores is what to add to a seed for another one with the same stores, and as many daemons.

@@ -27,7 +27,8 @@ var refusedTakeover = regexp.MustCompile(strings.Join([]string{
 }, "|"))
 
 // takeOver has successors take the daemon over, several at once if there are more than one. In the end one of
-// all serves. Then during, if it is not nil, is done while they try. It returns whether a successor has taken over.
+// all serves. Then during, if it is not nil, is done while they try. It returns whether a successor has taken
+// over.
 func (st *site) takeOver(what string, successors int, during func([]*process)) bool {
 	from := now()
 	defer st.s.doing(what, st, nil)()
@@ -124,7 +125,8 @@ func (st *site) crashedBetween(all []*process) bool {
 	return false
 }
 
-// passedTo says whether p has said that q has taken over from it, and tookFrom whether q has. Processes may share a log.
+// passedTo says whether p has said that q has taken over from it, and tookFrom whether q has. Processes may
+// share a log.
 func passedTo(p, q *process) bool {
 	return said(p, fmt.Sprintf(`"event":"taken_over","pid":%d,`, q.cmd.Process.Pid))
 }
@@ -157,7 +159,8 @@ func (st *site) pause(most time.Duration) {
 	time.Sleep(time.Duration(st.rnd.Int64N(int64(most))))
 }
 
-// at waits for some moment of a takeover by p: at most so long after its start, or after it has begun to open stores.
+// at waits for some moment of a takeover by p: at most so long after its start, or after it has begun to open
+// stores.
 func (st *site) at(p *process, most time.Duration) {
 	if st.rnd.IntN(2) == 0 {
 		st.s.until(patience, func() bool { return p.ended() || size(p.log) > 0 })
@@ -230,8 +233,8 @@ func (st *site) takeOverRerouted() {
 	st.reloadUntil("after a takeover")
 }
 
-// takeOverOther has the successor find a configuration without one of the daemon's stores, or none that is well-formed: the
-// daemon goes on with its own.
+// takeOverOther has the successor find a configuration without one of the daemon's stores, or none that is
+// well-formed: the daemon goes on with its own.
 func (st *site) takeOverOther() {
 	old := st.process
 	keep := st.hold()

@@ -218,8 +218,9 @@ func as(who *syscall.Credential, do func() error) error {
 	return <-done
 }
 
-// judgeForced compares each unlocking by force with what workers were told. A hold that it ended is lost, or its release
-// fails. Readers may share a fence: where some of them were let in meanwhile, nobody knows which of them were ended.
+// judgeForced compares each unlocking by force with what workers were told. A hold that it ended is lost, or
+// its release fails. Readers may share a fence: where some of them were let in meanwhile, nobody knows which
+// of them were ended.
 func (s *storm) judgeForced() {
 	ops := s.history().ops()
 	var v verdict

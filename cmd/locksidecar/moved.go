@@ -12,16 +12,15 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// needOf is what st was opened for; nil for a store that is not open any more.
-func (f *fleet) needOf(st upstream.Store) *need {
+// needsByStore returns what each open store was opened for.
+func (f *fleet) needsByStore() map[upstream.Store]*need {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for key, o := range f.open {
-		if o == st {
-			return f.needs[key]
-		}
+	needs := make(map[upstream.Store]*need, len(f.open))
+	for key, st := range f.open {
+		needs[st] = f.needs[key]
 	}
-	return nil
+	return needs
 }
 
 // shares reports whether d and o have a store in common.
@@ -38,14 +37,13 @@ func share(a, b []*plan) bool {
 // store and another one now: hosts on the other one could get it.
 func (s *server) refuseMoved(p *proposal) error {
 	var first, store string
-	n := 0
+	n, needs := 0, s.fleet.needsByStore()
 	for _, m := range s.Moved() {
-		from, to := s.fleet.needOf(m.From), s.fleet.needOf(m.To)
+		from, to := needs[m.From], needs[m.To]
 		if from == nil || to == nil || !from.shares(to) || len(from.plans) >= len(to.plans) {
 			continue
 		}
-		name, _, _ := storeOf(p.conf, p.conf.Space(m.Key), p.plans)
-		if i := slices.IndexFunc(p.needs, func(d *need) bool { return d.name == name }); i >= 0 && !from.shares(p.needs[i]) {
+		if _, _, plans := storeOf(p.conf, p.conf.Space(m.Key), p.plans); !share(from.plans, plans) {
 			if n++; n == 1 {
 				first, store = m.Key, from.name
 			}
@@ -64,9 +62,9 @@ func (s *server) refuseMoved(p *proposal) error {
 // warnMoved says which locks are still held in a store that their keys have left.
 func (s *server) warnMoved() {
 	type way struct{ from, to *need }
-	count := make(map[way]int)
+	count, needs := make(map[way]int), s.fleet.needsByStore()
 	for _, m := range s.Moved() {
-		count[way{s.fleet.needOf(m.From), s.fleet.needOf(m.To)}]++
+		count[way{needs[m.From], needs[m.To]}]++
 	}
 	for w, n := range count {
 		if w.from == nil || w.to == nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A lock that was taken before its key was in two stores: status, the metric and the log of each reload say so
-// until it is released.
+// A lock that was taken before its key was in two stores: status, the metric and the log of each reload say
+// so until it is released.
 func TestLocksThatAreAtAStoreThatTheirKeysHaveLeft(t *testing.T) {
 	stores := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n"
 	file := filepath.Join(t.TempDir(), "c.yaml")

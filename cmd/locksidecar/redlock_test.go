@@ -12,8 +12,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A reload may allow longer TTLs on Redlock. Locks can be taken afterwards, and nodes that are restarted wait for as much
-// longer before they vote: two restarts give a lock that is held to no second holder.
+// A reload may allow longer TTLs on Redlock. Locks can be taken afterwards, and nodes that are restarted wait
+// for as much longer before they vote: two restarts give a lock that is held to no second holder.
 func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
 	var nodes []*testserver.Redis
 	var addrs []string

@@ -96,8 +96,8 @@ func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	h.run("lock", "k", "--", "true").ends(0)
 }
 
-// A daemon starts without one of two stores that a namespace needs at once, as without any other store. A reload does
-// not begin such a move.
+// A daemon starts without one of two stores that a namespace needs at once, as without any other store. A
+// reload does not begin such a move.
 func TestAPairWithAStoreThatIsDown(t *testing.T) {
 	up, down := testserver.StartRedis(t), testserver.StartRedis(t)
 	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: '" + down.URL() + "'}\n"

@@ -79,7 +79,8 @@ func planStore(c *config.Config, s *config.Store) (*plan, error) {
 	return p, nil
 }
 
-// place names the locks of a store: by its servers, in whatever order, and by what tells its locks there from others.
+// place names the locks of a store: by its servers, in whatever order, and by what tells its locks there from
+// others.
 func place(kind config.Kind, servers []string, names ...any) string {
 	return fmt.Sprintf("%s %q %#v", kind, slices.Sorted(slices.Values(servers)), names)
 }

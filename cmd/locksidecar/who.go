@@ -141,8 +141,8 @@ func (k *heldKey) write(w io.Writer) error {
 	return errors.Join(all...)
 }
 
-// hintOther says on w that permits of the key's semaphore are held though its lock is free, or the reverse. It
-// says nothing if that is not known: the store may have no semaphores.
+// hintOther says on w that permits of the key's semaphore are held though its lock is free, or the reverse.
+// It says nothing if that is not known: the store may have no semaphores.
 func hintOther(ctx context.Context, c *client.Client, w io.Writer, key string, semaphore bool) {
 	mode, held, flag := protocol.Permit, "permits of the semaphore %s are held", "--semaphore "
 	if semaphore {

@@ -143,8 +143,8 @@ func withdraw(op *upstream.Op) upstream.Op {
 	return upstream.Op{Kind: cache.OpWithdraw, Mode: op.Mode, Key: op.Key, Token: op.Token}
 }
 
-// leave ends places in the new store's queues. They belong to tokens that have lost the old store's lease. If they
-// stayed, the next one that has that lease would wait for them, and they for it.
+// leave ends places in the new store's queues. They belong to tokens that have lost the old store's lease. If
+// they stayed, the next one that has that lease would wait for them, and they for it.
 func (s *Store) leave(ctx context.Context, p *step) error {
 	err := p.run(ctx, s.new)
 	for n := range p.at {
@@ -155,8 +155,8 @@ func (s *Store) leave(ctx context.Context, p *step) error {
 	return err
 }
 
-// setBases replaces the bases of what both stores have granted by those of the pair. It returns, by the ops of
-// p, why there is none.
+// setBases replaces the bases of what both stores have granted by those of the pair. It returns, by the ops
+// of p, why there is none.
 func (s *Store) setBases(ctx context.Context, p *step, olds []upstream.Result) []error {
 	wrong := make([]error, len(p.ops))
 	var grants []bases

@@ -3,7 +3,7 @@
 // knows neither.
 //
 // A move is three rollouts: every host on the old store; every host on both; every
-// host on the new one. At each step hosts of two kinds run side by side, and have a
+// host on the new one. To etcd and ZooKeeper it is four: see below. At each step hosts of two kinds run side by side, and have a
 // store in common. A lease here is a lease in both stores under the same number,
 // taken first in the old one (so that two hosts that move cannot wait for each
 // other) and given back in the opposite order. What one store says no to, or does
@@ -18,18 +18,18 @@
 //
 // # Fences
 //
-// A base has to be above that of every earlier holder, who may have got it from the old store, from both, or
-// from the new one, and below that of every later one. The old store has to be one whose bases can be raised:
-// New refuses others. From etcd and ZooKeeper, whose bases are their own order, there is no way without a stop
-// of all holders.
+// A base has to be above that of every earlier holder and below that of every later one. An earlier holder
+// may have got its base from the old store, from both, or from the new one. The old store has to be one whose
+// bases can be raised: New refuses others. From etcd and ZooKeeper, whose bases are their own order, there is
+// no way without a stop of all holders.
 //
 // If the new store's bases can be raised, the base is the new store's, which is asked with the old one's as
 // its floor. Before the grant, the old store's counter is raised to it.
 //
-// Then a permit needs more, since other hosts get permits from the old store, or from the new one, in the meantime,
-// and no two permits may have the same base. So its base is one that both stores have given: if the old store's
-// counter is past the base already, the new store is asked for one that is ahead of both, and then the old
-// store for the same.
+// Then a permit needs more, since other hosts get permits from the old store, or from the new one, in the
+// meantime, and no two permits may have the same base. So its base is one that both stores have given: if the
+// old store's counter is past the base already, the new store is asked for one that is ahead of both, and
+// then the old store for the same.
 //
 // # Fences where the new store's bases are its own order
 //
@@ -41,11 +41,11 @@
 //  3. both, with fence_epoch E: the base is E plus the new store's, and the old store's base has to be below E;
 //  4. the new store alone, with the same E.
 //
-// Hosts of 1 and 2 share the old store's order, and those of 3 and 4 the new one's. Where hosts of 2 and 3 are
-// side by side, all have each lock in both stores. A host of 3 writes a rule into the note, which is in the new store:
-// E decides for these keys from here on. It does so before it serves them, or at the latest before its first grant. A host of 2 reads the note after each acquire, while it
-// has the lease in both stores, and obeys. So for each key there are grants by the old store's order, then grants by
-// the new one's:
+// Hosts of 1 and 2 share the old store's order, and those of 3 and 4 the new one's. Where hosts of 2 and 3
+// are side by side, all have each lock in both stores. A host of 3 writes a rule into the note, which is in
+// the new store: E decides for these keys from here on. It does so before it serves them, or at the latest
+// before its first grant. A host of 2 reads the note after each acquire, while it has the lease in both
+// stores, and obeys. So for each key there are grants by the old store's order, then grants by the new one's:
 //
 //   - A grant by the old order is followed by one by the new order, E plus anything. At that time the old store's
 //     base, which is above all of its earlier ones, is below E; else the grant is refused.
@@ -53,12 +53,13 @@
 //     before it was told. Whoever has the lease next reads the note later.
 //
 // Hosts of 1 and 3 side by side would break that. So hosts of 2 write into the note that they exist, and one
-// of 3 refuses keys for which none has: a rule of a host of 3 has only keys that a rule of a host of 2 has, too. A
-// host of 2 may go back to 1 until the first one of 3 has started; after that the way back ends at 2, because
-// hosts of 1 do not read the note.
+// of 3 refuses keys for which none has: a rule of a host of 3 has only keys that a rule of a host of 2 has,
+// too. A host of 2 may go back to 1 until the first one of 3 has started; after that the way back ends at 2,
+// because hosts of 1 do not read the note.
 //
-// Rules are not removed. If keys come back to the old store by a stop of all holders, and move again later, the old
-// store's base is above all that the earlier rule can give, and the rule does not count for such a grant.
+// Rules are not removed. If keys come back to the old store by a stop of all holders, and move again later,
+// the old store's base is above all that the earlier rule can give, and the rule does not count for such a
+// grant.
 //
 // # Sessions
 //

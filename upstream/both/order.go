@@ -94,8 +94,8 @@ type order struct {
 }
 
 // cover sets this host's keys. While the old store decides it writes a rule for them, which lets other hosts
-// go on to the next rollout. A host of that one writes that the new store decides from here on, so that the note
-// says so even if nobody takes a lock before the last rollout.
+// go on to the next rollout. A host of that one writes that the new store decides from here on, so that the
+// note says so even if nobody takes a lock before the last rollout.
 func (o *order) cover(ctx context.Context, keys []Keys) error {
 	o.mu.Lock()
 	fresh := slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool { return slices.ContainsFunc(o.declared, k.equal) })
@@ -176,10 +176,11 @@ func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, er
 	o.mu.Lock()
 	rules := o.rules
 	o.mu.Unlock()
-	for i, g := range grants {
-		if e, _ := epochOf(rules, g.key); o.epoch != 0 && e == o.epoch && g.old < e {
-			result[i] = e + g.new // rules are not removed
-		} else {
+	for i := range grants {
+		if o.epoch != 0 { // rules are not removed: one that decides now decides later
+			result[i], errs[i] = o.baseOf(rules, &grants[i])
+		}
+		if o.epoch == 0 || errs[i] != nil {
 			again = append(again, i)
 		}
 	}
@@ -195,7 +196,8 @@ func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, er
 	return result, errs
 }
 
-// missing is the rules that say that the new store decides from here on, for those of grants that may have it so.
+// missing is the rules that say that the new store decides from here on, for those of grants that may have it
+// so.
 func (o *order) missing(rules []rule, grants []bases, of []int) (add []rule) {
 	if o.epoch == 0 {
 		return nil
@@ -257,8 +259,8 @@ func ReadRules(ctx context.Context, st upstream.Store) (Rules, error) {
 	return Rules{rules}, err
 }
 
-// CheckEpoch fails if hosts that use two stores have decided on a larger fence_epoch for some of keys than
-// epoch, which is that of a host on the new store alone.
+// CheckEpoch fails if hosts that use two stores have decided on a fence_epoch for some of keys that is larger
+// than epoch. epoch is the fence_epoch of this host, which uses the new store alone.
 func (r Rules) CheckEpoch(keys Keys, epoch uint64) error {
 	for i := range r.of {
 		if e := r.of[i].Epoch; e > epoch && r.of[i].overlaps(&keys) {

@@ -189,8 +189,8 @@ func (f *fleet) busy(h *host) {
 	f.token += 100
 }
 
-// A move in four rollouts, host by host, with steps back, while locks and permits are taken and given back: no host is
-// let in beside another, and fences rise throughout.
+// A move in four rollouts, host by host, with steps back, while locks and permits are taken and given back:
+// no host is let in beside another, and fences rise throughout.
 func TestAMoveInFourRollouts(t *testing.T) {
 	for old := range oldStores {
 		for new := range ordered {
@@ -260,8 +260,8 @@ func (f *fleet) move(rnd *rand.Rand) {
 	}
 }
 
-// A host that lets the old store decide waits in the new store's queue while the first host of the next rollout
-// gets the lock.
+// A host that lets the old store decide waits in the new store's queue while the first host of the next
+// rollout gets the lock.
 func TestARuleIsReadByAHostThatHasWaited(t *testing.T) {
 	for new := range ordered {
 		t.Run(new, func(t *testing.T) {

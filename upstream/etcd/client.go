@@ -20,8 +20,9 @@ import (
 	"go.uber.org/zap"
 )
 
-// A connection with calls in flight is asked whether it still stands after pingAfter of silence. A new call on an
-// idle connection asks at once. etcd cuts off clients that ask more often than each 5 s, or without any call.
+// A connection with calls in flight is asked whether it still stands after pingAfter of silence. A new call
+// on an idle connection asks at once. etcd cuts off clients that ask more often than each 5 s, or without any
+// call.
 const (
 	pingAfter   = 6 * time.Second
 	pingTimeout = 2 * time.Second

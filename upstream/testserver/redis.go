@@ -169,8 +169,8 @@ func (s *Redis) Do(args ...any) any {
 	return v
 }
 
-// Info is one field of INFO. It asks again if the connection is lost: sentinels cut a server's connections when they change its
-// role.
+// Info is one field of INFO. It asks again if the connection is lost: sentinels cut a server's connections
+// when they change its role.
 func (s *Redis) Info(field string) string {
 	s.t.Helper()
 	text, err := "", error(nil)

@@ -166,7 +166,7 @@ func (se *session) toldLocked(g *grip, ev zk.Event) {
 
 // goneLocked notes that the node of a lease has disappeared: another client has deleted
 // it. While this store itself deletes the node, its absence means nothing. If that deletion
-// fails, leave has the lock checked again.
+// fails, leave causes another check of the lock.
 func (se *session) goneLocked(g *grip) {
 	if !g.held || g.gone || g.leaving {
 		return

@@ -25,7 +25,7 @@ import java.util.function.Consumer;
  * lease, or use {@link Sidecar#leaseAsync}: these wait.
  *
  * <p>A lease that is never closed stays held until the client is closed, its process ends or it is lost. It is
- * not released when it becomes unreachable: that can happen to a lease under which work still goes on.
+ * not released when it becomes unreachable: that can happen while the program still works under the lease.
  */
 public final class Lease implements AutoCloseable {
     private final Hold hold;
