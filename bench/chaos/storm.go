@@ -45,6 +45,7 @@ type storm struct {
 	bed
 	seed   uint64
 	length time.Duration
+	drills int
 	depots []*depot
 	sites  []*site
 	rules  *logRules
@@ -109,9 +110,15 @@ func (s *storm) put(what string) {
 	s.failed[what]++
 }
 
-// RunStorm runs one episode; its operators are at work for length.
-func RunStorm(set Setting, seed uint64, length time.Duration) StormResult {
-	s := &storm{bed: newBed(set, seed), seed: seed, length: length, rules: newLogRules(), counts: map[string]int{}, failed: map[string]int{}}
+// Drills is how often an episode of some length repeats reloads and takeovers at its end, to see what leaks.
+const Drills = 8
+
+// RunStorm runs one episode. Its operators are at work for length. At its end each daemon is reloaded and taken
+// over drills times while nothing else happens, and must not have more open than before. Without drills, only
+// what the whole episode has left open counts.
+func RunStorm(set Setting, seed uint64, length time.Duration, drills int) StormResult {
+	s := &storm{bed: newBed(set, seed), seed: seed, length: length, drills: drills, rules: newLogRules(),
+		counts: map[string]int{}, failed: map[string]int{}}
 	began := time.Now()
 	s.watch = newWatch()
 	s.within(func() {

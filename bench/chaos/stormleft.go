@@ -120,10 +120,9 @@ func (s *storm) measureFirst() {
 	}
 }
 
-const (
-	drills    = 8  // reloads of each kind in a drill
-	poolSpare = 60 // more connections to stores, and a third of the goroutines for them, once there was load
-)
+// poolSpare is how many more connections to stores there may be once there was load, and a third of the
+// goroutines for them.
+const poolSpare = 60
 
 // leakDrill reloads and takes over again and again while nothing else happens: what is open afterwards is what was open
 // before, within less than one for each turn. And over the whole storm it has not grown by more than connections need.
@@ -139,7 +138,11 @@ func (st *site) leakDrill() {
 		}
 		return g
 	}
-	quiet("after the storm", gauge{st.first.connections + 2*poolSpare, st.first.descriptors + drills/2, st.first.goroutines + 3*poolSpare})
+	quiet("after the storm", gauge{st.first.connections + 2*poolSpare, st.first.descriptors + Drills/2, st.first.goroutines + 3*poolSpare})
+	drills := st.s.drills
+	if drills == 0 {
+		return
+	}
 	spare := 0 // each server may have another connection, which has goroutines
 	for _, d := range st.s.depots {
 		spare += 2 * len(d.servers)

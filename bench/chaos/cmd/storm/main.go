@@ -48,7 +48,7 @@ func run() error {
 	var all []chaos.StormResult
 	bad := 0
 	for n := *seed; ; n++ {
-		r := chaos.RunStorm(s, n, *length)
+		r := chaos.RunStorm(s, n, *length, chaos.Drills)
 		s.Log("%s", r.Tell())
 		all = append(all, r)
 		if len(r.Violations) > 0 {
