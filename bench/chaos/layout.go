@@ -57,6 +57,9 @@ func (l *layout) yaml() string {
 	return b.String()
 }
 
+// fewHolds is a limit that workers alone may reach, so that a command gets no lock.
+const fewHolds = "max_holds: 4"
+
 // vary gives l settings that no client is to notice, but by a limit or a bound of a namespace of its
 // own. names are stores that it may add namespaces in.
 func (l *layout) vary(rnd *rand.Rand, names []string) {
@@ -98,7 +101,7 @@ func (l *layout) vary(rnd *rand.Rand, names []string) {
 		case 3:
 			r.more = append(r.more, "heartbeat: 20s")
 		case 4:
-			r.more = append(r.more, "max_holds: 4", "max_waiters: 6")
+			r.more = append(r.more, fewHolds, "max_waiters: 6")
 		}
 		l.rooms[prefix] = r
 	}

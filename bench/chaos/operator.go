@@ -270,10 +270,16 @@ func (st *site) look() {
 func (st *site) command() {
 	from := now()
 	key := st.own() + "command"
-	st.cli(st.unreached(from, 3), "lock", "-w", "20s", key, "--", "sh", "-c", "test -n \"$LOCKSIDECAR_FENCE\" && exit 3")
+	codes := func(code int) []int {
+		if slices.Contains(st.layout.rooms[st.own()].more, fewHolds) {
+			return st.unreached(from, code, 75)
+		}
+		return st.unreached(from, code)
+	}
+	st.cli(codes(3), "lock", "-w", "20s", key, "--", "sh", "-c", "test -n \"$LOCKSIDECAR_FENCE\" && exit 3")
 	st.cli(st.unreached(from, 0, 75), "lock", "-n", fmt.Sprint("x:", st.rnd.IntN(3)), "--", "true")
-	st.cli(st.unreached(from, 127), "lock", "-w", "20s", key, "--", "/no/such/program")
-	st.cli(st.unreached(from, 128+9), "lock", "-w", "20s", key, "--", "sh", "-c", "kill -9 $$")
+	st.cli(codes(127), "lock", "-w", "20s", key, "--", "/no/such/program")
+	st.cli(codes(128+9), "lock", "-w", "20s", key, "--", "sh", "-c", "kill -9 $$")
 }
 
 // keeping is what the operator holds while something is done that no holder is to notice.
