@@ -155,7 +155,7 @@ func faultyLayouts() []faulty {
 		space("an unknown store", `there is no store "nowhere"`, "store: nowhere"),
 		space("from etcd by both", `fences would not rise: etcd decides its fences itself`, "store: fetcd, both: fredis"),
 		space("both the same", `both is for moving from one to another`, "store: fredis, both: fredis"),
-		space("lingering on Redlock", `on Redlock no host can say that it wants a lock`, "store: fredlock, linger: 1s"),
+		space("lingering on Redlock", `Redlock does not support it`, "store: fredlock, linger: 1s"),
 		space("lingering and interop", `plain lockers \(interop\) cannot say`, "store: fredis, linger: 1s, interop: true"),
 		space("too short a TTL", `is too short for this store`, "store: fetcd, ttl: 10ms"),
 		space("the embedded store twice", `named alone and with both`, "both: fredis"),

@@ -3,6 +3,8 @@ package chaos
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -81,6 +83,24 @@ func TestSeedsInARowHaveEveryStore(t *testing.T) {
 	for _, k := range stormKinds {
 		if times[k] == 0 {
 			t.Errorf("%s: never", k)
+		}
+	}
+}
+
+func TestBadFilesAreRefusedWithTheirWords(t *testing.T) {
+	s := settingOf(t, os.Getenv("LOCKSIDECAR_RACE_BIN"), "-race")
+	l := &layout{fixed: []string{`upstream: "memory:"`, "ttl: 2s"}, stores: map[string]string{}, rooms: map[string]room{"x:": {}}}
+	for _, f := range faultyLayouts() {
+		if f.well {
+			continue
+		}
+		file := filepath.Join(t.TempDir(), "conf.yaml")
+		if err := os.WriteFile(file, []byte(f.text(l)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command(s.Bin, "config", "check", "--config", file).CombinedOutput()
+		if err == nil || !f.words.Match(out) {
+			t.Errorf("%s: %v, without %q: %s", f.name, err, f.words, out)
 		}
 	}
 }
