@@ -433,7 +433,7 @@ def test_a_leader_that_is_killed_has_a_successor(client: Client, script: Callabl
 def test_a_leader_that_is_stopped_past_its_ttl_does_not_believe_that_it_leads(idle: Daemon) -> None:
     config = f"{idle.dir}/config.yaml"
     with open(config, "w") as f:
-        f.write("namespaces:\n  beat/: {heartbeat: 1s}\n")
+        f.write("namespaces:\n  beat/: {heartbeat: 4s}\n")
     idle.start("--config", config)
     frozen = Script(LEADER, idle.path, "beat/k")
     try:

@@ -42,7 +42,7 @@ KINDS = {
     "threads": STOPPED.replace("CLIENT", "locksidecar.Client").replace("AWAIT ", ""),
     "asyncio": STOPPED.replace("CLIENT", "locksidecar.asyncio.Client").replace("AWAIT", "await"),
 }
-BEATS = "namespaces:\n  beat/: {heartbeat: 1s}\n"
+BEATS = "namespaces:\n  beat/: {heartbeat: 4s}\n"
 
 
 STOPS = [(kind, key) for kind in KINDS for key in ("beat/k", "k")]
