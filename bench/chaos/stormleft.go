@@ -143,9 +143,9 @@ func (st *site) leakDrill() {
 	if drills == 0 {
 		return
 	}
-	spare := 0 // each server may have another connection, which has goroutines
+	spare := 0 // each server may have some more connections, which have goroutines
 	for _, d := range st.s.depots {
-		spare += 2 * len(d.servers)
+		spare += 4 * len(d.servers)
 	}
 	bad := faultyLayouts()
 	calm := time.Now()
