@@ -2,16 +2,15 @@
 // without a moment in which they are not locked. It is made of any two stores and
 // knows neither.
 //
-// A move is three rollouts: every host on the old store; every host on both; every
-// host on the new one. To etcd and ZooKeeper it is four: see below. At each step hosts of two kinds run side by side, and have a
-// store in common. A lease here is a lease in both stores under the same number,
-// taken first in the old one (so that two hosts that move cannot wait for each
-// other) and given back in the opposite order. What one store says no to, or does
-// not answer, is not granted.
+// A move is three rollouts: every host on the old store; every host on both; every host on the new one. To
+// etcd and ZooKeeper it is four: see below. At each step hosts of two kinds run side by side, and have a store
+// in common. A lease here is a lease in both stores under the same number, taken first in the old one (so that
+// two hosts that move cannot wait for each other) and given back in the opposite order. What one store refuses,
+// or does not answer, is not granted.
 //
-// A host that has the old store's lease and queues in the new one keeps the former
-// from others; should it die there, until its TTL is over. If it loses that lease while it queues, it leaves
-// the new store's queue: the next one that has the lease would wait for it there, and it for the lease.
+// A host that has the old store's lease and queues in the new one keeps the lease from others; should it die
+// there, until its TTL is over. If it loses that lease while it queues, it leaves the new store's queue: the
+// next host that has the lease would wait for it there, and it for the lease.
 //
 // Permits of semaphores are taken and given back in the same way, where both stores have
 // them: each store counts those that it knows of.
