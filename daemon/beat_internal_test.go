@@ -232,6 +232,42 @@ func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
 	}
 }
 
+// A session whose other hold has rare keepalives has answered the last one long ago when it is granted a key that
+// requires a heartbeat. Its silence counts from the grant on: the next keepalive comes in time for its answer.
+func TestAGrantLeavesTimeForAKeepalive(t *testing.T) {
+	b := newBeating(t)
+	defer b.e.End(b.s)
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second}, {Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second, Tenure: time.Hour}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.acquire("a", 30*time.Second)
+	other, _ := open(t, b.e)
+	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("h:k"), TTL: 30_000})
+	b.answer()
+	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("h:k"), TTL: 30_000, Wait: protocol.WaitAlways})
+	b.answer()
+	b.now.Add(int64(1900 * time.Millisecond))
+	b.e.End(other)
+	m := b.k.last(b)
+	g, err := m.Grant()
+	if err != nil || m.ID != 7 {
+		t.Fatal(m.ID, m.Code, err)
+	}
+	if left := time.Duration(g.Left) * time.Millisecond; left != 2*time.Second {
+		t.Errorf("it is valid for %v, and the heartbeat is 2s", left)
+	}
+	for holds := b.s.core.Holds.Load(); b.now.Load()/int64(time.Millisecond) < int64(g.Deadline)+5000; {
+		b.now.Add(int64(20 * time.Millisecond))
+		b.k.buf = nil
+		if b.e.Tick(); b.k.buf != nil && b.k.last(b).Event == protocol.EventBeat {
+			send(b.s, &protocol.Request{Op: protocol.OpPing, ID: 8})
+		}
+		if b.answer(); b.s.core.Holds.Load() != holds {
+			t.Fatal("a hold of a client that answers each keepalive is lost")
+		}
+	}
+}
+
 // A reload introduces a heartbeat that the client, which has an older welcome, does not send. Its hold there
 // is lost in the end. Until then and behind it there are keepalives for its other hold.
 func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {

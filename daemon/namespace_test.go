@@ -161,6 +161,22 @@ func TestAClientThatAnswersBeatsKeepsWhatAsksForHeartbeats(t *testing.T) {
 	release(t, c, "a", 0, g.Fence)
 }
 
+// A client that connected before a reload requires a heartbeat answers keepalives all the same, and keeps its
+// holds for longer than the validity that was stated before the reload.
+func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
+	h := start(t, nil, nil)
+	b := newBeats()
+	c := h.dial(b.options())
+	g := acquire(t, c, client.AcquireArgs{Key: "a"})
+	next := serving(h.store)
+	next.Namespaces = []daemon.Namespace{{Store: "store", Heartbeat: patience}}
+	if err := h.d.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	b.beyond(t, g)
+	release(t, c, "a", 0, g.Fence)
+}
+
 // Whoever only waits has no beats to answer: its silence counts from the grant on.
 func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
 	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})

@@ -261,9 +261,10 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 		ttl = m.Store.Validity(ttl)
 	}
 	if beat := int64(m.Heartbeat); beat > 0 {
-		if s.beatAt == cache.Forever && !s.surveyed || now-s.heard.Load() >= beat {
-			// The session has only waited, and had no keepalive to answer. Or it has been silent for longer than
-			// this namespace allows, and the grant would already be over.
+		idle := s.beatAt == cache.Forever && !s.surveyed
+		if idle || s.beatEvery > beat/3 || now-s.heard.Load() >= beat {
+			// The session had no keepalive to answer, or too few for this heartbeat: a client that answers each
+			// would lose the hold before the next one. Or the grant would already be over.
 			s.hear(now)
 		}
 		m.Until = min(m.Until, s.heard.Load()+beat)

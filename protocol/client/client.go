@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +62,6 @@ type Client struct {
 	calls     map[uint64]*call // guarded by mu: in flight, by id
 	lastID    uint64           // guarded by mu
 	maxFrame  int              // guarded by mu: the largest payload that may be sent
-	heartbeat bool             // guarded by mu: each beat is answered
 	holds     map[holdID]*Hold // guarded by mu: tracked holds, chained through next
 	wr        outbox           // guarded by mu
 
@@ -131,7 +129,6 @@ func (c *Client) welcomed(w protocol.Welcome, began int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.maxFrame = int(min(w.MaxFrame, 1<<30))
-	c.heartbeat = slices.ContainsFunc(w.Namespaces, func(n protocol.Namespace) bool { return n.Heartbeat > 0 })
 }
 
 // Welcome returns what the daemon said of itself.

@@ -38,8 +38,13 @@ func (p *peer) sync(c *Client) {
 	}
 }
 
-func beatUntil(d time.Duration) []byte {
-	return protocol.AppendBeat(nil, uint64((now()+int64(d))/1e6), uint64(d.Milliseconds()))
+// beat sends a keepalive that states a validity of d, and reads the client's answer.
+func (p *peer) beat(d time.Duration) {
+	p.t.Helper()
+	p.send(protocol.AppendBeat(nil, uint64((now()+int64(d))/1e6), uint64(d.Milliseconds())))
+	if q := p.next(); q.Op != protocol.OpPing {
+		p.t.Errorf("the answer to a keepalive: %+v", q)
+	}
 }
 
 // about says whether got is want, less what a slow machine takes.
@@ -47,23 +52,23 @@ func about(got, want time.Duration) bool { return got <= want && got > want-time
 
 func TestHoldIsValidAsLongAsStated(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
-	p.send(beatUntil(9 * time.Hour)) // before the grant: says nothing of it
+	p.beat(9 * time.Hour) // before the grant: says nothing of it
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
 	if r := h.Remaining(); !about(r, time.Hour) || !h.Valid() || h.Fence() != 5 {
 		t.Fatalf("granted for an hour: %v", r)
 	}
-	p.send(beatUntil(2 * time.Hour))
+	p.beat(2 * time.Hour)
 	p.sync(c)
 	if r := h.Remaining(); !about(r, 2*time.Hour) {
 		t.Errorf("a beat until two hours from now: %v", r)
 	}
-	p.send(beatUntil(time.Minute)) // of another hold's; takes nothing back
+	p.beat(time.Minute) // of another hold's; takes nothing back
 	p.sync(c)
 	if r := h.Remaining(); !about(r, 2*time.Hour) {
 		t.Errorf("a shorter beat: %v", r)
 	}
 	j := locked(t, c, p, "j", grantUntil(time.Second, 6))
-	p.send(beatUntil(30 * time.Minute))
+	p.beat(30 * time.Minute)
 	p.sync(c)
 	if r := j.Remaining(); !about(r, 30*time.Minute) {
 		t.Errorf("granted after the longer beat: %v", r)
@@ -78,7 +83,7 @@ func TestHoldEndsAtItsOwnEnd(t *testing.T) {
 	g := grantUntil(time.Hour, 5)
 	g.End = uint64((now() + int64(90*time.Minute)) / 1e6)
 	h := locked(t, c, p, "k", g)
-	p.send(beatUntil(5 * time.Hour))
+	p.beat(5 * time.Hour)
 	p.sync(c)
 	if r := h.Remaining(); !about(r, 90*time.Minute) {
 		t.Errorf("a fixed hold of 90 minutes: %v", r)

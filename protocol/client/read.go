@@ -218,11 +218,11 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 	return err
 }
 
-// answerBeat shows that we are alive where a namespace wants to know. Nobody waits
-// for the answer.
+// answerBeat answers a keepalive with a ping, which counts as a heartbeat. It does so whatever the welcome said,
+// because a reload of the daemon can require a heartbeat later. Nobody waits for the reply.
 func (c *Client) answerBeat() {
 	c.mu.Lock()
-	if !c.heartbeat || c.err != nil {
+	if c.err != nil {
 		c.mu.Unlock()
 		return
 	}

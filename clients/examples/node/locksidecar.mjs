@@ -90,7 +90,7 @@ export class Hold {
 
 class Connection { // one session, until it has ended
   holds = new Map(); giving = new Map(); ended = null; #quiet = 0;
-  #socket; #waiting = new Map(); #lastID = 0; #limit = 65536; #offset = 0; #heartbeat = false; #unread = Buffer.alloc(0);
+  #socket; #waiting = new Map(); #lastID = 0; #limit = 65536; #offset = 0; #unread = Buffer.alloc(0);
   constructor(path, name, lost) {
     const closed = (e) => this.end(new LockError('closed', e?.message ?? 'the daemon has hung up'));
     Object.assign(this, { lost }).#socket = net.connect(path).on('data', (b) => this.#read(b)).on('error', closed).on('end', closed);
@@ -106,8 +106,8 @@ class Connection { // one session, until it has ended
     if (num(version) !== 1) throw new LockError('bad_version', `the daemon chose ${version}`);
     [session, min, usual, max, watch, text(daemon) && 0].forEach(num);
     const t1 = clock() + TICK, d = num(now);
+    spaces.forEach((s) => [0, 1, 2].forEach((i) => text(s[i])));
     [this.#offset, this.#limit] = [t0 <= d && d <= t1 && t1 - t0 <= 100 ? 0 : t0 - d - 1, num(limit)];
-    this.#heartbeat = spaces.some((s) => num(s[3] ?? 0) > 0);
   }
   local(time) { return time + this.#offset; } // of the daemon's clock, on ours
   /** Sends a request; take sees its success in the order of the stream, and the promise gives what it makes of it. */
@@ -156,7 +156,7 @@ class Connection { // one session, until it has ended
     if (event !== BEAT) return;
     const [until] = [this.local(num(a)), num(b)];
     this.holds.forEach((h) => h.stated(until));
-    if (this.#heartbeat) this.ask(PING, []).catch(() => {});
+    this.ask(PING, []).catch(() => {}); // a heartbeat, should a namespace require one
   }
   end(why) { // nothing is held any more, and nobody waits
     if (this.ended) return;

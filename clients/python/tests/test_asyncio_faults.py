@@ -85,6 +85,7 @@ async def test_silence_is_not_validity(loop: Loop, peer: Peer) -> None:
     q = await thread(peer.expect, w.RELEASE)  # so that the daemon does not go on renewing it for nobody
     assert q[2:5] == ("k", 7, FENCE)
     peer.say(65, 0, ms() + 60_000, 60_000)
+    await thread(peer.expect, w.PING)  # the answer to the keepalive
     await pinged(client, peer)
     assert not lock.owned()  # and stays lost, since it was said so
     with pytest.raises(LostError):
@@ -112,15 +113,8 @@ async def test_a_release_after_the_loop_stood_still(loop: Loop, peer: Peer) -> N
     await release
 
 
-async def test_a_client_that_is_asked_for_a_sign_of_life_gives_it(loop: Loop, peer: Peer) -> None:
-    client = loop.client(peer.path, timeout=2)
-    acquired = asyncio.create_task(client.lock("k").acquire())
-    await thread(peer.accept)
-    await thread(peer.read)
-    spaces = [["", "embedded", "linearizable", 1000]]
-    peer.say(0, 1, 1, 5, ms(), 65536, 100, 30000, 86400000, 1, spaces, "test")
-    await thread(peer.grant, 60_000)
-    await acquired
+async def test_each_keepalive_is_answered_whatever_the_welcome_said(loop: Loop, peer: Peer) -> None:
+    await held(loop, peer)
     for _ in range(2):
         peer.say(65, 0, ms() + 60_000, 60_000)
         await thread(lambda: peer.say(0, peer.expect(w.PING)[1], 1))

@@ -85,6 +85,50 @@ def stopped(daemon: Daemon, kind: str, key: str) -> None:
         frozen.close()
 
 
+HOLDS = """
+import sys, asyncio, locksidecar, locksidecar.asyncio
+async def main():
+    client = CLIENT(sys.argv[1])
+    lock = client.lock("k")
+    AWAIT lock.acquire()
+    print("held")
+    AWAIT WAIT
+    print(lock.owned())
+    AWAIT client.close()
+asyncio.run(main())
+"""
+HOLDERS = {
+    "threads": HOLDS.replace("CLIENT", "locksidecar.Client")
+    .replace("AWAIT ", "")
+    .replace("WAIT", "sys.stdin.readline()"),
+    "asyncio": HOLDS.replace("CLIENT", "locksidecar.asyncio.Client")
+    .replace("AWAIT", "await")
+    .replace("WAIT", "asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)"),
+}
+
+
+@pytest.mark.parametrize("kind", HOLDERS)
+def test_a_heartbeat_that_a_reload_adds_costs_no_holds(idle: Daemon, kind: str) -> None:
+    """The embedded store states 10 s: a client that is silent from the reload on has lost its hold by then."""
+    config = os.path.join(idle.dir, "config.yaml")
+    with open(config, "w") as f:
+        f.write("{}\n")
+    idle.start("--config", config)
+    holder = Script(HOLDERS[kind], idle.path)
+    try:
+        assert holder.line() == "held"
+        with open(config, "w") as f:
+            f.write("namespaces:\n  k: {heartbeat: 4s}\n")
+        idle.signal(signal.SIGHUP)
+        with Client(idle.path) as client:
+            assert not client.lock("k").acquire(timeout=13), "the silent holder has lost it"
+        holder.say("go")
+        assert holder.line() == "True"
+        assert holder.end() == 0
+    finally:
+        holder.close()
+
+
 def end(daemon: Daemon) -> None:
     """End it in order: one that was killed waits out what it has stated."""
     daemon.signal(signal.SIGTERM)

@@ -48,7 +48,6 @@ class Session(Table, ABC):
         self._cancels: dict[tuple[str, int], Call] = {}  # guarded by mu; unanswered cancels of named owners
         self._ids = 0
         self._rest = b""  # a message's beginning
-        self._heartbeat = False
         self.quiet = False  # the client itself has ended it
 
     # ---- what a driver brings ----
@@ -90,7 +89,6 @@ class Session(Table, ABC):
         if version != w.VERSION:
             raise ProtocolError(f"the daemon speaks version {version}")
         self._shift = w.shift(self._t0, clock, t1) * w.MS
-        self._heartbeat = w.heartbeat(message)
         self._ids = 1
         return True
 
@@ -327,8 +325,8 @@ class Session(Table, ABC):
     def _push(self, m: w.Message) -> None:
         if m[0] == w.BEAT:
             self._beat(w.numbers(m, 2)[0] * w.MS + self._shift)
-            if self._heartbeat:
-                self._late.append(None)
+            if not self._late or self._late[-1] is not None:  # one ping answers all that were read together
+                self._late.append(None)  # whatever the welcome said: a reload may require a heartbeat later
         elif m[0] == w.LOST:
             key = w.text(m)
             owner, fence, reason = w.numbers((0, 0, *m[3:6]), 3)

@@ -60,12 +60,6 @@ def frame(*values: object) -> bytes:
     return len(payload).to_bytes(HEADER, "big") + payload
 
 
-def heartbeat(welcome: Message) -> bool:
-    """Say whether some namespace wants to hear of its holders, however little they have to say."""
-    spaces = welcome[10] if len(welcome) > 10 and isinstance(welcome[10], tuple) else ()
-    return any(isinstance(s, tuple) and len(s) > 3 and s[3] not in (0, None) for s in spaces)
-
-
 class Pairs(tuple[Any, ...]):
     """A map, as pairs: its keys may have any type."""
 

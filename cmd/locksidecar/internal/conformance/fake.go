@@ -47,6 +47,8 @@ type fakeConn struct {
 	fromClient tracer // used by the reader goroutine only
 	sending    sync.Mutex
 	toClient   tracer // guarded by sending
+	between    bool   // guarded by sending: half a frame is sent
+	later      []byte // guarded by sending: has to wait for the other half
 
 	mu    sync.Mutex
 	using map[uint64]bool // guarded by mu: ids in flight
@@ -215,6 +217,15 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 func (c *fakeConn) send(b []byte) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
+	if c.between {
+		c.later = append(c.later, b...)
+		return
+	}
+	c.write(b)
+}
+
+// write writes bytes; sending is held.
+func (c *fakeConn) write(b []byte) {
 	c.toClient.saw(b)
 	_, _ = c.nc.Write(b)
 }
@@ -225,6 +236,22 @@ func (c *fakeConn) sendPieces(b []byte) {
 	defer c.sending.Unlock()
 	c.toClient.saw(b)
 	sendPieces(c.nc, b)
+}
+
+// sendAround writes first, runs do, and writes rest. Answers to pings wait for rest, so that first can end within a
+// frame.
+func (c *fakeConn) sendAround(first []byte, do func(), rest []byte) {
+	c.sending.Lock()
+	c.write(first)
+	c.between = true
+	c.sending.Unlock()
+	do()
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	c.between = false
+	c.write(rest)
+	c.write(c.later)
+	c.later = nil
 }
 
 // free takes note that the request with this id is answered by what follows.

@@ -115,6 +115,7 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"stays-after-fatal", "S1", "fatal", "close its end"},
 	{"stays-when-the-daemon-hangs-up", "S1", "connection-lost", "close its end"},
 	{"answers-no-beats", "S2", "heartbeat heartbeat-kept", "beat"},
+	{"answers-beats-by-the-welcome", "S2", "heartbeat-added", "beat"},
 	{"keeps-what-ran-out", "S3", "expired-released", "whose validity has run out"},
 	{"keeps-what-came-late", "S3", "expired-released", "came when its deadline had passed"},
 	{"keeps-what-was-forced", "S4", "forced-released", "ended by force"},

@@ -411,11 +411,12 @@ func joinedFrames(t *T) {
 	b = protocol.AppendGrant(b, q.ID, f.grant(4))
 	b = protocol.AppendBeat(b, f.now()+farAway, farAway)
 	b = append(b, 0, 0) // and the beginning of another
-	q.c.answer(q.ID, b)
-	p.fence()
-	t.mustNotHold("k", k, "its loss came before the grant of another key")
-	t.told("k", k, "gone")
-	q.c.send(protocol.AppendLost(nil, "l", q.Owner, 4, protocol.LostForced)[2:])
+	q.c.free(q.ID)
+	q.c.sendAround(b, func() {
+		p.fence()
+		t.mustNotHold("k", k, "its loss came before the grant of another key")
+		t.told("k", k, "gone")
+	}, protocol.AppendLost(nil, "l", q.Owner, 4, protocol.LostForced)[2:])
 	t.parts("l", 4, "it was called lost")
 
 	// A grant and its loss at once: whatever the client says of the one, it knows of the other.

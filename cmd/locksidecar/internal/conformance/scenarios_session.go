@@ -45,6 +45,8 @@ var sessionScenarios = []Scenario{
 		"where a namespace has a heartbeat, each beat is answered", nil, heartbeat},
 	{"heartbeat-kept", "10 Requests (hello)",
 		"a client without requests of its own keeps a hold in such a namespace", nil, heartbeatKept},
+	{"heartbeat-added", "10 Requests (hello)",
+		"each beat is answered although no namespace of the welcome has a heartbeat", nil, heartbeatAdded},
 }
 
 func hello(t *T) {
@@ -353,6 +355,14 @@ func heartbeat(t *T) {
 		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
 	})
 	f.listen()
+	f.beatsAreAnswered()
+}
+
+// heartbeatAdded is a client that has connected before a reload requires a heartbeat.
+func heartbeatAdded(t *T) { t.fake().beatsAreAnswered() }
+
+func (f *fake) beatsAreAnswered() {
+	t := f.t
 	t.connect().ok()
 	q, k := f.hold(want{key: "beat:k"}, f.grant(3))
 	for range 3 {

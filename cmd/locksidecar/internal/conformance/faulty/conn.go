@@ -67,7 +67,7 @@ type conn struct {
 	shift     int64 // from the daemon's clock to ours
 	t0        int64
 	beat      int64 // for a fault
-	heartbeat bool
+	heartbeat bool  // for a fault
 	greeted   bool
 	ended     error
 	read      atomic.Int64 // when something was read last
@@ -333,7 +333,7 @@ func (c *conn) push(event uint64, f *fields) error {
 				h.stated(until)
 			}
 		}
-		if c.heartbeat && !fault.is("answers-no-beats") {
+		if !fault.is("answers-no-beats") && (c.heartbeat || !fault.is("answers-beats-by-the-welcome")) {
 			_, _ = c.send(10, nil)
 		}
 	case 66:

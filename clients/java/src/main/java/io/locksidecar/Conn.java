@@ -59,8 +59,6 @@ final class Conn {
     private long quietSince = since;
     /** The I/O thread's own: System.nanoTime of a ping after which nothing was read; null without one. */
     private Long probedAt;
-    /** System.nanoTime of the last heartbeat that was sent while something was waited for. */
-    private long beatAt = since;
 
     Conn(Link link, SocketChannel channel, Runnable wakeup) {
         this.link = link;
@@ -168,11 +166,6 @@ final class Conn {
                 }
             }
             long t = System.nanoTime();
-            long third = welcome.heartbeat() * 1_000_000 / 3;
-            if (third > 0 && !pending.isEmpty() && t - beatAt >= third) {
-                beatAt = t;
-                requests.beat(); // who waits is sent no beats to answer, and could not keep what it is granted
-            }
             if (t - lookAt >= 0) {
                 lookAt = t + LOOK;
                 expire(t);
@@ -203,7 +196,7 @@ final class Conn {
             probedAt = null;
         } else if (probedAt == null && t - patientUntil() >= 0) {
             probedAt = t;
-            requests.beat();
+            requests.ping();
         }
         return probedAt != null && t - patientUntil() >= 0;
     }
@@ -243,9 +236,6 @@ final class Conn {
             long soonest = holds.soonest();
             long left = soonest == Long.MAX_VALUE ? 1000 : (soonest - BootClock.SYSTEM.now()) / 1_000_000 + 1;
             long most = Math.min(1000, link.timeout() / 3_000_000);
-            if (welcome.heartbeat() > 0) {
-                most = Math.min(most, welcome.heartbeat() / 3);
-            }
             if (!pending.isEmpty()) {
                 left = Math.min(left, (patientUntil() - System.nanoTime()) / 1_000_000 + 1);
             }

@@ -185,9 +185,7 @@ final class Incoming {
                 long until = conn.welcome().ours(Msgpack.getCount(b));
                 Msgpack.getCount(b); // left: for showing
                 holds.state(until);
-                if (conn.welcome().heartbeat() > 0) {
-                    conn.requests.beat();
-                }
+                conn.requests.ping(); // whatever the welcome said: a reload may require a heartbeat later
             }
             case Codes.LOST -> {
                 Welcome.need(fields, 4);

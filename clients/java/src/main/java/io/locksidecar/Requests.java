@@ -88,9 +88,9 @@ final class Requests {
         frame(Codes.RELEASE, ++ids, hold.name, null, hold.id.owner(), hold.fence, Codes.ALL);
     }
 
-    /** Adds a heartbeat, to go with the next write; mu is held. */
-    void beat() {
-        put(new Call(Codes.PING, null, null, x -> { }), null);
+    /** Adds a ping that nobody waits for, and whose reply is ignored, to go with the next write; mu is held. */
+    void ping() {
+        frame(Codes.PING, ++ids, null, null);
     }
 
     private void frame(int op, long id, byte[] key, byte[] trace, long... fields) {

@@ -14,7 +14,6 @@ final class Welcome {
     private volatile boolean done;
     private long shift;
     private int maxFrame = Codes.MAX_FRAME;
-    private long heartbeat;
 
     boolean done() {
         return done;
@@ -22,11 +21,6 @@ final class Welcome {
 
     int maxFrame() {
         return maxFrame;
-    }
-
-    /** Returns the shortest time, in ms, in which some namespace wants to hear of its holders; 0 if none does. */
-    long heartbeat() {
-        return heartbeat;
     }
 
     /** Returns a time of the daemon's in nanoseconds of our clock: never later than it is. */
@@ -52,12 +46,7 @@ final class Welcome {
         for (int i = 0; i < namespaces; i++) {
             int n = Msgpack.getArray(b);
             need(n, 3);
-            Msgpack.skip(b, 3, 3);
-            if (n > 3) {
-                long asked = Math.min(Msgpack.getCount(b), FAR);
-                heartbeat = asked == 0 || heartbeat != 0 && heartbeat < asked ? heartbeat : asked;
-                Msgpack.skip(b, n - 4L, 3);
-            }
+            Msgpack.skip(b, n, 3);
         }
         Msgpack.getText(b); // the daemon's version
         if (version != Codes.VERSION) {

@@ -125,6 +125,11 @@ final class Daemon implements AutoCloseable {
         signal(process, "CONT");
     }
 
+    /** Has the daemon read its configuration again. */
+    void hangUp() {
+        signal(process, "HUP");
+    }
+
     static void signal(Process p, String name) {
         try {
             assertEquals(0, new ProcessBuilder("kill", "-" + name, Long.toString(p.pid())).start().waitFor());

@@ -111,6 +111,25 @@ class FailureTest extends OnDaemon {
         }
     }
 
+    /** The embedded store states 10 s: a client that is silent from the reload on has lost its hold by then. */
+    @Test
+    void a_heartbeat_that_a_reload_adds_costs_no_holds() throws Exception {
+        Path config = Files.createTempFile("ls-", ".yaml");
+        Files.writeString(config, "{}\n");
+        try (Daemon other = Daemon.started("--config", config.toString());
+                Sidecar holder = Sidecar.create(other.path);
+                Sidecar client = Sidecar.create(other.path)) {
+            Lease lease = holder.lease(key);
+            Files.writeString(config, "namespaces:\n  a_heartbeat: {heartbeat: 4s}\n");
+            other.hangUp();
+            assertFalse(client.lock(key).tryLock(13, TimeUnit.SECONDS), "the silent holder has lost it");
+            assertTrue(lease.isValid());
+            lease.releaseAsync();
+        } finally {
+            Files.delete(config);
+        }
+    }
+
     @Test
     void a_child_process_has_no_part_in_the_connection() throws Exception {
         connect().lock(key).lock();

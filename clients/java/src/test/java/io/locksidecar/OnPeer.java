@@ -64,16 +64,17 @@ abstract class OnPeer {
     /** Sends frames, but not the reply for which a task waits, until the task has ended. */
     void talkUntilEnded(Until.Background<?> task) {
         Until.until("it is given up", () -> {
-            peer.say(65, 0, Peer.millis() + 60_000, 60_000);
+            peer.say(200, 0);
             return task.isDone();
         });
     }
 
     /** Sees that the client has read all that was said until now, and still answers. */
     void inStep() {
-        Until.Background<Duration> ping = Until.background(client::ping);
-        peer.pong();
-        ping.result();
+        Until.Background<Inspection> inspection = Until.background(client.lock("in step")::inspect);
+        List<?> q = peer.expect(Codes.INSPECT); // behind the pings that answer keepalives
+        peer.say(0, q.get(1), 0, 0, 0, 0, -1, 0);
+        inspection.result();
     }
 
     static byte[] together(byte[]... frames) {

@@ -306,42 +306,12 @@ class ProtocolTest extends OnPeer {
     }
 
     @Test
-    void a_heartbeat_is_sent_where_one_is_asked_for() {
-        Background<Lease> lease = background(() -> client.lease("k"));
-        peer.welcome(0, "", "embedded", "linearizable", 10_000);
-        peer.grant(60_000);
-        lease.result();
+    void each_keepalive_is_answered_whatever_the_welcome_said() {
+        held(60_000);
         for (int i = 0; i < 3; i++) {
             peer.say(65, 0, millis() + 60_000, 60_000);
             peer.pong();
         }
-    }
-
-    @Test
-    void a_heartbeat_is_sent_while_it_waits() {
-        Background<Lease> lease = background(() -> client.lease("k"));
-        peer.welcome(0, "", "embedded", "linearizable", 100);
-        Object id = null;
-        for (int pings = 0; pings < 3; ) {
-            List<?> q = peer.read();
-            if (q.get(0).equals((long) Codes.PING)) {
-                pings++;
-                peer.say(0, q.get(1), 1);
-            } else {
-                id = q.get(1);
-            }
-        }
-        peer.say(0, id, FENCE, 60_000, millis() + 60_000, 1, 0, 0);
-        lease.result();
-    }
-
-    @Test
-    void no_heartbeat_is_sent_where_none_is_asked_for() {
-        SidecarLock lock = held(60_000);
-        peer.say(65, 0, millis() + 60_000, 60_000);
-        Background<Void> released = running(lock::unlock);
-        peer.released();
-        released.result();
     }
 
     @Test
