@@ -153,7 +153,7 @@ func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 // mayHandOver says whether another local owner may come in while another host
 // waits: so many, or for so long, since it was known to.
 func (t *Table) mayHandOver(l *Lease, now int64) bool {
-	if most := l.ns.Tenure; most > 0 && now-l.rarely().since >= int64(most) {
+	if most := l.ns.Tenure; most > 0 && now-l.since >= int64(most) {
 		return false
 	}
 	if !l.wanted {

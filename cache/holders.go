@@ -1,5 +1,7 @@
 package cache
 
+import "slices"
+
 // HoldersOf returns up to limit valid holds of a key: of its semaphore if permit is true, else of its
 // lock. all is the number of valid holds and waiters the number of this host's waiters for the key.
 // HoldersOf changes nothing.
@@ -25,4 +27,23 @@ func (t *Table) HoldersOf(key string, permit bool, limit int, now int64) (held [
 		}
 	}
 	return held, all, int(of.nWaits)
+}
+
+// HeldFor returns for each token how long ago the store granted the lease with that token, in nanoseconds.
+// It is 0 for a token without a valid lease. The leases are permits of the key's semaphore if permit is
+// true, else the key's lock. HeldFor changes nothing.
+func (t *Table) HeldFor(s *Store, key string, permit bool, tokens []uint64, now int64) []int64 {
+	held, missing := make([]int64, len(tokens)), len(tokens)
+	for l := range t.named(key) {
+		if (l.head != nil) != permit || l.st.Store != s || l.state != stateHeld || now >= t.deadline(l) {
+			continue
+		}
+		if i := slices.Index(tokens, l.token); i >= 0 {
+			held[i] = max(1, now-l.since)
+			if missing--; missing == 0 {
+				break
+			}
+		}
+	}
+	return held
 }

@@ -1,6 +1,9 @@
 package cache
 
-import "testing"
+import (
+	"slices"
+	"testing"
+)
 
 func TestHoldersOfCountsValidHoldsAndWaiters(t *testing.T) {
 	b := newBench(t, nil)
@@ -33,4 +36,36 @@ func TestHoldersOfCountsValidHoldsAndWaiters(t *testing.T) {
 
 	b.now = b.tab.leases["k"].until
 	want("a lease that has ended", "k", false, 0, 0, 1)
+}
+
+func TestHeldForCountsFromTheGrantOfTheLease(t *testing.T) {
+	b := newBench(t, nil)
+	s, other := b.session(), &Store{ID: 7}
+	want := func(what, key string, permit bool, tokens []uint64, held ...int64) {
+		t.Helper()
+		if got := b.tab.HeldFor(b.ns.Store, key, permit, tokens, b.now); !slices.Equal(got, held) {
+			t.Errorf("%s: %d, want %d", what, got, held)
+		}
+	}
+	b.acquire(s, "k", nil)
+	token := b.tab.leases["k"].token
+	want("a key that is being acquired", "k", false, []uint64{token}, 0)
+	b.granted(OpTry, 1)
+	want("a lease that was just granted", "k", false, []uint64{token}, 1)
+	b.now += 1000
+	want("a held lock, and other tokens", "k", false, []uint64{token + 1, token, 0}, 0, 1000, 0)
+	want("a permit of that token", "k", true, []uint64{token}, 0)
+	want("an unknown key", "none", false, []uint64{token}, 0)
+	if got := b.tab.HeldFor(other, "k", false, []uint64{token}, b.now); got[0] != 0 {
+		t.Errorf("another store: %d", got)
+	}
+	b.acquire(s, "s", func(q *Acquire) { q.Mode, q.Limit = Permit, 3 })
+	permit := b.tab.sems["s"].sem.permits[0].token
+	b.granted(OpTry, 1)
+	b.now += 500
+	want("a permit", "s", true, []uint64{permit}, 500)
+	want("a lock of that token", "s", false, []uint64{permit}, 0)
+
+	b.now = b.tab.leases["k"].until
+	want("a lease that has ended", "k", false, []uint64{token}, 0)
 }

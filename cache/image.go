@@ -133,7 +133,7 @@ func (m *imager) lease(l *Lease) {
 	for _, n := range []*uint64{&l.token, &l.base, &l.fence, &l.opGen, &l.renewGen} {
 		Num(c, n)
 	}
-	for _, n := range []*int64{&l.until, &l.ttl, &l.retryAt, &l.oweUntil, &l.minEnd} {
+	for _, n := range []*int64{&l.until, &l.since, &l.ttl, &l.retryAt, &l.oweUntil, &l.minEnd} {
 		Num(c, n)
 	}
 	Num(c, &l.hand)
@@ -218,7 +218,7 @@ func (m *imager) rare(l *Lease) {
 		Num(m.Coder, &e.fence)
 		Num(m.Coder, &e.ttl)
 	})
-	times := []*int64{&r.failSince, &r.wantedAt, &r.since, &r.alone, &r.idleUntil, &r.tryUntil, &r.silentFrom}
+	times := []*int64{&r.failSince, &r.wantedAt, &r.alone, &r.idleUntil, &r.tryUntil, &r.silentFrom}
 	for _, n := range times {
 		Num(m.Coder, n)
 	}

@@ -63,14 +63,11 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		}
 		t.enter(l, stateHeld)
 		l.granted, l.queued, l.maybe, l.brief, l.retryAt = true, false, false, false, 0
-		l.base, l.hand, l.fence = r.Base, -1, 0
+		l.base, l.hand, l.fence, l.since = r.Base, -1, 0, now
 		l.downgrade = l.nHolds > 0 && l.heldMode == Shared && l.mode == Exclusive // meanwhile, in an outage
 		l.until = Forever
 		if st.renews() {
 			l.until = LeaseDeadline(sent, int64(op.TTL))
-		}
-		if l.ns.Tenure > 0 {
-			l.rarely().since = now
 		}
 		if r.Wanted {
 			t.setWanted(l, now)

@@ -141,6 +141,7 @@ type leaseState struct {
 	epoch     uint64 // lifts the bases of st: that of the last namespace that routed the key there
 	fence     uint64 // of the present phase of holding; 0 when it has none yet
 	until     int64  // stateHeld: the deadline; Forever on session stores. Never goes back
+	since     int64  // stateHeld: when it was granted
 	ttl       int64  // what it is renewed with
 	retryAt   int64  // no op of the main lane before
 	oweUntil  int64  // stateOwed: then the store has forgotten by itself; stateClosed: then the key opens
@@ -196,7 +197,6 @@ type rare struct {
 	err       error // the last failure
 	wantedAt  int64
 	hands     int   // hand-overs since
-	since     int64 // when the lease was granted, where there is a tenure
 	alone     int64 // until when degraded holds have been stated to be valid
 	idleUntil int64 // how long the lease lingers; 0 when it does not
 	tryUntil  int64 // how long tries wait in the store's queue; 0 before they are in it

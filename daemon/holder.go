@@ -86,6 +86,13 @@ func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
 	return one
 }
 
+// heldFor answers another daemon that asks for how long this one has held a key: see upstream.HeldFor.
+func (e *Engine) heldFor(u *Unit, key string, permit bool, tokens []uint64) []int64 {
+	sh := e.lock(shardOf(key))
+	defer sh.mu.Unlock()
+	return sh.table.HeldFor(u.core, key, permit, tokens, e.clock())
+}
+
 // addHolders adds the holders that the store lists to st, which has those of this host.
 func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode,
 	limit int, st *protocol.State) error {

@@ -112,6 +112,53 @@ func TestTheHolderIsNamedOnEveryHost(t *testing.T) {
 	})
 }
 
+// The time of a holder on another host counts from the grant of the host's lease, which a handoff keeps.
+func TestEveryHostSeesForHowLongALockIsHeld(t *testing.T) {
+	server := testserver.StartRedis(t)
+	h1, h2 := named(t, server, "web-1", nil), named(t, server, "web-2", nil)
+	c1, c2 := h1.dial(client.Options{}), h2.dial(client.Options{})
+	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Shared, protocol.Permit} {
+		key, inspected := "k"+strconv.Itoa(int(mode)), mode
+		if mode != protocol.Permit {
+			inspected = protocol.Exclusive
+		}
+		begin := time.Now()
+		g := acquire(t, c1, client.AcquireArgs{Key: key, Mode: mode, Permits: map[bool]uint32{true: 3}[mode == protocol.Permit]})
+		granted := time.Now()
+		want := func() {
+			t.Helper()
+			eventually(t, "the time is known", func() bool {
+				before := time.Now()
+				st := holders(t, c2, key, inspected)
+				if len(st.By) != 1 || st.By[0].Kind == protocol.HolderUnregistered || st.By[0].Held <= 0 {
+					return false
+				}
+				held := time.Duration(st.By[0].Held) * time.Millisecond
+				if held < before.Sub(granted)-10*time.Millisecond || held > time.Since(begin) {
+					t.Fatalf("held for %v, but granted between %v and %v ago", held, before.Sub(granted), time.Since(begin))
+				}
+				return true
+			})
+		}
+		want()
+		if mode == protocol.Exclusive {
+			next := make(chan error, 1)
+			go func() {
+				_, err := c1.Acquire(t.Context(), client.AcquireArgs{Key: key, Owner: 2, Wait: -1})
+				next <- err
+			}()
+			eventually(t, "it waits", func() bool { return holders(t, c1, key, inspected).Waiters == 1 })
+			if _, err := c1.Release(t.Context(), client.ReleaseArgs{Key: key, Fence: g.Fence}); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-next; err != nil {
+				t.Fatal(err)
+			}
+			want()
+		}
+	}
+}
+
 func pid() string { return strconv.Itoa(os.Getpid()) }
 
 func TestHoldersWithoutAName(t *testing.T) {

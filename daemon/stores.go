@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -313,6 +314,11 @@ func (v *served) start(d *Daemon) {
 	v.pump.Run(v.unit.Main())
 	v.pump.RunPatient(v.unit.Renewals())
 	v.wg.Go(func() { v.follow(d) })
+	if a, ok := v.Store.Store.(upstream.Answerer); ok {
+		a.Answer(func(key string, mode cache.Mode, tokens []uint64) []int64 {
+			return d.engine.heldFor(v.unit, key, mode == cache.Permit, tokens)
+		})
+	}
 	if r, ok := v.Store.Store.(upstream.Registrar); ok {
 		v.wg.Go(func() { v.register(d, r, log) })
 	}

@@ -38,6 +38,16 @@ type waitedHolder struct {
 	at     int64
 }
 
+// asOf returns the holder as it is at now, if it has not changed since.
+func (h waitedHolder) asOf(now int64) *protocol.Holder {
+	if h.holder == nil || h.holder.Held < 0 {
+		return h.holder
+	}
+	one := *h.holder
+	one.Held += millis(max(0, now-h.at))
+	return &one
+}
+
 // fill sets the Holder of the rows whose key no client of this host holds.
 func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 	permit := cache.Permit.String()
@@ -62,7 +72,7 @@ func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 	for i := range rows {
 		r := &rows[i]
 		if h, ok := w.known[waitedKey{r.Key, r.Mode == permit}]; ok && r.Behind == nil && now-h.at < int64(waitedStale) {
-			r.Holder = h.holder
+			r.Holder = h.asOf(now)
 		}
 	}
 }

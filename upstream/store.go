@@ -99,6 +99,7 @@ type Lock struct {
 	Waiters int    // in the store's queue, -1 when not known
 	Base    uint64 // its fence base, 0 when not known
 	Daemon  string // the id under which the holder's daemon registers (Registrar); empty when not known
+	Token   uint64 // the number of the holder's token, 0 when not known; for questions to its daemon, never shown
 	Held    int64  // nanoseconds since the holder's lease began, 0 when not known
 	Note    string // a remark for people, such as the nodes that disagree
 }

@@ -24,8 +24,9 @@ of that host, which its daemon has registered in the store.
 
 A daemon of an older version, which does not register, is shown as "an unregistered
 daemon", and a program that locks in the store without locksidecar as "another program".
-For holders on this host, the time since the lock was granted is always shown. For other
-hosts, MySQL knows it, and ZooKeeper if the holder did not wait.
+For holders on this host, the time since the lock was granted is always shown. For another
+host, it is the time since that host got the lock from the store, if that is known. STORES.md
+says where it comes from.
 
 The exit code is 0 if the lock is held, and 66 if nobody holds it.`
 

@@ -14,6 +14,7 @@ import (
 // readOnly are the exported methods that no run calls, and why: each only reads what a table knows.
 var readOnly = map[string]string{
 	"Table.EachMoved": "lists the locks that a reload leaves at an earlier store, for its checks and its log",
+	"Table.HeldFor":   "answers another host's question for how long a lock has been held",
 	"Table.KnowsKey":  "marks rows of a store's listing, which a goroutine of the daemon fetches",
 	"Table.Shortest":  "bounds how long a takeover may take",
 	"Table.Waits":     "finds cycles of waits, which are only reported",

@@ -11,7 +11,20 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-var _ upstream.Registrar = (*Store)(nil)
+var (
+	_ upstream.Registrar = (*Store)(nil)
+	_ upstream.Answerer  = (*Store)(nil)
+)
+
+// Answer makes f answer the questions that other daemons ask through either store. Tokens have the same
+// numbers in both.
+func (s *Store) Answer(f upstream.HeldFor) {
+	for _, st := range []upstream.Store{s.old, s.new} {
+		if a, ok := st.(upstream.Answerer); ok {
+			a.Answer(f)
+		}
+	}
+}
 
 // registrars are those of the two that have registrations.
 func (s *Store) registrars() (rs []upstream.Registrar) {

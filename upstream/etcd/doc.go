@@ -28,7 +28,12 @@
 //
 //	<prefix>/%session/<lease>/daemon
 //
-// is the entry of the daemon, with its host, version and process. It ends with the lease.
+// is the entry of the daemon, with its host, version and process. It ends with the lease. In
+//
+//	<prefix>/%session/<lease>/ask/<other lease>
+//
+// the daemon of the other lease asks this one for how long it has held a lock, and finds the answer
+// (asks.go). The key is on the other lease, and removed at once.
 //
 //	<prefix>/%note
 //
@@ -148,9 +153,9 @@
 //
 // # Ownership
 //
-// A Store has three goroutines: live makes and keeps sessions, follow keeps the
+// A Store has four goroutines: live makes and keeps sessions, follow keeps the
 // stream of watches (with one more that receives), look reads what our keys look
-// like. Close ends them. Apply starts one for each further transaction of a large
+// like, and answer answers other daemons' questions. Close ends them. Apply starts one for each further transaction of a large
 // batch and waits for it. Locks, none held across a call: grips.mu (the keys that
 // stand), client.token, members.mu; client.login alone is held across a login. No
 // two are held together but login before token.

@@ -50,13 +50,15 @@ type grips struct {
 	old    []*grip         // held for longer: looked at in turn
 	next   int             // place in old
 
-	byWatch   map[int64]*grip
-	lastWatch int64
-	create    []*grip // watches to be made
-	cancel    []int64 // watches to be ended
-	check     []*grip // watches that have just been made: something may have happened before
-	sending   chan struct{}
-	looking   chan struct{}
+	byWatch    map[int64]*grip
+	lastWatch  int64
+	question   int64   // the number of the watch for questions of other daemons; 0 when there is none
+	questionOf int64   // the session's lease that it is for
+	create     []*grip // watches to be made
+	cancel     []int64 // watches to be ended
+	check      []*grip // watches that have just been made: something may have happened before
+	sending    chan struct{}
+	looking    chan struct{}
 }
 
 func (t *grips) init() {

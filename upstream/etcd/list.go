@@ -127,14 +127,14 @@ func (s *Store) describe(lock, dir string, queue []*mvccpb.KeyValue) upstream.Lo
 	evaluate(queue, "") // puts it in order
 	first := queue[0]
 	key := string(first.Key)
-	_, _, ours := holder(key, dir)
+	_, token, ours := holder(key, dir)
 	l := upstream.Lock{Key: lock, Name: key, Mode: modeOf(first), Holder: "lease " + strconv.FormatInt(first.Lease, 16),
 		Foreign: !ours || len(first.Value) == 0, Left: -1, Base: uint64(first.CreateRevision)}
 	if first.Lease == 0 {
 		l.Holder = "no lease: it ends by hand only"
 	}
 	if !l.Foreign {
-		l.Daemon = daemonOf(first.Lease)
+		l.Daemon, l.Token = daemonOf(first.Lease), token
 	}
 	holders := 1
 	for holders < len(queue) && sharedKV(first) && sharedKV(queue[holders]) {

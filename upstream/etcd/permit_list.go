@@ -37,7 +37,7 @@ func (s *Store) listPermits(ctx context.Context, prefix, cursor string, limit in
 			Mine: n != nil && kv.Lease == n.lease, Foreign: !ours || permitToken(string(kv.Value)) == 0,
 			Left: -1, Waiters: -1, Base: permitBase(kv.CreateRevision, int(slot))}
 		if !l.Foreign {
-			l.Daemon = daemonOf(kv.Lease)
+			l.Daemon, l.Token = daemonOf(kv.Lease), permitToken(string(kv.Value))
 		}
 		permits = append(permits, l)
 	}

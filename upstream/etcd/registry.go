@@ -75,21 +75,30 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads the queue of one key. It does not set Held, because etcd stores revisions but no times.
-func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
+// Holders reads the queue of one key. It asks the holders' daemons for Held, because etcd stores revisions
+// but no times.
+func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
 	if limit < 1 {
 		return nil, nil
 	}
 	if mode == cache.Permit {
-		return s.permitHolders(ctx, key, limit)
+		locks, err = s.permitHolders(ctx, key, limit)
+	} else {
+		locks, err = s.lockHolders(ctx, key, limit)
 	}
+	if err == nil {
+		s.askHolders(ctx, key, mode, locks)
+	}
+	return locks, err
+}
+
+func (s *Store) lockHolders(ctx context.Context, key string, limit int) (locks []upstream.Lock, err error) {
 	dir := s.dir(key)
 	queue, err := s.read(ctx, dir, dirEnd(dir), 0)
 	if err != nil || len(queue) == 0 {
 		return nil, err
 	}
 	whole := s.describe(key, dir, queue) // describe sorts the queue
-	var locks []upstream.Lock
 	for _, kv := range queue[:len(queue)-whole.Waiters] {
 		if len(locks) == limit {
 			break

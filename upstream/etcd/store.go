@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -46,6 +47,10 @@ type Store struct {
 	why     atomic.Pointer[error]   // why there is no session
 	kick    chan struct{}           // the session has to be looked at
 	grips   grips
+
+	heldFor   atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
+	asks      asks
+	questions chan *mvccpb.KeyValue // of other daemons; nil to read those that are there
 
 	hints    chan upstream.Hint
 	sessions chan upstream.Session
@@ -94,6 +99,7 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w: it does not come from Parse", ErrConfig)
 	}
 	s := &Store{names: names{root: cfg.Prefix + "/"}, cfg: cfg, log: zap.NewNop(), kick: make(chan struct{}, 1),
+		asks: asks{turn: make(chan struct{}, 1)}, questions: make(chan *mvccpb.KeyValue, questionsMost),
 		hints: make(chan upstream.Hint, hintBuffer), sessions: make(chan upstream.Session, 1)}
 	s.granted.Store(int64(cfg.TTL))
 	s.most.Store(maxTxnOps)
@@ -128,6 +134,7 @@ func (s *Store) run(ctx context.Context, n *session) {
 	s.wg.Go(func() { s.live(ctx, n) })
 	s.wg.Go(func() { s.follow(ctx) })
 	s.wg.Go(func() { s.look(ctx) })
+	s.wg.Go(func() { s.answer(ctx) })
 }
 
 // Info says what kind of store this is. Session is what the server grants, once

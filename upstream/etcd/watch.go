@@ -93,6 +93,7 @@ func (t *grips) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.create, t.cancel = t.create[:0], t.cancel[:0]
+	t.question, t.questionOf = 0, 0
 	for _, g := range t.byWatch {
 		g.watched = false
 		t.create = append(t.create, g)
@@ -112,7 +113,7 @@ func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
 		case <-t.sending:
 		}
 		t.mu.Lock()
-		var reqs []*pb.WatchRequest
+		reqs := s.questionWatchLocked()
 		for _, id := range t.cancel {
 			reqs = append(reqs, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{
 				CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
@@ -158,6 +159,8 @@ func (s *Store) hear(stream pb.Watch_WatchClient) error {
 		t.mu.Lock()
 		g := t.byWatch[r.WatchId]
 		switch {
+		case r.WatchId == t.question:
+			s.questionsLocked(r)
 		case g == nil: // it has been cancelled
 		case r.Canceled:
 			s.log.Debug("etcd has ended a watch", zap.String("lock", g.lock), zap.String("reason", r.CancelReason))

@@ -22,9 +22,9 @@ func (s *Store) listPermits(ctx context.Context, conn *sql.Conn, prefix, from st
 	seen := 0
 	for rows.Next() {
 		var name, token string
-		var place, left, fence int64
+		var place, left, fence, age int64
 		var waits sql.NullInt64
-		if err := rows.Scan(&name, &token, &place, &left, &fence, &waits); err != nil {
+		if err := rows.Scan(&name, &token, &place, &left, &fence, &age, &waits); err != nil {
 			return nil, "", err
 		}
 		seen++
@@ -38,7 +38,7 @@ func (s *Store) listPermits(ctx context.Context, conn *sql.Conn, prefix, from st
 		l := upstream.Lock{Key: strings.TrimPrefix(name, s.cfg.Prefix), Mode: cache.Permit,
 			Holder: instanceOf(token), Daemon: instanceOf(token), Mine: strings.HasPrefix(token, s.instance+"."),
 			Name: fmt.Sprintf("%s.%s, name %q, token %s", s.cfg.Database, s.cfg.permitsTable(), name, token),
-			Left: left * 1000, Waiters: -1, Base: uint64(max(0, fence))}
+			Left: left * 1000, Waiters: -1, Base: uint64(max(0, fence)), Held: max(0, age) * 1000}
 		if waits.Valid {
 			l.Waiters = int(waits.Int64)
 		}
@@ -57,7 +57,7 @@ func (s *Store) listPermits(ctx context.Context, conn *sql.Conn, prefix, from st
 func (s *Store) permitsPage(prefix, from string) string {
 	table := s.permitsText().table
 	var t text
-	t.add("SET @n=" + clock + ";SELECT q.name,q.token,q.place,q.ends-@n,q.fence,(SELECT s.waits FROM " + table +
+	t.add("SET @n=" + clock + ";SELECT q.name,q.token,q.place,q.ends-@n,q.fence,@n-q.fence,(SELECT s.waits FROM " + table +
 		" s WHERE s.name=q.name AND s.token='~') FROM " + table + " q FORCE INDEX (PRIMARY) WHERE ")
 	if len(from) > tokenLen {
 		name, token := from[:len(from)-tokenLen], from[len(from)-tokenLen:]

@@ -54,10 +54,11 @@
 // What a host waits for is told to it, and to it alone, on the channel
 // locksidecar:hint:<instance>: f, w or t and a lock's name when it may be free, is
 // wanted or is tried for, F with the waiting token's number, a space and a semaphore's name, or W and
-// the name; who does not know a letter leaves it. In a cluster that is a sharded channel, at the node
+// the name. A daemon ignores letters that it does not know. In a cluster that is a sharded channel, at the node
 // that serves the slot of the channel's name; there the scripts do not publish but
 // return whom to tell, and the daemon publishes. Hints may be lost; nothing depends on
-// them.
+// them. On the same channels a daemon asks another one for how long it has held a lock,
+// by the letter A, and is answered by the letter a (asks.go). No script takes part.
 //
 // # Calls
 //
@@ -151,10 +152,10 @@
 //
 // # Ownership
 //
-// Each Store has a goroutine that listens for hints; with Sentinel one a sentinel
-// that listens for a new master; in a cluster one that follows the map, one that
-// publishes hints, one for each probe of a silent node, and as many as pipelines were
-// ever on their way at once beside their batches' own. Close ends them and waits.
+// Each Store has a goroutine that listens for hints, and one that publishes; with
+// Sentinel one a sentinel that listens for a new master; in a cluster one that follows the
+// map, one for each probe of a silent node, and as many as pipelines were ever on their
+// way at once beside their batches' own. Close ends them and waits.
 // There are at most four connections a node, three for batches and one for hints, and
 // as many a sentinel. Locks: cluster.looking before cluster.mu, sentinel.mu, and the
 // one around what was last logged; no two others are held together, and none but

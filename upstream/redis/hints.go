@@ -150,8 +150,17 @@ func endWith(over <-chan struct{}, cancel func()) func() {
 	return func() { close(stop); <-ended }
 }
 
-// heard passes a hint on, unless nobody keeps up with them.
+// heard answers a question, or passes an answer or a hint on. A hint is dropped if the daemon does not keep
+// up with them.
 func (s *Store) heard(payload string) {
+	if text, ok := strings.CutPrefix(payload, questionMark); ok {
+		s.asked(text)
+		return
+	}
+	if text, ok := strings.CutPrefix(payload, answerMark); ok {
+		s.asks.answered(text)
+		return
+	}
 	h, ok := parseHint(payload)
 	if !ok {
 		return

@@ -239,7 +239,7 @@ func (s *Store) holders(lock upstream.Lock, set []goredis.Z, now int64) (locks [
 
 // heldBy sets the holder of l from its token.
 func (s *Store) heldBy(l *upstream.Lock, token string) {
-	if l.Holder, l.Mine, l.Foreign = s.holder(token); !l.Foreign {
+	if l.Holder, l.Token, l.Mine, l.Foreign = s.holder(token); !l.Foreign {
 		l.Daemon = l.Holder
 	}
 }
@@ -249,13 +249,13 @@ const longHolder = 64
 
 // holder says who has put a token there: our tokens show their instance and not
 // their number, which would prove the lease.
-func (s *Store) holder(token string) (who string, mine, foreign bool) {
-	instance, number, _ := strings.Cut(token, ".")
-	if _, err := strconv.ParseUint(number, 36, 64); err == nil && upstream.ValidInstance(instance) {
-		return instance, instance == s.instance, false
+func (s *Store) holder(token string) (who string, number uint64, mine, foreign bool) {
+	instance, text, _ := strings.Cut(token, ".")
+	if n, err := strconv.ParseUint(text, 36, 64); err == nil && upstream.ValidInstance(instance) {
+		return instance, n, instance == s.instance, false
 	}
 	if r := []rune(strings.ToValidUTF8(token, "?")); len(r) > longHolder {
-		return string(r[:longHolder]) + "…", false, true
+		return string(r[:longHolder]) + "…", 0, false, true
 	}
-	return strings.ToValidUTF8(token, "?"), false, true
+	return strings.ToValidUTF8(token, "?"), 0, false, true
 }

@@ -7,7 +7,7 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// publish passes hints on to other daemons until ctx ends. They may be lost.
+// publish sends other daemons what is meant for them until ctx ends. It may be lost.
 func (s *Store) publish(ctx context.Context) {
 	for {
 		var first string
@@ -26,7 +26,7 @@ func (s *Store) publish(ctx context.Context) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		for _, p := range pipes {
-			if _, err := p.Exec(ctx); err != nil {
+			if _, err := p.Exec(ctx); err != nil && s.cluster != nil {
 				s.cluster.look()
 			}
 		}
@@ -38,18 +38,22 @@ func (s *Store) publish(ctx context.Context) {
 func (s *Store) address(ctx context.Context, pipes map[*node]goredis.Pipeliner, hint string) {
 	instance, payload, _ := strings.Cut(hint, " ")
 	channel := hintChannel + instance
-	n := s.cluster.serves(slotOf("", channel))
+	n := s.serves(slotOf("", channel))
 	if n == nil || n.silent.Load() {
 		return
 	}
 	if pipes[n] == nil {
 		pipes[n] = n.client.Pipeline()
 	}
-	pipes[n].SPublish(ctx, channel, payload)
+	if s.cluster == nil {
+		pipes[n].Publish(ctx, channel, payload)
+	} else {
+		pipes[n].SPublish(ctx, channel, payload)
+	}
 }
 
-// tell has hints passed on, unless nobody keeps up with them.
-func (s *Store) tell(hints []string) {
+// tell has "INSTANCE HINT" sent for each of hints, unless the server does not keep up with them.
+func (s *Store) tell(hints ...string) {
 	for _, h := range hints {
 		select {
 		case s.told <- h:

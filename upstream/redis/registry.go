@@ -82,8 +82,8 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads one key in two round trips. It does not set Held, because the server does not store when
-// a lease began.
+// Holders reads one key in two round trips. It asks the holders' daemons for Held, because the server does
+// not store when a lease began.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
 	if s.reserved(key) || limit < 1 {
 		return nil, nil
@@ -113,7 +113,9 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	if err != nil {
 		return nil, fmt.Errorf("read the holder: %w", err)
 	}
-	return locks[:min(limit, len(locks))], nil
+	locks = locks[:min(limit, len(locks))]
+	s.askHolders(ctx, name, mode, locks)
+	return locks, nil
 }
 
 // onNode calls do with the node that serves a slot. It follows redirections to another node.

@@ -60,10 +60,13 @@ type Store struct {
 	fences   *upstream.FenceClock
 
 	hints  chan upstream.Hint
-	told   chan string // hints for other daemons, in a cluster
+	told   chan string // for other daemons: questions and answers and, in a cluster, hints
 	trips  chan trip   // for goroutines that have nothing to do
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of the goroutines that end with cancel
+
+	heldFor atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
+	asks    asks
 
 	seen struct {
 		sync.Mutex
@@ -100,7 +103,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // when it is made, and until one passes every op is refused with the reason. It
 // fails when a file that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: make(chan upstream.Hint, hintBuffer), trips: make(chan trip)}
+	s := &Store{cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: make(chan upstream.Hint, hintBuffer), told: make(chan string, hintBuffer), trips: make(chan trip)}
 	s.seen.servers = map[string]server{}
 	for _, o := range opts {
 		o(s)
@@ -121,10 +124,9 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.cancel = cancel
 	switch cfg.Kind {
 	case Cluster:
-		s.names, s.told = clusterNames(), make(chan string, hintBuffer)
+		s.names = clusterNames()
 		s.cluster = newCluster(s)
 		s.wg.Go(func() { s.cluster.follow(ctx) })
-		s.wg.Go(func() { s.publish(ctx) })
 	case Sentinel:
 		s.sentinel = newSentinel(s)
 		s.one = s.newNode(s.cfg.Addr, s.sentinel.master)
@@ -133,6 +135,7 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 		s.one = s.newNode(s.cfg.Addr, nil)
 	}
 	s.wg.Go(func() { s.listen(ctx) })
+	s.wg.Go(func() { s.publish(ctx) })
 	return s, nil
 }
 
@@ -244,7 +247,7 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 	}
 	b.build()
 	b.run(ctx)
-	s.tell(b.hints)
+	s.tell(b.hints...)
 	if b.err != nil && s.down(b) {
 		return fmt.Errorf("%w: %w", upstream.ErrDown, b.err)
 	}

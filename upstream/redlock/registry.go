@@ -14,7 +14,26 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-var _ upstream.Registrar = (*Store)(nil)
+var (
+	_ upstream.Registrar = (*Store)(nil)
+	_ upstream.Answerer  = (*Store)(nil)
+)
+
+// Answer makes f answer the questions that other daemons ask through any node.
+func (s *Store) Answer(f upstream.HeldFor) {
+	atNode := func(key string, mode cache.Mode, numbers []uint64) []int64 {
+		tokens := make([]uint64, len(numbers))
+		for i, n := range numbers {
+			tokens[i] = n >> againBits
+		}
+		return f(key, mode, tokens)
+	}
+	for _, n := range s.nodes {
+		if a, ok := n.store.(upstream.Answerer); ok {
+			a.Answer(atNode)
+		}
+	}
+}
 
 // each calls do for every node that is a Registrar, concurrently, and returns the errors by node. A node
 // that fails such a call keeps its vote on locks.

@@ -27,6 +27,8 @@ type Options struct {
 	// PolledHints says that the store finds its hints by looking, so that there is
 	// no subscription to wait for.
 	PolledHints bool
+	// HeldUnknown has the modes of leases for which no other host can see since when they are held.
+	HeldUnknown []cache.Mode
 	// Server is the server behind the stores, for the tests of its faults; they are
 	// left out when nil.
 	Server *Server
@@ -56,7 +58,7 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 		tests   []test
 	}{{tests: leaseTests}, {tests: fenceTests}, {tests: batchTests}, {tests: modelTests},
 		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests}, {hosts: true, queue: true, tests: queueTests},
-		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests}, {permits: true, tests: permitTests},
+		{hosts: true, tests: raceTests}, {hosts: true, tests: registryTests}, {hosts: true, tests: heldTests}, {permits: true, tests: permitTests},
 		{hosts: true, permits: true, tests: permitHostTests},
 		{hosts: true, queue: true, permits: true, tests: permitQueueTests}} {
 		if group.hosts && opts.OneHost || group.queue && opts.NoQueue || group.permits && !permits {

@@ -25,7 +25,9 @@
 // transaction writes it too: its answer then says what the transaction's id was,
 // which is the czxid of all the nodes that it made and so the leases' fence base.
 // The ephemeral node <chroot>/.locksidecar/daemon-<session> beside it is the daemon's
-// entry, with its host, version and process. The persistent node <chroot>/.locksidecar/note is the
+// entry, with its host, version and process. By the ephemeral node <chroot>/.locksidecar/ask-<session>
+// another daemon asks that session's daemon for how long it has held a lock, and is answered
+// (asks.go). The persistent node <chroot>/.locksidecar/note is the
 // note (upstream.Noter). It is written while keys move here from another store.
 //
 // # Idle parents
@@ -175,9 +177,10 @@
 // # Ownership
 //
 // A Store has one goroutine that keeps the session, one that checks locks and semaphores
-// that have changed and marks permits, and one that removes idle parents. One more closes
-// a session that is over. The client library has its own goroutines for each session. A
-// library call takes no context, so each call has a goroutine, which ends with its answer,
-// its connection or its session. Close ends all. Lock order: Store.mu alone; session.mu
-// before Store.newsMu or idleParents.mu. No lock is held across I/O.
+// that have changed and marks permits, one that removes idle parents, and one that answers
+// other daemons' questions. One more closes a session that is over. The client library has
+// its own goroutines for each session. A library call takes no context, so each call has a
+// goroutine, which ends with its answer, its connection or its session. Close ends all. Lock
+// order: Store.mu alone; session.mu before Store.newsMu or idleParents.mu. No lock is held
+// across I/O.
 package zookeeper

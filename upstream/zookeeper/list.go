@@ -55,20 +55,14 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 }
 
 // describe reads one lock; its Key is empty when nobody holds it.
-func (se *session) describe(ctx context.Context, name string) (upstream.Lock, error) {
-	l, _, err := se.describeFirst(ctx, name)
-	return l, err
-}
-
-// describeFirst is like describe, and also returns the stat of the first holder's node.
-func (se *session) describeFirst(ctx context.Context, name string) (l upstream.Lock, stat *zk.Stat, err error) {
+func (se *session) describe(ctx context.Context, name string) (l upstream.Lock, err error) {
 	parent := se.store.cfg.Chroot + "/" + name
 	for range attempts {
 		q, err := se.queue(ctx, parent, false)
 		if err != nil || len(q) == 0 {
-			return upstream.Lock{}, nil, err
+			return upstream.Lock{}, err
 		}
-		first := q[0]
+		first, stat := q[0], (*zk.Stat)(nil)
 		data, err := call(ctx, se, false, func(c *zk.Conn) (data []byte, err error) {
 			data, stat, err = c.Get(parent + "/" + first.name)
 			return data, err
@@ -77,7 +71,7 @@ func (se *session) describeFirst(ctx context.Context, name string) (l upstream.L
 			continue
 		}
 		if err != nil {
-			return upstream.Lock{}, nil, err
+			return upstream.Lock{}, err
 		}
 		l.Key, _ = keyOf(name)
 		l.Name, l.Left, l.Base = parent, -1, uint64(stat.Czxid)
@@ -89,11 +83,11 @@ func (se *session) describeFirst(ctx context.Context, name string) (l upstream.L
 		l.Mine = !l.Foreign && first.sid == se.id
 		l.Waiters = len(q) - holders(q, l.Mode)
 		if !l.Foreign {
-			l.Daemon = sessionName(first.sid)
+			l.Daemon, l.Token = sessionName(first.sid), first.token
 		}
-		return l, stat, nil
+		return l, nil
 	}
-	return upstream.Lock{}, nil, nil
+	return upstream.Lock{}, nil
 }
 
 // holderOf names who holds a lock: its session, and the host where it says so.

@@ -49,6 +49,7 @@ func (s *Store) lookRound(ctx context.Context) time.Duration {
 	if se == nil {
 		return 0
 	}
+	se.expectQuestions()
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	due, wait := se.due()

@@ -88,7 +88,7 @@ func (se *session) describePermits(ctx context.Context, parent string, part []no
 			found[i] = upstream.Lock{Name: path, Mode: cache.Permit, Holder: holderOf(stat.EphemeralOwner, part[i], data),
 				Mine: part[i].sid == se.id, Foreign: part[i].sid != stat.EphemeralOwner, Left: -1, Base: uint64(stat.Czxid)}
 			if !found[i].Foreign {
-				found[i].Daemon = sessionName(part[i].sid)
+				found[i].Daemon, found[i].Token = sessionName(part[i].sid), part[i].token
 			}
 		}
 	})

@@ -91,8 +91,8 @@ func isSessionName(id string) bool {
 	return ok && err == nil && len(hex) == 16
 }
 
-// Holders reads one key at the server that this store is connected to. It sets Held from the age of the
-// lease's node, if the node was granted without waiting in the queue.
+// Holders reads one key at the server that this store is connected to. It asks the holders' daemons for
+// Held, because a node's time is when it was created, and it may have waited since.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
 	se, err := s.session()
 	if err != nil || limit < 1 {
@@ -107,6 +107,7 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	if err != nil {
 		return nil, fmt.Errorf("read the holder: %w", s.cfg.explain(err))
 	}
+	se.askHolders(ctx, key, mode, locks)
 	return locks, nil
 }
 
@@ -136,12 +137,11 @@ func (se *session) permitHolders(ctx context.Context, key string, limit int) (lo
 
 func (se *session) lockHolders(ctx context.Context, key string, limit int) (locks []upstream.Lock, err error) {
 	parent := se.store.parentOf(key)
-	first, stat, err := se.describeFirst(ctx, escape(key))
+	first, err := se.describe(ctx, escape(key))
 	if err != nil || first.Key == "" {
 		return nil, err
 	}
 	first.Name = parent
-	first.Held = se.sinceGranted(ctx, parent, stat)
 	locks = append(locks, first)
 	if first.Mode != cache.Shared || limit == 1 {
 		return locks, nil
@@ -153,22 +153,9 @@ func (se *session) lockHolders(ctx context.Context, key string, limit int) (lock
 	n := min(holders(q, first.Mode), limit)
 	for _, reader := range q[min(1, len(q)):max(min(1, len(q)), n)] {
 		one := first
-		one.Held, one.Base, one.Daemon = 0, 0, sessionName(reader.sid)
+		one.Base, one.Daemon, one.Token = 0, sessionName(reader.sid), reader.token
 		one.Holder, one.Mine = "session "+one.Daemon, reader.sid == se.id
 		locks = append(locks, one)
 	}
 	return locks, nil
-}
-
-// sinceGranted returns how long ago a lock's first node was granted. It is 0 if the node may have
-// waited first: then other nodes were created or deleted below parent after it.
-func (se *session) sinceGranted(ctx context.Context, parent string, node *zk.Stat) int64 {
-	stat, err := call(ctx, se, false, func(c *zk.Conn) (*zk.Stat, error) {
-		_, stat, err := c.Exists(parent)
-		return stat, err
-	})
-	if err != nil || stat == nil || stat.Pzxid != node.Czxid {
-		return 0
-	}
-	return max(0, int64(time.Since(time.UnixMilli(node.Ctime)))) // compares the leader's clock with this host's
 }

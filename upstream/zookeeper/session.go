@@ -37,6 +37,7 @@ type session struct {
 	suspect  atomic.Bool  // an answer is overdue: nothing more is asked until one comes
 	rounds   atomic.Int64 // full rounds of servers without a connection
 	watching atomic.Bool  // there may be watches
+	answers  atomic.Bool  // it watches for questions of other daemons
 	adrift   atomic.Int64 // writes that nobody waits for any more and that may still go out
 	high     atomic.Int64 // the highest transaction id in a reply of this session
 
@@ -110,6 +111,9 @@ func (se *session) event(ev zk.Event) {
 		se.mu.Unlock()
 		se.suspect.Store(false)
 		se.kick()
+		if se.answers.Load() {
+			se.store.questioned()
+		}
 	case zk.StateExpired:
 		se.mu.Lock()
 		se.over, se.ready, se.retired = true, false, true

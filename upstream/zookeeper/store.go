@@ -44,6 +44,10 @@ type Store struct {
 	open    atomic.Int64 // connections
 	high    atomic.Int64 // the highest transaction id in any reply
 
+	heldFor   atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
+	asks      asks
+	questions chan struct{} // has an element when there may be a question
+
 	newsMu sync.Mutex
 	news   chan upstream.Session // guarded by newsMu for writing
 
@@ -91,7 +95,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // op is refused with the reason. It fails when a file that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s := &Store{cfg: cfg, log: zap.NewNop(), host: hostName(), acl: zk.WorldACL(zk.PermAll),
-		hints: make(chan upstream.Hint, hintBuffer), news: make(chan upstream.Session, 1), stirred: make(chan struct{}, 1),
+		hints: make(chan upstream.Hint, hintBuffer), news: make(chan upstream.Session, 1), stirred: make(chan struct{}, 1), questions: make(chan struct{}, 1),
 		changed: make(chan struct{}), idle: newIdleParents()}
 	for _, o := range opts {
 		o(s)
@@ -115,6 +119,7 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.wg.Go(func() { s.run(s.ctx) })
 	s.wg.Go(func() { s.watch(s.ctx) })
+	s.wg.Go(func() { s.answer(s.ctx) })
 	s.wg.Go(func() { s.keepRemovingIdle(s.ctx) })
 	return s, nil
 }

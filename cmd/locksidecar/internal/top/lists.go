@@ -141,11 +141,14 @@ var waiterColumns = append(append([]column[daemon.ViewWaiter]{
 	owner(func(w *daemon.ViewWaiter) uint64 { return w.Owner }))
 
 // Behind names the holder of the key that w waits for: the process and client on this host, or
-// another host. The text may have control characters: escape it before it is shown.
+// another host, and for how long that has held it. The text may have control characters: escape it before
+// it is shown.
 func Behind(w *daemon.ViewWaiter) string {
 	switch {
 	case w.Behind != nil:
 		return fmt.Sprintf("%s %s", unlessZero(w.Behind.PID), orDash(w.Behind.Client))
+	case w.Holder != nil && w.Holder.Held >= 0:
+		return w.Holder.String() + " for " + Short(w.Holder.Held)
 	case w.Holder != nil:
 		return w.Holder.String()
 	}

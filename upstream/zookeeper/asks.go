@@ -1,0 +1,176 @@
+package zookeeper
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-zookeeper/zk"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// A daemon asks another one for how long it has held a key by creating the node <chroot>/.locksidecar/ask-
+// and the other one's session, ephemeral. The other one watches that path once it holds anything, and writes
+// the answer in place of the question. The daemon that asked reads the answer and removes the node. If
+// another daemon's node is there, it tries again.
+const (
+	askPrefix    = "ask-"
+	questionMark = "?" // session, a space, a number, a space, upstream.Question
+	answerMark   = "=" // that session and number, each with a space, upstream.EncodeAnswer
+	firstPoll    = 2 * time.Millisecond
+)
+
+var _ upstream.Answerer = (*Store)(nil)
+
+// asks are the questions of this Store.
+type asks struct {
+	last  atomic.Uint64  // the number of the newest
+	mu    sync.Mutex     // not held during I/O
+	mutes upstream.Mutes // guarded by mu
+}
+
+// Answer makes f answer other daemons.
+func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
+
+// askPath is the node of a question to the daemon that has session id.
+func (s *Store) askPath(id string) string { return s.cfg.Chroot + "/" + own + "/" + askPrefix + id }
+
+// askHolders sets Held of the locks of one key, as far as their holders' daemons answer.
+func (se *session) askHolders(ctx context.Context, key string, mode cache.Mode, locks []upstream.Lock) {
+	s := se.store
+	s.asks.mu.Lock()
+	qs := s.asks.mutes.Without(upstream.Questions(key, mode, locks), time.Now())
+	s.asks.mu.Unlock()
+	limit, cancel := context.WithTimeout(ctx, upstream.AnswerTime)
+	defer cancel()
+	answered := make([]bool, len(qs))
+	for from := 0; from < len(qs); from += listAtOnce {
+		together(min(listAtOnce, len(qs)-from), func(i int) { answered[from+i] = se.askOne(limit, qs[from+i]) })
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	var silent []*upstream.Question
+	for i, q := range qs {
+		if !answered[i] {
+			silent = append(silent, q)
+		}
+	}
+	if len(silent) > 0 {
+		s.asks.mu.Lock()
+		s.asks.mutes.Add(silent, time.Now())
+		s.asks.mu.Unlock()
+	}
+}
+
+// askOne asks one daemon.
+func (se *session) askOne(ctx context.Context, q *upstream.Question) (answered bool) {
+	s := se.store
+	if !isSessionName(q.Daemon) {
+		return false
+	}
+	path := s.askPath(q.Daemon)
+	number := sessionName(se.id) + " " + strconv.FormatUint(s.asks.last.Add(1), 10) + " "
+	created := false
+	defer func() {
+		if created { // after an error it ends with the session
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+			defer cancel()
+			_, _ = call(ctx, se, false, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
+		}
+	}()
+	for pause := firstPoll; ctx.Err() == nil; pause = min(2*pause, upstream.AnswerTime/8) {
+		if !created {
+			_, err := call(ctx, se, false, func(c *zk.Conn) (any, error) {
+				return c.Create(path, []byte(questionMark+number+q.Encode()), zk.FlagEphemeral, s.acl)
+			})
+			if created = err == nil; !created && err != zk.ErrNodeExists {
+				return false
+			}
+		} else {
+			data, err := call(ctx, se, false, func(c *zk.Conn) ([]byte, error) {
+				data, _, err := c.Get(path)
+				return data, err
+			})
+			if err != nil {
+				return false
+			}
+			if text, ok := strings.CutPrefix(string(data), answerMark+number); ok {
+				q.Learn(text)
+				return true
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+	}
+	return false
+}
+
+// expectQuestions has the session watch for questions from now on.
+func (se *session) expectQuestions() {
+	if !se.answers.Swap(true) {
+		se.store.questioned()
+	}
+}
+
+// questioned has the questions to this daemon read. It does not block.
+func (s *Store) questioned() {
+	select {
+	case s.questions <- struct{}{}:
+	default:
+	}
+}
+
+// answer answers the questions of other daemons until ctx ends.
+func (s *Store) answer(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.questions:
+		}
+		if se := s.present(); se != nil {
+			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+			se.answerOne(ctx) // after an error the question stays unanswered
+			cancel()
+		}
+	}
+}
+
+// answerOne watches for questions, and answers the present one if there is one.
+func (se *session) answerOne(ctx context.Context) {
+	path := se.store.askPath(sessionName(se.id))
+	exists, err := call(ctx, se, false, func(c *zk.Conn) (bool, error) {
+		se.watching.Store(true)
+		exists, _, _, err := c.ExistsW(path)
+		return exists, err
+	})
+	if err != nil || !exists {
+		return
+	}
+	var stat *zk.Stat
+	data, err := call(ctx, se, false, func(c *zk.Conn) (data []byte, err error) {
+		data, stat, err = c.Get(path)
+		return data, err
+	})
+	text, ok := strings.CutPrefix(string(data), questionMark)
+	if err != nil || !ok {
+		return
+	}
+	asker, text, _ := strings.Cut(text, " ")
+	number, text, _ := strings.Cut(text, " ")
+	q, ok := upstream.ParseQuestion(text)
+	f := se.store.heldFor.Load()
+	if !ok || f == nil {
+		return
+	}
+	reply := []byte(answerMark + asker + " " + number + " " + upstream.EncodeAnswer((*f)(q.Key, q.Mode, q.Tokens)))
+	_, _ = call(ctx, se, false, func(c *zk.Conn) (any, error) { return c.Set(path, reply, stat.Version) })
+}
