@@ -244,6 +244,7 @@ func (t *Table) owe(l *Lease, now int64, out *Effects) {
 // forget ends the debt: nothing of ours is upstream.
 func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
+	t.dropLast(l)
 	l.token, l.granted, l.queued, l.maybe = 0, false, false, false
 	l.clearGrip()
 }

@@ -140,7 +140,7 @@ const (
 	NoticeAcquired NoticeKind = iota + 1 // Took: the wait
 	NoticeRefused                        // Code; Took: the wait
 	NoticeReleased                       // Cause; Took: the hold
-	NoticeLost                           // Reason; Took: the hold
+	NoticeLost                           // Reason, Released; Took: the hold
 )
 
 // Notice is for the log.
@@ -150,6 +150,7 @@ type Notice struct {
 	Code     Code
 	Cause    Cause
 	Reason   Reason
+	Released bool // the store did not know the lease when the hold was released: there is a NoticeReleased, too
 	Degraded bool
 	Key      string
 	Session  *Session

@@ -47,6 +47,7 @@ func (t *Table) nextFence(l *Lease) {
 func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
 	if l.nHolds == 0 {
 		t.used(l, now)
+		t.dropLast(l)
 	}
 	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
 		t.nextFence(l)
@@ -124,6 +125,13 @@ func (t *Table) newHold() *hold {
 	return h
 }
 
+func (t *Table) freeHold(h *hold) {
+	*h = hold{}
+	if len(t.freeHolds) < freeMost {
+		t.freeHolds = append(t.freeHolds, h)
+	}
+}
+
 func (t *Table) indexOwner(l *Lease, h *hold) {
 	if l.nHolds <= manyHolds && (l.rare == nil || l.rare.byOwner == nil) {
 		return
@@ -177,10 +185,16 @@ func (t *Table) uncounted(h *hold, now int64) *Stats {
 // end takes h away, which is not lost, unless it has been by force; what follows from it is
 // advance's.
 func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
-	if !h.forced {
-		t.countEnd(h, why, now, out)
+	if h.forced {
+		t.dropHold(h)
+		return
 	}
+	t.countEnd(h, why, now, out)
+	was := *h
 	t.dropHold(h)
+	if l := was.l; l.nHolds == 0 && l.state == stateHeld && (why == CauseRelease || why == CauseSession) {
+		t.keepLast(&was, now)
+	}
 }
 
 func (t *Table) countEnd(h *hold, why Cause, now int64, out *Effects) {
@@ -229,10 +243,7 @@ func (t *Table) dropHold(h *hold) {
 		x.survey = h.sNext
 	}
 	t.mark(s)
-	*h = hold{}
-	if len(t.freeHolds) < freeMost {
-		t.freeHolds = append(t.freeHolds, h)
-	}
+	t.freeHold(h)
 }
 
 // lose takes h away, and tells its owner unless he has been told.

@@ -150,6 +150,7 @@ func (m *imager) lease(l *Lease) {
 		l.releaser = Request{}
 	}
 	m.request(&l.releaser)
+	m.last(l)
 	m.rare(l)
 	m.holdsOf(l)
 	m.waitersOf(l)
@@ -298,6 +299,23 @@ func (m *imager) hold(h *hold) {
 	Num(c, &h.mode)
 	c.Bool(&h.forced)
 	m.x.Class(c, &h.class)
+}
+
+// last is the hold of l that was released last. It is kept if its session lives.
+func (m *imager) last(l *Lease) {
+	has := l.last != nil && m.x.Lives(l.last.s)
+	if m.Bool(&has); !has {
+		return
+	}
+	if m.Reading {
+		l.last = m.t.newHold()
+		l.last.l = l
+	}
+	if m.hold(l.last); l.last.s == nil {
+		m.Fail(errImage)
+		return
+	}
+	m.t.statsOf(&Namespace{Class: l.last.class})
 }
 
 // held counts a hold that was read, in everything but what its grant has counted for good.

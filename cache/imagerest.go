@@ -44,7 +44,7 @@ func (m *imager) stats() {
 		for _, list := range [][]uint64{s.Acquires[:], s.Releases[:], s.Lost[:]} {
 			m.counts(list)
 		}
-		for _, n := range []*uint64{&s.Contended, &s.HandOvers, &s.Lingered, &s.Degraded} {
+		for _, n := range []*uint64{&s.FoundGone, &s.Contended, &s.HandOvers, &s.Lingered, &s.Degraded} {
 			Num(m.Coder, n)
 		}
 		m.histogram(&s.Wait)

@@ -57,7 +57,8 @@ const (
 	OpWithdraw
 	// OpRelease ends the lease and wakes the next in the queue. Whatever shape
 	// the token has in the store (exclusive, shared, queued) is removed. Done,
-	// NotHeld, Refused or Unknown.
+	// NotHeld, Refused or Unknown. NotHeld means that the lease was gone before: a
+	// store that may have carried out a copy of the request answers Unknown.
 	OpRelease
 	// OpRenew restarts the lease's TTL. With Rebase it fetches a new base too.
 	// Done, NotHeld, Refused or Unknown, with Wanted.

@@ -93,6 +93,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 			return // another host may have held it since, and a late ask have brought it back
 		}
 		t.extend(l, op, sent)
+		t.dropLast(l)
 		l.retryAt = 0
 		if op.Rebase && r.Base > l.base && r.Base <= MaxBase {
 			l.base, l.hand, l.rebase = r.Base, -1, false

@@ -39,6 +39,7 @@ type Stats struct {
 	Degraded  uint64 // grants by this host alone
 	Releases  [causes]uint64
 	Lost      [lostReasons]uint64
+	FoundGone uint64    // of Lost and of Releases: released, and then the store did not know the lease
 	Wait      Histogram // of what was granted, but for re-entries
 	Hold      Histogram
 
@@ -67,6 +68,7 @@ func (s *Stats) Add(o *Stats) {
 	for i, n := range o.Lost {
 		s.Lost[i] += n
 	}
+	s.FoundGone += o.FoundGone
 	s.Contended += o.Contended
 	s.HandOvers += o.HandOvers
 	s.Lingered += o.Lingered
@@ -79,7 +81,7 @@ func (s *Stats) Add(o *Stats) {
 
 // Amiss is how many grants are neither held nor have ended: none.
 func (s *Stats) Amiss() int {
-	n := int64(s.Acquires[CodeOK]) - s.Holds
+	n := int64(s.Acquires[CodeOK]) - s.Holds + int64(s.FoundGone)
 	for _, m := range s.Releases {
 		n -= int64(m)
 	}

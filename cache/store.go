@@ -126,16 +126,18 @@ func (t *Table) released(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 	switch r.Status {
 	case Done, NotHeld, Granted, Busy:
 		t.succeed(l)
+		code = CodeOK
+		if r.Status == NotHeld && op.Kind == OpRelease {
+			code = CodeNotHeld
+			t.foundGone(l, now, out)
+		}
 		t.forget(l)
 		if l.nWaits > 0 {
 			l.retryAt = now + int64(l.ns.Pause)
 		}
-		code = CodeOK
-		if r.Status == NotHeld && op.Kind == OpRelease {
-			code = CodeNotHeld
-		}
 	default:
 		t.fail(l, now, r.Err)
+		t.dropLast(l) // the store may have carried the release out, and then does not know the lease the next time
 	}
 	switch {
 	case re.Session == nil:
@@ -173,6 +175,9 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
 	for l.holds != nil {
 		t.lose(l.holds, why, now, out)
+	}
+	if why == LostGone {
+		t.foundGone(l, now, out)
 	}
 	t.endGrip(l, out)
 }

@@ -175,6 +175,7 @@ type leaseState struct {
 	waitTail *waiter
 	minEnd   int64   // the first own end of a fixed hold; Forever when none
 	releaser Request // who waits for the store to confirm the release
+	last     *hold   // the hold that was released last, while the store may yet not know the lease: see keepLast
 	rare     *rare
 }
 

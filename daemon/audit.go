@@ -98,13 +98,16 @@ func (d *Daemon) logLosses(ls []loss) {
 	}
 	for i := range ls {
 		l := &ls[i]
-		degraded := zap.Skip()
+		degraded, released := zap.Skip(), zap.Skip()
 		if l.Degraded {
 			degraded = zap.Bool("degraded", true)
 		}
+		if l.Released {
+			released = zap.Bool("released", true)
+		}
 		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.at, Message: "lock lost"}, l.Session.Shell.(*Session).who([]zap.Field{
 			zap.String("key", d.key(l.Key)), zap.Stringer("mode", l.Mode), zap.Uint64("owner", l.Owner), zap.Uint64("fence", l.Fence),
-			degraded, zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(l.Took)), zap.String("reason", protocol.Reason(l.Reason).String())}))
+			degraded, zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(l.Took)), zap.String("reason", protocol.Reason(l.Reason).String()), released}))
 	}
 }
 

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -20,6 +23,11 @@ import (
 // startRedis runs a daemon on the Redis at the URL.
 func startRedis(t testing.TB, url string) *host {
 	t.Helper()
+	return startRedisWith(t, url, nil)
+}
+
+func startRedisWith(t testing.TB, url string, change func(*daemon.Config)) *host {
+	t.Helper()
 	cfg, err := redis.Parse(url)
 	if err != nil {
 		t.Fatal(err)
@@ -28,7 +36,7 @@ func startRedis(t testing.TB, url string) *host {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return start(t, s, nil)
+	return start(t, s, change)
 }
 
 // patient runs a daemon on a server that is given more time than by default: a busy machine
@@ -160,6 +168,33 @@ func TestAFlushedStoreLosesLocksAndSaysSo(t *testing.T) {
 	}
 	if g2 := acquire(t, c, client.AcquireArgs{Key: "k", Wait: bound}); g2.Fence <= g.Fence {
 		t.Fatalf("fence %d after %d", g2.Fence, g.Fence)
+	}
+}
+
+// The lock is released before a renewal finds that the store has forgotten it.
+func TestALockThatIsFoundGoneAtItsReleaseIsCountedAndLogged(t *testing.T) {
+	server := testserver.StartRedis(t)
+	core, seen := observer.New(zap.WarnLevel)
+	h := startRedisWith(t, server.URL()+"?timeout=10s", func(c *daemon.Config) { c.Log = zap.New(core) })
+	c := h.dial(client.Options{Name: "prog"})
+	kept := acquire(t, c, client.AcquireArgs{Key: "kept", TTL: 10 * time.Minute})
+	release(t, c, "kept", 0, kept.Fence)
+	for n, args := range []client.ReleaseArgs{{Key: "k"}, {Key: "async", Async: true}} {
+		args.Fence = acquire(t, c, client.AcquireArgs{Key: args.Key, TTL: 10 * time.Minute}).Fence
+		server.Do("FLUSHALL")
+		if _, err := c.Release(t.Context(), args); !args.Async && !errors.Is(err, client.ErrNotHeld) || args.Async && err != nil {
+			t.Errorf("%s: %v", args.Key, err)
+		}
+		eventually(t, "it is logged", func() bool { return seen.FilterField(zap.String("event", "lost")).Len() > n })
+		got := seen.FilterField(zap.String("event", "lost")).All()[n].ContextMap()
+		for k, v := range map[string]any{"key": args.Key, "fence": args.Fence, "reason": "gone", "released": true, "client": "prog"} {
+			if got[k] != v {
+				t.Errorf("%s: %s is %v, want %v", args.Key, k, got[k], v)
+			}
+		}
+	}
+	if n := series(t, h.metrics(), "lost_total", "default", "gone").GetCounter().GetValue(); n != 2 {
+		t.Errorf("%v are counted as lost", n)
 	}
 }
 

@@ -35,6 +35,10 @@ func (h *host) notices(ns []cache.Notice) {
 			continue
 		}
 		id := audited{n.Session.ID, n.Key, n.Owner, n.Fence}
+		if n.Released {
+			h.foundGone(id, n)
+			continue
+		}
 		began := n.Kind == cache.NoticeAcquired
 		if h.audit[id] == began {
 			w.fail("audit", n.Key, "host %d: fence %d of session %d begins (%v) or ends a second time", h.id, n.Fence, id.session, began)
@@ -44,7 +48,24 @@ func (h *host) notices(ns []cache.Notice) {
 			h.notTooMany(n.Key)
 		} else {
 			delete(h.audit, id)
+			h.released[id] = n.Kind == cache.NoticeReleased
 		}
+	}
+}
+
+// foundGone checks, when the daemon says that a hold was lost by the time of its release, that it was released,
+// and that a store has lost leases. A daemon that works with an old reading of the clock may be wrong, and a request
+// that is carried out twice may be answered by the second copy.
+func (h *host) foundGone(id audited, n *cache.Notice) {
+	w := h.w
+	w.counts.Tallies[foundGone]++
+	if !h.released[id] {
+		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost once more, or was not released", h.id, id.fence, id.session)
+	}
+	delete(h.released, id)
+	excused := w.p.Faults[hostLag] > 0 || w.p.Faults[doubled] > 0 || slices.ContainsFunc(w.stores, func(s *store) bool { return s.lostSince(0) })
+	if n.Reason != cache.LostGone || !excused {
+		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost (%d), and no store has lost anything", h.id, id.fence, id.session, n.Reason)
 	}
 }
 

@@ -100,6 +100,7 @@ const (
 	pairTrips                   // batches to one store of a pair
 	rollouts                    // of a move to another store
 	movedHolds                  // holds that began at another store than the key's one before
+	foundGone                   // holds that a store did not know at their release
 	nTallies
 )
 
@@ -110,7 +111,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
 	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
 	"holders named", "holds viewed", "entries that sweeps have left",
-	"trips of pairs", "rollouts", "holds behind a move"}
+	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release"}
 
 func (t tally) String() string { return tallyNames[t] }
 

@@ -77,6 +77,7 @@
 //   - view: a view shows the holds of the host, and no others;
 //   - dropped in use, reload: a reload drops no store under a holder, a bad one changes nothing,
 //     and a good one succeeds;
+//   - found gone: a hold that was released is called lost once at most, and only if a store has lost leases;
 //   - audit: each hold begins once and ends once in the audit log, and nothing took longer than
 //     the world is old;
 //   - every wait ends: every request is answered within its wait and 30 s in which

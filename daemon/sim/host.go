@@ -39,6 +39,7 @@ type host struct {
 	told     map[*key]told    // that other hosts want it
 	bases    map[baseOf]*link // where leases are, or were
 	audit    map[audited]bool // holds that have begun in the audit log
+	released map[audited]bool // … and that have been released; may be called lost once more
 	began    map[uint64]int64 // when the latest hold of a session began
 	strict   map[string]int64 // when a reload last required heartbeats for a key
 	arrived  []*request       // acquires that have come in the step under way
@@ -50,7 +51,7 @@ type host struct {
 const drift = 4000
 
 func (w *World) newHost(id int) *host {
-	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link), audit: make(map[audited]bool),
+	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link), audit: make(map[audited]bool), released: make(map[audited]bool),
 		began: make(map[uint64]int64), strict: make(map[string]int64)}
 	h.own = w.newStore(likeEmbedded)
 	h.start()
@@ -83,6 +84,7 @@ func (h *host) start() {
 	h.up, h.draining, h.passing, h.tickAt, h.started = true, false, false, cache.Forever, h.w.now
 	clear(h.waits)
 	clear(h.audit)
+	clear(h.released)
 	clear(h.began)
 	clear(h.strict)
 	h.conf = h.w.conf
