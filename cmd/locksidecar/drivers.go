@@ -55,7 +55,7 @@ func planRedis(p *plan, _ *config.Config) error {
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []redis.Option{redis.WithLogger(o.log), redis.WithClock(renewer.Boottime)}
+		opts := []redis.Option{redis.WithLogger(o.log), redis.WithFences(o.seen.at(p.place).fences)}
 		if o.heir != nil {
 			opts = append(opts, redis.WithInstance(o.heir.Identity))
 		}
@@ -93,7 +93,7 @@ func planRedlock(p *plan, c *config.Config) error {
 			if err != nil {
 				return nil, err
 			}
-			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithClock(renewer.Boottime),
+			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithFences(o.seen.at(p.place+" "+rc.String()).fences),
 				redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
 		}
 		opts := []redlock.Option{redlock.WithLogger(o.log), redlock.WithClock(renewer.Boottime)}
@@ -124,7 +124,7 @@ func planEtcd(p *plan, _ *config.Config) error {
 		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []etcd.Option{etcd.WithLogger(o.log), etcd.WithClock(renewer.Boottime)}
+		opts := []etcd.Option{etcd.WithLogger(o.log), etcd.WithClock(renewer.Boottime), etcd.WithHighest(o.seen.at(p.place).high)}
 		if o.heir != nil {
 			return etcd.OpenHeir(ctx, cfg, opts...)
 		}
@@ -148,7 +148,7 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 		return cfg.Name(key) + " (Curator's InterProcessMutex on it excludes us, and we it)"
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []zookeeper.Option{zookeeper.WithLogger(o.log), zookeeper.WithClock(renewer.Boottime)}
+		opts := []zookeeper.Option{zookeeper.WithLogger(o.log), zookeeper.WithClock(renewer.Boottime), zookeeper.WithHighest(o.seen.at(p.place).high)}
 		if o.lazy {
 			return zookeeper.OpenLazy(cfg, opts...)
 		}
@@ -167,7 +167,7 @@ func planMySQL(p *plan, _ *config.Config) error {
 	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []mysql.Option{mysql.WithLogger(o.log), mysql.WithClock(renewer.Boottime)}
+		opts := []mysql.Option{mysql.WithLogger(o.log), mysql.WithFences(o.seen.at(p.place).fences)}
 		if o.heir != nil {
 			opts = append(opts, mysql.WithInstance(o.heir.Identity))
 		}

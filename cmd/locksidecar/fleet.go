@@ -25,6 +25,7 @@ import (
 type fleet struct {
 	log    *zap.Logger
 	estate *daemon.Estate // what is taken over; nil for nothing
+	seen   places
 
 	mu     sync.Mutex                // held while a reload goes on
 	open   map[string]upstream.Store // by need.key; guarded by mu
@@ -290,7 +291,7 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 			if f.used != nil && len(d.plans) > 1 {
 				lazy = false // a reload does not begin a move to a store that cannot be reached
 			}
-			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, heir: f.estate.Heir(d.name)})
+			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, heir: f.estate.Heir(d.name), seen: &f.seen})
 			if err != nil {
 				return s, fresh, err
 			}

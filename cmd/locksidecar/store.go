@@ -51,6 +51,7 @@ type opening struct {
 	log  *zap.Logger
 	lazy bool
 	heir *upstream.Heir // not nil: to go on with another process' leases
+	seen *places
 }
 
 // planStore reads what the configuration says of a store. It connects to nothing.

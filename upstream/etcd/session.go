@@ -157,13 +157,14 @@ func (s *Store) begin(ctx context.Context, id int64) (*session, error) {
 		return nil, err
 	}
 	n := &session{no: s.last.Load() + 1, lease: id, key: s.names.session(id)}
+	high := s.high.Load() // before the request: others may raise it meanwhile
 	sent, ttl, h, err := s.grant(ctx, id)
 	if err != nil {
 		return nil, s.cfg.explain(ErrNoAnswer, fmt.Errorf("grant lease: %w", err))
 	}
-	if h.Revision < s.high.Load() {
+	if h.Revision < high {
 		return nil, fmt.Errorf("%w: %s is at revision %d and was at %d: it has lost data, and fences would fall "+
-			"(raise fence_epoch on every host by that much, for semaphores by 256 times that much, then restart the daemons)", ErrServer, s.cfg.addr(), h.Revision, s.high.Load())
+			"(raise fence_epoch on every host by that much, for semaphores by 256 times that much, then restart the daemons)", ErrServer, s.cfg.addr(), h.Revision, high)
 	}
 	n.cluster = h.ClusterId
 	n.until.Store(cache.LeaseDeadline(sent, int64(ttl)))

@@ -30,6 +30,10 @@ func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 // taken, which does not count the time that a machine sleeps: for tests.
 func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
 
+// WithHighest gives the store the highest revision that has been seen at these servers. The store raises it, and
+// refuses a server that is at a lower one. Several Stores may share it.
+func WithHighest(rev *atomic.Int64) Option { return func(s *Store) { s.high = rev } }
+
 // Store is an etcd used for locks. It is safe for concurrent use.
 type Store struct {
 	names
@@ -41,7 +45,7 @@ type Store struct {
 	cur     atomic.Pointer[session] // the present session, or the last one; nil before the first
 	last    atomic.Uint64           // the last session's number
 	granted atomic.Int64            // the TTL that the server grants, in nanoseconds
-	high    atomic.Int64            // the highest revision that an answer had
+	high    *atomic.Int64           // the highest revision that an answer had
 	most    atomic.Int64            // operations in a transaction that the server takes
 	bytes   atomic.Int64            // … and bytes, by our own estimate
 	why     atomic.Pointer[error]   // why there is no session
@@ -98,7 +102,7 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 	if cfg.url == nil {
 		return nil, fmt.Errorf("open store: %w: it does not come from Parse", ErrConfig)
 	}
-	s := &Store{names: names{root: cfg.Prefix + "/"}, cfg: cfg, log: zap.NewNop(), kick: make(chan struct{}, 1),
+	s := &Store{names: names{root: cfg.Prefix + "/"}, cfg: cfg, log: zap.NewNop(), high: new(atomic.Int64), kick: make(chan struct{}, 1),
 		asks: asks{turn: make(chan struct{}, 1)}, questions: make(chan *mvccpb.KeyValue, questionsMost),
 		hints: make(chan upstream.Hint, hintBuffer), sessions: make(chan upstream.Session, 1)}
 	s.granted.Store(int64(cfg.TTL))
@@ -239,7 +243,7 @@ func (s *Store) wake() {
 }
 
 // saw takes note of a revision.
-func (s *Store) saw(rev int64) { raise(&s.high, rev) }
+func (s *Store) saw(rev int64) { raise(s.high, rev) }
 
 func raise(x *atomic.Int64, v int64) {
 	for old := x.Load(); v > old && !x.CompareAndSwap(old, v); old = x.Load() {

@@ -36,6 +36,9 @@ func WithClock(c upstream.Clock) Option {
 	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
 }
 
+// WithFences gives the store a FenceClock that other Stores of the same servers share. It replaces WithClock.
+func WithFences(f *upstream.FenceClock) Option { return func(s *Store) { s.fences = f } }
+
 // Store is a table of a MySQL or MariaDB server used for locks. It is safe for
 // concurrent use.
 type Store struct {

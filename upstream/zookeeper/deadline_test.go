@@ -1,6 +1,7 @@
 package zookeeper
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 func TestTheDeadlineMovesOnlyWithWhatTheLeaderMustKnow(t *testing.T) {
 	var now int64
 	const ms = int64(time.Millisecond)
-	s := &Store{clock: func() int64 { return now }, news: make(chan upstream.Session, 1)}
+	s := &Store{high: new(atomic.Int64), clock: func() int64 { return now }, news: make(chan upstream.Session, 1)}
 	first := &wire{sent: 1000 * ms}
 	se := &session{store: s, no: 1, ttl: 4 * time.Second, wire: first, ready: true}
 	want := func(what string, base int64) {

@@ -271,7 +271,7 @@ func (se *session) saw(zxid int64) {
 		return
 	}
 	raise(&se.high, zxid)
-	raise(&se.store.high, zxid)
+	raise(se.store.high, zxid)
 }
 
 func raise(v *atomic.Int64, to int64) {

@@ -26,6 +26,10 @@ func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 // WithClock gives the store its boot clock. There is no other.
 func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
 
+// WithHighest gives the store the highest transaction id that has been seen at these servers. The store raises it,
+// and refuses a server that is at a lower one. Several Stores may share it.
+func WithHighest(zxid *atomic.Int64) Option { return func(s *Store) { s.high = zxid } }
+
 // Store is a ZooKeeper used for locks. It is safe for concurrent use.
 type Store struct {
 	cfg   Config
@@ -41,8 +45,8 @@ type Store struct {
 	ctx     context.Context
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
-	open    atomic.Int64 // connections
-	high    atomic.Int64 // the highest transaction id in any reply
+	open    atomic.Int64  // connections
+	high    *atomic.Int64 // the highest transaction id in any reply
 
 	heldFor   atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
 	asks      asks
@@ -96,7 +100,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s := &Store{cfg: cfg, log: zap.NewNop(), host: hostName(), acl: zk.WorldACL(zk.PermAll),
 		hints: make(chan upstream.Hint, hintBuffer), news: make(chan upstream.Session, 1), stirred: make(chan struct{}, 1), questions: make(chan struct{}, 1),
-		changed: make(chan struct{}), idle: newIdleParents()}
+		changed: make(chan struct{}), idle: newIdleParents(), high: new(atomic.Int64)}
 	for _, o := range opts {
 		o(s)
 	}

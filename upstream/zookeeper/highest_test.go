@@ -1,0 +1,38 @@
+package zookeeper_test
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+	"github.com/locksidecar/locksidecar/upstream/zookeeper"
+)
+
+// A daemon opens the same ZooKeeper anew, as after a reload. It refuses a server that is behind what an earlier Store has
+// seen, since fences would fall.
+func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
+	cfg, err := zookeeper.Parse(testserver.StartZooKeeper(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := new(atomic.Int64)
+	for range 2 {
+		s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen), zookeeper.WithClock(clock))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	rev := seen.Load()
+	if rev < 2 {
+		t.Errorf("two sessions were made, and the transaction id is %d", rev)
+	}
+	seen.Store(rev + 1000)
+	if _, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithHighest(seen), zookeeper.WithClock(clock)); !errors.Is(err, zookeeper.ErrServer) || !strings.Contains(err.Error(), "lost data") {
+		t.Errorf("a server that is behind: %v", err)
+	}
+}
