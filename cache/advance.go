@@ -156,7 +156,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 // floor is what a new base of l has to be above.
 func (t *Table) floor(l *Lease) uint64 {
 	st := l.st
-	if !st.Rebase {
+	if !st.Raises() {
 		return 0 // the store's own order
 	}
 	return max(st.floor, l.epoch)

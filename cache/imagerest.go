@@ -18,6 +18,7 @@ func (m *imager) stores() {
 		Num(m.Coder, &st.no)
 		Num(m.Coder, &st.session)
 		Num(m.Coder, &st.floor)
+		Num(m.Coder, &st.past)
 		Num(m.Coder, &st.trip)
 		Num(m.Coder, &st.downAt)
 		m.Error(&st.err)

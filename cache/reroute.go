@@ -113,7 +113,8 @@ func (t *Table) setStore(l *Lease, s *Store) {
 	l.followEpoch()
 }
 
-// finishMove moves l to the store of its namespace once nothing of l is left at the earlier one.
+// finishMove moves l to the store of its namespace once nothing of l is left at the earlier one. The floor moves
+// with it: the earlier store may have answered since the reload.
 func (t *Table) finishMove(l *Lease, out *Effects) {
 	if !l.moved() || l.state != stateNone || l.op != 0 || l.renewGen != 0 || l.nHolds > 0 {
 		return
@@ -122,6 +123,8 @@ func (t *Table) finishMove(l *Lease, out *Effects) {
 		l.tracked = false
 		out.Tracks = append(out.Tracks, Track{Lease: l, Store: l.st.ID})
 	}
+	known := l.st.known(l.epoch)
 	t.setStore(l, l.ns.Store)
+	l.st.carry(known)
 	t.succeed(l) // the failures were those of the earlier store
 }

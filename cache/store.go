@@ -18,8 +18,8 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	}
 	st.took(r, now-sent)
 	t.vouch(st, r, now, out)
-	if st.Rebase && r.Base > st.floor && r.Base <= MaxBase {
-		st.floor = r.Base
+	if r.Base <= MaxBase {
+		st.floor = max(st.floor, r.Base)
 	}
 	if op.Kind == OpRenew {
 		if l.renewGen == op.Gen {
@@ -51,7 +51,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 	case Granted:
 		t.succeed(l)
 		st := l.st
-		if !st.Rebase && r.Base != 0 {
+		if !st.Raises() && r.Base != 0 {
 			r.Base += l.epoch
 		}
 		if r.Base > MaxBase || r.Base == 0 {

@@ -198,7 +198,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d.engine.self = registration(&cfg)
 	d.auditor, d.losses = newBacklog(auditMost, d.writeAudit, d.lagging), newBacklog(lossesMost, d.logLosses, d.lagging)
 	d.trace(cfg.Spans)
-	d.engine.cycles.found = d.logCycle
+	d.engine.cycles.found, d.engine.fall = d.logCycle, d.logFall
 	d.engine.Listen(d.notice)
 	d.engine.greeted = d.sessionBegins
 	d.engine.SetAudit(cfg.Logging.Audit)

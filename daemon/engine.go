@@ -49,6 +49,9 @@ type Engine struct {
 	audit   atomic.Bool          // it hears of more than losses
 	greeted func(*Session)       // the log; nil for none
 	traced  func(*Span)          // takes in spans that have ended; nil for none
+	// fall is called when the fences of the keys with a prefix can be smaller from now on: base has been granted,
+	// and their store does not continue from it. nil for nobody to tell.
+	fall func(prefix, store string, base uint64)
 	// ask has a question put to a store on a goroutine of the shell's; nil when there
 	// is none.
 	ask func(question func(lister func(*Unit) upstream.Lister))

@@ -14,7 +14,7 @@ import (
 
 // imageFormat is the form of an engine's image. It changes with whatever changes what is written:
 // a process does not read the image of another form.
-const imageFormat = 6
+const imageFormat = 7
 
 // Errors of images.
 var (
@@ -33,6 +33,7 @@ type imager struct {
 	classes  []uint16       // this process' class numbers, in the order of the image
 	places   map[uint16]int // the index in classes of each class number
 	due      []dueLease     // leases that were read
+	was      *routes        // of the process that wrote the image
 	shard    int            // of the table at work
 }
 
@@ -67,6 +68,7 @@ func (e *Engine) Take(image []byte) ([]*Session, error) {
 	if m.Err != nil {
 		return nil, m.Err
 	}
+	e.reportFalls(e.carryFloors(m.was, e.routes.Load()))
 	for _, d := range m.due {
 		d.at.schedule.Restore(d.lease)
 	}
@@ -92,6 +94,7 @@ func (m *imager) code() {
 		return
 	}
 	m.stores()
+	m.routing()
 	m.classTable()
 	cache.Num(m.Coder, &e.lastID)
 	m.count(&e.cycles.count)

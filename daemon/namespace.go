@@ -217,7 +217,7 @@ func (e *Engine) Route(list []Namespace, classes []Class) error {
 	}
 	e.divide(r, classes)
 	r.keepPolicies(e.routes.Load())
-	e.routes.Store(r)
+	e.follow(r)
 	e.Reroute()
 	return nil
 }

@@ -132,6 +132,9 @@ type Info struct {
 	TTLs bool
 	// Rebase says that OpRenew can fetch a new base for a lease that is held.
 	Rebase bool
+	// Floors says that a new base is above Op.Floor. So it is with Rebase. Otherwise bases are the store's own
+	// order.
+	Floors bool
 	// Permits says that it has semaphores: ops with Mode Permit.
 	Permits bool
 	// Queue says that OpJoin keeps a queue between hosts, if there are several.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -151,6 +152,97 @@ func TestATakeoverWhileKeysMoveToEtcd(t *testing.T) {
 			t.Errorf("fences %d and %d after %d", held, next, last)
 		}
 		last = next
+	}
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+}
+
+// The counter of a Redis is lost, as by a failover, and a reload opens the Redis anew: alone, with other time limits,
+// or with both. The daemon has seen a larger fence, so its fences go on rising.
+func TestFencesRiseIfAReloadMeetsAStoreThatHasLostItsCounter(t *testing.T) {
+	server := testserver.StartRedis(t)
+	url, etcd := server.URL(), testserver.StartEtcd(t).Addr()
+	yaml := func(fields, query string) string {
+		return "stores:\n  a: {upstream: '" + url + query + "'}\n  b: {upstream: 'etcd://" + etcd + "?" + patient + "'}\n" +
+			"namespaces:\n  '': {store: a}\n  'm:': {store: a" + fields + "}\n"
+	}
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(yaml(", fence_epoch: 4000000000000000", "")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "--config", file)
+	last := 0
+	locks := func(what string) {
+		t.Helper()
+		p := h.run("lock", "m:k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE")
+		fence := p.number()
+		p.ends(0)
+		if fence <= last {
+			t.Errorf("%s: fence %d after %d", what, fence, last)
+		}
+		last = fence
+	}
+	locks("with an epoch")
+	for _, next := range []struct{ what, fields, query string }{
+		{"without the epoch, with both", ", both: b", ""},
+		{"alone again", "", "?timeout=3s"},
+		{"with another time limit", "", "?timeout=4s"},
+		{"with both again", ", both: b", "?timeout=5s"},
+	} {
+		h.reloads(file, yaml(next.fields, next.query), "reloaded")
+		server.Do("DEL", "locksidecar:{}:fence")
+		locks(next.what)
+	}
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+}
+
+// Keys move to another store at once. The store that they leave was ahead of the clock.
+func TestFencesRiseWhenKeysMoveAtOnce(t *testing.T) {
+	a, b, etcd := testserver.StartRedis(t).URL(), testserver.StartRedis(t).URL(), testserver.StartEtcd(t).Addr()
+	stores := "stores:\n  a: {upstream: '" + a + "'}\n  b: {upstream: '" + b + "'}\n  c: {upstream: 'etcd://" + etcd + "?" + patient + "'}\n"
+	yaml := func(fields string) string {
+		return stores + "namespaces:\n  '': {store: a}\n  'm:': {" + fields + "}\n"
+	}
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(yaml("store: a, fence_epoch: 4000000000000000")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h := newHost(t, "--config", file)
+	locks := func() int {
+		t.Helper()
+		p := h.run("lock", "m:k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE")
+		defer p.ends(0)
+		return p.number()
+	}
+	last := locks()
+	for _, fields := range []string{"store: b", "store: a", "store: a, both: b", "store: b"} {
+		h.reloads(file, yaml(fields), "reloaded")
+		if n := locks(); n <= last {
+			t.Errorf("%s: fence %d after %d", fields, n, last)
+		} else {
+			last = n
+		}
+	}
+
+	// etcd decides its fences itself: they fall, and the log says which fence_epoch prevents that.
+	h.reloads(file, yaml("store: c"), "reloaded", `"event":"fences_may_fall"`, fmt.Sprintf(`"base":%d`, last>>10))
+	if n := locks(); n >= last {
+		t.Errorf("fence %d at etcd after %d", n, last)
+	}
+	h.reloads(file, yaml("store: b"), "reloaded")
+	if n := locks(); n <= last {
+		t.Errorf("behind etcd: fence %d after %d", n, last)
+	} else {
+		last = n
+	}
+	before := len(h.daemon.err.String())
+	h.reloads(file, yaml(fmt.Sprintf("store: c, fence_epoch: %d", last>>10)), "reloaded")
+	if n := locks(); n <= last {
+		t.Errorf("at etcd with fence_epoch: fence %d after %d", n, last)
+	}
+	if log := h.daemon.err.String()[before:]; strings.Contains(log, "fences_may_fall") {
+		t.Errorf("fence_epoch is high enough:\n%s", log)
 	}
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)

@@ -14,6 +14,7 @@ type key struct {
 	fences  map[fenceAt]*hold // of a semaphore, all that were ever granted
 	holds   []*hold           // that clients believe in, or did until a moment ago
 	fenced  map[*store]*fenced
+	own     map[*host]*ownFences
 	foreign *foreigner // who believes that it holds it by SET NX PX
 }
 
@@ -30,6 +31,26 @@ type fenced struct {
 	latest    *hold  // to have begun
 	resource  uint64 // the highest fence that the resource behind the lock has seen
 	writer    *hold
+}
+
+// ownFences is what has been seen of a key's fences from one daemon, whatever the stores. They rise where bases
+// can be raised.
+type ownFences struct {
+	gen int
+	fenced
+}
+
+// ownFencesOf is what has been seen of the fences that h's own daemon has given.
+func (k *key) ownFencesOf(h *hold) *fenced {
+	o := k.own[h.k.h]
+	if o == nil || o.gen != h.k.gen {
+		o = &ownFences{gen: h.k.gen}
+		if k.own == nil {
+			k.own = make(map[*host]*ownFences)
+		}
+		k.own[h.k.h] = o
+	}
+	return &o.fenced
 }
 
 // orders are the stores whose fences those of a hold at s are compared with: both of a pair. In a
@@ -99,28 +120,40 @@ func (w *World) ordered(h *hold) {
 		return
 	}
 	for _, f := range k.fencesOf(h) {
-		w.rises(f, h)
+		if f.moves(h) {
+			w.counts.Tallies[movedHolds]++
+		}
+		w.rises(f, h, waives, waivedFence)
 	}
+	own := k.ownFencesOf(h)
+	if own.moves(h) && h.at.rebase {
+		w.counts.Tallies[carriedFloors]++
+	}
+	w.rises(own, h, func(h, _ *hold) bool { return !h.at.rebase }, ownOrder)
 }
 
-// rises checks the fence of a hold against those that have been seen.
-func (w *World) rises(f *fenced, h *hold) {
+// moves notes the latest hold, and reports whether the one before it was at another store.
+func (f *fenced) moves(h *hold) bool {
+	was := f.latest
+	f.latest = h
+	return was != nil && was.at != h.at
+}
+
+// rises checks the fence of a hold against those that have been seen. waived says that one need not be greater than
+// another, which is counted as a tally.
+func (w *World) rises(f *fenced, h *hold, waived func(h, o *hold) bool, as tally) {
 	k := h.key
 	against := func(o *hold) {
 		if o == nil || h.fence > o.fence {
 			return
 		}
-		if waives(h, o) {
-			w.counts.Tallies[waivedFence]++
+		if waived(h, o) {
+			w.counts.Tallies[as]++
 			return
 		}
 		w.fail("fence order", k.name, "client %d holds with fence %d·%d after client %d with %d·%d",
 			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
 	}
-	if f.latest != nil && f.latest.at != h.at {
-		w.counts.Tallies[movedHolds]++
-	}
-	f.latest = h
 	against(f.exclusive)
 	if h.mode == protocol.Exclusive {
 		against(f.shared)

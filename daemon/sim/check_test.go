@@ -160,18 +160,32 @@ var histories = []struct {
 		w.over(a.takes(t, exclusive, 5<<10))
 		b.takes(t, shared, 5<<10)
 	}},
+	{"fence order", "a daemon's fence is smaller at another store", func(t *testing.T, w *World, a, b *client) {
+		w.over(a.takes(t, exclusive, 9<<10))
+		a.h.conf.spaces[0].at = w.newStore(likeRedis)
+		a.takes(t, exclusive, 8<<10)
+	}},
+	{"", "… at one that decides it itself, or another daemon's", func(t *testing.T, w *World, a, b *client) {
+		w.over(a.takes(t, exclusive, 9<<10))
+		w.p.Rebase = false
+		a.h.conf.spaces[0].at = w.newStore(likeEtcd)
+		w.over(a.takes(t, exclusive, 8<<10))
+		a.k.gen++
+		a.h.conf.spaces[0].at = w.newStore(likeRedis)
+		a.takes(t, exclusive, 7<<10)
+	}},
 	{"fence", "none at all", func(t *testing.T, w *World, a, b *client) { a.takes(t, exclusive, 0) }},
 	{"fenced write", "the present holder's write is refused", func(t *testing.T, w *World, a, b *client) {
 		old := a.takes(t, exclusive, 9<<10)
 		w.written(old)
 		w.over(old)
-		w.keys[0].fencesOf(old)[0].exclusive = nil // so that the order of the fences is not seen first
+		w.keys[0].fencesOf(old)[0].exclusive, w.keys[0].own = nil, nil // so that the order of the fences is not seen first
 		w.written(b.takes(t, exclusive, 8<<10))
 	}},
 	{"stale write", "an earlier holder's write is taken behind a later one's", func(t *testing.T, w *World, a, b *client) {
 		old := a.takes(t, exclusive, 9<<10)
 		w.over(old)
-		w.keys[0].fencesOf(old)[0].exclusive = nil
+		w.keys[0].fencesOf(old)[0].exclusive, w.keys[0].own = nil, nil
 		w.written(b.takes(t, exclusive, 8<<10))
 		w.written(old)
 	}},

@@ -101,6 +101,8 @@ const (
 	rollouts                    // of a move to another store
 	movedHolds                  // holds that began at another store than the key's one before
 	foundGone                   // holds that a store did not know at their release
+	carriedFloors               // holds that began at another store than the same daemon's one before, where bases can be raised
+	ownOrder                    // smaller fences of a daemon behind a move to a store that decides them itself
 	nTallies
 )
 
@@ -111,7 +113,8 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
 	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
 	"holders named", "holds viewed", "entries that sweeps have left",
-	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release"}
+	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release", "fences carried over a reload",
+	"fences that fell to a store's own order"}
 
 func (t tally) String() string { return tallyNames[t] }
 

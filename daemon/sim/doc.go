@@ -93,8 +93,9 @@
 //
 // Most runs have several stores and namespaces, and reloads. Holders exclude each other if
 // their leases have a store in common, or if the same daemon has granted them, whatever the
-// stores. Two daemons that follow different configurations promise no more (STORES.md), and
-// fences of stores that have nothing in common are not compared. In some runs namespaces are in
+// stores. Two daemons that follow different configurations promise no more (STORES.md). The fences that
+// one daemon grants rise over all reloads and takeovers, at each store whose bases can be raised. Fences of
+// different daemons are compared only if their stores have one in common. In some runs namespaces are in
 // two stores at once. In others all keys move from one store to another in the three rollouts
 // of STORES.md (move.go): there all holders exclude each other, and all fences of a key rise.
 //

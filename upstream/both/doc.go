@@ -23,7 +23,7 @@
 // no way without a stop of all holders.
 //
 // If the new store's bases can be raised, the base is the new store's, which is asked with the old one's as
-// its floor. Before the grant, the old store's counter is raised to it.
+// its floor. Before the grant, the old store's counter is raised to it. The op's own floor raises both.
 //
 // Then a permit needs more, since other hosts get permits from the old store, or from the new one, in the
 // meantime, and no two permits may have the same base. So its base is one that both stores have given: if the
