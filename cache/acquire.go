@@ -203,7 +203,7 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 		if v == later {
 			l.starved = true
 			l.ttl = max(l.ttl, w.ttl)
-			if st := l.st; st.Session && !l.rebase {
+			if st := l.st; st.sessionShort(w.ttl, now) {
 				l.retryAt = now + int64(st.SessionTTL)/30 // the session is being renewed
 			}
 			t.renew(l, now, out)
@@ -267,7 +267,7 @@ func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
 		return never
 	}
 	// A hand-over that cannot give a third of the TTL renews first.
-	if st.Session && st.session-now < min(w.ttl, int64(st.SessionTTL))/3 {
+	if st.sessionShort(w.ttl, now) {
 		return later
 	}
 	if st.renews() && !fresh && l.until-now < w.ttl/3 {

@@ -73,7 +73,7 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 		if idle := l.idleUntil(); idle != 0 && !l.starved {
 			at = min(at, max(idle, now+1))
 		}
-		if l.downgrade && l.op == 0 && !down {
+		if l.downgrade && l.op == 0 && l.nHolds > 0 && !down {
 			at = min(at, max(l.retryAt, now+1))
 		}
 	}
@@ -89,7 +89,7 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	if l.brief && now < l.rare.tryUntil {
 		at = min(at, l.rare.tryUntil)
 	}
-	if since := t.failingSince(l); since != 0 && l.queue().nWaits > 0 {
+	if since := t.failingSince(l); since != 0 && l.op == 0 && l.queue().nWaits > 0 { // next ends the waits
 		at = min(at, max(now+1, since+int64(t.cfg.Grace)))
 	}
 	return at

@@ -89,6 +89,11 @@ func (st *storeState) took(r *Result, trip int64) {
 	st.trip += (trip - st.trip) / 8
 }
 
+// sessionShort reports whether the session has to be renewed before a handoff to a hold of ttl.
+func (st *storeState) sessionShort(ttl, now int64) bool {
+	return st.Session && st.session-now < min(ttl, int64(st.SessionTTL))/3
+}
+
 // store is the table's own record of s.
 func (t *Table) store(s *Store) *storeState {
 	if s.ID < len(t.stores) && t.stores[s.ID] != nil {

@@ -1,6 +1,9 @@
 package cache
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // A client's renewal is in flight when its hold is downgraded. The answer to a renewal of the exclusive lease
 // means nothing any more, so the client is answered by a renewal of the shared one.
@@ -39,4 +42,61 @@ func TestAClientsRenewalIsAnsweredBehindADowngrade(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A lease that ends by a TTL of its own, and with the store session: a handoff to a hold with a longer TTL
+// renews the lease first.
+func TestAHandoffRenewsALeaseWithATTLAtAStoreWithASession(t *testing.T) {
+	b := newBench(t, func(s *setup) {
+		s.Session, s.SessionTTL, s.TTLs, s.Rebase = true, 30*time.Second, true, false
+	})
+	s, w := b.session(), b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.TTL = 20 * second })
+	granted := Result{Status: Granted, Base: 5, Session: b.now + 30*second, SessionNo: 1}
+	fence := b.only(b.answer(b.op(OpTry), granted), MsgGranted, CodeOK).Fence
+	b.acquire(w, "k", func(q *Acquire) { q.TTL, q.Wait = 70*second, Forever })
+	b.release(s, "k", fence)
+	m := b.answer(b.op(OpRenew), Result{Status: Done})
+	for _, m := range m {
+		if m.Kind == MsgGranted && m.Re.Session == w {
+			return
+		}
+	}
+	t.Errorf("the waiter gets no lock: %+v", m)
+}
+
+// A reader waits for the renewal of a lease whose downgrade was not answered.
+func TestAHandoffBehindAnUnansweredDowngradeDoesNotWakeTheTableAgainAndAgain(t *testing.T) {
+	b := newBench(t, nil)
+	s, reader := b.session(), b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.TTL = 20 * second })
+	fence := b.granted(OpTry, 5)
+	b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: fence}, b.now, &b.out)
+	b.take()
+	b.answer(b.op(OpDowngrade), Result{Status: Unknown})
+	b.acquire(reader, "k", func(q *Acquire) { q.TTL, q.Wait, q.Mode = 70*second, Forever, Shared })
+	b.release(s, "k", fence)
+	b.now += second
+	b.tab.Tick(b.now, 100, &b.out)
+	b.take()
+	b.op(OpRenew)
+	if next := b.tab.NextWake(); next <= b.now+1 {
+		t.Errorf("the table wakes in %v, while the store has not answered", time.Duration(next-b.now))
+	}
+}
+
+// A store fails, and the answer to the next request comes only after the time for which waiters outlast that.
+func TestAWaiterAtAFailingStoreDoesNotWakeTheTableWhileARequestIsInFlight(t *testing.T) {
+	b := newBench(t, nil)
+	b.acquire(b.session(), "k", waits)
+	b.answer(b.op(OpJoin), Result{Status: Unknown})
+	b.tick(b.tab.cfg.RetryMax)
+	slow := b.op(OpJoin)
+	b.now += int64(b.tab.cfg.Grace)
+	b.tab.Tick(b.now, 100, &b.out)
+	b.take()
+	if next := b.tab.NextWake(); next != Forever {
+		t.Errorf("the table wakes in %v, while the store has not answered", time.Duration(next-b.now))
+	}
+	b.only(b.answer(slow, Result{Status: Unknown}), MsgFailed, CodeUnavailable)
 }

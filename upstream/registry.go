@@ -65,7 +65,8 @@ func ParseRegistration(text string) (r Registration, ok bool) {
 }
 
 func (r *Registration) clean() {
-	r.Host, r.Version, r.PID = plain(r.Host, maxHost), plain(r.Version, maxVersion), max(0, r.PID)
+	r.Host, r.Version = plain(r.Host, maxHost), plain(r.Version, maxVersion)
+	r.PID, r.Started = max(0, r.PID), max(0, r.Started) // a negative time is malformed to clients
 }
 
 // plain returns s without control characters, which a terminal would obey, cut to max bytes.

@@ -36,7 +36,8 @@ func TestHostileRegistrations(t *testing.T) {
 			}
 		}
 	}
-	if r, ok := ParseRegistration(`{"host":"\u001b]0;x\u0007web","pid":-4}`); !ok || r.Host != "\ufffd]0;x\ufffdweb" || r.PID != 0 {
+	r, ok := ParseRegistration(`{"host":"\u001b]0;x\u0007web","pid":-4,"started":-5}`)
+	if !ok || r.Host != "\ufffd]0;x\ufffdweb" || r.PID != 0 || r.Started != 0 {
 		t.Errorf("%+v, %v", r, ok)
 	}
 }

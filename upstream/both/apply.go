@@ -124,7 +124,6 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 			s.session(&results[i], &a, &b)
 		default:
 			s.acquired(&results[i], &op, &a, &b, wrong[n])
-			s.setWaits(&op, results[i].Status == cache.Queued || results[i].Status == cache.Unknown)
 			switch r := &results[i]; {
 			case r.Status == cache.Busy || r.Status == cache.Refused:
 				undo.add(i, withdraw(&op))
@@ -134,7 +133,13 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 			}
 		}
 	}
-	return errors.Join(err, s.raise(ctx, &raise, results), s.undo(ctx, &undo, results))
+	err = errors.Join(err, s.raise(ctx, &raise, results), s.undo(ctx, &undo, results))
+	for n, i := range next.at { // at the end, because a raise or a withdrawal may not have been answered
+		if op := &next.ops[n]; acquires(op) {
+			s.setWaits(op, results[i].Status == cache.Queued || results[i].Status == cache.Unknown)
+		}
+	}
+	return err
 }
 
 func acquires(op *upstream.Op) bool { return op.Kind == cache.OpTry || op.Kind == cache.OpJoin }

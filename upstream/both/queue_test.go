@@ -1,11 +1,13 @@
 package both_test
 
 import (
+	"context"
 	"testing"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/both"
 	"github.com/locksidecar/locksidecar/upstream/etcd"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
@@ -94,5 +96,53 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 	do(z, cache.OpTry, 4, cache.Granted)
 	for _, h := range []*host{next, x, y, z} {
 		_ = h.Close()
+	}
+}
+
+// forgetful is a store that carries out no withdrawal while it fails.
+type forgetful struct {
+	upstream.Store
+	upstream.Noter
+	fails bool
+}
+
+func (s *forgetful) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	if s.fails && ops[0].Kind == cache.OpWithdraw {
+		for i := range results {
+			results[i] = upstream.Result{Status: cache.Unknown, Left: -1}
+		}
+		return nil
+	}
+	return s.Store.Apply(ctx, ops, results)
+}
+
+// The fence of a lock is refused, and the new store does not answer the withdrawal: the host gives its place
+// there up as soon as it can, and does not keep others from the lock.
+func TestARefusedLockThatCouldNotBeWithdrawn(t *testing.T) {
+	for name := range ordered {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t, "embedded", name)
+			second := f.new()
+			bad := &forgetful{second, second.(upstream.Noter), true}
+			s, err := both.New(f.old(), bad, epoch) // refuses, because no host has used both stores without epoch
+			if err != nil {
+				t.Fatal(err)
+			}
+			x, y := &host{Store: s}, f.at(2)
+			do := func(h *host, token uint64, want cache.Status) {
+				t.Helper()
+				if r := h.do(t, upstream.Op{Kind: cache.OpJoin, Key: "k", Token: token, TTL: time.Minute}); r.Status != want {
+					t.Fatalf("it is %v (%v), want %v", r.Status, r.Err, want)
+				}
+			}
+			do(x, 1, cache.Unknown)
+			do(y, 2, cache.Queued)
+			bad.fails = false
+			do(x, 1, cache.Queued)
+			do(y, 2, cache.Granted)
+			for _, h := range []*host{x, y} {
+				_ = h.Close()
+			}
+		})
 	}
 }
