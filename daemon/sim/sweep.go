@@ -32,7 +32,11 @@ func (l *link) sweep() {
 				}
 			}
 		}
-		l.after(w.skewed(w.p.Latency), func() { l.unknown(all) })
+		l.after(w.skewed(w.p.Latency), func() {
+			if l.inst == inst { // else a takeover has ended the sweep
+				l.unknown(all)
+			}
+		})
 	})
 }
 
