@@ -257,15 +257,15 @@ func (t *Table) SessionUntil(s *Store, no uint64, until, now int64, out *Effects
 	if !st.Session || no < st.no {
 		return
 	}
+	if (no > st.no || until > st.session) && st.held > 0 && st.session != 0 && now >= st.session {
+		t.expireAll(st, now, out)
+	}
 	if no > st.no {
 		t.sessionLost(st, now, out)
 		st.no, st.session = no, 0
 	}
 	if until <= st.session {
 		return
-	}
-	if st.held > 0 && now >= st.session {
-		t.expireAll(st, now, out)
 	}
 	st.session = until
 }

@@ -95,7 +95,7 @@ func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 		}
 		s.held[op.Key], s.mode[op.Key] = op.Token, op.Mode
 		delete(s.wait, op.Key)
-		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until, SessionNo: 1}
+		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until, SessionNo: uint64(s.id)}
 	case cache.OpRelease, cache.OpWithdraw:
 		r.Status = cache.Done
 		if mine {
@@ -112,7 +112,7 @@ func (l *link) embedded(op *cache.Op, r *cache.Result) bool {
 		if !l.fresh() {
 			return false
 		}
-		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: 1}
+		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: uint64(s.id)}
 		if op.Kind == cache.OpDowngrade {
 			s.mode[op.Key] = cache.Shared
 		} else if op.Rebase {
@@ -172,8 +172,8 @@ func (l *link) advance() {
 	}
 	l.s.saved.until = h.boot() + h.w.p.Session
 	s.until = l.s.saved.until
-	until := s.until
-	l.at(h.w.now, func() { h.eng.StoreSession(l.unit, upstream.Session{No: 1, Until: until}) })
+	news := upstream.Session{No: uint64(s.id), Until: s.until}
+	l.at(h.w.now, func() { h.eng.StoreSession(l.unit, news) })
 	s.tries++
 	try := s.tries
 	l.after(h.w.p.Session/3+h.w.between(0, 5*ms), func() { l.extend(try) })
@@ -195,6 +195,7 @@ func (l *link) extend(try int) {
 
 func (l *link) expireEmbedded() {
 	l.session.until = 0
+	l.session.id++
 	clear(l.session.held)
 	clear(l.session.permits)
 	for _, k := range l.h.w.all() {

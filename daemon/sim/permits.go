@@ -254,7 +254,7 @@ func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 			s.permits[op.Key] = held
 		}
 		held[op.Token] = true
-		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until, SessionNo: 1}
+		*r = cache.Result{Status: cache.Granted, Base: l.nextBase(op.Floor), Session: s.until, SessionNo: uint64(s.id)}
 	case cache.OpRelease, cache.OpWithdraw:
 		r.Status = cache.Done
 		if mine {
@@ -273,7 +273,7 @@ func (l *link) embeddedPermit(op *cache.Op, r *cache.Result) bool {
 		if !l.fresh() {
 			return false
 		}
-		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: 1}
+		*r = cache.Result{Status: cache.Done, Session: s.until, SessionNo: uint64(s.id)}
 		if op.Rebase {
 			r.Base = l.nextBase(op.Floor)
 			l.h.w.counts.Tallies[rebases]++

@@ -259,6 +259,9 @@ func TestASuspendedMachineHoldsNothingAfterwards(t *testing.T) {
 		s.want(s.do(cache.OpRenew, "a", a), cache.NotHeld)
 		s.want(s.do(cache.OpPeek, "a", 0), cache.Done)
 		_, next := s.take("a")
+		if next.SessionNo <= r.SessionNo {
+			t.Errorf("session %d follows session %d: an answer of the earlier one may still be on its way", next.SessionNo, r.SessionNo)
+		}
 		if next.Base <= r.Base || next.Session <= m.boot.Load() {
 			t.Errorf("%+v after %+v", next, r)
 		}

@@ -37,7 +37,7 @@ func (s *Store) Arrive(state []byte) (begin func(), err error) {
 		s.heir = false
 		n.io.Lock()
 		if until := n.until.Load(); until != 0 {
-			n.publish(upstream.Session{No: sessionNo, Until: until})
+			n.publish(upstream.Session{No: n.no.Load(), Until: until})
 		}
 		n.io.Unlock()
 		go s.run()
@@ -53,12 +53,13 @@ type moving struct {
 func (m *moving) code() {
 	n := &m.s.session
 	until, held := n.until.Load(), n.held.Load()
-	limit, base := n.limit.Load(), n.base.Load()
+	limit, base, no := n.limit.Load(), n.base.Load(), n.no.Load()
 	for _, v := range []*int64{&until, &held, &n.grace} {
 		cache.Num(m.Coder, v)
 	}
 	cache.Num(m.Coder, &limit)
 	cache.Num(m.Coder, &base)
+	cache.Num(m.Coder, &no)
 	cache.Num(m.Coder, &n.graceTTL)
 	over := n.graceOver.Load()
 	m.Bool(&over)
@@ -69,6 +70,7 @@ func (m *moving) code() {
 	n.held.Store(held)
 	n.limit.Store(limit)
 	n.base.Store(base)
+	n.no.Store(no)
 	for i := range m.s.shards {
 		m.shard(&m.s.shards[i])
 	}

@@ -82,7 +82,7 @@ func (s *Store) acquirePermit(d *shard, p *permits, op *upstream.Op, res *upstre
 	d.permits[op.Key] = p
 	p.held[op.Token] = struct{}{}
 	s.leaveQueue(d, p, op)
-	res.Status, res.Base, res.Session, res.SessionNo = cache.Granted, base, until, sessionNo
+	res.Status, res.Base, res.Session = cache.Granted, base, until
 	return true
 }
 

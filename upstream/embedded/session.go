@@ -20,9 +20,6 @@ const (
 	reserve = 60_000_000
 )
 
-// sessionNo is the session's number: it goes on for as long as the store is open.
-const sessionNo = 1
-
 // session is the daemon's session at this store: its deadline W and the fence
 // bases.
 type session struct {
@@ -40,6 +37,7 @@ type session struct {
 
 	held  atomic.Int64  // leases in all shards
 	until atomic.Int64  // W; 0 when there is no session. Written under io
+	no    atomic.Uint64 // the session's number, which rises when W has passed. Written under io, after until
 	limit atomic.Uint64 // bases stay below it. Written under io
 	base  atomic.Uint64 // the last one given out
 
@@ -55,6 +53,7 @@ func (n *session) open(opts Options) error {
 	n.news = make(chan upstream.Session, 1)
 	n.kick = make(chan struct{}, 1)
 	n.stop = make(chan struct{})
+	n.no.Store(1)
 	if n.path == "" || opts.Heir {
 		return nil
 	}
@@ -139,7 +138,7 @@ func (s *Store) advance(floor uint64, onlyHeld bool) error {
 	}
 	n.limit.Store(limit)
 	n.until.Store(until)
-	n.publish(upstream.Session{No: sessionNo, Until: until})
+	n.publish(upstream.Session{No: n.no.Load(), Until: until})
 	n.wake()
 	return nil
 }

@@ -37,7 +37,9 @@ func (s *Store) apply(op *upstream.Op, res *upstream.Result) bool {
 	d := s.shard(op.Key)
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	// The clock is read under mu: what expire removes later is not used here.
+	// The clock is read under mu: what expire removes later is not used here. The number is read before until. So a
+	// grant that expire removes has the number of the session that has ended, and nobody relies on it.
+	res.SessionNo = s.session.no.Load()
 	now, until := s.session.clock(), s.session.until.Load()
 	grip, held := d.held[op.Key]
 	mine := held && grip&^sharedBit == op.Token
@@ -106,7 +108,7 @@ func (s *Store) acquire(d *shard, op *upstream.Op, res *upstream.Result, now, un
 	}
 	d.held[op.Key] = grip
 	delete(d.queued, op.Key)
-	res.Status, res.Base, res.Session, res.SessionNo = cache.Granted, base, until, sessionNo
+	res.Status, res.Base, res.Session = cache.Granted, base, until
 	return true
 }
 
@@ -154,7 +156,7 @@ func (s *Store) renew(op *upstream.Op, res *upstream.Result, now, until int64, m
 			return false
 		}
 	}
-	res.Status, res.Session, res.SessionNo = cache.Done, until, sessionNo
+	res.Status, res.Session = cache.Done, until
 	return true
 }
 
@@ -167,7 +169,7 @@ func (s *Store) downgrade(d *shard, op *upstream.Op, res *upstream.Result, now, 
 		return false
 	}
 	d.held[op.Key] = op.Token | sharedBit
-	res.Status, res.Session, res.SessionNo = cache.Done, until, sessionNo
+	res.Status, res.Session = cache.Done, until
 	return true
 }
 
@@ -217,6 +219,7 @@ func (s *Store) hintAll() {
 // on it any more. The session's io is held.
 func (s *Store) expire() {
 	s.session.until.Store(0) // first, so that whoever takes a shard's mu next sees it
+	s.session.no.Add(1)      // a grant whose answer is on its way is not one of the next session
 	for i := range s.shards {
 		d := &s.shards[i]
 		d.mu.Lock()
