@@ -137,7 +137,9 @@ func (st *site) unlockOwn() {
 	}
 	err = <-next
 	_ = h.Release(ctx)
-	if err != nil && !st.s.troubled(from) && !errors.As(err, &lost) && !errors.Is(err, client.ErrTimeout) {
+	var refused *client.Error
+	limited := errors.As(err, &refused) && refused.Code == protocol.Limit
+	if err != nil && !limited && !st.s.troubled(from) && !errors.As(err, &lost) && !errors.Is(err, client.ErrTimeout) {
 		st.s.fail("unlock", "%s: the next one gets %v", key, err)
 	}
 }
