@@ -89,8 +89,11 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	if l.brief && now < l.rare.tryUntil {
 		at = min(at, l.rare.tryUntil)
 	}
-	if since := t.failingSince(l); since != 0 && l.op == 0 && l.queue().nWaits > 0 { // next ends the waits
-		at = min(at, max(now+1, since+int64(t.cfg.Grace)))
+	if since := t.failingSince(l); since != 0 && l.queue().nWaits > 0 {
+		// When the grace time has passed, next ends the waits, as soon as no request is in flight.
+		if end := since + int64(t.cfg.Grace); now < end || l.op == 0 {
+			at = min(at, max(now+1, end))
+		}
 	}
 	return at
 }
