@@ -217,10 +217,17 @@ func (s *Store) session(r *upstream.Result, a, b *upstream.Result) {
 	if s.sessions == nil {
 		return
 	}
+	whole := true
 	for i, x := range []*upstream.Result{a, b} {
 		if x.Session > 0 {
 			s.learn(i, upstream.Session{No: x.SessionNo, Until: x.Session})
+		} else if [2]upstream.Store{s.old, s.new}[i].Info().Session > 0 {
+			whole = false // it says nothing of its session, so nothing is known of the pair's
 		}
+	}
+	if !whole {
+		r.Session, r.SessionNo = 0, 0
+		return
 	}
 	r.Session, r.SessionNo = cache.Forever, a.SessionNo+b.SessionNo
 	for _, x := range []*upstream.Result{a, b} {

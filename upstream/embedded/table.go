@@ -29,6 +29,14 @@ type shard struct {
 // apply carries out op, or returns false and has done nothing when the session
 // or the limit has to be moved on first.
 func (s *Store) apply(op *upstream.Op, res *upstream.Result) bool {
+	done := s.applyNow(op, res)
+	if res.Session == 0 {
+		res.SessionNo = 0 // the answer says nothing of the session
+	}
+	return done
+}
+
+func (s *Store) applyNow(op *upstream.Op, res *upstream.Result) bool {
 	*res = upstream.Result{Left: -1}
 	if op.Token >= sharedBit || op.Floor > cache.MaxBase {
 		res.Status, res.Err = cache.Refused, fmt.Errorf("token %d or floor %d is out of range", op.Token, op.Floor)
