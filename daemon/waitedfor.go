@@ -124,7 +124,7 @@ func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstrea
 	defer cancel()
 	for _, k := range ask {
 		u := route(d.engine.routes.Load(), k.key).Unit
-		if u.Down() != nil || ctx.Err() != nil {
+		if u.Down() != nil || ctx.Err() != nil || d.frozen.Load() { // a freeze waits for this query
 			continue
 		}
 		mode := cache.Exclusive

@@ -34,6 +34,9 @@ func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
 // askHolders sets Held of the locks of one key, as far as their holders' daemons answer. name is
 // <prefix><key>.
 func (s *Store) askHolders(ctx context.Context, name string, mode cache.Mode, locks []upstream.Lock) {
+	if !s.hearing.Load() {
+		return // the answers would be lost, and who gives them be taken as silent
+	}
 	qs := upstream.Questions(name, mode, locks)
 	qs, first, answers := s.asks.begin(qs)
 	if len(qs) == 0 {

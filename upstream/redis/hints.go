@@ -85,6 +85,7 @@ func (s *Store) listen(ctx context.Context) {
 				s.log.Info("hints between hosts work again")
 			}
 			down = false
+			s.hearing.Store(true)
 			up()
 		})
 	}, func(err error) {
@@ -129,6 +130,7 @@ func (s *Store) subscribed(ctx context.Context, up func()) error {
 		}
 		return nil
 	})
+	s.hearing.Store(false)
 	if s.cluster != nil {
 		s.cluster.look()
 	}

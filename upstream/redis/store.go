@@ -70,6 +70,7 @@ type Store struct {
 
 	heldFor atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
 	asks    asks
+	hearing atomic.Bool // the channel for hints, on which answers come, is subscribed to
 
 	seen struct {
 		sync.Mutex

@@ -23,6 +23,7 @@ const (
 	questionMark = "?" // session, a space, a number, a space, upstream.Question
 	answerMark   = "=" // that session and number, each with a space, upstream.EncodeAnswer
 	firstPoll    = 2 * time.Millisecond
+	leftTime     = 2 * time.Second // after which a question, or its answer, is one that its daemon has left behind
 )
 
 var _ upstream.Answerer = (*Store)(nil)
@@ -49,9 +50,7 @@ func (se *session) askHolders(ctx context.Context, key string, mode cache.Mode, 
 	limit, cancel := context.WithTimeout(ctx, upstream.AnswerTime)
 	defer cancel()
 	answered := make([]bool, len(qs))
-	for from := 0; from < len(qs); from += listAtOnce {
-		together(min(listAtOnce, len(qs)-from), func(i int) { answered[from+i] = se.askOne(limit, qs[from+i]) })
-	}
+	together(len(qs), func(i int) { answered[i] = se.askOne(limit, qs[i]) }) // one that is silent must not take the others' time
 	if ctx.Err() != nil {
 		return
 	}
@@ -78,8 +77,8 @@ func (se *session) askOne(ctx context.Context, q *upstream.Question) (answered b
 	number := sessionName(se.id) + " " + strconv.FormatUint(s.asks.last.Add(1), 10) + " "
 	created := false
 	defer func() {
-		if created { // after an error it ends with the session
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
+		if created { // or may be created yet. If this fails, the daemon that was asked removes it.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(s.cfg.Timeout, upstream.AnswerTime))
 			defer cancel()
 			_, _ = call(ctx, se, false, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
 		}
@@ -89,7 +88,7 @@ func (se *session) askOne(ctx context.Context, q *upstream.Question) (answered b
 			_, err := call(ctx, se, false, func(c *zk.Conn) (any, error) {
 				return c.Create(path, []byte(questionMark+number+q.Encode()), zk.FlagEphemeral, s.acl)
 			})
-			if created = err == nil; !created && err != zk.ErrNodeExists {
+			if created = err == nil || judge(err) == unknown; err != nil && err != zk.ErrNodeExists {
 				return false
 			}
 		} else {
@@ -130,22 +129,29 @@ func (s *Store) questioned() {
 
 // answer answers the questions of other daemons until ctx ends.
 func (s *Store) answer(ctx context.Context) {
+	again := time.NewTimer(leftTime)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-s.questions:
+		case <-again.C:
 		}
-		if se := s.present(); se != nil {
+		if se := s.present(); se != nil && se.answers.Load() {
 			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-			se.answerOne(ctx) // after an error the question stays unanswered
+			if se.answerOne(ctx) { // after an error the question stays unanswered
+				again.Reset(leftTime)
+			}
 			cancel()
 		}
 	}
 }
 
-// answerOne watches for questions, and answers the present one if there is one.
-func (se *session) answerOne(ctx context.Context) {
+// answerOne watches for questions, and answers the present one if there is one. It removes one that its daemon
+// has left behind, which would keep others from asking. again means that it has to be called again although no
+// watch tells.
+func (se *session) answerOne(ctx context.Context) (again bool) {
 	path := se.store.askPath(sessionName(se.id))
 	exists, err := call(ctx, se, false, func(c *zk.Conn) (bool, error) {
 		se.watching.Store(true)
@@ -153,24 +159,34 @@ func (se *session) answerOne(ctx context.Context) {
 		return exists, err
 	})
 	if err != nil || !exists {
-		return
+		return err != nil // there may be no watch
 	}
 	var stat *zk.Stat
 	data, err := call(ctx, se, false, func(c *zk.Conn) (data []byte, err error) {
 		data, stat, err = c.Get(path)
 		return data, err
 	})
+	if err != nil {
+		return true
+	}
+	if stat.Czxid != se.asked {
+		se.asked, se.askedAt = stat.Czxid, time.Now()
+	} else if time.Since(se.askedAt) >= leftTime {
+		_, _ = call(ctx, se, false, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, stat.Version) })
+		return true
+	}
 	text, ok := strings.CutPrefix(string(data), questionMark)
-	if err != nil || !ok {
-		return
+	if !ok {
+		return true
 	}
 	asker, text, _ := strings.Cut(text, " ")
 	number, text, _ := strings.Cut(text, " ")
 	q, ok := upstream.ParseQuestion(text)
 	f := se.store.heldFor.Load()
 	if !ok || f == nil {
-		return
+		return true
 	}
 	reply := []byte(answerMark + asker + " " + number + " " + upstream.EncodeAnswer((*f)(q.Key, q.Mode, q.Tokens)))
 	_, _ = call(ctx, se, false, func(c *zk.Conn) (any, error) { return c.Set(path, reply, stat.Version) })
+	return true
 }

@@ -40,6 +40,8 @@ type session struct {
 	answers  atomic.Bool  // it watches for questions of other daemons
 	adrift   atomic.Int64 // writes that nobody waits for any more and that may still go out
 	high     atomic.Int64 // the highest transaction id in a reply of this session
+	asked    int64        // the creation of the last question; of Store.answer, as is askedAt
+	askedAt  time.Time    // when it was first seen
 
 	mu      sync.Mutex
 	wire    *wire // the newest connection; guarded by mu, as is all below
