@@ -26,16 +26,15 @@ func TestReleasesBesideRenewalsDoNotMoveTheSessionsDeadline(t *testing.T) {
 		if r := h.do(t, op); r.Status != cache.Granted {
 			t.Fatalf("%+v", r)
 		}
+		renewal, release := op, op
+		renewal.Kind, release.Kind = cache.OpRenew, cache.OpRelease
 		var both sync.WaitGroup
 		both.Go(func() {
-			op := op
-			op.Kind = cache.OpRenew
-			if r := h.do(t, op); r.Session > clock()+int64(11*time.Second) {
+			if r := h.do(t, renewal); r.Session > clock()+int64(11*time.Second) {
 				wrong++
 			}
 		})
-		op.Kind = cache.OpRelease
-		h.do(t, op)
+		h.do(t, release)
 		both.Wait()
 	}
 	if wrong > 0 {
