@@ -104,11 +104,7 @@ func TestAReleaseThatIsSentAgainFindsNothingGone(t *testing.T) {
 	b.answer(b.op(OpRelease), Result{Status: Unknown, Err: errors.New("cut")})
 	b.tick(time.Second)
 	b.result(b.op(OpRelease), Result{Status: NotHeld})
-	if lost := b.lostNotices(); len(lost) != 0 {
-		t.Errorf("%+v", lost)
-	}
-	b.wantLost(0)
-	b.empty()
+	b.nothingLost()
 }
 
 func TestALeaseThatHasEndedByThenIsNotFoundGone(t *testing.T) {
@@ -120,11 +116,7 @@ func TestALeaseThatHasEndedByThenIsNotFoundGone(t *testing.T) {
 	b.release(s, "k", f)
 	b.now += 2 * second
 	b.result(b.op(OpRelease), Result{Status: NotHeld})
-	if lost := b.lostNotices(); len(lost) != 0 {
-		t.Errorf("%+v", lost)
-	}
-	b.wantLost(0)
-	b.empty()
+	b.nothingLost()
 }
 
 // An operator has ended the hold: it is lost already, for another reason.
@@ -137,11 +129,7 @@ func TestAHoldThatWasForcedIsNotFoundGone(t *testing.T) {
 	b.take()
 	b.release(s, "k", f)
 	b.result(b.op(OpRelease), Result{Status: NotHeld})
-	if lost := b.lostNotices(); len(lost) != 0 {
-		t.Errorf("%+v", lost)
-	}
-	b.wantLost(0)
-	b.empty()
+	b.nothingLost()
 }
 
 // A renewal in flight finds the same as the release: that is one loss.
@@ -214,4 +202,14 @@ func TestALingeringLeaseIsFoundGone(t *testing.T) {
 			b.wantLost(uint64(c.lost))
 		})
 	}
+}
+
+// nothingLost checks that no loss was noticed or counted, and that nothing is left in the table.
+func (b *bench) nothingLost() {
+	b.t.Helper()
+	if lost := b.lostNotices(); len(lost) != 0 {
+		b.t.Errorf("%+v", lost)
+	}
+	b.wantLost(0)
+	b.empty()
 }

@@ -190,11 +190,10 @@ func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 		return
 	}
 	t.countEnd(h, why, now, out)
-	was := *h
-	t.dropHold(h)
-	if l := was.l; l.nHolds == 0 && l.state == stateHeld && (why == CauseRelease || why == CauseSession) {
-		t.keepLast(&was, now)
+	if l := h.l; l.nHolds == 1 && l.state == stateHeld && (why == CauseRelease || why == CauseSession) {
+		t.keepLast(h, now)
 	}
+	t.dropHold(h)
 }
 
 func (t *Table) countEnd(h *hold, why Cause, now int64, out *Effects) {

@@ -207,29 +207,39 @@ func TestPauseBetweenLooks(t *testing.T) {
 	}
 }
 
-// A session that holds something else, and has been silent for longer than a namespace allows, is not
-// granted a key there whose validity is over already.
-func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
-	b := newBeating(t)
-	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second}, {Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second, Tenure: time.Hour}}, nil); err != nil {
-		t.Fatal(err)
+// grantedBehindAnother returns the grant of a key that requires a heartbeat of 2 s. The session, which holds a key
+// that requires none, has waited that long for it, and has sent nothing meanwhile.
+func (b *beating) grantedBehindAnother(wait time.Duration) protocol.Grant {
+	b.Helper()
+	err := b.e.Route([]Namespace{{TTL: 30 * time.Second},
+		{Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second, Tenure: time.Hour}}, nil)
+	if err != nil {
+		b.Fatal(err)
 	}
 	b.acquire("a", 30*time.Second)
-	other, _ := open(t, b.e)
+	other, _ := open(b.T, b.e)
 	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("h:k"), TTL: 30_000})
 	b.answer()
 	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("h:k"), TTL: 30_000, Wait: protocol.WaitAlways})
 	b.answer()
-	b.now.Add(int64(3 * time.Second))
+	b.now.Add(int64(wait))
 	b.e.End(other)
 	m := b.k.last(b)
 	g, err := m.Grant()
 	if err != nil || m.ID != 7 {
-		t.Fatal(m.ID, m.Code, err)
+		b.Fatal(m.ID, m.Code, err)
 	}
 	if left := time.Duration(g.Left) * time.Millisecond; left != 2*time.Second {
-		t.Errorf("it is valid for %v, and the heartbeat is 2s", left)
+		b.Errorf("it is valid for %v, and the heartbeat is 2s", left)
 	}
+	return g
+}
+
+// A session that holds something else, and has been silent for longer than a namespace allows, is not
+// granted a key there whose validity is over already.
+func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
+	b := newBeating(t)
+	b.grantedBehindAnother(3 * time.Second)
 }
 
 // A session whose other hold has rare keepalives has answered the last one long ago when it is granted a key that
@@ -237,25 +247,7 @@ func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
 func TestAGrantLeavesTimeForAKeepalive(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
-	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second}, {Prefix: "h:", TTL: 30 * time.Second, Heartbeat: 2 * time.Second, Tenure: time.Hour}}, nil); err != nil {
-		t.Fatal(err)
-	}
-	b.acquire("a", 30*time.Second)
-	other, _ := open(t, b.e)
-	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("h:k"), TTL: 30_000})
-	b.answer()
-	send(b.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("h:k"), TTL: 30_000, Wait: protocol.WaitAlways})
-	b.answer()
-	b.now.Add(int64(1900 * time.Millisecond))
-	b.e.End(other)
-	m := b.k.last(b)
-	g, err := m.Grant()
-	if err != nil || m.ID != 7 {
-		t.Fatal(m.ID, m.Code, err)
-	}
-	if left := time.Duration(g.Left) * time.Millisecond; left != 2*time.Second {
-		t.Errorf("it is valid for %v, and the heartbeat is 2s", left)
-	}
+	g := b.grantedBehindAnother(1900 * time.Millisecond)
 	for holds := b.s.core.Holds.Load(); b.now.Load()/int64(time.Millisecond) < int64(g.Deadline)+5000; {
 		b.now.Add(int64(20 * time.Millisecond))
 		b.k.buf = nil

@@ -139,7 +139,7 @@ func (m *Mutes) Add(qs []*Question, now time.Time) {
 	}
 }
 
-// Without returns the questions to daemons that have not failed to answer lately.
+// Without returns qs without the questions to daemons that have not answered for muteTime.
 func (m Mutes) Without(qs []*Question, now time.Time) []*Question {
 	return slices.DeleteFunc(qs, func(q *Question) bool {
 		at, muted := m[q.Daemon]

@@ -233,8 +233,8 @@ func (st *site) takeOverRerouted() {
 	st.reloadUntil("after a takeover")
 }
 
-// takeOverOther has the successor find a configuration without one of the daemon's stores, or none that is
-// well-formed: the daemon goes on with its own.
+// takeOverOther has the successor find a configuration without one of the daemon's stores, or a malformed one. The
+// daemon must refuse it and continue to serve.
 func (st *site) takeOverOther() {
 	old := st.process
 	keep := st.hold()

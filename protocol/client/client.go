@@ -57,13 +57,13 @@ type Client struct {
 	done    chan struct{}  // closed when the reader has ended
 	beats   beats
 
-	mu        sync.Mutex
-	err       error            // guarded by mu: why the connection has ended
-	calls     map[uint64]*call // guarded by mu: in flight, by id
-	lastID    uint64           // guarded by mu
-	maxFrame  int              // guarded by mu: the largest payload that may be sent
-	holds     map[holdID]*Hold // guarded by mu: tracked holds, chained through next
-	wr        outbox           // guarded by mu
+	mu       sync.Mutex
+	err      error            // guarded by mu: why the connection has ended
+	calls    map[uint64]*call // guarded by mu: in flight, by id
+	lastID   uint64           // guarded by mu
+	maxFrame int              // guarded by mu: the largest payload that may be sent
+	holds    map[holdID]*Hold // guarded by mu: tracked holds, chained through next
+	wr       outbox           // guarded by mu
 
 	unreleased map[holdID][]*Hold // guarded by mu: lost holds of locks that their owner has not released
 	abandoned  map[holdID]int     // guarded by mu: number of acquires given up and not answered

@@ -16,13 +16,14 @@ var ErrFences = errors.New("fences would not rise")
 
 // Store is two stores at once.
 type Store struct {
-	old, new upstream.Store
-	info     upstream.Info
-	order    *order // who decides fences; nil if the new store's bases can be raised
-	hints    chan upstream.Hint
-	sessions chan upstream.Session
-	stop     context.CancelFunc
-	wg       sync.WaitGroup
+	old, new  upstream.Store
+	info      upstream.Info
+	sessional [2]bool // whether leases of old, and of new, end with a session
+	order     *order  // who decides fences; nil if the new store's bases can be raised
+	hints     chan upstream.Hint
+	sessions  chan upstream.Session
+	stop      context.CancelFunc
+	wg        sync.WaitGroup
 
 	mu     sync.Mutex
 	known  [2]upstream.Session // of old and new; guarded by mu
@@ -65,7 +66,7 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 		return nil, fmt.Errorf("%w: the bases of %s are its own order and cannot be raised to those of %s, which the other hosts "+
 			"would get meanwhile; stop all holders, then change the store with a fence_epoch above the last fence base", ErrFences, a.Name, b.Name)
 	}
-	s := &Store{old: old, new: new, hints: make(chan upstream.Hint, 1024), queued: make(map[place]bool)}
+	s := &Store{old: old, new: new, sessional: [2]bool{a.Session > 0, b.Session > 0}, hints: make(chan upstream.Hint, 1024), queued: make(map[place]bool)}
 	if !b.Rebase {
 		note, ok := new.(upstream.Noter)
 		if !ok {
@@ -221,7 +222,7 @@ func (s *Store) session(r *upstream.Result, a, b *upstream.Result) {
 	for i, x := range []*upstream.Result{a, b} {
 		if x.Session > 0 {
 			s.learn(i, upstream.Session{No: x.SessionNo, Until: x.Session})
-		} else if [2]upstream.Store{s.old, s.new}[i].Info().Session > 0 {
+		} else if s.sessional[i] {
 			whole = false // it says nothing of its session, so nothing is known of the pair's
 		}
 	}

@@ -132,8 +132,8 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// questionWatchLocked returns the requests that make the watch for questions to the present session, or
-// none if it has been made. It is called with grips.mu held.
+// questionWatchLocked returns the requests that create the watch for questions to the present session. It
+// returns none if the watch exists. grips.mu is held.
 func (s *Store) questionWatchLocked() (reqs []*pb.WatchRequest) {
 	t, n := &s.grips, s.cur.Load()
 	if n == nil || n.lease == t.questionOf {
