@@ -127,8 +127,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 	case stateOwed, stateClosed:
 		switch {
 		case now >= l.oweUntil:
-			t.endGrip(l, out) // whoever waits for its release has to hear of it
-			t.finishMove(l, out)
+			t.endOwed(l, now, out)
 			t.next(l, now, out)
 		case l.state == stateOwed && now >= l.retryAt:
 			t.settle(l, now, out)
@@ -162,7 +161,7 @@ func (t *Table) floor(l *Lease) uint64 {
 	if !st.Raises() {
 		return 0 // the store's own order
 	}
-	return max(st.floor, l.epoch)
+	return max(st.floor, st.past, l.epoch)
 }
 
 // settle asks for the end of a token that is owed.
@@ -242,6 +241,22 @@ func (t *Table) owe(l *Lease, now int64, out *Effects) {
 	l.retryAt = 0
 	l.clearGrip()
 	t.endExtends(l, CodeNotHeld, nil, out)
+}
+
+// close keeps l's key closed until the given time.
+func (t *Table) close(l *Lease, until int64) {
+	t.enter(l, stateClosed)
+	l.oweUntil = until
+}
+
+// endOwed ends the state of a lease that is owed or closed, at its oweUntil.
+func (t *Table) endOwed(l *Lease, now int64, out *Effects) {
+	if l.state == stateClosed && l.st.Pair {
+		t.owe(l, now, out)
+		return
+	}
+	t.endGrip(l, out) // whoever waits for its release has to hear of it
+	t.finishMove(l, out)
 }
 
 // forget ends the debt: nothing of ours is upstream.

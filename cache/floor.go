@@ -22,11 +22,21 @@ func (t *Table) Known(s *Store, epoch uint64) uint64 {
 	return t.stores[s.ID].known(epoch)
 }
 
-func (st *storeState) known(epoch uint64) uint64 {
-	if st.Raises() || st.floor == 0 {
-		return max(st.floor, st.past)
+func (st *storeState) known(epoch uint64) uint64 { return max(st.given(epoch), st.past) }
+
+// Given is Known without the bases that were carried to s: s has given them all.
+func (t *Table) Given(s *Store, epoch uint64) uint64 {
+	if s.ID >= len(t.stores) || t.stores[s.ID] == nil {
+		return 0
 	}
-	return max(st.floor+epoch, st.past)
+	return t.stores[s.ID].given(epoch)
+}
+
+func (st *storeState) given(epoch uint64) uint64 {
+	if st.Raises() || st.floor == 0 {
+		return st.floor
+	}
+	return st.floor + epoch
 }
 
 // Carry tells the table that keys with bases up to base move to s. If the bases of s can be raised, new ones are
@@ -35,11 +45,7 @@ func (st *storeState) known(epoch uint64) uint64 {
 func (t *Table) Carry(s *Store, base uint64) { t.store(s).carry(base) }
 
 func (st *storeState) carry(base uint64) {
-	switch {
-	case base > maxCarried:
-	case st.Raises():
-		st.floor = max(st.floor, base)
-	default:
+	if base <= maxCarried {
 		st.past = max(st.past, base)
 	}
 }

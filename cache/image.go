@@ -417,14 +417,10 @@ func (t *Table) refOf(op *Op) *Lease {
 func (t *Table) Bereave(s *Store, now int64, out *Effects) {
 	st := t.store(s)
 	for _, l := range t.heldLeases(st) {
-		until := now
-		for h := l.holds; h != nil; h = h.next {
-			until = max(until, t.valid(h))
-		}
+		until := t.statedUntil(l, now)
 		t.gone(l, LostSession, now, out)
-		if until > now {
-			l.oweUntil = until
-			t.enter(l, stateClosed)
+		if until > now && !st.Pair {
+			t.close(l, until)
 		}
 	}
 	t.sessionLost(st, now, out)

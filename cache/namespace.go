@@ -11,6 +11,7 @@ type Store struct {
 	TTLs       bool          // leases have TTLs of their own too
 	Rebase     bool          // it can give a held lease a new base
 	Floors     bool          // a new base is above Op.Floor; so it is with Rebase
+	Pair       bool          // a lease stands in two stores: when one has lost it, the other may still have it
 	Queue      bool          // hosts that wait queue there; else they poll, and more often
 	Notice     time.Duration // how late, beside the way, it may be to hint that a held key is wanted
 }
@@ -66,8 +67,8 @@ type storeState struct {
 	moved   int    // leases whose keys are routed to another store now, semaphores' own apart
 	session int64  // deadline of the session; Forever on stores without
 	no      uint64 // that session's number
-	floor   uint64 // the highest base seen, or carried there if the bases can be raised
-	past    uint64 // the highest base carried there if they cannot
+	floor   uint64 // the highest base that the store has given to this host
+	past    uint64 // the highest base carried there
 	trip    int64  // what a round trip takes, lately
 	downAt  int64  // since when it is down; 0 when it is up
 	err     error  // why, for people

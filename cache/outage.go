@@ -81,8 +81,7 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	case l.state == stateHeld && l.nHolds == 0 && !l.starved:
 		t.owe(l, now, out)
 	case (l.state == stateOwed || l.state == stateClosed) && now >= l.oweUntil:
-		t.endGrip(l, out)
-		if t.finishMove(l, out); l.st.downAt == 0 {
+		if t.endOwed(l, now, out); l.st.downAt == 0 {
 			t.next(l, now, out)
 			return
 		}

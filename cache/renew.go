@@ -106,8 +106,12 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 		t.finishExtends(l, op, now, out)
 	case NotHeld:
 		st.NotHeld++
-		if l.downgrade {
+		switch {
+		case l.downgrade && l.nHolds > 0:
 			t.retrack(l, true, out) // it may be shared by now: the downgrade's answer decides
+			return
+		case l.downgrade: // with the last hold, the downgrade is no longer of use
+			t.owe(l, now, out)
 			return
 		}
 		t.gone(l, LostGone, now, out)

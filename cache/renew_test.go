@@ -100,3 +100,21 @@ func TestAWaiterAtAFailingStoreDoesNotWakeTheTableWhileARequestIsInFlight(t *tes
 	}
 	b.only(b.answer(slow, Result{Status: Unknown}), MsgFailed, CodeUnavailable)
 }
+
+// A downgrade that was not answered has been carried out, and then its hold is released. The store does not know
+// the exclusive lease any more. A reader that waits for it costs no renewal after renewal.
+func TestAHandoffBehindACarriedOutDowngradeIsNotRenewedWithoutEnd(t *testing.T) {
+	b := newBench(t, nil)
+	s, reader := b.session(), b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.TTL = 20 * second })
+	fence := b.granted(OpTry, 5)
+	b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: fence}, b.now, &b.out)
+	b.take()
+	b.answer(b.op(OpDowngrade), Result{Status: Unknown})
+	b.acquire(reader, "k", func(q *Acquire) { q.TTL, q.Wait, q.Mode = 70*second, Forever, Shared })
+	b.release(s, "k", fence)
+	b.tick(time.Second)
+	b.answer(b.op(OpRenew), Result{Status: NotHeld})
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.granted(OpJoin, 6)
+}

@@ -171,15 +171,34 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 	}
 }
 
-// gone ends a lease that the store has no more, and the holds on it.
+// gone ends a lease that the store has no more, and the holds on it. Of two stores, one may still have the lease.
+// It is released there, but not before the validity that was stated to its holders has ended: until then it keeps
+// other hosts out.
 func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
+	until := t.statedUntil(l, now)
 	for l.holds != nil {
 		t.lose(l.holds, why, now, out)
 	}
 	if why == LostGone {
 		t.foundGone(l, now, out)
 	}
-	t.endGrip(l, out)
+	if !l.st.Pair {
+		t.endGrip(l, out)
+		return
+	}
+	t.owe(l, now, out)
+	if until > now {
+		t.close(l, until)
+	}
+}
+
+// statedUntil returns the end of the validity that was stated to the holders of l, or now without any.
+func (t *Table) statedUntil(l *Lease, now int64) int64 {
+	until := now
+	for h := l.holds; h != nil; h = h.next {
+		until = max(until, t.valid(h))
+	}
+	return until
 }
 
 // endGrip forgets a lease that the store does not know any more.
@@ -270,8 +289,7 @@ func (t *Table) SessionUntil(s *Store, no uint64, until, now int64, out *Effects
 	st.session = until
 }
 
-// SessionLost says that session no at a store, and all before it, have ended:
-// every lease under them is gone.
+// SessionLost says that session no at a store, and all before it, have ended: every lease under them is gone.
 func (t *Table) SessionLost(s *Store, no uint64, now int64, out *Effects) {
 	if st := t.store(s); no >= st.no {
 		t.sessionLost(st, now, out)
@@ -284,10 +302,10 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 		if l.st != st {
 			continue
 		}
-		switch l.state {
-		case stateHeld:
+		switch {
+		case l.state == stateHeld:
 			t.gone(l, LostSession, now, out)
-		case stateOwed:
+		case l.state == stateOwed && !st.Pair:
 			t.endGrip(l, out)
 		}
 		t.advance(l, now, out)

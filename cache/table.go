@@ -104,7 +104,7 @@ const (
 	stateAsked               // a token has been sent; it may stand or queue there
 	stateHeld                // granted
 	stateOwed                // the token has to go; the store has not confirmed
-	stateClosed              // lost at a takeover; the key stays closed until oweUntil, when its holders' validity ends
+	stateClosed              // lost; the key stays closed until oweUntil, when its holders' validity ends
 )
 
 // early are hints that have overtaken the answer to the ask under way: what they are
@@ -144,7 +144,7 @@ type leaseState struct {
 	since     int64  // stateHeld: when it was granted
 	ttl       int64  // what it is renewed with
 	retryAt   int64  // no op of the main lane before
-	oweUntil  int64  // stateOwed: then the store has forgotten by itself; stateClosed: then the key opens
+	oweUntil  int64  // stateOwed: then the store has forgotten by itself; stateClosed: then the key opens, or is owed
 	opGen     uint64 // of the op in the main lane; 0 for none
 	renewGen  uint64 // of the op in the renewal lane; 0 for none
 	hand      int16  // hand-over number of the newest fence; -1 before the first

@@ -17,6 +17,7 @@ import (
 type rerouted struct {
 	was, is *space
 	known   uint64 // a bound of the bases that were seen of these keys
+	given   uint64 // a bound of those of them that was itself has given
 }
 
 // follow makes r the present routes. In the same moment, the floors of the stores that keys leave become those of
@@ -48,6 +49,7 @@ func (e *Engine) carryFloors(was, is *routes) (changed []rerouted) {
 		}
 		for i := range e.shards {
 			c.known = max(c.known, e.shards[i].table.Known(c.was.core, c.was.FenceEpoch))
+			c.given = max(c.given, e.shards[i].table.Given(c.was.core, c.was.FenceEpoch))
 		}
 		changed = append(changed, c)
 	}
@@ -68,7 +70,7 @@ func (e *Engine) reportFalls(changed []rerouted) {
 	told := make(map[way]bool) // a class has a prefix of its own
 	for _, c := range changed {
 		w := way{c.was.Unit, c.is.Unit, c.is.Prefix}
-		if e.fall == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.was.Unit != c.is.Unit && c.was.shares(c.is.Unit) {
+		if e.fall == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.continues() {
 			continue
 		}
 		told[w] = true
@@ -76,7 +78,15 @@ func (e *Engine) reportFalls(changed []rerouted) {
 	}
 }
 
-// shares reports whether u and o have a store in common. Two stores at once have rules for their fences.
+// continues reports whether the keys keep a store that has itself given the highest base. Then the order of that
+// store, or the rules for two stores at once, keep fences rising. fence_epoch must not fall meanwhile: it is part
+// of the fences of a store with an order of its own.
+func (c *rerouted) continues() bool {
+	return c.was.Unit != c.is.Unit && c.was.shares(c.is.Unit) && c.given == c.known &&
+		(c.was.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch)
+}
+
+// shares reports whether u and o have a store in common.
 func (u *Unit) shares(o *Unit) bool {
 	a, b := u.parts.Load(), o.parts.Load()
 	return a != nil && b != nil && slices.ContainsFunc(*a, func(p Part) bool {

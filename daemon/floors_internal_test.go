@@ -203,6 +203,56 @@ func TestAReloadAfterWhichFencesCanFallIsReported(t *testing.T) {
 	}
 }
 
+// The floor of keys that have come from a store that is ahead has not been used yet when they go on to a pair of
+// stores. Their present store is the old one of the pair, and the new one decides fences itself. So they can fall.
+func TestACarriedFloorFromWhichAPairDoesNotContinueIsReported(t *testing.T) {
+	d := newTwoStores(t)
+	own, err := d.e.AddStore("own", upstream.Info{Queue: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.e.unit("").parts.Store(&[]Part{{Name: "b", Place: "b"}})
+	own.parts.Store(&[]Part{{Name: "b", Place: "b"}, {Name: "etcd", Place: "etcd"}})
+	var falls []string
+	d.e.fall = func(prefix, store string, base uint64) {
+		falls = append(falls, fmt.Sprint(prefix, " ", store, " ", base))
+	}
+	was := d.base("o:k", ahead)
+	d.route(Namespace{}, Namespace{Prefix: "o:"}) // the floor is carried
+	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own"})
+	if want := fmt.Sprint("[o: own ", was, "]"); fmt.Sprint(falls) != want {
+		t.Errorf("reported: %v, want %s", falls, want)
+	}
+}
+
+// A reload lowers fence_epoch, and may change the password of the store with it, whose bases are its own order.
+func TestALowerEpochIsReportedAlsoWithAnotherPassword(t *testing.T) {
+	for _, password := range []bool{false, true} {
+		d := newTwoStores(t)
+		at := []Part{{Name: "etcd", Place: "etcd"}}
+		for _, name := range []string{"own", "again"} {
+			u, err := d.e.AddStore(name, upstream.Info{Queue: true}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			u.parts.Store(&at)
+		}
+		d.other = d.e.unit("own")
+		n := 0
+		d.e.fall = func(string, string, uint64) { n++ }
+		d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own", FenceEpoch: ahead})
+		d.base("o:k", 70)
+		next := Namespace{Prefix: "o:", Store: "own"}
+		if password {
+			next.Store = "again"
+		}
+		d.route(Namespace{}, next)
+		if n != 1 {
+			t.Errorf("with another password %v: reported %d times", password, n)
+		}
+	}
+}
+
 // Requests come while reloads move their key to and fro between two stores, one of which is an hour ahead. No request
 // meets the new routes without the floor that belongs to them.
 func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {

@@ -48,8 +48,8 @@ var derived = map[string]string{
 	"cache.Store.ID":       "each process numbers its stores; the image names stores by their number in the image",
 	"cache.Store.Session":  "from the driver", "cache.Store.SessionTTL": "from the driver",
 	"cache.Store.TTLs": "from the driver", "cache.Store.Rebase": "from the driver",
-	"cache.Store.Floors": "from the driver",
-	"cache.Store.Queue":  "from the driver", "cache.Store.Notice": "from the driver",
+	"cache.Store.Floors": "from the driver", "cache.Store.Pair": "from the driver",
+	"cache.Store.Queue": "from the driver", "cache.Store.Notice": "from the driver",
 
 	"upstream.Lane.free":   "spare batches",
 	"upstream.Lane.flying": "nothing is in flight when an image is made",

@@ -84,8 +84,8 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 	id := len(units) // never used before, because a late answer may still name a dropped store
 	set := e.settings()
 	u := &Unit{info: info, inline: inline,
-		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Floors: info.Floors, Queue: info.Queue,
-			Notice: info.Notice},
+		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Floors: info.Floors,
+			Pair: info.Pair, Queue: info.Queue, Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
 		renewals: upstream.NewLane(set.InFlight, set.BatchSize),
 		schedule: renewer.New(set.Table.Seed + uint64(id))}

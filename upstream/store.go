@@ -135,6 +135,8 @@ type Info struct {
 	// Floors says that a new base is above Op.Floor. So it is with Rebase. Otherwise bases are the store's own
 	// order.
 	Floors bool
+	// Pair says that a lease stands in two stores. When one of them has lost it, the other may still have it.
+	Pair bool
 	// Permits says that it has semaphores: ops with Mode Permit.
 	Permits bool
 	// Queue says that OpJoin keeps a queue between hosts, if there are several.

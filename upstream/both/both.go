@@ -75,7 +75,7 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 		s.order = &order{note: note, epoch: epoch}
 	}
 	s.info = upstream.Info{Name: a.Name + "+" + b.Name, Safety: a.Safety, MinTTL: max(a.MinTTL, b.MinTTL),
-		Session: a.Session, TTLs: ttls(a) || ttls(b), Floors: b.Rebase, Permits: a.Permits && b.Permits, Queue: a.Queue && b.Queue, Notice: max(a.Notice, b.Notice), Timeout: 3*a.Timeout + 2*b.Timeout}
+		Session: a.Session, TTLs: ttls(a) || ttls(b), Floors: b.Rebase, Pair: true, Permits: a.Permits && b.Permits, Queue: a.Queue && b.Queue, Notice: max(a.Notice, b.Notice), Timeout: 3*a.Timeout + 2*b.Timeout}
 	if s.order != nil {
 		s.info.Timeout += 2 * b.Timeout // for the note
 	}

@@ -65,6 +65,9 @@
 // Where one of the stores lives by TTLs, so do the leases here, and end with the
 // other one's session too. The session's number is the sum of the two stores'.
 //
+// When one store has lost a lease, the other one may still have it. Info says so (Pair), and the lock table releases
+// it there.
+//
 // # Ownership
 //
 // A Store owns its two stores, and a goroutine for each of their streams; Close ends

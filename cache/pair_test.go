@@ -1,0 +1,72 @@
+package cache
+
+import (
+	"testing"
+	"time"
+)
+
+// newPairBench is a bench whose store is two stores at once. Leases live by a session of one of them, and by TTLs.
+func newPairBench(t *testing.T) *bench {
+	b := newBench(t, func(s *setup) {
+		s.Store.Pair, s.Store.Session, s.Store.SessionTTL, s.Store.TTLs = true, true, 10*time.Second, true
+	})
+	b.tab.SessionUntil(b.ns.Store, 1, b.now+10*second, b.now, &b.out)
+	return b
+}
+
+// One of two stores has lost the lease. The other one may have it still: there it keeps other hosts out until the
+// validity that was stated to the holder has ended, and is then released.
+func TestALeaseThatOneOfTwoStoresHasLostIsReleasedInTheOther(t *testing.T) {
+	losses := map[string]func(*bench){
+		"the session is lost": func(b *bench) { b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out) },
+		"a later session begins": func(b *bench) {
+			b.tab.SessionUntil(b.ns.Store, 2, b.now+10*second, b.now, &b.out)
+		},
+		"a renewal finds it gone": func(b *bench) {
+			l := b.tab.leases["k"]
+			b.tab.RenewDue(l, l.token, b.now, &b.out)
+			b.take()
+			b.result(b.op(OpRenew), Result{Status: NotHeld})
+		},
+		"the next process has no session": func(b *bench) { b.tab.Bereave(b.ns.Store, b.now, &b.out) },
+	}
+	for name, lose := range losses {
+		t.Run(name, func(t *testing.T) {
+			b := newPairBench(t)
+			holder, next := b.session(), b.session()
+			b.acquire(holder, "k", func(q *Acquire) { q.TTL = 8 * second })
+			b.granted(OpTry, 5)
+			end := b.tab.deadline(b.tab.leases["k"])
+			token := b.tab.leases["k"].token
+			lose(b)
+			b.only(b.take(), MsgLost, CodeOK)
+			b.only(b.acquire(next, "k", nil), MsgFailed, CodeBusy) // a try
+			b.acquire(next, "k", waits)
+			if ms := b.tick(time.Duration(end - 1 - b.now)); len(ms) > 0 || len(b.ops) > 0 {
+				t.Fatalf("before the end of the stated validity: %+v, %v", ms, kinds(b.ops))
+			}
+			b.tick(1)
+			release := b.op(OpRelease)
+			if release.Token != token {
+				t.Errorf("token %d is released, want %d", release.Token, token)
+			}
+			b.answer(release, Result{Status: Done})
+			b.op(OpJoin)
+		})
+	}
+}
+
+// The release of a lease of two stores is not answered, and one of them loses its session meanwhile.
+func TestAReleaseInTwoStoresIsSentAgainAfterALostSession(t *testing.T) {
+	b := newPairBench(t)
+	s := b.session()
+	b.acquire(s, "k", nil)
+	f := b.granted(OpTry, 5)
+	b.release(s, "k", f)
+	b.answer(b.op(OpRelease), Result{Status: Unknown})
+	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
+	b.take()
+	b.tick(time.Minute)
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.empty()
+}
