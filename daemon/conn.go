@@ -100,6 +100,7 @@ func (c *conn) read() {
 			break
 		}
 		c.d.read.Add(uint64(n))
+		t.limit = c.s.pace.limit.Load()
 		t.does(n >> 10)
 		if c.deaf {
 			continue
@@ -140,8 +141,9 @@ const (
 type turn struct {
 	dry   uint32
 	work  int
-	since time.Time // zero before the first look
-	spent int       // requests, and keys of theirs, that its user's pace does not know of; for large ones KiB
+	since time.Time  // zero before the first look
+	spent int        // requests, and keys of theirs, that its user's pace does not know of; for large ones KiB
+	limit *rateLimit // that applied when they were read
 }
 
 // reads comes before each read.

@@ -413,7 +413,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		return
 	}
 	c.awaitHello()
-	c.turn.spent = connWork
+	c.turn.spent, c.turn.limit = connWork, c.s.pace.limit.Load()
 	c.run()
 }
 

@@ -7,8 +7,12 @@ import (
 
 // pace bounds how fast a user may ask: what comes faster is read later, so that he waits and nobody
 // is refused. It is the generic cell rate algorithm as virtual scheduling (ITU-T I.371, annex A).
-type pace struct {
-	rate atomic.Int64 // requests a second; 0 for no bound
+type pace struct{ limit atomic.Pointer[rateLimit] } // nil for no bound
+
+// rateLimit is one limit of a user. Another limit starts afresh: a request counts only against the limit that
+// applied when it was read.
+type rateLimit struct {
+	rate int64        // requests a second
 	due  atomic.Int64 // when all that he has asked for is over at that rate
 }
 
@@ -17,35 +21,53 @@ const (
 	connWork  = 20                            // what a connection counts, in requests
 )
 
-// spend notes work, in requests, and returns how long the next has to wait.
-func (p *pace) spend(work int, now int64) time.Duration {
-	rate := p.rate.Load()
-	if rate == 0 {
-		return 0
+// set changes the limit to rate requests a second; 0 for no bound. Calls must not be concurrent.
+func (p *pace) set(rate int64) {
+	if l := p.limit.Load(); rate == 0 {
+		p.limit.Store(nil)
+	} else if l == nil || l.rate != rate {
+		p.limit.Store(&rateLimit{rate: rate})
 	}
-	took := int64(work) * int64(time.Second) / rate
+}
+
+// spend notes work, in requests, and returns how long the next has to wait.
+func (l *rateLimit) spend(work int, now int64) time.Duration {
+	took := int64(work) * int64(time.Second) / l.rate
 	for {
-		due := p.due.Load()
+		due := l.due.Load()
 		next := max(due, now-paceAhead) + took
-		if p.due.CompareAndSwap(due, next) {
+		if l.due.CompareAndSwap(due, next) {
 			return time.Duration(max(0, next-now))
 		}
 	}
 }
 
 // fresh says that nothing of what he has asked counts any more.
-func (p *pace) fresh(now int64) bool { return p.due.Load() <= now-paceAhead }
+func (p *pace) fresh(now int64) bool {
+	l := p.limit.Load()
+	return l == nil || l.due.Load() <= now-paceAhead
+}
+
+// spend tells the limit in p of what t has read under it. It returns how long the next read has to wait, while
+// that limit applies.
+func (t *turn) spend(p *pace, now int64) (*rateLimit, time.Duration) {
+	l, work := t.limit, t.spent
+	t.spent = 0
+	if l == nil || l != p.limit.Load() {
+		return nil, 0
+	}
+	return l, l.spend(work, now)
+}
 
 // keepPace waits before the next read while the session's user asks too fast. It returns false when the
 // reader has to stop.
 func (c *conn) keepPace(t *turn) bool {
 	p := c.s.pace
-	if p.rate.Load() == 0 {
+	if t.limit == nil {
 		t.spent = 0
 		return true
 	}
-	wait := p.spend(t.spent, c.d.clock())
-	t.spent = 0
+	limit, wait := t.spend(p, c.d.clock())
 	if wait <= 0 {
 		return true
 	}
@@ -54,8 +76,8 @@ func (c *conn) keepPace(t *turn) bool {
 	if c.hello.Stop() { // it is not the client who is silent
 		defer c.hello.Reset(c.d.now.Load().Limits.MaxSilent)
 	}
-	until, rate := c.d.clock()+int64(wait), p.rate.Load()
-	for wait > 0 && p.rate.Load() == rate { // or there is another limit now
+	until := c.d.clock() + int64(wait)
+	for wait > 0 && p.limit.Load() == limit { // or there is another limit now
 		timer := time.NewTimer(min(wait, time.Second))
 		select {
 		case <-timer.C:

@@ -9,10 +9,14 @@ import (
 func TestPace(t *testing.T) {
 	var p pace
 	now := int64(time.Hour)
-	if p.spend(1e6, now) != 0 {
+	reads := func(work int) time.Duration {
+		_, wait := (&turn{spent: work, limit: p.limit.Load()}).spend(&p, now)
+		return wait
+	}
+	if reads(1e6) != 0 {
 		t.Fatal("without a bound there is something to wait for")
 	}
-	p.rate.Store(1000)
+	p.set(1000)
 	for _, s := range []struct {
 		after time.Duration
 		work  int
@@ -22,9 +26,37 @@ func TestPace(t *testing.T) {
 		{10 * time.Millisecond, 0, 0}, {time.Hour, 150, 50 * time.Millisecond}, {60 * time.Millisecond, 5, 0},
 	} {
 		now += int64(s.after)
-		if got := p.spend(s.work, now); got != s.wait {
+		if got := reads(s.work); got != s.wait {
 			t.Errorf("%v later %d more: %v to wait, not %v", s.after, s.work, got, s.wait)
 		}
+	}
+}
+
+// What was read before a reload counts only against the limit of then, however late its reader comes to say so.
+func TestPaceAfterAReload(t *testing.T) {
+	var p pace
+	now := int64(time.Hour)
+	read := func() *turn { return &turn{spent: 500, limit: p.limit.Load()} }
+	unbounded := read()
+	p.set(5)
+	if _, wait := unbounded.spend(&p, now); wait != 0 || unbounded.spent != 0 {
+		t.Errorf("read without a limit: %v to wait", wait)
+	}
+	if _, wait := read().spend(&p, now); wait != 100*time.Second-time.Duration(paceAhead) {
+		t.Errorf("read with a limit: %v to wait", wait)
+	}
+	slow := read()
+	p.set(5)
+	if _, wait := slow.spend(&p, now); wait == 0 {
+		t.Error("a reload without a change forgets what was asked")
+	}
+	slow = read()
+	p.set(1000)
+	if _, wait := slow.spend(&p, now); wait != 0 {
+		t.Errorf("read with a lower limit: %v to wait", wait)
+	}
+	if _, wait := read().spend(&p, now); wait != 400*time.Millisecond {
+		t.Errorf("after a lower limit: %v to wait", wait)
 	}
 }
 
@@ -32,8 +64,8 @@ func TestPace(t *testing.T) {
 func TestPaceIsKeptForWhoGoes(t *testing.T) {
 	hasty, us, now := &userUse{conns: 1}, users{2: {conns: 1}, 3: {conns: 1}}, int64(time.Hour)
 	us[1] = hasty
-	hasty.pace.rate.Store(10)
-	if hasty.pace.spend(1, now) != 0 { // no more than may come at once
+	hasty.pace.set(10)
+	if hasty.pace.limit.Load().spend(1, now) != 0 { // no more than may come at once
 		t.Fatal("it has to wait")
 	}
 	us.leave(1, now)

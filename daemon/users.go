@@ -56,5 +56,5 @@ func (e *Engine) belongs(s *Session) {
 func (u *userUse) limit(l UserLimits) {
 	u.use.MaxHolds.Store(int64(l.Holds))
 	u.use.MaxWaiters.Store(int64(l.Waiters))
-	u.pace.rate.Store(int64(l.Rate))
+	u.pace.set(int64(l.Rate))
 }
