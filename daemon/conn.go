@@ -82,12 +82,17 @@ func (c *conn) read() {
 		buf = make([]byte, 0, readBuffer)
 	}
 	t := &c.turn
+	more := len(buf) > 0 // there may be whole frames in buf
 	for {
-		t.reads(c.sock)
 		if !c.keepPace(t) {
 			c.input = buf
 			return
 		}
+		if more {
+			buf, more = c.handle(buf, t)
+			continue
+		}
+		t.reads(c.sock)
 		if len(buf) == cap(buf) {
 			buf = append(buf, make([]byte, min(cap(buf), c.d.cfg.Limits.MaxFrame+protocol.HeaderLen))...)[:len(buf)]
 		}
@@ -100,34 +105,38 @@ func (c *conn) read() {
 			break
 		}
 		c.d.read.Add(uint64(n))
-		t.limit = c.s.pace.limit.Load()
 		t.does(n >> 10)
-		if c.deaf {
-			continue
+		if !c.deaf {
+			buf, more = c.handle(buf[:len(buf)+n], t)
 		}
-		buf = c.handle(buf, buf[:len(buf)+n], t)
 	}
 	c.leave()
 }
 
-// handle handles the frames in b, whose rest goes to the front of buf, in turns with others.
-func (c *conn) handle(buf, b []byte, t *turn) (rest []byte) {
+// handle handles frames in b, in turns with others and no more at once than the user's rate allows. The rest of b
+// goes to its front. More reports whether there may be whole frames in it.
+func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
+	t.limit = c.s.pace.limit.Load()
 	all, spent := b, 0
-	for more := true; more && !c.deaf; {
+	for more = true; more && !c.deaf && (spent == 0 || t.limit == nil); {
+		most := turnMost
+		if t.limit != nil {
+			most = t.limit.portion(c.d.clock())
+		}
 		var work int
 		var ok bool
 		c.handling.Lock()
-		b, work, ok = c.s.receive(b, turnMost)
+		b, work, ok = c.s.receive(b, most)
 		c.handling.Unlock()
-		c.deaf, more = !ok, work >= turnMost
+		c.deaf, more = !ok, work >= most
 		t.does(work)
 		spent += work
 	}
-	t.spent += max(spent, len(all)>>10)
+	t.spent += max(spent, (len(all)-len(b))>>10)
 	if c.deaf {
-		b = nil
+		b, more = nil, false
 	}
-	return buf[:copy(buf[:cap(buf)], b)]
+	return all[:copy(all, b)], more
 }
 
 // A reader that finds something each time it looks is always ready to run, and keeps those from
@@ -143,7 +152,8 @@ type turn struct {
 	work  int
 	since time.Time  // zero before the first look
 	spent int        // requests, and keys of theirs, that its user's pace does not know of; for large ones KiB
-	limit *rateLimit // that applied when they were read
+	light bool       // spent is what the connection itself counts
+	limit *rateLimit // that applied when they were handled
 }
 
 // reads comes before each read.

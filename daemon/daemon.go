@@ -413,7 +413,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		return
 	}
 	c.awaitHello()
-	c.turn.spent, c.turn.limit = connWork, c.s.pace.limit.Load()
+	c.turn = turn{spent: connWork, light: true, limit: c.s.pace.limit.Load()}
 	c.run()
 }
 

@@ -5,8 +5,10 @@ import (
 	"time"
 )
 
-// pace bounds how fast a user may ask: what comes faster is read later, so that he waits and nobody
-// is refused. It is the generic cell rate algorithm as virtual scheduling (ITU-T I.371, annex A).
+// pace bounds how fast a user may ask: what comes faster is handled later, so that it waits and is not refused. It
+// is the generic cell rate algorithm as virtual scheduling (ITU-T I.371, annex A). A user over the limit may still
+// open connections and send a request a second on each: otherwise its keepalives and pings would wait for requests of
+// other connections, and its clients would take the daemon for hung.
 type pace struct{ limit atomic.Pointer[rateLimit] } // nil for no bound
 
 // rateLimit is one limit of a user. Another limit starts afresh: a request counts only against the limit that
@@ -18,6 +20,7 @@ type rateLimit struct {
 
 const (
 	paceAhead = int64(100 * time.Millisecond) // so much may come at once
+	paceMost  = time.Second                   // for so long a connection waits for requests of other ones
 	connWork  = 20                            // what a connection counts, in requests
 )
 
@@ -30,16 +33,33 @@ func (p *pace) set(rate int64) {
 	}
 }
 
-// spend notes work, in requests, and returns how long the next has to wait.
-func (l *rateLimit) spend(work int, now int64) time.Duration {
+// spend notes work, in requests, and returns how long the next has to wait. Light work waits for paceMost at the
+// most. It does not count when the user is further ahead than that.
+func (l *rateLimit) spend(work int, light bool, now int64) time.Duration {
 	took := int64(work) * int64(time.Second) / l.rate
 	for {
 		due := l.due.Load()
+		if light && due > now+int64(paceMost) {
+			return paceMost
+		}
 		next := max(due, now-paceAhead) + took
 		if l.due.CompareAndSwap(due, next) {
-			return time.Duration(max(0, next-now))
+			wait := time.Duration(max(0, next-now))
+			if light {
+				wait = min(wait, paceMost)
+			}
+			return wait
 		}
 	}
+}
+
+// portion returns how many requests of a connection may be handled before it looks at the limit again: what takes
+// a twentieth of a second at that rate, or one if the user has been too fast.
+func (l *rateLimit) portion(now int64) int {
+	if l.due.Load() > now {
+		return 1
+	}
+	return int(min(max(l.rate/20, 1), turnMost))
 }
 
 // fresh says that nothing of what he has asked counts any more.
@@ -48,23 +68,22 @@ func (p *pace) fresh(now int64) bool {
 	return l == nil || l.due.Load() <= now-paceAhead
 }
 
-// spend tells the limit in p of what t has read under it. It returns how long the next read has to wait, while
+// spend tells the limit in p of what t has handled under it. It returns how long the connection has to wait, while
 // that limit applies.
 func (t *turn) spend(p *pace, now int64) (*rateLimit, time.Duration) {
-	l, work := t.limit, t.spent
-	t.spent = 0
+	l, work, light := t.limit, t.spent, t.light || t.spent <= 1
+	t.spent, t.light = 0, false
 	if l == nil || l != p.limit.Load() {
 		return nil, 0
 	}
-	return l, l.spend(work, now)
+	return l, l.spend(work, light, now)
 }
 
-// keepPace waits before the next read while the session's user asks too fast. It returns false when the
-// reader has to stop.
+// keepPace waits while the session's user asks too fast. It returns false when the reader has to stop.
 func (c *conn) keepPace(t *turn) bool {
 	p := c.s.pace
 	if t.limit == nil {
-		t.spent = 0
+		t.spent, t.light = 0, false
 		return true
 	}
 	limit, wait := t.spend(p, c.d.clock())

@@ -24,10 +24,27 @@ func TestPace(t *testing.T) {
 	}{
 		{0, 100, 0}, {0, 1, time.Millisecond}, {0, 9, 10 * time.Millisecond},
 		{10 * time.Millisecond, 0, 0}, {time.Hour, 150, 50 * time.Millisecond}, {60 * time.Millisecond, 5, 0},
+		{time.Hour, 5100, 5 * time.Second}, {0, 1, paceMost}, {0, 2, 5002 * time.Millisecond},
 	} {
 		now += int64(s.after)
 		if got := reads(s.work); got != s.wait {
 			t.Errorf("%v later %d more: %v to wait, not %v", s.after, s.work, got, s.wait)
+		}
+	}
+}
+
+// A connection looks at the limit again after what takes a twentieth of a second, and after each request once its
+// user has been too fast.
+func TestPortionOfAPace(t *testing.T) {
+	now := int64(time.Hour)
+	for rate, want := range map[int64]int{1: 1, 39: 1, 200: 10, 1 << 30: turnMost} {
+		l := &rateLimit{rate: rate}
+		if n := l.portion(now); n != want {
+			t.Errorf("%d a second: %d requests at once, want %d", rate, n, want)
+		}
+		l.due.Store(now + 1)
+		if n := l.portion(now); n != 1 {
+			t.Errorf("%d a second, and too fast: %d requests at once", rate, n)
 		}
 	}
 }
@@ -65,7 +82,7 @@ func TestPaceIsKeptForWhoGoes(t *testing.T) {
 	hasty, us, now := &userUse{conns: 1}, users{2: {conns: 1}, 3: {conns: 1}}, int64(time.Hour)
 	us[1] = hasty
 	hasty.pace.set(10)
-	if hasty.pace.limit.Load().spend(1, now) != 0 { // no more than may come at once
+	if hasty.pace.limit.Load().spend(1, true, now) != 0 { // no more than may come at once
 		t.Fatal("it has to wait")
 	}
 	us.leave(1, now)

@@ -5,13 +5,14 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // A takeover does not wait for a reader that waits, nor does the time for a hello count for it.
 func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 	h := start(t, nil, func(c *daemon.Config) { c.Limits.MaxSilent = time.Second })
-	c := h.dial(client.Options{})
+	c, many := h.dial(client.Options{}), h.raw().hello()
 	slow := serving(h.store)
 	slow.Limits.MaxSilent = time.Second
 	slow.Limits.Users.Rate = 1
@@ -25,8 +26,15 @@ func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 		answered <- err
 	}()
 	eventually(t, "it waits", func() bool { return h.d.Totals().PutOff > 0 })
+	keys := make([][]byte, 20)
+	for i := range keys {
+		keys[i] = []byte{'k', byte(i)}
+	}
+	many.send(&protocol.Request{Op: protocol.OpAcquireMany, ID: 2, Keys: keys, TTL: 30_000})
+	many.next() // it counts as 20 requests and more, which is the time that the next one waits
+	many.send(&protocol.Request{Op: protocol.OpPing, ID: 3})
 	fresh := make(chan error, 1)
-	go func() { // its hello has 20 s to wait
+	go func() { // its hello waits
 		c, err := client.Dial(t.Context(), h.socket, client.Options{})
 		if err == nil {
 			err = c.Close()
@@ -42,5 +50,8 @@ func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 		if err := <-end; err != nil {
 			t.Error(err)
 		}
+	}
+	if m := many.next(); m.ID != 3 {
+		t.Errorf("%+v", m)
 	}
 }

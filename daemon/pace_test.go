@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -60,4 +61,39 @@ func TestRateOfAUserChanges(t *testing.T) {
 	}
 	inspectMany(t, c, 1)
 	eventually(t, "it is put off", func() bool { return h.d.Totals().PutOff > 0 })
+}
+
+// A program asks much faster than its user may. The user's other connections are answered meanwhile: their clients
+// would take the daemon for hung otherwise, and it would take them for silent.
+func TestAHastyProgramDoesNotSilenceItsUsersOthers(t *testing.T) {
+	h := start(t, nil, nil)
+	hasty, other := h.raw().hello(), h.raw().hello()
+	reload := func(rate int) {
+		next := serving(h.store)
+		next.Limits.Users.Rate = rate
+		if err := h.d.Reload(next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload(1)
+	const n = 200 // more seconds' worth than the bound of this test
+	var all []byte
+	for i := range uint64(n) {
+		all = protocol.AppendRequest(all, &protocol.Request{Op: protocol.OpPing, ID: 2 + i})
+	}
+	hasty.bytes(all)
+	hasty.next()
+	for i := range uint64(2) {
+		other.send(&protocol.Request{Op: protocol.OpPing, ID: 2 + i})
+		if m := other.next(); m.ID != 2+i {
+			t.Fatalf("%+v", m)
+		}
+	}
+	h.raw().hello()
+	reload(0)
+	for i := range uint64(n - 1) {
+		if m := hasty.next(); m.ID != 3+i {
+			t.Fatalf("%+v", m)
+		}
+	}
 }

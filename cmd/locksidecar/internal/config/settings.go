@@ -83,7 +83,7 @@ var settings = withShared([]Setting{
 		More:    "What a store has yet to answer counts until it has, even if nobody waits for it any more.",
 		Example: "10000", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserWaiters, 0, 1 << 30} }},
 	{Path: "limits.max_user_rate", Flag: "max-user-rate", Help: "requests a second of all connections of one user together; 0 is without bound",
-		More: "What comes faster is read later: nobody is refused. Each key of an acquire-many counts, and a connection as much as 20 requests; " +
+		More: "What comes faster waits and is not refused, but each connection may send one request a second. Each key of an acquire-many counts, and a connection as much as 20 requests; " +
 			"what makes a tenth of a second may come at once.",
 		Example: "20000", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserRate, 0, 1 << 30} }},
 	{Path: "limits.max_frame", Flag: "max-frame", Help: "`bytes` of one message",
