@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -299,21 +300,70 @@ func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {
 	})
 	defer reloads.Wait()
 	defer close(done)
+	k := &keeper{}
+	k.s = d.e.Open(Peer{}, k)
+	ask := func(q *protocol.Request) protocol.Message {
+		send(k.s, q)
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); runtime.Gosched() { // a reload may be about to flush it
+			answer()
+			if m, ok := k.reply(t, q.ID); ok {
+				return m
+			}
+		}
+		t.Fatalf("request %d is not answered", q.ID)
+		return protocol.Message{}
+	}
+	ask(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1})
 	last := uint64(0)
 	for id := uint64(10); id < 20_000; id += 2 {
-		d.k.buf = nil
-		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte("k"), Wait: protocol.WaitAlways})
-		answer()
-		m := d.k.last(t)
+		m := ask(&protocol.Request{Op: protocol.OpAcquire, ID: id, Key: []byte("k"), Wait: protocol.WaitAlways})
 		g, err := m.Grant()
-		if m.ID != id || err != nil {
+		if err != nil {
 			t.Fatal(m.ID, m.Code, err)
 		}
 		if g.Fence <= last {
 			t.Fatalf("fence %d after %d", g.Fence, last)
 		}
 		last = g.Fence
-		send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: id + 1, Key: []byte("k"), Fence: g.Fence})
-		answer()
+		ask(&protocol.Request{Op: protocol.OpRelease, ID: id + 1, Key: []byte("k"), Fence: g.Fence})
+	}
+}
+
+// keeper is a transport that any goroutine may flush: it keeps all messages until one is asked for.
+type keeper struct {
+	s     *Session
+	mu    sync.Mutex // guards the two below
+	buf   []byte
+	spare []byte
+}
+
+func (k *keeper) Flush() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.spare = k.s.swap(k.spare)
+	k.buf = append(k.buf, k.spare...)
+}
+func (k *keeper) Kill()  {}
+func (k *keeper) Yield() {}
+
+// reply is the reply to request id, if it has come. It drops all that came before it.
+func (k *keeper) reply(t testing.TB, id uint64) (protocol.Message, bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for {
+		p, rest, ok, err := protocol.Cut(k.buf, protocol.DefaultMaxFrame)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !ok {
+			return protocol.Message{}, false
+		}
+		m, err := protocol.DecodeMessage(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k.buf = rest; m.ID == id {
+			return m, true
+		}
 	}
 }
