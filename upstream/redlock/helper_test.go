@@ -45,8 +45,17 @@ func (p *peer) end() {
 func (p *peer) token() uint64 { return p.last.Add(1) }
 
 func (p *peer) apply(ops ...upstream.Op) ([]upstream.Result, error) {
+	return p.applyIn(p.Info().Timeout, ops...)
+}
+
+// failing carries out ops that end by the nodes' timeouts, however long this process stands still meanwhile.
+func (p *peer) failing(ops ...upstream.Op) ([]upstream.Result, error) {
+	return p.applyIn(bound, ops...)
+}
+
+func (p *peer) applyIn(d time.Duration, ops ...upstream.Op) ([]upstream.Result, error) {
 	res := make([]upstream.Result, len(ops))
-	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), d)
 	defer cancel()
 	err := p.Apply(ctx, ops, res)
 	return res, err
@@ -85,6 +94,14 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	r := p.do(cache.OpTry, mode, key, token)
 	p.want(r, cache.Granted)
 	return token, r.Base
+}
+
+// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine stands still.
+func (p *peer) repeated(key string, mode cache.Mode) (token uint64) {
+	p.Helper()
+	token = p.token()
+	soon(p, "it is granted", func() bool { return p.do(cache.OpTry, mode, key, token).Status == cache.Granted })
+	return token
 }
 
 func (p *peer) renew(key string, token uint64) {

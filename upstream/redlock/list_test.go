@@ -31,8 +31,8 @@ func (p *peer) list(prefix string, limit int) (all []upstream.Lock) {
 
 func TestAListSaysOnHowManyNodesEachHolderStands(t *testing.T) {
 	c := start(t, 5)
-	p := newPeer(t, c.url("timeout=1s"), redlock.WithGrace(bound))
-	q := newPeer(t, c.url("timeout=1s"), redlock.WithGrace(bound))
+	p := newPeer(t, c.url(patient), redlock.WithGrace(bound))
+	q := newPeer(t, c.url(patient), redlock.WithGrace(bound))
 	p.take("a:1", cache.Exclusive)
 	q.take("a:2", cache.Shared)
 	p.take("a:2", cache.Shared)

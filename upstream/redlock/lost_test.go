@@ -30,7 +30,7 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 		c := start(t, 5)
 		xs, url := c.proxied(t, "timeout=400ms")
 		p, q := newPeer(t, url), newPeer(t, c.url(patient))
-		held, _ := p.take("held", cache.Exclusive)
+		held := p.repeated("held", cache.Exclusive)
 		lose := func(on bool) {
 			for _, x := range xs {
 				x.BlackHole(dir, on)
@@ -38,7 +38,7 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 		}
 		lose(true)
 		tok := p.token()
-		res, err := p.apply(upstream.Op{Kind: cache.OpTry, Key: "a", Token: tok, TTL: long},
+		res, err := p.failing(upstream.Op{Kind: cache.OpTry, Key: "a", Token: tok, TTL: long},
 			upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held, TTL: long})
 		for _, r := range res {
 			if r.Status != cache.Unknown || r.Err == nil {
@@ -67,7 +67,7 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 
 func TestCutConnectionsAreMadeAnew(t *testing.T) {
 	c := start(t, 5)
-	xs, url := c.proxied(t, "timeout=2s")
+	xs, url := c.proxied(t, "timeout=5s")
 	p := newPeer(t, url)
 	tok, _ := p.take("held", cache.Exclusive)
 	for i := range 20 {
