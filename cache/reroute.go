@@ -13,21 +13,29 @@ import (
 // and the reason of the refusal.
 type Admit func(s *Session, key string, mode Mode, ttl int64) (Code, error)
 
-// Reroute applies the namespaces that route returns to their keys, and ends the waits that admit refuses.
-// Holds continue at the store where they are until they are released.
-func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
-	var moved []*Lease
+// Follow applies the namespaces that route returns to their keys. Reroute, which has to be called next, does
+// what follows from that. Namespaces with limits need the holds and waiters of all tables to be counted before
+// any table decides by those limits: then Follow is called for all tables before Reroute is called for one.
+func (t *Table) Follow(route func(key string) *Namespace) {
 	for _, of := range []map[string]*Lease{t.leases, t.sems} {
 		for key, l := range of {
 			if ns := route(key); ns != l.ns {
 				t.setPolicy(l, ns)
-				moved = append(moved, l)
+				t.followed = append(t.followed, l)
 				if l.sem != nil {
-					moved = append(moved, l.sem.permits...)
+					t.followed = append(t.followed, l.sem.permits...)
 				}
 			}
 		}
 	}
+}
+
+// Reroute applies the namespaces that route returns to their keys, and ends the waits that admit refuses.
+// Holds continue at the store where they are until they are released.
+func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
+	t.Follow(route)
+	moved := t.followed
+	t.followed = nil
 	for w := t.waits.oldest; w != nil; {
 		next := w.chain.newer
 		if code, err := admit(w.req.Session, w.l.key, w.mode, w.ttl); code != CodeOK {

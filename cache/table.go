@@ -68,6 +68,8 @@ type Table struct {
 	waits  chain[waiter]
 	places map[*Lease]int32 // how many of a key's waiters the look under way has passed
 
+	followed []*Lease // whose namespaces Follow has changed; Reroute has yet to advance them
+
 	freeLeases []*Lease
 	freeHolds  []*hold
 	freeWaits  []*waiter

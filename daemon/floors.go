@@ -21,13 +21,20 @@ type rerouted struct {
 }
 
 // follow makes r the present routes. In the same moment, the floors of the stores that keys leave become those of
-// the stores that they go to: an acquire uses the routes of the moment in which it has its shard's mutex. No
-// other code holds the mutexes of two shards.
+// the stores that they go to, and holds and waiters count in the namespaces whose limits they fall under: an
+// acquire uses the routes of the moment in which it has its shard's mutex. No other code holds the mutexes of two
+// shards.
 func (e *Engine) follow(r *routes) {
 	for i := range e.shards {
 		e.lock(i)
 	}
-	changed := e.carryFloors(e.routes.Load(), r)
+	was := e.routes.Load()
+	changed := e.carryFloors(was, r)
+	if r.limitMore(was) {
+		for i := range e.shards {
+			e.shards[i].table.Follow(r.policy)
+		}
+	}
 	e.routes.Store(r)
 	for i := range e.shards {
 		e.shards[i].mu.Unlock()
@@ -40,9 +47,7 @@ func (e *Engine) carryFloors(was, is *routes) (changed []rerouted) {
 	if was == nil {
 		return nil
 	}
-	prefixes := slices.AppendSeq(slices.Collect(maps.Keys(was.spaces)), maps.Keys(is.spaces))
-	slices.Sort(prefixes)
-	for _, p := range slices.Compact(prefixes) {
+	for _, p := range prefixes(was, is) {
 		c := rerouted{was: route(was, p), is: route(is, p)}
 		if c.was.Unit == c.is.Unit && (c.is.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch) {
 			continue

@@ -142,6 +142,26 @@ func (r *routes) keepPolicies(old *routes) {
 	}
 }
 
+// policy returns what applies to a key in a lock table.
+func (r *routes) policy(key string) *cache.Namespace { return route(r, key).table }
+
+// limitMore reports whether some keys are in a namespace that has limits, and were not in it by the routes was. If
+// so, all tables have to count their holds and waiters there before any key is granted by r. That takes as long as
+// a look at all leases, with every shard's mutex held; other changes of the routes do without.
+func (r *routes) limitMore(was *routes) bool {
+	return was != nil && slices.ContainsFunc(prefixes(was, r), func(p string) bool {
+		use := route(r, p).table.Use
+		return use != route(was, p).table.Use && (use.MaxHolds.Load() > 0 || use.MaxWaiters.Load() > 0)
+	})
+}
+
+// prefixes returns the prefixes of both a and b, each once, in order.
+func prefixes(a, b *routes) []string {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(a.spaces)), maps.Keys(b.spaces))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
 // uses reports whether keys are routed to u.
 func (r *routes) uses(u *Unit) bool {
 	for _, sp := range r.spaces {
@@ -253,8 +273,7 @@ func (e *Engine) space(n Namespace) (*space, error) {
 func (e *Engine) Reroute() {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		r := e.routes.Load()
-		t.Reroute(
-			func(key string) *cache.Namespace { return route(r, key).table },
+		t.Reroute(r.policy,
 			func(s *cache.Session, key string, mode cache.Mode, ttl int64) (cache.Code, error) {
 				return route(r, key).admits(&s.Shell.(*Session).peer, mode, ttl)
 			}, now, out)
