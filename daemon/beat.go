@@ -39,6 +39,7 @@ const (
 // survey is the look at the holds of one session, of Tick alone.
 type survey struct {
 	s     *Session
+	at    int64 // when its beat was due
 	every int64 // between its beats
 	w     cache.Watermark
 	left  uint64 // the shards yet to be seen
@@ -85,7 +86,7 @@ func (e *Engine) beginBeat(s *Session, now int64) {
 		return
 	}
 	s.beatAt, s.floor, s.surveyed = cache.Forever, cache.Forever, true
-	e.surveys = append(e.surveys, survey{s: s, every: s.beatEvery, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
+	e.surveys = append(e.surveys, survey{s: s, at: at, every: s.beatEvery, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
 }
 
 // pauseOf is what lies between two goes, of so many holds each.
@@ -137,6 +138,9 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	silence := cache.Silence{Again: cache.Forever, Until: cache.Forever}
 	if w.Heartbeat > 0 {
 		ttl = min(ttl, w.Heartbeat)
+		if now >= s.heard.Load()+w.Heartbeat && !s.hadTime(v, now) {
+			s.hear(now)
+		}
 		silence.Until = s.heard.Load() + w.Heartbeat
 		if silence.Again = silence.Until; now >= silence.Again {
 			silence = e.loseSilent(s, ttl/3, now, a)
@@ -151,6 +155,9 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 		until = min(until, s.floor)
 		if until > now && !s.killed && !s.ended.Load() {
 			s.stated = max(s.stated, until)
+			if s.asked <= s.heard.Load() {
+				s.asked = now
+			}
 			s.out = protocol.AppendBeat(s.out, uint64(until/int64(time.Millisecond)), uint64((until-now)/int64(time.Millisecond)))
 			a.mark(s)
 		}
@@ -161,6 +168,16 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	if s.beatAt != cache.Forever {
 		e.beatBy(s.beatAt)
 	}
+}
+
+// hadTime reports whether the client has had a keepalive to answer, and a third of the heartbeat to answer it. It has
+// had neither if its keepalives were rarer, until a reload required the heartbeat. Nor has it if the daemon stood
+// still: then the answer may have come, and waits to be read.
+func (s *Session) hadTime(v *survey, now int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	third := v.w.Heartbeat / 3
+	return s.asked > s.heard.Load() && now-s.asked >= third && now-v.at <= third
 }
 
 // loseSilent ends the holds that a session loses by its silence: see cache.Table.LoseSilent.

@@ -248,16 +248,7 @@ func TestAGrantLeavesTimeForAKeepalive(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
 	g := b.grantedBehindAnother(1900 * time.Millisecond)
-	for holds := b.s.core.Holds.Load(); b.now.Load()/int64(time.Millisecond) < int64(g.Deadline)+5000; {
-		b.now.Add(int64(20 * time.Millisecond))
-		b.k.buf = nil
-		if b.e.Tick(); b.k.buf != nil && b.k.last(b).Event == protocol.EventBeat {
-			send(b.s, &protocol.Request{Op: protocol.OpPing, ID: 8})
-		}
-		if b.answer(); b.s.core.Holds.Load() != holds {
-			t.Fatal("a hold of a client that answers each keepalive is lost")
-		}
-	}
+	b.answersKeepalives(time.Duration(g.Left)*time.Millisecond+5*time.Second, true)
 }
 
 // A reload introduces a heartbeat that the client, which has an older welcome, does not send. Its hold there
@@ -328,4 +319,65 @@ func TestARequestThatIsReadLateMovesNoSilenceForward(t *testing.T) {
 	if left := int64(g.Deadline) - b.now.Load()/int64(time.Millisecond); left > 0 && b.s.core.Holds.Load() == 0 {
 		t.Errorf("the hold is lost %d ms before the end of its stated validity", left)
 	}
+}
+
+// answersKeepalives runs for d, with a client that answers each keepalive at once, and with a store that answers if
+// up. It fails if a hold is lost.
+func (b *beating) answersKeepalives(d time.Duration, up bool) {
+	b.Helper()
+	holds := b.s.core.Holds.Load()
+	for end := b.now.Load() + int64(d); b.now.Load() < end; {
+		b.now.Add(int64(20 * time.Millisecond))
+		b.k.buf = nil
+		if b.e.Tick(); b.k.buf != nil && b.k.last(b).Event == protocol.EventBeat {
+			send(b.s, &protocol.Request{Op: protocol.OpPing, ID: 8})
+		}
+		if up {
+			b.answer()
+		}
+		if b.s.core.Holds.Load() != holds {
+			b.Fatal("a hold of a client that answers each keepalive is lost")
+		}
+	}
+}
+
+// A reload adds a heartbeat when the lease has almost ended, because its store has not answered renewals for a
+// while. Then the store answers again. The client can be silent only behind a keepalive that it has had time to
+// answer, and the keepalives before the reload were rare.
+func TestAReloadThatAddsAHeartbeatIsFollowedByAKeepalive(t *testing.T) {
+	for _, ttl := range []time.Duration{5 * time.Second, 30 * time.Second} {
+		for _, left := range []time.Duration{100 * time.Millisecond, ttl / 10, ttl / 5, 2 * ttl / 5} {
+			t.Run(fmt.Sprint(left, " of ", ttl), func(t *testing.T) {
+				b := newBeating(t)
+				defer b.e.End(b.s)
+				b.acquire("k", ttl)
+				b.answersKeepalives(ttl*98/100-left, false)
+				err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.answersKeepalives(4*ttl, true)
+			})
+		}
+	}
+}
+
+// The daemon stands still, behind a keepalive that the client answers at once. The answer is read when it goes on, but
+// behind its timer.
+func TestADaemonThatStoodStillCallsNobodySilent(t *testing.T) {
+	b := newBeating(t)
+	defer b.e.End(b.s)
+	if err := b.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 2 * time.Second}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.acquire("k", 30*time.Second)
+	b.now.Add(int64(600 * time.Millisecond))
+	b.untilBeat(0)
+	b.now.Add(int64(5 * time.Second))
+	b.untilBeat(0)
+	if b.s.core.Holds.Load() == 0 {
+		t.Fatal("the hold is lost before the answer is read")
+	}
+	send(b.s, &protocol.Request{Op: protocol.OpPing, ID: 8})
+	b.answersKeepalives(10*time.Second, true)
 }

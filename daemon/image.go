@@ -14,7 +14,7 @@ import (
 
 // imageFormat is the form of an engine's image. It changes with whatever changes what is written:
 // a process does not read the image of another form.
-const imageFormat = 7
+const imageFormat = 8
 
 // Errors of images.
 var (

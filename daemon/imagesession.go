@@ -61,7 +61,7 @@ func (m *imager) session(s *Session) {
 	if s.surveyed { // it begins anew there
 		beatAt = 0
 	}
-	for _, n := range []*int64{&s.floor, &beatAt, &s.beatEvery, &s.stated} {
+	for _, n := range []*int64{&s.floor, &beatAt, &s.beatEvery, &s.asked, &s.stated} {
 		cache.Num(c, n)
 	}
 	c.Bool(&s.killed)

@@ -59,6 +59,7 @@ type Session struct {
 	surveyed  bool   // one is
 	beatAt    int64  // when the next beat is due; Forever for none
 	beatEvery int64
+	asked     int64 // when the first keepalive since heard was sent; none has been if heard is not before
 	stated    int64 // the latest validity stated
 	killed    bool
 	manys     []*many          // acquire-manys under way

@@ -355,6 +355,9 @@ func (w *World) mayHave(k *conn, q *request, g *protocol.Grant) {
 
 // pushing looks at a push at the moment when the daemon sends it.
 func (w *World) pushing(k *conn, m protocol.Message) {
+	if m.Event == protocol.EventBeat && k.asked == 0 {
+		k.asked = w.now
+	}
 	if m.Event != protocol.EventLost {
 		return
 	}

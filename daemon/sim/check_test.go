@@ -356,8 +356,16 @@ var histories = []struct {
 		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard = 2*sec, 0, w.now-sec
 		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
 	}},
+	{"silent", "… or one that has answered every keepalive", func(t *testing.T, w *World, a, b *client) {
+		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard, a.k.asked = 2*sec, 0, w.now-2*sec, 0
+		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
+	}},
+	{"silent", "… or one that had no time to answer", func(t *testing.T, w *World, a, b *client) {
+		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard, a.k.asked = 2*sec, 0, w.now-2*sec, w.now-sec/2
+		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
+	}},
 	{"", "… one that is not", func(t *testing.T, w *World, a, b *client) {
-		w.p.Heartbeat, a.k.heard = 2*sec, w.now-2*sec
+		w.p.Heartbeat, w.p.Faults[hostLag], a.k.heard, a.k.asked = 2*sec, 0, w.now-2*sec, w.now-sec
 		w.emitted(a.k, lost(a.takes(t, exclusive, 5<<10), protocol.LostSilent))
 	}},
 	{"dropped in use", "a store is dropped under a holder", func(t *testing.T, w *World, a, b *client) {

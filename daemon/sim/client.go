@@ -108,9 +108,6 @@ func (w *World) newClient(h *host, id int) *client {
 	}
 	c.after(w.between(0, 200*ms), c.connect)
 	c.after(w.skewed(w.p.Act), c.act)
-	if w.p.Heartbeat > 0 {
-		w.after(w.between(0, w.p.Heartbeat/4), c.heartbeat)
-	}
 	return c
 }
 

@@ -23,6 +23,7 @@ type conn struct {
 
 	heard      int64  // when the daemon read from it last
 	heardFrost int64  // how long the host had stood still by then
+	asked      int64  // when the daemon sent the first keepalive since; 0 for none
 	deaf       bool   // the daemon takes nothing more from it
 	killed     bool   // the daemon ends it
 	last       []byte // what it has said before that, and why
@@ -121,7 +122,7 @@ func (k *conn) readable() {
 	if !k.deaf && len(k.unread) > had {
 		rest, ok := k.s.Receive(k.unread)
 		if len(rest) < len(k.unread) { // part of a frame does not count
-			k.heard, k.heardFrost = k.h.w.now, k.h.stood()
+			k.heard, k.heardFrost, k.asked = k.h.w.now, k.h.stood(), 0
 		}
 		k.unread = k.unread[:copy(k.unread, rest)]
 		k.deaf = !ok

@@ -6,17 +6,13 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Heartbeats: a namespace may require that its holders are heard of. Clients here send a ping in time
-// while they hold something, unless they are silent for a while.
+// Heartbeats: a namespace may require a message from its holders at least so often. Clients here answer
+// keepalives with pings, unless they are silent for a while.
 
-// heartbeat sends one, if the client is not silent.
+// heartbeat answers a keepalive, if the client is not silent.
 func (c *client) heartbeat() {
 	w := c.w
-	if w.calm {
-		return
-	}
-	w.after(w.p.Heartbeat/4, c.heartbeat)
-	if c.k == nil || !c.greeted || c.paused > w.now || c.silent > w.now || len(c.holds) == 0 {
+	if w.p.Heartbeat == 0 || !c.greeted || c.silent > w.now {
 		return
 	}
 	if !slices.ContainsFunc(c.calls, func(q *request) bool { return q.op == protocol.OpPing }) {
@@ -59,14 +55,23 @@ func (w *World) longest() int64 {
 	return longest
 }
 
-// wasSilent checks, when the daemon says that a hold is lost as its client was silent, that it was. A
-// daemon that works with an old reading of the clock may be wrong.
+// wasSilent checks, when the daemon says that a hold is lost as its client was silent, that it was. The client must
+// also have had a keepalive to answer, and a third of the heartbeat for that. A daemon that works with an old
+// reading of the clock may be wrong.
 func (w *World) wasSilent(k *conn, key string) {
 	if w.p.Heartbeat == 0 {
 		w.fail("silent", key, "client %d was not asked for heartbeats", k.c.id)
 		return
 	}
-	if quiet := w.now - k.heard; !k.stuck && quiet < w.p.Heartbeat*98/100 && w.p.Faults[hostLag] == 0 {
+	if k.stuck || w.p.Faults[hostLag] > 0 {
+		return
+	}
+	if quiet := w.now - k.heard; quiet < w.p.Heartbeat*98/100 {
 		w.fail("silent", key, "client %d sent something %d ms ago, and has lost a hold as silent for %d ms", k.c.id, quiet/ms, w.p.Heartbeat/ms)
+	}
+	if k.asked == 0 {
+		w.fail("silent", key, "client %d has lost a hold as silent, and has answered all keepalives", k.c.id)
+	} else if had := w.now - k.asked; had < w.p.Heartbeat/3*98/100 {
+		w.fail("silent", key, "client %d has lost a hold as silent, %d ms after the keepalive that it has not answered", k.c.id, had/ms)
 	}
 }

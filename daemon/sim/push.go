@@ -26,6 +26,7 @@ func (c *client) push(m protocol.Message) {
 		var until uint64
 		if until, _, err = m.Beat(); err == nil {
 			c.beat(c.own(until))
+			c.heartbeat()
 		}
 	case protocol.EventGoingAway:
 		_, _, err = m.GoingAway()
