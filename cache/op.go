@@ -51,9 +51,12 @@ const (
 	// OpJoin takes the key if it is free and nobody queues before us, and
 	// otherwise joins the store's queue or keeps our place in it: a daemon that
 	// does not repeat it drops out by itself. Granted, Queued, Refused or Unknown.
+	// Busy says that the token has lost its place for good, and has left nothing
+	// behind: another token has to join.
 	OpJoin
 	// OpWithdraw leaves the queue, and releases the lease should it have been
-	// granted meanwhile. Done, Refused or Unknown.
+	// granted meanwhile. Done, Refused or Unknown. As for a release, a copy of it
+	// may be carried out late: its token is never asked for again.
 	OpWithdraw
 	// OpRelease ends the lease and wakes the next in the queue. Whatever shape
 	// the token has in the store (exclusive, shared, queued) is removed. Done,
@@ -132,6 +135,7 @@ type Result struct {
 	// SessionNo is that session's number, from 1; a larger one means that all
 	// before have ended, with what was granted under them.
 	SessionNo uint64
+	Gone      bool  // Refused: what stood under the token has been withdrawn
 	Err       error // Refused, Unknown: why, for people
 }
 

@@ -108,7 +108,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 		t.refuseTries(l, CodeBusy, r.Left, now, out)
 	case Refused:
 		t.fail(l, now, r.Err)
-		if !l.queued && !l.maybe {
+		if r.Gone || !l.queued && !l.maybe {
 			t.forget(l)
 		}
 		t.refuseTries(l, CodeUnavailable, -1, now, out)

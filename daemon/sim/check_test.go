@@ -422,6 +422,16 @@ var histories = []struct {
 			a.h.notices([]cache.Notice{{Kind: cache.NoticeAcquired, Key: w.keys[0].name, Session: new(cache.Session), Fence: fence + 5}})
 		}
 	}},
+	{"token", "a daemon asks for a token that it has withdrawn", func(t *testing.T, w *World, a, b *client) {
+		for _, kind := range []cache.OpKind{cache.OpJoin, cache.OpWithdraw, cache.OpJoin} {
+			newFlight(a.h.links[0], []upstream.Op{{Kind: kind, Key: w.keys[0].name, Token: 1}}).send()
+		}
+	}},
+	{"", "… or for another one", func(t *testing.T, w *World, a, b *client) {
+		for token, kind := range []cache.OpKind{cache.OpJoin, cache.OpWithdraw, cache.OpJoin} {
+			newFlight(a.h.links[0], []upstream.Op{{Kind: kind, Key: w.keys[0].name, Token: uint64(1 + token/2)}}).send()
+		}
+	}},
 	{"silent", "a silent client keeps a hold", func(t *testing.T, w *World, a, b *client) {
 		w.p.Heartbeat, w.conf.spaces[0].Heartbeat = 2*sec, 2*time.Second
 		w.p.Faults[hostLag] = 0

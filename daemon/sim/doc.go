@@ -88,6 +88,7 @@
 //   - lost, lost once, lost in time, lost before grant, after lost: a loss has a
 //     cause, and without faults there is none; it is told once, before anything
 //     else shows it, behind the grant, and it is final;
+//   - token: no daemon asks a store for a token that it has withdrawn or released there (tokens.go);
 //   - grant, count, upgrade, stale fence, cancel, inspect, reply, one reply,
 //     protocol: what PROTOCOL.md says of answers.
 //

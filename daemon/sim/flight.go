@@ -83,6 +83,7 @@ type flight struct {
 // send puts each script's ops on the wire. They share a fate, mostly.
 func (f *flight) send() {
 	l, w := f.l, f.l.h.w
+	l.asksAnew(f.ops)
 	if l.s.kind != likeEmbedded { // which the pump waits for, however slow the disk is
 		l.at(l.h.departs()+w.p.Timeout, func() { f.deliver(errTimeout) })
 	}

@@ -22,11 +22,12 @@ type link struct {
 	breaker breaker
 	cutOff  int64 // the store cannot be reached before
 	session storeSession
-	pair    *pair   // of two stores at once: each part has connections of its own
-	whole   *link   // of a part: the link to both
-	member  *member // of a part: how the driver sees it
-	leaving bool    // nothing routes to it: it is dropped once it is empty
-	closed  bool    // dropped, or its daemon has ended
+	pair    *pair          // of two stores at once: each part has connections of its own
+	whole   *link          // of a part: the link to both
+	member  *member        // of a part: how the driver sees it
+	ended   map[ended]bool // tokens that were withdrawn or released there
+	leaving bool           // nothing routes to it: it is dropped once it is empty
+	closed  bool           // dropped, or its daemon has ended
 }
 
 // open begins to use a store.

@@ -54,7 +54,7 @@ func (s *Store) give(ctx context.Context, p *step, results []upstream.Result) er
 	err := errors.Join(p.run(ctx, s.new), old.run(ctx, s.old))
 	for n, i := range p.at {
 		if p.results[n].Status == cache.Done || p.results[n].Status == cache.NotHeld {
-			s.setWaits(&p.ops[n], false)
+			s.setStanding(&p.ops[n], absent)
 		}
 		results[i] = worse(old.results[n], p.results[n])
 		if p.results[n].Status == cache.NotHeld && old.results[n].Status == cache.Done {
@@ -83,11 +83,18 @@ func worse(a, b upstream.Result) upstream.Result {
 // take asks the old store, and the new one about what the old one has granted or
 // done.
 func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) error {
-	err := p.run(ctx, s.old)
-	var next, leave step
-	var olds []upstream.Result
+	var ask, next, leave step
 	for n, i := range p.at {
-		op, r := p.ops[n], p.results[n]
+		if op := p.ops[n]; acquires(&op) && s.standing(&op) == leaves {
+			leave.add(i, withdraw(&op))
+		} else {
+			ask.add(i, op)
+		}
+	}
+	err := ask.run(ctx, s.old)
+	var olds []upstream.Result
+	for n, i := range ask.at {
+		op, r := ask.ops[n], ask.results[n]
 		on := r.Status == cache.Granted || r.Status == cache.Done
 		if op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade {
 			on = true // whatever one says, the other's has to live as long as it can
@@ -95,7 +102,7 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 		if !on {
 			results[i] = r
 			results[i].Session, results[i].SessionNo = 0, 0
-			if (r.Status == cache.Queued || r.Status == cache.Busy) && s.waits(&op) {
+			if (r.Status == cache.Queued || r.Status == cache.Busy) && s.standing(&op) == waits {
 				leave.add(i, withdraw(&op))
 			}
 			continue
@@ -109,7 +116,7 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 		next.add(i, op)
 		olds = append(olds, r)
 	}
-	err = errors.Join(err, s.leave(ctx, &leave), next.run(ctx, s.new))
+	err = errors.Join(err, s.leave(ctx, &leave, results), next.run(ctx, s.new))
 	wrong := s.setBases(ctx, &next, olds)
 	var undo, raise step
 	for n, i := range next.at {
@@ -133,13 +140,17 @@ func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) er
 			}
 		}
 	}
-	err = errors.Join(err, s.raise(ctx, &raise, results), s.undo(ctx, &undo, results))
-	for n, i := range next.at { // at the end, because a raise or a withdrawal may not have been answered
+	err = errors.Join(err, s.raise(ctx, &raise, results))
+	for n, i := range next.at { // behind the raise, which may not have been answered
 		if op := &next.ops[n]; acquires(op) {
-			s.setWaits(op, results[i].Status == cache.Queued || results[i].Status == cache.Unknown)
+			is := absent
+			if st := results[i].Status; st == cache.Queued || st == cache.Unknown {
+				is = waits
+			}
+			s.setStanding(op, is)
 		}
 	}
-	return err
+	return errors.Join(err, s.undo(ctx, &undo, results))
 }
 
 func acquires(op *upstream.Op) bool { return op.Kind == cache.OpTry || op.Kind == cache.OpJoin }
@@ -148,16 +159,14 @@ func withdraw(op *upstream.Op) upstream.Op {
 	return upstream.Op{Kind: cache.OpWithdraw, Mode: op.Mode, Key: op.Key, Token: op.Token}
 }
 
-// leave ends places in the new store's queues. They belong to tokens that have lost the old store's lease. If
-// they stayed, the next one that has that lease would wait for them, and they for it.
-func (s *Store) leave(ctx context.Context, p *step) error {
-	err := p.run(ctx, s.new)
-	for n := range p.at {
-		if st := p.results[n].Status; st == cache.Done || st == cache.NotHeld {
-			s.setWaits(&p.ops[n], false) // else it is tried again when the token is next asked for
-		}
+// leave ends places in the queues of both stores. They belong to tokens that have lost the old store's lease. If
+// they stayed in the new one, the next one that has that lease would wait for them, and they for it.
+func (s *Store) leave(ctx context.Context, p *step, results []upstream.Result) error {
+	for n, i := range p.at {
+		results[i] = upstream.Result{Status: cache.Busy, Left: -1}
+		s.setStanding(&p.ops[n], absent)
 	}
-	return err
+	return s.undo(ctx, p, results)
 }
 
 // setBases replaces the bases of what both stores have granted by those of the pair. It returns, by the ops
@@ -278,15 +287,19 @@ func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
 	return given
 }
 
-// undo gives back what a try has got in one store alone.
+// undo withdraws tokens from both stores: what a try has got in one store alone, or a place. While that is not
+// answered, the result is unknown.
 func (s *Store) undo(ctx context.Context, p *step, results []upstream.Result) error {
 	if len(p.ops) == 0 {
 		return nil
 	}
 	ends := make([]upstream.Result, len(results))
 	err := s.give(ctx, p, ends)
-	for _, i := range p.at {
-		if e := ends[i]; e.Status != cache.Done && e.Status != cache.NotHeld {
+	for n, i := range p.at {
+		if e := ends[i]; e.Status == cache.Done || e.Status == cache.NotHeld {
+			results[i].Gone = results[i].Status == cache.Refused
+		} else {
+			s.setStanding(&p.ops[n], leaves)
 			results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf("give back what one of two stores has granted: %w", reason(e))}
 		}
 	}

@@ -27,7 +27,7 @@ type Store struct {
 
 	mu     sync.Mutex
 	known  [2]upstream.Session // of old and new; guarded by mu
-	queued map[place]bool      // what stands, or may stand, in the new store and is not granted; guarded by mu
+	places map[place]standing  // of tokens that are not granted; guarded by mu
 }
 
 // place is what one token has for a key.
@@ -36,20 +36,29 @@ type place struct {
 	token uint64
 }
 
-// waits reports whether op's token stands, or may stand, in the new store, and is not granted.
-func (s *Store) waits(op *upstream.Op) bool {
+// standing is what is known of a token that is not granted.
+type standing uint8
+
+const (
+	absent standing = iota // it is not in the new store
+	waits                  // it is, or may be, in the new store
+	leaves                 // its withdrawal has not been answered, and may be carried out late
+)
+
+// standing is that of op's token.
+func (s *Store) standing(op *upstream.Op) standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.queued[place{op.Key, op.Token}]
+	return s.places[place{op.Key, op.Token}]
 }
 
-func (s *Store) setWaits(op *upstream.Op, is bool) {
+func (s *Store) setStanding(op *upstream.Op, is standing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := (place{op.Key, op.Token}); is {
-		s.queued[p] = true
+	if p := (place{op.Key, op.Token}); is != absent {
+		s.places[p] = is
 	} else {
-		delete(s.queued, p)
+		delete(s.places, p)
 	}
 }
 
@@ -66,7 +75,7 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 		return nil, fmt.Errorf("%w: the bases of %s are its own order and cannot be raised to those of %s, which the other hosts "+
 			"would get meanwhile; stop all holders, then change the store with a fence_epoch above the last fence base", ErrFences, a.Name, b.Name)
 	}
-	s := &Store{old: old, new: new, sessional: [2]bool{a.Session > 0, b.Session > 0}, hints: make(chan upstream.Hint, 1024), queued: make(map[place]bool)}
+	s := &Store{old: old, new: new, sessional: [2]bool{a.Session > 0, b.Session > 0}, hints: make(chan upstream.Hint, 1024), places: make(map[place]standing)}
 	if !b.Rebase {
 		note, ok := new.(upstream.Noter)
 		if !ok {

@@ -9,8 +9,10 @@
 // or does not answer, is not granted.
 //
 // A host that has the old store's lease and queues in the new one keeps the lease from others; should it die
-// there, until its TTL is over. If it loses that lease while it queues, it leaves the new store's queue: the
-// next host that has the lease would wait for it there, and it for the lease.
+// there, until its TTL is over. If it loses that lease while it queues, it leaves both stores' queues: the
+// next host that has the lease would wait for it in the new one, and it for the lease. A withdrawal that is not
+// answered may be carried out late, and end what the same token has got since. So a token that was withdrawn is
+// not asked for again: it is withdrawn until both stores have answered, and then the lock table takes another one.
 //
 // Permits of semaphores are taken and given back in the same way, where both stores have
 // them: each store counts those that it knows of.

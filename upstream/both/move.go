@@ -83,12 +83,14 @@ func (s *Store) code(c *cache.Coder, states *[2][]byte) {
 		cache.Num(c, &s.known[i].Until)
 		c.Bool(&s.known[i].Lost)
 	}
-	places := slices.SortedFunc(maps.Keys(s.queued), func(a, b place) int {
+	places := slices.SortedFunc(maps.Keys(s.places), func(a, b place) int {
 		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.token, b.token))
 	})
 	cache.List(c, &places, func(p *place) {
 		c.String(&p.key)
 		cache.Num(c, &p.token)
-		s.queued[*p] = true
+		is := s.places[*p]
+		cache.Num(c, &is)
+		s.places[*p] = is
 	})
 }

@@ -36,10 +36,17 @@ func TestAWaiterThatHasLostTheOldLease(t *testing.T) {
 			}
 			is(do(y, cache.OpJoin, 3), cache.Queued)
 			is(do(z, cache.OpRelease, 1), cache.Done)
+			tx, ty := uint64(2), uint64(3)
 			for end := time.Now().Add(20 * time.Second); ; {
-				rx, ry := do(x, cache.OpJoin, 2), do(y, cache.OpJoin, 3)
+				rx, ry := do(x, cache.OpJoin, tx), do(y, cache.OpJoin, ty)
 				if rx.Status == cache.Granted || ry.Status == cache.Granted {
 					break
+				}
+				if rx.Status == cache.Busy { // the token has lost its place
+					tx += 2
+				}
+				if ry.Status == cache.Busy {
+					ty += 2
 				}
 				if time.Now().After(end) {
 					t.Fatalf("%v (%v) and %v (%v)", rx.Status, rx.Err, ry.Status, ry.Err)
@@ -91,7 +98,7 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	do(y, cache.OpTry, 3, cache.Granted)
-	do(next, cache.OpJoin, 2, cache.Queued)
+	do(next, cache.OpJoin, 2, cache.Busy)
 	do(z, cache.OpRelease, 1, cache.Done)
 	do(z, cache.OpTry, 4, cache.Granted)
 	for _, h := range []*host{next, x, y, z} {
@@ -138,11 +145,87 @@ func TestARefusedLockThatCouldNotBeWithdrawn(t *testing.T) {
 			do(x, 1, cache.Unknown)
 			do(y, 2, cache.Queued)
 			bad.fails = false
-			do(x, 1, cache.Queued)
+			do(x, 1, cache.Busy)
 			do(y, 2, cache.Granted)
 			for _, h := range []*host{x, y} {
 				_ = h.Close()
 			}
 		})
+	}
+}
+
+// late is a store that does not answer withdrawals while it is slow, and carries them out when carryOut is called.
+type late struct {
+	upstream.Store
+	slow bool
+	held []upstream.Op
+}
+
+func (s *late) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	if !s.slow || ops[0].Kind != cache.OpWithdraw {
+		return s.Store.Apply(ctx, ops, results)
+	}
+	s.held = append(s.held, ops...)
+	for i := range results {
+		results[i] = upstream.Result{Status: cache.Unknown, Left: -1}
+	}
+	return nil
+}
+
+func (s *late) carryOut(t *testing.T) {
+	t.Helper()
+	if len(s.held) == 0 {
+		t.Fatal("nothing was withdrawn")
+	}
+	for _, op := range s.held {
+		if r := (&host{Store: s.Store}).do(t, op); r.Status != cache.Done {
+			t.Fatalf("the withdrawal of token %d is %v (%v)", op.Token, r.Status, r.Err)
+		}
+	}
+}
+
+// A host has lost the old store's lease while it waits in the new one. The new store carries its withdrawal out, but
+// late: when the host has got the lock. That ends nothing that the host has got since.
+func TestAWithdrawalThatIsCarriedOutLateEndsNoLaterLease(t *testing.T) {
+	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
+	slow := &late{Store: open(t, b, "lock:"), slow: true}
+	x := &host{Store: pair(t, open(t, a, "lock:"), slow)}
+	old, new := &host{Store: open(t, a, "lock:")}, &host{Store: open(t, b, "lock:")}
+	do := func(h *host, kind cache.OpKind, token uint64) cache.Status {
+		t.Helper()
+		return h.do(t, upstream.Op{Kind: kind, Key: "k", Token: token, TTL: time.Minute}).Status
+	}
+	is := func(h *host, kind cache.OpKind, token uint64, want cache.Status) {
+		t.Helper()
+		if got := do(h, kind, token); got != want {
+			t.Fatalf("%v of token %d is %v, want %v", kind, token, got, want)
+		}
+	}
+	is(new, cache.OpTry, 1, cache.Granted)
+	is(x, cache.OpJoin, 2, cache.Queued)
+	if err := a.Admin().FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	is(old, cache.OpTry, 3, cache.Granted)
+	is(x, cache.OpJoin, 2, cache.Unknown)
+	is(old, cache.OpRelease, 3, cache.Done)
+	is(new, cache.OpRelease, 1, cache.Done)
+	for token, n := uint64(2), 0; ; n++ {
+		got := do(x, cache.OpJoin, token)
+		if got == cache.Granted {
+			break
+		}
+		if got == cache.Busy { // the token has lost its place
+			token += 10
+		}
+		if n == 5 {
+			t.Fatalf("token %d is %v", token, got)
+		}
+		slow.slow = false
+	}
+	slow.carryOut(t)
+	is(new, cache.OpTry, 4, cache.Busy)
+	for _, h := range []*host{x, old, new} {
+		_ = h.Close()
 	}
 }
