@@ -79,10 +79,8 @@ func TestFlushEndsLeasesAndFencesGoOnRising(t *testing.T) {
 func TestStoppedServerIsUnknownThenSettled(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p := newPeer(t, srv, "timeout=200ms")
-	held, _ := p.take("held", cache.Exclusive)
-	srv.Pause()
-	asked := p.token()
-	p.want(p.do(cache.OpTry, cache.Exclusive, "a", asked), cache.Unknown)
+	held := p.repeated("held")
+	asked := p.unanswered("a", srv.Pause, srv.Resume)
 	// The connection is given up; a new one is accepted by the kernel and says
 	// nothing: nothing of ours is sent.
 	p.eventually("no connection is left", func() bool {
@@ -91,21 +89,36 @@ func TestStoppedServerIsUnknownThenSettled(t *testing.T) {
 	srv.Resume()
 	p.settle("a", asked)
 	p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done })
-	p.take("a", cache.Exclusive)
+	p.repeated("a")
+}
+
+// unanswered returns the token of an acquire that was sent while the server was stopped, and not answered in time.
+func (p *peer) unanswered(key string, stop, resume func()) (token uint64) {
+	p.Helper()
+	p.eventually("it is asked and not answered", func() bool {
+		p.eventually("it is there", func() bool { return p.do(cache.OpPeek, 0, key, 0).Status == cache.Done })
+		token = p.token()
+		stop()
+		r := p.do(cache.OpTry, cache.Exclusive, key, token)
+		if r.Status == cache.Unknown {
+			return true
+		}
+		resume() // this process stood still: it sent nothing in time, or the server was no longer stopped
+		p.settle(key, token)
+		return false
+	})
+	return token
 }
 
 func TestPausedClientsAreUnknownThenSettled(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	p := newPeer(t, srv, "timeout=200ms")
-	held, _ := p.take("held", cache.Exclusive)
+	held := p.repeated("held")
 	for _, mode := range []string{"ALL", "WRITE"} {
-		srv.Do("CLIENT", "PAUSE", "1000", mode)
-		asked := p.token()
-		p.want(p.do(cache.OpTry, cache.Exclusive, "a", asked), cache.Unknown)
+		asked := p.unanswered("a", func() { srv.Do("CLIENT", "PAUSE", "1000", mode) }, func() {})
 		p.settle("a", asked)
 		p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done })
-		tok, _ := p.take("a", cache.Exclusive)
-		p.want(p.do(cache.OpRelease, cache.Exclusive, "a", tok), cache.Done)
+		p.settle("a", p.repeated("a"))
 	}
 }
 

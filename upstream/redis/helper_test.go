@@ -75,6 +75,14 @@ func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
+// repeated is a try that is repeated until it succeeds: the timeout is shorter than a machine stands still.
+func (p *peer) repeated(key string) (token uint64) {
+	p.Helper()
+	token = p.token()
+	p.eventually("it is granted", func() bool { return p.do(cache.OpTry, cache.Exclusive, key, token).Status == cache.Granted })
+	return token
+}
+
 func (p *peer) eventually(what string, ok func() bool) {
 	p.Helper()
 	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
