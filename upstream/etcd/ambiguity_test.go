@@ -131,7 +131,7 @@ func (p *peer) again(w *wire) {
 func TestAnswersThatNeverCome(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
-	p, w := wirePeer(t, srv, "timeout=400ms&ttl=30s")
+	p, w := wirePeer(t, srv, "timeout=2s&ttl=180s")
 	stands := func(lock string) bool {
 		return strings.Contains(strings.Join(keys(t, srv.Admin()), " "), dir+lock+"/")
 	}

@@ -98,7 +98,7 @@ func TestRevokedLeaseIsALostSession(t *testing.T) {
 func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
-	p, q := newPeer(t, srv, "timeout=300ms&ttl=30s"), newPeer(t, srv, "ttl=30s")
+	p, q := newPeer(t, srv, "timeout=2s&ttl=30s"), newPeer(t, srv, "ttl=30s")
 	held, _ := p.take("held", cache.Exclusive)
 	srv.Pause()
 	p.eventually("the server has stopped", func() bool { return p.do(cache.OpPeek, 0, "a", 0).Status != cache.Done })
@@ -122,7 +122,7 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 func TestPauseBeyondTheTTLLosesTheSessionInTime(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
-	p := newPeer(t, srv, "timeout=500ms&ttl=2s")
+	p := newPeer(t, srv, "timeout=3s&ttl=10s")
 	a, base := p.take("a", cache.Exclusive)
 	srv.Pause()
 	p.lost(1)
@@ -140,7 +140,7 @@ func TestPauseBeyondTheTTLLosesTheSessionInTime(t *testing.T) {
 
 func TestOwnKeyRemovedBySomebodyIsNoticed(t *testing.T) {
 	srv := testserver.StartEtcd(t)
-	p := newPeer(t, srv, "ttl=2s")
+	p := newPeer(t, srv, "ttl=30s")
 	tok, _ := p.take("a", cache.Exclusive)
 	shared, _ := p.take("b", cache.Shared)
 	for _, k := range []string{"a", "b"} {

@@ -17,7 +17,7 @@ import (
 func TestPermitAnswersThatNeverCome(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)
-	p, w := wirePeer(t, srv, "timeout=400ms&ttl=30s")
+	p, w := wirePeer(t, srv, "timeout=2s&ttl=180s")
 	q := newPeer(t, srv, "ttl=30s")
 	for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
 		for _, happens := range []bool{true, false} {
