@@ -60,6 +60,7 @@ func TestOtherRedlockLibrariesAndWeKeepEachOtherOut(t *testing.T) {
 	tok, _ := p.take("k", cache.Exclusive)
 	p.renew("k", tok)
 	p.release("k", tok)
+	soon(t, "the nodes without it are released too", func() bool { return c.standing("k") == 2 })
 	// And of another type, too.
 	c[2].Do("LPUSH", "lock:k", "x")
 	p.want(p.try("k"), cache.Busy)
