@@ -80,7 +80,7 @@ func TestAnswerThatNeverComesIsUnknownAndNothingIsSentTwice(t *testing.T) {
 
 func TestRequestThatNeverArrivesIsUnknownAndNothingHappens(t *testing.T) {
 	srv := testserver.StartMariaDB(t, quickly)
-	px, p := behind(t, srv, "timeout=300ms")
+	px, p := behind(t, srv, "timeout=2500ms")
 	held, _ := p.take("held", cache.Exclusive)
 	px.BlackHole(faultproxy.ToServer, true)
 	tok := p.token()
