@@ -60,7 +60,7 @@ var everyStore = []struct {
 	}},
 	{"zookeeper", "zookeeper://%s", func(t testing.TB) (string, string) {
 		s := testserver.StartZooKeeper(t)
-		return s.URL() + "?session=" + lease, s.Addr()
+		return s.URL() + "?session=" + lease + "&timeout=3s", s.Addr() // half of the session is the most
 	}},
 	{"mysql", "mysql://root@%s/locks", func(t testing.TB) (string, string) {
 		s := testserver.StartMariaDB(t)
