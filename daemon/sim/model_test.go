@@ -179,7 +179,7 @@ func (d *duel) setFull(full bool) {
 	}
 }
 
-// ripen keeps away from ends: it waits until those have come that are near, and
+// ripen keeps away from ends and other turns: it waits until those have come that are near, and
 // now and then until the next one has.
 func (d *duel) ripen() {
 	near := int64(10)
@@ -188,9 +188,9 @@ func (d *duel) ripen() {
 	}
 	for now := d.serverTime() / 1000; ; now = d.serverTime() / 1000 {
 		next := int64(0)
-		for _, end := range d.model.ends() {
-			if end+d.slop >= now && end < now+near && (next == 0 || end < next) {
-				next = end
+		for _, at := range d.model.turns() {
+			if at+d.slop >= now && at < now+near && (next == 0 || at < next) {
+				next = at
 			}
 		}
 		if next == 0 {
@@ -199,7 +199,9 @@ func (d *duel) ripen() {
 		for d.serverTime()/1000 <= next+d.slop+1 {
 			time.Sleep(time.Millisecond)
 		}
-		d.endings++
+		if slices.Contains(d.model.ends(), next) {
+			d.endings++
+		}
 		near = 10
 	}
 }
@@ -278,7 +280,7 @@ func (d *duel) modelled(n int, ops []cache.Op) []cache.Result {
 	return want
 }
 
-// passed moves the model to the server's time; false when something has ended
+// passed moves the model to the server's time; false when something has ended or turned
 // since t0, or nearly, so that nobody can tell in which order.
 func (d *duel) passed(t0 int64) bool {
 	d.now = d.serverTime()
@@ -287,8 +289,8 @@ func (d *duel) passed(t0 int64) bool {
 }
 
 func (d *duel) clear(t0 int64) bool {
-	for _, end := range d.model.ends() {
-		if end >= t0/1000-d.slop-1 && end <= d.now/1000+d.slop+1 {
+	for _, at := range d.model.turns() {
+		if at >= t0/1000-d.slop-1 && at <= d.now/1000+d.slop+1 {
 			return false
 		}
 	}

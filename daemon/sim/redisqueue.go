@@ -228,6 +228,18 @@ func (m *redisModel) ends() (all []int64) {
 		if len(k.readers) > 0 {
 			all = append(all, k.readExp)
 		}
+	}
+	for _, p := range m.permits {
+		for _, x := range slices.Concat(p.held, p.queue) {
+			all = append(all, x.ends)
+		}
+	}
+	return append(all, m.queueEnds()...)
+}
+
+// queueEnds are the times, in ms, at which queues end by themselves, and the mark that there are any.
+func (m *redisModel) queueEnds() (all []int64) {
+	for _, k := range m.keys {
 		if len(k.queue) > 0 {
 			all = append(all, k.queExp)
 		}
@@ -235,10 +247,18 @@ func (m *redisModel) ends() (all []int64) {
 			all = append(all, k.waitExp)
 		}
 	}
-	for _, p := range m.permits {
-		for _, x := range slices.Concat(p.held, p.queue) {
-			all = append(all, x.ends)
-		}
+	if m.queued > 0 {
+		all = append(all, m.queued)
+	}
+	return all
+}
+
+// turns are all times, in ms, from which on the same op has another outcome: ends, and the times from which
+// on one who joins makes a queue end later.
+func (m *redisModel) turns() []int64 {
+	all := m.ends()
+	for _, end := range m.queueEnds() {
+		all = append(all, end-m.lease)
 	}
 	return all
 }
