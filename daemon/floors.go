@@ -84,11 +84,11 @@ func (e *Engine) reportFalls(changed []rerouted) {
 }
 
 // continues reports whether the keys keep a store that has itself given the highest base. Then the order of that
-// store, or the rules for two stores at once, keep fences rising. fence_epoch must not fall meanwhile: it is part
-// of the fences of a store with an order of its own.
+// store, or the rules for two stores at once, keep fences rising. The fence_epoch of a single store with an order of
+// its own is part of its fences and must not fall meanwhile. Two stores apply their fence_epoch themselves.
 func (c *rerouted) continues() bool {
 	return c.was.Unit != c.is.Unit && c.was.shares(c.is.Unit) && c.given == c.known &&
-		(c.was.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch)
+		(c.was.core.Raises() || c.is.core.Pair || c.was.FenceEpoch <= c.is.FenceEpoch)
 }
 
 // shares reports whether u and o have a store in common.

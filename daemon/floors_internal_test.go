@@ -254,6 +254,25 @@ func TestALowerEpochIsReportedAlsoWithAnotherPassword(t *testing.T) {
 	}
 }
 
+// Keys go back from a store with an order of its own to that store and the one before it. Two stores apply their
+// fence_epoch themselves.
+func TestTheWayBackToAPairIsNotReported(t *testing.T) {
+	d := newTwoStores(t)
+	etcd := Part{Name: "etcd", Place: "etcd"}
+	for name, parts := range map[string][]Part{"alone": {etcd}, "pair": {{Name: "b", Place: "b"}, etcd}} {
+		u, err := d.e.AddStore(name, upstream.Info{Queue: true, Pair: name == "pair"}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		u.parts.Store(&parts)
+	}
+	d.e.fall = func(prefix, store string, base uint64) { t.Errorf("reported: %s %s %d", prefix, store, base) }
+	d.other = d.e.unit("alone")
+	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "alone", FenceEpoch: ahead})
+	d.base("o:k", 70)
+	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "pair"})
+}
+
 // Requests come while reloads move their key to and fro between two stores, one of which is an hour ahead. No request
 // meets the new routes without the floor that belongs to them.
 func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {
