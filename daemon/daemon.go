@@ -43,6 +43,9 @@ type Config struct {
 	// called on one goroutine of the daemon's, and must not block.
 	Spans   func(*Span)
 	Version string
+	// Seen returns what this process has seen of the stores' servers. A successor reads it by Estate.Seen
+	// before it opens the stores. Optional; it must not block.
+	Seen func() []byte
 }
 
 // Serving is what can change while a daemon runs.

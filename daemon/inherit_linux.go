@@ -38,6 +38,9 @@ func (e *Estate) Heir(store string) *upstream.Heir {
 	return nil
 }
 
+// Seen is the result of the other process's Config.Seen. It is empty if there is none, as with older versions.
+func (e *Estate) Seen() []byte { return e.offer.Seen }
+
 // Lost are the stores of which nothing can be taken over.
 func (e *Estate) Lost() (names []string) {
 	for _, s := range e.offer.Stores {

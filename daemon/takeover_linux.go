@@ -39,6 +39,7 @@ type (
 		PID     int
 		Stores  []offered
 		Owned   bool // the socket is to be removed at the end
+		Seen    []byte
 	}
 	offered struct {
 		Name     string
@@ -151,6 +152,9 @@ func (d *Daemon) closeOnEnd(c *net.UnixConn) (stop func()) {
 // offer is what there is to take over, with the descriptors that belong to it.
 func (d *Daemon) offer() (o offer, locks []int) {
 	o = offer{Form: takeoverForm, Version: d.cfg.Version, PID: os.Getpid(), Owned: d.cfg.Listener == nil}
+	if d.cfg.Seen != nil {
+		o.Seen = d.cfg.Seen()
+	}
 	for _, v := range d.stores.list() {
 		one := offered{Name: v.unit.Name(), Key: v.Key, Locked: v.Lock != nil}
 		if m := upstream.Moves(v.Store.Store); m != nil {

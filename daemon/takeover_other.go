@@ -38,6 +38,9 @@ func (*Estate) PID() int { return 0 }
 // Heir is what is to be known of a store before it is opened.
 func (*Estate) Heir(string) *upstream.Heir { return nil }
 
+// Seen is the result of the other process's Config.Seen.
+func (*Estate) Seen() []byte { return nil }
+
 // Lost are the stores of which nothing can be taken over.
 func (*Estate) Lost() []string { return nil }
 

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"encoding/json"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
@@ -9,7 +11,8 @@ import (
 )
 
 // seen is what this daemon has seen of a store's servers. A reload may open the same store anew: with another
-// password or time limit, or as one of two. Then the new connections continue from it.
+// password or time limit, or as one of two. Then the new connections continue from it. So do those of a process
+// that takes over.
 type seen struct {
 	fences *upstream.FenceClock // Redis and MySQL: the bases, and the clock
 	high   *atomic.Int64        // etcd and ZooKeeper: the highest revision or transaction id
@@ -37,4 +40,43 @@ func (p *places) at(place string) *seen {
 	}
 	p.seen[place] = fresh
 	return fresh
+}
+
+// passedOn is what a successor is told of one place.
+type passedOn struct {
+	Fences string // of FenceClock.Leave
+	High   int64
+}
+
+// leave returns what a successor has to know before it opens the stores. It includes stores that cannot be taken
+// over: their locks are lost, but the successor must still notice a server that has lost data. What this process
+// sees later is not in it. The floors of the bases that it grants meanwhile come with the locks.
+func (p *places) leave() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make(map[string]passedOn, len(p.seen))
+	for place, s := range p.seen {
+		all[place] = passedOn{Fences: string(s.fences.Leave()), High: s.high.Load()}
+	}
+	b, _ := json.Marshal(all) // never fails
+	return b
+}
+
+// arrive adopts what another process's leave returned. An empty state, as of older versions, changes nothing.
+func (p *places) arrive(b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	var all map[string]passedOn
+	if err := json.Unmarshal(b, &all); err != nil {
+		return fmt.Errorf("read what the other process has seen of the stores: %w", err)
+	}
+	for place, was := range all {
+		s := p.at(place)
+		if err := s.fences.Arrive([]byte(was.Fences)); err != nil {
+			return fmt.Errorf("store %s: %w", place, err)
+		}
+		s.high.Store(max(s.high.Load(), was.High))
+	}
+	return nil
 }

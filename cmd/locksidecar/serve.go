@@ -141,11 +141,14 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	if takeover && s.fleet.estate == nil {
 		err = s.claim(starting)
 	}
+	if err == nil && s.fleet.estate != nil {
+		err = s.fleet.seen.arrive(s.fleet.estate.Seen())
+	}
 	if err == nil {
 		err = s.fleet.use(starting, p, func(serving daemon.Serving) error {
 			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup, Listener: made,
 				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Standing: threads.askAll,
-				Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version}
+				Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version, Seen: s.fleet.seen.leave}
 			if s.fleet.estate != nil {
 				return s.inherit(cfg)
 			}
