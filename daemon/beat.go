@@ -138,7 +138,7 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	silence := cache.Silence{Again: cache.Forever, Until: cache.Forever}
 	if w.Heartbeat > 0 {
 		ttl = min(ttl, w.Heartbeat)
-		if now >= s.heard.Load()+w.Heartbeat && !s.hadTime(v, now) {
+		if now >= s.lastHeard(now)+w.Heartbeat && !s.hadTime(v, now) {
 			s.hear(now)
 		}
 		silence.Until = s.heard.Load() + w.Heartbeat
@@ -189,7 +189,7 @@ func (e *Engine) loseSilent(s *Session, lead, now int64, a *aftermath) cache.Sil
 			continue
 		}
 		sh := e.lock(i)
-		heard := s.heard.Load() // with the mutex held, because a grant in this shard may have moved it
+		heard := s.lastHeard(now) // with the mutex held, because a grant in this shard may have moved it
 		more := sh.table.LoseSilent(s.core, heard, lead, now, &sh.out)
 		is.Again, is.Until = min(is.Again, more.Again), min(is.Until, more.Until)
 		e.unlock(sh, i, now, a)

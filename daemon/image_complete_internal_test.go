@@ -70,6 +70,7 @@ var derived = map[string]string{
 	"daemon.Session.signature": "made again", "daemon.Session.touched": "valid during one call",
 	"daemon.Session.ended":    "an ended session is not in the image",
 	"daemon.Session.surveyed": "a survey in progress starts again",
+	"daemon.Session.delayed":  "readers have ended when an image is made",
 	"daemon.Session.spans":    "open spans do not cross a takeover",
 	"cache.Session.User":      "found again by uid",
 	"cache.Session.Holds":     "counted again",

@@ -95,6 +95,8 @@ func (c *conn) keepPace(t *turn) bool {
 	if c.hello.Stop() { // it is not the client who is silent
 		defer c.hello.Reset(c.d.now.Load().Limits.MaxSilent)
 	}
+	c.s.delay(true, 0)
+	defer func() { c.s.delay(false, c.d.clock()) }()
 	until := c.d.clock() + int64(wait)
 	for wait > 0 && p.limit.Load() == limit { // or there is another limit now
 		timer := time.NewTimer(min(wait, time.Second))

@@ -1,6 +1,7 @@
 package daemon_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -95,5 +96,36 @@ func TestAHastyProgramDoesNotSilenceItsUsersOthers(t *testing.T) {
 		if m := hasty.next(); m.ID != 3+i {
 			t.Fatalf("%+v", m)
 		}
+	}
+}
+
+// A client asks for so much that the daemon reads nothing of it for far longer than the heartbeat, not even answers to
+// keepalives. It is not silent, and nothing that it holds is lost.
+func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
+	h := start(t, nil, nil)
+	reload := func(rate int) {
+		next := serving(h.store)
+		next.Namespaces, next.Limits.Users.Rate = []daemon.Namespace{{Store: "store", Heartbeat: patience}}, rate
+		if err := h.d.Reload(next); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reload(1)
+	defer reload(0) // so that all is read
+	b := newBeats()
+	b.lost = make(chan client.Lost, 100)
+	c := h.dial(b.options())
+	keys := make([]string, 60) // a minute's work
+	for i := range keys {
+		keys[i] = fmt.Sprint("k", i)
+	}
+	gs, err := c.AcquireMany(t.Context(), keys, client.AcquireArgs{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.beyond(t, gs[0])
+	b.beyond(t, protocol.Grant{Deadline: gs[0].Deadline + uint64(patience/time.Millisecond)})
+	if off := h.d.Totals().PutOff; off < int64(10*patience) {
+		t.Errorf("requests were put off for %v only", time.Duration(off))
 	}
 }

@@ -47,6 +47,7 @@ type Session struct {
 	after   aftermath
 
 	heard     atomic.Int64           // when the last frame came
+	delayed   atomic.Bool            // frames are not read: its user asks too fast
 	client    atomic.Pointer[string] // name and label, once greeted
 	signature atomic.Pointer[[]byte] // how lines of the audit end that are of it
 	touched   atomic.Bool            // somebody is about to flush it
@@ -153,6 +154,23 @@ func (s *Session) hear(now int64) {
 	for was := s.heard.Load(); now > was && !s.heard.CompareAndSwap(was, now); {
 		was = s.heard.Load()
 	}
+}
+
+// lastHeard returns when the session counts as heard. It is now while the daemon does not read its frames: an answer
+// to a keepalive may be among them.
+func (s *Session) lastHeard(now int64) int64 {
+	if s.delayed.Load() {
+		s.hear(now)
+	}
+	return s.heard.Load()
+}
+
+// delay begins or ends a time in which the daemon does not read the session's frames.
+func (s *Session) delay(on bool, now int64) {
+	if !on {
+		s.hear(now) // before: what has been stated meanwhile stays true
+	}
+	s.delayed.Store(on)
 }
 
 // Stated is the latest time until which the client may believe that it holds
@@ -263,7 +281,7 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	}
 	if beat := int64(m.Heartbeat); beat > 0 {
 		idle := s.beatAt == cache.Forever && !s.surveyed
-		if idle || s.beatEvery > beat/3 || now-s.heard.Load() >= beat {
+		if idle || s.beatEvery > beat/3 || now-s.lastHeard(now) >= beat {
 			// The session had no keepalive to answer, or too few for this heartbeat: a client that answers each
 			// would lose the hold before the next one. Or the grant would already be over.
 			s.hear(now)

@@ -72,7 +72,8 @@ var policySettings = []policySetting{
 		example: "5m", value: func(p *Policy) pflag.Value { return &duration{d: &p.MaxHold, least: shortestHold, none: true} }},
 	{name: "heartbeat", help: "a client that says nothing for so long loses what it holds; 0 is to not ask",
 		more: "It is lost for the reason `silent`, though the connection stands: the process may be stopped. " +
-			"A reload that adds one costs no holds of clients that answer every keepalive, as those for Go, Python and Java do.",
+			"A reload that adds one costs no holds of clients that answer every keepalive, as those for Go, Python and Java do." +
+			" Time in which the daemon reads nothing because of `limits.max_user_rate` does not count.",
 		example: "15s", value: func(p *Policy) pflag.Value { return &duration{d: &p.Heartbeat, least: shortestBeat, none: true} }},
 	{name: "hand_overs", flag: "hand-overs", help: "how often a lock may go from client to client on this host while another host waits for it",
 		example: "16", value: func(p *Policy) pflag.Value { return &number{&p.HandOvers, 1, 768} }},

@@ -84,7 +84,8 @@ var settings = withShared([]Setting{
 		Example: "10000", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserWaiters, 0, 1 << 30} }},
 	{Path: "limits.max_user_rate", Flag: "max-user-rate", Help: "requests a second of all connections of one user together; 0 is without bound",
 		More: "What comes faster waits and is not refused, but each connection may send one request a second. Each key of an acquire-many counts, and a connection as much as 20 requests; " +
-			"what makes a tenth of a second may come at once.",
+			"what makes a tenth of a second may come at once." +
+			" An answer to a keepalive counts like any request, but the delay does not count as silence: no lock is lost by it (see `heartbeat`).",
 		Example: "20000", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserRate, 0, 1 << 30} }},
 	{Path: "limits.max_frame", Flag: "max-frame", Help: "`bytes` of one message",
 		More:    "Clients are told when they connect.",
