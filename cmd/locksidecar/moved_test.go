@@ -118,6 +118,9 @@ func TestAMoveToEtcd(t *testing.T) {
 				locks(n % 2)
 			}
 		}
+		if to == stage[1] {
+			hosts[0].reloads(files[0], yaml(stage[3]), "reload_refused", "the old store decides their fences")
+		}
 	}
 	hosts[1].reloads(files[1], yaml("store: b, fence_epoch: 3000000000000000"), "reload_refused", "fence_epoch is 3000000000000000 here, and 4000000000000000 on hosts")
 	for _, h := range hosts {

@@ -260,9 +260,17 @@ func ReadRules(ctx context.Context, st upstream.Store) (Rules, error) {
 }
 
 // CheckEpoch fails if hosts that use two stores have decided on a fence_epoch for some of keys that is larger
-// than epoch. epoch is the fence_epoch of this host, which uses the new store alone.
+// than epoch, or if the old store still decides their fences. epoch is the fence_epoch of this host, which uses the
+// new store alone.
 func (r Rules) CheckEpoch(keys Keys, epoch uint64) error {
 	for i := range r.of {
+		if c, ok := r.of[i].common(&keys); ok {
+			if e, _ := epochOf(r.of, c.Prefix); e == 0 {
+				return fmt.Errorf("%w: hosts use both stores for keys that begin with %q, and the old store decides their fences: "+
+					"give every host both stores with fence_epoch before any has the new store alone; if no host has both any more, "+
+					"remove the note from the new store", ErrFences, c.Prefix)
+			}
+		}
 		if e := r.of[i].Epoch; e > epoch && r.of[i].overlaps(&keys) {
 			return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from another store", ErrFences, epoch, e)
 		}

@@ -324,6 +324,23 @@ func TestWhatWouldMakeFencesFallIsRefused(t *testing.T) {
 			f.refused(later, "some:k", "no host has used both stores without fence_epoch")
 
 			before := f.pair(0, old)
+			last := f.new()
+			check := func(keys both.Keys, e uint64, want error) {
+				t.Helper()
+				rules, err := both.ReadRules(t.Context(), last)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := rules.CheckEpoch(keys, e); !errors.Is(err, want) {
+					t.Errorf("%+v in the new store alone, with epoch %d: %v", keys, e, err)
+				}
+			}
+			for _, keys := range []both.Keys{{}, some, {Prefix: "some:more:"}} {
+				check(keys, epoch, both.ErrFences) // the old store decides
+			}
+			for _, keys := range []both.Keys{{Except: []string{"some:"}}, {Prefix: "some:not:"}, {Prefix: "x:"}} {
+				check(keys, epoch, nil)
+			}
 			low := f.pair(1000, some)
 			f.refused(low, "some:k", "raise fence_epoch to more than")
 			f.release(before, "some:k", f.try(before, "some:k"))
@@ -338,19 +355,10 @@ func TestWhatWouldMakeFencesFallIsRefused(t *testing.T) {
 			f.refused(other, "some:k", "has to be the same on every host")
 			lower := f.pair(epoch-1e12, some)
 			f.refused(lower, "some:k", "has to be the same on every host")
-			last := f.new()
-			rules, err := both.ReadRules(t.Context(), last)
-			if err != nil {
-				t.Fatal(err)
-			}
 			for e, want := range map[uint64]error{0: both.ErrFences, epoch - 1: both.ErrFences, epoch: nil, epoch + 1: nil} {
-				if err := rules.CheckEpoch(both.Keys{}, e); !errors.Is(err, want) {
-					t.Errorf("epoch %d on the new store alone: %v", e, err)
-				}
+				check(both.Keys{}, e, want)
 			}
-			if err := rules.CheckEpoch(both.Keys{Prefix: "x:"}, 0); err != nil {
-				t.Errorf("other keys: %v", err)
-			}
+			check(both.Keys{Prefix: "x:"}, 0, nil)
 			for _, h := range []*host{later, before, low, other, lower} {
 				_ = h.Close()
 			}
