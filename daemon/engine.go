@@ -54,7 +54,7 @@ type Engine struct {
 	fall func(prefix, store string, base uint64)
 	// ask has a question put to a store on a goroutine of the shell's; nil when there
 	// is none.
-	ask func(question func(lister func(*Unit) upstream.Lister))
+	ask func(query func(lister func(*Unit) upstream.Lister) (then func()))
 
 	draining atomic.Bool
 	nextBeat atomic.Int64

@@ -36,19 +36,28 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 		return
 	}
 	u := sp.Unit
-	e.ask(func(lister func(*Unit) upstream.Lister) {
-		defer s.questions.Add(-1)
-		a := getAftermath()
-		defer putAftermath(a)
-		defer func() { e.finish(a, e.clock(), nil) }()
+	e.ask(func(lister func(*Unit) upstream.Lister) (then func()) {
 		st := e.heldHere(key, mode, limit, e.clock()) // again, because this goroutine may have started late
 		ctx, cancel := context.WithTimeout(context.Background(), holderTime)
-		defer cancel()
-		if err := e.addHolders(ctx, u, lister(u), key, mode, limit, &st); err != nil && st.Held == protocol.HeldNot {
-			s.refuse(id, protocol.Unavailable, fmt.Sprintf("store %s: %v", u.Name(), err), a)
-			return
+		var there holdersThere
+		var err error
+		if len(st.By) < limit {
+			there, err = e.holdersAt(ctx, u, lister(u), key, mode, limit)
 		}
-		s.write(a, func(b []byte) []byte { return protocol.AppendInspected(b, id, &st) })
+		return func() {
+			defer cancel()
+			defer s.questions.Add(-1)
+			a := getAftermath()
+			defer putAftermath(a)
+			defer func() { e.finish(a, e.clock(), nil) }()
+			if err != nil && st.Held == protocol.HeldNot {
+				s.refuse(id, protocol.Unavailable, fmt.Sprintf("store %s: %v", u.Name(), err), a)
+				return
+			}
+			e.askDaemons(ctx, there)
+			e.addHolders(&st, there, limit)
+			s.write(a, func(b []byte) []byte { return protocol.AppendInspected(b, id, &st) })
+		}
 	})
 }
 
@@ -93,26 +102,58 @@ func (e *Engine) heldFor(u *Unit, key string, permit bool, tokens []uint64) []in
 	return sh.table.HeldFor(u.core, key, permit, tokens, e.clock())
 }
 
-// addHolders adds the holders that the store lists to st, which has those of this host.
-func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode,
-	limit int, st *protocol.State) error {
+// holdersThere is the holders of one key that a store lists.
+type holdersThere struct {
+	upstream.Asked
+	names map[string]upstream.Registration // of their daemons
+	at    int64                            // when they were read
+}
+
+// holdersAt reads the holders that the store lists, at most limit.
+func (e *Engine) holdersAt(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode,
+	limit int) (h holdersThere, err error) {
 	if (*e.units.Load())[u.core.ID] != u {
-		return errors.New("a reload has removed it")
+		return h, errors.New("a reload has removed it")
 	}
 	r, ok := store.(upstream.Registrar)
-	if !ok || limit <= len(st.By) {
-		return nil // the store has no other hosts, or st is full
+	if !ok {
+		return h, nil // the store has no other hosts
 	}
-	locks, err := r.Holders(ctx, key, mode, limit)
-	if err != nil {
-		return err
+	h.Key, h.Mode = key, mode
+	if h.Locks, err = r.Holders(ctx, key, mode, limit); err != nil {
+		return h, err
 	}
-	names, err := r.Registered(ctx, upstream.Daemons(locks))
-	if err != nil && len(names) == 0 {
-		return err
+	h.at = e.clock()
+	if h.names, err = r.Registered(ctx, upstream.Daemons(h.Locks)); err != nil && len(h.names) == 0 {
+		h.Locks = nil
+		return h, err
 	}
-	for i := range locks {
-		l := &locks[i]
+	return h, nil
+}
+
+// askDaemons completes Held of the locks of all of these, as of now. It waits for other daemons once for all.
+// It is called without holding up other queries.
+func (e *Engine) askDaemons(ctx context.Context, all ...holdersThere) {
+	asked := make([]upstream.Asked, len(all))
+	for i := range all {
+		asked[i] = all[i].Asked
+	}
+	upstream.Ask(ctx, asked)
+	now := e.clock()
+	for i := range all {
+		for j := range all[i].Locks {
+			if l := &all[i].Locks[j]; l.Held > 0 && l.Asker == nil {
+				l.Held += max(0, now-all[i].at)
+			}
+		}
+	}
+}
+
+// addHolders adds the holders that the store lists to st, which has those of this host. st has at most limit
+// holders.
+func (e *Engine) addHolders(st *protocol.State, there holdersThere, limit int) {
+	for i := range there.Locks {
+		l := &there.Locks[i]
 		if l.Mine && st.Holders > 0 {
 			continue // the table knows more
 		}
@@ -120,10 +161,9 @@ func (e *Engine) addHolders(ctx context.Context, u *Unit, store upstream.Lister,
 			st.Held, st.Mode, st.Left = protocol.HeldThere, protocol.Mode(l.Mode), millis(l.Left)
 		}
 		if len(st.By) < limit {
-			st.By = append(st.By, e.holderThere(l, names))
+			st.By = append(st.By, e.holderThere(l, there.names))
 		}
 	}
-	return nil
 }
 
 // holderThere names the holder of a lock that the store lists. names has the entries of daemons.

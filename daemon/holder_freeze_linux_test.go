@@ -6,11 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol/client"
-	"github.com/locksidecar/locksidecar/upstream"
-	"github.com/locksidecar/locksidecar/upstream/redis"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -18,27 +15,9 @@ import (
 // wait for their answers.
 func TestATakeoverDoesNotWaitForAnswersOfOtherHosts(t *testing.T) {
 	server := testserver.StartRedis(t)
-	cfg, err := redis.Parse(server.URL() + "?timeout=10s")
-	if err != nil {
-		t.Fatal(err)
-	}
 	h := named(t, server, "web-1", nil)
 	const keys = 8
-	for i := range keys {
-		s, err := redis.Open(t.Context(), cfg) // it answers nothing
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = s.Close() })
-		ops, res := []upstream.Op{{Kind: cache.OpTry, Key: fmt.Sprint("k", i), Token: 1, TTL: time.Minute}}, make([]upstream.Result, 1)
-		if err := s.Apply(t.Context(), ops, res); err != nil || res[0].Status != cache.Granted {
-			t.Fatal(res, err)
-		}
-		t.Cleanup(func() {
-			ops[0].Kind = cache.OpRelease
-			_ = s.Apply(t.Context(), ops, res)
-		})
-	}
+	holdSilently(t, server, keys)
 	c := h.dial(client.Options{})
 	for i := range keys {
 		h.queue(c, fmt.Sprint("k", i), uint64(i), time.Minute)

@@ -3,6 +3,7 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -278,4 +279,49 @@ func TestLocksDoNotDependOnRegistrations(t *testing.T) {
 	if err := <-slow; !errors.Is(err, client.ErrUnavailable) {
 		t.Errorf("a store that does not tell: %v", err)
 	}
+}
+
+// holdSilently has n other hosts, which answer no questions, hold the keys k0 to kn-1.
+func holdSilently(t testing.TB, server *testserver.Redis, n int) {
+	t.Helper()
+	cfg, err := redis.Parse(server.URL() + "?timeout=10s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range n {
+		s, err := redis.Open(t.Context(), cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = s.Close() })
+		ops, res := []upstream.Op{{Kind: cache.OpTry, Key: fmt.Sprint("k", i), Token: 1, TTL: 10 * time.Minute}}, make([]upstream.Result, 1)
+		if err := s.Apply(t.Context(), ops, res); err != nil || res[0].Status != cache.Granted {
+			t.Fatal(res, err)
+		}
+		t.Cleanup(func() {
+			ops[0].Kind = cache.OpRelease
+			_ = s.Apply(context.Background(), ops, res)
+		})
+	}
+}
+
+// A view names the holders of all keys that clients wait for, although none of the holders' hosts answers questions.
+func TestAViewWaitsForAllSilentHostsAtOnce(t *testing.T) {
+	const keys = 30
+	server := testserver.StartRedis(t)
+	h := named(t, server, "web-1", nil)
+	holdSilently(t, server, keys)
+	c := h.dial(client.Options{})
+	for i := range keys {
+		h.queue(c, fmt.Sprint("k", i), uint64(i), time.Minute)
+	}
+	eventually(t, "all holders are named", func() bool {
+		n := 0
+		for _, w := range h.view(daemon.ViewQuery{}).Waiters {
+			if w.Holder != nil {
+				n++
+			}
+		}
+		return n == keys
+	})
 }

@@ -17,7 +17,8 @@ import (
 // stores are a daemon's: each with its pump and with who follows its streams.
 type stores struct {
 	d         *Daemon
-	asking    sync.Mutex   // held while a question of somebody's is under way
+	asking    sync.Mutex   // held while a query reads a store
+	using     sync.RWMutex // held for reading until a query has ended; locked behind asking
 	questions atomic.Int64 // under way, or waiting for that
 
 	mu      sync.Mutex     // not held during a wait
@@ -52,17 +53,22 @@ func newStores(d *Daemon) *stores {
 	return s
 }
 
-// ask puts a question to a store. One is under way at a time: they are people's,
-// and take time that belongs to the locks.
-func (s *stores) ask(question func(lister func(*Unit) upstream.Lister)) {
+// ask runs a query of a store. One runs at a time, because queries take time that belongs to the locks. What
+// the query returns runs later, beside other queries: it waits for other hosts, not for the store.
+func (s *stores) ask(query func(lister func(*Unit) upstream.Lister) (then func())) {
 	s.questions.Add(1)
 	s.d.wg.Go(func() {
 		defer s.questions.Add(-1)
 		s.asking.Lock()
-		defer s.asking.Unlock()
-		if !s.d.halted() {
-			question(s.lister)
+		s.using.RLock()
+		defer s.using.RUnlock()
+		if s.d.halted() {
+			s.asking.Unlock()
+			return
 		}
+		then := query(s.lister)
+		s.asking.Unlock()
+		then()
 	})
 }
 
@@ -251,8 +257,8 @@ func (s *stores) closeIfUnused(v *served) bool {
 	}
 	v.gone = false
 	s.wg.Go(func() { // Close may wait for a reload, which may wait for handing
-		s.asking.Lock() // waits for the queries that found the store
-		s.asking.Unlock()
+		s.using.Lock() // waits for the queries that found the store
+		s.using.Unlock()
 		if v.Close != nil {
 			v.Close()
 		}

@@ -54,9 +54,9 @@ func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 	ask := w.unknown(d, rows, permit)
 	if len(ask) > 0 {
 		done := make(chan struct{})
-		d.stores.ask(func(lister func(*Unit) upstream.Lister) {
-			defer close(done)
-			w.learn(d, ask, lister)
+		d.stores.ask(func(lister func(*Unit) upstream.Lister) (then func()) {
+			learn := w.learn(d, ask, lister)
+			return func() { learn(); close(done) }
 		})
 		t := time.NewTimer(waitedWait)
 		select {
@@ -106,22 +106,12 @@ func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []
 	return ask
 }
 
-// learn queries the stores for the holders of keys, and caches the answers.
-func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) {
-	found := map[waitedKey]waitedHolder{}
-	defer func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.known == nil {
-			w.known = map[waitedKey]waitedHolder{}
-		}
-		for k, h := range found {
-			w.known[k] = h
-		}
-		w.asking = false
-	}()
+// learn queries the stores for the holders of keys. The result asks their daemons, all at once, and caches the
+// answers.
+func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) (then func()) {
 	ctx, cancel := context.WithTimeout(context.Background(), waitedAsk)
-	defer cancel()
+	var keys []waitedKey
+	var there []holdersThere
 	for _, k := range ask {
 		u := route(d.engine.routes.Load(), k.key).Unit
 		if u.Down() != nil || ctx.Err() != nil || d.frozen.Load() { // a freeze waits for this query
@@ -131,17 +121,37 @@ func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstrea
 		if k.permit {
 			mode = cache.Permit
 		}
-		var st protocol.State
-		at := d.clock()
-		if d.engine.addHolders(ctx, u, lister(u), k.key, mode, maxHolders, &st) != nil {
-			continue
+		if h, err := d.engine.holdersAt(ctx, u, lister(u), k.key, mode, maxHolders); err == nil {
+			keys, there = append(keys, k), append(there, h)
 		}
-		h := waitedHolder{at: at}
-		for i := range st.By {
-			if by := &st.By[i]; h.holder == nil || h.holder.Kind == protocol.HolderHere {
-				h.holder = by
-			}
-		}
-		found[k] = h
 	}
+	return func() {
+		defer cancel()
+		if !d.frozen.Load() {
+			d.engine.askDaemons(ctx, there...)
+		}
+		now := d.clock()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.known == nil {
+			w.known = map[waitedKey]waitedHolder{}
+		}
+		for i, k := range keys {
+			w.known[k] = d.engine.waitedHolder(there[i], now)
+		}
+		w.asking = false
+	}
+}
+
+// waitedHolder returns the first holder on another host, else on this one.
+func (e *Engine) waitedHolder(there holdersThere, now int64) waitedHolder {
+	var st protocol.State
+	e.addHolders(&st, there, maxHolders)
+	h := waitedHolder{at: now}
+	for i := range st.By {
+		if by := &st.By[i]; h.holder == nil || h.holder.Kind == protocol.HolderHere {
+			h.holder = by
+		}
+	}
+	return h
 }

@@ -1,9 +1,12 @@
 package upstream
 
 import (
+	"context"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -14,10 +17,16 @@ import (
 // mode is Permit, else the key's lock. HeldFor does not block.
 type HeldFor func(key string, mode cache.Mode, tokens []uint64) []int64
 
-// Answerer is a Registrar that does not record when a lease was granted. Its Holders asks the daemon of
-// each holder, which answers through the store from its own boot clock. So the time costs an acquire
-// nothing, and no two clocks are compared. Holders waits for answers for at most AnswerTime. A daemon that
-// does not answer in time, such as an older version, leaves Lock.Held unknown.
+// Asker is a Registrar that does not record when a lease was granted. It asks the daemon of each holder, which
+// answers through the store from its own boot clock. So the time costs an acquire nothing, and no two clocks
+// are compared. A daemon that does not answer in time, such as an older version, leaves Lock.Held unknown.
+type Asker interface {
+	// Ask sends the questions, has each Learn its answer, and waits for all of them for at most AnswerTime.
+	// The questions are those that Questions made of Holders' locks whose Asker is this Store.
+	Ask(ctx context.Context, qs []*Question)
+}
+
+// Answerer is a Store that answers the questions of an Asker on another host.
 type Answerer interface {
 	// Answer makes f answer the questions of other daemons, from any goroutine, until the Store is
 	// closed. Without it the Store leaves questions unanswered.
@@ -25,12 +34,15 @@ type Answerer interface {
 }
 
 const (
-	// AnswerTime is how long Holders waits for the answers of other daemons.
+	// AnswerTime is how long an Asker waits for the answers of other daemons.
 	AnswerTime = 300 * time.Millisecond
 
 	muteTime   = 5 * time.Second // that a daemon is not asked after it has not answered
 	muteMost   = 1000            // daemons that are remembered for it
 	tokensMost = 64              // in one question
+
+	// QuestionsMost is how many questions an Asker sends at a time. It leaves others unanswered.
+	QuestionsMost = 128
 
 	heldMost = 10 * 365 * 24 * time.Hour // a longer answer is not believed
 )
@@ -38,18 +50,63 @@ const (
 // Question asks one daemon for how long it has held a key.
 type Question struct {
 	Daemon string // its id
-	Key    string // as the daemons write it in the store
+	Key    string
 	Mode   cache.Mode
 	Tokens []uint64
-	of     []*Lock // by token
+	of     []*Lock   // by token
+	at     time.Time // of its answer; zero without one
 }
 
-// Questions returns a question to each of the daemons that hold these locks of one key.
-func Questions(key string, mode cache.Mode, locks []Lock) (qs []*Question) {
+// Asked is locks of one key, of which Ask is to find out since when they are held.
+type Asked struct {
+	Key   string
+	Mode  cache.Mode // Permit, or any other
+	Locks []Lock
+}
+
+// Ask sets Held of all these locks as far as their holders' daemons answer. It waits for at most AnswerTime,
+// for all of them together. Held is right at the return of Ask.
+func Ask(ctx context.Context, all []Asked) {
+	by := map[Asker][]*Question{}
+	for _, a := range all {
+		var askers []Asker
+		for i := range a.Locks {
+			if x := a.Locks[i].Asker; x != nil && !slices.Contains(askers, x) {
+				askers = append(askers, x)
+			}
+		}
+		for _, x := range askers {
+			by[x] = append(by[x], Questions(x, a.Key, a.Mode, a.Locks)...)
+		}
+	}
+	var wg sync.WaitGroup
+	for x, qs := range by {
+		wg.Go(func() { x.Ask(ctx, qs) })
+	}
+	wg.Wait()
+	now := time.Now()
+	for _, qs := range by {
+		for _, q := range qs {
+			q.age(now)
+		}
+	}
+}
+
+// age adds the time since the answer.
+func (q *Question) age(now time.Time) {
+	for _, l := range q.of {
+		if l.Held > 0 {
+			l.Held += int64(now.Sub(q.at))
+		}
+	}
+}
+
+// Questions returns a question to each of the daemons that hold these locks of one key, for their Asker.
+func Questions(by Asker, key string, mode cache.Mode, locks []Lock) (qs []*Question) {
 	byDaemon := map[string]*Question{}
 	for i := range locks {
 		l := &locks[i]
-		if l.Daemon == "" || l.Mine || l.Foreign || l.Token == 0 {
+		if l.Daemon == "" || l.Mine || l.Foreign || l.Token == 0 || l.Asker != by {
 			continue
 		}
 		q := byDaemon[l.Daemon]
@@ -65,8 +122,36 @@ func Questions(key string, mode cache.Mode, locks []Lock) (qs []*Question) {
 	return qs
 }
 
-// Encode returns the text of the question, which has no space before the key.
-func (q *Question) Encode() string {
+// Clone returns a question for the same, with locks of its own. Merge gives its answer to q.
+func (q *Question) Clone() *Question {
+	c := *q
+	c.of = make([]*Lock, len(q.of))
+	for i := range c.of {
+		c.of[i] = new(Lock)
+	}
+	return &c
+}
+
+// Merge learns the answer to c, a Clone of q. now is the same for all clones of q.
+func (q *Question) Merge(c *Question, now time.Time) {
+	if !c.Answered() {
+		return
+	}
+	c.age(now)
+	q.at = now
+	for i, l := range c.of {
+		if l.Held > 0 {
+			q.of[i].Held = l.Held
+		}
+	}
+}
+
+// Answered reports whether an answer has come, even one that cannot be true.
+func (q *Question) Answered() bool { return !q.at.IsZero() }
+
+// Encode returns the text of the question, which has no space before the key. prefix is what names in the
+// store have before the key.
+func (q *Question) Encode(prefix string) string {
 	b := []byte{'l'}
 	if q.Mode == cache.Permit {
 		b[0] = 'p'
@@ -74,7 +159,7 @@ func (q *Question) Encode() string {
 	for _, t := range q.Tokens {
 		b = strconv.AppendUint(append(b, ','), t, 36)
 	}
-	return string(b) + " " + q.Key
+	return string(b) + " " + prefix + q.Key
 }
 
 // ParseQuestion reads the text of a question. ok is false for any other text.
@@ -111,9 +196,10 @@ func EncodeAnswer(held []int64) string {
 	return string(b)
 }
 
-// Learn sets Held of the question's locks from the text of its answer. It changes nothing if the text does
+// Learn sets Held of the question's locks from the text of its answer. It leaves Held unknown if the text does
 // not fit the question.
 func (q *Question) Learn(text string) {
+	q.at = time.Now()
 	parts := strings.Split(text, ",")
 	if len(parts) != len(q.of) {
 		return
@@ -129,20 +215,31 @@ func (q *Question) Learn(text string) {
 // guards it.
 type Mutes map[string]time.Time
 
-// Add remembers that these questions were not answered.
+// Add remembers the daemons that have answered none of these questions.
 func (m *Mutes) Add(qs []*Question, now time.Time) {
-	if *m == nil || len(*m) > muteMost {
-		*m = Mutes{}
-	}
+	answered := map[string]bool{}
 	for _, q := range qs {
-		(*m)[q.Daemon] = now
+		answered[q.Daemon] = answered[q.Daemon] || q.Answered()
+	}
+	for id, ok := range answered {
+		if ok {
+			continue
+		}
+		if *m == nil || len(*m) > muteMost {
+			*m = Mutes{}
+		}
+		(*m)[id] = now
 	}
 }
 
 // Without returns qs without the questions to daemons that have not answered for muteTime.
 func (m Mutes) Without(qs []*Question, now time.Time) []*Question {
-	return slices.DeleteFunc(qs, func(q *Question) bool {
+	return slices.DeleteFunc(slices.Clone(qs), func(q *Question) bool {
 		at, muted := m[q.Daemon]
 		return muted && now.Sub(at) < muteTime
 	})
 }
+
+// FirstQuestion returns a number to count questions from. It is random: after a takeover, the answer to a question
+// of the predecessor must not be taken for the answer to a question of the successor.
+func FirstQuestion() uint64 { return rand.Uint64N(1 << 62) }

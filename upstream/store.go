@@ -101,6 +101,7 @@ type Lock struct {
 	Daemon  string // the id under which the holder's daemon registers (Registrar); empty when not known
 	Token   uint64 // the number of the holder's token, 0 when not known; for questions to its daemon, never shown
 	Held    int64  // nanoseconds since the holder's lease began, 0 when not known
+	Asker   Asker  // that can ask the holder's daemon for Held (see Ask); nil for none
 	Note    string // a remark for people, such as the nodes that disagree
 }
 

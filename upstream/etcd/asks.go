@@ -10,7 +10,6 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -22,19 +21,26 @@ const (
 	questionMark  = "?" // the number of the question, a space, upstream.Question
 	answerMark    = "=" // that number, a space, upstream.EncodeAnswer
 	questionsMost = 64  // that wait for an answer here; more get none
-	askedMost     = 32  // daemons of one query
 	firstPoll     = 2 * time.Millisecond
 )
 
-var _ upstream.Answerer = (*Store)(nil)
+var (
+	_ upstream.Asker    = (*Store)(nil)
+	_ upstream.Answerer = (*Store)(nil)
+)
 
-// asks are the questions of this Store. It asks one round of questions at a time, so that it has one name
+// asks are the questions of this Store. It asks one round of questions at a time, so that it has few names
 // below each session: etcd's index keeps each name until it is compacted.
 type asks struct {
-	turn  chan struct{}  // has an element while a round is in progress
-	last  uint64         // the number of the last round; guarded by turn
-	mu    sync.Mutex     // not held during I/O
-	mutes upstream.Mutes // guarded by mu
+	turn   chan struct{}       // has an element while a round is in progress
+	remove chan *pb.TxnRequest // what removes the last round, which ends with that
+	last   uint64              // the number of the last round; guarded by turn
+	mu     sync.Mutex          // not held during I/O
+	mutes  upstream.Mutes      // guarded by mu
+}
+
+func newAsks() asks {
+	return asks{turn: make(chan struct{}, 1), remove: make(chan *pb.TxnRequest, 1), last: upstream.FirstQuestion()}
 }
 
 // Answer makes f answer other daemons.
@@ -43,81 +49,111 @@ func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
 // questionsDir is what the keys of questions to the daemon with this lease begin with.
 func (n *names) questionsDir(lease int64) string { return n.session(lease) + "/ask/" }
 
-// askHolders sets Held of the locks of one key, as far as their holders' daemons answer.
-func (s *Store) askHolders(ctx context.Context, key string, mode cache.Mode, locks []upstream.Lock) {
+// Ask asks in one round.
+func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	n := s.cur.Load()
-	qs := upstream.Questions(key, mode, locks)
 	s.asks.mu.Lock()
 	qs = s.asks.mutes.Without(qs, time.Now())
 	s.asks.mu.Unlock()
 	if n == nil || n.lost.Load() || len(qs) == 0 {
 		return
 	}
-	qs = qs[:min(len(qs), askedMost, int(s.most.Load()))]
-	limit, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	qs = qs[:min(len(qs), upstream.QuestionsMost, int(s.most.Load()))]
+	limit, cancel := context.WithTimeout(ctx, min(s.cfg.Timeout, 2*upstream.AnswerTime))
 	defer cancel()
 	select {
-	case s.asks.turn <- struct{}{}:
-		defer func() { <-s.asks.turn }()
+	case s.asks.turn <- struct{}{}: // until the questions are removed
 	case <-limit.Done():
 		return
 	}
 	s.asks.last++
-	silent := s.ask(limit, n, qs, strconv.FormatUint(s.asks.last, 10)+" ")
-	if limit.Err() == nil && len(silent) > 0 {
+	keys := s.questionKeys(n, qs)
+	remove := &pb.TxnRequest{}
+	for _, k := range keys {
+		remove.Success = append(remove.Success, deleteOp(k))
+	}
+	asked := s.ask(limit, n, keys, qs, strconv.FormatUint(s.asks.last, 10)+" ")
+	s.asks.remove <- remove // there is room, because it is our turn
+	if asked && limit.Err() == nil {
 		s.asks.mu.Lock()
-		s.asks.mutes.Add(silent, time.Now())
+		s.asks.mutes.Add(qs, time.Now())
 		s.asks.mu.Unlock()
 	}
 }
 
-// ask writes questions, reads their answers and removes them. It returns the questions that were not
-// answered. All texts begin with number.
-func (s *Store) ask(ctx context.Context, n *session, qs []*upstream.Question, number string) (silent []*upstream.Question) {
-	keys := make([]string, len(qs))
-	put, remove := &pb.TxnRequest{}, &pb.TxnRequest{}
-	for i, q := range qs {
+// questionKeys returns a key for each question: below the session of the daemon that is asked, the name of our
+// session, and a number if the daemon is asked more than one question.
+func (s *Store) questionKeys(n *session, qs []*upstream.Question) (keys []string) {
+	used := map[string]int{}
+	for _, q := range qs {
 		lease, _ := strconv.ParseInt(q.Daemon, 16, 64)
-		keys[i] = s.questionsDir(lease) + strconv.FormatInt(n.lease, 16)
-		put.Success = append(put.Success, putOp(keys[i], questionMark+number+q.Encode(), n.lease))
-		remove.Success = append(remove.Success, deleteOp(keys[i]))
+		key := s.questionsDir(lease) + strconv.FormatInt(n.lease, 16)
+		used[key]++
+		if i := used[key]; i > 1 {
+			key += "." + strconv.Itoa(i)
+		}
+		keys = append(keys, key)
 	}
-	defer func() { // after an error they end with the lease, or with the next round
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.cfg.Timeout)
-		defer cancel()
-		_, _ = s.txn(ctx, remove)
-	}()
+	return keys
+}
+
+// ask writes questions under keys and reads their answers, until all are there or AnswerTime is over. All texts
+// begin with number. asked is false if the questions may not have been written.
+func (s *Store) ask(ctx context.Context, n *session, keys []string, qs []*upstream.Question, number string) (asked bool) {
+	put := &pb.TxnRequest{}
+	for i, q := range qs {
+		put.Success = append(put.Success, putOp(keys[i], questionMark+number+q.Encode(""), n.lease))
+	}
 	if _, err := s.txn(ctx, put); err != nil {
-		return nil
+		return false
+	}
+	open := make([]int, len(qs)) // those without an answer
+	for i := range open {
+		open[i] = i
 	}
 	end := time.Now().Add(upstream.AnswerTime)
-	for pause := firstPoll; len(qs) > 0; pause *= 2 {
+	for pause := firstPoll; len(open) > 0; pause *= 2 {
 		left := time.Until(end)
 		if left <= 0 || !pauseFor(ctx, min(pause, left)) {
 			break
 		}
 		get := &pb.TxnRequest{}
-		for _, k := range keys {
-			get.Success = append(get.Success, rangeOp(&pb.RangeRequest{Key: []byte(k)}))
+		for _, i := range open {
+			get.Success = append(get.Success, rangeOp(&pb.RangeRequest{Key: []byte(keys[i])}))
 		}
 		r, err := s.txn(ctx, get)
 		if err != nil {
-			break
+			return false
 		}
-		still := 0
-		for i, q := range qs {
-			if kv := kvs(r.Responses[i]); len(kv) == 1 {
+		still := open[:0]
+		for at, i := range open {
+			if kv := kvs(r.Responses[at]); len(kv) == 1 {
 				if text, ok := strings.CutPrefix(string(kv[0].Value), answerMark+number); ok {
-					q.Learn(text)
+					qs[i].Learn(text)
 					continue
 				}
 			}
-			qs[still], keys[still] = q, keys[i]
-			still++
+			still = append(still, i)
 		}
-		qs, keys = qs[:still], keys[:still]
+		open = still
 	}
-	return qs
+	return true
+}
+
+// removeQuestions removes what each round has written, until ctx ends. Nobody waits for that but the next round.
+// After an error the questions end with the session, or with the next round.
+func (s *Store) removeQuestions(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r := <-s.asks.remove:
+			short, cancel := context.WithTimeout(ctx, min(s.cfg.Timeout, upstream.AnswerTime))
+			_, _ = s.txn(short, r)
+			cancel()
+			<-s.asks.turn
+		}
+	}
 }
 
 // pauseFor waits for d. It returns false when ctx ends first.

@@ -75,7 +75,7 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads the queue of one key. It asks the holders' daemons for Held, because etcd stores revisions
+// Holders reads the queue of one key. The holders' daemons have to be asked for Held, because etcd stores revisions
 // but no times.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
 	if limit < 1 {
@@ -86,8 +86,8 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	} else {
 		locks, err = s.lockHolders(ctx, key, limit)
 	}
-	if err == nil {
-		s.askHolders(ctx, key, mode, locks)
+	for i := range locks {
+		locks[i].Asker = s
 	}
 	return locks, err
 }

@@ -103,7 +103,7 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 		return nil, fmt.Errorf("open store: %w: it does not come from Parse", ErrConfig)
 	}
 	s := &Store{names: names{root: cfg.Prefix + "/"}, cfg: cfg, log: zap.NewNop(), high: new(atomic.Int64), kick: make(chan struct{}, 1),
-		asks: asks{turn: make(chan struct{}, 1)}, questions: make(chan *mvccpb.KeyValue, questionsMost),
+		asks: newAsks(), questions: make(chan *mvccpb.KeyValue, questionsMost),
 		hints: make(chan upstream.Hint, hintBuffer), sessions: make(chan upstream.Session, 1)}
 	s.granted.Store(int64(cfg.TTL))
 	s.most.Store(maxTxnOps)
@@ -139,6 +139,7 @@ func (s *Store) run(ctx context.Context, n *session) {
 	s.wg.Go(func() { s.follow(ctx) })
 	s.wg.Go(func() { s.look(ctx) })
 	s.wg.Go(func() { s.answer(ctx) })
+	s.wg.Go(func() { s.removeQuestions(ctx) })
 }
 
 // Info says what kind of store this is. Session is what the server grants, once

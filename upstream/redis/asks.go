@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -16,9 +15,15 @@ import (
 const (
 	questionMark = "A" // INSTANCE, a space, a number, a space, upstream.Question
 	answerMark   = "a" // that number, a space, upstream.EncodeAnswer
+
+	// answersMost is how many answers, and questions, wait for their turn before a question stays unanswered.
+	answersMost = 2 * upstream.QuestionsMost
 )
 
-var _ upstream.Answerer = (*Store)(nil)
+var (
+	_ upstream.Asker    = (*Store)(nil)
+	_ upstream.Answerer = (*Store)(nil)
+)
 
 // asks are the questions of this Store that wait for their answers.
 type asks struct {
@@ -31,23 +36,20 @@ type asks struct {
 // Answer makes f answer other daemons.
 func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
 
-// askHolders sets Held of the locks of one key, as far as their holders' daemons answer. name is
-// <prefix><key>.
-func (s *Store) askHolders(ctx context.Context, name string, mode cache.Mode, locks []upstream.Lock) {
+// Ask asks by messages, and hears the answers on the channel for hints.
+func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	if !s.hearing.Load() {
-		return // the answers would be lost, and who gives them be taken as silent
+		return // the answers would be lost, and the daemons that give them would be taken as silent
 	}
-	qs := upstream.Questions(name, mode, locks)
-	qs, first, answers := s.asks.begin(qs)
+	qs, first, answers := s.asks.begin(qs[:min(len(qs), upstream.QuestionsMost)])
 	if len(qs) == 0 {
 		return
 	}
 	for i, q := range qs {
-		s.tell(q.Daemon + " " + questionMark + s.instance + " " + strconv.FormatUint(first+uint64(i), 10) + " " + q.Encode())
+		s.say(q.Daemon + " " + questionMark + s.instance + " " + strconv.FormatUint(first+uint64(i), 10) + " " + q.Encode(s.cfg.Prefix))
 	}
 	limit, cancel := context.WithTimeout(ctx, upstream.AnswerTime)
 	defer cancel()
-	var silent []*upstream.Question
 	for i, q := range qs {
 		select {
 		case text := <-answers[i]:
@@ -59,23 +61,19 @@ func (s *Store) askHolders(ctx context.Context, name string, mode cache.Mode, lo
 		case text := <-answers[i]:
 			q.Learn(text)
 		default:
-			silent = append(silent, q)
 		}
 	}
-	if ctx.Err() != nil {
-		silent = nil // they had less time than they may take
-	}
-	s.asks.end(first, len(qs), silent)
+	s.asks.end(first, qs, ctx.Err() == nil) // otherwise they had less time than they may take
 }
 
 // begin gives the questions numbers from first on, without those to daemons that have not answered lately.
 func (a *asks) begin(all []*upstream.Question) (qs []*upstream.Question, first uint64, answers []chan string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	qs, first = a.mutes.Without(all, time.Now()), a.last+1
 	if a.open == nil {
-		a.open = map[uint64]chan<- string{}
+		a.open, a.last = map[uint64]chan<- string{}, upstream.FirstQuestion()
 	}
+	qs, first = a.mutes.Without(all, time.Now()), a.last+1
 	for range qs {
 		c := make(chan string, 1)
 		a.last++
@@ -85,14 +83,15 @@ func (a *asks) begin(all []*upstream.Question) (qs []*upstream.Question, first u
 	return qs, first, answers
 }
 
-func (a *asks) end(first uint64, n int, silent []*upstream.Question) {
+// end forgets the questions. If judge is true, it remembers the daemons that have not answered.
+func (a *asks) end(first uint64, qs []*upstream.Question, judge bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for i := range n {
+	for i := range qs {
 		delete(a.open, first+uint64(i))
 	}
-	if len(silent) > 0 {
-		a.mutes.Add(silent, time.Now())
+	if judge {
+		a.mutes.Add(qs, time.Now())
 	}
 }
 
@@ -118,10 +117,10 @@ func (s *Store) asked(text string) {
 	_, err := strconv.ParseUint(number, 10, 64)
 	q, ok := upstream.ParseQuestion(text)
 	f := s.heldFor.Load()
-	if err != nil || !ok || f == nil || !upstream.ValidInstance(instance) {
+	if err != nil || !ok || f == nil || !upstream.ValidInstance(instance) || len(s.talk) >= answersMost {
 		return
 	}
 	if q.Key, ok = strings.CutPrefix(q.Key, s.cfg.Prefix); ok {
-		s.tell(instance + " " + answerMark + number + " " + upstream.EncodeAnswer((*f)(q.Key, q.Mode, q.Tokens)))
+		s.say(instance + " " + answerMark + number + " " + upstream.EncodeAnswer((*f)(q.Key, q.Mode, q.Tokens)))
 	}
 }

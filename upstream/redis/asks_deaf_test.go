@@ -29,6 +29,7 @@ func TestAHostWithoutItsChannelDoesNotWaitForAnswers(t *testing.T) {
 	t.Cleanup(func() { _ = s.Close() })
 	begin := time.Now()
 	locks, err := s.Holders(t.Context(), "k", cache.Exclusive, 1)
+	upstream.Ask(t.Context(), []upstream.Asked{{Key: "k", Locks: locks}})
 	if took := time.Since(begin); err != nil || len(locks) != 1 || took >= upstream.AnswerTime {
 		t.Errorf("%v after %v (%v)", locks, took, err)
 	}

@@ -10,19 +10,17 @@ import (
 // publish sends other daemons what is meant for them until ctx ends. It may be lost.
 func (s *Store) publish(ctx context.Context) {
 	for {
-		var first string
+		var next string
 		select {
 		case <-ctx.Done():
 			return
-		case first = <-s.told:
+		case next = <-s.told:
+		case next = <-s.talk:
 		}
 		pipes := map[*node]goredis.Pipeliner{}
-		for n := 0; ; n++ {
-			s.address(ctx, pipes, first)
-			if len(s.told) == 0 || n == hintBuffer {
-				break
-			}
-			first = <-s.told
+		for n, more := 1, true; more; n++ {
+			s.address(ctx, pipes, next)
+			next, more = s.nextMessage(n)
 		}
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		for _, p := range pipes {
@@ -31,6 +29,39 @@ func (s *Store) publish(ctx context.Context) {
 			}
 		}
 		cancel()
+	}
+}
+
+// talkMost is how many questions and answers are sent at a time. Hints that are made meanwhile wait for them.
+const talkMost = 64
+
+// nextMessage returns the message to send after n others: a hint, else a question or an answer. Hints come first,
+// because locks are handed on by them.
+func (s *Store) nextMessage(n int) (m string, ok bool) {
+	if n > hintBuffer {
+		return "", false
+	}
+	select {
+	case m = <-s.told:
+		return m, true
+	default:
+	}
+	if n >= talkMost {
+		return "", false
+	}
+	select {
+	case m = <-s.talk:
+		return m, true
+	default:
+		return "", false
+	}
+}
+
+// say has "INSTANCE TEXT" sent, a question or an answer, unless the server does not keep up with them.
+func (s *Store) say(text string) {
+	select {
+	case s.talk <- text:
+	default:
 	}
 }
 

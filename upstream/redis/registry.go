@@ -82,8 +82,8 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads one key in two round trips. It asks the holders' daemons for Held, because the server does
-// not store when a lease began.
+// Holders reads one key in two round trips. The holders' daemons have to be asked for Held, because the server
+// does not store when a lease began.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
 	if s.reserved(key) || limit < 1 {
 		return nil, nil
@@ -114,7 +114,9 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 		return nil, fmt.Errorf("read the holder: %w", err)
 	}
 	locks = locks[:min(limit, len(locks))]
-	s.askHolders(ctx, name, mode, locks)
+	for i := range locks {
+		locks[i].Asker = s
+	}
 	return locks, nil
 }
 

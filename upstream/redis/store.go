@@ -63,7 +63,8 @@ type Store struct {
 	fences   *upstream.FenceClock
 
 	hints  chan upstream.Hint
-	told   chan string // for other daemons: questions and answers and, in a cluster, hints
+	told   chan string // hints for other daemons, in a cluster
+	talk   chan string // questions and answers for other daemons
 	trips  chan trip   // for goroutines that have nothing to do
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of the goroutines that end with cancel
@@ -107,7 +108,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // when it is made, and until one passes every op is refused with the reason. It
 // fails when a file that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: make(chan upstream.Hint, hintBuffer), told: make(chan string, hintBuffer), trips: make(chan trip)}
+	s := &Store{cfg: cfg, log: zap.NewNop(), names: standaloneNames[:], hints: make(chan upstream.Hint, hintBuffer), told: make(chan string, hintBuffer), talk: make(chan string, 2*answersMost), trips: make(chan trip)}
 	s.seen.servers = map[string]server{}
 	for _, o := range opts {
 		o(s)

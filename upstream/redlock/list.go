@@ -128,7 +128,6 @@ func mergeByHolder(each [][]upstream.Lock) map[string]*found {
 			f.on.add(n)
 			f.Mine, f.Foreign = f.Mine || x.Mine, f.Foreign && x.Foreign
 			f.Left, f.Base, f.Waiters = max(f.Left, x.Left), max(f.Base, x.Base), max(f.Waiters, x.Waiters)
-			f.Held = max(f.Held, x.Held) // its daemon gives each node the same answer
 		}
 	}
 	return byHolder

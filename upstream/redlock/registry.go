@@ -16,8 +16,29 @@ import (
 
 var (
 	_ upstream.Registrar = (*Store)(nil)
+	_ upstream.Asker     = (*Store)(nil)
 	_ upstream.Answerer  = (*Store)(nil)
 )
+
+// Ask asks through all nodes: a daemon may not hear one of them. It gives each node the same answer.
+func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
+	clones := make([][]*upstream.Question, len(s.nodes))
+	s.each(ctx, func(ctx context.Context, i int, node upstream.Registrar) error {
+		for _, q := range qs {
+			clones[i] = append(clones[i], q.Clone())
+		}
+		if a, ok := node.(upstream.Asker); ok {
+			a.Ask(ctx, clones[i])
+		}
+		return nil
+	})
+	now := time.Now()
+	for _, some := range clones {
+		for i, c := range some {
+			qs[i].Merge(c, now)
+		}
+	}
+}
 
 // Answer makes f answer the questions that other daemons ask through any node.
 func (s *Store) Answer(f upstream.HeldFor) {
@@ -117,7 +138,7 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 		if f.on.count()+silent <= len(s.nodes)/2 {
 			continue // left over from a failed acquire, or from a lease that has ended
 		}
-		f.Note = s.disagreement(f.on, errs)
+		f.Note, f.Asker = s.disagreement(f.on, errs), s
 		locks = append(locks, f.Lock)
 	}
 	return locks[:min(limit, len(locks))], nil

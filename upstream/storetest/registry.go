@@ -206,6 +206,7 @@ func (h *host) holders(key string, mode cache.Mode) []upstream.Lock {
 	if err != nil {
 		h.Fatal(err)
 	}
+	upstream.Ask(ctx, []upstream.Asked{{Key: key, Mode: mode, Locks: locks}})
 	return locks
 }
 

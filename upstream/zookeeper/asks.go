@@ -2,6 +2,8 @@ package zookeeper
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,7 +12,6 @@ import (
 
 	"github.com/go-zookeeper/zk"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -26,10 +27,14 @@ const (
 	leftTime     = 2 * time.Second // after which a question, or its answer, is one that its daemon has left behind
 )
 
-var _ upstream.Answerer = (*Store)(nil)
+var (
+	_ upstream.Asker    = (*Store)(nil)
+	_ upstream.Answerer = (*Store)(nil)
+)
 
 // asks are the questions of this Store.
 type asks struct {
+	dir   string         // what the paths of all questions begin with
 	last  atomic.Uint64  // the number of the newest
 	mu    sync.Mutex     // not held during I/O
 	mutes upstream.Mutes // guarded by mu
@@ -39,32 +44,41 @@ type asks struct {
 func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
 
 // askPath is the node of a question to the daemon that has session id.
-func (s *Store) askPath(id string) string { return s.cfg.Chroot + "/" + own + "/" + askPrefix + id }
+func (s *Store) askPath(id string) string { return s.asks.dir + id }
 
-// askHolders sets Held of the locks of one key, as far as their holders' daemons answer.
-func (se *session) askHolders(ctx context.Context, key string, mode cache.Mode, locks []upstream.Lock) {
-	s := se.store
+// Ask asks each daemon for itself: one that is silent must not take the others' time.
+func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	s.asks.mu.Lock()
-	qs := s.asks.mutes.Without(upstream.Questions(key, mode, locks), time.Now())
+	qs = s.asks.mutes.Without(qs[:min(len(qs), upstream.QuestionsMost)], time.Now())
 	s.asks.mu.Unlock()
+	se := s.present()
+	if se == nil || len(qs) == 0 {
+		return
+	}
 	limit, cancel := context.WithTimeout(ctx, upstream.AnswerTime)
 	defer cancel()
-	answered := make([]bool, len(qs))
-	together(len(qs), func(i int) { answered[i] = se.askOne(limit, qs[i]) }) // one that is silent must not take the others' time
+	each := slices.Collect(maps.Values(byDaemon(qs)))
+	together(len(each), func(i int) {
+		for _, q := range each[i] { // one after the other, because they use the same node
+			if !se.askOne(limit, q) {
+				return
+			}
+		}
+	})
 	if ctx.Err() != nil {
 		return
 	}
-	var silent []*upstream.Question
-	for i, q := range qs {
-		if !answered[i] {
-			silent = append(silent, q)
-		}
+	s.asks.mu.Lock()
+	s.asks.mutes.Add(qs, time.Now())
+	s.asks.mu.Unlock()
+}
+
+func byDaemon(qs []*upstream.Question) map[string][]*upstream.Question {
+	by := map[string][]*upstream.Question{}
+	for _, q := range qs {
+		by[q.Daemon] = append(by[q.Daemon], q)
 	}
-	if len(silent) > 0 {
-		s.asks.mu.Lock()
-		s.asks.mutes.Add(silent, time.Now())
-		s.asks.mu.Unlock()
-	}
+	return by
 }
 
 // askOne asks one daemon.
@@ -86,7 +100,7 @@ func (se *session) askOne(ctx context.Context, q *upstream.Question) (answered b
 	for pause := firstPoll; ctx.Err() == nil; pause = min(2*pause, upstream.AnswerTime/8) {
 		if !created {
 			_, err := call(ctx, se, false, func(c *zk.Conn) (any, error) {
-				return c.Create(path, []byte(questionMark+number+q.Encode()), zk.FlagEphemeral, s.acl)
+				return c.Create(path, []byte(questionMark+number+q.Encode("")), zk.FlagEphemeral, s.acl)
 			})
 			if created = err == nil || judge(err) == unknown; err != nil && err != zk.ErrNodeExists {
 				return false

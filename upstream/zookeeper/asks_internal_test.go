@@ -49,7 +49,7 @@ func askOf(t *testing.T, by, s *Store) bool {
 	ctx, cancel := context.WithTimeout(t.Context(), upstream.AnswerTime)
 	defer cancel()
 	locks := []upstream.Lock{{Daemon: sessionName(s.present().id), Token: 1}}
-	return by.present().askOne(ctx, upstream.Questions("k", cache.Exclusive, locks)[0])
+	return by.present().askOne(ctx, upstream.Questions(nil, "k", cache.Exclusive, locks)[0])
 }
 
 func soonAnswered(t *testing.T, by, s *Store) bool {
@@ -118,7 +118,7 @@ func TestSilentDaemonsDoNotTakeTheTimeOfOthers(t *testing.T) {
 		}
 		locks = append(locks, upstream.Lock{Daemon: sessionName(ss[0].present().id), Token: 1})
 		ss[1].asks.mutes = nil // as after 5 s
-		ss[1].present().askHolders(t.Context(), "k", cache.Permit, locks)
+		ss[1].Ask(t.Context(), upstream.Questions(nil, "k", cache.Permit, locks))
 		if locks[33].Held != 0 {
 			return
 		}

@@ -1,19 +1,18 @@
 package zookeeper
 
 import (
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
-	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // The rules of doc.go, "The session's deadline", on a clock of the test's own.
 func TestTheDeadlineMovesOnlyWithWhatTheLeaderMustKnow(t *testing.T) {
 	var now int64
 	const ms = int64(time.Millisecond)
-	s := &Store{high: new(atomic.Int64), clock: func() int64 { return now }, news: make(chan upstream.Session, 1)}
+	s := newStore(Config{})
+	s.clock = func() int64 { return now }
 	first := &wire{sent: 1000 * ms}
 	se := &session{store: s, no: 1, ttl: 4 * time.Second, wire: first, ready: true}
 	want := func(what string, base int64) {

@@ -125,7 +125,7 @@ func (se *session) waitsFor(g *grip, path string) bool {
 // noticed takes a watch's event. It is called by the library between two answers,
 // in the order in which the server sent all of them.
 func (se *session) noticed(ev zk.Event) {
-	if strings.HasPrefix(ev.Path, se.store.askPath("")) {
+	if strings.HasPrefix(ev.Path, se.store.asks.dir) {
 		se.store.questioned()
 		return
 	}

@@ -91,8 +91,8 @@ func isSessionName(id string) bool {
 	return ok && err == nil && len(hex) == 16
 }
 
-// Holders reads one key at the server that this store is connected to. It asks the holders' daemons for
-// Held, because a node's time is when it was created, and it may have waited since.
+// Holders reads one key at the server that this store is connected to. The holders' daemons have to
+// be asked for Held, because a node's time is when it was created, and it may have waited since.
 func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
 	se, err := s.session()
 	if err != nil || limit < 1 {
@@ -107,7 +107,9 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	if err != nil {
 		return nil, fmt.Errorf("read the holder: %w", s.cfg.explain(err))
 	}
-	se.askHolders(ctx, key, mode, locks)
+	for i := range locks {
+		locks[i].Asker = s
+	}
 	return locks, nil
 }
 

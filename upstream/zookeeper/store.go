@@ -98,9 +98,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 // OpenLazy is Open without waiting for the servers: until there is a session every
 // op is refused with the reason. It fails when a file that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, log: zap.NewNop(), host: hostName(), acl: zk.WorldACL(zk.PermAll),
-		hints: make(chan upstream.Hint, hintBuffer), news: make(chan upstream.Session, 1), stirred: make(chan struct{}, 1), questions: make(chan struct{}, 1),
-		changed: make(chan struct{}), idle: newIdleParents(), high: new(atomic.Int64)}
+	s := newStore(cfg)
 	for _, o := range opts {
 		o(s)
 	}
@@ -126,6 +124,14 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.wg.Go(func() { s.answer(s.ctx) })
 	s.wg.Go(func() { s.keepRemovingIdle(s.ctx) })
 	return s, nil
+}
+
+// newStore returns a Store without goroutines.
+func newStore(cfg Config) *Store {
+	return &Store{cfg: cfg, log: zap.NewNop(), host: hostName(), acl: zk.WorldACL(zk.PermAll),
+		hints: make(chan upstream.Hint, hintBuffer), news: make(chan upstream.Session, 1), stirred: make(chan struct{}, 1),
+		asks: asks{dir: cfg.Chroot + "/" + own + "/" + askPrefix}, questions: make(chan struct{}, 1),
+		changed: make(chan struct{}), idle: newIdleParents(), high: new(atomic.Int64)}
 }
 
 // Info says what kind of store this is.
