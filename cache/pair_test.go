@@ -70,3 +70,36 @@ func TestAReleaseInTwoStoresIsSentAgainAfterALostSession(t *testing.T) {
 	b.answer(b.op(OpRelease), Result{Status: Done})
 	b.empty()
 }
+
+// One of two stores loses its session while a lease of both lingers. The last hold was released in time, so it is not
+// lost, even if the release of the lease finds that a store does not know it.
+func TestALingeringLeaseOfTwoStoresWithALostSessionIsNoLoss(t *testing.T) {
+	b := newBench(t, func(s *setup) {
+		s.Store.Pair, s.Store.Session, s.Store.SessionTTL = true, true, 10*time.Second
+		lingering(s)
+	})
+	b.tab.SessionUntil(b.ns.Store, 1, b.now+10*second, b.now, &b.out)
+	b.habitual(b.session(), "k")
+	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
+	b.take()
+	b.result(b.op(OpRelease), Result{Status: NotHeld})
+	if lost := b.lostNotices(); len(lost) > 0 {
+		t.Errorf("%+v", lost)
+	}
+	b.wantLost(0)
+	b.tick(time.Minute)
+	b.empty()
+}
+
+// An unlock by force of a key that a lost lease keeps closed says when the key opens.
+func TestAnUnlockByForceSaysWhenAClosedKeyOpens(t *testing.T) {
+	b := newPairBench(t)
+	b.acquire(b.session(), "k", func(q *Acquire) { q.TTL = 8 * second })
+	b.granted(OpTry, 5)
+	end := b.tab.deadline(b.tab.leases["k"])
+	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
+	b.take()
+	if ended, free := b.tab.Force("k", false, 0, b.now, &b.out); len(ended) > 0 || free != end {
+		t.Errorf("%d holds ended, and the key is free in %v; want %v", len(ended), time.Duration(free-b.now), time.Duration(end-b.now))
+	}
+}

@@ -186,6 +186,7 @@ func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
 		t.endGrip(l, out)
 		return
 	}
+	t.dropLast(l) // the answer to the release of what is left says nothing of it
 	t.owe(l, now, out)
 	if until > now {
 		t.close(l, until)
