@@ -69,11 +69,11 @@ func (p *pace) fresh(now int64) bool {
 }
 
 // spend tells the limit in p of what t has handled under it. It returns how long the connection has to wait, while
-// that limit applies.
+// that limit applies. If t has handled nothing, such as a part of a frame, the connection has waited already.
 func (t *turn) spend(p *pace, now int64) (*rateLimit, time.Duration) {
 	l, work, light := t.limit, t.spent, t.light || t.spent <= 1
 	t.spent, t.light = 0, false
-	if l == nil || l != p.limit.Load() {
+	if l == nil || work == 0 || l != p.limit.Load() {
 		return nil, 0
 	}
 	return l, l.spend(work, light, now)

@@ -28,10 +28,13 @@ func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 	eventually(t, "it waits", func() bool { return h.d.Totals().PutOff > 0 })
 	keys := make([][]byte, 20)
 	for i := range keys {
-		keys[i] = []byte{'k', byte(i)}
+		keys[i] = []byte{'k', byte('a' + i)}
 	}
 	many.send(&protocol.Request{Op: protocol.OpAcquireMany, ID: 2, Keys: keys, TTL: 30_000})
-	many.next() // it counts as 20 requests and more, which is the time that the next one waits
+	if m := many.next(); m.Code != protocol.OK {
+		t.Fatalf("%+v", m)
+	}
+	// It counts as 20 requests and more, which is the time that the next one waits.
 	many.send(&protocol.Request{Op: protocol.OpPing, ID: 3})
 	fresh := make(chan error, 1)
 	go func() { // its hello waits

@@ -129,3 +129,43 @@ func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
 		t.Errorf("requests were put off for %v only", time.Duration(off))
 	}
 }
+
+// Beside a hasty program, another connection of its user waits for one second after each request. It does not wait
+// again when no request is left, nor for each part of a frame.
+func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
+	h := start(t, nil, nil)
+	hasty, other := h.raw().hello(), h.raw().hello()
+	reload := func(rate int) {
+		next := serving(h.store)
+		next.Limits.Users.Rate = rate
+		if err := h.d.Reload(next); err != nil {
+			t.Error(err)
+		}
+	}
+	reload(1)
+	defer reload(0)            // the hasty one's end is read then
+	keys := make([][]byte, 50) // more seconds' worth than this test takes
+	for i := range keys {
+		keys[i] = []byte{'k', byte('A' + i)}
+	}
+	hasty.send(&protocol.Request{Op: protocol.OpAcquireMany, ID: 2, Keys: keys, TTL: 30_000})
+	if m := hasty.next(); m.Code != protocol.OK {
+		t.Fatalf("%+v", m)
+	}
+	eventually(t, "it is put off", func() bool { return h.d.Totals().PutOff > 0 })
+	before := h.d.Totals().PutOff
+	for i := range uint64(3) {
+		b := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpPing, ID: 2 + i})
+		read := h.d.BytesRead()
+		other.bytes(b[:3])
+		eventually(t, "a part of the frame is read", func() bool { return h.d.BytesRead() >= read+3 })
+		other.bytes(b[3:])
+		if m := other.next(); m.ID != 2+i {
+			t.Fatalf("%+v", m)
+		}
+	}
+	// It waits after the third one, too, but may not have begun.
+	if off := time.Duration(h.d.Totals().PutOff - before); off > 3*time.Second {
+		t.Errorf("three requests of the other connection were put off by %v", off)
+	}
+}
