@@ -397,7 +397,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 	}
 	d.mu.Unlock()
 	if full {
-		refuse(protocol.Limit, "the daemon has as many connections as it may")
+		refuse(protocol.Limit, "the daemon has as many connections as limits.max_conns allows")
 		return
 	}
 	var peer Peer
@@ -407,10 +407,10 @@ func (d *Daemon) admit(nc *sock.Conn) {
 	c.mu.Unlock()
 	if c.s == nil {
 		c.peer.close()
-		refuse(protocol.Limit, "this user has as many connections as he may")
+		refuse(protocol.Limit, "this user has as many connections as limits.max_user_conns allows")
 		d.forget(c)
 		d.crowded.say(d.clock(), func(skipped int) {
-			d.log.Warn("connection refused: its user has as many as he may", zap.String("event", "user_refused"),
+			d.log.Warn("connection refused: its user has as many as limits.max_user_conns allows", zap.String("event", "user_refused"),
 				zap.Int("uid", peer.UID), zap.Int("pid", peer.PID), zap.Int("skipped", skipped))
 		})
 		return
@@ -421,7 +421,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 }
 
 func (d *Daemon) logHasty(p Peer, wait time.Duration, skipped int) {
-	d.log.Warn("a user asks faster than he may, and waits", zap.String("event", "user_throttled"),
+	d.log.Warn("user throttled: request rate above limits.max_user_rate", zap.String("event", "user_throttled"),
 		zap.Int("uid", p.UID), zap.Int("pid", p.PID), zap.Duration("for", wait), zap.Int("skipped", skipped))
 }
 

@@ -99,7 +99,7 @@ func writeConfig(w io.Writer, c *config.Config, plans map[string]*plan) error {
 		fmt.Fprintf(t, "store %s\t%s, %s\t%s\n", storeName(s.Name), p.kind, p.safety, p.where)
 	}
 	for _, n := range c.Spaces() {
-		if n.Prefix == "" && len(c.Spaces()) == 1 {
+		if len(c.Namespaces) == 0 {
 			break
 		}
 		what := "keys " + n.Prefix + "…"

@@ -71,7 +71,7 @@ func TestConfigurationsThatNoDaemonServes(t *testing.T) {
 		"upstream: 'redlocks://a,b,c'\nlinger: 1s\n":                                                                     "linger (",
 		"stores:\n  r: {upstream: 'redlocks://a,b,c'}\nnamespaces:\n  'x:': {store: r, linger: 1s}\n":                    "namespaces.x:.linger (",
 		"stores:\n  r: {upstream: 'redlocks://a,b,c'}\nlinger: 1s\nnamespaces:\n  'x:': {both: r}\n":                     "linger (",
-		"stores:\n  r: {upstream: 'redis://h'}\nnamespaces:\n  'x:': {both: r}\n":                                        "the embedded store default is named alone and with both",
+		"stores:\n  r: {upstream: 'redis://h'}\nnamespaces:\n  'x:': {both: r}\n":                                        "the embedded store default has some keys alone and others with both",
 		"upstream: 'mysql://root@h/db'\nttl: 200ms\n":                                                                    "ttl (",
 		"stores:\n  m: {upstream: 'mysql://root@h/db'}\nnamespaces:\n  'x:': {store: m, ttl: 200ms}\n":                   "namespaces.x:.ttl (",
 		"stores:\n  e: {upstream: 'etcd://h'}\n  r: {upstream: 'redis://h'}\nnamespaces:\n  'x:': {store: e, both: r}\n": "namespaces.x:.both (",

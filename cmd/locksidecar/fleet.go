@@ -203,8 +203,8 @@ func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 	for i, d := range needs {
 		for _, o := range needs[:i] {
 			if name := d.sharesEmbedded(o); name != "" {
-				faults = append(faults, fmt.Errorf("the embedded store %s is named alone and with both: "+
-					"all of its keys have to move at once", name))
+				faults = append(faults, fmt.Errorf("the embedded store %s has some keys alone and others with both: "+
+					"all of its keys have to move together", name))
 			}
 		}
 	}
