@@ -42,6 +42,7 @@ func TestModelIsRedis(t *testing.T) {
 	// so a slow machine only takes longer.
 	t.Run("ending", func(t *testing.T) {
 		d := newDuel(t, srv, 60*time.Millisecond, []int64{40, 70, 100, 600_000})
+		d.stalls = true
 		given, end := 0, time.Now().Add(time.Minute)
 		for seed := uint64(1000); d.endings < 100; seed++ {
 			if !d.sequence(seed, 60) {
@@ -78,6 +79,7 @@ type duel struct {
 	plain uint64    // plain lockers so far
 	what  string    // the step under way, for a failure
 
+	stalls              bool
 	ops, hints, endings int
 }
 
@@ -231,8 +233,10 @@ func (d *duel) batch(n int) bool {
 	ctx, cancel := context.WithTimeout(d.t.Context(), 30*time.Second)
 	defer cancel()
 	t0 := d.serverTime()
+	d.stall()
 	_ = d.stores[n].Apply(ctx, ops, got)
 	stands := d.look()
+	d.stall()
 	if !d.passed(t0) {
 		return false
 	}
@@ -250,6 +254,13 @@ func (d *duel) batch(n int) bool {
 	d.bases(got, want, floors)
 	d.stands(stands)
 	return true
+}
+
+// stall stops for a moment, now and then, as a busy machine does.
+func (d *duel) stall() {
+	if d.stalls && rand.IntN(4) == 0 {
+		time.Sleep(rand.N(8 * time.Millisecond))
+	}
 }
 
 // modelled is what the model makes of a batch: script by script, in the driver's

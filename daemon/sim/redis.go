@@ -72,15 +72,17 @@ func (m *redisModel) flush() {
 
 // script is one call of one script.
 type script struct {
-	m   *redisModel
-	now int64
-	me  uint32
+	m      *redisModel
+	now    int64
+	me     uint32
+	marked bool // somebody may queue for something, as of the script's beginning
 }
 
 // run carries out ops of one script: all are acquires in one mode, or all
 // releases and withdraws, and so on.
 func (m *redisModel) run(inst uint32, ops []*cache.Op, res []*cache.Result) {
 	s := &script{m: m, now: m.clock() / 1000, me: inst}
+	s.marked = s.now <= m.queued
 	if ops[0].Mode == cache.Permit {
 		s.runPermits(ops, res)
 		return

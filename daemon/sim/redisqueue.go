@@ -76,7 +76,7 @@ func (k *redisKey) drop(p place) bool {
 }
 
 // queued says that there is a queue for k, whoever is in it.
-func (s *script) queued(k *redisKey) bool { return len(k.queue) > 0 && s.now <= s.m.queued }
+func (s *script) queued(k *redisKey) bool { return len(k.queue) > 0 && s.marked }
 
 // bury drops the dead from the queue.
 func (s *script) bury(k *redisKey) {
