@@ -227,7 +227,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 // owe turns a lease or an ask into a debt: the token has to go.
 func (t *Table) owe(l *Lease, now int64, out *Effects) {
 	switch {
-	case l.st.Session: // what hangs on the session stays as long as that does
+	case l.st.Session && !(l.orphan && l.st.TTLs): // what hangs on the session stays as long as that does
 		l.oweUntil = Forever
 	case l.state == stateHeld:
 		l.oweUntil = max(now, l.until) + l.ttl
@@ -263,7 +263,7 @@ func (t *Table) endOwed(l *Lease, now int64, out *Effects) {
 func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
 	t.dropLast(l)
-	l.token, l.granted, l.queued, l.maybe = 0, false, false, false
+	l.token, l.granted, l.queued, l.maybe, l.orphan = 0, false, false, false, false
 	l.clearGrip()
 }
 

@@ -142,7 +142,7 @@ func (m *imager) lease(l *Lease) {
 	Num(c, &l.heldMode)
 	Num(c, &l.op)
 	Num(c, &l.early)
-	for _, b := range []*bool{&l.queued, &l.brief, &l.maybe, &l.granted, &l.wanted, &l.downgrade, &l.rebase, &l.tracked, &l.starved, &l.doubt} {
+	for _, b := range []*bool{&l.queued, &l.brief, &l.maybe, &l.granted, &l.wanted, &l.downgrade, &l.rebase, &l.tracked, &l.starved, &l.doubt, &l.orphan} {
 		c.Bool(b)
 	}
 	m.x.Lease(c, l, l.st.Store)

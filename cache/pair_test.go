@@ -66,9 +66,33 @@ func TestAReleaseInTwoStoresIsSentAgainAfterALostSession(t *testing.T) {
 	b.answer(b.op(OpRelease), Result{Status: Unknown})
 	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
 	b.take()
-	b.tick(time.Minute)
+	b.tick(time.Second)
 	b.answer(b.op(OpRelease), Result{Status: Done})
 	b.empty()
+}
+
+// One of two stores has lost its session, and the other one, where leases have TTLs, never answers again. The key
+// opens when the lease must have ended there, and can go on to its next store.
+func TestALeaseOfALostSessionEndsInTheOtherStoreWithItsTTL(t *testing.T) {
+	for _, owed := range []bool{false, true} {
+		b := newPairBench(t)
+		s := b.session()
+		b.acquire(s, "k", func(q *Acquire) { q.TTL = 8 * second })
+		f := b.granted(OpTry, 5)
+		if owed {
+			b.release(s, "k", f)
+			b.answer(b.op(OpRelease), Result{Status: Unknown})
+		}
+		b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
+		b.take()
+		for range 40 {
+			b.tick(time.Second)
+			for len(b.ops) > 0 {
+				b.answer(b.op(OpRelease), Result{Status: Unknown})
+			}
+		}
+		b.empty()
+	}
 }
 
 // One of two stores loses its session while a lease of both lingers. The last hold was released in time, so it is not

@@ -186,6 +186,7 @@ func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
 		t.endGrip(l, out)
 		return
 	}
+	l.orphan = why == LostSession
 	t.dropLast(l) // the answer to the release of what is left says nothing of it
 	t.owe(l, now, out)
 	if until > now {
@@ -308,6 +309,13 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 			t.gone(l, LostSession, now, out)
 		case l.state == stateOwed && !st.Pair:
 			t.endGrip(l, out)
+		case l.state == stateOwed:
+			l.orphan = true
+			if st.TTLs {
+				l.oweUntil = min(l.oweUntil, now+2*l.ttl)
+			}
+		case l.state == stateClosed:
+			l.orphan = st.Pair
 		}
 		t.advance(l, now, out)
 	}

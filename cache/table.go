@@ -163,6 +163,7 @@ type leaseState struct {
 	tracked   bool // the renewer knows it
 	starved   bool // the next hand-over waits for a renewal
 	doubt     bool // the store may have removed it: a renewal will tell
+	orphan    bool // of two stores: its session is lost, so that what is left ends with its TTL, if it has one
 	early     early
 
 	// Here.
