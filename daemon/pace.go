@@ -21,6 +21,7 @@ type rateLimit struct {
 const (
 	paceAhead = int64(100 * time.Millisecond) // so much may come at once
 	paceMost  = time.Second                   // for so long a connection waits for requests of other ones
+	paceLook  = 250 * time.Millisecond        // so often a connection that waits is looked at
 	connWork  = 20                            // what a connection counts, in requests
 )
 
@@ -99,7 +100,11 @@ func (c *conn) keepPace(t *turn) bool {
 	defer func() { c.s.delay(false, c.d.clock()) }()
 	until := c.d.clock() + int64(wait)
 	for wait > 0 && p.limit.Load() == limit { // or there is another limit now
-		timer := time.NewTimer(min(wait, time.Second))
+		if c.sock.HungUp() { // Read would find what it has sent before
+			c.leave()
+			return true
+		}
+		timer := time.NewTimer(min(wait, paceLook))
 		select {
 		case <-timer.C:
 			wait = time.Duration(until - c.d.clock())

@@ -169,3 +169,30 @@ func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
 		t.Errorf("three requests of the other connection were put off by %v", off)
 	}
 }
+
+// A connection that has to wait for a minute, because it has asked for so much, is closed. What it holds is released
+// before that minute is over.
+func TestADisconnectOfADelayedClientIsRelease(t *testing.T) {
+	h := start(t, nil, nil)
+	c, next := h.raw().hello(), h.raw().hello()
+	limited := serving(h.store)
+	limited.Limits.Users.Rate = 1
+	if err := h.d.Reload(limited); err != nil {
+		t.Fatal(err)
+	}
+	keys := make([][]byte, 60)
+	for i := range keys {
+		keys[i] = fmt.Append(nil, "k", i)
+	}
+	c.send(&protocol.Request{Op: protocol.OpAcquireMany, ID: 2, Keys: keys, TTL: 30_000})
+	if m := c.next(); m.Code != protocol.OK {
+		t.Fatalf("%+v", m)
+	}
+	eventually(t, "it waits", func() bool { return h.d.Totals().PutOff > 0 })
+	c.send(&protocol.Request{Op: protocol.OpPing, ID: 3})
+	_ = c.Close()
+	next.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: keys[7], TTL: 30_000, Wait: protocol.WaitAlways})
+	if m := next.next(); m.ID != 2 || m.Code != protocol.OK {
+		t.Fatalf("%+v", m)
+	}
+}

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // Stream is a net.UnixConn or a net.TCPConn.
@@ -20,6 +22,18 @@ func Dial(ctx context.Context, d *net.Dialer, network, addr string) (*Conn, erro
 		return nil, err
 	}
 	return New(c.(Stream))
+}
+
+// HungUp reports whether the other side has closed a Unix socket, even if something is left to read. It does not
+// block. Of a TCP connection it may not know before both sides have closed it.
+func (s *Conn) HungUp() bool {
+	var p [1]unix.PollFd
+	err := s.Control(func(fd int) error {
+		p[0].Fd = int32(fd)
+		_, err := unix.Poll(p[:], 0)
+		return err
+	})
+	return err == nil && p[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }
 
 var errUnread = errors.New("there is something to read that nobody has asked for")
