@@ -213,6 +213,9 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	if k == OpPeek {
 		op.Token = 0
 	}
+	if k == OpTry || k == OpJoin {
+		l.orphan = false // the token may stand under the present session, too
+	}
 	op.Brief = k == OpJoin && l.brief
 	if w := l.queue().waitHead; w != nil && (k == OpTry || k == OpJoin) {
 		op.For = w.req.Session

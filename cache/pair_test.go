@@ -127,3 +127,25 @@ func TestAnUnlockByForceSaysWhenAClosedKeyOpens(t *testing.T) {
 		t.Errorf("%d holds ended, and the key is free in %v; want %v", len(ended), time.Duration(free-b.now), time.Duration(end-b.now))
 	}
 }
+
+// An acquire in two stores is not answered. Then the session of one is lost, and the other one never answers again.
+// The key can move to another store when the TTL of what may be left has ended.
+func TestAnUnansweredAcquireOfALostSessionEndsWithItsTTL(t *testing.T) {
+	b := newRerouted(t, func(s *setup) {
+		s.Store.Pair, s.Store.Session, s.Store.SessionTTL, s.Store.TTLs = true, true, 10*time.Second, true
+	})
+	b.tab.SessionUntil(b.from.Store, 1, b.now+10*second, b.now, &b.out)
+	s := b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.TTL = 8 * second; waits(q) })
+	b.result(b.at(OpJoin, b.from), Result{Status: Unknown})
+	b.tab.SessionLost(b.from.Store, 1, b.now, &b.out)
+	b.reroute(anybody)
+	for range 20 {
+		b.tick(time.Second)
+		for len(b.ops) > 0 {
+			b.result(b.at(OpWithdraw, b.from), Result{Status: Unknown})
+		}
+	}
+	b.users(0, 0)
+	b.empty()
+}

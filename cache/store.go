@@ -314,7 +314,7 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 			if st.TTLs {
 				l.oweUntil = min(l.oweUntil, now+2*l.ttl)
 			}
-		case l.state == stateClosed:
+		case l.state == stateClosed, l.state == stateAsked && l.op == 0:
 			l.orphan = st.Pair
 		}
 		t.advance(l, now, out)

@@ -158,7 +158,7 @@ func faultyLayouts() []faulty {
 		space("lingering on Redlock", `Redlock does not support it`, "store: fredlock, linger: 1s"),
 		space("lingering and interop", `plain lockers \(interop\) cannot say`, "store: fredis, linger: 1s, interop: true"),
 		space("too short a TTL", `is too short for this store`, "store: fetcd, ttl: 10ms"),
-		space("the embedded store twice", `named alone and with both`, "both: fredis"),
+		space("the embedded store twice", `has some keys alone and others with both`, "both: fredis"),
 		none, restart,
 	}
 }
