@@ -230,7 +230,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 // owe turns a lease or an ask into a debt: the token has to go.
 func (t *Table) owe(l *Lease, now int64, out *Effects) {
 	switch {
-	case l.st.Session && !(l.orphan && l.st.TTLs): // what hangs on the session stays as long as that does
+	case l.st.Session && !(l.orphan && l.st.TTLs): // it lasts as long as the session
 		l.oweUntil = Forever
 	case l.state == stateHeld:
 		l.oweUntil = max(now, l.until) + l.ttl
@@ -258,7 +258,7 @@ func (t *Table) endOwed(l *Lease, now int64, out *Effects) {
 		t.owe(l, now, out)
 		return
 	}
-	t.endGrip(l, out) // whoever waits for its release has to hear of it
+	t.endGrip(l, out) // those waiting for its release must be told
 	t.finishMove(l, out)
 }
 

@@ -187,7 +187,7 @@ func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
 		return
 	}
 	l.orphan = why == LostSession
-	t.dropLast(l) // the answer to the release of what is left says nothing of it
+	t.dropLast(l) // NotHeld for the rest would not show that this hold was lost
 	t.owe(l, now, out)
 	if until > now {
 		t.close(l, until)

@@ -17,7 +17,7 @@ import (
 type rerouted struct {
 	was, is *space
 	known   uint64 // a bound of the bases that were seen of these keys
-	given   uint64 // a bound of those of them that was itself has given
+	given   uint64 // an upper bound of the bases that the store of was has itself given
 }
 
 // follow makes r the present routes. In the same moment, the floors of the stores that keys leave become those of

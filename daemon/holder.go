@@ -132,7 +132,7 @@ func (e *Engine) holdersAt(ctx context.Context, u *Unit, store upstream.Lister, 
 }
 
 // askDaemons completes Held of the locks of all of these, as of now. It waits for other daemons once for all.
-// It is called without holding up other queries.
+// Other queries may run meanwhile.
 func (e *Engine) askDaemons(ctx context.Context, all ...holdersThere) {
 	asked := make([]upstream.Asked, len(all))
 	for i := range all {

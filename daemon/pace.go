@@ -20,8 +20,8 @@ type rateLimit struct {
 
 const (
 	paceAhead = int64(100 * time.Millisecond) // so much may come at once
-	paceMost  = time.Second                   // for so long a connection waits for requests of other ones
-	paceLook  = 250 * time.Millisecond        // so often a connection that waits is looked at
+	paceMost  = time.Second                   // the longest wait for requests of other connections
+	paceLook  = 250 * time.Millisecond        // so often a waiting connection is checked for its end
 	connWork  = 20                            // what a connection counts, in requests
 )
 

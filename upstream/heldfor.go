@@ -57,7 +57,7 @@ type Question struct {
 	at     time.Time // of its answer; zero without one
 }
 
-// Asked is locks of one key, of which Ask is to find out since when they are held.
+// Asked holds locks of one key. Ask finds out since when they have been held.
 type Asked struct {
 	Key   string
 	Mode  cache.Mode // Permit, or any other

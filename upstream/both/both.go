@@ -19,7 +19,7 @@ type Store struct {
 	old, new  upstream.Store
 	info      upstream.Info
 	sessional [2]bool // whether leases of old, and of new, end with a session
-	order     *order  // who decides fences; nil if the new store's bases can be raised
+	order     *order  // decides fences; nil if the new store's bases can be raised
 	hints     chan upstream.Hint
 	sessions  chan upstream.Session
 	stop      context.CancelFunc

@@ -36,7 +36,7 @@ func (s *Store) publish(ctx context.Context) {
 const talkMost = 64
 
 // nextMessage returns the message to send after n others: a hint, else a question or an answer. Hints come first,
-// because locks are handed on by them.
+// because waiting hosts depend on them.
 func (s *Store) nextMessage(n int) (m string, ok bool) {
 	if n > hintBuffer {
 		return "", false

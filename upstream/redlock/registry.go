@@ -20,7 +20,7 @@ var (
 	_ upstream.Answerer  = (*Store)(nil)
 )
 
-// Ask asks through all nodes: a daemon may not hear one of them. It gives each node the same answer.
+// Ask sends each question through all nodes, because a daemon may be cut off from some of them.
 func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	clones := make([][]*upstream.Question, len(s.nodes))
 	s.each(ctx, func(ctx context.Context, i int, node upstream.Registrar) error {

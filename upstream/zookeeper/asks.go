@@ -46,7 +46,7 @@ func (s *Store) Answer(f upstream.HeldFor) { s.heldFor.Store(&f) }
 // askPath is the node of a question to the daemon that has session id.
 func (s *Store) askPath(id string) string { return s.asks.dir + id }
 
-// Ask asks each daemon for itself: one that is silent must not take the others' time.
+// Ask questions the daemons concurrently, so that a silent one does not use up the others' time.
 func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	s.asks.mu.Lock()
 	qs = s.asks.mutes.Without(qs[:min(len(qs), upstream.QuestionsMost)], time.Now())
