@@ -21,6 +21,7 @@ var (
 )
 
 // Ask sends each question through all nodes, because a daemon may be cut off from some of them.
+// A daemon gives each node the same answer.
 func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	clones := make([][]*upstream.Question, len(s.nodes))
 	s.each(ctx, func(ctx context.Context, i int, node upstream.Registrar) error {
