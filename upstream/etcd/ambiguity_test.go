@@ -1,7 +1,7 @@
 package etcd_test
 
 import (
-	"io"
+	"bytes"
 	"net"
 	"strings"
 	"sync"
@@ -24,7 +24,9 @@ type wire struct {
 	conns        map[net.Conn]bool
 	loseRequests bool // guarded by mu, as is all here
 	loseAnswers  bool
-	delay        time.Duration // of answers
+	delay        time.Duration     // of answers
+	hold         func([]byte) bool // says from which bytes on a connection's requests are held back
+	late         []late            // what has been held back
 	closed       bool
 	wg           sync.WaitGroup
 }
@@ -41,6 +43,9 @@ func newWire(t *testing.T, to string) *wire {
 		_ = l.Close()
 		w.mu.Lock()
 		w.closed = true
+		for _, l := range w.late {
+			_ = l.Close()
+		}
 		w.mu.Unlock()
 		w.cut()
 		w.wg.Wait()
@@ -71,17 +76,32 @@ func (w *wire) accept() {
 	}
 }
 
-func (w *wire) carry(to io.WriteCloser, from net.Conn, lose *bool) {
-	defer to.Close()
+// late are bytes on their way to a server while the other side of the connection has ended.
+type late struct {
+	net.Conn
+	bytes []byte
+}
+
+func (w *wire) carry(to, from net.Conn, lose *bool) {
 	buf := make([]byte, 1<<16)
 	for {
 		n, err := from.Read(buf)
 		if err != nil {
+			_ = to.Close()
 			return
 		}
 		w.mu.Lock()
 		lost, delay := *lose, w.delay
+		hold := lose == &w.loseRequests && w.hold != nil && w.hold(buf[:n])
+		if hold {
+			w.late = append(w.late, late{to, bytes.Clone(buf[:n])})
+			delete(w.conns, to)
+		}
 		w.mu.Unlock()
+		if hold {
+			_ = from.Close()
+			return
+		}
 		if lose == &w.loseAnswers && delay > 0 {
 			time.Sleep(delay)
 		}
@@ -89,6 +109,7 @@ func (w *wire) carry(to io.WriteCloser, from net.Conn, lose *bool) {
 			continue
 		}
 		if _, err := to.Write(buf[:n]); err != nil {
+			_ = to.Close()
 			return
 		}
 	}
@@ -98,6 +119,23 @@ func (w *wire) lose(requests, answers bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.loseRequests, w.loseAnswers = requests, answers
+}
+
+// holdFrom has bytes that hold accepts held back. Their connection ends.
+func (w *wire) holdFrom(hold func([]byte) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hold = hold
+}
+
+// deliver sends the server what has been held back, and returns how many requests that were.
+func (w *wire) deliver() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, l := range w.late {
+		_, _ = l.Write(l.bytes)
+	}
+	return len(w.late)
 }
 
 // cut ends all connections.

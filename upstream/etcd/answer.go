@@ -91,7 +91,7 @@ func (b *batch) fencedLocked(p *part) {
 	}
 	b.s.wake()
 	for i := range p.steps {
-		if st := &p.steps[i]; st.plan.takes() {
+		if st := &p.steps[i]; st.takes() {
 			err := b.s.cfg.explain(ErrRefused, fmt.Errorf("%w: its key %s is gone", ErrSession, b.sess.key))
 			if st.plan.permit() {
 				b.permitFailedLocked(st, cache.Refused, err, p.fence)

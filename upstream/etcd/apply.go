@@ -148,7 +148,7 @@ func (b *batch) request(p *part) *pb.TxnRequest {
 		return &pb.TxnRequest{Success: all}
 	}
 	for i := range p.steps {
-		p.takes = p.takes || p.steps[i].plan.takes()
+		p.takes = p.takes || p.steps[i].takes()
 		p.bump = p.bump || p.steps[i].doubt
 		all = append(all, p.steps[i].request(b.sess.lease))
 	}
@@ -209,7 +209,7 @@ func (b *batch) failedLocked(p *part) {
 			b.permitFailedLocked(st, status, err, p.fence)
 			continue
 		}
-		if status == cache.Unknown && st.plan == planTake {
+		if status == cache.Unknown && st.takes() {
 			op := &b.ops[st.i]
 			b.s.grips.doubts[doubt{lock: op.Key, token: op.Token}] = p.fence
 		}

@@ -141,7 +141,7 @@ func (b *batch) permitFailedLocked(st *step, status cache.Status, err error, fen
 		return
 	}
 	if status == cache.Unknown {
-		if st.plan.takes() {
+		if st.takes() {
 			b.s.grips.doubts[g.doubt()] = fence
 		}
 		if st.plan < planRenew {

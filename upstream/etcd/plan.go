@@ -38,8 +38,17 @@ const (
 // permit says whether it is about a semaphore.
 func (p plan) permit() bool { return p >= planPut && p < planRenew || p >= planPlace }
 
-// takes says whether it must not happen once it has been given up.
-func (p plan) takes() bool { return p == planTake || p == planPut || p == planQueue }
+// takes says whether it must not happen once it has been given up: what gets something for a token; and what removes
+// it on behalf of an acquire, because the same token is asked for again if there is no answer.
+func (st *step) takes() bool {
+	switch st.plan {
+	case planTake, planPut, planQueue, planBack:
+		return true
+	case planRemove, planEnd:
+		return st.kind == cache.OpTry || st.kind == cache.OpJoin
+	}
+	return false
+}
 
 // step is an op on its way.
 type step struct {

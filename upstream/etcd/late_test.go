@@ -1,0 +1,80 @@
+package etcd_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
+)
+
+// secondFrom accepts the second of the requests that contain text.
+func secondFrom(text string) func([]byte) bool {
+	n := 0
+	return func(b []byte) bool {
+		if !bytes.Contains(b, []byte(text)) {
+			return false
+		}
+		n++
+		return n == 2
+	}
+}
+
+// late has the request that was held back carried out.
+func (p *peer) late(w *wire) {
+	p.Helper()
+	if n := w.deliver(); n != 1 {
+		p.Fatalf("%d requests were held back", n)
+	}
+}
+
+// An acquire has taken a permit too many, and gives it back. That is carried out late, when the same token has been
+// asked for again and has a permit: it must not end that one.
+func TestALateEndOfAnAcquireEndsNoLaterPermit(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []cache.OpKind{cache.OpJoin, cache.OpTry} {
+		t.Run(kind.String(), func(t *testing.T) {
+			srv := testserver.StartEtcd(t)
+			p, w := wirePeer(t, srv, "timeout=5s&ttl=60s")
+			q := newPeer(t, srv, "ttl=60s")
+			p.takePermit(3, "k")
+			b := q.takePermit(3, "k") // p has not seen these two
+			q.takePermit(3, "k")
+			x := p.token()
+			w.holdFrom(secondFrom(heldDir + "k/"))
+			p.want(p.permit(kind, 3, "k", x), cache.Unknown)
+			w.holdFrom(nil)
+			p.again(w)
+			q.want(q.permit(cache.OpRelease, 0, "k", b), cache.Done)
+			p.want(p.permit(kind, 3, "k", x), cache.Granted)
+			p.late(w)
+			for range 20 {
+				q.want(q.permit(cache.OpTry, 3, "k", q.token()), cache.Busy)
+				p.want(p.permit(cache.OpRenew, 0, "k", x), cache.Done)
+			}
+		})
+	}
+}
+
+// A lock is given back because its fence would not be high enough. That is carried out late, when the same token has
+// been asked for again and has the lock.
+func TestALateEndOfAnAcquireEndsNoLaterLock(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartEtcd(t)
+	p, w := wirePeer(t, srv, "timeout=5s&ttl=60s")
+	q := newPeer(t, srv, "ttl=60s")
+	x := p.token()
+	w.holdFrom(secondFrom(dir + "k/"))
+	high := upstream.Op{Kind: cache.OpTry, Mode: cache.Exclusive, Key: "k", Token: x, TTL: long, Floor: 1 << 40}
+	res, _ := p.apply(high)
+	p.want(res[0], cache.Unknown)
+	w.holdFrom(nil)
+	p.again(w)
+	p.want(p.do(cache.OpTry, cache.Exclusive, "k", x), cache.Granted)
+	p.late(w)
+	for range 20 {
+		q.want(q.do(cache.OpTry, cache.Exclusive, "k", q.token()), cache.Busy)
+		p.want(p.do(cache.OpRenew, cache.Exclusive, "k", x), cache.Done)
+	}
+}
