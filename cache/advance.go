@@ -252,7 +252,8 @@ func (t *Table) close(l *Lease, until int64) {
 	l.oweUntil = until
 }
 
-// endOwed ends the state of a lease that is owed or closed, at its oweUntil.
+// endOwed is called at the lease's oweUntil. A closed lease of two stores is released now. Any other lease is
+// forgotten, because the store has dropped it by then.
 func (t *Table) endOwed(l *Lease, now int64, out *Effects) {
 	if l.state == stateClosed && l.st.Pair {
 		t.owe(l, now, out)

@@ -16,20 +16,20 @@ func (s *Store) Raises() bool { return s.Rebase || s.Floors }
 // Known returns a bound of the bases that this table knows of keys at s. epoch lifts the bases of s if they are
 // its own order. It is 0 if the table knows of no base.
 func (t *Table) Known(s *Store, epoch uint64) uint64 {
-	if s.ID >= len(t.stores) || t.stores[s.ID] == nil {
-		return 0
+	if st := t.record(s); st != nil {
+		return st.known(epoch)
 	}
-	return t.stores[s.ID].known(epoch)
+	return 0
 }
 
 func (st *storeState) known(epoch uint64) uint64 { return max(st.given(epoch), st.past) }
 
-// Given is Known without the bases that were carried to s: s has given them all.
+// Given is like Known, but leaves out the bases that were carried to s. It is a bound of those that s has given.
 func (t *Table) Given(s *Store, epoch uint64) uint64 {
-	if s.ID >= len(t.stores) || t.stores[s.ID] == nil {
-		return 0
+	if st := t.record(s); st != nil {
+		return st.given(epoch)
 	}
-	return t.stores[s.ID].given(epoch)
+	return 0
 }
 
 func (st *storeState) given(epoch uint64) uint64 {

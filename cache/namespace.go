@@ -95,10 +95,18 @@ func (st *storeState) sessionShort(ttl, now int64) bool {
 	return st.Session && st.session-now < min(ttl, int64(st.SessionTTL))/3
 }
 
-// store is the table's own record of s.
-func (t *Table) store(s *Store) *storeState {
-	if s.ID < len(t.stores) && t.stores[s.ID] != nil {
+// record returns the table's record of s, or nil if there is none.
+func (t *Table) record(s *Store) *storeState {
+	if s.ID < len(t.stores) {
 		return t.stores[s.ID]
+	}
+	return nil
+}
+
+// store returns the table's record of s, which it makes if there is none.
+func (t *Table) store(s *Store) *storeState {
+	if st := t.record(s); st != nil {
+		return st
 	}
 	for s.ID >= len(t.stores) {
 		t.stores = append(t.stores, nil)
@@ -113,8 +121,8 @@ func (t *Table) store(s *Store) *storeState {
 
 // Users counts the leases of this table that are, or may be, at a store or will be requested there next.
 func (t *Table) Users(s *Store) int {
-	if s.ID < len(t.stores) && t.stores[s.ID] != nil {
-		return t.stores[s.ID].users
+	if st := t.record(s); st != nil {
+		return st.users
 	}
 	return 0
 }

@@ -65,8 +65,10 @@ func TestAHandoffRenewsALeaseWithATTLAtAStoreWithASession(t *testing.T) {
 	t.Errorf("the waiter gets no lock: %+v", m)
 }
 
-// A reader waits for the renewal of a lease whose downgrade was not answered.
-func TestAHandoffBehindAnUnansweredDowngradeDoesNotWakeTheTableAgainAndAgain(t *testing.T) {
+// behindUnansweredDowngrade returns a bench with a lease whose downgrade was not answered. Its hold has been released,
+// and a reader with a longer TTL waits for it.
+func behindUnansweredDowngrade(t *testing.T) *bench {
+	t.Helper()
 	b := newBench(t, nil)
 	s, reader := b.session(), b.session()
 	b.acquire(s, "k", func(q *Acquire) { q.TTL = 20 * second })
@@ -76,6 +78,12 @@ func TestAHandoffBehindAnUnansweredDowngradeDoesNotWakeTheTableAgainAndAgain(t *
 	b.answer(b.op(OpDowngrade), Result{Status: Unknown})
 	b.acquire(reader, "k", func(q *Acquire) { q.TTL, q.Wait, q.Mode = 70*second, Forever, Shared })
 	b.release(s, "k", fence)
+	return b
+}
+
+// A reader waits for the renewal of a lease whose downgrade was not answered.
+func TestAHandoffBehindAnUnansweredDowngradeDoesNotWakeTheTableAgainAndAgain(t *testing.T) {
+	b := behindUnansweredDowngrade(t)
 	b.now += second
 	b.tab.Tick(b.now, 100, &b.out)
 	b.take()
@@ -104,15 +112,7 @@ func TestAWaiterAtAFailingStoreDoesNotWakeTheTableWhileARequestIsInFlight(t *tes
 // A downgrade that was not answered has been carried out, and then its hold is released. The store does not know
 // the exclusive lease any more. A reader that waits for it costs no renewal after renewal.
 func TestAHandoffBehindACarriedOutDowngradeIsNotRenewedWithoutEnd(t *testing.T) {
-	b := newBench(t, nil)
-	s, reader := b.session(), b.session()
-	b.acquire(s, "k", func(q *Acquire) { q.TTL = 20 * second })
-	fence := b.granted(OpTry, 5)
-	b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: fence}, b.now, &b.out)
-	b.take()
-	b.answer(b.op(OpDowngrade), Result{Status: Unknown})
-	b.acquire(reader, "k", func(q *Acquire) { q.TTL, q.Wait, q.Mode = 70*second, Forever, Shared })
-	b.release(s, "k", fence)
+	b := behindUnansweredDowngrade(t)
 	b.tick(time.Second)
 	b.answer(b.op(OpRenew), Result{Status: NotHeld})
 	b.answer(b.op(OpRelease), Result{Status: Done})

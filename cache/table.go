@@ -146,7 +146,7 @@ type leaseState struct {
 	since     int64  // stateHeld: when it was granted
 	ttl       int64  // what it is renewed with
 	retryAt   int64  // no op of the main lane before
-	oweUntil  int64  // stateOwed: then the store has forgotten by itself; stateClosed: then the key opens, or is owed
+	oweUntil  int64  // stateOwed: then the store has forgotten by itself; stateClosed: then the key opens, or its lease of two stores is released
 	opGen     uint64 // of the op in the main lane; 0 for none
 	renewGen  uint64 // of the op in the renewal lane; 0 for none
 	hand      int16  // hand-over number of the newest fence; -1 before the first

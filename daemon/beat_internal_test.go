@@ -362,8 +362,8 @@ func TestAReloadThatAddsAHeartbeatIsFollowedByAKeepalive(t *testing.T) {
 	}
 }
 
-// The daemon stands still, behind a keepalive that the client answers at once. The answer is read when it goes on, but
-// behind its timer.
+// The daemon stands still after it has sent a keepalive. The client answers at once. When the daemon goes on, its timer
+// fires before it reads the answer.
 func TestADaemonThatStoodStillCallsNobodySilent(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)

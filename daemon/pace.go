@@ -96,8 +96,11 @@ func (c *conn) keepPace(t *turn) bool {
 	if c.hello.Stop() { // it is not the client who is silent
 		defer c.hello.Reset(c.d.now.Load().Limits.MaxSilent)
 	}
-	c.s.delay(true, 0)
-	defer func() { c.s.delay(false, c.d.clock()) }()
+	c.s.delayed.Store(true)
+	defer func() {
+		c.s.hear(c.d.clock()) // first, so that what has been stated meanwhile stays true
+		c.s.delayed.Store(false)
+	}()
 	until := c.d.clock() + int64(wait)
 	for wait > 0 && p.limit.Load() == limit { // or there is another limit now
 		if c.sock.HungUp() { // Read would find what it has sent before

@@ -14,6 +14,16 @@ func rated(n int) func(*daemon.Config) {
 	return func(c *daemon.Config) { c.Limits.Users.Rate = n }
 }
 
+// setRate reloads with that limit of each user, in requests a second; 0 is without bound.
+func (h *host) setRate(rate int) {
+	h.t.Helper()
+	next := serving(h.store)
+	next.Limits.Users.Rate = rate
+	if err := h.d.Reload(next); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
 // inspectMany asks n times without a wait between; it returns when all have been answered.
 func inspectMany(t *testing.T, c *client.Client, n int) {
 	t.Helper()
@@ -55,11 +65,7 @@ func TestRateOfAUserChanges(t *testing.T) {
 	if off := h.d.Totals().PutOff; off != 0 {
 		t.Errorf("%v were put off without a limit", time.Duration(off))
 	}
-	next := serving(h.store)
-	next.Limits.Users.Rate = 5
-	if err := h.d.Reload(next); err != nil {
-		t.Fatal(err)
-	}
+	h.setRate(5)
 	inspectMany(t, c, 1)
 	eventually(t, "it is put off", func() bool { return h.d.Totals().PutOff > 0 })
 }
@@ -69,14 +75,7 @@ func TestRateOfAUserChanges(t *testing.T) {
 func TestAHastyProgramDoesNotSilenceItsUsersOthers(t *testing.T) {
 	h := start(t, nil, nil)
 	hasty, other := h.raw().hello(), h.raw().hello()
-	reload := func(rate int) {
-		next := serving(h.store)
-		next.Limits.Users.Rate = rate
-		if err := h.d.Reload(next); err != nil {
-			t.Fatal(err)
-		}
-	}
-	reload(1)
+	h.setRate(1)
 	const n = 200 // more seconds' worth than the bound of this test
 	var all []byte
 	for i := range uint64(n) {
@@ -91,7 +90,7 @@ func TestAHastyProgramDoesNotSilenceItsUsersOthers(t *testing.T) {
 		}
 	}
 	h.raw().hello()
-	reload(0)
+	h.setRate(0)
 	for i := range uint64(n - 1) {
 		if m := hasty.next(); m.ID != 3+i {
 			t.Fatalf("%+v", m)
@@ -135,15 +134,8 @@ func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
 func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
 	h := start(t, nil, nil)
 	hasty, other := h.raw().hello(), h.raw().hello()
-	reload := func(rate int) {
-		next := serving(h.store)
-		next.Limits.Users.Rate = rate
-		if err := h.d.Reload(next); err != nil {
-			t.Error(err)
-		}
-	}
-	reload(1)
-	defer reload(0)            // the hasty one's end is read then
+	h.setRate(1)
+	defer h.setRate(0)         // the hasty one's end is read then
 	keys := make([][]byte, 50) // more seconds' worth than this test takes
 	for i := range keys {
 		keys[i] = []byte{'k', byte('A' + i)}
@@ -175,11 +167,7 @@ func TestAConnectionBesideAHastyProgramWaitsOnceForARequest(t *testing.T) {
 func TestADisconnectOfADelayedClientIsRelease(t *testing.T) {
 	h := start(t, nil, nil)
 	c, next := h.raw().hello(), h.raw().hello()
-	limited := serving(h.store)
-	limited.Limits.Users.Rate = 1
-	if err := h.d.Reload(limited); err != nil {
-		t.Fatal(err)
-	}
+	h.setRate(1)
 	keys := make([][]byte, 60)
 	for i := range keys {
 		keys[i] = fmt.Append(nil, "k", i)

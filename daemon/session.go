@@ -165,14 +165,6 @@ func (s *Session) lastHeard(now int64) int64 {
 	return s.heard.Load()
 }
 
-// delay begins or ends a time in which the daemon does not read the session's frames.
-func (s *Session) delay(on bool, now int64) {
-	if !on {
-		s.hear(now) // before: what has been stated meanwhile stays true
-	}
-	s.delayed.Store(on)
-}
-
 // Stated is the latest time until which the client may believe that it holds
 // something; beats end with the call.
 func (s *Session) Stated() int64 {

@@ -45,7 +45,7 @@ const (
 	leaves                 // its withdrawal has not been answered, and may be carried out late
 )
 
-// standing is that of op's token.
+// standing returns what is known of op's token.
 func (s *Store) standing(op *upstream.Op) standing {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,8 +214,8 @@ func (s *Store) learn(i int, n upstream.Session) upstream.Session {
 // pairLocked is the session of both as far as it is known.
 func (s *Store) pairLocked() upstream.Session {
 	p := upstream.Session{No: s.known[0].No + s.known[1].No, Until: cache.Forever}
-	for i, st := range []upstream.Store{s.old, s.new} {
-		if st.Info().Session > 0 {
+	for i, ends := range s.sessional {
+		if ends {
 			p.Until = min(p.Until, s.known[i].Until)
 		}
 	}

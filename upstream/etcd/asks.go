@@ -169,7 +169,7 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 }
 
 // questionWatchLocked returns the requests that create the watch for questions to the present session. It
-// returns none if the watch exists. grips.mu is held.
+// returns none if the watch exists. The caller holds grips.mu.
 func (s *Store) questionWatchLocked() (reqs []*pb.WatchRequest) {
 	t, n := &s.grips, s.cur.Load()
 	if n == nil || n.lease == t.questionOf {

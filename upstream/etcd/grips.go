@@ -53,9 +53,9 @@ type grips struct {
 	byWatch    map[int64]*grip
 	lastWatch  int64
 	question   int64   // the number of the watch for questions of other daemons; 0 when there is none
-	questionOf int64   // the lease of the session whose questions are watched
+	questionOf int64   // the lease of the session to which the watched questions are addressed
 	create     []*grip // watches to be made
-	cancel     []int64 // numbers of watches that have to be cancelled
+	cancel     []int64 // numbers of the watches to cancel
 	check      []*grip // watches that have just been made: something may have happened before
 	sending    chan struct{}
 	looking    chan struct{}
