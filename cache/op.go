@@ -80,6 +80,9 @@ var opNames = [...]string{OpTry: "try", OpJoin: "join", OpWithdraw: "withdraw", 
 
 func (k OpKind) String() string { return opNames[k] }
 
+// Ends reports whether k ends what stands under a token: OpRelease and OpWithdraw do.
+func (k OpKind) Ends() bool { return k == OpRelease || k == OpWithdraw }
+
 // Op is one thing asked of a store. Key, Kind, Mode, Token, TTL and Floor are
 // for the driver; Ref and Gen come back with the result untouched.
 type Op struct {
@@ -135,8 +138,11 @@ type Result struct {
 	// SessionNo is that session's number, from 1; a larger one means that all
 	// before have ended, with what was granted under them.
 	SessionNo uint64
-	Gone      bool  // Refused: what stood under the token has been withdrawn
-	Err       error // Refused, Unknown: why, for people
+	Gone      bool // Refused: what stood under the token has been withdrawn
+	// Expires is for an OpRelease or OpWithdraw that is Unknown, in two stores: one store has carried
+	// it out, and what the other one may still have ends with its TTL.
+	Expires bool
+	Err     error // Refused, Unknown: why, for people
 }
 
 // HintKind is what a store noticed.

@@ -2,8 +2,8 @@ package cache
 
 // Stores that are down, and hosts that then decide alone.
 
-// StoreDown says that a store cannot be reached, and why. Until StoreUp nothing
-// is asked there but renewals.
+// StoreDown says that a store cannot be reached, and why. Until StoreUp nothing is asked there but renewals. An
+// exception is a pair, one of whose stores may be there: it is asked to end what is owed.
 func (t *Table) StoreDown(s *Store, err error, now int64, out *Effects) {
 	st := t.store(s)
 	st.err = err
@@ -98,6 +98,9 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	if l.state == stateAsked && l.pointless() {
 		t.owe(l, now, out)
 	}
+	if l.state == stateOwed && st.Pair && now >= l.retryAt {
+		t.settle(l, now, out)
+	}
 }
 
 // wakeDown is when l has to be looked at while its store is down.
@@ -105,6 +108,9 @@ func (t *Table) wakeDown(l *Lease, now int64) int64 {
 	at := Forever
 	if l.state == stateOwed {
 		at = l.oweUntil
+		if l.st.Pair {
+			at = min(at, l.retryAt)
+		}
 	}
 	alone := l.st.downAt + int64(l.ns.LocalAfter)
 	if l.nWaits > 0 && l.ns.Local && !l.moved() && (l.nHolds == 0 || alone > now) {

@@ -1,6 +1,7 @@
 package cache
 
 import (
+	"errors"
 	"testing"
 	"time"
 )
@@ -147,5 +148,42 @@ func TestAnUnansweredAcquireOfALostSessionEndsWithItsTTL(t *testing.T) {
 		}
 	}
 	b.users(0, 0)
+	b.empty()
+}
+
+// A pair of stores is down, because one of the two is. A lease is released in the other one all the same, and is
+// forgotten when what the one may still have has ended with its TTL.
+func TestALeaseOfTwoStoresIsReleasedWhileOneIsDown(t *testing.T) {
+	b := newPairBench(t)
+	s := b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.TTL = 8 * second })
+	f := b.granted(OpTry, 5)
+	b.tab.StoreDown(b.ns.Store, errors.New("no answer"), b.now, &b.out)
+	b.release(s, "k", f)
+	b.answer(b.op(OpRelease), Result{Status: Unknown, Expires: true})
+	begun, sent := b.now, 1
+	for len(b.tab.leases) > 0 && b.now < begun+60*second {
+		b.tick(time.Second)
+		for len(b.ops) > 0 {
+			b.answer(b.op(OpRelease), Result{Status: Unknown, Expires: true})
+			sent++
+		}
+	}
+	if took := b.now - begun; took < 8*second || took > 17*second || sent < 3 {
+		t.Errorf("the lease is forgotten after %v and %d releases, want 8 to 17 s and several", time.Duration(took), sent)
+	}
+	b.empty()
+}
+
+// A place in the queues of two stores is given up while the pair is down.
+func TestAPlaceInTwoStoresIsWithdrawnWhileOneIsDown(t *testing.T) {
+	b := newPairBench(t)
+	s := b.session()
+	b.acquire(s, "k", waits)
+	b.result(b.op(OpJoin), Result{Status: Queued})
+	b.tab.StoreDown(b.ns.Store, errors.New("no answer"), b.now, &b.out)
+	b.tab.EndSession(s, 100, b.now, &b.out)
+	b.take()
+	b.answer(b.op(OpWithdraw), Result{Status: Done})
 	b.empty()
 }

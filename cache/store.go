@@ -138,6 +138,9 @@ func (t *Table) released(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 	default:
 		t.fail(l, now, r.Err)
 		t.dropLast(l) // the store may have carried the release out, and then does not know the lease the next time
+		if r.Expires && l.state == stateOwed {
+			t.orphanOwed(l, now)
+		}
 	}
 	switch {
 	case re.Session == nil:
@@ -310,14 +313,20 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 		case l.state == stateOwed && !st.Pair:
 			t.endGrip(l, out)
 		case l.state == stateOwed:
-			l.orphan = true
-			if st.TTLs {
-				l.oweUntil = min(l.oweUntil, now+2*l.ttl)
-			}
+			t.orphanOwed(l, now)
 		case l.state == stateClosed, l.state == stateAsked && l.op == 0:
 			l.orphan = st.Pair
 		}
 		t.advance(l, now, out)
+	}
+}
+
+// orphanOwed notes that what may be left of an owed lease ends with its TTL, if it has one: it is in one of two
+// stores, and nothing renews it.
+func (t *Table) orphanOwed(l *Lease, now int64) {
+	l.orphan = true
+	if l.st.TTLs {
+		l.oweUntil = min(l.oweUntil, now+2*l.ttl)
 	}
 }
 

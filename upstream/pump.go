@@ -13,10 +13,12 @@ import (
 
 // Pump carries the batches of lanes to a store, and is its circuit breaker: when a
 // batch says that the store is down and a ping agrees, nothing more is sent but
-// pings until one is answered. It owns its goroutines: one for each batch that may
-// be in flight, and one that pings.
+// pings until one is answered. A pair of stores is also sent what ends leases, since one
+// of the two may be there. A Pump owns its goroutines: one for each batch that may be in
+// flight, and one that pings.
 type Pump struct {
 	store   Store
+	pair    bool // the store is two stores
 	timeout time.Duration
 	clock   Clock
 	tell    Told
@@ -52,7 +54,7 @@ var ErrOpen = errors.New("not asked while it is down")
 
 // NewPump makes a pump and starts its pinger.
 func NewPump(s Store, c Clock, tell Told) *Pump {
-	p := &Pump{store: s, timeout: s.Info().Timeout, clock: c, tell: tell, suspect: make(chan struct{}, 1)}
+	p := &Pump{store: s, pair: s.Info().Pair, timeout: s.Info().Timeout, clock: c, tell: tell, suspect: make(chan struct{}, 1)}
 	if p.timeout <= 0 {
 		p.timeout = time.Second
 	}
@@ -130,17 +132,16 @@ func (p *Pump) Resume() {
 
 func (p *Pump) apply(b *Batch) {
 	b.Sent = p.clock()
+	n := len(b.Ops)
 	if err := p.why(); err != nil {
-		err = fmt.Errorf("%w: %w", ErrOpen, err)
-		for i := range b.Results {
-			b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
+		if n = p.refuse(b, err); n == 0 {
+			p.tell.Deliver(b)
+			return
 		}
-		p.tell.Deliver(b)
-		return
 	}
 	ctx, cancel := context.WithTimeout(p.ctx, p.timeout)
 	defer cancel()
-	if err := p.store.Apply(ctx, b.Ops, b.Results); err != nil && p.ctx.Err() == nil {
+	if err := p.store.Apply(ctx, b.Ops[:n], b.Results[:n]); err != nil && p.ctx.Err() == nil {
 		p.tell.Failed(err)
 		if errors.Is(err, ErrDown) {
 			p.Suspect()
@@ -148,6 +149,19 @@ func (p *Pump) apply(b *Batch) {
 	}
 	b.Took = max(1, p.clock()-b.Sent)
 	p.tell.Deliver(b)
+}
+
+// refuse answers the ops of b that are not sent while the store is down. It puts the others in front, and
+// returns how many they are: those of a pair that end a lease.
+func (p *Pump) refuse(b *Batch, why error) (n int) {
+	if p.pair {
+		n = b.EndsFirst()
+	}
+	err := fmt.Errorf("%w: %w", ErrOpen, why)
+	for i := n; i < len(b.Results); i++ {
+		b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
+	}
+	return n
 }
 
 // Suspect has the store pinged: something says that it is down.

@@ -129,6 +129,49 @@ func TestAMoveToEtcd(t *testing.T) {
 	}
 }
 
+// Keys have moved to etcd, and the Redis that they were in is switched off too early: one host still has a lock in
+// both stores. The lock is released in etcd all the same, so that other hosts get it, and then it is forgotten.
+func TestALockInTwoStoresIsReleasedThoughTheOldStoreIsOff(t *testing.T) {
+	old := testserver.StartRedis(t)
+	stores := "stores:\n  a: {upstream: '" + old.URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
+	yaml := func(fields string) string {
+		return stores + "namespaces:\n  '': {store: b}\n  'm:': {ttl: " + lease + ", " + fields + "}\n"
+	}
+	files, hosts := make([]string, 2), make([]*host, 2)
+	for i := range hosts {
+		files[i] = filepath.Join(t.TempDir(), "c.yaml")
+		if err := os.WriteFile(files[i], []byte(yaml("store: a, both: b")), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		hosts[i] = newHost(t, "--config", files[i])
+	}
+	for i, h := range hosts {
+		h.reloads(files[i], yaml("store: a, both: b, fence_epoch: 4000000000000000"), "reloaded")
+	}
+	p := hosts[0].run("lock", "m:k", "--", "sh", "-c", "echo up; read x; exit 0")
+	p.line()
+	for i, h := range hosts {
+		h.reloads(files[i], yaml("store: b, fence_epoch: 4000000000000000"), "reloaded")
+	}
+	old.Stop()
+	eventually(t, "the first host notices that Redis is off", func() bool {
+		return strings.Contains(hosts[0].daemon.err.String(), `"event":"store_down"`)
+	})
+	p.letGo()
+	p.ends(0)
+	q := hosts[1].run("lock", "-w", "60s", "m:k", "--", "true")
+	q.ends(0)
+	for _, h := range hosts {
+		eventually(t, "no lock is left", func() bool {
+			p := h.run("status")
+			p.ends(0)
+			return strings.Contains(p.rest(), "none is left at a store that its key has left")
+		})
+		h.daemon.signal(syscall.SIGTERM)
+		h.daemon.ends(0)
+	}
+}
+
 // A takeover between the rollouts of a move: the lock stays held, and fences go on rising.
 func TestATakeoverWhileKeysMoveToEtcd(t *testing.T) {
 	yaml := "stores:\n  a: {upstream: '" + testserver.StartRedis(t).URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient +

@@ -47,11 +47,14 @@ func (p *pump) work() {
 	}
 	p.lane.Kick()
 	b.Sent = l.h.clock()
+	n := len(b.Ops)
 	if l.breaker.down {
-		p.refuse(b)
-		return
+		if n = p.refuse(b); n == 0 {
+			return
+		}
+		l.h.w.counts.Tallies[endsWhileDown] += n
 	}
-	f := newFlight(l, b.Ops)
+	f := newFlight(l, b.Ops[:n])
 	f.done = func(err error) { p.answered(b, f, err) }
 	if l.pair != nil {
 		l.pair.fly(f)

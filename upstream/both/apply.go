@@ -53,16 +53,22 @@ func (s *Store) give(ctx context.Context, p *step, results []upstream.Result) er
 	old := step{at: p.at, ops: p.ops}
 	err := errors.Join(p.run(ctx, s.new), old.run(ctx, s.old))
 	for n, i := range p.at {
-		if p.results[n].Status == cache.Done || p.results[n].Status == cache.NotHeld {
+		if ended(p.results[n]) {
 			s.setStanding(&p.ops[n], absent)
 		}
 		results[i] = worse(old.results[n], p.results[n])
 		if p.results[n].Status == cache.NotHeld && old.results[n].Status == cache.Done {
 			results[i].Status = cache.Done // one of the two is enough to have been held
 		}
+		if results[i].Status == cache.Unknown {
+			results[i].Expires = ended(p.results[n]) && ttls(s.old.Info()) || ended(old.results[n]) && ttls(s.new.Info())
+		}
 	}
 	return err
 }
+
+// ended reports whether r says that nothing stands under the token any more.
+func ended(r upstream.Result) bool { return r.Status == cache.Done || r.Status == cache.NotHeld }
 
 // rank orders the ends of what both have to do by how little they promise.
 var rank = [...]int{cache.Done: 1, cache.NotHeld: 2, cache.Refused: 3, cache.Unknown: 4}
@@ -296,7 +302,7 @@ func (s *Store) undo(ctx context.Context, p *step, results []upstream.Result) er
 	ends := make([]upstream.Result, len(results))
 	err := s.give(ctx, p, ends)
 	for n, i := range p.at {
-		if e := ends[i]; e.Status == cache.Done || e.Status == cache.NotHeld {
+		if e := ends[i]; ended(e) {
 			results[i].Gone = results[i].Status == cache.Refused
 		} else {
 			s.setStanding(&p.ops[n], leaves)

@@ -68,7 +68,9 @@
 // other one's session too. The session's number is the sum of the two stores'.
 //
 // When one store has lost a lease, the other one may still have it. Info says so (Pair), and the lock table releases
-// it there.
+// it there. It does so too while the pair counts as down, because one of the two may answer. A release that only one
+// has answered is Unknown. If leases end with their TTL in the other one, the result says so (Expires), and the
+// release is not asked for beyond that.
 //
 // # Ownership
 //

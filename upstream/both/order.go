@@ -263,6 +263,7 @@ func ReadRules(ctx context.Context, st upstream.Store) (Rules, error) {
 // than epoch, or if the old store still decides their fences. epoch is the fence_epoch of this host, which uses the
 // new store alone.
 func (r Rules) CheckEpoch(keys Keys, epoch uint64) error {
+	highest := uint64(0)
 	for i := range r.of {
 		if c, ok := r.of[i].common(&keys); ok {
 			if e, _ := epochOf(r.of, c.Prefix); e == 0 {
@@ -271,9 +272,12 @@ func (r Rules) CheckEpoch(keys Keys, epoch uint64) error {
 					"remove the note from the new store", ErrFences, c.Prefix)
 			}
 		}
-		if e := r.of[i].Epoch; e > epoch && r.of[i].overlaps(&keys) {
-			return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from another store", ErrFences, epoch, e)
+		if r.of[i].overlaps(&keys) {
+			highest = max(highest, r.of[i].Epoch)
 		}
+	}
+	if highest > epoch {
+		return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from another store", ErrFences, epoch, highest)
 	}
 	return nil
 }

@@ -1,6 +1,8 @@
 package both_test
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -39,5 +41,47 @@ func TestReleasesBesideRenewalsDoNotMoveTheSessionsDeadline(t *testing.T) {
 	}
 	if wrong > 0 {
 		t.Errorf("%d of 500 renewals beside a release say that the session never ends", wrong)
+	}
+}
+
+// deaf is a store whose releases are not answered.
+type deaf struct{ upstream.Store }
+
+func (d deaf) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	if ops[0].Kind.Ends() {
+		return errors.New("no answer")
+	}
+	return d.Store.Apply(ctx, ops, results)
+}
+
+// One of two stores does not answer a release. The result says whether what it may have left ends by itself.
+func TestAReleaseSaysWhetherWhatIsLeftEndsWithItsTTL(t *testing.T) {
+	srv := testserver.StartRedis(t)
+	for _, dead := range []string{"redis", "embedded", "both"} {
+		e, err := embedded.Open(embedded.Options{Clock: clock})
+		if err != nil {
+			t.Fatal(err)
+		}
+		old, new := open(t, srv, dead+":"), upstream.Store(e)
+		if dead != "embedded" {
+			old = deaf{old}
+		}
+		if dead != "redis" {
+			new = deaf{new}
+		}
+		s := pair(t, old, new)
+		h := &host{Store: s}
+		op := upstream.Op{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute}
+		if r := h.do(t, op); r.Status != cache.Granted {
+			t.Fatalf("%+v", r)
+		}
+		op.Kind = cache.OpRelease
+		for range 2 {
+			r := h.do(t, op)
+			if r.Status != cache.Unknown || r.Expires != (dead == "redis") {
+				t.Errorf("without an answer of %s: %+v", dead, r)
+			}
+		}
+		s.Close()
 	}
 }
