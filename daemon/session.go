@@ -322,9 +322,11 @@ func failText(m *cache.Message) string {
 	case cache.CodeDraining:
 		return "the daemon is going away"
 	}
-	text := "the store does not answer"
+	text := "failed at the store"
 	if m.Code == cache.CodeUnknown {
 		text = "released here; the store has not confirmed it yet"
+	} else if m.Err == nil {
+		return "the store does not answer"
 	}
 	if m.Err != nil {
 		text += ": " + m.Err.Error()

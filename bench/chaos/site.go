@@ -159,7 +159,7 @@ func (st *site) reload(what string, change func(*layout), from time.Time) bool {
 }
 
 // late are the words of what takes too long on a machine that has too much to do.
-var late = regexp.MustCompile(`i/o timeout|deadline exceeded|no answer in time|does not answer|timed out|not answer|no session at zookeeper.*: connecting$|its deadline has passed|its deadline passed without an answer|it does not vote for another`)
+var late = regexp.MustCompile(`i/o timeout|deadline exceeded|no answer in time|does not answer|failed at the store|timed out|not answer|no session at zookeeper.*: connecting$|its deadline has passed|its deadline passed without an answer|it does not vote for another`)
 
 // cli runs a command of the program as an operator does. The exit code has to be one of want.
 func (st *site) cli(want []int, words ...string) (out string, code int) {

@@ -137,10 +137,13 @@ func explain(w io.Writer, c *config.Config, plans map[string]*plan, key string) 
 	line := func(what, format string, a ...any) { fmt.Fprintf(t, what+"\t"+format+"\n", a...) }
 	line("\nkey", "%s", key)
 	if len(c.Namespaces) > 0 {
-		if n.Prefix == "" {
+		switch at := config.SpacePath(n.Prefix); {
+		case n.Prefix != "":
+			line("namespace", "%s (%s)", n.Prefix, c.FromPath(at))
+		case c.Set(at):
+			line("namespace", "\"\", all other keys (%s)", c.FromPath(at))
+		default:
 			line("namespace", "none of those named: as all other keys")
-		} else {
-			line("namespace", "%s (%s)", n.Prefix, c.FromPath("namespaces."+n.Prefix))
 		}
 	}
 	for _, name := range []string{n.Store, n.Both} {

@@ -191,8 +191,8 @@ func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 			}
 		}
 		if found != nil && found.key != key {
-			faults = append(faults, fmt.Errorf("namespaces.%s: %s is the name of a store, and of two stores that are used together: "+
-				"give that store another name", n.Prefix, name))
+			faults = append(faults, fmt.Errorf("%s: %s is the name of a store, and of two stores that are used together: "+
+				"give that store another name", config.SpacePath(n.Prefix), name))
 		}
 		if found == nil {
 			found = &need{name: name, key: key, plans: ps, epoch: n.FenceEpoch}
@@ -218,7 +218,7 @@ func checkFit(c *config.Config, n *config.Namespace, ps []*plan) error {
 		can.minTTL, can.queue = max(can.minTTL, p.can.minTTL), can.queue && p.can.queue
 	}
 	fault := func(field, format string, a ...any) error {
-		path := "namespaces." + n.Prefix + "." + field
+		path := config.SpacePath(n.Prefix) + "." + field
 		if !c.Set(path) { // the namespace has the setting of the top level
 			path = field
 		}

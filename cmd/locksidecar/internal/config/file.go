@@ -193,9 +193,9 @@ func (r *fileReader) store(name string, key, value *yaml.Node) {
 
 func (r *fileReader) space(prefix string, key, value *yaml.Node) {
 	n := &Namespace{Prefix: prefix}
-	r.c.from["namespaces."+prefix] = fmt.Sprintf("%s:%d", r.path, key.Line)
+	r.c.from[SpacePath(prefix)] = fmt.Sprintf("%s:%d", r.path, key.Line)
 	r.c.Namespaces = append(r.c.Namespaces, n)
-	r.values("namespaces."+prefix, value, spaceFields(), func(field, text string) error {
+	r.values(SpacePath(prefix), value, spaceFields(), func(field, text string) error {
 		n.set = append(n.set, assignment{spaceField(field), field, text})
 		return nil
 	})

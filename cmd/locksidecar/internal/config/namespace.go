@@ -177,7 +177,15 @@ func (c *Config) inherit() (faults []error) {
 }
 
 // path is where a field of n stands.
-func (n *Namespace) path(field string) string { return "namespaces." + n.Prefix + "." + field }
+func (n *Namespace) path(field string) string { return SpacePath(n.Prefix) + "." + field }
+
+// SpacePath is where the namespace of a prefix stands. The empty prefix is in quotes, as in the file.
+func SpacePath(prefix string) string {
+	if prefix == "" {
+		return `namespaces.""`
+	}
+	return "namespaces." + prefix
+}
 
 // Spaces is every namespace, that of all other keys first, the rest by their
 // prefixes.
@@ -210,7 +218,7 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 			at = func(field string) string { return field }
 		} else if n.Prefix != "" {
 			if err := protocol.CheckKey(n.Prefix); err != nil {
-				fault("namespaces."+n.Prefix, "%v", err)
+				fault(SpacePath(n.Prefix), "%v", err)
 			}
 		}
 		if c.Store(n.Store) == nil {
