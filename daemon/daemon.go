@@ -163,11 +163,13 @@ type Daemon struct {
 	endOnce   sync.Once
 	started   chan struct{} // closed once all that Serve starts runs
 
-	mu    sync.Mutex
-	park  chan struct{}      // closed when connections are to be parked; guarded by mu
-	hush  chan struct{}      // closed when nothing is to be read; guarded by mu
-	conns map[*conn]struct{} // guarded by mu
-	empty chan struct{}      // closed when conns has become empty after draining; guarded by mu
+	mu      sync.Mutex
+	park    chan struct{}      // closed when connections are to be parked; guarded by mu
+	conns   map[*conn]struct{} // guarded by mu
+	empty   chan struct{}      // closed when conns has become empty after draining; guarded by mu
+	running context.Context    // ends when a freeze begins; guarded by mu
+
+	stopRunning context.CancelFunc // ends running; guarded by mu
 }
 
 // Listen makes the socket and everything behind it. The daemon answers once
@@ -188,7 +190,8 @@ func Listen(cfg Config) (*Daemon, error) {
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
 		halt: make(chan struct{}), handed: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}),
-		park: make(chan struct{}), hush: make(chan struct{}), conns: make(map[*conn]struct{})}
+		park: make(chan struct{}), conns: make(map[*conn]struct{})}
+	d.running, d.stopRunning = context.WithCancel(context.Background())
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()

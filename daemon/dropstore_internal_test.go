@@ -247,8 +247,8 @@ func TestLateNewsOfADroppedStoreIsIgnored(t *testing.T) {
 // not "free", because no store was queried.
 func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	d := newTwoStores(t)
-	var put func(func(*Unit) upstream.Lister) func()
-	d.e.ask = func(q func(func(*Unit) upstream.Lister) func()) { put = q }
+	var put query
+	d.e.ask = func(q query) { put = q }
 	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k"), Flags: protocol.FlagHolders})
 	d.route(Namespace{})
 	d.drop(true)
@@ -256,7 +256,7 @@ func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	put(func(u *Unit) upstream.Lister {
 		asked = asked || u == d.u
 		return nil // as stores.lister does for a dropped store
-	})()
+	})(t.Context())
 	m := d.k.last(t)
 	st, _ := m.State()
 	if m.Code == protocol.OK && st.Held == protocol.HeldNot && !asked {

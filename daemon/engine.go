@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"cmp"
+	"context"
 	"sync"
 	"sync/atomic"
 
@@ -30,6 +31,10 @@ type Settings struct {
 	FirstID   uint64 // of sessions
 }
 
+// query asks a store. What it returns runs after it, beside other queries, and may ask other hosts. Its context
+// ends when a freeze begins, which waits for both.
+type query func(lister func(*Unit) upstream.Lister) (then func(context.Context))
+
 // Engine is one host's lock service without sockets and goroutines.
 type Engine struct {
 	set   atomic.Pointer[Settings]
@@ -52,9 +57,8 @@ type Engine struct {
 	// fall is called when the fences of the keys with a prefix can be smaller from now on: base has been granted,
 	// and their store does not continue from it. nil for nobody to tell.
 	fall func(prefix, store string, base uint64)
-	// ask has a question put to a store on a goroutine of the shell's; nil when there
-	// is none.
-	ask func(query func(lister func(*Unit) upstream.Lister) (then func()))
+	// ask runs a query of a store on another goroutine; nil when there is no store to query.
+	ask func(query)
 
 	draining atomic.Bool
 	nextBeat atomic.Int64

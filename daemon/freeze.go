@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -50,7 +51,7 @@ func (d *Daemon) freeze(end time.Time) error {
 	}
 	d.frozen.Store(true)
 	d.mu.Lock()
-	close(d.hush)
+	d.stopRunning()
 	d.mu.Unlock()
 	_ = d.site.ln.SetDeadline(longAgo)
 	d.accepting.Wait()
@@ -90,7 +91,7 @@ func (d *Daemon) thaw() {
 	}
 	d.frozen.Store(false)
 	d.mu.Lock()
-	d.hush = make(chan struct{})
+	d.running, d.stopRunning = context.WithCancel(context.Background())
 	parked := isClosed(d.park)
 	if parked {
 		d.park = make(chan struct{})
@@ -130,11 +131,11 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// hushed is closed when nothing is to be read from clients.
-func (d *Daemon) hushed() <-chan struct{} {
+// unfrozen is a context that ends when the next freeze begins, or has ended during one.
+func (d *Daemon) unfrozen() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.hush
+	return d.running
 }
 
 // parking is closed when connections are to be parked.

@@ -36,16 +36,16 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 		return
 	}
 	u := sp.Unit
-	e.ask(func(lister func(*Unit) upstream.Lister) (then func()) {
+	e.ask(func(lister func(*Unit) upstream.Lister) (then func(context.Context)) {
 		st := e.heldHere(key, mode, limit, e.clock()) // again, because this goroutine may have started late
 		ctx, cancel := context.WithTimeout(context.Background(), holderTime)
+		defer cancel()
 		var there holdersThere
 		var err error
 		if len(st.By) < limit {
 			there, err = e.holdersAt(ctx, u, lister(u), key, mode, limit)
 		}
-		return func() {
-			defer cancel()
+		return func(ctx context.Context) {
 			defer s.questions.Add(-1)
 			a := getAftermath()
 			defer putAftermath(a)
@@ -131,8 +131,8 @@ func (e *Engine) holdersAt(ctx context.Context, u *Unit, store upstream.Lister, 
 	return h, nil
 }
 
-// askDaemons completes Held of the locks of all of these, as of now. It waits for other daemons once for all.
-// Other queries may run meanwhile.
+// askDaemons completes Held of the locks of all of these, as of now. It waits for other daemons once for all,
+// for at most upstream.AnswerTime. Other queries may run meanwhile.
 func (e *Engine) askDaemons(ctx context.Context, all ...holdersThere) {
 	asked := make([]upstream.Asked, len(all))
 	for i := range all {

@@ -114,7 +114,7 @@ func (c *conn) keepPace(t *turn) bool {
 			continue
 		case <-c.gone:
 		case <-c.d.halt:
-		case <-c.d.hushed():
+		case <-c.d.unfrozen().Done():
 			timer.Stop()
 			return false
 		}

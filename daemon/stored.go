@@ -37,10 +37,10 @@ func (s *Session) stored(q *protocol.Request, a *aftermath) {
 		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
 		return
 	}
-	e.ask(func(lister func(*Unit) upstream.Lister) (then func()) {
+	e.ask(func(lister func(*Unit) upstream.Lister) (then func(context.Context)) {
 		defer s.questions.Add(-1)
 		p.answer(lister)
-		return func() {}
+		return func(context.Context) {}
 	})
 }
 

@@ -55,7 +55,7 @@ func newStores(d *Daemon) *stores {
 
 // ask runs a query of a store. One runs at a time, because queries take time that belongs to the locks. What
 // the query returns runs later, beside other queries: it waits for other hosts, not for the store.
-func (s *stores) ask(query func(lister func(*Unit) upstream.Lister) (then func())) {
+func (s *stores) ask(q query) {
 	s.questions.Add(1)
 	s.d.wg.Go(func() {
 		defer s.questions.Add(-1)
@@ -66,9 +66,9 @@ func (s *stores) ask(query func(lister func(*Unit) upstream.Lister) (then func()
 			s.asking.Unlock()
 			return
 		}
-		then := query(s.lister)
+		then := q(s.lister)
 		s.asking.Unlock()
-		then()
+		then(s.d.unfrozen())
 	})
 }
 

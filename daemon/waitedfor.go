@@ -54,9 +54,9 @@ func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 	ask := w.unknown(d, rows, permit)
 	if len(ask) > 0 {
 		done := make(chan struct{})
-		d.stores.ask(func(lister func(*Unit) upstream.Lister) (then func()) {
+		d.stores.ask(func(lister func(*Unit) upstream.Lister) (then func(context.Context)) {
 			learn := w.learn(d, ask, lister)
-			return func() { learn(); close(done) }
+			return func(ctx context.Context) { learn(ctx); close(done) }
 		})
 		t := time.NewTimer(waitedWait)
 		select {
@@ -108,8 +108,9 @@ func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []
 
 // learn queries the stores for the holders of keys. The result asks their daemons, all at once, and caches the
 // answers.
-func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) (then func()) {
+func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
 	ctx, cancel := context.WithTimeout(context.Background(), waitedAsk)
+	defer cancel()
 	var keys []waitedKey
 	var there []holdersThere
 	for _, k := range ask {
@@ -125,11 +126,8 @@ func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstrea
 			keys, there = append(keys, k), append(there, h)
 		}
 	}
-	return func() {
-		defer cancel()
-		if !d.frozen.Load() {
-			d.engine.askDaemons(ctx, there...)
-		}
+	return func(ctx context.Context) {
+		d.engine.askDaemons(ctx, there...)
 		now := d.clock()
 		w.mu.Lock()
 		defer w.mu.Unlock()
