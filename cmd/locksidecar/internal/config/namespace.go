@@ -14,16 +14,16 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Policy is what a namespace says of its keys. At the top of the file it is what
-// holds for all of them.
+// Policy holds the settings of a namespace. The top level of the file sets them for all
+// keys.
 type Policy struct {
 	TTL          time.Duration
 	MaxWait      time.Duration // 0 for no bound
 	MaxHold      time.Duration // 0 for no bound
-	Heartbeat    time.Duration // 0 to not ask
+	Heartbeat    time.Duration // 0 for none
 	HandOvers    int
 	HandOverTime time.Duration
-	Linger       time.Duration // 0 to not
+	Linger       time.Duration // 0 to release at once
 	LingerPause  time.Duration
 	Interop      bool
 	FenceEpoch   uint64
@@ -33,28 +33,28 @@ type Policy struct {
 	Groups       []string
 }
 
-// Namespace is the keys that begin with Prefix and with no longer prefix of
-// another.
+// Namespace applies to the keys that begin with Prefix and with no longer prefix of
+// another namespace.
 type Namespace struct {
 	Prefix string
-	Store  string // empty for the one that upstream names
+	Store  string // empty for the store in upstream
 	Both   string // a second store while moving; empty for none
 
 	MaxHolds   int // of all clients together; 0 for no bound
 	MaxWaiters int // of all clients together; 0 for no bound
 	Policy
 
-	set []assignment // what is said of it, until the rest is known
+	set []assignment // values for inherit to set, after those of the top level
 }
 
-// assignment is a value that waits for the levels above it.
+// assignment is a value of a namespace, still as text.
 type assignment struct {
 	value func(*Namespace) pflag.Value
 	name  string
 	text  string
 }
 
-// policySetting is one field of a policy, at the top and in every namespace.
+// policySetting is one field of a policy, at the top level and in every namespace.
 type policySetting struct {
 	name, flag          string
 	help, more, example string // see Setting
@@ -62,83 +62,83 @@ type policySetting struct {
 }
 
 var policySettings = []policySetting{
-	{name: "ttl", flag: "ttl", help: "length of a lease where the client names none; it is renewed while held",
-		more:    "When this host dies the lock comes free after so long. Each store has a shortest of its own, and says so at the start.",
+	{name: "ttl", flag: "ttl", help: "lease duration, unless the client requests another; the daemon renews leases while they are held",
+		more:    "If this host dies, its locks become free after this time. Each store has a minimum; a configuration with a shorter ttl is refused.",
 		example: "10s", value: func(p *Policy) pflag.Value { return &duration{d: &p.TTL, least: shortestTTL, most: longestTTL} }},
-	{name: "max_wait", flag: "max-wait", help: "the longest that a client may wait for a lock; 0 is without bound",
+	{name: "max_wait", flag: "max-wait", help: "longest time that a client may wait for a lock; 0 for no limit",
 		example: "1m", value: func(p *Policy) pflag.Value { return &duration{d: &p.MaxWait} }},
-	{name: "max_hold", flag: "max-hold", help: "the longest that a client may hold a lock; 0 is without bound",
-		more:    "Then it is lost, for the reason `too_long`.",
+	{name: "max_hold", flag: "max-hold", help: "longest time that a client may hold a lock; 0 for no limit",
+		more:    "After that the hold is lost (reason `too_long`).",
 		example: "5m", value: func(p *Policy) pflag.Value { return &duration{d: &p.MaxHold, least: shortestHold, none: true} }},
-	{name: "heartbeat", help: "a client that says nothing for so long loses what it holds; 0 is to not ask",
-		more: "It is lost for the reason `silent`, though the connection stands: the process may be stopped. " +
-			"A reload that adds one costs no holds of clients that answer every keepalive, as those for Go, Python and Java do." +
-			" Time in which the daemon reads nothing because of `limits.max_user_rate` does not count.",
+	{name: "heartbeat", help: "a client that sends nothing for this long loses its holds; 0 for no heartbeat",
+		more: "The reason is `silent`. This applies even while the connection is open, because the process may be stopped. " +
+			"Clients that answer every keepalive, such as ours for Go, Python and Java, lose no holds when a reload adds a heartbeat. " +
+			"Time in which the daemon reads nothing because of `limits.max_user_rate` does not count.",
 		example: "15s", value: func(p *Policy) pflag.Value { return &duration{d: &p.Heartbeat, least: shortestBeat, none: true} }},
-	{name: "hand_overs", flag: "hand-overs", help: "how often a lock may go from client to client on this host while another host waits for it",
+	{name: "hand_overs", flag: "hand-overs", help: "maximum number of local handoffs of a lock while another host waits for it",
 		example: "16", value: func(p *Policy) pflag.Value { return &number{&p.HandOvers, 1, 768} }},
-	{name: "hand_over_time", flag: "hand-over-time", help: "for how long it may",
-		more:    "Five round trips to the store at the least; whichever of the two is over first counts.",
+	{name: "hand_over_time", flag: "hand-over-time", help: "maximum time for local handoffs of a lock while another host waits for it",
+		more:    "The time is at least five round trips to the store. The first of the two limits to be reached, `hand_overs` or `hand_over_time`, ends the handoffs.",
 		example: "100ms", value: func(p *Policy) pflag.Value { return &duration{d: &p.HandOverTime, least: time.Millisecond} }},
-	{name: "linger", flag: "linger", help: "how long a lock that nobody holds may stay with this host if it is often wanted again here; 0 is not at all",
-		more:    "Half the TTL at the most. The same on every host. Not with `interop`, and not on Redlock.",
+	{name: "linger", flag: "linger", help: "how long this host keeps a lock without holders if local clients often want it again; 0 releases it at once",
+		more:    "At most half the TTL. Set the same value on every host. Not available with `interop` or on Redlock.",
 		example: "2s", value: func(p *Policy) pflag.Value { return &duration{d: &p.Linger, most: longestLinger} }},
-	{name: "linger_pause", help: "not again for so long once another host has wanted the lock",
+	{name: "linger_pause", help: "how long linger is off for a lock after another host has wanted it",
 		example: "1s", value: func(p *Policy) pflag.Value { return &duration{d: &p.LingerPause} }},
-	{name: "interop", help: "plain lockers use the keys too: do not keep them from polling lockers for long",
-		more:    "Hand-overs on this host end after 500 ms, and then it keeps off the key for 250 ms.",
+	{name: "interop", help: "share the keys fairly with plain lockers, which poll",
+		more:    "Local handoffs of a key end after 500 ms; then this host leaves the key alone for 250 ms.",
 		example: "true", value: func(p *Policy) pflag.Value { return (*yesno)(&p.Interop) }},
-	{name: "fence_epoch", help: "lifts fences: the same on every host, and never less",
-		more:    "For a store whose fences would be smaller than those of the one before it.",
+	{name: "fence_epoch", help: "raises fences; set the same value on every host and never lower it",
+		more:    "Use it when keys move to a store whose fences would be smaller than those of the previous store.",
 		example: "4000000000000000", value: func(p *Policy) pflag.Value { return (*fence)(&p.FenceEpoch) }},
-	{name: "outage", flag: "outage", help: "when the store is down: fail, or local: this host grants alone, without fences",
-		more:    "Grants by this host alone are marked as degraded: other hosts may hold the same locks.",
+	{name: "outage", flag: "outage", help: "when the store is down: fail refuses acquires; local lets this host grant alone, without fences",
+		more:    "Local grants are marked as degraded, because other hosts may hold the same locks.",
 		example: "local", value: func(p *Policy) pflag.Value { return &choice{&p.Outage, []string{"fail", "local"}} }},
-	{name: "outage_after", help: "for how long the store has to be down before this host grants alone",
+	{name: "outage_after", help: "how long the store must be down before this host grants alone",
 		example: "5s", value: func(p *Policy) pflag.Value { return &duration{d: &p.OutageAfter} }},
-	{name: "users", help: "users who may use the locks, by name or number, with commas; empty for everybody",
-		more:    "Where users or groups are named, who is in neither is refused as `denied`.",
+	{name: "users", help: "users who may use the locks, by name or number, separated by commas; all users if users and groups are empty",
+		more:    "If `users` or `groups` is set, users in neither are refused (`denied`).",
 		example: "[1001, 1002]", value: func(p *Policy) pflag.Value { return (*names)(&p.Users) }},
-	{name: "groups", help: "groups who may, in the same way",
+	{name: "groups", help: "groups whose members may use the locks, in the same form as users",
 		example: "[1001]", value: func(p *Policy) pflag.Value { return (*names)(&p.Groups) }},
 }
 
-// spaceSettings are fields of a namespace alone.
+// spaceSettings are the fields that only a namespace has.
 var spaceSettings = []struct {
 	name, help, more, example string
 	value                     func(*Namespace) pflag.Value
 }{
-	{name: "store", help: "which store keeps the keys, by its name under stores; empty is the one that upstream names",
+	{name: "store", help: "name of the store, under stores, that keeps the keys; empty for the store in upstream",
 		example: "billing", value: func(n *Namespace) pflag.Value { return (*text)(&n.Store) }},
-	{name: "both", help: "a second store that keeps them too, while they move from store to it",
-		more:    "`default` is the one that upstream names. upstream/STORES.md says how keys move. Not with `outage: local`.",
+	{name: "both", help: "second store for the keys while they move to it from store",
+		more:    "`default` is the store in upstream. upstream/STORES.md describes how to move keys. Not available with `outage: local`.",
 		example: "default", value: func(n *Namespace) pflag.Value { return (*text)(&n.Both) }},
-	{name: "max_holds", help: "locks held at once by all clients of this host together; 0 is without bound",
+	{name: "max_holds", help: "maximum number of locks held by all clients of this host together; 0 for no limit",
 		example: "10000", value: func(n *Namespace) pflag.Value { return &number{&n.MaxHolds, 0, 1 << 30} }},
-	{name: "max_waiters", help: "acquires waiting at once of all clients of this host together; 0 is without bound",
+	{name: "max_waiters", help: "maximum number of waiting acquires of all clients of this host together; 0 for no limit",
 		example: "1000", value: func(n *Namespace) pflag.Value { return &number{&n.MaxWaiters, 0, 1 << 30} }},
 }
 
-// storeSettings are the fields of a store, at the top and in every one under stores.
+// storeSettings are the fields of a store, at the top level and in every store under stores.
 var storeSettings = []struct {
 	name, flag          string
 	help, more, example string
 	secret              bool
 	value               func(*Store) pflag.Value
 }{
-	{name: "upstream", flag: "upstream", help: "`URL` of the store: memory: (this host alone), redis://HOST:PORT, etcd://HOST,HOST …; upstream/STORES.md has them all",
-		more:    "All hosts that name the same one share their locks.",
+	{name: "upstream", flag: "upstream", help: "`URL` of the store: memory: (this host alone), redis://HOST:PORT, etcd://HOST,HOST …; upstream/STORES.md lists all",
+		more:    "Hosts with the same store share their locks.",
 		example: "redis://redis.internal:6379", value: func(s *Store) pflag.Value { return (*text)(&s.Upstream) }},
-	{name: "username", help: "who we are to the store, if the URL names nobody",
+	{name: "username", help: "user name at the store, if the URL does not contain one",
 		example: "locksidecar", value: func(s *Store) pflag.Value { return (*text)(&s.Username) }},
-	{name: "password", secret: true, help: "password there",
-		more:    "Only one of `password`, `password_file` and one in the URL can be given.",
+	{name: "password", secret: true, help: "password at the store",
+		more:    "Set only one of `password`, `password_file` and a password in the URL.",
 		example: "sesame", value: func(s *Store) pflag.Value { return (*text)(&s.Password) }},
-	{name: "password_file", help: "`file` that holds the password; read for each connection, so it may change",
+	{name: "password_file", help: "`file` that contains the password; the daemon reads it for each connection, so it may change",
 		example: "/etc/locksidecar/secrets/redis", value: func(s *Store) pflag.Value { return (*text)(&s.PasswordFile) }},
 }
 
-// spaceField is a namespace's field of that name; nil when there is none.
+// spaceField returns the field of a namespace with that name; nil if there is none.
 func spaceField(name string) func(*Namespace) pflag.Value {
 	for _, s := range spaceSettings {
 		if s.name == name {
@@ -163,7 +163,7 @@ func spaceFields() (all []string) {
 	return all
 }
 
-// inherit gives every namespace what stands above it, and then its own.
+// inherit gives every namespace the policy of the top level and then its own values.
 func (c *Config) inherit() (faults []error) {
 	for _, n := range c.Namespaces {
 		n.Policy = c.Policy
@@ -176,10 +176,10 @@ func (c *Config) inherit() (faults []error) {
 	return faults
 }
 
-// path is where a field of n stands.
+// path returns the path of a field of n in the file.
 func (n *Namespace) path(field string) string { return SpacePath(n.Prefix) + "." + field }
 
-// SpacePath is where the namespace of a prefix stands. The empty prefix is in quotes, as in the file.
+// SpacePath returns the path of the namespace of a prefix in the file. The empty prefix is in quotes, as in the file.
 func SpacePath(prefix string) string {
 	if prefix == "" {
 		return `namespaces.""`
@@ -187,8 +187,8 @@ func SpacePath(prefix string) string {
 	return "namespaces." + prefix
 }
 
-// Spaces is every namespace, that of all other keys first, the rest by their
-// prefixes.
+// Spaces returns all namespaces: first the one for keys that no prefix fits, then the rest by
+// prefix.
 func (c *Config) Spaces() []*Namespace {
 	all := slices.Clone(c.Namespaces)
 	if !slices.ContainsFunc(all, func(n *Namespace) bool { return n.Prefix == "" }) {
@@ -198,7 +198,7 @@ func (c *Config) Spaces() []*Namespace {
 	return all
 }
 
-// Space is the namespace of a key.
+// Space returns the namespace of a key.
 func (c *Config) Space(key string) *Namespace {
 	all := c.Spaces()
 	found := all[0]
@@ -210,7 +210,7 @@ func (c *Config) Space(key string) *Namespace {
 	return found
 }
 
-// checkSpaces is for what one field alone does not show.
+// checkSpaces checks combinations of fields.
 func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 	for _, n := range c.Spaces() {
 		at := n.path
@@ -244,7 +244,7 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 	}
 }
 
-// UIDs are users' numbers.
+// UIDs returns the uids of users, given by name or number.
 func UIDs(users []string) ([]int, error) {
 	return ids(users, "user", func(name string) (string, error) {
 		u, err := user.Lookup(name)
@@ -255,7 +255,7 @@ func UIDs(users []string) ([]int, error) {
 	})
 }
 
-// GIDs are groups' numbers.
+// GIDs returns the gids of groups, given by name or number.
 func GIDs(groups []string) ([]int, error) {
 	return ids(groups, "group", func(name string) (string, error) {
 		g, err := user.LookupGroup(name)

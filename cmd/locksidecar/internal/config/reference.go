@@ -12,24 +12,26 @@ import (
 
 const referenceHead = `# Configuration
 
-Every field, from the tables that the program itself reads by: ` + "`locksidecar config reference`" + ` writes this page.
+This page lists every field. ` + "`locksidecar config reference`" + ` generates it from the tables that the program itself uses.
 
-A value is the built-in default, unless the YAML file that ` + "`--config` or `" + FileVariable + "`" + ` names has another; the environment counts more
-than the file, and flags count more than the environment. Times have units: ` + "`500ms`, `30s`, `1h30m`" + `. A list is ` + "`[a, b]`" + ` in the file and
-` + "`a,b`" + ` elsewhere. A variable that is empty counts as not set. A field that is not known, or stands there twice, is an error, and a file with
-an error is refused as a whole. ` + "`locksidecar config check`" + ` shows what a configuration comes to and where each value is from, and
-with a key what a lock of that name would get.
+A value comes from one of these, each overriding the ones before it: the built-in default, the YAML file that ` + "`--config` or `" + FileVariable + "`" + `
+names, the environment, flags. Times have units: ` + "`500ms`, `30s`, `1h30m`" + `. A list is ` + "`[a, b]`" + ` in the file and ` + "`a,b`" + ` elsewhere. An empty variable
+counts as not set. An unknown or duplicate field is an error, and a file with an error is refused as a whole. ` + "`locksidecar config check`" + `
+shows the resulting configuration and the origin of each value. With a key, it shows the settings for a lock of that name.
 
-SIGHUP (` + "`systemctl reload locksidecar`" + `) has the file read again. What the environment or a flag says cannot change so, and what is marked
-*restart* has to stay as it is: else all of the new file is refused, and the daemon goes on as before (` + "`reload_refused`" + ` in the log).
+SIGHUP (` + "`systemctl reload locksidecar`" + `) makes the daemon read the file again. It cannot change values from the environment or from flags. Fields
+marked *restart* must keep their value. Otherwise the daemon refuses the whole new file and keeps its configuration (` + "`reload_refused`" + ` in the log).
 
-Stores' URLs and their parameters are in [STORES.md](../upstream/STORES.md). Variables that are no field of the file: ` + "`GOMAXPROCS`" + ` bounds the threads
-for Go code (the daemon chooses, where it is not set), ` + "`GOGC` and `GOMEMLIMIT`" + ` say when the heap is collected (the daemon decides for large ones, where
-neither is set: when they have grown by two thirds, and each five minutes), ` + "`XDG_RUNTIME_DIR`" + ` is where the socket of a user who is not root is by default, and
-` + "`NOTIFY_SOCKET`, `WATCHDOG_USEC`, `LISTEN_FDS`" + ` are systemd's.
+[STORES.md](../upstream/STORES.md) describes the stores' URLs and their parameters. These variables are not fields of the file:
+
+* ` + "`GOMAXPROCS`" + ` limits the threads for Go code. If it is not set, the daemon chooses.
+* ` + "`GOGC` and `GOMEMLIMIT`" + ` control garbage collection. If neither is set, the daemon decides for large heaps: it collects them when they have grown by
+  two thirds, and every five minutes.
+* ` + "`XDG_RUNTIME_DIR`" + ` is the default directory of the socket for users other than root.
+* ` + "`NOTIFY_SOCKET`, `WATCHDOG_USEC` and `LISTEN_FDS`" + ` are set by systemd.
 `
 
-// WriteReference writes a page in Markdown with every field there is.
+// WriteReference writes a page in Markdown with every field.
 func WriteReference(w io.Writer) error {
 	p := page{Writer: w}
 	p.say(referenceHead)
@@ -81,7 +83,7 @@ func (s *Setting) example(is string) string {
 	return s.Example
 }
 
-// inFile is a value as the file has it, on one line.
+// inFile returns a value as it appears in the file, on one line.
 func inFile(path, v string) string {
 	in := strings.Split(path, ".")
 	text := in[len(in)-1] + ": " + v
@@ -92,16 +94,16 @@ func inFile(path, v string) string {
 }
 
 func (p *page) stores() {
-	p.say("\n## stores\n\nMore stores for namespaces to use, by names of your own: `stores: {billing: {upstream: …}}`. They have neither flags nor variables, and " +
-		"change by SIGHUP: a store that is not named any more is closed when nothing is held there any more.\n\n| field | value | what it is | example |\n|---|---|---|---|\n")
+	p.say("\n## stores\n\nAdditional stores for namespaces, under names that you choose: `stores: {billing: {upstream: …}}`. They have no flags or variables, and " +
+		"change by SIGHUP. A store that is removed from the file is closed once nothing is held there.\n\n| field | value | meaning | example |\n|---|---|---|---|\n")
 	for _, f := range storeSettings {
 		p.field(f.name, f.value(&Store{}), f.help, f.more, f.example)
 	}
 }
 
 func (p *page) namespaces() {
-	p.say("\n## namespaces\n\nThe keys that begin with a prefix; the longest prefix that fits counts: `namespaces: {\"billing:\": {store: billing, ttl: 10s}}`. " +
-		"They have neither flags nor variables, and change by SIGHUP.\n\n| field | value | what it is | example |\n|---|---|---|---|\n")
+	p.say("\n## namespaces\n\nSettings for keys that begin with a prefix: `namespaces: {\"billing:\": {store: billing, ttl: 10s}}`. If several prefixes fit, the longest counts. " +
+		"Namespaces have no flags or variables, and change by SIGHUP.\n\n| field | value | meaning | example |\n|---|---|---|---|\n")
 	n := &Namespace{}
 	for _, f := range spaceSettings {
 		p.field(f.name, f.value(n), f.help, f.more, f.example)
@@ -110,7 +112,7 @@ func (p *page) namespaces() {
 	for _, f := range policySettings {
 		own = append(own, "["+code(f.name)+"](#"+f.name+")")
 	}
-	p.say("\nThese are as above, and hold for all keys where they stand at the top: %s.\n", strings.Join(own, ", "))
+	p.say("\nThese fields are described above; at the top level they apply to all keys: %s.\n", strings.Join(own, ", "))
 }
 
 func (p *page) field(name string, v pflag.Value, help, more, example string) {
@@ -118,15 +120,15 @@ func (p *page) field(name string, v pflag.Value, help, more, example string) {
 }
 
 func (p *page) classes() {
-	p.say("\n## classes\n\nNames under which metrics count keys that begin with a prefix, or with one of several: "+
-		"`classes: {orders: \"order:\", jobs: [\"job:\", \"cron:\"]}`. A name is of a-z, 0-9, _ and -, at most 40 of them; there can be %d prefixes. "+
-		"They change by SIGHUP.\n", maxClasses)
+	p.say("\n## classes\n\nNames under which metrics count the keys that begin with one or more prefixes: "+
+		"`classes: {orders: \"order:\", jobs: [\"job:\", \"cron:\"]}`. A name consists of at most 40 characters from a-z, 0-9, _ and -. There can be %d prefixes. "+
+		"Classes change by SIGHUP.\n", maxClasses)
 }
 
-// about is what a value's type says of it.
+// about describes the values that v accepts.
 func about(v pflag.Value) string { return v.(value).about() }
 
-// prose makes a flag's help a sentence, with what more there is to say.
+// prose returns a flag's help as a sentence, followed by more.
 func prose(help, more string) string {
 	help = strings.ReplaceAll(help, "`", "")
 	first, n := utf8.DecodeRuneInString(help)

@@ -9,7 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// Setting is one thing that can be set.
+// Setting is one configuration field.
 type Setting struct {
 	Path    string // in the file, with a dot before each level
 	Flag    string // of serve; empty when it has none
@@ -43,69 +43,69 @@ func Settings() []Setting { return settings }
 
 var settings = withShared([]Setting{
 	{Path: "socket", Flag: "socket", Help: "`path` of the Unix socket that clients connect to",
-		More:    "Its directory is made if it is not there. Files beside it have its name and `.lock`, `.state` or `.admin` at the end.",
+		More:    "The daemon creates the directory if it does not exist. Files beside the socket have its name with `.lock`, `.state` or `.admin` appended.",
 		Restart: true, Example: "/run/app/locks.sock", value: func(c *Config) pflag.Value { return (*text)(&c.Socket) }},
 	{Path: "socket_mode", Flag: "socket-mode", Help: "permissions of the socket, octal `mode`",
-		More:    "Whoever may connect may take every lock that no `users` or `groups` keep from him. The admin socket has the same.",
+		More:    "Clients that may connect can use every lock, unless `users` or `groups` exclude them. The admin socket has the same permissions.",
 		Restart: true, Example: "0600", value: func(c *Config) pflag.Value { return (*mode)(&c.SocketMode) }},
-	{Path: "socket_group", Flag: "socket-group", Help: "`group` of the socket, by name or number; empty leaves the daemon's own",
+	{Path: "socket_group", Flag: "socket-group", Help: "`group` of the socket, by name or number; empty for the daemon's own group",
 		Restart: true, Example: "app", value: func(c *Config) pflag.Value { return (*text)(&c.SocketGroup) }},
-	{Path: "admin_listen", Flag: "admin-listen", Help: "`HOST:PORT` where metrics, health and the page are to be had too, beside their own socket",
-		More:    "There is no password on it.",
+	{Path: "admin_listen", Flag: "admin-listen", Help: "`HOST:PORT` where the daemon serves metrics, health and the page on TCP, in addition to the admin socket",
+		More:    "It has no password.",
 		Restart: true, Example: "127.0.0.1:9402", value: func(c *Config) pflag.Value { return (*text)(&c.AdminListen) }},
 
 	{Path: "host_name", Flag: "host-name",
 		Help:    "`name` that other hosts show for this host when it holds a lock; empty for the machine's own name",
-		More:    "The daemon registers it in its stores. In a pod, use the node's name: it tells more than the pod's.",
+		More:    "The daemon registers it in its stores. In a pod, use the node's name: it is more informative than the pod's.",
 		Restart: true, Example: "web-3", value: func(c *Config) pflag.Value { return (*text)(&c.HostName) }},
 
 	{Path: "drain", Flag: "drain", Help: "how long holders get to finish when the daemon is told to end",
-		More:    "Then their connections are ended, and their locks given back.",
+		More:    "After that the daemon closes their connections and releases their locks.",
 		Example: "30s", value: func(c *Config) pflag.Value { return &duration{d: &c.Drain} }},
-	{Path: "keep_over_restart", Flag: "keep-over-restart", Help: "when told to end, leave everything with the manager for the next process instead of draining",
-		More: "For `systemctl restart` and a unit with `FileDescriptorStoreMax=`: clients keep their connections and locks, and wait. " +
-			"When no next process comes, as after `systemctl stop`, locks stay taken until what was stated of them is over. Without a manager it drains.",
+	{Path: "keep_over_restart", Flag: "keep-over-restart", Help: "on shutdown, hand connections and locks to the service manager for the next process instead of draining",
+		More: "This is for `systemctl restart` of a unit with `FileDescriptorStoreMax=`: clients keep their connections and locks, and wait. " +
+			"If no next process comes, as after `systemctl stop`, locks stay taken until their stated validity is over. Without a service manager the daemon drains.",
 		Example: "true", value: func(c *Config) pflag.Value { return (*yesno)(&c.KeepOverRestart) }},
-	{Path: "limits.max_conns", Flag: "max-conns", Help: "connections at once",
+	{Path: "limits.max_conns", Flag: "max-conns", Help: "maximum number of simultaneous connections",
 		More:    "A connection takes three file descriptors.",
 		Example: "4096", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxConns, 1, 1 << 20} }},
-	{Path: "limits.max_holds", Flag: "max-holds", Help: "locks held at once by one connection",
+	{Path: "limits.max_holds", Flag: "max-holds", Help: "maximum number of locks held by one connection",
 		Example: "10000", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxHolds, 1, 1 << 30} }},
-	{Path: "limits.max_waiters", Flag: "max-waiters", Help: "acquires waiting at once on one connection",
-		More:    "What a store has yet to answer counts, too.",
+	{Path: "limits.max_waiters", Flag: "max-waiters", Help: "maximum number of waiting acquires on one connection",
+		More:    "Requests that a store has not answered yet count, too.",
 		Example: "1000", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxWaiters, 1, 1 << 30} }},
-	{Path: "limits.max_user_conns", Flag: "max-user-conns", Help: "connections of one user at once; 0 is without bound",
-		More:    "Users are counted by their numbers. Those whom the daemon's user namespace does not know count as one.",
+	{Path: "limits.max_user_conns", Flag: "max-user-conns", Help: "maximum number of simultaneous connections of one user; 0 for no limit",
+		More:    "Users are identified by uid. All users that the daemon's user namespace does not map count as one.",
 		Example: "1024", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserConns, 0, 1 << 20} }},
-	{Path: "limits.max_user_holds", Flag: "max-user-holds", Help: "locks held at once by all connections of one user together; 0 is without bound",
+	{Path: "limits.max_user_holds", Flag: "max-user-holds", Help: "maximum number of locks held by all connections of one user together; 0 for no limit",
 		Example: "100000", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserHolds, 0, 1 << 30} }},
-	{Path: "limits.max_user_waiters", Flag: "max-user-waiters", Help: "acquires waiting at once on all connections of one user together; 0 is without bound",
-		More:    "What a store has yet to answer counts until it has, even if nobody waits for it any more.",
+	{Path: "limits.max_user_waiters", Flag: "max-user-waiters", Help: "maximum number of waiting acquires on all connections of one user together; 0 for no limit",
+		More:    "Requests that a store has not answered yet count, even if no client waits for them any more.",
 		Example: "10000", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserWaiters, 0, 1 << 30} }},
-	{Path: "limits.max_user_rate", Flag: "max-user-rate", Help: "requests a second of all connections of one user together; 0 is without bound",
-		More: "What comes faster waits and is not refused, but each connection may send one request a second. Each key of an acquire-many counts, and a connection as much as 20 requests; " +
-			"what makes a tenth of a second may come at once." +
-			" An answer to a keepalive counts like any request, but the delay does not count as silence: no lock is lost by it (see `heartbeat`).",
+	{Path: "limits.max_user_rate", Flag: "max-user-rate", Help: "maximum number of requests per second on all connections of one user together; 0 for no limit",
+		More: "Excess requests are delayed, not refused, but each connection may always send one request per second. " +
+			"Each key of an acquire-many counts as a request, and a new connection counts as 20. Bursts of up to a tenth of a second's worth are not delayed. " +
+			"An answer to a keepalive counts like any request, but the delay does not count as silence: no lock is lost by it (see `heartbeat`).",
 		Example: "20000", value: func(c *Config) pflag.Value { return &number{&c.Limits.UserRate, 0, 1 << 30} }},
-	{Path: "limits.max_frame", Flag: "max-frame", Help: "`bytes` of one message",
-		More:    "Clients are told when they connect.",
+	{Path: "limits.max_frame", Flag: "max-frame", Help: "maximum size of one message, in `bytes`",
+		More:    "The daemon tells clients when they connect.",
 		Example: "1048576", value: func(c *Config) pflag.Value { return &number{&c.Limits.MaxFrame, 4 << 10, 64 << 20} }},
-	{Path: "limits.out_buffer", Flag: "out-buffer", Help: "`bytes` that may wait for a client to read them before it is cut off",
+	{Path: "limits.out_buffer", Flag: "out-buffer", Help: "maximum output, in `bytes`, that waits for a client to read it; above it the daemon ends the session",
 		Example: "16777216", value: func(c *Config) pflag.Value { return &number{&c.Limits.OutBuffer, 4 << 10, 1 << 30} }},
 
-	{Path: "log.level", Flag: "log-level", Help: "the least that is logged: debug, info, warn or error",
+	{Path: "log.level", Flag: "log-level", Help: "lowest level that is logged: debug, info, warn or error",
 		Example: "debug", value: func(c *Config) pflag.Value { return &choice{&c.Log.Level, []string{"debug", "info", "warn", "error"}} }},
-	{Path: "log.format", Flag: "log-format", Help: "how lines look: json, console, or auto (console when standard error is a terminal)",
+	{Path: "log.format", Flag: "log-format", Help: "format of the log: json, console, or auto (console if standard error is a terminal)",
 		Restart: true, Example: "json", value: func(c *Config) pflag.Value { return &choice{&c.Log.Format, []string{"auto", "json", "console"}} }},
-	{Path: "log.audit", Flag: "log-audit", Help: "log each lock that is acquired, refused or released, and each session",
-		More:    "As lines of JSON, whatever the level and the format of the rest. What is lost is logged without it, too.",
+	{Path: "log.audit", Flag: "log-audit", Help: "log each acquire, refusal and release of a lock, and each session",
+		More:    "These lines are JSON, whatever the level and format of the other lines. Lost locks are always logged.",
 		Example: "true", value: func(c *Config) pflag.Value { return (*yesno)(&c.Log.Audit) }},
-	{Path: "log.keys", Flag: "log-keys", Help: "how the log has keys: plain or hashed",
-		More:    "Hashed is the first 8 bytes of the key's SHA-256, in hexadecimal.",
+	{Path: "log.keys", Flag: "log-keys", Help: "how the log shows keys: plain or hashed",
+		More:    "A hashed key is the first 8 bytes of its SHA-256, in hexadecimal.",
 		Example: "hashed", value: func(c *Config) pflag.Value { return &choice{&c.Log.Keys, []string{"plain", "hashed"}} }},
 })
 
-// withShared puts the main store, and the policy for all keys, behind the sockets.
+// withShared inserts the settings of the main store and the policy for all keys after those of the sockets.
 func withShared(list []Setting) []Setting {
 	at := slices.IndexFunc(list, func(s Setting) bool { return s.Path == "drain" })
 	var shared []Setting
@@ -120,7 +120,7 @@ func withShared(list []Setting) []Setting {
 	return slices.Insert(list, at, shared...)
 }
 
-// Find returns the setting with that path. There has to be one.
+// Find returns the setting with that path. It panics if there is none.
 func Find(path string) *Setting {
 	for i := range settings {
 		if settings[i].Path == path {
