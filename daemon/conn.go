@@ -12,32 +12,32 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// conn is a session's socket: one reader, and a writer that exists only while
-// the client is slower than we are. Everybody else writes without blocking.
+// conn is a session's connection. It has one reader, and a writer that exists only while the
+// client reads more slowly than the daemon writes. All other goroutines write without blocking.
 type conn struct {
 	d     *Daemon
 	s     *Session
 	sock  *sock.Conn
 	peer  *peerWatch
-	hello *time.Timer // the session has to begin before
+	hello *time.Timer // ends the session unless it says hello before
 
-	mu      sync.Mutex // guards the two below; not held during I/O
-	writing bool       // somebody has the right to write
-	again   bool       // and has to look once more
+	mu      sync.Mutex // guards writing and again; not held during I/O
+	writing bool       // a goroutine has the right to write
+	again   bool       // that goroutine has to check the outbox again
 
 	reader sync.WaitGroup // the goroutine of read
 	reaper sync.WaitGroup // the goroutine of reap, which may start the writer of any connection
 	writer sync.WaitGroup // the goroutine of slowly
 	turn   turn           // owned by the reader
-	input  []byte         // owned by the reader while it runs: bytes that were read and not handled yet
-	deaf   bool           // owned by the reader: we have ended the session, and handle nothing more
-	unsent []byte         // while parked: bytes that the writer has taken and not written
+	input  []byte         // owned by the reader while it runs: bytes that were read but not handled yet
+	closed bool           // owned by the reader: the daemon has ended the session and handles no more requests
+	unsent []byte         // while parked: bytes that the writer took from the outbox and did not write
 
 	// handling is held while the reader handles requests. It is taken before any shard's lock. A goroutine
 	// that takes it finds each request that was read either answered or on its way to a store.
 	handling sync.Mutex
 
-	kill   chan struct{} // closed when we end the session
+	kill   chan struct{} // closed when the daemon ends the session
 	killed atomic.Bool
 	gone   chan struct{} // closed when the peer has ended
 	once   sync.Once
@@ -47,10 +47,10 @@ func newConn(d *Daemon, nc *sock.Conn) *conn {
 	return &conn{d: d, sock: nc, kill: make(chan struct{}), gone: make(chan struct{})}
 }
 
-// readBuffer is what a connection's reader starts with, in bytes.
+// readBuffer is the initial size of a connection's read buffer, in bytes.
 const readBuffer = 8 << 10
 
-// run starts the reader and who waits for the end, anew when they were parked.
+// run starts the connection's goroutines. After a park, it starts them again.
 func (c *conn) run() {
 	c.readOn()
 	c.start(&c.reaper, c.reap)
@@ -73,9 +73,9 @@ func (c *conn) start(group *sync.WaitGroup, f func()) {
 	})
 }
 
-// read is the reader. It returns when the peer has gone, or has to be taken for gone; or when it is
-// to be parked, at the end of a frame or in the midst of one. When we have ended the session it
-// reads on for the end of the peer alone.
+// read is the reader. It returns when the peer has gone or counts as gone, or when the connection is to be
+// parked, possibly in the middle of a frame. After the daemon has ended the session, it reads only to notice the
+// end of the peer.
 func (c *conn) read() {
 	buf := c.input
 	if buf == nil {
@@ -106,57 +106,58 @@ func (c *conn) read() {
 		}
 		c.d.read.Add(uint64(n))
 		t.does(n >> 10)
-		if !c.deaf {
+		if !c.closed {
 			buf, more = c.handle(buf[:len(buf)+n], t)
 		}
 	}
 	c.leave()
 }
 
-// handle handles frames in b, in turns with others and no more at once than the user's rate allows. The rest of b
-// goes to its front. More reports whether there may be whole frames in it.
+// handle handles the frames in b, but no more at once than the user's rate allows. It yields to other readers now and
+// then. It moves the rest of b to the front. More reports whether the rest may contain whole frames.
 func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 	t.limit = c.s.pace.limit.Load()
-	all, spent := b, 0
-	for more = true; more && !c.deaf && (spent == 0 || t.limit == nil); {
-		most := turnMost
+	all, cost := b, 0
+	for more = true; more && !c.closed && (cost == 0 || t.limit == nil); {
+		quota := turnWork
 		if t.limit != nil {
-			most = t.limit.portion(c.d.clock())
+			quota = t.limit.quota(c.d.clock())
 		}
 		var work int
 		var ok bool
 		c.handling.Lock()
-		b, work, ok = c.s.receive(b, most)
+		b, work, ok = c.s.receive(b, quota)
 		c.handling.Unlock()
-		c.deaf, more = !ok, work >= most
+		c.closed, more = !ok, work >= quota
 		t.does(work)
-		spent += work
+		cost += work
 	}
-	t.spent += max(spent, (len(all)-len(b))>>10)
-	if c.deaf {
+	t.uncharged += max(cost, (len(all)-len(b))>>10)
+	if c.closed {
 		b, more = nil, false
 	}
 	return all[:copy(all, b)], more
 }
 
-// A reader that finds something each time it looks is always ready to run, and keeps those from
-// being heard of who are not: it lets them go first after each turn.
+// A reader that always finds more input never blocks, and could starve goroutines that wait for I/O. So it yields to
+// them after each turn.
 const (
-	turnMost = 32                    // requests, keys of theirs, reads, and KiB of these: then it looks at the clock
-	turnLong = 50 * time.Microsecond // for so long it goes on at least
+	turnWork = 32                    // work between two checks of the clock: requests, further keys, reads, and KiB read
+	turnTime = 50 * time.Microsecond // the shortest turn
 )
 
-// turn is what a reader has done since it last waited.
+// turn counts a reader's work.
 type turn struct {
-	dry   uint32
-	work  int
-	since time.Time  // zero before the first look
-	spent int        // requests, and keys of theirs, that its user's pace does not know of; for large ones KiB
-	light bool       // spent is what the connection itself counts
-	limit *rateLimit // that applied when they were handled
+	dry       uint32     // sock.Conn.Dry at the last read
+	work      int        // since the last check of the clock
+	since     time.Time  // the start of the turn; zero before the first check
+	uncharged int        // requests and further keys that are not charged to the user's rate limit yet; KiB if that is more
+	setup     bool       // uncharged is the cost of the new connection itself
+	limit     *rateLimit // the limit that applied when the uncharged requests were handled; nil for none
 }
 
-// reads comes before each read.
+// reads counts a read. It is called before each. A turn starts again if the reader has waited for input since the last
+// one.
 func (t *turn) reads(s *sock.Conn) {
 	if n := s.Dry(); n != t.dry {
 		t.dry, t.work, t.since = n, 0, time.Time{}
@@ -164,29 +165,29 @@ func (t *turn) reads(s *sock.Conn) {
 	t.does(1)
 }
 
+// does counts work, and yields if the turn has been long enough.
 func (t *turn) does(work int) {
-	if t.work += work; t.work < turnMost {
+	if t.work += work; t.work < turnWork {
 		return
 	}
 	t.work = 0
 	now := time.Now()
 	if t.since.IsZero() {
 		t.since = now
-	} else if now.Sub(t.since) >= turnLong {
+	} else if now.Sub(t.since) >= turnTime {
 		sock.Yield()
 		t.since = time.Now()
 	}
 }
 
-// Yield has somebody who ends the session let others go first.
+// Yield lets other goroutines run while the session is being ended.
 func (c *conn) Yield() { sock.Yield() }
 
-// leave notes that the peer has ended.
+// leave records that the peer has ended.
 func (c *conn) leave() { c.once.Do(func() { close(c.gone) }) }
 
-// reap waits for the session's end and gives back what it held. A session that
-// we end keeps its keys until the peer has closed its side or ended, or until
-// nothing that we have stated is valid any more.
+// reap waits for the session's end and releases its holds. If the daemon ends the session, its keys stay
+// closed until the peer has closed its side or ended, or until the stated validity is over.
 func (c *conn) reap() {
 	park := c.d.parking()
 	select {
@@ -206,7 +207,7 @@ func (c *conn) reap() {
 	c.hello.Stop()
 	if c.d.halted() && !c.left() {
 		_ = c.sock.Close()
-		c.d.forget(c) // its keys stay closed until they end by themselves
+		c.d.forget(c) // its keys stay closed until their leases end
 		return
 	}
 	c.d.engine.End(c.s)
@@ -215,15 +216,15 @@ func (c *conn) reap() {
 	c.d.forget(c)
 }
 
-// waitParted waits until the client cannot believe any more that it holds
-// anything; false when it is to be parked before.
+// waitParted waits until the client can no longer believe that it holds anything. It returns false if the
+// connection is to be parked before.
 func (c *conn) waitParted(park <-chan struct{}) bool {
 	for c.s.core.Holds.Load() > 0 {
 		left := c.s.Stated() - c.d.clock()
 		if left <= 0 {
 			break
 		}
-		wait := time.NewTimer(time.Duration(left)) // does not count sleep: hence the loop
+		wait := time.NewTimer(time.Duration(left)) // does not count suspend: hence the loop
 		select {
 		case <-c.gone:
 		case <-c.d.halt:
@@ -248,15 +249,15 @@ func (c *conn) left() bool {
 	}
 }
 
-// Kill ends the session from our side. It does not block.
+// Kill ends the session from the daemon's side. It does not block.
 func (c *conn) Kill() {
 	if !c.killed.Swap(true) {
 		close(c.kill)
 	}
 }
 
-// Flush writes what waits, without blocking: what the socket does not take goes
-// to a writer of its own.
+// Flush writes the outbox without blocking. If the socket does not take everything, a writer goroutine
+// writes the rest.
 func (c *conn) Flush() {
 	c.mu.Lock()
 	if c.writing {
@@ -280,7 +281,7 @@ func (c *conn) Flush() {
 	putBuffer(buf)
 }
 
-// done gives the right to write back unless there is more.
+// done gives up the right to write and returns true, unless there is more to write.
 func (c *conn) done() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -292,8 +293,8 @@ func (c *conn) done() bool {
 	return true
 }
 
-// tryWrite writes without waiting and returns what was not taken. A broken
-// connection takes everything: its reader will notice.
+// tryWrite writes without blocking and returns the bytes that the socket did not take. On a broken
+// connection it returns none: the reader will notice.
 func (c *conn) tryWrite(b []byte) []byte {
 	n, err := c.sock.TryWrite(b)
 	if err != nil {
@@ -302,13 +303,12 @@ func (c *conn) tryWrite(b []byte) []byte {
 	return b[n:]
 }
 
-// slowly is the writer of a client that does not keep up. What it does not read
-// gathers in the outbox, up to its bound.
+// slowly is the writer for a client that does not keep up. Unread output gathers in the outbox, up to its limit.
 func (c *conn) slowly(buf *[]byte, rest []byte) {
 	for {
 		n, err := c.sock.Write(rest)
 		if c.d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
-			c.unsent = slices.Clone(rest[n:]) // and the right to write stays taken
+			c.unsent = slices.Clone(rest[n:]) // writing stays true
 			break
 		}
 		if err != nil {

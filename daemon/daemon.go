@@ -145,8 +145,8 @@ type Daemon struct {
 	lately    lately
 	waitedFor waitedFor
 	crowded   rateLog       // of users' connections
-	hasty     rateLog       // of users who ask too fast
-	putOff    atomic.Uint64 // nanoseconds that they have waited
+	throttled rateLog       // of users over their rate limit
+	putOff    atomic.Uint64 // total delay of their requests, in nanoseconds
 	began     int64         // by clock
 
 	wg       sync.WaitGroup // of everything that Serve waits for
@@ -419,11 +419,11 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		return
 	}
 	c.awaitHello()
-	c.turn = turn{spent: connWork, light: true, limit: c.s.pace.limit.Load()}
+	c.turn = turn{uncharged: connCost, setup: true, limit: c.s.pace.limit.Load()}
 	c.run()
 }
 
-func (d *Daemon) logHasty(p Peer, wait time.Duration, skipped int) {
+func (d *Daemon) logThrottled(p Peer, wait time.Duration, skipped int) {
 	d.log.Warn("user throttled: request rate above limits.max_user_rate", zap.String("event", "user_throttled"),
 		zap.Int("uid", p.UID), zap.Int("pid", p.PID), zap.Duration("for", wait), zap.Int("skipped", skipped))
 }

@@ -429,7 +429,7 @@ func (d *twoStores) twin() *Engine {
 func TestEveryFieldOfAConnectionIsAccountedFor(t *testing.T) {
 	fields := map[string]string{
 		"s": "passed on", "input": "passed on", "unsent": "passed on", "sock": "passed on", "peer": "passed on",
-		"deaf": "follows from the session", "killed": "follows from the session", "writing": "follows from unsent",
+		"closed": "follows from the session", "killed": "follows from the session", "writing": "follows from unsent",
 		"d": "new", "handling": "new", "mu": "new", "reader": "new", "reaper": "new", "writer": "new", "kill": "new",
 		"gone": "new", "once": "new", "hello": "starts again", "again": "starts again", "turn": "starts again",
 	}

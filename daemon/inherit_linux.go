@@ -194,7 +194,7 @@ func (d *Daemon) inheritConn(s *Session, k *connImage, in *passed) (*conn, error
 		return nil, err
 	}
 	c := newConn(d, nc)
-	c.s, c.input, c.unsent, c.deaf = s, slices.Grow(k.input, readBuffer), k.unsent, s.closing.Load()
+	c.s, c.input, c.unsent, c.closed = s, slices.Grow(k.input, readBuffer), k.unsent, s.closing.Load()
 	c.writing = len(k.unsent) > 0
 	c.peer = &peerWatch{}
 	if k.watched {

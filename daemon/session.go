@@ -94,7 +94,7 @@ func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
 func (s *Session) ID() uint64 { return s.core.ID }
 
 // endMost bounds how many holds and waits are given up before others go first.
-const endMost = turnMost
+const endMost = turnWork
 
 // End releases everything that the session holds and withdraws its waits. It is
 // the one place where that is done.

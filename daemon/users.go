@@ -37,7 +37,7 @@ func (us users) conns(uid int) int {
 func (us users) leave(uid int, now int64) {
 	u := us[uid]
 	if u.conns--; u.conns == 0 {
-		maps.DeleteFunc(us, func(_ int, u *userUse) bool { return u.conns == 0 && u.use.Asks.Load() == 0 && u.pace.fresh(now) })
+		maps.DeleteFunc(us, func(_ int, u *userUse) bool { return u.conns == 0 && u.use.Asks.Load() == 0 && u.pace.settled(now) })
 	}
 }
 
