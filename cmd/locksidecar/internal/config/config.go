@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// Config is everything that `serve` can be told.
+// Config is the configuration of `serve`.
 type Config struct {
 	Socket      string
 	SocketMode  fs.FileMode
@@ -31,7 +31,7 @@ type Config struct {
 	Classes    []Class
 
 	Drain           time.Duration
-	KeepOverRestart bool // what is held goes to the next process by way of the manager
+	KeepOverRestart bool // holds pass to the next process by way of the service manager
 	Limits          Limits
 	Log             Log
 
@@ -44,8 +44,8 @@ type Class struct{ Name, Prefix string }
 // Limits bound what clients may use.
 type Limits struct {
 	MaxConns   int // connections
-	MaxHolds   int // a session
-	MaxWaiters int // a session
+	MaxHolds   int // per session
+	MaxWaiters int // per session
 	MaxFrame   int // bytes
 	OutBuffer  int // bytes
 
@@ -83,7 +83,7 @@ func Default(env Env) *Config {
 // Env looks up an environment variable, as os.LookupEnv does.
 type Env func(name string) (string, bool)
 
-// get is the value of a variable; one that is empty counts as not set.
+// get returns the value of a variable; an empty one counts as not set.
 func (e Env) get(name string) string {
 	v, _ := e(name)
 	return v
@@ -105,7 +105,7 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 		faults = append(faults, c.readFile(file)...)
 	}
 	if env.get(Find("password").Variable()) != "" || env.get(Find("password_file").Variable()) != "" {
-		c.Main.Password, c.Main.PasswordFile = "", "" // either takes the place of either
+		c.Main.Password, c.Main.PasswordFile = "", "" // one variable also replaces the other field of the file
 	}
 	for i := range settings {
 		s := &settings[i]
@@ -121,7 +121,7 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 	return c, errors.Join(errors.Join(faults...), c.check())
 }
 
-// set gives a setting its value, as said at from.
+// set gives a setting the value v, which is set at from.
 func (c *Config) set(s *Setting, v, from string) error {
 	if err := s.value(c).Set(v); err != nil {
 		switch {
@@ -136,10 +136,10 @@ func (c *Config) set(s *Setting, v, from string) error {
 	return nil
 }
 
-// From says where a setting was set: "default", "FILE:LINE", a variable or a flag.
+// From returns where a setting was set: "default", "FILE:LINE", a variable or a flag.
 func (c *Config) From(s *Setting) string { return c.FromPath(s.Path) }
 
-// FromPath is From by a path, of a field of a store or a namespace too.
+// FromPath is From for a path, which may also be a field of a store or a namespace.
 func (c *Config) FromPath(path string) string {
 	if f := c.from[path]; f != "" {
 		return f
@@ -150,7 +150,7 @@ func (c *Config) FromPath(path string) string {
 // Set reports whether the configuration sets the field.
 func (c *Config) Set(path string) bool { return c.from[path] != "" }
 
-// check is for what one value alone does not show.
+// check checks combinations of values.
 func (c *Config) check() error {
 	var faults []error
 	fault := func(path, format string, a ...any) {
@@ -176,24 +176,24 @@ func (c *Config) checkAdmin(fault func(path, format string, a ...any)) {
 	}
 }
 
-// maxClasses bounds what each scrape has to carry.
+// maxClasses limits the size of each scrape.
 const maxClasses = 100
 
 func (c *Config) checkClasses(fault func(path, format string, a ...any)) {
 	if len(c.Classes) > maxClasses {
-		fault("classes", "there are %d, the most is %d", len(c.Classes), maxClasses)
+		fault("classes", "there are %d prefixes; the maximum is %d", len(c.Classes), maxClasses)
 	}
 	prefixes := make(map[string]string)
 	for _, x := range c.Classes {
 		at := "classes." + x.Name
 		if !className.MatchString(x.Name) {
-			fault(at, "a class' name is of a-z, 0-9, _ and -, at most 40 of them")
+			fault(at, "a class name consists of at most 40 characters from a-z, 0-9, _ and -")
 		}
 		if err := protocol.CheckKey(x.Prefix); err != nil {
 			fault(at, "%v", err)
 		}
 		if other, twice := prefixes[x.Prefix]; twice {
-			fault(at, "%s has the prefix %q already", other, x.Prefix)
+			fault(at, "%s already has the prefix %q", other, x.Prefix)
 		}
 		prefixes[x.Prefix] = x.Name
 	}
@@ -219,6 +219,6 @@ func (c *Config) checkStore(s *Store, fault func(path, format string, a ...any))
 			"give password_file or %s instead", Find("password").Variable())
 	}
 	if pw := s.passwords(); len(pw) > 1 {
-		fault(at(pw[0]), "only one password can be given, and here is another: %s (%s)", at(pw[1]), c.FromPath(at(pw[1])))
+		fault(at(pw[0]), "only one password can be set, but %s (%s) sets another", at(pw[1]), c.FromPath(at(pw[1])))
 	}
 }

@@ -227,13 +227,13 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 		if n.Both != "" && c.Store(n.Both) == nil {
 			fault(at("both"), "there is no store %q under stores", n.Both)
 		} else if n.Both != "" && c.Store(n.Both) == c.Store(n.Store) {
-			fault(at("both"), "it is the store itself: both is for moving from one to another")
+			fault(at("both"), "both must not be the same store as store")
 		}
 		if n.Both != "" && n.Outage == "local" {
-			fault(at("both"), "a namespace that is moving cannot decide locally (outage: local)")
+			fault(at("both"), "both is not available with outage: local")
 		}
 		if n.Linger > 0 && n.Interop {
-			fault(at("linger"), "plain lockers (interop) cannot say that they want a lock: nothing may linger there")
+			fault(at("linger"), "linger is not available with interop, because plain lockers cannot signal that they want a lock")
 		}
 		if _, err := UIDs(n.Users); err != nil {
 			fault(at("users"), "%v", err)

@@ -21,8 +21,7 @@ const (
 	KindMySQL     Kind = "mysql"
 )
 
-// schemes are the URLs' beginnings, each kind's in the order in which people
-// should hear of them.
+// schemes are the schemes of store URLs, in the order in which messages list them.
 var schemes = []struct {
 	scheme string
 	kind   Kind
@@ -42,15 +41,14 @@ func Schemes() (all []string) {
 	return all
 }
 
-// ParseUpstream says what kind of store a URL names. What is behind the scheme is
-// the driver's to read.
+// ParseUpstream returns the kind of store that a URL names. The driver reads the rest of the URL.
 func ParseUpstream(raw string) (Kind, error) {
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok {
 		return "", fmt.Errorf("%q is not a URL; for a Redis on this machine write redis://localhost:6379", storeurl.Redact(raw))
 	}
 	if scheme == "memory" && rest != "" {
-		return "", fmt.Errorf("nothing can stand behind memory:, but %q does", storeurl.Redact(rest))
+		return "", fmt.Errorf("memory: takes nothing after the colon, but it has %q", storeurl.Redact(rest))
 	}
 	for _, s := range schemes {
 		if s.scheme == scheme {
@@ -60,10 +58,9 @@ func ParseUpstream(raw string) (Kind, error) {
 	return "", fmt.Errorf("unknown store %q; known are %s", scheme+":", strings.Join(Schemes(), ":, ")+":")
 }
 
-// Store is one store: where it is, and who we are to it where the URL does not
-// say so.
+// Store is the configuration of one store. Username and password apply if the URL has none.
 type Store struct {
-	Name         string // empty for the one that upstream names
+	Name         string // empty for the store in the top-level upstream
 	Upstream     string // its URL
 	Username     string
 	Password     string
@@ -72,13 +69,13 @@ type Store struct {
 	faulty bool // a fault in one of its fields has been reported
 }
 
-// URL is the store's URL with the user and the password that stand beside it. It
-// may hold a secret.
+// URL returns the store's URL with the user and the password of the other fields. It may contain a
+// secret.
 func (s *Store) URL() string {
 	return storeurl.With(s.Upstream, s.Username, s.Password, s.PasswordFile)
 }
 
-// passwords lists the settings that give a password for s, by their names.
+// passwords returns the names of the fields that set a password for s.
 func (s *Store) passwords() (names []string) {
 	if s.Password != "" {
 		names = append(names, "password")
@@ -92,8 +89,8 @@ func (s *Store) passwords() (names []string) {
 	return names
 }
 
-// Store returns the store of that name; nil when there is none. The empty name
-// and "default" are the one that upstream names.
+// Store returns the store with that name; nil if there is none. The empty name and "default" mean the
+// store in the top-level upstream.
 func (c *Config) Store(name string) *Store {
 	if name == "" || name == DefaultStore {
 		return &c.Main
@@ -105,5 +102,5 @@ func (c *Config) Store(name string) *Store {
 	return c.Stores[i]
 }
 
-// DefaultStore is the name of the store that upstream names.
+// DefaultStore is the name of the store in the top-level upstream.
 const DefaultStore = "default"

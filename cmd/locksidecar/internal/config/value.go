@@ -40,7 +40,7 @@ func (t *text) about() string  { return "text" }
 
 func (t *text) Set(s string) error {
 	if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
-		return errors.New("has a control character in it")
+		return errors.New("contains a control character")
 	}
 	*t = text(s)
 	return nil
@@ -98,9 +98,9 @@ func (v *duration) Set(s string) error {
 	}
 	switch {
 	case d < v.least && (d != 0 || !v.none):
-		return fmt.Errorf("is too short, the least is %s", short(v.least))
+		return fmt.Errorf("is too short; the minimum is %s", short(v.least))
 	case v.most > 0 && d > v.most:
-		return fmt.Errorf("is too long, the most is %s", short(v.most))
+		return fmt.Errorf("is too long; the maximum is %s", short(v.most))
 	}
 	*v.d = d
 	return nil
@@ -143,7 +143,7 @@ func (v *number) Set(s string) error {
 		return errors.New("is not a whole number")
 	}
 	if n < v.least || n > v.most {
-		return fmt.Errorf("is not within %d and %d", v.least, v.most)
+		return fmt.Errorf("is not between %d and %d", v.least, v.most)
 	}
 	*v.n = n
 	return nil
@@ -190,7 +190,7 @@ func (v *choice) String() string {
 
 func (v *choice) Set(s string) error {
 	if !slices.Contains(v.words, s) {
-		return fmt.Errorf("is none of %s", strings.Join(v.words, ", "))
+		return fmt.Errorf("is not one of %s", strings.Join(v.words, ", "))
 	}
 	*v.s = s
 	return nil
