@@ -14,12 +14,12 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// maxFile is more than any configuration needs.
+// maxFile is larger than any configuration needs.
 const maxFile = 1 << 20
 
-// readFile takes in a YAML file and returns all its faults, each with its line.
-// It reads nodes and not a struct, so that a value is the text that stands there:
-// a mode is octal, a duration has a unit, and every fault knows its line.
+// readFile reads a YAML file and returns all its faults, each with its line. It reads
+// nodes and not a struct, so that a value is the original text: a mode is octal, a
+// duration has a unit, and every fault has a line.
 func (c *Config) readFile(path string) []error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -71,7 +71,7 @@ func (r *fileReader) unknown(n *yaml.Node, path, name string, known []string) {
 	r.fault(n, "unknown field %q; known here: %s", path, strings.Join(known, ", "))
 }
 
-// mapping reads what stands under the level prefix, which ends in a dot or is
+// mapping reads the fields under the level prefix, which ends in a dot or is
 // empty.
 func (r *fileReader) mapping(prefix string, n *yaml.Node) {
 	if n.Kind == yaml.AliasNode {
@@ -142,7 +142,7 @@ func (r *fileReader) scalar(s *Setting, n *yaml.Node) {
 	}
 }
 
-// named reads a level whose fields are names of the user's own.
+// named reads a level whose fields are names that the user chooses.
 func (r *fileReader) named(level string, n *yaml.Node, one func(name string, key, value *yaml.Node)) {
 	if n.Tag == "!!null" {
 		return
@@ -244,7 +244,7 @@ func (r *fileReader) values(level string, n *yaml.Node, known []string, set func
 	}
 }
 
-// scalarOrList is the text of a value; a list is its values with commas.
+// scalarOrList returns the text of a value; the values of a list are separated by commas.
 func scalarOrList(n *yaml.Node) (string, bool) {
 	switch {
 	case n.Kind == yaml.ScalarNode && n.Tag != "!!null":
@@ -262,7 +262,7 @@ func scalarOrList(n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-// fields lists what may stand under a level.
+// fields returns the names of the fields that a level may have.
 func fields(prefix string) (names []string) {
 	for i := range settings {
 		if rest, ok := strings.CutPrefix(settings[i].Path, prefix); ok {

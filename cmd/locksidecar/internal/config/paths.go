@@ -13,9 +13,8 @@ const (
 	systemSocket = "/run/" + socketName
 )
 
-// DefaultSocket is the path of the socket where nobody says otherwise: root's is
-// the system's, others have theirs under XDG_RUNTIME_DIR if there is one. It does
-// not look at SocketVariable.
+// DefaultSocket returns the default path of the socket: the system's for root, and for other
+// users one under XDG_RUNTIME_DIR if that is set. It ignores SocketVariable.
 func DefaultSocket(env Env, uid int) string {
 	if dir := env.get("XDG_RUNTIME_DIR"); dir != "" && uid != 0 {
 		return dir + "/" + socketName
@@ -23,7 +22,7 @@ func DefaultSocket(env Env, uid int) string {
 	return systemSocket
 }
 
-// ClientSocket is the socket that a client command connects to: the one given,
+// ClientSocket returns the socket that a client command connects to: the one given,
 // else SocketVariable's, else the default one.
 func ClientSocket(given string, env Env, uid int) string {
 	if given != "" {
@@ -39,7 +38,7 @@ func ClientSocket(given string, env Env, uid int) string {
 // for a Unix socket: 108 bytes on Linux and 104 on others, with a zero byte at the end.
 const maxSocket = 93
 
-// CheckSocket says whether path can be a Unix socket's.
+// CheckSocket returns an error if path cannot be the path of a Unix socket.
 func CheckSocket(path string) error {
 	if path == "" {
 		return errors.New("the path is empty")

@@ -14,18 +14,18 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// shortestTTL is below what any use has; stores may want more. longestTTL is the
-// protocol's.
+// shortestTTL is shorter than any practical TTL; stores may have a larger minimum. longestTTL is the
+// maximum of the protocol.
 const (
 	shortestTTL  = 10 * time.Millisecond
 	longestTTL   = protocol.MaxTTL * time.Millisecond
 	shortestHold = 10 * time.Millisecond
 	shortestBeat = time.Second
-	// longestLinger is the daemon's own bound.
+	// longestLinger is the maximum of the daemon.
 	longestLinger = 2 * time.Second
 )
 
-// value is a setting's value, and can say in words what is allowed.
+// value is a setting's value. about describes the allowed values.
 type value interface {
 	pflag.Value
 	about() string
@@ -50,7 +50,7 @@ func (t *text) Set(s string) error {
 type duration struct {
 	d     *time.Duration
 	least time.Duration
-	most  time.Duration // 0 for no bound
+	most  time.Duration // 0 for no limit
 	none  bool          // 0 is allowed, too
 }
 
@@ -72,7 +72,7 @@ func (v *duration) about() string {
 	return s
 }
 
-// short is a time without the units that are 0: 24h and not 24h0m0s.
+// short formats a time without the units that are 0: 24h and not 24h0m0s.
 func short(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
