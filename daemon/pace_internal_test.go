@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// A tenth of a second's worth comes at once, the rest as fast as it may; idleness saves no more up.
+// A tenth of a second's worth of work is not delayed, and the rest comes at the rate. Idle time saves up no more than that.
 func TestPace(t *testing.T) {
 	var p pace
 	now := int64(time.Hour)
@@ -33,8 +33,8 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// A connection looks at the limit again after what takes a twentieth of a second, and after each request once its
-// user has been too fast.
+// A connection checks the limit again after a twentieth of a second's worth of work, and after each request while its
+// user is over the limit.
 func TestQuotaOfAPace(t *testing.T) {
 	now := int64(time.Hour)
 	for rate, want := range map[int64]int{1: 1, 39: 1, 200: 10, 1 << 30: turnWork} {
@@ -49,7 +49,7 @@ func TestQuotaOfAPace(t *testing.T) {
 	}
 }
 
-// What was read before a reload counts only against the limit of then, however late its reader comes to say so.
+// What was read before a reload counts only against the limit that applied then, however late it is charged.
 func TestPaceAfterAReload(t *testing.T) {
 	var p pace
 	now := int64(time.Hour)
@@ -77,8 +77,8 @@ func TestPaceAfterAReload(t *testing.T) {
 	}
 }
 
-// Who goes and comes again has not been forgotten.
-func TestPaceIsKeptForWhoGoes(t *testing.T) {
+// A user who disconnects and connects again has no new allowance.
+func TestPaceIsKeptAfterADisconnect(t *testing.T) {
 	hasty, us, now := &userUse{conns: 1}, users{2: {conns: 1}, 3: {conns: 1}}, int64(time.Hour)
 	us[1] = hasty
 	hasty.pace.set(10)

@@ -41,7 +41,7 @@ func inspectMany(t *testing.T, c *client.Client, n int) {
 	}
 }
 
-// Who asks faster than he may waits, on all his connections together, and is refused nothing.
+// Requests above the rate of a user are delayed, on all connections of the user together, and none is refused.
 func TestRateOfAUser(t *testing.T) {
 	h := start(t, nil, rated(2000))
 	began := time.Now()
@@ -57,7 +57,7 @@ func TestRateOfAUser(t *testing.T) {
 	}
 }
 
-// A change of the limit is one for who has connections already, too.
+// A change of the limit applies to existing connections, too.
 func TestRateOfAUserChanges(t *testing.T) {
 	h := start(t, nil, nil)
 	c := h.dial(client.Options{})

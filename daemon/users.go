@@ -6,7 +6,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// UserLimits bound what all sessions of one user together can use up. 0 is no bound.
+// UserLimits limits what all sessions of one user together can use. 0 is no limit.
 type UserLimits struct {
 	Conns   int // connections
 	Holds   int
@@ -14,15 +14,15 @@ type UserLimits struct {
 	Rate    int // requests a second
 }
 
-// userUse is of who has, or has had, sessions. Of those of whom nothing is known, and of those whom the
-// daemon's user namespace does not map, all are one.
+// userUse counts the resources used by one user's sessions. All users that are unknown, or that the daemon's user
+// namespace does not map, count as one.
 type userUse struct {
 	use   cache.Use
 	pace  pace
 	conns int
 }
 
-// users are the users that there are, by uid. Engine.mu guards them.
+// users holds the known users by uid. It is guarded by Engine.mu.
 type users map[int]*userUse
 
 func (us users) conns(uid int) int {
@@ -32,8 +32,8 @@ func (us users) conns(uid int) int {
 	return 0
 }
 
-// leave is the end of a session. A user is forgotten with his last one, unless a store has answers to
-// come for him, or what he has asked counts for his pace: who connects anew has no more than he had.
+// leave ends a session of a user. It forgets a user without sessions, unless a store still has to answer the user's
+// requests, or earlier requests still affect the rate limit: a user gains nothing by connecting again.
 func (us users) leave(uid int, now int64) {
 	u := us[uid]
 	if u.conns--; u.conns == 0 {
@@ -41,7 +41,7 @@ func (us users) leave(uid int, now int64) {
 	}
 }
 
-// belongs makes s one of its user's. Called with e.mu held.
+// belongs adds s to its user's sessions. It is called with e.mu held.
 func (e *Engine) belongs(s *Session) {
 	u := e.users[s.peer.UID]
 	if u == nil {
