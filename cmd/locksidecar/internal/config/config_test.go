@@ -155,7 +155,7 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"namespaces:\n  order.:\n    store: a\n", `namespaces.order..store .*:3.: there is no store "a"`},
 		{"namespaces:\n  a: {ttl: 30}\n", `:2: namespaces.a.ttl: "30": needs a unit`},
 		{"namespaces:\n  a: {ttl: 1s}\n  a: {ttl: 2s}\n", ":3: namespaces.a is set on line 2 already"},
-		{"namespaces:\n  a: {both: default}\n", "namespaces.a.both .*: both must not be the same"},
+		{"namespaces:\n  a: {both: default}\n", "namespaces.a.both .*: store and both name the same"},
 		{"namespaces:\n  a: {ttl: [1s]}\n", "namespaces.a.ttl has to be one value"},
 		{"namespaces:\n  a: {users: nobody-at-all}\n", `there is no user "nobody-at-all"`},
 		{"namespaces:\n  a: {outage: maybe}\n", "is not one of fail, local"},

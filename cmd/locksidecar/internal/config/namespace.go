@@ -227,7 +227,7 @@ func (c *Config) checkSpaces(fault func(path, format string, a ...any)) {
 		if n.Both != "" && c.Store(n.Both) == nil {
 			fault(at("both"), "there is no store %q under stores", n.Both)
 		} else if n.Both != "" && c.Store(n.Both) == c.Store(n.Store) {
-			fault(at("both"), "both must not be the same store as store")
+			fault(at("both"), "store and both name the same store")
 		}
 		if n.Both != "" && n.Outage == "local" {
 			fault(at("both"), "both is not available with outage: local")
