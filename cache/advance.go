@@ -208,7 +208,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
 	l.op, l.opGen, l.early = k, t.gen, 0
-	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.renewTTL(l, now), Floor: t.floor(l),
+	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.askTTL(l, now), Floor: t.floor(l),
 		Store: l.st.ID, Ref: l, Gen: t.gen}
 	if k == OpPeek {
 		op.Token = 0
@@ -233,9 +233,9 @@ func (t *Table) owe(l *Lease, now int64, out *Effects) {
 	case l.st.Session && !(l.orphan && l.st.TTLs): // it lasts as long as the session
 		l.oweUntil = Forever
 	case l.state == stateHeld:
-		l.oweUntil = max(now, l.until) + l.ttl
+		l.oweUntil = max(now, l.until) + l.maxTTL
 	default:
-		l.oweUntil = now + 2*l.ttl
+		l.oweUntil = now + 2*l.maxTTL
 	}
 	if l.state == stateHeld {
 		l.granted = true
@@ -267,7 +267,7 @@ func (t *Table) endOwed(l *Lease, now int64, out *Effects) {
 func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
 	t.dropLast(l)
-	l.token, l.granted, l.queued, l.maybe, l.orphan = 0, false, false, false, false
+	l.token, l.maxTTL, l.granted, l.queued, l.maybe, l.orphan = 0, 0, false, false, false, false
 	l.clearGrip()
 }
 

@@ -133,7 +133,7 @@ func (m *imager) lease(l *Lease) {
 	for _, n := range []*uint64{&l.token, &l.base, &l.fence, &l.opGen, &l.renewGen} {
 		Num(c, n)
 	}
-	for _, n := range []*int64{&l.until, &l.since, &l.ttl, &l.retryAt, &l.oweUntil, &l.minEnd} {
+	for _, n := range []*int64{&l.until, &l.since, &l.ttl, &l.maxTTL, &l.retryAt, &l.oweUntil, &l.minEnd} {
 		Num(c, n)
 	}
 	Num(c, &l.hand)

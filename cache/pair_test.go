@@ -187,3 +187,60 @@ func TestAPlaceInTwoStoresIsWithdrawnWhileOneIsDown(t *testing.T) {
 	b.answer(b.op(OpWithdraw), Result{Status: Done})
 	b.empty()
 }
+
+// A lease of two stores was asked for with a TTL of a minute, and has passed on to an owner who wants two seconds. It is
+// released in one store, and the other one does not answer. It has the lease for the rest of the minute. Until that is
+// over, the release is sent again, as to a single store.
+func TestALeaseOfTwoStoresIsReleasedUntilItsLongestTTLHasEnded(t *testing.T) {
+	b := newPairBench(t)
+	first, next := b.session(), b.session()
+	b.acquire(first, "k", func(q *Acquire) { q.TTL = 60 * second })
+	f := b.granted(OpTry, 5)
+	end := b.tab.leases["k"].until
+	b.acquire(next, "k", func(q *Acquire) { q.TTL, q.Wait = 2*second, Forever })
+	fence := uint64(0)
+	for _, m := range b.release(first, "k", f) {
+		if m.Kind == MsgGranted {
+			fence = m.Fence
+		}
+	}
+	if fence == 0 {
+		t.Fatal("no handoff")
+	}
+	b.tab.StoreDown(b.ns.Store, errors.New("no answer"), b.now, &b.out)
+	b.release(next, "k", fence)
+	b.keptUntil(end, Result{Status: Unknown, Expires: true})
+}
+
+// keptUntil answers all ops with r, and fails if the table forgets its key before end.
+func (b *bench) keptUntil(end int64, r Result) {
+	b.t.Helper()
+	for b.now < end-second {
+		for len(b.ops) > 0 {
+			op := b.ops[0]
+			b.ops = b.ops[1:]
+			b.answer(op, r)
+		}
+		b.tick(time.Second)
+		if len(b.tab.leases) == 0 {
+			b.t.Fatalf("it is forgotten %v before the store ends it", time.Duration(end-b.now))
+		}
+	}
+}
+
+// An acquire for a minute is not answered, so the store may have granted it. Its owner gives up. Another owner, who wants
+// two seconds, asks under the same token, and gives up, too. The token is withdrawn until the minute is over.
+func TestATokenIsWithdrawnUntilItsLongestTTLHasEnded(t *testing.T) {
+	b := newBench(t, nil)
+	first, next := b.session(), b.session()
+	b.acquire(first, "k", func(q *Acquire) { q.TTL, q.Wait = 60*second, Forever })
+	b.answer(b.op(OpJoin), Result{Status: Unknown})
+	end := b.now + 60*second
+	b.acquire(next, "k", func(q *Acquire) { q.TTL, q.Wait = 2*second, Forever })
+	b.tab.EndSession(first, 100, b.now, &b.out)
+	b.tick(time.Second)
+	b.answer(b.op(OpJoin), Result{Status: Unknown})
+	b.tab.EndSession(next, 100, b.now, &b.out)
+	b.take()
+	b.keptUntil(end, Result{Status: Unknown})
+}

@@ -14,7 +14,7 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 	t.gen++
 	l.renewGen = t.gen
 	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.rebase, Key: l.key, Token: l.token,
-		TTL: t.renewTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen})
+		TTL: t.askTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen})
 }
 
 // track tells the renewer what has changed for it: leases that somebody holds,

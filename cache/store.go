@@ -326,7 +326,7 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 func (t *Table) orphanOwed(l *Lease, now int64) {
 	l.orphan = true
 	if l.st.TTLs {
-		l.oweUntil = min(l.oweUntil, now+2*l.ttl)
+		l.oweUntil = min(l.oweUntil, now+2*l.maxTTL)
 	}
 }
 

@@ -145,6 +145,7 @@ type leaseState struct {
 	until     int64  // stateHeld: the deadline; Forever on session stores. Never goes back
 	since     int64  // stateHeld: when it was granted
 	ttl       int64  // what it is renewed with
+	maxTTL    int64  // the longest TTL that the store was asked for under the token
 	retryAt   int64  // no op of the main lane before
 	oweUntil  int64  // stateOwed: then the store has forgotten by itself; stateClosed: then the key opens, or its lease of two stores is released
 	opGen     uint64 // of the op in the main lane; 0 for none
@@ -361,14 +362,16 @@ func (t *Table) valid(h *hold) int64 {
 	return d
 }
 
-// renewTTL is what a renewal at now asks for: never so little that the lease
+// askTTL returns the TTL of the next op of l, and notes it in maxTTL. It is never so short that the lease
 // would end before what has been stated of it.
-func (t *Table) renewTTL(l *Lease, now int64) time.Duration {
-	if l.state != stateHeld || !l.st.renews() {
-		return time.Duration(l.ttl)
+func (t *Table) askTTL(l *Lease, now int64) time.Duration {
+	ttl := l.ttl
+	if l.state == stateHeld && l.st.renews() {
+		stated := (l.until-now+int64(2*time.Millisecond))*100/99 + 1 // the inverse of LeaseDeadline
+		ttl = max(ttl, stated)
 	}
-	stated := (l.until-now+int64(2*time.Millisecond))*100/99 + 1 // the inverse of LeaseDeadline
-	return time.Duration(max(l.ttl, stated))
+	l.maxTTL = max(l.maxTTL, ttl)
+	return time.Duration(ttl)
 }
 
 // jitter spreads d by a fifth either way.

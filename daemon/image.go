@@ -14,7 +14,7 @@ import (
 
 // imageFormat is the form of an engine's image. It changes with whatever changes what is written:
 // a process does not read the image of another form.
-const imageFormat = 8
+const imageFormat = 9
 
 // Errors of images.
 var (
@@ -105,7 +105,7 @@ func (m *imager) code() {
 	m.tables()
 	for _, u := range m.order {
 		if m.Err == nil {
-			m.lane(u)
+			m.lanes(u)
 		}
 	}
 }
@@ -209,12 +209,9 @@ func (m *imager) classTable() {
 	})
 }
 
-// lane is what waits to be asked of a store.
-func (m *imager) lane(u *Unit) {
-	for _, lane := range []interface {
-		Waiting() []cache.Op
-		Push(...cache.Op)
-	}{u.main, u.renewals} {
+// lanes is what waits to be asked of a store.
+func (m *imager) lanes(u *Unit) {
+	for _, lane := range u.lanes() {
 		var ops []cache.Op
 		if !m.Reading {
 			ops = lane.Waiting()
