@@ -23,6 +23,9 @@ func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 func (s *Session) receive(b []byte, most int) (rest []byte, work int, ok bool) {
 	e, a := s.engine, &s.after
 	now := e.clock()
+	if len(b) > 0 {
+		s.hear(now) // a part of a frame counts, too: the client may take long to send a large one
+	}
 	for ok = true; ok && work < most; ok = ok && !s.closing.Load() {
 		payload, more, whole, err := protocol.Cut(b, s.frameLimit())
 		if err != nil {
@@ -34,7 +37,6 @@ func (s *Session) receive(b []byte, most int) (rest []byte, work int, ok bool) {
 			break
 		}
 		b = more
-		s.hear(now)
 		ok = s.handle(payload, now, a)
 		work += 1 + len(s.req.Keys)
 	}
