@@ -115,6 +115,15 @@ func (e *Engine) unanswered() (n int) {
 	return n
 }
 
+// ending counts the queued releases, and the batches of them in flight, of pairs that are down.
+func (e *Engine) ending() (n int) {
+	for _, u := range e.stores() {
+		w, f := u.ends.Depth()
+		n += w + f
+	}
+	return n
+}
+
 // settle waits, a little, until the store has confirmed what was released.
 func (d *Daemon) settle() {
 	end := time.NewTimer(partTime)
@@ -122,7 +131,7 @@ func (d *Daemon) settle() {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		left := d.engine.unanswered()
+		left := d.engine.unanswered() + d.engine.ending()
 		if left == 0 {
 			return
 		}

@@ -153,6 +153,7 @@ type kick struct {
 const (
 	kickMain  = 1 << iota // ops in its main lane
 	kickRenew             // ops in its renewal lane
+	kickEnds              // ops in its lane of ends
 	kickTimer             // its next renewal may be due earlier
 )
 
@@ -197,10 +198,14 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 				continue
 			}
 		}
-		if op.Kind == cache.OpRenew {
+		switch {
+		case op.Kind == cache.OpRenew:
 			u.renewals.Push(*op)
 			a.kick(u, kickRenew)
-		} else {
+		case u.info.Pair && op.Kind.Ends() && u.Down() != nil:
+			u.ends.Push(*op)
+			a.kick(u, kickEnds)
+		default:
 			u.main.Push(*op)
 			a.kick(u, kickMain)
 		}
@@ -276,6 +281,9 @@ func (e *Engine) kick(a *aftermath) {
 		}
 		if k.what&kickRenew != 0 {
 			k.u.renewals.Kick()
+		}
+		if k.what&kickEnds != 0 {
+			k.u.ends.Kick()
 		}
 		if k.what&kickTimer != 0 {
 			e.wake(k.u.nextRenewal())

@@ -169,18 +169,18 @@ func (d *Daemon) await(end time.Time, left func() int) error {
 	}
 }
 
-// flying is how much is on its way to stores; with waiting also what waits in the lanes of all but
-// renewals.
+// flying is how many batches are on their way to stores. With waiting it is instead what waits or is on its way in
+// the main lanes of stores that are up: a pause cuts the batches of the others.
 func (d *Daemon) flying(waiting bool) (n int) {
 	for _, u := range d.engine.stores() {
-		for _, l := range []*upstream.Lane{u.main, u.renewals} {
-			w, f := l.Depth()
-			if waiting && l == u.main {
+		if waiting {
+			if w, f := u.main.Depth(); u.Down() == nil {
 				n += w + f
-			} else if !waiting {
-				n += f
 			}
+			continue
 		}
+		_, f := depth(u.lanes()...)
+		n += f
 	}
 	return n
 }

@@ -35,9 +35,8 @@ func (e *Engine) Leftovers() Leftovers {
 	}
 	for _, u := range e.stores() {
 		l.Tracked += u.schedule.Len()
-		w1, f1 := u.main.Depth()
-		w2, f2 := u.renewals.Depth()
-		l.Waiting, l.Flying = l.Waiting+w1+w2, l.Flying+f1+f2
+		waiting, flying := depth(u.lanes()...)
+		l.Waiting, l.Flying = l.Waiting+waiting, l.Flying+flying
 	}
 	for _, c := range e.Totals().Classes {
 		l.Counted += int(c.Holds + c.Waiters)

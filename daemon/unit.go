@@ -20,6 +20,7 @@ type Unit struct {
 	core     *cache.Store
 	main     *upstream.Lane
 	renewals *upstream.Lane
+	ends     *upstream.Lane        // of a pair: releases and withdrawals while it is down
 	schedule *renewer.Schedule     // of the leases that are there
 	down     atomic.Pointer[error] // nil while it is up
 
@@ -55,6 +56,21 @@ func (u *Unit) Main() *upstream.Lane { return u.main }
 // Renewals is the lane of renewals.
 func (u *Unit) Renewals() *upstream.Lane { return u.renewals }
 
+// Ends is the lane of releases and withdrawals in a pair that is down.
+func (u *Unit) Ends() *upstream.Lane { return u.ends }
+
+// lanes returns all lanes. Their order is that of an engine's image.
+func (u *Unit) lanes() []*upstream.Lane { return []*upstream.Lane{u.main, u.renewals, u.ends} }
+
+// depth returns how many ops wait in these lanes, and how many batches are in flight.
+func depth(lanes ...*upstream.Lane) (waiting, flying int) {
+	for _, l := range lanes {
+		w, f := l.Depth()
+		waiting, flying = waiting+w, flying+f
+	}
+	return waiting, flying
+}
+
 // nextRenewal is when Tick has something to renew; cache.Forever, too, while the lane has as much as can
 // be sent next: what comes due stays in the schedule, where it costs nothing and the first is the most
 // urgent, until a batch has come back.
@@ -88,6 +104,7 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 			Pair: info.Pair, Queue: info.Queue, Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
 		renewals: upstream.NewLane(set.InFlight, set.BatchSize),
+		ends:     upstream.NewLane(set.InFlight, set.BatchSize),
 		schedule: renewer.New(set.Table.Seed + uint64(id))}
 	u.name.Store(&name)
 	if info.Gather {
@@ -117,9 +134,8 @@ func (e *Engine) DropStore(u *Unit) bool {
 	if e.leasesAt(u) > 0 {
 		return false
 	}
-	w1, f1 := u.main.Depth() // after the leases, because only leases add ops
-	w2, f2 := u.renewals.Depth()
-	if w1+f1+w2+f2 > 0 {
+	waiting, flying := depth(u.lanes()...) // after the leases, because only leases add ops
+	if waiting+flying > 0 {
 		return false
 	}
 	e.mu.Lock()

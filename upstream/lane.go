@@ -15,18 +15,6 @@ type Batch struct {
 	Took    int64 // nanoseconds of Apply; 0 when nothing was sent
 }
 
-// EndsFirst puts the ops that end a lease or a place in front, and returns how many they are. It has to be called
-// before there are results.
-func (b *Batch) EndsFirst() (n int) {
-	for i := range b.Ops {
-		if b.Ops[i].Kind.Ends() {
-			b.Ops[n], b.Ops[i] = b.Ops[i], b.Ops[n]
-			n++
-		}
-	}
-	return n
-}
-
 // LaneStats is what a lane has carried.
 type LaneStats struct {
 	Sizes   [SizeBuckets]uint64 // batches of at most 1, 2, 4 … ops

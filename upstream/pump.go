@@ -13,12 +13,10 @@ import (
 
 // Pump carries the batches of lanes to a store, and is its circuit breaker: when a
 // batch says that the store is down and a ping agrees, nothing more is sent but
-// pings until one is answered. A pair of stores is also sent what ends leases, since one
-// of the two may be there. A Pump owns its goroutines: one for each batch that may be in
-// flight, and one that pings.
+// pings until one is answered. An exception is the lane of RunAlways. A Pump owns its
+// goroutines: one for each batch that may be in flight, and one that pings.
 type Pump struct {
 	store   Store
-	pair    bool // the store is two stores
 	timeout time.Duration
 	clock   Clock
 	tell    Told
@@ -33,6 +31,11 @@ type Pump struct {
 	down   error         // guarded by mu; nil while the store is up
 	up     chan struct{} // closed when the store is up again; guarded by mu
 	paused chan struct{} // nil unless paused; closed by Resume; guarded by mu
+
+	unpaused context.Context    // of batches that Pause cuts; guarded by mu
+	cut      context.CancelFunc // ends unpaused; guarded by mu
+	waits    context.Context    // of batches that Pause cuts if the store is down; guarded by mu
+	cutWaits context.CancelFunc // ends waits; guarded by mu
 }
 
 // Told is who hears from a pump, on its goroutines.
@@ -54,35 +57,60 @@ var ErrOpen = errors.New("not asked while it is down")
 
 // NewPump makes a pump and starts its pinger.
 func NewPump(s Store, c Clock, tell Told) *Pump {
-	p := &Pump{store: s, pair: s.Info().Pair, timeout: s.Info().Timeout, clock: c, tell: tell, suspect: make(chan struct{}, 1)}
+	p := &Pump{store: s, timeout: s.Info().Timeout, clock: c, tell: tell, suspect: make(chan struct{}, 1)}
 	if p.timeout <= 0 {
 		p.timeout = time.Second
 	}
 	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.begin()
 	p.wg.Go(p.watch)
 	return p
 }
 
-// Run starts the goroutines of the lane of everything but renewals: while the
-// store is down its ops are refused at once.
-func (p *Pump) Run(l *Lane) { p.run(l, false) }
-
-// RunPatient starts those of the lane of renewals: while the store is down they
-// wait.
-func (p *Pump) RunPatient(l *Lane) { p.run(l, true) }
-
-func (p *Pump) run(l *Lane, patient bool) {
-	for range l.most {
-		p.wg.Go(func() { p.work(l, patient) })
+// begin makes the contexts of batches, unless the present ones have not ended. The caller holds mu, or has just
+// made p.
+func (p *Pump) begin() {
+	if p.cut == nil || p.unpaused.Err() != nil {
+		p.unpaused, p.cut = context.WithCancel(p.ctx)
+	}
+	if p.cutWaits == nil || p.waits.Err() != nil {
+		p.waits, p.cutWaits = context.WithCancel(p.ctx)
 	}
 }
 
-func (p *Pump) work(l *Lane, patient bool) {
+// whileDown is what happens to the ops of a lane while the store is down.
+type whileDown uint8
+
+const (
+	refuse whileDown = iota
+	wait
+	send
+)
+
+// Run starts the goroutines of the lane of everything but renewals: while the
+// store is down its ops are refused at once.
+func (p *Pump) Run(l *Lane) { p.run(l, refuse) }
+
+// RunPatient starts those of the lane of renewals: while the store is down they
+// wait.
+func (p *Pump) RunPatient(l *Lane) { p.run(l, wait) }
+
+// RunAlways starts those of a lane whose ops are sent even while the store is down: it is a pair, and one of its
+// two stores may be there. Pause does not wait for their answers.
+func (p *Pump) RunAlways(l *Lane) { p.run(l, send) }
+
+func (p *Pump) run(l *Lane, down whileDown) {
+	for range l.most {
+		p.wg.Go(func() { p.work(l, down) })
+	}
+}
+
+func (p *Pump) work(l *Lane, down whileDown) {
 	for {
-		b, later := p.next(l, patient)
+		b, later := p.next(l, down)
 		if b != nil {
 			l.Kick() // more may wait, and another worker be idle
-			p.apply(b)
+			p.apply(b, down)
 			l.Done(b)
 			continue
 		}
@@ -100,25 +128,30 @@ func (p *Pump) work(l *Lane, patient bool) {
 }
 
 // next takes a batch, or says what to wait for if there must be none now.
-func (p *Pump) next(l *Lane, patient bool) (b *Batch, later <-chan struct{}) {
+func (p *Pump) next(l *Lane, down whileDown) (b *Batch, later <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.paused != nil:
 		return nil, p.paused
-	case patient && p.down != nil:
+	case down == wait && p.down != nil:
 		return nil, p.up
 	}
 	return l.Next(), nil
 }
 
 // Pause has nothing more taken from the lanes, and nothing told but what comes of the batches that
-// are out, until Resume. It waits for what is being told.
+// are out, until Resume. It waits for what is being told. If the store is down, it cuts the batches that are out: their
+// results are Unknown. It always cuts those of RunAlways.
 func (p *Pump) Pause() {
 	p.telling.Lock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paused = make(chan struct{})
+	p.cut()
+	if p.down != nil {
+		p.cutWaits()
+	}
 }
 
 // Resume is the end of Pause.
@@ -128,20 +161,28 @@ func (p *Pump) Resume() {
 	defer p.mu.Unlock()
 	close(p.paused)
 	p.paused = nil
+	p.begin()
 }
 
-func (p *Pump) apply(b *Batch) {
+func (p *Pump) apply(b *Batch, down whileDown) {
 	b.Sent = p.clock()
-	n := len(b.Ops)
-	if err := p.why(); err != nil {
-		if n = p.refuse(b, err); n == 0 {
-			p.tell.Deliver(b)
-			return
-		}
+	p.mu.Lock()
+	why, while := p.down, p.waits
+	if down == send {
+		while = p.unpaused
 	}
-	ctx, cancel := context.WithTimeout(p.ctx, p.timeout)
+	p.mu.Unlock()
+	if why != nil && down == refuse {
+		err := fmt.Errorf("%w: %w", ErrOpen, why)
+		for i := range b.Results {
+			b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
+		}
+		p.tell.Deliver(b)
+		return
+	}
+	ctx, cancel := context.WithTimeout(while, p.timeout)
 	defer cancel()
-	if err := p.store.Apply(ctx, b.Ops[:n], b.Results[:n]); err != nil && p.ctx.Err() == nil {
+	if err := p.store.Apply(ctx, b.Ops, b.Results); err != nil && while.Err() == nil {
 		p.tell.Failed(err)
 		if errors.Is(err, ErrDown) {
 			p.Suspect()
@@ -151,32 +192,12 @@ func (p *Pump) apply(b *Batch) {
 	p.tell.Deliver(b)
 }
 
-// refuse answers the ops of b that are not sent while the store is down. It puts the others in front, and
-// returns how many they are: those of a pair that end a lease.
-func (p *Pump) refuse(b *Batch, why error) (n int) {
-	if p.pair {
-		n = b.EndsFirst()
-	}
-	err := fmt.Errorf("%w: %w", ErrOpen, why)
-	for i := n; i < len(b.Results); i++ {
-		b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
-	}
-	return n
-}
-
 // Suspect has the store pinged: something says that it is down.
 func (p *Pump) Suspect() {
 	select {
 	case p.suspect <- struct{}{}:
 	default:
 	}
-}
-
-// why is why the store is down; nil when it is not.
-func (p *Pump) why() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.down
 }
 
 // watch pings when it has to.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -95,13 +94,12 @@ func TestClosingAPumpAnswersWhatIsInFlightAmbiguously(t *testing.T) {
 // fickle is a store that is down while err is set.
 type fickle struct {
 	upstream.Store
-	pair         bool
 	mu           sync.Mutex
 	err          error
 	pings, asked int
 }
 
-func (s *fickle) Info() upstream.Info { return upstream.Info{Timeout: time.Second, Pair: s.pair} }
+func (s *fickle) Info() upstream.Info { return upstream.Info{Timeout: time.Second} }
 
 func (s *fickle) say(err error) {
 	s.mu.Lock()
@@ -140,8 +138,8 @@ type breaking struct {
 	told           chan error // why down; nil for up
 }
 
-func newBreaking(pair bool) *breaking {
-	b := &breaking{store: &fickle{pair: pair}, main: upstream.NewLane(2, 64), renewals: upstream.NewLane(1, 64),
+func newBreaking() *breaking {
+	b := &breaking{store: &fickle{}, main: upstream.NewLane(2, 64), renewals: upstream.NewLane(1, 64),
 		delivered: make(chan upstream.Result, 100), told: make(chan error, 100)}
 	b.Pump = upstream.NewPump(b.store, func() int64 { return 1 }, upstream.Told{
 		Deliver: func(x *upstream.Batch) {
@@ -164,7 +162,7 @@ func (b *breaking) ask(l *upstream.Lane, n uint64) {
 
 func TestAStoreThatIsDownIsAskedNothingButPings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaking(false)
+		b := newBreaking()
 		b.store.say(errNoServer)
 		b.ask(b.main, 1)
 		if r := <-b.delivered; r.Status != cache.Unknown {
@@ -200,33 +198,63 @@ func TestAStoreThatIsDownIsAskedNothingButPings(t *testing.T) {
 	})
 }
 
-// One of two stores is down. The other one may be there, and then keys are free in it.
-func TestAPairThatIsDownIsSentReleases(t *testing.T) {
+// One of two stores is down. The other one may be there, and then keys come free in it.
+func TestWhatEndsLeasesIsSentToAPairThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaking(true)
+		b := newBreaking()
+		ends := upstream.NewLane(1, 64)
+		b.RunAlways(ends)
 		b.store.say(errNoServer)
 		b.ask(b.main, 1)
 		<-b.delivered
 		<-b.told
-		try, release, withdrawal := op(2), op(3), op(4)
-		try.Kind, release.Kind, withdrawal.Kind = cache.OpTry, cache.OpRelease, cache.OpWithdraw
-		b.main.Push(try, release, withdrawal)
-		b.main.Kick()
-		synctest.Wait()
-		var got []cache.Status
-		for range 3 {
-			got = append(got, (<-b.delivered).Status)
-		}
-		if want := []cache.Status{cache.Unknown, cache.Unknown, cache.Refused}; !slices.Equal(got, want) || b.store.asked != 2 {
-			t.Errorf("%v in %d batches, want %v in 2", got, b.store.asked, want)
+		b.ask(ends, 2)
+		if r := <-b.delivered; r.Status != cache.Unknown || b.store.asked != 2 {
+			t.Errorf("%v after %d batches", r.Status, b.store.asked)
 		}
 		b.Close()
 	})
 }
 
+// A pause, as of a takeover, does not wait for the store that does not answer.
+func TestAPauseCutsWhatIsSentToAPairThatIsDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &slow{let: make(chan struct{})}
+		delivered := make(chan cache.Status, 10)
+		p := upstream.NewPump(s, func() int64 { return 1 }, upstream.Told{
+			Deliver: func(b *upstream.Batch) { delivered <- b.Results[0].Status },
+			Failed:  func(err error) { t.Error(err) },
+		})
+		ends := upstream.NewLane(1, 64)
+		p.RunAlways(ends)
+		for n := range uint64(2) {
+			ends.Push(op(2*n + 1))
+			ends.Kick()
+			synctest.Wait()
+			p.Pause()
+			if st := <-delivered; st != cache.Unknown {
+				t.Error(st)
+			}
+			ends.Push(op(2*n + 2))
+			ends.Kick()
+			synctest.Wait()
+			if n := len(delivered); n > 0 {
+				t.Errorf("%d batches have been sent in the pause", n)
+			}
+			p.Resume()
+			synctest.Wait()
+			s.let <- struct{}{}
+			if st := <-delivered; st != cache.Done {
+				t.Error(st)
+			}
+		}
+		p.Close()
+	})
+}
+
 func TestOneFailedBatchIsNotAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaking(false)
+		b := newBreaking()
 		b.store.say(errors.New("one script had a fault"))
 		b.ask(b.main, 1)
 		b.store.say(nil)
@@ -242,7 +270,7 @@ func TestOneFailedBatchIsNotAnOutage(t *testing.T) {
 
 func TestClosingAPumpWhileItsStoreIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBreaking(false)
+		b := newBreaking()
 		b.store.say(errNoServer)
 		b.ask(b.renewals, 1)
 		<-b.told

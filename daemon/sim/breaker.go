@@ -95,19 +95,12 @@ func (l *link) ping(then func(ok bool)) {
 	})
 }
 
-// refuse answers what is not sent while the store is down, as upstream.Pump does. It returns how many ops, the
-// first ones, are sent all the same: those of a pair that end a lease. With none, it gives the batch back.
-func (p *pump) refuse(b *upstream.Batch) (n int) {
-	if p.l.pair != nil {
-		n = b.EndsFirst()
-	}
-	for i := n; i < len(b.Results); i++ {
+// refuse gives a batch back without having asked: the store is down.
+func (p *pump) refuse(b *upstream.Batch) {
+	for i := range b.Results {
 		b.Results[i] = cache.Result{Status: cache.Refused, Left: -1, Err: errDown}
 	}
-	if n == 0 {
-		p.l.h.eng.Deliver(b)
-		p.lane.Done(b)
-		p.l.after(p.l.h.w.between(0, 50*us), p.work)
-	}
-	return n
+	p.l.h.eng.Deliver(b)
+	p.lane.Done(b)
+	p.l.after(p.l.h.w.between(0, 50*us), p.work)
 }

@@ -192,8 +192,10 @@ func (w *World) nothingLeft() {
 			if l.leaving {
 				w.fail("nothing left", "", "host %d: store %s does not leave", h.id, l.name)
 			}
-			if l.pumps[0].idle != w.p.InFlight || l.pumps[1].idle != w.p.InFlight {
-				w.fail("nothing left", "", "host %d: batches in flight to %s", h.id, l.name)
+			for _, p := range l.pumps {
+				if p.idle != w.p.InFlight {
+					w.fail("nothing left", "", "host %d: batches in flight to %s", h.id, l.name)
+				}
 			}
 			if n := len(l.session.held) + len(l.session.permits); n > 0 {
 				w.fail("nothing left", "", "host %d: %d keys are left in %s", h.id, n, l.name)

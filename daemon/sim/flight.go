@@ -36,7 +36,7 @@ func (p *pump) work() {
 		l.breaker.parked = append(l.breaker.parked, p)
 		return
 	}
-	if l.h.passing && p == l.pumps[1] {
+	if l.h.passing && p != l.pumps[0] {
 		p.idle++
 		return
 	}
@@ -47,14 +47,14 @@ func (p *pump) work() {
 	}
 	p.lane.Kick()
 	b.Sent = l.h.clock()
-	n := len(b.Ops)
-	if l.breaker.down {
-		if n = p.refuse(b); n == 0 {
-			return
-		}
-		l.h.w.counts.Tallies[endsWhileDown] += n
+	if l.breaker.down && p != l.pumps[2] {
+		p.refuse(b)
+		return
 	}
-	f := newFlight(l, b.Ops[:n])
+	if l.breaker.down {
+		l.h.w.counts.Tallies[endsWhileDown] += len(b.Ops)
+	}
+	f := newFlight(l, b.Ops)
 	f.done = func(err error) { p.answered(b, f, err) }
 	if l.pair != nil {
 		l.pair.fly(f)

@@ -183,8 +183,9 @@ func (h *host) step(do func()) {
 		return
 	}
 	for _, l := range h.links {
-		l.pumps[0].poll()
-		l.pumps[1].poll()
+		for _, p := range l.pumps {
+			p.poll()
+		}
 	}
 	w.checkOrder(h)
 	for _, q := range h.arrived {
@@ -311,6 +312,8 @@ func (h *host) settle(end int64) {
 		if !l.breaker.down {
 			left += waiting + flying
 		}
+		waiting, flying = l.unit.Ends().Depth()
+		left += waiting + flying
 	}
 	if left > 0 && h.w.now < end {
 		h.after(5*ms, func() { h.settle(end) })

@@ -17,8 +17,8 @@ type link struct {
 	no   int    // among those of the host
 
 	unit    *daemon.Unit
-	inst    uint32 // of the daemon at the store
-	pumps   [2]*pump
+	inst    uint32   // of the daemon at the store
+	pumps   [3]*pump // by lane: everything else, renewals, and what ends leases of a pair that is down
 	breaker breaker
 	cutOff  int64 // the store cannot be reached before
 	session storeSession
@@ -43,7 +43,9 @@ func (h *host) open(of *store) (*link, error) {
 	if err := l.add(h.eng); err != nil {
 		return nil, err
 	}
-	l.pumps = [2]*pump{{l: l, lane: l.lane(0), idle: w.p.InFlight}, {l: l, lane: l.lane(1), idle: w.p.InFlight}}
+	for i := range l.pumps {
+		l.pumps[i] = &pump{l: l, lane: l.lane(i), idle: w.p.InFlight}
+	}
 	h.links = append(h.links, l)
 	l.begin()
 	return l, nil
@@ -91,7 +93,7 @@ func (l *link) rename(leaving bool) {
 
 // lane is the main lane of the store, or that of its renewals.
 func (l *link) lane(i int) *upstream.Lane {
-	return [...]*upstream.Lane{l.unit.Main(), l.unit.Renewals()}[i]
+	return [...]*upstream.Lane{l.unit.Main(), l.unit.Renewals(), l.unit.Ends()}[i]
 }
 
 // close ends the use of a store: the daemon has ended, or has dropped it.

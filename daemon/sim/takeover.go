@@ -39,7 +39,8 @@ func (h *host) busy() bool {
 	for _, l := range h.links {
 		waiting, flying := l.unit.Main().Depth()
 		_, renewing := l.unit.Renewals().Depth()
-		if waiting+flying+renewing > 0 {
+		_, ending := l.unit.Ends().Depth() // upstream.Pump cuts these batches, which then are unknown as by a timeout
+		if waiting+flying+renewing+ending > 0 {
 			return true
 		}
 	}

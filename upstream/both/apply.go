@@ -22,9 +22,15 @@ func (p *step) add(i int, op upstream.Op) {
 	p.ops = append(p.ops, op)
 }
 
+// run carries out the step at st, which gets no more time than a daemon gives it alone: the other store needs some, too.
 func (p *step) run(ctx context.Context, st upstream.Store) error {
 	if len(p.ops) == 0 {
 		return nil
+	}
+	if limit := st.Info().Timeout; limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
 	}
 	p.results = make([]upstream.Result, len(p.ops))
 	return st.Apply(ctx, p.ops, p.results)

@@ -1,0 +1,120 @@
+package daemon_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// hangs is two stores, one of which hangs once hung is set: what ends a lease is sent, and is not answered until then.
+type hangs struct {
+	upstream.Store
+	hung  atomic.Bool
+	sent  atomic.Int64  // of what ends leases, while it hangs
+	ended atomic.Int64  // of that, what the store has carried out
+	takes time.Duration // how long the store that is there takes for that; 0 if none is
+}
+
+func (s *hangs) Info() upstream.Info {
+	i := s.Store.Info()
+	i.Pair, i.Timeout = true, 11*time.Second // as of Redis and etcd with their defaults
+	return i
+}
+
+func (s *hangs) Ping(context.Context) error {
+	if s.hung.Load() {
+		return fmt.Errorf("%w: no answer", upstream.ErrDown)
+	}
+	return nil
+}
+
+func (s *hangs) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+	if !s.hung.Load() {
+		return s.Store.Apply(ctx, ops, results)
+	}
+	down := fmt.Errorf("%w: no answer", upstream.ErrDown)
+	if !ops[0].Kind.Ends() { // the store that is asked first refuses it
+		return down
+	}
+	s.sent.Add(1)
+	if s.takes > 0 {
+		select {
+		case <-ctx.Done():
+			return down
+		case <-time.After(s.takes):
+			s.ended.Add(1)
+		}
+	}
+	for s.hung.Load() {
+		select {
+		case <-ctx.Done():
+			return down
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return s.Store.Apply(ctx, ops, results)
+}
+
+// goDown has it hang, and waits until the daemon knows. c holds nothing under the key other.
+func (s *hangs) goDown(h *host, c *client.Client) {
+	h.t.Helper()
+	s.hung.Store(true)
+	eventually(h.t, "the pair is known to be down", func() bool {
+		_, err := c.Acquire(h.t.Context(), client.AcquireArgs{Key: "other"})
+		return err != nil && h.d.Engine().Units()[0].Down() != nil
+	})
+}
+
+// One of two stores hangs, and a lock that is in both has been released. Another process can take over all the same, as
+// it can while a single store is down.
+func TestATakeoverWhileOneOfTwoStoresHangs(t *testing.T) {
+	s := &hangs{Store: embeddedStore(t)}
+	h := start(t, s, nil)
+	defer s.hung.Store(false)
+	c := h.dial(client.Options{})
+	g := acquire(t, c, client.AcquireArgs{Key: "k", TTL: 30 * time.Second})
+	s.goDown(h, c)
+	if _, err := c.Release(t.Context(), client.ReleaseArgs{Key: "k", Fence: g.Fence}); !errors.Is(err, client.ErrUnknown) {
+		t.Fatal(err)
+	}
+	eventually(t, "the release is sent", func() bool { return s.sent.Load() > 0 })
+	for range 3 {
+		began := time.Now()
+		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+			t.Errorf("nothing is passed on, and nobody was served for %v: %v", time.Since(began), err)
+		}
+	}
+}
+
+// A daemon that ends waits for a store to confirm what was released, two seconds at the most. So it does for the one
+// of two stores that is there.
+func TestADaemonThatEndsReleasesInTheStoreThatIsThere(t *testing.T) {
+	for _, down := range []bool{false, true} {
+		s := &hangs{Store: embeddedStore(t), takes: 100 * time.Millisecond}
+		h := start(t, s, nil)
+		c := h.dial(client.Options{})
+		acquire(t, c, client.AcquireArgs{Key: "k", TTL: 30 * time.Second})
+		if down {
+			s.goDown(h, c)
+		} else {
+			s.hung.Store(true) // only batches hang
+		}
+		_ = c.Close()
+		eventually(t, "the release is sent", func() bool { return s.sent.Load() > 0 })
+		h.stop()
+		if err := <-h.done; err != nil {
+			t.Fatal(err)
+		}
+		h.done <- nil
+		if s.ended.Load() == 0 {
+			t.Errorf("known to be down %v: the daemon has ended while the release was on its way", down)
+		}
+		s.hung.Store(false)
+	}
+}
