@@ -23,6 +23,13 @@ func (k *Keys) has(key string) bool {
 		!slices.ContainsFunc(k.Except, func(p string) bool { return strings.HasPrefix(key, p) })
 }
 
+// contains reports whether k has all keys of o.
+func (k *Keys) contains(o *Keys) bool {
+	return k.has(o.Prefix) && !slices.ContainsFunc(k.Except, func(p string) bool {
+		return strings.HasPrefix(p, o.Prefix) && !slices.ContainsFunc(o.Except, func(q string) bool { return strings.HasPrefix(p, q) })
+	})
+}
+
 func (k *Keys) equal(o Keys) bool { return k.Prefix == o.Prefix && slices.Equal(k.Except, o.Except) }
 
 // overlaps reports whether some key may be among both k and o.
@@ -117,7 +124,7 @@ func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
 	for i := range keys {
 		k := &keys[i]
 		if o.epoch == 0 {
-			if !slices.ContainsFunc(rules, func(r rule) bool { return k.equal(r.Keys) }) {
+			if !slices.ContainsFunc(rules, func(r rule) bool { return r.contains(k) }) {
 				add = append(add, rule{Keys: *k})
 			}
 			continue
@@ -125,7 +132,7 @@ func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
 		for j := range rules {
 			c, ok := k.common(&rules[j].Keys)
 			if ok && !slices.ContainsFunc(slices.Concat(rules, add), func(r rule) bool {
-				return r.Epoch != 0 && (r.Epoch != o.epoch && r.overlaps(&c) || r.Epoch == o.epoch && r.equal(c))
+				return r.Epoch != 0 && (r.Epoch != o.epoch && r.overlaps(&c) || r.Epoch == o.epoch && r.contains(&c))
 			}) {
 				add = append(add, rule{c, o.epoch})
 			}
