@@ -169,7 +169,9 @@ type Daemon struct {
 	empty   chan struct{}      // closed when conns has become empty after draining; guarded by mu
 	running context.Context    // ends when a freeze begins; guarded by mu
 
-	stopRunning context.CancelFunc // ends running; guarded by mu
+	stopRunning context.CancelFunc      // ends running; guarded by mu
+	queries     context.Context         // of queries of stores; ends with a freeze that has waited for them; guarded by mu
+	cutQueries  context.CancelCauseFunc // ends queries; guarded by mu
 }
 
 // Listen makes the socket and everything behind it. The daemon answers once
@@ -191,7 +193,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
 		halt: make(chan struct{}), handed: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}),
 		park: make(chan struct{}), conns: make(map[*conn]struct{})}
-	d.running, d.stopRunning = context.WithCancel(context.Background())
+	d.run()
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
 	table := cache.DefaultConfig()

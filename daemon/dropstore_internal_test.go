@@ -253,7 +253,7 @@ func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	d.route(Namespace{})
 	d.drop(true)
 	asked := false
-	put(func(u *Unit) upstream.Lister {
+	put(t.Context(), func(u *Unit) upstream.Lister {
 		asked = asked || u == d.u
 		return nil // as stores.lister does for a dropped store
 	})(t.Context())

@@ -3,6 +3,7 @@ package daemon
 import (
 	"cmp"
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 
@@ -31,9 +32,20 @@ type Settings struct {
 	FirstID   uint64 // of sessions
 }
 
-// query asks a store. What it returns runs after it, beside other queries, and may ask other hosts. Its context
-// ends when a freeze begins, which waits for both.
-type query func(lister func(*Unit) upstream.Lister) (then func(context.Context))
+// query asks a store. What it returns runs after it, beside other queries, and may ask other hosts. A freeze waits
+// for both. The context of what is returned ends when a freeze begins, and that of the query soon after.
+type query func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context))
+
+// errTakeover ends a query.
+var errTakeover = errors.New("another process is taking over; ask again")
+
+// queryError returns why a query with this context has failed with err.
+func queryError(ctx context.Context, err error) error {
+	if errors.Is(context.Cause(ctx), errTakeover) {
+		return errTakeover
+	}
+	return err
+}
 
 // Engine is one host's lock service without sockets and goroutines.
 type Engine struct {

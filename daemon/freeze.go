@@ -21,6 +21,9 @@ var (
 // longAgo is a deadline that has passed: what waits for a socket stops to.
 var longAgo = time.Unix(1, 0)
 
+// queryTime is how long a freeze waits for queries of stores before it cuts them.
+const queryTime = 100 * time.Millisecond
+
 var errSlowFreeze = errors.New("store requests still in flight at the freeze deadline")
 
 // handingWait is the longest time that a takeover or a reload waits for another one or for the close of a store.
@@ -62,6 +65,11 @@ func (d *Daemon) freeze(end time.Time) error {
 	for _, c := range conns {
 		c.reader.Wait()
 	}
+	if d.await(time.Now().Add(queryTime), d.stores.asked) != nil {
+		d.mu.Lock()
+		d.cutQueries(errTakeover)
+		d.mu.Unlock()
+	}
 	if err := d.await(end, func() int { return d.stores.asked() + d.flying(true) }); err != nil {
 		return err
 	}
@@ -91,7 +99,7 @@ func (d *Daemon) thaw() {
 	}
 	d.frozen.Store(false)
 	d.mu.Lock()
-	d.running, d.stopRunning = context.WithCancel(context.Background())
+	d.run()
 	parked := isClosed(d.park)
 	if parked {
 		d.park = make(chan struct{})
@@ -129,6 +137,19 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
+}
+
+// run makes the contexts that a freeze ends. The caller holds mu, or has just made d.
+func (d *Daemon) run() {
+	d.running, d.stopRunning = context.WithCancel(context.Background())
+	d.queries, d.cutQueries = context.WithCancelCause(context.Background())
+}
+
+// querying is the context of queries of stores.
+func (d *Daemon) querying() context.Context {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.queries
 }
 
 // unfrozen is a context that ends when the next freeze begins, or has ended during one.

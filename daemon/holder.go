@@ -36,14 +36,16 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 		return
 	}
 	u := sp.Unit
-	e.ask(func(lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+	e.ask(func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
 		st := e.heldHere(key, mode, limit, e.clock()) // again, because this goroutine may have started late
-		ctx, cancel := context.WithTimeout(context.Background(), holderTime)
+		ctx, cancel := context.WithTimeout(ctx, holderTime)
 		defer cancel()
 		var there holdersThere
 		var err error
 		if len(st.By) < limit {
-			there, err = e.holdersAt(ctx, u, lister(u), key, mode, limit)
+			if there, err = e.holdersAt(ctx, u, lister(u), key, mode, limit); err != nil {
+				err = queryError(ctx, err)
+			}
 		}
 		return func(ctx context.Context) {
 			defer s.questions.Add(-1)

@@ -37,9 +37,9 @@ func (s *Session) stored(q *protocol.Request, a *aftermath) {
 		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
 		return
 	}
-	e.ask(func(lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+	e.ask(func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
 		defer s.questions.Add(-1)
-		p.answer(lister)
+		p.answer(ctx, lister)
 		return func(context.Context) {}
 	})
 }
@@ -73,7 +73,7 @@ type storedPage struct {
 }
 
 // answer asks a store, and answers with what it knows.
-func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
+func (p storedPage) answer(ctx context.Context, lister func(*Unit) upstream.Lister) {
 	e := p.s.engine
 	a := getAftermath()
 	defer putAftermath(a)
@@ -84,11 +84,11 @@ func (p storedPage) answer(lister func(*Unit) upstream.Lister) {
 		p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, nil, "") })
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), storedTime)
+	ctx, cancel := context.WithTimeout(ctx, storedTime)
 	defer cancel()
 	locks, more, err := store.List(ctx, p.prefix, p.cursor, p.limit)
 	if err != nil {
-		p.s.refuse(p.id, protocol.Unavailable, fmt.Sprintf("store %s: %v", p.name(u), err), a)
+		p.s.refuse(p.id, protocol.Unavailable, fmt.Sprintf("store %s: %v", p.name(u), queryError(ctx, err)), a)
 		return
 	}
 	next := fmt.Sprint(p.place, ":", more)

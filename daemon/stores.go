@@ -66,7 +66,7 @@ func (s *stores) ask(q query) {
 			s.asking.Unlock()
 			return
 		}
-		then := q(s.lister)
+		then := q(s.d.querying(), s.lister)
 		s.asking.Unlock()
 		then(s.d.unfrozen())
 	})

@@ -54,8 +54,8 @@ func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 	ask := w.unknown(d, rows, permit)
 	if len(ask) > 0 {
 		done := make(chan struct{})
-		d.stores.ask(func(lister func(*Unit) upstream.Lister) (then func(context.Context)) {
-			learn := w.learn(d, ask, lister)
+		d.stores.ask(func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+			learn := w.learn(ctx, d, ask, lister)
 			return func(ctx context.Context) { learn(ctx); close(done) }
 		})
 		t := time.NewTimer(waitedWait)
@@ -108,8 +108,8 @@ func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []
 
 // learn queries the stores for the holders of keys. The result asks their daemons, all at once, and caches the
 // answers.
-func (w *waitedFor) learn(d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
-	ctx, cancel := context.WithTimeout(context.Background(), waitedAsk)
+func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+	ctx, cancel := context.WithTimeout(ctx, waitedAsk)
 	defer cancel()
 	var keys []waitedKey
 	var there []holdersThere

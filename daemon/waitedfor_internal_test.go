@@ -30,7 +30,7 @@ func TestAHolderThatIsWaitedForHasHeldAsLongAsItHas(t *testing.T) {
 	b := newBeating(t)
 	d := &Daemon{engine: b.e, clock: b.now.Load}
 	keys := []waitedKey{{key: "a"}, {key: "b"}}
-	d.waitedFor.learn(d, keys, func(*Unit) upstream.Lister { return slowStore{beating: b} })(t.Context())
+	d.waitedFor.learn(t.Context(), d, keys, func(*Unit) upstream.Lister { return slowStore{beating: b} })(t.Context())
 	b.now.Add(int64(time.Second))
 	for i, want := range []uint64{13_000, 11_000} {
 		if h := d.waitedFor.known[keys[i]].asOf(b.now.Load()); h == nil || uint64(h.Held) != want {
