@@ -51,7 +51,7 @@ func TestTheNoteDoesNotGrowWithTheSquareOfReloads(t *testing.T) {
 	}
 }
 
-// Keys contain others exactly if there is no key that only the others have.
+// Keys that contain others have all of their keys. Where the others have no exceptions, contains also finds each case.
 func TestContains(t *testing.T) {
 	words := []string{""} // all of up to four letters
 	for from := 0; len(words[from]) < 4; from++ {
