@@ -319,7 +319,9 @@ func (v *served) start(d *Daemon) {
 	v.pump.Suspect() // it may have been opened without having been reached
 	v.pump.Run(v.unit.Main())
 	v.pump.RunPatient(v.unit.Renewals())
-	v.pump.RunAlways(v.unit.Ends())
+	if v.unit.info.Pair {
+		v.pump.RunAlways(v.unit.Ends())
+	}
 	v.wg.Go(func() { v.follow(d) })
 	if a, ok := v.Store.Store.(upstream.Answerer); ok {
 		a.Answer(func(key string, mode cache.Mode, tokens []uint64) []int64 {
