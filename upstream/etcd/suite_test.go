@@ -16,17 +16,20 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
 	srv := testserver.StartEtcd(t)
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		cfg, err := etcd.Parse("etcd://" + srv.Addr() + "?ttl=6s&timeout=10s&prefix=" + prefix)
-		if err != nil {
-			t.Fatal(err)
+	newHost := func(options string) storetest.NewHost {
+		return func(t testing.TB, prefix string) upstream.Store {
+			cfg, err := etcd.Parse("etcd://" + srv.Addr() + options + "&prefix=" + prefix)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := etcd.Open(t.Context(), cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
 		}
-		s, err := etcd.Open(t.Context(), cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}, storetest.Options{Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
+	}
+	storetest.Run(t, newHost("?ttl=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?ttl=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
 		r, err := srv.Admin().Get(t.Context(), prefix+"/", clientv3.WithPrefix())
 		if err != nil {
 			t.Fatal(err)

@@ -81,7 +81,7 @@ var hostTests = []test{
 		}
 	}},
 	{"leases and places in the queue end with the session", func(w *world) {
-		hs := w.hosts(4)
+		hs := w.hosts(4, 0, 1)
 		w.skipUnless(!hs[0].ttls(), "leases have TTLs of their own")
 		_, base := hs[0].take("k", cache.Exclusive)
 		q1, q2 := hs[1].token(), hs[2].token()

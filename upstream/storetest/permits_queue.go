@@ -45,7 +45,7 @@ var permitQueueTests = []test{
 		hs[2].takePermits(s, 1)
 	}},
 	{"a host that is gone is skipped by those behind it for a permit", func(w *world) {
-		hs := w.hosts(3)
+		hs := w.hosts(3, 1)
 		s := sem{"k", 1}
 		t := hs[0].takePermits(s, 1)[0]
 		w.want(hs[1].joinPermit(s, hs[1].token()), cache.Queued) // and never again

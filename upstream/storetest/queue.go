@@ -37,7 +37,7 @@ var queueTests = []test{
 		w.want(hs[1].join("k", q), cache.Granted)
 	}},
 	{"a host that is gone is skipped", func(w *world) {
-		hs := w.hosts(3)
+		hs := w.hosts(3, 1)
 		t, _ := hs[0].take("k", cache.Exclusive)
 		w.want(hs[1].join("k", hs[1].token()), cache.Queued) // and never again
 		q := hs[2].token()

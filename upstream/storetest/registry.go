@@ -100,7 +100,7 @@ var registryTests = []test{
 		}
 	}},
 	{"an entry can be replaced and removed, and expires", func(w *world) {
-		hs := registered(w, "web-1", "web-2", "web-3")
+		hs := registeredHosts(w, w.hosts(3, 0), "web-1", "web-2", "web-3")
 		hs[0].take("k", cache.Exclusive)
 		hs[0].register("web-9", long)
 		w.wantHolders(hs[1], "k", cache.Exclusive, "web-9")
@@ -155,7 +155,11 @@ var registryTests = []test{
 // registered.
 func registered(w *world, names ...string) []*host {
 	w.Helper()
-	hs := w.hosts(len(names))
+	return registeredHosts(w, w.hosts(len(names)), names...)
+}
+
+func registeredHosts(w *world, hs []*host, names ...string) []*host {
+	w.Helper()
 	_, ok := hs[0].store.(upstream.Registrar)
 	w.skipUnless(ok, "the store does not support registrations")
 	for i, name := range names {

@@ -29,6 +29,9 @@ type Options struct {
 	PolledHints bool
 	// HeldUnknown has the modes of leases for which no other host can see since when they are held.
 	HeldUnknown []cache.Mode
+	// NewShortLived makes hosts that a test ends, as NewHost does. Their store session is over seconds after they are
+	// closed. NewHost is used when nil. All other store sessions should outlast a machine that stalls.
+	NewShortLived NewHost
 	// Server is the server behind the stores, for the tests of its faults; they are
 	// left out when nil.
 	Server *Server
@@ -117,7 +120,12 @@ type host struct {
 
 func (w *world) host() *host {
 	w.Helper()
-	h := &host{world: w, store: w.env.newHost(w.T, w.prefix), last: new(atomic.Uint64)}
+	return w.hostBy(w.env.newHost)
+}
+
+func (w *world) hostBy(newHost NewHost) *host {
+	w.Helper()
+	h := &host{world: w, store: newHost(w.T, w.prefix), last: new(atomic.Uint64)}
 	w.Cleanup(h.end)
 	return h
 }
@@ -134,11 +142,16 @@ func (h *host) end() {
 	h.store = nil
 }
 
-func (w *world) hosts(n int) []*host {
+// hosts makes n hosts. The test ends those whose indexes are shortLived.
+func (w *world) hosts(n int, shortLived ...int) []*host {
 	w.Helper()
 	hs := make([]*host, n)
 	for i := range hs {
-		hs[i] = w.host()
+		newHost := w.env.newHost
+		if w.env.opts.NewShortLived != nil && slices.Contains(shortLived, i) {
+			newHost = w.env.opts.NewShortLived
+		}
+		hs[i] = w.hostBy(newHost)
 	}
 	return hs
 }

@@ -23,17 +23,17 @@ func clock() int64 { return int64(time.Since(start)) }
 
 func TestConformance(t *testing.T) {
 	srv := testserver.StartZooKeeper(t)
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
-		cfg, err := zookeeper.Parse(srv.URL() + "/" + strings.TrimSuffix(prefix, ":") + "?session=4s&timeout=2s")
-		if err != nil {
-			t.Fatal(err)
+	newHost := func(options string) storetest.NewHost {
+		return func(t testing.TB, prefix string) upstream.Store {
+			cfg := config(t, srv.URL()+"/"+strings.TrimSuffix(prefix, ":")+options)
+			s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return s
 		}
-		s, err := zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return s
-	}, storetest.Options{Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
+	}
+	storetest.Run(t, newHost("?session=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?session=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
 		return leftovers(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
 	}})
 }
