@@ -139,10 +139,10 @@ type Result struct {
 	// before have ended, with what was granted under them.
 	SessionNo uint64
 	Gone      bool // Refused: what stood under the token has been withdrawn
-	// Expires is for an OpRelease or OpWithdraw that is Unknown, in two stores: one store has carried
-	// it out, and what the other one may still have ends with its TTL.
-	Expires bool
-	Err     error // Refused, Unknown: why, for people
+	// Partly is for an OpRelease or OpWithdraw that is Unknown, in two stores: one store has carried it out. With
+	// Expires, what the other one may still have ends with its TTL.
+	Partly, Expires bool
+	Err             error // Refused, Unknown: why, for people
 }
 
 // HintKind is what a store noticed.

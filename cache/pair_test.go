@@ -244,3 +244,29 @@ func TestATokenIsWithdrawnUntilItsLongestTTLHasEnded(t *testing.T) {
 	b.take()
 	b.keptUntil(end, Result{Status: Unknown})
 }
+
+// One of two stores is away for ten minutes, and its part of the lease does not end with a TTL. The release is carried out
+// by the other one, which is not asked again and again. When the pair is up, the release is sent at once.
+func TestALeaseThatOneOfTwoStoresHasReleasedIsSeldomReleasedAgain(t *testing.T) {
+	b := newPairBench(t)
+	s := b.session()
+	b.acquire(s, "k", func(q *Acquire) { q.TTL = 8 * second })
+	f := b.granted(OpTry, 5)
+	b.tab.StoreDown(b.ns.Store, errors.New("no answer"), b.now, &b.out)
+	b.release(s, "k", f)
+	sent := 0
+	for range 600 {
+		b.tick(time.Second)
+		for len(b.ops) > 0 {
+			b.answer(b.op(OpRelease), Result{Status: Unknown, Partly: true})
+			sent++
+		}
+	}
+	if sent < 5 || sent > 20 {
+		t.Errorf("%d releases in ten minutes, want one each minute or so", sent)
+	}
+	b.tab.StoreUp(b.ns.Store, b.now, &b.out)
+	b.take()
+	b.answer(b.op(OpRelease), Result{Status: Done})
+	b.empty()
+}

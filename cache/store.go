@@ -141,6 +141,9 @@ func (t *Table) released(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 		if r.Expires && l.state == stateOwed {
 			t.orphanOwed(l, now)
 		}
+		if r.Partly && l.st.downAt != 0 { // the other one is asked once it is there again: see StoreUp
+			l.retryAt = now + t.jitter(partlyPause*t.cfg.RetryMax)
+		}
 	}
 	switch {
 	case re.Session == nil:
@@ -329,6 +332,10 @@ func (t *Table) orphanOwed(l *Lease, now int64) {
 		l.oweUntil = min(l.oweUntil, now+2*l.maxTTL)
 	}
 }
+
+// partlyPause is how many RetryMax pass until a release that one of two stores has carried out is sent again while
+// the pair is down. StoreUp sends it at once.
+const partlyPause = 60
 
 var errOldSession = errors.New("the store's session of then has ended")
 

@@ -26,6 +26,14 @@ const queryTime = 100 * time.Millisecond
 
 var errSlowFreeze = errors.New("store requests still in flight at the freeze deadline")
 
+// earlier returns a time to cut queries: t, or earlier if they would have less than half of the time to end then.
+func earlier(t, end time.Time) time.Time {
+	if half := time.Now().Add(time.Until(end) / 2); half.Before(t) {
+		return half
+	}
+	return t
+}
+
 // handingWait is the longest time that a takeover or a reload waits for another one or for the close of a store.
 const handingWait = time.Second
 
@@ -65,12 +73,12 @@ func (d *Daemon) freeze(end time.Time) error {
 	for _, c := range conns {
 		c.reader.Wait()
 	}
-	if d.await(time.Now().Add(queryTime), d.stores.asked) != nil {
+	if d.await(earlier(time.Now().Add(queryTime), end), d.stores.asked) != nil {
 		d.mu.Lock()
 		d.cutQueries(errTakeover)
 		d.mu.Unlock()
 	}
-	if err := d.await(end, func() int { return d.stores.asked() + d.flying(true) }); err != nil {
+	if err := d.await(end, func() int { d.stores.cutIfDown(); return d.stores.asked() + d.flying(true) }); err != nil {
 		return err
 	}
 	d.timer.Pause()
@@ -191,13 +199,12 @@ func (d *Daemon) await(end time.Time, left func() int) error {
 }
 
 // flying is how many batches are on their way to stores. With waiting it is instead what waits or is on its way in
-// the main lanes of stores that are up: a pause cuts the batches of the others.
+// the stores' main lanes.
 func (d *Daemon) flying(waiting bool) (n int) {
 	for _, u := range d.engine.stores() {
 		if waiting {
-			if w, f := u.main.Depth(); u.Down() == nil {
-				n += w + f
-			}
+			w, f := u.main.Depth()
+			n += w + f
 			continue
 		}
 		_, f := depth(u.lanes()...)
@@ -214,6 +221,14 @@ func (s *stores) pause() {
 		v.gate.Lock()
 		v.pump.Pause()
 		v.paused = true
+	}
+}
+
+// cutIfDown cuts the batches that are on their way to stores that are down. The ops behind them are refused then,
+// and the requests behind those are answered.
+func (s *stores) cutIfDown() {
+	for _, v := range s.list() {
+		v.pump.CutIfDown()
 	}
 }
 

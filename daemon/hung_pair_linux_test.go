@@ -118,3 +118,43 @@ func TestADaemonThatEndsReleasesInTheStoreThatIsThere(t *testing.T) {
 		s.hung.Store(false)
 	}
 }
+
+// stuck is a store that hangs once hung is set. It does not answer what ends leases, and fails everything else.
+type stuck struct{ hangs }
+
+func (s *stuck) Info() upstream.Info {
+	i := s.Store.Info()
+	i.Timeout, i.Session = 11*time.Second, 0
+	return i
+}
+
+func (s *stuck) Sessions() <-chan upstream.Session { return nil }
+
+// A release-many waits behind two releases that are on their way to a store that hangs. Another process can take over.
+func TestATakeoverWhileAReleaseManyWaitsForAStoreThatHangs(t *testing.T) {
+	s := &stuck{hangs{Store: embeddedStore(t)}}
+	h := start(t, s, nil)
+	c := h.dial(client.Options{})
+	var keys []string
+	var fences []uint64
+	for i := range 5 {
+		keys = append(keys, fmt.Sprint("k", i))
+		fences = append(fences, acquire(t, c, client.AcquireArgs{Key: keys[i], TTL: 60 * time.Second}).Fence)
+	}
+	main := h.d.Engine().Units()[0].Main()
+	s.hung.Store(true)
+	defer s.hung.Store(false)
+	for i := range 2 {
+		go func() { _, _ = c.Release(t.Context(), client.ReleaseArgs{Key: keys[i], Fence: fences[i]}) }()
+		eventually(t, "the release is sent", func() bool { return s.sent.Load() == int64(i+1) })
+	}
+	go func() { _, _ = c.ReleaseMany(t.Context(), keys[2:4], fences[2:4], client.ReleaseArgs{}) }()
+	eventually(t, "the release-many waits", func() bool { w, _ := main.Depth(); return w == 2 })
+	go func() { _, _ = c.Renew(t.Context(), keys[4], 0, fences[4], time.Minute) }() // it has a lane of its own, and so the pinger hears of it
+	eventually(t, "the store is known to be down", func() bool { return h.d.Engine().Units()[0].Down() != nil })
+	for range 3 {
+		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+			t.Error(err)
+		}
+	}
+}

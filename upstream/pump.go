@@ -154,6 +154,17 @@ func (p *Pump) Pause() {
 	}
 }
 
+// CutIfDown cuts the batches that are out if the store is down: their results are Unknown. What waits behind them in
+// the lane of Run is then refused.
+func (p *Pump) CutIfDown() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.down != nil && p.paused == nil {
+		p.cutWaits()
+		p.begin()
+	}
+}
+
 // Resume is the end of Pause.
 func (p *Pump) Resume() {
 	p.telling.Unlock()

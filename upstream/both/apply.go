@@ -67,7 +67,9 @@ func (s *Store) give(ctx context.Context, p *step, results []upstream.Result) er
 			results[i].Status = cache.Done // one of the two is enough to have been held
 		}
 		if results[i].Status == cache.Unknown {
-			results[i].Expires = ended(p.results[n]) && ttls(s.old.Info()) || ended(old.results[n]) && ttls(s.new.Info())
+			news, olds := ended(p.results[n]), ended(old.results[n])
+			results[i].Partly = news || olds
+			results[i].Expires = news && ttls(s.old.Info()) || olds && ttls(s.new.Info())
 		}
 	}
 	return err

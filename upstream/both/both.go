@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 
@@ -268,8 +270,21 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) ([]u
 	return locks, next, err
 }
 
-// Sweep has those of the two sweep that can.
+// forget forgets what is known of tokens that are not known to the daemon.
+func (s *Store) forget(known func(key string, token uint64) bool) {
+	s.mu.Lock()
+	places := slices.Collect(maps.Keys(s.places))
+	s.mu.Unlock()
+	for _, p := range places {
+		if !known(p.key, p.token) { // it never comes back, because tokens are not reused
+			s.setStanding(&upstream.Op{Key: p.key, Token: p.token}, absent)
+		}
+	}
+}
+
+// Sweep has those of the two sweep that can, and forgets tokens that the daemon does not know any more.
 func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) bool) (removed int, err error) {
+	s.forget(known)
 	for _, st := range []upstream.Store{s.new, s.old} {
 		if sw, ok := st.(upstream.Sweeper); ok {
 			n, e := sw.Sweep(ctx, known)
