@@ -40,6 +40,7 @@ type Namespace struct {
 	HandOverTime time.Duration // … and the time for them
 	Linger       time.Duration // how long a lease with no hold may be kept, at most half its TTL; 0 for not
 	LingerPause  time.Duration // not again for so long once another host has wanted the key
+	MaxWait      time.Duration // the longest wait; 0 for no bound. Callers apply it to Acquire.Wait, and Reroute to waiters
 	MaxHold      time.Duration // the longest that anybody may hold; 0 for no bound
 	Heartbeat    time.Duration // a client silent for so long loses its holds; 0 to not ask
 	// Tenure bounds how long a lease stays with this host while somebody here waits

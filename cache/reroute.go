@@ -20,17 +20,23 @@ func (t *Table) Follow(route func(key string) *Namespace) {
 	for _, of := range []map[string]*Lease{t.leases, t.sems} {
 		for key, l := range of {
 			if ns := route(key); ns != l.ns {
-				t.setPolicy(l, ns)
-				t.followed = append(t.followed, l)
-				if l.sem != nil {
-					t.followed = append(t.followed, l.sem.permits...)
-				}
+				t.follow(l, ns)
 			}
 		}
 	}
 }
 
-// Reroute applies the namespaces that route returns to their keys, and ends the waits that admit refuses.
+// follow applies ns to l. Reroute advances l later.
+func (t *Table) follow(l *Lease, ns *Namespace) {
+	t.setPolicy(l, ns)
+	t.followed = append(t.followed, l)
+	if l.sem != nil {
+		t.followed = append(t.followed, l.sem.permits...)
+	}
+}
+
+// Reroute applies the namespaces that route returns to their keys, ends the waits that admit refuses, and shortens
+// those that are longer than MaxWait.
 // Holds continue at the store where they are until they are released.
 func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
 	t.Follow(route)
@@ -41,6 +47,8 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 		if code, err := admit(w.req.Session, w.l.key, w.mode, w.ttl); code != CodeOK {
 			moved = append(moved, w.l)
 			t.dismiss(w, code, -1, err, now, out)
+		} else if most := int64(w.l.ns.MaxWait); most > 0 && !w.try {
+			t.shortenWait(w, w.since+most)
 		}
 		w = next
 	}

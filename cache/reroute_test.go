@@ -393,3 +393,55 @@ func TestAClosedKeyWaitsForAnInspection(t *testing.T) {
 	b.only(b.answer(peek, Result{Status: Done}), MsgInspected, CodeOK)
 	b.empty()
 }
+
+// A reload shortens the waits that are longer than the new max_wait allows, counted from their beginning.
+func TestAShorterMaxWaitReachesWaiters(t *testing.T) {
+	b := newBench(t, nil)
+	s, brief, patient := b.session(), b.session(), b.session()
+	b.acquire(s, "k", nil)
+	b.granted(OpTry, 5)
+	b.acquire(brief, "k", func(q *Acquire) { q.Wait = 3 * second })
+	b.acquire(patient, "k", waits)
+	b.now += second
+	to := *b.ns
+	to.MaxWait = 5 * time.Second
+	b.tab.Reroute(func(string) *Namespace { return &to }, anybody, b.now, &b.out)
+	b.ns = &to
+	if ms := b.take(); len(ms) > 0 {
+		t.Fatalf("%+v", ms)
+	}
+	for _, want := range []struct {
+		s  *Session
+		at time.Duration
+	}{{brief, 2 * time.Second}, {patient, 2 * time.Second}} {
+		if ms := b.tick(want.at - 1); len(ms) > 0 {
+			t.Fatalf("early: %+v", ms)
+		}
+		if m := b.only(b.tick(1), MsgFailed, CodeTimeout); m.Re.Session != want.s {
+			t.Error("the wrong wait has ended")
+		}
+	}
+}
+
+// A re-entry comes between the change of the routes and Reroute. It applies the new policy to its key, which lets
+// another reader join. Reroute sees no change, and lets the reader in all the same.
+func TestReroutePassesNoKeyThatARequestHasMovedAlready(t *testing.T) {
+	b := newBench(t, nil)
+	shared := func(wait int64) func(*Acquire) { return func(q *Acquire) { q.Mode, q.Wait = Shared, wait } }
+	s, next := b.session(), b.session()
+	b.acquire(s, "k", shared(0))
+	b.granted(OpTry, 5)
+	b.tab.Hint(b.ns.Store, Hint{Kind: HintWanted, Key: "k"}, b.now, &b.out)
+	b.tick(time.Second) // the time for joining readers is over
+	if ms := b.acquire(next, "k", shared(Forever)); len(ms) > 0 {
+		t.Fatalf("%+v", ms)
+	}
+	to := *b.ns
+	to.HandOvers, to.HandOverTime = 100, time.Minute
+	b.ns = &to
+	b.only(b.acquire(s, "k", shared(0)), MsgGranted, CodeOK)
+	b.tab.Reroute(func(string) *Namespace { return &to }, anybody, b.now, &b.out)
+	if m := b.only(b.take(), MsgGranted, CodeOK); m.Re.Session != next {
+		t.Error("the other reader waits")
+	}
+}

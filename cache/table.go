@@ -279,7 +279,7 @@ func (t *Table) lock(key []byte, ns *Namespace) *Lease {
 // withPolicy applies ns to l, which may be nil, and returns l.
 func (t *Table) withPolicy(l *Lease, ns *Namespace) *Lease {
 	if l != nil && l.ns != ns {
-		t.setPolicy(l, ns)
+		t.follow(l, ns)
 	}
 	return l
 }

@@ -46,6 +46,18 @@ func (t *Table) queue(w *waiter) {
 	t.mark(s)
 }
 
+// shortenWait ends the wait of w at deadline, if it would end later.
+func (t *Table) shortenWait(w *waiter, deadline int64) {
+	if deadline >= w.deadline {
+		return
+	}
+	w.deadline = deadline
+	if w.timerIdx != 0 {
+		t.timers.remove(w.timerIdx)
+	}
+	t.timers.push(timer{at: deadline, w: w})
+}
+
 // countKinds keeps count of those who are not to be looked for among thousands at each event.
 func (l *Lease) countKinds(w *waiter, n int32) {
 	if w.try {

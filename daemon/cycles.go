@@ -164,5 +164,5 @@ func (d *Daemon) logCycle(ring []step) {
 		waits[n] = fmt.Sprintf("session %d (%s) owner %d waits for %q, held by session %d owner %d",
 			s.from.session, client, s.from.owner, d.key(s.key), s.to.session, s.to.owner)
 	}
-	d.log.Warn("owners wait for each other in a ring", zap.String("event", "wait_cycle"), zap.Strings("waits", waits))
+	d.log.Warn("owners wait for each other in a cycle", zap.String("event", "wait_cycle"), zap.Strings("waits", waits))
 }

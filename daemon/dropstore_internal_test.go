@@ -280,3 +280,23 @@ func TestASnapshotKeepsTheCountOfAnswers(t *testing.T) {
 		t.Error(l)
 	}
 }
+
+// A reload denies a key that an acquire-many has taken already, while it waits for another one.
+func TestAMultiAcquireIsNotGrantedAKeyThatAReloadDenies(t *testing.T) {
+	d := newTwoStores(t)
+	d.s.peer.UID = 1000
+	g := d.acquire("z", 30*time.Second)
+	send(d.s, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 3, Keys: [][]byte{[]byte("a"), []byte("z")},
+		Wait: protocol.WaitAlways, TTL: 30000})
+	d.answer()
+	d.route(Namespace{}, Namespace{Prefix: "a", Users: []int{1001}})
+	send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("z"), Fence: g.Fence})
+	d.answer()
+	if m := d.k.last(t); m.ID != 9 || m.Code != protocol.Denied {
+		gs, _ := m.Grants()
+		t.Errorf("request %d: %v, grants %v; want it denied", m.ID, m.Code, gs)
+	}
+	if n := d.e.Held(); n != 0 {
+		t.Errorf("%d keys are held", n)
+	}
+}

@@ -1,12 +1,15 @@
 package daemon
 
 import (
+	"errors"
 	"slices"
 	"sync"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 )
+
+var errAlone = errors.New("the store is down, and a reload has ended grants without it")
 
 // via is a request of the engine's own: the table's answer comes here instead of
 // to a client. It is called without locks.
@@ -243,15 +246,26 @@ func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) 
 	}
 }
 
-// succeed grants all keys as they stand now: the first of them were taken a while
-// ago, and have been renewed since, or lost, or released by the client.
+// succeed grants all keys as they stand now. The first of them were taken a while ago. Since then they have been
+// renewed, lost, or released by the client, or a reload has denied them to it.
 func (m *many) succeed(e *Engine, now int64, a *aftermath) {
 	held := true
 	for n, k := range m.keys {
-		i := shardOf(k)
-		sh := e.lock(i)
+		sh, i, sp := e.lockKey(k)
+		code, err := sp.admits(&m.s.peer, m.q.Mode, m.ttls[n])
 		msg, ok := sh.table.Restate(m.s.core, k, m.q.Owner, m.grants[n].Fence, now, &sh.out)
 		e.unlock(sh, i, now, a)
+		if code == cache.CodeOK && ok && msg.Degraded && !sp.Local {
+			code, err = cache.CodeUnavailable, errAlone
+		}
+		if code != cache.CodeOK {
+			m.mu.Lock()
+			m.at = slices.Index(m.order, n)
+			m.mu.Unlock()
+			m.giveBack(e, 0, now, a)
+			m.fail(code, err.Error(), now, a)
+			return
+		}
 		if held = held && ok; ok {
 			m.s.mu.Lock()
 			m.grants[n] = e.stateGrant(m.s, &msg, now)

@@ -70,7 +70,7 @@ var (
 var (
 	descSessions = desc("sessions", "Clients connected.")
 	descOldest   = desc("oldest_hold_seconds", "For how long the oldest hold has been held; 0 without any.")
-	descCycles   = desc("wait_cycles_total", "Rings of owners found who wait for each other.")
+	descCycles   = desc("wait_cycles_total", "Cycles of owners that wait for each other.")
 	descPutOff   = desc("throttled_seconds_total", "How long readers have waited, together, because users asked faster than they may.")
 	descFaults   = desc("protocol_errors_total", "Sessions that the daemon has ended, and connections that it has refused, by code.", "code")
 	descBuild    = desc("build_info", "1.", "version", "goversion")

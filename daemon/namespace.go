@@ -263,7 +263,7 @@ func (e *Engine) space(n Namespace) (*space, error) {
 	}
 	return &space{Namespace: n, Unit: u, table: &cache.Namespace{
 		Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
-		Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+		Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
 		Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
 	}}, nil
 }

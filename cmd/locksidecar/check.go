@@ -146,10 +146,11 @@ func explain(w io.Writer, c *config.Config, plans map[string]*plan, key string) 
 			line("namespace", "none of those named: as all other keys")
 		}
 	}
-	for _, name := range []string{n.Store, n.Both} {
-		if name == "" && name != n.Store {
-			continue
-		}
+	names := []string{n.Store}
+	if n.Both != "" {
+		names = append(names, n.Both)
+	}
+	for _, name := range names {
 		if err := explainStore(line, plans[c.Store(name).Name], key); err != nil {
 			return err
 		}
@@ -189,12 +190,12 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	if n.MaxHolds > 0 || n.MaxWaiters > 0 {
 		line("at most", "%s held and %s waiting in the whole namespace", many(n.MaxHolds), many(n.MaxWaiters))
 	}
-	line("when another host waits", "%d more hand-overs on this host, or %v, then the other's turn", n.HandOvers, n.HandOverTime)
+	line("when another host waits", "%d more handoffs on this host, or %v, then the other's turn", n.HandOvers, n.HandOverTime)
 	if n.Linger > 0 {
 		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time, but not for %v after another host has", min(n.Linger, n.TTL/2), n.LingerPause)
 	}
 	if n.Interop {
-		line("plain lockers", "they are let in after %v of hand-overs, by a pause of %v", daemon.DefaultTenure, daemon.DefaultPause)
+		line("plain lockers", "they are let in after %v of handoffs, by a pause of %v", daemon.DefaultTenure, daemon.DefaultPause)
 	}
 	if n.Outage == "local" {
 		line("in an outage", "after %v this host grants alone, marked degraded and without a fence", n.OutageAfter)

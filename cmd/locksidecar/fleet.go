@@ -183,7 +183,9 @@ func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 	var faults []error
 	for _, n := range c.Spaces() {
 		name, key, ps := storeOf(c, n, plans)
-		faults = append(faults, checkFit(c, n, ps))
+		if err := checkFit(c, n, ps); err != nil && !slices.ContainsFunc(faults, func(e error) bool { return e.Error() == err.Error() }) {
+			faults = append(faults, err) // a setting of the top level has the same fault in many namespaces
+		}
 		var found *need
 		for _, d := range needs {
 			if d.name == name {

@@ -66,6 +66,7 @@ var policySettings = []policySetting{
 		more:    "If this host dies, its locks become free after this time. Each store has a minimum; a configuration with a shorter ttl is refused.",
 		example: "10s", value: func(p *Policy) pflag.Value { return &duration{d: &p.TTL, least: shortestTTL, most: longestTTL} }},
 	{name: "max_wait", flag: "max-wait", help: "longest time that a client may wait for a lock; 0 for no limit",
+		more:    "A shorter one also applies to clients that wait already, counted from the beginning of their waits.",
 		example: "1m", value: func(p *Policy) pflag.Value { return &duration{d: &p.MaxWait} }},
 	{name: "max_hold", flag: "max-hold", help: "longest time that a client may hold a lock; 0 for no limit",
 		more:    "After that the hold is lost (reason `too_long`).",
