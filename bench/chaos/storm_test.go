@@ -28,7 +28,7 @@ func TestShortStormHasNoViolations(t *testing.T) {
 			drills = Drills / 2
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			const length = 8 * time.Second
+			const length = 18 * time.Second
 			r := RunStorm(s, seed, length, drills)
 			if r.Discarded != "" {
 				t.Log(r.Tell())
