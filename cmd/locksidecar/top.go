@@ -44,6 +44,10 @@ At a terminal it fills the screen; ? shows the keys: Tab for the next list, s fo
 another order, / for a prefix, q to quit. Anywhere else, and with -n, it prints
 plain rounds. When the daemon is gone it waits for it to come back, but not with -n.
 
+For each waiter it names a holder of the lock, on any host (BEHIND). A screen of 80
+columns has no room for the waiter's mode, PID and session: a wider one shows them, and
+so does 'locksidecar waiters'.
+
 NO_COLOR in the environment turns colours off.`,
 		Example: `  locksidecar top
   locksidecar top --sort waiters order:

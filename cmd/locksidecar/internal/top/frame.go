@@ -254,6 +254,7 @@ const keysText = `
 
   HELD    since when       LEFT  until the lease ends unless it is renewed
   WAITED  for how long     WAIT  how many wait behind it on this host
+  BEHIND  who holds the lock: a process of this host, or another host
 
   A key goes on.`
 

@@ -54,17 +54,25 @@ func keyColumn[R any](least int, text func(*R) string) column[R] {
 	return column[R]{title: "KEY", least: least, text: text}
 }
 
-func modeColumn[R any](text func(*R) string) column[R] {
-	return column[R]{title: "MODE", rank: 1, least: 9, most: 9, text: text}
+func modeColumn[R any](rank int, text func(*R) string) column[R] {
+	return column[R]{title: "MODE", rank: rank, least: 9, most: 9, text: text}
 }
 
 // who are the columns that say whose a row is.
 func who[R any](of func(*R) *daemon.ViewWho) []column[R] {
-	return []column[R]{
-		{title: "PID", rank: 1, least: 7, most: 10, right: true, text: func(r *R) string { return unlessZero(of(r).PID) }},
-		{title: "CLIENT", rank: 1, least: 12, most: 32, text: func(r *R) string { return orDash(of(r).Client) }},
-		{title: "SESSION", rank: 2, least: 7, most: 20, right: true, text: func(r *R) string { return number(of(r).Session) }},
-	}
+	return []column[R]{pidColumn(1, of), clientColumn(of), sessionColumn(of)}
+}
+
+func pidColumn[R any](rank int, of func(*R) *daemon.ViewWho) column[R] {
+	return column[R]{title: "PID", rank: rank, least: 7, most: 10, right: true, text: func(r *R) string { return unlessZero(of(r).PID) }}
+}
+
+func clientColumn[R any](of func(*R) *daemon.ViewWho) column[R] {
+	return column[R]{title: "CLIENT", rank: 1, least: 12, most: 32, text: func(r *R) string { return orDash(of(r).Client) }}
+}
+
+func sessionColumn[R any](of func(*R) *daemon.ViewWho) column[R] {
+	return column[R]{title: "SESSION", rank: 2, least: 7, most: 20, right: true, text: func(r *R) string { return number(of(r).Session) }}
 }
 
 func duration[R any](title string, rank int, ms func(*R) int64, style func(*R) terminal.Style) column[R] {
@@ -92,7 +100,7 @@ func orDash(s string) string {
 
 var holdColumns = append(append([]column[daemon.ViewHold]{
 	keyColumn(16, func(h *daemon.ViewHold) string { return h.Key }),
-	modeColumn(func(h *daemon.ViewHold) string {
+	modeColumn(1, func(h *daemon.ViewHold) string {
 		if h.Forced {
 			return "unlocked"
 		}
@@ -130,15 +138,22 @@ func state(h *daemon.ViewHold) string {
 	return orDash(strings.Join(all, ","))
 }
 
-var waiterColumns = append(append([]column[daemon.ViewWaiter]{
+// waiterColumns rank the holder (BEHIND) above the waiter's mode, process and session, which a screen of 80
+// columns does not show.
+var waiterColumns = []column[daemon.ViewWaiter]{
 	keyColumn(16, func(w *daemon.ViewWaiter) string { return w.Key }),
-	modeColumn(func(w *daemon.ViewWaiter) string { return w.Mode }),
+	modeColumn(2, func(w *daemon.ViewWaiter) string { return w.Mode }),
 	duration("WAITED", 0, func(w *daemon.ViewWaiter) int64 { return w.Waited }, nil),
 	duration("LEFT", 0, func(w *daemon.ViewWaiter) int64 { return w.Left }, nil),
 	countColumn("PLACE", 0, func(w *daemon.ViewWaiter) int64 { return int64(w.Place) }),
-}, who(func(w *daemon.ViewWaiter) *daemon.ViewWho { return &w.ViewWho })...),
-	column[daemon.ViewWaiter]{title: "BEHIND", rank: 3, least: 16, most: 40, text: Behind},
-	owner(func(w *daemon.ViewWaiter) uint64 { return w.Owner }))
+	pidColumn(2, waiting),
+	clientColumn(waiting),
+	sessionColumn(waiting),
+	{title: "BEHIND", rank: 1, least: 16, most: 40, text: Behind},
+	owner(func(w *daemon.ViewWaiter) uint64 { return w.Owner }),
+}
+
+func waiting(w *daemon.ViewWaiter) *daemon.ViewWho { return &w.ViewWho }
 
 // Behind names the holder of the key that w waits for: the process and client on this host, or
 // another host, and for how long that has held it. The text may have control characters: escape it before
@@ -174,7 +189,7 @@ func lostColumns(v *daemon.View) []column[daemon.ViewLost] {
 		duration("HELD", 0, func(l *daemon.ViewLost) int64 { return l.Held }, nil),
 	}
 	columns = append(columns, who(func(l *daemon.ViewLost) *daemon.ViewWho { return &l.ViewWho })...)
-	return append(columns, modeColumn(func(l *daemon.ViewLost) string { return l.Mode }), fence(func(l *daemon.ViewLost) uint64 { return l.Fence }))
+	return append(columns, modeColumn(1, func(l *daemon.ViewLost) string { return l.Mode }), fence(func(l *daemon.ViewLost) uint64 { return l.Fence }))
 }
 
 // WriteRound writes what there is as plain text: how the daemon is, what is held, who waits.

@@ -10,6 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal/vt"
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -75,19 +76,31 @@ func typing(top *Top, s string) {
 
 func TestAScreenOf80By24HasWhatMatters(t *testing.T) {
 	top := &Top{Sort: "age"}
-	top.Took(busy(40))
+	v := busy(40)
+	v.Waiters[1].Client, v.Waiters[1].Behind = "locksidecar lock/sh", nil
+	v.Waiters[1].Holder = &protocol.Holder{Kind: protocol.HolderDaemon, Host: "web-3", Held: 12_000, UID: -1}
+	top.Took(v)
 	screen := draw(t, top, 80, 24)
+	sees(t, screen, "BEHIND", "1000 worker", "web-3 for 12s", "locksidecar lock/sh")
 	sees(t, screen, "locksidecar 1.2.3", "up 1h00m", "held 1,234,567", "waiting 12", "sessions 200", "lost 3", "oldest 2h03m",
 		"store default, redis, best-effort: up", "slack 19s", "1-11 of 40", "by age", "KEY", "LEFT", "order:0 ", "1000", "worker", "wanted:0", "q quit")
 	if lines := screen.Lines(); !strings.HasPrefix(lines[23], "q quit") {
 		t.Errorf("the last line is %q", lines[23])
 	}
+	press(top, 'w')
+	sees(t, draw(t, top, 80, 24), "wanted:1", "PLACE", "WAITED", "LEFT", "locksidecar lock/sh", "web-3 for 12s")
+
+	// Where both the waiter and its holder have long names, the beginnings of both are shown.
+	v.Waiters[1].Client, v.Waiters[1].Holder.Host = "locksidecar lock/nightly-report.sh", "payments-worker-7d9f8b-xkzq2.example.org"
+	sees(t, draw(t, top, 80, 24), "locksidecar lo", "payments-worker")
 }
 
 func TestWideScreensShowMore(t *testing.T) {
 	top := &Top{Sort: "age"}
 	top.Took(busy(1))
 	sees(t, draw(t, top, 200, 50), "FENCE", "1838349100376782848", "OWNER", "BEHIND")
+	press(top, 'w')
+	sees(t, draw(t, top, 110, 50), "MODE", "PID", "CLIENT", "SESSION", "BEHIND")
 }
 
 func TestEverySizeIsKept(t *testing.T) {
