@@ -123,3 +123,23 @@ func TestAPairWithAStoreThatIsDown(t *testing.T) {
 	down.Kill()
 	h.reloads(file, moving, "reload_refused", "connection refused")
 }
+
+// TLS to a port without it, and an admin port that is in use, are named.
+func TestAPortOfTheWrongKind(t *testing.T) {
+	srv := testserver.StartRedis(t)
+	p := bareHost(t).run("serve", "--upstream", "rediss://"+srv.Addr())
+	p.ends(69)
+	if log := p.err.String(); !strings.Contains(log, "TLS handshake with "+srv.Addr()+": ") || !strings.Contains(log, "(is it a TLS port?)") {
+		t.Errorf("TLS to a plain port: %s", log)
+	}
+	h := bareHost(t)
+	p = h.run("serve", "--admin-listen", srv.Addr())
+	p.ends(73)
+	if log := p.err.String(); !strings.Contains(log, "cannot listen on the address of admin_listen: listen tcp "+srv.Addr()+": ") ||
+		!strings.Contains(log, "address already in use") || strings.Contains(log, "socket cannot be made") {
+		t.Errorf("an admin port in use: %s", log)
+	}
+	h.serve() // nothing is left of the one that did not start
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+}

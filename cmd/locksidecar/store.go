@@ -129,7 +129,7 @@ func unreachable(err error) bool {
 // daemon itself has the socket, so the file has a lock of its own.
 func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return nil, exit(exitCannotMake, "make the socket's directory: %w", err)
+		return nil, exit(exitCannotMake, "make the socket's directory: %w", elsewhere(err))
 	}
 	var lock *os.File
 	if o.heir != nil {
@@ -146,6 +146,14 @@ func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 		return nil, &exitError{code: exitCannotMake, err: err}
 	}
 	return &lockedStore{s, lock}, nil
+}
+
+// elsewhere adds to an error about a place where this process may not write that --socket names another one.
+func elsewhere(err error) error {
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
+		return fmt.Errorf("%w; use --socket to name a socket in a directory where you may write", err)
+	}
+	return err
 }
 
 // lockedStore gives up the lock of its state file when it is closed.
@@ -167,8 +175,7 @@ const endTime = 3 * time.Second
 func lockState(socket, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return nil, exit(exitCannotMake, "lock the state file: %w; use --socket to name a socket in a directory where "+
-			"you may write", err)
+		return nil, exit(exitCannotMake, "lock the state file: %w", elsewhere(err))
 	}
 	for end := time.Now().Add(endTime); ; time.Sleep(20 * time.Millisecond) {
 		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -203,10 +210,10 @@ func listenExit(err error) error {
 		return nil
 	case errors.Is(err, daemon.ErrInUse):
 		return &exitError{code: exitTryAgain, err: err}
-	case errors.Is(err, fs.ErrPermission):
-		return exit(exitCannotMake, "%w; name a place that is yours with --socket", err)
-	case errors.Is(err, daemon.ErrSocket), errors.Is(err, daemon.ErrAdminListen):
+	case errors.Is(err, daemon.ErrAdminListen):
 		return &exitError{code: exitCannotMake, err: err}
+	case errors.Is(err, daemon.ErrSocket), errors.Is(err, fs.ErrPermission):
+		return &exitError{code: exitCannotMake, err: elsewhere(err)}
 	}
 	return exit(exitInternal, "listen: %w", err)
 }

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -9,7 +11,76 @@ import (
 	"testing"
 
 	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
+
+// program puts the program where every user may run it, and returns its path.
+func (h *host) program() string {
+	h.t.Helper()
+	if err := os.Chmod(h.dir, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	self, err := exec.LookPath("locksidecar")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	b, err := os.ReadFile(self)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	bin := filepath.Join(h.dir, "locksidecar")
+	if err := os.WriteFile(bin, b, 0o755); err != nil {
+		h.t.Fatal(err)
+	}
+	return bin
+}
+
+// A user who may not write where the socket would be is told what to do, whatever the store.
+func TestAPlaceForTheSocketThatIsNotOurs(t *testing.T) {
+	h := bareHost(t)
+	bin := h.program()
+	for _, dir := range []string{"closed", "empty"} {
+		if err := os.Mkdir(filepath.Join(h.dir, dir), 0o555); err != nil {
+			t.Fatal(err)
+		}
+	}
+	server := testserver.StartRedis(t)
+	serve := func(socket, upstream string) string {
+		t.Helper()
+		args := []string{"serve", "--upstream", upstream}
+		if socket != "" {
+			args = append(args, "--socket", socket)
+		}
+		cmd := exec.Command(bin, args...)
+		cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH"), noRaceSleep[0] + "=" + noRaceSleep[1]}
+		if os.Geteuid() == 0 {
+			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 2001, Gid: 2001}}
+		}
+		out, _ := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != exitCannotMake {
+			t.Errorf("%q, %s: exit code %d", socket, upstream, code)
+		}
+		return string(out)
+	}
+	const remedy = "permission denied; use --socket to name a socket in a directory where you may write\n"
+	missing, closed := filepath.Join(h.dir, "closed/none/s.sock"), filepath.Join(h.dir, "empty/s.sock")
+	for _, c := range []struct{ socket, upstream, want string }{
+		{missing, "memory:", "make the socket's directory: mkdir " + filepath.Dir(missing) + ": " + remedy},
+		{closed, "memory:", "lock the state file: open " + closed + ".state.lock: " + remedy},
+		{missing, server.URL(), "socket cannot be made: " + missing + ": mkdir " + filepath.Dir(missing) + ": " + remedy},
+		{closed, server.URL(), "socket cannot be made: " + closed + ": open " + closed + ".lock: " + remedy},
+	} {
+		if out := serve(c.socket, c.upstream); !strings.HasSuffix(out, c.want) {
+			t.Errorf("%s, %s: %s", c.socket, c.upstream, out)
+		}
+	}
+	// The default without XDG_RUNTIME_DIR, unless this machine lets that user write there.
+	if _, err := os.Stat("/run/locksidecar"); errors.Is(err, fs.ErrNotExist) {
+		if out := serve("", "memory:"); !strings.HasSuffix(out, "make the socket's directory: mkdir /run/locksidecar: "+remedy) {
+			t.Error(out)
+		}
+	}
+}
 
 // The program as another user runs it: file permissions, users and groups in the configuration, and
 // its exit codes.
@@ -18,21 +89,7 @@ func TestOtherUsers(t *testing.T) {
 		t.Skip("only root can be somebody else")
 	}
 	h := bareHost(t)
-	if err := os.Chmod(h.dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	self, err := exec.LookPath("locksidecar")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile(self)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bin := filepath.Join(h.dir, "locksidecar") // where everybody may run it
-	if err := os.WriteFile(bin, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	bin := h.program()
 	config := filepath.Join(h.dir, "config.yaml")
 	text := "socket_mode: 0660\nsocket_group: '3001'\nlimits: {max_user_holds: 1}\nnamespaces:\n" +
 		"  'user:': {users: ['2001', root]}\n  'group:': {groups: ['3002']}\n"
