@@ -90,7 +90,7 @@ type Limits struct {
 	MaxWaiters int           // of a session: 65,536
 	MaxFrame   int           // bytes of a payload: 64 KiB
 	OutBuffer  int           // bytes that wait for a client to read: 4 MiB
-	MaxSilent  time.Duration // without a hello: 10 s
+	MaxSilent  time.Duration // from connecting to hello: 10 s. No setting changes it
 }
 
 func orDefault[T comparable](v *T, d T) {
