@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,11 @@ func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 func pageURL(listen string) string {
 	if listen == "" {
 		return ""
+	}
+	if host, port, err := net.SplitHostPort(listen); err == nil {
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			listen = net.JoinHostPort("localhost", port)
+		}
 	}
 	return "http://" + listen + "/"
 }
