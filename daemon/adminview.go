@@ -143,7 +143,10 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if u.Released == 0 && u.FreeIn == 0 {
-		text := "nobody holds %q on this host"
+		text := "nobody holds the lock %q on this host"
+		if mode == "semaphore" {
+			text = "nobody holds permits of the semaphore %q on this host"
+		}
 		if fence != 0 {
 			text += " under that fence"
 		}

@@ -112,6 +112,23 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 		waiter.ends(0)
 	}
 
+	// A forced unlock points to the host that has the lock, or the semaphore of its name.
+	sem := first.lock([]string{"-c", "1"}, "echo has it; read x; exit 0")
+	sem.line()
+	if _, said := second.output(exitNotHeld, "unlock", "--force", "k"); !strings.Contains(said, `nobody holds the lock "k" on this host; there is a `+
+		"semaphore of this name, and permits of it are held on another host: 'locksidecar who --semaphore k' names it\n") {
+		t.Errorf("a semaphore on another host: %s", said)
+	}
+	lock := first.lock(nil, "echo has it; read x; exit 0")
+	lock.line()
+	if _, said := second.output(exitNotHeld, "unlock", "--force", "k"); !strings.HasSuffix(said, "; 'locksidecar who k' names a holder on another host\n") {
+		t.Errorf("a lock on another host: %s", said)
+	}
+	for _, p := range []*proc{sem, lock} {
+		p.letGo()
+		p.ends(0)
+	}
+
 	// At a terminal of 80 columns, too.
 	holder := first.lock(nil, "echo has it; read x; exit 0")
 	holder.line()

@@ -15,6 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // unlockOptions is what the command line says.
@@ -40,6 +41,9 @@ the next one begins; then only a fence keeps them apart. It is better
 The key is not given to others at once, but when its holder cannot believe any more
 that it has it: when it has answered, or ended, or when the time is over that it was
 told. What that is at the most is printed.
+
+A lock and a semaphore of the same name have nothing to do with each other. Without
+--semaphore KEY names a lock; if only permits of KEY are held, the command says so.
 
 A lock that another host holds is taken from it there: 'locksidecar who KEY' names that
 host. 'locksidecar locks --store' lists all locks that other hosts hold, and
@@ -108,7 +112,7 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	var u daemon.Unlocked
 	if err := c.call(ctx, http.MethodPost, "/unlock", form, &u); err != nil {
 		if refused, ok := errors.AsType[*exitError](err); ok && refused.code == exitNotHeld {
-			return exit(exitNotHeld, "%w; '%s' names a holder on another host", err, o.whoCommand())
+			return exit(exitNotHeld, "%w; %s", err, o.advice(ctx, socket))
 		}
 		return err
 	}
@@ -118,13 +122,45 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	return written(o.write(m.Stdout, &u))
 }
 
-// whoCommand is the command line that names the holder, on whatever host.
-func (o *unlockOptions) whoCommand() string {
-	flag := ""
-	if o.semaphore {
-		flag = "--semaphore "
+// advice says what to do if the key is not held on this host: a semaphore may have been meant instead of a
+// lock, or the reverse, or a holder on another host.
+func (o *unlockOptions) advice(ctx context.Context, socket string) string {
+	elsewhere := fmt.Sprintf("'locksidecar who %s' names a holder on another host", o.named(o.semaphore))
+	c, err := dial(ctx, socket, client.Options{Name: "locksidecar unlock"})
+	if err != nil {
+		return elsewhere
 	}
-	return "locksidecar who " + flag + terminal.Clean(o.key)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(ctx, holdersTime)
+	defer cancel()
+	modes := map[bool]protocol.Mode{false: protocol.Exclusive, true: protocol.Permit}
+	if st, err := c.InspectHolders(ctx, o.key, modes[o.semaphore]); err != nil || st.Held == protocol.HeldThere {
+		return elsewhere
+	}
+	st, err := c.InspectHolders(ctx, o.key, modes[!o.semaphore])
+	if err != nil || st.Held == protocol.HeldNot {
+		return elsewhere
+	}
+	what := "there is a semaphore of this name, and permits of it are held"
+	if o.semaphore {
+		what = "there is a lock of this name, and it is held"
+	}
+	if st.Held == protocol.HeldThere {
+		return fmt.Sprintf("%s on another host: 'locksidecar who %s' names it", what, o.named(!o.semaphore))
+	}
+	fence := ""
+	if o.fence > 0 {
+		fence = "--fence " + o.fence.String() + " "
+	}
+	return fmt.Sprintf("%s on this host: 'locksidecar unlock --force %s%s' takes away what is held", what, fence, o.named(!o.semaphore))
+}
+
+// named returns the arguments that name the key to a command, as a semaphore or as a lock.
+func (o *unlockOptions) named(semaphore bool) string {
+	if semaphore {
+		return "--semaphore " + terminal.Clean(o.key)
+	}
+	return terminal.Clean(o.key)
 }
 
 // write says whose holds have been ended, and when the key is free.
