@@ -16,7 +16,8 @@ var mayImport = map[string][]string{
 	"protocol/client":     {"protocol", "protocol/sock"},
 	"cache":               {},
 	"upstream":            {"cache"},
-	"upstream/storeurl":   {},
+	"upstream/nearest":    {},
+	"upstream/storeurl":   {"upstream/nearest"},
 	"upstream/embedded":   {"cache", "upstream"},
 	"upstream/redis":      {"protocol/sock", "cache", "upstream", "upstream/storeurl"},
 	"upstream/redlock":    {"cache", "upstream", "upstream/storeurl"},
@@ -29,7 +30,7 @@ var mayImport = map[string][]string{
 	"renewer":             {"cache"},
 	"daemon":              {"protocol", "protocol/sock", "cache", "upstream", "renewer"},
 	"daemon/sim":          {"protocol", "cache", "upstream", "upstream/both", "renewer", "daemon"},
-	"cmd/locksidecar": {"protocol", "protocol/client", "cache", "upstream", "upstream/storeurl", "upstream/embedded", "upstream/redis",
+	"cmd/locksidecar": {"protocol", "protocol/client", "cache", "upstream", "upstream/nearest", "upstream/storeurl", "upstream/embedded", "upstream/redis",
 		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "cmd/locksidecar"},
 	"bench": {"protocol", "protocol/client", "bench"},
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/grpclog"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/upstream/nearest"
 )
 
 func main() {
@@ -112,7 +113,7 @@ func suggested(cmd *cobra.Command, err error) error {
 }
 
 func didYouMean(err error, prefix, name string, known []string) error {
-	if near := config.Nearest(name, known); near != "" {
+	if near := nearest.Of(name, known); near != "" {
 		return fmt.Errorf("%w; did you mean %q?", err, prefix+near)
 	}
 	return err

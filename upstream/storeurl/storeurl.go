@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/locksidecar/locksidecar/upstream/nearest"
 )
 
 // Secret is a password. It never shows itself when printed or marshalled.
@@ -175,7 +177,7 @@ func (u *URL) parseQuery(query string, spec Spec) error {
 	for _, name := range slices.Sorted(maps.Keys(q)) {
 		set := own[name]
 		if set == nil {
-			return fmt.Errorf("parameter %q is unknown (known: %s)", name, strings.Join(slices.Sorted(maps.Keys(own)), ", "))
+			return unknown(name, slices.Sorted(maps.Keys(own)))
 		}
 		if len(q[name]) != 1 {
 			return fmt.Errorf("parameter %q stands there twice", name)
@@ -185,6 +187,14 @@ func (u *URL) parseQuery(query string, spec Spec) error {
 		}
 	}
 	return nil
+}
+
+// unknown is the error of an unknown parameter. It names the known one with the nearest name, or else all.
+func unknown(name string, known []string) error {
+	if near := nearest.Of(name, known); near != "" {
+		return fmt.Errorf("parameter %q is unknown; did you mean %q?", name, near)
+	}
+	return fmt.Errorf("parameter %q is unknown (known: %s)", name, strings.Join(known, ", "))
 }
 
 func (u *URL) check(spec Spec) error {

@@ -58,6 +58,8 @@ func TestParseFaults(t *testing.T) {
 		"etcd://a b":                        "not a host",
 		"etcd://a,a:2379":                   "twice",
 		"etcd://a?x=1":                      `parameter "x" is unknown (known: ca, cert, key, password_file, prefix, server_name, timeout, tls)`,
+		"etcd://a?tiemout=1s":               `parameter "tiemout" is unknown; did you mean "timeout"?`,
+		"etcd://a?sever-name=x":             `parameter "sever-name" is unknown; did you mean "server_name"?`,
 		"etcd://a?prefix=1&prefix=2":        "twice",
 		"etcd://a?timeout=2":                "duration",
 		"etcd://a?timeout=1h":               "between",

@@ -11,6 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/locksidecar/locksidecar/upstream/nearest"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
@@ -64,7 +65,7 @@ func (r *fileReader) fault(n *yaml.Node, format string, a ...any) {
 // unknown adds the fault of an unknown field. It names the known field with the nearest name, or else all of
 // them.
 func (r *fileReader) unknown(n *yaml.Node, path, name string, known []string) {
-	if near := Nearest(name, known); near != "" {
+	if near := nearest.Of(name, known); near != "" {
 		r.fault(n, "unknown field %q; did you mean %q?", path, near)
 		return
 	}

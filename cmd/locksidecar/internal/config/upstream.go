@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/locksidecar/locksidecar/upstream/nearest"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
@@ -54,6 +55,13 @@ func ParseUpstream(raw string) (Kind, error) {
 		if s.scheme == scheme {
 			return s.kind, nil
 		}
+	}
+	switch near := nearest.Of(scheme, Schemes()); near {
+	case "":
+	case "memory":
+		return "", fmt.Errorf("unknown store %q; did you mean memory:?", scheme+":")
+	default:
+		return "", fmt.Errorf("unknown store %q; did you mean %s://?", scheme+":", near)
 	}
 	return "", fmt.Errorf("unknown store %q; known are %s", scheme+":", strings.Join(Schemes(), ":, ")+":")
 }
