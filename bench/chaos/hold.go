@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -31,7 +32,7 @@ func (g *hold) look() bool {
 			g.gone = true
 			g.tell()
 			why := "silence"
-			if err := g.h.Err(); err != nil {
+			if err := g.h.Err(); !errors.Is(err, client.ErrExpired) {
 				why = word(err)
 			}
 			g.note(Event{E: evLost, T: now(), N: g.n, R: why})

@@ -148,6 +148,8 @@ func word(err error) string {
 		return lost.Reason.String()
 	case errors.As(err, &e):
 		return e.Code.String()
+	case errors.Is(err, client.ErrExpired):
+		return "ran out"
 	case errors.Is(err, context.DeadlineExceeded):
 		return "silence"
 	}

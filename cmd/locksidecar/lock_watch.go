@@ -129,11 +129,7 @@ func (s *supervisor) stopped(sig syscall.Signal) {
 func (s *supervisor) resume() {
 	for _, h := range s.holds {
 		if !s.lost && !h.Valid() {
-			why := h.Err()
-			if why == nil {
-				why = client.ErrExpired
-			}
-			s.lose(h, why)
+			s.lose(h, h.Err())
 		}
 	}
 	if s.ending {

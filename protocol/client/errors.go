@@ -55,8 +55,15 @@ var (
 // that *Error behind it.
 var ErrClosed = errors.New("connection closed")
 
-// ErrExpired says that a hold's stated validity ran out and nobody extended it.
-var ErrExpired = errors.New("validity ran out")
+// ErrExpired says that a hold's stated validity ran out and nobody extended it. errors.Is finds ErrNotHeld.
+var ErrExpired error = expired{}
+
+type expired struct{}
+
+func (expired) Error() string { return "validity ran out" }
+
+// Is reports whether target is ErrNotHeld, since nobody may rely on the hold any more.
+func (expired) Is(target error) bool { return target == ErrNotHeld }
 
 // ErrReleased says that a hold was given up by its own Release.
 var ErrReleased = errors.New("released")

@@ -17,7 +17,8 @@ type holdID struct {
 
 // Hold is one grant that the client keeps account of: how long it may be relied
 // upon, by what the daemon has stated and nothing else. Silence is not validity: a
-// daemon that says nothing lets it run out.
+// daemon that says nothing lets it run out. Once somebody has asked for a hold that has run out, it is lost for
+// good, whatever the daemon states afterwards.
 type Hold struct {
 	c     *Client
 	key   string
@@ -28,12 +29,24 @@ type Hold struct {
 
 	mu       sync.Mutex
 	grant    protocol.Grant // guarded by mu: the last heard
-	deadline int64          // guarded by mu: the furthest validity that a grant stated, on our clock
-	end      int64          // guarded by mu: a fixed hold's own end, 0 when watched
-	seq      uint64         // guarded by mu: the first beat that means it; 0 before its grant
+	stated                  // guarded by mu
 	over     error          // guarded by mu: why nothing is held any more
+	ranOut   bool           // guarded by mu: over because its validity ran out; the daemon may still have the hold
 	released bool           // guarded by mu: its owner has released it after its end
 	gone     chan struct{}  // closed with over
+}
+
+// stated is what the daemon has stated of one hold. All Holds of the same key, owner and fence share it.
+type stated struct {
+	deadline int64  // the furthest validity that a grant stated, on our clock
+	end      int64  // a fixed hold's own end, 0 when watched
+	seq      uint64 // the first beat that means it; 0 before its grant
+}
+
+// add takes in what else was stated. What was stated before stays true, in whatever order replies come.
+func (s *stated) add(more stated) {
+	s.deadline, s.end = max(s.deadline, more.deadline), max(s.end, more.end)
+	s.seq = min(s.seq-1, more.seq-1) + 1 // 0 counts as infinite
 }
 
 // errLate is the error of an acquire whose grant was past its deadline when it was read.
@@ -51,8 +64,8 @@ func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
 	if _, err := c.acquire(ctx, &a, h); err != nil {
 		return nil, err
 	}
-	if !h.Valid() && h.Err() == nil && h.giveUp() {
-		_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
+	if !h.Valid() && h.tooLate() {
+		_ = h.Release(ctx)
 		return nil, errLate
 	}
 	return h, nil
@@ -65,30 +78,38 @@ func (c *Client) newHold(key string, owner uint64) *Hold {
 // granted takes in a grant or a renewal. It runs on the reader goroutine, so that
 // beats and losses fall on the right side of it.
 func (c *Client) granted(h *Hold, g *protocol.Grant) {
+	heard := stated{deadline: c.clock.local(g.Deadline), seq: c.beats.last() + 1}
+	if g.End != 0 {
+		heard.end = c.clock.local(g.End)
+	}
+	id := holdID{h.key, h.owner}
+	c.mu.Lock()
+	for x := c.holds[id]; x != nil; x = x.next {
+		if x != h && x.Fence() == g.Fence { // the same hold
+			heard.add(x.state(heard))
+		}
+	}
 	h.mu.Lock()
 	h.grant = *g
-	h.deadline = max(h.deadline, c.clock.local(g.Deadline)) // what was stated stays true
-	if g.End != 0 {                                         // replies may come in any order
-		h.end = max(h.end, c.clock.local(g.End))
-	}
 	fresh := h.seq == 0
-	if fresh {
-		h.seq = c.beats.last() + 1
-	}
+	h.add(heard)
 	h.mu.Unlock()
-	if !fresh {
-		return
-	}
-	c.mu.Lock()
 	err := c.err
-	if err == nil { // from now on it can be lost
-		id := holdID{h.key, h.owner}
+	if fresh && err == nil { // from now on it can be lost
 		h.next, c.holds[id] = c.holds[id], h
 	}
 	c.mu.Unlock()
-	if err != nil { // Close came in between
+	if fresh && err != nil { // Close came in between
 		h.finish(err)
 	}
+}
+
+// state takes in what else was stated of the hold, and returns all that was.
+func (h *Hold) state(more stated) stated {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.add(more)
+	return h.stated
 }
 
 // notHeld ends all holds of the owner with this key and fence, because the daemon no longer has them. It runs
@@ -139,6 +160,10 @@ func (c *Client) untrackLocked(h *Hold) {
 func (h *Hold) finish(why error) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	return h.finishLocked(why)
+}
+
+func (h *Hold) finishLocked(why error) bool {
 	if h.over != nil {
 		return false
 	}
@@ -164,29 +189,26 @@ func (h *Hold) Grant() protocol.Grant {
 }
 
 // Remaining returns how long the hold is valid for from now on, 0 when it is not.
-// It reads the clock, and does not block.
+// It reads the clock, and does not block. A hold that has run out is lost from then on.
 func (h *Hold) Remaining() time.Duration {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.over != nil {
-		return 0
+	left, ranOut := h.remaining()
+	if ranOut {
+		h.c.mu.Lock()
+		h.c.ranOutLocked(h)
+		h.c.mu.Unlock()
 	}
-	until := max(h.deadline, h.c.beats.furthest(h.seq))
-	if h.end != 0 {
-		until = min(until, h.end)
-	}
-	return max(0, time.Duration(until-now()))
+	return left
 }
 
-// Valid says whether the hold may be relied upon now.
+// Valid says whether the hold may be relied upon now. A hold that has run out is lost from then on.
 func (h *Hold) Valid() bool { return h.Remaining() > 0 }
 
-// Gone is closed when the hold has ended by a release, a loss or the end of the
-// connection; not when its validity runs out unsaid, for which see Watch.
+// Gone is closed when the hold has ended by a release, a loss or the end of the connection, and when somebody
+// notices that its validity has run out. Watch waits for that, too.
 func (h *Hold) Gone() <-chan struct{} { return h.gone }
 
-// Err returns why nothing is held any more: a *LostError, ErrNotHeld from a
-// renewal, an ErrClosed or ErrReleased. It is nil before Gone is closed.
+// Err returns why nothing is held any more: a *LostError, ErrExpired, ErrNotHeld from a
+// renewal, an ErrClosed or ErrReleased. It is nil before Gone is closed. It does not look at the clock.
 func (h *Hold) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,7 +235,7 @@ func (h *Hold) Watch(ctx context.Context) error {
 		}
 		left := h.Remaining()
 		if left == 0 {
-			return h.lapsed()
+			return h.Err()
 		}
 		t.Reset(min(left, watchStep))
 	}
@@ -222,43 +244,51 @@ func (h *Hold) Watch(ctx context.Context) error {
 // Renew restarts the hold's TTL, with a new length unless ttl is 0. It blocks
 // until the daemon has answered or ctx ends.
 func (h *Hold) Renew(ctx context.Context, ttl time.Duration) error {
-	if err := h.Err(); err != nil {
+	return h.change(func() error {
+		_, err := h.c.renew(ctx, h.key, h.owner, h.Fence(), ttl, h)
 		return err
-	}
-	_, err := h.c.renew(ctx, h.key, h.owner, h.Fence(), ttl, h)
-	return err
+	})
 }
 
 // Downgrade makes an exclusive hold a shared one. It blocks until the daemon has
 // answered or ctx ends.
 func (h *Hold) Downgrade(ctx context.Context) error {
-	if err := h.Err(); err != nil {
+	return h.change(func() error {
+		_, err := h.c.downgrade(ctx, h.key, h.owner, h.Fence(), h)
+		return err
+	})
+}
+
+// change carries out do if the hold is valid. If the hold is over afterwards, change returns the reason.
+func (h *Hold) change(do func() error) error {
+	if !h.Valid() {
+		return h.Err()
+	}
+	if err := do(); err != nil && !errors.Is(err, ErrNotHeld) {
 		return err
 	}
-	_, err := h.c.downgrade(ctx, h.key, h.owner, h.Fence(), h)
-	return err
+	return h.Err() // not_held has ended it
 }
 
 // Release gives the hold up: from the call on it is not valid. It blocks until
 // the daemon has answered or ctx ends; the release goes on all the same. Released
-// twice, or after it was lost, it returns what it ended with. If the hold was ended by force, Release
-// also tells the daemon, which keeps the key closed to others until then.
+// twice, or after it was lost, it returns at once what it ended with. If the hold was ended by force, or its validity
+// has run out, Release also tells the daemon, which may keep the key closed to others until then.
 func (h *Hold) Release(ctx context.Context) error {
 	if !h.giveUp() {
-		why := h.Err()
-		if h.c.forgetLost(h) && errors.Is(why, errForced) {
+		if h.c.forgetLost(h) {
 			_ = h.c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 		}
-		return why
+		return h.Err()
 	}
 	_, err := h.c.Release(ctx, ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 	return err
 }
 
 // giveUp ends the hold here, before its release is sent; false when it has ended
-// already.
+// already, or its validity has run out.
 func (h *Hold) giveUp() bool {
-	if !h.finish(ErrReleased) {
+	if !h.Valid() || !h.finish(ErrReleased) {
 		return false
 	}
 	h.c.mu.Lock()

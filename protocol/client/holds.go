@@ -26,14 +26,14 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 	if !hs.Valid() {
 		late := false
 		for _, h := range hs {
-			late = late || !h.Valid() && h.Err() == nil
+			late = late || !h.Valid() && h.tooLate()
 		}
 		if late {
 			for _, h := range hs {
 				if h.giveUp() {
 					_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 				} else {
-					_ = h.Release(ctx) // a lost hold: Release does not block, and opens the key of a forced one
+					_ = h.Release(ctx) // a lost hold: Release does not block, and opens the key if the daemon keeps it closed
 				}
 			}
 			return nil, errLate

@@ -44,10 +44,14 @@ func (c *Client) lostLocked(id holdID) error {
 		return lost[0].Err()
 	}
 	for h := c.holds[id]; h != nil; h = h.next {
-		if h.permit || h.Valid() {
+		if h.permit {
 			continue
 		}
-		if err := h.lapsed(); !errors.Is(err, ErrReleased) { // a release in progress is no loss
+		left, ranOut := h.remaining()
+		if ranOut {
+			c.ranOutLocked(h)
+		}
+		if err := h.Err(); left == 0 && !errors.Is(err, ErrReleased) { // a release in progress is no loss
 			return err
 		}
 	}
@@ -78,17 +82,52 @@ func (c *Client) refuseGrant(cl *call) bool {
 	return err != nil
 }
 
-// lapsed returns why a hold that is not valid is not held. A fixed hold may have come to its own end.
-func (h *Hold) lapsed() error {
+// remaining returns how long the hold is valid for from now on. ranOut reports that it has just been found to have
+// run out, and is lost now.
+func (h *Hold) remaining() (left time.Duration, ranOut bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	switch {
-	case h.over != nil:
-		return h.over
-	case h.end != 0 && now() >= h.end:
-		return &LostError{protocol.LostFixed}
+	if h.over != nil {
+		return 0, false
 	}
-	return ErrExpired
+	until := max(h.deadline, h.c.beats.furthest(h.seq))
+	if h.end != 0 {
+		until = min(until, h.end)
+	}
+	at := now()
+	if at < until {
+		return time.Duration(until - at), false
+	}
+	why := ErrExpired
+	if h.end != 0 && at >= h.end {
+		why = &LostError{protocol.LostFixed}
+	}
+	h.finishLocked(why)
+	h.ranOut = true
+	return 0, true
+}
+
+// ranOutLocked ends all Holds with the key, owner and fence of h, because h has run out: they are one hold. They
+// stay in the table, as lost ones, until they are released.
+func (c *Client) ranOutLocked(h *Hold) {
+	fence, why := h.Fence(), h.Err()
+	for x := c.holds[holdID{h.key, h.owner}]; x != nil; x = x.next {
+		if x.Fence() != fence {
+			continue
+		}
+		x.mu.Lock()
+		if x.finishLocked(why) {
+			x.ranOut = true
+		}
+		x.mu.Unlock()
+	}
+}
+
+// tooLate reports whether the hold has run out. It asks nobody.
+func (h *Hold) tooLate() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.ranOut
 }
 
 // keepLostLocked remembers that h is lost and not released yet. Permits need no record: they are not
@@ -100,16 +139,16 @@ func (c *Client) keepLostLocked(h *Hold) {
 	}
 }
 
-// forgetLost forgets a hold that has ended, because its owner has released it. It reports whether the hold
-// was lost and this is its first release.
-func (c *Client) forgetLost(h *Hold) bool {
+// forgetLost forgets a hold that has ended, because its owner has released it. It reports whether this is its
+// first release and the daemon may still keep the key closed to others.
+func (c *Client) forgetLost(h *Hold) (tell bool) {
 	h.mu.Lock()
-	_, lost := h.over.(*LostError)
-	again := h.released
+	tell = !h.released && (h.ranOut || errors.Is(h.over, errForced))
 	h.released = true
 	h.mu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.untrackLocked(h)
 	id := holdID{h.key, h.owner}
 	all := c.unreleased[id]
 	for i, x := range all {
@@ -122,7 +161,7 @@ func (c *Client) forgetLost(h *Hold) bool {
 			break
 		}
 	}
-	return lost && !again
+	return tell
 }
 
 // abandonLocked counts an acquire that was given up (by is 1), or one of these that was answered (by is -1).
