@@ -416,9 +416,14 @@ func (f *fake) letGo(key string, fence Fence) {
 // default not_held. Before it, the client may not acquire the key again for that owner. The client may tell
 // the daemon.
 func (f *fake) releaseLost(key string, fence Fence, names ...string) {
+	f.releaseLostAs(protocol.NotHeld, key, fence, names...)
+}
+
+// releaseLostAs is like releaseLost. The daemon answers with c if the client tells it.
+func (f *fake) releaseLostAs(c protocol.Code, key string, fence Fence, names ...string) {
 	f.lostReleased[key] = fence
 	p := f.t.release(key, fence)
-	f.t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
+	f.t.poll(p.what, func() bool { f.answerReleases(c); return p.done() })
 	if len(names) == 0 {
 		names = []string{"not_held"}
 	}

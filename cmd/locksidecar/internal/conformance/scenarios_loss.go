@@ -21,8 +21,11 @@ var lossScenarios = []Scenario{
 		"the release of a forced hold is sent to the daemon, but only when its holder lets go",
 		nil, forcedReleased},
 	{"expired-released", "9 Validity",
-		"a hold whose validity ran out, and a grant that came too late, are released at the daemon",
+		"a hold whose validity ran out, and a grant that came too late, are released at the daemon; the release of the hold is the error not_held",
 		nil, expiredReleased},
+	{"expired-stays-lost", "9 Validity",
+		"a hold whose validity ran out stays lost once it was asked for, whatever the daemon states afterwards",
+		nil, expiredStaysLost},
 	{"fixed-end", "8 Holding",
 		"the end of a fixed hold is called fixed_end, whether the client or the daemon notices it",
 		[]string{"fixed", "ttl"}, fixedEnd},
@@ -79,6 +82,7 @@ func lostOfOwners(t *T) {
 func lostReentry(t *T) {
 	f := t.fake()
 	t.connect().ok()
+	answer := protocol.NotHeld // to the release of a lost hold
 	again := func(key string, fence Fence, how string, names ...string) {
 		p := t.acquire(want{key: key, wait: -1})
 		// The client must not ask the daemon: a new grant would be a second critical section inside the
@@ -87,10 +91,10 @@ func lostReentry(t *T) {
 			if q.Op == protocol.OpAcquire && string(q.Key) == key {
 				t.failf("%s: its owner has not released it, but the client asks the daemon for it again", how)
 			}
-			f.t.answerRelease(q, protocol.NotHeld)
+			f.t.answerRelease(q, answer)
 		})
 		p.fails(names...)
-		f.releaseLost(key, fence, names...)
+		f.releaseLostAs(answer, key, fence, names...)
 		_, fresh := f.hold(want{key: key}, f.grant(uint64(fence)+1))
 		t.mustHold(key, fresh, how+", released and acquired anew")
 		f.letGo(key, fresh)
@@ -104,8 +108,9 @@ func lostReentry(t *T) {
 	}
 	_, fence, until := f.brief("silence", 20)
 	t.after(until)
+	answer = protocol.OK // the daemon may still have it
 	again("silence", fence, "its validity has run out", "not_held")
-	f.strays = false
+	answer, f.strays = protocol.NotHeld, false
 
 	q, fence := f.hold(want{key: "connection"}, f.grant(30))
 	_ = q.c.nc.Close()
@@ -223,20 +228,88 @@ func (f *fake) each(do func(q asked)) {
 func expiredReleased(t *T) {
 	f := t.fake()
 	t.connect().ok()
-	q, fence, until := f.brief("k", 3)
-	t.ends("k", fence, until, "its deadline has passed")
-	p := t.release("k", fence)
-	f.givenBack(q, fence, protocol.OK, "a hold whose validity has run out")
-	// Success or not_held: the client may have released the hold by itself before.
-	t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
+	for i, ask := range []bool{true, false} {
+		key := fmt.Sprint("k", i)
+		q, fence, until := f.brief(key, uint64(3+i))
+		t.after(until)
+		if ask {
+			t.mustNotHold(key, fence, "its deadline has passed")
+		}
+		p := t.release(key, fence)
+		// The daemon still has the hold, and answers ok. For the client's program it is a loss all the same: it has
+		// no longer been sure of the lock.
+		f.givenBack(q, fence, protocol.OK, "a hold whose validity has run out")
+		t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
+		p.fails("not_held")
+	}
 
 	late := t.acquire(want{key: "l"})
-	q = f.expectAcquire("l")
+	q := f.expectAcquire("l")
 	g := f.grantFor(50, 4)
 	t.after(g.Deadline)
 	q.give(g)
 	f.givenBack(q, 4, protocol.OK, "a grant that came when its deadline had passed")
 	t.poll(late.what, func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return late.done() })
+}
+
+// expiredStaysLost lets the validity of holds run out, has somebody ask for them, and extends them afterwards.
+func expiredStaysLost(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	later := func(q asked, key string, fence Fence, ask string) {
+		q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
+		f.barrier()
+		t.mustNotHold(key, fence, "its deadline had passed when "+ask+", and a beat came afterwards")
+		f.releaseLostAs(protocol.OK, key, fence)
+	}
+	q, k, until := f.brief("k", 3)
+	t.ends("k", k, until, "its deadline has passed")
+	later(q, "k", k, "it was asked whether it holds")
+
+	if t.able("reentrant") {
+		q, k, until = f.brief("l", 4)
+		t.after(until)
+		p := t.acquire(want{key: "l", wait: -1})
+		f.barrierWith(func(q asked) { t.answerRelease(q, protocol.OK) })
+		p.fails("not_held")
+		later(q, "l", k, "its owner acquired the key again")
+	}
+	if t.able("renew") && t.able("concurrent") {
+		f.renewedLate()
+	}
+}
+
+// renewedLate has the client renew a hold, and grants that when the client has found that the hold has run out.
+func (f *fake) renewedLate() {
+	t := f.t
+	for left := uint64(short); ; left *= 2 {
+		key := fmt.Sprint("m", left)
+		_, fence, until := f.briefFor(left, key, 5)
+		p := t.renew(key, fence, 0)
+		var renewal asked
+		t.poll("the renewal", func() bool {
+			f.each(func(q asked) {
+				if q.Op == protocol.OpRenew {
+					renewal = q
+				} else {
+					t.answerRelease(q, protocol.OK)
+				}
+			})
+			return renewal.c != nil || p.done()
+		})
+		if renewal.c == nil { // too slow: the client has noticed that it has run out
+			if p.fails("not_held"); early(until) {
+				t.failf("%q is valid for %d ms more, and the client does not renew it", key, until-bootMillis())
+			}
+			continue
+		}
+		t.ends(key, fence, until, "its deadline has passed, and its renewal is not answered")
+		renewal.give(f.grant(uint64(fence)))
+		p.answer() // success, or the loss
+		t.mustNotHold(key, fence, "its deadline had passed when it was asked whether it holds, and its renewal was granted afterwards")
+		f.releaseLostAs(protocol.OK, key, fence)
+		return
+	}
 }
 
 // givenBack waits for the release of the hold that q was granted, and answers it with c.
@@ -273,8 +346,12 @@ func fixedEnd(t *T) {
 			q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), protocol.LostFixed))
 		}
 		t.poll("the client to notice the end of a fixed hold", func() bool { return !t.held(key, fence) })
+		answer := protocol.OK // the daemon has not noticed yet
+		if push {
+			answer = protocol.NotHeld
+		}
 		p := t.release(key, fence)
-		t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
+		t.poll(p.what, func() bool { f.answerReleases(answer); return p.done() })
 		p.fails("not_held")
 		f.barrier()
 		if push {

@@ -135,7 +135,7 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 		defer c.mu.Unlock()
 		held := false
 		for _, h := range c.holds[n] {
-			held = held || h.owned()
+			held = held || h.held()
 		}
 		a.Held = &held
 	case "acquire_many":

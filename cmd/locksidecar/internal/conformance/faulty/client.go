@@ -272,7 +272,10 @@ func (c *Client) release(n name) error {
 		}
 		return failure("not_held")
 	}
-	if h.lapse(); h.lost != "" {
+	if !c.fault.is("looks-away-on-release") {
+		h.lapse()
+	}
+	if h.lost != "" {
 		return c.letGoLost(h)
 	}
 	flags, last := 0, h.count == 1
@@ -322,6 +325,7 @@ func (c *Client) release(n name) error {
 // letGoLost releases a lost hold. It tells the daemon if the daemon may keep the key closed to others.
 func (c *Client) letGoLost(h *hold) error {
 	tell := h.closedToOthers() && h.c.ended == nil
+	why := error(failure("not_held"))
 	if h.count--; h.count == 0 {
 		h.over = true
 	}
@@ -329,14 +333,17 @@ func (c *Client) letGoLost(h *hold) error {
 		cl, err := h.c.send(3, nil, h.key, h.owner, h.fence, 0)
 		if err == nil {
 			c.mu.Unlock()
-			<-cl.done
+			said := <-cl.done
 			c.mu.Lock()
+			if c.fault.is("releases-what-ran-out-as-the-daemon-says") {
+				why = said
+			}
 		}
 	}
 	if c.fault.is("takes-any-release-for-right") {
 		return nil
 	}
-	return failure("not_held")
+	return why
 }
 
 // change is a renewal or a downgrade.
@@ -372,5 +379,8 @@ func (c *Client) change(n name, op int, more ...any) (*hold, error) {
 	c.mu.Unlock()
 	err = <-cl.done
 	c.mu.Lock()
+	if err == nil && h.lost != "" {
+		err = failure("not_held")
+	}
 	return h, err
 }

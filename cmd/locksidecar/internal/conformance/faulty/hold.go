@@ -29,6 +29,15 @@ type hold struct {
 	believed bool // for a fault: the result of its timer
 }
 
+// held answers the program. A hold that has run out is lost from then on.
+func (h *hold) held() bool {
+	owned := h.owned()
+	if !owned && !h.c.client.fault.is("denies-and-forgets") {
+		h.lapse()
+	}
+	return owned
+}
+
 // owned reports whether the lock is held at this moment. It reads the clock and sends nothing.
 func (h *hold) owned() bool {
 	f := h.c.client.fault
@@ -78,6 +87,8 @@ func (h *hold) granted(g *grant, acquired bool) {
 	}
 	if acquired {
 		h.count++
+	} else if f.is("revives-by-renewals") {
+		h.revive()
 	}
 	if f.is("counts-as-the-daemon-does") {
 		h.count = int(g.count)
@@ -90,6 +101,16 @@ func (h *hold) stated(until int64) {
 		h.valid = until
 	}
 	h.valid = max(h.valid, until)
+	if h.c.client.fault.is("revives-by-beats") {
+		h.revive()
+	}
+}
+
+// revive is for faults: it makes a hold valid again that has run out.
+func (h *hold) revive() {
+	if h.lost == "silence" {
+		h.lost = ""
+	}
 }
 
 // lose ends the hold if it has not been released. It tells the first reason, once.
