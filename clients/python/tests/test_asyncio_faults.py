@@ -92,6 +92,24 @@ async def test_silence_is_not_validity(loop: Loop, peer: Peer) -> None:
         await lock.release()
 
 
+async def test_nothing_revives_a_lock_that_was_called_not_owned(loop: Loop, peer: Peer) -> None:
+    lock = loop.client(peer.path, timeout=2).lock("k", owner=7)
+    acquired = asyncio.create_task(lock.acquire())
+    await thread(peer.welcome)
+    await thread(peer.grant, 300)
+    await acquired
+    time.sleep(0.4)  # the loop stands still: nobody notices that it has run out
+    assert not lock.owned()
+    peer.say(65, 0, ms() + 60_000, 60_000)
+    assert not lock.owned()
+    await thread(peer.expect, w.PING)  # the answer to the keepalive
+    assert not lock.owned()
+    with pytest.raises(LostError, match="silence"):
+        await lock.release()
+    q = await thread(peer.expect, w.RELEASE)
+    assert q[2:5] == ("k", 7, FENCE)  # so that the daemon does not go on renewing it for nobody
+
+
 async def test_a_beat_that_has_arrived_counts_though_the_loop_stood_still(loop: Loop, peer: Peer) -> None:
     _, lock = await held(loop, peer, left=200)
     peer.say(65, 0, ms() + 60_000, 60_000)

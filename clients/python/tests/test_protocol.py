@@ -118,6 +118,23 @@ def test_silence_is_not_validity(peer: Peer) -> None:
         lock.release()
 
 
+@pytest.mark.parametrize("ask", ["owned", "remaining"])
+def test_nothing_revives_a_lock_that_was_called_not_owned(peer: Peer, ask: str) -> None:
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", owner=7)
+    acquired = Background(lock.acquire)
+    peer.welcome()
+    peer.grant(300)
+    acquired.result()
+    until("it has run out", lambda: not (lock.owned() if ask == "owned" else lock.remaining))
+    peer.say(65, 0, ms() + 60_000, 60_000)
+    q = peer.expect(w.RELEASE)  # so that the daemon does not go on renewing it for nobody
+    assert q[2:5] == ("k", 7, FENCE)
+    assert not lock.owned()
+    with pytest.raises(LostError, match="silence"):
+        lock.release()
+
+
 @pytest.mark.parametrize(
     ("reason", "name"), [(1, "expired"), (2, "gone"), (3, "fixed_end"), (4, "forced"), (5, "session"), (6, "shutdown")]
 )
@@ -179,7 +196,9 @@ def test_a_beat_that_has_arrived_counts_though_nobody_has_read_it(peer: Peer) ->
     assert client._conn is not None
     with client._conn._role:  # nobody reads
         peer.say(65, 0, ms() + 60_000, 60_000)
-        until("the grant's own validity is over", lambda: not lock.owned())
+        hold = lock._find()
+        assert hold is not None
+        until("the grant's own validity is over", lambda: not hold.owned())  # without a question of the user's
     assert lock.owned()
     assert lock.remaining > 30
     released = Background(lock.release)

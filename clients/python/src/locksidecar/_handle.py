@@ -122,7 +122,7 @@ class Terms(ABC):
         With renew=True it rises again with each renewal.
         """
         hold = self._find()
-        if hold is None or not sure(hold):
+        if hold is None or not still(hold):
             return 0.0
         return max(0.0, (hold.valid - w.now()) / 1e9)
 
@@ -130,13 +130,16 @@ class Terms(ABC):
     def ends_in(self) -> float | None:
         """The seconds until it ends by itself, with renew=False; None if it does not, or is not held."""
         hold = self._find()
-        end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and sure(hold) else 0
+        end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and still(hold) else 0
         return max(0.0, (end - w.now()) / 1e9) if end else None
 
     def owned(self) -> bool:
-        """Tell whether this owner holds it at this very moment. Asks nobody."""
+        """Tell whether this owner holds it at this very moment. Asks nobody.
+
+        If it is not held because its time has run out, it is lost from then on.
+        """
         hold = self._find()
-        return hold is not None and sure(hold)
+        return hold is not None and still(hold)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a lock cannot be copied or sent to another process: its holder could not be told")
@@ -381,4 +384,17 @@ def sure(hold: Held) -> bool:
         return True
     if not hold.over and hold.conn.dead is None:
         hold.conn.catch_up()
+    return hold.owned()
+
+
+def still(hold: Held) -> bool:
+    """Tell whether a hold is valid, by all that has arrived. One that has run out is never valid again.
+
+    Takes no lock.
+    """
+    if sure(hold):
+        return True
+    now = w.now()
+    for each in hold.each:
+        each.out = each.out or now >= each.valid
     return hold.owned()

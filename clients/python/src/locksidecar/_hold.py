@@ -51,8 +51,8 @@ class Hold(Generic[C]):
 
     # fmt: off
     __slots__ = (
-        "by", "conn", "count", "end", "fence", "grants", "key", "lost", "nth", "over", "owner", "permits", "shared",
-        "tell", "valid", "who",
+        "by", "conn", "count", "end", "fence", "grants", "key", "lost", "nth", "out", "over", "owner", "permits",
+        "shared", "tell", "valid", "who",
     )
     # fmt: on
 
@@ -80,6 +80,7 @@ class Hold(Generic[C]):
         self.grants = 0  # … and how often the daemon granted it
         self.valid = 0  # nanoseconds of our clock: stated validity, end included
         self.end = 0  # the own end of a fixed hold; 0 for none
+        self.out = False  # its validity has run out, and somebody was told so; set without mu
         self.lost = ""  # why, once it was
         self.nth = 0  # which loss of the connection it was
         self.over = False  # released or lost: no longer in the table
@@ -116,7 +117,11 @@ class Hold(Generic[C]):
 
     def owned(self) -> bool:
         """Tell whether the hold is valid at this very moment."""
-        return not self.over and self.conn.dead is None and w.now() < self.valid
+        return not self.over and self.conn.dead is None and self.lasts(w.now())
+
+    def lasts(self, now: int) -> bool:
+        """Tell whether the stated validity lasts. Nothing extends it once somebody was told that it has run out."""
+        return now < self.valid and not self.out
 
 
 class Holds(Generic[C]):
@@ -186,7 +191,7 @@ class Holds(Generic[C]):
     def owned(self) -> bool:
         """Tell whether all are valid at this very moment."""
         now = w.now()
-        return self.conn.dead is None and all(not hold.over and now < hold.valid for hold in self.each)
+        return self.conn.dead is None and all(not hold.over and hold.lasts(now) for hold in self.each)
 
 
 def lost(hold: Hold[Any] | Holds[Any]) -> str:

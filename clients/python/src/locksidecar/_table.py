@@ -349,17 +349,17 @@ class Table:
     def soonest(self, most: float) -> float:
         """Return the seconds until the first hold's stated validity is over, at most most."""
         with self._mu:
-            first = min((h.valid for h in self._holds.values()), default=None)
+            first = min((0 if h.out else h.valid for h in self._holds.values()), default=None)
         return most if first is None else min(most, (first - w.now()) / 1e9 + 0.001)
 
     def stale(self, now: int) -> list[Hold[Any]]:
         """Return the holds of which the daemon has said nothing for too long, by what has been read."""
         with self._mu:
-            return list(filter(lambda h: now >= h.valid, self._holds.values()))
+            return list(filter(lambda h: not h.lasts(now), self._holds.values()))
 
     def _lapse(self, hold: Hold[Any], now: int) -> int:
         """End a hold if it is past its validity, and return its grants; mu is held."""
-        if hold.over or now < hold.valid:
+        if hold.over or hold.lasts(now):
             return 0
         self._lose(hold, "fixed_end" if hold.end and now >= hold.end else "silence")
         return hold.grants
