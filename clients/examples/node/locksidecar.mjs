@@ -57,20 +57,24 @@ export class Hold {
     Object.assign(this, { key, owner, fence, id: `${owner} ${fence} ${key}`, who: `${owner} ${key}` }).#conn = conn;
     this.lost = new Promise((tell) => (this.#tell = tell));
   }
-  /** Whether the lock is certainly held at this moment. Asks nobody. */
-  get held() { return !this.#over && clock() + TICK <= Math.min(this.#valid, this.#end || Infinity); }
+  /** Whether the lock is certainly held at this moment. Asks nobody. One that has run out is lost from then on. */
+  get held() {
+    for (const [t, why] of [[this.#end || Infinity, 'fixed_end'], [this.#valid, 'silence']]) if (clock() + TICK > t) this.over(why);
+    return !this.#over;
+  }
   /** Gives up one acquire. Fails with 'not_held' when it was lost, with 'unknown' when the store has not confirmed. */
   async release() {
+    const lost = !this.held && this.#over;
     if (--this.#count === 0) this.#conn.lost.delete(this.who);
-    if (this.#over === 'forced') this.#ask(RELEASE, [], () => {}).catch(() => {}); // the daemon keeps the key closed to others until then
-    if (this.#over) throw new LockError('not_held', this.#over);
+    if (['forced', 'silence', 'fixed_end'].includes(lost)) this.#ask(RELEASE, [], () => {}).catch(() => {}); // which opens the key to others
+    if (lost) throw new LockError('not_held', lost);
     if (this.#count === 0) this.over('released', false);
     await this.#ask(RELEASE, [], (m) => { num(m[2]); }).catch((e) => { if (e.code !== 'closed') throw e; }); // that releases, too
   }
   renew(ttl = 0) { return this.#ask(RENEW, [Math.ceil(ttl)], (m) => this.granted(m, 0)); } // ttl ms from now on; only a fixed lock needs it
   downgrade() { return this.#ask(DOWNGRADE, [], (m) => this.granted(m, 0)); } // from exclusive to shared, without a gap
   async #ask(op, more, take) {
-    if (this.#over && op !== RELEASE) throw new LockError('not_held', this.#over);
+    if (op !== RELEASE && !this.held) throw new LockError('not_held', this.#over);
     const over = (e) => { if (['not_held', 'unknown'].includes(e.code)) this.over('gone'); throw e; };
     await this.#conn.ask(op, [this.key, this.owner, BigInt(this.fence), ...more], { take }).catch(over);
   }
@@ -81,9 +85,8 @@ export class Hold {
   }
   stated(until) { this.#valid = Math.max(this.#valid, until); }
   over(why, tell = true) {
-    if (this.#over) return;
+    if (this.#over || !this.#conn.holds.delete(this.id)) return;
     this.#over = why;
-    this.#conn.holds.delete(this.id);
     if (tell) this.#conn.lost.set(this.who, why) && this.#tell(why);
   }
 }
@@ -141,11 +144,9 @@ class Connection { // one session, until it has ended
   }
   #message(m) {
     const code = num(must(m[0] < 256, m[0])), id = num(m[1]), call = this.#waiting.get(id);
-    if (id === 0) return this.#push(code, m);
-    if (!call) return;
+    if (!call) return id === 0 && this.#push(code, m);
     const made = code === 0 ? call.take(m) : text(m[2]) && null; // both throw on what is no reply to it
-    this.#waiting.delete(id);
-    call.done();
+    if (this.#waiting.delete(id)) call.done();
     if (call.given) made?.release().catch(() => {});
     else if (code === 0) call.resolve(made);
     else call.reject(new LockError(CODES[code] ?? `code_${code}`, m[2]));
@@ -182,13 +183,12 @@ export class Client {
     if (!/^[^\u0000-\u001f\u007f-\u009f\ud800-\udfff]+$/u.test(key) || Buffer.byteLength(key) > 512) throw new LockError('invalid', 'not a key');
     const conn = await this.connect(), who = `${owner} ${key}`;
     while (conn.giving.has(who)) await conn.giving.get(who);
-    const out = [...conn.holds.values()].some((h) => h.who === who && !h.held) ? 'silence' : this.#lost.get(who);
+    const out = [...conn.holds.values()].map((h) => h.who === who && h.held) && this.#lost.get(who); // held notices what has run out
     if (out) throw new LockError('not_held', `lost (${out}), and not released yet`); // else a critical section would begin inside the lost one
     const take = (m) => {
       const fresh = new Hold(conn, key, owner, String(big(m[2]))), hold = conn.holds.get(fresh.id) ?? fresh;
       hold.granted(m, 1);
-      conn.holds.set(hold.id, hold);
-      return hold;
+      return conn.holds.set(hold.id, hold) && hold;
     };
     const hold = await conn.ask(ACQUIRE, [key, owner, +shared, Math.ceil(wait), Math.ceil(ttl), +fixed], { take, key, who, signal });
     if (hold.held) return hold;
