@@ -84,20 +84,30 @@ func TestChecklist(t *testing.T) {
 	checkMarks(t, points, text)
 }
 
-// checkMarks checks that each MUST of the text is marked with a point, and that all points in the text exist.
+// checkMarks checks that each sentence with MUST has the mark of a point, that all marks name a point, and that
+// each point is marked.
 func checkMarks(t *testing.T, points map[string][]string, text string) {
-	mark := regexp.MustCompile(`\bM\d+\b`)
+	mark := regexp.MustCompile(`\b[MS]\d+\b`)
+	end := regexp.MustCompile(`[.?!]\s+`)
 	_, text, _ = strings.Cut(text, "\n## 2 ")
 	text, _, _ = strings.Cut(text, "\n## 14 ")
+	marked := map[string]bool{}
 	for _, paragraph := range regexp.MustCompile(`\n\n|\n- |\n\|`).Split(text, -1) {
-		found := mark.FindAllString(paragraph, -1)
-		if strings.Contains(paragraph, "MUST") && len(found) == 0 {
-			t.Errorf("PROTOCOL.md has a MUST without a mark:\n%s", paragraph)
-		}
-		for _, m := range found {
-			if points[m] == nil {
-				t.Errorf("PROTOCOL.md names %s, which the checklist does not have", m)
+		for _, sentence := range end.Split(paragraph, -1) {
+			found := mark.FindAllString(sentence, -1)
+			if strings.Contains(sentence, "MUST") && len(found) == 0 {
+				t.Errorf("PROTOCOL.md has a MUST without a mark:\n%s", sentence)
 			}
+			for _, m := range found {
+				if marked[m] = true; points[m] == nil {
+					t.Errorf("PROTOCOL.md names %s, which the checklist does not have", m)
+				}
+			}
+		}
+	}
+	for no := range points {
+		if !marked[no] {
+			t.Errorf("no sentence of PROTOCOL.md, sections 2 to 13, has the mark %s", no)
 		}
 	}
 }
