@@ -133,7 +133,7 @@ final class Acquire extends Wait implements Link.Dial {
         return terms.keeper;
     }
 
-    /** Returns the place where it blocks its thread; null if it does not. */
+    /** Returns the place where it blocks its thread; null if it does not, or asks for a permit. */
     Site site() {
         return terms.site;
     }
@@ -145,7 +145,7 @@ final class Acquire extends Wait implements Link.Dial {
 
     /** Begins, or begins anew. */
     void start() {
-        LostException loss = done() || link.closed() ? null : link.lossOf(ids);
+        LostException loss = done() || link.closed() ? null : link.lossOf(this);
         if (loss != null) {
             finish(loss);
         } else if (!done()) {

@@ -238,8 +238,10 @@ final class Campaign {
         return null;
     }
 
-    private static boolean mends(LockException e) {
-        return e instanceof UnavailableException || e instanceof LimitException || e instanceof LostException;
+    /** Tells whether a later attempt may succeed. A lock that this thread has lost would never be released meanwhile. */
+    private boolean mends(LockException e) {
+        return e instanceof UnavailableException || e instanceof LimitException
+                || e instanceof LostException && link.lossOf(asking) == null;
     }
 
     /** Makes the next acquire, unless the election is stopped. */

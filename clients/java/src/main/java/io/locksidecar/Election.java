@@ -88,7 +88,8 @@ public final class Election implements AutoCloseable {
      *
      * @throws InterruptedException if this thread is interrupted: that ends the campaign as {@link #stop} does, and
      *     the leadership has been given up
-     * @throws LockException if the campaign ended with an error that cannot mend itself
+     * @throws LockException if the campaign ended with an error that cannot mend itself. One is that this thread holds the key
+     *     by a lock or lease, or has lost it and not released it
      * @throws IllegalStateException if this election has campaigned before
      * @throws Exception if the listener threw it
      */

@@ -1,5 +1,6 @@
 package io.locksidecar;
 
+import java.lang.ref.WeakReference;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 
@@ -8,12 +9,31 @@ import java.util.concurrent.ConcurrentHashMap;
  * it is a separate owner.
  */
 final class Handle {
-    private final String kind;
+    private final Ref ref;
     /** Owners by thread, while they hold the lock, acquire it, or have a lost hold that they have not unlocked. */
     private final Map<Long, Long> owners = new ConcurrentHashMap<>(1);
 
     Handle(String kind) {
-        this.kind = kind;
+        this.ref = new Ref(this, kind);
+    }
+
+    /** Names a handle as messages do, without keeping it in memory. */
+    static final class Ref extends WeakReference<Handle> {
+        private final String kind;
+
+        private Ref(Handle handle, String kind) {
+            super(handle);
+            this.kind = kind;
+        }
+
+        @Override
+        public String toString() {
+            return kind + "@" + Integer.toHexString(System.identityHashCode(this));
+        }
+    }
+
+    Ref ref() {
+        return ref;
     }
 
     /** Returns the current thread's owner; null without one. */
@@ -41,6 +61,6 @@ final class Handle {
     /** Names it as messages do. */
     @Override
     public String toString() {
-        return kind + "@" + Integer.toHexString(System.identityHashCode(this));
+        return ref.toString();
     }
 }

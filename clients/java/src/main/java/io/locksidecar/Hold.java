@@ -37,8 +37,10 @@ final class Hold {
     final WeakReference<?> keeper;
     /** The place where it was acquired, if one thread is expected to release it; else null. */
     final Site site;
-    /** The next hold of the same key and thread; see {@link Holds}. */
+    /** The next hold of the same key and thread; see {@link Sites}. */
     Hold beside;
+    /** The handle or lease that alone can release it; null if others can, or before it is known. */
+    volatile WeakReference<?> by;
 
     volatile long fence;
     volatile boolean shared;
@@ -71,6 +73,13 @@ final class Hold {
         this.shared = shared;
         this.keeper = keeper;
         this.site = site;
+    }
+
+    /** Takes in what can release it: the lease alone, unless its owner has a name or is the thread. */
+    void leased(Object lease) {
+        if (site != null && !site.bound()) {
+            by = new WeakReference<>(lease);
+        }
     }
 
     /** Removes another hold from the chain that begins here, and returns this; see {@link #beside}. */
@@ -154,6 +163,14 @@ final class Hold {
                 id.key, fence, lost);
     }
 
+    /** Returns the exception for an acquire in its thread through another handle. */
+    LostException lossInThread() {
+        return new LostException(
+                this + " was lost: " + lost + "; its handle (" + site.handle() + ", fence " + fence
+                        + ") must release it before this thread can acquire it again",
+                id.key, fence, lost);
+    }
+
     /** Names it as messages do. */
     @Override
     public String toString() {
@@ -180,6 +197,13 @@ final class Hold {
         }
         tell = Arrays.copyOf(tell, tell.length + 1);
         tell[tell.length - 1] = listener;
+    }
+
+    /** Forgets who is told of the loss: listeners may refer to the lease that could release it. The connection's lock is held. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    void forgetListeners() {
+        tell = new Consumer[0];
+        watcher = null;
     }
 
     /** Takes a listener out; the connection's lock is held. */

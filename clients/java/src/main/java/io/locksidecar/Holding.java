@@ -27,25 +27,25 @@ final class Holding {
         long number = owner != null ? owner.number() : options.isByThread() ? Owner.ofThread() : Owner.next();
         WeakReference<?> keeper = owner != null ? new WeakReference<>(owner)
                 : options.isByThread() ? new WeakReference<>(Thread.currentThread()) : null;
-        Site site = then != null ? null : new Site(Owner.ofThread(), by, options.isByThread(), owner != null);
+        Site site = then != null ? null : Site.here(by, options.isByThread(), owner != null);
         return acquire(link, keys, number, keeper, site, options, wait, then);
     }
 
     /** Makes an acquire by the owner that a handle has in the current thread, which is about to wait for it. */
     static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Handle handle, long owner) {
-        return acquire(
-                link, keys, owner, new WeakReference<>(Thread.currentThread()),
-                new Site(Owner.ofThread(), handle, true, false), options, wait, null);
+        Site site = Site.here(handle.ref(), true, false);
+        return acquire(link, keys, owner, site.inThread(), site, options, wait, null);
     }
 
     private static Acquire acquire(
             Link link, Keys keys, long owner, WeakReference<?> keeper, Site site, LockOptions options, long wait,
             Runnable then) {
+        boolean permit = keys.permits() > 0; // it has a lease, which hears of the loss, and waits for no other hold
         return new Acquire(
                 link,
                 new Acquire.Terms(
                         keys, owner, options.isShared(), wait, options.ttlMillis(), options.flags(),
-                        keys.permits() > 0 ? null : keeper, site), // a permit has a lease, which hears of the loss
+                        permit ? null : keeper, permit ? null : site),
                 then);
     }
 

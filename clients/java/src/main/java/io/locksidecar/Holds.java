@@ -11,8 +11,7 @@ final class Holds {
     /** Takes what is to be run once the lock is given back. */
     private final Consumer<Runnable> after;
     private final Map<Hold.Id, Hold> table = new HashMap<>();
-    /** The holds that have a site, by key and thread, chained through {@link Hold#beside}. */
-    private final Map<Hold.Id, Hold> sites = new HashMap<>();
+    private final Sites sites = new Sites();
     /** No hold's validity ends before. */
     private long soonest = Long.MAX_VALUE;
 
@@ -27,27 +26,25 @@ final class Holds {
 
     void put(Hold hold) {
         table.put(hold.id, hold);
-        if (hold.site != null) {
-            hold.beside = sites.put(siteOf(hold), hold);
-        }
-    }
-
-    private static Hold.Id siteOf(Hold hold) {
-        return Hold.Id.lock(hold.id.key(), hold.site.thread());
+        sites.put(hold);
     }
 
     /** Returns a hold of the key that belongs to that thread; null without one. */
     Hold inThread(String key, long thread) {
-        return sites.get(Hold.Id.lock(key, thread));
+        return sites.inThread(key, thread);
     }
 
-    /** Returns a hold for which another owner's acquire, made at site, would wait in its own thread; or null. */
+    /**
+     * Returns a hold for which another owner's acquire, made at site, would wait in its own thread; or null. One that may be
+     * lost comes first.
+     */
     Hold inTheWay(Hold.Id wanted, Site site) {
-        Hold hold = inThread(wanted.key(), site.thread());
-        while (hold != null && (hold.id.owner() == wanted.owner() || !hold.site.bound() && site.named())) {
-            hold = hold.beside;
+        Hold first = sites.inTheWay(wanted, site, hold -> true);
+        if (first == null || !first.owned()) {
+            return first;
         }
-        return hold;
+        Hold doubtful = sites.inTheWay(wanted, site, hold -> !hold.owned());
+        return doubtful != null ? doubtful : first;
     }
 
     /** Takes in that a hold's validity was stated. */
@@ -69,9 +66,8 @@ final class Holds {
 
     /** Ends a hold that is released. */
     void drop(Hold hold) {
-        if (table.remove(hold.id, hold) && hold.site != null) {
-            Hold next = hold.beside;
-            sites.computeIfPresent(siteOf(hold), (id, first) -> first == hold ? next : first.without(hold));
+        if (table.remove(hold.id, hold)) {
+            sites.remove(hold);
         }
         hold.over = true;
     }
@@ -80,7 +76,9 @@ final class Holds {
     void lose(Hold hold, String reason) {
         hold.lost = reason;
         drop(hold);
-        link.remember(hold);
+        if (hold.writes + hold.reads > 0) { // else nobody has it, and nobody would release it
+            link.remember(hold);
+        }
         if (hold.watcher != null) {
             after.accept(hold.watcher);
         }
@@ -89,6 +87,7 @@ final class Holds {
                 after.accept(() -> link.tell(one, hold.loss(reason))); // each listener gets its own exception
             }
         }
+        hold.forgetListeners();
     }
 
     /** Ends all holds. */

@@ -155,9 +155,9 @@ final class Incoming {
         return hold;
     }
 
-    /** Gives what was granted to who asked for it, or back; returns the loss that its owner has not released. */
+    /** Gives what was granted to who asked for it, or back; returns the loss that was not released. */
     private LostException taken(Call c) {
-        LostException loss = conn.link().unreleased(c.asker.ids());
+        LostException loss = conn.link().unreleased(c.asker);
         c.taken = loss == null && c.asker.take(c.holds);
         for (Hold hold : c.holds) {
             if (c.taken) {

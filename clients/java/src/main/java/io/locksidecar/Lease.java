@@ -22,7 +22,8 @@ import java.util.function.Consumer;
  *
  * <p>A thread that would wait for a lease that it has acquired itself gets {@link AlreadyHeldException} instead, because
  * usually no other thread would close it. If another thread does, {@linkplain LockOptions#owner name an owner} for each
- * lease, or use {@link Sidecar#leaseAsync}: these wait.
+ * lease, or use {@link Sidecar#leaseAsync}: these wait. If the lease is lost, that thread gets {@link LostException} until the
+ * lease is closed, or thrown away and garbage-collected.
  *
  * <p>A lease that is never closed stays held until the client is closed, its process ends or it is lost. It is
  * not released when it becomes unreachable: that can happen while the program still works under the lease.
@@ -35,6 +36,7 @@ public final class Lease implements AutoCloseable {
     Lease(Hold hold, boolean shared) {
         this.hold = hold;
         this.shared = shared;
+        hold.leased(this);
     }
 
     /**

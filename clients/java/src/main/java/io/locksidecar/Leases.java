@@ -65,6 +65,7 @@ public final class Leases implements AutoCloseable {
         this.watcher = new Watcher(holds[0].conn.link(), options.onLost());
         for (Hold hold : holds) {
             Holding.listen(hold, watcher);
+            hold.leased(this);
         }
     }
 

@@ -306,21 +306,28 @@ final class Link {
         return hold != null ? hold : losses.find(id);
     }
 
-    /** Returns the exception for an acquire whose owner has lost one of the holds and not released it; or null. */
-    LostException unreleased(Hold.Id[] ids) {
-        Hold hold = losses.find(ids);
-        return hold == null ? null : hold.lossAgain();
+    /** Returns the number of lost holds that are remembered. */
+    int losses() {
+        return losses.size();
+    }
+
+    /**
+     * Returns the exception for an acquire if its owner, or another handle of its thread, has lost a key and not released it;
+     * or null.
+     */
+    LostException unreleased(Acquire a) {
+        return losses.refusal(a.ids(), a.site());
     }
 
     /** Like unreleased, but no lock is held. If the connection is about to end, all of its holds count as lost. */
-    LostException lossOf(Hold.Id[] ids) {
+    LostException lossOf(Acquire a) {
         Conn c = conn;
         if (c == null || c.dead == null) {
-            return unreleased(ids);
+            return unreleased(a);
         }
         c.mu.lock(); // the connection moves its holds to the losses under it
         try {
-            return unreleased(ids);
+            return unreleased(a);
         } finally {
             c.mu.unlock();
         }

@@ -157,7 +157,7 @@ final class Requests {
             return null; // each is one more
         }
         Hold.Id[] wanted = a.ids();
-        LostException loss = conn.link().unreleased(wanted);
+        LostException loss = conn.link().unreleased(a);
         if (loss != null) {
             return loss;
         }
@@ -166,16 +166,17 @@ final class Requests {
         boolean all = true;
         for (int i = 0; i < wanted.length; i++) {
             Hold hold = holds.get(wanted[i]);
-            Hold other = a.waits() && a.site() != null ? holds.inTheWay(wanted[i], a.site()) : null;
+            Hold other = a.site() != null ? holds.inTheWay(wanted[i], a.site()) : null;
             if (conn.leaving.containsKey(wanted[i]) || hold != null && !hold.owned() || other != null && !other.owned()) {
                 conn.whenCaughtUpLocked(() -> a.connected(conn)); // what has arrived decides
                 return LATER;
             }
-            if (other != null && other.shared && a.shared()) {
+            if (other != null && a.waits()) { // a try is answered by the daemon
+                if (!other.shared || !a.shared()) {
+                    return Site.alreadyHeld(other);
+                }
                 inTheWay = inTheWay == null ? new Hold[wanted.length] : inTheWay;
                 inTheWay[i] = other; // the key can be acquired unless a writer waits
-            } else if (other != null) {
-                return Site.alreadyHeld(other);
             }
             if (hold != null && hold.shared && !a.shared()) {
                 return new UpgradeException("lock \"" + hold.id.key()
@@ -199,7 +200,7 @@ final class Requests {
     /** Returns the site of a's holds if they belong to its thread; else null. */
     private static Site siteOf(Acquire a) {
         Site site = a.site();
-        return site == null || site.named() || a.keys().permits() > 0 ? null : site;
+        return site == null || site.named() ? null : site;
     }
 
     /** Adds a's request; mu is held. */

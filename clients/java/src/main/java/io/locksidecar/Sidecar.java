@@ -276,6 +276,7 @@ public final class Sidecar implements AutoCloseable {
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
+     * @throws LostException if such a lock or lease of this thread lost it and has not released it since
      * @throws LockException if it cannot be had
      */
     public Lease lease(String key) throws InterruptedException {
@@ -290,7 +291,8 @@ public final class Sidecar implements AutoCloseable {
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
-     * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
+     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost it and has not
+     *     released it since
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws LockException if it cannot be had for another reason
      */
@@ -311,6 +313,7 @@ public final class Sidecar implements AutoCloseable {
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner
+     * @throws LostException if such a lock or lease of this thread lost it and has not released it since
      * @throws NotAcquiredException if it could not be had in time
      * @throws LockException if it cannot be had for another reason
      */
@@ -325,6 +328,7 @@ public final class Sidecar implements AutoCloseable {
      *
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @return what is held, to be closed; or nothing
+     * @throws LostException if another lock or lease of this thread lost it and has not released it since
      * @throws LockException if it cannot be told
      */
     public Optional<Lease> tryLease(String key) {
@@ -338,7 +342,8 @@ public final class Sidecar implements AutoCloseable {
      * @param key the lock's name: 1 to 512 bytes in UTF-8, without control characters
      * @param options how it is to be held, and by whom
      * @return what is held, to be closed; or nothing
-     * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
+     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost it and has not
+     *     released it since
      * @throws LockException if it cannot be told, or never be had
      */
     public Optional<Lease> tryLease(String key, LockOptions options) {
@@ -354,7 +359,8 @@ public final class Sidecar implements AutoCloseable {
      * @param options how it is to be held, and by whom
      * @return what is held, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws LostException if the owner that the options name lost it and has not closed every lease of it since
+     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost it and has not
+     *     released it since
      * @throws AlreadyHeldException if this thread holds it already, by another lock or lease without a named owner, and this
      *     is not a try
      * @throws LockException if it cannot be told, or never be had
@@ -448,7 +454,8 @@ public final class Sidecar implements AutoCloseable {
      * @return what is held; to be closed
      * @throws InterruptedException if the thread is interrupted; nothing is held then
      * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner
-     * @throws LostException if the owner that the options name lost one of them and has not released it since
+     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost one of them and
+     *     has not released it since
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws UnavailableException if a store or the daemon does not answer; or if one of the keys was lost while
      *     another was waited for
@@ -505,7 +512,8 @@ public final class Sidecar implements AutoCloseable {
      * @param options how all of them are to be held, and by whom
      * @return what is held, to be closed; or nothing
      * @throws InterruptedException if the thread is interrupted; nothing is held then
-     * @throws LostException if the owner that the options name lost one of them and has not released it since
+     * @throws LostException if the owner that the options name, or another lock or lease of this thread, lost one of them and
+     *     has not released it since
      * @throws AlreadyHeldException if this thread holds one of them already, by another lock or lease without a named owner,
      *     and this is not a try
      * @throws LockException if it cannot be told, or never be had

@@ -30,7 +30,10 @@ import java.util.concurrent.locks.Lock;
  * <p><b>When it is lost</b>, and another owner may have it, {@link #isHeldByOwner} turns false, the listener of {@link
  * LockOptions#onLost} is called, and {@link #unlock} throws {@link LostException}. Until the owner has unlocked the lost
  * lock as often as it had acquired it, every acquire throws {@link LostException}, too: an inner scope must not get a
- * new lock while an outer scope still works under the old one. After that it can be acquired again.
+ * new lock while an outer scope still works under the old one. The same applies to other handles and leases in the same
+ * thread, where they would get {@link AlreadyHeldException} if the lock were still held. After that it can be acquired again.
+ * A lost lock whose handle was thrown away cannot be unlocked: it blocks its thread only until the handle is
+ * garbage-collected.
  *
  * <p><b>What can go wrong.</b> Every acquire may throw a {@link LockException} that is not checked: {@link
  * UnavailableException} when there is no daemon (after two seconds, in case it just restarts, or at once if the
@@ -62,7 +65,7 @@ public final class SidecarLock implements Lock {
     /**
      * Acquires the lock, and waits without bound. An interrupt is kept for later and does not end the wait.
      *
-     * @throws LostException if this owner lost it and has not unlocked it since
+     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
      * @throws AlreadyHeldException if this thread holds it through another handle
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws UpgradeException if this owner holds it shared
@@ -78,7 +81,7 @@ public final class SidecarLock implements Lock {
      * withdrawn, and nothing is held. The client's connection is not touched by that.
      *
      * @throws InterruptedException if the thread is interrupted, before or in the wait
-     * @throws LostException if this owner lost it and has not unlocked it since
+     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
      * @throws AlreadyHeldException if this thread holds it through another handle
      * @throws NotAcquiredException if the daemon allows no wait that long
      * @throws UpgradeException if this owner holds it shared
@@ -100,7 +103,7 @@ public final class SidecarLock implements Lock {
      * and no longer than the client's timeout.
      *
      * @return whether it is held now
-     * @throws LostException if this owner lost it and has not unlocked it since
+     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
      * @throws UpgradeException if this owner holds it shared
      * @throws LockException if it cannot be told: {@link UnavailableException} without a daemon, at once
      */
@@ -116,7 +119,7 @@ public final class SidecarLock implements Lock {
      * @param unit the unit of time
      * @return whether it is held now; false, too, when the daemon allows no wait that long
      * @throws InterruptedException if the thread is interrupted, before or in the wait; nothing is held then
-     * @throws LostException if this owner lost it and has not unlocked it since
+     * @throws LostException if this owner, or another handle of this thread, lost it and has not unlocked it since
      * @throws AlreadyHeldException if this thread holds it through another handle, and this is no try
      * @throws UpgradeException if this owner holds it shared
      * @throws LockException if it cannot be had for another reason
@@ -145,10 +148,13 @@ public final class SidecarLock implements Lock {
         Hold hold = null;
         try {
             Acquire a = options.owner() != null || options.isByThread()
-                    ? Holding.acquire(link, keys, options, wait, handle, null)
+                    ? Holding.acquire(link, keys, options, wait, handle.ref(), null)
                     : Holding.acquire(link, keys, options, wait, handle, begun ? handle.begin() : owner);
             a.start();
             hold = Holding.hold(waiting.outcome(a), options);
+            if (hold != null && options.owner() == null && !options.isByThread()) {
+                hold.by = handle.ref();
+            }
             return hold;
         } finally {
             if (begun && hold == null) {

@@ -1,14 +1,22 @@
 package io.locksidecar;
 
+import java.lang.ref.WeakReference;
+
 /**
  * The place of an acquire that blocks its thread. It serves to detect that a thread would wait for itself.
  *
  * @param thread the thread's number, as in {@link Owner#ofThread}
- * @param handle the object that acquires; its toString names it
+ * @param inThread the thread itself
+ * @param handle what acquires, by its toString; it must not refer to a handle or lease
  * @param bound only this thread can release the hold
  * @param named the caller named an {@link Owner}: any thread that knows the owner may release the hold
  */
-record Site(long thread, Object handle, boolean bound, boolean named) {
+record Site(long thread, WeakReference<Thread> inThread, Object handle, boolean bound, boolean named) {
+
+    /** Returns a place in the current thread. */
+    static Site here(Object handle, boolean bound, boolean named) {
+        return new Site(Owner.ofThread(), new WeakReference<>(Thread.currentThread()), handle, bound, named);
+    }
 
     /** Returns the exception for an acquire that would wait for a hold of its own thread. */
     static AlreadyHeldException alreadyHeld(Hold hold) {

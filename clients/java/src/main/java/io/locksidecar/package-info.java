@@ -25,7 +25,8 @@
  * errs by at most 10 ms, on the safe side.
  *
  * <p>An owner must release a lost lock, by unlocking or closing it, before it can acquire the key again. Until then every
- * acquire throws {@link io.locksidecar.LostException}: no new critical section begins inside the lost one.
+ * acquire throws {@link io.locksidecar.LostException}: no new critical section begins inside the lost one. The same applies to
+ * other handles and leases in the thread that acquired the lost lock, unless a lease was lost and a named owner acquires.
  *
  * <h2>Use the fence</h2>
  *

@@ -249,18 +249,29 @@ class HandleTest extends OnDaemon {
         assertTrue(thrown.get().getMessage().contains("Election[" + key), thrown.get().getMessage());
     }
 
+    private static void lost(Until.Task acquire, long fence) {
+        LostException e = assertThrows(LostException.class, acquire::run);
+        assertEquals(List.of(fence, "connection"), List.of(e.fence(), e.reason()));
+    }
+
     @Test
-    void a_hold_that_ended_with_its_connection_blocks_nobody() {
+    void a_hold_that_ended_with_its_connection_is_lost_and_blocks_its_thread() {
         try (Daemon other = Daemon.started(); Sidecar client = Sidecar.create(other.path)) {
             SidecarLock lock = client.lock(key);
             lock.lock();
+            long fence = lock.fence();
             other.kill();
             Until.until("it is lost", () -> !lock.isHeldByOwner());
-            other.start();
             SidecarLock second = client.lock(key);
+            lost(second::tryLock, fence);
+            other.start();
+            for (Until.Task again : List.<Until.Task>of(second::tryLock, second::lock, () -> client.lease(key))) {
+                lost(again, fence);
+            }
+            background(() -> client.lease(key)).result().close(); // on the new connection: another thread is another owner
+            lost(lock::unlock, fence);
             second.lock();
-            assertThrows(LostException.class, lock::unlock);
-            assertTrue(second.isHeldByOwner());
+            assertTrue(second.fence() > fence);
         }
     }
 }

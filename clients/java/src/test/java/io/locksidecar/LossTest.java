@@ -1,6 +1,7 @@
 package io.locksidecar;
 
 import static io.locksidecar.Until.background;
+import static io.locksidecar.Until.running;
 import static io.locksidecar.Until.until;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
@@ -11,17 +12,27 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import io.locksidecar.Until.Background;
 import java.io.IOException;
 import java.time.Duration;
+import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Deque;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.Lock;
 import org.junit.jupiter.api.Test;
 
-/** Between a loss and its release, an owner cannot acquire the key. */
+/** Between a loss and its release, neither the owner nor another handle of its thread can acquire the key. */
 class LossTest extends OnDaemon {
     private static final LockOptions SHORT = LockOptions.defaults().ttl(Duration.ofMillis(200)).fixed();
+    private static final LockOptions BY_THREAD = LockOptions.defaults().ownedByThread();
 
     /** Takes a lock away by force, as an operator does. */
     private void force(String key) {
@@ -144,6 +155,236 @@ class LossTest extends OnDaemon {
         assertEquals(List.of(), done);
         assertEquals(1, e.getSuppressed().length, "the end of the outer scope says so too");
         assertEquals("fixed_end", ((LostException) e.getSuppressed()[0]).reason());
+    }
+
+    @Test
+    void a_scope_of_another_lease_inside_a_lost_one_does_not_begin() throws InterruptedException {
+        Sidecar client = connect();
+        Sidecar other = connect();
+        List<String> done = new ArrayList<>();
+        LostException e = assertThrows(LostException.class, () -> {
+            try (Lease outer = client.lease(key, SHORT)) {
+                try (Lease theirs = other.lease(key)) {
+                    done.add("others " + (theirs.fence() > outer.fence()));
+                }
+                try (Lease inner = client.lease(key)) {
+                    done.add("inner " + inner.fence());
+                }
+            }
+        });
+        assertEquals(List.of("others true"), done);
+        assertEquals(1, e.getSuppressed().length, "the end of the outer scope says so too");
+        assertEquals("fixed_end", ((LostException) e.getSuppressed()[0]).reason());
+        client.lease(key).close();
+    }
+
+    /** Returns acquires of a key by other handles and leases, none of which has a named owner. */
+    private static List<Until.Task> others(Sidecar client, String key) {
+        SidecarLock second = client.lock(key);
+        return List.of(
+                second::lock, second::lockInterruptibly, second::tryLock, () -> second.tryLock(0, TimeUnit.SECONDS),
+                () -> second.tryLock(1, TimeUnit.MINUTES),
+                client.readWriteLock(key).readLock()::tryLock, client.readWriteLock(key).writeLock()::lock,
+                () -> client.lease(key), () -> client.lease(key, Duration.ofMinutes(1)), () -> client.tryLease(key),
+                () -> client.lease(key, LockOptions.defaults().shared()),
+                () -> client.leaseAll(List.of(key + "other", key)), () -> client.tryLeaseAll(List.of(key)),
+                () -> client.election(key, term -> { }).run());
+    }
+
+    @Test
+    void another_handle_of_the_thread_does_not_enter_a_lost_lock() throws InterruptedException {
+        Sidecar client = connect();
+        SidecarLock lock = client.lock(key);
+        lock.lock();
+        lock.lock();
+        long fence = lock.fence();
+        force(key);
+        until("it is lost", () -> !lock.isHeldByOwner());
+        LockOptions named = LockOptions.defaults().owner(Owner.create());
+        List<Until.Task> all = new ArrayList<>(others(client, key));
+        all.addAll(List.of(
+                client.lock(key, BY_THREAD)::tryLock, () -> client.lease(key, BY_THREAD),
+                client.lock(key, named)::lock, () -> client.tryLease(key, named)));
+        for (int unlocks = 0; unlocks < 2; unlocks++) {
+            for (Until.Task again : all) {
+                LostException e = assertThrows(LostException.class, again::run);
+                assertEquals(List.of(key, fence, "forced"), List.of(e.key(), e.fence(), e.reason()));
+                assertTrue(e.getMessage().matches("lock \"" + key + "\" was lost: forced; its handle \\(SidecarLock@"
+                        + "[0-9a-f]+, fence " + fence + "\\) must release it before this thread can acquire it again"),
+                        e.getMessage());
+            }
+            client.semaphore(key, 1).acquire().close(); // a semaphore is independent of the lock
+            lost(lock::unlock, fence, "forced");
+        }
+        background(() -> client.lease(key)).result().close();
+        client.lease(key).close();
+        client.lease(key + "other", Duration.ZERO).close();
+    }
+
+    @Test
+    void another_handle_of_the_thread_does_not_enter_a_lost_lease() throws InterruptedException {
+        Sidecar client = connect();
+        for (LockOptions mine : List.of(SHORT, SHORT.shared(), SHORT.ownedByThread())) {
+            Lease lease = client.lease(key, mine);
+            until("it has ended", () -> !lease.isValid());
+            for (Until.Task again : others(client, key)) {
+                lost(again, lease.fence(), "fixed_end");
+            }
+            background(() -> client.lease(key)).result().close(); // another thread is another owner
+            client.leaseAsync(key).join().close(); // belongs to no thread
+            lost(lease::close, lease.fence(), "fixed_end");
+            client.lease(key).close();
+        }
+    }
+
+    @Test
+    void another_handle_of_the_thread_does_not_enter_one_of_several_that_was_lost() throws InterruptedException {
+        Sidecar client = connect();
+        Leases both = client.leaseAll(List.of(key, key + "2"));
+        long fence = both.fence(key);
+        force(key);
+        until("one is lost", () -> !both.isValid());
+        for (Until.Task again : others(client, key)) {
+            lost(again, fence, "forced");
+        }
+        assertFalse(client.lock(key + "2").tryLock(), "it is held");
+        assertThrows(AlreadyHeldException.class, () -> client.lease(key + "2"));
+        lost(both::close, fence, "forced");
+        client.leaseAll(List.of(key, key + "2")).close();
+    }
+
+    @Test
+    void a_named_owner_acquires_what_a_lease_of_its_thread_has_lost() throws InterruptedException {
+        Sidecar client = connect();
+        for (LockOptions mine : List.of(SHORT, SHORT.owner(Owner.create()))) {
+            Lease lease = client.lease(key, mine);
+            until("it has ended", () -> !lease.isValid());
+            client.lease(key, LockOptions.defaults().owner(Owner.create())).close(); // so it could wait for it, too
+            lost(lease::close, lease.fence(), "fixed_end");
+        }
+        Lease named = client.lease(key, SHORT.owner(Owner.create()));
+        until("it has ended", () -> !named.isValid());
+        client.lease(key).close();
+    }
+
+    @Test
+    void a_lost_lease_that_another_thread_closes_frees_the_key_for_its_thread() throws InterruptedException {
+        Sidecar client = connect();
+        Lease lease = client.lease(key, SHORT);
+        until("it has ended", () -> !lease.isValid());
+        lost(() -> client.tryLease(key), lease.fence(), "fixed_end");
+        assertInstanceOf(LostException.class, running(lease::close).thrown());
+        client.lease(key).close();
+    }
+
+    @Test
+    void every_lost_reader_of_a_thread_is_to_be_released() throws InterruptedException {
+        Sidecar client = connect();
+        List<Lease> readers = List.of(
+                client.lease(key, SHORT.shared()), client.lease(key, SHORT.shared()), client.lease(key, SHORT.shared()));
+        for (int i : new int[] {1, 2, 0}) {
+            until("it has ended", () -> !readers.get(i).isValid());
+            LostException e = assertThrows(LostException.class, () -> client.tryLease(key));
+            assertEquals("fixed_end", e.reason());
+            lost(readers.get(i)::close, readers.get(i).fence(), "fixed_end");
+        }
+        client.lease(key).close();
+    }
+
+    @Test
+    void a_discarded_handle_that_has_lost_its_lock_does_not_block_its_thread() throws Exception {
+        Sidecar client = connect();
+        Deque<Until.Task> discarded = new ArrayDeque<>(List.of( // it keeps the locks, too
+                client.lock(key, SHORT)::lock, client.readWriteLock(key, SHORT).readLock()::lock,
+                () -> client.lease(key, SHORT), () -> client.leaseAll(List.of(key), SHORT),
+                () -> { // what refers to itself by its listeners
+                    Lease[] lease = new Lease[1];
+                    lease[0] = client.lease(key, SHORT.onLost(lost -> System.identityHashCode(lease[0])));
+                    lease[0].onLost().thenRun(() -> System.identityHashCode(lease[0]));
+                }));
+        while (!discarded.isEmpty()) {
+            discarded.remove().run();
+            AtomicReference<Lease> next = new AtomicReference<>();
+            until("it does not block", () -> {
+                System.gc();
+                try {
+                    next.set(client.lease(key));
+                } catch (AlreadyHeldException | LostException e) {
+                    return false;
+                }
+                return true;
+            });
+            next.get().close();
+        }
+    }
+
+    @Test
+    void a_task_of_a_pool_learns_of_a_lost_lock_that_an_earlier_one_has_kept() throws Exception {
+        Sidecar client = connect();
+        ExecutorService pool = Executors.newSingleThreadExecutor();
+        closing(pool::shutdown);
+        AtomicReference<SidecarLock> kept = new AtomicReference<>(client.lock(key, SHORT));
+        pool.submit(kept.get()::lock).get();
+        until("it has ended", () -> client.tryLease(key).map(lease -> {
+            lease.close();
+            return true;
+        }).orElse(false));
+        Throwable e = assertThrows(ExecutionException.class, pool.submit(() -> client.lease(key))::get).getCause();
+        assertTrue(assertInstanceOf(LostException.class, e).getMessage().contains("(SidecarLock@"), e.getMessage());
+        assertInstanceOf(
+                LostException.class, assertThrows(ExecutionException.class, pool.submit(kept.get()::unlock)::get).getCause());
+        pool.submit(() -> client.lease(key)).get().close();
+    }
+
+    @Test
+    void lost_locks_that_nobody_can_release_are_forgotten() {
+        Sidecar client = connect();
+        List<Lease> kept = new ArrayList<>();
+        for (int i = 0; i < 100; i++) {
+            client.lock(key + i, SHORT).lock();
+            client.leaseAsync(key + "async" + i, Duration.ZERO, SHORT).join();
+            int n = i;
+            kept.add(background(() -> client.lease(key + "thread" + n, SHORT)).result());
+        }
+        until("they have ended", () -> kept.stream().noneMatch(Lease::isValid));
+        AtomicInteger more = new AtomicInteger();
+        until("they are forgotten", () -> {
+            System.gc();
+            client.lock(key + "more" + more.incrementAndGet(), SHORT.ttl(Duration.ofMillis(20))).lock();
+            return client.link().losses() > 0 && client.link().losses() < 64;
+        });
+        for (Lease lease : kept) { // their threads have ended, but they can be closed
+            assertEquals("fixed_end", assertThrows(LostException.class, lease::close).reason());
+        }
+    }
+
+    @Test
+    void a_leader_that_has_lost_its_term_acquires_nothing_inside_of_it() throws InterruptedException {
+        Sidecar client = connect();
+        CountDownLatch again = new CountDownLatch(2);
+        List<Throwable> thrown = new CopyOnWriteArrayList<>();
+        try (Election election = client.election(key, new Election.Listener() {
+            @Override
+            public void onElected(Term term) {
+                again.countDown();
+            }
+
+            @Override
+            public void onLost(Term term, Optional<LostException> reason) {
+                try {
+                    client.lock(key).lock();
+                } catch (LockException e) {
+                    thrown.add(e);
+                }
+            }
+        })) {
+            election.start();
+            until("it leads", () -> again.getCount() == 1);
+            force(key);
+            assertTrue(again.await(Until.BOUND, TimeUnit.SECONDS), "it leads again");
+            assertTrue(assertInstanceOf(LostException.class, thrown.get(0)).getMessage().contains("Election[" + key),
+                    thrown::toString);
+        }
     }
 
     /** The loop of Spring Integration's LockRegistryLeaderInitiator, without its pauses. */

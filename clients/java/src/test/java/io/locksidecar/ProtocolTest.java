@@ -19,7 +19,9 @@ import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.CsvSource;
@@ -228,6 +230,58 @@ class ProtocolTest extends OnPeer {
         peer.grant(60_000, FENCE + 3, 0, 0);
         again.result();
         assertTrue(lock.isHeldByOwner());
+    }
+
+    @Test
+    void a_grant_that_crosses_the_loss_of_another_handle_of_its_thread_is_given_back() {
+        LockOptions shared = LockOptions.defaults().shared();
+        Background<Lease> first = new Background<>(() -> {
+            Lease lease = client.lease("k", shared);
+            LostException e = assertThrows(LostException.class, () -> client.tryLease("k", shared));
+            assertEquals(List.of("gone", FENCE), List.of(e.reason(), e.fence()));
+            return lease;
+        });
+        peer.welcome();
+        Object owner = peer.grant(60_000).get(3);
+        List<?> q = peer.expect(Codes.ACQUIRE);
+        peer.raw(together(
+                Values.frame(64, 0, "k", owner, FENCE, 2),
+                Values.frame(0, q.get(1), FENCE + 1, 60_000, millis() + 60_000, 1, 0, 0)));
+        assertEquals(List.of("k", q.get(3), FENCE + 1), peer.expect(Codes.RELEASE).subList(2, 5));
+        assertEquals(FENCE, assertThrows(LostException.class, first.result()::close).fence());
+    }
+
+    @Test
+    void a_try_waits_until_it_is_known_whether_its_thread_has_lost_the_key() {
+        LockOptions shared = LockOptions.defaults().shared();
+        CountDownLatch reads = new CountDownLatch(1);
+        AtomicBoolean trying = new AtomicBoolean();
+        Background<Lease> thread = background(() -> {
+            Lease lease = client.lease("k", shared);
+            client.lease("k", shared); // closed with the client
+            conn().whenCaughtUp(() -> running(reads::await).result()); // the client reads nothing until then
+            until("it has ended", () -> !lease.isValid());
+            trying.set(true);
+            assertEquals("silence", assertThrows(LostException.class, () -> client.tryLease("k", shared)).reason());
+            return lease;
+        });
+        peer.welcome();
+        peer.grant(2000);
+        peer.grant(60_000, FENCE + 1, 0, 0);
+        until("it waits", () -> trying.get() && thread.thread.getState().name().endsWith("WAITING"));
+        reads.countDown();
+        assertEquals(FENCE, peer.released().get(4)); // nothing else is sent before
+        assertThrows(LostException.class, thread.result()::close);
+    }
+
+    @Test
+    void a_grant_in_a_message_that_ends_the_connection_is_no_loss() {
+        Background<Leases> all = background(() -> client.leaseAll(List.of("j", "k")));
+        peer.welcome();
+        Object id = peer.expect(Codes.ACQUIRE_MANY).get(1);
+        peer.say(0, id, List.of(List.of(FENCE, 60_000, millis() + 60_000, 1, 0, 0), List.of(FENCE + 1)));
+        assertInstanceOf(ProtocolException.class, all.thrown());
+        assertEquals(0, client.link().losses());
     }
 
     @Test
