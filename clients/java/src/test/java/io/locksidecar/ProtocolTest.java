@@ -268,7 +268,7 @@ class ProtocolTest extends OnPeer {
         peer.welcome();
         peer.grant(2000);
         peer.grant(60_000, FENCE + 1, 0, 0);
-        until("it waits", () -> trying.get() && thread.thread.getState().name().endsWith("WAITING"));
+        until("it waits", () -> thread.isDone() || trying.get() && thread.thread.getState().name().endsWith("WAITING"));
         reads.countDown();
         assertEquals(FENCE, peer.released().get(4)); // nothing else is sent before
         assertThrows(LostException.class, thread.result()::close);
