@@ -93,7 +93,7 @@ func (w *World) policy(prefix string) daemon.Namespace {
 		return n
 	}
 	n.HandOvers = 1 + w.pick(p.Hands)
-	if p.Heartbeat > 0 && has() {
+	if p.Heartbeat > 0 && (p.Stalls || has()) {
 		n.Heartbeat = time.Duration(p.Heartbeat)
 	}
 	if p.MaxWait > 0 && has() {

@@ -103,6 +103,7 @@ const (
 	foundGone                   // holds that a store did not know at their release
 	carriedFloors               // holds that began at another store than the same daemon's one before, where bases can be raised
 	endsWhileDown               // releases and withdrawals that a pair was sent while it counted as down
+	stalls                      // of a host, as the silence of a client has lasted too long
 	ownOrder                    // smaller fences of a daemon behind a move to a store that decides them itself
 	nTallies
 )
@@ -115,7 +116,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
 	"holders named", "holds viewed", "entries that sweeps have left",
 	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release", "fences carried over a reload",
-	"ends sent to a pair that is down",
+	"ends sent to a pair that is down", "stalls behind a silence",
 	"fences that fell to a store's own order"}
 
 func (t tally) String() string { return tallyNames[t] }

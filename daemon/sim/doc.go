@@ -116,7 +116,8 @@
 // Clients pause, die, leave, do not read, ask for much and do not read that, send
 // requests that cannot be done, or what is no frame. Operators unlock what is held, and
 // reload daemons with configurations that add, change and remove namespaces, stores and users.
-// Clients send no heartbeats for a while, and acquire keys anew that they have lost. Every kind is counted when it
+// Clients send no heartbeats for a while, and acquire keys anew that they have lost. In some runs a host
+// stands still when such a silence has lasted too long. Every kind is counted when it
 // has its effect; with 500 seeds or more, TestSeeds fails for each that was not
 // seen, and the same for every reply, push, reason and result (Counts.Missing,
 // where the few exceptions have their reasons).

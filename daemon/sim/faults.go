@@ -120,7 +120,9 @@ func (w *World) strikeClient(f fault, c *client) bool {
 	case clientDeaf:
 		c.deafen(w.while())
 	case clientSilent:
-		c.silent = w.now + w.while()
+		if c.silent = w.now + w.while(); w.p.Stalls {
+			c.stall()
+		}
 		w.say(nil, "client %d is silent for %d ms", c.id, (c.silent-w.now)/ms)
 	case clientFlood:
 		c.deafen(w.while())

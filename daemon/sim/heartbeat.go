@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"math/rand/v2"
 	"slices"
 
 	"github.com/locksidecar/locksidecar/protocol"
@@ -19,6 +20,58 @@ func (c *client) heartbeat() {
 		c.send(&request{op: protocol.OpPing}, &protocol.Request{})
 		w.counts.Tallies[heartbeats]++
 	}
+}
+
+// newStallProfile gives some runs sessions that hold much and fall silent. A host stands still when such a silence
+// has lasted too long, so that leases run out in the same moment. Little else goes wrong, because most other faults
+// end such holds early. It draws from dice of its own, as newPairProfile does.
+func newStallProfile(p *Profile, seed uint64) {
+	dice := rand.New(rand.NewPCG(seed, 0x7374616c6c))
+	if n := dice.Uint64N(3); p.Store != likeRedis || p.Calm || p.Spaces == 0 || p.Pairs || p.Move || n > 0 {
+		return
+	}
+	p.Stalls, p.Heartbeat, p.Keys, p.Owners, p.OneShard, p.Wakes, p.Survey = true, 6*sec, 3+int(dice.Uint64N(4)), 3, true, 1, 0
+	p.Shared, p.Together, p.Try, p.Fixed, p.Many, p.Hold = 900, 800, 50, 0, 0, 1500*ms
+	p.MaxHold, p.Tenure, p.Foreign, p.More = 0, 0, 0, nil
+	p.MaxHolds, p.MaxWaits, p.UserHolds, p.UserWaits, p.SpaceMost = 1<<40, 1<<40, 0, 0, 0
+	p.TTLs = []int64{1000}
+	for f := range p.Faults {
+		switch fault(f) {
+		case hostTakeover, hostReload, hostKill, clientKill, clientLeave, operator, hintLost, hintLate, hintDoubled:
+		default:
+			p.Faults[f] = 0
+		}
+	}
+	p.Faults[clientSilent] = 5 * sec
+}
+
+// stall has a client take keys with all its owners and fall silent. Its host stands still around the time when the
+// daemon would end the client's holds: for longer than their leases last, and too short for the daemon to put the
+// silence down to itself. Then the daemon has both to do at once.
+func (c *client) stall() {
+	w, k := c.w, c.k
+	for range 3 {
+		key := w.keys[w.pick(len(w.keys))]
+		for owner := range w.p.Owners {
+			c.acquire(key, uint64(owner))
+		}
+	}
+	c.silent = w.now + w.p.Heartbeat + w.between(2*sec, 4*sec)
+	stands := w.between(sec, w.p.Heartbeat/3)
+	var wait func()
+	wait = func() {
+		if c.k != k || k.s == nil || c.silent <= w.now || !c.h.up || w.calm {
+			return
+		}
+		due := max(k.heard, c.h.began[k.s.ID()]) + w.p.Heartbeat
+		if due-w.now > stands {
+			w.at(due-w.between(0, stands), wait)
+			return
+		}
+		w.counts.Tallies[stalls]++
+		c.h.freeze(stands)
+	}
+	w.after(sec, wait)
 }
 
 // silentSlack is how late a daemon may be in ending what a silent client holds.

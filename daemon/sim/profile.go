@@ -69,6 +69,7 @@ type Profile struct {
 	Permits    int   // permille of acquires that are of one
 	Spaces     int   // how many namespaces are written at first, beside the one for all keys; 0 when it stays the only one
 	Heartbeat  int64 // that namespaces require; 0 for none
+	Stalls     bool  // a client that falls silent holds much, and its host stands still when the silence has lasted too long
 	MaxWait    int64
 	SpaceMost  int  // the largest limit of a namespace's holds and waiters; 0 for none
 	Pairs      bool // some namespaces are kept in two stores at once
@@ -109,6 +110,9 @@ func (p Profile) String() string {
 	}
 	if p.Linger > 0 {
 		s += fmt.Sprintf(", lingers for %d ms", p.Linger/ms)
+	}
+	if p.Stalls {
+		s += ", stalls"
 	}
 	if p.Local {
 		s += ", local in outages"
@@ -205,6 +209,7 @@ func (w *World) newProfile(length int64) Profile {
 		p.OneShard, p.Wakes = true, w.pick(3)
 	}
 	newPairProfile(&p, w.seed)
+	newStallProfile(&p, w.seed)
 	return p
 }
 
