@@ -321,7 +321,7 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 		}
 		w.inTime(k, q, q.key, &g)
 		if q.op == protocol.OpAcquire {
-			w.mayHave(k, q, &g)
+			w.mayHave(k, q.key, &g)
 			q.at, _ = h.where(q.key, g.Fence)
 		}
 		if q.op == protocol.OpAcquire && g.Count == 1 {
@@ -335,21 +335,22 @@ func (w *World) replying(k *conn, q *request, m protocol.Message) {
 		}
 		for n := range gs {
 			w.inTime(k, q, q.keys[n], &gs[n])
+			w.mayHave(k, q.keys[n], &gs[n])
 		}
 	}
 }
 
 // mayHave checks that what the host is configured to do now lets the client have the key.
-func (w *World) mayHave(k *conn, q *request, g *protocol.Grant) {
-	if k.stuck {
+func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
+	if on.stuck {
 		return // it was decided a while ago
 	}
-	sp := k.h.conf.of(q.key.name)
-	if !sp.allows(k.c.uid) {
-		w.fail("access", q.key.name, "client %d of user %d is granted fence %d, and namespace %q is for %v", k.c.id, k.c.uid, g.Fence, sp.Prefix, sp.Users)
+	sp := on.h.conf.of(k.name)
+	if !sp.allows(on.c.uid) {
+		w.fail("access", k.name, "client %d of user %d is granted fence %d, and namespace %q is for %v", on.c.id, on.c.uid, g.Fence, sp.Prefix, sp.Users)
 	}
 	if g.Flags&protocol.GrantDegraded != 0 && g.Count == 1 && !sp.Local {
-		w.fail("access", q.key.name, "client %d is granted a degraded hold, and namespace %q does not allow it", k.c.id, sp.Prefix)
+		w.fail("access", k.name, "client %d is granted a degraded hold, and namespace %q does not allow it", on.c.id, sp.Prefix)
 	}
 }
 

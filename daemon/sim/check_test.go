@@ -380,12 +380,12 @@ var histories = []struct {
 	{"access", "a user whom the configuration does not name any more is let in", func(t *testing.T, w *World, a, b *client) {
 		w.conf.spaces[0].Users = []int{7}
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
-		w.mayHave(a.k, q, &protocol.Grant{Fence: 5 << 10, Count: 1})
+		w.mayHave(a.k, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1})
 	}},
 	{"access", "a host grants alone where it may not", func(t *testing.T, w *World, a, b *client) {
 		w.conf.spaces[0].Local = false
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
-		w.mayHave(a.k, q, &protocol.Grant{Count: 1, Flags: protocol.GrantDegraded})
+		w.mayHave(a.k, q.key, &protocol.Grant{Count: 1, Flags: protocol.GrantDegraded})
 	}},
 	{"audit", "a hold ends that has not begun", func(t *testing.T, w *World, a, b *client) {
 		a.k.accept()
