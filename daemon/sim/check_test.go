@@ -335,7 +335,7 @@ var histories = []struct {
 	}},
 	{"takeover", "a session that has no connection", func(t *testing.T, w *World, a, b *client) {
 		a.h.eng.Open(daemon.Peer{}, a.k)
-		a.h.passOn()
+		a.h.passOn(a.h.conf)
 	}},
 	{"", "hosts whose keys are at different stores do not exclude each other", func(t *testing.T, w *World, a, b *client) {
 		other := w.newStore(likeRedis)

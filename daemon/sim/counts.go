@@ -62,49 +62,51 @@ func (f fault) String() string { return faultNames[f] }
 type tally uint8
 
 const (
-	fenceWrites    tally = iota // writes accepted by a resource that looks at fences
-	fenceRefused                // writes that it refused
-	waivedOverlap               // two holders after the store had forgotten: best-effort says so
-	waivedFence                 // the same for the order of fences
-	lapsed                      // validity that was over before the next word of the daemon
-	revived                     // … and that a later word has extended after all
-	handOvers                   // grants without a trip to the store
-	rebases                     // fence bases fetched for a held lease
-	reentries                   // grants to who holds already
-	freshGrants                 // grants that make a hold
-	manyGrants                  // acquire-manys that succeeded
-	crossedCancels              // cancels that came too late
-	lateGrants                  // grants whose validity was over when they were read
-	foreignHolds                // grants to plain lockers
-	ownClock                    // clients that map the daemon's clock to another
-	tooSlow                     // sessions ended because the client did not read
-	wrongRequests               // requests that cannot be done
-	usedUp                      // last fences of a base on stores that cannot give another
-	quietReleases               // releases answered only if they fail
-	quietFailures               // … and did
-	outages                     // stores found to be down
-	degraded                    // grants by a host alone
-	permits                     // of semaphores granted
-	waivedCrowd                 // more of them at once than there are, after the store had forgotten
-	apart                       // holders of two hosts at once, one of them degraded
-	lingered                    // grants of a lease that this host had kept idle
-	briefJoins                  // tries that queued for a moment, as the store carried them out
-	badReloads                  // reloads that were refused
-	dropped                     // stores that a daemon has dropped
-	takenBack                   // stores that were leaving when a reload has named them again
-	heartbeats                  // sent in time
-	reacquired                  // acquires of a key by an owner whose hold of it is lost and not given up
-	holdersNamed                // inspects that were answered with the holders' names
-	viewed                      // holds in views
-	swept                       // entries that a sweep found and the daemon knew
-	pairTrips                   // batches to one store of a pair
-	rollouts                    // of a move to another store
-	movedHolds                  // holds that began at another store than the key's one before
-	foundGone                   // holds that a store did not know at their release
-	carriedFloors               // holds that began at another store than the same daemon's one before, where bases can be raised
-	endsWhileDown               // releases and withdrawals that a pair was sent while it counted as down
-	stalls                      // of a host, as the silence of a client has lasted too long
-	ownOrder                    // smaller fences of a daemon behind a move to a store that decides them itself
+	fenceWrites      tally = iota // writes accepted by a resource that looks at fences
+	fenceRefused                  // writes that it refused
+	waivedOverlap                 // two holders after the store had forgotten: best-effort says so
+	waivedFence                   // the same for the order of fences
+	lapsed                        // validity that was over before the next word of the daemon
+	revived                       // … and that a later word has extended after all
+	handOvers                     // grants without a trip to the store
+	rebases                       // fence bases fetched for a held lease
+	reentries                     // grants to who holds already
+	freshGrants                   // grants that make a hold
+	manyGrants                    // acquire-manys that succeeded
+	crossedCancels                // cancels that came too late
+	lateGrants                    // grants whose validity was over when they were read
+	foreignHolds                  // grants to plain lockers
+	ownClock                      // clients that map the daemon's clock to another
+	tooSlow                       // sessions ended because the client did not read
+	wrongRequests                 // requests that cannot be done
+	usedUp                        // last fences of a base on stores that cannot give another
+	quietReleases                 // releases answered only if they fail
+	quietFailures                 // … and did
+	outages                       // stores found to be down
+	degraded                      // grants by a host alone
+	permits                       // of semaphores granted
+	waivedCrowd                   // more of them at once than there are, after the store had forgotten
+	apart                         // holders of two hosts at once, one of them degraded
+	lingered                      // grants of a lease that this host had kept idle
+	briefJoins                    // tries that queued for a moment, as the store carried them out
+	badReloads                    // reloads that were refused
+	dropped                       // stores that a daemon has dropped
+	takenBack                     // stores that were leaving when a reload has named them again
+	heartbeats                    // sent in time
+	reacquired                    // acquires of a key by an owner whose hold of it is lost and not given up
+	holdersNamed                  // inspects that were answered with the holders' names
+	viewed                        // holds in views
+	swept                         // entries that a sweep found and the daemon knew
+	pairTrips                     // batches to one store of a pair
+	rollouts                      // of a move to another store
+	movedHolds                    // holds that began at another store than the key's one before
+	foundGone                     // holds that a store did not know at their release
+	carriedFloors                 // holds that began at another store than the same daemon's one before, where bases can be raised
+	endsWhileDown                 // releases and withdrawals that a pair was sent while it counted as down
+	stalls                        // of a host, as the silence of a client has lasted too long
+	editedTakeovers               // by a process with another configuration
+	refusedTakeovers              // … that does not name a store in use
+	ownOrder                      // smaller fences of a daemon behind a move to a store that decides them itself
 	nTallies
 )
 
@@ -117,6 +119,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"holders named", "holds viewed", "entries that sweeps have left",
 	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release", "fences carried over a reload",
 	"ends sent to a pair that is down", "stalls behind a silence",
+	"takeovers with another configuration", "takeovers refused",
 	"fences that fell to a store's own order"}
 
 func (t tally) String() string { return tallyNames[t] }

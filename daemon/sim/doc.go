@@ -24,6 +24,7 @@
 //     renewer.Timer: host.wake;
 //   - reloads (daemon.stores.change): conf.go writes configurations, reload.go has a daemon
 //     take one up;
+//   - takeovers (daemon.Estate): takeover.go, also by a process whose configuration differs;
 //   - upstream/redis and its server: redis.go, redisqueue.go. TestModelIsRedis
 //     carries out the same ops on this model and, through the driver, on a real
 //     Redis. The driver's reading of errors is not simulated, nor is a server that

@@ -41,13 +41,13 @@ func (w *World) move() *conf {
 // before it, nor may one be that a daemon before the present one has left behind, and fences of the
 // next store will be higher.
 func (w *World) moved() bool {
+	at := w.stageStore(w.conf.stage)
 	for _, h := range w.hosts {
 		if !h.up || h.passing || h.conf.stage != w.conf.stage || w.now < h.started+w.longest()*11/10 ||
-			slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving }) {
+			slices.ContainsFunc(h.links, func(l *link) bool { return l.of != at }) {
 			return false
 		}
 	}
-	at := w.stageStore(w.conf.stage)
 	return at.kind != likeBoth || at.leaves[1].passed(at.leaves[0])
 }
 

@@ -63,6 +63,7 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 	}
 	c.w.lostCheck(h, why)
 	c.forget(h)
+	c.notSoon(h)
 	if h.key.permits == 0 && c.greeted && !c.w.calm && c.silent <= c.w.now && c.w.load == nil && c.w.chance(100) {
 		// As if the hold were not lost: what the daemon grants has to be another one. A good client
 		// waits for its owner to give the lost one up.

@@ -14,15 +14,29 @@ const dropEvery = 50 * ms
 
 // reload has the host read the configuration, which has changed, mostly.
 func (h *host) reload() {
-	w := h.w
-	switch {
+	h.editConf()
+	h.takeUp(h.w.conf, h.w.chance(80))
+}
+
+// editConf has the operator edit the configuration, mostly.
+func (h *host) editConf() {
+	switch w := h.w; {
 	case !w.chance(700):
 	case w.p.Move:
 		w.conf = w.move()
 	default:
 		w.conf = w.edit(w.conf)
 	}
-	h.takeUp(w.conf, w.chance(80))
+}
+
+// willFollow notes that the daemon follows c from now on.
+func (h *host) willFollow(c *conf) {
+	for _, k := range h.w.everything {
+		if was, is := h.conf.of(k.name).Heartbeat, c.of(k.name).Heartbeat; is > 0 && (was == 0 || is < was) {
+			h.strict[k.name] = h.w.now
+		}
+	}
+	h.conf = c
 }
 
 // takeUp is one reload. A bad configuration leaves everything as it was.
@@ -47,12 +61,7 @@ func (h *host) takeUp(c *conf, bad bool) {
 		use[i], added = l, append(added, l)
 	}
 	if !bad {
-		for _, k := range w.everything {
-			if was, is := h.conf.of(k.name).Heartbeat, c.of(k.name).Heartbeat; is > 0 && (was == 0 || is < was) {
-				h.strict[k.name] = w.now
-			}
-		}
-		h.conf = c // before: waiters may be let in by it at once
+		h.willFollow(c) // before: waiters may be let in by it at once
 	}
 	err := h.route(c, use, bad)
 	if bad != (err != nil) {

@@ -201,6 +201,23 @@ func (c *client) soon(h *hold, k *key, q *request) {
 	}
 }
 
+// notSoon gives what the owner of a lost hold waits for all its time again. The daemon may have got it behind the loss.
+func (c *client) notSoon(h *hold) {
+	for _, o := range c.calls {
+		if o.op != protocol.OpAcquire || o.key != h.key || o.owner != h.owner || h.key.permits > 0 {
+			continue
+		}
+		switch o.sent, o.frost = c.w.now, c.thaw(); {
+		case c.w.calm:
+			o.late = 2 * patience
+		case o.wait < 0:
+			o.late = 1 << 60
+		default:
+			o.late = patience + o.wait*ms
+		}
+	}
+}
+
 // many says that an acquire-many is under way that may have taken the key
 // already: then the daemon's count is ahead of what it has told.
 func (c *client) many(k *key, owner uint64) *request {

@@ -19,7 +19,9 @@ func (h *host) takeOver(tries int) {
 		h.after(200*us, func() { h.takeOver(tries - 1) })
 		return
 	case !busy && !h.draining:
-		h.passOn()
+		if c := h.successorConf(); c != nil {
+			h.passOn(c)
+		}
 	}
 	h.passing = false
 	for _, l := range h.links {
@@ -47,9 +49,35 @@ func (h *host) busy() bool {
 	return false
 }
 
-// passOn replaces the engine.
-func (h *host) passOn() {
+// successorConf is what the next process has read: mostly the file that this one follows, else what the operator has
+// made of it since. It is nil if that names fewer stores than the daemon has in use, which then refuses the takeover.
+func (h *host) successorConf() *conf {
 	w := h.w
+	if w.p.Spaces == 0 || !w.chance(400) {
+		return h.conf
+	}
+	h.editConf()
+	next := *w.conf
+	all := next.stores()
+	next.spare = slices.Clone(next.spare)
+	for _, l := range h.links {
+		switch {
+		case slices.Contains(all, l.of):
+		case w.chance(200):
+			w.counts.Tallies[refusedTakeovers]++
+			w.say(nil, "host %d: no takeover, because the next process does not know %s", h.id, l.name)
+			return nil
+		default:
+			next.spare = append(next.spare, l.of)
+		}
+	}
+	return &next
+}
+
+// passOn replaces the engine by one that follows c.
+func (h *host) passOn(c *conf) {
+	w := h.w
+	same := c == h.conf
 	image, sessions, err := h.eng.Image()
 	if err != nil {
 		w.fail("takeover", "", "image: %v", err)
@@ -62,6 +90,7 @@ func (h *host) passOn() {
 		}
 	}
 	h.tickAt = cache.Forever
+	h.willFollow(c)
 	h.newEngine()
 	if err := h.relink(); err != nil {
 		w.fail("takeover", "", "%v", err)
@@ -81,7 +110,7 @@ func (h *host) passOn() {
 		k.s = next[i]
 		k.s.Carry(k)
 	}
-	if again, _, err := h.eng.Image(); err != nil || w.p.Spaces == 0 && string(again) != string(image) { // else stores may have other numbers
+	if again, _, err := h.eng.Image(); err != nil || same && w.p.Spaces == 0 && string(again) != string(image) { // else stores may have other numbers
 		w.fail("takeover", "", "the image of what was taken over is another (%v)", err)
 	}
 	if left := h.eng.Leftovers(); left.Amiss != 0 {
@@ -90,7 +119,11 @@ func (h *host) passOn() {
 	h.eng.Reroute()
 	h.wake(h.clock())
 	w.counts.Faults[hostTakeover]++
-	w.say(nil, "host %d: another process has taken over %d sessions", h.id, len(sessions))
+	w.say(nil, "host %d: another process has taken over %d sessions, same configuration %v", h.id, len(sessions), same)
+	if !same {
+		w.counts.Tallies[editedTakeovers]++
+		h.sayConf()
+	}
 	for _, l := range h.links {
 		if l.hasSession() && !w.p.Calm && w.chance(300) {
 			l.bereave()
@@ -98,7 +131,8 @@ func (h *host) passOn() {
 	}
 }
 
-// relink has the next engine use the stores, and follow the configuration, as the one before it.
+// relink has the next engine use the stores of the one before it and those that only its configuration names, and
+// follow that configuration.
 func (h *host) relink() error {
 	links := slices.Clone(h.links)
 	for i := range links { // in any order: stores have other numbers there
@@ -113,7 +147,14 @@ func (h *host) relink() error {
 			p.lane = l.lane(i)
 		}
 	}
-	return h.route(h.conf, slices.DeleteFunc(links, func(l *link) bool { return l.leaving }), false)
+	for _, s := range h.conf.stores() {
+		if !slices.ContainsFunc(links, func(l *link) bool { return l.of == s }) {
+			if _, err := h.open(s); err != nil {
+				return err
+			}
+		}
+	}
+	return h.route(h.conf, h.links, false)
 }
 
 // bereave has the next process go on without the session at the store.
