@@ -31,12 +31,13 @@ func (d *beating) takenOver(next *beating) *Session {
 func TestASuccessorWithAHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	d, next := newBeating(t), newBeating(t)
 	g := d.acquire("k", 30*time.Second)
-	d.now.Add(int64(8 * time.Second)) // the client is silent
+	d.now.Add(int64(10 * time.Second))
+	d.e.Tick() // sends a keepalive, which the client does not answer
 	if err := next.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 5 * time.Second}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	s := d.takenOver(next)
-	for range 300 {
+	for range 600 {
 		next.now.Add(int64(20 * time.Millisecond))
 		next.e.Tick()
 	}
