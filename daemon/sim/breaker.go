@@ -12,6 +12,7 @@ type breaker struct {
 	looking bool // pings are under way
 	down    bool
 	parked  []*pump // renewals that wait for the store
+	no      int     // rises with each process that takes over while it is down: pings of an earlier one end
 }
 
 var errDown = errors.New("the store does not answer")
@@ -38,23 +39,38 @@ func (l *link) suspect() {
 
 // outlast pings until the store is up.
 func (l *link) outlast(pause int64) {
-	h := l.h
+	h, no := l.h, l.breaker.no
 	l.after(pause*4/5+h.w.between(0, pause*2/5), func() {
 		l.ping(func(ok bool) {
-			if !ok {
+			switch {
+			case l.breaker.no != no:
+			case !ok:
 				l.outlast(min(2*pause, sec))
-				return
+			default:
+				h.w.say(nil, "host %d: store %s is up again", h.id, l.name)
+				l.isUp()
 			}
-			b := &l.breaker
-			parked := b.parked
-			*b = breaker{}
-			h.w.say(nil, "host %d: store %s is up again", h.id, l.name)
-			for _, p := range parked {
-				l.after(h.w.between(0, 200*us), p.work)
-			}
-			h.eng.StoreUp(l.unit)
 		})
 	})
+}
+
+// isUp has requests go to the store again.
+func (l *link) isUp() {
+	h, b := l.h, &l.breaker
+	parked := b.parked
+	*b = breaker{no: b.no}
+	for _, p := range parked {
+		l.after(h.w.between(0, 200*us), p.work)
+	}
+	h.eng.StoreUp(l.unit)
+}
+
+// trust has a process that takes over find out for itself whether the store is down.
+func (l *link) trust() {
+	if l.breaker.down {
+		l.breaker.no++
+		l.isUp()
+	}
 }
 
 // ping asks the store for an answer, once.

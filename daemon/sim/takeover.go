@@ -116,19 +116,27 @@ func (h *host) passOn(c *conf) {
 	if left := h.eng.Leftovers(); left.Amiss != 0 {
 		w.fail("takeover", "", "of what was taken over: %v", left)
 	}
-	h.eng.Reroute()
-	h.wake(h.clock())
+	h.begin()
 	w.counts.Faults[hostTakeover]++
 	w.say(nil, "host %d: another process has taken over %d sessions, same configuration %v", h.id, len(sessions), same)
 	if !same {
 		w.counts.Tallies[editedTakeovers]++
 		h.sayConf()
 	}
+}
+
+// begin goes on with what was taken over, as daemon.begin does.
+func (h *host) begin() {
+	h.eng.Reroute()
 	for _, l := range h.links {
-		if l.hasSession() && !w.p.Calm && w.chance(300) {
+		if l.hasSession() && !h.w.p.Calm && h.w.chance(300) {
 			l.bereave()
 		}
 	}
+	for _, l := range h.links {
+		l.trust()
+	}
+	h.wake(h.clock())
 }
 
 // relink has the next engine use the stores of the one before it and those that only its configuration names, and
