@@ -171,27 +171,80 @@ func TestForceTakesAllPermitsOrOne(t *testing.T) {
 	b.balanced(3)
 }
 
-// A client that ends its session because the stated validity of its hold is over has lost the hold. The stated
-// validity is rounded down, so the lease itself ends slightly later.
-func TestASessionThatEndsWithItsValidityHasLostItsHolds(t *testing.T) {
+// A client gives up a hold because the stated validity is over: it ends its session, or releases the hold. It has lost
+// the hold. The stated validity is rounded down, so the lease itself ends slightly later. Until then a release is
+// answered as any other.
+func TestAHoldThatIsGivenUpAtTheEndOfItsValidityIsLost(t *testing.T) {
+	end := func(b *bench, s *Session, _ *hold) { b.tab.EndSession(s, 10, b.now, &b.out) }
+	release := func(change func(*Release)) func(*bench, *Session, *hold) {
+		return func(b *bench, s *Session, h *hold) {
+			q := Release{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Owner: h.owner, Fence: h.fence, Async: true}
+			change(&q)
+			b.tab.Release(&q, b.now, &b.out)
+		}
+	}
+	all := release(func(q *Release) { q.All = true })
+	one := release(func(*Release) {})
+	back := release(func(q *Release) { q.Cause = CauseGivenBack })
+	plain := func(q *Acquire) { q.Wait = Forever }
+	fixed := func(q *Acquire) { q.Fixed = true }
+	permit := permitOf(2, Forever)
 	for _, tc := range []struct {
-		early int64 // before the deadline
-		lost  uint64
-	}{{statedGrain / 2, 1}, {statedGrain * 2, 0}} {
-		b := newBench(t, nil)
-		s := b.session()
-		b.acquire(s, "k", nil)
-		b.granted(OpTry, 5)
-		b.now = b.tab.valid(b.tab.leases["k"].holds) - tc.early
-		b.tab.EndSession(s, 10, b.now, &b.out)
-		n := 0
-		for _, x := range b.out.Notices {
-			if x.Kind == NoticeLost && x.Reason == LostExpired {
-				n++
+		name    string
+		acquire func(*Acquire)
+		giveUp  func(*bench, *Session, *hold)
+		early   int64 // before the deadline
+		lost    uint64
+		ended   Cause // if not lost
+		answer  Code
+	}{
+		{"session", plain, end, statedGrain / 2, 1, 0, CodeOK},
+		{"session, in time", plain, end, statedGrain * 2, 0, CauseSession, CodeOK},
+		{"session, fixed", fixed, end, 1, 0, CauseFixedEnd, CodeOK},
+		{"release", plain, one, 1, 1, 0, CodeOK},
+		{"release within the last millisecond", plain, one, statedGrain, 1, 0, CodeOK},
+		{"release before it", plain, one, statedGrain + 1, 0, CauseRelease, CodeOK},
+		{"release of all", plain, all, 1, 1, 0, CodeOK},
+		{"release at the deadline", plain, one, 0, 1, 0, CodeNotHeld},
+		{"release, fixed", fixed, one, 1, 0, CauseFixedEnd, CodeOK},
+		{"release of a reader", shared, one, 1, 1, 0, CodeOK},
+		{"release of a permit", permit, one, 1, 1, 0, CodeOK},
+		{"release of a permit before it", permit, one, statedGrain + 1, 0, CauseRelease, CodeOK},
+		{"given back", plain, back, 1, 0, CauseGivenBack, CodeOK},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, nil)
+			s := b.session()
+			b.acquire(s, "k", tc.acquire)
+			ask := b.ops[0]
+			b.ops = nil
+			b.answer(ask, Result{Status: Granted, Base: 5})
+			h := b.tab.holds.oldest
+			b.now = b.tab.valid(h) - tc.early
+			tc.giveUp(b, s, h)
+			n := 0
+			for _, x := range b.out.Notices {
+				if x.Kind == NoticeLost && x.Reason == LostExpired && !x.Released {
+					n++
+				}
 			}
-		}
-		if st := b.tab.stats[0]; st.Lost[LostExpired] != tc.lost || n != int(tc.lost) || st.Holds != 0 {
-			t.Errorf("%d ns early: %d losses counted, %d logged, %d holds", tc.early, st.Lost[LostExpired], n, st.Holds)
-		}
+			st := b.tab.stats[0]
+			if st.Lost[LostExpired] != tc.lost || n != int(tc.lost) || st.Holds != 0 {
+				t.Errorf("%d losses counted, %d logged, %d holds", st.Lost[LostExpired], n, st.Holds)
+			}
+			for cause, n := range st.Releases {
+				if want := tc.lost == 0 && Cause(cause) == tc.ended; (n == 1) != want || n > 1 {
+					t.Errorf("%d releases of cause %d", n, cause)
+				}
+			}
+			for _, m := range b.take() {
+				if m.Re.ID == 99 && m.Code != tc.answer {
+					t.Errorf("the answer is %d", m.Code)
+				}
+			}
+			if b.ops[0].Kind != OpRelease {
+				t.Errorf("asked of the store: %v", kinds(b.ops))
+			}
+		})
 	}
 }

@@ -29,7 +29,9 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 		out.released(q.Re, h.count)
 		return
 	}
-	t.end(h, q.Cause, now, out)
+	if q.Cause != CauseRelease || !t.endLate(h, now, out) {
+		t.end(h, q.Cause, now, out)
+	}
 	if l.nHolds == 0 {
 		t.handOver(l, now, false, out) // before the answer: the next one waits longer
 	}
@@ -184,8 +186,20 @@ func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter
 }
 
 // statedGrain is the rounding error of a stated validity, which is rounded down to milliseconds. A client
-// that disconnects at the end of that validity has lost its hold, although the lease ends slightly later.
+// that disconnects or releases at the end of that validity has lost its hold, although the lease ends slightly later.
 const statedGrain = int64(time.Millisecond)
+
+// endLate ends h, which its owner gives up, if the validity that was stated to the owner is over: then it has not
+// ended as it should. It returns false, and does nothing, if h can still be released.
+func (t *Table) endLate(h *hold, now int64, out *Effects) bool {
+	over := now + statedGrain
+	if h.forced || t.valid(h) > over {
+		return false
+	}
+	t.countLost(h, h.endReason(over, LostExpired), now, out)
+	t.dropHold(h)
+	return true
+}
 
 // EndSession withdraws the waits of a session that has gone and releases what
 // it held, most of both at the most, and returns how many that leaves; more says that there is more.
@@ -195,10 +209,7 @@ func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (left 
 	for ; most > 0 && x.holds != nil; most-- {
 		h := x.holds
 		l := h.l
-		if over := now + statedGrain; !h.forced && t.valid(h) <= over {
-			t.countLost(h, h.endReason(over, LostExpired), now, out)
-			t.dropHold(h)
-		} else {
+		if !t.endLate(h, now, out) {
 			t.end(h, CauseSession, now, out)
 		}
 		t.advance(l, now, out)
