@@ -56,6 +56,9 @@ type Serving struct {
 	Logging    Logging
 	Drain      time.Duration // what holders get when the daemon stops: 10 s
 	Limits     Limits
+	// Commit is called once, before anything is served by this, and when as little as possible can still fail: nothing
+	// in Listen and Reload. It does what others can see. An error of it is one of Listen, Inherit or Reload. Optional.
+	Commit func() error
 }
 
 // Store is a store under a name.
@@ -185,7 +188,14 @@ func Listen(cfg Config) (*Daemon, error) {
 	if err != nil {
 		return nil, err
 	}
-	return assemble(cfg, at)
+	d, err := assemble(cfg, at)
+	if err == nil && cfg.Commit != nil {
+		if err = cfg.Commit(); err != nil {
+			d.discard()
+			return nil, err
+		}
+	}
+	return d, err
 }
 
 // assemble makes a daemon at a site, which it closes if that fails.
@@ -258,7 +268,7 @@ func (d *Daemon) Reload(next Serving) error {
 		return ErrTakenOver
 	}
 	next.defaults()
-	if err := d.stores.change(next.Stores, next.Namespaces, next.Classes); err != nil {
+	if err := d.stores.change(&next); err != nil {
 		return err
 	}
 	d.engine.SetLimits(next.Limits)

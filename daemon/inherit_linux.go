@@ -79,6 +79,11 @@ func (e *Estate) Inherit(cfg Config) (*Daemon, error) {
 	for _, s := range cfg.Stores {
 		has.Stores[s.Name] = s.Key
 	}
+	if cfg.Commit != nil { // before the other process stands still
+		if err := cfg.Commit(); err != nil {
+			return nil, err
+		}
+	}
 	if e.left != nil {
 		return e.inheritLeft(cfg, has)
 	}

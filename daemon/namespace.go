@@ -215,6 +215,12 @@ func (e *Engine) divide(r *routes, classes []Class) {
 // stays there until it is released. Waiters follow their keys; those that may no longer use them are
 // refused. After an error nothing has changed.
 func (e *Engine) Route(list []Namespace, classes []Class) error {
+	return e.routeAfter(nil, list, classes)
+}
+
+// routeAfter is Route that calls commit, if it is not nil, when nothing else can fail. An error of commit changes
+// nothing, like any other.
+func (e *Engine) routeAfter(commit func() error, list []Namespace, classes []Class) error {
 	e.routing.Lock()
 	defer e.routing.Unlock()
 	r := &routes{spaces: make(map[string]*space)}
@@ -230,6 +236,11 @@ func (e *Engine) Route(list []Namespace, classes []Class) error {
 	}
 	if r.spaces[""] == nil {
 		return errors.New("no namespace has the empty prefix")
+	}
+	if commit != nil {
+		if err := commit(); err != nil {
+			return err
+		}
 	}
 	for _, sp := range r.spaces { // nothing fails from here on
 		sp.table.Use.MaxHolds.Store(sp.MaxHolds)

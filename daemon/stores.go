@@ -136,9 +136,10 @@ func (s *stores) start() {
 	}
 }
 
-// change adds the new stores of list, routes keys to them, and drops the stores that are not in list. After
+// change adds the new stores of next, routes keys to them, and drops the stores that are not in next. After
 // an error the goroutines of the new stores have ended, and the caller closes these. Daemon.handing is held.
-func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error {
+func (s *stores) change(next *Serving) error {
+	list := next.Stores
 	all := s.list()
 	names := make(map[*served]string)
 	for _, v := range all {
@@ -157,7 +158,7 @@ func (s *stores) change(list []Store, spaces []Namespace, classes []Class) error
 			}
 			added = append(added, v)
 		}
-		return s.d.engine.Route(spaces, classes)
+		return s.d.engine.routeAfter(next.Commit, next.Namespaces, next.Classes)
 	}()
 	if err != nil {
 		for v, name := range names {

@@ -46,10 +46,12 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 	defer f.mu.Unlock()
 	s, fresh, err := f.serving(ctx, p)
 	before := maps.Clone(f.keys)
+	var covered map[string][]both.Keys
 	if err == nil {
-		err = f.cover(ctx, p)
+		covered, err = f.covered(ctx, p)
 	}
 	if err == nil {
+		s.Commit = func() error { return f.cover(ctx, covered) }
 		err = take(s)
 	}
 	if err != nil {
@@ -69,10 +71,12 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 	return nil
 }
 
-// cover tells each pair of stores which keys it has, and checks the epoch of keys that have moved.
-func (f *fleet) cover(ctx context.Context, p *proposal) error {
+// covered returns which keys each pair of stores has. It checks the epoch of keys that have moved, and that what
+// hosts have agreed on can be read. It changes nothing.
+func (f *fleet) covered(ctx context.Context, p *proposal) (covered map[string][]both.Keys, err error) {
 	spaces := p.conf.Spaces()
-	covered, rules := make(map[string][]both.Keys), make(map[string]both.Rules)
+	covered = make(map[string][]both.Keys)
+	rules := make(map[string]both.Rules)
 	for _, n := range spaces {
 		keys := both.Keys{Prefix: n.Prefix}
 		for _, o := range spaces {
@@ -94,17 +98,38 @@ func (f *fleet) cover(ctx context.Context, p *proposal) error {
 			rules[key] = r
 		}
 		if err := r.CheckEpoch(keys, n.FenceEpoch); err != nil {
-			return exit(exitUsage, "namespace %q: %w", n.Prefix, err)
+			return nil, exit(exitUsage, "namespace %q: %w", n.Prefix, err)
 		}
 	}
-	for key, keys := range covered {
-		short, cancel := context.WithTimeout(ctx, openBound)
-		err := f.open[key].(*both.Store).Cover(short, keys)
-		cancel()
+	for key := range covered {
+		err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error { return s.Reads(ctx) })
 		if err != nil {
-			return exit(exitUnavailable, "%s: %w", f.needs[key].name, err)
+			return nil, err
+		}
+	}
+	return covered, nil
+}
+
+// cover tells each pair of stores which keys it has. What it writes into a store stays there: a later step should not
+// be able to fail.
+func (f *fleet) cover(ctx context.Context, covered map[string][]both.Keys) error {
+	for _, key := range slices.Sorted(maps.Keys(covered)) {
+		keys := covered[key]
+		err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error { return s.Cover(ctx, keys) })
+		if err != nil {
+			return err
 		}
 		f.keys[key] = keys
+	}
+	return nil
+}
+
+// withPair calls do with an open pair of stores.
+func (f *fleet) withPair(ctx context.Context, key string, do func(context.Context, *both.Store) error) error {
+	short, cancel := context.WithTimeout(ctx, openBound)
+	defer cancel()
+	if err := do(short, f.open[key].(*both.Store)); err != nil {
+		return exit(exitUnavailable, "%s: %w", f.needs[key].name, err)
 	}
 	return nil
 }

@@ -205,6 +205,9 @@ func served(socket string) bool {
 
 // listenExit gives an error of daemon.Listen its exit code.
 func listenExit(err error) error {
+	if e, ok := errors.AsType[*exitError](err); ok { // of Commit
+		return e
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -52,6 +52,9 @@ func (s *server) inherit(cfg daemon.Config) (err error) {
 		if errors.Is(err, daemon.ErrBequest) {
 			return exit(exitTryAgain, "%w", err)
 		}
+		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
+			return e
+		}
 		return exit(exitTryAgain, "take over from process %d, which goes on: %w", estate.PID(), err)
 	}
 	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", estate.PID()))

@@ -125,6 +125,15 @@ func (s *Store) Cover(ctx context.Context, keys []Keys) error {
 	return s.order.cover(ctx, keys)
 }
 
+// Reads fails if what hosts with both stores have agreed on cannot be read. Then Cover cannot succeed either.
+func (s *Store) Reads(ctx context.Context) error {
+	if s.order == nil {
+		return nil
+	}
+	_, _, err := readNote(ctx, s.order.note)
+	return err
+}
+
 // Info says what the two have in common.
 func (s *Store) Info() upstream.Info { return s.info }
 
