@@ -1,43 +1,40 @@
 package daemon
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 )
 
 // derived has the fields of an engine that its image omits, each with the reason.
 var derived = map[string]string{
-	"daemon.Engine.set":         "from the configuration",
-	"daemon.Engine.clock":       "each process has its own",
-	"daemon.Engine.routing":     "a mutex",
-	"daemon.Engine.routes":      "from the configuration; the image has the earlier stores and epochs",
-	"daemon.Engine.fall":        "a callback of the daemon",
-	"daemon.Engine.audit":       "from the configuration",
-	"daemon.Engine.draining":    "nothing is passed on by a daemon that drains",
-	"daemon.Engine.nextBeat":    "follows from the sessions' beatAt",
-	"daemon.Engine.surveys":     "a survey in progress starts again",
-	"daemon.Engine.surveyAt":    "part of a survey",
-	"daemon.Engine.surveyPause": "part of a survey",
-	"daemon.Engine.looks":       "a mutex",
-	"daemon.Engine.lookMost":    "constant except in tests",
-	"daemon.Engine.users":       "counted again from sessions, holds and waiters; a user's pace starts again",
-	"daemon.Engine.self":        "the next process registers itself",
-	"daemon.cycles.next":        "the next process checks at once",
-	"daemon.cycles.seen":        "a remaining cycle is reported once more",
-	"daemon.shard.out":          "empty between events",
-	"daemon.shard.wake":         "the table's NextWake",
-	"daemon.shard._":            "padding",
+	"daemon.Engine.set":             "from the configuration",
+	"daemon.Engine.clock":           "each process has its own",
+	"daemon.Engine.routing":         "a mutex",
+	"daemon.Engine.routes":          "from the configuration; the image has the earlier stores and epochs",
+	"daemon.Engine.fall":            "a callback of the daemon",
+	"daemon.Engine.audit":           "from the configuration",
+	"daemon.Engine.draining":        "nothing is passed on by a daemon that drains",
+	"daemon.Engine.nextBeat":        "follows from the sessions' beatAt",
+	"daemon.Engine.surveys":         "a survey in progress starts again",
+	"daemon.Engine.surveyAt":        "part of a survey",
+	"daemon.Engine.surveyPause":     "part of a survey",
+	"daemon.Engine.looks":           "a mutex",
+	"daemon.Engine.lookMost":        "constant except in tests",
+	"daemon.Engine.users":           "counted again from sessions, holds and waiters; a user's pace starts again",
+	"daemon.Engine.sessions (keys)": "the session's own number",
+	"daemon.Engine.self":            "the next process registers itself",
+	"daemon.cycles.next":            "the next process checks at once",
+	"daemon.cycles.seen":            "a remaining cycle is reported once more",
+	"daemon.shard.out":              "empty between events",
+	"daemon.shard.wake":             "the table's NextWake",
+	"daemon.shard._":                "padding",
 
 	"daemon.Unit.info":     "from the driver",
 	"daemon.Unit.inline":   "from the driver",
@@ -88,6 +85,7 @@ var derived = map[string]string{
 	"cache.Acquire.Limit":    "there are no acquire-manys of permits",
 	"cache.Acquire.Draining": "set again by each request",
 
+	"cache.Table.leases (keys)": "the lease's own key", "cache.Table.sems (keys)": "the semaphore's own key",
 	"cache.Table.cfg": "from the configuration", "cache.Table.noLinger": "set by a drain",
 	"cache.Table.timers": "rebuilt from leases and waiters", "cache.Table.forced": "counted again",
 	"cache.Table.waits":      "rebuilt by since",
@@ -126,240 +124,25 @@ var derived = map[string]string{
 var names = map[string]bool{"cache.Session.ID": true, "cache.leaseState.key": true, "cache.hold.class": true,
 	"daemon.class.prefix": true, "daemon.class.name": true}
 
-// completeness visits every field of an engine and changes one at a time. It checks that the image changes too,
-// and that an engine that takes this image has the same image.
-type completeness struct {
-	*testing.T
-	e       *Engine
-	twin    func() *Engine
-	base    []byte
-	seen    map[uintptr]bool
-	tries   map[string]int
-	encoded map[string]bool
-}
-
-// triesMost bounds the instances of one field that are changed. For most fields the first one suffices.
-const triesMost = 24
-
-func (c *completeness) walk(v reflect.Value, name string) {
-	switch t := v.Type(); t.Kind() {
-	case reflect.Pointer:
-		if v.IsNil() || c.seen[v.Pointer()] {
-			return
-		}
-		c.seen[v.Pointer()] = true
-		c.walk(v.Elem(), name)
-	case reflect.Struct:
-		c.structure(v, name)
-	case reflect.Slice, reflect.Array:
-		for i := range v.Len() {
-			if c.walk(v.Index(i), name); isScalar(t.Elem()) && c.encoded[name] {
-				return
-			}
-		}
-	case reflect.Map:
-		for _, k := range v.MapKeys() {
-			c.walk(v.MapIndex(k), name)
-		}
-	case reflect.Func, reflect.Chan, reflect.UnsafePointer:
-	case reflect.Interface:
-		c.try(v, name)
-	default:
-		c.try(v, name)
-	}
-}
-
-func (c *completeness) structure(v reflect.Value, name string) {
-	t := v.Type()
-	switch {
-	case t.PkgPath() == "sync":
-		return
-	case t.PkgPath() == "sync/atomic" && strings.HasPrefix(t.Name(), "Pointer["):
-		if p := v.Addr().MethodByName("Load").Call(nil)[0]; !p.IsNil() {
-			c.walk(p.Elem(), name)
-		}
-		return
-	case t.PkgPath() == "sync/atomic":
-		c.walk(writable(v.FieldByName("v")), name)
-		return
-	case !ours(t):
-		c.lru(v)
-		return
-	}
-	for i := range t.NumField() {
-		field := fieldName(t, i)
-		if _, ok := derived[field]; !ok && !names[field] {
-			c.walk(writable(v.Field(i)), field)
-		}
-	}
-}
-
-// lru visits the entries of a library's cache.
-func (c *completeness) lru(v reflect.Value) {
-	values := v.Addr().MethodByName("Values")
-	if !values.IsValid() {
-		c.Fatalf("the test cannot visit values of type %v", v.Type())
-	}
-	for _, x := range values.Call(nil) {
-		c.walk(x, "")
-	}
-}
-
-// writable returns v as a value that can be set even if it is an unexported field.
-func writable(v reflect.Value) reflect.Value {
-	if !v.CanAddr() {
-		return v
-	}
-	return reflect.NewAt(v.Type(), unsafe.Pointer(v.UnsafeAddr())).Elem()
-}
-
-func ours(t reflect.Type) bool {
-	return strings.HasPrefix(t.PkgPath(), "github.com/locksidecar/locksidecar")
-}
-
-func fieldName(t reflect.Type, i int) string {
-	name := t.String()
-	if n := strings.IndexByte(name, '['); n >= 0 {
-		name = name[:n]
-	}
-	return name + "." + t.Field(i).Name
-}
-
-func isScalar(t reflect.Type) bool {
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Struct, reflect.Slice, reflect.Array, reflect.Map, reflect.Func, reflect.Chan, reflect.UnsafePointer:
-		return false
-	}
-	return true
-}
-
-// try changes v, makes an image, and restores v.
-func (c *completeness) try(v reflect.Value, name string) {
-	if c.encoded[name] || c.tries[name] >= triesMost || !v.CanSet() {
-		return
-	}
-	c.tries[name]++
-	was := reflect.New(v.Type()).Elem()
-	was.Set(v)
-	switch v.Kind() {
-	case reflect.Bool:
-		v.SetBool(!v.Bool())
-	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64:
-		v.SetInt(v.Int() ^ 1)
-	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
-		v.SetUint(v.Uint() ^ 1)
-	case reflect.String:
-		v.SetString(v.String() + "x")
-	case reflect.Interface:
-		if v.Type() == reflect.TypeFor[error]() {
-			v.Set(reflect.ValueOf(errors.New("another")))
-		} else {
-			v.Set(reflect.ValueOf(nobody{}))
-		}
-	default:
-		c.Fatalf("%s: %v", name, v.Kind())
-	}
-	image, wrong := imageOf(c.e)
-	v.Set(was)
-	if wrong != "" { // the changed field contradicts others that the image uses
-		c.encoded[name] = true
-		return
-	}
-	if bytes.Equal(image, c.base) {
-		return
-	}
-	c.encoded[name] = true
-	next := c.twin()
-	if _, err := next.Take(image); err != nil {
-		return // the changed field contradicts others of the image
-	}
-	if again, wrong := imageOf(next); wrong != "" || !bytes.Equal(again, image) {
-		c.Errorf("%s is in the image, but an engine that takes the image has another value (%s)", name, wrong)
-	}
-}
-
-func imageOf(e *Engine) (image []byte, wrong string) {
-	defer func() {
-		if r := recover(); r != nil {
-			wrong = fmt.Sprint(r)
-		}
-	}()
-	image, _, err := e.Image()
-	if err != nil {
-		wrong = err.Error()
-	}
-	return image, wrong
-}
-
-// required calls add for every field of a type and of the types in it. leaf marks those with a scalar value.
-func required(t reflect.Type, seen map[reflect.Type]bool, add func(name string, leaf bool)) {
-	switch t.Kind() {
-	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-		required(t.Elem(), seen, add)
-		return
-	case reflect.Struct:
-	default:
-		return
-	}
-	if t.PkgPath() == "sync/atomic" && strings.HasPrefix(t.Name(), "Pointer[") {
-		load, _ := reflect.PointerTo(t).MethodByName("Load")
-		required(load.Type.Out(0), seen, add)
-		return
-	}
-	if !ours(t) || seen[t] {
-		return
-	}
-	seen[t] = true
-	for i := range t.NumField() {
-		name, of := fieldName(t, i), t.Field(i).Type
-		_, left := derived[name]
-		add(name, !left && isLeaf(of))
-		if !left {
-			required(of, seen, add)
-		}
-	}
-}
-
-func isLeaf(t reflect.Type) bool {
-	for t.Kind() == reflect.Slice || t.Kind() == reflect.Array || t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	return isScalar(t) || t.PkgPath() == "sync/atomic" && !strings.HasPrefix(t.Name(), "Pointer[")
+func imageOf(e *Engine) (image []byte, err error) {
+	image, _, err = e.Image()
+	return image, err
 }
 
 // Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in the image
 // and taken over from it, or listed in derived.
 func TestTheImageHasEveryFieldThatIsNotDerived(t *testing.T) {
 	d := newRich(t)
-	c := &completeness{T: t, e: d.e, twin: d.twin, seen: make(map[uintptr]bool), tries: make(map[string]int),
-		encoded: make(map[string]bool)}
-	var wrong string
-	if c.base, wrong = imageOf(d.e); wrong != "" {
-		t.Fatal(wrong)
-	}
-	c.walk(reflect.ValueOf(d.e), "daemon.Engine")
-	if again, _ := imageOf(d.e); !bytes.Equal(again, c.base) {
-		t.Fatal("the walk has changed the engine")
-	}
-	var missing []string
-	known := make(map[string]bool)
-	seen := map[reflect.Type]bool{}
-	all := func(name string, leaf bool) {
-		known[name] = true
-		if leaf && !c.encoded[name] && !names[name] {
-			missing = append(missing, fmt.Sprintf("%s (changed %d times)", name, c.tries[name]))
-		}
-	}
-	required(reflect.TypeFor[Engine](), seen, all)
-	slices.Sort(missing)
-	for _, name := range missing {
-		t.Errorf("%s is neither in the image nor listed in derived", name)
-	}
-	for name := range derived {
-		if !known[name] {
-			t.Errorf("derived lists %s, which does not exist", name)
-		}
-	}
+	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any { return nobody{} },
+		Image: func() ([]byte, error) { return imageOf(d.e) },
+		Again: func(image []byte) ([]byte, error) {
+			next := d.twin()
+			if _, err := next.Take(image); err != nil {
+				return nil, err
+			}
+			return imageOf(next)
+		},
+	}.Check(t)
 }
 
 // newRich returns an engine with every kind of state.

@@ -1,0 +1,86 @@
+package etcd
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+)
+
+func TestTheStateOfEtcdIsComplete(t *testing.T) {
+	bare := func() *Store {
+		s := &Store{names: names{root: "locks/"}, clock: func() int64 { return 100 }, high: new(atomic.Int64)}
+		s.grips.init()
+		return s
+	}
+	s := bare()
+	s.last.Store(3)
+	s.granted.Store(4)
+	s.high.Store(5)
+	s.most.Store(6)
+	s.bytes.Store(7)
+	n := &session{no: 3, lease: 8, key: "session", cluster: 9}
+	n.until.Store(200)
+	n.fence.Store(10)
+	s.cur.Store(n)
+	grips := &s.grips
+	grips.putLocked(&grip{lock: "held", dir: "d", key: "d/1", token: 1, sess: n, rev: 20, mode: cache.Shared, held: true, since: 30})
+	grips.putLocked(&grip{lock: "queued", dir: "e", key: "e/2", token: 2, sess: n, rev: 21, leaving: true, pred: "e/1", predRev: 22, predMod: 23})
+	grips.doubts[doubt{"doubted", 3, true}] = 24
+	m := s.semLocked(n, "permits")
+	m.limit, m.seen = 2, 3
+	queued, free, held := m.addLocked(4), m.addLocked(5), m.addLocked(6)
+	grips.heldLocked(held, 25, 40)
+	held.permit.limit = 2
+	queued.rev, queued.permit.unsure = 26, true
+	grips.waitsLocked(queued, "p", 27)
+	grips.endLocked(free)
+	storetest.Complete{Root: s, Image: s.Leave,
+		Again: func(b []byte) ([]byte, error) {
+			next := bare()
+			if _, err := next.Arrive(b); err != nil {
+				return nil, err
+			}
+			return next.Leave()
+		},
+		LeftOut: map[string]string{
+			"etcd.names.root": "from the configuration", "etcd.Store.cfg": "from the configuration",
+			"etcd.Store.log": "each process has its own", "etcd.Store.clock": "each process has its own",
+			"etcd.Store.client":  "each process has its own connections",
+			"etcd.Store.why":     "why there is no session is found out again",
+			"etcd.Store.kick":    "each process has its own",
+			"etcd.Store.heldFor": "a callback of the daemon", "etcd.Store.asks": "questions to other daemons are cut",
+			"etcd.Store.questions": "of other daemons, which ask again",
+			"etcd.Store.hints":     "hints may be lost", "etcd.Store.sessions": "the deadline is told again",
+			"etcd.Store.cancel": "each process has its own", "etcd.Store.wg": "each process has its own",
+
+			"etcd.session.lost": "a lost session is not in the state", "etcd.session.gone": "only of a lost session",
+
+			"etcd.grips.byLock (keys)": "the lock's own name", "etcd.grips.sems (keys)": "the semaphore's own key",
+			"etcd.grips.young": "each is looked at anew", "etcd.grips.old": "each is looked at anew",
+			"etcd.grips.next":    "each is looked at anew",
+			"etcd.grips.byWatch": "watches are made anew", "etcd.grips.lastWatch": "watches are made anew",
+			"etcd.grips.create": "watches are made anew", "etcd.grips.cancel": "watches are made anew",
+			"etcd.grips.check":    "watches are made anew",
+			"etcd.grips.question": "watches are made anew", "etcd.grips.questionOf": "watches are made anew",
+			"etcd.grips.sending": "each process has its own", "etcd.grips.looking": "each process has its own",
+
+			"etcd.grip.gone": "none is in the table", "etcd.grip.old": "an index",
+			"etcd.grip.watch": "watches are made anew", "etcd.grip.watched": "watches are made anew",
+			"etcd.grip.sess": "the session that goes on",
+
+			"etcd.sem.sess": "the session that goes on",
+			"etcd.sem.held": "of the key", "etcd.sem.queue": "of the key", "etcd.sem.own": "of the session",
+			"etcd.sem.tokens": "of the slots", "etcd.sem.free": "of the slots", "etcd.sem.nHeld": "of the slots",
+			"etcd.sem.wanted": "watches are made anew", "etcd.sem.gone": "watches are made anew",
+
+			"etcd.permit.sem":   "the semaphore that has it",
+			"etcd.permit.role":  "those in slots have the same",
+			"etcd.permit.slot":  "an index",
+			"etcd.permit.place": "of the slot", "etcd.permit.value": "of the token",
+			"etcd.permit.looked": "of watches, which are made anew",
+			"etcd.permit.busy":   "no op is under way",
+		},
+	}.Check(t)
+}

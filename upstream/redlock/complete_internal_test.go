@@ -1,0 +1,42 @@
+package redlock
+
+import (
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+	"github.com/locksidecar/locksidecar/upstream/storeurl"
+)
+
+func TestTheStateOfRedlockIsComplete(t *testing.T) {
+	bare := func() *Store {
+		return &Store{cfg: Config{URL: &storeurl.URL{Hosts: []string{"a", "b", "c"}}}, grips: make(map[gripID]*grip), instance: "us"}
+	}
+	s := bare()
+	g := &grip{gripID: gripID{"k", 1}, number: 256, mode: cache.Shared, over: true, pending: true,
+		maybe: 7, sure: 1, unsure: 2, lag: 1, shaky: 4, until: 11, ends: 12, again: 13}
+	s.grips[g.gripID] = g
+	storetest.Complete{Root: s, Image: s.Leave,
+		Again: func(b []byte) ([]byte, error) {
+			next := bare()
+			if _, err := next.Arrive(b); err != nil {
+				return nil, err
+			}
+			return next.Leave()
+		},
+		LeftOut: map[string]string{
+			"redlock.Store.cfg": "from the configuration; the state has the names of the nodes", "redlock.Store.log": "each process has its own",
+			"redlock.Store.clock": "each process has its own", "redlock.Store.instance": "passed on by Identity",
+			"redlock.Store.grace": "constant", "redlock.Store.rand": "each process has its own",
+			"redlock.Store.nodes": "reached anew; what is on its way there counts as not answered, and debts are noted again",
+			"redlock.Store.ctx":   "each process has its own", "redlock.Store.cancel": "each process has its own",
+			"redlock.Store.wg": "each process has its own", "redlock.Store.owing": "each process has its own",
+			"redlock.Store.ended":   "each process has its own",
+			"redlock.Store.listing": "of a view in progress",
+			"redlock.Store.closed":  "a closed store is not passed on", "redlock.Store.quiet": "a closed store is not passed on",
+			"redlock.grip.owed":   "begin notes the debts again",
+			"redlock.grip.flying": "nothing is under way",
+			"redlock.grip.calls":  "nothing is under way",
+		},
+	}.Check(t)
+}
