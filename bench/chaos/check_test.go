@@ -355,7 +355,7 @@ func TestRegister(t *testing.T) {
 				}
 				rest = strings.TrimPrefix(strings.TrimPrefix(more, answer), " ")
 			}
-			_, found := r.Check()
+			_, found := r.Check(unforgiving)
 			var names []string
 			for _, v := range found {
 				names = append(names, v.Check)
@@ -374,7 +374,7 @@ func TestUnfencedLossesAreCounted(t *testing.T) {
 	for _, ask := range []string{"ur k", "ur k", "uw k 1", "uw k 1", "ur k", "uw k 2"} {
 		r.answer(ask)
 	}
-	if g, found := r.Check(); len(found) > 0 || g.Plain != 3 || g.PlainLost != 1 {
+	if g, found := r.Check(unforgiving); len(found) > 0 || g.Plain != 3 || g.PlainLost != 1 {
 		t.Errorf("%+v, found %v", g, found)
 	}
 }
@@ -390,6 +390,36 @@ func TestCellsHaveNames(t *testing.T) {
 	for _, bad := range []string{"", "redis/reset/daemon", "redis/reset/daemon/x", "redis/clock/store/1.5", "nothing/reset/daemon/1"} {
 		if _, err := ParseCell(bad); err == nil {
 			t.Errorf("%q is a cell", bad)
+		}
+	}
+}
+
+func unforgiving(string, string) bool { return false }
+
+// Redis was flushed between two grants of the same fence. Only an acquire that had been requested before the other one
+// was granted is forgiven.
+func TestAFenceOfTwoAfterAFlush(t *testing.T) {
+	for _, c := range []struct {
+		flushed, asked int64
+		finds          string
+	}{{15, 5, ""}, {15, 14, "fence twice"}, {0, 5, "fence twice"}} {
+		h := newTold()
+		if c.flushed > 0 {
+			h.Forgets = []forget{{span: span{c.flushed * ms, c.flushed * ms}}}
+		}
+		h.held(0, "k", 2, 0, 10, 12, 13)
+		h.held(1, "k", 2, c.asked, 50, 60, 70)
+		r := &Register{cells: map[string]*register{}}
+		for _, ask := range []string{"fr k 2 0/1", "fr k 2 1/2"} {
+			r.answer(ask)
+		}
+		_, found := r.Check(h.forgivesShared())
+		var names []string
+		for _, v := range found {
+			names = append(names, v.Check)
+		}
+		if got := strings.Join(names, ", "); got != c.finds {
+			t.Errorf("flushed at %d, asked at %d: %q, want %q", c.flushed, c.asked, got, c.finds)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 )
@@ -82,6 +83,19 @@ func (p *op) lowered() bool { return p.low > 0 && p.lowResult == "ok" }
 
 // released says that a release went well.
 func (p *op) released() bool { return p.gave > 0 && p.given > 0 && p.gaveResult == "ok" }
+
+// forgivesShared returns a function that forgives two acquires, each named as in 1/781 by its worker and number, the
+// same fence: the store may have forgotten the one before it granted the other, which had not been requested behind it.
+func (h *History) forgivesShared() func(by, later string) bool {
+	named := map[string]*op{}
+	for _, p := range h.ops() {
+		named[fmt.Sprintf("%d/%d", p.w, p.n)] = p
+	}
+	return func(by, later string) bool {
+		a, b := named[by], named[later]
+		return a != nil && b != nil && b.asked < a.answered && h.forgives(a, b)
+	}
+}
 
 // span is a time in which something happened.
 type span struct{ from, to int64 }

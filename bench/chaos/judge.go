@@ -45,7 +45,7 @@ func (c *bed) judge() {
 	c.Modelled, found = h.Model(modelTime)
 	c.Violations = append(c.Violations, found...)
 	if c.register != nil {
-		c.Guarded, found = c.register.Check()
+		c.Guarded, found = c.register.Check(h.forgivesShared())
 		c.Violations = append(c.Violations, found...)
 	}
 }
