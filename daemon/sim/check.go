@@ -129,7 +129,8 @@ func (w *World) ordered(h *hold) {
 	if own.moves(h) && h.at.rebase {
 		w.counts.Tallies[carriedFloors]++
 	}
-	w.rises(own, h, func(h, _ *hold) bool { return !h.at.rebase }, ownOrder)
+	// A client that reads late reads of a hold that a loss has ended behind later ones.
+	w.rises(own, h, func(h, o *hold) bool { return !h.at.rebase || waives(h, o) }, ownOrder)
 }
 
 // moves notes the latest hold, and reports whether the one before it was at another store.
