@@ -252,10 +252,10 @@ func (t *Table) close(l *Lease, until int64) {
 	l.oweUntil = until
 }
 
-// endOwed is called at the lease's oweUntil. A closed lease of two stores is released now. Any other lease is
-// forgotten, because the store has dropped it by then.
+// endOwed is called at the lease's oweUntil. A closed lease of two stores is released now, unless only the key is
+// closed: see Abandon. Any other lease is forgotten, because the store has dropped it by then.
 func (t *Table) endOwed(l *Lease, now int64, out *Effects) {
-	if l.state == stateClosed && l.st.Pair {
+	if l.state == stateClosed && l.st.Pair && l.token != 0 {
 		t.owe(l, now, out)
 		return
 	}

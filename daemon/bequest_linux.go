@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -30,6 +31,7 @@ type bequest struct {
 	what  estate
 	image []byte
 	files *passed
+	gone  map[string]offered // the stores that this process does not have: see Match
 }
 
 // Bequeath stands still, and has keep take all descriptors that another process needs to go on, in
@@ -131,19 +133,95 @@ func Found(files []*os.File) (e *Estate, err error) {
 	return found, nil
 }
 
-// inheritLeft is Inherit for what was left behind: there is nobody to go on otherwise.
+// Left says that a daemon has left the estate behind: nobody serves.
+func (e *Estate) Left() bool { return e.left != nil }
+
+// Match compares the stores of an estate that was left behind with those that this process is to have: keys by
+// names. It returns the names of those that this process does not have. Their locks are lost, and Heir knows
+// nothing of them. Match has to be called before a store is opened. Of a daemon that serves it returns nothing,
+// because that refuses to hand over then.
+func (e *Estate) Match(stores map[string]string) (gone []string) {
+	if e.left == nil {
+		return nil
+	}
+	e.left.gone = make(map[string]offered)
+	for _, s := range e.offer.Stores {
+		if key, ok := stores[s.Name]; ok && key == s.Key {
+			continue
+		}
+		e.left.gone[s.Name] = s
+		gone = append(gone, s.Name)
+		if f := e.locks[s.Name]; f != nil { // another store of this process may need the same file
+			_ = f.Close()
+			delete(e.locks, s.Name)
+		}
+	}
+	return gone
+}
+
+// isGone says that this process does not have the store of the estate with that name.
+func (e *Estate) isGone(store string) bool {
+	if e.left == nil {
+		return false
+	}
+	_, gone := e.left.gone[store]
+	return gone
+}
+
+// standIns makes stand-ins for the stores that this process does not have.
+func (e *Estate) standIns(to *Engine) (gone map[string]*Unit, err error) {
+	if e.left == nil {
+		return nil, nil
+	}
+	gone = make(map[string]*Unit)
+	for name, s := range e.left.gone {
+		if s.Info.Name == "" {
+			return nil, fmt.Errorf("the process that has left it is too old to tell what kind of store %q is", name)
+		}
+		if gone[name], err = to.StandIn(name, s.Info, s.Parts); err != nil {
+			return nil, err
+		}
+	}
+	return gone, nil
+}
+
+// inheritLeft is Inherit for what was left behind. There is nobody to go on otherwise, so cfg can be used to serve
+// anew after an error.
 func (e *Estate) inheritLeft(cfg Config, has prepared) (*Daemon, error) {
 	in := e.left.files
 	defer in.close()
-	for _, s := range e.offer.Stores {
-		if key, ok := has.Stores[s.Name]; !ok || key != s.Key {
-			return nil, fmt.Errorf("%w: store %q is not the same in this configuration", ErrBequest, s.Name)
+	if was := e.offer.Socket; was != cfg.Socket {
+		return nil, fmt.Errorf("%w: its socket is %s, and this process serves %s", ErrBequest, was, cfg.Socket)
+	}
+	e.Match(has.Stores)
+	given := cfg.Listener
+	if given != nil { // which the daemon that is made here closes if it fails
+		var err error
+		if cfg.Listener, err = duplicate(given); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrBequest, err)
 		}
 	}
 	d, err := e.take(cfg, e.left.what, e.left.image, in)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBequest, err)
 	}
+	if given != nil {
+		_ = given.Close()
+	}
 	d.site.borrowed = false
 	return d, nil
+}
+
+// duplicate makes another listener on the same socket.
+func duplicate(ln *net.UnixListener) (*net.UnixListener, error) {
+	f, err := ln.File()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	again, err := net.FileListener(f)
+	if err != nil {
+		return nil, err
+	}
+	return again.(*net.UnixListener), nil
 }

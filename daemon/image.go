@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // imageFormat is the form of an engine's image. It changes with whatever changes what is written:
@@ -28,13 +30,14 @@ type imager struct {
 	e        *Engine
 	sessions []*Session // in their order
 	byID     map[uint64]*Session
-	units    map[int]*Unit  // the stores, by their numbers in the image
-	order    []*Unit        // the stores, in the order of the image
-	classes  []uint16       // this process' class numbers, in the order of the image
-	places   map[uint16]int // the index in classes of each class number
-	due      []dueLease     // leases that were read
-	was      *routes        // of the process that wrote the image
-	shard    int            // of the table at work
+	units    map[int]*Unit    // the stores, by their numbers in the image
+	gone     map[string]*Unit // stand-ins for stores that only the other process has, by their names there
+	order    []*Unit          // the stores, in the order of the image
+	classes  []uint16         // this process' class numbers, in the order of the image
+	places   map[uint16]int   // the index in classes of each class number
+	due      []dueLease       // leases that were read
+	was      *routes          // of the process that wrote the image
+	shard    int              // of the table at work
 }
 
 // dueLease is a lease together with the store that renews it.
@@ -57,10 +60,12 @@ func (e *Engine) Image() ([]byte, []*Session, error) {
 }
 
 // Take makes e, which is new and has its stores and namespaces, go on from an image, and returns
-// its sessions in their order. The caller gives each a transport, and then calls Reroute and Tick. An
-// image that makes no sense, or names a store that e does not have, is an error: e is of no use then.
-func (e *Engine) Take(image []byte) ([]*Session, error) {
+// its sessions in their order. gone has a stand-in for each store that the image names and e does not have, by the
+// name there. The caller gives each session a transport, and then calls Abandon, or Reroute if gone is empty, and
+// Tick. An image that makes no sense, or names any other store that e does not have, is an error: e is of no use then.
+func (e *Engine) Take(image []byte, gone map[string]*Unit) ([]*Session, error) {
 	m := newImager(&cache.Coder{B: image, Reading: true}, e)
+	m.gone = gone
 	m.code()
 	if m.Err == nil && len(m.B) > 0 {
 		m.Fail(errors.New("image is longer than what it says"))
@@ -81,6 +86,32 @@ func (e *Engine) Take(image []byte) ([]*Session, error) {
 // Bereave says that what was at a store could not be taken over: see cache.Table.
 func (e *Engine) Bereave(u *Unit) {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Bereave(u.core, now, out) })
+}
+
+// StandIn makes a Unit in place of a store that another process has used and this one does not have. No key is
+// routed there, and nothing is asked of it.
+func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*Unit, error) {
+	is := name + " (left behind)"
+	for n := 2; e.unit(is) != nil; n++ {
+		is = fmt.Sprintf("%s (left behind %d)", name, n)
+	}
+	u, err := e.AddStore(is, info, nil)
+	if err == nil {
+		u.parts.Store(&parts)
+	}
+	return u, err
+}
+
+// Abandon ends everything at the stores of these stand-ins, and drops the stand-ins: see cache.Table.Abandon. It
+// includes Reroute. It returns false if something still refers to one of them, which cannot be.
+func (e *Engine) Abandon(gone []*Unit) bool {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		for _, u := range gone {
+			t.Abandon(u.core, now, out)
+		}
+	})
+	e.Reroute()
+	return !slices.ContainsFunc(gone, func(u *Unit) bool { return !e.DropStore(u) })
 }
 
 // Carry gives a session that was taken over its connection.
@@ -173,7 +204,7 @@ func (m *imager) stores() {
 		m.String(&name)
 		cache.Num(m.Coder, &id)
 		if m.Reading {
-			if *u = m.e.unit(name); *u == nil {
+			if *u = cmp.Or(m.gone[name], m.e.unit(name)); *u == nil {
 				m.Fail(fmt.Errorf("there is no store %q here", name))
 				return
 			}
@@ -222,7 +253,7 @@ func (m *imager) lanes(u *Unit) {
 			m.e.shards[shardOf(key)].table.ImageOp(m.Coder, op)
 			op.Store = u.core.ID
 		})
-		if m.Reading {
+		if m.Reading && !slices.Contains(slices.Collect(maps.Values(m.gone)), u) { // nothing is asked of a stand-in
 			lane.Push(ops...)
 		}
 	}

@@ -32,7 +32,7 @@ func BenchmarkImage(b *testing.B) {
 	})
 	b.Run("take", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := testEngine(b).Take(image); err != nil {
+			if _, err := testEngine(b).Take(image, nil); err != nil {
 				b.Fatal(err)
 			}
 		}

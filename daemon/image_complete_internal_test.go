@@ -137,7 +137,7 @@ func TestTheImageHasEveryFieldThatIsNotDerived(t *testing.T) {
 		Image: func() ([]byte, error) { return imageOf(d.e) },
 		Again: func(image []byte) ([]byte, error) {
 			next := d.twin()
-			if _, err := next.Take(image); err != nil {
+			if _, err := next.Take(image, nil); err != nil {
 				return nil, err
 			}
 			return imageOf(next)

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -31,7 +32,7 @@ func (e *Estate) Heir(store string) *upstream.Heir {
 		return nil
 	}
 	for _, s := range e.offer.Stores {
-		if s.Name == store && s.Moves {
+		if s.Name == store && s.Moves && !e.isGone(store) {
 			return &upstream.Heir{Identity: s.Identity, Lock: e.locks[store]}
 		}
 	}
@@ -68,6 +69,7 @@ type inherited struct {
 	conns []*conn
 	begin []func()
 	lost  []*Unit
+	gone  []*Unit // stand-ins for stores that this process does not have
 }
 
 // Inherit makes a daemon that goes on in place of the one that serves, which has ended when this
@@ -122,6 +124,11 @@ func (e *Estate) take(cfg Config, what estate, image []byte, in *passed) (d *Dae
 		return nil, m.Err
 	}
 	at := &site{admin: make(map[string]net.Listener), borrowed: true}
+	defer func() {
+		if err != nil {
+			at.closePassed()
+		}
+	}()
 	for _, name := range what.Admin {
 		if at.admin[name], err = in.listener(); err != nil {
 			return nil, err
@@ -132,12 +139,15 @@ func (e *Estate) take(cfg Config, what estate, image []byte, in *passed) (d *Dae
 		return nil, err
 	}
 	unixLn, ok := ln.(*net.UnixListener)
-	lock := in.next()
-	if !ok || lock == nil {
+	if !ok {
+		_ = ln.Close()
 		return nil, errPassing
 	}
 	unixLn.SetUnlinkOnClose(false)
-	at.ln, at.lock = unixLn, lock
+	at.ln, at.lock = unixLn, in.next()
+	if at.lock == nil {
+		return nil, errPassing
+	}
 	switch {
 	case cfg.Listener != nil: // the manager has given it to us anew
 		_ = unixLn.Close()
@@ -150,27 +160,48 @@ func (e *Estate) take(cfg Config, what estate, image []byte, in *passed) (d *Dae
 	}
 	holdCollector()
 	d.timer.Pause() // nothing is said to anybody before it begins
-	if d.inherited, err = d.inherit(m, in); err != nil {
+	if d.inherited, err = d.inherit(e, m, in); err != nil {
 		d.forsake()
 		return nil, err
 	}
 	return d, nil
 }
 
+// closePassed closes what another process has passed on, so that this one can make all of it anew. Some of it may
+// be closed already.
+func (p *site) closePassed() {
+	for _, ln := range p.admin {
+		if ln != nil {
+			_ = ln.Close()
+		}
+	}
+	if p.ln != nil {
+		_ = p.ln.Close()
+	}
+	if p.lock != nil {
+		_ = p.lock.Close()
+	}
+}
+
 // inherit has the engine, the stores and the connections take in what was passed.
-func (d *Daemon) inherit(m *estateImage, in *passed) (*inherited, error) {
-	sessions, err := d.engine.Take(m.engine)
+func (d *Daemon) inherit(e *Estate, m *estateImage, in *passed) (*inherited, error) {
+	gone, err := e.standIns(d.engine)
+	if err != nil {
+		return nil, err
+	}
+	sessions, err := d.engine.Take(m.engine, gone)
 	if err != nil {
 		return nil, err
 	}
 	if len(sessions) != len(m.conns) {
 		return nil, errPassing
 	}
-	h := &inherited{}
+	h := &inherited{gone: slices.Collect(maps.Values(gone))}
 	for _, v := range d.stores.list() {
 		state, there := m.stores[v.unit.Name()]
 		mv := upstream.Moves(v.Store.Store)
 		switch {
+		case e.isGone(v.unit.Name()): // it has the name of another store of the process before
 		case there && mv != nil:
 			begin, err := mv.Arrive(state)
 			if err != nil {
@@ -226,7 +257,9 @@ func (d *Daemon) begin(h *inherited) {
 	for _, begin := range h.begin {
 		begin()
 	}
-	d.engine.Reroute() // this process' configuration may refuse some of the inherited waits
+	if !d.engine.Abandon(h.gone) { // reroutes, too: this process' configuration may refuse some of the inherited waits
+		d.log.Error("a store that this process does not have is still in use")
+	}
 	for _, u := range h.lost {
 		d.engine.Bereave(u)
 	}

@@ -17,7 +17,7 @@ func (d *beating) takenOver(next *beating) *Session {
 	}
 	next.now.Store(d.now.Load())
 	next.e.End(next.s)
-	sessions, err := next.e.Take(image)
+	sessions, err := next.e.Take(image, nil)
 	if err != nil {
 		d.Fatal(err)
 	}

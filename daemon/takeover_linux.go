@@ -38,6 +38,7 @@ type (
 		Version string
 		PID     int
 		Stores  []offered
+		Socket  string
 		Owned   bool // the socket is to be removed at the end
 		Seen    []byte
 	}
@@ -47,6 +48,8 @@ type (
 		Identity string
 		Moves    bool
 		Locked   bool // a descriptor comes with the message
+		Info     upstream.Info
+		Parts    []Part
 	}
 	prepared struct{ Stores map[string]string } // keys by names
 	estate   struct {
@@ -151,12 +154,12 @@ func (d *Daemon) closeOnEnd(c *net.UnixConn) (stop func()) {
 
 // offer is what there is to take over, with the descriptors that belong to it.
 func (d *Daemon) offer() (o offer, locks []int) {
-	o = offer{Form: takeoverForm, Version: d.cfg.Version, PID: os.Getpid(), Owned: d.cfg.Listener == nil}
+	o = offer{Form: takeoverForm, Version: d.cfg.Version, PID: os.Getpid(), Socket: d.cfg.Socket, Owned: d.cfg.Listener == nil}
 	if d.cfg.Seen != nil {
 		o.Seen = d.cfg.Seen()
 	}
 	for _, v := range d.stores.list() {
-		one := offered{Name: v.unit.Name(), Key: v.Key, Locked: v.Lock != nil}
+		one := offered{Name: v.unit.Name(), Key: v.Key, Locked: v.Lock != nil, Info: v.Store.Store.Info(), Parts: v.Parts}
 		if m := upstream.Moves(v.Store.Store); m != nil {
 			one.Moves, one.Identity = true, m.Identity()
 		}

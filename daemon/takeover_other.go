@@ -38,6 +38,12 @@ func (*Estate) PID() int { return 0 }
 // Heir is what is to be known of a store before it is opened.
 func (*Estate) Heir(string) *upstream.Heir { return nil }
 
+// Left says that a daemon has left the estate behind.
+func (*Estate) Left() bool { return false }
+
+// Match names the stores of the estate that this process does not have.
+func (*Estate) Match(map[string]string) []string { return nil }
+
 // Seen is the result of the other process's Config.Seen.
 func (*Estate) Seen() []byte { return nil }
 

@@ -314,7 +314,7 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 						"or in one again, takes a restart", name)
 				}
 			}
-			lazy := d.lazy || len(p.needs) > 1
+			lazy := d.lazy || len(p.needs) > 1 || f.estate != nil && f.estate.Left() // nobody else serves meanwhile
 			if f.used != nil && len(d.plans) > 1 {
 				lazy = false // a reload does not begin a move to a store that cannot be reached
 			}
@@ -325,12 +325,11 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 			f.open[d.key], f.needs[d.key] = st, d
 			fresh = append(fresh, d.key)
 		}
-		key := sha256.Sum256([]byte(d.key)) // which may hold a password
 		var parts []daemon.Part
 		for _, p := range d.plans {
 			parts = append(parts, daemon.Part{Name: storeName(p.name), Place: p.place})
 		}
-		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Key: hex.EncodeToString(key[:]), Store: f.open[d.key],
+		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Key: d.publicKey(), Store: f.open[d.key],
 			Parts: parts, Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
 	}
 	for _, n := range c.Spaces() {
@@ -348,6 +347,12 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 		s.Classes = append(s.Classes, daemon.Class(x))
 	}
 	return s, fresh, nil
+}
+
+// publicKey is key without a password that it may hold.
+func (d *need) publicKey() string {
+	sum := sha256.Sum256([]byte(d.key))
+	return hex.EncodeToString(sum[:])
 }
 
 func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {

@@ -80,6 +80,31 @@ func (s *server) found(kept []*os.File) *daemon.Estate {
 	return estate
 }
 
+// match finds out which stores of what was left behind the configuration does not have, and says that their locks
+// are lost.
+func (s *server) match(needs []*need) {
+	if s.fleet.estate == nil {
+		return
+	}
+	keys := make(map[string]string, len(needs))
+	for _, d := range needs {
+		keys[d.name] = d.publicKey()
+	}
+	for _, name := range s.fleet.estate.Match(keys) {
+		s.log.Error("the last process has left locks at a store that the configuration does not have, or not as it was then: they are "+
+			"lost, and end at the store with their TTLs; to keep locks, reload a changed configuration before a restart",
+			zap.String("event", "bequest_without"), zap.String("store", storeName(name)))
+	}
+}
+
+// giveUp gives up what was left behind, which cannot be taken over, so that this process can serve anew.
+func (s *server) giveUp(why error) {
+	s.fleet.estate.Close()
+	s.fleet.estate = nil
+	s.log.Error("what the last process has left cannot be taken over: its clients' connections and locks are lost, and this process "+
+		"serves anew", zap.String("event", "bequest_unusable"), zap.Error(why))
+}
+
 // toManager has tell speak with the manager, and waits until that has taken in what it said.
 func (s *server) toManager(tell func(*net.UnixConn) error) error {
 	at, _ := s.m.Env("NOTIFY_SOCKET")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 // manager stands in for systemd, as far as it keeps descriptors.
@@ -99,14 +102,17 @@ func (m *manager) drop(name string) {
 	delete(m.kept, name)
 }
 
-// start starts the daemon with all that is kept, in any order.
-func (m *manager) start(h *host) *proc {
+// start starts the daemon with all that is kept, in any order, and with a socket of its own if that is not nil.
+func (m *manager) start(h *host, socket *os.File) *proc {
 	m.mu.Lock() // so that none is closed before it has been passed on
 	defer m.mu.Unlock()
 	var names []string
 	var files []*os.File
 	for name, f := range m.kept {
 		names, files = append(names, name), append(files, f)
+	}
+	if socket != nil {
+		names, files = append(names, "socket"), append(files, socket)
 	}
 	return launchWith(m.t, h.dir, h.env, files, "sh", "-c", fmt.Sprintf(
 		"LISTEN_FDS=%d LISTEN_FDNAMES=%s LISTEN_PID=$$ exec locksidecar serve --keep-over-restart", len(files), strings.Join(names, ":")))
@@ -132,7 +138,7 @@ func TestKeptOverARestart(t *testing.T) {
 			t.Fatal("nothing is left")
 		}
 		early := h.lock([]string{"-n"}, "true") // waits in the socket for a daemon
-		h.daemon = m.start(h)
+		h.daemon = m.start(h, nil)
 		early.ends(75)
 		eventually(t, "the manager has nothing any more", func() bool { return m.has() == 0 })
 	}
@@ -145,9 +151,189 @@ func TestKeptOverARestart(t *testing.T) {
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)
 	m.drop(keptName(3))
-	d := m.start(h)
+	d := m.start(h, nil)
 	eventually(t, "it says so", func() bool { return strings.Contains(d.err.String(), `"event":"bequest_unusable"`) })
 	q.ends(79)
 	d.signal(syscall.SIGTERM)
 	d.ends(0)
+}
+
+// keeping is a host whose manager keeps descriptors, with a daemon that has this configuration.
+func keeping(t *testing.T, yaml string, socket func(*host) *os.File) (h *host, m *manager, f *os.File) {
+	t.Helper()
+	h = bareHost(t)
+	ear := filepath.Join(h.dir, "n")
+	h.env = append(h.env, "NOTIFY_SOCKET="+ear, "LOCKSIDECAR_CONFIG="+filepath.Join(h.dir, "c.yaml"))
+	m = newManager(t, ear)
+	h.configure(yaml)
+	if socket != nil {
+		f = socket(h)
+	}
+	h.daemon = m.start(h, f)
+	h.ready()
+	return h, m, f
+}
+
+func (h *host) configure(yaml string) {
+	h.t.Helper()
+	if err := os.WriteFile(filepath.Join(h.dir, "c.yaml"), []byte(yaml), 0o600); err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// restarts ends the daemon and starts the next one with what it has left.
+func (m *manager) restarts(h *host, socket *os.File) {
+	m.t.Helper()
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+	if m.has() == 0 {
+		m.t.Fatal("nothing is left")
+	}
+	h.daemon = m.start(h, socket)
+	h.ready()
+	eventually(m.t, "the manager has nothing any more", func() bool { return m.has() == 0 })
+}
+
+// The configuration file is edited, and the daemon is restarted without a reload. The next one serves. Whatever is
+// at stores that are the same goes on. The locks at the others are lost, and their keys are free at the present
+// store once nobody can believe in them.
+func TestKeptOverARestartWithOtherStores(t *testing.T) {
+	redis := func() string { return testserver.StartRedis(t).URL() + "?prefix=PREFIX" }
+	a, b, c := redis(), redis(), redis()
+	const embedded = "memory:"
+	conf := func(main, other string) string {
+		text := "upstream: '" + main + "'\n"
+		if other != "" {
+			text += "stores: {b: {upstream: '" + other + "'}}\nnamespaces: {'x:': {store: b}}\n"
+		}
+		return text
+	}
+	const stays, goes = "k", "x:k"
+	for n, k := range []struct {
+		name       string
+		was, is    string
+		stays      string
+		goes, gone string // a key that is lost, and its store
+	}{
+		{"a store is removed", conf(a, b), conf(a, ""), stays, goes, "b"},
+		{"a store is another one", conf(a, b), conf(a, c), stays, goes, "b"},
+		{"the main store is another one", conf(a, b), conf(c, b), goes, stays, "default"},
+		{"the main store was embedded", conf(embedded, b), conf(c, b), goes, stays, "default"},
+		{"the main store becomes embedded", conf(a, b), conf(embedded, b), goes, stays, "default"},
+		{"beside an embedded store", conf(embedded, b), conf(embedded, c), stays, goes, "b"},
+		{"a store is added", conf(a, ""), conf(a, b), stays, "", ""},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			own := strings.NewReplacer("PREFIX", fmt.Sprint(n, ":"))
+			h, m, _ := keeping(t, own.Replace(k.was), nil)
+			lock := func(key string, flags ...string) *proc {
+				return h.run(append(append([]string{"lock"}, flags...), key, "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")...)
+			}
+			p := lock(k.stays, "--ttl", "30s")
+			f1 := p.number()
+			q := lock(k.stays)
+			eventually(t, "it waits", func() bool { _, n := h.holdersOf(k.stays); return n == 1 })
+			var lost *proc
+			if k.goes != "" {
+				lost = lock(k.goes, "--ttl", "2s")
+				lost.number()
+			}
+			h.configure(own.Replace(k.is))
+			m.restarts(h, nil)
+			if log := h.daemon.err.String(); strings.Contains(log, `"event":"bequest_without"`) != (k.gone != "") ||
+				k.gone != "" && !strings.Contains(log, `"store":"`+k.gone+`"`) || !strings.Contains(log, `"event":"took_over"`) {
+				t.Errorf("the log:\n%s", log)
+			}
+			if k.goes != "" {
+				lost.ends(79)
+				again := lock(k.goes)
+				again.number()
+				again.letGo()
+				again.ends(0)
+			}
+			p.letGo()
+			p.ends(0)
+			if f2 := q.number(); f2 != f1+1 {
+				t.Errorf("fence %d after %d: it is not the same lease", f2, f1)
+			}
+			q.letGo()
+			q.ends(0)
+			h.daemon.signal(syscall.SIGTERM)
+			h.daemon.ends(0)
+		})
+	}
+}
+
+// The only store is down when the next process starts. It serves all the same, and the locks continue.
+func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
+	redis := testserver.StartRedis(t)
+	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\n", nil)
+	p := h.run("lock", "--ttl", "5m", "k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+	p.number()
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+	redis.Kill()
+	h.daemon = m.start(h, nil)
+	eventually(t, "it serves", func() bool {
+		log := h.daemon.err.String()
+		return strings.Contains(log, `"event":"store_down"`) && strings.Contains(log, `"event":"took_over"`)
+	})
+	if n, _ := h.holders(); n != 1 {
+		t.Errorf("%d holders", n)
+	}
+	h.daemon.signal(syscall.SIGKILL)
+	h.daemon.ends(-1)
+	p.ends(79)
+}
+
+// What was left behind cannot be taken over. The next process closes it, says why, and serves anew.
+func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
+	redis := testserver.StartRedis(t).URL() + "?prefix=PREFIX"
+	damaged := func(t *testing.T, h *host, m *manager) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		b := make([]byte, 1<<20)
+		f := m.kept[keptName(len(m.kept)-1)]
+		n, _ := f.ReadAt(b, 0)
+		at := bytes.LastIndexByte(b[:n], '}') + 12 // somewhere in the image, behind the head
+		if n <= at {
+			t.Fatal("there is no image")
+		}
+		if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, n-at), int64(at)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n, k := range []struct {
+		name, upstream string
+		socket         func(*host) *os.File
+		damage         func(*testing.T, *host, *manager)
+	}{
+		{"a damaged image", redis, nil, damaged},
+		{"a damaged image and the manager's socket", redis, (*host).listens, damaged},
+		{"a damaged image and an embedded store", "memory:", nil, damaged},
+		{"another socket", redis, nil, func(_ *testing.T, h *host, _ *manager) {
+			h.socket += "2"
+			h.env = append(h.env, "LOCKSIDECAR_SOCKET="+h.socket)
+		}},
+	} {
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			h, m, socket := keeping(t, fmt.Sprintf("ttl: 2s\nupstream: '%s'\n", strings.ReplaceAll(k.upstream, "PREFIX", fmt.Sprint(n, ":"))), k.socket)
+			p := h.lock(nil, "echo up; read x; exit 0")
+			p.line()
+			h.daemon.signal(syscall.SIGTERM)
+			h.daemon.ends(0)
+			k.damage(t, h, m)
+			h.daemon = m.start(h, socket)
+			h.ready()
+			if log := h.daemon.err.String(); !strings.Contains(log, `"event":"bequest_unusable"`) || strings.Contains(log, `"event":"took_over"`) {
+				t.Errorf("the log:\n%s", log)
+			}
+			p.ends(79)
+			h.lock(nil, "true").ends(0)
+			h.daemon.signal(syscall.SIGTERM)
+			h.daemon.ends(0)
+		})
+	}
 }

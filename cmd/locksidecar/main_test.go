@@ -246,6 +246,12 @@ func (h *host) listens() *os.File {
 func (h *host) serve(args ...string) {
 	h.t.Helper()
 	h.daemon = h.run(append([]string{"serve"}, args...)...)
+	h.ready()
+}
+
+// ready waits until the daemon is.
+func (h *host) ready() {
+	h.t.Helper()
 	eventually(h.t, "the daemon is ready", func() bool {
 		select {
 		case <-h.daemon.done:
@@ -271,12 +277,17 @@ func (h *host) lock(flags []string, script string) *proc {
 // holders and waiters of the lock k, as the daemon lists it.
 func (h *host) holders() (holders, waiters uint64) {
 	h.t.Helper()
+	return h.holdersOf("k")
+}
+
+func (h *host) holdersOf(key string) (holders, waiters uint64) {
+	h.t.Helper()
 	c, err := client.Dial(h.t.Context(), h.socket, client.Options{Name: "test"})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	defer c.Close()
-	s, err := c.Inspect(h.t.Context(), "k")
+	s, err := c.Inspect(h.t.Context(), key)
 	if err != nil {
 		h.t.Fatal(err)
 	}

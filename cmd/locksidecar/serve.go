@@ -141,11 +141,12 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	if takeover && s.fleet.estate == nil {
 		err = s.claim(starting)
 	}
-	if err == nil && s.fleet.estate != nil {
-		err = s.fleet.seen.arrive(s.fleet.estate.Seen())
-	}
-	if err == nil {
-		err = s.fleet.use(starting, p, func(serving daemon.Serving) error {
+	begin := func() error {
+		if err := s.arrive(); err != nil {
+			return err
+		}
+		s.match(p.needs)
+		return s.fleet.use(starting, p, func(serving daemon.Serving) (err error) {
 			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup, Listener: made,
 				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Standing: threads.askAll,
 				Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version, Seen: s.fleet.seen.leave}
@@ -155,6 +156,13 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 			s.Daemon, err = daemon.Listen(cfg)
 			return listenExit(err)
 		})
+	}
+	if err == nil {
+		err = begin()
+	}
+	if errors.Is(err, daemon.ErrBequest) {
+		s.giveUp(err)
+		err = begin()
 	}
 	first := told()
 	if first != nil && err != nil {

@@ -44,19 +44,36 @@ func (s *server) claim(ctx context.Context) error {
 	return nil
 }
 
+// arrive takes in what the other process has seen of its stores, before they are opened.
+func (s *server) arrive() error {
+	e := s.fleet.estate
+	if e == nil {
+		return nil
+	}
+	err := s.fleet.seen.arrive(e.Seen())
+	if err != nil && e.Left() {
+		err = fmt.Errorf("%w: %w", daemon.ErrBequest, err)
+	}
+	return err
+}
+
 // inherit makes the daemon that goes on in place of the other.
 func (s *server) inherit(cfg daemon.Config) (err error) {
 	estate := s.fleet.estate
-	defer func() { s.fleet.estate = nil }()
 	if s.Daemon, err = estate.Inherit(cfg); err != nil {
-		if errors.Is(err, daemon.ErrBequest) {
-			return exit(exitTryAgain, "%w", err)
+		if errors.Is(err, daemon.ErrBequest) { // see giveUp
+			return err
+		}
+		s.fleet.estate = nil
+		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
+			return e
 		}
 		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
 			return e
 		}
 		return exit(exitTryAgain, "take over from process %d, which goes on: %w", estate.PID(), err)
 	}
+	s.fleet.estate = nil
 	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", estate.PID()))
 	return nil
 }

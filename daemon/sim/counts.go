@@ -107,6 +107,7 @@ const (
 	editedTakeovers               // by a process with another configuration
 	refusedTakeovers              // … that does not name a store in use
 	ownOrder                      // smaller fences of a daemon behind a move to a store that decides them itself
+	leftBehind                    // stores in use that the next process did not have
 	nTallies
 )
 
@@ -120,7 +121,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release", "fences carried over a reload",
 	"ends sent to a pair that is down", "stalls behind a silence",
 	"takeovers with another configuration", "takeovers refused",
-	"fences that fell to a store's own order"}
+	"fences that fell to a store's own order", "stores left behind"}
 
 func (t tally) String() string { return tallyNames[t] }
 

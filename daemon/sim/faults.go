@@ -82,7 +82,8 @@ func (w *World) strikeHost(f fault, h *host) bool {
 		h.after(0, func() { h.drain(w.between(0, 3*sec)) })
 	case hostTakeover:
 		if !h.draining && !h.passing {
-			h.after(0, func() { h.takeOver(20_000) })
+			without := w.p.Spaces > 0 && !w.p.Calm && !w.p.Move && w.chance(200)
+			h.after(0, func() { h.takeOver(20_000, without) })
 		}
 		return false // counted when it has happened
 	case hostReload:

@@ -70,15 +70,18 @@ func (l *link) add(eng *daemon.Engine) (err error) {
 	if l.s.kind == likeEmbedded {
 		inline = inlineStore{l}
 	}
-	info := l.s.info()
-	if l.pair != nil {
-		info = l.pair.both.Info()
-	}
-	l.unit, err = eng.AddStore(l.name, info, inline)
+	l.unit, err = eng.AddStore(l.name, l.info(), inline)
 	for _, line := range l.lines() {
 		line.unit = l.unit
 	}
 	return err
+}
+
+func (l *link) info() upstream.Info {
+	if l.pair != nil {
+		return l.pair.both.Info()
+	}
+	return l.s.info()
 }
 
 // rename gives a store that is leaving another name, as its own may be that of one that comes, or its

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"maps"
 	"slices"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -9,17 +10,25 @@ import (
 
 // takeOver has another process take the daemon's place, as the daemon's own takeover does: nothing
 // is read from clients, what is on its way to the store comes to its end, and then the next one
-// goes on from an image.
-func (h *host) takeOver(tries int) {
+// goes on from an image. It may do so without the stores that are leaving, as after a restart with an edited
+// configuration.
+func (h *host) takeOver(tries int, without bool) {
 	h.passing = true
 	leaving := slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving })
 	switch busy := h.busy(); {
-	case leaving: // the daemon refuses
+	case leaving && !without: // the daemon refuses
 	case busy && tries > 0 && !h.draining:
-		h.after(200*us, func() { h.takeOver(tries - 1) })
+		h.after(200*us, func() { h.takeOver(tries-1, without) })
 		return
 	case !busy && !h.draining:
-		if c := h.successorConf(); c != nil {
+		c := h.conf
+		switch {
+		case without && !leaving:
+			c = h.edited()
+		case !without:
+			c = h.successorConf()
+		}
+		if c != nil {
 			h.passOn(c)
 		}
 	}
@@ -47,6 +56,16 @@ func (h *host) busy() bool {
 		}
 	}
 	return false
+}
+
+// edited returns a configuration that this process has not read, and in which some of its stores are missing.
+func (h *host) edited() *conf {
+	w := h.w
+	w.conf = w.edit(w.conf)
+	for _, l := range h.links {
+		l.leaving = !slices.Contains(w.conf.stores(), l.of)
+	}
+	return w.conf
 }
 
 // successorConf is what the next process has read: mostly the file that this one follows, else what the operator has
@@ -92,11 +111,12 @@ func (h *host) passOn(c *conf) {
 	h.tickAt = cache.Forever
 	h.willFollow(c)
 	h.newEngine()
-	if err := h.relink(); err != nil {
+	gone, err := h.relink()
+	if err != nil {
 		w.fail("takeover", "", "%v", err)
 		return
 	}
-	next, err := h.eng.Take(image)
+	next, err := h.eng.Take(image, gone)
 	if err != nil || len(next) != len(sessions) {
 		w.fail("takeover", "", "%d sessions of %d: %v", len(next), len(sessions), err)
 		return
@@ -116,7 +136,9 @@ func (h *host) passOn(c *conf) {
 	if left := h.eng.Leftovers(); left.Amiss != 0 {
 		w.fail("takeover", "", "of what was taken over: %v", left)
 	}
-	h.begin()
+	if !h.begin(gone) {
+		return
+	}
 	w.counts.Faults[hostTakeover]++
 	w.say(nil, "host %d: another process has taken over %d sessions, same configuration %v", h.id, len(sessions), same)
 	if !same {
@@ -126,8 +148,16 @@ func (h *host) passOn(c *conf) {
 }
 
 // begin goes on with what was taken over, as daemon.begin does.
-func (h *host) begin() {
-	h.eng.Reroute()
+func (h *host) begin(gone map[string]*daemon.Unit) bool {
+	if !h.eng.Abandon(slices.Collect(maps.Values(gone))) {
+		h.w.fail("takeover", "", "host %d uses a store that it does not have", h.id)
+		return false
+	}
+	for _, l := range slices.Clone(h.links) {
+		if l.leaving {
+			h.abandoned(l)
+		}
+	}
 	for _, l := range h.links {
 		if l.hasSession() && !h.w.p.Calm && h.w.chance(300) {
 			l.bereave()
@@ -137,32 +167,50 @@ func (h *host) begin() {
 		l.trust()
 	}
 	h.wake(h.clock())
+	return true
+}
+
+// abandoned is the end of a store that the next process does not have. Nobody keeps what is there: it ends with its
+// TTL, or with its session. Clients may believe in holds there until they read that these are lost.
+func (h *host) abandoned(l *link) {
+	h.w.say(nil, "host %d: store %s is left behind", h.id, l.name)
+	h.w.counts.Tallies[leftBehind]++
+	h.links = slices.DeleteFunc(h.links, func(o *link) bool { return o == l })
+	l.close()
 }
 
 // relink has the next engine use the stores of the one before it and those that only its configuration names, and
-// follow that configuration.
-func (h *host) relink() error {
+// follow that configuration. It returns stand-ins for the stores that are leaving.
+func (h *host) relink() (gone map[string]*daemon.Unit, err error) {
+	gone = make(map[string]*daemon.Unit)
 	links := slices.Clone(h.links)
 	for i := range links { // in any order: stores have other numbers there
 		j := h.w.pick(i + 1)
 		links[i], links[j] = links[j], links[i]
 	}
 	for _, l := range links {
+		if l.leaving {
+			if gone[l.name], err = h.eng.StandIn(l.name, l.info(), nil); err != nil {
+				return nil, err
+			}
+			continue
+		}
 		if err := l.add(h.eng); err != nil {
-			return err
+			return nil, err
 		}
 		for i, p := range l.pumps {
 			p.lane = l.lane(i)
 		}
 	}
 	for _, s := range h.conf.stores() {
-		if !slices.ContainsFunc(links, func(l *link) bool { return l.of == s }) {
+		if !slices.ContainsFunc(links, func(l *link) bool { return l.of == s && !l.leaving }) {
 			if _, err := h.open(s); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return h.route(h.conf, h.links, false)
+	stay := slices.DeleteFunc(slices.Clone(h.links), func(l *link) bool { return l.leaving })
+	return gone, h.route(h.conf, stay, false)
 }
 
 // bereave has the next process go on without the session at the store.
