@@ -22,15 +22,22 @@ type real struct {
 	stop   func() // ends it at once and waits; may be called again
 }
 
+// startTime is how long the runner tries to start a daemon.
+const startTime = 5 * time.Second
+
 // real starts a daemon at the client's socket.
 func (t *T) real(spaces ...daemon.Namespace) *real {
 	store, err := embedded.Open(embedded.Options{Clock: renewer.Boottime})
 	t.must(err)
 	socket := filepath.Join(t.dir, "d")
-	d, err := daemon.Listen(daemon.Config{Socket: socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
+	cfg := daemon.Config{Socket: socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
 		Stores:     []daemon.Store{{Name: "store", Store: store}},
 		Namespaces: append([]daemon.Namespace{{Store: "store"}}, spaces...),
-	}})
+	}}
+	d, err := daemon.Listen(cfg)
+	for end := time.Now().Add(startTime); errors.Is(err, daemon.ErrInUse) && time.Now().Before(end); d, err = daemon.Listen(cfg) {
+		time.Sleep(time.Millisecond) // a program that is being started has the earlier daemon's lock file until it runs
+	}
 	if err != nil {
 		_ = store.Close()
 		t.must(err)
