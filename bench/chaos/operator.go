@@ -57,9 +57,10 @@ func actions() []action {
 // operate does one thing after the other until the time is over: first the operators together do each once, in a random
 // order, and then each of them all, again and again.
 func (st *site) operate(until time.Time) {
+	rnd := rand.New(rand.NewPCG(st.s.seed, uint64(100+st.no))) // st.rnd is used by others while mu is not held
 	for round := 0; ; round++ {
 		all := actions()
-		order := st.rnd.Perm(len(all))
+		order := rnd.Perm(len(all))
 		if round == 0 {
 			order = rand.New(rand.NewPCG(st.s.seed, 70)).Perm(len(all))
 		}
@@ -73,7 +74,7 @@ func (st *site) operate(until time.Time) {
 			if a := all[i]; a.can == nil || a.can(st) {
 				st.do(a)
 			}
-			time.Sleep(time.Duration(st.rnd.IntN(300)) * time.Millisecond)
+			time.Sleep(time.Duration(rnd.IntN(300)) * time.Millisecond)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 type site struct {
 	*host
 	s     *storm
-	rnd   *rand.Rand // the operator's alone
+	rnd   *rand.Rand // of operations; guarded by mu
 	small bool       // its socket and its state are on a small disk
 
 	settings []setting // guarded by s.mu
