@@ -8,7 +8,8 @@ import "errors"
 // nothing renews any more. Everything else moves to the store to which its key is routed now. The key stays closed
 // there until the validity that was stated to its holders ends, so that this host grants nothing twice.
 //
-// The keys are routed elsewhere already. Abandon asks no store for anything: Reroute, which has to be called next, does. Then s has no users.
+// The keys are routed elsewhere already. Abandon asks no store for anything: Reroute, which has to be called next,
+// does. Then s has no users.
 func (t *Table) Abandon(s *Store, now int64, out *Effects) {
 	st := t.store(s)
 	st.downAt, st.err = 0, nil

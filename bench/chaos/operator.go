@@ -57,7 +57,7 @@ func actions() []action {
 // operate does one thing after the other until the time is over: first the operators together do each once, in a random
 // order, and then each of them all, again and again.
 func (st *site) operate(until time.Time) {
-	rnd := rand.New(rand.NewPCG(st.s.seed, uint64(100+st.no))) // st.rnd is used by others while mu is not held
+	rnd := rand.New(rand.NewPCG(st.s.seed, uint64(200+st.no))) // st.rnd is guarded by mu
 	for round := 0; ; round++ {
 		all := actions()
 		order := rnd.Perm(len(all))
