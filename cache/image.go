@@ -97,6 +97,9 @@ func (m *imager) leases() {
 		if sem {
 			m.semaphore(*p)
 		}
+		if m.Reading && (*p).nWaits > 0 {
+			m.t.follows(*p) // the process that wrote the image may have had another policy for the key
+		}
 	})
 }
 

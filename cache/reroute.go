@@ -26,9 +26,14 @@ func (t *Table) Follow(route func(key string) *Namespace) {
 	}
 }
 
-// follow applies ns to l. Reroute advances l later.
+// follow applies ns to l.
 func (t *Table) follow(l *Lease, ns *Namespace) {
 	t.setPolicy(l, ns)
+	t.follows(l)
+}
+
+// follows has Reroute advance l.
+func (t *Table) follows(l *Lease) {
 	t.followed = append(t.followed, l)
 	if l.sem != nil {
 		t.followed = append(t.followed, l.sem.permits...)

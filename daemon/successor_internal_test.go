@@ -83,3 +83,47 @@ func TestASuccessorWithoutLingerForgetsWhenALeaseStopsLingering(t *testing.T) {
 		t.Error("each of 1000 calls of Tick asks for the next one at once")
 	}
 }
+
+// A key waits at a store that the successor does not use for it. The successor leaves the queue there at once.
+func TestASuccessorLeavesTheQueueOfAStoreThatItsKeysHaveLeft(t *testing.T) {
+	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Permit} {
+		d, next := newTwoStores(t), newTwoStores(t)
+		third := next.add("third")
+		next.route(Namespace{}, Namespace{Prefix: "o:", Store: "third"})
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode, Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
+		if d.otherAnswers(cache.Result{Status: cache.Queued}) == 0 {
+			t.Fatal("the store was not asked")
+		}
+		d.passTo(next)
+		if next.otherAnswers(cache.Result{Status: cache.Done}) == 0 {
+			t.Fatalf("%v: the successor stays in the queue of the earlier store", mode)
+		}
+		if n, _ := third.main.Depth(); n != 1 {
+			t.Errorf("%v: %d requests to the present store", mode, n)
+		}
+	}
+}
+
+// A reader waits because the lease has been on this host for as long as the namespace allows. The successor allows it
+// for longer, and lets the reader in at once.
+func TestASuccessorLetsInWaitersThatItsPolicyAdmits(t *testing.T) {
+	d, next := newTwoStores(t), newTwoStores(t)
+	d.route(Namespace{Tenure: time.Second})
+	next.route(Namespace{Tenure: time.Hour})
+	ask := func(owner uint64) {
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: owner, Owner: owner, Key: []byte("k"), Mode: protocol.Shared,
+			TTL: 60_000, Wait: protocol.WaitAlways})
+		d.answer()
+	}
+	ask(7)
+	d.granted(7)
+	d.now.Add(int64(2 * time.Second))
+	d.k.buf = nil
+	ask(8)
+	if len(d.k.buf) > 0 {
+		t.Fatal("the second reader does not wait")
+	}
+	d.passTo(next)
+	next.answer()
+	next.granted(8)
+}
