@@ -121,6 +121,9 @@ func (m *many) ask(e *Engine, now int64, a *aftermath) {
 func (m *many) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *aftermath, after func(*shard)) {
 	sh, i, sp := e.lockKey(m.keys[n])
 	q.NS, q.TTL, q.Key, q.Draining = sp.table, m.ttls[n], m.keys[n], e.draining.Load()
+	if q.Wait > 0 {
+		q.Wait = m.left(sp, now)
+	}
 	if code, err := sp.admits(&m.s.peer, q.Mode, q.TTL); code != cache.CodeOK {
 		refused := cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err}
 		sh.out.Messages = append(sh.out.Messages, refused)
@@ -129,6 +132,19 @@ func (m *many) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *aftermat
 	}
 	after(sh)
 	e.unlock(sh, i, now, a)
+}
+
+// left returns how long m may still wait for a key of sp, whose longest wait a reload may have shortened.
+func (m *many) left(sp *space, now int64) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if most := int64(sp.MaxWait); most > 0 {
+		m.deadline = min(m.deadline, m.began+most)
+	}
+	if m.deadline == cache.Forever {
+		return cache.Forever
+	}
+	return max(0, m.deadline-now)
 }
 
 // answered is the table's answer to a try.
@@ -206,9 +222,6 @@ func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
 func (m *many) wait(e *Engine, now int64, a *aftermath) {
 	m.mu.Lock()
 	q, n := m.q, m.order[m.at]
-	if q.Wait > 0 && m.deadline != cache.Forever {
-		q.Wait = max(0, m.deadline-now)
-	}
 	m.shard = shardOf(m.keys[n])
 	m.mu.Unlock()
 	m.askOne(e, n, &q, now, a, func(sh *shard) {
