@@ -46,20 +46,20 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 	defer f.mu.Unlock()
 	s, fresh, err := f.serving(ctx, p)
 	before := maps.Clone(f.keys)
-	var covered map[string][]both.Keys
+	var covered map[string]coverage
 	if err == nil {
-		covered, err = f.covered(ctx, p)
+		covered, err = f.covered(ctx, p, fresh)
 	}
 	if err == nil {
 		s.Commit = func() error { return f.cover(ctx, covered) }
 		err = take(s)
 	}
 	if err != nil {
-		for key, keys := range before { // which they have declared before
-			_ = f.open[key].(*both.Store).Cover(ctx, keys)
+		for key, keys := range before {
+			f.open[key].(*both.Store).CoverLater(keys)
 		}
 		f.keys = before
-		for _, key := range fresh {
+		for key := range fresh {
 			f.closeLocked(key)
 		}
 		return err
@@ -71,11 +71,19 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 	return nil
 }
 
+// coverage is the keys of a pair of stores.
+type coverage struct {
+	keys []both.Keys
+	lazy bool // the daemon may start although one of the two stores cannot be reached
+	// later says that it does: the pair tells other hosts of its keys once both stores can be reached.
+	later bool
+}
+
 // covered returns which keys each pair of stores has. It checks the epoch of keys that have moved, and that what
-// hosts have agreed on can be read. It changes nothing.
-func (f *fleet) covered(ctx context.Context, p *proposal) (covered map[string][]both.Keys, err error) {
+// hosts have agreed on can be read, unless the daemon may start without the pair. It changes nothing.
+func (f *fleet) covered(ctx context.Context, p *proposal, fresh map[string]opened) (covered map[string]coverage, err error) {
 	spaces := p.conf.Spaces()
-	covered = make(map[string][]both.Keys)
+	covered = make(map[string]coverage)
 	rules := make(map[string]both.Rules)
 	for _, n := range spaces {
 		keys := both.Keys{Prefix: n.Prefix}
@@ -87,7 +95,7 @@ func (f *fleet) covered(ctx context.Context, p *proposal) (covered map[string][]
 		slices.Sort(keys.Except)
 		_, key, _ := storeOf(p.conf, n, p.plans)
 		if n.Both != "" {
-			covered[key] = append(covered[key], keys)
+			covered[key] = coverage{keys: append(covered[key].keys, keys)}
 			continue
 		}
 		r, read := rules[key]
@@ -101,25 +109,37 @@ func (f *fleet) covered(ctx context.Context, p *proposal) (covered map[string][]
 			return nil, exit(exitUsage, "namespace %q: %w", n.Prefix, err)
 		}
 	}
-	for key := range covered {
-		err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error { return s.Reads(ctx) })
-		if err != nil {
-			return nil, err
+	for key, c := range covered {
+		c.lazy, c.later = fresh[key].lazy, fresh[key].missing
+		if !c.later {
+			err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error { return s.Reads(ctx, c.keys) })
+			if c.later = c.lazy && unreachable(err); err != nil && !c.later {
+				return nil, err
+			}
 		}
+		covered[key] = c
 	}
 	return covered, nil
 }
 
 // cover tells each pair of stores which keys it has. What it writes into a store stays there: a later step should not
 // be able to fail.
-func (f *fleet) cover(ctx context.Context, covered map[string][]both.Keys) error {
+func (f *fleet) cover(ctx context.Context, covered map[string]coverage) error {
 	for _, key := range slices.Sorted(maps.Keys(covered)) {
-		keys := covered[key]
-		err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error { return s.Cover(ctx, keys) })
+		c := covered[key]
+		err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error {
+			if !c.later {
+				if err := s.Cover(ctx, c.keys); err == nil || !c.lazy || !unreachable(err) {
+					return err
+				}
+			}
+			s.CoverLater(c.keys)
+			return nil
+		})
 		if err != nil {
 			return err
 		}
-		f.keys[key] = keys
+		f.keys[key] = c.keys
 	}
 	return nil
 }
@@ -164,6 +184,12 @@ type need struct {
 	plans []*plan
 	epoch uint64 // of two at once: what is said of fences goes into the store itself
 	lazy  bool   // some namespace can do without it for a while
+}
+
+// opened says how a store was opened.
+type opened struct {
+	lazy    bool // the daemon may start without it
+	missing bool // it, or one of two, cannot be reached
 }
 
 // proposal is a configuration that has been read and checked, but is not in use yet.
@@ -302,9 +328,10 @@ func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (nam
 }
 
 // serving opens the stores that p needs and that are not open yet. It returns what the daemon is to serve.
-// fresh has the keys of the stores that it has opened.
-func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fresh []string, err error) {
+// fresh has those that it has opened, by their keys.
+func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fresh map[string]opened, err error) {
 	c := p.conf
+	fresh = make(map[string]opened)
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
 	for _, d := range p.needs {
 		if f.open[d.key] == nil {
@@ -318,12 +345,13 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 			if f.used != nil && len(d.plans) > 1 {
 				lazy = false // a reload does not begin a move to a store that cannot be reached
 			}
-			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, heir: f.estate.Heir(d.name), seen: &f.seen})
+			is := opened{lazy: lazy}
+			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, missing: &is.missing, heir: f.estate.Heir(d.name), seen: &f.seen})
 			if err != nil {
 				return s, fresh, err
 			}
 			f.open[d.key], f.needs[d.key] = st, d
-			fresh = append(fresh, d.key)
+			fresh[d.key] = is
 		}
 		var parts []daemon.Part
 		for _, p := range d.plans {

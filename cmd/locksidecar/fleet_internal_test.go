@@ -52,7 +52,7 @@ func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	for _, d := range p.needs {
 		f.open[d.key] = st
 	}
-	if _, err := f.covered(t.Context(), p); err != nil || st.asked != 1 {
+	if _, err := f.covered(t.Context(), p, nil); err != nil || st.asked != 1 {
 		t.Errorf("it was asked %d times: %v", st.asked, err)
 	}
 }

@@ -287,6 +287,30 @@ func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
 	p.ends(79)
 }
 
+// All keys are in two stores, and the new one is down when the next process starts. It serves all the same, and the locks
+// continue.
+func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
+	t.Parallel()
+	redis, etcd := testserver.StartRedis(t), testserver.StartEtcd(t)
+	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\nstores: {n: {upstream: 'etcd://"+etcd.Addr()+"?ttl=5m'}}\nnamespaces: {'': {both: n}}\n", nil)
+	p := h.run("lock", "--ttl", "5m", "k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")
+	p.number()
+	h.daemon.signal(syscall.SIGTERM)
+	h.daemon.ends(0)
+	etcd.Kill()
+	h.daemon = m.start(h, nil)
+	eventually(t, "it serves", func() bool {
+		log := h.daemon.err.String()
+		return strings.Contains(log, `"event":"store_down"`) && strings.Contains(log, `"event":"took_over"`)
+	})
+	if n, _ := h.holders(); n != 1 {
+		t.Errorf("%d holders", n)
+	}
+	h.daemon.signal(syscall.SIGKILL)
+	h.daemon.ends(-1)
+	p.ends(79)
+}
+
 // What was left behind cannot be taken over. The next process closes it, says why, and serves anew.
 func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 	redis := testserver.StartRedis(t).URL() + "?prefix=PREFIX"

@@ -124,6 +124,45 @@ func TestAPairWithAStoreThatIsDown(t *testing.T) {
 	h.reloads(file, moving, "reload_refused", "connection refused")
 }
 
+// The new store of a pair, which has to be told of the pair's keys, is down when a daemon starts or takes over. The
+// daemon tells it before the first lock is granted. A reload that changes nothing about these keys does not need the
+// store either.
+func TestAPairWhoseNewStoreCannotBeToldOfItsKeysYet(t *testing.T) {
+	t.Parallel()
+	up, down := testserver.StartRedis(t), testserver.StartEtcd(t)
+	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: 'etcd://" + down.Addr() + "'}\n"
+	moving := stores + "namespaces:\n  'x:': {store: old, both: new}\n"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(moving), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	down.Kill()
+	h := bareHost(t)
+	h.daemon = h.run("serve", "--log-format", "json", "--config", file)
+	eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
+	h.run("lock", "k", "--", "true").ends(0)
+	h.run("lock", "x:k", "--", "true").ends(69)
+	h.takenOver("--config", file)
+	h.reloads(file, moving+"max_wait: 1h\n", "reloaded")
+	down.Start()
+	eventually(t, "the pair works", func() bool {
+		p := h.run("lock", "-w", "5s", "x:k", "--", "true")
+		<-p.done
+		return exitCode(p.cmd.ProcessState) == 0
+	})
+	if err := os.WriteFile(file, []byte(stores+"namespaces:\n  'x:': {store: new}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	next := bareHost(t).run("serve", "--config", file)
+	next.ends(64)
+	if log := next.err.String(); !strings.Contains(log, "the old store decides their fences") {
+		t.Errorf("the new store was not told of the keys:\n%s", log)
+	}
+	down.Kill()
+	h.reloads(file, moving, "reloaded")
+	h.reloads(file, moving+"  'y:': {store: old, both: new}\n", "reload_refused")
+}
+
 // TLS to a port without it, and an admin port that is in use, are named.
 func TestAPortOfTheWrongKind(t *testing.T) {
 	srv := testserver.StartRedis(t)

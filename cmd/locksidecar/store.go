@@ -50,8 +50,10 @@ type abilities struct {
 type opening struct {
 	log  *zap.Logger
 	lazy bool
-	heir *upstream.Heir // not nil: to go on with another process' leases
-	seen *places
+	// missing is set to true if lazy was of use. It may be nil.
+	missing *bool
+	heir    *upstream.Heir // not nil: to go on with another process' leases
+	seen    *places
 }
 
 // planStore reads what the configuration says of a store. It connects to nothing.
@@ -104,6 +106,9 @@ func (p *plan) opened(ctx context.Context, o opening) (upstream.Store, error) {
 	if err != nil && lazy && unreachable(err) {
 		o.log.Error("store cannot be reached; starting without it", zap.String("event", "store_down"), zap.Error(err))
 		o.lazy = true
+		if o.missing != nil {
+			*o.missing = true
+		}
 		s, err = p.open(ctx, o)
 	}
 	if e, ok := errors.AsType[*exitError](err); ok {

@@ -117,7 +117,7 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 func ttls(i upstream.Info) bool { return i.Session == 0 || i.TTLs }
 
 // Cover says which keys this host keeps in both stores, until it is called again. It has to be called before
-// a daemon uses s. If it fails nothing has changed.
+// a daemon uses s, or CoverLater has. If it fails nothing has changed.
 func (s *Store) Cover(ctx context.Context, keys []Keys) error {
 	if s.order == nil {
 		return nil
@@ -125,13 +125,21 @@ func (s *Store) Cover(ctx context.Context, keys []Keys) error {
 	return s.order.cover(ctx, keys)
 }
 
-// Reads fails if what hosts with both stores have agreed on cannot be read. Then Cover cannot succeed either.
-func (s *Store) Reads(ctx context.Context) error {
+// CoverLater is Cover that asks neither store. What hosts with both stores have to know of keys is written before the
+// first grant of any key, and before Ping succeeds.
+func (s *Store) CoverLater(keys []Keys) {
+	if s.order != nil {
+		s.order.coverLater(keys)
+	}
+}
+
+// Reads fails if Cover cannot succeed, because it has to change what hosts with both stores have agreed on, and that
+// cannot be read.
+func (s *Store) Reads(ctx context.Context, keys []Keys) error {
 	if s.order == nil {
 		return nil
 	}
-	_, _, err := readNote(ctx, s.order.note)
-	return err
+	return s.order.reads(ctx, keys)
 }
 
 // Info says what the two have in common.
@@ -150,9 +158,12 @@ func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 // neither store has one.
 func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
 
-// Ping asks both.
+// Ping asks both. It fails while what CoverLater has left to do cannot be done.
 func (s *Store) Ping(ctx context.Context) error {
-	return errors.Join(s.old.Ping(ctx), s.new.Ping(ctx))
+	if err := errors.Join(s.old.Ping(ctx), s.new.Ping(ctx)); err != nil || s.order == nil {
+		return err
+	}
+	return s.order.settle(ctx)
 }
 
 // Close closes both.

@@ -2,18 +2,27 @@ package both
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // memory is a store's note.
 type memory struct {
 	text    []byte
 	version int64
+	down    bool
 }
 
-func (m *memory) Note(context.Context) ([]byte, int64, error) { return m.text, m.version, nil }
+func (m *memory) Note(context.Context) ([]byte, int64, error) {
+	if m.down {
+		return nil, 0, upstream.ErrDown
+	}
+	return m.text, m.version, nil
+}
 
 func (m *memory) SetNote(_ context.Context, text []byte, version int64) (bool, error) {
 	if version != m.version {
@@ -48,6 +57,49 @@ func TestTheNoteDoesNotGrowWithTheSquareOfReloads(t *testing.T) {
 	}
 	if len(oneByOne.text) > 3*len(once.text) {
 		t.Errorf("%d bytes after %d reloads, and %d bytes after one", len(oneByOne.text), n, len(once.text))
+	}
+}
+
+// The note cannot be read when a host starts. The host writes its rules before its first grant, and refuses locks until
+// it can.
+func TestRulesAreWrittenBeforeTheFirstGrant(t *testing.T) {
+	all := []Keys{{}}
+	m := &memory{down: true}
+	before, after := &order{note: m}, &order{note: m, epoch: 1000}
+	for _, o := range []*order{before, after} {
+		o.coverLater(all)
+		if err := o.settle(t.Context()); !errors.Is(err, upstream.ErrDown) {
+			t.Error(err)
+		}
+		if _, errs := o.decide(t.Context(), []bases{{"k", 5, 5}}); errs[0] == nil {
+			t.Error("a lock is granted while the note cannot be read")
+		}
+		if o.reads(t.Context(), all) != nil || o.reads(t.Context(), []Keys{{Prefix: "x:"}}) == nil {
+			t.Error("the note is needed for other keys alone")
+		}
+		if err := o.cover(t.Context(), all); err != nil {
+			t.Errorf("keys that are pending are covered again: %v", err)
+		}
+		if err := o.cover(t.Context(), []Keys{{Prefix: "x:"}}); err == nil {
+			t.Error("keys that are new are covered")
+		}
+	}
+	m.down = false
+	for _, c := range []struct {
+		o    *order
+		base uint64
+	}{{before, 5}, {after, 1005}} {
+		base, errs := c.o.decide(t.Context(), []bases{{"k", 5, 5}})
+		if errs[0] != nil || base[0] != c.base {
+			t.Errorf("base %d, want %d: %v", base[0], c.base, errs[0])
+		}
+		if len(c.o.pending) > 0 || len(c.o.declared) != 1 {
+			t.Errorf("pending %v, declared %v", c.o.pending, c.o.declared)
+		}
+	}
+	rules, _, err := readNote(t.Context(), m)
+	if err != nil || len(rules) != 2 || rules[0].Epoch != 0 || rules[1].Epoch != 1000 {
+		t.Error(rules, err)
 	}
 }
 

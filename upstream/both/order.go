@@ -97,7 +97,27 @@ type order struct {
 	rules   []rule // the newest that were read; guarded by mu
 	version int64  // of those; guarded by mu
 
-	declared []Keys // that cover has seen; guarded by mu
+	declared []Keys // whose rules are in the note; guarded by mu
+	pending  []Keys // whose rules settle has to write into the note before the first grant; guarded by mu
+}
+
+// freshLocked returns those of keys that are neither declared nor pending.
+func (o *order) freshLocked(keys []Keys) []Keys {
+	return slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool {
+		return slices.ContainsFunc(o.declared, k.equal) || slices.ContainsFunc(o.pending, k.equal)
+	})
+}
+
+// reads fails if cover cannot succeed, because it has to change the note and cannot read it.
+func (o *order) reads(ctx context.Context, keys []Keys) error {
+	o.mu.Lock()
+	fresh := o.freshLocked(keys)
+	o.mu.Unlock()
+	if len(fresh) == 0 {
+		return nil
+	}
+	_, _, err := readNote(ctx, o.note)
+	return err
 }
 
 // cover sets this host's keys. While the old store decides it writes a rule for them, which lets other hosts
@@ -105,7 +125,7 @@ type order struct {
 // note says so even if nobody takes a lock before the last rollout.
 func (o *order) cover(ctx context.Context, keys []Keys) error {
 	o.mu.Lock()
-	fresh := slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool { return slices.ContainsFunc(o.declared, k.equal) })
+	fresh := o.freshLocked(keys)
 	o.mu.Unlock()
 	if len(fresh) > 0 {
 		if _, err := o.declare(ctx, func(rules []rule) []rule { return o.opening(rules, fresh) }); err != nil {
@@ -113,8 +133,35 @@ func (o *order) cover(ctx context.Context, keys []Keys) error {
 		}
 	}
 	o.mu.Lock()
-	o.keys, o.declared = keys, append(o.declared, fresh...)
+	o.declared = append(o.declared, fresh...)
 	o.mu.Unlock()
+	o.coverLater(keys)
+	return nil
+}
+
+// coverLater is cover that leaves the note to settle.
+func (o *order) coverLater(keys []Keys) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.keys = keys
+	o.pending = slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool { return slices.ContainsFunc(o.declared, k.equal) })
+}
+
+// settle writes the rules of the pending keys into the note.
+func (o *order) settle(ctx context.Context) error {
+	o.mu.Lock()
+	pending := o.pending
+	o.mu.Unlock()
+	if len(pending) == 0 {
+		return nil
+	}
+	if _, err := o.declare(ctx, func(rules []rule) []rule { return o.opening(rules, pending) }); err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.declared = append(o.declared, pending...)
+	o.pending = slices.DeleteFunc(slices.Clone(o.pending), func(k Keys) bool { return slices.ContainsFunc(pending, k.equal) })
 	return nil
 }
 
@@ -179,6 +226,12 @@ type bases struct {
 // other host can be granted the keys meanwhile.
 func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, errs []error) {
 	result, errs = make([]uint64, len(grants)), make([]error, len(grants))
+	if err := o.settle(ctx); err != nil {
+		for i := range errs {
+			errs[i] = err
+		}
+		return result, errs
+	}
 	var again []int // those that the rules that are known do not decide
 	o.mu.Lock()
 	rules := o.rules
