@@ -81,7 +81,8 @@ func (e *Estate) Inherit(cfg Config) (*Daemon, error) {
 	for _, s := range cfg.Stores {
 		has.Stores[s.Name] = s.Key
 	}
-	if cfg.Commit != nil { // before the other process stands still
+	refused := e.left == nil && !e.accepts(has)
+	if cfg.Commit != nil && !refused { // before the other process stands still
 		if err := cfg.Commit(); err != nil {
 			return nil, err
 		}
@@ -97,6 +98,9 @@ func (e *Estate) Inherit(cfg Config) (*Daemon, error) {
 		return nil, err
 	}
 	defer in.close()
+	if refused {
+		return nil, errPassing
+	}
 	image, err := in.memory()
 	if err != nil {
 		return nil, err
@@ -115,6 +119,14 @@ func (e *Estate) Inherit(cfg Config) (*Daemon, error) {
 	_ = e.c.Close()
 	d.site.borrowed = false
 	return d, nil
+}
+
+// accepts reports whether the process that serves hands over to one that has these stores. See makeOffer.
+func (e *Estate) accepts(has prepared) bool {
+	return !slices.ContainsFunc(e.offer.Stores, func(s offered) bool {
+		key, ok := has.Stores[s.Name]
+		return !ok || key != s.Key
+	})
 }
 
 // take makes the daemon. It touches nothing that the other process uses.

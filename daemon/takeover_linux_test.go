@@ -92,6 +92,10 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 	}
 	cfg := h.heir()
 	cfg.Stores[0].Key = "another"
+	cfg.Commit = func() error {
+		t.Error("a configuration that the daemon refuses is committed")
+		return nil
+	}
 	if _, err := h.claim().Inherit(cfg); !errors.Is(err, daemon.ErrRefused) {
 		t.Errorf("one with another store takes over: %v", err)
 	}
