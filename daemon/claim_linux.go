@@ -106,7 +106,7 @@ func (e *Estate) receive() (in *passed, what estate, err error) {
 func (e *Estate) committed() error {
 	var b [1]byte
 	if _, err := e.c.Read(b[:]); err != nil {
-		return fmt.Errorf("the other process goes on: %w", err)
+		return fmt.Errorf("the other process did not commit: %w", err)
 	}
 	if b[0] != committed {
 		return errPassing

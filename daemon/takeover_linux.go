@@ -122,7 +122,13 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 	if err == nil {
 		err = d.handTo(c, other)
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case isClosed(d.ending): // which has closed c
+		d.log.Error("takeover canceled; this process ends",
+			zap.String("event", "takeover_failed"), zap.Int("pid", other.PID), zap.Error(errEnding))
+		return
+	default:
 		d.log.Error("takeover failed; this process continues to serve",
 			zap.String("event", "takeover_failed"), zap.Int("pid", other.PID), zap.Error(err))
 		return

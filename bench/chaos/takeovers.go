@@ -20,8 +20,8 @@ var refusedTakeover = regexp.MustCompile(strings.Join([]string{
 	`is no longer in the configuration but still has \d+ keys`,
 	`is not the same in its configuration: reload this daemon first`,
 	`(does not come|did not come|do not come) to (an|its|their) end in time`, // a request at a store, or a client's, is under way
-	`the other process goes on`,
-	`which goes on`,
+	`the other process did not commit`,
+	`which (continues to serve|is ending|has ended|does not answer)`,
 	`another daemon (serves|has)|in use`,
 	`EOF|connection reset|broken pipe|i/o timeout`,
 }, "|"))

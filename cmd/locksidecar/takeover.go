@@ -68,14 +68,31 @@ func (s *server) inherit(cfg daemon.Config) (err error) {
 		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
 			return e
 		}
-		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
-			return e
-		}
-		return exit(exitTryAgain, "take over from process %d, which goes on: %w", estate.PID(), err)
+		estate.Close() // so that the other process does not wait
+		return exit(exitTryAgain, "take over from process %d, which %s: %w", estate.PID(), whatBecame(s.conf.Socket), err)
 	}
 	s.fleet.estate = nil
 	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", estate.PID()))
 	return nil
+}
+
+// whatBecame says what has become of the daemon at socket, which has not handed over: it may have been told to end, or
+// killed, while this process opened the stores. This process does not serve in its place, because a signal to end
+// has precedence over a takeover.
+func whatBecame(socket string) string {
+	c := newAdminClient(socket)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+	defer cancel()
+	switch ready, why, err := c.ready(ctx); {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "does not answer"
+	case err != nil:
+		return "has ended"
+	case !ready && why == daemon.ErrDraining.Error():
+		return "is ending"
+	}
+	return "continues to serve"
 }
 
 // pass says that another process goes on with the stores.
@@ -108,6 +125,11 @@ func (s *server) callSuccessor() {
 		s.log.Info("successor called", zap.String("event", "successor_called"), zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
 		go func() {
 			err := cmd.Wait()
+			if errors.Is(s.Ready(), daemon.ErrDraining) {
+				s.log.Error("takeover canceled: the successor has ended, and this process ends",
+					zap.String("event", "takeover_failed"), zap.Error(err))
+				return
+			}
 			s.log.Error("takeover failed: the successor has ended; this process continues to serve",
 				zap.String("event", "takeover_failed"), zap.Error(err))
 		}()

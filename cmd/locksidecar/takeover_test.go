@@ -285,6 +285,65 @@ func TestSuccessorUnderAManager(t *testing.T) {
 	}
 }
 
+// A successor opens a store that does not answer, and meanwhile the daemon is told to end, is killed, or gets a
+// configuration without that store. The successor ends, and says what has become of the daemon.
+func TestASuccessorSaysWhatHasBecomeOfTheDaemon(t *testing.T) {
+	for _, c := range []struct {
+		name, says string
+		meanwhile  func(*host)
+	}{
+		{"it has ended", "which has ended", func(h *host) {
+			h.daemon.signal(syscall.SIGTERM)
+			h.daemon.ends(0)
+		}},
+		{"it was killed", "which has ended", func(h *host) {
+			h.daemon.signal(syscall.SIGKILL)
+			h.daemon.ends(-1)
+		}},
+		{"it drains", "which is ending", func(h *host) {
+			p := h.lock(nil, "echo up; read x; exit 0")
+			p.line()
+			h.daemon.signal(syscall.SIGTERM)
+			eventually(h.t, "it drains", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"draining"`) })
+		}},
+		{"it serves", "which continues to serve", func(*host) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ln, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			h := newHost(t, "--drain", "1h")
+			file := filepath.Join(h.dir, "c.yaml")
+			yaml := "stores: {s: {upstream: 'redis://" + ln.Addr().String() + "'}, e: {upstream: 'memory:'}}\nnamespaces: {'x:': {store: s}}\n"
+			if c.says == "which continues to serve" {
+				yaml = strings.Replace(yaml, "'x:'", "'': {store: e}, 'x:'", 1) // the daemon's store is missing
+			}
+			if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			next := h.run("serve", "--takeover", "--config", file)
+			conn, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.meanwhile(h)
+			_ = conn.Close()
+			_ = ln.Close() // so that the store is down
+			next.ends(75)
+			if log := next.err.String(); !strings.Contains(log, c.says) {
+				t.Errorf("it does not say %q:\n%s", c.says, log)
+			}
+			ends := strings.Contains(h.daemon.err.String(), `"event":"signal"`)
+			if log := h.daemon.err.String(); ends && strings.Contains(log, "continues to serve") {
+				t.Errorf("a daemon that ends says that it serves:\n%s", log)
+			}
+		})
+	}
+}
+
 // A takeover closes the admin listener that the successor's configuration does not have, and opens the one
 // that it has.
 func TestTakeoverWithAnotherAdminListener(t *testing.T) {

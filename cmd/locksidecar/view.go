@@ -72,6 +72,21 @@ func (c *adminClient) call(ctx context.Context, method, path string, form url.Va
 	return nil
 }
 
+// ready asks whether the daemon is ready, and if not, why.
+func (c *adminClient) ready(ctx context.Context) (ready bool, why string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/readyz", nil)
+	if err != nil {
+		return false, "", err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return false, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
+	return resp.StatusCode == http.StatusOK, strings.TrimSpace(string(text)), err
+}
+
 // refusal is the error of an answer that is no success.
 func (c *adminClient) refusal(resp *http.Response, body io.Reader) error {
 	text, _ := io.ReadAll(io.LimitReader(body, 4096))
