@@ -298,15 +298,16 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	l.minEnd = end
 }
 
-// endReason is why h is lost at now: its own end, if that has come, or other.
+// endReason is why h is lost at now: its end, if that has come, or other. Only the longest hold ends h if its end
+// is last.
 func (h *hold) endReason(now int64, other Reason) Reason {
 	switch {
-	case h.last != 0 && now >= h.last:
+	case h.end == 0 || now < h.end:
+		return other
+	case h.end == h.last:
 		return LostTooLong
-	case h.end != 0 && now >= h.end:
-		return LostFixed
 	}
-	return other
+	return LostFixed
 }
 
 func (t *Table) expireAll(st *storeState, now int64, out *Effects) {

@@ -521,6 +521,28 @@ func TestFixedHoldsEndByThemselvesAndAreNotRenewed(t *testing.T) {
 	}
 }
 
+// The reason is that of the end that came first, however late it is noticed.
+func TestWhatEndsAHold(t *testing.T) {
+	for name, c := range map[string]struct {
+		fixed bool
+		ttl   time.Duration
+		want  Reason
+	}{
+		"the longest hold":                 {false, 30 * time.Second, LostTooLong},
+		"its own end":                      {true, 10 * time.Second, LostFixed},
+		"the longest hold, before its own": {true, 30 * time.Second, LostTooLong},
+	} {
+		for _, late := range []time.Duration{0, 10 * time.Second} {
+			b := newBench(t, func(c *setup) { c.Namespace.MaxHold = 11 * time.Second })
+			b.acquire(b.session(), "k", func(q *Acquire) { q.Fixed, q.TTL = c.fixed, int64(c.ttl) })
+			b.granted(OpTry, 7)
+			if m := b.only(b.tick(min(c.ttl, 11*time.Second)+late), MsgLost, 0); m.Reason != c.want {
+				t.Errorf("%s, %v late: %d, want %d", name, late, m.Reason, c.want)
+			}
+		}
+	}
+}
+
 func TestSessionStoresExpireTogether(t *testing.T) {
 	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL = true, 10*time.Second })
 	s := b.session()

@@ -40,7 +40,7 @@ type Grant struct {
 	Left     uint64 // milliseconds of stated validity, rounded down
 	Deadline uint64 // the same on the daemon's clock, milliseconds
 	Count    uint64 // how often the owner holds it
-	End      uint64 // a fixed hold's own end on the daemon's clock; 0 when watched
+	End      uint64 // when the hold ends at the latest, on the daemon's clock; 0 for never
 	Flags    uint64
 }
 

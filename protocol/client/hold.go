@@ -28,6 +28,7 @@ type Hold struct {
 	permit bool // of a semaphore
 
 	mu       sync.Mutex
+	fixed    bool           // guarded by mu: acquired without renewal, so it has an end of its own
 	grant    protocol.Grant // guarded by mu: the last heard
 	stated                  // guarded by mu
 	over     error          // guarded by mu: why nothing is held any more
@@ -39,7 +40,7 @@ type Hold struct {
 // stated is what the daemon has stated of one hold. All Holds of the same key, owner and fence share it.
 type stated struct {
 	deadline int64  // the furthest validity that a grant stated, on our clock
-	end      int64  // a fixed hold's own end, 0 when watched
+	end      int64  // when the hold ends, whatever a beat states; 0 for never
 	seq      uint64 // the first beat that means it; 0 before its grant
 }
 
@@ -55,7 +56,7 @@ var errLate = &Error{Code: protocol.Unavailable, Msg: "the grant came after its 
 // Lock is like Acquire, and keeps track of the hold. The caller must end it with Release, even if it was
 // lost. Until then an acquire of the key by the same owner fails with the error of the loss.
 func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
-	h := c.newHold(a.Key, a.Owner)
+	h := c.newHold(a.Key, &a)
 	if h.permit = a.Permits > 0; !h.permit {
 		if err := c.mayAcquire(ctx, a.Owner, a.Key); err != nil {
 			return nil, err
@@ -71,8 +72,8 @@ func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
 	return h, nil
 }
 
-func (c *Client) newHold(key string, owner uint64) *Hold {
-	return &Hold{c: c, key: key, owner: owner, gone: make(chan struct{})}
+func (c *Client) newHold(key string, a *AcquireArgs) *Hold {
+	return &Hold{c: c, key: key, owner: a.Owner, fixed: a.Fixed, gone: make(chan struct{})}
 }
 
 // granted takes in a grant or a renewal. It runs on the reader goroutine, so that
@@ -84,14 +85,20 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	}
 	id := holdID{h.key, h.owner}
 	c.mu.Lock()
+	var same *Hold // the same hold, acquired before
 	for x := c.holds[id]; x != nil; x = x.next {
-		if x != h && x.Fence() == g.Fence { // the same hold
+		if x != h && x.Fence() == g.Fence {
+			same = x
 			heard.add(x.state(heard))
 		}
 	}
+	fixed := same != nil && same.isFixed()
 	h.mu.Lock()
 	h.grant = *g
 	fresh := h.seq == 0
+	if fresh && same != nil {
+		h.fixed = fixed // a re-entry does not change the kind
+	}
 	h.add(heard)
 	h.mu.Unlock()
 	err := c.err
@@ -102,6 +109,12 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	if fresh && err != nil { // Close came in between
 		h.finish(err)
 	}
+}
+
+func (h *Hold) isFixed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fixed
 }
 
 // state takes in what else was stated of the hold, and returns all that was.
@@ -200,7 +213,8 @@ func (h *Hold) Remaining() time.Duration {
 	return left
 }
 
-// Valid says whether the hold may be relied upon now. A hold that has run out is lost from then on.
+// Valid says whether the hold may be relied upon now. A hold that has run out is lost from then on. Only what the client has
+// read counts: after a pause of the whole process, a keepalive may still be in the socket's buffer, unread.
 func (h *Hold) Valid() bool { return h.Remaining() > 0 }
 
 // Gone is closed when the hold has ended by a release, a loss or the end of the connection, and when somebody
@@ -220,7 +234,7 @@ func (h *Hold) Err() error {
 const watchStep = 500 * time.Millisecond
 
 // Watch blocks until the hold is no longer valid, and returns the reason: the error of Err, ErrExpired,
-// or the loss of a fixed hold at its own end, even before the daemon reports that. If ctx ends first,
+// or the loss of a hold that has come to its end, even before the daemon reports that. If ctx ends first,
 // Watch returns its error.
 func (h *Hold) Watch(ctx context.Context) error {
 	t := time.NewTimer(0)

@@ -15,7 +15,7 @@ type Holds []*Hold
 func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Holds, error) {
 	hs := make(Holds, len(keys))
 	for i, k := range keys {
-		hs[i] = c.newHold(k, a.Owner)
+		hs[i] = c.newHold(k, &a)
 	}
 	if err := c.mayAcquire(ctx, a.Owner, keys...); err != nil {
 		return nil, err

@@ -100,7 +100,10 @@ func (h *Hold) remaining() (left time.Duration, ranOut bool) {
 	}
 	why := ErrExpired
 	if h.end != 0 && at >= h.end {
-		why = &LostError{protocol.LostFixed}
+		why = &LostError{protocol.LostTooLong}
+		if h.fixed {
+			why = &LostError{protocol.LostFixed}
+		}
 	}
 	h.finishLocked(why)
 	h.ranOut = true

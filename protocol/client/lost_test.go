@@ -69,6 +69,15 @@ func runOut(hs ...*Hold) {
 	}
 }
 
+// ended ends holds at the ends that their grants stated.
+func ended(hs ...*Hold) {
+	for _, h := range hs {
+		h.mu.Lock()
+		h.end = now() - 1
+		h.mu.Unlock()
+	}
+}
+
 // gaveBack checks that the client sends the release of a hold.
 func (p *peer) gaveBack(key string, fence uint64) {
 	p.t.Helper()
@@ -140,11 +149,9 @@ func TestTheReleaseOfAHoldThatRanOutReportsTheLoss(t *testing.T) {
 	g := grantUntil(time.Hour, 6)
 	g.End = g.Deadline
 	h = locked(t, c, p, "k", g)
-	h.mu.Lock()
-	h.end = now() - 1
-	h.mu.Unlock()
-	if err := h.Release(t.Context()); !errors.Is(err, &LostError{protocol.LostFixed}) {
-		t.Errorf("a fixed hold: %v", err)
+	ended(h)
+	if err := h.Release(t.Context()); !errors.Is(err, &LostError{protocol.LostTooLong}) {
+		t.Errorf("the longest hold: %v", err)
 	}
 	p.gaveBack("k", 6)
 
@@ -176,6 +183,47 @@ func TestTheReleaseOfAHoldThatRanOutReportsTheLoss(t *testing.T) {
 	p.send(protocol.AppendCodes(nil, q.ID, []protocol.Code{protocol.OK}))
 	if err := result(t, errs); !errors.Is(err, ErrExpired) {
 		t.Errorf("one of two holds: %v", err)
+	}
+}
+
+// Whether a hold is fixed decides what its end is called. A re-entry does not change it.
+func TestTheEndOfAHold(t *testing.T) {
+	for fixed, want := range map[bool]protocol.Reason{true: protocol.LostFixed, false: protocol.LostTooLong} {
+		c, p := connect(t, Options{}, 0)
+		got := make(chan Holds, 1)
+		g := grantUntil(time.Hour, 5)
+		g.End = g.Deadline
+		var hs Holds
+		for _, fixed := range []bool{fixed, !fixed} {
+			go func() {
+				h, err := c.Lock(t.Context(), AcquireArgs{Key: "k", Owner: 1, Fixed: fixed})
+				if err != nil {
+					t.Error(err)
+				}
+				got <- Holds{h}
+			}()
+			p.send(protocol.AppendGrant(nil, p.next().ID, g))
+			hs = append(hs, result(t, got)...)
+		}
+		go func() {
+			many, err := c.LockMany(t.Context(), []string{"k", "j"}, AcquireArgs{Owner: 1, Fixed: !fixed})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- many
+		}()
+		p.send(protocol.AppendGrants(nil, p.next().ID, []protocol.Grant{*g, *g}))
+		many := result(t, got)
+		hs, many = append(hs, many[0]), many[1:]
+		ended(append(hs, many...)...)
+		for _, h := range hs {
+			if err := h.Watch(t.Context()); !errors.Is(err, &LostError{want}) {
+				t.Errorf("acquired as fixed: %v: %v", fixed, err)
+			}
+		}
+		if err := many[0].Watch(t.Context()); errors.Is(err, &LostError{want}) {
+			t.Errorf("acquired as fixed: %v: %v", !fixed, err)
+		}
 	}
 }
 

@@ -53,20 +53,20 @@ function decode(b) {
 /** A lock that is held as long as `held` says so. Its `fence` is a decimal string; `lost` resolves with the reason if it is lost. */
 export class Hold {
   #conn; #tell; #valid = 0; #end = 0; #count = 0; #over = '';
-  constructor(conn, key, owner, fence) {
-    Object.assign(this, { key, owner, fence, id: `${owner} ${fence} ${key}`, who: `${owner} ${key}` }).#conn = conn;
+  constructor(conn, key, owner, ends, fence) { // ends: the reason once its end has passed
+    Object.assign(this, { key, owner, ends, fence: String(fence), id: `${owner} ${fence} ${key}`, who: `${owner} ${key}` }).#conn = conn;
     this.lost = new Promise((tell) => (this.#tell = tell));
   }
   /** Whether the lock is certainly held at this moment. Asks nobody. One that has run out is lost from then on. */
   get held() {
-    for (const [t, why] of [[this.#end || Infinity, 'fixed_end'], [this.#valid, 'silence']]) if (clock() + TICK > t) this.over(why);
+    for (const [t, why] of [[this.#end || Infinity, this.ends], [this.#valid, 'silence']]) if (clock() + TICK > t) this.over(why);
     return !this.#over;
   }
   /** Gives up one acquire. Fails with 'not_held' when it was lost, with 'unknown' when the store has not confirmed. */
   async release() {
     const lost = !this.held && this.#over;
     if (--this.#count === 0) this.#conn.lost.delete(this.who);
-    if (['forced', 'silence', 'fixed_end'].includes(lost)) this.#ask(RELEASE, [], () => {}).catch(() => {}); // which opens the key to others
+    if (['forced', 'silence', this.ends].includes(lost)) this.#ask(RELEASE, [], () => {}).catch(() => {}); // which opens the key to others
     if (lost) throw new LockError('not_held', lost);
     if (this.#count === 0) this.over('released', false);
     await this.#ask(RELEASE, [], (m) => { num(m[2]); }).catch((e) => { if (e.code !== 'closed') throw e; }); // that releases, too
@@ -186,7 +186,7 @@ export class Client {
     const out = [...conn.holds.values()].map((h) => h.who === who && h.held) && this.#lost.get(who); // held notices what has run out
     if (out) throw new LockError('not_held', `lost (${out}), and not released yet`); // else a critical section would begin inside the lost one
     const take = (m) => {
-      const fresh = new Hold(conn, key, owner, String(big(m[2]))), hold = conn.holds.get(fresh.id) ?? fresh;
+      const fresh = new Hold(conn, key, owner, fixed ? 'fixed_end' : 'too_long', big(m[2])), hold = conn.holds.get(fresh.id) ?? fresh;
       hold.granted(m, 1);
       return conn.holds.set(hold.id, hold) && hold;
     };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -115,6 +116,25 @@ def test_silence_is_not_validity(peer: Peer) -> None:
     pinged.result()
     assert not lock.owned()  # and stays lost, since it was said so
     with pytest.raises(LostError):
+        lock.release()
+
+
+@pytest.mark.parametrize(("renew", "reason"), [(True, "too_long"), (False, "fixed_end")])
+def test_what_the_end_of_a_lock_is_called(peer: Peer, renew: bool, reason: str) -> None:
+    losses: list[LostError] = []
+    client = Client(peer.path, "test", timeout=2)
+    lock = client.lock("k", renew=renew, owner=7, on_lost=losses.append)
+    acquired = Background(lock.acquire)
+    peer.welcome()
+    peer.grant(60_000, end=ms() + 500)
+    acquired.result()
+    with contextlib.suppress(LostError):  # too slow
+        client.lock("k", renew=not renew, owner=7).acquire()  # a re-entry does not change it
+    until("it has come to its end", lambda: not lock.owned())
+    until("on_lost is called", lambda: losses)
+    assert losses[0].reason == reason
+    assert peer.expect(w.RELEASE)[2:5] == ("k", 7, FENCE)
+    with pytest.raises(LostError, match=reason):
         lock.release()
 
 

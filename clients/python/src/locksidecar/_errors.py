@@ -33,7 +33,8 @@ class LostError(NotHeld):
     """This owner held the lock and lost it.
 
     ``reason`` is one of ``expired``, ``gone``, ``fixed_end``, ``forced``, ``session``, ``shutdown``,
-    ``too_long`` or ``silent``, as the daemon said; ``fixed_end`` also when this process noticed the end first;
+    ``too_long`` or ``silent``, as the daemon said; ``fixed_end`` and ``too_long`` also when this process noticed the
+    end first;
     ``silence`` when the validity that the daemon had stated is over; ``connection`` when the connection has
     ended; ``closed`` when the client was closed; ``fork`` in a forked child, for the holds of its
     parent; ``resigned`` from Term.check, for a term that is being given up.

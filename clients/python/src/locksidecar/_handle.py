@@ -61,6 +61,7 @@ class Terms(ABC):
         on_lost: Callable[[LostError], object] | None,
     ) -> None:
         self._ttl = w.to_ttl(ttl)
+        self._fixed = not renew
         self._flags = 0 if renew else w.FIXED
         self._shared = shared
         self._timeout = timeout
@@ -128,7 +129,10 @@ class Terms(ABC):
 
     @property
     def ends_in(self) -> float | None:
-        """The seconds until it ends by itself, with renew=False; None if it does not, or is not held."""
+        """The seconds until it ends by itself; None if it does not, or is not held.
+
+        It does with renew=False, and where the daemon limits how long a lock may be held.
+        """
         hold = self._find()
         end = min((each.end for each in hold.each if each.end), default=0) if hold is not None and still(hold) else 0
         return max(0.0, (end - w.now()) / 1e9) if end else None

@@ -51,8 +51,8 @@ class Hold(Generic[C]):
 
     # fmt: off
     __slots__ = (
-        "by", "conn", "count", "end", "fence", "grants", "key", "lost", "nth", "out", "over", "owner", "permits",
-        "shared", "tell", "valid", "who",
+        "by", "conn", "count", "end", "fence", "fixed", "grants", "key", "lost", "nth", "out", "over", "owner",
+        "permits", "shared", "tell", "valid", "who",
     )
     # fmt: on
 
@@ -64,6 +64,7 @@ class Hold(Generic[C]):
         shared: bool,
         permits: int = 0,
         *,
+        fixed: bool = False,
         who: Who | None = None,
         by: Origin | None = None,
     ) -> None:
@@ -72,6 +73,7 @@ class Hold(Generic[C]):
         self.owner = owner
         self.shared = shared
         self.permits = permits  # of the semaphore; 0 of a lock
+        self.fixed = fixed  # acquired with renew=False; a re-entry does not change that
         self.who = who  # None: not in Owners (a permit, a term of an election)
         self.by = by
         self.tell: tuple[Callable[[LostError], object], ...] = ()  # to be called when it is lost
@@ -79,7 +81,7 @@ class Hold(Generic[C]):
         self.count = 0  # how often its owner acquired it; re-entry is counted here alone
         self.grants = 0  # … and how often the daemon granted it
         self.valid = 0  # nanoseconds of our clock: stated validity, end included
-        self.end = 0  # the own end of a fixed hold; 0 for none
+        self.end = 0  # when it ends, whatever a keepalive states; 0 for never
         self.out = False  # its validity has run out, and somebody was told so; set without mu
         self.lost = ""  # why, once it was
         self.nth = 0  # which loss of the connection it was
@@ -115,6 +117,12 @@ class Hold(Generic[C]):
         """Return what tells of the hold's loss."""
         return LostError(self.key, self.fence, self.owner, reason)
 
+    def reason_at(self, now: int) -> str:
+        """Return why the hold is lost whose validity has run out."""
+        if not self.end or now < self.end:
+            return "silence"
+        return "fixed_end" if self.fixed else "too_long"
+
     def owned(self) -> bool:
         """Tell whether the hold is valid at this very moment."""
         return not self.over and self.conn.dead is None and self.lasts(w.now())
@@ -133,12 +141,20 @@ class Holds(Generic[C]):
     __slots__ = ("conn", "count", "each", "owner", "tell")
 
     def __init__(
-        self, conn: C, keys: Sequence[str], owner: int, shared: bool, who: Who | None = None, by: Origin | None = None
+        self,
+        conn: C,
+        keys: Sequence[str],
+        owner: int,
+        shared: bool,
+        *,
+        fixed: bool = False,
+        who: Who | None = None,
+        by: Origin | None = None,
     ) -> None:
         self.conn = conn
         self.owner = owner
         # In the order of the request.
-        self.each = tuple(Hold(conn, key, owner, shared, who=who, by=by) for key in keys)
+        self.each = tuple(Hold(conn, key, owner, shared, fixed=fixed, who=who, by=by) for key in keys)
         self.count = 0
         self.tell: tuple[Once, ...] = ()  # what of each hold's is ours
 

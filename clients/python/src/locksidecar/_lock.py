@@ -92,7 +92,7 @@ class Lock(One):
         self._change(w.DOWNGRADE)
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Hold[Conn]]:
-        hold = Hold(conn, self._key, owner, self._shared, who=who, by=self._by)
+        hold = Hold(conn, self._key, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
         return Call(w.ACQUIRE, hold), hold
 
     def _kept(self) -> Hold[Conn] | None:

@@ -68,7 +68,7 @@ class Locks(Scope[Holds[Conn]], HandleMany):
             check(hold, reply)
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Holds[Conn]]:
-        holds = Holds(conn, self._keys, owner, self._shared, who, self._by)
+        holds = Holds(conn, self._keys, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
         return Call(w.ACQUIRE_MANY, holds), holds
 
     def _join(self, holds: Holds[Conn]) -> Holds[Conn]:

@@ -56,7 +56,7 @@ class Semaphore(One):
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Hold[Conn]]:
         # A number of its own: an owner's permits are apart.
-        hold = Hold(conn, self._key, self._new_owner(), False, self._permits)
+        hold = Hold(conn, self._key, self._new_owner(), False, self._permits, fixed=self._fixed)
         return Call(w.ACQUIRE, hold), hold
 
     def _kept(self) -> Hold[Conn] | None:

@@ -361,7 +361,7 @@ class Table:
         """End a hold if it is past its validity, and return its grants; mu is held."""
         if hold.over or hold.lasts(now):
             return 0
-        self._lose(hold, "fixed_end" if hold.end and now >= hold.end else "silence")
+        self._lose(hold, hold.reason_at(now))
         return hold.grants
 
     def _forget_holds(self) -> None:

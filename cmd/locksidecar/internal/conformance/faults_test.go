@@ -95,6 +95,8 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"ignores-lost", "M38", "lost text-widths joined-frames", ""},
 	{"ignores-fixed-ends", "M38", "lost", "fixed_end"},
 	{"calls-a-fixed-end-silence", "M39", "fixed-end", `it is "fixed_end"`},
+	{"calls-every-end-fixed", "M52", "longest-hold", `it is "too_long"`},
+	{"calls-the-longest-hold-silence", "M52", "longest-hold", `it is "too_long"`},
 	{"believes-a-renewal-that-failed", "M40", "beat-never-shortens", "answered not_held"},
 	{"re-enters-what-was-lost", "M41", "lost-re-entry", "it was called lost"},
 	{"re-enters-what-ran-out", "M41", "lost-re-entry", "validity has run out"},

@@ -29,6 +29,9 @@ var lossScenarios = []Scenario{
 	{"fixed-end", "8 Holding",
 		"the end of a fixed hold is called fixed_end, whether the client or the daemon notices it",
 		[]string{"fixed", "ttl"}, fixedEnd},
+	{"longest-hold", "8 Holding",
+		"the end of a hold that is not fixed is called too_long, whether the client or the daemon notices it",
+		nil, longestHold},
 }
 
 var reasons = []protocol.Reason{protocol.LostExpired, protocol.LostGone, protocol.LostFixed, protocol.LostForced,
@@ -334,18 +337,24 @@ func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
 	})
 }
 
-// fixedEnd lets fixed holds end, with a lost push and without one.
-func fixedEnd(t *T) {
+// fixedEnd lets fixed holds come to their ends.
+func fixedEnd(t *T) { endsAs(t, true, protocol.LostFixed) }
+
+// longestHold lets holds end that the daemon renews, but no longer than its configuration allows.
+func longestHold(t *T) { endsAs(t, false, protocol.LostTooLong) }
+
+// endsAs lets holds come to the ends that their grants state, with a lost push and without one.
+func endsAs(t *T, fixed bool, why protocol.Reason) {
 	f := t.fake()
 	t.connect().ok()
 	for i, push := range []bool{false, true} {
 		key := fmt.Sprint("k", i)
-		q, fence, end := f.fixedHold(key, uint64(3+i))
+		q, fence, end := f.endingHold(key, fixed, uint64(3+i))
 		t.after(end)
 		if push {
-			q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), protocol.LostFixed))
+			q.c.send(protocol.AppendLost(nil, key, q.Owner, uint64(fence), why))
 		}
-		t.poll("the client to notice the end of a fixed hold", func() bool { return !t.held(key, fence) })
+		t.poll("the client to notice the end of a hold", func() bool { return !t.held(key, fence) })
 		answer := protocol.OK // the daemon has not noticed yet
 		if push {
 			answer = protocol.NotHeld
@@ -355,27 +364,31 @@ func fixedEnd(t *T) {
 		p.fails("not_held")
 		f.barrier()
 		if push {
-			t.told(key, fence, "fixed_end")
+			t.told(key, fence, why.String())
 		}
 		t.p.mu.Lock()
-		at := slices.IndexFunc(t.p.events, func(e Event) bool { return e.Key == key && e.Reason != "fixed_end" })
+		at := slices.IndexFunc(t.p.events, func(e Event) bool { return e.Key == key && e.Reason != why.String() })
 		var reason string
 		if at >= 0 {
 			reason = t.p.events[at].Reason
 		}
 		t.p.mu.Unlock()
 		if at >= 0 {
-			t.failf("the client calls the end of a fixed hold %q; it is %q", reason, "fixed_end")
+			t.failf("the client calls the end of a hold %q; it is %q", reason, why)
 		}
 	}
 }
 
-// fixedHold has the client acquire key as a fixed hold for a short time. It returns the end on the boot
-// clock.
-func (f *fake) fixedHold(key string, fence uint64) (asked, Fence, uint64) {
+// endingHold has the client acquire key for a short time, as fixed or with an end that the daemon sets. It returns the
+// end on the boot clock.
+func (f *fake) endingHold(key string, fixed bool, fence uint64) (asked, Fence, uint64) {
 	f.strays = true
 	for left := uint64(short); ; left *= 2 {
-		p := f.t.acquire(want{key: key, ttl: int64(left), fixed: true})
+		w := want{key: key, fixed: fixed}
+		if fixed {
+			w.ttl = int64(left)
+		}
+		p := f.t.acquire(w)
 		q := f.expectAcquire(key)
 		g := f.grantFor(farAway, fence)
 		g.End = f.now() + left

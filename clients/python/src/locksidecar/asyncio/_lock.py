@@ -101,7 +101,7 @@ class Lock(One):
         return self._change(w.DOWNGRADE)
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Hold[Conn]]:
-        hold = Hold(conn, self._key, owner, self._shared, who=who, by=self._by)
+        hold = Hold(conn, self._key, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
         return Asked(w.ACQUIRE, conn.loop.create_future(), hold), hold
 
     def _of(self, who: Who) -> Hold[Conn] | None:

@@ -82,7 +82,7 @@ class Locks(Scope[Holds[Conn]], HandleMany):
             check(hold, await conn.answer(c))
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Holds[Conn]]:
-        holds = Holds(conn, self._keys, owner, self._shared, who, self._by)
+        holds = Holds(conn, self._keys, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
         return Asked(w.ACQUIRE_MANY, conn.loop.create_future(), holds), holds
 
     def _join(self, who: Who, holds: Holds[Conn]) -> Holds[Conn]:

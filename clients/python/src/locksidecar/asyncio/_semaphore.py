@@ -51,7 +51,7 @@ class Semaphore(One):
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Hold[Conn]]:
         # A number of its own: an owner's permits are apart.
-        hold = Hold(conn, self._key, self._new_owner(), False, self._permits)
+        hold = Hold(conn, self._key, self._new_owner(), False, self._permits, fixed=self._fixed)
         return Asked(w.ACQUIRE, conn.loop.create_future(), hold), hold
 
     def _kept(self) -> Hold[Conn] | None:

@@ -64,7 +64,7 @@ func (c *Client) refused(w keyOwner) error {
 			}
 			if h.lapse(); h.over || h.lost == "" || c.fault.is("re-enters-what-was-lost") ||
 				h.lost == "connection" && c.fault.is("re-enters-over-connections") ||
-				(h.lost == "silence" || h.lost == "fixed_end") && c.fault.is("re-enters-what-ran-out") {
+				(h.lost == "silence" || h.lost == "fixed_end" || h.lost == "too_long") && c.fault.is("re-enters-what-ran-out") {
 				continue
 			}
 			return failure("not_held")
@@ -74,7 +74,7 @@ func (c *Client) refused(w keyOwner) error {
 }
 
 // take returns the hold of a grant: a new one, or the one that the grant re-enters.
-func (c *Client) take(cn *conn, n name, permit bool, g *grant) *hold {
+func (c *Client) take(cn *conn, n name, permit, fixed bool, g *grant) *hold {
 	n.fence = g.fence
 	c.newest[n.key] = g.fence
 	for _, h := range cn.holds {
@@ -83,7 +83,7 @@ func (c *Client) take(cn *conn, n name, permit bool, g *grant) *hold {
 			return h
 		}
 	}
-	h := &hold{name: n, c: cn, permit: permit}
+	h := &hold{name: n, c: cn, permit: permit, fixed: fixed}
 	h.granted(g, true)
 	h.believed = true
 	cn.holds = append(cn.holds, h)
@@ -158,7 +158,7 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 		case given:
 			_, err = cn.send(3, nil, key, q.owner, g.fence, 0)
 		default:
-			h = c.take(cn, name{key, q.owner, 0}, permit, &g)
+			h = c.take(cn, name{key, q.owner, 0}, permit, q.fixed, &g)
 		}
 		return err
 	}}

@@ -20,8 +20,9 @@ type hold struct {
 	name
 	c        *conn
 	permit   bool
+	fixed    bool  // acquired as fixed; a re-entry does not change that
 	valid    int64 // milliseconds of our clock: stated validity
-	end      int64 // a fixed hold's own end; 0 for none
+	end      int64 // when it ends, whatever a beat states; 0 for never
 	count    int   // acquires less releases, our own
 	lost     string
 	releases int // releases of the last count in flight
@@ -133,9 +134,12 @@ func (h *hold) lapse() {
 		return
 	}
 	f := h.c.client.fault
-	if h.end != 0 && now() >= h.end && !f.is("calls-a-fixed-end-silence") {
+	switch passed := h.end != 0 && now() >= h.end; {
+	case passed && h.fixed && !f.is("calls-a-fixed-end-silence"), passed && f.is("calls-every-end-fixed"):
 		h.lose("fixed_end")
-	} else {
+	case passed && !h.fixed && !f.is("calls-the-longest-hold-silence"):
+		h.lose("too_long")
+	default:
 		h.lose("silence")
 	}
 }
@@ -146,7 +150,7 @@ func (h *hold) closedToOthers() bool {
 	switch h.lost {
 	case "forced":
 		return !f.is("keeps-what-was-forced")
-	case "silence", "fixed_end":
+	case "silence", "fixed_end", "too_long":
 		return !f.is("keeps-what-ran-out")
 	}
 	return false

@@ -31,7 +31,7 @@ func (c *Client) acquireMany(keys []string, owner uint64, wait int64) ([]uint64,
 			if err != nil {
 				return err
 			}
-			c.take(cn, name{keys[i], owner, 0}, false, &g)
+			c.take(cn, name{keys[i], owner, 0}, false, false, &g)
 			fences[i] = g.fence
 		}
 		return f.done()

@@ -44,9 +44,11 @@ final class Hold {
 
     volatile long fence;
     volatile boolean shared;
+    /** Acquired as fixed; a re-entry does not change that. */
+    final boolean fixed;
     /** Until when it is valid by all that was stated, on our clock in nanoseconds. */
     volatile long valid;
-    /** A fixed hold's own end, likewise; 0 for none. */
+    /** When it ends, likewise, whatever a keepalive states; 0 for never. */
     volatile long end;
     /** How often the daemon granted it; re-entry is counted here alone. */
     int grants;
@@ -66,11 +68,12 @@ final class Hold {
 
     private CompletableFuture<LostException> stage;
 
-    Hold(Conn conn, Id id, byte[] name, boolean shared, WeakReference<?> keeper, Site site) {
+    Hold(Conn conn, Id id, byte[] name, boolean shared, boolean fixed, WeakReference<?> keeper, Site site) {
         this.conn = conn;
         this.id = id;
         this.name = name;
         this.shared = shared;
+        this.fixed = fixed;
         this.keeper = keeper;
         this.site = site;
     }
@@ -99,7 +102,7 @@ final class Hold {
 
     /** Returns the hold of a permit that was asked for as this, and granted with a fence. */
     Hold permit(long permit) {
-        Hold hold = new Hold(conn, new Id(id.key, id.owner, permit), name, false, null, null);
+        Hold hold = new Hold(conn, new Id(id.key, id.owner, permit), name, false, fixed, null, null);
         hold.fence = permit;
         return hold;
     }
@@ -144,10 +147,10 @@ final class Hold {
 
     /** Returns the reason of a loss that the client itself notices at that time of its clock. */
     String reasonAt(long now) {
-        return end != 0 && now >= end ? "fixed_end" : "silence";
+        return end == 0 || now < end ? "silence" : fixed ? "fixed_end" : "too_long";
     }
 
-    /** Returns the nanoseconds until a fixed hold's own end, 0 when it is over; null if it is not fixed. */
+    /** Returns the nanoseconds until its end, 0 when it is over; null if it has none. */
     Long untilEnd() {
         long e = end;
         return e == 0 ? null : (Long) (over || conn.dead != null ? 0 : Math.max(0, e - BootClock.SYSTEM.now()));

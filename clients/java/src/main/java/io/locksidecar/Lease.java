@@ -84,10 +84,11 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Returns the time until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. It can be longer than {@link
-     * #remaining}, which the daemon extends until then. Does not block.
+     * Returns the time until the lock ends by itself: a {@linkplain LockOptions#fixed() fixed} one, or any where the daemon
+     * limits how long a lock may be held. It can be longer than {@link #remaining}, which the daemon extends until then. Does
+     * not block.
      *
-     * @return the time, zero when the lease is no longer valid; empty if the daemon renews the lock
+     * @return the time, zero when the lease is no longer valid; empty if the lock does not end by itself
      */
     public Optional<Duration> fixedEnd() {
         return Holding.untilEnd(hold).map(left -> closed ? Duration.ZERO : left);

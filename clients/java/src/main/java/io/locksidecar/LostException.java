@@ -61,7 +61,7 @@ public class LostException extends NotHeldException {
      *       {@code forced} (an operator unlocked it), {@code session} (the store ended the daemon's session),
      *       {@code shutdown} (the drain time of a stopping daemon is over), {@code too_long} (the longest
      *       hold that the namespace allows is over), {@code silent} (this client has not sent the heartbeat
-     *       that the namespace asks for).
+     *       that the namespace asks for). This client may notice a {@code fixed_end} or {@code too_long} first.
      *   <li>{@code silence}: the time until which the daemon had vouched for it is over.
      *   <li>{@code connection}: the connection to the daemon has ended.
      *   <li>{@code closed}: this client was closed.

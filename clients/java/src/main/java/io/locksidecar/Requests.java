@@ -208,7 +208,8 @@ final class Requests {
         Key[] keys = a.keys().all();
         Hold[] wanted = new Hold[keys.length];
         for (int i = 0; i < keys.length; i++) {
-            wanted[i] = new Hold(conn, a.ids()[i], keys[i].utf8(), a.shared(), a.keeper(), siteOf(a));
+            boolean fixed = (a.flags() & Codes.FIXED) != 0;
+            wanted[i] = new Hold(conn, a.ids()[i], keys[i].utf8(), a.shared(), fixed, a.keeper(), siteOf(a));
         }
         Call c = new Call(wanted, a);
         int permits = a.keys().permits();

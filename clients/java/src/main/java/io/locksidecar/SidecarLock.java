@@ -270,10 +270,11 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Returns the time until a {@linkplain LockOptions#fixed() fixed} lock ends by itself. It can be longer than {@link
-     * #remaining}, which the daemon extends until then. Does not block.
+     * Returns the time until the lock ends by itself: a {@linkplain LockOptions#fixed() fixed} one, or any where the daemon
+     * limits how long a lock may be held. It can be longer than {@link #remaining}, which the daemon extends until then. Does
+     * not block.
      *
-     * @return the time, zero after the end or a loss; empty if the daemon renews the lock, or it is not held
+     * @return the time, zero after the end or a loss; empty if the lock does not end by itself, or is not held
      */
     public Optional<Duration> fixedEnd() {
         return Holding.untilEnd(find());

@@ -502,4 +502,27 @@ class LossTest extends OnDaemon {
         until("all are told", () -> reasons.size() == 40);
         reasons.forEach(reason -> assertEquals("fixed_end", reason));
     }
+
+    @Test
+    void the_end_of_a_lock_that_is_not_fixed_is_called_too_long() throws InterruptedException {
+        try (Daemon limited = Daemon.started("--max-hold", "200ms");
+                Sidecar client = Sidecar.create(limited.path);
+                Sidecar other = Sidecar.create(limited.path)) {
+            List<String> reasons = new CopyOnWriteArrayList<>();
+            LockOptions options = LockOptions.defaults().onLost(lost -> reasons.add(lost.reason()));
+            List<Lease> all = new ArrayList<>();
+            for (int i = 0; i < 40; i++) {
+                all.add(client.lease(key + i, options));
+                if (i % 2 == 0) {
+                    other.leaseAsync(key + i).thenAccept(Lease::releaseAsync); // the daemon or the client notices the end first
+                }
+            }
+            for (Lease lease : all) {
+                until("it has ended", () -> !lease.isValid());
+                assertEquals("too_long", assertThrows(LostException.class, lease::close).reason());
+            }
+            until("all are told", () -> reasons.size() == 40);
+            reasons.forEach(reason -> assertEquals("too_long", reason));
+        }
+    }
 }
