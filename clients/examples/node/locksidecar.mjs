@@ -183,17 +183,17 @@ export class Client {
     if (!/^[^\u0000-\u001f\u007f-\u009f\ud800-\udfff]+$/u.test(key) || Buffer.byteLength(key) > 512) throw new LockError('invalid', 'not a key');
     const conn = await this.connect(), who = `${owner} ${key}`;
     while (conn.giving.has(who)) await conn.giving.get(who);
-    const out = [...conn.holds.values()].map((h) => h.who === who && h.held) && this.#lost.get(who); // held notices what has run out
-    if (out) throw new LockError('not_held', `lost (${out}), and not released yet`); // else a critical section would begin inside the lost one
+    const out = () => [...conn.holds.values()].map((h) => h.who === who && h.held) && this.#lost.get(who); // held notices what has run out
+    if (out()) throw new LockError('not_held', `lost (${out()}), and not released yet`); // else a critical section would begin inside the lost one
     const take = (m) => {
-      const fresh = new Hold(conn, key, owner, fixed ? 'fixed_end' : 'too_long', big(m[2])), hold = conn.holds.get(fresh.id) ?? fresh;
-      hold.granted(m, 1);
-      return conn.holds.set(hold.id, hold) && hold;
+      const lost = out(), one = new Hold(conn, key, owner, fixed ? 'fixed_end' : 'too_long', big(m[2])), hold = conn.holds.get(one.id) ?? one;
+      if (conn.holds.set(hold.id, hold) && lost) Object.assign(hold, { who: '' }).over('silence', false); // lost meanwhile: released again
+      return hold.granted(m, 1), hold;
     };
     const hold = await conn.ask(ACQUIRE, [key, owner, +shared, Math.ceil(wait), Math.ceil(ttl), +fixed], { take, key, who, signal });
     if (hold.held) return hold;
     hold.release().catch(() => {});
-    throw new LockError('not_held', 'the grant came too late');
+    throw new LockError('not_held', 'the grant came too late, or inside a hold that was lost');
   }
   close() { this.#conn?.end(new LockError('closed', 'by the client')); } // and the daemon releases everything
 }

@@ -101,6 +101,7 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"re-enters-what-was-lost", "M41", "lost-re-entry", "it was called lost"},
 	{"re-enters-what-ran-out", "M41", "lost-re-entry", "validity has run out"},
 	{"re-enters-over-connections", "M41", "lost-re-entry", "connection has ended"},
+	{"takes-grants-behind-a-loss", "M41", "lost-in-flight", "acquired it again"},
 	{"tells-of-force-at-once", "M42", "forced-released", ""},
 	{"ignores-cancel", "M43", "cancel", "in vain"},
 	{"forgets-what-it-gave-up", "M43", "cancel-crossed", "crossed its cancel"},

@@ -17,6 +17,9 @@ var lossScenarios = []Scenario{
 	{"lost-re-entry", "8 Holding",
 		"an owner that has lost a key cannot acquire it again before it has released it",
 		[]string{"reentrant"}, lostReentry},
+	{"lost-in-flight", "8 Holding",
+		"an acquire that is in flight when its owner loses the key is refused, and its grant is given back",
+		[]string{"reentrant", "concurrent"}, lostInFlight},
 	{"forced-released", "11 Pushes",
 		"the release of a forced hold is sent to the daemon, but only when its holder lets go",
 		nil, forcedReleased},
@@ -120,6 +123,88 @@ func lostReentry(t *T) {
 	t.parts("connection", fence, "the connection has ended")
 	t.connect().ok()
 	again("connection", fence, "its connection has ended", "not_held", "closed")
+}
+
+// lostInFlight ends holds while their owner acquires the key again.
+func lostInFlight(t *T) {
+	f := t.fake()
+	t.connect().ok()
+	f.strays = true
+	for _, push := range []bool{true, false} {
+		for left := uint64(short); !f.lostInFlight(push, left); left *= 2 {
+		}
+	}
+}
+
+// lostInFlight has two acquires of a key by one owner in flight, and grants the first one. It grants the second one
+// when that hold is lost: by a lost push, or because its validity of left milliseconds has run out. It returns false
+// if the client was too slow.
+func (f *fake) lostInFlight(push bool, left uint64) bool {
+	t, key := f.t, fmt.Sprint("k-", push, "-", left)
+	first, second := t.acquire(want{key: key, wait: -1}), t.acquire(want{key: key, wait: -1})
+	qs := []asked{f.expectAcquire(key)}
+	given := Fence(0) // the last that was given back
+	other := func(q asked) {
+		if q.Op == protocol.OpAcquire && string(q.Key) == key {
+			qs = append(qs, q)
+			return
+		}
+		given = Fence(q.Fence)
+		t.answerRelease(q, protocol.NotHeld)
+	}
+	f.barrierWith(other)
+	g := f.grant(3)
+	if !push {
+		g = f.grantFor(left, 3)
+	}
+	qs[0].give(g)
+	t.poll(first.what, func() bool { return first.done() || second.done() })
+	if second.done() {
+		first, second = second, first
+	}
+	if !first.answer().OK && !push && !early(g.Deadline) {
+		for _, q := range qs[1:] {
+			q.refuse(protocol.Timeout)
+		}
+		t.poll(second.what, func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return second.done() })
+		return false
+	}
+	first.ok()
+	t.poll(second.what, func() bool { f.each(other); return len(qs) > 1 || second.done() })
+	if len(qs) == 1 { // the client counts it by itself
+		for range 2 {
+			p := t.release(key, 3)
+			t.poll(p.what, func() bool { f.each(other); return p.done() })
+		}
+		return true
+	}
+
+	again := f.grant(4)
+	if push {
+		qs[0].c.send(protocol.AppendLost(nil, key, qs[0].Owner, 3, protocol.LostGone))
+	} else {
+		t.after(g.Deadline)
+		t.mustNotHold(key, 3, "its deadline has passed")
+		again = f.grant(3) // the daemon may still have it
+		again.Count = 2
+	}
+	qs[1].give(again)
+	t.poll(second.what, func() bool { f.each(other); return second.done() })
+	if second.answer().OK {
+		t.failf("%q was lost while its owner acquired it again, and that acquire is success", key)
+	}
+	second.fails("not_held")
+	t.poll("the release of a grant to an owner that has lost the key", func() bool {
+		f.each(other)
+		return given == Fence(again.Fence)
+	})
+	t.mustNotHold(key, Fence(again.Fence), "its owner had lost the key before the grant")
+	f.releaseLost(key, 3)
+	f.barrierWith(other)
+	_, fresh := f.hold(want{key: key}, f.grant(10))
+	t.mustHold(key, fresh, "the lost hold has been released")
+	f.letGo(key, fresh)
+	return true
 }
 
 // barrierWith is like barrier, but allows other requests meanwhile: it calls other with each.

@@ -157,6 +157,8 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 			return err
 		case given:
 			_, err = cn.send(3, nil, key, q.owner, g.fence, 0)
+		case !permit && c.refused(w) != nil && !c.fault.is("takes-grants-behind-a-loss"):
+			_, err = cn.send(3, nil, key, q.owner, g.fence, 0)
 		default:
 			h = c.take(cn, name{key, q.owner, 0}, permit, q.fixed, &g)
 		}
@@ -176,6 +178,9 @@ func (c *Client) acquire(key string, q terms, giveUp func(func())) (*hold, error
 			return &hold{name: name{key, q.owner, c.newest[key]}, c: cn, valid: now() + 1<<30, count: 1}, nil
 		}
 		return nil, err
+	}
+	if h == nil { // the owner has lost the key meanwhile
+		return nil, failure("not_held")
 	}
 	if h.owned() || h.lost != "" || c.fault.is("believes-silence") {
 		return h, nil
