@@ -419,7 +419,7 @@ final class Acquire extends Wait implements Link.Dial {
         }
         Hold over = over(holds);
         if (over != null && !over.over && over.conn.dead == null) { // not read, perhaps, what extends it
-            over.conn.settle(over);
+            over.conn.settle();
             over = over(holds);
         }
         if (over != null) {

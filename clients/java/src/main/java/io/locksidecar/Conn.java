@@ -160,11 +160,7 @@ final class Conn {
         try {
             waiting = looking;
             looking = new ArrayList<>();
-            for (Hold hold : holds.lapse(seen)) { // a statement may have arrived since
-                for (int i = 0; i < hold.grants; i++) { // or the daemon would go on renewing it for nobody
-                    requests.release(hold);
-                }
-            }
+            holds.lapse(seen).forEach(this::giveBack); // a statement may have arrived since
             long t = System.nanoTime();
             if (t - lookAt >= 0) {
                 lookAt = t + LOOK;
@@ -182,6 +178,29 @@ final class Conn {
         if (hangs) {
             die(link.silent(), "connection");
         }
+    }
+
+    /** Releases a hold that has run out, or the daemon would go on renewing it for nobody; mu is held. */
+    private void giveBack(Hold hold) {
+        for (int i = 0; i < hold.grants; i++) {
+            requests.release(hold);
+        }
+    }
+
+    /** Ends a hold if its stated validity is over: a program is told so, and what was not read before cannot change it. */
+    void lapse(Hold hold) {
+        mu.lock();
+        try {
+            long now = BootClock.SYSTEM.now();
+            if (hold.over || dead != null || now < hold.valid) {
+                return;
+            }
+            holds.lose(hold, hold.reasonAt(now));
+            giveBack(hold);
+        } finally {
+            mu.unlock();
+        }
+        flush();
     }
 
     /**
@@ -296,8 +315,11 @@ final class Conn {
         }
     }
 
-    /** Waits, but not for long, until what has arrived was read: it may extend the hold. Not on the I/O thread. */
-    void settle(Hold hold) {
+    /** Waits, but not for long, until what has arrived was read: it may extend holds. Does nothing on the I/O thread. */
+    void settle() {
+        if (Thread.currentThread() instanceof IoThread) {
+            return; // it runs a callback, as the program's executor
+        }
         Wait.Flag read = new Wait.Flag();
         whenCaughtUp(read::set);
         read.awaitUninterruptibly(System.nanoTime() + LOOK);

@@ -174,7 +174,8 @@ public final class Election implements AutoCloseable {
     }
 
     /**
-     * Tells whether we lead at this very moment, by all that the daemon has stated. Asks nobody and does not block.
+     * Tells whether we lead at this very moment, by all that the daemon has stated. Asks nobody, and blocks no longer than {@link
+     * Lease#isValid} does.
      *
      * @return whether there is a term that is {@linkplain Term#isValid valid}
      */

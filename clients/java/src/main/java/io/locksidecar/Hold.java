@@ -137,12 +137,24 @@ final class Hold {
         return !over && conn.dead == null && BootClock.SYSTEM.now() < valid;
     }
 
+    /**
+     * Tells a program whether it is held at this very moment. One that has run out is lost from then on. If what has arrived
+     * may decide, this waits, but not for long, until it was read.
+     */
+    boolean held() {
+        if (owned()) {
+            return true;
+        }
+        if (!over) {
+            conn.settle();
+            conn.lapse(this);
+        }
+        return owned();
+    }
+
     /** Returns for how many nanoseconds it is certainly held, 0 when it is not. */
     long remaining() {
-        if (over || conn.dead != null) {
-            return 0;
-        }
-        return Math.max(0, valid - BootClock.SYSTEM.now());
+        return held() ? Math.max(1, valid - BootClock.SYSTEM.now()) : 0; // 0 would say that it is lost
     }
 
     /** Returns the reason of a loss that the client itself notices at that time of its clock. */
@@ -153,7 +165,7 @@ final class Hold {
     /** Returns the nanoseconds until its end, 0 when it is over; null if it has none. */
     Long untilEnd() {
         long e = end;
-        return e == 0 ? null : (Long) (over || conn.dead != null ? 0 : Math.max(0, e - BootClock.SYSTEM.now()));
+        return e == 0 ? null : (Long) (held() ? Math.max(1, e - BootClock.SYSTEM.now()) : 0);
     }
 
     LostException loss(String reason) {

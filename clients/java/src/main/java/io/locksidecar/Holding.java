@@ -104,15 +104,8 @@ final class Holding {
      * caller's. A loss is thrown. A release that is not confirmed is not: the work was done under the lock.
      */
     static boolean release(Hold hold, boolean shared) {
-        settle(hold);
+        hold.held();
         return released(hold, hold.conn.releases.release(hold, shared, null));
-    }
-
-    /** Sees to it that what has arrived was read, where it could keep the hold. */
-    static void settle(Hold hold) {
-        if (doubtful(hold)) {
-            hold.conn.settle(hold);
-        }
     }
 
     /** Waits for the end of a release. */
@@ -159,7 +152,7 @@ final class Holding {
     }
 
     private static void check(Hold hold) {
-        if (hold.over) {
+        if (!hold.held()) {
             throw notHeld(hold);
         }
     }

@@ -62,20 +62,20 @@ public final class Lease implements AutoCloseable {
     }
 
     /**
-     * Tells whether the lock is held at this very moment, by all that the daemon has stated. Asks nobody, does
-     * not block, and costs well under a microsecond. It turns false for good when the lease is closed or lost;
-     * it can be false for an instant and true again only when this process was stopped for so long that the
-     * daemon's statements have not been read yet.
+     * Tells whether the lock is held at this very moment, by all that the daemon has stated. Once false, it stays false. Asks
+     * nobody, and costs well under a microsecond while the lock is held. It blocks, for half a second at the most, only where
+     * this process was stopped and what arrived meanwhile has to be read first.
      *
      * @return whether it is held
      */
     public boolean isValid() {
-        return !closed && hold.owned();
+        return !closed && hold.held();
     }
 
     /**
      * Returns for how long the lock is certainly held as things stand. Unless it is {@linkplain
-     * LockOptions#fixed() fixed}, that rises again with each renewal by the daemon. Does not block.
+     * LockOptions#fixed() fixed}, that rises again with each renewal by the daemon. Blocks no longer than
+     * {@link #isValid} does.
      *
      * @return the time; zero when the lease is not valid
      */
@@ -85,8 +85,8 @@ public final class Lease implements AutoCloseable {
 
     /**
      * Returns the time until the lock ends by itself: a {@linkplain LockOptions#fixed() fixed} one, or any where the daemon
-     * limits how long a lock may be held. It can be longer than {@link #remaining}, which the daemon extends until then. Does
-     * not block.
+     * limits how long a lock may be held. It can be longer than {@link #remaining}, which the daemon extends until then.
+     * Blocks no longer than {@link #isValid} does.
      *
      * @return the time, zero when the lease is no longer valid; empty if the lock does not end by itself
      */
@@ -160,6 +160,7 @@ public final class Lease implements AutoCloseable {
             throw new InvalidException(hold + ": a permit cannot be downgraded");
         }
         Object left;
+        hold.held();
         synchronized (this) { // no wait in it
             check();
             if (shared) {
@@ -192,7 +193,7 @@ public final class Lease implements AutoCloseable {
         if (closed) {
             return;
         }
-        Holding.settle(hold);
+        hold.held();
         Object left = end(null);
         if (left != null) {
             Holding.released(hold, left);
@@ -227,6 +228,6 @@ public final class Lease implements AutoCloseable {
 
     @Override
     public String toString() {
-        return "Lease[" + key() + ", fence " + fence() + (isValid() ? "" : ", not valid") + "]";
+        return "Lease[" + key() + ", fence " + fence() + (!closed && hold.owned() ? "" : ", not valid") + "]";
     }
 }

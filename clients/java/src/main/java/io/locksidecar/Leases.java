@@ -105,17 +105,27 @@ public final class Leases implements AutoCloseable {
     }
 
     /**
-     * Tells whether all the locks are held at this very moment, by all that the daemon has stated. Asks nobody and
-     * does not block. It turns false for good when they are closed or any is lost; see {@link Lease#isValid}.
+     * Tells whether all the locks are held at this very moment, by all that the daemon has stated. Once false, it stays false.
+     * Asks nobody, and blocks no longer than {@link Lease#isValid} does.
      *
      * @return whether all are held
      */
     public boolean isValid() {
-        return !closed && Acquire.over(holds) == null;
+        return !closed && held();
+    }
+
+    private boolean held() {
+        for (Hold hold : holds) {
+            if (!hold.held()) {
+                return false;
+            }
+        }
+        return true;
     }
 
     /**
-     * Returns for how long all the locks are certainly held as things stand: the least of them. Does not block.
+     * Returns for how long all the locks are certainly held as things stand: the least of them. Blocks no longer than
+     * {@link Lease#isValid} does.
      *
      * @return the time; zero when they are not valid
      */
@@ -186,10 +196,7 @@ public final class Leases implements AutoCloseable {
         if (closed) {
             return;
         }
-        Hold doubtful = doubtful();
-        if (doubtful != null) {
-            Holding.settle(doubtful);
-        }
+        held();
         List<Call> calls = end(null);
         if (calls != null) {
             Holding.released(holds, calls);
@@ -244,6 +251,6 @@ public final class Leases implements AutoCloseable {
         for (Hold hold : holds) {
             all.add(hold.id.key() + ", fence " + hold.fence);
         }
-        return "Leases[" + String.join("; ", all) + (isValid() ? "" : "; not valid") + "]";
+        return "Leases[" + String.join("; ", all) + (!closed && Acquire.over(holds) == null ? "" : "; not valid") + "]";
     }
 }

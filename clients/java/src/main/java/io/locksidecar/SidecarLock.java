@@ -202,14 +202,15 @@ public final class SidecarLock implements Lock {
     }
 
     /**
-     * Tells whether this owner holds the key at this very moment, in any mode, by the validity that the daemon has stated.
-     * Sends nothing and does not block.
+     * Tells whether this owner holds the key at this very moment, in any mode, by the validity that the daemon has stated. If
+     * not because its time has run out, the lock is lost from then on. Asks nobody, and blocks no longer than {@link
+     * Lease#isValid} does.
      *
      * @return whether it is held
      */
     public boolean isHeldByOwner() {
         Hold hold = find();
-        return hold != null && hold.owned();
+        return hold != null && hold.held();
     }
 
     /**
@@ -261,7 +262,7 @@ public final class SidecarLock implements Lock {
 
     /**
      * Returns for how long the lock is certainly held as things stand; that rises with each renewal by the
-     * daemon. Does not block.
+     * daemon. Blocks no longer than {@link Lease#isValid} does.
      *
      * @return the time; zero when this owner does not hold the lock
      */
@@ -271,8 +272,8 @@ public final class SidecarLock implements Lock {
 
     /**
      * Returns the time until the lock ends by itself: a {@linkplain LockOptions#fixed() fixed} one, or any where the daemon
-     * limits how long a lock may be held. It can be longer than {@link #remaining}, which the daemon extends until then. Does
-     * not block.
+     * limits how long a lock may be held. It can be longer than {@link #remaining}, which the daemon extends until then.
+     * Blocks no longer than {@link Lease#isValid} does.
      *
      * @return the time, zero after the end or a loss; empty if the lock does not end by itself, or is not held
      */
@@ -330,7 +331,8 @@ public final class SidecarLock implements Lock {
 
     @Override
     public String toString() {
+        Hold hold = find();
         return "SidecarLock[" + key() + (options.isShared() ? ", shared" : "")
-                + (isHeldByOwner() ? ", held by this owner]" : "]");
+                + (hold != null && hold.owned() ? ", held by this owner]" : "]");
     }
 }

@@ -92,17 +92,18 @@ public final class Term {
     }
 
     /**
-     * Tells whether we lead at this very moment, by all that the daemon has stated. Asks nobody and does not block.
+     * Tells whether we lead at this very moment, by all that the daemon has stated. Once false, it stays false. Asks nobody, and
+     * blocks no longer than {@link Lease#isValid} does.
      *
      * @return whether the term goes on; never true past the time for which the daemon has vouched
      */
     public boolean isValid() {
-        return !over() && hold.owned();
+        return !over() && hold.held();
     }
 
     /**
-     * Returns for how long we certainly lead as things stand; that rises with each renewal by the daemon. Does not
-     * block.
+     * Returns for how long we certainly lead as things stand; that rises with each renewal by the daemon. Blocks
+     * no longer than {@link Lease#isValid} does.
      *
      * @return the time; zero when the term is not valid
      */
@@ -118,12 +119,9 @@ public final class Term {
      *     {@link Election.Listener#onElected} it may just be let pass: it does not end the campaign
      */
     public void check() {
-        if (!over() && !hold.owned()) {
-            Holding.settle(hold);
-            if (!hold.owned()) {
-                String reason = hold.lost;
-                lose(reason == null ? hold.reasonAt(BootClock.SYSTEM.now()) : reason);
-            }
+        if (!over() && !hold.held()) {
+            String reason = hold.lost;
+            lose(reason == null ? hold.reasonAt(BootClock.SYSTEM.now()) : reason);
         }
         End e = end.get();
         if (e != null) {
@@ -143,6 +141,6 @@ public final class Term {
 
     @Override
     public String toString() {
-        return "Term[" + key() + ", fence " + fence() + (isValid() ? "" : ", over") + "]";
+        return "Term[" + key() + ", fence " + fence() + (!over() && hold.owned() ? "" : ", over") + "]";
     }
 }

@@ -18,6 +18,7 @@ import java.nio.ByteBuffer;
 import java.time.Duration;
 import java.util.Arrays;
 import java.util.List;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -254,12 +255,12 @@ class ProtocolTest extends OnPeer {
     @Test
     void a_try_waits_until_it_is_known_whether_its_thread_has_lost_the_key() {
         LockOptions shared = LockOptions.defaults().shared();
-        CountDownLatch reads = new CountDownLatch(1);
+        CompletableFuture<Void> reads = new CompletableFuture<>();
         AtomicBoolean trying = new AtomicBoolean();
         Background<Lease> thread = background(() -> {
             Lease lease = client.lease("k", shared);
             client.lease("k", shared); // closed with the client
-            conn().whenCaughtUp(() -> running(reads::await).result()); // the client reads nothing until then
+            conn().whenCaughtUp(reads::join); // the client reads nothing until then, whoever interrupts it
             until("it has ended", () -> !lease.isValid());
             trying.set(true);
             assertEquals("silence", assertThrows(LostException.class, () -> client.tryLease("k", shared)).reason());
@@ -269,9 +270,50 @@ class ProtocolTest extends OnPeer {
         peer.grant(2000);
         peer.grant(60_000, FENCE + 1, 0, 0);
         until("it waits", () -> thread.isDone() || trying.get() && thread.thread.getState().name().endsWith("WAITING"));
-        reads.countDown();
+        reads.complete(null);
         assertEquals(FENCE, peer.released().get(4)); // nothing else is sent before
         assertThrows(LostException.class, thread.result()::close);
+    }
+
+    /** Keeps the client from reading until what this returns is complete. */
+    private CompletableFuture<Void> deaf() throws InterruptedException {
+        CountDownLatch waits = new CountDownLatch(1);
+        CompletableFuture<Void> reads = new CompletableFuture<>();
+        conn().whenCaughtUp(() -> {
+            waits.countDown();
+            reads.join(); // other tests may interrupt the thread
+        });
+        assertTrue(waits.await(Until.BOUND, TimeUnit.SECONDS));
+        return reads;
+    }
+
+    @ParameterizedTest
+    @ValueSource(strings = {"held", "remaining", "end", "extend", "unlock"})
+    void what_has_run_out_when_it_is_asked_for_stays_lost(String ask) throws InterruptedException {
+        SidecarLock lock = held(1000, millis() + 60_000, 0);
+        CompletableFuture<Void> reads = deaf();
+        long granted = millis();
+        until("its time has passed", () -> millis() > granted + 1000);
+        peer.say(65, 0, millis() + 60_000, 60_000);
+        switch (ask) {
+            case "held" -> assertFalse(lock.isHeldByOwner());
+            case "remaining" -> assertEquals(Duration.ZERO, lock.remaining());
+            case "end" -> assertEquals(Duration.ZERO, lock.fixedEnd().orElseThrow());
+            case "extend" -> assertThrows(LostException.class, () -> lock.extend(Duration.ofSeconds(60)));
+            default -> assertThrows(LostException.class, lock::unlock);
+        }
+        reads.complete(null);
+        List<?> q = peer.read();
+        assertEquals(List.of((long) Codes.RELEASE, "k", number, FENCE), List.of(q.get(0), q.get(2), q.get(3), q.get(4)));
+        inStep();
+        assertFalse(lock.isHeldByOwner());
+        if (!ask.equals("unlock")) {
+            assertEquals("silence", assertThrows(LostException.class, lock::unlock).reason());
+        }
+        Background<Void> again = running(lock::lock);
+        peer.grant(60_000, FENCE + 1, 0, 0);
+        again.result();
+        assertTrue(lock.isHeldByOwner());
     }
 
     @Test
