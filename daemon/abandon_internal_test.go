@@ -18,7 +18,7 @@ type losses struct {
 
 func (k *losses) Flush() {
 	k.Helper()
-	k.buf = k.s.swap(nil)
+	k.buf = k.s.Swap(nil)
 	for b := k.buf; ; {
 		p, rest, ok, err := protocol.Cut(b, protocol.DefaultMaxFrame)
 		if err != nil {
@@ -88,7 +88,7 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 			}
 			k := &losses{T: t, sink: sink{s: sessions[0]}}
 			sessions[0].Carry(k)
-			sessions[0].swap(nil) // what was not written yet
+			sessions[0].Swap(nil) // what was not written yet
 			if !next.Abandon([]*Unit{in}) {
 				t.Error("something refers to the store")
 			}

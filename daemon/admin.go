@@ -167,19 +167,14 @@ func (d *Daemon) Live() error {
 	return nil
 }
 
-// ErrDraining says that the daemon drains, or is about to.
-var ErrDraining = errors.New("draining")
-
 // Ready says why new locks cannot be had now: the daemon drains or has been told to end, or the store of a namespace is
 // down and the namespace is not one for this host to decide alone.
 func (d *Daemon) Ready() error {
-	if d.engine.draining.Load() || isClosed(d.ending) || d.halted() {
+	if isClosed(d.ending) || d.halted() {
 		return ErrDraining
 	}
-	for _, sp := range d.engine.routes.Load().sorted() {
-		if err := sp.Down(); err != nil && !sp.Local {
-			return fmt.Errorf("store %s is down: %w", sp.Name(), err)
-		}
+	if err := d.engine.Ready(); err != nil {
+		return err
 	}
 	return d.Live()
 }

@@ -170,7 +170,7 @@ func TestHealthFollowsTheStore(t *testing.T) {
 			t.Errorf("%s: %s %s", path, r.Status, b)
 		}
 	}
-	u := h.d.Engine().Units()[0]
+	u := h.d.Engine().Stores()[0]
 	h.d.Engine().StoreDown(u, errors.New("gone fishing"))
 	if r, b := h.get("/readyz", ""); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(b), "gone fishing") {
 		t.Errorf("readyz: %s %s", r.Status, b)

@@ -24,7 +24,7 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if !ok {
 		return ctx
 	}
-	p := stranger
+	p := Unknown
 	if rc, err := local.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { p = peerOf(int(fd)) })
 	}
@@ -32,7 +32,7 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 }
 
 // rules says that a peer is root, or our own user.
-func (p *Peer) rules() bool { return p.UID == 0 || p.UID == os.Geteuid() }
+func rules(p *Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
 
 // named lets requests on TCP through only from this host, whoever else may have metrics: keys and
 // who holds them are not for everybody. And only under names that are surely this host's: a page of
@@ -109,7 +109,7 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 		fail(http.StatusNotFound, "nothing can be unlocked by TCP: use the admin socket")
 		return
 	}
-	if !by.rules() {
+	if !rules(&by) {
 		a.d.log.Warn("unlocking denied", zap.String("event", "unlock_denied"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
 		fail(http.StatusForbidden, "only root and the daemon's own user may unlock by force")
 		return

@@ -24,20 +24,6 @@ const (
 	lossesMost = 1 << 20
 )
 
-// Listen sets the function that is called for every lost hold, and for the events that SetAudit adds. notice
-// is called without locks held. Listen is called before the first session.
-func (e *Engine) Listen(notice func([]cache.Notice)) { e.notice = notice }
-
-// SetAudit selects the events for the function of Listen: all that Logging.Audit documents, or losses alone.
-func (e *Engine) SetAudit(on bool) {
-	e.audit.Store(on)
-	for i := range e.shards {
-		sh := e.lock(i)
-		sh.out.Audit = on
-		sh.mu.Unlock()
-	}
-}
-
 // key is a key as the log has it.
 func (d *Daemon) key(k string) string {
 	if !d.now.Load().Logging.HashKeys {
@@ -51,9 +37,9 @@ func hashed(key string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// notice takes in what has happened to locks.
-func (d *Daemon) notice(ns []cache.Notice) {
-	at := time.Now()
+// Notices takes in what has happened to locks.
+func (v events) Notices(ns []cache.Notice) {
+	d, at := v.d, time.Now()
 	lost := 0
 	for i := range ns {
 		if ns[i].Kind == cache.NoticeLost {
@@ -105,28 +91,26 @@ func (d *Daemon) logLosses(ls []loss) {
 		if l.Released {
 			released = zap.Bool("released", true)
 		}
-		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.at, Message: "lock lost"}, l.Session.Shell.(*Session).who([]zap.Field{
+		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.at, Message: "lock lost"}, sessionFields(SessionOf(l.Session),
 			zap.String("key", d.key(l.Key)), zap.Stringer("mode", l.Mode), zap.Uint64("owner", l.Owner), zap.Uint64("fence", l.Fence),
-			degraded, zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(l.Took)), zap.String("reason", protocol.Reason(l.Reason).String()), released}))
+			degraded, zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(l.Took)), zap.String("reason", protocol.Reason(l.Reason).String()), released))
 	}
 }
 
 func inMillis(nanos int64) float64 { return float64(nanos) / float64(time.Millisecond) }
 
-// who appends whose session it is.
-func (s *Session) who(f []zap.Field) []zap.Field {
-	f = append(f, zap.Uint64("session", s.core.ID), zap.Int("pid", s.peer.PID))
-	if c := s.client.Load(); c != nil {
-		f = append(f, zap.String("client", *c))
+// sessionFields appends the fields of a log line that tell which session it is about.
+func sessionFields(s *Session, f ...zap.Field) []zap.Field {
+	f = append(f, zap.Uint64("session", s.ID()), zap.Int("pid", s.Peer().PID))
+	if c, greeted := s.Client(); greeted {
+		f = append(f, zap.String("client", c))
 	}
 	return f
 }
 
-// sessionBegins and sessionEnds are for the audit: of sessions that have said hello.
-func (d *Daemon) sessionBegins(s *Session) { d.sessionSays(s, "session_begin") }
-
+// sessionEnds writes the audit line of a session that has said hello.
 func (d *Daemon) sessionEnds(s *Session) {
-	if s.client.Load() != nil {
+	if _, greeted := s.Client(); greeted {
 		d.sessionSays(s, "session_end")
 	}
 }

@@ -61,7 +61,7 @@ func (w *auditLines) notice(n *cache.Notice) {
 		w.text(causes[n.Cause])
 		w.text(`"`)
 	}
-	w.who(n.Session.Shell.(*Session))
+	w.who(SessionOf(n.Session))
 }
 
 // session appends the line of a session's begin or end.
@@ -72,32 +72,32 @@ func (w *auditLines) session(s *Session, event string) {
 	w.text(`","event":"`)
 	w.text(event)
 	w.text(`","uid":`)
-	w.b = strconv.AppendInt(w.b, int64(s.peer.UID), 10)
+	w.b = strconv.AppendInt(w.b, int64(s.Peer().UID), 10)
 	w.text(`,"gid":`)
-	w.b = strconv.AppendInt(w.b, int64(s.peer.GID), 10)
+	w.b = strconv.AppendInt(w.b, int64(s.Peer().GID), 10)
 	w.who(s)
 }
 
 // who ends a line with whose it is: the same bytes for all of a session.
 func (w *auditLines) who(s *Session) {
-	if p := s.signature.Load(); p != nil {
+	if p := s.AuditTail.Load(); p != nil {
 		w.b = append(w.b, *p...)
 		return
 	}
 	own := auditLines{}
 	own.text(`,"session":`)
-	own.number(s.core.ID)
+	own.number(s.ID())
 	own.text(`,"pid":`)
-	own.b = strconv.AppendInt(own.b, int64(s.peer.PID), 10)
-	name := s.client.Load()
-	if name != nil {
+	own.b = strconv.AppendInt(own.b, int64(s.Peer().PID), 10)
+	name, greeted := s.Client()
+	if greeted {
 		own.text(`,"client":`)
-		own.quoted(*name)
+		own.quoted(name)
 	}
 	own.text("}\n")
 	w.b = append(w.b, own.b...)
-	if name != nil {
-		s.signature.Store(&own.b)
+	if greeted {
+		s.AuditTail.Store(&own.b)
 	}
 }
 

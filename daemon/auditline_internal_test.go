@@ -10,13 +10,22 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
-func auditSession(client string) *Session {
-	s := &Session{core: &cache.Session{ID: 12}, peer: Peer{PID: 4711, UID: 1000, GID: 100}}
-	s.core.Shell = s
-	s.client.Store(&client)
-	return s
+// auditSession returns session 12 as the lock table knows it.
+func auditSession(t testing.TB, name, label string) *cache.Session {
+	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, FirstID: 11},
+		func() int64 { return 1 }, func(int64) {})
+	if _, err := e.AddStore("", upstream.Info{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := e.Route([]Namespace{{}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	c := cache.NewSession(12, 1)
+	c.Shell = greet(e, Peer{PID: 4711, UID: 1000, GID: 100}, name, label).s
+	return c
 }
 
 var auditAt = time.Date(2026, 3, 4, 5, 6, 7, 89_123_999, time.FixedZone("", -3600))
@@ -28,7 +37,7 @@ func lineOf(n *cache.Notice, hide bool) string {
 }
 
 func TestLinesOfTheAudit(t *testing.T) {
-	s := auditSession("billing/worker \"3\"")
+	s := auditSession(t, "billing", "worker \"3\"")
 	const time, who = `{"level":"info","ts":"2026-03-04T05:06:07.089123-01:00",`, `,"session":12,"pid":4711,"client":"billing/worker \"3\""}` + "\n"
 	for _, c := range []struct {
 		n    cache.Notice
@@ -44,7 +53,7 @@ func TestLinesOfTheAudit(t *testing.T) {
 		{cache.Notice{Kind: cache.NoticeReleased, Key: "k", Fence: 3, Cause: cache.CauseRelease, Took: 120_000}, true,
 			`"msg":"released","key":"8254c329a92850f6","mode":"exclusive","owner":0,"fence":3,"event":"released","hold_ms":0.120,"cause":"release"`},
 	} {
-		c.n.Session = s.core
+		c.n.Session = s
 		for range 2 { // the second finds what the first has noted
 			if got := lineOf(&c.n, c.hide); got != time+c.want+who {
 				t.Errorf("\n got %swant %s", got, time+c.want+who)
@@ -52,7 +61,7 @@ func TestLinesOfTheAudit(t *testing.T) {
 		}
 	}
 	w := auditLines{time: new(auditTime).of(auditAt)}
-	w.session(s, "session_begin")
+	w.session(SessionOf(s), "session_begin")
 	if want := time + `"msg":"session_begin","event":"session_begin","uid":1000,"gid":100` + who; string(w.b) != want {
 		t.Errorf("\n got %swant %s", w.b, want)
 	}
@@ -63,10 +72,10 @@ func FuzzAuditLine(f *testing.F) {
 	for _, k := range []string{"order:42", `a"b\`, "a\x7f\u0085ü日🔒 <&>\u2028", "a\nb\x01", "not \xff UTF-8", ""} {
 		f.Add(k, int64(1))
 	}
-	s := auditSession("c")
+	s := auditSession(f, "c", "")
 	zaps := zapcore.NewJSONEncoder(zapcore.EncoderConfig{})
 	f.Fuzz(func(t *testing.T, key string, took int64) {
-		line := lineOf(&cache.Notice{Kind: cache.NoticeReleased, Key: key, Took: took, Session: s.core}, false)
+		line := lineOf(&cache.Notice{Kind: cache.NoticeReleased, Key: key, Took: took, Session: s}, false)
 		var got, want struct {
 			Key  string
 			Hold float64 `json:"hold_ms"`
@@ -103,8 +112,8 @@ func TestTimesOfTheAudit(t *testing.T) {
 
 func BenchmarkAuditLine(b *testing.B) {
 	b.ReportAllocs()
-	s := auditSession("billing/worker 3")
-	n := cache.Notice{Kind: cache.NoticeAcquired, Key: "order:42", Owner: 7, Fence: 1838429381488203776, Took: 9_109_355, Session: s.core}
+	s := auditSession(b, "billing", "worker 3")
+	n := cache.Notice{Kind: cache.NoticeAcquired, Key: "order:42", Owner: 7, Fence: 1838429381488203776, Took: 9_109_355, Session: s}
 	w, at := auditLines{}, auditTime{}
 	for b.Loop() {
 		w.b, w.time = w.b[:0], at.of(auditAt)

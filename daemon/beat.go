@@ -51,7 +51,7 @@ type survey struct {
 func (e *Engine) beats(now int64, a *aftermath) int64 {
 	if e.nextBeat.Load() <= now {
 		e.nextBeat.Store(cache.Forever)
-		all := e.all()
+		all := e.Sessions()
 		slices.SortFunc(all, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
 		for _, s := range all {
 			e.beginBeat(s, now)

@@ -39,7 +39,7 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	first := &unreachable{why: now, looks: func() {}}
 	second := &unreachable{why: now, looks: func() { // it is started behind the first one
 		end := time.Now().Add(30 * time.Second)
-		for begins.Load() && !errors.Is(d.engine.unit("first").Down(), now) && time.Now().Before(end) {
+		for begins.Load() && !errors.Is(d.engine.StoreNamed("first").Down(), now) && time.Now().Before(end) {
 			time.Sleep(time.Millisecond)
 		}
 	}}
@@ -50,7 +50,7 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, u := range d.engine.stores() {
+	for _, u := range d.engine.Stores() {
 		d.engine.StoreDown(u, errors.New("before"))
 	}
 	holdCollector() // as take does
@@ -61,7 +61,7 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- d.Serve(ctx) }()
 	<-d.started
-	if !errors.Is(d.engine.unit("first").Down(), now) {
+	if !errors.Is(d.engine.StoreNamed("first").Down(), now) {
 		t.Error("it is taken to be up")
 	}
 	stop()
@@ -90,21 +90,16 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 		{"anything", Namespace{TTL: time.Hour}, upstream.Info{}, standMost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b := newBeating(t)
-			c.info.Rebase, c.info.Timeout = true, time.Second
-			u, err := b.e.AddStore("other", c.info, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			b.u, c.ns.Store = u, "other"
-			if err := b.e.Route([]Namespace{c.ns}, nil); err != nil {
+			clock := func() int64 { return int64(time.Hour) }
+			e := newSmall(t, clock, c.info, 0)
+			if err := e.Route([]Namespace{c.ns}, nil); err != nil {
 				t.Fatal(err)
 			}
 			if c.info.Session > 0 {
-				b.e.StoreSession(u, upstream.Session{No: 1, Until: b.now.Load() + int64(c.info.Session)})
+				e.StoreSession(e.lane, upstream.Session{No: 1, Until: clock() + int64(c.info.Session)})
 			}
-			b.acquire("k", 0)
-			if is := (&Daemon{engine: b.e}).standTime(); is != c.most {
+			e.lock(t, clock, greet(e.Engine, Unknown, "test", ""), 1)
+			if is := (&Daemon{engine: e.Engine}).standTime(); is != c.most {
 				t.Errorf("%v, want %v", is, c.most)
 			}
 		})
@@ -122,9 +117,9 @@ func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.discard()
-	u := d.engine.unit("second")
-	u.main.Push(cache.Op{Kind: cache.OpPeek, Key: "k", Store: u.core.ID, Ref: new(cache.Lease), Gen: 1})
-	last := u.main.Next()
+	u := d.engine.StoreNamed("second")
+	u.Main().Push(cache.Op{Kind: cache.OpPeek, Key: "k", Ref: new(cache.Lease), Gen: 1})
+	last := u.Main().Next()
 	d.handing.Lock()
 	defer d.handing.Unlock()
 	for _, v := range d.stores.list() {
@@ -133,7 +128,7 @@ func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- d.stores.closeDropped() }()
 	time.Sleep(20 * time.Millisecond) // so that it would have failed, if it did not wait
-	u.main.Done(last)
+	u.Main().Done(last)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

@@ -46,7 +46,7 @@ func (d *Daemon) Bequeath(keep func(files []int) error) error {
 		return errors.New("a takeover is under way, or the daemon ends")
 	}
 	defer d.handing.Unlock()
-	if isClosed(d.handed) || d.halted() || d.engine.draining.Load() {
+	if isClosed(d.handed) || d.halted() || d.engine.Draining() {
 		return errors.New("the daemon is going away")
 	}
 	if err := d.stores.closeDropped(); err != nil {

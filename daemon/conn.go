@@ -116,17 +116,17 @@ func (c *conn) read() {
 // handle handles the frames in b, but no more at once than the user's rate allows. It yields to other readers now and
 // then. It moves the rest of b to the front. More reports whether the rest may contain whole frames.
 func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
-	t.limit = c.s.pace.limit.Load()
+	t.limit = c.s.RateLimit()
 	all, cost := b, 0
 	for more = true; more && !c.closed && (cost == 0 || t.limit == nil); {
 		quota := turnWork
 		if t.limit != nil {
-			quota = t.limit.quota(c.d.clock())
+			quota = t.limit.Quota(c.d.clock())
 		}
 		var work int
 		var ok bool
 		c.handling.Lock()
-		b, work, ok = c.s.receive(b, quota)
+		b, work, ok = c.s.ReceiveUpTo(b, quota)
 		c.handling.Unlock()
 		c.closed, more = !ok, work >= quota
 		t.does(work)
@@ -137,47 +137,6 @@ func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 		b, more = nil, false
 	}
 	return all[:copy(all, b)], more
-}
-
-// A reader that always finds more input never blocks, and could starve goroutines that wait for I/O. So it yields to
-// them after each turn.
-const (
-	turnWork = 32                    // work between two checks of the clock: requests, further keys, reads, and KiB read
-	turnTime = 50 * time.Microsecond // the shortest turn
-)
-
-// turn counts a reader's work.
-type turn struct {
-	dry       uint32     // sock.Conn.Dry at the last read
-	work      int        // since the last check of the clock
-	since     time.Time  // the start of the turn; zero before the first check
-	uncharged int        // requests and further keys that are not charged to the user's rate limit yet; KiB if that is more
-	setup     bool       // uncharged is the cost of the new connection itself
-	limit     *rateLimit // the limit that applied when the uncharged requests were handled; nil for none
-}
-
-// reads counts a read. It is called before each. A turn starts again if the reader has waited for input since the last
-// one.
-func (t *turn) reads(s *sock.Conn) {
-	if n := s.Dry(); n != t.dry {
-		t.dry, t.work, t.since = n, 0, time.Time{}
-	}
-	t.does(1)
-}
-
-// does counts work, and yields if the turn has been long enough.
-func (t *turn) does(work int) {
-	if t.work += work; t.work < turnWork {
-		return
-	}
-	t.work = 0
-	now := time.Now()
-	if t.since.IsZero() {
-		t.since = now
-	} else if now.Sub(t.since) >= turnTime {
-		sock.Yield()
-		t.since = time.Now()
-	}
 }
 
 // Yield lets other goroutines run while the session is being ended.
@@ -219,7 +178,7 @@ func (c *conn) reap() {
 // waitParted waits until the client can no longer believe that it holds anything. It returns false if the
 // connection is to be parked before.
 func (c *conn) waitParted(park <-chan struct{}) bool {
-	for c.s.core.Holds.Load() > 0 {
+	for c.s.Holds() > 0 {
 		left := c.s.Stated() - c.d.clock()
 		if left <= 0 {
 			break
@@ -269,7 +228,7 @@ func (c *conn) Flush() {
 	c.mu.Unlock()
 	buf := getBuffer()
 	for {
-		*buf = c.s.swap(*buf)
+		*buf = c.s.Swap(*buf)
 		if rest := c.tryWrite(*buf); len(rest) > 0 {
 			c.start(&c.writer, func() { c.slowly(buf, rest) })
 			return
@@ -314,7 +273,7 @@ func (c *conn) slowly(buf *[]byte, rest []byte) {
 		if err != nil {
 			break
 		}
-		*buf = c.s.swap(*buf)
+		*buf = c.s.Swap(*buf)
 		if rest = *buf; len(rest) == 0 && c.done() {
 			break
 		}

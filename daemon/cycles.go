@@ -7,16 +7,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"go.uber.org/zap"
 )
 
 // cycles finds owners of this host that wait for each other in a ring. Nothing
 // but the bounds of their waits, or a release out of turn, ends that. It looks
 // when beats are due: whoever holds something has them.
 type cycles struct {
-	found func(ring []step) // nil to not look
-
 	count atomic.Uint64 // rings found
 
 	// Of Tick alone.
@@ -47,7 +43,7 @@ type edge struct {
 // were never there together.
 func (e *Engine) lookForCycles(now int64, all []*Session) {
 	c := &e.cycles
-	if c.found == nil || now < c.next {
+	if e.observer == nil || now < c.next {
 		return
 	}
 	c.next = now + int64(cycleEvery)
@@ -57,7 +53,7 @@ func (e *Engine) lookForCycles(now int64, all []*Session) {
 		told, twice := c.seen[sign]
 		if twice && !told {
 			c.count.Add(1)
-			c.found(ring)
+			e.observer.WaitCycle(cycleWaits(ring))
 		}
 		seen[sign] = twice
 	}
@@ -153,16 +149,14 @@ func signature(ring []step) string {
 	return strings.Join(parts, "\n")
 }
 
-// logCycle tells the operator who waits for whom.
-func (d *Daemon) logCycle(ring []step) {
-	waits := make([]string, len(ring))
+// cycleWaits describes a ring to the observer.
+func cycleWaits(ring []step) []CycleWait {
+	waits := make([]CycleWait, len(ring))
 	for n, s := range ring {
-		client := ""
+		waits[n] = CycleWait{Session: s.from.session, Owner: s.from.owner, Key: s.key, HolderSession: s.to.session, HolderOwner: s.to.owner}
 		if s.client != nil {
-			client = *s.client
+			waits[n].Client = *s.client
 		}
-		waits[n] = fmt.Sprintf("session %d (%s) owner %d waits for %q, held by session %d owner %d",
-			s.from.session, client, s.from.owner, d.key(s.key), s.to.session, s.to.owner)
 	}
-	d.log.Warn("owners wait for each other in a cycle", zap.String("event", "wait_cycle"), zap.Strings("waits", waits))
+	return waits
 }

@@ -41,7 +41,7 @@ type Config struct {
 	Audit   io.Writer // for what Logging.Audit asks for: lines of JSON, many at once; none when nil
 	// Spans takes in acquires that said where in a trace they stand; nil when nobody wants to know. It is
 	// called on one goroutine of the daemon's, and must not block.
-	Spans   func(*Span)
+	Spans   func(TracedSpan)
 	Version string
 	// Seen returns what this process has seen of the stores' servers. A successor reads it by Estate.Seen
 	// before it opens the stores. Optional; it must not block.
@@ -55,7 +55,7 @@ type Serving struct {
 	Classes    []Class     // what is counted by itself; none
 	Logging    Logging
 	Drain      time.Duration // what holders get when the daemon stops: 10 s
-	Limits     Limits
+	Limits     ServingLimits
 	// Commit is called once, before anything is served by this, and when as little as possible can still fail: nothing
 	// in Listen and Reload. It does what others can see. An error of it is one of Listen, Inherit or Reload. Optional.
 	Commit func() error
@@ -79,21 +79,11 @@ type Store struct {
 	Close func()
 }
 
-// Part is a store as the configuration names it.
-type Part struct {
-	Name  string
-	Place string // the same for two stores with the same locks
-}
-
-// Limits bound what clients can use up.
-type Limits struct {
-	Users      UserLimits    // of each user: none
-	MaxConns   int           // connections: 16384
-	MaxHolds   int           // of a session: 2,000,000
-	MaxWaiters int           // of a session: 65,536
-	MaxFrame   int           // bytes of a payload: 64 KiB
-	OutBuffer  int           // bytes that wait for a client to read: 4 MiB
-	MaxSilent  time.Duration // from connecting to hello: 10 s. No setting changes it
+// ServingLimits bound what clients can use up.
+type ServingLimits struct {
+	Limits
+	MaxConns  int           // connections: 16384
+	MaxSilent time.Duration // from connecting to hello: 10 s. No setting changes it
 }
 
 func orDefault[T comparable](v *T, d T) {
@@ -211,14 +201,12 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	table.Seed = rand.Uint64()
 	d.engine = NewEngine(Settings{
 		Table: table, Users: cfg.Limits.Users, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
-		InFlight: 2, BatchSize: upstream.MaxBatch,
+		InFlight: 2, BatchSize: upstream.MaxBatch, Trace: cfg.Spans != nil,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
-	d.engine.self = registration(&cfg)
+	d.engine.SetSelf(registration(&cfg))
 	d.auditor, d.losses = newBacklog(auditMost, d.writeAudit, d.lagging), newBacklog(lossesMost, d.logLosses, d.lagging)
 	d.trace(cfg.Spans)
-	d.engine.cycles.found, d.engine.fall = d.logCycle, d.logFall
-	d.engine.Listen(d.notice)
-	d.engine.greeted = d.sessionBegins
+	d.engine.Observe(events{d})
 	d.engine.SetAudit(cfg.Logging.Audit)
 	d.stores = newStores(d)
 	if d.peers, err = newPeerWatcher(); err == nil {
@@ -271,7 +259,7 @@ func (d *Daemon) Reload(next Serving) error {
 	if err := d.stores.change(&next); err != nil {
 		return err
 	}
-	d.engine.SetLimits(next.Limits)
+	d.engine.SetLimits(next.Limits.Limits)
 	d.now.Store(&next)
 	d.engine.SetAudit(next.Logging.Audit)
 	return nil
@@ -395,12 +383,12 @@ func (d *Daemon) next() (*sock.Conn, error) {
 // admit begins a session on a connection, or refuses it.
 func (d *Daemon) admit(nc *sock.Conn) {
 	refuse := func(c protocol.Code, msg string) {
-		d.engine.faults.add(c)
+		d.engine.CountFault(c)
 		_ = nc.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		_, _ = nc.Write(protocol.AppendFatal(nil, c, msg))
 		_ = nc.Close()
 	}
-	if d.engine.draining.Load() {
+	if d.engine.Draining() {
 		refuse(protocol.Draining, "the daemon is going away")
 		return
 	}
@@ -431,7 +419,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		return
 	}
 	c.awaitHello()
-	c.turn = turn{uncharged: connCost, setup: true, limit: c.s.pace.limit.Load()}
+	c.turn = turn{uncharged: connCost, setup: true, limit: c.s.RateLimit()}
 	c.run()
 }
 
@@ -443,7 +431,7 @@ func (d *Daemon) logThrottled(p Peer, wait time.Duration, skipped int) {
 // awaitHello ends a session that does not begin.
 func (c *conn) awaitHello() {
 	c.hello = time.AfterFunc(c.d.now.Load().Limits.MaxSilent, func() {
-		if c.s.client.Load() == nil && !c.s.ended.Load() {
+		if _, greeted := c.s.Client(); !greeted && !c.s.Ended() {
 			c.s.Fatal(protocol.BadFrame, "no hello")
 		}
 	})

@@ -14,13 +14,13 @@ import (
 // It is called by one goroutine at a time, and flushes what it has caused. It
 // returns false when the session has been ended for what it sent.
 func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
-	rest, _, ok = s.receive(b, math.MaxInt)
+	rest, _, ok = s.ReceiveUpTo(b, math.MaxInt)
 	return rest, ok
 }
 
-// receive does so until that has been at least most of work, of which each request is one, and each
-// further key of one; it returns how much it was.
-func (s *Session) receive(b []byte, most int) (rest []byte, work int, ok bool) {
+// ReceiveUpTo is Receive that stops after at least most units of work. A request is one unit, and each further key
+// of a request another one. It returns the work done.
+func (s *Session) ReceiveUpTo(b []byte, most int) (rest []byte, work int, ok bool) {
 	e, a := s.engine, &s.after
 	now := e.clock()
 	if len(b) > 0 {
@@ -119,8 +119,8 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 	}
 	s.client.Store(&client)
 	e := s.engine
-	if e.greeted != nil {
-		e.greeted(s)
+	if e.observer != nil {
+		e.observer.SessionBegins(s)
 	}
 	set, all := e.settings(), e.routes.Load()
 	s.frame = set.MaxFrame

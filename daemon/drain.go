@@ -5,55 +5,12 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // partTime is what clients get to close their side once they have been told that
 // it is over.
 const partTime = 2 * time.Second
-
-// Drain begins the end: no new acquires, waits are refused, everybody is told.
-func (e *Engine) Drain(drain time.Duration) {
-	e.draining.Store(true)
-	a := getAftermath()
-	defer putAftermath(a)
-	now := e.clock()
-	for i := range e.shards {
-		sh := e.lock(i)
-		sh.table.RefuseWaits(cache.CodeDraining, now, &sh.out)
-		sh.table.EndLinger(now, &sh.out)
-		e.unlock(sh, i, now, a)
-	}
-	for _, s := range e.all() {
-		s.write(a, func(b []byte) []byte { return protocol.AppendGoingAway(b, ms(drain), "the daemon is stopping") })
-	}
-	e.finish(a, now, nil)
-}
-
-// Shut counts and logs what is still held as lost. Nobody is told: the sessions are to end now.
-func (e *Engine) Shut() {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
-}
-
-func (e *Engine) all() []*Session {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	all := make([]*Session, 0, len(e.sessions))
-	for _, s := range e.sessions {
-		all = append(all, s)
-	}
-	return all
-}
-
-// Held is how many holds there are.
-func (e *Engine) Held() int64 {
-	var n int64
-	for _, s := range e.all() {
-		n += s.core.Holds.Load()
-	}
-	return n
-}
 
 // drain gives holders the drain time. It ends the sessions once nothing is held and every request is
 // answered, or when that time is over. Then it waits briefly for their clients to disconnect.
@@ -76,8 +33,8 @@ func (d *Daemon) drain() {
 	}
 	d.engine.Shut()
 	empty := d.whenEmpty()
-	for _, s := range d.engine.all() {
-		c := s.transport.(*conn)
+	for _, s := range d.engine.Sessions() {
+		c := s.Transport().(*conn)
 		c.handling.Lock() // a request that is being handled is answered first
 		s.Fatal(protocol.Draining, "the daemon is stopping")
 		c.handling.Unlock()
@@ -97,31 +54,12 @@ func (d *Daemon) drained() bool {
 	if d.engine.Held() > 0 {
 		return false
 	}
-	for _, s := range d.engine.all() { // wait until the last release is in its store's lane
-		c := s.transport.(*conn)
+	for _, s := range d.engine.Sessions() { // wait until the last release is in its store's lane
+		c := s.Transport().(*conn)
 		c.handling.Lock()
 		c.handling.Unlock() //nolint:staticcheck // see handling
 	}
-	return d.stores.asked() == 0 && d.engine.unanswered() == 0
-}
-
-// unanswered counts the queued ops and the batches in flight of stores that are up, except renewals.
-func (e *Engine) unanswered() (n int) {
-	for _, u := range e.stores() {
-		if w, f := u.main.Depth(); u.Down() == nil {
-			n += w + f
-		}
-	}
-	return n
-}
-
-// ending counts the queued releases, and the batches of them in flight, of pairs that are down.
-func (e *Engine) ending() (n int) {
-	for _, u := range e.stores() {
-		w, f := u.ends.Depth()
-		n += w + f
-	}
-	return n
+	return d.stores.asked() == 0 && d.engine.Unanswered() == 0
 }
 
 // settle waits, a little, until the store has confirmed what was released.
@@ -131,7 +69,7 @@ func (d *Daemon) settle() {
 	poll := time.NewTicker(5 * time.Millisecond)
 	defer poll.Stop()
 	for {
-		left := d.engine.unanswered() + d.engine.ending()
+		left := d.engine.Unanswered() + d.engine.PendingEnds()
 		if left == 0 {
 			return
 		}

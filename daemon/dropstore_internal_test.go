@@ -247,8 +247,8 @@ func TestLateNewsOfADroppedStoreIsIgnored(t *testing.T) {
 // not "free", because no store was queried.
 func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	d := newTwoStores(t)
-	var put query
-	d.e.ask = func(q query) { put = q }
+	var put Query
+	d.e.SetQueries(func(q Query) { put = q })
 	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k"), Flags: protocol.FlagHolders})
 	d.route(Namespace{})
 	d.drop(true)

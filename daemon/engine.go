@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 
 	"github.com/cespare/xxhash/v2"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -30,19 +32,64 @@ type Settings struct {
 	Survey    int    // holds that are looked at in one go for beats; 0 for surveyMost
 	Wakes     int    // the most wake-ups of one shard, and renewals at one store, in one Tick; 0 for tickMost
 	FirstID   uint64 // of sessions
+	Trace     bool   // acquires with a trace context become spans
 }
 
-// query asks a store. What it returns runs after it, beside other queries, and may ask other hosts. A freeze waits
+// Query asks a store. What it returns runs after it, beside other queries, and may ask other hosts. A freeze waits
 // for both. The context of what is returned ends when a freeze begins, and that of the query soon after.
-type query func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context))
+type Query func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context))
 
-// errTakeover ends a query.
-var errTakeover = errors.New("another process is taking over; ask again")
+// SetQueries sets the function that runs queries of stores on another goroutine. It is called before the first
+// session. Without it, the engine answers from its tables alone.
+func (e *Engine) SetQueries(run func(Query)) { e.ask = run }
+
+// SetSelf sets the entry of this daemon in its stores. It is called before the first session.
+func (e *Engine) SetSelf(r upstream.Registration) { e.self = r }
+
+// Self returns the entry of this daemon in its stores.
+func (e *Engine) Self() upstream.Registration { return e.self }
+
+// Draining reports whether Drain has been called.
+func (e *Engine) Draining() bool { return e.draining.Load() }
+
+// CountFault counts a connection that is refused before it has a session.
+func (e *Engine) CountFault(c protocol.Code) { e.faults.add(c) }
+
+// ErrDraining says that no new locks can be acquired, because Drain has been called or is about to be.
+var ErrDraining = errors.New("draining")
+
+// Ready returns why new locks cannot be acquired now: the engine drains, or the store of a namespace is down and this
+// host does not decide alone. It returns nil if they can.
+func (e *Engine) Ready() error {
+	if e.Draining() {
+		return ErrDraining
+	}
+	for _, sp := range e.routes.Load().sorted() {
+		if err := sp.Down(); err != nil && !sp.Local {
+			return fmt.Errorf("store %s is down: %w", sp.Name(), err)
+		}
+	}
+	return nil
+}
+
+// EachMoved calls f for each held lease whose key is routed to another store than the one where it is. A shard's
+// mutex is held.
+func (e *Engine) EachMoved(f func(key string, from, to *Unit)) {
+	units := *e.units.Load()
+	for i := range e.shards {
+		sh := e.lock(i)
+		sh.table.EachMoved(func(key string, from, to *cache.Store) { f(key, units[from.ID], units[to.ID]) })
+		sh.mu.Unlock()
+	}
+}
+
+// ErrTakeover ends a query.
+var ErrTakeover = errors.New("another process is taking over; ask again")
 
 // queryError returns why a query with this context has failed with err.
 func queryError(ctx context.Context, err error) error {
-	if errors.Is(context.Cause(ctx), errTakeover) {
-		return errTakeover
+	if errors.Is(context.Cause(ctx), ErrTakeover) {
+		return ErrTakeover
 	}
 	return err
 }
@@ -57,20 +104,15 @@ type Engine struct {
 	units  atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
 	// routing is held while stores are added or dropped and while routes change. It is taken before mu
 	// and the shards' mutexes. To access a table, routes is read with the shard's mutex held (lockKey).
-	routing sync.Mutex
-	routes  atomic.Pointer[routes]
-	cycles  cycles
-	classes classes
-	faults  codeCounts           // sessions that we have ended
-	notice  func([]cache.Notice) // the log; nil for none
-	audit   atomic.Bool          // it hears of more than losses
-	greeted func(*Session)       // the log; nil for none
-	traced  func(*Span)          // takes in spans that have ended; nil for none
-	// fall is called when the fences of the keys with a prefix can be smaller from now on: base has been granted,
-	// and their store does not continue from it. nil for nobody to tell.
-	fall func(prefix, store string, base uint64)
+	routing  sync.Mutex
+	routes   atomic.Pointer[routes]
+	cycles   cycles
+	classes  classes
+	faults   codeCounts  // sessions that we have ended
+	observer Observer    // nil for none
+	audit    atomic.Bool // the observer is told of more than losses
 	// ask runs a query of a store on another goroutine; nil when there is no store to query.
-	ask func(query)
+	ask func(Query)
 
 	draining atomic.Bool
 	nextBeat atomic.Int64
@@ -235,7 +277,7 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 			a.vias = append(a.vias, *m)
 		}
 	}
-	if e.notice != nil {
+	if e.observer != nil {
 		a.notices = append(a.notices, out.Notices...)
 	}
 	for n := range out.Tracks {
@@ -262,7 +304,7 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 	clear(a.vias)
 	a.vias = a.vias[:0]
 	if len(a.notices) > 0 {
-		e.notice(a.notices)
+		e.observer.Notices(a.notices)
 		clear(a.notices)
 		a.notices = a.notices[:0]
 	}

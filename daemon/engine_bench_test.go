@@ -16,7 +16,7 @@ type sink struct {
 	buf []byte
 }
 
-func (k *sink) Flush() { k.buf = k.s.swap(k.buf) }
+func (k *sink) Flush() { k.buf = k.s.Swap(k.buf) }
 func (k *sink) Kill()  {}
 func (k *sink) Yield() {}
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -84,26 +83,13 @@ func (d *Daemon) image() ([]byte, []*conn, error) {
 	}
 	var conns []*conn
 	for _, s := range sessions {
-		c := s.transport.(*conn)
+		c := s.Transport().(*conn)
 		conns = append(conns, c)
 		m.conns = append(m.conns, connImage{input: c.input, unsent: c.unsent, watched: c.peer.id != 0})
 	}
 	m.B = make([]byte, 0, len(m.engine)+1<<16)
 	m.code()
 	return m.B, conns, nil
-}
-
-// shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders;
-// Forever without any.
-func (e *Engine) shortest() (ttl, validity time.Duration) {
-	ttl, validity = time.Duration(cache.Forever), time.Duration(cache.Forever)
-	for i := range e.shards {
-		sh := e.lock(i)
-		t, v := sh.table.Shortest()
-		sh.mu.Unlock()
-		ttl, validity = min(ttl, time.Duration(t)), min(validity, time.Duration(v))
-	}
-	return ttl, validity
 }
 
 // fds are descriptors of our own that are passed on.

@@ -5,8 +5,5 @@ import "net"
 // Engine is for tests that ask what is left.
 func (d *Daemon) Engine() *Engine { return d.engine }
 
-// Units is for tests that have a store come and go.
-func (e *Engine) Units() []*Unit { return e.stores() }
-
 // AdminAddr is where the admin listener listens on TCP.
 func (d *Daemon) AdminAddr() net.Addr { return d.admin.lns["tcp "+d.cfg.AdminListen].Addr() }

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"go.uber.org/zap"
-
 	"github.com/locksidecar/locksidecar/cache"
 )
 
@@ -75,11 +73,11 @@ func (e *Engine) reportFalls(changed []rerouted) {
 	told := make(map[way]bool) // a class has a prefix of its own
 	for _, c := range changed {
 		w := way{c.was.Unit, c.is.Unit, c.is.Prefix}
-		if e.fall == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.continues() {
+		if e.observer == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.continues() {
 			continue
 		}
 		told[w] = true
-		e.fall(c.is.Prefix, c.is.Unit.Name(), c.known)
+		e.observer.FencesMayFall(c.is.Prefix, c.is.Unit.Name(), c.known)
 	}
 }
 
@@ -97,13 +95,6 @@ func (u *Unit) shares(o *Unit) bool {
 	return a != nil && b != nil && slices.ContainsFunc(*a, func(p Part) bool {
 		return slices.ContainsFunc(*b, func(q Part) bool { return p.Place == q.Place })
 	})
-}
-
-// logFall says that fences can fall.
-func (d *Daemon) logFall(prefix, store string, base uint64) {
-	d.log.Warn("keys go to a store that does not continue from the fences of this daemon: their fences can be smaller than before, "+
-		"unless fence_epoch is at least the base", zap.String("event", "fences_may_fall"), zap.String("prefix", prefix),
-		zap.String("store", store), zap.Uint64("base", base))
 }
 
 // routing writes or reads where keys are routed. The next process may have another configuration: it carries

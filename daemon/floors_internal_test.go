@@ -133,9 +133,9 @@ func TestFencesRiseBehindALowerEpoch(t *testing.T) {
 	}
 	d.other = own
 	var falls []string
-	d.e.fall = func(prefix, store string, base uint64) {
+	d.e.Observe(onFall{fall: func(prefix, store string, base uint64) {
 		falls = append(falls, fmt.Sprint(prefix, " ", store, " ", base))
-	}
+	}})
 	at := func(epoch uint64) { d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own", FenceEpoch: epoch}) }
 	at(ahead)
 	was := d.base("o:k", 70)
@@ -163,9 +163,9 @@ func TestAReloadAfterWhichFencesCanFallIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	var falls []string
-	d.e.fall = func(prefix, store string, base uint64) {
+	d.e.Observe(onFall{fall: func(prefix, store string, base uint64) {
 		falls = append(falls, fmt.Sprint(prefix, " ", store, " ", base))
-	}
+	}})
 	reports := func(what string, want ...string) {
 		t.Helper()
 		if fmt.Sprint(falls) != fmt.Sprint(want) {
@@ -191,10 +191,10 @@ func TestAReloadAfterWhichFencesCanFallIsReported(t *testing.T) {
 	reports("fence_epoch is too low", fmt.Sprint("o: own ", was))
 	to(Namespace{Store: "other"})
 	d.other.parts.Store(&[]Part{{Name: "a", Place: "a"}, {Name: "b", Place: "b"}})
-	d.e.unit("own").parts.Store(&[]Part{{Name: "b", Place: "b"}})
+	d.e.StoreNamed("own").parts.Store(&[]Part{{Name: "b", Place: "b"}})
 	to(Namespace{Store: "own"})
 	reports("they have a store in common")
-	d.e.unit("own").parts.Store(nil)
+	d.e.StoreNamed("own").parts.Store(nil)
 	to(Namespace{Store: "other"})
 	d.base("o:k", 8_000_000_000_000_000)
 	to(Namespace{})
@@ -212,12 +212,12 @@ func TestACarriedFloorFromWhichAPairDoesNotContinueIsReported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.e.unit("").parts.Store(&[]Part{{Name: "b", Place: "b"}})
+	d.e.StoreNamed("").parts.Store(&[]Part{{Name: "b", Place: "b"}})
 	own.parts.Store(&[]Part{{Name: "b", Place: "b"}, {Name: "etcd", Place: "etcd"}})
 	var falls []string
-	d.e.fall = func(prefix, store string, base uint64) {
+	d.e.Observe(onFall{fall: func(prefix, store string, base uint64) {
 		falls = append(falls, fmt.Sprint(prefix, " ", store, " ", base))
-	}
+	}})
 	was := d.base("o:k", ahead)
 	d.route(Namespace{}, Namespace{Prefix: "o:"}) // the floor is carried
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own"})
@@ -238,9 +238,9 @@ func TestALowerEpochIsReportedAlsoWithAnotherPassword(t *testing.T) {
 			}
 			u.parts.Store(&at)
 		}
-		d.other = d.e.unit("own")
+		d.other = d.e.StoreNamed("own")
 		n := 0
-		d.e.fall = func(string, string, uint64) { n++ }
+		d.e.Observe(onFall{fall: func(string, string, uint64) { n++ }})
 		d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own", FenceEpoch: ahead})
 		d.base("o:k", 70)
 		next := Namespace{Prefix: "o:", Store: "own"}
@@ -266,8 +266,8 @@ func TestTheWayBackToAPairIsNotReported(t *testing.T) {
 		}
 		u.parts.Store(&parts)
 	}
-	d.e.fall = func(prefix, store string, base uint64) { t.Errorf("reported: %s %s %d", prefix, store, base) }
-	d.other = d.e.unit("alone")
+	d.e.Observe(onFall{fall: func(prefix, store string, base uint64) { t.Errorf("reported: %s %s %d", prefix, store, base) }})
+	d.other = d.e.StoreNamed("alone")
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "alone", FenceEpoch: ahead})
 	d.base("o:k", 70)
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "pair"})
@@ -359,7 +359,7 @@ type keeper struct {
 func (k *keeper) Flush() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.spare = k.s.swap(k.spare)
+	k.spare = k.s.Swap(k.spare)
 	k.buf = append(k.buf, k.spare...)
 }
 func (k *keeper) Kill()  {}

@@ -75,15 +75,15 @@ func (d *Daemon) freeze(end time.Time) error {
 	}
 	if d.await(earlier(time.Now().Add(queryTime), end), d.stores.asked) != nil {
 		d.mu.Lock()
-		d.cutQueries(errTakeover)
+		d.cutQueries(ErrTakeover)
 		d.mu.Unlock()
 	}
-	if err := d.await(end, func() int { d.stores.cutIfDown(); return d.stores.asked() + d.flying(true) }); err != nil {
+	if err := d.await(end, func() int { d.stores.cutIfDown(); return d.stores.asked() + d.engine.InFlight(true) }); err != nil {
 		return err
 	}
 	d.timer.Pause()
 	d.stores.pause()
-	if err := d.await(end, func() int { return d.flying(false) }); err != nil {
+	if err := d.await(end, func() int { return d.engine.InFlight(false) }); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -196,21 +196,6 @@ func (d *Daemon) await(end time.Time, left func() int) error {
 		}
 		time.Sleep(pause)
 	}
-}
-
-// flying is how many batches are on their way to stores. With waiting it is instead what waits or is on its way in
-// the stores' main lanes.
-func (d *Daemon) flying(waiting bool) (n int) {
-	for _, u := range d.engine.stores() {
-		if waiting {
-			w, f := u.main.Depth()
-			n += w + f
-			continue
-		}
-		_, f := depth(u.lanes()...)
-		n += f
-	}
-	return n
 }
 
 // pause stops new requests to the stores and events from them. Requests in flight continue. The caller

@@ -14,8 +14,10 @@ import (
 // An inspect with the flag holders is answered with the holders' names. This host's holders come from its
 // table. Those of other hosts come from the store, where each daemon has an entry (see register.go).
 
+// MaxHolders limits the holders of a key in one answer.
+const MaxHolders = 64
+
 const (
-	maxHolders = 64              // in one answer
 	holderTime = 2 * time.Second // that the store has for all queries of one answer
 	holderSize = 2048            // bytes of one holder in a frame, at most
 )
@@ -24,7 +26,7 @@ const (
 // another goroutine sends it.
 func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *aftermath) {
 	e, id, key, mode := s.engine, q.ID, string(q.Key), cache.Mode(q.Mode)
-	limit := min(maxHolders, max(1, s.frameLimit()/holderSize))
+	limit := min(MaxHolders, max(1, s.frameLimit()/holderSize))
 	st := e.heldHere(key, mode, limit, now)
 	if e.ask == nil || st.Held == protocol.HeldHere && st.Mode == protocol.Exclusive {
 		s.write(a, func(b []byte) []byte { return protocol.AppendInspected(b, id, &st) })
@@ -40,10 +42,10 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 		st := e.heldHere(key, mode, limit, e.clock()) // again, because this goroutine may have started late
 		ctx, cancel := context.WithTimeout(ctx, holderTime)
 		defer cancel()
-		var there holdersThere
+		var there HoldersThere
 		var err error
 		if len(st.By) < limit {
-			if there, err = e.holdersAt(ctx, u, lister(u), key, mode, limit); err != nil {
+			if there, err = e.HoldersAt(ctx, u, lister(u), key, mode, limit); err != nil {
 				err = queryError(ctx, err)
 			}
 		}
@@ -56,7 +58,7 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 				s.refuse(id, protocol.Unavailable, fmt.Sprintf("store %s: %v", u.Name(), err), a)
 				return
 			}
-			e.askDaemons(ctx, there)
+			e.AskDaemons(ctx, there)
 			e.addHolders(&st, there, limit)
 			s.write(a, func(b []byte) []byte { return protocol.AppendInspected(b, id, &st) })
 		}
@@ -74,7 +76,7 @@ func (e *Engine) heldHere(key string, mode cache.Mode, limit int, now int64) pro
 	}
 	for i := range held {
 		h := &held[i]
-		left := millis(max(0, h.Until-now))
+		left := Millis(max(0, h.Until-now))
 		if st.Held == protocol.HeldNot {
 			st.Held, st.Mode, st.Fence, st.Left = protocol.HeldHere, protocol.Mode(h.Mode), h.Fence, left
 		}
@@ -86,10 +88,10 @@ func (e *Engine) heldHere(key string, mode cache.Mode, limit int, now int64) pro
 
 // holderHere names the holder of a hold on this host.
 func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
-	w := whoIs(h.Session)
+	w := WhoIs(h.Session)
 	one := protocol.Holder{Kind: protocol.HolderHere,
 		Host: e.self.Host, Version: e.self.Version, Daemon: uint64(e.self.PID), Started: e.self.Started,
-		Held: millis(max(0, now-h.Since)), Left: millis(max(0, h.Until-now)), Fence: h.Fence,
+		Held: Millis(max(0, now-h.Since)), Left: Millis(max(0, h.Until-now)), Fence: h.Fence,
 		Session: w.Session, PID: uint64(max(0, w.PID)), UID: int64(w.UID), Client: w.Client}
 	if h.Forced {
 		one.Note = "unlocked by force"
@@ -97,23 +99,23 @@ func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
 	return one
 }
 
-// heldFor answers another daemon that asks for how long this one has held a key: see upstream.HeldFor.
-func (e *Engine) heldFor(u *Unit, key string, permit bool, tokens []uint64) []int64 {
+// HeldFor answers another daemon that asks for how long this one has held a key: see upstream.HeldFor.
+func (e *Engine) HeldFor(u *Unit, key string, permit bool, tokens []uint64) []int64 {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
 	return sh.table.HeldFor(u.core, key, permit, tokens, e.clock())
 }
 
-// holdersThere is the holders of one key that a store lists.
-type holdersThere struct {
+// HoldersThere is the holders of one key that a store lists.
+type HoldersThere struct {
 	upstream.Asked
 	names map[string]upstream.Registration // of their daemons
 	at    int64                            // when they were read
 }
 
-// holdersAt reads the holders that the store lists, at most limit.
-func (e *Engine) holdersAt(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode,
-	limit int) (h holdersThere, err error) {
+// HoldersAt reads the holders that the store lists, at most limit.
+func (e *Engine) HoldersAt(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode,
+	limit int) (h HoldersThere, err error) {
 	if (*e.units.Load())[u.core.ID] != u {
 		return h, errors.New("a reload has removed it")
 	}
@@ -133,9 +135,9 @@ func (e *Engine) holdersAt(ctx context.Context, u *Unit, store upstream.Lister, 
 	return h, nil
 }
 
-// askDaemons completes Held of the locks of all of these, as of now. It waits for other daemons once for all,
+// AskDaemons completes Held of the locks of all of these, as of now. It waits for other daemons once for all,
 // for at most upstream.AnswerTime. Other queries may run meanwhile.
-func (e *Engine) askDaemons(ctx context.Context, all ...holdersThere) {
+func (e *Engine) AskDaemons(ctx context.Context, all ...HoldersThere) {
 	asked := make([]upstream.Asked, len(all))
 	for i := range all {
 		asked[i] = all[i].Asked
@@ -153,14 +155,14 @@ func (e *Engine) askDaemons(ctx context.Context, all ...holdersThere) {
 
 // addHolders adds the holders that the store lists to st, which has those of this host. st has at most limit
 // holders.
-func (e *Engine) addHolders(st *protocol.State, there holdersThere, limit int) {
+func (e *Engine) addHolders(st *protocol.State, there HoldersThere, limit int) {
 	for i := range there.Locks {
 		l := &there.Locks[i]
 		if l.Mine && st.Holders > 0 {
 			continue // the table knows more
 		}
-		if st.Held == protocol.HeldNot || st.Held == protocol.HeldThere && st.Left < millis(l.Left) {
-			st.Held, st.Mode, st.Left = protocol.HeldThere, protocol.Mode(l.Mode), millis(l.Left)
+		if st.Held == protocol.HeldNot || st.Held == protocol.HeldThere && st.Left < Millis(l.Left) {
+			st.Held, st.Mode, st.Left = protocol.HeldThere, protocol.Mode(l.Mode), Millis(l.Left)
 		}
 		if len(st.By) < limit {
 			st.By = append(st.By, e.holderThere(l, there.names))
@@ -170,10 +172,10 @@ func (e *Engine) addHolders(st *protocol.State, there holdersThere, limit int) {
 
 // holderThere names the holder of a lock that the store lists. names has the entries of daemons.
 func (e *Engine) holderThere(l *upstream.Lock, names map[string]upstream.Registration) protocol.Holder {
-	h := protocol.Holder{Kind: protocol.HolderUnregistered, Held: -1, Left: millis(l.Left), UID: -1,
+	h := protocol.Holder{Kind: protocol.HolderUnregistered, Held: -1, Left: Millis(l.Left), UID: -1,
 		Name: clip(l.Holder), Note: clip(l.Note)}
 	if l.Held > 0 {
-		h.Held = millis(l.Held)
+		h.Held = Millis(l.Held)
 	}
 	r, ok := names[l.Daemon]
 	switch {
@@ -189,4 +191,16 @@ func (e *Engine) holderThere(l *upstream.Lock, names map[string]upstream.Registr
 		h.Host, h.Version, h.Daemon, h.Started = r.Host, r.Version, uint64(r.PID), r.Started
 	}
 	return h
+}
+
+// HolderElsewhere returns the first holder on another host, else one on this host; nil without any.
+func (e *Engine) HolderElsewhere(there HoldersThere) (holder *protocol.Holder) {
+	var st protocol.State
+	e.addHolders(&st, there, MaxHolders)
+	for i := range st.By {
+		if holder == nil || holder.Kind == protocol.HolderHere {
+			holder = &st.By[i]
+		}
+	}
+	return holder
 }

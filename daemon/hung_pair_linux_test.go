@@ -67,7 +67,7 @@ func (s *hangs) goDown(h *host, c *client.Client) {
 	s.hung.Store(true)
 	eventually(h.t, "the pair is known to be down", func() bool {
 		_, err := c.Acquire(h.t.Context(), client.AcquireArgs{Key: "other"})
-		return err != nil && h.d.Engine().Units()[0].Down() != nil
+		return err != nil && h.d.Engine().Stores()[0].Down() != nil
 	})
 }
 
@@ -141,7 +141,7 @@ func TestATakeoverWhileAReleaseManyWaitsForAStoreThatHangs(t *testing.T) {
 		keys = append(keys, fmt.Sprint("k", i))
 		fences = append(fences, acquire(t, c, client.AcquireArgs{Key: keys[i], TTL: 60 * time.Second}).Fence)
 	}
-	main := h.d.Engine().Units()[0].Main()
+	main := h.d.Engine().Stores()[0].Main()
 	s.hung.Store(true)
 	defer s.hung.Store(false)
 	for i := range 2 {
@@ -151,7 +151,7 @@ func TestATakeoverWhileAReleaseManyWaitsForAStoreThatHangs(t *testing.T) {
 	go func() { _, _ = c.ReleaseMany(t.Context(), keys[2:4], fences[2:4], client.ReleaseArgs{}) }()
 	eventually(t, "the release-many waits", func() bool { w, _ := main.Depth(); return w == 2 })
 	go func() { _, _ = c.Renew(t.Context(), keys[4], 0, fences[4], time.Minute) }() // it has a lane of its own, and so the pinger hears of it
-	eventually(t, "the store is known to be down", func() bool { return h.d.Engine().Units()[0].Down() != nil })
+	eventually(t, "the store is known to be down", func() bool { return h.d.Engine().Stores()[0].Down() != nil })
 	for range 3 {
 		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Error(err)

@@ -39,7 +39,7 @@ func TestATakeoverWhileTheRedisOfTwoStoresHangs(t *testing.T) {
 	for i, f := range fences {
 		_, _ = c.Release(t.Context(), client.ReleaseArgs{Key: fmt.Sprint("k", i), Fence: f, Async: true})
 	}
-	eventually(t, "the pair is known to be down", func() bool { return h.d.Engine().Units()[0].Down() != nil })
+	eventually(t, "the pair is known to be down", func() bool { return h.d.Engine().Stores()[0].Down() != nil })
 	for range 5 {
 		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Error(err)

@@ -92,7 +92,7 @@ func (e *Engine) Bereave(u *Unit) {
 // routed there, and nothing is asked of it.
 func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*Unit, error) {
 	is := name + " (left behind)"
-	for n := 2; e.unit(is) != nil; n++ {
+	for n := 2; e.StoreNamed(is) != nil; n++ {
 		is = fmt.Sprintf("%s (left behind %d)", name, n)
 	}
 	u, err := e.AddStore(is, info, nil)
@@ -204,7 +204,7 @@ func (m *imager) stores() {
 		m.String(&name)
 		cache.Num(m.Coder, &id)
 		if m.Reading {
-			if *u = cmp.Or(m.gone[name], m.e.unit(name)); *u == nil {
+			if *u = cmp.Or(m.gone[name], m.e.StoreNamed(name)); *u == nil {
 				m.Fail(fmt.Errorf("there is no store %q here", name))
 				return
 			}
@@ -309,7 +309,7 @@ const (
 // Via is what the request's answer goes through. Release-manys are answered before an image is made.
 func (m *imager) Via(c *cache.Coder, re *cache.Request) {
 	kind, place, key := viaNone, 0, 0
-	s := re.Session.Shell.(*Session)
+	s := SessionOf(re.Session)
 	switch v := re.Via.(type) {
 	case nil:
 	case quiet:

@@ -10,7 +10,7 @@ import (
 
 func (m *imager) sessionTable() {
 	if !m.Reading {
-		m.sessions = m.e.all()
+		m.sessions = m.e.Sessions()
 		slices.SortFunc(m.sessions, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
 	}
 	cache.List(m.Coder, &m.sessions, func(s **Session) {

@@ -242,7 +242,7 @@ func (d *Daemon) inheritConn(s *Session, k *connImage, in *passed) (*conn, error
 		return nil, err
 	}
 	c := newConn(d, nc)
-	c.s, c.input, c.unsent, c.closed = s, slices.Grow(k.input, readBuffer), k.unsent, s.closing.Load()
+	c.s, c.input, c.unsent, c.closed = s, slices.Grow(k.input, readBuffer), k.unsent, s.Closing()
 	c.writing = len(k.unsent) > 0
 	c.peer = &peerWatch{}
 	if k.watched {
@@ -254,7 +254,7 @@ func (d *Daemon) inheritConn(s *Session, k *connImage, in *passed) (*conn, error
 		c.peer = d.peers.adopt(f, c.leaveNow)
 	}
 	s.Carry(c)
-	if s.killed {
+	if s.Killed() {
 		c.Kill()
 	}
 	d.mu.Lock()
@@ -275,7 +275,7 @@ func (d *Daemon) begin(h *inherited) {
 	for _, u := range h.lost {
 		d.engine.Bereave(u)
 	}
-	for _, u := range d.engine.stores() {
+	for _, u := range d.engine.Stores() {
 		if u.Down() != nil { // whether it still is, the pump finds out
 			d.engine.StoreUp(u)
 		}

@@ -45,8 +45,8 @@ func (r *ring[E]) list() []E {
 }
 
 func (l *lately) lose(n *cache.Notice, at time.Time) {
-	v := ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: whoIs(n.Session),
-		Reason: protocol.Reason(n.Reason).String(), Held: millis(n.Took)}
+	v := ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: WhoIs(n.Session),
+		Reason: protocol.Reason(n.Reason).String(), Held: Millis(n.Took)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.losses.put(v, lostMost)

@@ -55,6 +55,9 @@ func (e *Engine) Leftovers() Leftovers {
 	return l
 }
 
+// Holds is how many holds the session has over all shards.
+func (s *Session) Holds() int64 { return s.core.Holds.Load() }
+
 // Counts is how many holds and waiters the session has over all shards.
 func (s *Session) Counts() (holds, waiters int64) {
 	return s.core.Holds.Load(), s.core.Waiters.Load()

@@ -46,9 +46,9 @@ const rowSize = 64 + 2*protocol.MaxName
 
 func wireRow(r *cache.Row) protocol.Row {
 	w := protocol.Row{Key: r.Key, Mode: protocol.Mode(r.Mode), Holders: uint64(r.Holders), Waiters: uint64(r.Waiters),
-		Fence: r.Fence, Left: millis(r.Left)}
+		Fence: r.Fence, Left: Millis(r.Left)}
 	if r.Holder != nil {
-		h := r.Holder.Shell.(*Session)
+		h := SessionOf(r.Holder)
 		w.Session, w.PID = h.core.ID, uint64(max(0, h.peer.PID))
 		if c := h.client.Load(); c != nil {
 			w.Client = *c

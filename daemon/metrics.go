@@ -111,36 +111,12 @@ func (s series) counter(d *prometheus.Desc, v uint64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 }
 
-// results are how acquires end, as labels.
-var results = map[cache.Outcome]string{
-	cache.Outcome(cache.CodeOK): "granted", cache.OutReentered: "reentered", cache.OutGone: "gone",
-	cache.Outcome(protocol.Denied): "denied", cache.Outcome(protocol.Unsupported): "unsupported",
-}
-
 var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session",
 	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}
 
-func init() {
-	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled, protocol.Upgrade, protocol.Unavailable,
-		protocol.Limit, protocol.Invalid, protocol.Draining} {
-		results[cache.Outcome(c)] = c.String()
-	}
-}
-
-// nameOf is how a namespace is called. No two have the same name.
-func nameOf(prefix string) string {
-	switch prefix {
-	case "":
-		return "default"
-	case "default":
-		return `"default"`
-	}
-	return prefix
-}
-
 func (s series) class(c *ClassTotals) {
-	ns := nameOf(c.Prefix)
-	for o, name := range results {
+	ns := NamespaceLabel(c.Prefix)
+	for o, name := range ResultLabels {
 		n := c.Acquires[o]
 		if int(o) < len(c.Refused) {
 			n += c.Refused[o]

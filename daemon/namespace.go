@@ -56,12 +56,12 @@ const (
 )
 
 func (n *Namespace) defaults() {
-	orDefault(&n.TTL, 30*time.Second)
-	orDefault(&n.MaxTTL, protocol.MaxTTL*time.Millisecond)
-	orDefault(&n.HandOvers, 8)
-	orDefault(&n.HandOverTime, 50*time.Millisecond)
-	orDefault(&n.LingerPause, 30*time.Second)
-	orDefault(&n.LocalAfter, time.Second)
+	n.TTL = cmp.Or(n.TTL, 30*time.Second)
+	n.MaxTTL = cmp.Or(n.MaxTTL, protocol.MaxTTL*time.Millisecond)
+	n.HandOvers = cmp.Or(n.HandOvers, 8)
+	n.HandOverTime = cmp.Or(n.HandOverTime, 50*time.Millisecond)
+	n.LingerPause = cmp.Or(n.LingerPause, 30*time.Second)
+	n.LocalAfter = cmp.Or(n.LocalAfter, time.Second)
 }
 
 // Class is a name under which keys that begin with a prefix are counted, where that says more
@@ -162,6 +162,9 @@ func prefixes(a, b *routes) []string {
 	return slices.Compact(all)
 }
 
+// StoreFor returns the store to which a key is routed.
+func (e *Engine) StoreFor(key string) *Unit { return route(e.routes.Load(), key).Unit }
+
 // uses reports whether keys are routed to u.
 func (r *routes) uses(u *Unit) bool {
 	for _, sp := range r.spaces {
@@ -215,12 +218,12 @@ func (e *Engine) divide(r *routes, classes []Class) {
 // stays there until it is released. Waiters follow their keys; those that may no longer use them are
 // refused. After an error nothing has changed.
 func (e *Engine) Route(list []Namespace, classes []Class) error {
-	return e.routeAfter(nil, list, classes)
+	return e.RouteAfter(nil, list, classes)
 }
 
-// routeAfter is Route that calls commit, if it is not nil, when nothing else can fail. An error of commit changes
+// RouteAfter is Route that calls commit, if it is not nil, when nothing else can fail. An error of commit changes
 // nothing, like any other.
-func (e *Engine) routeAfter(commit func() error, list []Namespace, classes []Class) error {
+func (e *Engine) RouteAfter(commit func() error, list []Namespace, classes []Class) error {
 	e.routing.Lock()
 	defer e.routing.Unlock()
 	r := &routes{spaces: make(map[string]*space)}
@@ -256,7 +259,7 @@ func (e *Engine) routeAfter(commit func() error, list []Namespace, classes []Cla
 // space returns the route of namespace n.
 func (e *Engine) space(n Namespace) (*space, error) {
 	n.defaults()
-	u := e.unit(n.Store)
+	u := e.StoreNamed(n.Store)
 	if u == nil {
 		return nil, fmt.Errorf("there is no store %q", n.Store)
 	}
@@ -286,7 +289,7 @@ func (e *Engine) Reroute() {
 		r := e.routes.Load()
 		t.Reroute(r.policy,
 			func(s *cache.Session, key string, mode cache.Mode, ttl int64) (cache.Code, error) {
-				return route(r, key).admits(&s.Shell.(*Session).peer, mode, ttl)
+				return route(r, key).admits(&SessionOf(s).peer, mode, ttl)
 			}, now, out)
 	})
 }

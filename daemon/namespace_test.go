@@ -358,7 +358,7 @@ func TestARefusedReloadLeavesItsNewStoreAlone(t *testing.T) {
 			t.Errorf("it was used %d times after Reload had returned", n)
 		}
 	}
-	if n := len(h.d.Engine().Units()); n != 1 {
+	if n := len(h.d.Engine().Stores()); n != 1 {
 		t.Errorf("%d stores", n)
 	}
 	release(t, c, "k", 0, g.Fence)

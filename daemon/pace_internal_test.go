@@ -10,11 +10,7 @@ func TestPace(t *testing.T) {
 	var p pace
 	now := int64(time.Hour)
 	reads := func(work int) time.Duration {
-		_, wait := (&turn{uncharged: work, limit: p.limit.Load()}).charge(&p, now)
-		return wait
-	}
-	if reads(1e6) != 0 {
-		t.Fatal("without a bound there is something to wait for")
+		return p.limit.Load().Charge(work, work <= 1, now)
 	}
 	p.set(1000)
 	for _, s := range []struct {
@@ -37,43 +33,31 @@ func TestPace(t *testing.T) {
 // user is over the limit.
 func TestQuotaOfAPace(t *testing.T) {
 	now := int64(time.Hour)
-	for rate, want := range map[int64]int{1: 1, 39: 1, 200: 10, 1 << 30: turnWork} {
-		l := &rateLimit{rate: rate}
-		if n := l.quota(now); n != want {
+	for rate, want := range map[int64]int{1: 1, 39: 1, 200: 10, 1 << 30: maxQuota} {
+		l := &RateLimit{rate: rate}
+		if n := l.Quota(now); n != want {
 			t.Errorf("%d a second: %d requests at once, want %d", rate, n, want)
 		}
 		l.due.Store(now + 1)
-		if n := l.quota(now); n != 1 {
+		if n := l.Quota(now); n != 1 {
 			t.Errorf("%d a second, and too fast: %d requests at once", rate, n)
 		}
 	}
 }
 
-// What was read before a reload counts only against the limit that applied then, however late it is charged.
-func TestPaceAfterAReload(t *testing.T) {
+// A change of the limit starts from zero. A reload without a change does not.
+func TestALimitIsKeptUnlessItChanges(t *testing.T) {
 	var p pace
-	now := int64(time.Hour)
-	read := func() *turn { return &turn{uncharged: 500, limit: p.limit.Load()} }
-	unbounded := read()
 	p.set(5)
-	if _, wait := unbounded.charge(&p, now); wait != 0 || unbounded.uncharged != 0 {
-		t.Errorf("read without a limit: %v to wait", wait)
-	}
-	if _, wait := read().charge(&p, now); wait != 100*time.Second-time.Duration(paceBurst) {
-		t.Errorf("read with a limit: %v to wait", wait)
-	}
-	slow := read()
-	p.set(5)
-	if _, wait := slow.charge(&p, now); wait == 0 {
+	l := p.limit.Load()
+	if p.set(5); p.limit.Load() != l {
 		t.Error("a reload without a change forgets what was asked")
 	}
-	slow = read()
-	p.set(1000)
-	if _, wait := slow.charge(&p, now); wait != 0 {
-		t.Errorf("read with a lower limit: %v to wait", wait)
+	if p.set(1000); p.limit.Load() == l {
+		t.Error("another rate does not start from zero")
 	}
-	if _, wait := read().charge(&p, now); wait != 400*time.Millisecond {
-		t.Errorf("after a lower limit: %v to wait", wait)
+	if p.set(0); p.limit.Load() != nil {
+		t.Error("there still is a limit")
 	}
 }
 
@@ -82,7 +66,7 @@ func TestPaceIsKeptAfterADisconnect(t *testing.T) {
 	hasty, us, now := &userUse{conns: 1}, users{2: {conns: 1}, 3: {conns: 1}}, int64(time.Hour)
 	us[1] = hasty
 	hasty.pace.set(10)
-	if hasty.pace.limit.Load().charge(1, true, now) != 0 { // no more than may come at once
+	if hasty.pace.limit.Load().Charge(1, true, now) != 0 { // no more than may come at once
 		t.Fatal("it has to wait")
 	}
 	us.leave(1, now)

@@ -23,7 +23,7 @@ import (
 //go:embed page/page.html page/page.css page/page.js page/icon.svg
 var pageFiles embed.FS
 
-var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{"dur": duration, "num": grouped}).
+var pageTemplate = template.Must(template.New("page.html").Funcs(template.FuncMap{"dur": duration, "num": grouped, "marks": marks, "percent": percent, "low": low}).
 	ParseFS(pageFiles, "page/page.html"))
 
 const pagePolicy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
@@ -47,7 +47,7 @@ func (a *admin) page(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p := page{View: v, Refresh: r.URL.Query().Get("refresh") == "on", LostMost: lostMost, Limits: []int{viewRows, 200, MaxViewRows}}
+	p := page{View: v, Refresh: r.URL.Query().Get("refresh") == "on", LostMost: lostMost, Limits: []int{DefaultViewRows, 200, MaxViewRows}}
 	if !slices.Contains(p.Limits, v.Query.Limit) {
 		p.Limits = append(p.Limits, v.Query.Limit)
 		slices.Sort(p.Limits)
@@ -172,8 +172,8 @@ func (p *page) Shown(n int, more bool) string {
 // Ago is how long ago t was.
 func (p *page) Ago(t time.Time) string { return duration(p.At.Sub(t).Milliseconds()) }
 
-// Marks are what is unusual about a hold.
-func (h *ViewHold) Marks() (marks []string) {
+// marks are what is unusual about a hold.
+func marks(h ViewHold) (marks []string) {
 	if h.Mode != "exclusive" {
 		marks = append(marks, h.Mode)
 	}
@@ -188,11 +188,11 @@ func (h *ViewHold) Marks() (marks []string) {
 	return marks
 }
 
-// Percent is how much of its lease a hold has left.
-func (h *ViewHold) Percent() int64 { return max(0, min(100, h.Left*100/max(1, h.TTL))) }
+// percent is how much of its lease a hold has left.
+func percent(h ViewHold) int64 { return max(0, min(100, h.Left*100/max(1, h.TTL))) }
 
-// Low says that it should have been renewed by now.
-func (h *ViewHold) Low() bool { return h.Percent() < 25 && !h.Fixed && !h.Forced }
+// low says that it should have been renewed by now.
+func low(h ViewHold) bool { return percent(h) < 25 && !h.Fixed && !h.Forced }
 
 // figure is a number with its history.
 type figure struct {

@@ -51,7 +51,7 @@ func newPeerWatcher() (*peerWatcher, error) {
 // process ends. Where the process cannot be watched, the end of the connection
 // has to do.
 func (w *peerWatcher) watch(c *sock.Conn, gone func()) (Peer, *peerWatch) {
-	p, pidfd := stranger, -1
+	p, pidfd := Unknown, -1
 	_ = c.Control(func(fd int) error {
 		p = peerOf(fd)
 		if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, soPeerPIDFD); err == nil {
@@ -97,7 +97,7 @@ func (w *peerWatcher) watchPIDFD(fd int, gone func()) *peerWatch {
 func peerOf(fd int) Peer {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return stranger
+		return Unknown
 	}
 	return Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: peerGroups(fd)}
 }

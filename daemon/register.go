@@ -30,7 +30,7 @@ func registration(cfg *Config) upstream.Registration {
 // register keeps the daemon's entry in a store until the store is closed. Nothing waits for it, because a
 // daemon works without an entry: other hosts just do not see its name.
 func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
-	if d.engine.self.Host == "" {
+	if d.engine.Self().Host == "" {
 		return
 	}
 	written, wait, fails := false, time.Duration(0), 0
@@ -47,7 +47,7 @@ func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 			wait = registerSoon
 			continue
 		}
-		err := v.unlessFrozen(func(ctx context.Context) error { return r.Register(ctx, d.engine.self, registerTTL) })
+		err := v.unlessFrozen(func(ctx context.Context) error { return r.Register(ctx, d.engine.Self(), registerTTL) })
 		if err == nil {
 			written, fails, wait = true, 0, registerEvery*9/10+rand.N(registerEvery/5)
 			continue
@@ -66,7 +66,7 @@ func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 // unregister removes the entry of a daemon that ends. The entry stays until it expires if the store is down,
 // or if leases stay at the store: the entry names their holder.
 func (v *served) unregister(d *Daemon, r upstream.Registrar) {
-	if v.unit.Down() != nil || d.engine.leasesAt(v.unit) > 0 {
+	if v.unit.Down() != nil || d.engine.LeasesAt(v.unit) > 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), unregisterTime)
@@ -79,7 +79,7 @@ func (v *served) unregister(d *Daemon, r upstream.Registrar) {
 func (v *served) unlessFrozen(do func(ctx context.Context) error) error {
 	v.sweeping.Lock()
 	defer v.sweeping.Unlock()
-	ctx, stop := context.WithTimeout(v.ctx, max(time.Second, v.unit.info.Timeout))
+	ctx, stop := context.WithTimeout(v.ctx, max(time.Second, v.unit.Info().Timeout))
 	defer stop()
 	cancel := context.CancelFunc(stop)
 	v.stopSweep.Store(&cancel)

@@ -68,7 +68,7 @@ func TestRequestsDuringAReloadMeetItsLimits(t *testing.T) {
 	send(waiter, &protocol.Request{Op: protocol.OpAcquire, ID: 1, Key: []byte("w:held"), Wait: protocol.WaitAlways})
 	d.answer()
 	during := false
-	d.e.fall = func(string, string, uint64) { // the routes have changed, and no shard has been visited
+	d.e.Observe(onFall{fall: func(string, string, uint64) { // the routes have changed, and no shard has been visited
 		during = true
 		for id, c := range map[uint64]struct {
 			key  string
@@ -81,7 +81,7 @@ func TestRequestsDuringAReloadMeetItsLimits(t *testing.T) {
 				t.Errorf("acquire of %s: %v", c.key, m.Code)
 			}
 		}
-	}
+	}})
 	d.route(Namespace{}, Namespace{Prefix: "o:", Store: "own"}, Namespace{Prefix: "h:", MaxHolds: 1}, Namespace{Prefix: "w:", MaxWaiters: 1})
 	if !during {
 		t.Fatal("nothing was asked during the reload")

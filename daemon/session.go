@@ -25,8 +25,8 @@ type Peer struct {
 	Watched       bool
 }
 
-// stranger is a peer of whom nothing is known.
-var stranger = Peer{PID: -1, UID: -1, GID: -1}
+// Unknown is a peer of whom nothing is known.
+var Unknown = Peer{PID: -1, UID: -1, GID: -1}
 
 // Session is one client connection: what has been read from it and what waits
 // to be written.
@@ -46,13 +46,14 @@ type Session struct {
 	req     protocol.Request
 	after   aftermath
 
-	heard     atomic.Int64           // when the last frame came
-	delayed   atomic.Bool            // frames are not read: its user asks too fast
-	client    atomic.Pointer[string] // name and label, once greeted
-	signature atomic.Pointer[[]byte] // how lines of the audit end that are of it
-	touched   atomic.Bool            // somebody is about to flush it
-	ended     atomic.Bool            // nothing more is written
-	closing   atomic.Bool            // Fatal has been said: nothing more is read
+	heard   atomic.Int64           // when the last frame came
+	delayed atomic.Bool            // frames are not read: its user asks too fast
+	client  atomic.Pointer[string] // name and label, once greeted
+	// AuditTail caches the end of the session's lines in the audit log. It belongs to the caller.
+	AuditTail atomic.Pointer[[]byte]
+	touched   atomic.Bool // somebody is about to flush it
+	ended     atomic.Bool // nothing more is written
+	closing   atomic.Bool // Fatal has been said: nothing more is read
 
 	mu        sync.Mutex
 	out       []byte // guarded by mu, as is all below
@@ -93,8 +94,51 @@ func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
 // ID is the session's number.
 func (s *Session) ID() uint64 { return s.core.ID }
 
+// Peer returns the process at the other end.
+func (s *Session) Peer() Peer { return s.peer }
+
+// Client returns the name and the label of the client. ok is false before its hello.
+func (s *Session) Client() (name string, ok bool) {
+	if p := s.client.Load(); p != nil {
+		return *p, true
+	}
+	return "", false
+}
+
+// Transport returns what Open or Carry has set.
+func (s *Session) Transport() Transport { return s.transport }
+
+// RateLimit returns the limit of the session's user now; nil for none.
+func (s *Session) RateLimit() *RateLimit { return s.pace.limit.Load() }
+
+// BeginDelay notes that the session's frames are not read for now, because its user is over the rate limit. Its
+// silence does not count meanwhile.
+func (s *Session) BeginDelay() { s.delayed.Store(true) }
+
+// EndDelay is the end of BeginDelay.
+func (s *Session) EndDelay() {
+	s.hear(s.engine.clock()) // before delayed changes, so that validity stated during the delay stays true
+	s.delayed.Store(false)
+}
+
+// Ended reports whether End has been called.
+func (s *Session) Ended() bool { return s.ended.Load() }
+
+// Closing reports whether Fatal has been called: the session reads no more.
+func (s *Session) Closing() bool { return s.closing.Load() }
+
+// Killed reports whether nothing is written any more: Fatal or Stated has been called.
+func (s *Session) Killed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.killed
+}
+
+// SessionOf returns the session to which the table's record belongs.
+func SessionOf(c *cache.Session) *Session { return c.Shell.(*Session) }
+
 // endMost bounds how many holds and waits are given up before others go first.
-const endMost = turnWork
+const endMost = 32
 
 // End releases everything that the session holds and withdraws its waits. It is
 // the one place where that is done.
@@ -187,8 +231,8 @@ func (s *Session) Take(b []byte) []byte {
 	return b
 }
 
-// swap trades the outbox for an empty buffer.
-func (s *Session) swap(empty []byte) []byte {
+// Swap trades the outbox for an empty buffer.
+func (s *Session) Swap(empty []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.out
@@ -223,7 +267,7 @@ func (s *Session) tooSlow() { s.Fatal(protocol.TooSlow, "replies are not read") 
 
 // send encodes a message of the table into its session's outbox.
 func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
-	s := m.Re.Session.Shell.(*Session)
+	s := SessionOf(m.Re.Session)
 	if s.ended.Load() {
 		return
 	}
@@ -249,9 +293,9 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 		}
 	case cache.MsgInspected:
 		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: protocol.Mode(m.Mode),
-			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: millis(m.Left), Fence: m.Fence})
+			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: Millis(m.Left), Fence: m.Fence})
 	case cache.MsgFailed:
-		s.out = protocol.AppendError(s.out, m.Re.ID, protocol.Code(m.Code), failText(m), millis(m.Left))
+		s.out = protocol.AppendError(s.out, m.Re.ID, protocol.Code(m.Code), failText(m), Millis(m.Left))
 	}
 	if len(s.spans) > 0 {
 		s.spanEnds(m.Re.ID, endOf(m))
@@ -298,7 +342,8 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	return g
 }
 
-func millis(ns int64) int64 {
+// Millis converts nanoseconds to milliseconds, and less than 0 to -1.
+func Millis(ns int64) int64 {
 	if ns < 0 {
 		return -1
 	}

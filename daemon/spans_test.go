@@ -18,20 +18,20 @@ import (
 const here = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // traced starts a daemon and returns what it says of acquires, in the order of their ends.
-func traced(t *testing.T, change func(*daemon.Config)) (*host, func(n int) []daemon.Span) {
+func traced(t *testing.T, change func(*daemon.Config)) (*host, func(n int) []daemon.TracedSpan) {
 	var mu sync.Mutex
-	var spans []daemon.Span
+	var spans []daemon.TracedSpan
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Spans = func(s *daemon.Span) {
+		c.Spans = func(s daemon.TracedSpan) {
 			mu.Lock()
 			defer mu.Unlock()
-			spans = append(spans, *s)
+			spans = append(spans, s)
 		}
 		if change != nil {
 			change(c)
 		}
 	})
-	return h, func(n int) (all []daemon.Span) {
+	return h, func(n int) (all []daemon.TracedSpan) {
 		t.Helper()
 		eventually(t, fmt.Sprint(n, " spans"), func() bool {
 			mu.Lock()

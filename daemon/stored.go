@@ -166,7 +166,7 @@ func (p *storedPage) rows(units []*Unit, locks []upstream.Lock, names map[string
 			continue
 		}
 		r := protocol.StoredRow{Key: clip(l.Key), Store: p.name(u), Name: clip(l.Name), Mode: protocol.Mode(l.Mode), Holder: clip(l.Holder),
-			Left: millis(l.Left), Waiters: int64(l.Waiters), Base: l.Base}
+			Left: Millis(l.Left), Waiters: int64(l.Waiters), Base: l.Base}
 		if l.Foreign || l.Daemon != "" {
 			h := e.holderThere(&l, names)
 			h.Name, h.Left = "", -1 // the row has both

@@ -49,13 +49,13 @@ type served struct {
 
 func newStores(d *Daemon) *stores {
 	s := &stores{d: d}
-	d.engine.ask = s.ask
+	d.engine.SetQueries(s.ask)
 	return s
 }
 
 // ask runs a query of a store. One runs at a time, because queries take time that belongs to the locks. What
 // the query returns runs later, beside other queries: it waits for other hosts, not for the store.
-func (s *stores) ask(q query) {
+func (s *stores) ask(q Query) {
 	s.questions.Add(1)
 	s.d.wg.Go(func() {
 		defer s.questions.Add(-1)
@@ -113,7 +113,7 @@ func (s *stores) addOne(st Store) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	u.parts.Store(&st.Parts)
+	u.SetParts(st.Parts)
 	v := &served{Store: st, unit: u}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	s.mu.Lock()
@@ -158,7 +158,7 @@ func (s *stores) change(next *Serving) error {
 			}
 			added = append(added, v)
 		}
-		return s.d.engine.routeAfter(next.Commit, next.Namespaces, next.Classes)
+		return s.d.engine.RouteAfter(next.Commit, next.Namespaces, next.Classes)
 	}()
 	if err != nil {
 		for v, name := range names {
@@ -204,7 +204,7 @@ func (s *stores) closeDropped() error {
 	end := time.Now().Add(handingWait)
 	for _, v := range s.list() {
 		for v.gone && !s.closeIfUnused(v) {
-			if n := s.d.engine.leasesAt(v.unit); n > 0 || time.Now().After(end) {
+			if n := s.d.engine.LeasesAt(v.unit); n > 0 || time.Now().After(end) {
 				return fmt.Errorf("store %q is no longer in the configuration but still has %d keys, or requests in flight; "+
 					"they must be released first", v.Name, n)
 			}
@@ -320,13 +320,13 @@ func (v *served) start(d *Daemon) {
 	v.pump.Suspect() // it may have been opened without having been reached
 	v.pump.Run(v.unit.Main())
 	v.pump.RunPatient(v.unit.Renewals())
-	if v.unit.info.Pair {
+	if v.unit.Info().Pair {
 		v.pump.RunAlways(v.unit.Ends())
 	}
 	v.wg.Go(func() { v.follow(d) })
 	if a, ok := v.Store.Store.(upstream.Answerer); ok {
 		a.Answer(func(key string, mode cache.Mode, tokens []uint64) []int64 {
-			return d.engine.heldFor(v.unit, key, mode == cache.Permit, tokens)
+			return d.engine.HeldFor(v.unit, key, mode == cache.Permit, tokens)
 		})
 	}
 	if r, ok := v.Store.Store.(upstream.Registrar); ok {

@@ -76,7 +76,7 @@ func (a *admin) takeover(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is for another locksidecar", http.StatusUpgradeRequired)
 		return
 	}
-	if by, local := r.Context().Value(peerKey{}).(Peer); !local || !by.rules() {
+	if by, local := r.Context().Value(peerKey{}).(Peer); !local || !rules(&by) {
 		http.Error(w, "only root and the daemon's own user may take over, by the admin socket", http.StatusForbidden)
 		return
 	}
@@ -186,7 +186,7 @@ func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
 	switch {
 	case other.Form != takeoverForm:
 		return refuse(fmt.Errorf("%w: it knows form %d of takeovers, this process form %d", errPassing, other.Form, takeoverForm))
-	case isClosed(d.ending) || d.engine.draining.Load():
+	case isClosed(d.ending) || d.engine.Draining():
 		return refuse(errEnding)
 	}
 	if err := d.stores.closeDropped(); err != nil {
@@ -233,7 +233,7 @@ func (d *Daemon) handTo(c *net.UnixConn, other claim) error {
 
 // standTime is how long the daemon may stand still.
 func (d *Daemon) standTime() time.Duration {
-	ttl, validity := d.engine.shortest()
+	ttl, validity := d.engine.Shortest()
 	return min(standMost, ttl/standShare, validity/standSaid)
 }
 

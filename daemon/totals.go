@@ -125,3 +125,27 @@ func (e *Engine) Totals() Totals {
 	t.Faults = e.faults.load()
 	return t
 }
+
+// ResultLabels are how acquires end, as labels.
+var ResultLabels = map[cache.Outcome]string{
+	cache.Outcome(cache.CodeOK): "granted", cache.OutReentered: "reentered", cache.OutGone: "gone",
+	cache.Outcome(protocol.Denied): "denied", cache.Outcome(protocol.Unsupported): "unsupported",
+}
+
+func init() {
+	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled, protocol.Upgrade, protocol.Unavailable,
+		protocol.Limit, protocol.Invalid, protocol.Draining} {
+		ResultLabels[cache.Outcome(c)] = c.String()
+	}
+}
+
+// NamespaceLabel is how a namespace is called. No two have the same name.
+func NamespaceLabel(prefix string) string {
+	switch prefix {
+	case "":
+		return "default"
+	case "default":
+		return `"default"`
+	}
+	return prefix
+}

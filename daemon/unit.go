@@ -50,6 +50,12 @@ func (u *Unit) sessionStats() cache.StoreStats {
 // Name is the store's name.
 func (u *Unit) Name() string { return *u.name.Load() }
 
+// Info is what the store can do.
+func (u *Unit) Info() *upstream.Info { return &u.info }
+
+// SetParts tells of which stores u is made: see Part.
+func (u *Unit) SetParts(parts []Part) { u.parts.Store(&parts) }
+
 // Main is the lane of everything but renewals.
 func (u *Unit) Main() *upstream.Lane { return u.main }
 
@@ -87,6 +93,12 @@ func (u *Unit) Down() error {
 		return *p
 	}
 	return nil
+}
+
+// Part is a store as the configuration names it.
+type Part struct {
+	Name  string
+	Place string // the same for two stores with the same locks
 }
 
 // AddStore makes a store known under a name. inline is nil when it cannot.
@@ -131,7 +143,7 @@ func (e *Engine) DropStore(u *Unit) bool {
 	if e.routes.Load().uses(u) {
 		return false
 	}
-	if e.leasesAt(u) > 0 {
+	if e.LeasesAt(u) > 0 {
 		return false
 	}
 	waiting, flying := depth(u.lanes()...) // after the leases, because only leases add ops
@@ -151,8 +163,8 @@ func (e *Engine) DropStore(u *Unit) bool {
 	return true
 }
 
-// leasesAt counts the leases that are, or may be, at a store or will be requested there next.
-func (e *Engine) leasesAt(u *Unit) (n int) {
+// LeasesAt counts the leases that are, or may be, at a store or will be requested there next.
+func (e *Engine) LeasesAt(u *Unit) (n int) {
 	for i := range e.shards {
 		sh := e.lock(i)
 		n += sh.table.Users(u.core)
@@ -161,8 +173,8 @@ func (e *Engine) leasesAt(u *Unit) (n int) {
 	return n
 }
 
-// unit is the store of that name; nil when there is none.
-func (e *Engine) unit(name string) *Unit {
+// StoreNamed is the store of that name; nil when there is none.
+func (e *Engine) StoreNamed(name string) *Unit {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, u := range *e.units.Load() {
@@ -173,7 +185,9 @@ func (e *Engine) unit(name string) *Unit {
 	return nil
 }
 
-// all stores that there are.
+// Stores returns all stores.
+func (e *Engine) Stores() []*Unit { return e.stores() }
+
 func (e *Engine) stores() []*Unit {
 	return slices.DeleteFunc(slices.Clone(*e.units.Load()), func(u *Unit) bool { return u == nil })
 }

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-
-	"github.com/locksidecar/locksidecar/cache"
 )
 
 // Unlocked is what an unlocking by force has done.
@@ -16,19 +14,6 @@ type Unlocked struct {
 	// still believe that he holds: then the key is free. 0 when nothing closes it.
 	FreeIn int64      `json:"free_in_ms"`
 	Holds  []ViewHold `json:"holds"` // those that were ended: the first MaxViewRows
-}
-
-// Force ends the holds of a key: see cache.Table.Force.
-func (e *Engine) Force(key string, permit bool, fence uint64) (ended []cache.Held, free int64) {
-	now := e.clock()
-	a := getAftermath()
-	defer putAftermath(a)
-	i := shardOf(key)
-	sh := e.lock(i)
-	ended, free = sh.table.Force(key, permit, fence, now, &sh.out)
-	e.unlock(sh, i, now, a)
-	e.finish(a, now, nil)
-	return ended, free
 }
 
 // Unlock ends the holds of a key that are on this host, on behalf of by, and says so in the log
@@ -42,15 +27,15 @@ func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) (Unlocke
 		return Unlocked{}, ErrTakenOver
 	}
 	ended, free := d.engine.Force(key, permit, fence)
-	names, now := d.engine.classes.list(), d.clock()
-	u := Unlocked{Released: len(ended), FreeIn: millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []ViewHold{}}
+	now := d.clock()
+	u := Unlocked{Released: len(ended), FreeIn: Millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []ViewHold{}}
 	for i := range ended {
 		h := &ended[i]
 		if len(u.Holds) < MaxViewRows {
-			u.Holds = append(u.Holds, viewHold(h, names, now))
+			u.Holds = append(u.Holds, d.engine.ViewHold(h, now))
 		}
-		d.log.Warn("unlocked by force", h.Session.Shell.(*Session).who([]zap.Field{zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
-			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID)})...)
+		d.log.Warn("unlocked by force", sessionFields(SessionOf(h.Session), zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
+			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))...)
 	}
 	return u, nil
 }

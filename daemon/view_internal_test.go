@@ -3,7 +3,6 @@ package daemon
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"slices"
 	"testing"
 
@@ -20,7 +19,7 @@ func stock(t testing.TB, e *Engine, n int) {
 }
 
 func lookAt(t testing.TB, e *Engine, q ViewQuery) (v View) {
-	if err := q.defaults(); err != nil {
+	if err := q.SetDefaults(); err != nil {
 		t.Fatal(err)
 	}
 	e.View(q, &v)
@@ -87,35 +86,9 @@ func TestBestKeepsTheFirst(t *testing.T) {
 		if q.Desc {
 			slices.Reverse(want)
 		}
-		if got := b.sort(); !slices.Equal(got, want[:min(q.Limit, len(want))]) || b.cut != (q.Limit < len(all)) || most > 2*q.Limit+viewRows {
+		if got := b.sort(); !slices.Equal(got, want[:min(q.Limit, len(want))]) || b.cut != (q.Limit < len(all)) || most > 2*q.Limit+DefaultViewRows {
 			t.Errorf("%+v: %d rows, at most %d, cut %v", q, len(got), most, b.cut)
 		}
-	}
-}
-
-func TestTheLastAreRemembered(t *testing.T) {
-	var r ring[int]
-	if got := r.list(); got == nil || len(got) != 0 {
-		t.Error(got)
-	}
-	for i := range 25 {
-		r.put(i, 10)
-	}
-	if got := r.list(); !slices.Equal(got, []int{15, 16, 17, 18, 19, 20, 21, 22, 23, 24}) {
-		t.Error(got)
-	}
-}
-
-func TestMedian(t *testing.T) {
-	var h cache.Histogram
-	if median(&h) != -1 {
-		t.Error("of nothing")
-	}
-	for _, ms := range []int64{1, 1000, 20_000, 20_000, 30_000} {
-		h.Observe(ms * 1e6)
-	}
-	if got := float64(median(&h)); math.Abs(got/20_000-1) > 0.19 { // a bucket's width
-		t.Error(got)
 	}
 }
 

@@ -153,9 +153,9 @@ func TestAViewOfNothingHasEmptyLists(t *testing.T) {
 			t.Errorf("%s is null", list)
 		}
 	}
-	h.d.Engine().StoreDown(h.d.Engine().Units()[0], errors.New("gone fishing"))
+	h.d.Engine().StoreDown(h.d.Engine().Stores()[0], errors.New("gone fishing"))
 	if v := h.view(daemon.ViewQuery{}); v.NotReady == "" || v.Stores[0].Up || v.Stores[0].Error != "gone fishing" {
 		t.Errorf("%+v", v)
 	}
-	h.d.Engine().StoreUp(h.d.Engine().Units()[0])
+	h.d.Engine().StoreUp(h.d.Engine().Stores()[0])
 }

@@ -56,7 +56,7 @@ func (b *best[R]) add(rows ...R) {
 		if b.cut && b.less(&rows[i], &b.rows[b.most-1]) >= 0 { // those up to there are in order
 			continue
 		}
-		if b.rows = append(b.rows, rows[i]); len(b.rows) >= 2*b.most+viewRows {
+		if b.rows = append(b.rows, rows[i]); len(b.rows) >= 2*b.most+DefaultViewRows {
 			b.sort()
 		}
 	}
@@ -108,7 +108,7 @@ func (e *Engine) View(q ViewQuery, v *View) {
 	for _, w := range waiters.sort() {
 		v.Waiters = append(v.Waiters, viewWaiter(&w, now))
 	}
-	for _, s := range e.all() {
+	for _, s := range e.Sessions() {
 		sessions.add(s.view(now))
 	}
 	v.Sessions = append(v.Sessions, sessions.sort()...)
@@ -150,27 +150,33 @@ func look[R any](e *Engine, q *ViewQuery, into *best[R], next piece[R]) (all boo
 	return all
 }
 
+// ViewHold describes a hold.
+func (e *Engine) ViewHold(h *cache.Held, now int64) ViewHold {
+	return viewHold(h, e.classes.list(), now)
+}
+
 func viewHold(h *cache.Held, names []*class, now int64) ViewHold {
 	return ViewHold{Key: h.Key, Mode: h.Mode.String(), Owner: h.Owner, Fence: h.Fence, Class: names[h.Class].name,
-		ViewWho: whoIs(h.Session), Held: millis(max(0, now-h.Since)), Left: millis(max(0, h.Until-now)), TTL: millis(h.TTL),
+		ViewWho: WhoIs(h.Session), Held: Millis(max(0, now-h.Since)), Left: Millis(max(0, h.Until-now)), TTL: Millis(h.TTL),
 		Waiters: h.Waiters, Degraded: h.Fence == 0, Fixed: h.Fixed, Forced: h.Forced}
 }
 
 func viewWaiter(w *cache.Waiting, now int64) ViewWaiter {
-	v := ViewWaiter{Key: w.Key, Mode: w.Mode.String(), Owner: w.Owner, ViewWho: whoIs(w.Session), Waited: millis(max(0, now-w.Since)),
+	v := ViewWaiter{Key: w.Key, Mode: w.Mode.String(), Owner: w.Owner, ViewWho: WhoIs(w.Session), Waited: Millis(max(0, now-w.Since)),
 		Left: -1, Place: w.Place}
 	if w.Deadline != cache.Forever {
-		v.Left = millis(max(0, w.Deadline-now))
+		v.Left = Millis(max(0, w.Deadline-now))
 	}
 	if w.Holder != nil {
-		who := whoIs(w.Holder)
+		who := WhoIs(w.Holder)
 		v.Behind = &who
 	}
 	return v
 }
 
-func whoIs(c *cache.Session) ViewWho {
-	s := c.Shell.(*Session)
+// WhoIs describes the client of a session.
+func WhoIs(c *cache.Session) ViewWho {
+	s := SessionOf(c)
 	w := ViewWho{Session: c.ID, PID: s.peer.PID, UID: s.peer.UID}
 	if name := s.client.Load(); name != nil {
 		w.Client = *name
@@ -179,10 +185,10 @@ func whoIs(c *cache.Session) ViewWho {
 }
 
 func (s *Session) view(now int64) ViewSession {
-	v := ViewSession{ViewWho: whoIs(s.core), Since: millis(max(0, now-s.began)), Heard: -1, Watched: s.peer.Watched}
+	v := ViewSession{ViewWho: WhoIs(s.core), Since: Millis(max(0, now-s.began)), Heard: -1, Watched: s.peer.Watched}
 	v.Holds, v.Waiters = s.Counts()
 	if heard := s.heard.Load(); heard != 0 {
-		v.Heard = millis(max(0, now-heard))
+		v.Heard = Millis(max(0, now-heard))
 	}
 	return v
 }

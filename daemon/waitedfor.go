@@ -44,7 +44,7 @@ func (h waitedHolder) asOf(now int64) *protocol.Holder {
 		return h.holder
 	}
 	one := *h.holder
-	one.Held += millis(max(0, now-h.at))
+	one.Held += Millis(max(0, now-h.at))
 	return &one
 }
 
@@ -112,9 +112,9 @@ func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, liste
 	ctx, cancel := context.WithTimeout(ctx, waitedAsk)
 	defer cancel()
 	var keys []waitedKey
-	var there []holdersThere
+	var there []HoldersThere
 	for _, k := range ask {
-		u := route(d.engine.routes.Load(), k.key).Unit
+		u := d.engine.StoreFor(k.key)
 		if u.Down() != nil || ctx.Err() != nil || d.frozen.Load() { // a freeze waits for this query
 			continue
 		}
@@ -122,12 +122,12 @@ func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, liste
 		if k.permit {
 			mode = cache.Permit
 		}
-		if h, err := d.engine.holdersAt(ctx, u, lister(u), k.key, mode, maxHolders); err == nil {
+		if h, err := d.engine.HoldersAt(ctx, u, lister(u), k.key, mode, MaxHolders); err == nil {
 			keys, there = append(keys, k), append(there, h)
 		}
 	}
 	return func(ctx context.Context) {
-		d.engine.askDaemons(ctx, there...)
+		d.engine.AskDaemons(ctx, there...)
 		now := d.clock()
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -135,21 +135,8 @@ func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, liste
 			w.known = map[waitedKey]waitedHolder{}
 		}
 		for i, k := range keys {
-			w.known[k] = d.engine.waitedHolder(there[i], now)
+			w.known[k] = waitedHolder{holder: d.engine.HolderElsewhere(there[i]), at: now}
 		}
 		w.asking = false
 	}
-}
-
-// waitedHolder returns the first holder on another host, else on this one.
-func (e *Engine) waitedHolder(there holdersThere, now int64) waitedHolder {
-	var st protocol.State
-	e.addHolders(&st, there, maxHolders)
-	h := waitedHolder{at: now}
-	for i := range st.By {
-		if by := &st.By[i]; h.holder == nil || h.holder.Kind == protocol.HolderHere {
-			h.holder = by
-		}
-	}
-	return h
 }

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 type slowStore struct {
 	upstream.Lister
 	upstream.Registrar
-	*beating
+	now *atomic.Int64
 }
 
 func (s slowStore) Holders(context.Context, string, cache.Mode, int) ([]upstream.Lock, error) {
@@ -27,13 +28,14 @@ func (slowStore) Registered(context.Context, []string) (map[string]upstream.Regi
 
 // The time of a query counts once.
 func TestAHolderThatIsWaitedForHasHeldAsLongAsItHas(t *testing.T) {
-	b := newBeating(t)
-	d := &Daemon{engine: b.e, clock: b.now.Load}
+	var now atomic.Int64
+	now.Store(int64(time.Hour))
+	d := &Daemon{engine: newSmall(t, now.Load, upstream.Info{}, 0).Engine, clock: now.Load}
 	keys := []waitedKey{{key: "a"}, {key: "b"}}
-	d.waitedFor.learn(t.Context(), d, keys, func(*Unit) upstream.Lister { return slowStore{beating: b} })(t.Context())
-	b.now.Add(int64(time.Second))
+	d.waitedFor.learn(t.Context(), d, keys, func(*Unit) upstream.Lister { return slowStore{now: &now} })(t.Context())
+	now.Add(int64(time.Second))
 	for i, want := range []uint64{13_000, 11_000} {
-		if h := d.waitedFor.known[keys[i]].asOf(b.now.Load()); h == nil || uint64(h.Held) != want {
+		if h := d.waitedFor.known[keys[i]].asOf(now.Load()); h == nil || uint64(h.Held) != want {
 			t.Errorf("%s: %+v, want %d ms", keys[i].key, h, want)
 		}
 	}

@@ -447,11 +447,11 @@ func namespace(n *config.Namespace, store string) daemon.Namespace {
 	return d
 }
 
-func limits(c *config.Config) daemon.Limits {
-	return daemon.Limits{
+func limits(c *config.Config) daemon.ServingLimits {
+	return daemon.ServingLimits{MaxConns: c.Limits.MaxConns, Limits: daemon.Limits{
 		Users: daemon.UserLimits{Conns: c.Limits.UserConns, Holds: c.Limits.UserHolds, Waiters: c.Limits.UserWaiters,
 			Rate: c.Limits.UserRate},
-		MaxConns: c.Limits.MaxConns, MaxHolds: c.Limits.MaxHolds, MaxWaiters: c.Limits.MaxWaiters,
+		MaxHolds: c.Limits.MaxHolds, MaxWaiters: c.Limits.MaxWaiters,
 		MaxFrame: c.Limits.MaxFrame, OutBuffer: c.Limits.OutBuffer,
-	}
+	}}
 }

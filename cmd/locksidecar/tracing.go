@@ -143,7 +143,7 @@ func (e *exported) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 }
 
 // take is what daemon.Config.Spans is to be.
-func (t *tracing) take() func(*daemon.Span) {
+func (t *tracing) take() func(daemon.TracedSpan) {
 	if t == nil {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (t *tracing) take() func(*daemon.Span) {
 }
 
 // export hands a span to the exporter, or drops it if too many wait there.
-func (t *tracing) export(s *daemon.Span) {
+func (t *tracing) export(s daemon.TracedSpan) {
 	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: s.Parent.Trace, SpanID: s.Parent.Parent,
 		TraceFlags: trace.TraceFlags(s.Parent.Flags), Remote: true})
 	_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "locksidecar acquire",
@@ -171,7 +171,7 @@ func (t *tracing) export(s *daemon.Span) {
 	span.End(trace.WithTimestamp(s.Ended))
 }
 
-func attributes(s *daemon.Span) []attribute.KeyValue {
+func attributes(s daemon.TracedSpan) []attribute.KeyValue {
 	all := append(make([]attribute.KeyValue, 0, 8), attribute.String("locksidecar.key", s.Key), attribute.Stringer("locksidecar.mode", s.Mode),
 		attribute.String("locksidecar.result", s.Result), attribute.String("locksidecar.namespace", s.Namespace),
 		attribute.String("locksidecar.store", s.Store))

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon"
 )
 
 // The audit log, as the engine tells of it: each hold begins once and ends once there.
@@ -16,9 +17,17 @@ type audited struct {
 	fence   uint64
 }
 
-// notices takes in what the engine has for the log.
-func (h *host) notices(ns []cache.Notice) {
-	w := h.w
+// observer takes in what a host's engine reports.
+type observer struct{ h *host }
+
+func (observer) SessionBegins(*daemon.Session)        {}
+func (observer) SpanEnds(*daemon.Span)                {}
+func (observer) WaitCycle([]daemon.CycleWait)         {}
+func (observer) FencesMayFall(string, string, uint64) {}
+
+// Notices takes in what has happened to locks.
+func (o observer) Notices(ns []cache.Notice) {
+	h, w := o.h, o.h.w
 	for i := range ns {
 		n := &ns[i]
 		w.counts.Notices[n.Kind]++

@@ -389,28 +389,28 @@ var histories = []struct {
 	}},
 	{"audit", "a hold ends that has not begun", func(t *testing.T, w *World, a, b *client) {
 		a.k.accept()
-		a.h.notices([]cache.Notice{{Kind: cache.NoticeReleased, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeReleased, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"audit", "one does not end", func(t *testing.T, w *World, a, b *client) {
-		a.h.notices([]cache.Notice{{Kind: cache.NoticeAcquired, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeAcquired, Session: &cache.Session{}, Fence: 5 << 10}})
 		a.h.auditEnds()
 	}},
 	{"audit", "a wait from before the beginning", func(t *testing.T, w *World, a, b *client) {
-		a.h.notices([]cache.Notice{{Kind: cache.NoticeRefused, Took: a.h.boot()}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeRefused, Took: a.h.boot()}})
 	}},
 	{"found gone", "a hold is lost at a release that it has not had", func(t *testing.T, w *World, a, b *client) {
 		w.stores[0].lost(nil)
-		a.h.notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"found gone", "a hold is lost at its release, and no store has lost anything", func(t *testing.T, w *World, a, b *client) {
 		w.p.Faults[hostLag], w.p.Faults[doubled] = 0, 0
 		a.h.released[audited{fence: 5 << 10}] = true
-		a.h.notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"", "… and one that has", func(t *testing.T, w *World, a, b *client) {
 		w.stores[0].lost(nil)
 		a.h.released[audited{fence: 5 << 10}] = true
-		a.h.notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"view", "a hold is not shown", func(t *testing.T, w *World, a, b *client) {
 		a.h.audit[audited{1, w.keys[0].name, 0, 5 << 10}] = true
@@ -419,7 +419,7 @@ var histories = []struct {
 	{"limits", "more holds begin in a namespace than may", func(t *testing.T, w *World, a, b *client) {
 		w.conf.spaces[0].MaxHolds = 1
 		for fence := range uint64(2) {
-			a.h.notices([]cache.Notice{{Kind: cache.NoticeAcquired, Key: w.keys[0].name, Session: new(cache.Session), Fence: fence + 5}})
+			observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeAcquired, Key: w.keys[0].name, Session: new(cache.Session), Fence: fence + 5}})
 		}
 	}},
 	{"token", "a daemon asks for a token that it has withdrawn", func(t *testing.T, w *World, a, b *client) {

@@ -114,7 +114,7 @@ func (h *host) newEngine() {
 			h.wake(at)
 		}
 	})
-	h.eng.Listen(h.notices)
+	h.eng.Observe(observer{h})
 	h.eng.SetAudit(true)
 }
 

@@ -1,0 +1,103 @@
+package daemon
+
+import (
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol/sock"
+)
+
+// A reader that always finds more input never blocks, and could starve goroutines that wait for I/O. So it yields to
+// them after each turn.
+const (
+	turnWork = 32                    // work between two checks of the clock: requests, further keys, reads, and KiB read
+	turnTime = 50 * time.Microsecond // the shortest turn
+
+	connCost   = 20                     // cost of a new connection, in requests
+	delayCheck = 250 * time.Millisecond // interval at which a delayed connection is checked for its end
+)
+
+// turn counts a reader's work.
+type turn struct {
+	dry       uint32     // sock.Conn.Dry at the last read
+	work      int        // since the last check of the clock
+	since     time.Time  // the start of the turn; zero before the first check
+	uncharged int        // requests and further keys that are not charged to the user's rate limit yet; KiB if that is more
+	setup     bool       // uncharged is the cost of the new connection itself
+	limit     *RateLimit // the limit that applied when the uncharged requests were handled; nil for none
+}
+
+// reads counts a read. It is called before each. A turn starts again if the reader has waited for input since the last
+// one.
+func (t *turn) reads(s *sock.Conn) {
+	if n := s.Dry(); n != t.dry {
+		t.dry, t.work, t.since = n, 0, time.Time{}
+	}
+	t.does(1)
+}
+
+// does counts work, and yields if the turn has been long enough.
+func (t *turn) does(work int) {
+	if t.work += work; t.work < turnWork {
+		return
+	}
+	t.work = 0
+	now := time.Now()
+	if t.since.IsZero() {
+		t.since = now
+	} else if now.Sub(t.since) >= turnTime {
+		sock.Yield()
+		t.since = time.Now()
+	}
+}
+
+// charge charges the user for the work of t that is not charged yet. It returns how long the connection has to wait, and the
+// limit that requires it. There is no wait if current, the limit now, is another one. Nor is there one for no
+// work, such as a part of a frame: the connection has then waited already.
+func (t *turn) charge(current *RateLimit, now int64) (*RateLimit, time.Duration) {
+	l, cost, guaranteed := t.limit, t.uncharged, t.setup || t.uncharged <= 1
+	t.uncharged, t.setup = 0, false
+	if l == nil || cost == 0 || l != current {
+		return nil, 0
+	}
+	return l, l.Charge(cost, guaranteed, now)
+}
+
+// keepPace waits while the session's user is over its rate limit. It returns false if the reader has to stop.
+func (c *conn) keepPace(t *turn) bool {
+	if t.limit == nil {
+		t.uncharged, t.setup = 0, false
+		return true
+	}
+	limit, wait := t.charge(c.s.RateLimit(), c.d.clock())
+	if wait <= 0 {
+		return true
+	}
+	c.d.throttled.say(c.d.clock(), func(skipped int) { c.d.logThrottled(c.s.Peer(), wait, skipped) })
+	c.d.putOff.Add(uint64(wait))
+	if c.hello.Stop() { // the time does not count: the daemon does not read
+		defer c.hello.Reset(c.d.now.Load().Limits.MaxSilent)
+	}
+	c.s.BeginDelay()
+	defer c.s.EndDelay()
+	until := c.d.clock() + int64(wait)
+	for wait > 0 && c.s.RateLimit() == limit { // a changed limit ends the wait
+		if c.sock.HungUp() { // Read would return the remaining requests before it reports the end
+			c.leave()
+			return true
+		}
+		timer := time.NewTimer(min(wait, delayCheck))
+		select {
+		case <-timer.C:
+			wait = time.Duration(until - c.d.clock())
+			continue
+		case <-c.gone:
+		case <-c.d.halt:
+		case <-c.d.unfrozen().Done():
+			timer.Stop()
+			return false
+		}
+		timer.Stop()
+		break
+	}
+	return true
+}
