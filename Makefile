@@ -45,7 +45,7 @@ test: deps build
 
 test-go:
 	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 20m ./...
-	$(GO) test -run Allocate ./daemon
+	$(GO) test -run Allocate ./daemon ./daemon/engine
 	cd daemon/page/browser && $(GO) vet ./... && $(GO) test -race -timeout 20m ./...
 	cd bench/peers && $(GO) vet ./...
 
@@ -54,7 +54,7 @@ test-mysql:
 	mysqld=$$(upstream/testserver/mysql.sh .mysql) && cd upstream/mysql && LOCKSIDECAR_TEST_MYSQLD=$$mysqld $(GO) test -count=1 -timeout 30m .
 
 test-sim:
-	$(GO) test ./daemon/sim -run 'TestSeeds|TestEveryInputIsExercised' -count=1 -v -timeout 15m -args -seeds=$(SEEDS)
+	$(GO) test ./daemon/engine/sim -run 'TestSeeds|TestEveryInputIsExercised' -count=1 -v -timeout 15m -args -seeds=$(SEEDS)
 
 test-python:
 	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q
@@ -72,7 +72,7 @@ $(CHAOS_JAVA): $(shell find clients/java/src/main bench/chaos/workers/java -name
 sim: test-sim
 
 mutants:
-	daemon/sim/mutants/run.sh
+	daemon/engine/sim/mutants/run.sh
 
 model: deps-model
 	BIG=$(BIG) cache/model/run.sh
@@ -116,7 +116,7 @@ check: deps
 	GOOS=darwin $(GO) vet ./...
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
 	for dir in $(NESTED); do (cd $$dir && $(GO) vet ./... && $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...) || exit 1; done
-	$(GO) test -count=1 -run TestArrowsGoDown ./daemon
+	$(GO) test -count=1 -run "TestArrowsGoDown|TestTheEngineIsPure" ./daemon
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/ruff format --check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/mypy --strict src
 	mvn -q -B -f clients/java package -DskipTests
 	$(MAKE) check-dependencies

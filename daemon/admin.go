@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
 )
@@ -171,7 +173,7 @@ func (d *Daemon) Live() error {
 // down and the namespace is not one for this host to decide alone.
 func (d *Daemon) Ready() error {
 	if isClosed(d.ending) || d.halted() {
-		return ErrDraining
+		return engine.ErrDraining
 	}
 	if err := d.engine.Ready(); err != nil {
 		return err

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
 	"go.uber.org/zap"
@@ -87,8 +89,8 @@ func series(t *testing.T, all map[string]*dto.MetricFamily, name string, values 
 
 func TestMetricsSayWhatHappened(t *testing.T) {
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
-		c.Classes = []daemon.Class{{Name: "orders", Prefix: "order:"}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
+		c.Classes = []engine.Class{{Name: "orders", Prefix: "order:"}}
 	})
 	c := h.dial(client.Options{})
 	ctx := t.Context()
@@ -188,7 +190,7 @@ func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 	core, seen := observer.New(zap.InfoLevel)
 	h := start(t, nil, func(c *daemon.Config) {
 		c.Log = zap.New(core)
-		c.Namespaces = []daemon.Namespace{{Store: "store", MaxHold: 200 * time.Millisecond}}
+		c.Namespaces = []engine.Namespace{{Store: "store", MaxHold: 200 * time.Millisecond}}
 	})
 	c := h.dial(client.Options{Name: "prog"})
 	if _, err := c.Acquire(t.Context(), client.AcquireArgs{Key: "fixed", Owner: 7, TTL: 100 * time.Millisecond, Fixed: true}); err != nil {

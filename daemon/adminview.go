@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/protocol"
@@ -24,7 +26,7 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if !ok {
 		return ctx
 	}
-	p := Unknown
+	p := engine.Unknown
 	if rc, err := local.SyscallConn(); err == nil {
 		_ = rc.Control(func(fd uintptr) { p = peerOf(int(fd)) })
 	}
@@ -32,14 +34,14 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 }
 
 // rules says that a peer is root, or our own user.
-func rules(p *Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
+func rules(p *engine.Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
 
 // named lets requests on TCP through only from this host, whoever else may have metrics: keys and
 // who holds them are not for everybody. And only under names that are surely this host's: a page of
 // somebody else's, whose name he has made to lead here, would show our keys to him.
 func (a *admin) named(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, local := r.Context().Value(peerKey{}).(Peer); !local {
+		if _, local := r.Context().Value(peerKey{}).(engine.Peer); !local {
 			switch from, err := netip.ParseAddrPort(r.RemoteAddr); {
 			case err != nil || !from.Addr().Unmap().IsLoopback():
 				http.Error(w, "locks are shown to this host alone: forward a port, or the admin socket, to see them from elsewhere", http.StatusForbidden)
@@ -72,10 +74,10 @@ func (a *admin) isOurs(host string) bool {
 }
 
 // view is the one that a request asks for.
-func (a *admin) view(r *http.Request) (View, error) {
-	q, err := ParseViewQuery(r.URL.Query())
+func (a *admin) view(r *http.Request) (engine.View, error) {
+	q, err := engine.ParseViewQuery(r.URL.Query())
 	if err != nil {
-		return View{}, err
+		return engine.View{}, err
 	}
 	return a.d.View(q)
 }
@@ -104,7 +106,7 @@ const maxForm = 4 << 10
 // admin socket.
 func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 	fail := func(code int, text string) { answerJSON(w, code, map[string]string{"error": text}) }
-	by, local := r.Context().Value(peerKey{}).(Peer)
+	by, local := r.Context().Value(peerKey{}).(engine.Peer)
 	if !local {
 		fail(http.StatusNotFound, "nothing can be unlocked by TCP: use the admin socket")
 		return

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 )
@@ -20,7 +22,7 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 		r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {""}}.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 		w := httptest.NewRecorder()
-		a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, Peer{PID: 7, UID: uid})))
+		a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, engine.Peer{PID: 7, UID: uid})))
 		return w.Code
 	}
 	for uid, want := range map[int]int{0: http.StatusBadRequest, os.Getuid(): http.StatusBadRequest, 54321: http.StatusForbidden, -1: http.StatusForbidden} {
@@ -41,7 +43,7 @@ func TestAnUnlockAfterATakeoverIsAnsweredWith503(t *testing.T) {
 	r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {"k"}}.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()
-	a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, Peer{PID: 7, UID: os.Getuid()})))
+	a.unlock(w, r.WithContext(context.WithValue(r.Context(), peerKey{}, engine.Peer{PID: 7, UID: os.Getuid()})))
 	if w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "repeat the request") {
 		t.Errorf("%d, %q", w.Code, w.Body)
 	}

@@ -1,7 +1,13 @@
 package daemon_test
 
 import (
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -29,9 +35,9 @@ var mayImport = map[string][]string{
 	"upstream/testserver": {},
 	"renewer":             {"cache"},
 	"daemon":              {"protocol", "protocol/sock", "cache", "upstream", "renewer"},
-	"daemon/sim":          {"protocol", "cache", "upstream", "upstream/both", "renewer", "daemon"},
+	"daemon/engine/sim":   {"protocol", "cache", "upstream", "upstream/both", "renewer", "daemon"},
 	"cmd/locksidecar": {"protocol", "protocol/client", "cache", "upstream", "upstream/nearest", "upstream/storeurl", "upstream/embedded", "upstream/redis",
-		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "cmd/locksidecar"},
+		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "daemon/engine", "cmd/locksidecar"},
 	"bench": {"protocol", "protocol/client", "bench"},
 }
 
@@ -73,5 +79,37 @@ func TestArrowsGoDown(t *testing.T) {
 				t.Errorf("%s imports %s", pkg, to)
 			}
 		}
+	}
+}
+
+// The engine is a functional core: it has no sockets, files or log of its own, and reads no clock but the one that it
+// was given. That is what lets the simulator run it in virtual time.
+func TestTheEngineIsPure(t *testing.T) {
+	files, err := filepath.Glob("engine/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatal(err, files)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, imp := range f.Imports {
+			switch path, _ := strconv.Unquote(imp.Path.Value); path {
+			case "net", "net/http", "os", "os/exec", "syscall", "log", "go.uber.org/zap":
+				t.Errorf("%s imports %s", name, path)
+			}
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			if s, ok := n.(*ast.SelectorExpr); ok {
+				if x, ok := s.X.(*ast.Ident); ok && x.Name == "time" && slices.Contains([]string{"Now", "Since", "Until", "Sleep", "After", "NewTimer", "NewTicker", "AfterFunc"}, s.Sel.Name) {
+					t.Errorf("%s uses time.%s", name, s.Sel.Name)
+				}
+			}
+			return true
+		})
 	}
 }

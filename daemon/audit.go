@@ -5,6 +5,8 @@ import (
 	"encoding/hex"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -91,7 +93,7 @@ func (d *Daemon) logLosses(ls []loss) {
 		if l.Released {
 			released = zap.Bool("released", true)
 		}
-		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.at, Message: "lock lost"}, sessionFields(SessionOf(l.Session),
+		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: l.at, Message: "lock lost"}, sessionFields(engine.SessionOf(l.Session),
 			zap.String("key", d.key(l.Key)), zap.Stringer("mode", l.Mode), zap.Uint64("owner", l.Owner), zap.Uint64("fence", l.Fence),
 			degraded, zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(l.Took)), zap.String("reason", protocol.Reason(l.Reason).String()), released))
 	}
@@ -100,7 +102,7 @@ func (d *Daemon) logLosses(ls []loss) {
 func inMillis(nanos int64) float64 { return float64(nanos) / float64(time.Millisecond) }
 
 // sessionFields appends the fields of a log line that tell which session it is about.
-func sessionFields(s *Session, f ...zap.Field) []zap.Field {
+func sessionFields(s *engine.Session, f ...zap.Field) []zap.Field {
 	f = append(f, zap.Uint64("session", s.ID()), zap.Int("pid", s.Peer().PID))
 	if c, greeted := s.Client(); greeted {
 		f = append(f, zap.String("client", c))
@@ -109,13 +111,13 @@ func sessionFields(s *Session, f ...zap.Field) []zap.Field {
 }
 
 // sessionEnds writes the audit line of a session that has said hello.
-func (d *Daemon) sessionEnds(s *Session) {
+func (d *Daemon) sessionEnds(s *engine.Session) {
 	if _, greeted := s.Client(); greeted {
 		d.sessionSays(s, "session_end")
 	}
 }
 
-func (d *Daemon) sessionSays(s *Session, event string) {
+func (d *Daemon) sessionSays(s *engine.Session, event string) {
 	if d.now.Load().Logging.Audit {
 		at := time.Now()
 		d.auditor.put(1, func(q []byte) []byte {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -46,7 +48,7 @@ func audited(t *testing.T) (h *host, of func(name string) []string) {
 	seen := new(auditLog)
 	h = start(t, nil, func(c *daemon.Config) {
 		c.Audit, c.Logging.Audit = seen, true
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
 	})
 	return h, func(name string) (lines []string) {
 		for _, m := range seen.all(t) {

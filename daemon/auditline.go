@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 )
@@ -61,11 +63,11 @@ func (w *auditLines) notice(n *cache.Notice) {
 		w.text(causes[n.Cause])
 		w.text(`"`)
 	}
-	w.who(SessionOf(n.Session))
+	w.who(engine.SessionOf(n.Session))
 }
 
 // session appends the line of a session's begin or end.
-func (w *auditLines) session(s *Session, event string) {
+func (w *auditLines) session(s *engine.Session, event string) {
 	w.b = append(w.b, w.time...)
 	w.text(`","msg":"`)
 	w.text(event)
@@ -79,7 +81,7 @@ func (w *auditLines) session(s *Session, event string) {
 }
 
 // who ends a line with whose it is: the same bytes for all of a session.
-func (w *auditLines) who(s *Session) {
+func (w *auditLines) who(s *engine.Session) {
 	if p := s.AuditTail.Load(); p != nil {
 		w.b = append(w.b, *p...)
 		return

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
@@ -15,16 +17,16 @@ import (
 
 // auditSession returns session 12 as the lock table knows it.
 func auditSession(t testing.TB, name, label string) *cache.Session {
-	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, FirstID: 11},
+	e := engine.NewEngine(engine.Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, FirstID: 11},
 		func() int64 { return 1 }, func(int64) {})
 	if _, err := e.AddStore("", upstream.Info{}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Route([]Namespace{{}}, nil); err != nil {
+	if err := e.Route([]engine.Namespace{{}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	c := cache.NewSession(12, 1)
-	c.Shell = greet(e, Peer{PID: 4711, UID: 1000, GID: 100}, name, label).s
+	c.Shell = greet(e, engine.Peer{PID: 4711, UID: 1000, GID: 100}, name, label).s
 	return c
 }
 
@@ -61,7 +63,7 @@ func TestLinesOfTheAudit(t *testing.T) {
 		}
 	}
 	w := auditLines{time: new(auditTime).of(auditAt)}
-	w.session(SessionOf(s), "session_begin")
+	w.session(engine.SessionOf(s), "session_begin")
 	if want := time + `"msg":"session_begin","event":"session_begin","uid":1000,"gid":100` + who; string(w.b) != want {
 		t.Errorf("\n got %swant %s", w.b, want)
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -45,7 +47,7 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	}}
 	d, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), Serving: Serving{
 		Stores:     []Store{{Name: "first", Store: first}, {Name: "second", Store: second}},
-		Namespaces: []Namespace{{Store: "first"}, {Prefix: "second:", Store: "second"}},
+		Namespaces: []engine.Namespace{{Store: "first"}, {Prefix: "second:", Store: "second"}},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -80,25 +82,25 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		ns   Namespace
+		ns   engine.Namespace
 		info upstream.Info
 		most time.Duration
 	}{
-		{"ttl", Namespace{TTL: 20 * time.Second}, upstream.Info{}, 2 * time.Second},
-		{"heartbeat", Namespace{TTL: 30 * time.Second, Heartbeat: time.Second}, upstream.Info{}, time.Second / 3},
-		{"store session", Namespace{TTL: time.Hour}, upstream.Info{Session: 6 * time.Second}, 2 * time.Second},
-		{"anything", Namespace{TTL: time.Hour}, upstream.Info{}, standMost},
+		{"ttl", engine.Namespace{TTL: 20 * time.Second}, upstream.Info{}, 2 * time.Second},
+		{"heartbeat", engine.Namespace{TTL: 30 * time.Second, Heartbeat: time.Second}, upstream.Info{}, time.Second / 3},
+		{"store session", engine.Namespace{TTL: time.Hour}, upstream.Info{Session: 6 * time.Second}, 2 * time.Second},
+		{"anything", engine.Namespace{TTL: time.Hour}, upstream.Info{}, standMost},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			clock := func() int64 { return int64(time.Hour) }
 			e := newSmall(t, clock, c.info, 0)
-			if err := e.Route([]Namespace{c.ns}, nil); err != nil {
+			if err := e.Route([]engine.Namespace{c.ns}, nil); err != nil {
 				t.Fatal(err)
 			}
 			if c.info.Session > 0 {
 				e.StoreSession(e.lane, upstream.Session{No: 1, Until: clock() + int64(c.info.Session)})
 			}
-			e.lock(t, clock, greet(e.Engine, Unknown, "test", ""), 1)
+			e.lock(t, clock, greet(e.Engine, engine.Unknown, "test", ""), 1)
 			if is := (&Daemon{engine: e.Engine}).standTime(); is != c.most {
 				t.Errorf("%v, want %v", is, c.most)
 			}
@@ -111,7 +113,7 @@ func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 	first, second := &unreachable{looks: func() {}}, &unreachable{looks: func() {}}
 	d, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), Serving: Serving{
 		Stores:     []Store{{Name: "first", Store: first}, {Name: "second", Store: second}},
-		Namespaces: []Namespace{{Store: "first"}},
+		Namespaces: []engine.Namespace{{Store: "first"}},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -169,11 +171,11 @@ func (e *Estate) isGone(store string) bool {
 }
 
 // standIns makes stand-ins for the stores that this process does not have.
-func (e *Estate) standIns(to *Engine) (gone map[string]*Unit, err error) {
+func (e *Estate) standIns(to *engine.Engine) (gone map[string]*engine.Unit, err error) {
 	if e.left == nil {
 		return nil, nil
 	}
-	gone = make(map[string]*Unit)
+	gone = make(map[string]*engine.Unit)
 	for name, s := range e.left.gone {
 		if s.Info.Name == "" {
 			return nil, fmt.Errorf("the process that has left it is too old to tell what kind of store %q is", name)

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -39,11 +41,11 @@ func TestCommitComesLast(t *testing.T) {
 	next := daemon.Serving{Stores: []daemon.Store{{Name: "another", Store: another}}}
 	for _, r := range []struct {
 		name       string
-		namespaces []daemon.Namespace
+		namespaces []engine.Namespace
 		commit     error
 		calls      int
 	}{
-		{"a fault in a namespace", []daemon.Namespace{{Store: "none"}}, nil, 0},
+		{"a fault in a namespace", []engine.Namespace{{Store: "none"}}, nil, 0},
 		{"a fault in Commit", nil, refused, 1},
 		{"no fault", nil, nil, 1},
 	} {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
@@ -16,7 +18,7 @@ import (
 // client reads more slowly than the daemon writes. All other goroutines write without blocking.
 type conn struct {
 	d     *Daemon
-	s     *Session
+	s     *engine.Session
 	sock  *sock.Conn
 	peer  *peerWatch
 	hello *time.Timer // ends the session unless it says hello before

@@ -12,6 +12,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -50,9 +52,9 @@ type Config struct {
 
 // Serving is what can change while a daemon runs.
 type Serving struct {
-	Stores     []Store     // at least one
-	Namespaces []Namespace // one of them for the empty prefix; a default one on the first store when there are none
-	Classes    []Class     // what is counted by itself; none
+	Stores     []Store            // at least one
+	Namespaces []engine.Namespace // one of them for the empty prefix; a default one on the first store when there are none
+	Classes    []engine.Class     // what is counted by itself; none
 	Logging    Logging
 	Drain      time.Duration // what holders get when the daemon stops: 10 s
 	Limits     ServingLimits
@@ -70,7 +72,7 @@ type Store struct {
 	Key string
 	// Parts are the stores that Store is made of, in their order: one, or two while keys move between
 	// them. They are needed only to list what is in the stores.
-	Parts []Part
+	Parts []engine.Part
 	// Lock is a file that this process has locked for the store, and another one needs that takes
 	// over; nil for none.
 	Lock *os.File
@@ -81,7 +83,7 @@ type Store struct {
 
 // ServingLimits bound what clients can use up.
 type ServingLimits struct {
-	Limits
+	engine.Limits
 	MaxConns  int           // connections: 16384
 	MaxSilent time.Duration // from connecting to hello: 10 s. No setting changes it
 }
@@ -106,7 +108,7 @@ func (c *Config) defaults() {
 
 func (c *Serving) defaults() {
 	if len(c.Namespaces) == 0 && len(c.Stores) > 0 {
-		c.Namespaces = []Namespace{{Store: c.Stores[0].Name}}
+		c.Namespaces = []engine.Namespace{{Store: c.Stores[0].Name}}
 	}
 	orDefault(&c.Drain, 10*time.Second)
 	orDefault(&c.Limits.MaxConns, 16384)
@@ -126,9 +128,9 @@ type Daemon struct {
 	auditor   *backlog[byte] // whole lines
 	audited   auditTime      // while something is put there
 	losses    *backlog[loss]
-	spans     *backlog[Span] // nil without Config.Spans
+	spans     *backlog[engine.Span] // nil without Config.Spans
 	clock     upstream.Clock
-	engine    *Engine
+	engine    *engine.Engine
 	site      *site
 	timer     *renewer.Timer
 	stores    *stores
@@ -199,7 +201,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	table := cache.DefaultConfig()
 	table.MaxHolds, table.MaxWaiters = int64(cfg.Limits.MaxHolds), int64(cfg.Limits.MaxWaiters)
 	table.Seed = rand.Uint64()
-	d.engine = NewEngine(Settings{
+	d.engine = engine.NewEngine(engine.Settings{
 		Table: table, Users: cfg.Limits.Users, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch, Trace: cfg.Spans != nil,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
@@ -310,7 +312,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 }
 
 // Totals is what has happened and what there is, in numbers.
-func (d *Daemon) Totals() Totals {
+func (d *Daemon) Totals() engine.Totals {
 	t := d.engine.Totals()
 	t.PutOff = int64(d.putOff.Load())
 	for i := range t.Stores {
@@ -403,7 +405,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		refuse(protocol.Limit, "the daemon has as many connections as limits.max_conns allows")
 		return
 	}
-	var peer Peer
+	var peer engine.Peer
 	peer, c.peer = d.peers.watch(nc, c.leaveNow)
 	c.mu.Lock() // a drain may flush the session as soon as the engine has it
 	c.s = d.engine.Open(peer, c)
@@ -423,7 +425,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 	c.run()
 }
 
-func (d *Daemon) logThrottled(p Peer, wait time.Duration, skipped int) {
+func (d *Daemon) logThrottled(p engine.Peer, wait time.Duration, skipped int) {
 	d.log.Warn("user throttled: request rate above limits.max_user_rate", zap.String("event", "user_throttled"),
 		zap.Int("uid", p.UID), zap.Int("pid", p.PID), zap.Duration("for", wait), zap.Int("skipped", skipped))
 }

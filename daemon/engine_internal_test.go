@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -13,7 +15,7 @@ import (
 
 // client is the client of a session in an engine without sockets.
 type client struct {
-	s     *Session
+	s     *engine.Session
 	reads []byte
 }
 
@@ -22,7 +24,7 @@ func (c *client) Kill()  {}
 func (c *client) Yield() {}
 
 // greet opens a session and says hello.
-func greet(e *Engine, p Peer, name, label string) *client {
+func greet(e *engine.Engine, p engine.Peer, name, label string) *client {
 	c := &client{}
 	c.s = e.Open(p, c)
 	c.send(&protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1, Name: []byte(name), Label: []byte(label)})
@@ -33,8 +35,8 @@ func (c *client) send(q *protocol.Request) { c.s.Receive(protocol.AppendRequest(
 
 // small is an engine with one store, and that store.
 type small struct {
-	*Engine
-	lane  *Unit
+	*engine.Engine
+	lane  *engine.Unit
 	store upstream.Store
 }
 
@@ -46,12 +48,12 @@ func newSmall(t *testing.T, clock upstream.Clock, info upstream.Info, firstID ui
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
+	e := engine.NewEngine(engine.Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
 		InFlight: 1, BatchSize: 64, FirstID: firstID}, clock, func(int64) {})
 	info.Rebase, info.Timeout = true, time.Second
 	u, err := e.AddStore("", info, nil)
 	if err == nil {
-		err = e.Route([]Namespace{{}}, nil)
+		err = e.Route([]engine.Namespace{{}}, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -68,7 +70,7 @@ func (m *estateImage) code() {
 // image is all that the daemon knows, and its connections in the order in which they stand there.
 func (d *Daemon) image() ([]byte, []*conn, error) {
 	m := &estateImage{Coder: new(cache.Coder), stores: make(map[string][]byte)}
-	var sessions []*Session
+	var sessions []*engine.Session
 	var err error
 	if m.engine, sessions, err = d.engine.Image(); err != nil {
 		return nil, nil, err

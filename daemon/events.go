@@ -3,6 +3,8 @@ package daemon
 import (
 	"fmt"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 )
 
@@ -10,10 +12,10 @@ import (
 type events struct{ d *Daemon }
 
 // SessionBegins writes the audit line of a session that has said hello.
-func (v events) SessionBegins(s *Session) { v.d.sessionSays(s, "session_begin") }
+func (v events) SessionBegins(s *engine.Session) { v.d.sessionSays(s, "session_begin") }
 
 // WaitCycle logs which owners wait for each other.
-func (v events) WaitCycle(cycle []CycleWait) {
+func (v events) WaitCycle(cycle []engine.CycleWait) {
 	waits := make([]string, len(cycle))
 	for n, w := range cycle {
 		waits[n] = fmt.Sprintf("session %d (%s) owner %d waits for %q, held by session %d owner %d",

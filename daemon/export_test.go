@@ -1,9 +1,13 @@
 package daemon
 
-import "net"
+import (
+	"net"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+)
 
 // Engine is for tests that ask what is left.
-func (d *Daemon) Engine() *Engine { return d.engine }
+func (d *Daemon) Engine() *engine.Engine { return d.engine }
 
 // AdminAddr is where the admin listener listens on TCP.
 func (d *Daemon) AdminAddr() net.Addr { return d.admin.lns["tcp "+d.cfg.AdminListen].Addr() }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -75,7 +77,7 @@ func (d *Daemon) freeze(end time.Time) error {
 	}
 	if d.await(earlier(time.Now().Add(queryTime), end), d.stores.asked) != nil {
 		d.mu.Lock()
-		d.cutQueries(ErrTakeover)
+		d.cutQueries(engine.ErrTakeover)
 		d.mu.Unlock()
 	}
 	if err := d.await(end, func() int { d.stores.cutIfDown(); return d.stores.asked() + d.engine.InFlight(true) }); err != nil {

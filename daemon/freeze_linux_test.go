@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -25,7 +27,7 @@ func TestAnEmptyStoreIsLeftBeforeATakeover(t *testing.T) {
 			_ = second.Close()
 			close(closed)
 		}})
-		both.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"}}
+		both.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"}}
 		if err := h.d.Reload(both); err != nil {
 			t.Fatal(err)
 		}
@@ -96,7 +98,7 @@ func TestASessionEndsDuringATakeover(t *testing.T) {
 func (h *host) unlocking() <-chan error {
 	answered := make(chan error, 1)
 	go func() {
-		u, err := h.d.Unlock("k", false, 0, daemon.Peer{})
+		u, err := h.d.Unlock("k", false, 0, engine.Peer{})
 		if err == nil && u.Released != 1 {
 			err = fmt.Errorf("%d holds released", u.Released)
 		}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -59,7 +61,7 @@ func TestATakeoverDoesNotWaitForAnswersOfOtherHosts(t *testing.T) {
 	viewed := make(chan struct{})
 	go func() {
 		defer close(viewed)
-		h.view(daemon.ViewQuery{})
+		h.view(engine.ViewQuery{})
 	}()
 	<-s.asked
 	if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {

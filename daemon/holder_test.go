@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -108,7 +110,7 @@ func TestTheHolderIsNamedOnEveryHost(t *testing.T) {
 	}
 	h2.queue(c2, "k", 7, time.Minute)
 	eventually(t, "the view names the holder", func() bool {
-		v := h2.view(daemon.ViewQuery{Prefix: "k"})
+		v := h2.view(engine.ViewQuery{Prefix: "k"})
 		return len(v.Waiters) == 1 && v.Waiters[0].Behind == nil && v.Waiters[0].Holder != nil && v.Waiters[0].Holder.Host == "web-1"
 	})
 }
@@ -213,7 +215,7 @@ func TestHoldersAreForThoseWhoMayUseTheKey(t *testing.T) {
 	nobody := 4_000_000 // no user of this test
 	h1 := named(t, server, "web-1", nil)
 	h2 := named(t, server, "web-2", func(c *daemon.Config) {
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "secret:", Store: "store", Users: []int{nobody}}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "secret:", Store: "store", Users: []int{nobody}}}
 	})
 	c1, c2 := h1.dial(client.Options{}), h2.dial(client.Options{})
 	acquire(t, c1, client.AcquireArgs{Key: "secret:k"})
@@ -317,7 +319,7 @@ func TestAViewWaitsForAllSilentHostsAtOnce(t *testing.T) {
 	}
 	eventually(t, "all holders are named", func() bool {
 		n := 0
-		for _, w := range h.view(daemon.ViewQuery{}).Waiters {
+		for _, w := range h.view(engine.ViewQuery{}).Waiters {
 			if w.Holder != nil {
 				n++
 			}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -46,7 +48,7 @@ func TestATakeoverDoesNotWaitForQuestionsToAStoreThatHangs(t *testing.T) {
 		s := &mute{Store: inMemory(t)}
 		h := start(t, nil, func(c *daemon.Config) {
 			c.Stores = append(c.Stores, daemon.Store{Name: "second", Store: s, Close: func() { _ = s.Close() }})
-			c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"}}
+			c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"}}
 		})
 		c := h.dial(client.Options{})
 		acquire(t, c, client.AcquireArgs{Key: "k", TTL: ttl})

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -68,8 +70,8 @@ func (e *Estate) Close() {
 type inherited struct {
 	conns []*conn
 	begin []func()
-	lost  []*Unit
-	gone  []*Unit // stand-ins for stores that this process does not have
+	lost  []*engine.Unit
+	gone  []*engine.Unit // stand-ins for stores that this process does not have
 }
 
 // Inherit makes a daemon that goes on in place of the one that serves, which has ended when this
@@ -236,7 +238,7 @@ func (d *Daemon) inherit(e *Estate, m *estateImage, in *passed) (*inherited, err
 	return h, nil
 }
 
-func (d *Daemon) inheritConn(s *Session, k *connImage, in *passed) (*conn, error) {
+func (d *Daemon) inheritConn(s *engine.Session, k *connImage, in *passed) (*conn, error) {
 	nc, err := in.conn()
 	if err != nil {
 		return nil, err

@@ -4,14 +4,15 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // A client writes a large request, a part of it for each keepalive: it cannot put a ping into its midst. "Anything sent
 // counts", says PROTOCOL.md, so it is not silent.
 func TestAClientInTheMidstOfALargeRequestIsNotSilent(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
+	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	r := h.raw().hello()
 	r.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a"), TTL: 30_000})
 	if m := r.next(); m.ID != 2 || m.Code != protocol.OK {

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 )
@@ -13,8 +15,8 @@ import (
 // lately is what a view shows of the past.
 type lately struct {
 	mu     sync.Mutex
-	losses ring[ViewLost]  // guarded by mu
-	points ring[ViewPoint] // guarded by mu
+	losses ring[engine.ViewLost]  // guarded by mu
+	points ring[engine.ViewPoint] // guarded by mu
 }
 
 // How much is remembered: the last losses, and a point each pointEvery.
@@ -45,14 +47,14 @@ func (r *ring[E]) list() []E {
 }
 
 func (l *lately) lose(n *cache.Notice, at time.Time) {
-	v := ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: WhoIs(n.Session),
-		Reason: protocol.Reason(n.Reason).String(), Held: Millis(n.Took)}
+	v := engine.ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: engine.WhoIs(n.Session),
+		Reason: protocol.Reason(n.Reason).String(), Held: engine.Millis(n.Took)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.losses.put(v, lostMost)
 }
 
-func (l *lately) lost() []ViewLost {
+func (l *lately) lost() []engine.ViewLost {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := l.losses.list()
@@ -60,7 +62,7 @@ func (l *lately) lost() []ViewLost {
 	return list
 }
 
-func (l *lately) history() []ViewPoint {
+func (l *lately) history() []engine.ViewPoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.points.list()
@@ -84,7 +86,7 @@ func (d *Daemon) remember() {
 // moment is what the next point is the difference to.
 type moment struct {
 	at     time.Time
-	totals ViewTotals
+	totals engine.ViewTotals
 	slack  cache.Histogram // of all stores
 }
 
@@ -103,7 +105,7 @@ func (d *Daemon) point(last *moment) *moment {
 	}
 	last.slack.Zero = since(m.slack.Zero, last.slack.Zero)
 	took := m.at.Sub(last.at).Seconds() // not less than a tick's worth, and monotonic
-	p := ViewPoint{At: m.at, Held: m.totals.Held, Waiting: m.totals.Waiting, Sessions: m.totals.Sessions,
+	p := engine.ViewPoint{At: m.at, Held: m.totals.Held, Waiting: m.totals.Waiting, Sessions: m.totals.Sessions,
 		Acquires: float64(since(m.totals.Acquires, last.totals.Acquires)) / took,
 		Lost:     float64(since(m.totals.Lost, last.totals.Lost)) / took, Slack: median(&last.slack)}
 	d.lately.mu.Lock()

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -43,7 +45,7 @@ func waitFor(t testing.TB, c *client.Client, key string) <-chan error {
 }
 
 func TestLimitsOfAUserCountAllItsConnections(t *testing.T) {
-	h := start(t, nil, func(c *daemon.Config) { c.Limits.Users = daemon.UserLimits{Conns: 3, Holds: 3, Waiters: 2} })
+	h := start(t, nil, func(c *daemon.Config) { c.Limits.Users = engine.UserLimits{Conns: 3, Holds: 3, Waiters: 2} })
 	a, b, c := h.dial(client.Options{}), h.dial(client.Options{}), h.dial(client.Options{})
 	h.raw().fatal(protocol.Limit)
 
@@ -58,7 +60,7 @@ func TestLimitsOfAUserCountAllItsConnections(t *testing.T) {
 	}
 	g := acquire(t, c, client.AcquireArgs{Key: "other"})
 	next := serving(h.store)
-	next.Limits.Users = daemon.UserLimits{Conns: 3, Holds: 3, Waiters: 10}
+	next.Limits.Users = engine.UserLimits{Conns: 3, Holds: 3, Waiters: 10}
 	if err := h.d.Reload(next); err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +87,7 @@ func TestLimitsOfAUserCountAllItsConnections(t *testing.T) {
 
 // Who waited when he could have had more holds is not granted one too many.
 func TestALimitOfHoldsIsOneOfGrants(t *testing.T) {
-	spaceLimit := func(c *daemon.Config) { c.Namespaces = []daemon.Namespace{{Store: "store", MaxHolds: 5}} }
+	spaceLimit := func(c *daemon.Config) { c.Namespaces = []engine.Namespace{{Store: "store", MaxHolds: 5}} }
 	for whose, change := range map[string]func(*daemon.Config){
 		"session":   func(c *daemon.Config) { c.Limits.MaxHolds = 2 },
 		"user":      func(c *daemon.Config) { c.Limits.Users.Holds = 5 },
@@ -108,7 +110,7 @@ func TestALimitOfHoldsIsOneOfGrants(t *testing.T) {
 			if whose != "session" { // four are held: the fifth is somebody's, and the one that waits gets none
 				acquire(t, holders[0], client.AcquireArgs{Key: "fifth"})
 				next := serving(h.store)
-				next.Limits.Users.Holds, next.Namespaces = 2, []daemon.Namespace{{Store: "store", MaxHolds: 2}}
+				next.Limits.Users.Holds, next.Namespaces = 2, []engine.Namespace{{Store: "store", MaxHolds: 2}}
 				if whose == "user" {
 					next.Namespaces = nil
 				} else {

@@ -5,6 +5,8 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
@@ -114,9 +116,9 @@ func (s series) counter(d *prometheus.Desc, v uint64, labels ...string) {
 var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session",
 	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}
 
-func (s series) class(c *ClassTotals) {
-	ns := NamespaceLabel(c.Prefix)
-	for o, name := range ResultLabels {
+func (s series) class(c *engine.ClassTotals) {
+	ns := engine.NamespaceLabel(c.Prefix)
+	for o, name := range engine.ResultLabels {
 		n := c.Acquires[o]
 		if int(o) < len(c.Refused) {
 			n += c.Refused[o]
@@ -142,7 +144,7 @@ func (s series) class(c *ClassTotals) {
 	s.histogram(descHold, &c.Hold, ns, c.Class)
 }
 
-func (s series) store(t *StoreTotals) {
+func (s series) store(t *engine.StoreTotals) {
 	up := 0.0
 	if t.Up {
 		up = 1

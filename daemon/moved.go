@@ -1,6 +1,9 @@
 package daemon
 
-import "github.com/locksidecar/locksidecar/upstream"
+import (
+	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/upstream"
+)
 
 // Moved is a held lease at one store whose key is routed to another one.
 type Moved struct {
@@ -11,10 +14,10 @@ type Moved struct {
 // Moved returns the held leases whose keys a reload has routed to another store. They stay where they are
 // until they are released.
 func (d *Daemon) Moved() (list []Moved) {
-	stores := make(map[*Unit]upstream.Store)
+	stores := make(map[*engine.Unit]upstream.Store)
 	for _, v := range d.stores.list() {
 		stores[v.unit] = v.Store.Store
 	}
-	d.engine.EachMoved(func(key string, from, to *Unit) { list = append(list, Moved{key, stores[from], stores[to]}) })
+	d.engine.EachMoved(func(key string, from, to *engine.Unit) { list = append(list, Moved{key, stores[from], stores[to]}) })
 	return list
 }

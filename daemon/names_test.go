@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -19,7 +21,7 @@ func TestStoresThatLeaveHaveDifferentNames(t *testing.T) {
 		second := inMemory(t)
 		next := serving(base)
 		next.Stores = append(next.Stores, daemon.Store{Name: "second", Store: second, Close: func() { _ = second.Close() }})
-		next.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "k", Store: "second"}}
+		next.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "k", Store: "second"}}
 		if err := h.d.Reload(next); err != nil {
 			t.Fatal(err)
 		}
@@ -43,7 +45,7 @@ func TestStoresThatLeaveHaveDifferentNames(t *testing.T) {
 
 // The namespace of all keys is called default in metrics; another one may have that prefix.
 func TestANamespaceMayBeCalledDefault(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "default", Store: "store"})
+	h, _ := spaces(t, engine.Namespace{Prefix: "default", Store: "store"})
 	if _, err := h.d.Registry().Gather(); err != nil {
 		t.Error(err)
 	}

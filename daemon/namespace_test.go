@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -29,12 +31,12 @@ func inMemory(t testing.TB) upstream.Store {
 }
 
 // spaces starts a daemon on two stores, with these namespaces beside the default.
-func spaces(t *testing.T, list ...daemon.Namespace) (*host, upstream.Store) {
+func spaces(t *testing.T, list ...engine.Namespace) (*host, upstream.Store) {
 	t.Helper()
 	second := inMemory(t)
 	h := start(t, nil, func(c *daemon.Config) {
 		c.Stores = append(c.Stores, daemon.Store{Name: "second", Store: second, Close: func() { _ = second.Close() }})
-		c.Namespaces = append([]daemon.Namespace{{Store: "store"}}, list...)
+		c.Namespaces = append([]engine.Namespace{{Store: "store"}}, list...)
 	})
 	return h, second
 }
@@ -50,7 +52,7 @@ func heldIn(t *testing.T, s upstream.Store, key string) bool {
 }
 
 func TestTheLongestPrefixDecides(t *testing.T) {
-	h, second := spaces(t, daemon.Namespace{Prefix: "a", Store: "second"}, daemon.Namespace{Prefix: "a:b:", Store: "store"})
+	h, second := spaces(t, engine.Namespace{Prefix: "a", Store: "second"}, engine.Namespace{Prefix: "a:b:", Store: "store"})
 	c := h.dial(client.Options{})
 	for key, in := range map[string]upstream.Store{"x": h.store, "a": second, "a:b": second, "a:b:c": h.store} {
 		acquire(t, c, client.AcquireArgs{Key: key})
@@ -70,7 +72,7 @@ func TestTheLongestPrefixDecides(t *testing.T) {
 }
 
 func TestAHoldHasAnEnd(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", MaxHold: 50 * time.Millisecond})
+	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", MaxHold: 50 * time.Millisecond})
 	lost := make(chan client.Lost, 9)
 	c, d := h.dial(client.Options{OnLost: func(l client.Lost) { lost <- l }}), h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
@@ -91,7 +93,7 @@ func TestAHoldHasAnEnd(t *testing.T) {
 }
 
 func TestASilentClientLosesWhatAsksForHeartbeats(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: time.Second})
+	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: time.Second})
 	// This one does not answer beats: it is written from the protocol, by hand.
 	raw := h.raw().hello()
 	raw.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a")})
@@ -153,7 +155,7 @@ func (b *beats) beyond(t *testing.T, g protocol.Grant) {
 }
 
 func TestAClientThatAnswersBeatsKeepsWhatAsksForHeartbeats(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
+	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	b := newBeats()
 	c := h.dial(b.options())
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
@@ -169,7 +171,7 @@ func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
 	c := h.dial(b.options())
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
 	next := serving(h.store)
-	next.Namespaces = []daemon.Namespace{{Store: "store", Heartbeat: patience}}
+	next.Namespaces = []engine.Namespace{{Store: "store", Heartbeat: patience}}
 	if err := h.d.Reload(next); err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +181,7 @@ func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
 
 // Whoever only waits has no beats to answer: its silence counts from the grant on.
 func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
+	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	b := newBeats()
 	holder := h.dial(b.options())
 	held := acquire(t, holder, client.AcquireArgs{Key: "a"})
@@ -198,7 +200,7 @@ func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
 }
 
 func TestLimitsOfANamespace(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", MaxHolds: 2})
+	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", MaxHolds: 2})
 	c, d := h.dial(client.Options{}), h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a1"})
 	acquire(t, d, client.AcquireArgs{Key: "a2"})
@@ -212,9 +214,9 @@ func TestLimitsOfANamespace(t *testing.T) {
 
 func TestWhoMayUseANamespace(t *testing.T) {
 	me := os.Getuid()
-	h, _ := spaces(t, daemon.Namespace{Prefix: "mine:", Store: "second", Users: []int{me}},
-		daemon.Namespace{Prefix: "not:", Store: "second", Users: []int{me + 1}},
-		daemon.Namespace{Prefix: "group:", Store: "second", Groups: []int{os.Getgid()}})
+	h, _ := spaces(t, engine.Namespace{Prefix: "mine:", Store: "second", Users: []int{me}},
+		engine.Namespace{Prefix: "not:", Store: "second", Users: []int{me + 1}},
+		engine.Namespace{Prefix: "group:", Store: "second", Groups: []int{os.Getgid()}})
 	c := h.dial(client.Options{})
 	acquire(t, c, client.AcquireArgs{Key: "mine:1"})
 	acquire(t, c, client.AcquireArgs{Key: "group:1"})
@@ -237,7 +239,7 @@ func TestWhoMayUseANamespace(t *testing.T) {
 // keys of different stores in one acquire-many, in an order that is the same for
 // everybody.
 func TestAcquireManyOverStores(t *testing.T) {
-	h, _ := spaces(t, daemon.Namespace{Prefix: "a", Store: "second", TTL: 20 * time.Second})
+	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", TTL: 20 * time.Second})
 	c := h.dial(client.Options{})
 	keys := []string{"b", "a1", "c", "a2"}
 	gs, err := c.AcquireMany(t.Context(), keys, client.AcquireArgs{})
@@ -267,15 +269,15 @@ func TestReloadMovesKeys(t *testing.T) {
 	base := inMemory(t)
 	h := start(t, base, func(c *daemon.Config) {
 		c.Stores = append(c.Stores, store("first", first))
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "first"}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "first"}}
 	})
 	c, d := h.dial(client.Options{}), h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
 	next := daemon.Serving{Stores: []daemon.Store{{Name: "store", Store: base}, store("first", second)},
-		Namespaces: []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "first"}}}
+		Namespaces: []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "first"}}}
 
 	bad := next
-	bad.Namespaces = []daemon.Namespace{{Store: "nowhere"}}
+	bad.Namespaces = []engine.Namespace{{Store: "nowhere"}}
 	if err := h.d.Reload(bad); err == nil {
 		t.Fatal("a store that is not there is taken")
 	}
@@ -346,7 +348,7 @@ func TestARefusedReloadLeavesItsNewStoreAlone(t *testing.T) {
 		next := serving(h.store)
 		next.Stores = append(next.Stores, daemon.Store{Name: "second", Store: second,
 			Close: func() { t.Error("the daemon closes a store that it has refused") }})
-		next.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "second", Linger: time.Second}}
+		next.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second", Linger: time.Second}}
 		if err := h.d.Reload(next); err == nil || !strings.Contains(err.Error(), "linger") {
 			t.Fatal(err)
 		}
@@ -375,7 +377,7 @@ func TestAFailedReloadKeepsNoStoreThatLeaves(t *testing.T) {
 			_ = leaves.Close()
 			closed <- "leaves"
 		}})
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
 	})
 	c := h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
@@ -383,7 +385,7 @@ func TestAFailedReloadKeepsNoStoreThatLeaves(t *testing.T) {
 	if err := h.d.Reload(next); err != nil {
 		t.Fatal(err)
 	}
-	next.Namespaces = []daemon.Namespace{{Store: "nowhere"}}
+	next.Namespaces = []engine.Namespace{{Store: "nowhere"}}
 	if err := h.d.Reload(next); err == nil {
 		t.Fatal("a store that is not there is taken")
 	}
@@ -400,7 +402,7 @@ func TestReloadChangesPolicies(t *testing.T) {
 	c := h.dial(client.Options{})
 	acquire(t, c, client.AcquireArgs{Key: "k"})
 	next := serving(h.store)
-	next.Namespaces = []daemon.Namespace{{Store: "store", MaxHold: 50 * time.Millisecond}}
+	next.Namespaces = []engine.Namespace{{Store: "store", MaxHold: 50 * time.Millisecond}}
 	next.Limits.MaxHolds = 1
 	if err := h.d.Reload(next); err != nil {
 		t.Fatal(err)

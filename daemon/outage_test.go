@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -44,7 +46,7 @@ func newOutage(t *testing.T, after time.Duration) *outage {
 	second := open(o.proxy.Addr())
 	o.host = start(t, open(o.first.Addr()), func(c *daemon.Config) {
 		c.Stores = append(c.Stores, daemon.Store{Name: "second", Store: second, Close: func() { _ = second.Close() }})
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"},
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"},
 			{Prefix: "l", Store: "second", Local: true, LocalAfter: after}}
 	})
 	return o

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -104,7 +106,7 @@ func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
 	h := start(t, nil, nil)
 	reload := func(rate int) {
 		next := serving(h.store)
-		next.Namespaces, next.Limits.Users.Rate = []daemon.Namespace{{Store: "store", Heartbeat: patience}}, rate
+		next.Namespaces, next.Limits.Users.Rate = []engine.Namespace{{Store: "store", Heartbeat: patience}}, rate
 		if err := h.d.Reload(next); err != nil {
 			t.Fatal(err)
 		}

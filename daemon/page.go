@@ -13,6 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 )
 
@@ -47,7 +49,7 @@ func (a *admin) page(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	p := page{View: v, Refresh: r.URL.Query().Get("refresh") == "on", LostMost: lostMost, Limits: []int{DefaultViewRows, 200, MaxViewRows}}
+	p := page{View: v, Refresh: r.URL.Query().Get("refresh") == "on", LostMost: lostMost, Limits: []int{engine.DefaultViewRows, 200, engine.MaxViewRows}}
 	if !slices.Contains(p.Limits, v.Query.Limit) {
 		p.Limits = append(p.Limits, v.Query.Limit)
 		slices.Sort(p.Limits)
@@ -77,7 +79,7 @@ func (a *admin) pageFile(w http.ResponseWriter, r *http.Request) {
 
 // page is what the template shows.
 type page struct {
-	View
+	engine.View
 	Host     string
 	Refresh  bool // by itself, where there is no script
 	Limits   []int
@@ -173,7 +175,7 @@ func (p *page) Shown(n int, more bool) string {
 func (p *page) Ago(t time.Time) string { return duration(p.At.Sub(t).Milliseconds()) }
 
 // marks are what is unusual about a hold.
-func marks(h ViewHold) (marks []string) {
+func marks(h engine.ViewHold) (marks []string) {
 	if h.Mode != "exclusive" {
 		marks = append(marks, h.Mode)
 	}
@@ -189,10 +191,10 @@ func marks(h ViewHold) (marks []string) {
 }
 
 // percent is how much of its lease a hold has left.
-func percent(h ViewHold) int64 { return max(0, min(100, h.Left*100/max(1, h.TTL))) }
+func percent(h engine.ViewHold) int64 { return max(0, min(100, h.Left*100/max(1, h.TTL))) }
 
 // low says that it should have been renewed by now.
-func low(h ViewHold) bool { return percent(h) < 25 && !h.Fixed && !h.Forced }
+func low(h engine.ViewHold) bool { return percent(h) < 25 && !h.Fixed && !h.Forced }
 
 // figure is a number with its history.
 type figure struct {
@@ -206,25 +208,25 @@ type line struct{ Points, Says string }
 
 // Figures are the header's.
 func (p *page) Figures() []figure {
-	last := ViewPoint{Slack: -1}
+	last := engine.ViewPoint{Slack: -1}
 	if n := len(p.History); n > 0 {
 		last = p.History[n-1]
 	}
 	t := &p.Totals
 	rate := func(v float64) string { return strconv.FormatFloat(v, 'f', 1, 64) }
 	return []figure{
-		{"Held", grouped(t.Held), false, p.line(func(h *ViewPoint) float64 { return float64(h.Held) })},
-		{"Waiting", grouped(t.Waiting), false, p.line(func(h *ViewPoint) float64 { return float64(h.Waiting) })},
-		{"Sessions", grouped(t.Sessions), false, p.line(func(h *ViewPoint) float64 { return float64(h.Sessions) })},
-		{"Acquires a second", rate(last.Acquires), false, p.line(func(h *ViewPoint) float64 { return h.Acquires })},
-		{"Lost, in all", grouped(t.Lost), t.Lost > 0, p.line(func(h *ViewPoint) float64 { return h.Lost })},
-		{"Left at renewal", duration(last.Slack), false, p.line(func(h *ViewPoint) float64 { return float64(max(0, h.Slack)) / 1000 })},
+		{"Held", grouped(t.Held), false, p.line(func(h *engine.ViewPoint) float64 { return float64(h.Held) })},
+		{"Waiting", grouped(t.Waiting), false, p.line(func(h *engine.ViewPoint) float64 { return float64(h.Waiting) })},
+		{"Sessions", grouped(t.Sessions), false, p.line(func(h *engine.ViewPoint) float64 { return float64(h.Sessions) })},
+		{"Acquires a second", rate(last.Acquires), false, p.line(func(h *engine.ViewPoint) float64 { return h.Acquires })},
+		{"Lost, in all", grouped(t.Lost), t.Lost > 0, p.line(func(h *engine.ViewPoint) float64 { return h.Lost })},
+		{"Left at renewal", duration(last.Slack), false, p.line(func(h *engine.ViewPoint) float64 { return float64(max(0, h.Slack)) / 1000 })},
 		{"Oldest hold", duration(t.Oldest), false, nil},
 	}
 }
 
 // line draws the history of one number; nil while there is none.
-func (p *page) line(of func(*ViewPoint) float64) *line {
+func (p *page) line(of func(*engine.ViewPoint) float64) *line {
 	if len(p.History) < 2 {
 		return nil
 	}

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -17,14 +19,14 @@ func TestHistoryIsTakenAndDrawn(t *testing.T) {
 	if n := len(d.lately.history()); n != 0 {
 		t.Fatalf("%d points of no time", n)
 	}
-	e.lock(t, renewer.Boottime, greet(e.Engine, Unknown, "test", ""), 10)
+	e.lock(t, renewer.Boottime, greet(e.Engine, engine.Unknown, "test", ""), 10)
 	last.at = last.at.Add(-5 * time.Second) // as if that were so long ago
 	d.point(d.point(last))
 	h := d.lately.history()
 	if len(h) != 2 || h[0].Held != 10 || h[0].Sessions != 1 || h[0].Acquires <= 0 || h[0].Acquires > 2 || h[0].Lost != 0 || h[0].Slack != -1 || h[1].Acquires != 0 {
 		t.Errorf("%+v", h)
 	}
-	p := page{View: View{History: h}}
+	p := page{View: engine.View{History: h}}
 	p.Totals.Held = 1_234_567
 	f := p.Figures()[0]
 	if f.Value != "1,234,567" || f.Line == nil || f.Line.Points != "0.0,2.0 1.0,2.0 " || !strings.HasSuffix(f.Line.Says, ": at most 10, now 10") {

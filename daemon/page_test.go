@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"golang.org/x/net/html"
 
 	"github.com/locksidecar/locksidecar/daemon"
@@ -84,7 +86,7 @@ var hostile = []string{
 func TestPageEscapesWhatIsNotOurs(t *testing.T) {
 	short := hostile[0] + "short"
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: short, Store: "store", MaxHold: 50 * time.Millisecond}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: short, Store: "store", MaxHold: 50 * time.Millisecond}}
 	})
 	c := h.dial(client.Options{Name: `<b onclick="x()">`, Label: `</small><script src=//evil></script>`})
 	for _, k := range hostile {
@@ -92,7 +94,7 @@ func TestPageEscapesWhatIsNotOurs(t *testing.T) {
 	}
 	take(t, c, client.AcquireArgs{Key: short, Owner: 2, Permits: 1})
 	h.queue(h.dial(client.Options{Name: hostile[0]}), hostile[0], 1, time.Hour)
-	eventually(t, "one is lost", func() bool { return len(h.view(daemon.ViewQuery{}).Lost) == 1 })
+	eventually(t, "one is lost", func() bool { return len(h.view(engine.ViewQuery{}).Lost) == 1 })
 
 	for _, query := range []string{"", "?prefix=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "?sort=key&refresh=on&evil=%3Cscript%3E"} {
 		n := h.page(query)

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"unsafe"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/locksidecar/locksidecar/protocol/sock"
@@ -50,8 +52,8 @@ func newPeerWatcher() (*peerWatcher, error) {
 // watch says who is at the other end, and has gone called, once, when that
 // process ends. Where the process cannot be watched, the end of the connection
 // has to do.
-func (w *peerWatcher) watch(c *sock.Conn, gone func()) (Peer, *peerWatch) {
-	p, pidfd := Unknown, -1
+func (w *peerWatcher) watch(c *sock.Conn, gone func()) (engine.Peer, *peerWatch) {
+	p, pidfd := engine.Unknown, -1
 	_ = c.Control(func(fd int) error {
 		p = peerOf(fd)
 		if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, soPeerPIDFD); err == nil {
@@ -94,12 +96,12 @@ func (w *peerWatcher) watchPIDFD(fd int, gone func()) *peerWatch {
 }
 
 // peerOf is who is at the other end of a Unix socket.
-func peerOf(fd int) Peer {
+func peerOf(fd int) engine.Peer {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return Unknown
+		return engine.Unknown
 	}
-	return Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: peerGroups(fd)}
+	return engine.Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: peerGroups(fd)}
 }
 
 // openPID opens a process by number, on kernels without SO_PEERPIDFD. The number

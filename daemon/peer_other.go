@@ -2,7 +2,10 @@
 
 package daemon
 
-import "github.com/locksidecar/locksidecar/protocol/sock"
+import (
+	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/protocol/sock"
+)
 
 // Without pidfds a client's end is the end of its connection.
 type peerWatcher struct{}
@@ -11,11 +14,11 @@ type peerWatch struct{}
 
 func newPeerWatcher() (*peerWatcher, error) { return &peerWatcher{}, nil }
 
-func (*peerWatcher) watch(*sock.Conn, func()) (Peer, *peerWatch) {
-	return Unknown, &peerWatch{}
+func (*peerWatcher) watch(*sock.Conn, func()) (engine.Peer, *peerWatch) {
+	return engine.Unknown, &peerWatch{}
 }
 
-func peerOf(int) Peer { return Unknown }
+func peerOf(int) engine.Peer { return engine.Unknown }
 
 func (*peerWatcher) close() {}
 

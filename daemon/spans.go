@@ -3,12 +3,14 @@ package daemon
 import (
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 )
 
 // TracedSpan is a span with its times on the wall clock.
 type TracedSpan struct {
-	Span
+	engine.Span
 	Began, Ended time.Time
 }
 
@@ -20,7 +22,7 @@ func (d *Daemon) trace(take func(TracedSpan)) {
 	if take == nil {
 		return
 	}
-	d.spans = newBacklog(spansMost, func(xs []Span) {
+	d.spans = newBacklog(spansMost, func(xs []engine.Span) {
 		for i := range xs {
 			xs[i].Key = d.key(xs[i].Key)
 			x := &xs[i]
@@ -34,7 +36,9 @@ func (d *Daemon) trace(take func(TracedSpan)) {
 }
 
 // SpanEnds queues a span.
-func (v events) SpanEnds(x *Span) { v.d.spans.put(1, func(q []Span) []Span { return append(q, *x) }) }
+func (v events) SpanEnds(x *engine.Span) {
+	v.d.spans.put(1, func(q []engine.Span) []engine.Span { return append(q, *x) })
+}
 
 // closeLogs writes what waits.
 func (d *Daemon) closeLogs() {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -49,7 +51,7 @@ func traced(t *testing.T, change func(*daemon.Config)) (*host, func(n int) []dae
 // Each acquire that says where it stands is a span, however it ends; no other one is.
 func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	h, spans := traced(t, func(c *daemon.Config) {
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "own:", Store: "store", Users: []int{1 << 30}}}
 	})
 	c, ctx := h.dial(client.Options{}), t.Context()
 	acquire := func(a client.AcquireArgs) (protocol.Grant, error) {

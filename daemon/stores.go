@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
@@ -30,7 +32,7 @@ type stores struct {
 // served is one store in use, or on its way out.
 type served struct {
 	Store
-	unit   *Unit
+	unit   *engine.Unit
 	pump   *upstream.Pump
 	ctx    context.Context // of the goroutines
 	cancel context.CancelFunc
@@ -55,7 +57,7 @@ func newStores(d *Daemon) *stores {
 
 // ask runs a query of a store. One runs at a time, because queries take time that belongs to the locks. What
 // the query returns runs later, beside other queries: it waits for other hosts, not for the store.
-func (s *stores) ask(q Query) {
+func (s *stores) ask(q engine.Query) {
 	s.questions.Add(1)
 	s.d.wg.Go(func() {
 		defer s.questions.Add(-1)
@@ -73,7 +75,7 @@ func (s *stores) ask(q Query) {
 }
 
 // lister is a store that can say what it knows; nil when it cannot.
-func (s *stores) lister(u *Unit) upstream.Lister {
+func (s *stores) lister(u *engine.Unit) upstream.Lister {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.all {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/upstream"
@@ -49,7 +51,7 @@ type (
 		Moves    bool
 		Locked   bool // a descriptor comes with the message
 		Info     upstream.Info
-		Parts    []Part
+		Parts    []engine.Part
 	}
 	prepared struct{ Stores map[string]string } // keys by names
 	estate   struct {
@@ -76,7 +78,7 @@ func (a *admin) takeover(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "this is for another locksidecar", http.StatusUpgradeRequired)
 		return
 	}
-	if by, local := r.Context().Value(peerKey{}).(Peer); !local || !rules(&by) {
+	if by, local := r.Context().Value(peerKey{}).(engine.Peer); !local || !rules(&by) {
 		http.Error(w, "only root and the daemon's own user may take over, by the admin socket", http.StatusForbidden)
 		return
 	}

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/renewer"
@@ -193,7 +195,7 @@ func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 	base, leaves := inMemory(t), inMemory(t)
 	h := start(t, base, func(c *daemon.Config) {
 		c.Stores = append(c.Stores, daemon.Store{Name: "leaves", Store: leaves, Close: func() { _ = leaves.Close() }})
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
 	})
 	c := h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})

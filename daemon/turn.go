@@ -3,6 +3,8 @@ package daemon
 import (
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
@@ -18,12 +20,12 @@ const (
 
 // turn counts a reader's work.
 type turn struct {
-	dry       uint32     // sock.Conn.Dry at the last read
-	work      int        // since the last check of the clock
-	since     time.Time  // the start of the turn; zero before the first check
-	uncharged int        // requests and further keys that are not charged to the user's rate limit yet; KiB if that is more
-	setup     bool       // uncharged is the cost of the new connection itself
-	limit     *RateLimit // the limit that applied when the uncharged requests were handled; nil for none
+	dry       uint32            // sock.Conn.Dry at the last read
+	work      int               // since the last check of the clock
+	since     time.Time         // the start of the turn; zero before the first check
+	uncharged int               // requests and further keys that are not charged to the user's rate limit yet; KiB if that is more
+	setup     bool              // uncharged is the cost of the new connection itself
+	limit     *engine.RateLimit // the limit that applied when the uncharged requests were handled; nil for none
 }
 
 // reads counts a read. It is called before each. A turn starts again if the reader has waited for input since the last
@@ -53,7 +55,7 @@ func (t *turn) does(work int) {
 // charge charges the user for the work of t that is not charged yet. It returns how long the connection has to wait, and the
 // limit that requires it. There is no wait if current, the limit now, is another one. Nor is there one for no
 // work, such as a part of a frame: the connection has then waited already.
-func (t *turn) charge(current *RateLimit, now int64) (*RateLimit, time.Duration) {
+func (t *turn) charge(current *engine.RateLimit, now int64) (*engine.RateLimit, time.Duration) {
 	l, cost, guaranteed := t.limit, t.uncharged, t.setup || t.uncharged <= 1
 	t.uncharged, t.setup = 0, false
 	if l == nil || cost == 0 || l != current {

@@ -3,13 +3,15 @@ package daemon
 import (
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // What was read before a reload counts only against the limit that applied then, however late it is charged.
 func TestChargeAfterAReload(t *testing.T) {
 	now := int64(time.Hour)
-	read := func(l *RateLimit) *turn { return &turn{uncharged: 500, limit: l} }
-	slow, fast := NewRateLimit(5), NewRateLimit(1000)
+	read := func(l *engine.RateLimit) *turn { return &turn{uncharged: 500, limit: l} }
+	slow, fast := engine.NewRateLimit(5), engine.NewRateLimit(1000)
 	unlimited := read(nil)
 	if _, wait := unlimited.charge(slow, now); wait != 0 || unlimited.uncharged != 0 {
 		t.Errorf("read without a limit: %v to wait", wait)

@@ -3,6 +3,8 @@ package daemon
 import (
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 )
 
@@ -12,15 +14,15 @@ type Unlocked struct {
 	Released int `json:"released"`
 	// FreeIn is how many milliseconds it takes at most until nobody who was told, now or before, can
 	// still believe that he holds: then the key is free. 0 when nothing closes it.
-	FreeIn int64      `json:"free_in_ms"`
-	Holds  []ViewHold `json:"holds"` // those that were ended: the first MaxViewRows
+	FreeIn int64             `json:"free_in_ms"`
+	Holds  []engine.ViewHold `json:"holds"` // those that were ended: the first MaxViewRows
 }
 
 // Unlock ends the holds of a key that are on this host, on behalf of by, and says so in the log
 // whatever that is to have. Nobody else is let in before the holders know, or what was stated to
 // them is over. It waits while the daemon is frozen. It returns ErrTakenOver after a takeover, because the
 // other process has the holds then.
-func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) (Unlocked, error) {
+func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (Unlocked, error) {
 	d.freezing.RLock()
 	defer d.freezing.RUnlock()
 	if isClosed(d.handed) {
@@ -28,13 +30,13 @@ func (d *Daemon) Unlock(key string, permit bool, fence uint64, by Peer) (Unlocke
 	}
 	ended, free := d.engine.Force(key, permit, fence)
 	now := d.clock()
-	u := Unlocked{Released: len(ended), FreeIn: Millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []ViewHold{}}
+	u := Unlocked{Released: len(ended), FreeIn: engine.Millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []engine.ViewHold{}}
 	for i := range ended {
 		h := &ended[i]
-		if len(u.Holds) < MaxViewRows {
+		if len(u.Holds) < engine.MaxViewRows {
 			u.Holds = append(u.Holds, d.engine.ViewHold(h, now))
 		}
-		d.log.Warn("unlocked by force", sessionFields(SessionOf(h.Session), zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
+		d.log.Warn("unlocked by force", sessionFields(engine.SessionOf(h.Session), zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
 			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))...)
 	}
 	return u, nil

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
@@ -75,7 +77,7 @@ func TestUnlockTellsTheHolderAndThenLetsOthersIn(t *testing.T) {
 		_, err := b.Acquire(t.Context(), client.AcquireArgs{Key: "k", Owner: 4, Wait: -1})
 		granted <- err
 	}()
-	eventually(t, "it waits", func() bool { return h.view(daemon.ViewQuery{}).Totals.Waiting == 1 })
+	eventually(t, "it waits", func() bool { return h.view(engine.ViewQuery{}).Totals.Waiting == 1 })
 
 	u := h.unlock(url.Values{"key": {"k"}, "fence": {strconv.FormatUint(g.Fence, 10)}})
 	if u.Released != 1 || u.FreeIn < 1000 || u.FreeIn > 10_000 || len(u.Holds) != 1 || u.Holds[0].Client != "holder" || !u.Holds[0].Forced {
@@ -87,7 +89,7 @@ func TestUnlockTellsTheHolderAndThenLetsOthersIn(t *testing.T) {
 	if again := h.unlock(url.Values{"key": {"k"}, "mode": {"lock"}}); again.Released != 0 || again.FreeIn < 1 || len(again.Holds) != 0 {
 		t.Errorf("%+v", again)
 	}
-	v := h.view(daemon.ViewQuery{})
+	v := h.view(engine.ViewQuery{})
 	if len(v.Holds) != 1 || !v.Holds[0].Forced || v.Totals.Held != 0 || len(v.Lost) != 1 || v.Lost[0].Reason != "forced" {
 		t.Errorf("%+v", v)
 	}
@@ -160,7 +162,7 @@ func TestUnlockIsRefused(t *testing.T) {
 	if r, _ := h.get("/unlock?key=k", ""); r.StatusCode == http.StatusOK {
 		t.Error("a GET changes something")
 	}
-	if v := h.view(daemon.ViewQuery{}); v.Totals.Held != 1 || v.Totals.Lost != 0 {
+	if v := h.view(engine.ViewQuery{}); v.Totals.Held != 1 || v.Totals.Lost != 0 {
 		t.Errorf("%+v", v.Totals)
 	}
 }
@@ -190,7 +192,7 @@ func TestViewsAndUnlockingGoAlongWithWork(t *testing.T) {
 			}
 		})
 	}
-	for _, sort := range daemon.ViewSorts {
+	for _, sort := range engine.ViewSorts {
 		eyes.Go(func() {
 			for i := 0; ; i++ {
 				select {
@@ -198,10 +200,10 @@ func TestViewsAndUnlockingGoAlongWithWork(t *testing.T) {
 					return
 				default:
 				}
-				if _, err := h.d.View(daemon.ViewQuery{Sort: sort, Desc: i%2 == 0, Limit: 3}); err != nil {
+				if _, err := h.d.View(engine.ViewQuery{Sort: sort, Desc: i%2 == 0, Limit: 3}); err != nil {
 					t.Error(err)
 				}
-				h.d.Unlock(key(i), i%2 == 0, 0, daemon.Peer{})
+				h.d.Unlock(key(i), i%2 == 0, 0, engine.Peer{})
 			}
 		})
 	}

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"golang.org/x/sys/unix"
 
 	"github.com/locksidecar/locksidecar/daemon"
@@ -93,7 +95,7 @@ func (h *host) rawAs(p person) (r *raw) {
 // any further group.
 func TestNamespacesLetInWhomTheyName(t *testing.T) {
 	h := forAll(t, func(c *daemon.Config) {
-		c.Namespaces = []daemon.Namespace{
+		c.Namespaces = []engine.Namespace{
 			{Store: "store"},
 			{Store: "store", Prefix: "users:", Users: []int{2001}},
 			{Store: "store", Prefix: "groups:", Groups: []int{3001}},
@@ -163,7 +165,7 @@ func TestNamespacesLetInWhomTheyName(t *testing.T) {
 func TestAUserWhoWantsEverythingGetsHisShare(t *testing.T) {
 	const conns, holds, waiters, asks = 6, 1000, 20_000, 50_000
 	h := forAll(t, func(c *daemon.Config) {
-		c.Limits.Users = daemon.UserLimits{Conns: conns, Holds: holds, Waiters: waiters}
+		c.Limits.Users = engine.UserLimits{Conns: conns, Holds: holds, Waiters: waiters}
 		c.Limits.MaxWaiters = asks // a connection's does not come first
 	})
 	greedy, modest := person{uid: 2001, gid: 2001}, person{uid: 2002, gid: 2002}

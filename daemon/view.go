@@ -3,15 +3,17 @@ package daemon
 import (
 	"os"
 	"time"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // View makes one. It locks no shard for longer than some hundred rows take.
-func (d *Daemon) View(q ViewQuery) (View, error) {
+func (d *Daemon) View(q engine.ViewQuery) (engine.View, error) {
 	if err := q.SetDefaults(); err != nil {
-		return View{}, err
+		return engine.View{}, err
 	}
 	t := d.Totals()
-	v := View{At: time.Now(), Version: d.cfg.Version, PID: os.Getpid(), Up: Millis(d.clock() - d.began), Query: q, Stores: d.viewStores(&t),
+	v := engine.View{At: time.Now(), Version: d.cfg.Version, PID: os.Getpid(), Up: engine.Millis(d.clock() - d.began), Query: q, Stores: d.viewStores(&t),
 		Totals: viewTotals(&t), Lost: d.lately.lost(), History: d.lately.history()}
 	if err := d.Ready(); err != nil {
 		v.NotReady = err.Error()
@@ -21,8 +23,8 @@ func (d *Daemon) View(q ViewQuery) (View, error) {
 	return v, nil
 }
 
-func viewTotals(t *Totals) ViewTotals {
-	v := ViewTotals{Sessions: t.Sessions, Oldest: Millis(t.Oldest)}
+func viewTotals(t *engine.Totals) engine.ViewTotals {
+	v := engine.ViewTotals{Sessions: t.Sessions, Oldest: engine.Millis(t.Oldest)}
 	for i := range t.Classes {
 		c := &t.Classes[i]
 		v.Held += c.Holds
@@ -46,11 +48,11 @@ func viewTotals(t *Totals) ViewTotals {
 	return v
 }
 
-func (d *Daemon) viewStores(t *Totals) []ViewStore {
-	list := []ViewStore{}
+func (d *Daemon) viewStores(t *engine.Totals) []engine.ViewStore {
+	list := []engine.ViewStore{}
 	for i := range t.Stores {
 		s := &t.Stores[i]
-		v := ViewStore{Name: s.Name, Up: s.Up, Connections: s.Connections, Leases: s.Held, Moved: s.Moved, Renewed: s.Renewed, NotHeld: s.NotHeld,
+		v := engine.ViewStore{Name: s.Name, Up: s.Up, Connections: s.Connections, Leases: s.Held, Moved: s.Moved, Renewed: s.Renewed, NotHeld: s.NotHeld,
 			Unanswered: s.Unanswered, Slack: median(&s.Slack), Flying: s.Main.Flying + s.Renewals.Flying, Queued: s.Main.Waiting + s.Renewals.Waiting}
 		if u := d.engine.StoreNamed(s.Name); u != nil { // else it has just gone
 			v.Kind, v.Safety = u.Info().Name, u.Info().Safety

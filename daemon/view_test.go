@@ -11,19 +11,21 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // view asks for one as programs do.
-func (h *host) view(q daemon.ViewQuery) daemon.View {
+func (h *host) view(q engine.ViewQuery) engine.View {
 	h.t.Helper()
 	r, b := h.get("/view.json?"+q.Values().Encode(), "")
 	if r.StatusCode != http.StatusOK {
 		h.t.Fatalf("%s: %s", r.Status, b)
 	}
-	var v daemon.View
+	var v engine.View
 	if err := json.Unmarshal(b, &v); err != nil {
 		h.t.Fatalf("%v: %s", err, b)
 	}
@@ -42,7 +44,7 @@ func take(t *testing.T, c *client.Client, q client.AcquireArgs) protocol.Grant {
 // queue has somebody wait for a key until the test ends.
 func (h *host) queue(c *client.Client, key string, owner uint64, wait time.Duration) {
 	h.t.Helper()
-	waiting := func() int64 { v, _ := h.d.View(daemon.ViewQuery{}); return v.Totals.Waiting }
+	waiting := func() int64 { v, _ := h.d.View(engine.ViewQuery{}); return v.Totals.Waiting }
 	before := waiting()
 	done := make(chan struct{})
 	go func() {
@@ -55,17 +57,17 @@ func (h *host) queue(c *client.Client, key string, owner uint64, wait time.Durat
 
 func TestViewShowsWhatThereIs(t *testing.T) {
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Classes = []daemon.Class{{Name: "orders", Prefix: "order:"}}
-		c.Namespaces = []daemon.Namespace{{Store: "store"}, {Prefix: "short", Store: "store", MaxHold: 100 * time.Millisecond}}
+		c.Classes = []engine.Class{{Name: "orders", Prefix: "order:"}}
+		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "short", Store: "store", MaxHold: 100 * time.Millisecond}}
 	})
 	a, b := h.dial(client.Options{Name: "holder"}), h.dial(client.Options{Name: "waiter", Label: "x"})
 	g := take(t, a, client.AcquireArgs{Key: "order:1", Owner: 7, TTL: 20 * time.Second})
 	take(t, a, client.AcquireArgs{Key: "other", Owner: 8, Mode: protocol.Shared})
 	h.queue(b, "other", 1<<62+1, time.Hour)
 	short := take(t, a, client.AcquireArgs{Key: "short", Owner: 9})
-	eventually(t, "it is lost", func() bool { return len(h.view(daemon.ViewQuery{}).Lost) == 1 })
+	eventually(t, "it is lost", func() bool { return len(h.view(engine.ViewQuery{}).Lost) == 1 })
 
-	v := h.view(daemon.ViewQuery{})
+	v := h.view(engine.ViewQuery{})
 	if v.Version != "test" || v.PID != os.Getpid() || v.Up < 100 || v.NotReady != "" {
 		t.Errorf("%+v", v)
 	}
@@ -75,7 +77,7 @@ func TestViewShowsWhatThereIs(t *testing.T) {
 	if s := v.Stores; len(s) != 1 || s[0].Name != "store" || s[0].Kind != "embedded" || !s[0].Up || s[0].Leases != 2 {
 		t.Errorf("%+v", s)
 	}
-	if len(v.Holds) != 2 || len(v.Waiters) != 1 || len(v.Sessions) != 2 || v.More != (daemon.ViewMore{}) {
+	if len(v.Holds) != 2 || len(v.Waiters) != 1 || len(v.Sessions) != 2 || v.More != (engine.ViewMore{}) {
 		t.Fatalf("%+v", v)
 	}
 	o := v.Holds[0]
@@ -123,7 +125,7 @@ func TestViewIsOrderedAndCut(t *testing.T) {
 		{"prefix=" + url.QueryEscape("ü%&"), "", false},
 	} {
 		_, b := h.get("/view.json?"+tc.query, "")
-		var v daemon.View
+		var v engine.View
 		if err := json.Unmarshal(b, &v); err != nil {
 			t.Fatalf("%s: %v: %s", tc.query, err, b)
 		}
@@ -140,7 +142,7 @@ func TestViewIsOrderedAndCut(t *testing.T) {
 			t.Errorf("%s: %s %s", bad, r.Status, b)
 		}
 	}
-	if _, err := h.d.View(daemon.ViewQuery{Sort: "no"}); err == nil {
+	if _, err := h.d.View(engine.ViewQuery{Sort: "no"}); err == nil {
 		t.Error("there is no such order")
 	}
 }
@@ -154,7 +156,7 @@ func TestAViewOfNothingHasEmptyLists(t *testing.T) {
 		}
 	}
 	h.d.Engine().StoreDown(h.d.Engine().Stores()[0], errors.New("gone fishing"))
-	if v := h.view(daemon.ViewQuery{}); v.NotReady == "" || v.Stores[0].Up || v.Stores[0].Error != "gone fishing" {
+	if v := h.view(engine.ViewQuery{}); v.NotReady == "" || v.Stores[0].Up || v.Stores[0].Error != "gone fishing" {
 		t.Errorf("%+v", v)
 	}
 	h.d.Engine().StoreUp(h.d.Engine().Stores()[0])

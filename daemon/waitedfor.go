@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
@@ -44,17 +46,17 @@ func (h waitedHolder) asOf(now int64) *protocol.Holder {
 		return h.holder
 	}
 	one := *h.holder
-	one.Held += Millis(max(0, now-h.at))
+	one.Held += engine.Millis(max(0, now-h.at))
 	return &one
 }
 
 // fill sets the Holder of the rows whose key no client of this host holds.
-func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
+func (w *waitedFor) fill(d *Daemon, rows []engine.ViewWaiter) {
 	permit := cache.Permit.String()
 	ask := w.unknown(d, rows, permit)
 	if len(ask) > 0 {
 		done := make(chan struct{})
-		d.stores.ask(func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+		d.stores.ask(func(ctx context.Context, lister func(*engine.Unit) upstream.Lister) (then func(context.Context)) {
 			learn := w.learn(ctx, d, ask, lister)
 			return func(ctx context.Context) { learn(ctx); close(done) }
 		})
@@ -78,7 +80,7 @@ func (w *waitedFor) fill(d *Daemon, rows []ViewWaiter) {
 }
 
 // unknown returns the keys to query now; none while a query is in progress.
-func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []waitedKey) {
+func (w *waitedFor) unknown(d *Daemon, rows []engine.ViewWaiter, permit string) (ask []waitedKey) {
 	now := d.clock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -108,11 +110,11 @@ func (w *waitedFor) unknown(d *Daemon, rows []ViewWaiter, permit string) (ask []
 
 // learn queries the stores for the holders of keys. The result asks their daemons, all at once, and caches the
 // answers.
-func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, lister func(*engine.Unit) upstream.Lister) (then func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, waitedAsk)
 	defer cancel()
 	var keys []waitedKey
-	var there []HoldersThere
+	var there []engine.HoldersThere
 	for _, k := range ask {
 		u := d.engine.StoreFor(k.key)
 		if u.Down() != nil || ctx.Err() != nil || d.frozen.Load() { // a freeze waits for this query
@@ -122,7 +124,7 @@ func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, liste
 		if k.permit {
 			mode = cache.Permit
 		}
-		if h, err := d.engine.HoldersAt(ctx, u, lister(u), k.key, mode, MaxHolders); err == nil {
+		if h, err := d.engine.HoldersAt(ctx, u, lister(u), k.key, mode, engine.MaxHolders); err == nil {
 			keys, there = append(keys, k), append(there, h)
 		}
 	}

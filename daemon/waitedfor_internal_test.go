@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -32,7 +34,7 @@ func TestAHolderThatIsWaitedForHasHeldAsLongAsItHas(t *testing.T) {
 	now.Store(int64(time.Hour))
 	d := &Daemon{engine: newSmall(t, now.Load, upstream.Info{}, 0).Engine, clock: now.Load}
 	keys := []waitedKey{{key: "a"}, {key: "b"}}
-	d.waitedFor.learn(t.Context(), d, keys, func(*Unit) upstream.Lister { return slowStore{now: &now} })(t.Context())
+	d.waitedFor.learn(t.Context(), d, keys, func(*engine.Unit) upstream.Lister { return slowStore{now: &now} })(t.Context())
 	now.Add(int64(time.Second))
 	for i, want := range []uint64{13_000, 11_000} {
 		if h := d.waitedFor.known[keys[i]].asOf(now.Load()); h == nil || uint64(h.Held) != want {

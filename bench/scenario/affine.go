@@ -18,7 +18,7 @@ import (
 //
 // One acquire in a hundred by the other host cannot cost less than 0.05 store commands an
 // acquire, whatever a host does, since the key has to go there and back: some eight. And a
-// key that was wanted is not kept for linger_pause (daemon/sim/STUDY.md says what of that).
+// key that was wanted is not kept for linger_pause (daemon/engine/sim/STUDY.md says what of that).
 //
 // There are two shapes. Where many callers keep the cores busy, what a lock costs in CPU
 // decides; one caller a host shows what the way costs. The line is a process and takes

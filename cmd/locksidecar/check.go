@@ -9,10 +9,11 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
-	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -195,7 +196,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time, but not for %v after another host has", min(n.Linger, n.TTL/2), n.LingerPause)
 	}
 	if n.Interop {
-		line("plain lockers", "they are let in after %v of handoffs, by a pause of %v", daemon.DefaultTenure, daemon.DefaultPause)
+		line("plain lockers", "they are let in after %v of handoffs, by a pause of %v", engine.DefaultTenure, engine.DefaultPause)
 	}
 	if n.Outage == "local" {
 		line("in an outage", "after %v this host grants alone, marked degraded and without a fence", n.OutageAfter)

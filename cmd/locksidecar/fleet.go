@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
@@ -353,9 +355,9 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 			f.open[d.key], f.needs[d.key] = st, d
 			fresh[d.key] = is
 		}
-		var parts []daemon.Part
+		var parts []engine.Part
 		for _, p := range d.plans {
-			parts = append(parts, daemon.Part{Name: storeName(p.name), Place: p.place})
+			parts = append(parts, engine.Part{Name: storeName(p.name), Place: p.place})
 		}
 		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Key: d.publicKey(), Store: f.open[d.key],
 			Parts: parts, Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
@@ -372,7 +374,7 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 	}
 	s.Logging = daemon.Logging{Audit: c.Log.Audit, HashKeys: c.Log.Keys == "hashed"}
 	for _, x := range c.Classes {
-		s.Classes = append(s.Classes, daemon.Class(x))
+		s.Classes = append(s.Classes, engine.Class(x))
 	}
 	return s, fresh, nil
 }
@@ -430,16 +432,16 @@ func (f *fleet) closeLocked(key string) {
 	delete(f.keys, key)
 }
 
-func namespace(n *config.Namespace, store string) daemon.Namespace {
+func namespace(n *config.Namespace, store string) engine.Namespace {
 	uids, _ := config.UIDs(n.Users) // checked
 	gids, _ := config.GIDs(n.Groups)
-	d := daemon.Namespace{
+	d := engine.Namespace{
 		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
 		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, Linger: n.Linger, LingerPause: max(n.LingerPause, 1), MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
 		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
 	}
 	if n.Interop {
-		d.Tenure, d.Pause = daemon.DefaultTenure, daemon.DefaultPause
+		d.Tenure, d.Pause = engine.DefaultTenure, engine.DefaultPause
 	}
 	if n.Both != "" {
 		d.FenceEpoch = 0 // the store itself minds it
@@ -448,8 +450,8 @@ func namespace(n *config.Namespace, store string) daemon.Namespace {
 }
 
 func limits(c *config.Config) daemon.ServingLimits {
-	return daemon.ServingLimits{MaxConns: c.Limits.MaxConns, Limits: daemon.Limits{
-		Users: daemon.UserLimits{Conns: c.Limits.UserConns, Holds: c.Limits.UserHolds, Waiters: c.Limits.UserWaiters,
+	return daemon.ServingLimits{MaxConns: c.Limits.MaxConns, Limits: engine.Limits{
+		Users: engine.UserLimits{Conns: c.Limits.UserConns, Holds: c.Limits.UserHolds, Waiters: c.Limits.UserWaiters,
 			Rate: c.Limits.UserRate},
 		MaxHolds: c.Limits.MaxHolds, MaxWaiters: c.Limits.MaxWaiters,
 		MaxFrame: c.Limits.MaxFrame, OutBuffer: c.Limits.OutBuffer,

@@ -6,9 +6,10 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 
-	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -93,7 +94,7 @@ type movedView struct {
 func (s *status) askMoved(ctx context.Context) {
 	c := newAdminClient(s.Socket)
 	defer c.Close()
-	v, err := c.view(ctx, daemon.ViewQuery{Limit: 1})
+	v, err := c.view(ctx, engine.ViewQuery{Limit: 1})
 	if err != nil {
 		s.movedErr = err
 		return

@@ -7,18 +7,19 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
-	"github.com/locksidecar/locksidecar/daemon"
 )
 
 func (m *Main) sessionsCommand() *cobra.Command {
-	l := &listing[daemon.ViewSession]{
+	l := &listing[engine.ViewSession]{
 		// All that can be had: names are compared here.
-		query: func(string) daemon.ViewQuery { return daemon.ViewQuery{Limit: daemon.MaxViewRows} },
-		rows: func(v *daemon.View, prefix string) ([]daemon.ViewSession, bool) {
-			others := func(s daemon.ViewSession) bool { return !strings.HasPrefix(s.Client, prefix) }
+		query: func(string) engine.ViewQuery { return engine.ViewQuery{Limit: engine.MaxViewRows} },
+		rows: func(v *engine.View, prefix string) ([]engine.ViewSession, bool) {
+			others := func(s engine.ViewSession) bool { return !strings.HasPrefix(s.Client, prefix) }
 			return slices.DeleteFunc(v.Sessions, others), v.More.Sessions
 		},
 		table: writeSessions,
@@ -32,7 +33,7 @@ oldest %d are looked at.
 
 HOLDS and WAITERS are how many locks it holds and waits for. SINCE is how long it has
 been connected, HEARD how long ago it sent something. END says by what the daemon
-notices that the client is gone: by its process, or only by its connection.`, daemon.MaxViewRows, daemon.MaxViewRows),
+notices that the client is gone: by its process, or only by its connection.`, engine.MaxViewRows, engine.MaxViewRows),
 		Example: `  locksidecar sessions
   locksidecar sessions billing/
   locksidecar sessions -o json | jq 'map(.holds) | add'`,
@@ -41,7 +42,7 @@ notices that the client is gone: by its process, or only by its connection.`, da
 	return cmd
 }
 
-func writeSessions(w io.Writer, rows []daemon.ViewSession) error {
+func writeSessions(w io.Writer, rows []engine.ViewSession) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "SESSION\tPID\tUID\tHOLDS\tWAITERS\tSINCE\tHEARD\tEND\tCLIENT")
 	for i := range rows {

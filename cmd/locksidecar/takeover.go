@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/daemon"
@@ -89,7 +91,7 @@ func whatBecame(socket string) string {
 		return "does not answer"
 	case err != nil:
 		return "has ended"
-	case !ready && why == daemon.ErrDraining.Error():
+	case !ready && why == engine.ErrDraining.Error():
 		return "is ending"
 	}
 	return "continues to serve"
@@ -125,7 +127,7 @@ func (s *server) callSuccessor() {
 		s.log.Info("successor called", zap.String("event", "successor_called"), zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
 		go func() {
 			err := cmd.Wait()
-			if errors.Is(s.Ready(), daemon.ErrDraining) {
+			if errors.Is(s.Ready(), engine.ErrDraining) {
 				s.log.Error("takeover canceled: the successor has ended, and this process ends",
 					zap.String("event", "takeover_failed"), zap.Error(err))
 				return

@@ -11,12 +11,13 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
-	"github.com/locksidecar/locksidecar/daemon"
 )
 
 // leastInterval is the shortest time between two looks.
@@ -59,8 +60,8 @@ NO_COLOR in the environment turns colours off.`,
 			switch {
 			case time.Duration(o.interval) < leastInterval:
 				return usage("--interval %v: is less than %v", time.Duration(o.interval), leastInterval)
-			case !slices.Contains(daemon.ViewSorts, o.sort):
-				return usage("--sort %s: is none of %s", o.sort, strings.Join(daemon.ViewSorts, ", "))
+			case !slices.Contains(engine.ViewSorts, o.sort):
+				return usage("--sort %s: is none of %s", o.sort, strings.Join(engine.ViewSorts, ", "))
 			case o.rounds < 0 || o.rounds == 0 && cmd.Flags().Changed("rounds"):
 				return usage("-n %d: is not a number of rounds", o.rounds)
 			}
@@ -72,10 +73,10 @@ NO_COLOR in the environment turns colours off.`,
 	socketFlag(cmd, &o.socket)
 	f := cmd.Flags()
 	f.Var(&o.interval, "interval", "look again after this `time`")
-	f.StringVar(&o.sort, "sort", daemon.ViewSorts[0], "`order`: "+strings.Join(daemon.ViewSorts, ", "))
+	f.StringVar(&o.sort, "sort", engine.ViewSorts[0], "`order`: "+strings.Join(engine.ViewSorts, ", "))
 	f.BoolVarP(&o.reverse, "reverse", "r", false, "in the reverse order")
 	f.IntVarP(&o.rounds, "rounds", "n", 0, "print so many plain `rounds`, and end")
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(daemon.ViewSorts, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(engine.ViewSorts, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -137,7 +138,7 @@ func (m *Main) topRounds(ctx context.Context, o *topOptions, c *adminClient, t *
 
 // answer is a view, or why there is none.
 type answer struct {
-	view *daemon.View
+	view *engine.View
 	err  error
 }
 

@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
@@ -110,8 +112,8 @@ func (c *adminClient) refusal(resp *http.Response, body io.Reader) error {
 }
 
 // view asks for what there is.
-func (c *adminClient) view(ctx context.Context, q daemon.ViewQuery) (*daemon.View, error) {
-	var v daemon.View
+func (c *adminClient) view(ctx context.Context, q engine.ViewQuery) (*engine.View, error) {
+	var v engine.View
 	err := c.call(ctx, http.MethodGet, "/view.json", q.Values(), &v)
 	return &v, err
 }
@@ -120,8 +122,8 @@ func (c *adminClient) view(ctx context.Context, q daemon.ViewQuery) (*daemon.Vie
 type listing[R any] struct {
 	socket, output string
 	limit          int
-	query          func(prefix string) daemon.ViewQuery
-	rows           func(v *daemon.View, prefix string) (rows []R, more bool)
+	query          func(prefix string) engine.ViewQuery
+	rows           func(v *engine.View, prefix string) (rows []R, more bool)
 	table          func(io.Writer, []R) error
 }
 
@@ -137,7 +139,7 @@ func (l *listing[R]) flags(m *Main, cmd *cobra.Command) {
 	}
 	socketFlag(cmd, &l.socket)
 	outputFlag(cmd, &l.output, "table", "json")
-	cmd.Flags().IntVar(&l.limit, "limit", 0, fmt.Sprintf("show so many at the most, 1 to %d (default %d, with -o json %d)", daemon.MaxViewRows, listRows, daemon.MaxViewRows))
+	cmd.Flags().IntVar(&l.limit, "limit", 0, fmt.Sprintf("show so many at the most, 1 to %d (default %d, with -o json %d)", engine.MaxViewRows, listRows, engine.MaxViewRows))
 }
 
 func onePrefix(_ *cobra.Command, args []string) error {
@@ -151,11 +153,11 @@ func (l *listing[R]) run(ctx context.Context, m *Main, cmd *cobra.Command, prefi
 	limit := l.limit
 	switch {
 	case !cmd.Flags().Changed("limit") && l.output == "json":
-		limit = daemon.MaxViewRows
+		limit = engine.MaxViewRows
 	case !cmd.Flags().Changed("limit"):
 		limit = listRows
-	case limit < 1 || limit > daemon.MaxViewRows:
-		return usage("--limit %d: is not from 1 to %d", limit, daemon.MaxViewRows)
+	case limit < 1 || limit > engine.MaxViewRows:
+		return usage("--limit %d: is not from 1 to %d", limit, engine.MaxViewRows)
 	}
 	socket, err := m.clientSocket(l.socket)
 	if err != nil {
@@ -179,7 +181,7 @@ func (l *listing[R]) run(ctx context.Context, m *Main, cmd *cobra.Command, prefi
 		err = written(l.table(m.Stdout, rows))
 	}
 	if more && err == nil {
-		fmt.Fprintf(m.Stderr, "%s: %d are shown, and there may be more (--limit: %d at the most)\n", cmd.CommandPath(), len(rows), daemon.MaxViewRows)
+		fmt.Fprintf(m.Stderr, "%s: %d are shown, and there may be more (--limit: %d at the most)\n", cmd.CommandPath(), len(rows), engine.MaxViewRows)
 	}
 	return err
 }

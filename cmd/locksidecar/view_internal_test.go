@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 )
 
@@ -42,7 +44,7 @@ func TestRefusalsOfTheAdminSocket(t *testing.T) {
 		server.Listener = ln
 		server.Start()
 		a := newAdminClient(socket)
-		_, err = a.view(t.Context(), daemon.ViewQuery{})
+		_, err = a.view(t.Context(), engine.ViewQuery{})
 		var e *exitError
 		if !errors.As(err, &e) || e.code != c.code || !strings.Contains(e.Error(), c.says) || strings.Contains(e.Error(), "\x1b") {
 			t.Errorf("%d %q: %v", c.status, c.body, err)

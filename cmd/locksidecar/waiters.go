@@ -5,17 +5,18 @@ import (
 	"io"
 	"text/tabwriter"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
-	"github.com/locksidecar/locksidecar/daemon"
 )
 
 func (m *Main) waitersCommand() *cobra.Command {
-	l := &listing[daemon.ViewWaiter]{
-		query: func(prefix string) daemon.ViewQuery { return daemon.ViewQuery{Prefix: prefix} },
-		rows: func(v *daemon.View, _ string) ([]daemon.ViewWaiter, bool) {
+	l := &listing[engine.ViewWaiter]{
+		query: func(prefix string) engine.ViewQuery { return engine.ViewQuery{Prefix: prefix} },
+		rows: func(v *engine.View, _ string) ([]engine.ViewWaiter, bool) {
 			return v.Waiters, v.More.Waiters || v.More.Unseen
 		},
 		table: writeWaiters,
@@ -40,7 +41,7 @@ known, or if nobody holds the lock yet.`,
 	return cmd
 }
 
-func writeWaiters(w io.Writer, rows []daemon.ViewWaiter) error {
+func writeWaiters(w io.Writer, rows []engine.ViewWaiter) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "KEY\tMODE\tPLACE\tWAITED\tLEFT\tPID\tSESSION\tCLIENT\tBEHIND")
 	for i := range rows {

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -26,13 +28,13 @@ type real struct {
 const startTime = 5 * time.Second
 
 // real starts a daemon at the client's socket.
-func (t *T) real(spaces ...daemon.Namespace) *real {
+func (t *T) real(spaces ...engine.Namespace) *real {
 	store, err := embedded.Open(embedded.Options{Clock: renewer.Boottime})
 	t.must(err)
 	socket := filepath.Join(t.dir, "d")
 	cfg := daemon.Config{Socket: socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
 		Stores:     []daemon.Store{{Name: "store", Store: store}},
-		Namespaces: append([]daemon.Namespace{{Store: "store"}}, spaces...),
+		Namespaces: append([]engine.Namespace{{Store: "store"}}, spaces...),
 	}}
 	d, err := daemon.Listen(cfg)
 	for end := time.Now().Add(startTime); errors.Is(err, daemon.ErrInUse) && time.Now().Before(end); d, err = daemon.Listen(cfg) {

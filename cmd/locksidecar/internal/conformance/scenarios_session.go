@@ -5,7 +5,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -377,7 +378,7 @@ func (f *fake) beatsAreAnswered() {
 
 func heartbeatKept(t *T) {
 	const every = 5 * time.Second
-	r := t.real(daemon.Namespace{Prefix: "beat:", Store: "store", Heartbeat: every})
+	r := t.real(engine.Namespace{Prefix: "beat:", Store: "store", Heartbeat: every})
 	p := r.peer()
 	t.connect().ok()
 	k := t.acquire(want{key: "beat:k"}).fence()

@@ -7,8 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
-	"github.com/locksidecar/locksidecar/daemon"
 )
 
 // count is how many rows the list that is shown has.
@@ -59,19 +60,19 @@ func modeColumn[R any](rank int, text func(*R) string) column[R] {
 }
 
 // who are the columns that say whose a row is.
-func who[R any](of func(*R) *daemon.ViewWho) []column[R] {
+func who[R any](of func(*R) *engine.ViewWho) []column[R] {
 	return []column[R]{pidColumn(1, of), clientColumn(of), sessionColumn(of)}
 }
 
-func pidColumn[R any](rank int, of func(*R) *daemon.ViewWho) column[R] {
+func pidColumn[R any](rank int, of func(*R) *engine.ViewWho) column[R] {
 	return column[R]{title: "PID", rank: rank, least: 7, most: 10, right: true, text: func(r *R) string { return unlessZero(of(r).PID) }}
 }
 
-func clientColumn[R any](of func(*R) *daemon.ViewWho) column[R] {
+func clientColumn[R any](of func(*R) *engine.ViewWho) column[R] {
 	return column[R]{title: "CLIENT", rank: 1, least: 12, most: 32, text: func(r *R) string { return orDash(of(r).Client) }}
 }
 
-func sessionColumn[R any](of func(*R) *daemon.ViewWho) column[R] {
+func sessionColumn[R any](of func(*R) *engine.ViewWho) column[R] {
 	return column[R]{title: "SESSION", rank: 2, least: 7, most: 20, right: true, text: func(r *R) string { return number(of(r).Session) }}
 }
 
@@ -98,25 +99,25 @@ func orDash(s string) string {
 	return s
 }
 
-var holdColumns = append(append([]column[daemon.ViewHold]{
-	keyColumn(16, func(h *daemon.ViewHold) string { return h.Key }),
-	modeColumn(1, func(h *daemon.ViewHold) string {
+var holdColumns = append(append([]column[engine.ViewHold]{
+	keyColumn(16, func(h *engine.ViewHold) string { return h.Key }),
+	modeColumn(1, func(h *engine.ViewHold) string {
 		if h.Forced {
 			return "unlocked"
 		}
 		return h.Mode
 	}),
-	duration("HELD", 0, func(h *daemon.ViewHold) int64 { return h.Held }, nil),
-	duration("LEFT", 0, func(h *daemon.ViewHold) int64 { return h.Left }, leftStyle),
-	countColumn("WAIT", 0, func(h *daemon.ViewHold) int64 { return int64(h.Waiters) }),
-}, who(func(h *daemon.ViewHold) *daemon.ViewWho { return &h.ViewWho })...),
-	fence(func(h *daemon.ViewHold) uint64 { return h.Fence }),
-	column[daemon.ViewHold]{title: "STATE", rank: 3, least: 8, most: 24, text: state},
-	owner(func(h *daemon.ViewHold) uint64 { return h.Owner }),
-	column[daemon.ViewHold]{title: "CLASS", rank: 4, least: 8, most: 24, text: func(h *daemon.ViewHold) string { return orDash(h.Class) }})
+	duration("HELD", 0, func(h *engine.ViewHold) int64 { return h.Held }, nil),
+	duration("LEFT", 0, func(h *engine.ViewHold) int64 { return h.Left }, leftStyle),
+	countColumn("WAIT", 0, func(h *engine.ViewHold) int64 { return int64(h.Waiters) }),
+}, who(func(h *engine.ViewHold) *engine.ViewWho { return &h.ViewWho })...),
+	fence(func(h *engine.ViewHold) uint64 { return h.Fence }),
+	column[engine.ViewHold]{title: "STATE", rank: 3, least: 8, most: 24, text: state},
+	owner(func(h *engine.ViewHold) uint64 { return h.Owner }),
+	column[engine.ViewHold]{title: "CLASS", rank: 4, least: 8, most: 24, text: func(h *engine.ViewHold) string { return orDash(h.Class) }})
 
 // leftStyle warns of a lease of which so little is left that renewals must have failed.
-func leftStyle(h *daemon.ViewHold) terminal.Style {
+func leftStyle(h *engine.ViewHold) terminal.Style {
 	switch {
 	case h.Forced:
 		return terminal.Dim
@@ -127,7 +128,7 @@ func leftStyle(h *daemon.ViewHold) terminal.Style {
 }
 
 // state is what is out of the ordinary of a hold.
-func state(h *daemon.ViewHold) string {
+func state(h *engine.ViewHold) string {
 	var all []string
 	if h.Degraded {
 		all = append(all, "degraded")
@@ -140,25 +141,25 @@ func state(h *daemon.ViewHold) string {
 
 // waiterColumns rank the holder (BEHIND) above the waiter's mode, process and session, which a screen of 80
 // columns does not show.
-var waiterColumns = []column[daemon.ViewWaiter]{
-	keyColumn(16, func(w *daemon.ViewWaiter) string { return w.Key }),
-	modeColumn(2, func(w *daemon.ViewWaiter) string { return w.Mode }),
-	duration("WAITED", 0, func(w *daemon.ViewWaiter) int64 { return w.Waited }, nil),
-	duration("LEFT", 0, func(w *daemon.ViewWaiter) int64 { return w.Left }, nil),
-	countColumn("PLACE", 0, func(w *daemon.ViewWaiter) int64 { return int64(w.Place) }),
+var waiterColumns = []column[engine.ViewWaiter]{
+	keyColumn(16, func(w *engine.ViewWaiter) string { return w.Key }),
+	modeColumn(2, func(w *engine.ViewWaiter) string { return w.Mode }),
+	duration("WAITED", 0, func(w *engine.ViewWaiter) int64 { return w.Waited }, nil),
+	duration("LEFT", 0, func(w *engine.ViewWaiter) int64 { return w.Left }, nil),
+	countColumn("PLACE", 0, func(w *engine.ViewWaiter) int64 { return int64(w.Place) }),
 	pidColumn(2, waiting),
 	clientColumn(waiting),
 	sessionColumn(waiting),
 	{title: "BEHIND", rank: 1, least: 16, most: 40, text: Behind},
-	owner(func(w *daemon.ViewWaiter) uint64 { return w.Owner }),
+	owner(func(w *engine.ViewWaiter) uint64 { return w.Owner }),
 }
 
-func waiting(w *daemon.ViewWaiter) *daemon.ViewWho { return &w.ViewWho }
+func waiting(w *engine.ViewWaiter) *engine.ViewWho { return &w.ViewWho }
 
 // Behind names the holder of the key that w waits for: the process and client on this host, or
 // another host, and for how long that has held it. The text may have control characters: escape it before
 // it is shown.
-func Behind(w *daemon.ViewWaiter) string {
+func Behind(w *engine.ViewWaiter) string {
 	switch {
 	case w.Behind != nil:
 		return fmt.Sprintf("%s %s", unlessZero(w.Behind.PID), orDash(w.Behind.Client))
@@ -170,26 +171,26 @@ func Behind(w *daemon.ViewWaiter) string {
 	return "-"
 }
 
-var sessionColumns = []column[daemon.ViewSession]{
-	{title: "CLIENT", least: 16, text: func(s *daemon.ViewSession) string { return orDash(s.Client) }},
-	{title: "SESSION", rank: 1, least: 7, most: 20, right: true, text: func(s *daemon.ViewSession) string { return number(s.Session) }},
-	{title: "PID", least: 7, most: 10, right: true, text: func(s *daemon.ViewSession) string { return unlessZero(s.PID) }},
-	{title: "UID", rank: 1, least: 5, most: 10, right: true, text: func(s *daemon.ViewSession) string { return number(s.UID) }},
-	duration("SINCE", 0, func(s *daemon.ViewSession) int64 { return s.Since }, nil),
-	duration("HEARD", 1, func(s *daemon.ViewSession) int64 { return s.Heard }, nil),
-	countColumn("HOLDS", 0, func(s *daemon.ViewSession) int64 { return s.Holds }),
-	countColumn("WAITS", 0, func(s *daemon.ViewSession) int64 { return s.Waiters }),
+var sessionColumns = []column[engine.ViewSession]{
+	{title: "CLIENT", least: 16, text: func(s *engine.ViewSession) string { return orDash(s.Client) }},
+	{title: "SESSION", rank: 1, least: 7, most: 20, right: true, text: func(s *engine.ViewSession) string { return number(s.Session) }},
+	{title: "PID", least: 7, most: 10, right: true, text: func(s *engine.ViewSession) string { return unlessZero(s.PID) }},
+	{title: "UID", rank: 1, least: 5, most: 10, right: true, text: func(s *engine.ViewSession) string { return number(s.UID) }},
+	duration("SINCE", 0, func(s *engine.ViewSession) int64 { return s.Since }, nil),
+	duration("HEARD", 1, func(s *engine.ViewSession) int64 { return s.Heard }, nil),
+	countColumn("HOLDS", 0, func(s *engine.ViewSession) int64 { return s.Holds }),
+	countColumn("WAITS", 0, func(s *engine.ViewSession) int64 { return s.Waiters }),
 }
 
-func lostColumns(v *daemon.View) []column[daemon.ViewLost] {
-	columns := []column[daemon.ViewLost]{
-		duration("AGO", 0, func(l *daemon.ViewLost) int64 { return v.At.Sub(l.At).Milliseconds() }, nil),
-		keyColumn(16, func(l *daemon.ViewLost) string { return l.Key }),
-		{title: "REASON", least: 10, most: 16, text: func(l *daemon.ViewLost) string { return l.Reason }},
-		duration("HELD", 0, func(l *daemon.ViewLost) int64 { return l.Held }, nil),
+func lostColumns(v *engine.View) []column[engine.ViewLost] {
+	columns := []column[engine.ViewLost]{
+		duration("AGO", 0, func(l *engine.ViewLost) int64 { return v.At.Sub(l.At).Milliseconds() }, nil),
+		keyColumn(16, func(l *engine.ViewLost) string { return l.Key }),
+		{title: "REASON", least: 10, most: 16, text: func(l *engine.ViewLost) string { return l.Reason }},
+		duration("HELD", 0, func(l *engine.ViewLost) int64 { return l.Held }, nil),
 	}
-	columns = append(columns, who(func(l *daemon.ViewLost) *daemon.ViewWho { return &l.ViewWho })...)
-	return append(columns, modeColumn(1, func(l *daemon.ViewLost) string { return l.Mode }), fence(func(l *daemon.ViewLost) uint64 { return l.Fence }))
+	columns = append(columns, who(func(l *engine.ViewLost) *engine.ViewWho { return &l.ViewWho })...)
+	return append(columns, modeColumn(1, func(l *engine.ViewLost) string { return l.Mode }), fence(func(l *engine.ViewLost) uint64 { return l.Fence }))
 }
 
 // WriteRound writes what there is as plain text: how the daemon is, what is held, who waits.

@@ -5,8 +5,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
-	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -48,7 +49,7 @@ type Top struct {
 	first  [panes]int
 	rows   int // of the pane, when it was last shown
 
-	view   *daemon.View // nil until there is one
+	view   *engine.View // nil until there is one
 	rates  rates
 	failed error // why there is no newer one
 	since  time.Time
@@ -61,15 +62,15 @@ type rates struct {
 }
 
 // Query is what to ask the daemon for: enough rows for a screen of h lines.
-func (t *Top) Query(h int) daemon.ViewQuery {
-	return daemon.ViewQuery{Prefix: t.Prefix, Sort: t.Sort, Desc: t.Desc, Limit: min(max(t.first[t.pane]+2*h, 50), daemon.MaxViewRows)}
+func (t *Top) Query(h int) engine.ViewQuery {
+	return engine.ViewQuery{Prefix: t.Prefix, Sort: t.Sort, Desc: t.Desc, Limit: min(max(t.first[t.pane]+2*h, 50), engine.MaxViewRows)}
 }
 
 // Paused says that no newer view is wanted.
 func (t *Top) Paused() bool { return t.paused }
 
 // Took takes in a view.
-func (t *Top) Took(v *daemon.View) {
+func (t *Top) Took(v *engine.View) {
 	t.failed = nil
 	t.rates = ratesOf(t.view, v)
 	t.view = v
@@ -85,7 +86,7 @@ func (t *Top) Failed(err error, at time.Time) {
 
 // ratesOf compares two views of one daemon; with one alone, what it says of its last seconds
 // has to do.
-func ratesOf(before, v *daemon.View) rates {
+func ratesOf(before, v *engine.View) rates {
 	if before == nil || before.PID != v.PID || before.Up > v.Up {
 		if len(v.History) == 0 {
 			return rates{}
@@ -128,7 +129,7 @@ func (t *Top) Key(k terminal.Key) Action {
 	case 's', '>':
 		return t.sort(1)
 	case '<':
-		return t.sort(len(daemon.ViewSorts) - 1)
+		return t.sort(len(engine.ViewSorts) - 1)
 	case 'r':
 		t.Desc = !t.Desc
 		return Fetch
@@ -174,7 +175,7 @@ func (t *Top) move(k terminal.Key) Action {
 }
 
 func (t *Top) sort(by int) Action {
-	sorts := daemon.ViewSorts
+	sorts := engine.ViewSorts
 	t.Sort = sorts[(max(0, slices.Index(sorts, t.Sort))+by)%len(sorts)]
 	t.first = [panes]int{}
 	return Fetch

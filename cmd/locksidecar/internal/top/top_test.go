@@ -7,30 +7,31 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal/vt"
-	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-func someone(n int) daemon.ViewWho {
-	return daemon.ViewWho{Session: uint64(n), PID: 1000 + n, UID: 33, Client: "worker"}
+func someone(n int) engine.ViewWho {
+	return engine.ViewWho{Session: uint64(n), PID: 1000 + n, UID: 33, Client: "worker"}
 }
 
 // busy is a view with n rows in each list.
-func busy(n int) *daemon.View {
-	v := &daemon.View{At: noon, Version: "1.2.3", PID: 4711, Up: 3_600_000, Totals: daemon.ViewTotals{Held: 1_234_567, Waiting: 12, Sessions: 200,
+func busy(n int) *engine.View {
+	v := &engine.View{At: noon, Version: "1.2.3", PID: 4711, Up: 3_600_000, Totals: engine.ViewTotals{Held: 1_234_567, Waiting: 12, Sessions: 200,
 		Lost: 3, Acquires: 1000, Granted: 900, Oldest: 7_380_000},
-		Stores: []daemon.ViewStore{{Name: "default", Kind: "redis", Safety: "best-effort", Up: true, Leases: 5, Renewed: 77, Slack: 19_800}}}
+		Stores: []engine.ViewStore{{Name: "default", Kind: "redis", Safety: "best-effort", Up: true, Leases: 5, Renewed: 77, Slack: 19_800}}}
 	for i := range n {
-		v.Holds = append(v.Holds, daemon.ViewHold{Key: fmt.Sprintf("order:%d", i), Mode: "exclusive", Owner: 1, Fence: 1838349100376782848,
+		v.Holds = append(v.Holds, engine.ViewHold{Key: fmt.Sprintf("order:%d", i), Mode: "exclusive", Owner: 1, Fence: 1838349100376782848,
 			ViewWho: someone(i), Held: int64(i) * 1000, Left: 20_000, TTL: 30_000, Waiters: 1})
 		behind := someone(i)
-		v.Waiters = append(v.Waiters, daemon.ViewWaiter{Key: fmt.Sprintf("wanted:%d", i), Mode: "shared", ViewWho: someone(i), Waited: 500, Left: -1, Place: 1, Behind: &behind})
-		v.Sessions = append(v.Sessions, daemon.ViewSession{ViewWho: someone(i), Since: 5000, Holds: 1})
-		v.Lost = append(v.Lost, daemon.ViewLost{At: noon.Add(-time.Minute), Key: fmt.Sprintf("gone:%d", i), Reason: "expired", ViewWho: someone(i)})
+		v.Waiters = append(v.Waiters, engine.ViewWaiter{Key: fmt.Sprintf("wanted:%d", i), Mode: "shared", ViewWho: someone(i), Waited: 500, Left: -1, Place: 1, Behind: &behind})
+		v.Sessions = append(v.Sessions, engine.ViewSession{ViewWho: someone(i), Since: 5000, Holds: 1})
+		v.Lost = append(v.Lost, engine.ViewLost{At: noon.Add(-time.Minute), Key: fmt.Sprintf("gone:%d", i), Reason: "expired", ViewWho: someone(i)})
 	}
 	return v
 }
@@ -113,7 +114,7 @@ func TestEverySizeIsKept(t *testing.T) {
 		v.Lost[i].Key, v.Lost[i].Reason = long, long
 	}
 	for i := range 12 {
-		v.Stores = append(v.Stores, daemon.ViewStore{Name: long, Kind: "redis", Error: long, Up: i%2 == 0})
+		v.Stores = append(v.Stores, engine.ViewStore{Name: long, Kind: "redis", Error: long, Up: i%2 == 0})
 	}
 	v.NotReady, v.Version = long, long
 	for _, colors := range []bool{false, true} {
@@ -280,7 +281,7 @@ func TestRatesAreOfTheTimeBetween(t *testing.T) {
 	// Another daemon counts from the beginning; its own points say something.
 	n := busy(1)
 	n.PID, n.Up, n.Totals.Acquires = 5, 10, 3
-	n.History = []daemon.ViewPoint{{Acquires: 4.5}}
+	n.History = []engine.ViewPoint{{Acquires: 4.5}}
 	top.Took(n)
 	sees(t, draw(t, top, 80, 24), "4.5 acquires", "0 lost")
 }
@@ -302,7 +303,7 @@ func TestStoresThatAreDownComeFirst(t *testing.T) {
 	top := &Top{Sort: "age"}
 	v := busy(0)
 	for i := range 6 {
-		v.Stores = append(v.Stores, daemon.ViewStore{Name: fmt.Sprintf("s%d", i), Kind: "etcd", Safety: "linearizable", Up: i != 5, Error: "refused"})
+		v.Stores = append(v.Stores, engine.ViewStore{Name: fmt.Sprintf("s%d", i), Kind: "etcd", Safety: "linearizable", Up: i != 5, Error: "refused"})
 	}
 	top.Took(v)
 	sees(t, draw(t, top, 80, 24), "store s5, etcd, linearizable: down: refused", "and 5 more stores")

@@ -1,0 +1,98 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Drain begins the end: no new acquires, waits are refused, everybody is told.
+func (e *Engine) Drain(drain time.Duration) {
+	e.draining.Store(true)
+	a := getAftermath()
+	defer putAftermath(a)
+	now := e.clock()
+	for i := range e.shards {
+		sh := e.lock(i)
+		sh.table.RefuseWaits(cache.CodeDraining, now, &sh.out)
+		sh.table.EndLinger(now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+	for _, s := range e.Sessions() {
+		s.write(a, func(b []byte) []byte { return protocol.AppendGoingAway(b, ms(drain), "the daemon is stopping") })
+	}
+	e.finish(a, now, nil)
+}
+
+// Shut counts and logs what is still held as lost. Nobody is told: the sessions are to end now.
+func (e *Engine) Shut() {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
+}
+
+// Sessions returns all sessions, in no order.
+func (e *Engine) Sessions() []*Session {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	all := make([]*Session, 0, len(e.sessions))
+	for _, s := range e.sessions {
+		all = append(all, s)
+	}
+	return all
+}
+
+// Held is how many holds there are.
+func (e *Engine) Held() int64 {
+	var n int64
+	for _, s := range e.Sessions() {
+		n += s.core.Holds.Load()
+	}
+	return n
+}
+
+// Unanswered counts the queued ops and the batches in flight of stores that are up, except renewals.
+func (e *Engine) Unanswered() (n int) {
+	for _, u := range e.stores() {
+		if w, f := u.main.Depth(); u.Down() == nil {
+			n += w + f
+		}
+	}
+	return n
+}
+
+// PendingEnds counts the queued releases, and the batches of them in flight, of pairs that are down.
+func (e *Engine) PendingEnds() (n int) {
+	for _, u := range e.stores() {
+		w, f := u.ends.Depth()
+		n += w + f
+	}
+	return n
+}
+
+// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders;
+// Forever without any.
+func (e *Engine) Shortest() (ttl, validity time.Duration) {
+	ttl, validity = time.Duration(cache.Forever), time.Duration(cache.Forever)
+	for i := range e.shards {
+		sh := e.lock(i)
+		t, v := sh.table.Shortest()
+		sh.mu.Unlock()
+		ttl, validity = min(ttl, time.Duration(t)), min(validity, time.Duration(v))
+	}
+	return ttl, validity
+}
+
+// InFlight counts the batches on their way to stores. With waiting it is instead what waits, or is on its way, in the
+// stores' main lanes.
+func (e *Engine) InFlight(waiting bool) (n int) {
+	for _, u := range e.stores() {
+		if waiting {
+			w, f := u.main.Depth()
+			n += w + f
+			continue
+		}
+		_, f := depth(u.lanes()...)
+		n += f
+	}
+	return n
+}

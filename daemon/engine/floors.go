@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// Fence floors over reloads. See cache.Table.Carry.
+
+// rerouted is the keys with a prefix, and with no longer one that either configuration names, whose store or
+// fence_epoch has changed.
+type rerouted struct {
+	was, is *space
+	known   uint64 // a bound of the bases that were seen of these keys
+	given   uint64 // an upper bound of the bases that the store of was has itself given
+}
+
+// follow makes r the present routes. In the same moment, the floors of the stores that keys leave become those of
+// the stores that they go to, and holds and waiters count in the namespaces whose limits they fall under: an
+// acquire uses the routes of the moment in which it has its shard's mutex. No other code holds the mutexes of two
+// shards.
+func (e *Engine) follow(r *routes) {
+	for i := range e.shards {
+		e.lock(i)
+	}
+	was := e.routes.Load()
+	changed := e.carryFloors(was, r)
+	if r.limitMore(was) {
+		for i := range e.shards {
+			e.shards[i].table.Follow(r.policy)
+		}
+	}
+	e.routes.Store(r)
+	for i := range e.shards {
+		e.shards[i].mu.Unlock()
+	}
+	e.reportFalls(changed)
+}
+
+// carryFloors tells all tables that keys which was routes elsewhere are routed by is. Every shard's mutex is held.
+func (e *Engine) carryFloors(was, is *routes) (changed []rerouted) {
+	if was == nil {
+		return nil
+	}
+	for _, p := range prefixes(was, is) {
+		c := rerouted{was: route(was, p), is: route(is, p)}
+		if c.was.Unit == c.is.Unit && (c.is.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch) {
+			continue
+		}
+		for i := range e.shards {
+			c.known = max(c.known, e.shards[i].table.Known(c.was.core, c.was.FenceEpoch))
+			c.given = max(c.given, e.shards[i].table.Given(c.was.core, c.was.FenceEpoch))
+		}
+		changed = append(changed, c)
+	}
+	for _, c := range changed { // later, because keys may go in a circle
+		for i := range e.shards {
+			e.shards[i].table.Carry(c.is.core, c.known)
+		}
+	}
+	return changed
+}
+
+// reportFalls reports the keys whose fences may be smaller from now on.
+func (e *Engine) reportFalls(changed []rerouted) {
+	type way struct {
+		from, to *Unit
+		prefix   string
+	}
+	told := make(map[way]bool) // a class has a prefix of its own
+	for _, c := range changed {
+		w := way{c.was.Unit, c.is.Unit, c.is.Prefix}
+		if e.observer == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.continues() {
+			continue
+		}
+		told[w] = true
+		e.observer.FencesMayFall(c.is.Prefix, c.is.Unit.Name(), c.known)
+	}
+}
+
+// continues reports whether the keys keep a store that has itself given the highest base. Then the order of that
+// store, or the rules for two stores at once, keep fences rising. The fence_epoch of a single store with an order of
+// its own is part of its fences and must not fall meanwhile. Two stores apply their fence_epoch themselves.
+func (c *rerouted) continues() bool {
+	return c.was.Unit != c.is.Unit && c.was.shares(c.is.Unit) && c.given == c.known &&
+		(c.was.core.Raises() || c.is.core.Pair || c.was.FenceEpoch <= c.is.FenceEpoch)
+}
+
+// shares reports whether u and o have a store in common.
+func (u *Unit) shares(o *Unit) bool {
+	a, b := u.parts.Load(), o.parts.Load()
+	return a != nil && b != nil && slices.ContainsFunc(*a, func(p Part) bool {
+		return slices.ContainsFunc(*b, func(q Part) bool { return p.Place == q.Place })
+	})
+}
+
+// routing writes or reads where keys are routed. The next process may have another configuration: it carries
+// the floors as a reload does.
+func (m *imager) routing() {
+	var all []*space
+	if !m.Reading {
+		for _, p := range slices.Sorted(maps.Keys(m.e.routes.Load().spaces)) {
+			all = append(all, m.e.routes.Load().spaces[p])
+		}
+		all = slices.DeleteFunc(all, func(sp *space) bool { return sp.part })
+	}
+	m.was = &routes{spaces: make(map[string]*space)}
+	cache.List(m.Coder, &all, func(sp **space) {
+		var s *cache.Store
+		if m.Reading {
+			*sp = new(space)
+		} else {
+			s = (*sp).core
+		}
+		m.String(&(*sp).Prefix)
+		m.Store(m.Coder, &s)
+		cache.Num(m.Coder, &(*sp).FenceEpoch)
+		if m.Reading {
+			(*sp).Unit = (*m.e.units.Load())[s.ID]
+			m.was.add((*sp).Prefix, *sp)
+		}
+	})
+	if m.was.spaces[""] == nil && m.Reading {
+		m.Fail(errors.New("the image has no namespace with the empty prefix"))
+	}
+}

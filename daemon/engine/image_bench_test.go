@@ -1,0 +1,40 @@
+package engine
+
+import (
+	"fmt"
+	"runtime/debug"
+	"testing"
+)
+
+// BenchmarkImage writes the image of an engine with many locks, and has another take it in.
+func BenchmarkImage(b *testing.B) {
+	const sessions, each = 500, 200
+	e := testEngine(b)
+	for i := range sessions {
+		s, k := open(b, e)
+		for n := range each {
+			lockFor(b, s, k, fmt.Sprint("image/", i, "/", n), 0)
+			k.buf = k.buf[:0]
+		}
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as during a takeover
+	image, _, err := e.Image()
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Run("write", func(b *testing.B) {
+		for b.Loop() {
+			if _, _, err := e.Image(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.ReportMetric(float64(len(image)), "bytes")
+	})
+	b.Run("take", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := testEngine(b).Take(image, nil); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+}

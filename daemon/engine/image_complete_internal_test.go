@@ -1,0 +1,208 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
+)
+
+// derived has the fields of an engine that its image omits, each with the reason.
+var derived = map[string]string{
+	"engine.Engine.set":             "from the configuration",
+	"engine.Engine.clock":           "each process has its own",
+	"engine.Engine.routing":         "a mutex",
+	"engine.Engine.routes":          "from the configuration; the image has the earlier stores and epochs",
+	"engine.Engine.observer":        "the daemon's",
+	"engine.Engine.audit":           "from the configuration",
+	"engine.Engine.draining":        "nothing is passed on by a daemon that drains",
+	"engine.Engine.nextBeat":        "follows from the sessions' beatAt",
+	"engine.Engine.surveys":         "a survey in progress starts again",
+	"engine.Engine.surveyAt":        "part of a survey",
+	"engine.Engine.surveyPause":     "part of a survey",
+	"engine.Engine.looks":           "a mutex",
+	"engine.Engine.lookMost":        "constant except in tests",
+	"engine.Engine.users":           "counted again from sessions, holds and waiters; a user's pace starts again",
+	"engine.Engine.sessions (keys)": "the session's own number",
+	"engine.Engine.self":            "the next process registers itself",
+	"engine.cycles.next":            "the next process checks at once",
+	"engine.cycles.seen":            "a remaining cycle is reported once more",
+	"engine.shard.out":              "empty between events",
+	"engine.shard.wake":             "the table's NextWake",
+	"engine.shard._":                "padding",
+
+	"engine.Unit.info":     "from the driver",
+	"engine.Unit.inline":   "from the driver",
+	"engine.Unit.parts":    "from the configuration",
+	"engine.Unit.schedule": "rebuilt from each lease's Renewal",
+	"engine.Unit.until":    "the store session reports it again",
+	"engine.Unit.kept":     "counters of this process",
+	"cache.Store.ID":       "each process numbers its stores; the image names stores by their number in the image",
+	"cache.Store.Session":  "from the driver", "cache.Store.SessionTTL": "from the driver",
+	"cache.Store.TTLs": "from the driver", "cache.Store.Rebase": "from the driver",
+	"cache.Store.Floors": "from the driver", "cache.Store.Pair": "from the driver",
+	"cache.Store.Queue": "from the driver", "cache.Store.Notice": "from the driver",
+
+	"upstream.Lane.free":   "spare batches",
+	"upstream.Lane.flying": "nothing is in flight when an image is made",
+	"upstream.Lane.most":   "from the configuration", "upstream.Lane.size": "from the configuration",
+	"upstream.Lane.gathers": "from the driver", "upstream.Lane.usual": "a mean that soon settles again",
+	"upstream.Lane.stats":  "counters of this process",
+	"upstream.queue.head":  "an index",
+	"upstream.queue.n":     "the number of ops",
+	"upstream.queue.spare": "spare",
+	"upstream.piece.n":     "a number of ops",
+	"cache.Op.Ref":         "found again by key and token",
+	"cache.Op.Store":       "the lane's", "cache.Op.For": "its session's count of answers starts again",
+
+	"engine.Session.engine": "each process has its own", "engine.Session.pace": "the user's",
+	"engine.Session.transport": "the connection's",
+	"engine.Session.questions": "none is open when an image is made",
+	"engine.Session.req":       "valid during one call", "engine.Session.after": "valid during one call",
+	"engine.Session.AuditTail": "made again", "engine.Session.touched": "valid during one call",
+	"engine.Session.ended":    "an ended session is not in the image",
+	"engine.Session.surveyed": "a survey in progress starts again",
+	"engine.Session.delayed":  "readers have ended when an image is made",
+	"engine.Session.spans":    "open spans do not cross a takeover",
+	"cache.Session.User":      "found again by uid",
+	"cache.Session.Holds":     "counted again",
+	"cache.Session.Waiters":   "counted again",
+	"cache.Session.Asks":      "counted again",
+	"cache.Session.Shards":    "marked again",
+	"cache.Session.Ended":     "follows from killed",
+	"cache.Session.Shell":     "the session itself",
+	"cache.Session.index":     "of the holds and waiters",
+	"engine.many.s":           "the session that has it", "engine.many.classes": "of the keys",
+	"cache.Acquire.Re":       "of the many",
+	"cache.Acquire.NS":       "of the key",
+	"cache.Acquire.Key":      "of the keys",
+	"cache.Acquire.TTL":      "of the ttls",
+	"cache.Acquire.Limit":    "there are no acquire-manys of permits",
+	"cache.Acquire.Draining": "set again by each request",
+
+	"cache.Table.leases (keys)": "the lease's own key", "cache.Table.sems (keys)": "the semaphore's own key",
+	"cache.Table.cfg": "from the configuration", "cache.Table.noLinger": "set by a drain",
+	"cache.Table.timers": "rebuilt from leases and waiters", "cache.Table.forced": "counted again",
+	"cache.Table.waits":      "rebuilt by since",
+	"cache.Table.holds":      "rebuilt by since",
+	"cache.Table.places":     "part of a view in progress",
+	"cache.Table.followed":   "those of leases with waiters again, until Reroute",
+	"cache.Table.freeLeases": "spare", "cache.Table.freeHolds": "spare", "cache.Table.freeWaits": "spare",
+	"cache.Renewal.Index": "an index", "cache.Renewal.Shard": "the table's",
+	"cache.leaseState.ns":       "the route of the key",
+	"cache.leaseState.head":     "the semaphore that has it",
+	"cache.leaseState.place":    "an index",
+	"cache.leaseState.timerIdx": "an index", "cache.leaseState.waitTail": "the last of the waiters",
+	"cache.leaseState.nHolds": "how many holds follow",
+	"cache.leaseState.nWaits": "how many waiters follow",
+	"cache.leaseState.nTries": "counted again", "cache.leaseState.nWriters": "counted again",
+	"cache.rare.byOwner": "an index", "cache.rare.byWaiter": "an index",
+	"cache.semaphore.held": "counted again", "cache.semaphore.holds": "an index",
+	"cache.hold.l":       "the lease that has it",
+	"cache.hold.prev":    "a link",
+	"cache.hold.sNext":   "a link",
+	"cache.hold.sPrev":   "a link",
+	"cache.hold.chain":   "a link",
+	"cache.waiter.l":     "the lease that has it",
+	"cache.waiter.prev":  "a link",
+	"cache.waiter.sNext": "a link",
+	"cache.waiter.sPrev": "a link",
+	"cache.waiter.chain": "a link", "cache.waiter.timerIdx": "an index",
+	"cache.storeState.users": "counted again", "cache.storeState.held": "counted again",
+	"cache.storeState.moved": "counted again",
+	"cache.Stats.Holds":      "counted again", "cache.Stats.Waiters": "counted again",
+	"cache.StoreStats.Held": "filled in for readers", "cache.StoreStats.Moved": "filled in for readers",
+	"cache.habits.evicted": "nil between events",
+}
+
+// names has the fields by which an image refers to things. The image has them, but a test cannot change one alone.
+var names = map[string]bool{"cache.Session.ID": true, "cache.leaseState.key": true, "cache.hold.class": true,
+	"engine.class.prefix": true, "engine.class.name": true}
+
+func imageOf(e *Engine) (image []byte, err error) {
+	image, _, err = e.Image()
+	return image, err
+}
+
+// Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in the image
+// and taken over from it, or listed in derived.
+func TestTheImageHasEveryFieldThatIsNotDerived(t *testing.T) {
+	d := newRich(t)
+	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any { return nobody{} },
+		Image: func() ([]byte, error) { return imageOf(d.e) },
+		Again: func(image []byte) ([]byte, error) {
+			next := d.twin()
+			if _, err := next.Take(image, nil); err != nil {
+				return nil, err
+			}
+			return imageOf(next)
+		},
+	}.Check(t)
+}
+
+// newRich returns an engine with every kind of state.
+func newRich(t *testing.T) *twoStores {
+	d := newTwoStores(t)
+	d.route(richSpaces...)
+	ms := func(d time.Duration) uint64 { return uint64(d / time.Millisecond) }
+	id := uint64(100)
+	ask := func(q protocol.Request) {
+		id++
+		q.ID = id
+		send(d.s, &q)
+	}
+	acquire := func(key string, owner uint64, mode protocol.Mode, wait int64, flags uint64) {
+		ask(protocol.Request{Op: protocol.OpAcquire, Key: []byte(key), Owner: owner, Mode: mode,
+			Permits: uint64(mode) / 2 * 3, Wait: wait, Flags: flags, TTL: ms(20 * time.Second)})
+	}
+	for owner := range uint64(3) { // one holds, the others wait
+		acquire("held", owner, protocol.Exclusive, protocol.WaitAlways, 0)
+		acquire("permits", owner, protocol.Permit, 60000, 0)
+		acquire("shared", owner, protocol.Shared, 60000, protocol.FlagFixed)
+		d.answer()
+	}
+	for base := range uint64(3) { // the last release leaves the lease lingering
+		acquire("o:lingers", 0, protocol.Exclusive, protocol.WaitAlways, 0)
+		d.otherAnswers(cache.Result{Status: cache.Granted, Base: 5 + base})
+		d.now.Add(int64(time.Millisecond))
+		ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("o:lingers"), Fence: d.granted(id).Fence})
+		d.otherAnswers(cache.Result{Status: cache.Done})
+	}
+	renewed := d.acquire("renewed", 20*time.Second)
+	released := d.acquire("released", 20*time.Second)
+
+	// Requests that the stores have not answered.
+	ask(protocol.Request{Op: protocol.OpRenew, Key: []byte("renewed"), Fence: renewed.Fence})
+	ask(protocol.Request{Op: protocol.OpRelease, Key: []byte("released"), Fence: released.Fence})
+	ask(protocol.Request{Op: protocol.OpInspect, Key: []byte("inspected")})
+	acquire("o:asked", 1, protocol.Exclusive, protocol.WaitAlways, 0)
+	acquire("o:permits", 1, protocol.Permit, protocol.WaitAlways, 0)
+	ask(protocol.Request{Op: protocol.OpAcquireMany, Owner: 7, Keys: [][]byte{[]byte("held"), []byte("o:many")},
+		Wait: 60000, TTL: 20000})
+	ask(protocol.Request{Op: protocol.OpCancel, Key: []byte("held"), Target: id})
+	d.e.StoreDown(d.other, errors.New("down"))
+	d.s.peer.Groups, d.s.out = []int{7}, []byte("not written yet")
+	return d
+}
+
+var richSpaces = []Namespace{{MaxHold: time.Hour}, {Prefix: "o:", Store: "other", Linger: 2 * time.Second}}
+
+// twin returns an engine that can take the image of d.
+func (d *twoStores) twin() *Engine {
+	e := NewEngine(*d.e.settings(), d.now.Load, func(int64) {})
+	_, err := e.AddStore("", d.u.info, nil)
+	if err == nil {
+		_, err = e.AddStore("other", upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
+	}
+	if err == nil {
+		err = e.Route(richSpaces, nil)
+	}
+	if err != nil {
+		d.Fatal(err)
+	}
+	return e
+}

@@ -1,0 +1,125 @@
+package engine
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+func (m *imager) sessionTable() {
+	if !m.Reading {
+		m.sessions = m.e.Sessions()
+		slices.SortFunc(m.sessions, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
+	}
+	cache.List(m.Coder, &m.sessions, func(s **Session) {
+		var id uint64
+		if !m.Reading {
+			id = (*s).core.ID
+		}
+		cache.Num(m.Coder, &id)
+		if m.Reading {
+			*s = m.e.session(id, Peer{}, nil)
+		}
+		m.byID[id] = *s
+		m.session(*s)
+	})
+}
+
+func (m *imager) session(s *Session) {
+	c := m.Coder
+	for _, n := range []*int{&s.peer.PID, &s.peer.UID, &s.peer.GID} {
+		cache.Num(c, n)
+	}
+	if m.Reading {
+		m.e.belongs(s)
+	}
+	cache.List(c, &s.peer.Groups, func(g *int) { cache.Num(c, g) })
+	c.Bool(&s.peer.Watched)
+	c.Bool(&s.greeted)
+	cache.Num(c, &s.frame)
+	cache.Num(c, &s.began)
+	heard, closing := s.heard.Load(), s.closing.Load()
+	cache.Num(c, &heard)
+	c.Bool(&closing)
+	s.heard.Store(heard)
+	s.closing.Store(closing)
+	if s.greeted {
+		var client string
+		if !m.Reading {
+			client = *s.client.Load()
+		}
+		if c.String(&client); m.Reading {
+			s.client.Store(&client)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.Bytes(&s.out)
+	beatAt := s.beatAt
+	if s.surveyed { // it begins anew there
+		beatAt = 0
+	}
+	for _, n := range []*int64{&s.floor, &beatAt, &s.beatEvery, &s.asked, &s.stated} {
+		cache.Num(c, n)
+	}
+	c.Bool(&s.killed)
+	cache.List(c, &s.manys, func(p **many) {
+		if m.Reading {
+			*p = &many{s: s}
+		}
+		m.many(*p)
+	})
+	if s.killed { // EndWaits comes, or has come: nothing new is taken
+		s.core.Ended.Store(true)
+	}
+	if m.Reading {
+		s.beatAt = beatAt
+		m.e.nextBeat.Store(min(m.e.nextBeat.Load(), s.beatAt))
+	}
+}
+
+// many is an acquire-many under way.
+func (m *imager) many(x *many) {
+	c := m.Coder
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	cache.Num(c, &x.id)
+	cache.Num(c, &x.tries)
+	cache.Num(c, &x.q.Owner)
+	cache.Num(c, &x.q.Mode)
+	cache.Num(c, &x.q.Wait)
+	c.Bool(&x.q.Fixed)
+	cache.Num(c, &x.began)
+	cache.Num(c, &x.deadline)
+	cache.List(c, &x.keys, c.Bytes)
+	cache.List(c, &x.ttls, func(n *int64) { cache.Num(c, n) })
+	cache.List(c, &x.order, func(n *int) { cache.Num(c, n) })
+	cache.List(c, &x.said, func(s *said) { cache.Num(c, &s.code); c.String(&s.text) })
+	cache.List(c, &x.held, c.Bool)
+	cache.List(c, &x.cancel, func(n *uint64) { cache.Num(c, n) })
+	cache.List(c, &x.grants, func(g *protocol.Grant) {
+		for _, n := range []*uint64{&g.Fence, &g.Deadline, &g.Left, &g.Count, &g.End} {
+			cache.Num(c, n)
+		}
+		cache.Num(c, &g.Flags)
+	})
+	cache.Num(c, &x.at)
+	cache.Num(c, &x.shard)
+	c.Bool(&x.over)
+	c.Bool(&x.lost)
+	if !m.Reading {
+		return
+	}
+	x.q.Re = cache.Request{Session: x.s.core, ID: x.id, Via: x}
+	all := m.e.routes.Load()
+	for _, k := range x.keys {
+		x.classes = append(x.classes, route(all, k).class)
+	}
+	n := len(x.keys)
+	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.said) != n || len(x.held) != n || len(x.grants) != n ||
+		x.at < 0 || x.at >= n || x.shard < 0 || x.shard >= shards {
+		m.Fail(errUnderWay)
+	}
+}

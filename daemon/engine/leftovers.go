@@ -1,0 +1,64 @@
+package engine
+
+import "fmt"
+
+// Leftovers is what an engine still knows of. When every session has gone and the
+// store has confirmed what was released, all of it is 0.
+type Leftovers struct {
+	Sessions int
+	Keys     int // in the tables
+	Held     int // leases
+	Tracked  int // leases in the renewal schedule
+	Waiting  int // ops in the lanes
+	Flying   int // batches in flight
+	Counted  int // holds and waiters, as the statistics have them
+	Asks     int // of users, that stores have not answered
+	Amiss    int // grants of which the statistics do not know the end, and what users have and none of their sessions
+}
+
+// None says that nothing is left.
+func (l Leftovers) None() bool { return l == Leftovers{} }
+
+func (l Leftovers) String() string {
+	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; %d asks; counted %d, amiss %d",
+		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Asks, l.Counted, l.Amiss)
+}
+
+// Leftovers counts what there is now.
+func (e *Engine) Leftovers() Leftovers {
+	var l Leftovers
+	for i := range e.shards {
+		sh := e.lock(i)
+		l.Keys += sh.table.Len()
+		l.Held += sh.table.Held()
+		sh.mu.Unlock()
+	}
+	for _, u := range e.stores() {
+		l.Tracked += u.schedule.Len()
+		waiting, flying := depth(u.lanes()...)
+		l.Waiting, l.Flying = l.Waiting+waiting, l.Flying+flying
+	}
+	for _, c := range e.Totals().Classes {
+		l.Counted += int(c.Holds + c.Waiters)
+		l.Amiss += c.Amiss()
+	}
+	e.mu.Lock()
+	l.Sessions = len(e.sessions)
+	for _, u := range e.users {
+		l.Asks += int(u.use.Asks.Load())
+		l.Amiss += int(u.use.Holds.Load() + u.use.Waiters.Load())
+	}
+	for _, s := range e.sessions {
+		l.Amiss -= int(s.core.Holds.Load() + s.core.Waiters.Load())
+	}
+	e.mu.Unlock()
+	return l
+}
+
+// Holds is how many holds the session has over all shards.
+func (s *Session) Holds() int64 { return s.core.Holds.Load() }
+
+// Counts is how many holds and waiters the session has over all shards.
+func (s *Session) Counts() (holds, waiters int64) {
+	return s.core.Holds.Load(), s.core.Waiters.Load()
+}

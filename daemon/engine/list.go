@@ -1,0 +1,74 @@
+package engine
+
+import (
+	"cmp"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// list answers one page: shard after shard, in each by key. The place to go on
+// from is the shard's number and the key.
+func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
+	e := s.engine
+	first, after, ok := parsePlace(string(q.After))
+	if !ok {
+		s.refuse(q.ID, protocol.Invalid, "after is not what an earlier page said", a)
+		return
+	}
+	all := e.routes.Load()
+	show := func(key string) bool { return route(all, key).allows(&s.peer) }
+	var rows []protocol.Row
+	var size, last int
+	var found []cache.Row
+	next, end := "", "" // end is the place of the last row
+	for i := first; i < shards && next == ""; i++ {
+		sh := e.lock(i)
+		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now, show)
+		sh.mu.Unlock()
+		for n := range found {
+			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > s.frameLimit() {
+				next = place(last, end)
+				break
+			}
+			size += len(found[n].Key) + rowSize
+			rows = append(rows, wireRow(&found[n]))
+			last, end = i, found[n].Place()
+		}
+		after = ""
+	}
+	id := q.ID
+	s.write(a, func(b []byte) []byte { return protocol.AppendList(b, id, rows, next) })
+}
+
+// rowSize is what a row takes in a frame at the most, its key apart.
+const rowSize = 64 + 2*protocol.MaxName
+
+func wireRow(r *cache.Row) protocol.Row {
+	w := protocol.Row{Key: r.Key, Mode: protocol.Mode(r.Mode), Holders: uint64(r.Holders), Waiters: uint64(r.Waiters),
+		Fence: r.Fence, Left: Millis(r.Left)}
+	if r.Holder != nil {
+		h := SessionOf(r.Holder)
+		w.Session, w.PID = h.core.ID, uint64(max(0, h.peer.PID))
+		if c := h.client.Load(); c != nil {
+			w.Client = *c
+		}
+	}
+	return w
+}
+
+// place is where a page goes on: a shard, and a place among its rows.
+func place(shard int, row string) string {
+	return string([]byte{byte('0' + shard/10), byte('0' + shard%10), ':'}) + row
+}
+
+func parsePlace(p string) (shard int, key string, ok bool) {
+	if p == "" {
+		return 0, "", true
+	}
+	if len(p) < 3 || p[2] != ':' || cmp.Compare(p[:2], "00") < 0 || p[0] > '9' || p[1] < '0' || p[1] > '9' {
+		return 0, "", false
+	}
+	shard = int(p[0]-'0')*10 + int(p[1]-'0')
+	return shard, p[3:], shard < shards
+}

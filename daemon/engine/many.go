@@ -1,0 +1,472 @@
+package engine
+
+import (
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+var errAlone = errors.New("the store is down, and a reload has ended grants without it")
+
+// via is a request of the engine's own: the table's answer comes here instead of
+// to a client. It is called without locks.
+type via interface {
+	answered(e *Engine, m *cache.Message, now int64, a *aftermath)
+}
+
+// many is an acquire-many under way. First all its keys are tried at once, which
+// is one batch for the store and mostly all that is needed. Where one is not free,
+// those behind it in the keys' byte order are given back and it is waited for, and
+// then the rest is tried again. So who waits holds only what stands before, in an
+// order that is the same for every caller, and no two can wait for each other.
+type many struct {
+	s        *Session
+	id       uint64
+	q        cache.Acquire // all but the key
+	keys     [][]byte
+	ttls     []int64
+	classes  []*class // of the keys
+	order    []int    // of keys
+	began    int64
+	deadline int64 // of the wait; Forever for none
+
+	mu     sync.Mutex
+	at     int              // in order: all before it are held
+	tries  int              // that are not answered
+	said   []said           // by key: of tries that failed
+	grants []protocol.Grant // by key
+	held   []bool           // by key
+	shard  int              // of the key that is waited for
+	over   bool             // withdrawn by the client
+	lost   bool             // a key of it was lost meanwhile
+	cancel []uint64         // ids of cancels that wait for its answer
+}
+
+// said is how a key was refused.
+type said struct {
+	code cache.Code
+	text string
+}
+
+// try is one key of many that is tried.
+type try struct {
+	m *many
+	n int
+}
+
+// grantSize is what a grant takes in a frame at the most.
+const grantSize = 1 + 6*9
+
+func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
+	if grantSize*len(q.Keys) > s.frameLimit() {
+		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
+		return
+	}
+	m := &many{s: s, id: q.ID, began: now, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
+		said: make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
+	wait, all := cache.Forever, s.engine.routes.Load() // askOne checks each key again, because routes may change
+	for _, k := range q.Keys {
+		sp := route(all, k)
+		ttl, most := sp.terms(q)
+		if code, err := sp.admits(&s.peer, cache.Mode(q.Mode), ttl); code != cache.CodeOK {
+			s.turnAway(sp, q, k, code, err, now, a)
+			return
+		}
+		wait = min(wait, most)
+		m.ttls, m.classes = append(m.ttls, ttl), append(m.classes, sp.class)
+	}
+	m.q = cache.Acquire{Owner: q.Owner, Mode: cache.Mode(q.Mode), Wait: wait, Fixed: q.Flags&protocol.FlagFixed != 0}
+	m.q.Re = cache.Request{Session: s.core, ID: q.ID, Via: m}
+	if wait < cache.Forever-now {
+		m.deadline = now + wait
+	}
+	for n, k := range q.Keys {
+		m.keys = append(m.keys, slices.Clone(k))
+		m.order = append(m.order, n)
+	}
+	slices.SortFunc(m.order, func(x, y int) int { return slices.Compare(m.keys[x], m.keys[y]) })
+	for n := range m.order[1:] {
+		if slices.Equal(m.keys[m.order[n]], m.keys[m.order[n+1]]) {
+			s.refuse(q.ID, protocol.Invalid, "a key is named twice", a)
+			return
+		}
+	}
+	s.spanBegins(route(all, q.Keys[0]), q, q.Keys[0], now)
+	s.manyAdd(m)
+	m.ask(s.engine, now, a)
+}
+
+// ask goes for the keys that are not held: all at once, or the one that is left.
+func (m *many) ask(e *Engine, now int64, a *aftermath) {
+	rest := m.order[m.at:]
+	if len(rest) == 1 {
+		m.wait(e, now, a)
+		return
+	}
+	m.mu.Lock()
+	m.tries = len(rest)
+	m.mu.Unlock()
+	for _, n := range rest {
+		q := m.q
+		q.Wait, q.Re.Via = 0, try{m, n}
+		m.askOne(e, n, &q, now, a, func(*shard) {})
+	}
+}
+
+// askOne requests key n with the settings of q, unless the session may no longer use the key. It calls after
+// with the shard's mutex held.
+func (m *many) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *aftermath, after func(*shard)) {
+	sh, i, sp := e.lockKey(m.keys[n])
+	q.NS, q.TTL, q.Key, q.Draining = sp.table, m.ttls[n], m.keys[n], e.draining.Load()
+	if q.Wait > 0 {
+		q.Wait = m.left(sp, now)
+	}
+	if code, err := sp.admits(&m.s.peer, q.Mode, q.TTL); code != cache.CodeOK {
+		refused := cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err}
+		sh.out.Messages = append(sh.out.Messages, refused)
+	} else {
+		sh.table.Acquire(q, now, &sh.out)
+	}
+	after(sh)
+	e.unlock(sh, i, now, a)
+}
+
+// left returns how long m may still wait for a key of sp, whose longest wait a reload may have shortened.
+func (m *many) left(sp *space, now int64) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if most := int64(sp.MaxWait); most > 0 {
+		m.deadline = min(m.deadline, m.began+most)
+	}
+	if m.deadline == cache.Forever {
+		return cache.Forever
+	}
+	return max(0, m.deadline-now)
+}
+
+// answered is the table's answer to a try.
+func (t try) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) {
+	m := t.m
+	if msg.Kind == cache.MsgGranted {
+		m.took(e, t.n, msg, now)
+	}
+	m.mu.Lock()
+	if msg.Kind != cache.MsgGranted {
+		m.said[t.n] = said{msg.Code, failText(msg)}
+	}
+	m.tries--
+	done := m.tries == 0
+	m.mu.Unlock()
+	if done {
+		m.tried(e, now, a)
+	}
+}
+
+// took notes a grant.
+func (m *many) took(e *Engine, n int, msg *cache.Message, now int64) {
+	m.s.mu.Lock()
+	defer m.s.mu.Unlock()
+	g := e.stateGrant(m.s, msg, now)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.grants[n], m.held[n] = g, true
+}
+
+// tried follows the answers to all tries.
+func (m *many) tried(e *Engine, now int64, a *aftermath) {
+	if m.ended(e, now, a) {
+		return
+	}
+	m.mu.Lock()
+	free := func(n int) bool { return !m.held[n] }
+	first := slices.IndexFunc(m.order, free)
+	if first < 0 {
+		m.at = len(m.order)
+		m.mu.Unlock()
+		m.succeed(e, now, a)
+		return
+	}
+	// What waiting does not help is said at once, whichever key it is.
+	bad := slices.IndexFunc(m.order, func(n int) bool { return free(n) && (m.said[n].code != cache.CodeBusy || m.q.Wait == 0) })
+	m.at = max(first, bad)
+	m.mu.Unlock()
+	if bad >= 0 {
+		why := m.said[m.order[bad]]
+		m.giveBack(e, 0, now, a)
+		m.fail(why.code, why.text, now, a)
+		return
+	}
+	m.giveBack(e, first+1, now, a)
+	m.wait(e, now, a)
+}
+
+// ended gives all back when the client has withdrawn it, or a key was lost.
+func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
+	m.mu.Lock()
+	over, lost := m.over, m.lost
+	m.mu.Unlock()
+	switch {
+	case over:
+		m.giveBack(e, 0, now, a)
+		m.fail(cache.CodeCanceled, "withdrawn", now, a)
+	case lost:
+		m.failLost(e, now, a)
+	}
+	return over || lost
+}
+
+// wait asks for the first key that is not held, and waits for it.
+func (m *many) wait(e *Engine, now int64, a *aftermath) {
+	m.mu.Lock()
+	q, n := m.q, m.order[m.at]
+	m.shard = shardOf(m.keys[n])
+	m.mu.Unlock()
+	m.askOne(e, n, &q, now, a, func(sh *shard) {
+		m.mu.Lock()
+		over := m.over
+		m.mu.Unlock()
+		if over { // since the last look; it may have found nothing to withdraw
+			sh.table.CancelVia(m.s.core, m, now, &sh.out)
+		}
+	})
+}
+
+// answered is the table's answer to the key that was waited for.
+func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) {
+	if msg.Kind != cache.MsgGranted {
+		code, text := msg.Code, failText(msg)
+		if code == cache.CodeBusy && m.deadline != cache.Forever && m.q.Wait > 0 {
+			code, text = cache.CodeTimeout, "the wait ran out" // its last moment was a try
+		}
+		m.giveBack(e, 0, now, a)
+		m.fail(code, text, now, a)
+		return
+	}
+	m.took(e, m.order[m.at], msg, now)
+	m.mu.Lock()
+	m.at++
+	all := m.at == len(m.order)
+	m.mu.Unlock()
+	switch {
+	case m.ended(e, now, a):
+	case all:
+		m.succeed(e, now, a)
+	default:
+		m.ask(e, now, a)
+	}
+}
+
+// succeed grants all keys as they stand now. The first of them were taken a while ago. Since then they have been
+// renewed, lost, or released by the client, or a reload has denied them to it.
+func (m *many) succeed(e *Engine, now int64, a *aftermath) {
+	held := true
+	for n, k := range m.keys {
+		sh, i, sp := e.lockKey(k)
+		code, err := sp.admits(&m.s.peer, m.q.Mode, m.ttls[n])
+		msg, ok := sh.table.Restate(m.s.core, k, m.q.Owner, m.grants[n].Fence, now, &sh.out)
+		e.unlock(sh, i, now, a)
+		if code == cache.CodeOK && ok && msg.Degraded && !sp.Local {
+			code, err = cache.CodeUnavailable, errAlone
+		}
+		if code != cache.CodeOK {
+			m.mu.Lock()
+			m.at = slices.Index(m.order, n)
+			m.mu.Unlock()
+			m.giveBack(e, 0, now, a)
+			m.fail(code, err.Error(), now, a)
+			return
+		}
+		if held = held && ok; ok {
+			m.s.mu.Lock()
+			m.grants[n] = e.stateGrant(m.s, &msg, now)
+			m.s.mu.Unlock()
+		}
+	}
+	if held && m.commit(a) {
+		return
+	}
+	m.failLost(e, now, a)
+}
+
+func (m *many) failLost(e *Engine, now int64, a *aftermath) {
+	m.giveBack(e, 0, now, a)
+	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", now, a)
+}
+
+// commit says that it is done, unless a key has been lost up to this moment: a
+// later loss is told behind it.
+func (m *many) commit(a *aftermath) bool {
+	m.s.mu.Lock()
+	m.mu.Lock()
+	lost := m.lost
+	m.mu.Unlock()
+	if !lost && !m.s.killed && !m.s.ended.Load() {
+		m.s.out = protocol.AppendGrants(m.s.out, m.id, m.grants)
+	}
+	m.s.mu.Unlock()
+	if lost {
+		return false
+	}
+	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(cache.CodeOK)})
+	m.finish(a, false, func(b []byte) []byte { return b })
+	return true
+}
+
+func (m *many) fail(c cache.Code, text string, now int64, a *aftermath) {
+	for _, class := range m.classes {
+		class.refused.add(protocol.Code(c))
+	}
+	index := m.order[min(m.at, len(m.order)-1)]
+	key := string(m.keys[index])
+	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(c), key: key})
+	m.s.noteRefused(cache.Notice{Mode: m.q.Mode, Code: c, Key: key, Owner: m.q.Owner, Took: now - m.began}, a)
+	m.finish(a, c == cache.CodeCanceled, func(b []byte) []byte {
+		return protocol.AppendManyError(b, m.id, protocol.Code(c), text, uint64(index))
+	})
+}
+
+// finish answers the request, and then those who wanted it withdrawn.
+func (m *many) finish(a *aftermath, canceled bool, frame func([]byte) []byte) {
+	m.s.manyDrop(m) // no cancel finds it any more
+	m.s.write(a, frame)
+	m.mu.Lock()
+	cancels := m.cancel
+	m.mu.Unlock()
+	for _, id := range cancels {
+		m.s.write(a, func(b []byte) []byte { return protocol.AppendCanceled(b, id, canceled) })
+	}
+}
+
+// lostMany notes that a key which an acquire-many has taken is gone, so that it
+// will fail. Called with s.mu held.
+func (s *Session) lostMany(msg *cache.Message) {
+	for _, m := range s.manys {
+		m.mu.Lock()
+		for n := range m.keys {
+			if m.held[n] && m.grants[n].Fence == msg.Fence && m.q.Owner == msg.Owner && string(m.keys[n]) == msg.Key {
+				m.lost = true
+			}
+		}
+		m.mu.Unlock()
+	}
+}
+
+// giveBack releases what has been taken so far, from a place in the order on.
+func (m *many) giveBack(e *Engine, from int, now int64, a *aftermath) {
+	m.mu.Lock()
+	var back []int
+	for _, n := range m.order[from:] {
+		if m.held[n] {
+			back = append(back, n)
+			m.held[n] = false
+		}
+	}
+	m.mu.Unlock()
+	for _, n := range slices.Backward(back) {
+		i := shardOf(m.keys[n])
+		sh := e.lock(i)
+		sh.table.Release(&cache.Release{Re: cache.Request{Session: m.s.core, Via: nobody{}}, Key: m.keys[n],
+			Owner: m.q.Owner, Fence: m.grants[n].Fence, Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+}
+
+// nobody is a request whose answer is not wanted.
+type nobody struct{}
+
+func (nobody) answered(*Engine, *cache.Message, int64, *aftermath) {}
+
+func (s *Session) manyAdd(m *many) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.manys = append(s.manys, m)
+}
+
+func (s *Session) manyDrop(m *many) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := slices.Index(s.manys, m); n >= 0 {
+		s.manys = slices.Delete(s.manys, n, n+1)
+	}
+}
+
+// cancelsMost bounds the cancels that wait for one acquire-many to end.
+const cancelsMost = 16
+
+// cancelMany withdraws an acquire-many; false when there is none by that id.
+func (s *Session) cancelMany(q *protocol.Request, now int64, a *aftermath) bool {
+	s.mu.Lock()
+	var m *many
+	for _, x := range s.manys {
+		if x.id == q.Target {
+			m = x
+		}
+	}
+	if m == nil {
+		s.mu.Unlock()
+		return false
+	}
+	m.mu.Lock()
+	m.over = true
+	full := len(m.cancel) == cancelsMost
+	if !full {
+		m.cancel = append(m.cancel, q.ID)
+	}
+	i := m.shard
+	m.mu.Unlock()
+	s.mu.Unlock()
+	if full {
+		s.refuse(q.ID, protocol.Limit, "it is being withdrawn, as often as it may be", a)
+		return true
+	}
+	e := s.engine
+	sh := e.lock(i)
+	sh.table.CancelVia(s.core, m, now, &sh.out)
+	e.unlock(sh, i, now, a)
+	return true
+}
+
+// manyReleases is a release-many under way.
+type manyReleases struct {
+	s     *Session
+	id    uint64
+	mu    sync.Mutex
+	left  int // guarded by mu
+	codes []protocol.Code
+}
+
+// oneRelease is one key of it.
+type oneRelease struct {
+	all *manyReleases
+	n   int
+}
+
+func (s *Session) releaseMany(q *protocol.Request, now int64, a *aftermath) {
+	e := s.engine
+	all := &manyReleases{s: s, id: q.ID, left: len(q.Keys), codes: make([]protocol.Code, len(q.Keys))}
+	for n, k := range q.Keys {
+		i := shardOf(k)
+		sh := e.lock(i)
+		sh.table.Release(&cache.Release{Re: cache.Request{Session: s.core, ID: q.ID, Via: oneRelease{all, n}}, Key: k,
+			Owner: q.Owner, Fence: q.Fences[n], All: q.Flags&protocol.FlagAll != 0,
+			Async: q.Flags&protocol.FlagAsync != 0}, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+}
+
+func (o oneRelease) answered(_ *Engine, m *cache.Message, _ int64, a *aftermath) {
+	all := o.all
+	all.mu.Lock()
+	if m.Kind == cache.MsgFailed {
+		all.codes[o.n] = protocol.Code(m.Code)
+	}
+	all.left--
+	done := all.left == 0
+	all.mu.Unlock()
+	if done {
+		all.s.write(a, func(b []byte) []byte { return protocol.AppendCodes(b, all.id, all.codes) })
+	}
+}

@@ -1,0 +1,295 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Namespace is what applies to the keys that begin with Prefix and with no longer
+// prefix of another. The zero value of a field is its default.
+type Namespace struct {
+	Prefix string
+	Store  string // the name of one of the stores
+
+	TTL       time.Duration // of a lease that names none: 30 s
+	MaxTTL    time.Duration // 24 h
+	MaxWait   time.Duration // the longest wait of an acquire; 0 for no bound
+	MaxHold   time.Duration // the longest hold; 0 for no bound
+	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
+
+	HandOvers    int           // local hand-overs once another host waits: 8
+	HandOverTime time.Duration // and the time for them: 50 ms, and 5 round trips to the store at the least
+	Linger       time.Duration // how long a lease with no hold may stay here, up to MaxLinger; 0 for not
+	LingerPause  time.Duration // not again for so long once another host has wanted the key: 30 s
+	MaxHolds     int64         // of all clients together; 0 for no bound
+	MaxWaiters   int64         // of all clients together; 0 for no bound
+
+	// Tenure is how long a lease stays here while somebody here waits for it, and
+	// Pause how long this host keeps off the key then; for keys that plain lockers
+	// use too. 0 for neither; stores without a queue between hosts have the default.
+	Tenure, Pause time.Duration
+
+	Users, Groups []int  // who may use the keys, by uid and gid; both empty for everybody
+	FenceEpoch    uint64 // lifts fence bases: see cache.Namespace
+
+	// Local lets this host grant alone, without fences, once the store has been
+	// down for LocalAfter (1 s).
+	Local      bool
+	LocalAfter time.Duration
+}
+
+// MaxLinger bounds how long a lease may linger; half its TTL does so too.
+const MaxLinger = 2 * time.Second
+
+// DefaultTenure and DefaultPause suit lockers who poll ten times a second or so.
+const (
+	DefaultTenure = 500 * time.Millisecond
+	DefaultPause  = 250 * time.Millisecond
+)
+
+func (n *Namespace) defaults() {
+	n.TTL = cmp.Or(n.TTL, 30*time.Second)
+	n.MaxTTL = cmp.Or(n.MaxTTL, protocol.MaxTTL*time.Millisecond)
+	n.HandOvers = cmp.Or(n.HandOvers, 8)
+	n.HandOverTime = cmp.Or(n.HandOverTime, 50*time.Millisecond)
+	n.LingerPause = cmp.Or(n.LingerPause, 30*time.Second)
+	n.LocalAfter = cmp.Or(n.LocalAfter, time.Second)
+}
+
+// Class is a name under which keys that begin with a prefix are counted, where that says more
+// than their namespace does.
+type Class struct{ Name, Prefix string }
+
+// space is a namespace with its store, for keys of one class.
+type space struct {
+	Namespace
+	*Unit
+	table *cache.Namespace
+	class *class
+	part  bool // a class' part of the namespace
+}
+
+func (sp *space) minTTL() time.Duration { return sp.info.MinTTL }
+
+// Refusals that do not depend on a table.
+var (
+	errDenied       = errors.New("this user may not use keys of this namespace")
+	errNoSemaphores = errors.New("the store of this key has no semaphores")
+)
+
+// admits reports whether a peer may acquire a key in a mode for ttl nanoseconds: CodeOK, or the code and the
+// reason of the refusal.
+func (sp *space) admits(p *Peer, mode cache.Mode, ttl int64) (cache.Code, error) {
+	switch d := time.Duration(ttl); {
+	case !sp.allows(p):
+		return cache.CodeDenied, errDenied
+	case mode == cache.Permit && !sp.info.Permits:
+		return cache.CodeUnsupported, errNoSemaphores
+	case d < sp.minTTL():
+		return cache.CodeInvalid, fmt.Errorf("ttl of %v is shorter than the store's minimum of %v", d, sp.minTTL())
+	case d > sp.MaxTTL:
+		return cache.CodeInvalid, fmt.Errorf("ttl of %v is longer than the limit of %v", d, sp.MaxTTL)
+	}
+	return cache.CodeOK, nil
+}
+
+// allows says whether a peer may use the keys.
+func (sp *space) allows(p *Peer) bool {
+	if len(sp.Users) == 0 && len(sp.Groups) == 0 {
+		return true
+	}
+	if slices.Contains(sp.Users, p.UID) || slices.Contains(sp.Groups, p.GID) {
+		return true
+	}
+	return slices.ContainsFunc(p.Groups, func(g int) bool { return slices.Contains(sp.Groups, g) })
+}
+
+// routes finds the namespace of a key.
+type routes struct {
+	spaces  map[string]*space // by prefix
+	lengths []int             // of prefixes, the longest first
+}
+
+func route[K ~string | ~[]byte](r *routes, key K) *space {
+	for _, n := range r.lengths {
+		if n <= len(key) {
+			if sp := r.spaces[string(key[:n])]; sp != nil {
+				return sp
+			}
+		}
+	}
+	return nil // cannot be: there is one for the empty prefix
+}
+
+// keepPolicies reuses the policy of each namespace that has not changed. The leases of such a namespace then
+// need no update.
+func (r *routes) keepPolicies(old *routes) {
+	if old == nil {
+		return
+	}
+	for prefix, sp := range r.spaces {
+		if was := old.spaces[prefix]; was != nil && *was.table == *sp.table {
+			sp.table = was.table
+		}
+	}
+}
+
+// policy returns what applies to a key in a lock table.
+func (r *routes) policy(key string) *cache.Namespace { return route(r, key).table }
+
+// limitMore reports whether some keys are in a namespace that has limits, and were not in it by the routes was. If
+// so, all tables have to count their holds and waiters there before any key is granted by r. That takes as long as
+// a look at all leases, with every shard's mutex held; other changes of the routes do without.
+func (r *routes) limitMore(was *routes) bool {
+	return was != nil && slices.ContainsFunc(prefixes(was, r), func(p string) bool {
+		use := route(r, p).table.Use
+		return use != route(was, p).table.Use && (use.MaxHolds.Load() > 0 || use.MaxWaiters.Load() > 0)
+	})
+}
+
+// prefixes returns the prefixes of both a and b, each once, in order.
+func prefixes(a, b *routes) []string {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(a.spaces)), maps.Keys(b.spaces))
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// StoreFor returns the store to which a key is routed.
+func (e *Engine) StoreFor(key string) *Unit { return route(e.routes.Load(), key).Unit }
+
+// uses reports whether keys are routed to u.
+func (r *routes) uses(u *Unit) bool {
+	for _, sp := range r.spaces {
+		if sp.Unit == u {
+			return true
+		}
+	}
+	return false
+}
+
+// sorted is every namespace, in the order of the prefixes.
+func (r *routes) sorted() []*space {
+	all := slices.SortedFunc(maps.Values(r.spaces), func(a, b *space) int { return cmp.Compare(a.Prefix, b.Prefix) })
+	return slices.DeleteFunc(all, func(sp *space) bool { return sp.part })
+}
+
+func (r *routes) add(prefix string, sp *space) {
+	r.spaces[prefix] = sp
+	if !slices.Contains(r.lengths, len(prefix)) {
+		r.lengths = append(r.lengths, len(prefix))
+		slices.SortFunc(r.lengths, func(a, b int) int { return b - a })
+	}
+}
+
+// divide has keys counted by their classes.
+func (e *Engine) divide(r *routes, classes []Class) {
+	byLength := slices.SortedFunc(slices.Values(classes), func(a, b Class) int { return len(b.Prefix) - len(a.Prefix) })
+	of := func(prefix string) string {
+		for _, c := range byLength {
+			if strings.HasPrefix(prefix, c.Prefix) {
+				return c.Name
+			}
+		}
+		return ""
+	}
+	for _, c := range classes {
+		if r.spaces[c.Prefix] == nil {
+			sp := *route(r, c.Prefix)
+			t := *sp.table
+			sp.table, sp.part = &t, true
+			r.add(c.Prefix, &sp)
+		}
+	}
+	for prefix, sp := range r.spaces {
+		sp.table.Class, sp.class = e.classes.of(sp.Prefix, of(prefix))
+	}
+}
+
+// Route has keys follow list from now on, and be counted by classes. There has to be one
+// namespace for the empty prefix. What is held in a store that its key does not belong to any more
+// stays there until it is released. Waiters follow their keys; those that may no longer use them are
+// refused. After an error nothing has changed.
+func (e *Engine) Route(list []Namespace, classes []Class) error {
+	return e.RouteAfter(nil, list, classes)
+}
+
+// RouteAfter is Route that calls commit, if it is not nil, when nothing else can fail. An error of commit changes
+// nothing, like any other.
+func (e *Engine) RouteAfter(commit func() error, list []Namespace, classes []Class) error {
+	e.routing.Lock()
+	defer e.routing.Unlock()
+	r := &routes{spaces: make(map[string]*space)}
+	for _, n := range list {
+		sp, err := e.space(n)
+		if err != nil {
+			return fmt.Errorf("namespace %q: %w", n.Prefix, err)
+		}
+		if r.spaces[n.Prefix] != nil {
+			return fmt.Errorf("duplicate namespace %q", n.Prefix)
+		}
+		r.add(n.Prefix, sp)
+	}
+	if r.spaces[""] == nil {
+		return errors.New("no namespace has the empty prefix")
+	}
+	if commit != nil {
+		if err := commit(); err != nil {
+			return err
+		}
+	}
+	for _, sp := range r.spaces { // nothing fails from here on
+		sp.table.Use.MaxHolds.Store(sp.MaxHolds)
+		sp.table.Use.MaxWaiters.Store(sp.MaxWaiters)
+	}
+	e.divide(r, classes)
+	r.keepPolicies(e.routes.Load())
+	e.follow(r)
+	e.Reroute()
+	return nil
+}
+
+// space returns the route of namespace n.
+func (e *Engine) space(n Namespace) (*space, error) {
+	n.defaults()
+	u := e.StoreNamed(n.Store)
+	if u == nil {
+		return nil, fmt.Errorf("there is no store %q", n.Store)
+	}
+	if !u.info.Queue && n.Tenure == 0 {
+		n.Tenure, n.Pause = DefaultTenure, DefaultPause
+	}
+	if n.Linger > 0 && n.Tenure > 0 {
+		return nil, errors.New("linger needs a store that reports contended locks")
+	}
+	use := new(cache.Use)
+	if old := e.routes.Load(); old != nil {
+		if was := old.spaces[n.Prefix]; was != nil && !was.part { // a class has the counters of its namespace
+			use = was.table.Use
+		}
+	}
+	return &space{Namespace: n, Unit: u, table: &cache.Namespace{
+		Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
+		Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
+		Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
+	}}, nil
+}
+
+// Reroute applies the present routes to every lease, and refuses the waiters that may no longer use their
+// keys. Route calls it. After Take, the caller calls it once the sessions have transports.
+func (e *Engine) Reroute() {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		r := e.routes.Load()
+		t.Reroute(r.policy,
+			func(s *cache.Session, key string, mode cache.Mode, ttl int64) (cache.Code, error) {
+				return route(r, key).admits(&SessionOf(s).peer, mode, ttl)
+			}, now, out)
+	})
+}

@@ -1,0 +1,149 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// The audit log, as the engine tells of it: each hold begins once and ends once there.
+
+// audited is a hold in the audit log.
+type audited struct {
+	session uint64
+	key     string
+	owner   uint64
+	fence   uint64
+}
+
+// observer takes in what a host's engine reports.
+type observer struct{ h *host }
+
+func (observer) SessionBegins(*engine.Session)        {}
+func (observer) SpanEnds(*engine.Span)                {}
+func (observer) WaitCycle([]engine.CycleWait)         {}
+func (observer) FencesMayFall(string, string, uint64) {}
+
+// Notices takes in what has happened to locks.
+func (o observer) Notices(ns []cache.Notice) {
+	h, w := o.h, o.h.w
+	for i := range ns {
+		n := &ns[i]
+		w.counts.Notices[n.Kind]++
+		if n.Kind == cache.NoticeReleased {
+			w.counts.Causes[n.Cause]++
+		}
+		if n.Took > h.clock()-h.off {
+			w.fail("audit", n.Key, "host %d: kind %d, code %d took %d ms, and the world is %d ms old", h.id, n.Kind, n.Code, n.Took/ms, (h.clock()-h.off)/ms)
+		}
+		if n.Kind == cache.NoticeAcquired {
+			h.mayBegin(n)
+		}
+		if n.Kind == cache.NoticeRefused || n.Fence == 0 { // holds without a fence are too much alike
+			continue
+		}
+		id := audited{n.Session.ID, n.Key, n.Owner, n.Fence}
+		if n.Released {
+			h.foundGone(id, n)
+			continue
+		}
+		began := n.Kind == cache.NoticeAcquired
+		if h.audit[id] == began {
+			w.fail("audit", n.Key, "host %d: fence %d of session %d begins (%v) or ends a second time", h.id, n.Fence, id.session, began)
+		}
+		if began {
+			h.audit[id] = true
+			h.notTooMany(n.Key)
+		} else {
+			delete(h.audit, id)
+			h.released[id] = n.Kind == cache.NoticeReleased
+		}
+	}
+}
+
+// foundGone checks, when the daemon says that a hold was lost by the time of its release, that it was released,
+// and that a store has lost leases. A daemon that works with an old reading of the clock may be wrong, and a request
+// that is carried out twice may be answered by the second copy.
+func (h *host) foundGone(id audited, n *cache.Notice) {
+	w := h.w
+	w.counts.Tallies[foundGone]++
+	if !h.released[id] {
+		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost once more, or was not released", h.id, id.fence, id.session)
+	}
+	delete(h.released, id)
+	excused := w.p.Faults[hostLag] > 0 || w.p.Faults[doubled] > 0 || slices.ContainsFunc(w.stores, func(s *store) bool { return s.lostSince(0) })
+	if n.Reason != cache.LostGone || !excused {
+		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost (%d), and no store has lost anything", h.id, id.fence, id.session, n.Reason)
+	}
+}
+
+// mayBegin checks that the host's configuration lets the client have the key at the moment when the daemon
+// decides so: each key of an acquire-many too.
+func (h *host) mayBegin(n *cache.Notice) {
+	sp := h.conf.of(n.Key)
+	h.began[n.Session.ID] = h.w.now
+	if k := h.connOf(n.Session.ID); k != nil && !sp.allows(k.c.uid) {
+		h.w.fail("access", n.Key, "client %d of user %d gets fence %d, and namespace %q is for %v", k.c.id, k.c.uid, n.Fence, sp.Prefix, sp.Users)
+	}
+	if n.Degraded && !sp.Local {
+		h.w.fail("access", n.Key, "session %d gets a degraded hold, and namespace %q does not allow it", n.Session.ID, sp.Prefix)
+	}
+}
+
+// connOf is the connection of a session; nil once that has ended.
+func (h *host) connOf(session uint64) *conn {
+	for _, k := range h.conns {
+		if k.s != nil && k.s.ID() == session {
+			return k
+		}
+	}
+	return nil
+}
+
+// notTooMany checks, when a hold begins, the limit of its namespace. Holds that have moved there by a reload
+// may be more than the limit; then none begins.
+func (h *host) notTooMany(key string) {
+	sp, n := h.conf.of(key), int64(0)
+	if sp.MaxHolds == 0 {
+		return
+	}
+	for id := range h.audit {
+		if h.conf.of(id.key) == sp {
+			n++
+		}
+	}
+	if n > sp.MaxHolds {
+		h.w.fail("limits", key, "host %d: hold %d begins in namespace %q, and there may be %d", h.id, n, sp.Prefix, sp.MaxHolds)
+	}
+}
+
+// notTooManyWait checks the limit of waiters of the namespace of an acquire that has come in the step that
+// ends, and waits.
+func (h *host) notTooManyWait(q *request) {
+	sp, n := h.conf.of(q.key.name), int64(0)
+	if sp.MaxWaiters == 0 {
+		return
+	}
+	unread := func(q *request) bool {
+		return q.k.c.k != q.k || q.k.stuck || q.k.inSocket >= socketBuffer || q.k.killed
+	}
+	for _, k := range h.w.everything {
+		for _, o := range h.waits[k] {
+			if h.conf.of(k.name) == sp && !unread(o) {
+				n++
+			}
+		}
+	}
+	if slices.Contains(h.waits[q.key], q) && !unread(q) && n > sp.MaxWaiters {
+		h.w.fail("limits", q.key.name, "host %d: acquire %d waits as number %d in namespace %q, and %d may", h.id, q.id, n, sp.Prefix, sp.MaxWaiters)
+	}
+}
+
+// auditEnds checks, when nothing is held, that the audit log says so.
+func (h *host) auditEnds() {
+	for id := range h.audit {
+		h.w.fail("audit", id.key, "host %d: fence %d of session %d has not ended in the log", h.id, id.fence, id.session)
+	}
+}

@@ -1,0 +1,185 @@
+package sim
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+)
+
+// conf is a configuration, as an operator writes it for all hosts. It does not change once it is
+// written.
+type conf struct {
+	spaces  []space  // by prefix; the first is for the empty one
+	spare   []*store // that no namespace uses
+	classes []engine.Class
+	limits  engine.Limits
+	stage   int // of a move
+}
+
+// space is a namespace of it.
+type space struct {
+	engine.Namespace
+	at *store
+}
+
+// of is the namespace of a key.
+func (c *conf) of(name string) *space {
+	best := &c.spaces[0]
+	for i := range c.spaces {
+		if sp := &c.spaces[i]; len(sp.Prefix) > len(best.Prefix) && strings.HasPrefix(name, sp.Prefix) {
+			best = sp
+		}
+	}
+	return best
+}
+
+// stores are those that it names.
+func (c *conf) stores() (all []*store) {
+	for i := range c.spaces {
+		if s := c.spaces[i].at; !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	for _, s := range c.spare {
+		if !slices.Contains(all, s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// allows says whether a user may use the keys.
+func (sp *space) allows(uid int) bool { return len(sp.Users) == 0 || slices.Contains(sp.Users, uid) }
+
+// firstConf is what every host begins with.
+func (w *World) firstConf() *conf {
+	c := &conf{limits: w.limits()}
+	c.spaces = []space{{w.policy(""), w.stores[0]}}
+	for range w.p.Spaces {
+		w.changeSpace(c)
+	}
+	return c
+}
+
+// limits are those of sessions and users.
+func (w *World) limits() engine.Limits {
+	return engine.Limits{MaxHolds: int(w.p.MaxHolds), MaxWaiters: int(w.p.MaxWaits), MaxFrame: maxFrame, OutBuffer: w.p.Out,
+		Users: engine.UserLimits{Holds: w.p.UserHolds, Waiters: w.p.UserWaits}}
+}
+
+// policy is what a namespace says, of what namespaces of this world may say. Where there is one
+// namespace, it says all of that.
+func (w *World) policy(prefix string) engine.Namespace {
+	p := &w.p
+	n := engine.Namespace{Prefix: prefix, TTL: time.Duration(p.TTLs[0] * ms), MaxTTL: time.Hour, HandOvers: p.Hands, HandOverTime: time.Duration(p.HandTime),
+		LingerPause: time.Duration(p.Pause), LocalAfter: time.Duration(p.LocalAfter)}
+	has := func() bool { return p.Spaces == 0 || w.chance(600) }
+	if p.Linger > 0 && has() {
+		n.Linger = time.Duration(p.Linger)
+	}
+	if p.MaxHold > 0 && has() {
+		n.MaxHold = time.Duration(p.MaxHold)
+	}
+	if p.Tenure > 0 && has() {
+		n.Tenure, n.Pause = time.Duration(p.Tenure), time.Duration(p.Tenure/2)
+	}
+	if p.Local && has() {
+		n.Local = true
+	}
+	if p.Spaces == 0 {
+		return n
+	}
+	n.HandOvers = 1 + w.pick(p.Hands)
+	if p.Heartbeat > 0 && (p.Stalls || has()) {
+		n.Heartbeat = time.Duration(p.Heartbeat)
+	}
+	if p.MaxWait > 0 && has() {
+		n.MaxWait = time.Duration(p.MaxWait)
+	}
+	if p.SpaceMost > 0 && has() {
+		n.MaxHolds, n.MaxWaiters = int64(1+w.pick(p.SpaceMost)), int64(1+w.pick(p.SpaceMost))
+	}
+	if p.Users > 1 && has() {
+		for uid := range p.Users {
+			if w.chance(700) {
+				n.Users = append(n.Users, uid)
+			}
+		}
+	}
+	return n
+}
+
+// prefixes are those that a namespace may have: all locks, all semaphores, or a single key.
+func (w *World) prefixes() []string {
+	all := []string{"k", "s"}
+	for _, k := range w.everything {
+		all = append(all, k.name)
+	}
+	return all
+}
+
+// changeSpace writes one namespace of c anew, or a new one.
+func (w *World) changeSpace(c *conf) {
+	prefix := ""
+	if w.chance(800) {
+		all := w.prefixes()
+		prefix = all[w.pick(len(all))]
+	}
+	sp := space{w.policy(prefix), w.stores[w.pick(len(w.stores))]}
+	if w.p.Move {
+		sp.at = w.stageStore(c.stage)
+	}
+	i := slices.IndexFunc(c.spaces, func(o space) bool { return o.Prefix == prefix })
+	switch {
+	case i < 0:
+		c.spaces = append(c.spaces, sp)
+		slices.SortFunc(c.spaces, func(a, b space) int { return cmp.Compare(a.Prefix, b.Prefix) })
+	case w.chance(300): // only its policy
+		c.spaces[i].Namespace = sp.Namespace
+	case w.chance(400): // only its store
+		c.spaces[i].at = sp.at
+	default:
+		c.spaces[i] = sp
+	}
+}
+
+// edit is the next configuration after c.
+func (w *World) edit(c *conf) *conf {
+	next := &conf{spaces: slices.Clone(c.spaces), spare: c.spare, classes: c.classes, limits: c.limits, stage: c.stage}
+	switch w.pick(8) {
+	case 0, 1, 2:
+		w.changeSpace(next)
+	case 3: // a namespace goes
+		if n := len(next.spaces); n > 1 {
+			i := 1 + w.pick(n-1)
+			next.spaces = slices.Delete(next.spaces, i, i+1)
+		}
+	case 4, 5: // a store goes, and its namespaces to another
+		gone, to := w.stores[w.pick(len(w.stores))], w.stores[w.pick(len(w.stores))]
+		for i := range next.spaces {
+			if next.spaces[i].at == gone {
+				next.spaces[i].at = to
+			}
+		}
+		next.spare = slices.DeleteFunc(slices.Clone(next.spare), func(s *store) bool { return s == gone })
+	case 6:
+		next.spare = nil
+		if w.chance(500) {
+			next.spare = []*store{w.stores[w.pick(len(w.stores))]}
+		}
+		next.classes = nil
+		if w.chance(500) {
+			all := w.prefixes()
+			next.classes = []engine.Class{{Name: "class", Prefix: all[w.pick(len(all))]}}
+		}
+	case 7:
+		next.limits = w.limits()
+		if w.chance(500) && next.limits.MaxHolds < 1000 {
+			next.limits.MaxHolds, next.limits.MaxWaiters = max(1, next.limits.MaxHolds/2), max(1, next.limits.MaxWaiters/2)
+		}
+	}
+	return next
+}

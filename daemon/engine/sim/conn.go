@@ -1,0 +1,315 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// conn is a Unix socket between a client and a daemon: two streams of bytes, each
+// in order, with a delay. It does for the engine what the daemon's own conn does.
+type conn struct {
+	h   *host
+	gen int // of the daemon
+	c   *client
+	s   *engine.Session // nil until the daemon has accepted
+
+	up       stream
+	unread   []byte // at the daemon, behind the last whole frame
+	down     stream
+	inSocket int  // bytes towards the client that it has not read
+	stuck    bool // what the daemon says waits for room there
+
+	heard      int64  // when the daemon read from it last
+	heardFrost int64  // how long the host had stood still by then
+	asked      int64  // when the daemon sent the first keepalive since; 0 for none
+	deaf       bool   // the daemon takes nothing more from it
+	killed     bool   // the daemon ends it
+	last       []byte // what it has said before that, and why
+	left       bool   // the client has gone
+	ended      bool   // the daemon has released everything
+
+	forced map[grantID]int     // what was unlocked by force, and the client has not read yet
+	calls  []*request          // by the client, not answered yet, as the daemon may look them up
+	quiet  map[uint64]*request // by the client, which will be answered only if they fail
+}
+
+// stream is what is on its way in one direction.
+type stream struct {
+	chunks []chunk
+	last   int64 // no later chunk arrives before
+}
+
+type chunk struct {
+	at  int64
+	b   []byte
+	q   *request // that b is, if it is one
+	fin bool
+}
+
+// socketBuffer is how much waits in a socket for a client to read.
+const socketBuffer = 4096
+
+// send has bytes arrive after a delay, behind those that were sent before.
+func (s *stream) send(at int64, b []byte, q *request, fin bool) int64 {
+	s.last = max(s.last, at)
+	s.chunks = append(s.chunks, chunk{s.last, b, q, fin})
+	return s.last
+}
+
+// take is what has arrived.
+func (s *stream) take(now int64, b []byte, each func(*request)) (_ []byte, fin bool) {
+	n := 0
+	for _, c := range s.chunks {
+		if c.at > now {
+			break
+		}
+		b = append(b, c.b...)
+		fin = fin || c.fin
+		if c.q != nil {
+			each(c.q)
+		}
+		n++
+	}
+	s.chunks = slices.Delete(s.chunks, 0, n)
+	return b, fin
+}
+
+// at has something done by the daemon at the other end, if it still runs then.
+func (k *conn) at(t int64, do func()) {
+	if k.h.gen == k.gen {
+		k.h.at(t, do)
+	}
+}
+
+// accept is the daemon's side of a new connection.
+func (k *conn) accept() {
+	k.s = k.h.eng.Open(engine.Peer{PID: -1, UID: k.c.uid, GID: -1, Watched: true}, k)
+}
+
+// say sends bytes of the client to the daemon.
+func (k *conn) say(b []byte, q *request, fin bool) {
+	w := k.h.w
+	if len(b) > 1 && w.chance(cutPermille) { // the reader gets it in two pieces
+		n := w.between(1, int64(len(b)))
+		k.at(k.up.send(w.now+w.hop(), b[:n], nil, false), k.readable)
+		b = b[n:]
+	}
+	k.at(k.up.send(w.now+w.hop(), b, q, fin), k.readable)
+}
+
+// hop is how long bytes are under way between two processes of a host.
+func (w *World) hop() int64 { return w.between(10*us, w.p.Hop) }
+
+// cutPermille is how often what is written in one piece is read in two.
+const cutPermille = 20
+
+// readable is the daemon's reader.
+func (k *conn) readable() {
+	if k.h.passing { // it is read when the next process has taken over
+		return
+	}
+	var fin bool
+	had := len(k.unread)
+	k.unread, fin = k.up.take(k.h.asOf, k.unread, k.arrives)
+	if k.ended {
+		return
+	}
+	if k.s == nil {
+		k.accept()
+	}
+	if !k.deaf && len(k.unread) > had {
+		rest, ok := k.s.Receive(k.unread)
+		if len(rest) < len(k.unread) { // part of a frame does not count
+			k.heard, k.heardFrost, k.asked = k.h.w.now, k.h.stood(), 0
+		}
+		k.unread = k.unread[:copy(k.unread, rest)]
+		k.deaf = !ok
+	}
+	if fin {
+		k.leave()
+	}
+}
+
+// arrives notes in which order acquires reach the daemon.
+func (k *conn) arrives(q *request) {
+	if q.op == protocol.OpAcquire && !k.deaf && !k.ended {
+		k.h.seq++
+		q.k, q.seq, q.came = k, k.h.seq, k.h.w.now
+		k.h.waits[q.key] = append(k.h.waits[q.key], q)
+		k.h.arrived = append(k.h.arrived, q)
+	}
+}
+
+// forgetWaits drops what the daemon answers no more.
+func (k *conn) forgetWaits() {
+	for _, key := range k.h.w.all() {
+		k.h.waits[key] = slices.DeleteFunc(k.h.waits[key], func(q *request) bool { return q.k == k })
+	}
+}
+
+// leave is the daemon's word that the client has gone.
+func (k *conn) leave() {
+	k.left = true
+	switch {
+	case k.s == nil:
+		k.ended = true
+		k.h.drop(k)
+	case !k.ended:
+		k.end()
+	}
+}
+
+func (h *host) drop(k *conn) {
+	h.conns = slices.DeleteFunc(h.conns, func(o *conn) bool { return o == k })
+}
+
+// end releases what the session had.
+func (k *conn) end() {
+	k.ended = true
+	k.forgetWaits()
+	k.h.eng.End(k.s)
+	k.h.drop(k)
+	if holds, waits := k.s.Counts(); holds != 0 || waits != 0 {
+		k.h.w.fail("nothing left", "", "an ended session still counts %d holds and %d waiters", holds, waits)
+	}
+	if !k.left { // its stated validity is over; it does not get more of our time
+		k.hangUp()
+	}
+}
+
+// Flush writes what waits for the client, as far as its socket takes it.
+func (k *conn) Flush() {
+	if k.inSocket >= socketBuffer {
+		k.stuck = true
+		return
+	}
+	if k.ended || k.s == nil {
+		return
+	}
+	if holds, waits := k.s.Counts(); holds > k.h.w.p.MaxHolds || waits > k.h.w.p.MaxWaits {
+		k.h.w.fail("limits", "", "a session has %d holds and %d waiters", holds, waits)
+	}
+	b := k.s.Take(k.last)
+	k.last = nil
+	if len(b) == 0 {
+		return
+	}
+	w := k.h.w
+	k.inSocket += len(b)
+	w.emitted(k, b)
+	k.stuck = false
+	if len(b) > 1 && w.chance(cutPermille) {
+		n := w.between(1, int64(len(b)))
+		k.c.at(k.down.send(k.h.departs()+w.hop(), b[:n], nil, false), k.c.gen, k.c.read)
+		b = b[n:]
+	}
+	k.c.at(k.down.send(k.h.departs()+w.hop(), b, nil, false), k.c.gen, k.c.read)
+}
+
+// Yield does nothing: each step here is one.
+func (k *conn) Yield() {}
+
+// Kill is the engine's wish to end the session. Its keys stay closed until the
+// client has gone, or nothing that was stated is valid any more.
+func (k *conn) Kill() {
+	if k.killed {
+		return
+	}
+	k.killed, k.deaf = true, true
+	if k.last = k.s.Take(nil); len(k.last) == 0 { // any other end says why
+		k.h.w.counts.Tallies[tooSlow]++
+	}
+	k.forgetWaits()
+	k.at(k.h.w.now+k.h.w.between(0, 200*us), func() {
+		if k.ended {
+			return
+		}
+		k.h.eng.EndWaits(k.s)
+		k.Flush()
+		k.hangUp()
+		k.part()
+	})
+}
+
+// part ends the session when the client has parted, or has to have.
+func (k *conn) part() {
+	if k.ended {
+		return
+	}
+	until := k.s.Stated()
+	if holds, _ := k.s.Counts(); holds == 0 || k.h.clock() >= until {
+		k.end()
+		return
+	}
+	k.at(k.h.trueTime(until), k.part)
+}
+
+// hangUp ends the stream towards the client.
+func (k *conn) hangUp() {
+	w := k.h.w
+	k.c.at(k.down.send(k.h.departs()+w.hop(), nil, nil, true), k.c.gen, k.c.read)
+}
+
+// drained is the client's word that it has read: a writer of the daemon that
+// waited for room goes on.
+func (k *conn) drained(n int) {
+	full := k.inSocket >= socketBuffer
+	k.inSocket -= n
+	if full && k.inSocket < socketBuffer {
+		k.at(k.h.w.now, k.Flush)
+	}
+}
+
+// call finds a request that the client waits for.
+func (k *conn) call(id uint64) *request {
+	for _, q := range k.calls {
+		if q.id == id {
+			return q
+		}
+	}
+	return k.quiet[id]
+}
+
+func (k *conn) answered(q *request) {
+	if i := slices.Index(k.calls, q); i >= 0 {
+		k.calls = slices.Delete(k.calls, i, i+1)
+	}
+}
+
+// emitted looks at what the daemon sends, at the moment when it does.
+func (w *World) emitted(k *conn, b []byte) {
+	for {
+		payload, rest, ok, err := protocol.Cut(b, 1<<20)
+		if err != nil {
+			w.fail("protocol", "", "the daemon's frame: %v", err)
+		}
+		if !ok {
+			if len(b) > 0 {
+				w.fail("protocol", "", "the daemon has flushed half a frame")
+			}
+			return
+		}
+		b = rest
+		m, err := protocol.DecodeMessage(payload)
+		if err != nil {
+			w.fail("protocol", "", "the daemon's message: %v", err)
+			return
+		}
+		if m.ID == 0 {
+			w.pushing(k, m)
+			continue
+		}
+		if k.c.k != k {
+			continue // the client has gone already
+		}
+		q := k.call(m.ID)
+		if q == nil {
+			w.fail("one reply", "", "a reply to %d, which is not in flight", m.ID)
+			return
+		}
+		w.replying(k, q, m)
+	}
+}

@@ -1,0 +1,330 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// host is one machine with its clock, and the daemon that runs there at present.
+type host struct {
+	w   *World
+	id  int
+	off int64 // of its boot clock
+	ppm int64 // by which that is too fast
+
+	eng      *engine.Engine
+	conf     *conf
+	links    []*link // stores in use
+	opened   int     // that there have been
+	own      *store  // its embedded one
+	started  int64   // true time of the present daemon's start
+	gen      int     // of the daemon; what was meant for an earlier one comes to nothing
+	up       bool
+	draining bool
+	passing  bool  // another process is about to take over
+	frozen   int64 // nothing happens here before
+	frost    int64 // how long it has been frozen altogether
+	stale    int64 // the reading of the clock that the step under way works with; 0 for a fresh one
+	asOf     int64 // true time of that
+	midway   int64 // the next step is frozen for so long between its decision and its I/O
+	tickAt   int64 // boot time of the next Tick; cache.Forever for none
+	tickSeq  int
+	conns    []*conn
+	lastID   uint64
+	grants   []granted // of the event under way
+	waits    map[*key][]*request
+	told     map[*key]told    // that other hosts want it
+	bases    map[baseOf]*link // where leases are, or were
+	audit    map[audited]bool // holds that have begun in the audit log
+	released map[audited]bool // … and that have been released; may be called lost once more
+	began    map[uint64]int64 // when the latest hold of a session began
+	strict   map[string]int64 // when a reload last required heartbeats for a key
+	arrived  []*request       // acquires that have come in the step under way
+	seq      int              // of acquires that have arrived
+}
+
+// drift is how far a clock may be off, in parts of a million. A lease's deadline
+// allows for 1 % between two of them.
+const drift = 4000
+
+func (w *World) newHost(id int) *host {
+	h := &host{w: w, id: id, off: w.between(20*sec, 100_000*sec), ppm: w.between(-drift, drift+1), waits: make(map[*key][]*request), told: make(map[*key]told), bases: make(map[baseOf]*link), audit: make(map[audited]bool), released: make(map[audited]bool),
+		began: make(map[uint64]int64), strict: make(map[string]int64)}
+	h.own = w.newStore(likeEmbedded)
+	h.start()
+	return h
+}
+
+// boot is the host's clock.
+func (h *host) boot() int64 {
+	d := h.w.now - epoch
+	return h.off + d + d*h.ppm/1_000_000
+}
+
+// clock is what code on this host reads.
+func (h *host) clock() int64 {
+	if h.stale != 0 {
+		return h.stale
+	}
+	return h.boot()
+}
+
+// trueTime is when the host's clock will show at least c.
+func (h *host) trueTime(c int64) int64 {
+	d := min(c-h.off, 8000*sec)
+	return epoch + d*1_000_000/(1_000_000+h.ppm) + 1
+}
+
+// start begins a new daemon.
+func (h *host) start() {
+	h.gen++
+	h.up, h.draining, h.passing, h.tickAt, h.started = true, false, false, cache.Forever, h.w.now
+	clear(h.waits)
+	clear(h.audit)
+	clear(h.released)
+	clear(h.began)
+	clear(h.strict)
+	h.conf = h.w.conf
+	h.newEngine()
+	for _, s := range h.conf.stores() {
+		if _, err := h.open(s); err != nil {
+			panic(err)
+		}
+	}
+	if err := h.route(h.conf, h.links, false); err != nil {
+		panic(err)
+	}
+}
+
+// newEngine makes the daemon's engine, which knows of nothing yet.
+func (h *host) newEngine() {
+	w := h.w
+	c := cache.DefaultConfig()
+	limits := h.conf.limits
+	c.MaxHolds, c.MaxWaiters = int64(limits.MaxHolds), int64(limits.MaxWaiters)
+	c.Habits, c.Seed = w.p.Habits, w.rng.Uint64()
+	set := engine.Settings{Table: c, Users: limits.Users, MaxFrame: maxFrame, OutBuffer: w.p.Out, Version: "sim", InFlight: w.p.InFlight, BatchSize: w.p.Batch,
+		Survey: w.p.Survey, Wakes: w.p.Wakes, FirstID: h.lastID}
+	gen := h.gen
+	h.eng = engine.NewEngine(set, h.clock, func(at int64) {
+		if h.gen == gen {
+			h.wake(at)
+		}
+	})
+	h.eng.Observe(observer{h})
+	h.eng.SetAudit(true)
+}
+
+// at has something done by the daemon that runs now, once it is not frozen.
+func (h *host) at(t int64, do func()) {
+	w, gen := h.w, h.gen
+	var try func()
+	try = func() {
+		switch {
+		case h.gen != gen:
+		case w.now < h.frozen:
+			w.at(h.frozen+w.between(0, 300*us), try)
+		default:
+			h.run(do)
+		}
+	}
+	w.at(t, try)
+}
+
+func (h *host) after(d int64, do func()) { h.at(h.w.now+d, do) }
+
+// run does one step of the daemon.
+func (h *host) run(do func()) {
+	w := h.w
+	if h.midway > 0 {
+		w.counts.Faults[hostFreezeMid]++
+		h.freeze(h.midway)
+		h.midway = 0
+	}
+	if w.chance(int(w.p.Faults[hostLag])) && !w.calm {
+		w.counts.Faults[hostLag]++
+		h.lag(do)
+		return
+	}
+	h.step(do)
+}
+
+// lag has a goroutine read the clock, be descheduled, and do its step when others
+// have done theirs.
+func (h *host) lag(do func()) {
+	w := h.w
+	d := w.skewed(3 * ms)
+	if w.chance(30) {
+		d = w.skewed(sec)
+	}
+	read, at, gen := h.boot(), w.now, h.gen
+	w.after(d, func() {
+		if h.gen != gen {
+			return
+		}
+		if w.now >= h.frozen { // else it is frozen on top of it; never mind its clock
+			h.stale, h.asOf = read, at
+		}
+		h.step(do)
+		h.stale = 0
+	})
+}
+
+func (h *host) step(do func()) {
+	w, gen := h.w, h.gen
+	if h.stale == 0 {
+		h.asOf = w.now
+	}
+	do()
+	if h.gen != gen || w.failure != nil {
+		return
+	}
+	for _, l := range h.links {
+		for _, p := range l.pumps {
+			p.poll()
+		}
+	}
+	w.checkOrder(h)
+	for _, q := range h.arrived {
+		h.notTooManyWait(q)
+	}
+	h.arrived = h.arrived[:0]
+}
+
+// freeze stops the host's daemon: as SIGSTOP, or a machine that is suspended.
+func (h *host) freeze(d int64) {
+	h.w.note(kindFault, nil, uint64(hostFreeze), uint64(h.id))
+	h.w.say(nil, "host %d frozen for %v", h.id, time.Duration(d))
+	until := h.w.now + d
+	h.frost += max(0, until-max(h.frozen, h.w.now))
+	h.frozen = max(h.frozen, until)
+}
+
+// stood is how long it has been frozen up to now.
+func (h *host) stood() int64 { return h.frost - max(0, h.frozen-h.w.now) }
+
+// wake is the engine's wish to have Tick called; it keeps the earliest only, as
+// the timer does.
+func (h *host) wake(at int64) {
+	if at >= h.tickAt {
+		return
+	}
+	h.tickAt = at
+	h.tickSeq++
+	seq, w, gen := h.tickSeq, h.w, h.gen
+	late := w.between(0, 100*us)
+	if w.chance(20) {
+		late = w.between(0, 20*ms)
+	}
+	w.at(max(w.now, h.trueTime(at))+late, func() {
+		if h.gen != gen || h.tickSeq != seq {
+			w.events-- // somebody has wished for an earlier time since
+			return
+		}
+		h.at(w.now, h.tick)
+	})
+}
+
+func (h *host) tick() {
+	h.tickAt = cache.Forever
+	h.wake(h.eng.Tick())
+}
+
+// kill ends the daemon as SIGKILL does: the kernel closes its sockets, the store
+// hears nothing.
+func (h *host) kill() {
+	h.w.say(nil, "host %d killed", h.id)
+	h.end()
+	h.hangUp()
+}
+
+func (h *host) hangUp() {
+	for _, k := range h.conns {
+		k.ended = true
+		k.hangUp()
+	}
+	h.conns = nil
+}
+
+func (h *host) end() {
+	h.lastID += 1000
+	h.gen++
+	h.up, h.draining, h.frozen, h.stale, h.midway = false, false, 0, 0, 0
+	for _, l := range h.links {
+		l.close()
+	}
+	h.links = nil
+}
+
+// restart starts the next daemon after a while.
+func (h *host) restart(after int64) {
+	h.w.after(after, func() {
+		if !h.up {
+			h.w.say(nil, "host %d started", h.id)
+			h.start()
+		}
+	})
+}
+
+// drain is the daemon's orderly end: see daemon.drain, whose steps these are.
+func (h *host) drain(forSo int64) {
+	if h.draining {
+		return
+	}
+	h.w.say(nil, "host %d drains", h.id)
+	h.draining = true
+	h.eng.Drain(time.Duration(forSo))
+	end := h.w.now + forSo
+	var poll func()
+	poll = func() {
+		if h.eng.Held() > 0 && h.w.now < end {
+			h.after(20*ms, poll)
+			return
+		}
+		h.eng.Shut()
+		for _, k := range h.conns {
+			if k.s != nil {
+				k.s.Fatal(protocol.Draining, "the daemon is stopping")
+			}
+		}
+		h.part(h.w.now + 2*sec)
+	}
+	h.after(20*ms, poll)
+}
+
+// part waits for clients to close their side, then for the store to confirm.
+func (h *host) part(end int64) {
+	if len(h.conns) > 0 && h.w.now < end {
+		h.after(20*ms, func() { h.part(end) })
+		return
+	}
+	h.hangUp()
+	h.settle(h.w.now + 2*sec)
+}
+
+func (h *host) settle(end int64) {
+	left := 0
+	for _, l := range h.links {
+		waiting, flying := l.unit.Main().Depth()
+		if !l.breaker.down {
+			left += waiting + flying
+		}
+		waiting, flying = l.unit.Ends().Depth()
+		left += waiting + flying
+	}
+	if left > 0 && h.w.now < end {
+		h.after(5*ms, func() { h.settle(end) })
+		return
+	}
+	h.w.say(nil, "host %d has drained", h.id)
+	h.end()
+	h.restart(h.w.between(100*ms, 3*sec))
+}
+
+// departs is when what the step under way sends leaves the host: a frozen one sends
+// it later.
+func (h *host) departs() int64 { return max(h.w.now, h.frozen) }

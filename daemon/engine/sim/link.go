@@ -1,0 +1,145 @@
+package sim
+
+import (
+	"fmt"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// link is a store as one daemon uses it: what the daemon keeps for each store beside the
+// engine. A takeover passes links on; a reload opens and drops them.
+type link struct {
+	h    *host
+	of   *store // as the configuration names it
+	s    *store // the same, except for an embedded store, of which each host has its own
+	name string // to the engine
+	no   int    // among those of the host
+
+	unit    *engine.Unit
+	inst    uint32   // of the daemon at the store
+	pumps   [3]*pump // by lane: everything else, renewals, and what ends leases of a pair that is down
+	breaker breaker
+	cutOff  int64 // the store cannot be reached before
+	session storeSession
+	pair    *pair          // of two stores at once: each part has connections of its own
+	whole   *link          // of a part: the link to both
+	member  *member        // of a part: how the driver sees it
+	ended   map[ended]bool // tokens that were withdrawn or released there
+	leaving bool           // nothing routes to it: it is dropped once it is empty
+	closed  bool           // dropped, or its daemon has ended
+}
+
+// open begins to use a store.
+func (h *host) open(of *store) (*link, error) {
+	w := h.w
+	h.opened++
+	l := &link{h: h, of: of, s: h.site(of), name: of.name, no: h.opened}
+	if l.s.kind == likeBoth {
+		if err := l.openPair(); err != nil {
+			return nil, err
+		}
+	}
+	if err := l.add(h.eng); err != nil {
+		return nil, err
+	}
+	for i := range l.pumps {
+		l.pumps[i] = &pump{l: l, lane: l.lane(i), idle: w.p.InFlight}
+	}
+	h.links = append(h.links, l)
+	l.begin()
+	return l, nil
+}
+
+// begin has a new instance of the daemon begin at the store.
+func (l *link) begin() {
+	for _, line := range l.lines() {
+		line.inst = l.h.w.newInstance()
+		line.openSession()
+	}
+}
+
+func (w *World) newInstance() uint32 {
+	w.instances++
+	return w.instances
+}
+
+// add makes the store known to an engine.
+func (l *link) add(eng *engine.Engine) (err error) {
+	var inline upstream.Inline
+	if l.s.kind == likeEmbedded {
+		inline = inlineStore{l}
+	}
+	l.unit, err = eng.AddStore(l.name, l.info(), inline)
+	for _, line := range l.lines() {
+		line.unit = l.unit
+	}
+	return err
+}
+
+func (l *link) info() upstream.Info {
+	if l.pair != nil {
+		return l.pair.both.Info()
+	}
+	return l.s.info()
+}
+
+// rename gives a store that is leaving another name, as its own may be that of one that comes, or its
+// own again.
+func (l *link) rename(leaving bool) {
+	l.name = l.of.name
+	if leaving {
+		l.name = fmt.Sprintf("%s (leaving, %d)", l.of.name, l.no)
+	}
+	l.h.eng.Rename(l.unit, l.name)
+}
+
+// lane is the main lane of the store, or that of its renewals.
+func (l *link) lane(i int) *upstream.Lane {
+	return [...]*upstream.Lane{l.unit.Main(), l.unit.Renewals(), l.unit.Ends()}[i]
+}
+
+// close ends the use of a store: the daemon has ended, or has dropped it.
+func (l *link) close() {
+	l.closed = true
+	if l.pair != nil {
+		l.pair.close()
+		return
+	}
+	l.closeSession()
+}
+
+// at has something done by the daemon, unless the store has been dropped by then.
+func (l *link) at(t int64, do func()) {
+	l.h.at(t, func() {
+		if !l.closed {
+			do()
+		}
+	})
+}
+
+func (l *link) after(d int64, do func()) { l.at(l.h.w.now+d, do) }
+
+// isCutOff says that host and store do not reach each other.
+func (l *link) isCutOff() bool {
+	return l.cutOff > l.h.w.now && !l.h.w.calm && l.s.kind != likeEmbedded
+}
+
+// hint passes a hint on to the daemon.
+func (l *link) hint(x upstream.Hint) {
+	if l.whole != nil {
+		l.member.hints <- x
+		x, l = <-l.whole.pair.both.Hints(), l.whole
+	}
+	l.h.w.counts.Hints[x.Kind]++
+	l.h.eng.Hint(l.unit, x)
+}
+
+// site is the store that a host means by one of the configuration.
+func (h *host) site(s *store) *store {
+	if s.kind == likeEmbedded {
+		return h.own
+	}
+	return s
+}

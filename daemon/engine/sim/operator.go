@@ -1,0 +1,117 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// An operator who unlocks by force.
+
+// force ends all holds of a key on this host, or one.
+func (h *host) force() {
+	w := h.w
+	k := h.annoying()
+	fence := uint64(0)
+	if n := len(k.holds); n > 0 && w.chance(500) {
+		fence = k.holds[w.pick(n)].fence
+	}
+	h.after(0, func() {
+		ended, _ := h.eng.Force(k.name, k.permits > 0, fence)
+		if len(ended) == 0 {
+			return
+		}
+		w.counts.Faults[operator]++
+		w.note(kindFault, k, uint64(operator), uint64(len(ended)))
+		w.say(k, "FORCED on host %d: %d holds, asked for fence %d·%d", h.id, len(ended), fence>>10, fence&1023)
+		for _, o := range ended {
+			if fence != 0 && o.Fence != fence {
+				w.fail("forced", k.name, "fence %d was ended, and only %d was to be", o.Fence, fence)
+			}
+			i := slices.IndexFunc(h.conns, func(c *conn) bool { return c.s != nil && c.s.ID() == o.Session.ID })
+			if i >= 0 { // else the daemon is going, and has closed its side
+				h.conns[i].forced[grantID{k, o.Owner, o.Fence}]++
+			}
+		}
+	})
+}
+
+// annoying is a key that an operator might want to unlock: mostly one that somebody holds here, and
+// rather somebody who does not move.
+func (h *host) annoying() *key {
+	w := h.w
+	best, most := w.everything[w.pick(len(w.everything))], 0
+	if w.chance(100) {
+		return best
+	}
+	for _, k := range w.everything {
+		for _, o := range k.holds {
+			n := 0
+			if o.c.h == h && o.believed() {
+				n = 1
+				if o.c.paused > w.now || o.c.deaf > w.now {
+					n = 2
+				}
+			}
+			if n > most {
+				best, most = k, n
+			}
+		}
+	}
+	return best
+}
+
+// view has an operator look at the daemon, which shows every hold that it has granted and not ended.
+func (h *host) view() {
+	w := h.w
+	if !h.up || h.passing || w.now < h.frozen {
+		return
+	}
+	var v engine.View
+	h.eng.View(engine.ViewQuery{Sort: engine.ViewSorts[w.pick(len(engine.ViewSorts))], Desc: w.chance(500), Limit: engine.MaxViewRows}, &v)
+	shown := make(map[audited]bool)
+	for i := range v.Holds {
+		if o := &v.Holds[i]; !o.Forced {
+			w.counts.Tallies[viewed]++
+			shown[audited{o.Session, o.Key, o.Owner, o.Fence}] = true
+		}
+	}
+	for id := range h.audit {
+		if !shown[id] {
+			w.fail("view", id.key, "host %d does not show fence %d of session %d", h.id, id.fence, id.session)
+		}
+		delete(shown, id)
+	}
+	for id := range shown {
+		if id.fence != 0 { // the audit log tells those without one no better apart
+			w.fail("view", id.key, "host %d shows fence %d of session %d, which has ended", h.id, id.fence, id.session)
+		}
+	}
+}
+
+// told is a client's reading of what an operator did. At times it says that it knows.
+func (c *client) told(id grantID) {
+	if c.k.forced[id] == 0 {
+		c.w.fail("forced", id.key.name, "client %d is told that fence %d was unlocked by force, and nobody did", c.id, id.fence)
+		return
+	}
+	if c.k.forced[id]--; c.k.forced[id] == 0 {
+		delete(c.k.forced, id)
+	}
+	if id.fence != 0 && c.w.chance(500) { // without a fence it would give up what the owner may have had since
+		c.send(&request{op: protocol.OpRelease, key: id.key, owner: id.owner, holds: []*hold{nil}, all: true},
+			&protocol.Request{Key: []byte(id.key.name), Owner: id.owner, Fence: id.fence, Flags: protocol.FlagAll})
+	}
+}
+
+// hasBeenTold checks, at the end of a run, that nothing was unlocked behind the client's back.
+func (c *client) hasBeenTold() {
+	if c.k == nil || c.w.failure != nil {
+		return
+	}
+	for id := range c.k.forced {
+		c.w.fail("forced", id.key.name, "client %d has never been told that fence %d was unlocked by force", c.id, id.fence)
+	}
+}

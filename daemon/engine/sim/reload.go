@@ -1,0 +1,192 @@
+package sim
+
+import (
+	"slices"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+)
+
+// Reloads: a daemon takes up another configuration while it serves, as daemon.stores does. Stores
+// that the configuration does not name any more are dropped once nothing refers to them.
+
+// dropEvery is how often a daemon looks whether a store can be dropped.
+const dropEvery = 50 * ms
+
+// reload has the host read the configuration, which has changed, mostly.
+func (h *host) reload() {
+	h.editConf()
+	h.takeUp(h.w.conf, h.w.chance(80))
+}
+
+// editConf has the operator edit the configuration, mostly.
+func (h *host) editConf() {
+	switch w := h.w; {
+	case !w.chance(700):
+	case w.p.Move:
+		w.conf = w.move()
+	default:
+		w.conf = w.edit(w.conf)
+	}
+}
+
+// willFollow notes that the daemon follows c from now on.
+func (h *host) willFollow(c *conf) {
+	for _, k := range h.w.everything {
+		if was, is := h.conf.of(k.name).Heartbeat, c.of(k.name).Heartbeat; is > 0 && (was == 0 || is < was) {
+			h.strict[k.name] = h.w.now
+		}
+	}
+	h.conf = c
+}
+
+// takeUp is one reload. A bad configuration leaves everything as it was.
+func (h *host) takeUp(c *conf, bad bool) {
+	w := h.w
+	var use, added []*link
+	for _, s := range c.stores() {
+		use = append(use, h.linked(s))
+	}
+	for _, l := range h.links {
+		l.rename(!slices.Contains(use, l))
+	}
+	for i, s := range c.stores() {
+		if use[i] != nil {
+			continue
+		}
+		l, err := h.open(s)
+		if err != nil {
+			w.fail("reload", "", "host %d opens %s: %v", h.id, s.name, err)
+			return
+		}
+		use[i], added = l, append(added, l)
+	}
+	if !bad {
+		h.willFollow(c) // before: waiters may be let in by it at once
+	}
+	err := h.route(c, use, bad)
+	if bad != (err != nil) {
+		w.fail("reload", "", "host %d: bad %v, and the error is %v", h.id, bad, err)
+		return
+	}
+	if bad {
+		w.counts.Tallies[badReloads]++
+		for _, l := range added {
+			h.leave(l)
+		}
+		for _, l := range h.links {
+			l.rename(l.leaving)
+		}
+		return
+	}
+	w.counts.Faults[hostReload]++
+	w.note(kindFault, nil, uint64(hostReload), uint64(h.id))
+	h.eng.SetLimits(c.limits)
+	for _, l := range h.links {
+		switch using := slices.Contains(use, l); {
+		case using && l.leaving:
+			l.leaving = false
+			w.counts.Tallies[takenBack]++
+		case !using:
+			h.leave(l)
+		}
+	}
+	h.sayConf()
+}
+
+func (h *host) sayConf() {
+	if h.w.trace == nil {
+		return
+	}
+	for _, sp := range h.conf.spaces {
+		h.w.say(nil, "host %d: prefix %q at %s, users %v, local %v, heartbeat %v, max hold %v", h.id, sp.Prefix, sp.at.name, sp.Users, sp.Local, sp.Heartbeat, sp.MaxHold)
+	}
+}
+
+// linked is the host's use of a store that a reload goes on with; nil when it has to open it anew. One
+// that is leaving is mostly taken back; else the store is used twice for a while. A store on the
+// host's own disk cannot be.
+func (h *host) linked(s *store) *link {
+	for _, l := range h.links {
+		if l.of == s && (!l.leaving || s.kind == likeEmbedded || h.w.chance(500)) {
+			return l
+		}
+	}
+	return nil
+}
+
+// route has the engine follow a configuration. A bad one names a store that is not there, or a
+// namespace twice.
+func (h *host) route(c *conf, use []*link, bad bool) error {
+	var list []engine.Namespace
+	for _, sp := range c.spaces {
+		n := sp.Namespace
+		i := slices.IndexFunc(use, func(l *link) bool { return l.of == sp.at })
+		n.Store = use[i].name
+		list = append(list, n)
+	}
+	switch {
+	case !bad:
+	case h.w.chance(500):
+		list = append(list, list[0])
+	default:
+		list = append(list, engine.Namespace{Prefix: "x", Store: "nowhere"})
+	}
+	return h.eng.Route(list, c.classes)
+}
+
+// leave has a store dropped when it is empty.
+func (h *host) leave(l *link) {
+	if l.leaving {
+		return
+	}
+	l.leaving = true
+	h.w.say(nil, "host %d: store %s is leaving", h.id, l.name)
+	var poll func()
+	poll = func() {
+		switch {
+		case !l.leaving:
+		case h.passing || !h.eng.DropStore(l.unit):
+			l.after(dropEvery, poll)
+		default:
+			h.dropped(l)
+		}
+	}
+	l.after(h.w.between(0, dropEvery), poll)
+}
+
+// unused checks that nobody holds anything at a store that has been dropped.
+func (h *host) unused(l *link) {
+	for _, k := range h.w.everything {
+		for _, o := range k.holds {
+			if o.k.h != h || o.k.gen != h.gen || o.told || !o.believed() {
+				continue
+			}
+			if o.via == l || o.degraded && o.at == l.s && h.linkTo(l.s) == nil {
+				h.w.fail("dropped in use", k.name, "host %d has dropped store %s, where client %d holds with fence %d·%d, degraded %v",
+					h.id, l.name, o.c.id, o.fence>>10, o.fence&1023, o.degraded)
+			}
+		}
+	}
+}
+
+// dropped closes a store that the engine has forgotten. Its driver ends the session there, so
+// whatever is left there is free to be taken.
+func (h *host) dropped(l *link) {
+	w := h.w
+	w.say(nil, "host %d: store %s has been dropped", h.id, l.name)
+	w.counts.Tallies[dropped]++
+	h.links = slices.DeleteFunc(h.links, func(o *link) bool { return o == l })
+	l.close()
+	h.unused(l)
+	for _, line := range l.lines() {
+		if line.s.kind == likeEtcd && line.session.id != 0 {
+			line.s.etcd.endSession(line.session.id)
+		}
+	}
+	if l.s.kind == likeEmbedded {
+		if n := len(l.session.held) + len(l.session.permits); n > 0 {
+			w.fail("reload", "", "host %d has dropped its embedded store, where %d keys are held", h.id, n)
+		}
+		l.s.saved.until = 0
+	}
+}

@@ -1,0 +1,235 @@
+package sim
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// takeOver has another process take the daemon's place, as the daemon's own takeover does: nothing
+// is read from clients, what is on its way to the store comes to its end, and then the next one
+// goes on from an image. It may do so without the stores that are leaving, as after a restart with an edited
+// configuration.
+func (h *host) takeOver(tries int, without bool) {
+	h.passing = true
+	leaving := slices.ContainsFunc(h.links, func(l *link) bool { return l.leaving })
+	switch busy := h.busy(); {
+	case leaving && !without: // the daemon refuses
+	case busy && tries > 0 && !h.draining:
+		h.after(200*us, func() { h.takeOver(tries-1, without) })
+		return
+	case !busy && !h.draining:
+		c := h.conf
+		switch {
+		case without && !leaving:
+			c = h.edited()
+		case !without:
+			c = h.successorConf()
+		}
+		if c != nil {
+			h.passOn(c)
+		}
+	}
+	h.passing = false
+	for _, l := range h.links {
+		for _, p := range l.pumps {
+			for ; p.idle > 0; p.idle-- {
+				l.after(h.w.between(0, 50*us), p.work)
+			}
+		}
+	}
+	for _, k := range slices.Clone(h.conns) {
+		h.after(h.w.between(0, 50*us), k.readable)
+	}
+}
+
+// busy says that a store has yet to answer.
+func (h *host) busy() bool {
+	for _, l := range h.links {
+		waiting, flying := l.unit.Main().Depth()
+		_, renewing := l.unit.Renewals().Depth()
+		_, ending := l.unit.Ends().Depth() // upstream.Pump cuts these batches, which then are unknown as by a timeout
+		if waiting+flying+renewing+ending > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// edited returns a configuration that this process has not read, and in which some of its stores are missing.
+func (h *host) edited() *conf {
+	w := h.w
+	w.conf = w.edit(w.conf)
+	for _, l := range h.links {
+		l.leaving = !slices.Contains(w.conf.stores(), l.of)
+	}
+	return w.conf
+}
+
+// successorConf is what the next process has read: mostly the file that this one follows, else what the operator has
+// made of it since. It is nil if that names fewer stores than the daemon has in use, which then refuses the takeover.
+func (h *host) successorConf() *conf {
+	w := h.w
+	if w.p.Spaces == 0 || !w.chance(400) {
+		return h.conf
+	}
+	h.editConf()
+	next := *w.conf
+	all := next.stores()
+	next.spare = slices.Clone(next.spare)
+	for _, l := range h.links {
+		switch {
+		case slices.Contains(all, l.of):
+		case w.chance(200):
+			w.counts.Tallies[refusedTakeovers]++
+			w.say(nil, "host %d: no takeover, because the next process does not know %s", h.id, l.name)
+			return nil
+		default:
+			next.spare = append(next.spare, l.of)
+		}
+	}
+	return &next
+}
+
+// passOn replaces the engine by one that follows c.
+func (h *host) passOn(c *conf) {
+	w := h.w
+	same := c == h.conf
+	image, sessions, err := h.eng.Image()
+	if err != nil {
+		w.fail("takeover", "", "image: %v", err)
+		return
+	}
+	old := make(map[*engine.Session]*conn)
+	for _, k := range h.conns {
+		if k.s != nil {
+			old[k.s] = k
+		}
+	}
+	h.tickAt = cache.Forever
+	h.willFollow(c)
+	h.newEngine()
+	gone, err := h.relink()
+	if err != nil {
+		w.fail("takeover", "", "%v", err)
+		return
+	}
+	next, err := h.eng.Take(image, gone)
+	if err != nil || len(next) != len(sessions) {
+		w.fail("takeover", "", "%d sessions of %d: %v", len(next), len(sessions), err)
+		return
+	}
+	for i, s := range sessions {
+		k := old[s]
+		if k == nil {
+			w.fail("takeover", "", "session %d has no connection", s.ID())
+			return
+		}
+		k.s = next[i]
+		k.s.Carry(k)
+	}
+	if again, _, err := h.eng.Image(); err != nil || same && w.p.Spaces == 0 && string(again) != string(image) { // else stores may have other numbers
+		w.fail("takeover", "", "the image of what was taken over is another (%v)", err)
+	}
+	if left := h.eng.Leftovers(); left.Amiss != 0 {
+		w.fail("takeover", "", "of what was taken over: %v", left)
+	}
+	if !h.begin(gone) {
+		return
+	}
+	w.counts.Faults[hostTakeover]++
+	w.say(nil, "host %d: another process has taken over %d sessions, same configuration %v", h.id, len(sessions), same)
+	if !same {
+		w.counts.Tallies[editedTakeovers]++
+		h.sayConf()
+	}
+}
+
+// begin goes on with what was taken over, as daemon.begin does.
+func (h *host) begin(gone map[string]*engine.Unit) bool {
+	if !h.eng.Abandon(slices.Collect(maps.Values(gone))) {
+		h.w.fail("takeover", "", "host %d uses a store that it does not have", h.id)
+		return false
+	}
+	for _, l := range slices.Clone(h.links) {
+		if l.leaving {
+			h.abandoned(l)
+		}
+	}
+	for _, l := range h.links {
+		if l.hasSession() && !h.w.p.Calm && h.w.chance(300) {
+			l.bereave()
+		}
+	}
+	for _, l := range h.links {
+		l.trust()
+	}
+	h.wake(h.clock())
+	return true
+}
+
+// abandoned is the end of a store that the next process does not have. Nobody keeps what is there: it ends with its
+// TTL, or with its session. Clients may believe in holds there until they read that these are lost.
+func (h *host) abandoned(l *link) {
+	h.w.say(nil, "host %d: store %s is left behind", h.id, l.name)
+	h.w.counts.Tallies[leftBehind]++
+	h.links = slices.DeleteFunc(h.links, func(o *link) bool { return o == l })
+	l.close()
+}
+
+// relink has the next engine use the stores of the one before it and those that only its configuration names, and
+// follow that configuration. It returns stand-ins for the stores that are leaving.
+func (h *host) relink() (gone map[string]*engine.Unit, err error) {
+	gone = make(map[string]*engine.Unit)
+	links := slices.Clone(h.links)
+	for i := range links { // in any order: stores have other numbers there
+		j := h.w.pick(i + 1)
+		links[i], links[j] = links[j], links[i]
+	}
+	for _, l := range links {
+		if l.leaving {
+			if gone[l.name], err = h.eng.StandIn(l.name, l.info(), nil); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if err := l.add(h.eng); err != nil {
+			return nil, err
+		}
+		for i, p := range l.pumps {
+			p.lane = l.lane(i)
+		}
+	}
+	for _, s := range h.conf.stores() {
+		if !slices.ContainsFunc(links, func(l *link) bool { return l.of == s && !l.leaving }) {
+			if _, err := h.open(s); err != nil {
+				return nil, err
+			}
+		}
+	}
+	stay := slices.DeleteFunc(slices.Clone(h.links), func(l *link) bool { return l.leaving })
+	return gone, h.route(h.conf, stay, false)
+}
+
+// bereave has the next process go on without the session at the store.
+func (l *link) bereave() {
+	if l.pair != nil { // neither store is taken over
+		l.pair.close()
+		if err := l.openPair(); err != nil {
+			l.h.w.fail("takeover", "", "%v", err)
+			return
+		}
+	}
+	l.closeSession()
+	l.session = storeSession{tries: l.session.tries + 1}
+	l.h.eng.Bereave(l.unit)
+	l.begin()
+}
+
+// hasSession says that what is at the store, or at one of two, lives by a session of the daemon.
+func (l *link) hasSession() bool {
+	return slices.ContainsFunc(l.s.leaves, func(s *store) bool { return s.kind == likeEtcd })
+}

@@ -1,0 +1,202 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// storedTime bounds one question of what a store knows.
+const storedTime = 5 * time.Second
+
+// storedRow is what a row takes in a frame at the most.
+const storedRowSize = 4*protocol.MaxKey + 1100
+
+// stored has a page of what the stores know fetched. It is answered from another
+// goroutine: a store is slow.
+func (s *Session) stored(q *protocol.Request, a *aftermath) {
+	e := s.engine
+	if e.ask == nil {
+		s.refuse(q.ID, protocol.Unsupported, "this daemon cannot say what its stores know", a)
+		return
+	}
+	place, cursor, ok := parseStored(string(q.After))
+	if !ok {
+		s.refuse(q.ID, protocol.Invalid, "after is not what an earlier page said", a)
+		return
+	}
+	p := storedPage{s: s, id: q.ID, prefix: string(q.Prefix), place: place, cursor: cursor,
+		limit: min(int(q.Limit), max(1, s.frameLimit()/storedRowSize))}
+	if s.questions.Add(1) > questionsMost {
+		s.questions.Add(-1)
+		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
+		return
+	}
+	e.ask(func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+		defer s.questions.Add(-1)
+		p.answer(ctx, lister)
+		return func(context.Context) {}
+	})
+}
+
+// questionsMost bounds the pages that one session asks for at once.
+const questionsMost = 8
+
+func parseStored(after string) (place int, cursor string, ok bool) {
+	if after == "" {
+		return 0, "", true
+	}
+	n, cursor, ok := strings.Cut(after, ":")
+	place, err := strconv.Atoi(n)
+	return place, cursor, ok && err == nil && place >= 0
+}
+
+// paired is a store made of two. Each of them is listed by itself, under its own name.
+type paired interface{ Pair() [2]upstream.Store }
+
+// partsMost is how many places a store has in the order of the pages: one for each part.
+const partsMost = 2
+
+// storedPage is one page under way.
+type storedPage struct {
+	s      *Session
+	id     uint64
+	prefix string
+	place  int // the part of a store to go on with: partsMost times the store's number, and the part's
+	cursor string
+	limit  int
+}
+
+// answer asks a store, and answers with what it knows.
+func (p storedPage) answer(ctx context.Context, lister func(*Unit) upstream.Lister) {
+	e := p.s.engine
+	a := getAftermath()
+	defer putAftermath(a)
+	defer func() { e.finish(a, e.clock(), nil) }()
+	units := *e.units.Load()
+	u, store := p.find(units, lister)
+	if store == nil {
+		p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, nil, "") })
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, storedTime)
+	defer cancel()
+	locks, more, err := store.List(ctx, p.prefix, p.cursor, p.limit)
+	if err != nil {
+		p.s.refuse(p.id, protocol.Unavailable, fmt.Sprintf("store %s: %v", p.name(u), queryError(ctx, err)), a)
+		return
+	}
+	next := fmt.Sprint(p.place, ":", more)
+	if more == "" {
+		next = ""
+		if p.place+1 < partsMost*len(units) {
+			next = fmt.Sprint(p.place+1, ":")
+		}
+	}
+	var names map[string]upstream.Registration
+	if r, ok := store.(upstream.Registrar); ok {
+		names, _ = r.Registered(ctx, upstream.Daemons(locks)) // the locks are worth showing without names
+	}
+	rows := p.rows(units, locks, names)
+	p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, rows, next) })
+}
+
+// find moves p to the first part at or behind its place that can list its locks. store is nil if there is
+// none. It looks each store up once, because a store can be dropped at any time.
+func (p *storedPage) find(units []*Unit, lister func(*Unit) upstream.Lister) (u *Unit, store upstream.Lister) {
+	for ; p.place < partsMost*len(units); p.place, p.cursor = p.place+1, "" {
+		if u = units[p.place/partsMost]; u == nil {
+			continue
+		}
+		l, part := lister(u), p.place%partsMost
+		if two, ok := l.(paired); ok {
+			store, _ = two.Pair()[part].(upstream.Lister)
+		} else if part == 0 {
+			store = l
+		}
+		if store != nil {
+			return u, store
+		}
+	}
+	return nil, nil
+}
+
+// name is what the configuration calls the part of u that p is at.
+func (p *storedPage) name(u *Unit) string {
+	if parts := u.parts.Load(); parts != nil && len(*parts) > 1 {
+		return (*parts)[p.place%partsMost].Name
+	}
+	return u.Name()
+}
+
+// again says that a part before the one that p is at has the same locks. The earlier one lists the locks of
+// other hosts, and each lists its own.
+func (p *storedPage) again(units []*Unit) bool {
+	seen := map[string]bool{}
+	for i, u := range units[:min(len(units), p.place/partsMost+1)] {
+		if u == nil || u.parts.Load() == nil {
+			continue
+		}
+		for j, part := range *u.parts.Load() {
+			if i*partsMost+j == p.place {
+				return seen[part.Place]
+			}
+			seen[part.Place] = true
+		}
+	}
+	return false
+}
+
+// rows is what the peer may see of locks. While keys move between stores, this daemon has several of its own
+// stores open at one place. Each sees the locks of the others as those of another daemon, and leaves them
+// out.
+func (p *storedPage) rows(units []*Unit, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
+	e, u, again := p.s.engine, units[p.place/partsMost], p.again(units)
+	all := e.routes.Load()
+	for _, l := range locks {
+		if !route(all, l.Key).allows(&p.s.peer) {
+			continue
+		}
+		if by, ok := names[l.Daemon]; !l.Mine && (again || ok && by == e.self) {
+			continue
+		}
+		r := protocol.StoredRow{Key: clip(l.Key), Store: p.name(u), Name: clip(l.Name), Mode: protocol.Mode(l.Mode), Holder: clip(l.Holder),
+			Left: Millis(l.Left), Waiters: int64(l.Waiters), Base: l.Base}
+		if l.Foreign || l.Daemon != "" {
+			h := e.holderThere(&l, names)
+			h.Name, h.Left = "", -1 // the row has both
+			r.By = []protocol.Holder{h}
+		}
+		switch {
+		case l.Foreign:
+			r.Whose = protocol.StoredForeign
+		case l.Mine && e.knowsKey(u, l.Key):
+			r.Whose = protocol.StoredHere
+		case l.Mine:
+			r.Whose = protocol.StoredLeft
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// clip bounds what a store says, whose names are not ours to bound.
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "\uFFFD")
+	for len(s) > protocol.MaxKey+64 {
+		s = s[:len(s)-1]
+	}
+	return strings.ToValidUTF8(s, "")
+}
+
+// knowsKey says whether this host has, or may have, a lease on a key at a store.
+func (e *Engine) knowsKey(u *Unit, key string) bool {
+	sh := e.lock(shardOf(key))
+	defer sh.mu.Unlock()
+	return sh.table.KnowsKey(u.core, key)
+}

@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// takenOver has next continue with d's state, at the same time. It returns the session, which is d's.
+func (d *beating) takenOver(next *beating) *Session {
+	d.Helper()
+	image, _, err := d.e.Image()
+	if err != nil {
+		d.Fatal(err)
+	}
+	next.now.Store(d.now.Load())
+	next.e.End(next.s)
+	sessions, err := next.e.Take(image, nil)
+	if err != nil {
+		d.Fatal(err)
+	}
+	sessions[0].Carry(&sink{s: sessions[0]})
+	next.e.Reroute()
+	return sessions[0]
+}
+
+// The configuration of the successor introduces a heartbeat. No hold is lost before the validity ends that the
+// earlier process stated.
+func TestASuccessorWithAHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
+	d, next := newBeating(t), newBeating(t)
+	g := d.acquire("k", 30*time.Second)
+	d.now.Add(int64(10 * time.Second))
+	d.e.Tick() // sends a keepalive, which the client does not answer
+	if err := next.e.Route([]Namespace{{TTL: 30 * time.Second, Heartbeat: 5 * time.Second}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	s := d.takenOver(next)
+	for range 600 {
+		next.now.Add(int64(20 * time.Millisecond))
+		next.e.Tick()
+	}
+	now := next.now.Load() / int64(time.Millisecond)
+	if left := int64(g.Deadline) - now; left > 0 && s.core.Holds.Load() == 0 {
+		t.Errorf("the hold is lost %v before the end of its stated validity", time.Duration(left)*time.Millisecond)
+	}
+}
+
+// A lease lingers when the successor takes over, whose configuration disables linger. The lease is used again,
+// and no longer wakes the table for the end of its linger.
+func TestASuccessorWithoutLingerForgetsWhenALeaseStopsLingering(t *testing.T) {
+	d, next := newTwoStores(t), newTwoStores(t)
+	route := func(d *twoStores, linger time.Duration) {
+		d.route(Namespace{}, Namespace{Prefix: "o:", Store: "other", Linger: linger})
+	}
+	acquire := func(d *twoStores, s *Session) protocol.Grant {
+		send(s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), TTL: 30000})
+		d.otherAnswers(cache.Result{Status: cache.Granted, Base: uint64(d.now.Load())})
+		m := s.transport.(*sink).last(t)
+		g, err := m.Grant()
+		if m.ID != 7 || err != nil {
+			t.Fatal(m.ID, m.Code, err)
+		}
+		return g
+	}
+	route(d, 2*time.Second)
+	route(next, 0)
+	for range 3 {
+		g := acquire(d, d.s)
+		send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("o:k"), Fence: g.Fence})
+		d.otherAnswers(cache.Result{Status: cache.Done})
+		d.now.Add(int64(100 * time.Millisecond))
+	}
+	s := d.takenOver(next.beating)
+	acquire(next, s)
+	next.now.Add(int64(3 * time.Second))
+	n := 0
+	for ; n < 1000 && next.e.Tick() <= next.now.Load()+1; n++ {
+		next.now.Add(1)
+	}
+	if n == 1000 {
+		t.Error("each of 1000 calls of Tick asks for the next one at once")
+	}
+}
+
+// A key waits at a store that the successor does not use for it. The successor leaves the queue there at once.
+func TestASuccessorLeavesTheQueueOfAStoreThatItsKeysHaveLeft(t *testing.T) {
+	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Permit} {
+		d, next := newTwoStores(t), newTwoStores(t)
+		third := next.add("third")
+		next.route(Namespace{}, Namespace{Prefix: "o:", Store: "third"})
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode, Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
+		if d.otherAnswers(cache.Result{Status: cache.Queued}) == 0 {
+			t.Fatal("the store was not asked")
+		}
+		d.passTo(next)
+		if next.otherAnswers(cache.Result{Status: cache.Done}) == 0 {
+			t.Fatalf("%v: the successor stays in the queue of the earlier store", mode)
+		}
+		if n, _ := third.main.Depth(); n != 1 {
+			t.Errorf("%v: %d requests to the present store", mode, n)
+		}
+	}
+}
+
+// A reader waits because the lease has been on this host for as long as the namespace allows. The successor allows it
+// for longer, and lets the reader in at once.
+func TestASuccessorLetsInWaitersThatItsPolicyAdmits(t *testing.T) {
+	d, next := newTwoStores(t), newTwoStores(t)
+	d.route(Namespace{Tenure: time.Second})
+	next.route(Namespace{Tenure: time.Hour})
+	ask := func(owner uint64) {
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: owner, Owner: owner, Key: []byte("k"), Mode: protocol.Shared,
+			TTL: 60_000, Wait: protocol.WaitAlways})
+		d.answer()
+	}
+	ask(7)
+	d.granted(7)
+	d.now.Add(int64(2 * time.Second))
+	d.k.buf = nil
+	ask(8)
+	if len(d.k.buf) > 0 {
+		t.Fatal("the second reader does not wait")
+	}
+	d.passTo(next)
+	next.answer()
+	next.granted(8)
+}

@@ -1,0 +1,264 @@
+package engine
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// Unit is one store as an engine has it.
+type Unit struct {
+	name     atomic.Pointer[string]
+	parts    atomic.Pointer[[]Part] // see Store; nil when not known
+	info     upstream.Info
+	inline   upstream.Inline // nil when the store cannot
+	core     *cache.Store
+	main     *upstream.Lane
+	renewals *upstream.Lane
+	ends     *upstream.Lane        // of a pair: releases and withdrawals while it is down
+	schedule *renewer.Schedule     // of the leases that are there
+	down     atomic.Pointer[error] // nil while it is up
+
+	mu    sync.Mutex
+	until int64            // the deadline of our session there; 0 without; guarded by mu
+	kept  cache.StoreStats // of that session, which keeps all leases at once; guarded by mu
+}
+
+// keptAlive counts news of the session, whose deadline is until from now on; 0 when it has ended.
+func (u *Unit) keptAlive(until, now int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if until != 0 && u.until != 0 {
+		u.kept.Renewed++
+		u.kept.Slack.Observe(u.until - now)
+	}
+	u.until = until
+}
+
+// sessionStats is what keptAlive has counted.
+func (u *Unit) sessionStats() cache.StoreStats {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.kept
+}
+
+// Name is the store's name.
+func (u *Unit) Name() string { return *u.name.Load() }
+
+// Info is what the store can do.
+func (u *Unit) Info() *upstream.Info { return &u.info }
+
+// SetParts tells of which stores u is made: see Part.
+func (u *Unit) SetParts(parts []Part) { u.parts.Store(&parts) }
+
+// Main is the lane of everything but renewals.
+func (u *Unit) Main() *upstream.Lane { return u.main }
+
+// Renewals is the lane of renewals.
+func (u *Unit) Renewals() *upstream.Lane { return u.renewals }
+
+// Ends is the lane of releases and withdrawals in a pair that is down.
+func (u *Unit) Ends() *upstream.Lane { return u.ends }
+
+// lanes returns all lanes. Their order is that of an engine's image.
+func (u *Unit) lanes() []*upstream.Lane { return []*upstream.Lane{u.main, u.renewals, u.ends} }
+
+// depth returns how many ops wait in these lanes, and how many batches are in flight.
+func depth(lanes ...*upstream.Lane) (waiting, flying int) {
+	for _, l := range lanes {
+		w, f := l.Depth()
+		waiting, flying = waiting+w, flying+f
+	}
+	return waiting, flying
+}
+
+// nextRenewal is when Tick has something to renew; cache.Forever, too, while the lane has as much as can
+// be sent next: what comes due stays in the schedule, where it costs nothing and the first is the most
+// urgent, until a batch has come back.
+func (u *Unit) nextRenewal() int64 {
+	if u.renewals.Full() {
+		return cache.Forever
+	}
+	return u.schedule.Next()
+}
+
+// Down is why the store is down; nil when it is up.
+func (u *Unit) Down() error {
+	if p := u.down.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// Part is a store as the configuration names it.
+type Part struct {
+	Name  string
+	Place string // the same for two stores with the same locks
+}
+
+// AddStore makes a store known under a name. inline is nil when it cannot.
+func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inline) (*Unit, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	units := slices.Clone(*e.units.Load())
+	if slices.ContainsFunc(units, func(u *Unit) bool { return u != nil && u.Name() == name }) {
+		return nil, fmt.Errorf("duplicate store %q", name)
+	}
+	id := len(units) // never used before, because a late answer may still name a dropped store
+	set := e.settings()
+	u := &Unit{info: info, inline: inline,
+		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Floors: info.Floors,
+			Pair: info.Pair, Queue: info.Queue, Notice: info.Notice},
+		main:     upstream.NewLane(set.InFlight, set.BatchSize),
+		renewals: upstream.NewLane(set.InFlight, set.BatchSize),
+		ends:     upstream.NewLane(set.InFlight, set.BatchSize),
+		schedule: renewer.New(set.Table.Seed + uint64(id))}
+	u.name.Store(&name)
+	if info.Gather {
+		u.main.Gather()
+	}
+	units = append(units, u)
+	e.units.Store(&units)
+	return u, nil
+}
+
+// Rename gives a store another name, so that its replacement can have the old one.
+func (e *Engine) Rename(u *Unit, name string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	u.name.Store(&name)
+}
+
+// DropStore forgets a store without users: no key is routed to it, no table has a lease there in any state,
+// and no op is queued or in flight. Otherwise it returns false and changes nothing. A store without users
+// gets no new ones, because no key is routed to it.
+func (e *Engine) DropStore(u *Unit) bool {
+	e.routing.Lock()
+	defer e.routing.Unlock()
+	if e.routes.Load().uses(u) {
+		return false
+	}
+	if e.LeasesAt(u) > 0 {
+		return false
+	}
+	waiting, flying := depth(u.lanes()...) // after the leases, because only leases add ops
+	if waiting+flying > 0 {
+		return false
+	}
+	e.mu.Lock()
+	units := slices.Clone(*e.units.Load())
+	units[u.core.ID] = nil
+	e.units.Store(&units)
+	e.mu.Unlock()
+	for i := range e.shards { // last, because tellOf no longer lets news of the store reach a table
+		sh := e.lock(i)
+		sh.table.Forget(u.core)
+		sh.mu.Unlock()
+	}
+	return true
+}
+
+// LeasesAt counts the leases that are, or may be, at a store or will be requested there next.
+func (e *Engine) LeasesAt(u *Unit) (n int) {
+	for i := range e.shards {
+		sh := e.lock(i)
+		n += sh.table.Users(u.core)
+		sh.mu.Unlock()
+	}
+	return n
+}
+
+// StoreNamed is the store of that name; nil when there is none.
+func (e *Engine) StoreNamed(name string) *Unit {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, u := range *e.units.Load() {
+		if u != nil && u.Name() == name {
+			return u
+		}
+	}
+	return nil
+}
+
+// Stores returns all stores.
+func (e *Engine) Stores() []*Unit { return e.stores() }
+
+func (e *Engine) stores() []*Unit {
+	return slices.DeleteFunc(slices.Clone(*e.units.Load()), func(u *Unit) bool { return u == nil })
+}
+
+// Known says whether a token is one that the tables know of: for stores that
+// sweep.
+func (e *Engine) Known(u *Unit, key string, token uint64) bool {
+	sh := e.lock(shardOf(key))
+	defer sh.mu.Unlock()
+	return sh.table.Knows(u.core, key, token)
+}
+
+// tellOf calls tell for every table, unless the store has been dropped.
+func (e *Engine) tellOf(u *Unit, tell func(t *cache.Table, now int64, out *cache.Effects)) {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		if (*e.units.Load())[u.core.ID] == u {
+			tell(t, now, out)
+		}
+	})
+}
+
+// everywhere calls tell for every table.
+func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effects)) {
+	now := e.clock()
+	a := getAftermath()
+	defer putAftermath(a)
+	for i := range e.shards {
+		sh := e.lock(i)
+		tell(sh.table, now, &sh.out)
+		e.unlock(sh, i, now, a)
+	}
+	e.finish(a, now, nil)
+}
+
+// StoreSession takes news of the daemon's session at a store.
+func (e *Engine) StoreSession(u *Unit, s upstream.Session) {
+	if s.Lost {
+		u.keptAlive(0, 0)
+	} else {
+		u.keptAlive(s.Until, e.clock())
+	}
+	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) {
+		if s.Lost {
+			t.SessionLost(u.core, s.No, now, out)
+		} else {
+			t.SessionUntil(u.core, s.No, s.Until, now, out)
+		}
+	})
+}
+
+// StoreDown says that a store cannot be reached, and why; StoreUp that it can be
+// again.
+func (e *Engine) StoreDown(u *Unit, err error) {
+	u.down.Store(&err)
+	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreDown(u.core, err, now, out) })
+}
+
+// StoreUp is the end of StoreDown.
+func (e *Engine) StoreUp(u *Unit) {
+	u.down.Store(nil)
+	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreUp(u.core, now, out) })
+}
+
+// Hint takes a store's hint.
+func (e *Engine) Hint(u *Unit, h upstream.Hint) {
+	now := e.clock()
+	a := getAftermath()
+	i := shardOf(h.Key)
+	sh := e.lock(i)
+	sh.table.Hint(u.core, h, now, &sh.out)
+	e.unlock(sh, i, now, a)
+	e.finish(a, now, nil)
+	putAftermath(a)
+}

@@ -1,0 +1,69 @@
+package engine
+
+import (
+	"maps"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// Limits bound what clients can use up. The daemon has defaults for those that are 0.
+type Limits struct {
+	Users      UserLimits // of each user: none
+	MaxHolds   int        // of a session: 2,000,000
+	MaxWaiters int        // of a session: 65,536
+	MaxFrame   int        // bytes of a payload: 64 KiB
+	OutBuffer  int        // bytes that wait for a client to read: 4 MiB
+}
+
+// UserLimits limits what all sessions of one user together can use. 0 is no limit.
+type UserLimits struct {
+	Conns   int // connections
+	Holds   int
+	Waiters int
+	Rate    int // requests a second
+}
+
+// userUse counts the resources used by one user's sessions. All users that are unknown, or that the daemon's user
+// namespace does not map, count as one.
+type userUse struct {
+	use   cache.Use
+	pace  pace
+	conns int
+}
+
+// users holds the known users by uid. It is guarded by Engine.mu.
+type users map[int]*userUse
+
+func (us users) conns(uid int) int {
+	if u := us[uid]; u != nil {
+		return u.conns
+	}
+	return 0
+}
+
+// leave ends a session of a user. It forgets a user without sessions, unless a store still has to answer the user's
+// requests, or earlier requests still affect the rate limit: a user gains nothing by connecting again.
+func (us users) leave(uid int, now int64) {
+	u := us[uid]
+	if u.conns--; u.conns == 0 {
+		maps.DeleteFunc(us, func(_ int, u *userUse) bool { return u.conns == 0 && u.use.Asks.Load() == 0 && u.pace.settled(now) })
+	}
+}
+
+// belongs adds s to its user's sessions. It is called with e.mu held.
+func (e *Engine) belongs(s *Session) {
+	u := e.users[s.peer.UID]
+	if u == nil {
+		u = new(userUse)
+		e.users[s.peer.UID] = u
+		u.limit(e.settings().Users)
+	}
+	u.conns++
+	s.core.User, s.pace = &u.use, &u.pace
+}
+
+func (u *userUse) limit(l UserLimits) {
+	u.use.MaxHolds.Store(int64(l.Holds))
+	u.use.MaxWaiters.Store(int64(l.Waiters))
+	u.pace.set(int64(l.Rate))
+}

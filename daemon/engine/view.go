@@ -1,0 +1,216 @@
+package engine
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// ViewQuery bounds and orders a view.
+type ViewQuery struct {
+	Prefix string `json:"prefix"` // only keys that begin so
+	Sort   string `json:"sort"`   // one of ViewSorts; age when empty
+	Desc   bool   `json:"desc"`   // the other way round
+	Limit  int    `json:"limit"`  // rows of each list: 50 when 0, MaxViewRows at the most
+}
+
+// ViewSorts are the orders of a view: the oldest first; by key (sessions by client); what has the
+// least time left first (waiters, before they give up; sessions that hold the most); what most wait
+// for first (waiters with the most before them; sessions that wait for the most).
+var ViewSorts = []string{"age", "key", "left", "waiters"}
+
+// MaxViewRows bounds each list of a view.
+const MaxViewRows = 1000
+
+// DefaultViewRows is the length of each list of a view, unless the query says otherwise.
+const DefaultViewRows = 50
+
+// errQuery says that a query cannot be understood.
+var errQuery = errors.New("bad query")
+
+// ParseViewQuery reads what Values writes. What it does not know it leaves alone.
+func ParseViewQuery(v url.Values) (ViewQuery, error) {
+	q := ViewQuery{Prefix: v.Get("prefix"), Sort: v.Get("sort")}
+	var err error
+	if s := v.Get("desc"); s != "" {
+		if q.Desc, err = strconv.ParseBool(s); err != nil {
+			return q, fmt.Errorf("%w: desc is true or false", errQuery)
+		}
+	}
+	if s := v.Get("limit"); s != "" {
+		if q.Limit, err = strconv.Atoi(s); err != nil {
+			return q, fmt.Errorf("%w: limit is a number", errQuery)
+		}
+	}
+	return q, q.SetDefaults()
+}
+
+// Values is q as the query of a URL; what is as by default is left out.
+func (q ViewQuery) Values() url.Values {
+	v := make(url.Values)
+	if q.Prefix != "" {
+		v.Set("prefix", q.Prefix)
+	}
+	if q.Sort != "" && q.Sort != ViewSorts[0] {
+		v.Set("sort", q.Sort)
+	}
+	if q.Desc {
+		v.Set("desc", "true")
+	}
+	if q.Limit != 0 && q.Limit != DefaultViewRows {
+		v.Set("limit", strconv.Itoa(q.Limit))
+	}
+	return v
+}
+
+// SetDefaults fills in what is not set, and checks the query.
+func (q *ViewQuery) SetDefaults() error {
+	q.Sort = cmp.Or(q.Sort, ViewSorts[0])
+	q.Limit = cmp.Or(q.Limit, DefaultViewRows)
+	if q.Limit < 1 || q.Limit > MaxViewRows {
+		return fmt.Errorf("%w: limit is from 1 to %d", errQuery, MaxViewRows)
+	}
+	if orders[q.Sort] == nil {
+		return fmt.Errorf("%w: sort is one of %v", errQuery, ViewSorts)
+	}
+	return nil
+}
+
+// View is what there is now, bounded in size whatever there is. Durations are milliseconds, and
+// -1 when not known. Numbers of 63 and 64 bits are strings in JSON.
+type View struct {
+	At       time.Time     `json:"at"`
+	Version  string        `json:"version"`
+	PID      int           `json:"pid"`
+	Up       int64         `json:"up_ms"`
+	NotReady string        `json:"not_ready,omitempty"` // why no new locks can be had; empty when they can
+	Query    ViewQuery     `json:"query"`
+	Stores   []ViewStore   `json:"stores"`
+	Totals   ViewTotals    `json:"totals"`
+	Holds    []ViewHold    `json:"holds"`
+	Waiters  []ViewWaiter  `json:"waiters"`
+	Sessions []ViewSession `json:"sessions"`
+	Lost     []ViewLost    `json:"lost"`    // the newest first
+	History  []ViewPoint   `json:"history"` // the oldest first
+	More     ViewMore      `json:"more"`
+}
+
+// ViewMore says of which lists there is more than is shown.
+type ViewMore struct {
+	Holds    bool `json:"holds"`
+	Waiters  bool `json:"waiters"`
+	Sessions bool `json:"sessions"`
+	// Unseen says that there is so much that not all of it was looked at: only the oldest of
+	// it, or the newest, are in the lists.
+	Unseen bool `json:"unseen"`
+}
+
+// ViewStore is how a store does.
+type ViewStore struct {
+	Name        string `json:"name"`
+	Kind        string `json:"kind"`
+	Safety      string `json:"safety"`
+	Up          bool   `json:"up"`
+	Error       string `json:"error,omitempty"` // why it is down
+	Connections int    `json:"connections"`     // -1 when not known
+	Leases      int64  `json:"leases"`
+	Moved       int64  `json:"moved"`   // leases, held or not, whose keys are at another store by now
+	Renewed     uint64 `json:"renewed"` // renewals since the daemon started, by how they ended
+	NotHeld     uint64 `json:"not_held"`
+	Unanswered  uint64 `json:"unanswered"`
+	Slack       int64  `json:"slack_p50_ms"` // the median of what leases had left when they were renewed
+	Flying      int    `json:"in_flight"`    // batches on the wire
+	Queued      int    `json:"queued"`       // operations that wait for the next
+}
+
+// ViewTotals is what there is, and what has happened since the daemon started: rates are the
+// reader's to make.
+type ViewTotals struct {
+	Held      int64  `json:"held"`
+	Waiting   int64  `json:"waiting"`
+	Sessions  int    `json:"sessions"`
+	Acquires  uint64 `json:"acquires"` // that have ended, however
+	Granted   uint64 `json:"granted"`  // of those, re-entries apart
+	Lost      uint64 `json:"lost"`
+	HandOvers uint64 `json:"hand_overs"`
+	Contended uint64 `json:"contended"`
+	Expired   uint64 `json:"expired"`   // leases
+	Oldest    int64  `json:"oldest_ms"` // how long the oldest hold has been held; 0 without any
+}
+
+// ViewWho is the client behind a row.
+type ViewWho struct {
+	Session uint64 `json:"session"`
+	PID     int    `json:"pid"` // -1 when not known
+	UID     int    `json:"uid"`
+	Client  string `json:"client"` // what it calls itself
+}
+
+// ViewHold is one hold.
+type ViewHold struct {
+	Key   string `json:"key"`
+	Mode  string `json:"mode"`
+	Owner uint64 `json:"owner,string"`
+	Fence uint64 `json:"fence,string"` // 0 when it is degraded
+	Class string `json:"class,omitempty"`
+	ViewWho
+	Held     int64 `json:"held_ms"`
+	Left     int64 `json:"left_ms"` // until it ends unless it is renewed
+	TTL      int64 `json:"ttl_ms"`
+	Waiters  int32 `json:"waiters"`            // behind the key on this host
+	Degraded bool  `json:"degraded,omitempty"` // granted by this host alone
+	Fixed    bool  `json:"fixed,omitempty"`    // it ends by itself
+	Forced   bool  `json:"forced,omitempty"`   // unlocked by force: nobody holds it, and the key is free when nothing is left
+}
+
+// ViewWaiter is one who waits.
+type ViewWaiter struct {
+	Key   string `json:"key"`
+	Mode  string `json:"mode"`
+	Owner uint64 `json:"owner,string"`
+	ViewWho
+	Waited int64    `json:"waited_ms"`
+	Left   int64    `json:"left_ms"` // until it gives up; -1 when it never does
+	Place  int32    `json:"place"`   // in the queue of this host, from 1
+	Behind *ViewWho `json:"behind"`  // one who holds the lock on this host; null when none does
+	// Holder is one holder on another host, from the store's list; null when it is not known.
+	Holder *protocol.Holder `json:"holder,omitempty"`
+}
+
+// ViewSession is one client.
+type ViewSession struct {
+	ViewWho
+	Since   int64 `json:"since_ms"` // how long it has been connected
+	Holds   int64 `json:"holds"`
+	Waiters int64 `json:"waiters"`
+	Heard   int64 `json:"heard_ms"` // since it sent something
+	Watched bool  `json:"watched"`  // its process' end is noticed
+}
+
+// ViewLost is a hold that was lost.
+type ViewLost struct {
+	At    time.Time `json:"at"`
+	Key   string    `json:"key"`
+	Mode  string    `json:"mode"`
+	Owner uint64    `json:"owner,string"`
+	Fence uint64    `json:"fence,string"`
+	ViewWho
+	Reason string `json:"reason"`
+	Held   int64  `json:"held_ms"`
+}
+
+// ViewPoint is how it was at a time, and what happened in the seconds before it.
+type ViewPoint struct {
+	At       time.Time `json:"at"`
+	Held     int64     `json:"held"`
+	Waiting  int64     `json:"waiting"`
+	Sessions int       `json:"sessions"`
+	Acquires float64   `json:"acquires_per_second"`
+	Lost     float64   `json:"lost_per_second"`
+	Slack    int64     `json:"slack_p50_ms"` // of the renewals in between; -1 without any
+}

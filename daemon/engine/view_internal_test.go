@@ -1,0 +1,112 @@
+package engine
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// stock has a session hold so many keys.
+func stock(t testing.TB, e *Engine, n int) {
+	s, k := open(t, e)
+	for i := range n {
+		lockFor(t, s, k, fmt.Sprintf("stock:%07d", i), 0)
+	}
+	t.Cleanup(func() { e.End(s) })
+}
+
+func lookAt(t testing.TB, e *Engine, q ViewQuery) (v View) {
+	if err := q.SetDefaults(); err != nil {
+		t.Fatal(err)
+	}
+	e.View(q, &v)
+	return v
+}
+
+func TestAViewLooksAtSoMuchAndNoMore(t *testing.T) {
+	e := testEngine(t)
+	const n = 3000
+	stock(t, e, n)
+	e.lookMost = 640
+	q := &ViewQuery{Sort: "key", Limit: 50}
+	looked := 0
+	counting := func(t *cache.Table, found []cache.Held, prefix string, room, most int) ([]cache.Held, int, bool) {
+		found, n, more := t.LookHolds(found, prefix, room, most)
+		looked += n
+		return found, n, more
+	}
+	rows := newBest(q, orders["key"].holds)
+	if look(e, q, rows, counting) || looked != 640 {
+		t.Errorf("%d looked at", looked)
+	}
+	looked, q.Sort, e.lookMost = 0, "age", viewMost
+	if !look(e, q, newBest(q, orders["age"].holds), counting) || looked > shards*51 {
+		t.Errorf("by age: %d looked at", looked)
+	}
+	v := lookAt(t, e, ViewQuery{Limit: 5})
+	for i, h := range v.Holds[1:] { // behind the engine's own
+		if h.Key != fmt.Sprintf("stock:%07d", i) {
+			t.Errorf("%s is %d", h.Key, i)
+		}
+	}
+	if v.More != (ViewMore{Holds: true}) {
+		t.Errorf("%+v", v.More)
+	}
+	e.lookMost = 640
+	if v = lookAt(t, e, ViewQuery{Sort: "left", Limit: 5}); len(v.Holds) != 5 || !v.More.Unseen || !v.More.Holds {
+		t.Errorf("%+v %d", v.More, len(v.Holds))
+	}
+	e.lookMost = viewMost
+	if v = lookAt(t, e, ViewQuery{Sort: "key", Desc: true, Limit: 1}); v.Holds[0].Key != fmt.Sprintf("stock:%07d", n-1) || v.More.Unseen {
+		t.Errorf("%+v", v.More)
+	}
+	for i := range e.shards {
+		if rows, _, more := e.shards[i].table.LookHolds(nil, "", 1, 1); len(rows) > 0 || more {
+			t.Fatal("a look is left open")
+		}
+	}
+}
+
+func TestBestKeepsTheFirst(t *testing.T) {
+	all := make([]int, 5000)
+	for i := range all {
+		all[i] = i * 7919 % 5003
+	}
+	for _, q := range []*ViewQuery{{Limit: 1}, {Limit: 50}, {Limit: 50, Desc: true}, {Limit: 5000}, {Limit: 6000}} {
+		b := newBest(q, func(a, b *int) int { return *a - *b })
+		most := 0
+		for part := range slices.Chunk(all, 97) {
+			b.add(part...)
+			most = max(most, len(b.rows))
+		}
+		want := slices.Sorted(slices.Values(all))
+		if q.Desc {
+			slices.Reverse(want)
+		}
+		if got := b.sort(); !slices.Equal(got, want[:min(q.Limit, len(want))]) || b.cut != (q.Limit < len(all)) || most > 2*q.Limit+DefaultViewRows {
+			t.Errorf("%+v: %d rows, at most %d, cut %v", q, len(got), most, b.cut)
+		}
+	}
+}
+
+// BenchmarkView is what a view costs, and its size, with a million holds.
+func BenchmarkView(b *testing.B) {
+	for _, n := range []int{1000, 1_000_000} {
+		e := testEngine(b)
+		stock(b, e, n)
+		for _, q := range []ViewQuery{{}, {Limit: MaxViewRows}, {Sort: "key"}, {Prefix: "stock:09999"}} {
+			b.Run(fmt.Sprintf("%d/%s", n, q.Values().Encode()), func(b *testing.B) {
+				b.ReportAllocs()
+				var v View
+				for b.Loop() {
+					v = lookAt(b, e, q)
+				}
+				text, _ := json.Marshal(v)
+				b.ReportMetric(float64(len(text)), "bytes")
+			})
+		}
+	}
+}

@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"cmp"
+	"sort"
+
+	"github.com/locksidecar/locksidecar/cache"
+)
+
+// How much a view looks at: so many holds, and so many waiters, in all, a piece at a time.
+const (
+	viewMost  = 200_000
+	viewPiece = 1024
+)
+
+// order is how rows are put: less than 0 when a comes first. Ties are put by key and age.
+type order struct {
+	holds    func(a, b *cache.Held) int
+	waiters  func(a, b *cache.Waiting) int
+	sessions func(a, b *ViewSession) int
+}
+
+var orders = map[string]*order{
+	"age": {
+		func(a, b *cache.Held) int { return cmp.Compare(a.Since, b.Since) },
+		func(a, b *cache.Waiting) int { return cmp.Compare(a.Since, b.Since) },
+		func(a, b *ViewSession) int { return cmp.Compare(a.Session, b.Session) },
+	},
+	"key": {
+		func(a, b *cache.Held) int { return cmp.Compare(a.Key, b.Key) },
+		func(a, b *cache.Waiting) int { return cmp.Compare(a.Key, b.Key) },
+		func(a, b *ViewSession) int { return cmp.Compare(a.Client, b.Client) },
+	},
+	"left": {
+		func(a, b *cache.Held) int { return cmp.Compare(a.Until, b.Until) },
+		func(a, b *cache.Waiting) int { return cmp.Compare(a.Deadline, b.Deadline) },
+		func(a, b *ViewSession) int { return cmp.Compare(b.Holds, a.Holds) },
+	},
+	"waiters": {
+		func(a, b *cache.Held) int { return cmp.Compare(b.Waiters, a.Waiters) },
+		func(a, b *cache.Waiting) int { return cmp.Compare(b.Place, a.Place) },
+		func(a, b *ViewSession) int { return cmp.Compare(b.Waiters, a.Waiters) },
+	},
+}
+
+// best keeps the first rows of many.
+type best[R any] struct {
+	most int
+	less func(a, b *R) int
+	rows []R
+	cut  bool // there were others
+}
+
+func (b *best[R]) add(rows ...R) {
+	for i := range rows {
+		if b.cut && b.less(&rows[i], &b.rows[b.most-1]) >= 0 { // those up to there are in order
+			continue
+		}
+		if b.rows = append(b.rows, rows[i]); len(b.rows) >= 2*b.most+DefaultViewRows {
+			b.sort()
+		}
+	}
+}
+
+func (b *best[R]) sort() []R {
+	sort.Sort(b)
+	if len(b.rows) > b.most {
+		clear(b.rows[b.most:])
+		b.rows, b.cut = b.rows[:b.most], true
+	}
+	return b.rows
+}
+
+func (b *best[R]) Len() int           { return len(b.rows) }
+func (b *best[R]) Less(i, j int) bool { return b.less(&b.rows[i], &b.rows[j]) < 0 }
+func (b *best[R]) Swap(i, j int)      { b.rows[i], b.rows[j] = b.rows[j], b.rows[i] }
+
+func newBest[R any](q *ViewQuery, less func(a, b *R) int, ties ...func(a, b *R) int) *best[R] {
+	return &best[R]{most: q.Limit, less: func(a, b *R) int {
+		n := less(a, b)
+		for i := 0; n == 0 && i < len(ties); i++ {
+			n = ties[i](a, b)
+		}
+		if q.Desc {
+			return -n
+		}
+		return n
+	}}
+}
+
+// View fills in v's lists of holds, waiters and sessions. There is one at a time: the tables have one
+// place for it.
+func (e *Engine) View(q ViewQuery, v *View) {
+	e.looks.Lock()
+	defer e.looks.Unlock()
+	o := orders[q.Sort]
+	holds := newBest(&q, o.holds, orders["age"].holds, orders["key"].holds)
+	waiters := newBest(&q, o.waiters, orders["age"].waiters, orders["key"].waiters)
+	sessions := newBest(&q, o.sessions, orders["age"].sessions)
+	seen := look(e, &q, holds, (*cache.Table).LookHolds)
+	v.More.Unseen = !look(e, &q, waiters, (*cache.Table).LookWaiters) || !seen
+	names := e.classes.list()
+	now := e.clock()
+	v.Holds, v.Waiters, v.Sessions = []ViewHold{}, []ViewWaiter{}, []ViewSession{}
+	for _, h := range holds.sort() {
+		v.Holds = append(v.Holds, viewHold(&h, names, now))
+	}
+	for _, w := range waiters.sort() {
+		v.Waiters = append(v.Waiters, viewWaiter(&w, now))
+	}
+	for _, s := range e.Sessions() {
+		sessions.add(s.view(now))
+	}
+	v.Sessions = append(v.Sessions, sessions.sort()...)
+	v.More.Holds, v.More.Waiters, v.More.Sessions = holds.cut, waiters.cut, sessions.cut
+}
+
+// piece is LookHolds or LookWaiters.
+type piece[R any] func(t *cache.Table, found []R, prefix string, room, most int) (_ []R, looked int, more bool)
+
+// look goes through all tables, each for its part of what may be looked at. In the order of age
+// a table's first rows are all that can matter. It says whether it has seen all that do.
+func look[R any](e *Engine, q *ViewQuery, into *best[R], next piece[R]) (all bool) {
+	all = true
+	budget, byAge := e.lookMost, q.Sort == "age"
+	var rows []R
+	for i := range e.shards {
+		share, room := budget/(shards-i), e.lookMost
+		if byAge {
+			room = q.Limit + 1 // so that it shows when there is more
+		}
+		for begun, more := false, true; more; begun = true {
+			looked := 0
+			sh := e.lock(i)
+			if !begun {
+				sh.table.BeginLook(byAge && q.Desc)
+			}
+			rows, looked, more = next(sh.table, rows[:0], q.Prefix, room, min(share, viewPiece))
+			room, share, budget = room-len(rows), share-looked, budget-looked
+			if more && share == 0 {
+				all = false
+			}
+			if more = more && share > 0 && room > 0; !more {
+				sh.table.EndLook()
+			}
+			sh.mu.Unlock()
+			into.add(rows...)
+		}
+	}
+	return all
+}
+
+// ViewHold describes a hold.
+func (e *Engine) ViewHold(h *cache.Held, now int64) ViewHold {
+	return viewHold(h, e.classes.list(), now)
+}
+
+func viewHold(h *cache.Held, names []*class, now int64) ViewHold {
+	return ViewHold{Key: h.Key, Mode: h.Mode.String(), Owner: h.Owner, Fence: h.Fence, Class: names[h.Class].name,
+		ViewWho: WhoIs(h.Session), Held: Millis(max(0, now-h.Since)), Left: Millis(max(0, h.Until-now)), TTL: Millis(h.TTL),
+		Waiters: h.Waiters, Degraded: h.Fence == 0, Fixed: h.Fixed, Forced: h.Forced}
+}
+
+func viewWaiter(w *cache.Waiting, now int64) ViewWaiter {
+	v := ViewWaiter{Key: w.Key, Mode: w.Mode.String(), Owner: w.Owner, ViewWho: WhoIs(w.Session), Waited: Millis(max(0, now-w.Since)),
+		Left: -1, Place: w.Place}
+	if w.Deadline != cache.Forever {
+		v.Left = Millis(max(0, w.Deadline-now))
+	}
+	if w.Holder != nil {
+		who := WhoIs(w.Holder)
+		v.Behind = &who
+	}
+	return v
+}
+
+// WhoIs describes the client of a session.
+func WhoIs(c *cache.Session) ViewWho {
+	s := SessionOf(c)
+	w := ViewWho{Session: c.ID, PID: s.peer.PID, UID: s.peer.UID}
+	if name := s.client.Load(); name != nil {
+		w.Client = *name
+	}
+	return w
+}
+
+func (s *Session) view(now int64) ViewSession {
+	v := ViewSession{ViewWho: WhoIs(s.core), Since: Millis(max(0, now-s.began)), Heard: -1, Watched: s.peer.Watched}
+	v.Holds, v.Waiters = s.Counts()
+	if heard := s.heard.Load(); heard != 0 {
+		v.Heard = Millis(max(0, now-heard))
+	}
+	return v
+}
