@@ -101,7 +101,7 @@ func (f *fleet) covered(ctx context.Context, p *proposal, fresh map[string]opene
 			continue
 		}
 		r, read := rules[key]
-		if !read {
+		if !read && !fresh[key].missing { // it takes as long again to find out that a store does not answer
 			short, cancel := context.WithTimeout(ctx, openBound)
 			r, _ = both.ReadRules(short, f.open[key]) // while a store is down, the daemon may start without it
 			cancel()

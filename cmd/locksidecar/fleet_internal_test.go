@@ -45,7 +45,8 @@ func proposed(t *testing.T, yaml string) *proposal {
 	return p
 }
 
-// A store that does not answer delays a start or a reload once, and not once for each namespace.
+// A store that does not answer delays a start or a reload once, and not once for each namespace; if it could not be
+// opened, not once more.
 func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	p := proposed(t, "namespaces:\n  'a:': {}\n  'b:': {}\n  'c:': {fence_epoch: 7}\n")
 	f, st := newFleet(zap.NewNop()), &silentStore{}
@@ -54,6 +55,15 @@ func TestTheNoteOfAStoreIsReadOnce(t *testing.T) {
 	}
 	if _, err := f.covered(t.Context(), p, nil); err != nil || st.asked != 1 {
 		t.Errorf("it was asked %d times: %v", st.asked, err)
+	}
+
+	st.asked = 0
+	fresh := make(map[string]opened)
+	for _, d := range p.needs {
+		fresh[d.key] = opened{lazy: true, missing: true}
+	}
+	if _, err := f.covered(t.Context(), p, fresh); err != nil || st.asked != 0 {
+		t.Errorf("it was asked %d times although it could not be reached: %v", st.asked, err)
 	}
 }
 
