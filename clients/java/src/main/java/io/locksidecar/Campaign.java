@@ -69,6 +69,11 @@ final class Campaign {
         }
     }
 
+    /** Returns the hold of the term in whose onElected a thread is; null in none. */
+    static Hold termIn(Thread thread) {
+        return thread instanceof Campaign.Work work ? work.term.hold : null;
+    }
+
     Campaign(Link link, Keys key, Election.Listener listener, LockOptions options) {
         if (options.isShared() || options.flags() != 0 || options.owner() != null || options.isByThread()) {
             throw new InvalidException("an election's lock is exclusive, renewed by the daemon, and its own owner");

@@ -45,6 +45,10 @@ public final class Election implements AutoCloseable {
          * Begins a term, in a thread of its own, a daemon thread. That it returns does not end the term, which lasts
          * until it is lost or given up; at that moment the thread is interrupted if it is still here.
          *
+         * <p>The thread works under the term. So an acquire of the election's key in it, other than by a named {@link Owner} or
+         * without blocking, is refused as for any lock that the thread holds: with {@link AlreadyHeldException} during the
+         * term, and with {@link LostException} after its loss.
+         *
          * <p>An exception gives the term up and ends the campaign, unless it says no more than that the term was over
          * when it was thrown: an {@link InterruptedException}, a {@link ClosedByInterruptException} or this term's
          * {@link LostException}, or one caused by them.

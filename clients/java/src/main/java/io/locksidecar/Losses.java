@@ -79,7 +79,7 @@ final class Losses {
                     if (own != null) {
                         return own.lossAgain();
                     }
-                    Hold other = site == null ? null : sites.inTheWay(id, site, Losses::canBeReleased);
+                    Hold other = site == null ? null : sites.inTheWay(id, site, h -> h.lost != null && canBeReleased(h));
                     if (other != null) {
                         return other.lossInThread();
                     }

@@ -33,7 +33,7 @@ final class Sites {
 
     /**
      * Returns a hold of this kind for which another owner's acquire, made at site, would wait in its own thread; null
-     * without one.
+     * without one. The hold of a term counts, too, which ends only after the thread.
      */
     Hold inTheWay(Hold.Id wanted, Site site, Predicate<Hold> kind) {
         Hold hold = inThread(wanted.key(), site.thread());
@@ -41,6 +41,8 @@ final class Sites {
                 && (hold.id.owner() == wanted.owner() || !hold.site.bound() && site.named() || !kind.test(hold))) {
             hold = hold.beside;
         }
-        return hold;
+        Hold term = site.term();
+        boolean inside = hold == null && term != null && term.id.key().equals(wanted.key()) && !site.named() && kind.test(term);
+        return inside ? term : hold;
     }
 }

@@ -17,6 +17,7 @@ import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.CopyOnWriteArrayList;
 import java.util.concurrent.CountDownLatch;
@@ -384,6 +385,43 @@ class LossTest extends OnDaemon {
             assertTrue(again.await(Until.BOUND, TimeUnit.SECONDS), "it leads again");
             assertTrue(assertInstanceOf(LostException.class, thrown.get(0)).getMessage().contains("Election[" + key),
                     thrown::toString);
+        }
+    }
+
+    @Test
+    void nothing_is_acquired_inside_a_term_by_its_own_thread() throws Exception {
+        Sidecar client = connect();
+        CompletableFuture<Term> elected = new CompletableFuture<>();
+        CompletableFuture<Void> checked = new CompletableFuture<>();
+        List<Term> terms = new CopyOnWriteArrayList<>();
+        try (Election election = client.election(key, term -> {
+            terms.add(term);
+            if (terms.size() > 1) {
+                return;
+            }
+            try {
+                assertThrows(AlreadyHeldException.class, client.lock(key)::lock);
+                assertThrows(AlreadyHeldException.class, () -> client.leaseAll(List.of(key + "2", key)));
+                assertFalse(client.lock(key).tryLock());
+                client.lease(key + "2").close();
+                elected.complete(term);
+                assertThrows(InterruptedException.class, new CountDownLatch(1)::await, "until the term is over");
+                for (Until.Task again : others(client, key)) {
+                    lost(again, term.fence(), "forced");
+                }
+                client.lease(key, LockOptions.defaults().owner(Owner.create())).close();
+                background(() -> client.lease(key)).result().close(); // another thread is another owner
+                checked.complete(null);
+            } catch (Throwable e) {
+                elected.completeExceptionally(e);
+                checked.completeExceptionally(e);
+            }
+        })) {
+            election.start();
+            elected.get(Until.BOUND, TimeUnit.SECONDS);
+            force(key);
+            checked.get(Until.BOUND, TimeUnit.SECONDS);
+            until("it leads again", () -> terms.size() == 2 && election.isLeader());
         }
     }
 
