@@ -110,6 +110,23 @@ async def test_nothing_revives_a_lock_that_was_called_not_owned(loop: Loop, peer
     assert q[2:5] == ("k", 7, FENCE)  # so that the daemon does not go on renewing it for nobody
 
 
+@pytest.mark.parametrize("change", ["extend", "downgrade"])
+async def test_a_change_does_not_revive_a_lock_that_has_run_out(loop: Loop, peer: Peer, change: str) -> None:
+    lock = loop.client(peer.path, timeout=2).lock("k", owner=7)
+    acquired = asyncio.create_task(lock.acquire())
+    await thread(peer.welcome)
+    await thread(peer.grant, 300)
+    await acquired
+    time.sleep(0.4)  # the loop stands still: nobody notices that it has run out
+    changed = asyncio.create_task(getattr(lock, change)())
+    q = await thread(peer.expect, w.RELEASE)
+    assert q[2:5] == ("k", 7, FENCE)
+    with pytest.raises(LostError, match="silence"):
+        await changed
+    with pytest.raises(LostError, match="silence"):
+        await lock.release()
+
+
 async def test_a_beat_that_has_arrived_counts_though_the_loop_stood_still(loop: Loop, peer: Peer) -> None:
     _, lock = await held(loop, peer, left=200)
     peer.say(65, 0, ms() + 60_000, 60_000)

@@ -391,6 +391,14 @@ def sure(hold: Held) -> bool:
     return hold.owned()
 
 
+def must(hold: Held) -> None:
+    """Raise LostError if a hold is lost, or has run out: then it is lost from now on."""
+    if not hold.lost and not sure(hold):
+        hold.conn.lapse(hold.each, w.now())
+    if hold.lost:
+        raise hold.loss(hold.lost)
+
+
 def still(hold: Held) -> bool:
     """Tell whether a hold is valid, by all that has arrived. One that has run out is never valid again.
 

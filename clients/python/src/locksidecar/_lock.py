@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import _wire as w
 from ._conn import Conn
 from ._errors import ConnectionLost, Unavailable, Unconfirmed
-from ._handle import Handle, check, done, sure
+from ._handle import Handle, check, done, must, sure
 from ._hold import Call, Hold, Who
 from ._inspect import Inspection, inspection
 from ._scope import Scope
@@ -70,9 +70,9 @@ class One(Scope[Hold[Conn]], Handle):
 
     def _change(self, op: int, *fields: int) -> None:
         hold = self._mine()
-        if hold.lost:
-            raise hold.loss(hold.lost)
+        must(hold)
         check(hold, hold.conn.call(op, hold.key, hold.owner, hold.fence, *fields, hold=hold))
+        must(hold)
 
 
 class Lock(One):

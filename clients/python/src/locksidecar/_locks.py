@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import _wire as w
 from ._conn import Conn
 from ._errors import ConnectionLost, Unavailable, Unconfirmed
-from ._handle import HandleMany, check, check_all, missing, sure
+from ._handle import HandleMany, check, check_all, missing, must, sure
 from ._hold import Call, Holds, Who
 from ._scope import Scope
 
@@ -62,10 +62,10 @@ class Locks(Scope[Holds[Conn]], HandleMany):
 
     def _change(self, op: int, *fields: int) -> None:
         holds = self._mine()
-        if holds.lost:
-            raise holds.loss(holds.lost)
+        must(holds)
         for hold, reply in holds.conn.call_each(op, holds, *fields):
             check(hold, reply)
+        must(holds)
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Call, Holds[Conn]]:
         holds = Holds(conn, self._keys, owner, self._shared, fixed=self._fixed, who=who, by=self._by)

@@ -362,6 +362,25 @@ func expiredStaysLost(t *T) {
 		p.fails("not_held")
 		later(q, "l", k, "its owner acquired the key again")
 	}
+	for _, change := range []string{"renew", "downgrade"} {
+		if !t.able(change) {
+			continue
+		}
+		q, k, until = f.brief(change, 6)
+		t.after(until)
+		p := t.send(Command{"do": change, "key": change, "owner": 1, "fence": k, "ttl_ms": 0})
+		t.poll(p.what, func() bool {
+			f.each(func(q asked) {
+				if q.Op != protocol.OpRelease {
+					t.failf("the validity of %q had run out when the client was told to %s it, and it sent op %d", change, change, q.Op)
+				}
+				q.released()
+			})
+			return p.done()
+		})
+		p.fails("not_held")
+		later(q, change, k, "it was to be changed ("+change+")")
+	}
 	if t.able("renew") && t.able("concurrent") {
 		f.renewedLate()
 	}

@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _wire as w
 from .._errors import ConnectionLost
-from .._handle import Handle, check, done, sure
+from .._handle import Handle, check, done, must, sure
 from .._hold import Hold, Who
 from .._inspect import Inspection, inspection
 from ._conn import Asked, Conn
@@ -75,9 +75,9 @@ class One(Scope[Hold[Conn]], Handle):
         return self._changed(self._mine(), op, *fields)
 
     async def _changed(self, hold: Hold[Conn], op: int, *fields: int) -> None:
-        if hold.lost:
-            raise hold.loss(hold.lost)
+        must(hold)
         check(hold, await hold.conn.call(op, hold.key, hold.owner, hold.fence, *fields, hold=hold))
+        must(hold)
 
 
 class Lock(One):

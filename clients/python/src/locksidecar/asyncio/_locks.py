@@ -8,7 +8,7 @@ from typing import Any
 
 from .. import _wire as w
 from .._errors import OK, ConnectionLost, error
-from .._handle import HandleMany, check, check_all, missing, sure
+from .._handle import HandleMany, check, check_all, missing, must, sure
 from .._hold import Holds, Who
 from ._conn import Asked, Conn
 from ._scope import Scope
@@ -74,12 +74,12 @@ class Locks(Scope[Holds[Conn]], HandleMany):
         return self._changed(self._mine(), op, *fields)
 
     async def _changed(self, holds: Holds[Conn], op: int, *fields: int) -> None:
-        if holds.lost:
-            raise holds.loss(holds.lost)
+        must(holds)
         conn = holds.conn
         calls = [(h, conn.ask(op, h.key, h.owner, h.fence, *fields, hold=h)) for h in holds.each]
         for hold, c in calls:
             check(hold, await conn.answer(c))
+        must(holds)
 
     def _request(self, conn: Conn, owner: int, who: Who) -> tuple[Asked, Holds[Conn]]:
         holds = Holds(conn, self._keys, owner, self._shared, fixed=self._fixed, who=who, by=self._by)
