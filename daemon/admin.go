@@ -11,10 +11,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // admin is the listener for people and their machines: HTTP on a socket of its own, beside that

@@ -11,10 +11,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/peer"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -28,7 +28,7 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	}
 	p := engine.Unknown
 	if rc, err := local.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { p = peerOf(int(fd)) })
+		_ = rc.Control(func(fd uintptr) { p = peer.Of(int(fd)) })
 	}
 	return context.WithValue(ctx, peerKey{}, p)
 }

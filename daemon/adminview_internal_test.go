@@ -9,10 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 func TestUnlockIsForRootAndForOurselves(t *testing.T) {

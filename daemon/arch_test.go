@@ -37,7 +37,7 @@ var mayImport = map[string][]string{
 	"daemon":              {"protocol", "protocol/sock", "cache", "upstream", "renewer"},
 	"daemon/engine/sim":   {"protocol", "cache", "upstream", "upstream/both", "renewer", "daemon"},
 	"cmd/locksidecar": {"protocol", "protocol/client", "cache", "upstream", "upstream/nearest", "upstream/storeurl", "upstream/embedded", "upstream/redis",
-		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "daemon/engine", "cmd/locksidecar"},
+		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "daemon/engine", "daemon/audit", "cmd/locksidecar"},
 	"bench": {"protocol", "protocol/client", "bench"},
 }
 

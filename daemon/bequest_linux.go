@@ -8,11 +8,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // A takeover with nobody there yet: the daemon leaves its descriptors with a manager that keeps them,

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-
+	"github.com/locksidecar/locksidecar/daemon/peer"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
@@ -20,7 +20,7 @@ type conn struct {
 	d     *Daemon
 	s     *engine.Session
 	sock  *sock.Conn
-	peer  *peerWatch
+	peer  *peer.Watch
 	hello *time.Timer // ends the session unless it says hello before
 
 	mu      sync.Mutex // guards writing and again; not held during I/O
@@ -164,7 +164,7 @@ func (c *conn) reap() {
 			return
 		}
 	}
-	c.peer.close()
+	c.peer.Close()
 	c.hello.Stop()
 	if c.d.halted() && !c.left() {
 		_ = c.sock.Close()
@@ -172,7 +172,7 @@ func (c *conn) reap() {
 		return
 	}
 	c.d.engine.End(c.s)
-	c.d.sessionEnds(c.s)
+	c.d.audit.SessionEnds(c.s)
 	_ = c.sock.Close()
 	c.d.forget(c)
 }

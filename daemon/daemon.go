@@ -12,11 +12,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/audit"
+	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/peer"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/sock"
 	"github.com/locksidecar/locksidecar/renewer"
@@ -55,7 +56,7 @@ type Serving struct {
 	Stores     []Store            // at least one
 	Namespaces []engine.Namespace // one of them for the empty prefix; a default one on the first store when there are none
 	Classes    []engine.Class     // what is counted by itself; none
-	Logging    Logging
+	Logging    audit.Settings
 	Drain      time.Duration // what holders get when the daemon stops: 10 s
 	Limits     ServingLimits
 	// Commit is called once, before anything is served by this, and when as little as possible can still fail: nothing
@@ -125,22 +126,20 @@ type Daemon struct {
 	cfg       Config // all but Serving
 	now       atomic.Pointer[Serving]
 	log       *zap.Logger
-	auditor   *backlog[byte] // whole lines
-	audited   auditTime      // while something is put there
-	losses    *backlog[loss]
-	spans     *backlog[engine.Span] // nil without Config.Spans
+	audit     *audit.Log
+	spans     *audit.Backlog[engine.Span] // nil without Config.Spans
 	clock     upstream.Clock
 	engine    *engine.Engine
 	site      *site
 	timer     *renewer.Timer
 	stores    *stores
-	peers     *peerWatcher
+	peers     *peer.Watcher
 	admin     *admin
 	inherited *inherited // what was taken over, before Serve
 	lately    lately
 	waitedFor waitedFor
-	crowded   rateLog       // of users' connections
-	throttled rateLog       // of users over their rate limit
+	crowded   audit.Limiter // of users' connections
+	throttled audit.Limiter // of users over their rate limit
 	putOff    atomic.Uint64 // total delay of their requests, in nanoseconds
 	began     int64         // by clock
 
@@ -206,12 +205,12 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 		InFlight: 2, BatchSize: upstream.MaxBatch, Trace: cfg.Spans != nil,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
 	d.engine.SetSelf(registration(&cfg))
-	d.auditor, d.losses = newBacklog(auditMost, d.writeAudit, d.lagging), newBacklog(lossesMost, d.logLosses, d.lagging)
+	d.audit = audit.New(d.log, cfg.Audit, cfg.Logging)
 	d.trace(cfg.Spans)
 	d.engine.Observe(events{d})
 	d.engine.SetAudit(cfg.Logging.Audit)
 	d.stores = newStores(d)
-	if d.peers, err = newPeerWatcher(); err == nil {
+	if d.peers, err = peer.NewWatcher(); err == nil {
 		err = d.stores.add(cfg.Stores)
 	}
 	if err == nil {
@@ -240,7 +239,7 @@ func (d *Daemon) discard() {
 		d.admin.close()
 	}
 	if d.peers != nil {
-		d.peers.close()
+		d.peers.Close()
 	}
 	d.site.close(&d.cfg)
 }
@@ -263,6 +262,7 @@ func (d *Daemon) Reload(next Serving) error {
 	}
 	d.engine.SetLimits(next.Limits.Limits)
 	d.now.Store(&next)
+	d.audit.Set(next.Logging)
 	d.engine.SetAudit(next.Logging.Audit)
 	return nil
 }
@@ -305,7 +305,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	d.settle()
 	d.timer.Close()
 	d.stores.close()
-	d.peers.close()
+	d.peers.Close()
 	d.closeLogs()
 	_ = d.site.lock.Close() // last: from here on a successor may serve
 	return nil
@@ -406,15 +406,15 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		return
 	}
 	var peer engine.Peer
-	peer, c.peer = d.peers.watch(nc, c.leaveNow)
+	peer, c.peer = d.peers.Watch(nc, c.leaveNow)
 	c.mu.Lock() // a drain may flush the session as soon as the engine has it
 	c.s = d.engine.Open(peer, c)
 	c.mu.Unlock()
 	if c.s == nil {
-		c.peer.close()
+		c.peer.Close()
 		refuse(protocol.Limit, "this user has as many connections as limits.max_user_conns allows")
 		d.forget(c)
-		d.crowded.say(d.clock(), func(skipped int) {
+		d.crowded.Do(d.clock(), func(skipped int) {
 			d.log.Warn("connection refused: its user has as many as limits.max_user_conns allows", zap.String("event", "user_refused"),
 				zap.Int("uid", peer.UID), zap.Int("pid", peer.PID), zap.Int("skipped", skipped))
 		})

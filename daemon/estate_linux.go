@@ -6,11 +6,10 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -87,7 +86,7 @@ func (d *Daemon) image() ([]byte, []*conn, error) {
 	for _, s := range sessions {
 		c := s.Transport().(*conn)
 		conns = append(conns, c)
-		m.conns = append(m.conns, connImage{input: c.input, unsent: c.unsent, watched: c.peer.id != 0})
+		m.conns = append(m.conns, connImage{input: c.input, unsent: c.unsent, watched: c.peer.Active()})
 	}
 	m.B = make([]byte, 0, len(m.engine)+1<<16)
 	m.code()
@@ -120,8 +119,8 @@ func (f *fds) addSession(k *conn) error {
 		f.all = append(f.all, fd)
 		return nil
 	})
-	if k.peer.id != 0 {
-		f.all = append(f.all, k.peer.fd)
+	if fd := k.peer.FD(); fd >= 0 {
+		f.all = append(f.all, fd)
 	}
 	return err
 }

@@ -52,7 +52,7 @@ func (d *Daemon) EndTakenOver() {
 	d.wg.Wait()
 	d.timer.Close()
 	d.stores.close()
-	d.peers.close()
+	d.peers.Close()
 	d.closeLogs()
 	_ = d.site.lock.Close()
 }

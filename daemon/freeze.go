@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/upstream"
 )
 

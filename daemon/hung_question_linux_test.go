@@ -8,10 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/upstream"

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/peer"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -246,14 +246,14 @@ func (d *Daemon) inheritConn(s *engine.Session, k *connImage, in *passed) (*conn
 	c := newConn(d, nc)
 	c.s, c.input, c.unsent, c.closed = s, slices.Grow(k.input, readBuffer), k.unsent, s.Closing()
 	c.writing = len(k.unsent) > 0
-	c.peer = &peerWatch{}
+	c.peer = &peer.Watch{}
 	if k.watched {
 		f := in.next()
 		if f == nil {
 			return nil, errPassing
 		}
 		defer f.Close()
-		c.peer = d.peers.adopt(f, c.leaveNow)
+		c.peer = d.peers.Adopt(f, c.leaveNow)
 	}
 	s.Carry(c)
 	if s.Killed() {
@@ -299,7 +299,7 @@ func (d *Daemon) forsake() {
 	d.timer.Resume()
 	for c := range d.conns {
 		_ = c.sock.Close()
-		c.peer.close()
+		c.peer.Close()
 	}
 	d.discard()
 }

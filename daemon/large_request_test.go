@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/protocol"
 )
 

@@ -5,14 +5,13 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -113,9 +112,6 @@ func (s series) counter(d *prometheus.Desc, v uint64, labels ...string) {
 	s.out <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
 }
 
-var causes = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session",
-	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}
-
 func (s series) class(c *engine.ClassTotals) {
 	ns := engine.NamespaceLabel(c.Prefix)
 	for o, name := range engine.ResultLabels {
@@ -125,7 +121,7 @@ func (s series) class(c *engine.ClassTotals) {
 		}
 		s.counter(descAcquires, n, ns, c.Class, name)
 	}
-	for why, name := range causes {
+	for why, name := range engine.CauseLabels {
 		s.counter(descReleases, c.Releases[why], ns, c.Class, name)
 	}
 	for why := cache.LostExpired; int(why) < len(c.Lost); why++ {

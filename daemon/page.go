@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // The page shows a view to people, whole without a script; with it, it keeps itself up to date.

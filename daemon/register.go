@@ -55,7 +55,7 @@ func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 		wait = min(registerSoon<<fails, registerEvery) * 4 / 5
 		wait += rand.N(wait / 2)
 		if fails = min(fails+1, 10); fails > 1 && v.ctx.Err() == nil { // the first try may come before the store session
-			v.unregistered.say(d.clock(), func(skipped int) {
+			v.unregistered.Do(d.clock(), func(skipped int) {
 				log.Warn("cannot write this daemon's entry to the store; other hosts may not see this host's name",
 					zap.String("event", "register_failed"), zap.Error(err), zap.Int("skipped", skipped))
 			})

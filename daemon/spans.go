@@ -3,9 +3,10 @@ package daemon
 import (
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon/audit"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // TracedSpan is a span with its times on the wall clock.
@@ -22,9 +23,9 @@ func (d *Daemon) trace(take func(TracedSpan)) {
 	if take == nil {
 		return
 	}
-	d.spans = newBacklog(spansMost, func(xs []engine.Span) {
+	d.spans = audit.NewBacklog(spansMost, func(xs []engine.Span) {
 		for i := range xs {
-			xs[i].Key = d.key(xs[i].Key)
+			xs[i].Key = d.audit.Key(xs[i].Key)
 			x := &xs[i]
 			took := time.Duration(x.Ended - x.Began)
 			ended := time.Now().Add(-time.Duration(d.clock() - x.Ended))
@@ -37,14 +38,13 @@ func (d *Daemon) trace(take func(TracedSpan)) {
 
 // SpanEnds queues a span.
 func (v events) SpanEnds(x *engine.Span) {
-	v.d.spans.put(1, func(q []engine.Span) []engine.Span { return append(q, *x) })
+	v.d.spans.Put(1, func(q []engine.Span) []engine.Span { return append(q, *x) })
 }
 
 // closeLogs writes what waits.
 func (d *Daemon) closeLogs() {
-	d.auditor.close()
-	d.losses.close()
+	d.audit.Close()
 	if d.spans != nil {
-		d.spans.close()
+		d.spans.Close()
 	}
 }

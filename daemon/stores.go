@@ -8,11 +8,11 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/audit"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -37,10 +37,10 @@ type served struct {
 	ctx    context.Context // of the goroutines
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
-	failed rateLog
+	failed audit.Limiter
 
-	unregistered rateLog // of failed registrations
-	gone         bool    // the configuration no longer names it, and it has users; guarded by Daemon.handing
+	unregistered audit.Limiter // of failed registrations
+	gone         bool          // the configuration no longer names it, and it has users; guarded by Daemon.handing
 
 	gate      sync.Mutex // held while news are taken, and while paused
 	sweeping  sync.Mutex // held while it is swept, and while paused
@@ -306,7 +306,7 @@ func (v *served) start(d *Daemon) {
 	v.pump = upstream.NewPump(v.Store.Store, d.clock, upstream.Told{
 		Deliver: d.engine.Deliver,
 		Failed: func(err error) {
-			v.failed.say(d.clock(), func(skipped int) {
+			v.failed.Do(d.clock(), func(skipped int) {
 				log.Warn("store failed", zap.String("event", "store_failed"), zap.Error(err), zap.Int("skipped", skipped))
 			})
 		},
@@ -400,7 +400,7 @@ func (v *served) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
 		stop()
 		switch {
 		case err != nil && !stopped:
-			v.failed.say(d.clock(), func(skipped int) {
+			v.failed.Do(d.clock(), func(skipped int) {
 				log.Warn("sweep failed", zap.String("event", "sweep_failed"), zap.Error(fmt.Errorf("sweep: %w", err)), zap.Int("skipped", skipped))
 			})
 		case n > 0:

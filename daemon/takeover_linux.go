@@ -10,10 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 

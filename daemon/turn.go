@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
@@ -74,7 +73,7 @@ func (c *conn) keepPace(t *turn) bool {
 	if wait <= 0 {
 		return true
 	}
-	c.d.throttled.say(c.d.clock(), func(skipped int) { c.d.logThrottled(c.s.Peer(), wait, skipped) })
+	c.d.throttled.Do(c.d.clock(), func(skipped int) { c.d.logThrottled(c.s.Peer(), wait, skipped) })
 	c.d.putOff.Add(uint64(wait))
 	if c.hello.Stop() { // the time does not count: the daemon does not read
 		defer c.hello.Reset(c.d.now.Load().Limits.MaxSilent)

@@ -3,9 +3,10 @@ package daemon
 import (
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon/audit"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // Unlocked is what an unlocking by force has done.
@@ -36,7 +37,7 @@ func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (
 		if len(u.Holds) < engine.MaxViewRows {
 			u.Holds = append(u.Holds, d.engine.ViewHold(h, now))
 		}
-		d.log.Warn("unlocked by force", sessionFields(engine.SessionOf(h.Session), zap.String("key", d.key(h.Key)), zap.Stringer("mode", h.Mode),
+		d.log.Warn("unlocked by force", audit.SessionFields(engine.SessionOf(h.Session), zap.String("key", d.audit.Key(h.Key)), zap.Stringer("mode", h.Mode),
 			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))...)
 	}
 	return u, nil

@@ -9,11 +9,10 @@ import (
 	"testing"
 	"unsafe"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"golang.org/x/sys/unix"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )

@@ -12,13 +12,13 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/spf13/pflag"
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/audit"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/both"
 )
@@ -372,7 +372,7 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 		}
 		s.Namespaces = append(s.Namespaces, d)
 	}
-	s.Logging = daemon.Logging{Audit: c.Log.Audit, HashKeys: c.Log.Keys == "hashed"}
+	s.Logging = audit.Settings{Audit: c.Log.Audit, HashKeys: c.Log.Keys == "hashed"}
 	for _, x := range c.Classes {
 		s.Classes = append(s.Classes, engine.Class(x))
 	}

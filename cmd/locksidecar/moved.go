@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 

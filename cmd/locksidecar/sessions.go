@@ -7,11 +7,10 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 func (m *Main) sessionsCommand() *cobra.Command {

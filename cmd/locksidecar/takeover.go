@@ -11,11 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // A daemon that takes over from another, and one that calls its successor.

@@ -11,13 +11,12 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // leastInterval is the shortest time between two looks.

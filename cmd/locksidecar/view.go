@@ -11,12 +11,11 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // adminClient asks a daemon at its admin socket. Close ends its connections.

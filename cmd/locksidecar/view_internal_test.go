@@ -10,9 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // Each way to be refused has its exit code, and what the answer says is harmless.

@@ -5,12 +5,11 @@ import (
 	"io"
 	"text/tabwriter"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 func (m *Main) waitersCommand() *cobra.Command {

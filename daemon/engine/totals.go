@@ -149,3 +149,7 @@ func NamespaceLabel(prefix string) string {
 	}
 	return prefix
 }
+
+// CauseLabels are the labels of what ends holds.
+var CauseLabels = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session",
+	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}

@@ -3,9 +3,8 @@ package sim
 import (
 	"slices"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // The audit log, as the engine tells of it: each hold begins once and ends once there.

@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
+
 	"github.com/locksidecar/locksidecar/protocol"
 )
 

@@ -3,9 +3,8 @@ package sim
 import (
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/upstream"
 )
 

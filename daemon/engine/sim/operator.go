@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/protocol"
 )
 

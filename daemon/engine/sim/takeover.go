@@ -4,9 +4,8 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // takeOver has another process take the daemon's place, as the daemon's own takeover does: nothing

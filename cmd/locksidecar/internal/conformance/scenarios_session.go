@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/protocol"
 )
 

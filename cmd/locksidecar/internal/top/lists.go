@@ -7,9 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
 // count is how many rows the list that is shown has.

@@ -1,4 +1,4 @@
-package daemon
+package audit
 
 import (
 	"slices"
@@ -10,7 +10,7 @@ func TestNobodyWaitsForTheLog(t *testing.T) {
 	var written []uint64
 	var missing uint64
 	stuck, reached := make(chan struct{}), make(chan struct{}, 1)
-	a := newBacklog(3, func(ns []uint64) {
+	a := NewBacklog(3, func(ns []uint64) {
 		select {
 		case reached <- struct{}{}:
 		default:
@@ -19,7 +19,7 @@ func TestNobodyWaitsForTheLog(t *testing.T) {
 		written = append(written, ns...)
 	}, func(n uint64) { missing += n })
 	put := func(n uint64) {
-		a.put(1, func(q []uint64) []uint64 { return append(q, n) })
+		a.Put(1, func(q []uint64) []uint64 { return append(q, n) })
 	}
 	put(1)
 	<-reached // it writes the first, and the next three may wait
@@ -27,7 +27,7 @@ func TestNobodyWaitsForTheLog(t *testing.T) {
 		put(n + 2)
 	}
 	close(stuck)
-	a.close()
+	a.Close()
 	if !slices.Equal(written, []uint64{1, 2, 3, 4}) || missing != 2 {
 		t.Errorf("%v were written, %d said to be missing", written, missing)
 	}

@@ -1,13 +1,12 @@
-package daemon
+package audit
 
 import (
 	"sync"
 	"time"
 )
 
-// backlog has things written on a goroutine of its own: whoever reads them may be slow, and
-// renewals must not wait for him.
-type backlog[T any] struct {
+// Backlog writes things on a goroutine of its own, because their reader may be slow.
+type Backlog[T any] struct {
 	most    int // that may wait, give or take one put
 	write   func([]T)
 	lost    func(n uint64) // so many were not written
@@ -27,14 +26,16 @@ const (
 	gatherPart = 512
 )
 
-func newBacklog[T any](most int, write func([]T), lost func(uint64)) *backlog[T] {
-	b := &backlog[T]{most: most, write: write, lost: lost, kick: make(chan struct{}, 1), closing: make(chan struct{})}
+// NewBacklog makes a backlog of at most most things, give or take one Put. write writes some of them, and lost is told
+// how many were dropped because the backlog was full.
+func NewBacklog[T any](most int, write func([]T), lost func(uint64)) *Backlog[T] {
+	b := &Backlog[T]{most: most, write: write, lost: lost, kick: make(chan struct{}, 1), closing: make(chan struct{})}
 	b.wg.Go(b.run)
 	return b
 }
 
-// put has add append to what waits; if that is full, so many things count as lost. It never blocks.
-func (b *backlog[T]) put(things int, add func(queue []T) []T) {
+// Put has add append to what waits; if that is full, so many things count as lost. It never blocks.
+func (b *Backlog[T]) Put(things int, add func(queue []T) []T) {
 	b.mu.Lock()
 	before := len(b.queue)
 	if before < b.most {
@@ -52,7 +53,7 @@ func (b *backlog[T]) put(things int, add func(queue []T) []T) {
 	}
 }
 
-func (b *backlog[T]) run() {
+func (b *Backlog[T]) run() {
 	var batch []T
 	for closed := false; !closed; {
 		select {
@@ -83,8 +84,8 @@ func (b *backlog[T]) run() {
 	}
 }
 
-// close writes what waits.
-func (b *backlog[T]) close() {
+// Close writes what waits, and ends the goroutine.
+func (b *Backlog[T]) Close() {
 	close(b.closing)
 	b.wg.Wait()
 }

@@ -1,4 +1,4 @@
-package daemon
+package audit
 
 import (
 	"bytes"
@@ -7,15 +7,14 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// auditLines appends lines of the audit: JSON in the form that zap has for the rest of the log. There are
+// lineWriter appends lines of the audit: JSON in the form that zap has for the rest of the log. There are
 // two a lock, so they are made where they come about, at a tenth of what fields and an encoder cost.
-type auditLines struct {
+type lineWriter struct {
 	b    []byte
 	time []byte // how each line begins
 	hide bool   // keys appear hashed
@@ -34,7 +33,7 @@ var modeText = [...]string{cache.Exclusive: ownerOf(cache.Exclusive), cache.Shar
 func ownerOf(m cache.Mode) string { return `,"mode":"` + m.String() + `","owner":` }
 
 // notice appends the line of one.
-func (w *auditLines) notice(n *cache.Notice) {
+func (w *lineWriter) notice(n *cache.Notice) {
 	text := &noticeText[n.Kind]
 	w.b = append(append(w.b, w.time...), text.begin...)
 	if w.hide {
@@ -60,14 +59,14 @@ func (w *auditLines) notice(n *cache.Notice) {
 		w.text(`"`)
 	case cache.NoticeReleased:
 		w.text(`,"cause":"`)
-		w.text(causes[n.Cause])
+		w.text(engine.CauseLabels[n.Cause])
 		w.text(`"`)
 	}
 	w.who(engine.SessionOf(n.Session))
 }
 
 // session appends the line of a session's begin or end.
-func (w *auditLines) session(s *engine.Session, event string) {
+func (w *lineWriter) session(s *engine.Session, event string) {
 	w.b = append(w.b, w.time...)
 	w.text(`","msg":"`)
 	w.text(event)
@@ -81,12 +80,12 @@ func (w *auditLines) session(s *engine.Session, event string) {
 }
 
 // who ends a line with whose it is: the same bytes for all of a session.
-func (w *auditLines) who(s *engine.Session) {
+func (w *lineWriter) who(s *engine.Session) {
 	if p := s.AuditTail.Load(); p != nil {
 		w.b = append(w.b, *p...)
 		return
 	}
-	own := auditLines{}
+	own := lineWriter{}
 	own.text(`,"session":`)
 	own.number(s.ID())
 	own.text(`,"pid":`)
@@ -103,11 +102,11 @@ func (w *auditLines) who(s *engine.Session) {
 	}
 }
 
-func (w *auditLines) text(s string)   { w.b = append(w.b, s...) }
-func (w *auditLines) number(n uint64) { w.b = strconv.AppendUint(w.b, n, 10) }
+func (w *lineWriter) text(s string)   { w.b = append(w.b, s...) }
+func (w *lineWriter) number(n uint64) { w.b = strconv.AppendUint(w.b, n, 10) }
 
 // millis appends nanoseconds as milliseconds, to the microsecond.
-func (w *auditLines) millis(nanos int64) {
+func (w *lineWriter) millis(nanos int64) {
 	micros := max(0, nanos) / int64(time.Microsecond)
 	w.number(uint64(micros / 1000))
 	if part := micros % 1000; part > 0 {
@@ -116,7 +115,7 @@ func (w *auditLines) millis(nanos int64) {
 }
 
 // quoted appends a text in quotes.
-func (w *auditLines) quoted(s string) {
+func (w *lineWriter) quoted(s string) {
 	if !plain(s) {
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
@@ -158,15 +157,15 @@ func beyondASCII(s string) bool {
 	return utf8.ValidString(s)
 }
 
-// auditTime writes how lines begin, with their time. Nearly all share its second with those before.
-type auditTime struct {
+// lineTime writes how lines begin, with their time. Nearly all share its second with those before.
+type lineTime struct {
 	second int64
 	b      []byte
 	at     int // of the fraction in b
 }
 
 // of is a time to the microsecond, as RFC 3339 has it, behind what comes before it, until the next call.
-func (a *auditTime) of(t time.Time) []byte {
+func (a *lineTime) of(t time.Time) []byte {
 	if s := t.Unix(); s != a.second || a.at == 0 {
 		a.second = s
 		a.b = t.AppendFormat(append(a.b[:0], `{"level":"info","ts":"`...), "2006-01-02T15:04:05.")

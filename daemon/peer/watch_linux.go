@@ -1,4 +1,4 @@
-package daemon
+package peer
 
 import (
 	"bytes"
@@ -8,19 +8,17 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"golang.org/x/sys/unix"
 
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
 // soPeerPIDFD is SO_PEERPIDFD, of Linux 6.5.
 const soPeerPIDFD = 77
 
-// peerWatcher tells when clients' processes end: one epoll for all of their
-// pidfds, and one goroutine.
-type peerWatcher struct {
+// Watcher reports the end of clients' processes. It has one epoll for all of their pidfds, and one goroutine.
+type Watcher struct {
 	ep *os.File
 	wg sync.WaitGroup
 
@@ -29,14 +27,15 @@ type peerWatcher struct {
 	gone map[uint64]func() // by the watch's number, since those of descriptors come again; guarded by mu
 }
 
-// peerWatch is one client's.
-type peerWatch struct {
-	w  *peerWatcher
+// Watch is the watch of one process.
+type Watch struct {
+	w  *Watcher
 	id uint64 // 0 when there is nothing to watch
 	fd int
 }
 
-func newPeerWatcher() (*peerWatcher, error) {
+// NewWatcher starts the goroutine, which Close ends.
+func NewWatcher() (*Watcher, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -44,18 +43,17 @@ func newPeerWatcher() (*peerWatcher, error) {
 	if err := unix.SetNonblock(fd, true); err != nil { // an epoll can itself be waited for
 		return nil, err
 	}
-	w := &peerWatcher{ep: os.NewFile(uintptr(fd), "peers"), gone: make(map[uint64]func())}
+	w := &Watcher{ep: os.NewFile(uintptr(fd), "peers"), gone: make(map[uint64]func())}
 	w.wg.Go(w.run)
 	return w, nil
 }
 
-// watch says who is at the other end, and has gone called, once, when that
-// process ends. Where the process cannot be watched, the end of the connection
-// has to do.
-func (w *peerWatcher) watch(c *sock.Conn, gone func()) (engine.Peer, *peerWatch) {
+// Watch identifies the process at the other end of a connection. It calls gone once, when that process ends. If the
+// process cannot be watched, gone is never called: then only the end of the connection tells.
+func (w *Watcher) Watch(c *sock.Conn, gone func()) (engine.Peer, *Watch) {
 	p, pidfd := engine.Unknown, -1
 	_ = c.Control(func(fd int) error {
-		p = peerOf(fd)
+		p = Of(fd)
 		if n, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, soPeerPIDFD); err == nil {
 			pidfd = n
 		}
@@ -69,39 +67,39 @@ func (w *peerWatcher) watch(c *sock.Conn, gone func()) (engine.Peer, *peerWatch)
 	return p, pw
 }
 
-// adopt watches a process by a pidfd that another process of ours had.
-func (w *peerWatcher) adopt(f *os.File, gone func()) *peerWatch {
+// Adopt watches a process by a pidfd that a takeover has brought. It does not keep f.
+func (w *Watcher) Adopt(f *os.File, gone func()) *Watch {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return &peerWatch{}
+		return &Watch{}
 	}
 	return w.watchPIDFD(fd, gone)
 }
 
 // watchPIDFD watches a process by its pidfd, and closes that in the end; less than 0 for none.
-func (w *peerWatcher) watchPIDFD(fd int, gone func()) *peerWatch {
+func (w *Watcher) watchPIDFD(fd int, gone func()) *Watch {
 	if fd < 0 {
-		return &peerWatch{}
+		return &Watch{}
 	}
 	w.mu.Lock()
 	w.last++
-	pw := &peerWatch{w, w.last, fd}
+	pw := &Watch{w, w.last, fd}
 	w.gone[pw.id] = gone
 	w.mu.Unlock()
 	if err := w.add(pw); err != nil {
-		pw.close()
-		return &peerWatch{}
+		pw.Close()
+		return &Watch{}
 	}
 	return pw
 }
 
-// peerOf is who is at the other end of a Unix socket.
-func peerOf(fd int) engine.Peer {
+// Of identifies the process at the other end of a Unix socket.
+func Of(fd int) engine.Peer {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
 		return engine.Unknown
 	}
-	return engine.Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: peerGroups(fd)}
+	return engine.Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: groups(fd)}
 }
 
 // openPID opens a process by number, on kernels without SO_PEERPIDFD. The number
@@ -135,7 +133,7 @@ func startTime(pid int) (uint64, error) {
 	return strconv.ParseUint(string(f[19]), 10, 64)
 }
 
-func (w *peerWatcher) add(p *peerWatch) error {
+func (w *Watcher) add(p *Watch) error {
 	rc, err := w.ep.SyscallConn()
 	if err != nil {
 		return err
@@ -151,8 +149,19 @@ func (w *peerWatcher) add(p *peerWatch) error {
 	return err
 }
 
-// close ends the watch. Closing the pidfd takes it out of the epoll.
-func (p *peerWatch) close() {
+// Active reports whether the process is watched.
+func (p *Watch) Active() bool { return p.id != 0 }
+
+// FD returns the pidfd of the process, which the watch owns; -1 if it is not watched.
+func (p *Watch) FD() int {
+	if p.id == 0 {
+		return -1
+	}
+	return p.fd
+}
+
+// Close ends the watch. Closing the pidfd takes it out of the epoll.
+func (p *Watch) Close() {
 	if p.id == 0 {
 		return
 	}
@@ -165,7 +174,7 @@ func (p *peerWatch) close() {
 	}
 }
 
-func (w *peerWatcher) run() {
+func (w *Watcher) run() {
 	rc, err := w.ep.SyscallConn()
 	if err != nil {
 		return
@@ -191,14 +200,15 @@ func (w *peerWatcher) run() {
 	}
 }
 
-func (w *peerWatcher) close() {
+// Close ends the goroutine.
+func (w *Watcher) Close() {
 	_ = w.ep.Close()
 	w.wg.Wait()
 }
 
-// peerGroups is the other groups of who is at the other end; none when they cannot
+// groups is the other groups of who is at the other end; none when they cannot
 // be had.
-func peerGroups(fd int) []int {
+func groups(fd int) []int {
 	const most = 65536 // NGROUPS_MAX
 	for n := uint32(64); n <= most; {
 		ids := make([]uint32, n)

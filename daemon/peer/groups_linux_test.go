@@ -1,4 +1,4 @@
-package daemon
+package peer
 
 import (
 	"os"
@@ -19,7 +19,7 @@ func TestPeerGroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := peerGroups(fds[0])
+	got := groups(fds[0])
 	slices.Sort(want)
 	slices.Sort(got)
 	if !slices.Equal(got, want) {

@@ -1,19 +1,25 @@
-package daemon
+package audit
 
 import (
 	"encoding/json"
 	"testing"
 	"time"
 
-	"github.com/locksidecar/locksidecar/daemon/engine"
-
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
 )
+
+// noTransport is a transport to nobody.
+type noTransport struct{}
+
+func (noTransport) Flush() {}
+func (noTransport) Kill()  {}
+func (noTransport) Yield() {}
 
 // auditSession returns session 12 as the lock table knows it.
 func auditSession(t testing.TB, name, label string) *cache.Session {
@@ -26,14 +32,17 @@ func auditSession(t testing.TB, name, label string) *cache.Session {
 		t.Fatal(err)
 	}
 	c := cache.NewSession(12, 1)
-	c.Shell = greet(e, engine.Peer{PID: 4711, UID: 1000, GID: 100}, name, label).s
+	s := e.Open(engine.Peer{PID: 4711, UID: 1000, GID: 100}, noTransport{})
+	s.Receive(protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1,
+		Name: []byte(name), Label: []byte(label)}))
+	c.Shell = s
 	return c
 }
 
 var auditAt = time.Date(2026, 3, 4, 5, 6, 7, 89_123_999, time.FixedZone("", -3600))
 
 func lineOf(n *cache.Notice, hide bool) string {
-	w := auditLines{time: new(auditTime).of(auditAt), hide: hide}
+	w := lineWriter{time: new(lineTime).of(auditAt), hide: hide}
 	w.notice(n)
 	return string(w.b)
 }
@@ -62,7 +71,7 @@ func TestLinesOfTheAudit(t *testing.T) {
 			}
 		}
 	}
-	w := auditLines{time: new(auditTime).of(auditAt)}
+	w := lineWriter{time: new(lineTime).of(auditAt)}
 	w.session(engine.SessionOf(s), "session_begin")
 	if want := time + `"msg":"session_begin","event":"session_begin","uid":1000,"gid":100` + who; string(w.b) != want {
 		t.Errorf("\n got %swant %s", w.b, want)
@@ -104,7 +113,7 @@ func FuzzAuditLine(f *testing.F) {
 }
 
 func TestTimesOfTheAudit(t *testing.T) {
-	var a auditTime
+	var a lineTime
 	for _, at := range []time.Time{auditAt, auditAt.Add(time.Second), time.Unix(0, 0).UTC(), time.Unix(0, 999_999_999).UTC(), auditAt.UTC().Add(time.Hour)} {
 		if got, want := string(a.of(at)), `{"level":"info","ts":"`+at.Format("2006-01-02T15:04:05.000000Z07:00"); got != want {
 			t.Errorf("%s, want %s", got, want)
@@ -116,7 +125,7 @@ func BenchmarkAuditLine(b *testing.B) {
 	b.ReportAllocs()
 	s := auditSession(b, "billing", "worker 3")
 	n := cache.Notice{Kind: cache.NoticeAcquired, Key: "order:42", Owner: 7, Fence: 1838429381488203776, Took: 9_109_355, Session: s}
-	w, at := auditLines{}, auditTime{}
+	w, at := lineWriter{}, lineTime{}
 	for b.Loop() {
 		w.b, w.time = w.b[:0], at.of(auditAt)
 		w.notice(&n)

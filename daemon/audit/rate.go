@@ -1,0 +1,28 @@
+package audit
+
+import (
+	"sync"
+	"time"
+)
+
+// Limiter lets one log line a second through, and counts the others.
+type Limiter struct {
+	mu      sync.Mutex
+	next    int64 // guarded by mu
+	skipped int   // guarded by mu
+}
+
+// Do calls line, unless it has called one within the last second. line is told how many were skipped before it. now is
+// the time on the clock of boots.
+func (r *Limiter) Do(now int64, line func(skipped int)) {
+	r.mu.Lock()
+	if now < r.next {
+		r.skipped++
+		r.mu.Unlock()
+		return
+	}
+	n := r.skipped
+	r.next, r.skipped = now+int64(time.Second), 0
+	r.mu.Unlock()
+	line(n)
+}
