@@ -34,9 +34,9 @@ type Config struct {
 	Host        string // this host's name on other hosts; the machine's name when empty
 	AdminListen string // "host:port" for the admin listener beside its socket; none when empty
 	Serving
-	// Standing is called when the daemon comes to a stand, to hand over, and when it goes on after all:
-	// all that the machine has is of use meanwhile.
-	Standing func(now bool)
+	// Takeover is called with true before a takeover makes clients wait, in both processes, and with false when they are
+	// served again: until then everything that the machine has is of use to the takeover. Optional; it must not block.
+	Takeover func(begins bool)
 	// Handing is called when another process is about to go on in place of this one: with its
 	// number, or with our own if it does not after all. It must not block for long.
 	Handing func(pid int)

@@ -57,10 +57,7 @@ func (d *Daemon) lockHanding() bool {
 // goroutine is left that could start one.
 func (d *Daemon) freeze(end time.Time) error {
 	d.freezing.Lock()
-	holdCollector()
-	if d.cfg.Standing != nil {
-		d.cfg.Standing(true)
-	}
+	d.takeoverBegins(true)
 	d.frozen.Store(true)
 	d.mu.Lock()
 	d.stopRunning()
@@ -100,12 +97,16 @@ func (d *Daemon) freeze(end time.Time) error {
 	return nil
 }
 
+// takeoverBegins calls Config.Takeover.
+func (d *Daemon) takeoverBegins(begins bool) {
+	if d.cfg.Takeover != nil {
+		d.cfg.Takeover(begins)
+	}
+}
+
 // thaw ends a freeze. It starts everything again, in the reverse order of freeze.
 func (d *Daemon) thaw() {
-	letCollector()
-	if d.cfg.Standing != nil {
-		d.cfg.Standing(false)
-	}
+	d.takeoverBegins(false)
 	d.frozen.Store(false)
 	d.mu.Lock()
 	d.run()

@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
@@ -172,7 +171,7 @@ func (e *Estate) take(cfg Config, what estate, image []byte, in *passed) (d *Dae
 	if d, err = assemble(cfg, at); err != nil {
 		return nil, err
 	}
-	holdCollector()
+	d.takeoverBegins(true)
 	d.timer.Pause() // nothing is said to anybody before it begins
 	if d.inherited, err = d.inherit(e, m, in); err != nil {
 		d.forsake()
@@ -290,12 +289,12 @@ func (d *Daemon) begin(h *inherited) {
 	}
 	d.timer.Wake(d.engine.Tick())
 	d.timer.Resume()
-	time.AfterFunc(collectLater, letCollector)
+	d.takeoverBegins(false)
 }
 
 // forsake ends a daemon that was to take over: nothing that it was given is touched.
 func (d *Daemon) forsake() {
-	letCollector()
+	d.takeoverBegins(false)
 	d.timer.Resume()
 	for c := range d.conns {
 		_ = c.sock.Close()

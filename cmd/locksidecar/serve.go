@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/tuning"
 	"github.com/locksidecar/locksidecar/daemon"
 )
 
@@ -133,7 +134,7 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 
 	spans := m.newTracing(ctx, log)
 	defer spans.close()
-	threads := newThreads(m.Env)
+	threads := tuning.NewThreads(m.Env)
 	s := &server{m: m, conf: c, plans: p.plans, again: again, fleet: newFleet(log), log: log, level: out.level}
 	defer s.fleet.end()
 	s.fleet.estate = s.found(kept)
@@ -148,7 +149,7 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 		s.match(p.needs)
 		return s.fleet.use(starting, p, func(serving daemon.Serving) (err error) {
 			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup, Listener: made,
-				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Standing: threads.askAll,
+				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Takeover: threads.Takeover,
 				Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version, Seen: s.fleet.seen.leave}
 			if s.fleet.estate != nil {
 				return s.inherit(cfg)
@@ -175,7 +176,7 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	m.announce(log, c, p.needs)
 	following, done := context.WithCancel(ctx)
 	var load sync.WaitGroup
-	load.Go(func() { threads.followLoad(following, m.Env, s.Daemon) })
+	load.Go(func() { threads.FollowLoad(following, m.Env, s.Daemon) })
 	load.Go(func() { s.feed(following) })
 	defer load.Wait()
 	defer done()

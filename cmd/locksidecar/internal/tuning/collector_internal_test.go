@@ -1,4 +1,4 @@
-package daemon
+package tuning
 
 import (
 	"math"
@@ -18,7 +18,7 @@ func TestCollectorIsHeldOff(t *testing.T) {
 		}
 	}
 	defer func() {
-		SetCollector(100, math.MaxInt64)
+		setCollector(100, math.MaxInt64)
 		collector.limit = 0 // as at the start: the limit is the user's
 	}()
 	debug.SetMemoryLimit(limit) // the user's
@@ -26,16 +26,16 @@ func TestCollectorIsHeldOff(t *testing.T) {
 	is("held", -1, limit)
 	letCollector()
 	is("let go", 100, limit)
-	SetCollector(-1, limit)
+	setCollector(-1, limit)
 	holdCollector()
 	holdCollector()
 	is("held with a limit of ours", -1, math.MaxInt64)
-	SetCollector(-1, 2*limit)
+	setCollector(-1, 2*limit)
 	is("set meanwhile", -1, math.MaxInt64)
 	letCollector()
 	is("half let go", -1, math.MaxInt64)
 	letCollector()
 	is("all let go", -1, 2*limit)
-	SetCollector(100, math.MaxInt64)
+	setCollector(100, math.MaxInt64)
 	is("small again", 100, math.MaxInt64)
 }

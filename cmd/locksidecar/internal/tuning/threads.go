@@ -1,4 +1,4 @@
-package main
+package tuning
 
 import (
 	"context"
@@ -108,8 +108,8 @@ func (p *procs) try(l procsSeen) {
 	p.before = 0
 }
 
-// threads sets how many there are.
-type threads struct {
+// Threads sets how many threads run Go code at once.
+type Threads struct {
 	most  int
 	fixed bool // they are the user's choice, or there is none
 
@@ -118,22 +118,34 @@ type threads struct {
 	all int // how many ask for all there can be
 }
 
-func newThreads(env config.Env) *threads {
+// NewThreads looks at GOMAXPROCS in env.
+func NewThreads(env config.Env) *Threads {
 	n := runtime.GOMAXPROCS(0)
 	v, _ := env("GOMAXPROCS")
-	return &threads{most: n, now: n, fixed: v != "" || n == 1}
+	return &Threads{most: n, now: n, fixed: v != "" || n == 1}
 }
 
 // set has n, unless all are asked for.
-func (t *threads) set(n int) {
+func (t *Threads) set(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.now = n
 	t.haveLocked()
 }
 
+// Takeover is called with true before a takeover makes clients wait, and with false when they are served again. In
+// between the process has all threads that there can be, and no collection begins.
+func (t *Threads) Takeover(begins bool) {
+	t.askAll(begins)
+	if begins {
+		holdCollector()
+	} else {
+		time.AfterFunc(collectLater, letCollector)
+	}
+}
+
 // askAll has as many as there can be, until it is called with false as often as with true.
-func (t *threads) askAll(all bool) {
+func (t *Threads) askAll(all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if all {
@@ -144,7 +156,7 @@ func (t *threads) askAll(all bool) {
 	t.haveLocked()
 }
 
-func (t *threads) haveLocked() {
+func (t *Threads) haveLocked() {
 	switch {
 	case t.fixed:
 	case t.all > 0:
@@ -154,16 +166,16 @@ func (t *threads) haveLocked() {
 	}
 }
 
-// loaded is what has load: how much it has done so far, and how late it was.
-type loaded interface {
+// Loaded tells how much a daemon has done so far, and how late it was.
+type Loaded interface {
 	BytesRead() uint64
 	TimerLate() time.Duration
 }
 
-// followLoad has as many as are needed until ctx ends; up to as many as Go chose, which
+// FollowLoad has as many as are needed until ctx ends; up to as many as Go chose, which
 // is what the machine, or the container's limit, has. A GOMAXPROCS of the user's own is
 // left alone. It begins the collections of large heaps, too. It blocks.
-func (t *threads) followLoad(ctx context.Context, env config.Env, of loaded) {
+func (t *Threads) FollowLoad(ctx context.Context, env config.Env, of Loaded) {
 	p := procs{most: t.most, now: 1}
 	defer t.set(p.most)
 	t.set(p.now)

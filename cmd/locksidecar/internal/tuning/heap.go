@@ -1,4 +1,4 @@
-package main
+package tuning
 
 import (
 	"math"
@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
-	"github.com/locksidecar/locksidecar/daemon"
 )
 
 // A collection of a heap with a million locks is a second's work of a processor. It is done
@@ -92,9 +91,9 @@ func (h *heap) pace() {
 	}
 	limit := h.seen.limit()
 	if h.paced = limit != math.MaxInt64; h.paced {
-		daemon.SetCollector(-1, limit)
+		setCollector(-1, limit)
 	} else {
-		daemon.SetCollector(100, limit)
+		setCollector(100, limit)
 	}
 }
 
@@ -122,7 +121,7 @@ func (s heapSeen) comesSoon(paced bool, since time.Duration) bool {
 }
 
 // collect blocks until a collection is over.
-func (t *threads) collect() {
+func (t *Threads) collect() {
 	t.askAll(true)
 	defer t.askAll(false)
 	runtime.GC()

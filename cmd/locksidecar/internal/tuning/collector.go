@@ -1,0 +1,73 @@
+package tuning
+
+import (
+	"math"
+	"runtime/debug"
+	"sync"
+	"time"
+)
+
+// collector sets when the garbage collector of this process runs. A takeover turns the collector off while clients
+// wait: it would scan all locks, none of which is garbage, while they are written or read. There is one, because the
+// process has one collector.
+var collector struct {
+	mu      sync.Mutex
+	holds   int // guarded by mu, as are
+	percent int
+	limit   int64 // that setCollector has set; 0 when the limit is the user's
+}
+
+// collectLater is for how long the collector stays off when clients are served again: its work is spread over theirs
+// then.
+const collectLater = time.Second
+
+// setCollector makes a collection begin when the heap has grown by percent of what was live, and when the process has
+// limit bytes. If a takeover has turned the collector off, that applies once it is on again.
+func setCollector(percent int, limit int64) {
+	c := &collector
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.percent, c.limit = percent, limit; c.holds == 0 {
+		apply(percent, limit)
+	}
+}
+
+// apply sets both, with either in force in between.
+func apply(percent int, limit int64) {
+	if percent < 0 {
+		debug.SetMemoryLimit(limit)
+		debug.SetGCPercent(percent)
+	} else {
+		debug.SetGCPercent(percent)
+		debug.SetMemoryLimit(limit)
+	}
+}
+
+// holdCollector turns the collector off. Calls nest.
+func holdCollector() {
+	c := &collector
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holds++; c.holds > 1 {
+		return
+	}
+	c.percent = debug.SetGCPercent(-1)
+	if c.limit != 0 {
+		debug.SetMemoryLimit(math.MaxInt64)
+	}
+}
+
+// letCollector is the end of holdCollector.
+func letCollector() {
+	c := &collector
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.holds--; c.holds > 0 {
+		return
+	}
+	if c.limit == 0 { // the user's limit stays
+		debug.SetGCPercent(c.percent)
+	} else {
+		apply(c.percent, c.limit)
+	}
+}
