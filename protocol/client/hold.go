@@ -213,8 +213,8 @@ func (h *Hold) Remaining() time.Duration {
 	return left
 }
 
-// Valid says whether the hold may be relied upon now. A hold that has run out is lost from then on. Only what the client has
-// read counts: after a pause of the whole process, a keepalive may still be in the socket's buffer, unread.
+// Valid says whether the hold may be relied upon now. A hold that has run out is lost from then on. Only what the
+// client has read counts: after a pause of the whole process, a keepalive may still wait in the socket's buffer.
 func (h *Hold) Valid() bool { return h.Remaining() > 0 }
 
 // Gone is closed when the hold has ended by a release, a loss or the end of the connection, and when somebody

@@ -74,9 +74,9 @@ export class Hold {
   renew(ttl = 0) { return this.#ask(RENEW, [Math.ceil(ttl)], (m) => this.granted(m, 0)); } // ttl ms from now on; only a fixed lock needs it
   downgrade() { return this.#ask(DOWNGRADE, [], (m) => this.granted(m, 0)); } // from exclusive to shared, without a gap
   async #ask(op, more, take) {
-    if (op !== RELEASE && !this.held) throw new LockError('not_held', this.#over);
+    const check = () => { if (op !== RELEASE && !this.held) throw new LockError('not_held', this.#over); };
     const over = (e) => { if (['not_held', 'unknown'].includes(e.code)) this.over('gone'); throw e; };
-    await this.#conn.ask(op, [this.key, this.owner, BigInt(this.fence), ...more], { take }).catch(over);
+    await (check() ?? this.#conn.ask(op, [this.key, this.owner, BigInt(this.fence), ...more], { take })).then(check, over);
   }
   granted([, , fence, left, deadline, count, end, flags], more) { // counts here: the grant's count may be older than a release
     [this.#count] = [this.#count + more, ...[fence, left, count, flags].map(num)];

@@ -118,6 +118,7 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"denies-and-forgets", "M50", "expired-stays-lost", "asked whether it holds, and a beat"},
 	{"revives-by-beats", "M50", "expired-stays-lost", "asked whether it holds, and a beat"},
 	{"changes-what-ran-out", "M50", "expired-stays-lost", "told to renew it"},
+	{"takes-late-renewals-for-success", "M50", "expired-stays-lost", "is success"},
 	{"revives-by-renewals", "M50", "expired-stays-lost", "its renewal was granted"},
 	{"looks-away-on-release", "M51", "expired-released", "is success"},
 	{"releases-what-ran-out-as-the-daemon-says", "M51", "expired-released expired-stays-lost lost-re-entry fixed-end", "is success"},
