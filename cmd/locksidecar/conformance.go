@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/conformance"
+	"github.com/locksidecar/locksidecar/protocol/conformance"
 )
 
 // exitFailed is conformance's when a scenario failed.

@@ -7,7 +7,7 @@
 // config, conformance, version. Below are internal/config (what the daemon can be
 // told), internal/run (a child process and its terminal), internal/terminal (a
 // program that fills the screen), internal/top (what top shows there) and
-// internal/conformance (what a client has to do).
+// internal/tuning (GOMAXPROCS and the garbage collector of the daemon).
 //
 // Goroutines: serve has the daemon's and one that takes signals; lock has the
 // client's, one that waits for the lock and one that watches it; top has the

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/conformance/faulty"
+	"github.com/locksidecar/locksidecar/protocol/conformance/faulty"
 )
 
 // The environment of the test program when it is the client.
@@ -116,7 +116,7 @@ func TestRulesOfTheLines(t *testing.T) {
 
 // TestREADMEListsEverything holds the tables of clients/README.md against the program.
 func TestREADMEListsEverything(t *testing.T) {
-	b, err := os.ReadFile("../../../../clients/README.md")
+	b, err := os.ReadFile("../../clients/README.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 // checklist reads the tables of PROTOCOL.md, section 16, and returns the scenarios of each point. before is
 // the text of the other sections.
 func checklist(t *testing.T) (points map[string][]string, before string) {
-	b, err := os.ReadFile("../../../../protocol/PROTOCOL.md")
+	b, err := os.ReadFile("../PROTOCOL.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-const nodeDir = "../../../../clients/examples/node"
+const nodeDir = "../../clients/examples/node"
 
 // TestNodeExample drives the example client for Node.js. A missing node is a failure:
 // make test installs it. LOCKSIDECAR_TEST_NODE names another one, and "none" skips.
