@@ -413,6 +413,16 @@ func (t *Table) refOf(op *Op) *Lease {
 	return new(Lease)
 }
 
+// DownFrom counts each store that is down as down from now on. It is for a table that was read from an image: the
+// process that found the store down has gone, and no waiter is to be refused before this one has asked the store.
+func (t *Table) DownFrom(now int64) {
+	for _, st := range t.stores {
+		if st != nil && st.downAt != 0 {
+			st.downAt = max(now, 1)
+		}
+	}
+}
+
 // Bereave says that what this host had at a store could not be taken over. The holds there are lost, and
 // waiters are asked for anew. The earlier session keeps the keys closed at that store until it ends. But a
 // reload may move the keys to a store that does not know of it, so this table keeps each key closed, too,

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -110,5 +111,41 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 				next.Tick()
 			}
 		})
+	}
+}
+
+// A waiter's store is left behind, and the store to which its key is routed now was down when the process before left
+// its state, a minute ago. That store is asked before the waiter is refused.
+func TestAnAbandonedWaiterIsNotRefusedForAStoreThatWasDown(t *testing.T) {
+	d, next := newTwoStores(t), newBeating(t)
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Wait: protocol.WaitAlways})
+	if d.otherAnswers(cache.Result{Status: cache.Queued}) == 0 {
+		t.Fatal("the store was not asked")
+	}
+	d.e.StoreDown(d.u, upstream.ErrDown)
+	d.now.Add(int64(time.Minute))
+	image, _, err := d.e.Image()
+	if err != nil {
+		t.Fatal(err)
+	}
+	next.now.Store(d.now.Load())
+	next.e.End(next.s)
+	in, err := next.e.StandIn("other", upstream.Info{Rebase: true, Queue: true}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sessions, err := next.e.Take(image, map[string]*Unit{"other": in})
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := &sink{s: sessions[0]}
+	sessions[0].Carry(k)
+	if !next.e.Abandon([]*Unit{in}) {
+		t.Error("something refers to the store")
+	}
+	next.e.StoreUp(next.u)
+	next.answer()
+	if m := k.last(t); m.ID != 7 || m.Code != protocol.OK {
+		t.Error(m.ID, m.Code)
 	}
 }

@@ -61,7 +61,7 @@ func (e *Engine) Image() ([]byte, []*Session, error) {
 
 // Take makes e, which is new and has its stores and namespaces, go on from an image, and returns
 // its sessions in their order. gone has a stand-in for each store that the image names and e does not have, by the
-// name there. The caller gives each session a transport, and then calls Abandon, or Reroute if gone is empty, and
+// name there. The caller gives each session a transport, and then calls Abandon with the stand-ins, if any, and
 // Tick. An image that makes no sense, or names any other store that e does not have, is an error: e is of no use then.
 func (e *Engine) Take(image []byte, gone map[string]*Unit) ([]*Session, error) {
 	m := newImager(&cache.Coder{B: image, Reading: true}, e)
@@ -103,9 +103,11 @@ func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*Unit, 
 }
 
 // Abandon ends everything at the stores of these stand-ins, and drops the stand-ins: see cache.Table.Abandon. It
-// includes Reroute. It returns false if something still refers to one of them, which cannot be.
+// includes Reroute. The caller calls StoreUp afterwards for each store that was down. Abandon returns false if something
+// still refers to one of the stand-ins, which cannot be.
 func (e *Engine) Abandon(gone []*Unit) bool {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		t.DownFrom(now)
 		for _, u := range gone {
 			t.Abandon(u.core, now, out)
 		}

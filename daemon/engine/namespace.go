@@ -283,7 +283,7 @@ func (e *Engine) space(n Namespace) (*space, error) {
 }
 
 // Reroute applies the present routes to every lease, and refuses the waiters that may no longer use their
-// keys. Route calls it. After Take, the caller calls it once the sessions have transports.
+// keys. Route calls it, and so does Abandon.
 func (e *Engine) Reroute() {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		r := e.routes.Load()

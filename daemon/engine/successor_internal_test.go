@@ -6,6 +6,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // takenOver has next continue with d's state, at the same time. It returns the session, which is d's.
@@ -22,7 +23,7 @@ func (d *beating) takenOver(next *beating) *Session {
 		d.Fatal(err)
 	}
 	sessions[0].Carry(&sink{s: sessions[0]})
-	next.e.Reroute()
+	next.e.Abandon(nil)
 	return sessions[0]
 }
 
@@ -126,4 +127,24 @@ func TestASuccessorLetsInWaitersThatItsPolicyAdmits(t *testing.T) {
 	d.passTo(next)
 	next.answer()
 	next.granted(8)
+}
+
+// A store was down when a process left its state behind, and the next process starts much later. It asks the store for
+// what waiters want, before it refuses any of them.
+func TestASuccessorDoesNotRefuseWaitersForAStoreThatWasDown(t *testing.T) {
+	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Permit} {
+		d, next := newTwoStores(t), newTwoStores(t)
+		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode, Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
+		if d.otherAnswers(cache.Result{Status: cache.Queued}) == 0 {
+			t.Fatal("the store was not asked")
+		}
+		d.e.StoreDown(d.other, upstream.ErrDown)
+		d.now.Add(int64(time.Minute))
+		d.passTo(next)
+		next.e.StoreUp(next.other)
+		if next.otherAnswers(cache.Result{Status: cache.Granted, Base: 5}) == 0 {
+			t.Fatalf("%v: the store is not asked", mode)
+		}
+		next.granted(7)
+	}
 }
