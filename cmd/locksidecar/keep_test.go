@@ -287,8 +287,8 @@ func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
 	p.ends(79)
 }
 
-// All keys are in two stores, and the new one is down when the next process starts. It serves all the same, and the locks
-// continue.
+// All keys are in two stores, and the new one is down when the next process starts. It serves all the same, the locks
+// continue, and all of them can be taken once that store is up again.
 func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
 	t.Parallel()
 	redis, etcd := testserver.StartRedis(t), testserver.StartEtcd(t)
@@ -306,9 +306,14 @@ func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
 	if n, _ := h.holders(); n != 1 {
 		t.Errorf("%d holders", n)
 	}
-	h.daemon.signal(syscall.SIGKILL)
-	h.daemon.ends(-1)
-	p.ends(79)
+	etcd.Start()
+	eventually(t, "the store is up", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"store_up"`) })
+	p.letGo()
+	p.ends(0)
+	h.run("lock", "-w", "30s", "k", "--", "true").ends(0)
+	if log := h.daemon.err.String(); strings.Contains(log, `"event":"lost"`) {
+		t.Errorf("the log:\n%s", log)
+	}
 }
 
 // What was left behind cannot be taken over. The next process closes it, says why, and serves anew.
