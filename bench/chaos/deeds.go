@@ -90,6 +90,13 @@ func (st *site) had(key string, at span, is func(room) bool) bool {
 	})
 }
 
+// away says whether a store of key may not have answered between from and now, or was just coming back. The embedded store
+// always answers.
+func (st *site) away(key string, from int64) bool {
+	at := span{from, now()}
+	return slices.ContainsFunc(st.s.depots, func(d *depot) bool { return d.troubled(from) && st.had(key, at, d.in) })
+}
+
 // in says that a namespace is kept in a store, alone or with another one.
 func (d *depot) in(r room) bool { return r.store == d.name || r.both == d.name }
 

@@ -1,9 +1,7 @@
 package chaos
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -11,9 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-
-	"github.com/locksidecar/locksidecar/protocol"
-	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // action is a thing that an operator does to a daemon. The site's mu is held.
@@ -287,70 +282,4 @@ func (st *site) command() {
 	st.cli(st.unreached(from, 0, 75), "lock", "-n", fmt.Sprint("x:", st.rnd.IntN(3)), "--", "true")
 	st.cli(codes(127), "lock", "-w", "20s", key, "--", "/no/such/program")
 	st.cli(codes(128+9), "lock", "-w", "20s", key, "--", "sh", "-c", "kill -9 $$")
-}
-
-// keeping is what the operator holds while something is done that no holder is to notice.
-type keeping struct {
-	st    *site
-	c     *client.Client
-	holds []*client.Hold
-	from  int64
-}
-
-// hold takes a lock in each namespace, where its store answers.
-func (st *site) hold() *keeping {
-	k := &keeping{st: st, from: now()}
-	var err error
-	if k.c, err = st.dial(); err != nil {
-		st.s.fail("recovery", "daemon %d cannot be reached: %v", st.no, err)
-		return k
-	}
-	for _, prefix := range []string{"x:", "y:", st.own(), ""} {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		if h, err := k.c.Lock(ctx, client.AcquireArgs{Key: fmt.Sprint(prefix, "kept by ", st.no), Owner: 1, Wait: time.Second}); err == nil {
-			k.holds = append(k.holds, h)
-		}
-		cancel()
-	}
-	return k
-}
-
-// drop ends the connection.
-func (k *keeping) drop() {
-	if k.c != nil {
-		k.c.Close()
-	}
-}
-
-// over looks at what has become of them, and gives them up.
-func (k *keeping) over(what string, also ...protocol.Reason) {
-	if k.c == nil {
-		return
-	}
-	defer k.c.Close()
-	for _, h := range k.holds {
-		err := h.Err()
-		if err == nil {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-			err = h.Release(ctx)
-			cancel()
-		}
-		if !k.allowed(err, also) {
-			k.st.s.fail("kept", "daemon %d: %s is lost by %s, or cannot be given up: %v", k.st.no, h.Key(), what, err)
-		}
-	}
-}
-
-// allowed says whether a hold may have ended with err: its store did not answer, the machine had too much to
-// do, or it was lost for a reason that is named.
-func (k *keeping) allowed(err error, also []protocol.Reason) bool {
-	var lost *client.LostError
-	switch {
-	case err == nil, errors.Is(err, client.ErrExpired):
-		return true
-	case errors.As(err, &lost):
-		return lost.Reason == protocol.LostExpired || lost.Reason == protocol.LostTooLong || slices.Contains(also, lost.Reason) ||
-			k.st.s.troubled(k.from) && (lost.Reason == protocol.LostGone || lost.Reason == protocol.LostSession)
-	}
-	return k.st.s.troubled(k.from) || late.MatchString(err.Error())
 }

@@ -189,7 +189,12 @@ func (s *storm) lockInBoth(prefix string, until time.Time) bool {
 		args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, i)})
 	}
 	for i := range s.sites {
-		args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, "kept by ", i)}, client.AcquireArgs{Key: fmt.Sprint(prefix, "forced ", i)})
+		for _, name := range []string{"kept by ", "read by ", "forced "} {
+			args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, name, i)})
+		}
+		if s.semaphores(prefix) {
+			args = append(args, client.AcquireArgs{Key: fmt.Sprint(prefix, "kept by ", i), Permits: uint32(permits(0))})
+		}
 	}
 	if s.semaphores(prefix) {
 		args = append(args, client.AcquireArgs{Key: prefix + "0", Permits: uint32(permits(0))})

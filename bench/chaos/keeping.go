@@ -1,0 +1,97 @@
+package chaos
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// keeping is what the operator holds while something is done that no holder is to notice.
+type keeping struct {
+	st    *site
+	c     *client.Client
+	holds []*client.Hold
+	from  int64
+}
+
+// hold takes a lock in each namespace twice by the same owner, and beside it two readers' locks or a permit, where its
+// store answers.
+func (st *site) hold() *keeping {
+	k := &keeping{st: st, from: now()}
+	var err error
+	if k.c, err = st.dial(); err != nil {
+		st.s.fail("recovery", "daemon %d cannot be reached: %v", st.no, err)
+		return k
+	}
+	for _, prefix := range []string{"x:", "y:", st.own(), ""} {
+		kept, read := fmt.Sprint(prefix, "kept by ", st.no), fmt.Sprint(prefix, "read by ", st.no)
+		all := []client.AcquireArgs{{Key: kept, Owner: 1}, {Key: kept, Owner: 1}}
+		if st.rnd.IntN(2) == 0 || !st.s.semaphores(prefix) {
+			all = append(all, client.AcquireArgs{Key: read, Owner: 1, Mode: protocol.Shared}, client.AcquireArgs{Key: read, Owner: 2, Mode: protocol.Shared})
+		} else {
+			all = append(all, client.AcquireArgs{Key: kept, Owner: 1, Permits: uint32(permits(0))})
+		}
+		for _, a := range all {
+			if !k.take(a) {
+				break
+			}
+		}
+	}
+	return k
+}
+
+func (k *keeping) take(a client.AcquireArgs) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	a.Wait = time.Second
+	h, err := k.c.Lock(ctx, a)
+	if err == nil {
+		k.holds = append(k.holds, h)
+	}
+	return err == nil
+}
+
+// drop ends the connection.
+func (k *keeping) drop() {
+	if k.c != nil {
+		k.c.Close()
+	}
+}
+
+// over looks at what has become of them, and gives them up.
+func (k *keeping) over(what string, also ...protocol.Reason) {
+	if k.c == nil {
+		return
+	}
+	defer k.c.Close()
+	for _, h := range k.holds {
+		err := h.Err()
+		if err == nil {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			err = h.Release(ctx)
+			cancel()
+		}
+		if !k.allowed(h.Key(), err, also) {
+			k.st.s.fail("kept", "daemon %d: %s is lost by %s, or cannot be given up: %v", k.st.no, h.Key(), what, err)
+		}
+	}
+}
+
+// allowed says whether a hold of key may have ended with err: its store did not answer, the machine had too much to
+// do, or it was lost for a reason that is named.
+func (k *keeping) allowed(key string, err error, also []protocol.Reason) bool {
+	var lost *client.LostError
+	switch {
+	case err == nil, errors.Is(err, client.ErrExpired):
+		return true
+	case errors.As(err, &lost):
+		return lost.Reason == protocol.LostExpired || lost.Reason == protocol.LostTooLong || slices.Contains(also, lost.Reason) ||
+			k.st.away(key, k.from) && (lost.Reason == protocol.LostGone || lost.Reason == protocol.LostSession)
+	}
+	return k.st.away(key, k.from) || late.MatchString(err.Error())
+}
