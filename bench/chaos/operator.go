@@ -41,6 +41,7 @@ func actions() []action {
 		{name: "kill", do: (*site).kill},
 		{name: "unlock", do: (*site).unlock},
 		{name: "unlock: lock of a client that listens", do: (*site).unlockOwn},
+		{name: "unlock: lock of a client that stands still", do: (*site).unlockStopped},
 		{name: "look", do: (*site).look},
 		{name: "command under a lock", do: (*site).command},
 		{name: "second daemon", do: (*site).second},

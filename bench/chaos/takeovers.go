@@ -211,12 +211,16 @@ func (st *site) takeOverDraining() {
 
 // takeOverUnlocking unlocks by force at the same time.
 func (st *site) takeOverUnlocking() {
+	seed := st.rnd.Uint64()
 	st.takeOver("takeover: during unlocks", 1, func(all []*process) {
+		over := func() bool { return all[0].ended() || said(all[0], `"event":"took_over"`) || st.ended() }
+		wait := beside(func() { st.unlockSteadily(seed, over) })
 		st.passing = true
-		for !all[0].ended() && !said(all[0], `"event":"took_over"`) && !st.ended() {
+		for !over() {
 			st.unlock()
 		}
 		st.passing = false
+		wait()
 	})
 }
 

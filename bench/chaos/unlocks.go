@@ -1,22 +1,16 @@
 package chaos
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/locksidecar/locksidecar/protocol"
-	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // forcedHold is a hold that an operator has ended.
@@ -92,56 +86,6 @@ func (st *site) forced(words []string) (n int) {
 		st.s.forced = append(st.s.forced, f)
 	}
 	return u.Released
-}
-
-// unlockOwn ends a hold of the operator's own client, which is to be told so, and then is not to be let in the way
-// of another one for long.
-func (st *site) unlockOwn() {
-	from := now()
-	c, err := st.dial()
-	if err != nil {
-		st.s.fail("recovery", "daemon %d cannot be reached: %v", st.no, err)
-		return
-	}
-	defer c.Close()
-	key := []string{"x:", "y:", st.own(), ""}[st.rnd.IntN(4)] + fmt.Sprint("forced ", st.no)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
-	defer cancel()
-	h, err := c.Lock(ctx, client.AcquireArgs{Key: key, Owner: 1, Wait: time.Second})
-	if err != nil {
-		return // its store does not answer, or there are too many holds
-	}
-	next := make(chan error, 1)
-	go func() {
-		g, err := c.Lock(ctx, client.AcquireArgs{Key: key, Owner: 2, Wait: patience})
-		if err == nil {
-			if g.Fence() <= h.Fence() {
-				st.s.fail("fence order", "%s: %d after an unlocked %d", key, g.Fence(), h.Fence())
-			}
-			err = g.Release(ctx)
-		}
-		next <- err
-	}()
-	n := st.forced([]string{"unlock", "--force", "-o", "json", "--fence", strconv.FormatUint(h.Fence(), 10), key})
-	select {
-	case <-h.Gone():
-	case <-time.After(patience):
-		st.s.fail("unlock", "%s: its holder has heard nothing for %v", key, patience)
-	}
-	var lost *client.LostError
-	if err := h.Err(); n == 1 && !(errors.As(err, &lost) && lost.Reason == protocol.LostForced) {
-		st.s.fail("unlock", "%s: %d were ended, and the holder is told: %v", key, n, err)
-	}
-	if n != 1 && !st.s.troubled(from) && !(errors.As(h.Err(), &lost) && lost.Reason == protocol.LostExpired) {
-		st.s.fail("unlock", "%s: %d were ended, though it was held: %v", key, n, h.Err())
-	}
-	err = <-next
-	_ = h.Release(ctx)
-	var refused *client.Error
-	limited := errors.As(err, &refused) && refused.Code == protocol.Limit
-	if err != nil && !limited && !st.s.troubled(from) && !errors.As(err, &lost) && !errors.Is(err, client.ErrTimeout) {
-		st.s.fail("unlock", "%s: the next one gets %v", key, err)
-	}
 }
 
 // nobody is another user.

@@ -17,6 +17,7 @@ import (
 type worker struct {
 	no, host int
 	kind     string
+	prefix   string // of its keys
 	*process
 	stdin  io.WriteCloser
 	done   chan struct{} // closed when all that it told has been read
@@ -71,7 +72,7 @@ type Programs map[string][]string
 
 // startWorker starts one in the language kind; see ready.
 func startWorker(kind string, program []string, orders Orders, host int, log string) (*worker, error) {
-	w := &worker{no: orders.Worker, host: host, kind: kind, done: make(chan struct{}), up: make(chan struct{})}
+	w := &worker{no: orders.Worker, host: host, kind: kind, prefix: orders.Prefix, done: make(chan struct{}), up: make(chan struct{})}
 	words := append(append([]string{}, program[1:]...), orders.words()...)
 	cmd := exec.Command(program[0], words...)
 	cmd.Env = append(os.Environ(), roleEnv+"="+roleWorker, "GOMAXPROCS=2")

@@ -1,0 +1,205 @@
+package chaos
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
+	"github.com/locksidecar/locksidecar/protocol/client"
+)
+
+// unlockOwn unlocks a key of the operator's own client by force: the hold of one owner, or those of three readers. Each owner
+// must be told, and the next one must be granted the key with a larger fence.
+func (st *site) unlockOwn() {
+	from := now()
+	c, err := st.dial()
+	if err != nil {
+		st.s.fail("recovery", "daemon %d cannot be reached: %v", st.no, err)
+		return
+	}
+	defer c.Close()
+	a := client.AcquireArgs{Key: []string{"x:", "y:", st.own(), ""}[st.rnd.IntN(4)] + fmt.Sprint("forced ", st.no), Owner: 1, Wait: time.Second}
+	owners := 1
+	if st.rnd.IntN(2) == 0 {
+		a.Mode, owners = protocol.Shared, 3
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	var held []*client.Hold
+	for range owners {
+		h, err := c.Lock(ctx, a)
+		if err != nil {
+			break // its store does not answer, or there are too many holds
+		}
+		if len(held) > 0 && h.Fence() != held[0].Fence() { // the readers before it are lost
+			_ = h.Release(ctx)
+			break
+		}
+		defer func() { _ = h.Release(ctx) }()
+		held = append(held, h)
+		a.Owner += 10
+	}
+	if len(held) == 0 {
+		return
+	}
+	key, fence := a.Key, held[0].Fence()
+	next := make(chan error, 1)
+	go func() {
+		g, err := c.Lock(ctx, client.AcquireArgs{Key: key, Owner: 2, Wait: patience})
+		if err == nil {
+			if g.Fence() <= fence {
+				st.s.fail("fence order", "%s: %d after an unlocked %d", key, g.Fence(), fence)
+			}
+			err = g.Release(ctx)
+		}
+		next <- err
+	}()
+	n := st.forced([]string{"unlock", "--force", "-o", "json", "--fence", strconv.FormatUint(fence, 10), key})
+	expired := false
+	for _, h := range held {
+		err := st.toldGone(h)
+		var lost *client.LostError
+		errors.As(err, &lost)
+		expired = expired || lost != nil && lost.Reason == protocol.LostExpired
+		if n == len(held) && (lost == nil || lost.Reason != protocol.LostForced) {
+			st.s.fail("unlock", "%s: %d were ended, and a holder is told: %v", key, n, err)
+		}
+	}
+	if n != len(held) && !expired && !st.away(key, from) {
+		st.s.fail("unlock", "%s: %d were ended, though %d were held", key, n, len(held))
+	}
+	err = <-next
+	var lost *client.LostError
+	var refused *client.Error
+	limited := errors.As(err, &refused) && refused.Code == protocol.Limit
+	if err != nil && !limited && !st.away(key, from) && !errors.As(err, &lost) && !errors.Is(err, client.ErrTimeout) {
+		st.s.fail("unlock", "%s: the next one gets %v", key, err)
+	}
+}
+
+// toldGone waits until the client knows that it has lost h, and returns what it was told.
+func (st *site) toldGone(h *client.Hold) error {
+	if !st.s.until(patience, func() bool { return h.Err() != nil }) {
+		st.s.fail("unlock", "%s: its holder has heard nothing for %v", h.Key(), patience)
+	}
+	return h.Err()
+}
+
+// unlockStopped unlocks a lock of a worker that stands still. The worker believes in the lock until it goes on or the
+// stated time is over. Nobody else may get it before: the history shows that.
+func (st *site) unlockStopped() {
+	prefix := []string{"x:", "y:"}[st.rnd.IntN(2)] // workers at other daemons want these
+	i := slices.IndexFunc(st.s.workers, func(w *worker) bool { return w.host == st.no && w.prefix == prefix })
+	if i < 0 {
+		return
+	}
+	w := st.s.workers[i]
+	for range 10 {
+		if w.ended() {
+			return
+		}
+		w.freeze()
+		if st.unlockHeldBy(prefix) {
+			st.pause(stormTTL)
+			w.thaw()
+			return
+		}
+		w.thaw()
+		st.pause(50 * time.Millisecond)
+	}
+}
+
+// unlockHeldBy unlocks a key with this prefix that a worker holds. It returns false if no worker holds one.
+func (st *site) unlockHeldBy(prefix string) bool {
+	holds, err := st.holds(prefix)
+	if err != nil {
+		return false
+	}
+	for _, h := range holds {
+		if !strings.Contains(h.Key, " ") && st.forced([]string{"unlock", "--force", "-o", "json", h.Key}) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// unlockSteadily has that many clients (passers), each with so many locks at once (passing) that some are held at every
+// moment of a takeover.
+const (
+	passers = 4
+	passing = 6
+)
+
+// unlockSteadily has clients take locks and unlocks these one after the other until over, faster than commands can.
+func (st *site) unlockSteadily(seed uint64, over func() bool) {
+	numbers := []int{}
+	for i := range passers {
+		numbers = append(numbers, i)
+	}
+	together(numbers, func(no int) {
+		c, err := st.dial()
+		if err != nil {
+			return // the takeover's own check tells when nobody serves
+		}
+		defer c.Close()
+		rnd := rand.New(rand.NewPCG(seed, uint64(no)))
+		for !over() {
+			st.unlockRound(c, no, rnd)
+		}
+	})
+}
+
+func (st *site) unlockRound(c *client.Client, no int, rnd *rand.Rand) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*patience)
+	defer cancel()
+	var held []*client.Hold
+	for i := range passing {
+		h, err := c.Lock(ctx, client.AcquireArgs{Key: fmt.Sprintf("passing %d %d %d", st.no, no, i), Owner: 1, Wait: time.Second})
+		if err == nil {
+			held = append(held, h)
+		}
+	}
+	for _, h := range held {
+		time.Sleep(time.Duration(rnd.IntN(4)) * time.Millisecond)
+		code, err := st.unlockAtOnce(h.Key())
+		var lost *client.LostError
+		switch {
+		case err != nil: // the process that was asked has ended, perhaps after it had unlocked
+		case code == http.StatusOK:
+			if err := st.toldGone(h); !errors.As(err, &lost) {
+				st.s.fail("unlock", "%s was unlocked, and its holder is told: %v", h.Key(), err)
+			}
+		case h.Err() == nil:
+			if err := h.Release(ctx); err != nil && !errors.As(err, &lost) && !errors.Is(err, client.ErrExpired) {
+				st.s.fail("unlock", "%s was not unlocked (status %d), and its release fails: %v", h.Key(), code, err)
+			}
+		}
+		_ = h.Release(ctx)
+	}
+	if len(held) == 0 {
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// unlockAtOnce does what the command does, without a process of its own. It returns the answer's status.
+func (st *site) unlockAtOnce(key string) (code int, err error) {
+	r, err := st.admin().PostForm("http://localhost/unlock", url.Values{"key": {key}})
+	if err != nil {
+		return 0, err
+	}
+	defer r.Body.Close()
+	var u unlocked
+	if r.StatusCode == http.StatusOK && (json.NewDecoder(r.Body).Decode(&u) != nil || u.Released == 0) {
+		return http.StatusNotFound, nil // it was unlocked before
+	}
+	return r.StatusCode, nil
+}
