@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/locksidecar/locksidecar/protocol"
@@ -94,4 +95,40 @@ func (k *keeping) allowed(key string, err error, also []protocol.Reason) bool {
 			k.st.away(key, k.from) && (lost.Reason == protocol.LostGone || lost.Reason == protocol.LostSession)
 	}
 	return k.st.away(key, k.from) || late.MatchString(err.Error())
+}
+
+// forsake has the daemon hold a lock and a permit, and wait for a lock that another daemon has, all of keys that are
+// never used again. After the end of the daemon, done gives up the other daemon's lock.
+func (st *site) forsake() (done func()) {
+	st.forsaken++
+	name := fmt.Sprintf("%sforsaken %d %d", []string{"x:", "y:"}[st.rnd.IntN(2)], st.no, st.forsaken)
+	other := st.s.sites[(st.no+1)%len(st.s.sites)]
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	lock := func(c *client.Client, a client.AcquireArgs) {
+		a.Owner, a.Wait = 1, 5*time.Second
+		_, _ = c.Lock(ctx, a) // a store may be away, or there are too many holds
+	}
+	c, err := st.dial()
+	if err != nil {
+		cancel()
+		return func() {}
+	}
+	var waits sync.WaitGroup
+	closeOther := func() {}
+	if d, err := other.dial(); err == nil { // it may be ending
+		closeOther = func() { d.Close() }
+		lock(d, client.AcquireArgs{Key: name + " wanted"})
+		waits.Go(func() { lock(c, client.AcquireArgs{Key: name + " wanted"}) })
+	}
+	lock(c, client.AcquireArgs{Key: name})
+	if st.s.semaphores(name[:2]) {
+		lock(c, client.AcquireArgs{Key: name, Permits: 2})
+	}
+	st.pause(400 * time.Millisecond)
+	return func() {
+		c.Close()
+		waits.Wait()
+		closeOther()
+		cancel()
+	}
 }

@@ -223,9 +223,11 @@ func (st *site) endAtOnce() {
 	st.start()
 }
 
-// kill ends it as a crash does.
+// kill ends it as a crash does. What it holds and waits for then leaves the stores by time alone.
 func (st *site) kill() {
+	done := st.forsake()
 	st.stopWith(syscall.SIGKILL, 128+int(syscall.SIGKILL))
+	done()
 	st.rest()
 	st.start()
 }

@@ -35,6 +35,8 @@ type site struct {
 	// passing says that a takeover may happen while a command runs: that may have to be repeated.
 	passing bool
 	broke   int64 // when a process was last started that took nothing over
+	// forsaken is how often the daemon was killed with locks and waiters of keys that are not used again.
+	forsaken int
 }
 
 func (st *site) own() string  { return fmt.Sprintf("p%d:", st.no) }
