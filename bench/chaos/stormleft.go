@@ -172,12 +172,16 @@ func (st *site) leakDrill() {
 	turn(1) // connections that stay are made
 	before := st.least()
 	for i := range drills {
-		turn(i)
-		if i%2 == 0 {
-			st.refused()
+		if turn(i); st.ended() {
+			return // which is told
 		}
 	}
-	quiet("after a drill of reloads and refused takeovers", before.plus(drills/2-1, spare))
+	quiet("after a drill of reloads", before.plus(drills/2-1, spare))
+	before = st.least()
+	for range drills {
+		st.refused()
+	}
+	quiet("after a drill of refused takeovers", before.plus(drills-1, 0)) // connections to stores stay as they are
 	st.takeOver("takeover: drill", 1, nil)
 	before = st.least()
 	for range drills / 2 {
