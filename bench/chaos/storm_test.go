@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 // shortStorms are seeds that together have every kind of store, two and three daemons, and moves of each
 // kind.
 var shortStorms = []uint64{0, 2, 4, 6, 8}
+
+var stormTurn = flag.Uint64("turn", 0, "the turn of the short storms: each has other seeds for the same stores")
 
 // sameStores is what to add to a seed for another one with the same stores, and as many daemons.
 const sameStores = 72
@@ -27,6 +30,7 @@ func TestShortStormHasNoViolations(t *testing.T) {
 		if i == 0 {
 			drills = Drills / 2
 		}
+		seed += *stormTurn * sameStores
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			const length = 18 * time.Second
 			r := RunStorm(s, seed, length, drills)
