@@ -82,7 +82,7 @@ func knownWords(t *testing.T) map[string]bool {
 		known[example] = known[strings.SplitN(example, ":", 2)[0]]
 	}
 	var sources strings.Builder
-	for _, dir := range []string{"daemon", "upstream/*", "cmd/locksidecar", "cmd/locksidecar/internal/config"} {
+	for _, dir := range []string{"daemon", "daemon/*", "upstream/*", "cmd/locksidecar", "cmd/locksidecar/internal/config"} {
 		files, err := filepath.Glob(fromRoot(dir + "/*.go"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("%s: %v", dir, err)
@@ -100,7 +100,7 @@ func knownWords(t *testing.T) map[string]bool {
 	code := sources.String()
 	add(`zap\.String\("event", "([a-z_]+)"\)`, code)
 	add(`"event":"([a-z]+)","(?:wait|hold)_ms"`, code)
-	add(`sessionSays\(s, "([a-z_]+)"\)`, code)
+	add(`l\.session\(s, "([a-z_]+)"\)`, code)
 	add(`HandleFunc\("GET (/[a-z]+)"`, code)
 	add(`Handle\("GET (/[a-z.]+)"`, code)
 	add(`"([a-z_]+)": +storeurl\.`, code)
