@@ -128,6 +128,8 @@
 //	                       and 3.5.13, a leader that has lost the leadership without noticing can
 //	                       revoke live leases (etcd issue 15247): two hosts can hold a lock until
 //	                       the first one's session notices. A warning is logged on connecting.
+//	                       In all versions, a leader that was suspended until another member
+//	                       led can do so in the moment in which it continues.
 //	one of three down      the others are asked. One that hangs costs one Timeout, and is
 //	                       left alone for 5 s then.
 //	no majority            ErrDown; ops are Unknown or Refused; the session is lost at its
