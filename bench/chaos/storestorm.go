@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -53,9 +55,9 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 				s.t.Logf("%s store %s: %s took %v", began.Format(time.StampMilli), d.name, what, time.Since(began))
 			})
 		}
-		// A store that loses fences which a fence_epoch has raised above the clock goes on from the clock: they
-		// would fall.
-		may := d.ordered() || !s.lifted && !s.toOrdered
+		// A store that loses fences which are above its clock continues from the clock: they would fall. A fence_epoch
+		// raises them, and so does the embedded store of a killed daemon, whose keys may move here.
+		may := d.ordered() || !s.lifted && !s.toOrdered && !s.anyKilled()
 		lasting := func() time.Duration { return time.Duration((0.2 + 2*rnd.Float64()) * float64(stormTTL)) }
 		add("stop", d.freeze != nil, false, func(while func()) {
 			d.freeze()
@@ -77,6 +79,13 @@ func (s *storm) storeThings(rnd *rand.Rand) (all []func()) {
 		add("flush", d.flush != nil && may && !d.ordered(), true, func(func()) { d.flush() })
 	}
 	return all
+}
+
+// anyKilled reports whether a daemon has been killed.
+func (s *storm) anyKilled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.ContainsFunc(s.all, func(p *process) bool { return p.ended() && p.code() == 128+int(syscall.SIGKILL) })
 }
 
 // beside runs do in a goroutine. wait blocks until do has returned. If do has panicked, wait panics with the
