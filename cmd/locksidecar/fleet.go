@@ -77,7 +77,7 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 type coverage struct {
 	keys []both.Keys
 	lazy bool // the daemon may start although one of the two stores cannot be reached
-	// later says that it does: the pair tells other hosts of its keys once both stores can be reached.
+	// later says that it does: the pair tells other hosts of its keys once the new store can be reached.
 	later bool
 }
 
@@ -191,7 +191,7 @@ type need struct {
 // opened says how a store was opened.
 type opened struct {
 	lazy    bool // the daemon may start without it
-	missing bool // it, or one of two, cannot be reached
+	missing bool // it, or the new one of two, cannot be reached
 }
 
 // proposal is a configuration that has been read and checked, but is not in use yet.
@@ -389,13 +389,13 @@ func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 	if len(d.plans) == 1 {
 		return d.plans[0].opened(ctx, o)
 	}
-	heirs := both.Heirs(o.heir)
-	o.heir = heirs[0]
+	heirs, missing := both.Heirs(o.heir), o.missing
+	o.heir, o.missing = heirs[0], nil // the new store can be told of the keys without the old one
 	first, err := d.plans[0].opened(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	o.heir = heirs[1]
+	o.heir, o.missing = heirs[1], missing
 	second, err := d.plans[1].opened(ctx, o)
 	if err != nil {
 		return nil, errors.Join(err, first.Close())

@@ -163,6 +163,31 @@ func TestAPairWhoseNewStoreCannotBeToldOfItsKeysYet(t *testing.T) {
 	h.reloads(file, moving+"  'y:': {store: old, both: new}\n", "reload_refused")
 }
 
+// The old store of a pair is down when a daemon starts. The daemon tells the new one of the pair's keys all the same: a host
+// that would use the new store alone must not start meanwhile.
+func TestAPairWhoseOldStoreIsDownTellsTheNewOneOfItsKeys(t *testing.T) {
+	t.Parallel()
+	down, up := testserver.StartRedis(t), testserver.StartEtcd(t)
+	stores := "stores:\n  old: {upstream: '" + down.URL() + "'}\n  new: {upstream: 'etcd://" + up.Addr() + "'}\n"
+	file := filepath.Join(t.TempDir(), "c.yaml")
+	write := func(yaml string) {
+		if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(stores + "namespaces:\n  'x:': {store: old, both: new}\n")
+	down.Kill()
+	h := bareHost(t)
+	h.daemon = h.run("serve", "--log-format", "json", "--config", file)
+	eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
+	write(stores + "namespaces:\n  'x:': {store: new}\n")
+	next := bareHost(t).run("serve", "--config", file)
+	next.ends(64)
+	if log := next.err.String(); !strings.Contains(log, "the old store decides their fences") {
+		t.Errorf("the new store was not told of the keys:\n%s", log)
+	}
+}
+
 // TLS to a port without it, and an admin port that is in use, are named.
 func TestAPortOfTheWrongKind(t *testing.T) {
 	srv := testserver.StartRedis(t)

@@ -158,12 +158,13 @@ func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 // neither store has one.
 func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
 
-// Ping asks both. It fails while what CoverLater has left to do cannot be done.
+// Ping asks both. It does what CoverLater has left to do, and fails while that cannot be done.
 func (s *Store) Ping(ctx context.Context) error {
-	if err := errors.Join(s.old.Ping(ctx), s.new.Ping(ctx)); err != nil || s.order == nil {
-		return err
+	old, err := s.old.Ping(ctx), s.new.Ping(ctx)
+	if err == nil && s.order != nil {
+		err = s.order.settle(ctx) // also while the old store is down
 	}
-	return s.order.settle(ctx)
+	return errors.Join(old, err)
 }
 
 // Close closes both.

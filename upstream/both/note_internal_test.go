@@ -103,6 +103,39 @@ func TestRulesAreWrittenBeforeTheFirstGrant(t *testing.T) {
 	}
 }
 
+// downStore is a store that is down.
+type downStore struct{ fake }
+
+func (*downStore) Ping(context.Context) error { return upstream.ErrDown }
+
+// orderedStore is a store whose bases are its own order.
+type orderedStore struct {
+	fake
+	memory
+}
+
+func (*orderedStore) Info() upstream.Info { return upstream.Info{Name: "ordered"} }
+
+// The new store comes back before the old one. It is told of the keys at once.
+func TestRulesAreWrittenWhileTheOldStoreIsDown(t *testing.T) {
+	st := &orderedStore{memory: memory{down: true}}
+	s, err := New(&downStore{}, st, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.CoverLater([]Keys{{}})
+	for _, down := range []bool{true, false} {
+		st.down = down
+		if err := s.Ping(t.Context()); !errors.Is(err, upstream.ErrDown) {
+			t.Error(err)
+		}
+	}
+	if rules, _, err := readNote(t.Context(), st); err != nil || len(rules) != 1 {
+		t.Error(rules, err)
+	}
+}
+
 // Keys that contain others have all of their keys. Where the others have no exceptions, contains also finds each case.
 func TestContains(t *testing.T) {
 	words := []string{""} // all of up to four letters
