@@ -81,6 +81,11 @@ type Request struct {
 	Via     any
 }
 
+// Step is a Via of a request that is one step of a larger one.
+type Step interface {
+	Since() int64 // when the larger one began
+}
+
 // MessageKind is what a message says.
 type MessageKind uint8
 

@@ -41,7 +41,7 @@ func (t *Table) follows(l *Lease) {
 }
 
 // Reroute applies the namespaces that route returns to their keys, ends the waits that admit refuses, and shortens
-// those that are longer than MaxWait.
+// those that are longer than MaxWait. The wait of a Step counts from the beginning of the larger request.
 // Holds continue at the store where they are until they are released.
 func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
 	t.Follow(route)
@@ -53,7 +53,11 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 			moved = append(moved, w.l)
 			t.dismiss(w, code, -1, err, now, out)
 		} else if most := int64(w.l.ns.MaxWait); most > 0 && !w.try {
-			t.shortenWait(w, w.since+most)
+			since := w.since
+			if s, ok := w.req.Via.(Step); ok {
+				since = s.Since()
+			}
+			t.shortenWait(w, since+most)
 		}
 		w = next
 	}

@@ -45,6 +45,9 @@ type many struct {
 	cancel []uint64         // ids of cancels that wait for its answer
 }
 
+// Since returns when the request began, from which MaxWait counts.
+func (m *many) Since() int64 { return m.began }
+
 // said is how a key was refused.
 type said struct {
 	code cache.Code
