@@ -62,7 +62,13 @@ func (n *Namespace) defaults() {
 	n.HandOverTime = cmp.Or(n.HandOverTime, 50*time.Millisecond)
 	n.LingerPause = cmp.Or(n.LingerPause, 30*time.Second)
 	n.LocalAfter = cmp.Or(n.LocalAfter, time.Second)
+	for _, d := range []*time.Duration{&n.MaxWait, &n.MaxHold, &n.Heartbeat, &n.HandOverTime, &n.LingerPause, &n.Tenure, &n.Pause, &n.LocalAfter} {
+		*d = min(*d, longest)
+	}
 }
+
+// longest stands for any time that is longer. A time of the boot clock plus longest does not overflow.
+const longest = 100 * 365 * 24 * time.Hour
 
 // Class is a name under which keys that begin with a prefix are counted, where that says more
 // than their namespace does.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -127,5 +128,35 @@ func TestAShorterMaxWaitReachesTheLaterWaitsOfAnAcquireMany(t *testing.T) {
 		send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("b"), Fence: b.Fence})
 		d.answer()
 		d.acquire("a", time.Hour)
+	}
+}
+
+// The longest times that can be configured do not overflow: they are as good as none.
+func TestTheLongestTimesOfANamespace(t *testing.T) {
+	const longest = time.Duration(cache.Forever)
+	d := newBeating(t)
+	err := d.e.Route([]Namespace{{MaxWait: longest, MaxHold: longest, Heartbeat: longest, LingerPause: longest,
+		HandOverTime: longest, LocalAfter: longest, Local: true}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := d.acquire("a", time.Hour)
+	other, k := open(t, d.e)
+	k.buf = nil
+	send(other, &protocol.Request{Op: protocol.OpAcquire, ID: 8, Key: []byte("a"), Wait: protocol.WaitAlways})
+	send(other, &protocol.Request{Op: protocol.OpAcquireMany, ID: 9, Owner: 1, Keys: [][]byte{[]byte("a"), []byte("b")}, Wait: protocol.WaitAlways})
+	d.answer()
+	d.e.Reroute()
+	d.now.Add(int64(time.Minute))
+	d.e.Tick()
+	d.answer()
+	if k.buf != nil {
+		t.Errorf("the waits have ended: %+v", k.last(t))
+	}
+	d.k.buf = nil
+	send(d.s, &protocol.Request{Op: protocol.OpRelease, ID: 6, Key: []byte("a"), Fence: a.Fence})
+	d.answer()
+	if m := d.k.last(t); m.ID != 6 || m.Code != protocol.OK {
+		t.Errorf("the lock is not held any more: %d %v", m.ID, m.Code)
 	}
 }
