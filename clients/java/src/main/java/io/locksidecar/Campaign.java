@@ -69,9 +69,9 @@ final class Campaign {
         }
     }
 
-    /** Returns the hold of the term in whose onElected a thread is; null in none. */
-    static Hold termIn(Thread thread) {
-        return thread instanceof Campaign.Work work ? work.term.hold : null;
+    /** Returns the hold of the client's term in whose onElected a thread is; null in none. */
+    static Hold termIn(Thread thread, Link link) {
+        return thread instanceof Campaign.Work work && work.term.hold.conn.link() == link ? work.term.hold : null;
     }
 
     Campaign(Link link, Keys key, Election.Listener listener, LockOptions options) {

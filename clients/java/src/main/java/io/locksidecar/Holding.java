@@ -27,13 +27,13 @@ final class Holding {
         long number = owner != null ? owner.number() : options.isByThread() ? Owner.ofThread() : Owner.next();
         WeakReference<?> keeper = owner != null ? new WeakReference<>(owner)
                 : options.isByThread() ? new WeakReference<>(Thread.currentThread()) : null;
-        Site site = then != null ? null : Site.here(by, options.isByThread(), owner != null);
+        Site site = then != null ? null : Site.here(link, by, options.isByThread(), owner != null);
         return acquire(link, keys, number, keeper, site, options, wait, then);
     }
 
     /** Makes an acquire by the owner that a handle has in the current thread, which is about to wait for it. */
     static Acquire acquire(Link link, Keys keys, LockOptions options, long wait, Handle handle, long owner) {
-        Site site = Site.here(handle.ref(), true, false);
+        Site site = Site.here(link, handle.ref(), true, false);
         return acquire(link, keys, owner, site.inThread(), site, options, wait, null);
     }
 

@@ -10,15 +10,15 @@ import java.lang.ref.WeakReference;
  * @param handle what acquires, by its toString; it must not refer to a handle or lease
  * @param bound only this thread can release the hold
  * @param named the caller named an {@link Owner}: any thread that knows the owner may release the hold
- * @param term the hold of the election's term in whose onElected the thread is; null in none
+ * @param term the hold of the same client's term in whose onElected the thread is; null in none
  */
 record Site(
         long thread, WeakReference<Thread> inThread, Object handle, boolean bound, boolean named, Hold term) {
 
-    /** Returns a place in the current thread. */
-    static Site here(Object handle, boolean bound, boolean named) {
+    /** Returns a place in the current thread, of an acquire by that client. */
+    static Site here(Link link, Object handle, boolean bound, boolean named) {
         Thread here = Thread.currentThread();
-        return new Site(Owner.ofThread(), new WeakReference<>(here), handle, bound, named, Campaign.termIn(here));
+        return new Site(Owner.ofThread(), new WeakReference<>(here), handle, bound, named, Campaign.termIn(here, link));
     }
 
     /** Returns the exception for an acquire that would wait for a hold of its own thread. */

@@ -425,6 +425,28 @@ class LossTest extends OnDaemon {
         }
     }
 
+    @Test
+    void a_key_of_another_daemon_is_another_lock_inside_a_term() throws Exception {
+        CompletableFuture<Void> checked = new CompletableFuture<>();
+        try (Daemon second = Daemon.started();
+                Sidecar client = Sidecar.create(daemon.path);
+                Sidecar other = Sidecar.create(second.path);
+                Election election = client.election(key, term -> {
+                    try {
+                        Lock lock = other.lock(key);
+                        lock.lock();
+                        lock.unlock();
+                        other.lease(key).close();
+                        checked.complete(null);
+                    } catch (Throwable e) {
+                        checked.completeExceptionally(e);
+                    }
+                })) {
+            election.start();
+            checked.get(Until.BOUND, TimeUnit.SECONDS);
+        }
+    }
+
     /** The loop of Spring Integration's LockRegistryLeaderInitiator, without its pauses. */
     private static final class Initiator {
         private final Lock lock;
