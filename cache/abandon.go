@@ -24,7 +24,7 @@ func (t *Table) Abandon(s *Store, now int64, out *Effects) {
 func (t *Table) abandon(l *Lease, now int64, out *Effects) {
 	until := t.statedUntil(l, now)
 	if l.state == stateClosed {
-		until = max(until, l.oweUntil)
+		until = max(until, l.endsAt)
 	}
 	for l.holds != nil {
 		t.lose(l.holds, LostSession, now, out)
@@ -34,7 +34,7 @@ func (t *Table) abandon(l *Lease, now int64, out *Effects) {
 		l.releaser = Request{}
 	}
 	l.op, l.opGen, l.early = 0, 0, 0
-	t.endGrip(l, out)
+	t.endClaim(l, out)
 	t.finishMove(l, out)
 	if until > now && l.sem == nil {
 		t.close(l, until)

@@ -69,7 +69,7 @@ func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
 	}
 	st := t.store(q.NS.Store)
 	alone := q.NS.Local && q.Mode != Permit // how many permits others have cannot be known
-	if st.downAt != 0 && !alone && (l == nil || !l.hasGrip() || l.st != st) {
+	if st.downAt != 0 && !alone && (l == nil || !l.heldUpstream() || l.st != st) {
 		return CodeUnavailable, st.err
 	}
 	return CodeOK, nil
@@ -92,7 +92,7 @@ func (t *Table) reenterWaits(h *hold, now int64, out *Effects) {
 	if l.head != nil {
 		return // each acquire takes a permit of its own
 	}
-	if r := l.rare; r != nil && r.byWaiter != nil && r.byWaiter[ownerKey{h.s, h.owner}] == 0 {
+	if r := l.optional; r != nil && r.byWaiter != nil && r.byWaiter[ownerKey{h.s, h.owner}] == 0 {
 		return
 	}
 	for w := l.waitHead; w != nil; {
@@ -135,13 +135,13 @@ func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64, 
 // refusesTry answers a try that is sure not to succeed: a try takes a key only
 // when nobody holds it or stands before it.
 func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
-	if r := l.rare; r != nil && r.fails > 0 && now < l.retryAt && l.state != stateHeld {
+	if r := l.optional; r != nil && r.fails > 0 && now < l.retryAt && l.state != stateHeld {
 		t.refuse(q, CodeUnavailable, r.err, out)
 		return true
 	}
 	before := l.waitHead != nil && (q.Mode == Exclusive || l.nWriters > 0)
 	if l.nHolds > 0 {
-		before = before || q.Mode == Exclusive || l.heldMode == Exclusive || l.waitHead != nil || !t.mayHandOver(l, now)
+		before = before || q.Mode == Exclusive || l.heldMode == Exclusive || l.waitHead != nil || !t.mayHandoff(l, now)
 	}
 	if before || l.state == stateAsked && l.queued && !l.inMoment(now) {
 		t.refuse(q, CodeBusy, nil, out)
@@ -150,31 +150,31 @@ func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	return false
 }
 
-// mayHandOver says whether another local owner may come in while another host
+// mayHandoff says whether another local owner may come in while another host
 // waits: so many, or for so long, since it was known to.
-func (t *Table) mayHandOver(l *Lease, now int64) bool {
+func (t *Table) mayHandoff(l *Lease, now int64) bool {
 	if most := l.ns.Tenure; most > 0 && now-l.since >= int64(most) {
 		return false
 	}
-	if !l.wanted {
+	if !l.contended {
 		return true
 	}
-	r := l.rarely()
-	return r.hands < l.ns.HandOvers && now-r.wantedAt < max(int64(l.ns.HandOverTime), handOverTrips*l.st.trip)
+	r := l.withOptional()
+	return r.handoffs < l.ns.MaxHandoffs && now-r.contendedAt < max(int64(l.ns.MaxHandoffTime), handoffTrips*l.st.trip)
 }
 
-// handOverTrips are the round trips to the store that hand-overs may go on for, however
+// handoffTrips are the round trips to the store that handoffs may go on for, however
 // short their time: to change hosts takes some.
-const handOverTrips = 5
+const handoffTrips = 5
 
-func (t *Table) setWanted(l *Lease, now int64) {
-	if l.wanted {
+func (t *Table) setContended(l *Lease, now int64) {
+	if l.contended {
 		return
 	}
-	l.wanted = true
+	l.contended = true
 	t.contested(l, true, now)
-	r := l.rarely()
-	r.wantedAt, r.hands = now, 0
+	r := l.withOptional()
+	r.contendedAt, r.handoffs = now, 0
 }
 
 // verdict is whether a waiter may hold now.
@@ -186,13 +186,13 @@ const (
 	yes
 )
 
-// handOver lets waiters in, in their order, as far as the lease allows. fresh
+// handoff lets waiters in, in their order, as far as the lease allows. fresh
 // says that the lease has just come from the store. It answers tries that
 // cannot be let in.
-func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
+func (t *Table) handoff(l *Lease, now int64, fresh bool, out *Effects) {
 	if l.state != stateHeld {
 		if t.isAlone(l, now) {
-			t.handOverAlone(l, now, out)
+			t.handoffAlone(l, now, out)
 		}
 		return
 	}
@@ -215,7 +215,7 @@ func (t *Table) handOver(l *Lease, now int64, fresh bool, out *Effects) {
 			continue
 		}
 		if !fresh {
-			t.handsOver(l, w)
+			t.countHandoff(l, w)
 		}
 		t.grant(l, w, now, fresh, out)
 	}
@@ -237,15 +237,15 @@ func (t *Table) passes(w *waiter, now int64, out *Effects) bool {
 	return err != nil
 }
 
-// handsOver counts a grant without asking the store.
-func (t *Table) handsOver(l *Lease, w *waiter) {
+// countHandoff counts a grant without asking the store.
+func (t *Table) countHandoff(l *Lease, w *waiter) {
 	s := t.statsOf(l.ns)
-	s.HandOvers++
+	s.Handoffs++
 	if l.idleUntil() != 0 {
 		s.Lingered++
 	}
-	if l.wanted {
-		l.rarely().hands++
+	if l.contended {
+		l.withOptional().handoffs++
 	}
 }
 
@@ -263,17 +263,17 @@ func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
 	if w.mode == Shared && l.nHolds > 0 && l.heldMode != Shared {
 		return never
 	}
-	if !fresh && !t.mayHandOver(l, now) {
+	if !fresh && !t.mayHandoff(l, now) {
 		return never
 	}
-	// A hand-over that cannot give a third of the TTL renews first.
+	// A handoff that cannot give a third of the TTL renews first.
 	if st.sessionShort(w.ttl, now) {
 		return later
 	}
 	if st.renews() && !fresh && l.until-now < w.ttl/3 {
 		return later
 	}
-	if l.hand >= handMax && !t.sharesFence(l, w.mode) {
+	if l.handoff >= maxHandoff && !t.sharesFence(l, w.mode) {
 		if st.Rebase {
 			l.rebase = true
 			return later

@@ -28,9 +28,9 @@ func (t *Table) advanceEach(ls []*Lease, now int64, out *Effects) {
 func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
 	t.finishMove(l, out)
-	t.handOver(l, now, false, out)
+	t.handoff(l, now, false, out)
 	t.answerPeeks(l, now, out)
-	if l.brief && !l.inMoment(now) {
+	if l.shortLived && !l.inMoment(now) {
 		t.refuseTries(l, CodeBusy, -1, now, out)
 	}
 	if l.op == 0 {
@@ -62,7 +62,7 @@ func (l *Lease) pointless() bool { return !l.needed() || l.moved() && l.nHolds =
 // idle says that nothing is left to know of l.
 func (t *Table) idle(l *Lease) bool {
 	return l.state == stateNone && l.op == 0 && !l.needed() && l.renewGen == 0 &&
-		(l.rare == nil || len(l.rare.peeks) == 0)
+		(l.optional == nil || len(l.optional.peeks) == 0)
 }
 
 // wakeAt is when l has to be looked at again if nothing else happens.
@@ -77,17 +77,17 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 			at = min(at, max(l.retryAt, now+1))
 		}
 	}
-	waitsToAsk := l.state == stateAsked || l.state == stateOwed || l.state == stateNone && l.needed()
+	waitsToAsk := l.state == stateAsked || l.state == stateReleasing || l.state == stateNone && l.needed()
 	switch {
 	case l.op == 0 && l.state == stateClosed:
-		at = min(at, max(l.oweUntil, now+1))
+		at = min(at, max(l.endsAt, now+1))
 	case l.op == 0 && waitsToAsk && down:
 		at = min(at, t.wakeDown(l, now))
 	case l.op == 0 && waitsToAsk, (l.starved || l.doubt) && l.renewGen == 0:
 		at = min(at, max(l.retryAt, now+1))
 	}
-	if l.brief && now < l.rare.tryUntil {
-		at = min(at, l.rare.tryUntil)
+	if l.shortLived && now < l.optional.tryUntil {
+		at = min(at, l.optional.tryUntil)
 	}
 	if since := t.failingSince(l); since != 0 && l.queue().nWaits > 0 {
 		// When the grace time has passed, next ends the waits, as soon as no request is in flight.
@@ -101,7 +101,7 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 // next asks the store for the next thing, if it is time for one.
 func (t *Table) next(l *Lease, now int64, out *Effects) {
 	down := l.st.downAt != 0
-	if r := l.rare; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
+	if r := l.optional; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
 		t.ask(l, OpPeek, now, out)
 		return
 	}
@@ -121,23 +121,23 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 			}
 			t.ask(l, OpDowngrade, now, out)
 		case l.nHolds == 0 && !l.starved && !t.lingers(l, now, out):
-			t.owe(l, now, out)
+			t.beginRelease(l, now, out)
 			t.ask(l, OpRelease, now, out)
 		}
-	case stateOwed, stateClosed:
+	case stateReleasing, stateClosed:
 		switch {
-		case now >= l.oweUntil:
-			t.endOwed(l, now, out)
+		case now >= l.endsAt:
+			t.endReleasing(l, now, out)
 			t.next(l, now, out)
-		case l.state == stateOwed && now >= l.retryAt:
+		case l.state == stateReleasing && now >= l.retryAt:
 			t.settle(l, now, out)
 		case l.state == stateClosed && l.head == nil:
 			t.refuseTries(l, CodeBusy, -1, now, out)
 		}
 	case stateAsked:
 		switch {
-		case l.pointless() || l.mode != l.wantedMode() || l.brief && l.longWaits():
-			t.owe(l, now, out)
+		case l.pointless() || l.mode != l.neededMode() || l.shortLived && l.longWaits():
+			t.beginRelease(l, now, out)
 			t.settle(l, now, out)
 		case now >= l.retryAt:
 			t.ask(l, t.askKind(l), now, out)
@@ -145,10 +145,10 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 	case stateNone:
 		if l.needed() && now >= l.retryAt {
 			t.enter(l, stateAsked)
-			l.token, l.mode = t.newToken(), l.wantedMode()
+			l.token, l.mode = t.newToken(), l.neededMode()
 			l.queued, l.maybe, l.granted = false, false, false
-			if l.brief = t.startsBrief(l); l.brief {
-				l.rarely().tryUntil = 0
+			if l.shortLived = t.startsShortLived(l); l.shortLived {
+				l.withOptional().tryUntil = 0
 			}
 			t.ask(l, t.askKind(l), now, out)
 		}
@@ -173,9 +173,9 @@ func (t *Table) settle(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// wantedMode is the mode in which the lease is wanted: as it is held here
+// neededMode is the mode in which the lease is wanted: as it is held here
 // already, in an outage, or by the first waiter.
-func (l *Lease) wantedMode() Mode {
+func (l *Lease) neededMode() Mode {
 	if l.nHolds > 0 {
 		return l.heldMode
 	}
@@ -198,7 +198,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 			}
 		}
 	}
-	if l.brief {
+	if l.shortLived {
 		kind = OpJoin
 	}
 	return kind
@@ -216,7 +216,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	if k == OpTry || k == OpJoin {
 		l.orphan = false // the token may stand under the present session, too
 	}
-	op.Brief = k == OpJoin && l.brief
+	op.ShortLived = k == OpJoin && l.shortLived
 	if w := l.queue().waitHead; w != nil && (k == OpTry || k == OpJoin) {
 		op.For = w.req.Session
 		op.For.addAsks(1)
@@ -227,39 +227,39 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	out.Ops = append(out.Ops, op)
 }
 
-// owe turns a lease or an ask into a debt: the token has to go.
-func (t *Table) owe(l *Lease, now int64, out *Effects) {
+// beginRelease turns a lease or an ask into a debt: the token has to go.
+func (t *Table) beginRelease(l *Lease, now int64, out *Effects) {
 	switch {
 	case l.st.Session && !(l.orphan && l.st.TTLs): // it lasts as long as the session
-		l.oweUntil = Forever
+		l.endsAt = Forever
 	case l.state == stateHeld:
-		l.oweUntil = max(now, l.until) + l.maxTTL
+		l.endsAt = max(now, l.until) + l.maxTTL
 	default:
-		l.oweUntil = now + 2*l.maxTTL
+		l.endsAt = now + 2*l.maxTTL
 	}
 	if l.state == stateHeld {
 		l.granted = true
 	}
-	t.enter(l, stateOwed)
+	t.enter(l, stateReleasing)
 	l.retryAt = 0
-	l.clearGrip()
+	l.clearClaim()
 	t.endExtends(l, CodeNotHeld, nil, out)
 }
 
 // close keeps l's key closed until the given time.
 func (t *Table) close(l *Lease, until int64) {
 	t.enter(l, stateClosed)
-	l.oweUntil = until
+	l.endsAt = until
 }
 
-// endOwed is called at the lease's oweUntil. A closed lease of two stores is released now, unless only the key is
+// endReleasing is called at the lease's endsAt. A closed lease of two stores is released now, unless only the key is
 // closed: see Abandon. Any other lease is forgotten, because the store has dropped it by then.
-func (t *Table) endOwed(l *Lease, now int64, out *Effects) {
+func (t *Table) endReleasing(l *Lease, now int64, out *Effects) {
 	if l.state == stateClosed && l.st.Pair && l.token != 0 {
-		t.owe(l, now, out)
+		t.beginRelease(l, now, out)
 		return
 	}
-	t.endGrip(l, out) // those waiting for its release must be told
+	t.endClaim(l, out) // those waiting for its release must be told
 	t.finishMove(l, out)
 }
 
@@ -268,11 +268,11 @@ func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
 	t.dropLast(l)
 	l.token, l.maxTTL, l.granted, l.queued, l.maybe, l.orphan = 0, 0, false, false, false, false
-	l.clearGrip()
+	l.clearClaim()
 }
 
-func (l *Lease) clearGrip() {
-	l.wanted, l.downgrade, l.rebase, l.starved, l.doubt, l.brief = false, false, false, false, false, false
-	l.until, l.hand, l.fence = 0, -1, 0
+func (l *Lease) clearClaim() {
+	l.contended, l.downgrade, l.rebase, l.starved, l.doubt, l.shortLived = false, false, false, false, false, false
+	l.until, l.handoff, l.fence = 0, -1, 0
 	l.renewGen = 0
 }

@@ -13,7 +13,7 @@ type Coder struct {
 	Err     error // the first thing wrong with what was read
 }
 
-var errImage = errors.New("image is damaged")
+var errSnapshot = errors.New("image is damaged")
 
 // Fail notes the first thing that is wrong.
 func (c *Coder) Fail(err error) {
@@ -30,7 +30,7 @@ func Num[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 
 	}
 	x, n := binary.Varint(c.B)
 	if n <= 0 || int64(T(x)) != x {
-		c.Fail(errImage)
+		c.Fail(errSnapshot)
 		c.B, x, n = nil, 0, 0
 	}
 	*v, c.B = T(x), c.B[n:]
@@ -41,7 +41,7 @@ func Num[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 
 func (c *Coder) Len(n *int) {
 	Num(c, n)
 	if c.Reading && (*n < 0 || *n > len(c.B)) {
-		c.Fail(errImage)
+		c.Fail(errSnapshot)
 		*n = 0
 	}
 }

@@ -7,7 +7,7 @@
 // caller has a mutex around it, and queues the effects, in order, before it
 // gives the mutex back.
 //
-// For each key the table knows the lease (this host's one grip upstream), the
+// For each key the table knows the lease (this host's one lease upstream), the
 // holds of local owners behind it, the FIFO of local waiters, and what has still
 // to be settled with the store. Every event ends in advance, which looks at all
 // of that and asks the store for the next thing, at most one at a time a key.

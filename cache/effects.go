@@ -76,9 +76,9 @@ func NewSession(id uint64, shards int) *Session {
 // Request names one request of a session. Via is the caller's own and comes
 // back with the answer.
 type Request struct {
-	Session *Session
-	ID      uint64
-	Via     any
+	Session       *Session
+	ID            uint64
+	InternalReply any
 }
 
 // Step is a Via of a request that is one step of a larger one.
@@ -117,7 +117,7 @@ type Message struct {
 	Holders  int32
 	Waiters  int32
 	Granted  bool  // MsgGranted answers an acquire and made or deepened a hold
-	HandOver bool  // MsgGranted: the lease was on this host
+	Handoff  bool  // MsgGranted: the lease was on this host
 	Degraded bool  // MsgGranted: by this host alone, without a fence
 	Err      error // MsgFailed: why, for people
 
@@ -204,7 +204,7 @@ func (t *Table) dismiss(w *waiter, c Code, left int64, err error, now int64, out
 
 // refused answers an acquire; n is what the log is to have of it.
 func (t *Table) refused(ns *Namespace, re Request, n Notice, left int64, err error, out *Effects) {
-	if re.Via == nil { // else it is a step of something larger, which the shell counts
+	if re.InternalReply == nil { // else it is a step of something larger, which the shell counts
 		t.statsOf(ns).Acquires[n.Code]++
 		if out.Audit {
 			n.Kind, n.Session = NoticeRefused, re.Session

@@ -10,7 +10,7 @@ import (
 // fail notes that the store did not do what was asked; the next try comes later
 // each time.
 func (t *Table) fail(l *Lease, now int64, err error) {
-	r := l.rarely()
+	r := l.withOptional()
 	if r.failSince == 0 {
 		r.failSince = max(now, 1)
 	}
@@ -21,7 +21,7 @@ func (t *Table) fail(l *Lease, now int64, err error) {
 }
 
 func (t *Table) succeed(l *Lease) {
-	if r := l.rare; r != nil {
+	if r := l.optional; r != nil {
 		r.failSince, r.fails, r.err = 0, 0, nil
 	}
 	l.retryAt = 0
@@ -30,7 +30,7 @@ func (t *Table) succeed(l *Lease) {
 // asksForWaiters reports whether the waiters that l serves depend on l's store. The waiters of a semaphore
 // do not depend on a permit with a pending release, nor on one at the earlier store of a moved key.
 func (l *Lease) asksForWaiters() bool {
-	return l.head == nil || l.st == l.head.st && l.state != stateOwed && l.state != stateClosed
+	return l.head == nil || l.st == l.head.st && l.state != stateReleasing && l.state != stateClosed
 }
 
 func (t *Table) refuseTries(l *Lease, c Code, left, now int64, out *Effects) {
@@ -68,7 +68,7 @@ func (t *Table) failingSince(l *Lease) int64 {
 	if p := l.worst(); p != nil {
 		l = p
 	}
-	if r := l.rare; r != nil && r.failSince != 0 {
+	if r := l.optional; r != nil && r.failSince != 0 {
 		return r.failSince
 	}
 	if l.state == stateHeld {
@@ -83,8 +83,8 @@ func (t *Table) failure(l *Lease) error {
 		l = p
 	}
 	err := l.st.err
-	if l.rare != nil && l.rare.err != nil {
-		err = l.rare.err
+	if l.optional != nil && l.optional.err != nil {
+		err = l.optional.err
 	}
 	if l.moved() && err != nil {
 		return fmt.Errorf("%w: %w", errEarlierStore, err)

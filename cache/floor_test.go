@@ -72,8 +72,8 @@ func TestAStoreWithFloorsIsAskedForABaseAboveThem(t *testing.T) {
 	if op.Floor != 300 {
 		t.Errorf("the floor is %d, want 300", op.Floor)
 	}
-	if fence := b.answer(op, Result{Status: Granted, Base: 301})[0].Fence; fence>>handBits != 301 {
-		t.Errorf("the base is %d, want 301", fence>>handBits)
+	if fence := b.answer(op, Result{Status: Granted, Base: 301})[0].Fence; fence>>handoffBits != 301 {
+		t.Errorf("the base is %d, want 301", fence>>handoffBits)
 	}
 }
 

@@ -60,7 +60,7 @@ func (t *Table) forceAll(of *Lease, fence uint64, now int64, out *Effects, end f
 			free = max(free, h.end)
 		}
 		if l.state == stateClosed {
-			free = max(free, l.oweUntil)
+			free = max(free, l.endsAt)
 		}
 		t.advance(l, now, out)
 	}

@@ -14,8 +14,8 @@ func (b *bench) force(key string, permit bool, fence uint64) (ms []Message, ende
 func (b *bench) balanced(forced uint64) {
 	b.t.Helper()
 	all, _ := b.tab.AddStats(nil, nil)
-	if s := all[0]; s.Amiss() != 0 || s.Lost[LostForced] != forced {
-		b.t.Fatalf("amiss %d, forced %d, want %d", s.Amiss(), s.Lost[LostForced], forced)
+	if s := all[0]; s.Unaccounted() != 0 || s.Lost[LostForced] != forced {
+		b.t.Fatalf("amiss %d, forced %d, want %d", s.Unaccounted(), s.Lost[LostForced], forced)
 	}
 }
 

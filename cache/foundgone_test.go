@@ -10,8 +10,8 @@ import (
 func (b *bench) wantLost(n uint64) {
 	b.t.Helper()
 	all, _ := b.tab.AddStats(nil, nil)
-	if s := all[0]; s.Lost[LostGone] != n || s.Amiss() != 0 {
-		b.t.Fatalf("%d lost as gone, want %d; %d unaccounted", s.Lost[LostGone], n, s.Amiss())
+	if s := all[0]; s.Lost[LostGone] != n || s.Unaccounted() != 0 {
+		b.t.Fatalf("%d lost as gone, want %d; %d unaccounted", s.Lost[LostGone], n, s.Unaccounted())
 	}
 }
 

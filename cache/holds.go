@@ -11,7 +11,7 @@ import (
 
 // find returns the owner's hold, nil when there is none.
 func (l *Lease) find(s *Session, owner uint64) *hold {
-	if r := l.rare; r != nil && r.byOwner != nil {
+	if r := l.optional; r != nil && r.byOwner != nil {
 		return r.byOwner[ownerKey{s, owner}]
 	}
 	for h := l.holds; h != nil; h = h.next {
@@ -22,8 +22,8 @@ func (l *Lease) find(s *Session, owner uint64) *hold {
 	return nil
 }
 
-// manyHolds is from how many holds on a lease keeps an index of owners.
-const manyHolds = 12
+// indexHolds is from how many holds on a lease keeps an index of owners.
+const indexHolds = 12
 
 // sharesFence says that a hold gets the fence of the present phase: readers who
 // join readers.
@@ -34,13 +34,13 @@ func (t *Table) sharesFence(l *Lease, m Mode) bool {
 // nextFence begins a phase of holding: an exclusive holder's, or that of the
 // readers who hold together.
 func (t *Table) nextFence(l *Lease) {
-	l.hand++
-	if l.hand >= handFetch && l.st.Rebase {
+	l.handoff++
+	if l.handoff >= handoffRebase && l.st.Rebase {
 		l.rebase = true
 	}
-	l.fence = l.base<<handBits | uint64(l.hand)
+	l.fence = l.base<<handoffBits | uint64(l.handoff)
 	if l.head != nil {
-		l.fence |= handPermit
+		l.fence |= permitHandoffs
 	}
 }
 
@@ -94,7 +94,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	w.contended = w.contended && now > w.since
 	t.dropWaiter(w)
 	m := t.grantOf(h, re, true)
-	m.HandOver = !fresh && l.state == stateHeld
+	m.Handoff = !fresh && l.state == stateHeld
 	out.Messages = append(out.Messages, m)
 	t.reenterWaits(h, now, out)
 }
@@ -127,18 +127,18 @@ func (t *Table) newHold() *hold {
 
 func (t *Table) freeHold(h *hold) {
 	*h = hold{}
-	if len(t.freeHolds) < freeMost {
+	if len(t.freeHolds) < maxFree {
 		t.freeHolds = append(t.freeHolds, h)
 	}
 }
 
 func (t *Table) indexOwner(l *Lease, h *hold) {
-	if l.nHolds <= manyHolds && (l.rare == nil || l.rare.byOwner == nil) {
+	if l.nHolds <= indexHolds && (l.optional == nil || l.optional.byOwner == nil) {
 		return
 	}
-	r := l.rarely()
+	r := l.withOptional()
 	if r.byOwner == nil {
-		r.byOwner = make(map[ownerKey]*hold, 2*manyHolds)
+		r.byOwner = make(map[ownerKey]*hold, 2*indexHolds)
 		for o := l.holds; o != nil; o = o.next {
 			if !o.forced {
 				r.byOwner[ownerKey{o.s, o.owner}] = o
@@ -150,7 +150,7 @@ func (t *Table) indexOwner(l *Lease, h *hold) {
 }
 
 func (l *Lease) unindexOwner(h *hold) {
-	r := l.rare
+	r := l.optional
 	if r == nil || r.byOwner == nil {
 		return
 	}
@@ -279,7 +279,7 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 		for l.holds != nil {
 			t.lose(l.holds, l.holds.endReason(now, LostExpired), now, out)
 		}
-		t.owe(l, now, out)
+		t.beginRelease(l, now, out)
 		return
 	}
 	if now < l.minEnd {

@@ -20,18 +20,18 @@ func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
 }
 
 func (l *Lease) answerPeeks(m Message, out *Effects) {
-	for _, re := range l.rare.peeks {
+	for _, re := range l.optional.peeks {
 		re.Session.addAsks(-1)
 		m.Re = re
 		out.Messages = append(out.Messages, m)
 	}
-	l.rare.peeks = nil
+	l.optional.peeks = nil
 }
 
 // peek has re answered once it is known how l stands.
 func (l *Lease) peek(re Request) {
 	re.Session.addAsks(1)
-	r := l.rarely()
+	r := l.withOptional()
 	r.peeks = append(r.peeks, re)
 }
 
@@ -68,14 +68,14 @@ func (t *Table) sayHeld(l *Lease, re Request, now int64, out *Effects) {
 
 // answerPeeks answers inspects that came before the lease did.
 func (t *Table) answerPeeks(l *Lease, now int64, out *Effects) {
-	if l.rare == nil || l.nHolds == 0 || l.op == OpPeek {
+	if l.optional == nil || l.nHolds == 0 || l.op == OpPeek {
 		return
 	}
-	for _, re := range l.rare.peeks {
+	for _, re := range l.optional.peeks {
 		re.Session.addAsks(-1)
 		t.sayHeld(l, re, now, out)
 	}
-	l.rare.peeks = nil
+	l.optional.peeks = nil
 }
 
 func (l *Lease) newestFence() uint64 {

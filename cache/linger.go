@@ -72,7 +72,7 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	if l.ns.Linger == 0 || l.head != nil {
 		return false
 	}
-	free := l.nWaits == 0 && !l.moved() && !l.wanted && !l.downgrade && !t.noLinger
+	free := l.nWaits == 0 && !l.moved() && !l.contended && !l.downgrade && !t.noLinger
 	if until := l.idleUntil(); until != 0 {
 		return free && now < until
 	}
@@ -84,7 +84,7 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 		h = t.habits.add(l.key, t.cfg.Habits)
 		if old := t.habits.evicted; old != nil {
 			t.habits.evicted = nil
-			old.rare.idleUntil = now
+			old.optional.idleUntil = now
 			t.advance(old, now, out)
 		}
 	}
@@ -93,17 +93,17 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 		return false
 	}
 	h.lingers = l
-	l.rarely().idleUntil = now + min(int64(l.ns.Linger), l.ttl/2)
+	l.withOptional().idleUntil = now + min(int64(l.ns.Linger), l.ttl/2)
 	l.stays(out)
 	return true
 }
 
 // idleUntil is how long l is kept with no hold on it; 0 when it is not.
 func (l *Lease) idleUntil() int64 {
-	if l.rare == nil {
+	if l.optional == nil {
 		return 0
 	}
-	return l.rare.idleUntil
+	return l.optional.idleUntil
 }
 
 // used notes that l, which nobody held, is held again.
@@ -146,7 +146,7 @@ func (t *Table) endIdle(l *Lease) {
 	if l.idleUntil() == 0 {
 		return
 	}
-	l.rare.idleUntil = 0
+	l.optional.idleUntil = 0
 	if h, ok := t.habits.lru.Peek(l.key); ok {
 		h.lingers = nil
 	}
@@ -179,9 +179,9 @@ func (st *storeState) tryWait() int64 {
 	return max(int64(tryLeast), tryTrips*st.trip) + int64(st.Notice)
 }
 
-// startsBrief says that what is asked for now is for tries alone, and that they wait for
+// startsShortLived says that what is asked for now is for tries alone, and that they wait for
 // a moment.
-func (t *Table) startsBrief(l *Lease) bool {
+func (t *Table) startsShortLived(l *Lease) bool {
 	return l.ns.Linger > 0 && l.head == nil && l.nHolds == 0 && l.st.Queue && !l.longWaits()
 }
 
@@ -190,5 +190,5 @@ func (l *Lease) longWaits() bool { return l.nWaits > l.nTries }
 
 // inMoment says that tries may still wait in l's brief place.
 func (l *Lease) inMoment(now int64) bool {
-	return l.brief && (l.rare.tryUntil == 0 || now < l.rare.tryUntil)
+	return l.shortLived && (l.optional.tryUntil == 0 || now < l.optional.tryUntil)
 }

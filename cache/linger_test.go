@@ -86,7 +86,7 @@ func TestLingeringRaisesTheFence(t *testing.T) {
 	s := b.session()
 	b.habitual(s, "k")
 	last := uint64(0)
-	for range 2 * handMax {
+	for range 2 * maxHandoff {
 		f := b.only(b.acquire(s, "k", waits), MsgGranted, 0).Fence
 		if f <= last {
 			t.Fatalf("fence %d after %d", f, last)
@@ -94,14 +94,14 @@ func TestLingeringRaisesTheFence(t *testing.T) {
 		last = f
 		b.release(s, "k", f)
 		for len(b.ops) > 0 {
-			b.answer(b.op(OpRenew), Result{Status: Done, Base: last>>handBits + 1})
+			b.answer(b.op(OpRenew), Result{Status: Done, Base: last>>handoffBits + 1})
 		}
 		b.now += ms
 	}
 }
 
 func TestWantedEndsLingering(t *testing.T) {
-	for _, kind := range []HintKind{HintWanted, HintTried} {
+	for _, kind := range []HintKind{HintContended, HintTried} {
 		b := newBench(t, lingering)
 		s := b.session()
 		b.habitual(s, "k")
@@ -130,8 +130,8 @@ func TestWantedWhileHeldMeansNoLingering(t *testing.T) {
 	b.answer(b.op(OpRelease), Result{Status: Done})
 }
 
-func TestTriedDoesNotBoundHandOvers(t *testing.T) {
-	b := newBench(t, func(x *setup) { lingering(x); x.HandOvers = 1 })
+func TestTriedDoesNotBoundHandoffs(t *testing.T) {
+	b := newBench(t, func(x *setup) { lingering(x); x.MaxHandoffs = 1 })
 	s, o := b.session(), b.session()
 	b.habitual(s, "k")
 	f := b.only(b.acquire(s, "k", waits), MsgGranted, 0).Fence
@@ -216,7 +216,7 @@ func TestATryWaitsAMomentForALingeringLease(t *testing.T) {
 		t.Fatalf("%+v", m)
 	}
 	op := b.op(OpJoin)
-	if !op.Brief {
+	if !op.ShortLived {
 		t.Fatal("the place is not brief")
 	}
 	if m := b.answer(op, Result{Status: Queued, Left: second}); len(m) != 0 {
@@ -234,7 +234,7 @@ func TestATryWaitsAMomentForALingeringLease(t *testing.T) {
 
 	b.acquire(s, "k", nil)
 	b.answer(b.op(OpJoin), Result{Status: Queued})
-	b.tab.Hint(b.ns.Store, Hint{Kind: HintFree, Key: "k"}, b.now, &b.out)
+	b.tab.Hint(b.ns.Store, Hint{Kind: HintAvailable, Key: "k"}, b.now, &b.out)
 	b.take()
 	b.granted(OpJoin, 8)
 }
@@ -246,7 +246,7 @@ func TestAWaiterTakesNoBriefPlace(t *testing.T) {
 	b.acquire(b.session(), "k", waits)
 	b.answer(b.op(OpWithdraw), Result{Status: Done})
 	op := b.op(OpJoin)
-	if op.Brief {
+	if op.ShortLived {
 		t.Fatal("the place is brief")
 	}
 	if m := b.answer(op, Result{Status: Queued}); len(m) != 1 || m[0].Code != CodeBusy {
@@ -254,14 +254,14 @@ func TestAWaiterTakesNoBriefPlace(t *testing.T) {
 	}
 }
 
-func TestSlowStoresGiveHandOversMoreTime(t *testing.T) {
+func TestSlowStoresGiveHandoffsMoreTime(t *testing.T) {
 	b := newBench(t, nil)
 	s, o := b.session(), b.session()
 	b.acquire(s, "k", waits)
 	op := b.op(OpJoin)
 	sent := b.now
 	b.now += 100 * ms
-	b.tab.Result(&op, &Result{Status: Granted, Base: 5, Wanted: true}, sent, b.now, &b.out)
+	b.tab.Result(&op, &Result{Status: Granted, Base: 5, Contended: true}, sent, b.now, &b.out)
 	f := b.take()[0].Fence
 	b.acquire(o, "k", waits)
 	b.now += 400 * ms // more than 50 ms, less than five trips

@@ -35,14 +35,14 @@ func (s *Store) Validity(ttl int64) int64 {
 // what their holders may do. It does not change once a table has seen it; a new
 // one takes its place.
 type Namespace struct {
-	Store        *Store
-	HandOvers    int           // local hand-overs once another host wants a key
-	HandOverTime time.Duration // … and the time for them
-	Linger       time.Duration // how long a lease with no hold may be kept, at most half its TTL; 0 for not
-	LingerPause  time.Duration // not again for so long once another host has wanted the key
-	MaxWait      time.Duration // the longest wait; 0 for no bound. Callers apply it to Acquire.Wait, and Reroute to waiters
-	MaxHold      time.Duration // the longest that anybody may hold; 0 for no bound
-	Heartbeat    time.Duration // a client silent for so long loses its holds; 0 to not ask
+	Store          *Store
+	MaxHandoffs    int           // local handoffs once another host wants a key
+	MaxHandoffTime time.Duration // … and the time for them
+	Linger         time.Duration // how long a lease with no hold may be kept, at most half its TTL; 0 for not
+	LingerPause    time.Duration // not again for so long once another host has wanted the key
+	MaxWait        time.Duration // the longest wait; 0 for no bound. Callers apply it to Acquire.Wait, and Reroute to waiters
+	MaxHold        time.Duration // the longest that anybody may hold; 0 for no bound
+	Heartbeat      time.Duration // a client silent for so long loses its holds; 0 to not ask
 	// Tenure bounds how long a lease stays with this host while somebody here waits
 	// for it, and Pause is how long this host keeps off the key after it: plain
 	// lockers cannot say that they want it. Both 0 where there are none.

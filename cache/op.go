@@ -91,14 +91,14 @@ type Op struct {
 	Limit  uint32 // Mode Permit, OpTry and OpJoin: how many permits there are, from 1
 	Rebase bool   // OpRenew: fetch a new base
 	// Brief, of OpJoin: the place is for a moment only, on behalf of tries, in case the
-	// key lingers on another host. Its holder gets HintTried, or HintWanted where a store
+	// key lingers on another host. Its holder gets HintTried, or HintContended where a store
 	// cannot tell the two apart. All joins of a token are brief, or none.
-	Brief bool
-	Key   string
-	Token uint64        // the grip's number, never used again by this daemon; 0 for OpPeek
-	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
-	Floor uint64        // the highest base known here; a new one is larger
-	Store int           // its number; for the shell
+	ShortLived bool
+	Key        string
+	Token      uint64        // the lease's number, never used again by this daemon; 0 for OpPeek
+	TTL        time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
+	Floor      uint64        // the highest base known here; a new one is larger
+	Store      int           // its number; for the shell
 
 	Ref *Lease
 	Gen uint64
@@ -126,11 +126,11 @@ func (s Status) String() string { return statusNames[s] }
 
 // Result is a store's answer to one Op.
 type Result struct {
-	Status Status
-	Mode   Mode   // Busy on OpPeek: how it is held
-	Wanted bool   // OpTry, OpJoin, OpRenew, OpDowngrade: another host waits for it
-	Base   uint64 // Granted; OpRenew with Rebase. At most MaxBase, more than Op.Floor
-	Left   int64  // Busy: nanoseconds until the present lease ends, -1 when not known
+	Status    Status
+	Mode      Mode   // Busy on OpPeek: how it is held
+	Contended bool   // OpTry, OpJoin, OpRenew, OpDowngrade: another host waits for it
+	Base      uint64 // Granted; OpRenew with Rebase. At most MaxBase, more than Op.Floor
+	Left      int64  // Busy: nanoseconds until the present lease ends, -1 when not known
 	// Session is, on stores whose leases live by the daemon's session, the
 	// session's deadline in nanoseconds of the boot clock. 0 on the others: there
 	// the lease's deadline follows from the time before the request was sent.
@@ -150,10 +150,10 @@ type HintKind uint8
 
 // The hints. They may be late, doubled or lost without harm.
 const (
-	HintFree   HintKind = iota + 1 // this key may have come free for us: ask again
-	HintWanted                     // another host waits for this key, which we hold
-	HintGone                       // our lease of this key may have been removed: renew it, to see
-	HintTried                      // another host tries for this key, which we hold: it should not linger
+	HintAvailable HintKind = iota + 1 // this key may have come free for us: ask again
+	HintContended                     // another host waits for this key, which we hold
+	HintGone                          // our lease of this key may have been removed: renew it, to see
+	HintTried                         // another host tries for this key, which we hold: it should not linger
 )
 
 // Hint is one thing that a store noticed about a key.

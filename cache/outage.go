@@ -43,10 +43,10 @@ func (t *Table) isAlone(l *Lease, now int64) bool {
 	return st.downAt != 0 && l.head == nil && l.state != stateClosed && l.ns.Local && !l.moved() && now-st.downAt >= int64(l.ns.LocalAfter)
 }
 
-// handOverAlone lets waiters in by this host's own authority. Whatever stands, or
+// handoffAlone lets waiters in by this host's own authority. Whatever stands, or
 // may stand, upstream under our token is settled when the store is back; then
 // the lease is asked for on behalf of who holds.
-func (t *Table) handOverAlone(l *Lease, now int64, out *Effects) {
+func (t *Table) handoffAlone(l *Lease, now int64, out *Effects) {
 	for w := l.waitHead; w != nil; w = l.waitHead {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
 			break
@@ -66,7 +66,7 @@ func (t *Table) handOverAlone(l *Lease, now int64, out *Effects) {
 // is so for ttl from now on.
 func (l *Lease) restating(now, ttl int64) {
 	if l.state != stateHeld {
-		r := l.rarely()
+		r := l.withOptional()
 		r.alone = max(r.alone, now+ttl)
 	}
 }
@@ -74,19 +74,19 @@ func (l *Lease) restating(now, ttl int64) {
 // nextDown does what can be done without the store.
 func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	st := l.st
-	if r := l.rare; r != nil && len(r.peeks) > 0 && l.nHolds == 0 {
+	if r := l.optional; r != nil && len(r.peeks) > 0 && l.nHolds == 0 {
 		l.answerPeeks(Message{Kind: MsgFailed, Code: CodeUnavailable, Left: -1, Err: st.err}, out)
 	}
 	switch {
 	case l.state == stateHeld && l.nHolds == 0 && !l.starved:
-		t.owe(l, now, out)
-	case (l.state == stateOwed || l.state == stateClosed) && now >= l.oweUntil:
-		if t.endOwed(l, now, out); l.st.downAt == 0 {
+		t.beginRelease(l, now, out)
+	case (l.state == stateReleasing || l.state == stateClosed) && now >= l.endsAt:
+		if t.endReleasing(l, now, out); l.st.downAt == 0 {
 			t.next(l, now, out)
 			return
 		}
 	}
-	if l.state == stateOwed && l.releaser.Session != nil {
+	if l.state == stateReleasing && l.releaser.Session != nil {
 		out.fail(l.releaser, CodeUnknown, st.err)
 		l.releaser = Request{}
 	}
@@ -96,9 +96,9 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 		t.refuseTries(l, CodeUnavailable, -1, now, out)
 	}
 	if l.state == stateAsked && l.pointless() {
-		t.owe(l, now, out)
+		t.beginRelease(l, now, out)
 	}
-	if l.state == stateOwed && st.Pair && now >= l.retryAt {
+	if l.state == stateReleasing && st.Pair && now >= l.retryAt {
 		t.settle(l, now, out)
 	}
 }
@@ -106,8 +106,8 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 // wakeDown is when l has to be looked at while its store is down.
 func (t *Table) wakeDown(l *Lease, now int64) int64 {
 	at := Forever
-	if l.state == stateOwed {
-		at = l.oweUntil
+	if l.state == stateReleasing {
+		at = l.endsAt
 		if l.st.Pair {
 			at = min(at, l.retryAt)
 		}

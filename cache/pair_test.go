@@ -29,7 +29,7 @@ func TestALeaseThatOneOfTwoStoresHasLostIsReleasedInTheOther(t *testing.T) {
 			b.take()
 			b.result(b.op(OpRenew), Result{Status: NotHeld})
 		},
-		"the next process has no session": func(b *bench) { b.tab.Bereave(b.ns.Store, b.now, &b.out) },
+		"the next process has no session": func(b *bench) { b.tab.NotTakenOver(b.ns.Store, b.now, &b.out) },
 	}
 	for name, lose := range losses {
 		t.Run(name, func(t *testing.T) {

@@ -33,7 +33,7 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 		t.end(h, q.Cause, now, out)
 	}
 	if l.nHolds == 0 {
-		t.handOver(l, now, false, out) // before the answer: the next one waits longer
+		t.handoff(l, now, false, out) // before the answer: the next one waits longer
 	}
 	if q.Async || l.nHolds > 0 || l.starved || l.state != stateHeld {
 		out.released(q.Re, 0)
@@ -106,7 +106,7 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 		t.advance(l, now, out)
 		return
 	}
-	r := l.rarely()
+	r := l.withOptional()
 	r.extends = append(r.extends, extend{q.Re, q.Owner, q.Fence, ttl})
 	q.Re.Session.addAsks(1)
 	l.ttl = max(l.ttl, ttl)
@@ -160,7 +160,7 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Effects) {
 	found := uint32(0)
 	if t.withdraw(re.Session, now, out, func(w *waiter) bool {
-		return w.req.ID == target && w.req.Via == nil && w.l.key == string(key)
+		return w.req.ID == target && w.req.InternalReply == nil && w.l.key == string(key)
 	}) {
 		found = 1
 	}
@@ -169,7 +169,7 @@ func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Ef
 
 // CancelVia withdraws the waiting acquire that carries via.
 func (t *Table) CancelVia(s *Session, via any, now int64, out *Effects) {
-	t.withdraw(s, now, out, func(w *waiter) bool { return w.req.Via == via })
+	t.withdraw(s, now, out, func(w *waiter) bool { return w.req.InternalReply == via })
 }
 
 // withdraw ends the wait of s that is meant; false when none is.
@@ -312,8 +312,8 @@ func (t *Table) LoseSilent(s *Session, heard, lead, now int64, out *Effects) Sil
 	for h := s.index[t.cfg.Shard].holds; h != nil; {
 		next, l := h.sNext, h.l
 		due, spared := heard+int64(l.ns.Heartbeat), int64(0)
-		if l.rare != nil {
-			spared = l.rare.silentFrom
+		if l.optional != nil {
+			spared = l.optional.silentFrom
 		}
 		switch {
 		case l.ns.Heartbeat == 0 || h.forced && now < spared:

@@ -96,11 +96,11 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 		t.dropLast(l)
 		l.retryAt = 0
 		if op.Rebase && r.Base > l.base && r.Base <= MaxBase {
-			l.base, l.hand, l.rebase = r.Base, -1, false
+			l.base, l.handoff, l.rebase = r.Base, -1, false
 			// A phase of readers under way keeps its fence; later ones get a larger.
 		}
-		if r.Wanted {
-			t.setWanted(l, now)
+		if r.Contended {
+			t.setContended(l, now)
 		}
 		t.retrack(l, false, out)
 		t.finishExtends(l, op, now, out)
@@ -111,7 +111,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 			t.retrack(l, true, out) // it may be shared by now: the downgrade's answer decides
 			return
 		case l.downgrade: // with the last hold, the downgrade is no longer of use
-			t.owe(l, now, out)
+			t.beginRelease(l, now, out)
 			return
 		}
 		t.gone(l, LostGone, now, out)
@@ -132,7 +132,7 @@ func (t *Table) retrack(l *Lease, failed bool, out *Effects) {
 
 // finishExtends answers clients' renewals that this one has carried out.
 func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
-	r := l.rare
+	r := l.optional
 	if r == nil || len(r.extends) == 0 {
 		return
 	}
@@ -160,7 +160,7 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 
 // renewForClients sends a renewal for those of clients that no renewal in flight will answer.
 func (t *Table) renewForClients(l *Lease, now int64, out *Effects) {
-	if l.rare == nil || len(l.rare.extends) == 0 {
+	if l.optional == nil || len(l.optional.extends) == 0 {
 		return
 	}
 	t.renew(l, now, out)
@@ -170,12 +170,12 @@ func (t *Table) renewForClients(l *Lease, now int64, out *Effects) {
 }
 
 func (t *Table) endExtends(l *Lease, c Code, err error, out *Effects) {
-	if l.rare == nil {
+	if l.optional == nil {
 		return
 	}
-	for _, x := range l.rare.extends {
+	for _, x := range l.optional.extends {
 		x.req.Session.addAsks(-1)
 		out.fail(x.req, c, err)
 	}
-	l.rare.extends = nil
+	l.optional.extends = nil
 }

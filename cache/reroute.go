@@ -54,7 +54,7 @@ func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int6
 			t.dismiss(w, code, -1, err, now, out)
 		} else if most := int64(w.l.ns.MaxWait); most > 0 && !w.try {
 			since := w.since
-			if s, ok := w.req.Via.(Step); ok {
+			if s, ok := w.req.InternalReply.(Step); ok {
 				since = s.Since()
 			}
 			t.shortenWait(w, since+most)
@@ -90,7 +90,7 @@ func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 // of l's holds were told a validity under the earlier one, so none is lost as silent before it is over.
 func (t *Table) delayHeartbeat(l *Lease, was time.Duration) {
 	if is := l.ns.Heartbeat; l.nHolds > 0 && is > 0 && (was == 0 || is < was) {
-		r := l.rarely()
+		r := l.withOptional()
 		r.silentFrom = max(r.silentFrom, t.deadline(l))
 	}
 }

@@ -124,7 +124,7 @@ func TestAKeyThatHasMovedFromADownStoreIsAcquiredWhenItsTTLEnds(t *testing.T) {
 	b.tab.StoreDown(b.from.Store, errors.New("down"), b.now, &b.out)
 	b.take()
 	b.release(holder, "k", fence)
-	released, end := b.now, b.tab.leases["k"].oweUntil
+	released, end := b.now, b.tab.leases["k"].endsAt
 	for range 100 {
 		b.tick(100 * time.Millisecond)
 		if len(b.ops) > 0 {
@@ -164,8 +164,8 @@ func TestTheAnswerOfAnEarlierStoreIsLiftedByItsEpoch(t *testing.T) {
 		b.take()
 		b.acquire(next, "k", waits)
 		ms := b.release(holder, "k", 0)
-		if fence := ms[0].Fence; fence>>handBits != 1007 {
-			t.Errorf("asked after the move %v: the next fence has base %d, want 1007: %+v", askedAfterTheMove, fence>>handBits, ms)
+		if fence := ms[0].Fence; fence>>handoffBits != 1007 {
+			t.Errorf("asked after the move %v: the next fence has base %d, want 1007: %+v", askedAfterTheMove, fence>>handoffBits, ms)
 		}
 	}
 }

@@ -242,7 +242,7 @@ func TestTheLossOfAStoreSessionEndsManyPermits(t *testing.T) {
 	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false })
 	b.tab.SessionUntil(b.ns.Store, 1, b.now+10*second, b.now, &b.out)
 	s := b.session()
-	const many = 3 * freeMost
+	const many = 3 * maxFree
 	for range many {
 		b.acquire(s, "k", permitOf(many, Forever))
 		ops := b.ops
@@ -357,7 +357,7 @@ func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) 
 		if waited {
 			b.acquire(next, "k", waits)
 		}
-		b.tab.Bereave(b.from.Store, b.now, &b.out)
+		b.tab.NotTakenOver(b.from.Store, b.now, &b.out)
 		b.only(b.take(), MsgLost, CodeOK)
 		b.reroute(anybody)
 		if !waited {
@@ -381,7 +381,7 @@ func TestAClosedKeyWaitsForAnInspection(t *testing.T) {
 	b.acquire(s, "k", waits)
 	b.answer(b.at(OpJoin, b.from), Result{Status: Granted, Base: 5})
 	end := b.tab.deadline(b.tab.leases["k"])
-	b.tab.Bereave(b.from.Store, b.now, &b.out)
+	b.tab.NotTakenOver(b.from.Store, b.now, &b.out)
 	b.take()
 	b.tab.Inspect(Request{Session: s, ID: 77}, b.from, []byte("k"), Exclusive, b.now, &b.out)
 	b.take()
@@ -431,13 +431,13 @@ func TestReroutePassesNoKeyThatARequestHasMovedAlready(t *testing.T) {
 	s, next := b.session(), b.session()
 	b.acquire(s, "k", shared(0))
 	b.granted(OpTry, 5)
-	b.tab.Hint(b.ns.Store, Hint{Kind: HintWanted, Key: "k"}, b.now, &b.out)
+	b.tab.Hint(b.ns.Store, Hint{Kind: HintContended, Key: "k"}, b.now, &b.out)
 	b.tick(time.Second) // the time for joining readers is over
 	if ms := b.acquire(next, "k", shared(Forever)); len(ms) > 0 {
 		t.Fatalf("%+v", ms)
 	}
 	to := *b.ns
-	to.HandOvers, to.HandOverTime = 100, time.Minute
+	to.MaxHandoffs, to.MaxHandoffTime = 100, time.Minute
 	b.ns = &to
 	b.only(b.acquire(s, "k", shared(0)), MsgGranted, CodeOK)
 	b.tab.Reroute(func(string) *Namespace { return &to }, anybody, b.now, &b.out)

@@ -84,8 +84,8 @@ func (l *Lease) kind() int {
 	return 0
 }
 
-// hasGrip says that l is held upstream, or a permit of it.
-func (l *Lease) hasGrip() bool {
+// heldUpstream says that l is held upstream, or a permit of it.
+func (l *Lease) heldUpstream() bool {
 	return l.state == stateHeld || l.sem != nil && l.sem.held > 0
 }
 
@@ -96,7 +96,7 @@ func (l *Lease) worst() *Lease {
 		return nil
 	}
 	for _, p := range l.sem.asks {
-		if p.rare == nil || p.rare.failSince == 0 {
+		if p.optional == nil || p.optional.failSince == 0 {
 			return nil
 		}
 	}
@@ -163,7 +163,7 @@ func (t *Table) acquirePermit(q *Acquire, now int64, out *Effects) {
 func (t *Table) refusesPermit(l *Lease, now int64, out *Effects, q *Acquire) bool {
 	sem := l.sem
 	if p := l.worst(); p != nil && now < p.retryAt {
-		t.refuse(q, CodeUnavailable, p.rare.err, out)
+		t.refuse(q, CodeUnavailable, p.optional.err, out)
 		return true
 	}
 	queued := slices.ContainsFunc(sem.asks, func(p *Lease) bool { return p.queued })
@@ -191,7 +191,7 @@ func (t *Table) balance(l *Lease, now int64, out *Effects) {
 		t.refuseTries(l, CodeBusy, -1, now, out)
 	}
 	t.peekSemaphore(l, now, out)
-	if len(sem.permits) == 0 && l.nWaits == 0 && l.op == 0 && (l.rare == nil || len(l.rare.peeks) == 0) {
+	if len(sem.permits) == 0 && l.nWaits == 0 && l.op == 0 && (l.optional == nil || len(l.optional.peeks) == 0) {
 		t.dropLease(l)
 	}
 }
@@ -239,7 +239,7 @@ func (t *Table) inspectSemaphore(re Request, ns *Namespace, key []byte, now int6
 
 // peekSemaphore answers who asked about l, or asks the store for them.
 func (t *Table) peekSemaphore(l *Lease, now int64, out *Effects) {
-	r := l.rare
+	r := l.optional
 	if r == nil || len(r.peeks) == 0 || l.op != 0 {
 		return
 	}

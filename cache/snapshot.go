@@ -1,93 +1,459 @@
 package cache
 
-import "strings"
+import (
+	"cmp"
+	"slices"
+)
 
-// What there is now, for people. A look at a table goes through its holds, and then its
-// waiters, in the order in which they came, in pieces: between two of them others get the
-// table, and what has gone meanwhile is not shown.
+// The snapshot of a table: all that it knows, as bytes, for a process that takes over from this one.
+// Times are of the boot clock, which both read.
 
-// Held is a hold as a look finds it. Times are nanoseconds of the boot clock.
-type Held struct {
-	Key          string
-	Mode         Mode
-	Session      *Session
-	Owner, Fence uint64 // Fence is 0 when this host granted it alone
-	Class        uint16
-	Since, Until int64
-	TTL          int64 // of the lease: what Until is away at the most
-	Waiters      int32 // behind the key on this host
-	Fixed        bool
-	Forced       bool // lost already: only the key is closed, until Until at most
+// Links are what a snapshot has numbers and names for, and a table pointers. Each writes or reads
+// through the coder, as that does.
+type Links interface {
+	Store(c *Coder, s **Store)     // never none: one that is not there is an error, and another
+	Session(c *Coder, s **Session) // or none
+	Lives(s *Session) bool         // its requests may still be answered
+	InternalReply(c *Coder, re *Request)
+	Class(c *Coder, class *uint16)
+	Classes() []uint16                  // all classes, in the same order in every process
+	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of one at s
+	Policy(key string) *Namespace       // the namespace to which key is routed now
 }
 
-// Waiting is a waiter as a look finds it.
-type Waiting struct {
-	Key      string
-	Mode     Mode
-	Session  *Session
-	Owner    uint64
-	Since    int64
-	Deadline int64    // of the wait; Forever when it has none
-	Place    int32    // among this host's, from 1
-	Holder   *Session // one of those that hold the lock on this host; nil when none does, and for semaphores
+// snapshotCoder is one writing or reading of a table.
+type snapshotCoder struct {
+	*Coder
+	t     *Table
+	x     Links
+	holds []*hold   // all that were read
+	waits []*waiter // so too
 }
 
-// BeginLook begins a look at t, from the oldest or from the newest on. There is one at a time.
-func (t *Table) BeginLook(newest bool) {
-	t.holds.begin(newest)
-	t.waits.begin(newest)
-	t.places = make(map[*Lease]int32)
+// Snapshot writes all that t knows, or reads it into t, which has to be empty. c.Err says whether
+// that went well; a table that was read in part is of no use.
+func (t *Table) Snapshot(c *Coder, x Links) {
+	m := &snapshotCoder{Coder: c, t: t, x: x}
+	Num(c, &t.token)
+	Num(c, &t.gen)
+	m.stores()
+	m.stats()
+	n := t.Len()
+	if m.Len(&n); c.Reading {
+		t.leases = make(map[string]*Lease, n)
+		t.freeLeases, t.freeHolds = spare[Lease](n), spare[hold](n)
+	}
+	m.leases()
+	m.habits()
+	if c.Reading {
+		m.chain()
+	}
 }
 
-// EndLook ends it, whether it is through or not.
-func (t *Table) EndLook() { t.holds.at, t.waits.at, t.places = nil, nil, nil }
-
-// LookHolds looks at up to most more holds, and appends those of keys that begin with prefix
-// until there are room of them. looked is how many it has looked at; more says that there are
-// others.
-func (t *Table) LookHolds(found []Held, prefix string, room, most int) (_ []Held, looked int, more bool) {
-	for room += len(found); t.holds.at != nil && looked < most && len(found) < room; looked++ {
-		h := t.holds.at
-		t.holds.next()
-		if strings.HasPrefix(h.l.key, prefix) {
-			found = append(found, t.shown(h))
+// byToken is every lock and semaphore in an order that is the same whenever what they are is:
+// permits are with theirs.
+func (t *Table) byToken() []*Lease {
+	type entry struct {
+		token uint64 // beside the lease: to look at each again and again takes longer than all else
+		lease *Lease
+	}
+	all := make([]entry, 0, t.Len())
+	for _, of := range []map[string]*Lease{t.leases, t.sems} {
+		for _, l := range of {
+			all = append(all, entry{l.token, l})
 		}
 	}
-	return found, looked, t.holds.at != nil
+	slices.SortFunc(all, func(a, b entry) int {
+		if a.token != b.token {
+			return cmp.Compare(a.token, b.token)
+		}
+		return cmp.Or(cmp.Compare(a.lease.kind(), b.lease.kind()), cmp.Compare(a.lease.key, b.lease.key))
+	})
+	leases := make([]*Lease, len(all))
+	for i := range all {
+		leases[i] = all[i].lease
+	}
+	return leases
 }
 
-func (t *Table) shown(h *hold) Held {
-	l := h.l
-	return Held{Key: l.key, Mode: h.mode, Session: h.s, Owner: h.owner, Fence: h.fence, Class: h.class, Since: h.since,
-		Until: t.valid(h), TTL: t.lifetime(l), Waiters: l.queue().nWaits, Fixed: h.end != 0 && !h.forced, Forced: h.forced}
+func (m *snapshotCoder) leases() {
+	all := m.t.byToken()
+	List(m.Coder, &all, func(p **Lease) {
+		var key string
+		var sem bool
+		if !m.Reading {
+			key, sem = (*p).key, (*p).sem != nil
+		}
+		m.String(&key)
+		m.Bool(&sem)
+		switch {
+		case !m.Reading:
+		case sem:
+			*p = m.t.semaphore([]byte(key), m.x.Policy(key))
+		default:
+			*p = m.t.lease([]byte(key), m.x.Policy(key))
+		}
+		m.lease(*p)
+		if sem {
+			m.semaphore(*p)
+		}
+		if m.Reading && (*p).nWaits > 0 {
+			m.t.follows(*p) // the process that wrote the snapshot may have had another policy for the key
+		}
+	})
 }
 
-// LookWaiters does the same for waiters, as LookHolds for holds.
-func (t *Table) LookWaiters(found []Waiting, prefix string, room, most int) (_ []Waiting, looked int, more bool) {
-	for room += len(found); t.waits.at != nil && looked < most && len(found) < room; looked++ {
-		w := t.waits.at
-		t.waits.next()
-		if strings.HasPrefix(w.l.key, prefix) {
-			found = append(found, t.shownWaiter(w))
+// leaseStore codes the store where l is.
+func (m *snapshotCoder) leaseStore(l *Lease) {
+	s := l.st.Store
+	if m.x.Store(m.Coder, &s); m.Reading {
+		m.t.setStore(l, s)
+	}
+	epoch := l.epoch
+	Num(m.Coder, &epoch)
+	if l.epoch = epoch; m.Reading && !l.moved() {
+		l.epoch = max(epoch, l.ns.Epoch) // a successor's configuration may raise it
+	}
+}
+
+// spare is n empty ones, made a few at a time: many of them at once, and one that stays in use would
+// keep all the others.
+func spare[T any](n int) []*T {
+	const some = 32
+	all := make([]*T, 0, n)
+	for len(all) < n {
+		few := make([]T, min(some, n-len(all)))
+		for i := range few {
+			all = append(all, &few[i])
 		}
 	}
-	return found, looked, t.waits.at != nil
+	return all
 }
 
-// shownWaiter counts places as it goes: a table's waiters are in the order of each key's.
-func (t *Table) shownWaiter(w *waiter) Waiting {
-	l := w.l
-	n := int32(1)
-	if l.nWaits > 1 {
-		n = min(t.places[l]+1, l.nWaits) // some may have left since
-		t.places[l] = n
+func (m *snapshotCoder) lease(l *Lease) {
+	c, was := m.Coder, l.state
+	m.leaseStore(l)
+	for _, n := range []*uint64{&l.token, &l.base, &l.fence, &l.opGen, &l.renewGen} {
+		Num(c, n)
 	}
-	if t.waits.back {
-		n = l.nWaits - n + 1
+	for _, n := range []*int64{&l.until, &l.since, &l.ttl, &l.maxTTL, &l.retryAt, &l.endsAt, &l.minEnd} {
+		Num(c, n)
 	}
-	v := Waiting{Key: l.key, Mode: w.mode, Session: w.req.Session, Owner: w.owner, Since: w.since, Deadline: w.deadline, Place: n}
-	if l.holds != nil {
-		v.Holder = l.holds.s
+	Num(c, &l.handoff)
+	Num(c, &l.state)
+	Num(c, &l.mode)
+	Num(c, &l.heldMode)
+	Num(c, &l.op)
+	Num(c, &l.early)
+	for _, b := range []*bool{&l.queued, &l.shortLived, &l.maybe, &l.granted, &l.contended, &l.downgrade, &l.rebase, &l.tracked, &l.starved, &l.doubt, &l.orphan} {
+		c.Bool(b)
 	}
-	return v
+	m.x.Lease(c, l, l.st.Store)
+	if s := l.releaser.Session; s != nil && !m.x.Lives(s) {
+		l.releaser = Request{}
+	}
+	m.request(&l.releaser)
+	m.last(l)
+	m.optional(l)
+	m.holdsOf(l)
+	m.waitersOf(l)
+	at := Forever
+	if l.timerIdx != 0 {
+		at = m.t.timers[l.timerIdx-1].at
+	}
+	Num(c, &at)
+	heartbeat := l.ns.Heartbeat // a successor's configuration may require another
+	Num(c, &heartbeat)
+	if m.Reading {
+		m.t.arm(l, at)
+		to := l.state
+		l.state = was
+		m.t.enter(l, to)
+		m.t.delayHeartbeat(l, heartbeat)
+	}
+}
+
+func (m *snapshotCoder) semaphore(l *Lease) {
+	sem := l.sem
+	Num(m.Coder, &sem.limit)
+	permits := slices.Clone(sem.permits)
+	List(m.Coder, &permits, func(p **Lease) {
+		if m.Reading {
+			*p = m.t.newPermit(l)
+		}
+		m.lease(*p)
+	})
+	asks := slices.Clone(sem.asks)
+	List(m.Coder, &asks, func(p **Lease) {
+		place := int32(-1)
+		if !m.Reading {
+			place = (*p).place
+		}
+		Num(m.Coder, &place)
+		if m.Reading && (place < 0 || int(place) >= len(permits)) {
+			m.Fail(errSnapshot)
+		} else if m.Reading {
+			*p = permits[place]
+		}
+	})
+	if m.Reading {
+		sem.asks = asks
+	}
+}
+
+func (m *snapshotCoder) optional(l *Lease) {
+	has := l.optional != nil
+	if m.Bool(&has); !has {
+		return
+	}
+	r := l.withOptional()
+	if !m.Reading {
+		r.peeks = slices.DeleteFunc(r.peeks, func(re Request) bool { return m.ended(re.Session) })
+		r.extends = slices.DeleteFunc(r.extends, func(e extend) bool { return m.ended(e.req.Session) })
+	}
+	List(m.Coder, &r.peeks, func(re *Request) {
+		m.request(re)
+		m.awaits(re)
+	})
+	List(m.Coder, &r.extends, func(e *extend) {
+		m.request(&e.req)
+		m.awaits(&e.req)
+		Num(m.Coder, &e.owner)
+		Num(m.Coder, &e.fence)
+		Num(m.Coder, &e.ttl)
+	})
+	times := []*int64{&r.failSince, &r.contendedAt, &r.alone, &r.idleUntil, &r.tryUntil, &r.silentFrom}
+	for _, n := range times {
+		Num(m.Coder, n)
+	}
+	Num(m.Coder, &r.fails)
+	Num(m.Coder, &r.handoffs)
+	m.Error(&r.err)
+}
+
+// ended reports whether a session has ended, and then counts one request less that a store has to answer.
+func (m *snapshotCoder) ended(s *Session) bool {
+	lives := m.x.Lives(s)
+	if !lives {
+		s.addAsks(-1)
+	}
+	return !lives
+}
+
+// awaits counts a request that was read as one that a store has to answer.
+func (m *snapshotCoder) awaits(re *Request) {
+	switch {
+	case !m.Reading:
+	case re.Session == nil:
+		m.Fail(errSnapshot)
+	default:
+		re.Session.addAsks(1)
+	}
+}
+
+func (m *snapshotCoder) request(re *Request) {
+	if m.x.Session(m.Coder, &re.Session); re.Session == nil {
+		return
+	}
+	Num(m.Coder, &re.ID)
+	m.x.InternalReply(m.Coder, re)
+}
+
+// holdsOf is the holds of l, in their order.
+func (m *snapshotCoder) holdsOf(l *Lease) {
+	n, h, last := int(l.nHolds), l.holds, (*hold)(nil)
+	m.Len(&n)
+	for range n {
+		if m.Reading {
+			h = m.t.newHold()
+			h.l, h.prev = l, last
+		}
+		m.hold(h)
+		if m.Reading {
+			if h.s == nil {
+				m.Fail(errSnapshot)
+				return
+			}
+			if last == nil {
+				l.holds = h
+			} else {
+				last.next = h
+			}
+			last = h
+			l.nHolds++
+			if !h.forced {
+				m.t.indexOwner(l, h)
+			}
+			m.held(h)
+		}
+		h = h.next
+	}
+}
+
+func (m *snapshotCoder) hold(h *hold) {
+	c := m.Coder
+	m.x.Session(c, &h.s)
+	Num(c, &h.owner)
+	Num(c, &h.fence)
+	Num(c, &h.end)
+	Num(c, &h.last)
+	Num(c, &h.since)
+	Num(c, &h.count)
+	Num(c, &h.mode)
+	c.Bool(&h.forced)
+	m.x.Class(c, &h.class)
+}
+
+// last is the hold of l that was released last. It is kept if its session lives.
+func (m *snapshotCoder) last(l *Lease) {
+	has := l.last != nil && m.x.Lives(l.last.s)
+	if m.Bool(&has); !has {
+		return
+	}
+	if m.Reading {
+		l.last = m.t.newHold()
+		l.last.l = l
+	}
+	if m.hold(l.last); l.last.s == nil {
+		m.Fail(errSnapshot)
+		return
+	}
+	m.t.statsOf(&Namespace{Class: l.last.class})
+}
+
+// held counts a hold that was read, in everything but what its grant has counted for good.
+func (m *snapshotCoder) held(h *hold) {
+	m.t.belongs(h)
+	m.t.mark(h.s)
+	if h.forced {
+		m.t.forced++
+	} else {
+		m.t.statsOf(&Namespace{Class: h.class}).Holds++
+	}
+	m.holds = append(m.holds, h)
+}
+
+// waitersOf is the queue of l.
+func (m *snapshotCoder) waitersOf(l *Lease) {
+	n, w := int(l.nWaits), l.waitHead
+	m.Len(&n)
+	for range n {
+		if m.Reading {
+			w = &waiter{l: l}
+		}
+		m.waiter(w)
+		if m.Reading {
+			if w.req.Session == nil {
+				m.Fail(errSnapshot)
+				return
+			}
+			m.t.queue(w)
+			m.waits = append(m.waits, w)
+		}
+		w = w.next
+	}
+}
+
+func (m *snapshotCoder) waiter(w *waiter) {
+	c := m.Coder
+	m.request(&w.req)
+	Num(c, &w.owner)
+	Num(c, &w.ttl)
+	Num(c, &w.deadline)
+	Num(c, &w.since)
+	Num(c, &w.mode)
+	for _, b := range []*bool{&w.fixed, &w.try, &w.contended} {
+		c.Bool(b)
+	}
+}
+
+// chain puts what was read in the order in which it came.
+func (m *snapshotCoder) chain() {
+	slices.SortStableFunc(m.holds, func(a, b *hold) int { return cmp.Compare(a.since, b.since) })
+	for _, h := range m.holds {
+		m.t.holds.add(h)
+	}
+	slices.SortStableFunc(m.waits, func(a, b *waiter) int { return cmp.Compare(a.since, b.since) })
+	for _, w := range m.waits {
+		m.t.waits.remove(w)
+		m.t.waits.add(w)
+	}
+}
+
+// SnapshotOp writes or reads an op that waits to be carried out.
+func (t *Table) SnapshotOp(c *Coder, op *Op) {
+	Num(c, &op.Kind)
+	Num(c, &op.Mode)
+	Num(c, &op.Limit)
+	c.Bool(&op.Rebase)
+	c.Bool(&op.ShortLived)
+	c.String(&op.Key)
+	Num(c, &op.Token)
+	Num(c, &op.TTL)
+	Num(c, &op.Floor)
+	Num(c, &op.Gen)
+	if c.Reading {
+		op.Ref = t.refOf(op)
+	}
+}
+
+// refOf is the lease that an op is about. Of one that is not known any more nobody waits for the
+// answer.
+func (t *Table) refOf(op *Op) *Lease {
+	if op.Mode == Permit && op.Token == 0 {
+		if l := t.sems[op.Key]; l != nil {
+			return l
+		}
+	}
+	for l := range t.named(op.Key) {
+		if (l.head != nil) == (op.Mode == Permit) && (op.Token == 0 || l.token == op.Token) {
+			return l
+		}
+	}
+	return new(Lease)
+}
+
+// DownFrom counts each store that is down as down from now on. It is for a table that was read from a snapshot: the
+// process that found the store down has gone, and no waiter is to be refused before this one has asked the store.
+func (t *Table) DownFrom(now int64) {
+	for _, st := range t.stores {
+		if st != nil && st.downAt != 0 {
+			st.downAt = max(now, 1)
+		}
+	}
+}
+
+// NotTakenOver says that what this host had at a store could not be taken over. The holds there are lost, and
+// waiters are asked for anew. The earlier session keeps the keys closed at that store until it ends. But a
+// reload may move the keys to a store that does not know of it, so this table keeps each key closed, too,
+// until the validity that was stated to its holders ends.
+func (t *Table) NotTakenOver(s *Store, now int64, out *Effects) {
+	st := t.store(s)
+	for _, l := range t.heldLeases(st) {
+		until := t.statedUntil(l, now)
+		t.gone(l, LostSession, now, out)
+		if until > now && !st.Pair {
+			t.close(l, until)
+		}
+	}
+	t.sessionLost(st, now, out)
+	if st.Session {
+		st.no, st.session = 0, 0
+	}
+}
+
+// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders,
+// in nanoseconds; Forever without any.
+func (t *Table) Shortest() (ttl, validity int64) {
+	ttl, validity = Forever, Forever
+	for l := range t.all() {
+		if l.ttl == 0 {
+			continue
+		}
+		ttl, validity = min(ttl, l.ttl), min(validity, t.lifetime(l))
+		if l.ns.Heartbeat > 0 {
+			validity = min(validity, int64(l.ns.Heartbeat))
+		}
+	}
+	return ttl, validity
 }

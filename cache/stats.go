@@ -34,7 +34,7 @@ const (
 type Stats struct {
 	Acquires  [outcomes]uint64
 	Contended uint64 // acquires, tries apart, that waited for somebody
-	HandOvers uint64 // grants without asking the store: this host had the lease
+	Handoffs  uint64 // grants without asking the store: this host had the lease
 	Lingered  uint64 // of those, of leases that had no hold
 	Degraded  uint64 // grants by this host alone
 	Releases  [causes]uint64
@@ -70,7 +70,7 @@ func (s *Stats) Add(o *Stats) {
 	}
 	s.FoundGone += o.FoundGone
 	s.Contended += o.Contended
-	s.HandOvers += o.HandOvers
+	s.Handoffs += o.Handoffs
 	s.Lingered += o.Lingered
 	s.Degraded += o.Degraded
 	s.Wait.Add(&o.Wait)
@@ -79,8 +79,8 @@ func (s *Stats) Add(o *Stats) {
 	s.Waiters += o.Waiters
 }
 
-// Amiss is how many grants are neither held nor have ended: none.
-func (s *Stats) Amiss() int {
+// Unaccounted is how many grants are neither held nor have ended: none.
+func (s *Stats) Unaccounted() int {
 	n := int64(s.Acquires[CodeOK]) - s.Holds + int64(s.FoundGone)
 	for _, m := range s.Releases {
 		n -= int64(m)

@@ -56,7 +56,7 @@ func TestWhatHappensIsCounted(t *testing.T) {
 			t.Errorf("outcome %d: %d, want %d", code, s.Acquires[code], want)
 		}
 	}
-	if s.Contended != 2 || s.HandOvers != 1 || s.Lingered != 0 || s.Releases != [causes]uint64{1, 1} || s.Holds != 0 || s.Waiters != 0 || s.Amiss() != 0 {
+	if s.Contended != 2 || s.Handoffs != 1 || s.Lingered != 0 || s.Releases != [causes]uint64{1, 1} || s.Holds != 0 || s.Waiters != 0 || s.Unaccounted() != 0 {
 		t.Errorf("%+v", s)
 	}
 	if n, sum := s.Wait.Count(), s.Wait.Sum; n != 2 || sum != 2*second {
@@ -98,7 +98,7 @@ func TestRenewalsAreCountedWithTheirSlack(t *testing.T) {
 	if want := LeaseDeadline(0, 30*second) - 11*second; st.Slack.Sum != want || st.Slack.Count() != 1 {
 		t.Errorf("slack of %v, want %v", time.Duration(st.Slack.Sum), time.Duration(want))
 	}
-	if all[0].Lost[LostGone] != 1 || all[0].Amiss() != 0 {
+	if all[0].Lost[LostGone] != 1 || all[0].Unaccounted() != 0 {
 		t.Errorf("%+v", all[0])
 	}
 }

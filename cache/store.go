@@ -17,7 +17,7 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 		op.For.addAsks(-1)
 	}
 	st.took(r, now-sent)
-	t.vouch(st, r, now, out)
+	t.confirmSession(st, r, now, out)
 	if r.Base <= MaxBase {
 		st.floor = max(st.floor, r.Base)
 	}
@@ -58,33 +58,33 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 			l.granted = true
 			t.fail(l, now, fmt.Errorf("%w: %d", ErrBase, r.Base))
 			t.refuseTries(l, CodeUnavailable, -1, now, out)
-			t.owe(l, now, out)
+			t.beginRelease(l, now, out)
 			return
 		}
 		t.enter(l, stateHeld)
-		l.granted, l.queued, l.maybe, l.brief, l.retryAt = true, false, false, false, 0
-		l.base, l.hand, l.fence, l.since = r.Base, -1, 0, now
+		l.granted, l.queued, l.maybe, l.shortLived, l.retryAt = true, false, false, false, 0
+		l.base, l.handoff, l.fence, l.since = r.Base, -1, 0, now
 		l.downgrade = l.nHolds > 0 && l.heldMode == Shared && l.mode == Exclusive // meanwhile, in an outage
 		l.until = Forever
 		if st.renews() {
 			l.until = LeaseDeadline(sent, int64(op.TTL))
 		}
-		if r.Wanted {
-			t.setWanted(l, now)
+		if r.Contended {
+			t.setContended(l, now)
 		}
-		if l.early&earlyWanted != 0 {
-			t.setWanted(l, now)
+		if l.early&earlyContended != 0 {
+			t.setContended(l, now)
 		} else if l.early&earlyTried != 0 {
 			t.contested(l, true, now)
 		}
 		if now < t.deadline(l) {
-			t.handOver(l, now, true, out)
+			t.handoff(l, now, true, out)
 		}
 	case Queued:
 		t.succeed(l)
 		if !l.queued {
 			t.contested(l, false, now)
-			l.queue().contended()
+			l.queue().markContended()
 		}
 		l.queued = true
 		poll := t.cfg.Poll
@@ -92,11 +92,11 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 			poll /= 5
 		}
 		l.retryAt = now + t.jitter(poll)
-		if l.early&earlyFree != 0 {
+		if l.early&earlyAvailable != 0 {
 			l.retryAt = 0
 		}
-		if l.brief && l.rare.tryUntil == 0 {
-			l.rare.tryUntil = now + l.st.tryWait()
+		if l.shortLived && l.optional.tryUntil == 0 {
+			l.optional.tryUntil = now + l.st.tryWait()
 		}
 		if !l.inMoment(now) {
 			t.refuseTries(l, CodeBusy, r.Left, now, out)
@@ -104,7 +104,7 @@ func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects
 	case Busy:
 		t.succeed(l)
 		t.forget(l)
-		l.queue().contended()
+		l.queue().markContended()
 		t.refuseTries(l, CodeBusy, r.Left, now, out)
 	case Refused:
 		t.fail(l, now, r.Err)
@@ -138,8 +138,8 @@ func (t *Table) released(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 	default:
 		t.fail(l, now, r.Err)
 		t.dropLast(l) // the store may have carried the release out, and then does not know the lease the next time
-		if r.Expires && l.state == stateOwed {
-			t.orphanOwed(l, now)
+		if r.Expires && l.state == stateReleasing {
+			t.orphanReleasing(l, now)
 		}
 		if r.Partly && l.st.downAt != 0 { // the other one is asked once it is there again: see StoreUp
 			l.retryAt = now + t.jitter(partlyPause*t.cfg.RetryMax)
@@ -189,12 +189,12 @@ func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
 		t.foundGone(l, now, out)
 	}
 	if !l.st.Pair {
-		t.endGrip(l, out)
+		t.endClaim(l, out)
 		return
 	}
 	l.orphan = why == LostSession
 	t.dropLast(l) // NotHeld for the rest would not show that this hold was lost
-	t.owe(l, now, out)
+	t.beginRelease(l, now, out)
 	if until > now {
 		t.close(l, until)
 	}
@@ -209,8 +209,8 @@ func (t *Table) statedUntil(l *Lease, now int64) int64 {
 	return until
 }
 
-// endGrip forgets a lease that the store does not know any more.
-func (t *Table) endGrip(l *Lease, out *Effects) {
+// endClaim forgets a lease that the store does not know any more.
+func (t *Table) endClaim(l *Lease, out *Effects) {
 	t.endExtends(l, CodeNotHeld, nil, out)
 	if l.releaser.Session != nil {
 		out.fail(l.releaser, CodeNotHeld, nil)
@@ -234,16 +234,16 @@ func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
 
 func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 	switch {
-	case h.Kind == HintWanted && l.state == stateHeld:
-		t.setWanted(l, now)
+	case h.Kind == HintContended && l.state == stateHeld:
+		t.setContended(l, now)
 	case h.Kind == HintTried && l.state == stateHeld:
 		t.contested(l, true, now)
 		if l.idleUntil() != 0 {
-			l.rare.idleUntil = now
+			l.optional.idleUntil = now
 		}
 	case h.Kind == HintGone && l.state == stateHeld:
 		l.doubt = true
-	case h.Kind == HintFree && l.state == stateAsked && l.queued && l.op == 0:
+	case h.Kind == HintAvailable && l.state == stateAsked && l.queued && l.op == 0:
 		l.retryAt = 0
 	case l.state == stateAsked && l.op != 0:
 		l.early |= earlyHint[h.Kind]
@@ -254,7 +254,7 @@ func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-var earlyHint = [...]early{HintFree: earlyFree, HintWanted: earlyWanted, HintTried: earlyTried, HintGone: 0}
+var earlyHint = [...]early{HintAvailable: earlyAvailable, HintContended: earlyContended, HintTried: earlyTried, HintGone: 0}
 
 // Knows says whether a token is one that the table may still ask about.
 func (t *Table) Knows(s *Store, key string, token uint64) bool {
@@ -313,10 +313,10 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 		switch {
 		case l.state == stateHeld:
 			t.gone(l, LostSession, now, out)
-		case l.state == stateOwed && !st.Pair:
-			t.endGrip(l, out)
-		case l.state == stateOwed:
-			t.orphanOwed(l, now)
+		case l.state == stateReleasing && !st.Pair:
+			t.endClaim(l, out)
+		case l.state == stateReleasing:
+			t.orphanReleasing(l, now)
 		case l.state == stateClosed, l.state == stateAsked && l.op == 0:
 			l.orphan = st.Pair
 		}
@@ -324,12 +324,12 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 	}
 }
 
-// orphanOwed notes that what may be left of an owed lease ends with its TTL, if it has one: it is in one of two
+// orphanReleasing notes that what may be left of an owed lease ends with its TTL, if it has one: it is in one of two
 // stores, and nothing renews it.
-func (t *Table) orphanOwed(l *Lease, now int64) {
+func (t *Table) orphanReleasing(l *Lease, now int64) {
 	l.orphan = true
 	if l.st.TTLs {
-		l.oweUntil = min(l.oweUntil, now+2*l.maxTTL)
+		l.endsAt = min(l.endsAt, now+2*l.maxTTL)
 	}
 }
 
@@ -339,8 +339,8 @@ const partlyPause = 60
 
 var errOldSession = errors.New("the store's session of then has ended")
 
-// vouch makes r one that counts: what an earlier session got is gone with it.
-func (t *Table) vouch(st *storeState, r *Result, now int64, out *Effects) {
+// confirmSession makes r one that counts: what an earlier session got is gone with it.
+func (t *Table) confirmSession(st *storeState, r *Result, now int64, out *Effects) {
 	if r.Session == 0 {
 		return
 	}

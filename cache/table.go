@@ -36,10 +36,10 @@ func DefaultConfig() Config {
 // Fences within one base, and where a new base is fetched. The upper half are of
 // permits, so that a lock and a permit of one key never have the same fence.
 const (
-	handBits   = 10
-	handPermit = 1 << (handBits - 1)
-	handMax    = handPermit - 1
-	handFetch  = handPermit * 3 / 4
+	handoffBits    = 10
+	permitHandoffs = 1 << (handoffBits - 1)
+	maxHandoff     = permitHandoffs - 1
+	handoffRebase  = permitHandoffs * 3 / 4
 )
 
 // LeaseDeadline is when a lease ends for us that was asked for, or renewed, with
@@ -102,11 +102,11 @@ func (t *Table) Held() (n int) {
 type state uint8
 
 const (
-	stateNone   state = iota // nothing of ours upstream
-	stateAsked               // a token has been sent; it may stand or queue there
-	stateHeld                // granted
-	stateOwed                // the token has to go; the store has not confirmed
-	stateClosed              // lost; the key stays closed until oweUntil, when its holders' validity ends
+	stateNone      state = iota // nothing of ours upstream
+	stateAsked                  // a token has been sent; it may stand or queue there
+	stateHeld                   // granted
+	stateReleasing              // the token has to go; the store has not confirmed
+	stateClosed                 // lost; the key stays closed until endsAt, when its holders' validity ends
 )
 
 // early are hints that have overtaken the answer to the ask under way: what they are
@@ -114,12 +114,12 @@ const (
 type early uint8
 
 const (
-	earlyFree early = 1 << iota
-	earlyWanted
+	earlyAvailable early = 1 << iota
+	earlyContended
 	earlyTried
 )
 
-// Lease is one key: this host's grip on it upstream, and who stands behind it.
+// Lease is one key: this host's lease on it upstream, and who stands behind it.
 type Lease struct {
 	// Renewal is the renewer's, guarded by its mutex. The table neither reads
 	// nor writes it.
@@ -138,34 +138,34 @@ type leaseState struct {
 	place int32       // among its permits
 
 	// Upstream.
-	token     uint64
-	base      uint64
-	epoch     uint64 // lifts the bases of st: that of the last namespace that routed the key there
-	fence     uint64 // of the present phase of holding; 0 when it has none yet
-	until     int64  // stateHeld: the deadline; Forever on session stores. Never goes back
-	since     int64  // stateHeld: when it was granted
-	ttl       int64  // what it is renewed with
-	maxTTL    int64  // the longest TTL that the store was asked for under the token
-	retryAt   int64  // no op of the main lane before
-	oweUntil  int64  // stateOwed: then the store has forgotten by itself; stateClosed: then the key opens, or its lease of two stores is released
-	opGen     uint64 // of the op in the main lane; 0 for none
-	renewGen  uint64 // of the op in the renewal lane; 0 for none
-	hand      int16  // hand-over number of the newest fence; -1 before the first
-	state     state
-	mode      Mode // of the lease, or of what was asked
-	op        OpKind
-	queued    bool // stateAsked: the store has us in its queue
-	brief     bool // stateAsked: for a moment only, on behalf of tries
-	maybe     bool // stateAsked: an ask was not answered, so the token may stand there
-	granted   bool // the token has been granted once: stateOwed is settled by release
-	wanted    bool // another host waits
-	downgrade bool // the lease has to be made shared
-	rebase    bool // a new base has to be fetched
-	tracked   bool // the renewer knows it
-	starved   bool // the next hand-over waits for a renewal
-	doubt     bool // the store may have removed it: a renewal will tell
-	orphan    bool // of two stores: its session is lost, so that what is left ends with its TTL, if it has one
-	early     early
+	token      uint64
+	base       uint64
+	epoch      uint64 // lifts the bases of st: that of the last namespace that routed the key there
+	fence      uint64 // of the present phase of holding; 0 when it has none yet
+	until      int64  // stateHeld: the deadline; Forever on session stores. Never goes back
+	since      int64  // stateHeld: when it was granted
+	ttl        int64  // what it is renewed with
+	maxTTL     int64  // the longest TTL that the store was asked for under the token
+	retryAt    int64  // no op of the main lane before
+	endsAt     int64  // stateReleasing: then the store has forgotten by itself; stateClosed: then the key opens, or its lease of two stores is released
+	opGen      uint64 // of the op in the main lane; 0 for none
+	renewGen   uint64 // of the op in the renewal lane; 0 for none
+	handoff    int16  // handoff number of the newest fence; -1 before the first
+	state      state
+	mode       Mode // of the lease, or of what was asked
+	op         OpKind
+	queued     bool // stateAsked: the store has us in its queue
+	shortLived bool // stateAsked: for a moment only, on behalf of tries
+	maybe      bool // stateAsked: an ask was not answered, so the token may stand there
+	granted    bool // the token has been granted once: stateReleasing is settled by release
+	contended  bool // another host waits
+	downgrade  bool // the lease has to be made shared
+	rebase     bool // a new base has to be fetched
+	tracked    bool // the renewer knows it
+	starved    bool // the next handoff waits for a renewal
+	doubt      bool // the store may have removed it: a renewal will tell
+	orphan     bool // of two stores: its session is lost, so that what is left ends with its TTL, if it has one
+	early      early
 
 	// Here.
 	heldMode Mode // of the holds
@@ -180,7 +180,7 @@ type leaseState struct {
 	minEnd   int64   // the first own end of a fixed hold; Forever when none
 	releaser Request // who waits for the store to confirm the release
 	last     *hold   // the hold that was released last, while the store may yet not know the lease: see keepLast
-	rare     *rare
+	optional *optionalFields
 }
 
 // Renewal is where the renewer keeps a lease.
@@ -191,20 +191,20 @@ type Renewal struct {
 	Gen   uint64
 }
 
-// rare is what few leases need.
-type rare struct {
-	peeks     []Request
-	extends   []extend
-	byOwner   map[ownerKey]*hold // once there are many holds
-	byWaiter  map[ownerKey]int32 // how many waits an owner has, once there are many
-	failSince int64              // the first of the failures that no success has followed
-	fails     int
-	err       error // the last failure
-	wantedAt  int64
-	hands     int   // hand-overs since
-	alone     int64 // until when degraded holds have been stated to be valid
-	idleUntil int64 // how long the lease lingers; 0 when it does not
-	tryUntil  int64 // how long tries wait in the store's queue; 0 before they are in it
+// optionalFields is what few leases need.
+type optionalFields struct {
+	peeks       []Request
+	extends     []extend
+	byOwner     map[ownerKey]*hold // once there are many holds
+	byWaiter    map[ownerKey]int32 // how many waits an owner has, once there are many
+	failSince   int64              // the first of the failures that no success has followed
+	fails       int
+	err         error // the last failure
+	contendedAt int64
+	handoffs    int   // handoffs since
+	alone       int64 // until when degraded holds have been stated to be valid
+	idleUntil   int64 // how long the lease lingers; 0 when it does not
+	tryUntil    int64 // how long tries wait in the store's queue; 0 before they are in it
 	// silentFrom is the end of the validity that was stated before the namespace required its present
 	// heartbeat. No hold is lost as silent before that time.
 	silentFrom int64
@@ -223,7 +223,7 @@ type ownerKey struct {
 	owner uint64
 }
 
-// hold is one owner's grip on a key.
+// hold is one owner's lease on a key.
 type hold struct {
 	l          *Lease
 	s          *Session
@@ -261,11 +261,11 @@ type waiter struct {
 	contended  bool // the key was held, or others waited for it
 }
 
-func (l *Lease) rarely() *rare {
-	if l.rare == nil {
-		l.rare = &rare{}
+func (l *Lease) withOptional() *optionalFields {
+	if l.optional == nil {
+		l.optional = &optionalFields{}
 	}
-	return l.rare
+	return l.optional
 }
 
 // Key returns the key.
@@ -300,13 +300,13 @@ func (t *Table) newLease(key string, ns *Namespace) *Lease {
 	} else {
 		l = new(Lease)
 	}
-	l.key, l.ns, l.minEnd, l.hand = key, ns, Forever, -1
+	l.key, l.ns, l.minEnd, l.handoff = key, ns, Forever, -1
 	t.setStore(l, ns.Store)
 	return l
 }
 
-// freeMost bounds each list of spare objects.
-const freeMost = 256
+// maxFree bounds each list of spare objects.
+const maxFree = 256
 
 // dropLease removes l from the table. It always clears l, even if l is not kept for reuse, so that a
 // caller with a list of leases can recognize a dropped one.
@@ -323,7 +323,7 @@ func (t *Table) dropLease(l *Lease) {
 		delete(t.leases, l.key)
 	}
 	l.leaseState = leaseState{}
-	if len(t.freeLeases) < freeMost {
+	if len(t.freeLeases) < maxFree {
 		t.freeLeases = append(t.freeLeases, l)
 	}
 }
@@ -334,7 +334,7 @@ func (l *Lease) dropped() bool { return l.st == nil }
 // deadline is when l ends for everybody on this host.
 func (t *Table) deadline(l *Lease) int64 {
 	if l.state != stateHeld && l.nHolds > 0 {
-		return l.rare.alone
+		return l.optional.alone
 	}
 	return min(l.until, l.st.session)
 }

@@ -30,7 +30,7 @@ type setup struct {
 func newBench(t *testing.T, change func(*setup)) *bench {
 	c := DefaultConfig()
 	st := &Store{Rebase: true, Queue: true}
-	ns := &Namespace{Store: st, HandOvers: 8, HandOverTime: 50 * time.Millisecond}
+	ns := &Namespace{Store: st, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond}
 	if change != nil {
 		change(&setup{&c, st, ns})
 	}
@@ -231,7 +231,7 @@ func TestTheLastHoldsReleaseHandsOverWithoutTheStore(t *testing.T) {
 	}
 }
 
-func TestAHandOverThatCannotGiveAThirdRenewsFirst(t *testing.T) {
+func TestAHandoffThatCannotGiveAThirdRenewsFirst(t *testing.T) {
 	b := newBench(t, nil)
 	s, o := b.session(), b.session()
 	b.acquire(s, "k", nil)
@@ -270,30 +270,30 @@ func TestReentryAfterTheDeadlineIsNone(t *testing.T) {
 	b.only(b.acquire(s, "k", nil), MsgLost, 0)
 }
 
-func TestHandOversEndSoonAfterAnotherHostWantsTheKey(t *testing.T) {
-	b := newBench(t, func(c *setup) { c.HandOvers = 3 })
+func TestHandoffsEndSoonAfterAnotherHostWantsTheKey(t *testing.T) {
+	b := newBench(t, func(c *setup) { c.MaxHandoffs = 3 })
 	s := b.session()
 	b.acquire(s, "k", nil)
 	f := b.granted(OpTry, 7)
 	for range 10 {
 		b.acquire(b.session(), "k", waits)
 	}
-	b.tab.Hint(b.ns.Store, Hint{Kind: HintWanted, Key: "k"}, b.now, &b.out)
+	b.tab.Hint(b.ns.Store, Hint{Kind: HintContended, Key: "k"}, b.now, &b.out)
 	for n := range 3 {
 		ms := b.release(s, "k", f)
 		if ms[0].Kind != MsgGranted {
-			t.Fatalf("hand-over %d: %+v", n, ms)
+			t.Fatalf("handoff %d: %+v", n, ms)
 		}
 		s, f = ms[0].Re.Session, ms[0].Fence
 	}
 	if ms := b.release(s, "k", f); len(ms) != 0 {
-		t.Fatalf("a hand-over too many: %+v", ms)
+		t.Fatalf("a handoff too many: %+v", ms)
 	}
 	b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, CodeOK)
 	b.op(OpJoin) // and this host queues behind
 }
 
-func TestANewBaseIsFetchedBeforeHandOversRunOut(t *testing.T) {
+func TestANewBaseIsFetchedBeforeHandoffsRunOut(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.session()
 	b.acquire(s, "k", nil)
@@ -316,8 +316,8 @@ func TestANewBaseIsFetchedBeforeHandOversRunOut(t *testing.T) {
 			b.answer(op, Result{Status: Done, Base: 100 + uint64(renewals)})
 		}
 	}
-	if renewals != 3000/handFetch {
-		t.Fatalf("%d new bases for 3000 hand-overs", renewals)
+	if renewals != 3000/handoffRebase {
+		t.Fatalf("%d new bases for 3000 handoffs", renewals)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestUsedUpFencesWaitForABase(t *testing.T) {
 		s := b.session()
 		b.acquire(s, "k", nil)
 		f := b.granted(OpTry, 7)
-		for range handMax {
+		for range maxHandoff {
 			o := b.session()
 			b.acquire(o, "k", waits)
 			ms := b.release(s, "k", f)
@@ -339,7 +339,7 @@ func TestUsedUpFencesWaitForABase(t *testing.T) {
 		if rebase {
 			b.only(ms, MsgReleased, CodeOK)
 			m := b.only(b.answer(b.op(OpRenew), Result{Status: Done, Base: 9}), MsgGranted, CodeOK)
-			if m.Fence != 9<<handBits {
+			if m.Fence != 9<<handoffBits {
 				t.Fatalf("fence %d", m.Fence)
 			}
 		} else {
@@ -460,7 +460,7 @@ func TestAQueuedDaemonAsksAgainByPollAndByHint(t *testing.T) {
 		t.Fatal("the place in the queue was given up")
 	}
 	b.answer(again, Result{Status: Queued})
-	b.tab.Hint(b.ns.Store, Hint{Kind: HintFree, Key: "k"}, b.now, &b.out)
+	b.tab.Hint(b.ns.Store, Hint{Kind: HintAvailable, Key: "k"}, b.now, &b.out)
 	b.take()
 	b.granted(OpJoin, 9)
 }
@@ -693,8 +693,8 @@ func TestHintsThatComeTooEarlyCount(t *testing.T) {
 	for _, c := range []struct {
 		hint   HintKind
 		answer Status
-	}{{HintFree, Queued}, {HintWanted, Granted}} {
-		b := newBench(t, func(x *setup) { x.HandOvers = 1 })
+	}{{HintAvailable, Queued}, {HintContended, Granted}} {
+		b := newBench(t, func(x *setup) { x.MaxHandoffs = 1 })
 		s, o := b.session(), b.session()
 		b.acquire(s, "k", waits)
 		op := b.op(OpJoin)
@@ -709,7 +709,7 @@ func TestHintsThatComeTooEarlyCount(t *testing.T) {
 		}
 		f := m[0].Fence
 		b.acquire(o, "k", waits)
-		f = b.release(s, "k", f)[0].Fence // the one hand-over that is left
+		f = b.release(s, "k", f)[0].Fence // the one handoff that is left
 		b.acquire(s, "k", waits)
 		b.release(o, "k", f)
 		b.op(OpRelease)

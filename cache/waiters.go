@@ -70,12 +70,12 @@ func (l *Lease) countKinds(w *waiter, n int32) {
 
 // countWaiter keeps count of each owner's waits once there are many.
 func (l *Lease) countWaiter(w *waiter) {
-	if l.nWaits <= manyHolds && (l.rare == nil || l.rare.byWaiter == nil) {
+	if l.nWaits <= indexHolds && (l.optional == nil || l.optional.byWaiter == nil) {
 		return
 	}
-	r := l.rarely()
+	r := l.withOptional()
 	if r.byWaiter == nil {
-		r.byWaiter = make(map[ownerKey]int32, 2*manyHolds)
+		r.byWaiter = make(map[ownerKey]int32, 2*indexHolds)
 		for o := l.waitHead; o != w; o = o.next {
 			r.byWaiter[ownerKey{o.req.Session, o.owner}]++
 		}
@@ -85,7 +85,7 @@ func (l *Lease) countWaiter(w *waiter) {
 
 // uncountWaiter is its opposite, once w is not in l.nWaits any more.
 func (l *Lease) uncountWaiter(w *waiter) {
-	r := l.rare
+	r := l.optional
 	if r == nil || r.byWaiter == nil {
 		return
 	}
@@ -148,13 +148,13 @@ func (t *Table) dropWaiter(w *waiter) {
 	}
 	t.mark(s)
 	*w = waiter{}
-	if len(t.freeWaits) < freeMost {
+	if len(t.freeWaits) < maxFree {
 		t.freeWaits = append(t.freeWaits, w)
 	}
 }
 
-// contended notes that those who wait now wait for somebody.
-func (l *Lease) contended() {
+// markContended notes that those who wait now wait for somebody.
+func (l *Lease) markContended() {
 	for w := l.waitHead; w != nil; w = w.next {
 		w.contended = true
 	}

@@ -253,7 +253,7 @@ func TestPipelinedRequestsAreAllAnswered(t *testing.T) {
 	for len(seen) < n {
 		m := r.next()
 		if m.ID == 0 {
-			continue // a beat
+			continue // a keepalive
 		}
 		if m.Code != protocol.OK || seen[m.ID] {
 			t.Fatal(m.ID, m.Code)

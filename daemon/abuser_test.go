@@ -154,7 +154,7 @@ func TestSlowClientsHoldNobodyUp(t *testing.T) {
 		_ = r.Close() // in the midst of a frame
 	}
 	eventually(t, "all is given back but the other's", func() bool {
-		left := h.d.Engine().Leftovers()
+		left := h.d.Engine().Residue()
 		return descriptors(t) <= before && left.Sessions == 1 && left.Keys == 0
 	})
 }
@@ -244,8 +244,8 @@ func TestClientsThatComeAndVanishLeaveNothing(t *testing.T) {
 		_ = r.Close()
 	}
 	eventually(t, "nothing is left but the others", func() bool {
-		left := h.d.Engine().Leftovers()
-		return left.Sessions == 2 && left.Keys <= 2 && left.Amiss == 0 && runtime.NumGoroutine() <= before
+		left := h.d.Engine().Residue()
+		return left.Sessions == 2 && left.Keys <= 2 && left.Unaccounted == 0 && runtime.NumGoroutine() <= before
 	})
 	stop()
 }

@@ -153,7 +153,7 @@ func (a *admin) close() {
 	for _, ln := range a.lns {
 		_ = ln.Close()
 	}
-	if !a.d.site.borrowed {
+	if !a.d.site.shared {
 		_ = os.Remove(a.path)
 	}
 }

@@ -39,7 +39,7 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 func TestAnUnlockAfterATakeoverIsAnsweredWith503(t *testing.T) {
 	handed := make(chan struct{})
 	close(handed)
-	a := &admin{d: &Daemon{log: zap.NewNop(), handed: handed}}
+	a := &admin{d: &Daemon{log: zap.NewNop(), transferred: handed}}
 	r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {"k"}}.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()

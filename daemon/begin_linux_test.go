@@ -45,7 +45,7 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 		}
 	}}
 	d, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), Serving: Serving{
-		Stores:     []Store{{Name: "first", Store: first}, {Name: "second", Store: second}},
+		Stores:     []StoreConfig{{Name: "first", Store: first}, {Name: "second", Store: second}},
 		Namespaces: []engine.Namespace{{Store: "first"}, {Prefix: "second:", Store: "second"}},
 	}})
 	if err != nil {
@@ -105,7 +105,7 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 	first, second := &unreachable{looks: func() {}}, &unreachable{looks: func() {}}
 	d, err := Listen(Config{Socket: filepath.Join(t.TempDir(), "s.sock"), Serving: Serving{
-		Stores:     []Store{{Name: "first", Store: first}, {Name: "second", Store: second}},
+		Stores:     []StoreConfig{{Name: "first", Store: first}, {Name: "second", Store: second}},
 		Namespaces: []engine.Namespace{{Store: "first"}},
 	}})
 	if err != nil {
@@ -115,10 +115,10 @@ func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 	u := d.engine.StoreNamed("second")
 	u.Main().Push(cache.Op{Kind: cache.OpPeek, Key: "k", Ref: new(cache.Lease), Gen: 1})
 	last := u.Main().Next()
-	d.handing.Lock()
-	defer d.handing.Unlock()
+	d.transferring.Lock()
+	defer d.transferring.Unlock()
 	for _, v := range d.stores.list() {
-		v.gone = v.unit == u
+		v.gone = v.lane == u
 	}
 	done := make(chan error, 1)
 	go func() { done <- d.stores.closeDropped() }()

@@ -17,11 +17,11 @@ import (
 
 // What a process that takes over says to the one that serves, and gets from it.
 
-// Claim asks the daemon that serves a socket to hand over. The daemon serves until Inherit; if the estate is
+// Claim asks the daemon that serves a socket to hand over. The daemon serves until Inherit; if the takeover state is
 // closed instead, it continues to serve. Claim blocks until the daemon has answered, or ctx ends. ErrNobody
 // means that no process listens at the admin socket, ErrRefused that the daemon does not allow the takeover.
 // After any other error it is not known whether a daemon serves.
-func Claim(ctx context.Context, socket, version string) (*Estate, error) {
+func Claim(ctx context.Context, socket, version string) (*TakeoverState, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, "unix", AdminSocket(socket))
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
@@ -29,7 +29,7 @@ func Claim(ctx context.Context, socket, version string) (*Estate, error) {
 	case err != nil:
 		return nil, fmt.Errorf("connect to the admin socket: %w", err)
 	}
-	e := &Estate{c: nc.(*net.UnixConn), locks: make(map[string]*os.File)}
+	e := &TakeoverState{c: nc.(*net.UnixConn), locks: make(map[string]*os.File)}
 	if at, ok := ctx.Deadline(); ok {
 		_ = e.c.SetDeadline(at)
 	}
@@ -41,7 +41,7 @@ func Claim(ctx context.Context, socket, version string) (*Estate, error) {
 	return e, nil
 }
 
-func (e *Estate) ask(version string) error {
+func (e *TakeoverState) ask(version string) error {
 	if _, err := fmt.Fprintf(e.c, "GET /takeover HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol); err != nil {
 		return err
 	}
@@ -80,7 +80,7 @@ func (e *Estate) ask(version string) error {
 }
 
 // receive waits for all that is passed on.
-func (e *Estate) receive() (in *passed, what estate, err error) {
+func (e *TakeoverState) receive() (in *passed, what stateMessage, err error) {
 	if _, err := getMessage(e.c, &what); err != nil {
 		return nil, what, err
 	}
@@ -103,7 +103,7 @@ func (e *Estate) receive() (in *passed, what estate, err error) {
 }
 
 // committed waits for the byte with which the other process ends.
-func (e *Estate) committed() error {
+func (e *TakeoverState) committed() error {
 	var b [1]byte
 	if _, err := e.c.Read(b[:]); err != nil {
 		return fmt.Errorf("the other process did not commit: %w", err)

@@ -37,7 +37,7 @@ func TestCommitComesLast(t *testing.T) {
 	}
 	c := h.dial(client.Options{})
 	acquire(t, c, client.AcquireArgs{Key: "a"})
-	next := daemon.Serving{Stores: []daemon.Store{{Name: "another", Store: another}}}
+	next := daemon.Serving{Stores: []daemon.StoreConfig{{Name: "another", Store: another}}}
 	for _, r := range []struct {
 		name       string
 		namespaces []engine.Namespace

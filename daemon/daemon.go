@@ -39,21 +39,21 @@ type Config struct {
 	Takeover func(begins bool)
 	// Handing is called when another process is about to go on in place of this one: with its
 	// number, or with our own if it does not after all. It must not block for long.
-	Handing func(pid int)
-	Log     *zap.Logger
-	Audit   io.Writer // for what Logging.Audit asks for: lines of JSON, many at once; none when nil
+	TakenOver func(pid int)
+	Log       *zap.Logger
+	Audit     io.Writer // for what Logging.Audit asks for: lines of JSON, many at once; none when nil
 	// Spans takes in acquires that said where in a trace they stand; nil when nobody wants to know. It is
 	// called on one goroutine of the daemon's, and must not block.
 	Spans   func(TracedSpan)
 	Version string
-	// Seen returns what this process has seen of the stores' servers. A successor reads it by Estate.Seen
+	// Seen returns what this process has seen of the stores' servers. A successor reads it by TakeoverState.Seen
 	// before it opens the stores. Optional; it must not block.
 	Seen func() []byte
 }
 
 // Serving is what can change while a daemon runs.
 type Serving struct {
-	Stores     []Store            // at least one
+	Stores     []StoreConfig      // at least one
 	Namespaces []engine.Namespace // one of them for the empty prefix; a default one on the first store when there are none
 	Classes    []engine.Class     // what is counted by itself; none
 	Logging    audit.Settings
@@ -64,8 +64,8 @@ type Serving struct {
 	Commit func() error
 }
 
-// Store is a store under a name.
-type Store struct {
+// StoreConfig is a store under a name.
+type StoreConfig struct {
 	Name  string
 	Store upstream.Store
 	// Key is the same for the same store, in whichever process: one that takes over has to have
@@ -136,9 +136,9 @@ type Daemon struct {
 	peers     *peer.Watcher
 	admin     *admin
 	inherited *inherited // what was taken over, before Serve
-	lately    lately
+	history   history
 	waitedFor waitedFor
-	crowded   audit.Limiter // of users' connections
+	overLimit audit.Limiter // of users' connections
 	throttled audit.Limiter // of users over their rate limit
 	putOff    atomic.Uint64 // total delay of their requests, in nanoseconds
 	began     int64         // by clock
@@ -148,14 +148,14 @@ type Daemon struct {
 	haltOnce sync.Once
 	read     atomic.Uint64 // bytes, from clients
 
-	frozen    atomic.Bool    // everything stands still, or is about to: see freeze
-	accepting sync.WaitGroup // of accept
-	handing   sync.Mutex     // held during a takeover, a reload, the end of a store and the end of the daemon
-	freezing  sync.RWMutex   // held for writing during a freeze, for reading during a forced unlock
-	handed    chan struct{}  // closed once another process has taken over
-	ending    chan struct{}  // closed by End: from then on no takeover is committed
-	endOnce   sync.Once
-	started   chan struct{} // closed once all that Serve starts runs
+	frozen       atomic.Bool    // everything stands still, or is about to: see freeze
+	accepting    sync.WaitGroup // of accept
+	transferring sync.Mutex     // held during a takeover, a reload, the end of a store and the end of the daemon
+	freezing     sync.RWMutex   // held for writing during a freeze, for reading during a forced unlock
+	transferred  chan struct{}  // closed once another process has taken over
+	ending       chan struct{}  // closed by End: from then on no takeover is committed
+	endOnce      sync.Once
+	started      chan struct{} // closed once all that Serve starts runs
 
 	mu      sync.Mutex
 	park    chan struct{}      // closed when connections are to be parked; guarded by mu
@@ -192,7 +192,7 @@ func Listen(cfg Config) (*Daemon, error) {
 // assemble makes a daemon at a site, which it closes if that fails.
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
-		halt: make(chan struct{}), handed: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}),
+		halt: make(chan struct{}), transferred: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}),
 		park: make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.run()
 	d.began = d.clock()
@@ -249,11 +249,11 @@ func (d *Daemon) discard() {
 // takes over, because the stores that were offered to that process must stay. After an error nothing has
 // changed: the daemon does not use the new stores, and the caller closes them.
 func (d *Daemon) Reload(next Serving) error {
-	if !d.lockHanding() {
+	if !d.lockTransferring() {
 		return errors.New("another process is taking over, or the daemon ends")
 	}
-	defer d.handing.Unlock()
-	if isClosed(d.handed) {
+	defer d.transferring.Unlock()
+	if isClosed(d.transferred) {
 		return ErrTakenOver
 	}
 	next.defaults()
@@ -285,13 +285,13 @@ func (d *Daemon) Serve(ctx context.Context) error {
 
 	select {
 	case <-ctx.Done():
-	case <-d.handed:
+	case <-d.transferred:
 	case <-d.halt:
 	}
 	d.End()
-	d.handing.Lock() // waits for a takeover that is committed
-	defer d.handing.Unlock()
-	if isClosed(d.handed) {
+	d.transferring.Lock() // waits for a takeover that is committed
+	defer d.transferring.Unlock()
+	if isClosed(d.transferred) {
 		d.admin.finish() // its listeners stay open in the other process
 		return ErrTakenOver
 	}
@@ -322,7 +322,7 @@ func (d *Daemon) Totals() engine.Totals {
 }
 
 // End announces the end of the daemon. A takeover that is not committed fails, and no other one begins.
-// Bequeath can still pass the daemon's state on.
+// Park can still pass the daemon's state on.
 func (d *Daemon) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
 // Stop ends the daemon at once. What clients hold is not given back: it stays
@@ -414,7 +414,7 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		c.peer.Close()
 		refuse(protocol.Limit, "this user has as many connections as limits.max_user_conns allows")
 		d.forget(c)
-		d.crowded.Do(d.clock(), func(skipped int) {
+		d.overLimit.Do(d.clock(), func(skipped int) {
 			d.log.Warn("connection refused: its user has as many as limits.max_user_conns allows", zap.String("event", "user_refused"),
 				zap.Int("uid", peer.UID), zap.Int("pid", peer.PID), zap.Int("skipped", skipped))
 		})

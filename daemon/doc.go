@@ -6,12 +6,12 @@
 // returns when they have ended.
 //
 // A takeover (takeover_linux.go) has another process continue: the daemon freezes (freeze.go), and passes on its
-// sockets and a snapshot of all that it knows (estate_linux.go, and the engine's Image). The other one takes it in
+// sockets and a snapshot of all that it knows (state_linux.go, and the engine's Snapshot). The other one takes it in
 // (inherit_linux.go).
 //
 // Lock order, outermost first:
 //
-//  1. Daemon.handing: held during a takeover, a reload, the close of a store and the end of the daemon,
+//  1. Daemon.transferring: held during a takeover, a reload, the close of a store and the end of the daemon,
 //     so that at most one of them is in progress.
 //  2. Daemon.freezing: held for writing from freeze to thaw, for reading during a forced unlock.
 //  3. A connection's handling; a store's sweeping, and its pump's gate and telling; the timer's gate. Each

@@ -35,7 +35,7 @@ func (c *client) send(q *protocol.Request) { c.s.Receive(protocol.AppendRequest(
 // small is an engine with one store, and that store.
 type small struct {
 	*engine.Engine
-	lane  *engine.Unit
+	lane  *engine.StoreLane
 	store upstream.Store
 }
 

@@ -6,14 +6,14 @@ import "io"
 const (
 	AfterClaim = iota
 	AfterPrepared
-	AfterEstate
+	AfterState
 	InReady // half of it is said
 	Silent  // it says nothing any more, and lives
 	Steps
 )
 
 // EndAt takes over as Inherit does, up to a step, and ends there as a process does that is killed.
-func (e *Estate) EndAt(step int, cfg Config) error {
+func (e *TakeoverState) EndAt(step int, cfg Config) error {
 	defer e.Close()
 	if step == AfterClaim {
 		return nil

@@ -35,12 +35,12 @@ func earlier(t, end time.Time) time.Time {
 	return t
 }
 
-// handingWait is the longest time that a takeover or a reload waits for another one or for the close of a store.
-const handingWait = time.Second
+// transferWait is the longest time that a takeover or a reload waits for another one or for the close of a store.
+const transferWait = time.Second
 
-// lockHanding locks handing. It returns false if that takes longer than handingWait.
-func (d *Daemon) lockHanding() bool {
-	for end := time.Now().Add(handingWait); !d.handing.TryLock(); time.Sleep(time.Millisecond) {
+// lockTransferring locks handing. It returns false if that takes longer than transferWait.
+func (d *Daemon) lockTransferring() bool {
+	for end := time.Now().Add(transferWait); !d.transferring.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			return false
 		}
@@ -48,7 +48,7 @@ func (d *Daemon) lockHanding() bool {
 	return true
 }
 
-// freeze stops all client I/O, store requests, timers and forced unlocks until thaw or handedOver.
+// freeze stops all client I/O, store requests, timers and forced unlocks until thaw or endTransferred.
 // It waits until end for the requests that are in flight. The caller holds handing, and calls thaw even
 // after an error.
 //
@@ -134,9 +134,9 @@ func (d *Daemon) thaw() {
 	d.freezing.Unlock()
 }
 
-// handedOver ends a freeze after a takeover. The other process serves from now on; this one stays stopped.
-func (d *Daemon) handedOver() {
-	close(d.handed)
+// endTransferred ends a freeze after a takeover. The other process serves from now on; this one stays stopped.
+func (d *Daemon) endTransferred() {
+	close(d.transferred)
 	d.freezing.Unlock()
 }
 
@@ -201,7 +201,7 @@ func (d *Daemon) await(end time.Time, left func() int) error {
 }
 
 // pause stops new requests to the stores and events from them. Requests in flight continue. The caller
-// holds Daemon.handing until resume, so the list of stores does not change.
+// holds Daemon.transferring until resume, so the list of stores does not change.
 func (s *stores) pause() {
 	for _, v := range s.list() {
 		v.endSweep()
@@ -220,7 +220,7 @@ func (s *stores) cutIfDown() {
 }
 
 // endSweep stops the sweep under way; there is none until sweeping is unlocked.
-func (v *served) endSweep() {
+func (v *openStore) endSweep() {
 	for !v.sweeping.TryLock() {
 		if stop := v.stopSweep.Load(); stop != nil {
 			(*stop)()
@@ -234,7 +234,7 @@ func (s *stores) resume() (was bool) {
 	for _, v := range s.list() {
 		if v.left {
 			v.left = false
-			upstream.Moves(v.Store.Store).Stay()
+			upstream.Moves(v.StoreConfig.Store).Stay()
 		}
 		if v.paused {
 			v.paused, was = false, true
@@ -246,7 +246,7 @@ func (s *stores) resume() (was bool) {
 	return was
 }
 
-func (s *stores) list() []*served {
+func (s *stores) list() []*openStore {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.all)

@@ -22,7 +22,7 @@ func TestAnEmptyStoreIsLeftBeforeATakeover(t *testing.T) {
 	for range 10 {
 		second, closed := inMemory(t), make(chan struct{})
 		both := serving(h.store)
-		both.Stores = append(both.Stores, daemon.Store{Name: "second", Store: second, Close: func() {
+		both.Stores = append(both.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() {
 			_ = second.Close()
 			close(closed)
 		}})
@@ -34,7 +34,7 @@ func TestAnEmptyStoreIsLeftBeforeATakeover(t *testing.T) {
 		if err := h.d.Reload(serving(h.store)); err != nil {
 			t.Fatal(err)
 		}
-		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+		if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Error(err)
 		}
 		select {
@@ -84,7 +84,7 @@ func TestASessionEndsDuringATakeover(t *testing.T) {
 	eventually(t, "all are waited for", func() bool { return waiting() == clients*keys })
 	_ = holder.Close()
 	eventually(t, "its end has begun", func() bool { return waiting() < clients*keys })
-	if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+	if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 		t.Fatal(err)
 	}
 	for _, r := range next {
@@ -114,7 +114,7 @@ func TestUnlocksDuringAFailedTakeover(t *testing.T) {
 		c := h.dial(client.Options{})
 		acquire(t, c, client.AcquireArgs{Key: "k", TTL: time.Minute})
 		var answered <-chan error
-		if err := h.d.Bequeath(func([]int) error {
+		if err := h.d.Park(func([]int) error {
 			answered = h.unlocking()
 			if i == 0 {
 				time.Sleep(100 * time.Millisecond) // so that it would be answered, if it did not wait
@@ -130,7 +130,7 @@ func TestUnlocksDuringAFailedTakeover(t *testing.T) {
 			t.Error(err)
 		}
 		_ = c.Close()
-		eventually(t, "nothing is held", func() bool { return h.d.Engine().Leftovers().None() })
+		eventually(t, "nothing is held", func() bool { return h.d.Engine().Residue().None() })
 	}
 }
 
@@ -140,7 +140,7 @@ func TestAnUnlockAfterTheSnapshotIsRefused(t *testing.T) {
 	c := h.dial(client.Options{})
 	acquire(t, c, client.AcquireArgs{Key: "k", TTL: time.Minute})
 	var answered <-chan error
-	if err := h.d.Bequeath(func([]int) error {
+	if err := h.d.Park(func([]int) error {
 		answered = h.unlocking()
 		time.Sleep(100 * time.Millisecond) // so that it would be answered, if it did not wait
 		return nil

@@ -34,7 +34,7 @@ type host struct {
 
 // serving is one store for all keys.
 func serving(s upstream.Store) daemon.Serving {
-	return daemon.Serving{Stores: []daemon.Store{{Name: "store", Store: s}}}
+	return daemon.Serving{Stores: []daemon.StoreConfig{{Name: "store", Store: s}}}
 }
 
 func embeddedStore(t testing.TB) upstream.Store {
@@ -66,7 +66,7 @@ func start(t testing.TB, store upstream.Store, change func(*daemon.Config)) *hos
 	go func() { h.done <- d.Serve(ctx) }()
 	t.Cleanup(func() { // after the clients' own: they have gone
 		if ctx.Err() == nil && !t.Failed() {
-			eventually(t, "nothing is left", func() bool { return d.Engine().Leftovers().None() })
+			eventually(t, "nothing is left", func() bool { return d.Engine().Residue().None() })
 		}
 		cancel()
 		d.Stop()

@@ -63,7 +63,7 @@ func TestATakeoverDoesNotWaitForAnswersOfOtherHosts(t *testing.T) {
 		h.view(engine.ViewQuery{})
 	}()
 	<-s.asked
-	if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+	if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 		t.Error(err)
 	}
 	close(s.let)

@@ -86,7 +86,7 @@ func TestATakeoverWhileOneOfTwoStoresHangs(t *testing.T) {
 	eventually(t, "the release is sent", func() bool { return s.sent.Load() > 0 })
 	for range 3 {
 		began := time.Now()
-		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+		if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Errorf("nothing is passed on, and nobody was served for %v: %v", time.Since(began), err)
 		}
 	}
@@ -153,7 +153,7 @@ func TestATakeoverWhileAReleaseManyWaitsForAStoreThatHangs(t *testing.T) {
 	go func() { _, _ = c.Renew(t.Context(), keys[4], 0, fences[4], time.Minute) }() // it has a lane of its own, and so the pinger hears of it
 	eventually(t, "the store is known to be down", func() bool { return h.d.Engine().Stores()[0].Down() != nil })
 	for range 3 {
-		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+		if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Error(err)
 		}
 	}

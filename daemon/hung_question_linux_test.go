@@ -46,7 +46,7 @@ func TestATakeoverDoesNotWaitForQuestionsToAStoreThatHangs(t *testing.T) {
 	for _, ttl := range []time.Duration{30 * time.Second, time.Second} {
 		s := &mute{Store: inMemory(t)}
 		h := start(t, nil, func(c *daemon.Config) {
-			c.Stores = append(c.Stores, daemon.Store{Name: "second", Store: s, Close: func() { _ = s.Close() }})
+			c.Stores = append(c.Stores, daemon.StoreConfig{Name: "second", Store: s, Close: func() { _ = s.Close() }})
 			c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"}}
 		})
 		c := h.dial(client.Options{})
@@ -56,7 +56,7 @@ func TestATakeoverDoesNotWaitForQuestionsToAStoreThatHangs(t *testing.T) {
 			r.send(&protocol.Request{Op: protocol.OpInspect, ID: 2 + i, Key: fmt.Append(nil, "a", i), Flags: protocol.FlagHolders})
 		}
 		eventually(t, "the store is asked", func() bool { return s.asked.Load() > 0 })
-		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+		if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Errorf("TTL %v: %v", ttl, err)
 		}
 		_ = r.Close()

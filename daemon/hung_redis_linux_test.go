@@ -41,7 +41,7 @@ func TestATakeoverWhileTheRedisOfTwoStoresHangs(t *testing.T) {
 	}
 	eventually(t, "the pair is known to be down", func() bool { return h.d.Engine().Stores()[0].Down() != nil })
 	for range 5 {
-		if err := h.d.Bequeath(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
+		if err := h.d.Park(func([]int) error { return errKeep }); !errors.Is(err, errKeep) {
 			t.Error(err)
 		}
 	}

@@ -15,36 +15,36 @@ import (
 
 // The other side of a takeover: the process that takes over.
 
-// Estate is what a daemon that serves has offered to hand over.
-type Estate struct {
+// TakeoverState is what a daemon that serves has offered to hand over.
+type TakeoverState struct {
 	c     *net.UnixConn // nil when the daemon has left it behind
 	offer offer
 	locks map[string]*os.File
-	left  *bequest // not nil when it has
+	left  *parkedState // not nil when it has
 }
 
 // PID is the process that serves.
-func (e *Estate) PID() int { return e.offer.PID }
+func (e *TakeoverState) PID() int { return e.offer.PID }
 
-// Heir is what is to be known of a store before it is opened; nil when the daemon has none of that
+// Successor is what is to be known of a store before it is opened; nil when the daemon has none of that
 // name, or one that cannot be taken over.
-func (e *Estate) Heir(store string) *upstream.Heir {
+func (e *TakeoverState) Successor(store string) *upstream.Successor {
 	if e == nil {
 		return nil
 	}
 	for _, s := range e.offer.Stores {
 		if s.Name == store && s.Moves && !e.isGone(store) {
-			return &upstream.Heir{Identity: s.Identity, Lock: e.locks[store]}
+			return &upstream.Successor{Identity: s.Identity, Lock: e.locks[store]}
 		}
 	}
 	return nil
 }
 
 // Seen is the result of the other process's Config.Seen. It is empty if there is none, as with older versions.
-func (e *Estate) Seen() []byte { return e.offer.Seen }
+func (e *TakeoverState) Seen() []byte { return e.offer.Seen }
 
 // Lost are the stores of which nothing can be taken over.
-func (e *Estate) Lost() (names []string) {
+func (e *TakeoverState) Lost() (names []string) {
 	for _, s := range e.offer.Stores {
 		if !s.Moves {
 			names = append(names, s.Name)
@@ -53,8 +53,8 @@ func (e *Estate) Lost() (names []string) {
 	return names
 }
 
-// Close gives the estate up: the daemon that serves goes on.
-func (e *Estate) Close() {
+// Close gives the takeover state up: the daemon that serves goes on.
+func (e *TakeoverState) Close() {
 	if e.left != nil {
 		e.left.files.close()
 	} else {
@@ -69,14 +69,14 @@ func (e *Estate) Close() {
 type inherited struct {
 	conns []*conn
 	begin []func()
-	lost  []*engine.Unit
-	gone  []*engine.Unit // stand-ins for stores that this process does not have
+	lost  []*engine.StoreLane
+	gone  []*engine.StoreLane // stand-ins for stores that this process does not have
 }
 
 // Inherit makes a daemon that goes on in place of the one that serves, which has ended when this
 // returns without an error. With one the other goes on, and this process has to end. The stores are
-// those of cfg, each opened with its Heir.
-func (e *Estate) Inherit(cfg Config) (*Daemon, error) {
+// those of cfg, each opened with its Successor.
+func (e *TakeoverState) Inherit(cfg Config) (*Daemon, error) {
 	cfg.defaults()
 	has := prepared{make(map[string]string)}
 	for _, s := range cfg.Stores {
@@ -114,16 +114,16 @@ func (e *Estate) Inherit(cfg Config) (*Daemon, error) {
 		err = e.committed()
 	}
 	if err != nil {
-		d.forsake()
+		d.abandonTakeover()
 		return nil, err
 	}
 	_ = e.c.Close()
-	d.site.borrowed = false
+	d.site.shared = false
 	return d, nil
 }
 
 // accepts reports whether the process that serves hands over to one that has these stores. See makeOffer.
-func (e *Estate) accepts(has prepared) bool {
+func (e *TakeoverState) accepts(has prepared) bool {
 	return !slices.ContainsFunc(e.offer.Stores, func(s offered) bool {
 		key, ok := has.Stores[s.Name]
 		return !ok || key != s.Key
@@ -131,12 +131,12 @@ func (e *Estate) accepts(has prepared) bool {
 }
 
 // take makes the daemon. It touches nothing that the other process uses.
-func (e *Estate) take(cfg Config, what estate, image []byte, in *passed) (d *Daemon, err error) {
-	m := &estateImage{Coder: &cache.Coder{B: image, Reading: true}, stores: make(map[string][]byte)}
+func (e *TakeoverState) take(cfg Config, what stateMessage, image []byte, in *passed) (d *Daemon, err error) {
+	m := &daemonSnapshot{Coder: &cache.Coder{B: image, Reading: true}, stores: make(map[string][]byte)}
 	if m.code(); m.Err != nil {
 		return nil, m.Err
 	}
-	at := &site{admin: make(map[string]net.Listener), borrowed: true}
+	at := &site{admin: make(map[string]net.Listener), shared: true}
 	defer func() {
 		if err != nil {
 			at.closePassed()
@@ -174,7 +174,7 @@ func (e *Estate) take(cfg Config, what estate, image []byte, in *passed) (d *Dae
 	d.takeoverBegins(true)
 	d.timer.Pause() // nothing is said to anybody before it begins
 	if d.inherited, err = d.inherit(e, m, in); err != nil {
-		d.forsake()
+		d.abandonTakeover()
 		return nil, err
 	}
 	return d, nil
@@ -197,7 +197,7 @@ func (p *site) closePassed() {
 }
 
 // inherit has the engine, the stores and the connections take in what was passed.
-func (d *Daemon) inherit(e *Estate, m *estateImage, in *passed) (*inherited, error) {
+func (d *Daemon) inherit(e *TakeoverState, m *daemonSnapshot, in *passed) (*inherited, error) {
 	gone, err := e.standIns(d.engine)
 	if err != nil {
 		return nil, err
@@ -211,20 +211,20 @@ func (d *Daemon) inherit(e *Estate, m *estateImage, in *passed) (*inherited, err
 	}
 	h := &inherited{gone: slices.Collect(maps.Values(gone))}
 	for _, v := range d.stores.list() {
-		state, there := m.stores[v.unit.Name()]
-		mv := upstream.Moves(v.Store.Store)
+		state, there := m.stores[v.lane.Name()]
+		mv := upstream.Moves(v.StoreConfig.Store)
 		switch {
-		case e.isGone(v.unit.Name()): // it has the name of another store of the process before
+		case e.isGone(v.lane.Name()): // it has the name of another store of the process before
 		case there && mv != nil:
 			begin, err := mv.Arrive(state)
 			if err != nil {
-				return nil, fmt.Errorf("store %s: %w", v.unit.Name(), err)
+				return nil, fmt.Errorf("store %s: %w", v.lane.Name(), err)
 			}
 			h.begin = append(h.begin, begin)
 		case there:
-			return nil, fmt.Errorf("store %s: %w", v.unit.Name(), errPassing)
+			return nil, fmt.Errorf("store %s: %w", v.lane.Name(), errPassing)
 		default:
-			h.lost = append(h.lost, v.unit)
+			h.lost = append(h.lost, v.lane)
 		}
 	}
 	for i, s := range sessions {
@@ -237,7 +237,7 @@ func (d *Daemon) inherit(e *Estate, m *estateImage, in *passed) (*inherited, err
 	return h, nil
 }
 
-func (d *Daemon) inheritConn(s *engine.Session, k *connImage, in *passed) (*conn, error) {
+func (d *Daemon) inheritConn(s *engine.Session, k *connSnapshot, in *passed) (*conn, error) {
 	nc, err := in.conn()
 	if err != nil {
 		return nil, err
@@ -274,7 +274,7 @@ func (d *Daemon) begin(h *inherited) {
 		d.log.Error("a store that this process does not have is still in use")
 	}
 	for _, u := range h.lost {
-		d.engine.Bereave(u)
+		d.engine.NotTakenOver(u)
 	}
 	for _, u := range d.engine.Stores() {
 		if u.Down() != nil { // whether it still is, the pump finds out
@@ -292,8 +292,8 @@ func (d *Daemon) begin(h *inherited) {
 	d.takeoverBegins(false)
 }
 
-// forsake ends a daemon that was to take over: nothing that it was given is touched.
-func (d *Daemon) forsake() {
+// abandonTakeover ends a daemon that was to take over: nothing that it was given is touched.
+func (d *Daemon) abandonTakeover() {
 	d.takeoverBegins(false)
 	d.timer.Resume()
 	for c := range d.conns {

@@ -30,7 +30,7 @@ func TestAClientInTheMidstOfALargeRequestIsNotSilent(t *testing.T) {
 			key, _, _, reason, _ := m.Lost()
 			t.Fatalf("%s is lost (%d), with %d bytes of the request still to come", key, reason, len(rest))
 		}
-		if m.Event != protocol.EventBeat {
+		if m.Event != protocol.EventKeepalive {
 			t.Fatalf("%+v", m)
 		}
 	}

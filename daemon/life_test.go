@@ -175,29 +175,29 @@ func TestFencesRiseAcrossARestart(t *testing.T) {
 }
 
 func TestBeatsExtendWhatASilentClientHolds(t *testing.T) {
-	beats := make(chan client.Beat, 16)
+	keepalives := make(chan client.Keepalive, 16)
 	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Session: 600 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h := start(t, s, nil)
-	c := h.dial(client.Options{OnBeat: func(b client.Beat) {
+	c := h.dial(client.Options{OnKeepalive: func(b client.Keepalive) {
 		select {
-		case beats <- b:
+		case keepalives <- b:
 		default:
 		}
 	}})
 	g := acquire(t, c, client.AcquireArgs{Key: "k"})
 	last := g.Deadline
 	for range 4 {
-		b := <-beats
+		b := <-keepalives
 		if b.Until < last {
 			t.Fatalf("validity went back: %d after %d", b.Until, last)
 		}
 		last = b.Until
 	}
 	if last <= g.Deadline {
-		t.Fatal("beats extended nothing")
+		t.Fatal("keepalives extended nothing")
 	}
 	if st, err := c.Inspect(t.Context(), "k"); err != nil || st.Held != protocol.HeldHere {
 		t.Fatal(st, err)

@@ -187,7 +187,7 @@ func TestWhatAStoreHasYetToAnswerCounts(t *testing.T) {
 			r.send(&protocol.Request{Op: protocol.OpCancel, ID: 2, Target: 1000 + n, Key: key})
 		}
 		if got := r.answers(1000, 200); got[protocol.Canceled] != want || got[protocol.Limit] != 200-want {
-			t.Fatalf("%v, and not %d canceled; %v", got, want, h.d.Engine().Leftovers())
+			t.Fatalf("%v, and not %d canceled; %v", got, want, h.d.Engine().Residue())
 		}
 		_ = r.Close()
 	}
@@ -196,7 +196,7 @@ func TestWhatAStoreHasYetToAnswerCounts(t *testing.T) {
 	if got := r.answers(1000, 1); got[protocol.Limit] != 1 {
 		t.Errorf("an inspect: %v", got)
 	}
-	if left := h.d.Engine().Leftovers(); left.Asks != 100 || left.Keys > 101 || left.Waiting > 101 {
+	if left := h.d.Engine().Residue(); left.Asks != 100 || left.Keys > 101 || left.Waiting > 101 {
 		t.Errorf("%v", left)
 	}
 	p.Stall(faultproxy.ToClient, false)

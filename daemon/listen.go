@@ -27,13 +27,13 @@ type site struct {
 	lock  *os.File                // decides who serves the socket
 	admin map[string]net.Listener // that are there already
 	// borrowed is set while another process uses all this, which may not hand it over in the end.
-	borrowed bool
+	shared bool
 }
 
 // closeSocket takes the socket away, while it is still sure to be ours.
 func (p *site) closeSocket(cfg *Config) {
 	_ = p.ln.Close()
-	if cfg.Listener == nil && !p.borrowed {
+	if cfg.Listener == nil && !p.shared {
 		_ = os.Remove(cfg.Socket)
 	}
 }

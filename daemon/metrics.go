@@ -42,7 +42,7 @@ var (
 	descWait      = desc("wait_seconds", "How long acquires that were granted have waited; re-entries apart.", ofClass...)
 	descHold      = desc("hold_seconds", "How long locks were held.", ofClass...)
 	descContended = desc("contended_total", "Acquires, tries apart, that waited for another holder.", ofClass...)
-	descHandOvers = desc("handovers_total", "Grants without asking the store: the lease was on this host.", ofClass...)
+	descHandoffs  = desc("handoffs_total", "Grants without asking the store: the lease was on this host.", ofClass...)
 	descLingered  = desc("lingered_total", "Of those, grants of leases that had no hold.", ofClass...)
 	descDegraded  = desc("degraded_total", "Grants by this host alone, without a fence, while the store was down.", ofClass...)
 	descReleases  = desc("releases_total", "Holds that ended and were not lost until then: a store may have forgotten them, which lost_total counts.", append(ofClass, "cause")...)
@@ -131,7 +131,7 @@ func (s series) class(c *engine.ClassTotals) {
 		s.counter(descLost, c.Lost[why], ns, c.Class, protocol.Reason(why).String())
 	}
 	s.counter(descContended, c.Contended, ns, c.Class)
-	s.counter(descHandOvers, c.HandOvers, ns, c.Class)
+	s.counter(descHandoffs, c.Handoffs, ns, c.Class)
 	s.counter(descLingered, c.Lingered, ns, c.Class)
 	s.counter(descDegraded, c.Degraded, ns, c.Class)
 	s.gauge(descHeld, float64(c.Holds), ns, c.Class)

@@ -14,10 +14,12 @@ type Moved struct {
 // Moved returns the held leases whose keys a reload has routed to another store. They stay where they are
 // until they are released.
 func (d *Daemon) Moved() (list []Moved) {
-	stores := make(map[*engine.Unit]upstream.Store)
+	stores := make(map[*engine.StoreLane]upstream.Store)
 	for _, v := range d.stores.list() {
-		stores[v.unit] = v.Store.Store
+		stores[v.lane] = v.StoreConfig.Store
 	}
-	d.engine.EachMoved(func(key string, from, to *engine.Unit) { list = append(list, Moved{key, stores[from], stores[to]}) })
+	d.engine.EachMoved(func(key string, from, to *engine.StoreLane) {
+		list = append(list, Moved{key, stores[from], stores[to]})
+	})
 	return list
 }

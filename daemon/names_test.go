@@ -19,7 +19,7 @@ func TestStoresThatLeaveHaveDifferentNames(t *testing.T) {
 	for i := range 4 {
 		second := inMemory(t)
 		next := serving(base)
-		next.Stores = append(next.Stores, daemon.Store{Name: "second", Store: second, Close: func() { _ = second.Close() }})
+		next.Stores = append(next.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() { _ = second.Close() }})
 		next.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "k", Store: "second"}}
 		if err := h.d.Reload(next); err != nil {
 			t.Fatal(err)

@@ -34,7 +34,7 @@ func spaces(t *testing.T, list ...engine.Namespace) (*host, upstream.Store) {
 	t.Helper()
 	second := inMemory(t)
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Stores = append(c.Stores, daemon.Store{Name: "second", Store: second, Close: func() { _ = second.Close() }})
+		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() { _ = second.Close() }})
 		c.Namespaces = append([]engine.Namespace{{Store: "store"}}, list...)
 	})
 	return h, second
@@ -93,7 +93,7 @@ func TestAHoldHasAnEnd(t *testing.T) {
 
 func TestASilentClientLosesWhatAsksForHeartbeats(t *testing.T) {
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: time.Second})
-	// This one does not answer beats: it is written from the protocol, by hand.
+	// This one does not answer keepalives: it is written from the protocol, by hand.
 	raw := h.raw().hello()
 	raw.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a")})
 	raw.send(&protocol.Request{Op: protocol.OpAcquire, ID: 3, Key: []byte("b")})
@@ -121,25 +121,25 @@ func TestASilentClientLosesWhatAsksForHeartbeats(t *testing.T) {
 	acquire(t, h.dial(client.Options{}), client.AcquireArgs{Key: "a"})
 }
 
-// beats are what a client hears, which holds something with a heartbeat of patience.
-type beats struct {
-	heard chan client.Beat
+// keepalives are what a client hears, which holds something with a heartbeat of patience.
+type keepalives struct {
+	heard chan client.Keepalive
 	lost  chan client.Lost
 }
 
 // patience is a heartbeat that a machine which stands still for a moment does not miss.
 const patience = 3 * time.Second
 
-func newBeats() *beats {
-	return &beats{make(chan client.Beat, 100), make(chan client.Lost, 1)}
+func newBeats() *keepalives {
+	return &keepalives{make(chan client.Keepalive, 100), make(chan client.Lost, 1)}
 }
 
-func (b *beats) options() client.Options {
-	return client.Options{OnBeat: func(x client.Beat) { b.heard <- x }, OnLost: func(l client.Lost) { b.lost <- l }}
+func (b *keepalives) options() client.Options {
+	return client.Options{OnKeepalive: func(x client.Keepalive) { b.heard <- x }, OnLost: func(l client.Lost) { b.lost <- l }}
 }
 
-// beyond waits for a beat that shows that a whole heartbeat has passed since a grant.
-func (b *beats) beyond(t *testing.T, g protocol.Grant) {
+// beyond waits for a keepalive that shows that a whole heartbeat has passed since a grant.
+func (b *keepalives) beyond(t *testing.T, g protocol.Grant) {
 	t.Helper()
 	for {
 		select {
@@ -178,7 +178,7 @@ func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
 	release(t, c, "a", 0, g.Fence)
 }
 
-// Whoever only waits has no beats to answer: its silence counts from the grant on.
+// Whoever only waits has no keepalives to answer: its silence counts from the grant on.
 func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	b := newBeats()
@@ -259,8 +259,8 @@ func TestAcquireManyOverStores(t *testing.T) {
 func TestReloadMovesKeys(t *testing.T) {
 	first, second := inMemory(t), inMemory(t)
 	closed := make(chan string, 9)
-	store := func(name string, s upstream.Store) daemon.Store {
-		return daemon.Store{Name: name, Store: s, Close: func() {
+	store := func(name string, s upstream.Store) daemon.StoreConfig {
+		return daemon.StoreConfig{Name: name, Store: s, Close: func() {
 			_ = s.Close()
 			closed <- name
 		}}
@@ -272,7 +272,7 @@ func TestReloadMovesKeys(t *testing.T) {
 	})
 	c, d := h.dial(client.Options{}), h.dial(client.Options{})
 	g := acquire(t, c, client.AcquireArgs{Key: "a"})
-	next := daemon.Serving{Stores: []daemon.Store{{Name: "store", Store: base}, store("first", second)},
+	next := daemon.Serving{Stores: []daemon.StoreConfig{{Name: "store", Store: base}, store("first", second)},
 		Namespaces: []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "first"}}}
 
 	bad := next
@@ -345,7 +345,7 @@ func TestARefusedReloadLeavesItsNewStoreAlone(t *testing.T) {
 	for range 20 {
 		second := &used{Store: inMemory(t)}
 		next := serving(h.store)
-		next.Stores = append(next.Stores, daemon.Store{Name: "second", Store: second,
+		next.Stores = append(next.Stores, daemon.StoreConfig{Name: "second", Store: second,
 			Close: func() { t.Error("the daemon closes a store that it has refused") }})
 		next.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second", Linger: time.Second}}
 		if err := h.d.Reload(next); err == nil || !strings.Contains(err.Error(), "linger") {
@@ -372,7 +372,7 @@ func TestAFailedReloadKeepsNoStoreThatLeaves(t *testing.T) {
 	leaves := inMemory(t)
 	base := inMemory(t)
 	h := start(t, base, func(c *daemon.Config) {
-		c.Stores = append(c.Stores, daemon.Store{Name: "leaves", Store: leaves, Close: func() {
+		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "leaves", Store: leaves, Close: func() {
 			_ = leaves.Close()
 			closed <- "leaves"
 		}})

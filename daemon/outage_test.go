@@ -44,7 +44,7 @@ func newOutage(t *testing.T, after time.Duration) *outage {
 	}
 	second := open(o.proxy.Addr())
 	o.host = start(t, open(o.first.Addr()), func(c *daemon.Config) {
-		c.Stores = append(c.Stores, daemon.Store{Name: "second", Store: second, Close: func() { _ = second.Close() }})
+		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "second", Store: second, Close: func() { _ = second.Close() }})
 		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "second"},
 			{Prefix: "l", Store: "second", Local: true, LocalAfter: after}}
 	})
@@ -77,7 +77,7 @@ func TestAnOutageOfOneStoreDoesNotTouchTheOthers(t *testing.T) {
 			g := acquire(t, c, client.AcquireArgs{Key: "b2"})
 			release(t, c, "b2", 0, g.Fence)
 			release(t, c, "b1", 0, held.Fence)
-			// What is held in the store that is down lives on, hand-overs included.
+			// What is held in the store that is down lives on, handoffs included.
 			d := o.dial(client.Options{})
 			if _, err := d.Acquire(t.Context(), client.AcquireArgs{Key: "a1"}); !errors.Is(err, client.ErrBusy) {
 				t.Errorf("a try of what is held: %v", err)

@@ -15,13 +15,13 @@ func TestHistoryIsTakenAndDrawn(t *testing.T) {
 	e := newSmall(t, renewer.Boottime, upstream.Info{}, 0)
 	d := &Daemon{engine: e.Engine}
 	last := d.point(nil)
-	if n := len(d.lately.history()); n != 0 {
+	if n := len(d.history.series()); n != 0 {
 		t.Fatalf("%d points of no time", n)
 	}
 	e.lock(t, renewer.Boottime, greet(e.Engine, engine.Unknown, "test", ""), 10)
 	last.at = last.at.Add(-5 * time.Second) // as if that were so long ago
 	d.point(d.point(last))
-	h := d.lately.history()
+	h := d.history.series()
 	if len(h) != 2 || h[0].Held != 10 || h[0].Sessions != 1 || h[0].Acquires <= 0 || h[0].Acquires > 2 || h[0].Lost != 0 || h[0].Slack != -1 || h[1].Acquires != 0 {
 		t.Errorf("%+v", h)
 	}

@@ -119,7 +119,7 @@ func TestAHolderCutOffIsToldBeforeAnotherHostIsGranted(t *testing.T) {
 	var stated, toldAt int64
 	lost := make(chan client.Lost, 1)
 	c := h.dial(client.Options{
-		OnBeat: func(b client.Beat) {
+		OnKeepalive: func(b client.Keepalive) {
 			mu.Lock()
 			defer mu.Unlock()
 			stated = max(stated, int64(b.Until))
@@ -264,7 +264,7 @@ func TestASuccessorServesOnceTheDaemonBeforeItHasEnded(t *testing.T) {
 	acquire(t, c, client.AcquireArgs{Key: "k"})
 	proxy.BlackHole(faultproxy.ToClient, true)
 	_ = c.Close() // the release will not be confirmed
-	eventually(t, "the session has ended", func() bool { return h.d.Engine().Leftovers().Sessions == 0 })
+	eventually(t, "the session has ended", func() bool { return h.d.Engine().Residue().Sessions == 0 })
 	h.stop()
 	next := memory(t, "")
 	var after *daemon.Daemon

@@ -29,7 +29,7 @@ func registration(cfg *Config) upstream.Registration {
 
 // register keeps the daemon's entry in a store until the store is closed. Nothing waits for it, because a
 // daemon works without an entry: other hosts just do not see its name.
-func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
+func (v *openStore) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 	if d.engine.Self().Host == "" {
 		return
 	}
@@ -43,7 +43,7 @@ func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 			}
 			return
 		}
-		if v.unit.Down() != nil {
+		if v.lane.Down() != nil {
 			wait = registerSoon
 			continue
 		}
@@ -65,8 +65,8 @@ func (v *served) register(d *Daemon, r upstream.Registrar, log *zap.Logger) {
 
 // unregister removes the entry of a daemon that ends. The entry stays until it expires if the store is down,
 // or if leases stay at the store: the entry names their holder.
-func (v *served) unregister(d *Daemon, r upstream.Registrar) {
-	if v.unit.Down() != nil || d.engine.LeasesAt(v.unit) > 0 {
+func (v *openStore) unregister(d *Daemon, r upstream.Registrar) {
+	if v.lane.Down() != nil || d.engine.LeasesAt(v.lane) > 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), unregisterTime)
@@ -76,10 +76,10 @@ func (v *served) unregister(d *Daemon, r upstream.Registrar) {
 
 // unlessFrozen makes a short request to the store. It waits while the daemon is frozen, and a freeze cancels
 // the request's context.
-func (v *served) unlessFrozen(do func(ctx context.Context) error) error {
+func (v *openStore) unlessFrozen(do func(ctx context.Context) error) error {
 	v.sweeping.Lock()
 	defer v.sweeping.Unlock()
-	ctx, stop := context.WithTimeout(v.ctx, max(time.Second, v.unit.Info().Timeout))
+	ctx, stop := context.WithTimeout(v.ctx, max(time.Second, v.lane.Info().Timeout))
 	defer stop()
 	cancel := context.CancelFunc(stop)
 	v.stopSweep.Store(&cancel)

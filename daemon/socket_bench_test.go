@@ -91,7 +91,7 @@ func TestNothingOnTheWayThroughASocketAllocates(t *testing.T) {
 			b.say(try)
 			b.heard(try.ID, protocol.Busy)
 		},
-		"hand-over, there and back": func() {
+		"handoff, there and back": func() {
 			for _, s := range [...][2]*speaker{{a, b}, {b, a}} {
 				s[1].say(wait, ping)
 				s[1].heard(ping.ID, protocol.OK) // it is queued

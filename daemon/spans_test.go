@@ -118,7 +118,7 @@ func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("%v, want %v", got, want)
 	}
-	if s := all[0]; s.Key != "k" || s.Namespace != "default" || s.Fence != g.Fence || s.HandOver || s.Mode != cache.Exclusive {
+	if s := all[0]; s.Key != "k" || s.Namespace != "default" || s.Fence != g.Fence || s.Handoff || s.Mode != cache.Exclusive {
 		t.Errorf("%+v", s)
 	}
 	if s := all[2]; s.Ended.Sub(s.Began) < time.Millisecond {
@@ -127,7 +127,7 @@ func TestEveryEndOfATracedAcquireIsASpan(t *testing.T) {
 	if s := all[3]; s.Key != "own:k" || s.Namespace != "own:" {
 		t.Errorf("%+v", s)
 	}
-	if s := all[7]; !s.HandOver || s.Mode != cache.Shared || s.Fence <= g.Fence {
+	if s := all[7]; !s.Handoff || s.Mode != cache.Shared || s.Fence <= g.Fence {
 		t.Errorf("%+v", s)
 	}
 }

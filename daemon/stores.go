@@ -24,15 +24,15 @@ type stores struct {
 	questions atomic.Int64 // under way, or waiting for that
 
 	mu      sync.Mutex     // not held during a wait
-	all     []*served      // guarded by mu; changes only while Daemon.handing is held
+	all     []*openStore   // guarded by mu; changes only while Daemon.transferring is held
 	started bool           // guarded by mu
 	wg      sync.WaitGroup // the goroutines of part and closeIfUnused
 }
 
-// served is one store in use, or on its way out.
-type served struct {
-	Store
-	unit   *engine.Unit
+// openStore is one store in use, or on its way out.
+type openStore struct {
+	StoreConfig
+	lane   *engine.StoreLane
 	pump   *upstream.Pump
 	ctx    context.Context // of the goroutines
 	cancel context.CancelFunc
@@ -40,7 +40,7 @@ type served struct {
 	failed audit.Limiter
 
 	unregistered audit.Limiter // of failed registrations
-	gone         bool          // the configuration no longer names it, and it has users; guarded by Daemon.handing
+	gone         bool          // the configuration no longer names it, and it has users; guarded by Daemon.transferring
 
 	gate      sync.Mutex // held while news are taken, and while paused
 	sweeping  sync.Mutex // held while it is swept, and while paused
@@ -75,12 +75,12 @@ func (s *stores) ask(q engine.Query) {
 }
 
 // lister is a store that can say what it knows; nil when it cannot.
-func (s *stores) lister(u *engine.Unit) upstream.Lister {
+func (s *stores) lister(u *engine.StoreLane) upstream.Lister {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.all {
-		if v.unit == u {
-			l, _ := v.Store.Store.(upstream.Lister)
+		if v.lane == u {
+			l, _ := v.StoreConfig.Store.(upstream.Lister)
 			return l
 		}
 	}
@@ -92,7 +92,7 @@ func (s *stores) connections(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.all {
-		if c, ok := v.Store.Store.(upstream.Connected); ok && v.unit.Name() == name {
+		if c, ok := v.StoreConfig.Store.(upstream.Connected); ok && v.lane.Name() == name {
 			return c.Connections()
 		}
 	}
@@ -100,7 +100,7 @@ func (s *stores) connections(name string) int {
 }
 
 // add makes stores known to the engine; they are asked nothing before start.
-func (s *stores) add(list []Store) error {
+func (s *stores) add(list []StoreConfig) error {
 	for _, st := range list {
 		if _, err := s.addOne(st); err != nil {
 			return err
@@ -109,14 +109,14 @@ func (s *stores) add(list []Store) error {
 	return nil
 }
 
-func (s *stores) addOne(st Store) (*served, error) {
+func (s *stores) addOne(st StoreConfig) (*openStore, error) {
 	inline, _ := st.Store.(upstream.Inline)
 	u, err := s.d.engine.AddStore(st.Name, st.Store.Info(), inline)
 	if err != nil {
 		return nil, err
 	}
 	u.SetParts(st.Parts)
-	v := &served{Store: st, unit: u}
+	v := &openStore{StoreConfig: st, lane: u}
 	v.ctx, v.cancel = context.WithCancel(context.Background())
 	s.mu.Lock()
 	s.all = append(s.all, v)
@@ -139,19 +139,19 @@ func (s *stores) start() {
 }
 
 // change adds the new stores of next, routes keys to them, and drops the stores that are not in next. After
-// an error the goroutines of the new stores have ended, and the caller closes these. Daemon.handing is held.
+// an error the goroutines of the new stores have ended, and the caller closes these. Daemon.transferring is held.
 func (s *stores) change(next *Serving) error {
 	list := next.Stores
 	all := s.list()
-	names := make(map[*served]string)
+	names := make(map[*openStore]string)
 	for _, v := range all {
-		names[v] = v.unit.Name()
+		names[v] = v.lane.Name()
 	}
 	s.rename(all, list)
-	var added []*served
+	var added []*openStore
 	err := func() error {
 		for _, st := range list {
-			if slices.ContainsFunc(all, func(v *served) bool { return v.is(st) }) {
+			if slices.ContainsFunc(all, func(v *openStore) bool { return v.is(st) }) {
 				continue
 			}
 			v, err := s.addOne(st)
@@ -164,27 +164,27 @@ func (s *stores) change(next *Serving) error {
 	}()
 	if err != nil {
 		for v, name := range names {
-			s.d.engine.Rename(v.unit, name)
+			s.d.engine.Rename(v.lane, name)
 		}
 		for _, v := range added { // without users, because no key was ever routed there
 			s.stopIfUnused(v)
 		}
 		return err
 	}
-	s.part(func(v *served) bool { return !slices.ContainsFunc(list, v.is) })
+	s.part(func(v *openStore) bool { return !slices.ContainsFunc(list, v.is) })
 	return nil
 }
 
 // rename gives the stores in all the names that list has for them. One that is not in list leaves: its name
 // may be another's from now on, so it gets one that no other store has, not even one that leaves too.
-func (s *stores) rename(all []*served, list []Store) {
+func (s *stores) rename(all []*openStore, list []StoreConfig) {
 	taken := make(map[string]bool)
 	for _, st := range list {
 		taken[st.Name] = true
 	}
 	for _, v := range all {
 		if i := slices.IndexFunc(list, v.is); i >= 0 {
-			s.d.engine.Rename(v.unit, list[i].Name)
+			s.d.engine.Rename(v.lane, list[i].Name)
 			continue
 		}
 		name := v.Name + " (leaving)"
@@ -192,21 +192,21 @@ func (s *stores) rename(all []*served, list []Store) {
 			name = fmt.Sprintf("%s (leaving %d)", v.Name, n)
 		}
 		taken[name] = true
-		s.d.engine.Rename(v.unit, name)
+		s.d.engine.Rename(v.lane, name)
 	}
 }
 
 // is says that st is the same store.
-func (v *served) is(st Store) bool { return st.Store == v.Store.Store }
+func (v *openStore) is(st StoreConfig) bool { return st.Store == v.StoreConfig.Store }
 
 // closeDropped closes the unused stores that the configuration no longer names. It fails if one of them
 // still has users: another process cannot take over then, because its configuration does not name that
-// store. It waits up to handingWait for requests in flight of a store without leases. Daemon.handing is held.
+// store. It waits up to transferWait for requests in flight of a store without leases. Daemon.transferring is held.
 func (s *stores) closeDropped() error {
-	end := time.Now().Add(handingWait)
+	end := time.Now().Add(transferWait)
 	for _, v := range s.list() {
 		for v.gone && !s.closeIfUnused(v) {
-			if n := s.d.engine.LeasesAt(v.unit); n > 0 || time.Now().After(end) {
+			if n := s.d.engine.LeasesAt(v.lane); n > 0 || time.Now().After(end) {
 				return fmt.Errorf("store %q is no longer in the configuration but still has %d keys, or requests in flight; "+
 					"they must be released first", v.Name, n)
 			}
@@ -217,8 +217,8 @@ func (s *stores) closeDropped() error {
 }
 
 // part drops the stores for which the function returns true: each is closed once it has no users. It keeps
-// the others, even those that an earlier call dropped. Daemon.handing is held.
-func (s *stores) part(part func(*served) bool) {
+// the others, even those that an earlier call dropped. Daemon.transferring is held.
+func (s *stores) part(part func(*openStore) bool) {
 	for _, v := range s.list() {
 		was := v.gone
 		if v.gone = part(v); v.gone && !was {
@@ -229,7 +229,7 @@ func (s *stores) part(part func(*served) bool) {
 
 // closeWhenUnused closes a dropped store once it has no users. It also returns when a reload has taken the
 // store back, or when the daemon ends.
-func (s *stores) closeWhenUnused(v *served) {
+func (s *stores) closeWhenUnused(v *openStore) {
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
 	for !s.tryClose(v) {
@@ -242,19 +242,19 @@ func (s *stores) closeWhenUnused(v *served) {
 }
 
 // tryClose closes a dropped store if it has no users. It returns false if it has to be called again. It
-// needs Daemon.handing for two reasons: a reload must find the store either in use or closed, and during a
+// needs Daemon.transferring for two reasons: a reload must find the store either in use or closed, and during a
 // takeover the store belongs to the offer and its goroutines are stopped.
-func (s *stores) tryClose(v *served) bool {
-	if !s.d.handing.TryLock() {
+func (s *stores) tryClose(v *openStore) bool {
+	if !s.d.transferring.TryLock() {
 		return false
 	}
-	defer s.d.handing.Unlock()
+	defer s.d.transferring.Unlock()
 	return !v.gone || s.closeIfUnused(v)
 }
 
 // closeIfUnused stops a store and closes it on another goroutine. It returns false, and does nothing, if the
-// store has users. Daemon.handing is held.
-func (s *stores) closeIfUnused(v *served) bool {
+// store has users. Daemon.transferring is held.
+func (s *stores) closeIfUnused(v *openStore) bool {
 	if !s.stopIfUnused(v) {
 		return false
 	}
@@ -272,13 +272,13 @@ func (s *stores) closeIfUnused(v *served) bool {
 }
 
 // stopIfUnused removes a store from the engine and ends its goroutines. It returns false, and does nothing, if
-// the store has users. Daemon.handing is held.
-func (s *stores) stopIfUnused(v *served) bool {
-	if !s.d.engine.DropStore(v.unit) {
+// the store has users. Daemon.transferring is held.
+func (s *stores) stopIfUnused(v *openStore) bool {
+	if !s.d.engine.DropStore(v.lane) {
 		return false
 	}
 	s.mu.Lock()
-	s.all = slices.DeleteFunc(s.all, func(o *served) bool { return o == v })
+	s.all = slices.DeleteFunc(s.all, func(o *openStore) bool { return o == v })
 	s.mu.Unlock()
 	v.end()
 	return true
@@ -301,9 +301,9 @@ func (s *stores) close() {
 	}
 }
 
-func (v *served) start(d *Daemon) {
+func (v *openStore) start(d *Daemon) {
 	log := d.log.With(zap.String("store", v.Name))
-	v.pump = upstream.NewPump(v.Store.Store, d.clock, upstream.Told{
+	v.pump = upstream.NewPump(v.StoreConfig.Store, d.clock, upstream.Told{
 		Deliver: d.engine.Deliver,
 		Failed: func(err error) {
 			v.failed.Do(d.clock(), func(skipped int) {
@@ -312,35 +312,35 @@ func (v *served) start(d *Daemon) {
 		},
 		Down: func(err error) {
 			log.Error("store is down", zap.String("event", "store_down"), zap.Error(err))
-			d.engine.StoreDown(v.unit, err)
+			d.engine.StoreDown(v.lane, err)
 		},
 		Up: func() {
 			log.Info("store is up again", zap.String("event", "store_up"))
-			d.engine.StoreUp(v.unit)
+			d.engine.StoreUp(v.lane)
 		},
 	})
 	v.pump.Suspect() // it may have been opened without having been reached
-	v.pump.Run(v.unit.Main())
-	v.pump.RunPatient(v.unit.Renewals())
-	if v.unit.Info().Pair {
-		v.pump.RunAlways(v.unit.Ends())
+	v.pump.Run(v.lane.Main())
+	v.pump.RunPatient(v.lane.Renewals())
+	if v.lane.Info().Pair {
+		v.pump.RunAlways(v.lane.Ends())
 	}
 	v.wg.Go(func() { v.follow(d) })
-	if a, ok := v.Store.Store.(upstream.Answerer); ok {
+	if a, ok := v.StoreConfig.Store.(upstream.Answerer); ok {
 		a.Answer(func(key string, mode cache.Mode, tokens []uint64) []int64 {
-			return d.engine.HeldFor(v.unit, key, mode == cache.Permit, tokens)
+			return d.engine.HeldFor(v.lane, key, mode == cache.Permit, tokens)
 		})
 	}
-	if r, ok := v.Store.Store.(upstream.Registrar); ok {
+	if r, ok := v.StoreConfig.Store.(upstream.Registrar); ok {
 		v.wg.Go(func() { v.register(d, r, log) })
 	}
-	if sw, ok := v.Store.Store.(upstream.Sweeper); ok {
+	if sw, ok := v.StoreConfig.Store.(upstream.Sweeper); ok {
 		v.wg.Go(func() { v.sweep(d, sw, log) })
 	}
 }
 
 // end ends a store's goroutines.
-func (v *served) end() {
+func (v *openStore) end() {
 	v.cancel()
 	if v.pump != nil {
 		v.pump.Close()
@@ -349,8 +349,8 @@ func (v *served) end() {
 }
 
 // follow takes what the store tells unasked.
-func (v *served) follow(d *Daemon) {
-	hints, sessions := v.Store.Store.Hints(), v.Store.Store.Sessions()
+func (v *openStore) follow(d *Daemon) {
+	hints, sessions := v.StoreConfig.Store.Hints(), v.StoreConfig.Store.Sessions()
 	for {
 		select {
 		case h, ok := <-hints:
@@ -359,7 +359,7 @@ func (v *served) follow(d *Daemon) {
 				continue
 			}
 			v.gate.Lock()
-			d.engine.Hint(v.unit, h)
+			d.engine.Hint(v.lane, h)
 			v.gate.Unlock()
 		case n, ok := <-sessions:
 			if !ok {
@@ -367,7 +367,7 @@ func (v *served) follow(d *Daemon) {
 				continue
 			}
 			v.gate.Lock()
-			d.engine.StoreSession(v.unit, n)
+			d.engine.StoreSession(v.lane, n)
 			v.gate.Unlock()
 			if n.Lost {
 				v.pump.Suspect()
@@ -381,7 +381,7 @@ func (v *served) follow(d *Daemon) {
 // sweepEvery is how often what nobody knows of is removed from a store.
 const sweepEvery = time.Minute
 
-func (v *served) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
+func (v *openStore) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
 	tick := time.NewTicker(sweepEvery)
 	defer tick.Stop()
 	for {
@@ -393,7 +393,7 @@ func (v *served) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
 		ctx, stop := context.WithCancel(v.ctx)
 		v.sweeping.Lock()
 		v.stopSweep.Store(&stop)
-		n, err := sw.Sweep(ctx, func(key string, token uint64) bool { return d.engine.Known(v.unit, key, token) })
+		n, err := sw.Sweep(ctx, func(key string, token uint64) bool { return d.engine.Known(v.lane, key, token) })
 		v.stopSweep.Store(nil)
 		v.sweeping.Unlock()
 		stopped := ctx.Err() != nil

@@ -18,15 +18,15 @@ import (
 
 // A takeover: this process hands everything to another one, which goes on in its place, and its
 // clients notice nothing. The other one asks for it on the admin socket, and opens the stores while
-// this one serves. Then this one comes to a stand and passes on its sockets and its image. When the
+// this one serves. Then this one comes to a stand and passes on its sockets and its snapshot. When the
 // other one has taken all of it in, one byte commits: until it is written this process goes on if
 // anything fails, and from then on it does nothing any more. The other one does nothing before it
 // has read that byte. So no two ever serve, whichever of them is killed, and when.
 
-// takeoverForm is the form of what is said, and of the estate.
+// takeoverForm is the form of what is said, and of the takeover state.
 const takeoverForm = 1
 
-// The other process says claim, and after the offer prepared; after the estate ready.
+// The other process says claim, and after the offer prepared; after the takeover state ready.
 type (
 	claim struct {
 		Form    int
@@ -52,8 +52,8 @@ type (
 		Info     upstream.Info
 		Parts    []engine.Part
 	}
-	prepared struct{ Stores map[string]string } // keys by names
-	estate   struct {
+	prepared     struct{ Stores map[string]string } // keys by names
+	stateMessage struct {
 		Refused string
 		Admin   []string // what the admin listeners are
 		Files   int      // how many descriptors come, these and those of the connections
@@ -97,31 +97,31 @@ func (a *admin) takeover(w http.ResponseWriter, r *http.Request) {
 	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol); err != nil {
 		return
 	}
-	a.d.handOver(c)
+	a.d.transfer(c)
 }
 
 const takeoverProtocol = "locksidecar-takeover"
 
-// handOver hands over to who is at the other end, or goes on.
-func (d *Daemon) handOver(c *net.UnixConn) {
+// transfer hands over to who is at the other end, or goes on.
+func (d *Daemon) transfer(c *net.UnixConn) {
 	var other claim
 	if _, err := getMessage(c, &other); err != nil {
 		return
 	}
 	<-d.started
-	if !d.lockHanding() {
+	if !d.lockTransferring() {
 		_ = putMessage(c, offer{Refused: "the daemon is ending, reloading or already being taken over"}, nil)
 		return
 	}
-	defer d.handing.Unlock()
-	if isClosed(d.handed) || d.halted() {
+	defer d.transferring.Unlock()
+	if isClosed(d.transferred) || d.halted() {
 		return
 	}
 	defer d.closeOnEnd(c)()
 	err := d.makeOffer(c, other)
 	began := time.Now()
 	if err == nil {
-		err = d.handTo(c, other)
+		err = d.transferTo(c, other)
 	}
 	switch {
 	case err == nil:
@@ -136,7 +136,7 @@ func (d *Daemon) handOver(c *net.UnixConn) {
 	}
 	d.log.Info("another process has taken over", zap.String("event", "taken_over"), zap.Int("pid", other.PID),
 		zap.String("version", other.Version), zap.Duration("stood_still", time.Since(began)))
-	d.handedOver()
+	d.endTransferred()
 }
 
 var errEnding = errors.New("the daemon has been told to end")
@@ -166,8 +166,8 @@ func (d *Daemon) offer() (o offer, locks []int) {
 		o.Seen = d.cfg.Seen()
 	}
 	for _, v := range d.stores.list() {
-		one := offered{Name: v.unit.Name(), Key: v.Key, Locked: v.Lock != nil, Info: v.Store.Store.Info(), Parts: v.Parts}
-		if m := upstream.Moves(v.Store.Store); m != nil {
+		one := offered{Name: v.lane.Name(), Key: v.Key, Locked: v.Lock != nil, Info: v.StoreConfig.Store.Info(), Parts: v.Parts}
+		if m := upstream.Moves(v.StoreConfig.Store); m != nil {
 			one.Moves, one.Identity = true, m.Identity()
 		}
 		if one.Locked {
@@ -202,17 +202,17 @@ func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
 		return err
 	}
 	for _, v := range d.stores.list() {
-		if key, ok := has.Stores[v.unit.Name()]; !ok || key != v.Key {
-			err := fmt.Errorf("store %q is not the same in its configuration: reload this daemon first", v.unit.Name())
-			_ = putMessage(c, estate{Refused: err.Error()}, nil)
+		if key, ok := has.Stores[v.lane.Name()]; !ok || key != v.Key {
+			err := fmt.Errorf("store %q is not the same in its configuration: reload this daemon first", v.lane.Name())
+			_ = putMessage(c, stateMessage{Refused: err.Error()}, nil)
 			return err
 		}
 	}
 	return nil
 }
 
-// handTo stands still and passes everything on. An error means that this process goes on, and does.
-func (d *Daemon) handTo(c *net.UnixConn, other claim) error {
+// transferTo stands still and passes everything on. An error means that this process goes on, and does.
+func (d *Daemon) transferTo(c *net.UnixConn, other claim) error {
 	end := time.Now().Add(d.standTime())
 	_ = c.SetDeadline(end)
 	err := d.freeze(end)
@@ -244,17 +244,17 @@ func (d *Daemon) commit(c *net.UnixConn, other claim) error {
 		return errEnding
 	}
 	_ = c.SetDeadline(time.Time{})
-	if d.cfg.Handing != nil {
-		d.cfg.Handing(other.PID)
+	if d.cfg.TakenOver != nil {
+		d.cfg.TakenOver(other.PID)
 	}
 	_, err := c.Write([]byte{committed})
-	if err != nil && d.cfg.Handing != nil {
-		d.cfg.Handing(os.Getpid())
+	if err != nil && d.cfg.TakenOver != nil {
+		d.cfg.TakenOver(os.Getpid())
 	}
 	return err
 }
 
-// passOn sends the image and every descriptor.
+// passOn sends the snapshot and every descriptor.
 func (d *Daemon) passOn(c *net.UnixConn) error {
 	var files fds
 	defer files.close()
@@ -263,7 +263,7 @@ func (d *Daemon) passOn(c *net.UnixConn) error {
 		err = files.addMemory(image)
 	}
 	if err != nil {
-		_ = putMessage(c, estate{Refused: err.Error()}, nil)
+		_ = putMessage(c, stateMessage{Refused: err.Error()}, nil)
 		return err
 	}
 	if err := putMessage(c, what, nil); err != nil {

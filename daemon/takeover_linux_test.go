@@ -19,10 +19,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
-// heir is the configuration of a process that takes over from h.
+// successor is the configuration of a process that takes over from h.
 func (h *host) heir() daemon.Config {
 	h.t.Helper()
-	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Heir: true})
+	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Successor: true})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func (h *host) heir() daemon.Config {
 	return daemon.Config{Socket: h.socket, Serving: serving(s), Version: "heir"}
 }
 
-func (h *host) claim() *daemon.Estate {
+func (h *host) claim() *daemon.TakeoverState {
 	h.t.Helper()
 	e, err := daemon.Claim(h.t.Context(), h.socket, "heir")
 	if err != nil {
@@ -112,10 +112,10 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 // The other process may end at the very moment of the commit, with everything taken in: this one goes
 // on, and what the other has touched is whole.
 func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
-	var claimed atomic.Pointer[daemon.Estate]
+	var claimed atomic.Pointer[daemon.TakeoverState]
 	told := make(chan int, 4)
 	h := start(t, nil, func(cfg *daemon.Config) {
-		cfg.Handing = func(pid int) {
+		cfg.TakenOver = func(pid int) {
 			told <- pid
 			claimed.Load().Close()
 		}
@@ -152,24 +152,24 @@ func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 // A process that has taken everything in says nothing to clients before the other one has committed,
 // whatever comes due.
 func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
-	var claimed atomic.Pointer[daemon.Estate]
-	var beats atomic.Int64
+	var claimed atomic.Pointer[daemon.TakeoverState]
+	var keepalives atomic.Int64
 	var heard int64
 	var handed atomic.Bool
 	done := make(chan bool, 1)
 	h := start(t, nil, func(cfg *daemon.Config) {
-		cfg.Handing = func(int) { // a second time when this daemon goes on
+		cfg.TakenOver = func(int) { // a second time when this daemon goes on
 			if handed.Swap(true) {
 				return
 			}
-			before := beats.Load()
-			time.Sleep(2500 * time.Millisecond) // a beat is due each two seconds
-			heard = beats.Load() - before
+			before := keepalives.Load()
+			time.Sleep(2500 * time.Millisecond) // a keepalive is due each two seconds
+			heard = keepalives.Load() - before
 			claimed.Load().Close()
 			done <- true
 		}
 	})
-	c := h.dial(client.Options{Name: "holder", OnBeat: func(client.Beat) { beats.Add(1) }})
+	c := h.dial(client.Options{Name: "holder", OnKeepalive: func(client.Keepalive) { keepalives.Add(1) }})
 	held, err := c.Lock(t.Context(), client.AcquireArgs{Key: "held", TTL: 6 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
 	}
 	<-done
 	if heard > 0 {
-		t.Errorf("%d beats while nobody serves", heard)
+		t.Errorf("%d keepalives while nobody serves", heard)
 	}
 	if err := held.Release(t.Context()); err != nil {
 		t.Error(err)
@@ -193,7 +193,7 @@ func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
 func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 	base, leaves := inMemory(t), inMemory(t)
 	h := start(t, base, func(c *daemon.Config) {
-		c.Stores = append(c.Stores, daemon.Store{Name: "leaves", Store: leaves, Close: func() { _ = leaves.Close() }})
+		c.Stores = append(c.Stores, daemon.StoreConfig{Name: "leaves", Store: leaves, Close: func() { _ = leaves.Close() }})
 		c.Namespaces = []engine.Namespace{{Store: "store"}, {Prefix: "a", Store: "leaves"}}
 	})
 	c := h.dial(client.Options{})
@@ -201,7 +201,7 @@ func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 	if err := h.d.Reload(serving(base)); err != nil {
 		t.Fatal(err)
 	}
-	err := h.d.Bequeath(func([]int) error {
+	err := h.d.Park(func([]int) error {
 		t.Error("descriptors are left to the next process")
 		return nil
 	})

@@ -26,41 +26,41 @@ func (*admin) takeover(w http.ResponseWriter, _ *http.Request) {
 
 func (*Daemon) begin(*inherited) {}
 
-// Estate is what a daemon that serves has offered to hand over.
-type Estate struct{}
+// TakeoverState is what a daemon that serves has offered to hand over.
+type TakeoverState struct{}
 
 // Claim asks the daemon that serves a socket to hand over.
-func Claim(context.Context, string, string) (*Estate, error) { return nil, ErrRefused }
+func Claim(context.Context, string, string) (*TakeoverState, error) { return nil, ErrRefused }
 
 // PID is the process that serves.
-func (*Estate) PID() int { return 0 }
+func (*TakeoverState) PID() int { return 0 }
 
-// Heir is what is to be known of a store before it is opened.
-func (*Estate) Heir(string) *upstream.Heir { return nil }
+// Successor is what is to be known of a store before it is opened.
+func (*TakeoverState) Successor(string) *upstream.Successor { return nil }
 
-// Left says that a daemon has left the estate behind.
-func (*Estate) Left() bool { return false }
+// Left says that a daemon has left the takeover state behind.
+func (*TakeoverState) Left() bool { return false }
 
-// Match names the stores of the estate that this process does not have.
-func (*Estate) Match(map[string]string) []string { return nil }
+// Match names the stores of the takeover state that this process does not have.
+func (*TakeoverState) Match(map[string]string) []string { return nil }
 
 // Seen is the result of the other process's Config.Seen.
-func (*Estate) Seen() []byte { return nil }
+func (*TakeoverState) Seen() []byte { return nil }
 
 // Lost are the stores of which nothing can be taken over.
-func (*Estate) Lost() []string { return nil }
+func (*TakeoverState) Lost() []string { return nil }
 
-// Close gives the estate up.
-func (*Estate) Close() {}
+// Close gives the takeover state up.
+func (*TakeoverState) Close() {}
 
 // Inherit makes a daemon that goes on in place of the one that serves.
-func (*Estate) Inherit(Config) (*Daemon, error) { return nil, ErrRefused }
+func (*TakeoverState) Inherit(Config) (*Daemon, error) { return nil, ErrRefused }
 
-// Bequeath leaves everything to the next process.
-func (*Daemon) Bequeath(func([]int) error) error { return ErrRefused }
+// Park leaves everything to the next process.
+func (*Daemon) Park(func([]int) error) error { return ErrRefused }
 
-// ErrBequest says that what was left behind is of no use.
-var ErrBequest = ErrRefused
+// ErrParked says that what was left behind is of no use.
+var ErrParked = ErrRefused
 
-// Found is an estate that a daemon has left behind.
-func Found([]*os.File) (*Estate, error) { return nil, ErrBequest }
+// FindParked is a takeover state that a daemon has left behind.
+func FindParked([]*os.File) (*TakeoverState, error) { return nil, ErrParked }

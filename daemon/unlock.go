@@ -26,7 +26,7 @@ type Unlocked struct {
 func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (Unlocked, error) {
 	d.freezing.RLock()
 	defer d.freezing.RUnlock()
-	if isClosed(d.handed) {
+	if isClosed(d.transferred) {
 		return Unlocked{}, ErrTakenOver
 	}
 	ended, free := d.engine.Force(key, permit, fence)

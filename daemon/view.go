@@ -14,7 +14,7 @@ func (d *Daemon) View(q engine.ViewQuery) (engine.View, error) {
 	}
 	t := d.Totals()
 	v := engine.View{At: time.Now(), Version: d.cfg.Version, PID: os.Getpid(), Up: engine.Millis(d.clock() - d.began), Query: q, Stores: d.viewStores(&t),
-		Totals: viewTotals(&t), Lost: d.lately.lost(), History: d.lately.history()}
+		Totals: viewTotals(&t), Lost: d.history.lost(), History: d.history.series()}
 	if err := d.Ready(); err != nil {
 		v.NotReady = err.Error()
 	}
@@ -30,7 +30,7 @@ func viewTotals(t *engine.Totals) engine.ViewTotals {
 		v.Held += c.Holds
 		v.Waiting += c.Waiters
 		v.Granted += c.Acquires[0]
-		v.HandOvers += c.HandOvers
+		v.Handoffs += c.Handoffs
 		v.Contended += c.Contended
 		for o := range c.Acquires {
 			v.Acquires += c.Acquires[o]

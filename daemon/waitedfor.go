@@ -55,7 +55,7 @@ func (w *waitedFor) fill(d *Daemon, rows []engine.ViewWaiter) {
 	ask := w.unknown(d, rows, permit)
 	if len(ask) > 0 {
 		done := make(chan struct{})
-		d.stores.ask(func(ctx context.Context, lister func(*engine.Unit) upstream.Lister) (then func(context.Context)) {
+		d.stores.ask(func(ctx context.Context, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
 			learn := w.learn(ctx, d, ask, lister)
 			return func(ctx context.Context) { learn(ctx); close(done) }
 		})
@@ -109,7 +109,7 @@ func (w *waitedFor) unknown(d *Daemon, rows []engine.ViewWaiter, permit string) 
 
 // learn queries the stores for the holders of keys. The result asks their daemons, all at once, and caches the
 // answers.
-func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, lister func(*engine.Unit) upstream.Lister) (then func(context.Context)) {
+func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, waitedAsk)
 	defer cancel()
 	var keys []waitedKey

@@ -33,7 +33,7 @@ func TestAHolderThatIsWaitedForHasHeldAsLongAsItHas(t *testing.T) {
 	now.Store(int64(time.Hour))
 	d := &Daemon{engine: newSmall(t, now.Load, upstream.Info{}, 0).Engine, clock: now.Load}
 	keys := []waitedKey{{key: "a"}, {key: "b"}}
-	d.waitedFor.learn(t.Context(), d, keys, func(*engine.Unit) upstream.Lister { return slowStore{now: &now} })(t.Context())
+	d.waitedFor.learn(t.Context(), d, keys, func(*engine.StoreLane) upstream.Lister { return slowStore{now: &now} })(t.Context())
 	now.Add(int64(time.Second))
 	for i, want := range []uint64{13_000, 11_000} {
 		if h := d.waitedFor.known[keys[i]].asOf(now.Load()); h == nil || uint64(h.Held) != want {

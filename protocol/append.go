@@ -311,11 +311,11 @@ func AppendLost(b []byte, key string, owner, fence uint64, r Reason) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendBeat appends the push that everything not called lost is valid until
+// AppendKeepalive appends the push that everything not called lost is valid until
 // the time given, in milliseconds of the daemon's clock, left milliseconds away.
-func AppendBeat(b []byte, until, left uint64) []byte {
+func AppendKeepalive(b []byte, until, left uint64) []byte {
 	b, at := openFrame(b)
-	b = appendPushHead(b, 4, EventBeat)
+	b = appendPushHead(b, 4, EventKeepalive)
 	b = appendUint(b, until)
 	b = appendUint(b, left)
 	return closeFrame(b, at)

@@ -33,7 +33,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 			"encode grant":        func() { buf = AppendGrant(buf[:0], 1<<40, &g) },
 			"encode released":     func() { buf = AppendReleased(buf[:0], 1<<40, 0) },
 			"encode busy":         func() { buf = AppendError(buf[:0], 1<<40, Busy, "held", 29698) },
-			"encode beat":         func() { buf = AppendBeat(buf[:0], 1<<40, 29698) },
+			"encode keepalive":    func() { buf = AppendKeepalive(buf[:0], 1<<40, 29698) },
 			"encode lost":         func() { buf = AppendLost(buf[:0], key, 7, 1<<60, LostExpired) },
 			"decode grant": func() {
 				buf = AppendGrant(buf[:0], 1<<40, &g)

@@ -71,7 +71,7 @@ type Event uint8
 // The pushes.
 const (
 	EventLost      Event = 64 // a hold is gone
-	EventBeat      Event = 65 // everything not called lost is valid until then
+	EventKeepalive Event = 65 // everything not called lost is valid until then
 	EventGoingAway Event = 66 // the daemon drains
 	EventFatal     Event = 67 // the daemon ends this connection, and why
 )

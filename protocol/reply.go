@@ -353,9 +353,9 @@ func (m *Message) Lost() (key string, owner, fence uint64, r Reason, err error) 
 	return key, owner, fence, Reason(min(reason, 255)), err
 }
 
-// Beat reads a beat push: the time on the daemon's clock until which everything
+// Keepalive reads a keepalive push: the time on the daemon's clock until which everything
 // not called lost is valid, and how far away that was; milliseconds.
-func (m *Message) Beat() (until, left uint64, err error) {
+func (m *Message) Keepalive() (until, left uint64, err error) {
 	err = m.get(&until, &left)
 	return until, left, err
 }

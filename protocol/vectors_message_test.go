@@ -198,8 +198,8 @@ func push(m *Message) (fields []any, err error) {
 	case EventLost:
 		k, o, f, r, err := m.Lost()
 		return []any{k, int64(o), int64(f), int64(r)}, err
-	case EventBeat:
-		u, l, err := m.Beat()
+	case EventKeepalive:
+		u, l, err := m.Keepalive()
 		return []any{int64(u), int64(l)}, err
 	case EventGoingAway:
 		d, s, err := m.GoingAway()
@@ -215,7 +215,7 @@ func (v *vector) push() []any {
 	switch Event(v.num("event")) {
 	case EventLost:
 		return []any{v.str("key"), v.num("owner"), v.num("fence"), v.num("reason")}
-	case EventBeat:
+	case EventKeepalive:
 		return []any{v.num("until"), v.num("left")}
 	case EventGoingAway:
 		return []any{v.num("drain"), v.str("text")}
@@ -248,8 +248,8 @@ func TestVectorsPushes(t *testing.T) {
 		switch Event(v.num("event")) {
 		case EventLost:
 			got = AppendLost(nil, v.str("key"), v.uint("owner"), v.uint("fence"), Reason(v.num("reason")))
-		case EventBeat:
-			got = AppendBeat(nil, v.uint("until"), v.uint("left"))
+		case EventKeepalive:
+			got = AppendKeepalive(nil, v.uint("until"), v.uint("left"))
 		case EventGoingAway:
 			got = AppendGoingAway(nil, v.uint("drain"), v.str("text"))
 		case EventFatal:

@@ -15,7 +15,7 @@ func TestTheStateOfAFenceClockIsComplete(t *testing.T) {
 	c.SawBase(1 << 40)
 	c.SawClock(1 << 42)
 	storetest.Complete{Root: c,
-		Image: func() ([]byte, error) { return c.Leave(), nil },
+		Snapshot: func() ([]byte, error) { return c.Leave(), nil },
 		Again: func(b []byte) ([]byte, error) {
 			next := upstream.NewFenceClock(now)
 			err := next.Arrive(b)

@@ -23,8 +23,8 @@ type Mover interface {
 	Arrive(state []byte) (begin func(), err error)
 }
 
-// Heir is what a process that takes over has been told of a store before it opens it.
-type Heir struct {
+// Successor is what a process that takes over has been told of a store before it opens it.
+type Successor struct {
 	Identity string
 	Lock     *os.File // that the other process has locked for the store; nil for none
 }

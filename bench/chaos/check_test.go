@@ -255,7 +255,7 @@ func TestViolationsAreFound(t *testing.T) {
 			h.held(0, "k", 5, 0, 10, 20, 30)
 			h.held(1, "k", 5, 40, 50, 60, 70)
 		}, []string{"fence order"}},
-		"a hand-over with the same fence": {func(h *told) {
+		"a handoff with the same fence": {func(h *told) {
 			h.held(0, "k", 5, 0, 10, 20, 30)
 			h.held(3, "k", 5, 0, 50, 60, 70)
 		}, []string{"fence order", "model"}},

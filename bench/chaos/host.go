@@ -33,7 +33,7 @@ func (h *host) log() string    { return filepath.Join(h.dir, "log") }
 // configure writes the configuration; each turn's differs in what no client notices.
 func (h *host) configure() {
 	h.turn++
-	text := fmt.Sprintf("%shand_overs: %d\n", h.conf, 4+h.turn%8)
+	text := fmt.Sprintf("%smax_handoffs: %d\n", h.conf, 4+h.turn%8)
 	if err := os.WriteFile(filepath.Join(h.dir, "conf.yaml"), []byte(text), 0o600); err != nil {
 		panic(broken{err})
 	}

@@ -63,7 +63,7 @@ const fewHolds = "max_holds: 4"
 // vary gives l settings that no client is to notice, but by a limit or a bound of a namespace of its
 // own. names are stores that it may add namespaces in.
 func (l *layout) vary(rnd *rand.Rand, names []string) {
-	l.rest = []string{fmt.Sprint("hand_overs: ", 1+rnd.IntN(16)), fmt.Sprintf("hand_over_time: %dms", 10+rnd.IntN(90)), fmt.Sprintf("drain: %dms", 200+rnd.IntN(800))}
+	l.rest = []string{fmt.Sprint("max_handoffs: ", 1+rnd.IntN(16)), fmt.Sprintf("max_handoff_time: %dms", 10+rnd.IntN(90)), fmt.Sprintf("drain: %dms", 200+rnd.IntN(800))}
 	if rnd.IntN(2) == 0 {
 		l.rest = append(l.rest, fmt.Sprintf("log: {level: %s, audit: %v, keys: %s}",
 			[]string{"info", "debug"}[rnd.IntN(2)], rnd.IntN(2) == 0, []string{"plain", "hashed"}[rnd.IntN(2)]))

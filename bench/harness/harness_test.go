@@ -64,7 +64,7 @@ func TestHistBuckets(t *testing.T) {
 	}
 }
 
-func TestSharedSeesOverlapsHandOversAndFallingFences(t *testing.T) {
+func TestSharedSeesOverlapsHandoffsAndFallingFences(t *testing.T) {
 	path, err := NewShared(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -79,12 +79,12 @@ func TestSharedSeesOverlapsHandOversAndFallingFences(t *testing.T) {
 		stay      bool
 		want      Seen
 	}{
-		{1, 10, false, Seen{HandOver: true}},
+		{1, 10, false, Seen{Handoff: true}},
 		{1, 11, false, Seen{}},
-		{2, 12, true, Seen{HandOver: true}},
-		{3, 12, false, Seen{HandOver: true, Overlap: true, FenceFault: true}},
-		{2, 13, false, Seen{HandOver: true, Overlap: true}},
-		{1, 14, false, Seen{HandOver: true}},
+		{2, 12, true, Seen{Handoff: true}},
+		{3, 12, false, Seen{Handoff: true, Overlap: true, FenceFault: true}},
+		{2, 13, false, Seen{Handoff: true, Overlap: true}},
+		{1, 14, false, Seen{Handoff: true}},
 	} {
 		if got := s.Enter(step.id, step.fence); got != step.want {
 			t.Errorf("step %d: %+v", i, got)

@@ -234,8 +234,8 @@ func (c Check) markdown() string {
 }
 
 // columns in the order of reading; others follow by name.
-var columns = []string{"ops_s", "handovers_s", "p50_us", "p99_us", "p999_us", "max_us",
-	"client_cpu_us_op", "server_cpu_us_op", "store_cpu_us_op", "redis_cpu_us_op", "redis_calls_op", "redis_calls_handover", "store_conns", "jain"}
+var columns = []string{"ops_s", "handoffs_s", "p50_us", "p99_us", "p999_us", "max_us",
+	"client_cpu_us_op", "server_cpu_us_op", "store_cpu_us_op", "redis_cpu_us_op", "redis_calls_op", "redis_calls_handoff", "store_conns", "jain"}
 
 // scene writes the table of one scene. The first column of it has its range too.
 func (r *Report) scene(b *strings.Builder, scene string) {

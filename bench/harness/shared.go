@@ -19,7 +19,7 @@ type Shared struct {
 
 // Seen is what one contender found when it entered.
 type Seen struct {
-	HandOver   bool // somebody else was the last inside
+	Handoff    bool // somebody else was the last inside
 	Overlap    bool // somebody is inside
 	FenceFault bool // the last fence is no smaller than ours
 }
@@ -53,7 +53,7 @@ func OpenShared(path string) (*Shared, error) {
 func (s *Shared) Enter(id, fence uint64) Seen {
 	return Seen{
 		Overlap:    !s.inside.CompareAndSwap(0, id),
-		HandOver:   s.last.Swap(id) != id,
+		Handoff:    s.last.Swap(id) != id,
 		FenceFault: s.fence.Swap(fence) >= fence,
 	}
 }

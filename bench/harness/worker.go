@@ -47,10 +47,10 @@ type Rec struct {
 
 // tally is what callers have counted, within the window unless said otherwise.
 type tally struct {
-	Hist      Hist
-	Apart     Hist // operations that a load wants to see by themselves, too
-	HandOvers uint64
-	Bytes     uint64
+	Hist     Hist
+	Apart    Hist // operations that a load wants to see by themselves, too
+	Handoffs uint64
+	Bytes    uint64
 	// Right is right: these count from the first moment to the last.
 	Overlaps, FenceFaults, Errs uint64
 	LastErr                     string
@@ -59,7 +59,7 @@ type tally struct {
 func (t *tally) merge(o *tally) {
 	t.Hist.Merge(&o.Hist)
 	t.Apart.Merge(&o.Apart)
-	t.HandOvers += o.HandOvers
+	t.Handoffs += o.Handoffs
 	t.Bytes += o.Bytes
 	t.Overlaps += o.Overlaps
 	t.FenceFaults += o.FenceFaults
@@ -95,8 +95,8 @@ func (r *Rec) Received(n int) {
 
 // Entered counts what Shared.Enter saw.
 func (r *Rec) Entered(s Seen) {
-	if s.HandOver && r.phase.Load() == measuring {
-		r.HandOvers++
+	if s.Handoff && r.phase.Load() == measuring {
+		r.Handoffs++
 	}
 	if s.Overlap {
 		r.Overlaps++

@@ -165,10 +165,10 @@ func pump(w *wire, requests []byte, depth int, want protocol.Code, rec *harness.
 	}
 }
 
-// pushed lets beats pass.
+// pushed lets keepalives pass.
 func pushed(p []byte) error {
 	m, err := protocol.DecodeMessage(p)
-	if err == nil && m.Event != protocol.EventBeat {
+	if err == nil && m.Event != protocol.EventKeepalive {
 		err = fmt.Errorf("pushed event %d", m.Event)
 	}
 	return err

@@ -26,26 +26,26 @@ func TestBoardSeesWhatIsWrong(t *testing.T) {
 		}
 	}
 	ex, sh := protocol.Exclusive, protocol.Shared
-	step("the first", 1, 10, ex, harness.Seen{HandOver: true})
+	step("the first", 1, 10, ex, harness.Seen{Handoff: true})
 	b.leave(key, 1, ex)
 	step("the same again", 1, 11, ex, harness.Seen{})
-	step("a second one inside", 2, 12, ex, harness.Seen{HandOver: true, Overlap: true})
+	step("a second one inside", 2, 12, ex, harness.Seen{Handoff: true, Overlap: true})
 	b.leave(key, 1, ex)
-	step("a reader", 3, 14, sh, harness.Seen{HandOver: true})
-	step("a reader with an earlier fence", 4, 13, sh, harness.Seen{HandOver: true})
-	step("a reader with the last writer's fence", 5, 12, sh, harness.Seen{HandOver: true, FenceFault: true})
-	step("a writer among readers", 6, 15, ex, harness.Seen{HandOver: true, Overlap: true})
-	step("a reader beside a writer", 7, 16, sh, harness.Seen{HandOver: true, Overlap: true})
+	step("a reader", 3, 14, sh, harness.Seen{Handoff: true})
+	step("a reader with an earlier fence", 4, 13, sh, harness.Seen{Handoff: true})
+	step("a reader with the last writer's fence", 5, 12, sh, harness.Seen{Handoff: true, FenceFault: true})
+	step("a writer among readers", 6, 15, ex, harness.Seen{Handoff: true, Overlap: true})
+	step("a reader beside a writer", 7, 16, sh, harness.Seen{Handoff: true, Overlap: true})
 	for id := uint64(3); id <= 7; id++ {
 		if id != 6 {
 			b.leave(key, id, sh)
 		}
 	}
 	b.leave(key, 6, ex)
-	step("a writer whose fence is a reader's", 8, 16, ex, harness.Seen{HandOver: true, FenceFault: true})
+	step("a writer whose fence is a reader's", 8, 16, ex, harness.Seen{Handoff: true, FenceFault: true})
 	b.leave(key, 8, ex)
-	step("no fence", 9, 0, ex, harness.Seen{HandOver: true})
-	if got := b.enter(0, 9, 1, ex); got != (harness.Seen{HandOver: true}) {
+	step("no fence", 9, 0, ex, harness.Seen{Handoff: true})
+	if got := b.enter(0, 9, 1, ex); got != (harness.Seen{Handoff: true}) {
 		t.Errorf("another key: %+v", got)
 	}
 }

@@ -73,7 +73,7 @@ func (b *board) enter(key int, id, fence uint64, mode protocol.Mode) harness.See
 		seen.FenceFault = fence != 0 && s.fence.Swap(fence) >= fence
 		s.exclusive.Store(fence)
 	}
-	seen.HandOver = s.last.Swap(id) != id
+	seen.Handoff = s.last.Swap(id) != id
 	return seen
 }
 

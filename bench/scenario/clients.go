@@ -79,7 +79,7 @@ func (e *Env) pythons(python string, d *Daemon, r *harness.Redis) error {
 	rep.Limit("bare frames in Python, pairs a second, to redis-py's Lock", unique.ratio(e, bare, peer))
 	rep.AtLeast("Python, pairs a second of 16 processes, to redis-py's Lock", unique.ratio(e, ours, peer), 2, 0)
 	for _, p := range []party{peer, eager} {
-		rep.AtLeast("Python, hand-overs a second among 16 processes, to "+p.name, hot.ratio(e, ours, p), 20, 0)
+		rep.AtLeast("Python, handoffs a second among 16 processes, to "+p.name, hot.ratio(e, ours, p), 20, 0)
 	}
 	if e.Short {
 		return nil
@@ -133,7 +133,7 @@ func (e *Env) javas(worker string, d *Daemon, r *harness.Redis) error {
 	}
 	rep, ours, peer := e.Report, party{name: "locksidecar"}, party{name: "Redisson"}
 	rep.AtLeast("Java, pairs a second of 16 processes, to Redisson's RLock", language{"java", unique}.ratio(e, ours, peer), 1.5, 0)
-	rep.AtLeast("Java, hand-overs a second among 16 processes, to Redisson's RLock", language{"java", hot}.ratio(e, ours, peer), 20, 0)
+	rep.AtLeast("Java, handoffs a second among 16 processes, to Redisson's RLock", language{"java", hot}.ratio(e, ours, peer), 20, 0)
 	several, one := crew{8, 8}, crew{1, 64}
 	if err := of(jvm(worker, quickCompiler), half, langUnique(several), langHot(several)); err != nil {
 		return err
@@ -169,7 +169,7 @@ func (e *Env) curators(worker string) error {
 	}
 	rep := e.Report
 	rep.Limit("Java on ZooKeeper, pairs a second of 16 threads, to Curator's InterProcessMutex", unique.ratio(e, ours, peer))
-	rep.Limit("Java on ZooKeeper, hand-overs a second among 16 threads, to Curator's InterProcessMutex", hot.ratio(e, ours, peer))
+	rep.Limit("Java on ZooKeeper, handoffs a second among 16 threads, to Curator's InterProcessMutex", hot.ratio(e, ours, peer))
 	return nil
 }
 

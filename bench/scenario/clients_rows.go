@@ -141,7 +141,7 @@ func (e *Env) speaking(w workload, p party) row {
 		return workers.Run(f)
 	}, func(o *harness.Outcome, m harness.Metrics) {
 		if w.work.Keys == 1 {
-			m["handovers_s"] = float64(o.HandOvers) / o.Window.Seconds()
+			m["handoffs_s"] = float64(o.Handoffs) / o.Window.Seconds()
 		}
 		m["store_conns"] = float64(conns)
 	}}

@@ -37,7 +37,7 @@ type Scene struct {
 var Scenes = []Scene{
 	{"idle", "an idle daemon: memory, CPU, start to first lock", idle},
 	{"local", "re-entry and busy try against a bare echo server", local},
-	{"handover", "one key passed on between processes, against serial echoes", handOver},
+	{"handover", "one key passed on between processes, against serial echoes", handoff},
 	{"matrix", "keys of their own, one hot key, a mix, mostly readers: one Redis, against the lock libraries", matrixOf},
 	{"alone", "pairs of one caller alone on one Redis, near and half a millisecond away, against go-redis", alone},
 	{"openloop", "100,000 requests a second on one Redis, whatever comes back", openLoop},

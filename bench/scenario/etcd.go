@@ -84,8 +84,8 @@ func (e *Env) etcdHot(addr string, d *Daemon, stores harness.Watch) error {
 		return err
 	}
 	rep := e.Report
-	best := rep.Best(scene, []string{each, door}, "handovers_s", math.Max)
-	rep.AtLeast("etcd, one key, hand-overs a second, to the better concurrency.Mutex", harness.Quotients(rep.Values(scene, oursRow, "handovers_s"), best), 15, 0)
+	best := rep.Best(scene, []string{each, door}, "handoffs_s", math.Max)
+	rep.AtLeast("etcd, one key, handoffs a second, to the better concurrency.Mutex", harness.Quotients(rep.Values(scene, oursRow, "handoffs_s"), best), 15, 0)
 	return nil
 }
 
@@ -101,7 +101,7 @@ func (e *Env) hot(name string, f harness.Fleet, addr string) row {
 			return args
 		})
 	}, func(o *harness.Outcome, m harness.Metrics) {
-		m["handovers_s"] = float64(o.HandOvers) / o.Window.Seconds()
+		m["handoffs_s"] = float64(o.Handoffs) / o.Window.Seconds()
 	}}
 }
 

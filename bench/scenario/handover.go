@@ -9,13 +9,13 @@ import (
 )
 
 // A key that all want goes from process to process: each that gets it gives it up
-// at once and queues again, in one write. With a quiet release one hand-over is one
+// at once and queues again, in one write. With a quiet release one handoff is one
 // message in and one out, as a round trip of echo is; the processes are different, so
 // nothing of it can be batched. An answered release wakes one process more. Only
 // acquisitions after somebody else count, and a page of shared memory sees whether two
 // were ever inside at once and whether each fence was larger.
 //
-// The turnstile is the same quiet hand-over without a lock table behind it: what is
+// The turnstile is the same quiet handoff without a lock table behind it: what is
 // missing from it to the echo is the price of the exchange, not the daemon's.
 
 var chainProcs = []int{2, 4, 8}
@@ -23,7 +23,7 @@ var chainProcs = []int{2, 4, 8}
 // chainChecked are the numbers of processes whose rate is checked.
 var chainChecked = []int{2, 4}
 
-func handOver(e *Env) error {
+func handoff(e *Env) error {
 	const scene, echoRow = "handover", "echo, 1 conn × 1"
 	d, err := e.daemon("memory:")
 	if err != nil {
@@ -35,28 +35,28 @@ func handOver(e *Env) error {
 		return err
 	}
 	defer echo.Stop()
-	handOvers := func(o *harness.Outcome, m harness.Metrics) {
-		m["handovers_s"] = float64(o.HandOvers) / o.Window.Seconds()
+	handoffs := func(o *harness.Outcome, m harness.Metrics) {
+		m["handoffs_s"] = float64(o.Handoffs) / o.Window.Seconds()
 	}
 	rows := []row{{echoRow, func() (*harness.Outcome, error) {
 		size := load.RequestSize(load.Reentry)
 		return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: 1, Depth: 1, Request: size, Reply: size, Thread: true}, 1,
 			harness.Watch{Server: echo.PID()}).Run()
-	}, func(o *harness.Outcome, m harness.Metrics) { m["handovers_s"] = m["ops_s"] }}}
+	}, func(o *harness.Outcome, m harness.Metrics) { m["handoffs_s"] = m["ops_s"] }}}
 	for _, procs := range chainProcs {
 		rows = append(rows,
-			row{chainRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, true) }, handOvers},
-			row{answeredRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, false) }, handOvers},
-			row{"turnstile, " + chainRow(procs), func() (*harness.Outcome, error) { return e.turnstile(procs) }, handOvers})
+			row{chainRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, true) }, handoffs},
+			row{answeredRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, false) }, handoffs},
+			row{"turnstile, " + chainRow(procs), func() (*harness.Outcome, error) { return e.turnstile(procs) }, handoffs})
 	}
 	if err := e.interleave(scene, rows); err != nil {
 		return err
 	}
 	for _, procs := range chainChecked {
-		e.Report.AtLeast(fmt.Sprintf("hand-overs among %d processes, to serial echoes", procs),
-			e.Report.Ratio(scene, chainRow(procs), echoRow, "handovers_s"), 0.45, 0.6)
-		e.Report.AtLeast(fmt.Sprintf("hand-overs among %d processes with answered releases, to serial echoes", procs),
-			e.Report.Ratio(scene, answeredRow(procs), echoRow, "handovers_s"), 0.45, 0.6)
+		e.Report.AtLeast(fmt.Sprintf("handoffs among %d processes, to serial echoes", procs),
+			e.Report.Ratio(scene, chainRow(procs), echoRow, "handoffs_s"), 0.45, 0.6)
+		e.Report.AtLeast(fmt.Sprintf("handoffs among %d processes with answered releases, to serial echoes", procs),
+			e.Report.Ratio(scene, answeredRow(procs), echoRow, "handoffs_s"), 0.45, 0.6)
 	}
 	return nil
 }

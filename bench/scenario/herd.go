@@ -16,7 +16,7 @@ import (
 // 5,000 sessions of ten hosts wait for one key that somebody holds, and then it is given up. Each
 // gets it once and gives it up at once; this process, where all of them are, sees who is inside.
 // Hosts are served in turn, with at most eight grants each while others wait, so a grant costs the
-// store an eighth of a hand-over between hosts. The times are of the waits, from the moment when the
+// store an eighth of a handoff between hosts. The times are of the waits, from the moment when the
 // key comes free.
 
 const (

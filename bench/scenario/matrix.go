@@ -40,7 +40,7 @@ func (w workload) scene() string { return fmt.Sprintf("%s %v", w.name, w.crew) }
 // rate is the column that says how much was done.
 func (w workload) rate() string {
 	if w.work.Keys == 1 {
-		return "handovers_s"
+		return "handoffs_s"
 	}
 	return "ops_s"
 }
@@ -48,7 +48,7 @@ func (w workload) rate() string {
 // done is what rate counts: on one key, acquisitions by another than the last holder.
 func (w workload) done() string {
 	if w.work.Keys == 1 {
-		return "hand-overs"
+		return "handoffs"
 	}
 	return "pairs"
 }
@@ -218,8 +218,8 @@ func (m *matrix) row(name string, w workload, fleet harness.Fleet, first prepare
 	}, func(o *harness.Outcome, c harness.Metrics) {
 		c["store_conns"] = float64(max(0, conns-idle))
 		if w.work.Keys == 1 {
-			c["handovers_s"] = float64(o.HandOvers) / o.Window.Seconds()
-			c["redis_calls_handover"] = o.RedisCalls / float64(max(1, o.HandOvers))
+			c["handoffs_s"] = float64(o.Handoffs) / o.Window.Seconds()
+			c["redis_calls_handoff"] = o.RedisCalls / float64(max(1, o.Handoffs))
 		}
 	}}
 }

@@ -50,13 +50,13 @@ func (m *matrix) limits(w workload, library string, more ...string) {
 
 func (m *matrix) checkHot(w workload) {
 	rep, scene := m.Report, w.scene()
-	rueidis := rep.Best(scene, w.names("rueidislock", "rueidislock-loop"), "handovers_s", math.Max)
-	rep.AtLeast(scene+": hand-overs a second, to rueidislock", harness.Quotients(rep.Values(scene, oursRow, "handovers_s"), rueidis), 15, 20)
-	rep.AtLeast(scene+": hand-overs a second, to the best library", m.toBest(w, oursRow), 4.5, 6)
-	rep.Limit(scene+": "+relayRow+", hand-overs a second, to the best library", m.toBest(w, relayRow))
+	rueidis := rep.Best(scene, w.names("rueidislock", "rueidislock-loop"), "handoffs_s", math.Max)
+	rep.AtLeast(scene+": handoffs a second, to rueidislock", harness.Quotients(rep.Values(scene, oursRow, "handoffs_s"), rueidis), 15, 20)
+	rep.AtLeast(scene+": handoffs a second, to the best library", m.toBest(w, oursRow), 4.5, 6)
+	rep.Limit(scene+": "+relayRow+", handoffs a second, to the best library", m.toBest(w, relayRow))
 	m.checkWaits(w, 15)
 	rep.AtLeast(scene+": Jain's index", rep.Values(scene, oursRow, "jain"), 0.99, 0)
-	rep.AtMost(scene+": store commands a hand-over", rep.Values(scene, oursRow, "redis_calls_handover"), 0.2)
+	rep.AtMost(scene+": store commands a handoff", rep.Values(scene, oursRow, "redis_calls_handoff"), 0.2)
 }
 
 // toBest is a row's rate to that of the library that has the highest, round by round.

@@ -70,7 +70,7 @@ func (e *Env) millionOnce(scene string, n int) (harness.Metrics, error) {
 	}
 	took := time.Since(began)
 	cpu := harness.CPU(d.PID())
-	time.Sleep(settle) // garbage of the taking; beats and renewals go on
+	time.Sleep(settle) // garbage of the taking; keepalives and renewals go on
 	held := harness.RSS(d.PID())
 	m := harness.Metrics{
 		"take_s":        took.Seconds(),

@@ -35,7 +35,7 @@ func TestScenes(t *testing.T) {
 		Report: &harness.Report{}, Logf: t.Logf,
 	}
 	e.peersErr = exec.ErrNotFound // the peers' modules need not be here
-	scenes := map[string]func(*Env) error{"handover": handOver, "local": local, "etcd": etcdPairs}
+	scenes := map[string]func(*Env) error{"handover": handoff, "local": local, "etcd": etcdPairs}
 	if _, err := exec.LookPath("redis-server"); err == nil {
 		scenes["matrix"], scenes["cluster"], scenes["watching"] = matrixOf, clusterPairs, beingWatched
 		scenes["alone"], scenes["openloop"], scenes["affine"] = alone, openLoop, affine

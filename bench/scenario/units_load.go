@@ -121,7 +121,7 @@ func (u *churn) stop() {
 // pollRow is of a waiting host that asks again.
 const pollRow = "a poll of a host that waits"
 
-// work measures pairs and hand-overs, of one key and of many.
+// work measures pairs and handoffs, of one key and of many.
 func (b *bill) work(t twins) error {
 	one, many := b.keys("", 1), b.keys("", pairCallers)
 	for _, r := range []struct {

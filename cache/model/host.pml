@@ -125,18 +125,18 @@ inline grant(h) {
 #define past(h) false
 #endif
 #if LIVE && !defined(NO_BOUND)
-#define mayHandOver(h) (!wanted[h] || hands[h] < BOUND)
+#define mayHandoff(h) (!wanted[h] || hands[h] < BOUND)
 #elif LIVE
-#define mayHandOver(h) true
+#define mayHandoff(h) true
 #else
-#define mayHandOver(h) (!shy)
+#define mayHandoff(h) (!shy)
 #endif
 
-/* handOver: fresh says that the lease has just come from the store. */
-inline handOver(h, fresh) {
+/* handoff: fresh says that the lease has just come from the store. */
+inline handoff(h, fresh) {
 	starved[h] = false;
 	if
-	:: state[h] == HELD && holder[h] == 0 && first[h] != 0 && (fresh || mayHandOver(h)) ->
+	:: state[h] == HELD && holder[h] == 0 && first[h] != 0 && (fresh || mayHandoff(h)) ->
 		if
 		:: !fresh && left[h] < THIRD && !past(h) ->
 			seen(3); /* too little is left: renewed first */
@@ -156,7 +156,7 @@ inline handOver(h, fresh) {
 			fi;
 #endif
 			if
-			:: !fresh -> seen(5) /* hand-over */
+			:: !fresh -> seen(5) /* handoff */
 			:: else
 			fi;
 			grant(h)
@@ -184,7 +184,7 @@ inline next(h) {
 
 inline advance(h) {
 	expire(h);
-	handOver(h, false);
+	handoff(h, false);
 	if
 	:: mainAt[h] == IDLE -> next(h)
 	:: else
@@ -218,7 +218,7 @@ inline asked(h) {
 #endif
 		mainIdle(h);
 		if
-		:: left[h] > 0 -> handOver(h, true)
+		:: left[h] > 0 -> handoff(h, true)
 		:: else -> seen(6) /* a grant that comes too late */
 		fi
 	:: else ->
@@ -256,7 +256,7 @@ inline renewed(h) {
 		wanted[h] = wanted[h] || renewWanted[h];
 #endif
 		renewIdle(h);
-		/* a beat, at once */
+		/* a keepalive, at once */
 		if
 		:: holder[h] != 0 && !forced[h] && valid[holder[h] - 1] < left[h] ->
 			valid[holder[h] - 1] = left[h];

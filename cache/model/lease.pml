@@ -30,13 +30,13 @@
 #endif
 #define LENGTH (TTL - MARGIN) /* cache.LeaseDeadline, from the send */
 #ifndef THIRD
-#define THIRD 2            /* a hand-over with less left renews first */
+#define THIRD 2            /* a handoff with less left renews first */
 #endif
 #ifndef HANDS
 #define HANDS 2            /* fences in a base */
 #endif
 #ifndef BOUND
-#define BOUND 1            /* hand-overs once another host waits */
+#define BOUND 1            /* handoffs once another host waits */
 #endif
 #ifndef LATE
 #define LATE 1             /* requests that are given up and may still arrive */
@@ -145,7 +145,7 @@ byte seenHand;
 #define LOSSES 0           /* messages that get lost */
 #endif
 bool wanted[2];
-byte hands[2];             /* hand-overs since the key has been wanted */
+byte hands[2];             /* handoffs since the key has been wanted */
 bool mainWanted[2];
 bool renewWanted[2];
 bool polled[2];            /* a moment ago */

@@ -190,7 +190,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	if n.MaxHolds > 0 || n.MaxWaiters > 0 {
 		line("at most", "%s held and %s waiting in the whole namespace", many(n.MaxHolds), many(n.MaxWaiters))
 	}
-	line("when another host waits", "%d more handoffs on this host, or %v, then the other's turn", n.HandOvers, n.HandOverTime)
+	line("when another host waits", "%d more handoffs on this host, or %v, then the other's turn", n.MaxHandoffs, n.MaxHandoffTime)
 	if n.Linger > 0 {
 		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time, but not for %v after another host has", min(n.Linger, n.TTL/2), n.LingerPause)
 	}

@@ -37,7 +37,7 @@ A scenario for which the client lacks an ability is skipped: it has not passed.
 
 The exit code is 0 when none failed, 1 when one did, 64 on wrong usage.`,
 		Example: `  locksidecar conformance --client node clients/examples/node/conformance.mjs
-  locksidecar conformance --only late-grant --only beat --client ./my-client
+  locksidecar conformance --only late-grant --only keepalive --client ./my-client
   locksidecar conformance --list`,
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {

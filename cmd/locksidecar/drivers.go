@@ -56,8 +56,8 @@ func planRedis(p *plan, _ *config.Config) error {
 	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
 		opts := []redis.Option{redis.WithLogger(o.log), redis.WithFences(o.seen.at(p.place).fences)}
-		if o.heir != nil {
-			opts = append(opts, redis.WithInstance(o.heir.Identity))
+		if o.successor != nil {
+			opts = append(opts, redis.WithInstance(o.successor.Identity))
 		}
 		if o.lazy {
 			return redis.OpenLazy(cfg, opts...)
@@ -97,8 +97,8 @@ func planRedlock(p *plan, c *config.Config) error {
 				redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
 		}
 		opts := []redlock.Option{redlock.WithLogger(o.log), redlock.WithClock(renewer.Boottime)}
-		if o.heir != nil {
-			opts = append(opts, redlock.WithInstance(o.heir.Identity))
+		if o.successor != nil {
+			opts = append(opts, redlock.WithInstance(o.successor.Identity))
 		}
 		if o.lazy {
 			return redlock.OpenLazy(cfg, member, opts...)
@@ -125,8 +125,8 @@ func planEtcd(p *plan, _ *config.Config) error {
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
 		opts := []etcd.Option{etcd.WithLogger(o.log), etcd.WithClock(renewer.Boottime), etcd.WithHighest(o.seen.at(p.place).high)}
-		if o.heir != nil {
-			return etcd.OpenHeir(ctx, cfg, opts...)
+		if o.successor != nil {
+			return etcd.OpenSuccessor(ctx, cfg, opts...)
 		}
 		if o.lazy {
 			return etcd.OpenLazy(cfg, opts...)
@@ -168,8 +168,8 @@ func planMySQL(p *plan, _ *config.Config) error {
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
 		opts := []mysql.Option{mysql.WithLogger(o.log), mysql.WithFences(o.seen.at(p.place).fences)}
-		if o.heir != nil {
-			opts = append(opts, mysql.WithInstance(o.heir.Identity))
+		if o.successor != nil {
+			opts = append(opts, mysql.WithInstance(o.successor.Identity))
 		}
 		if o.lazy {
 			return mysql.OpenLazy(cfg, opts...)

@@ -25,9 +25,9 @@ import (
 
 // fleet is the stores that a daemon has open, over its reloads.
 type fleet struct {
-	log    *zap.Logger
-	estate *daemon.Estate // what is taken over; nil for nothing
-	seen   places
+	log      *zap.Logger
+	takeover *daemon.TakeoverState // what is taken over; nil for nothing
+	seen     places
 
 	mu     sync.Mutex                // held while a reload goes on
 	open   map[string]upstream.Store // by need.key; guarded by mu
@@ -343,12 +343,12 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 						"or in one again, takes a restart", name)
 				}
 			}
-			lazy := d.lazy || len(p.needs) > 1 || f.estate != nil && f.estate.Left() // nobody else serves meanwhile
+			lazy := d.lazy || len(p.needs) > 1 || f.takeover != nil && f.takeover.Left() // nobody else serves meanwhile
 			if f.used != nil && len(d.plans) > 1 {
 				lazy = false // a reload does not begin a move to a store that cannot be reached
 			}
 			is := opened{lazy: lazy}
-			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, missing: &is.missing, heir: f.estate.Heir(d.name), seen: &f.seen})
+			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, missing: &is.missing, successor: f.takeover.Successor(d.name), seen: &f.seen})
 			if err != nil {
 				return s, fresh, err
 			}
@@ -359,7 +359,7 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 		for _, p := range d.plans {
 			parts = append(parts, engine.Part{Name: storeName(p.name), Place: p.place})
 		}
-		s.Stores = append(s.Stores, daemon.Store{Name: d.name, Key: d.publicKey(), Store: f.open[d.key],
+		s.Stores = append(s.Stores, daemon.StoreConfig{Name: d.name, Key: d.publicKey(), Store: f.open[d.key],
 			Parts: parts, Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
 	}
 	for _, n := range c.Spaces() {
@@ -389,13 +389,13 @@ func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 	if len(d.plans) == 1 {
 		return d.plans[0].opened(ctx, o)
 	}
-	heirs, missing := both.Heirs(o.heir), o.missing
-	o.heir, o.missing = heirs[0], nil // the new store can be told of the keys without the old one
+	heirs, missing := both.Successors(o.successor), o.missing
+	o.successor, o.missing = heirs[0], nil // the new store can be told of the keys without the old one
 	first, err := d.plans[0].opened(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	o.heir, o.missing = heirs[1], missing
+	o.successor, o.missing = heirs[1], missing
 	second, err := d.plans[1].opened(ctx, o)
 	if err != nil {
 		return nil, errors.Join(err, first.Close())
@@ -437,7 +437,7 @@ func namespace(n *config.Namespace, store string) engine.Namespace {
 	gids, _ := config.GIDs(n.Groups)
 	d := engine.Namespace{
 		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
-		HandOvers: n.HandOvers, HandOverTime: n.HandOverTime, Linger: n.Linger, LingerPause: max(n.LingerPause, 1), MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
+		MaxHandoffs: n.MaxHandoffs, MaxHandoffTime: n.MaxHandoffTime, Linger: n.Linger, LingerPause: max(n.LingerPause, 1), MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
 		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
 	}
 	if n.Interop {

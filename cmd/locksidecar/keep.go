@@ -33,7 +33,7 @@ func (s *server) leave() bool {
 	if at, _ := s.m.Env("NOTIFY_SOCKET"); at == "" || !s.conf.KeepOverRestart {
 		return false
 	}
-	err := s.Bequeath(func(files []int) error {
+	err := s.Park(func(files []int) error {
 		return s.toManager(func(c *net.UnixConn) error {
 			for i, fd := range files {
 				// Not to be dropped because a client has gone: who comes next has to find all of them.
@@ -52,7 +52,7 @@ func (s *server) leave() bool {
 }
 
 // found is what an earlier process has left with the manager; nil for nothing, or nothing of use.
-func (s *server) found(kept []*os.File) *daemon.Estate {
+func (s *server) found(kept []*os.File) *daemon.TakeoverState {
 	if len(kept) == 0 {
 		return nil
 	}
@@ -60,7 +60,7 @@ func (s *server) found(kept []*os.File) *daemon.Estate {
 	for _, f := range kept {
 		names = append(names, f.Name())
 	}
-	estate, err := daemon.Found(kept)
+	estate, err := daemon.FindParked(kept)
 	// Out of the manager's hands first: a third process must not find it again, and the locks of files
 	// among them stand for as long as anybody has them open.
 	gone := s.toManager(func(c *net.UnixConn) error {
@@ -83,14 +83,14 @@ func (s *server) found(kept []*os.File) *daemon.Estate {
 // match finds out which stores of what was left behind the configuration does not have, and says that their locks
 // are lost.
 func (s *server) match(needs []*need) {
-	if s.fleet.estate == nil {
+	if s.fleet.takeover == nil {
 		return
 	}
 	keys := make(map[string]string, len(needs))
 	for _, d := range needs {
 		keys[d.name] = d.publicKey()
 	}
-	for _, name := range s.fleet.estate.Match(keys) {
+	for _, name := range s.fleet.takeover.Match(keys) {
 		s.log.Error("the last process has left locks at a store that the configuration does not have, or not as it was then: they are "+
 			"lost, and end at the store with their TTLs; to keep locks, reload a changed configuration before a restart",
 			zap.String("event", "bequest_without"), zap.String("store", storeName(name)))
@@ -99,8 +99,8 @@ func (s *server) match(needs []*need) {
 
 // giveUp gives up what was left behind, which cannot be taken over, so that this process can serve anew.
 func (s *server) giveUp(why error) {
-	s.fleet.estate.Close()
-	s.fleet.estate = nil
+	s.fleet.takeover.Close()
+	s.fleet.takeover = nil
 	s.log.Error("what the last process has left cannot be taken over: its clients' connections and locks are lost, and this process "+
 		"serves anew", zap.String("event", "bequest_unusable"), zap.Error(why))
 }

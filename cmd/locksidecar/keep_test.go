@@ -325,7 +325,7 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 		b := make([]byte, 1<<20)
 		f := m.kept[keptName(len(m.kept)-1)]
 		n, _ := f.ReadAt(b, 0)
-		at := bytes.LastIndexByte(b[:n], '}') + 12 // somewhere in the image, behind the head
+		at := bytes.LastIndexByte(b[:n], '}') + 12 // somewhere in the snapshot, behind the head
 		if n <= at {
 			t.Fatal("there is no image")
 		}

@@ -12,7 +12,7 @@ func TestWhatWasSeenOfPlacesIsComplete(t *testing.T) {
 	at.high.Store(77)
 	at.fences.SawBase(1 << 40)
 	storetest.Complete{Root: &p,
-		Image: func() ([]byte, error) { return p.leave(), nil },
+		Snapshot: func() ([]byte, error) { return p.leave(), nil },
 		Again: func(b []byte) ([]byte, error) {
 			var next places
 			err := next.arrive(b)

@@ -137,9 +137,9 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	threads := tuning.NewThreads(m.Env)
 	s := &server{m: m, conf: c, plans: p.plans, again: again, fleet: newFleet(log), log: log, level: out.level}
 	defer s.fleet.end()
-	s.fleet.estate = s.found(kept)
+	s.fleet.takeover = s.found(kept)
 	starting, told := sig.starting(ctx)
-	if takeover && s.fleet.estate == nil {
+	if takeover && s.fleet.takeover == nil {
 		err = s.claim(starting)
 	}
 	begin := func() error {
@@ -150,8 +150,8 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 		return s.fleet.use(starting, p, func(serving daemon.Serving) (err error) {
 			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup, Listener: made,
 				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Takeover: threads.Takeover,
-				Handing: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version, Seen: s.fleet.seen.leave}
-			if s.fleet.estate != nil {
+				TakenOver: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version, Seen: s.fleet.seen.leave}
+			if s.fleet.takeover != nil {
 				return s.inherit(cfg)
 			}
 			s.Daemon, err = daemon.Listen(cfg)
@@ -161,7 +161,7 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	if err == nil {
 		err = begin()
 	}
-	if errors.Is(err, daemon.ErrBequest) {
+	if errors.Is(err, daemon.ErrParked) {
 		s.giveUp(err)
 		err = begin()
 	}

@@ -51,9 +51,9 @@ type opening struct {
 	log  *zap.Logger
 	lazy bool
 	// missing is set to true if lazy was of use. It may be nil.
-	missing *bool
-	heir    *upstream.Heir // not nil: to go on with another process' leases
-	seen    *places
+	missing   *bool
+	successor *upstream.Successor // not nil: to go on with another process' leases
+	seen      *places
 }
 
 // planStore reads what the configuration says of a store. It connects to nothing.
@@ -137,15 +137,15 @@ func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 		return nil, exit(exitCannotMake, "make the socket's directory: %w", elsewhere(err))
 	}
 	var lock *os.File
-	if o.heir != nil {
-		lock = o.heir.Lock
+	if o.successor != nil {
+		lock = o.successor.Lock
 	} else {
 		var err error
 		if lock, err = lockState(socket, path+".lock"); err != nil {
 			return nil, err
 		}
 	}
-	s, err := embedded.Open(embedded.Options{Path: path, Clock: renewer.Boottime, Log: o.log, Heir: o.heir != nil})
+	s, err := embedded.Open(embedded.Options{Path: path, Clock: renewer.Boottime, Log: o.log, Successor: o.successor != nil})
 	if err != nil {
 		_ = lock.Close()
 		return nil, &exitError{code: exitCannotMake, err: err}

@@ -41,38 +41,38 @@ func (s *server) claim(ctx context.Context) error {
 	if lost := estate.Lost(); len(lost) > 0 {
 		s.log.Warn("what is held in these stores cannot be taken over, and will be lost", zap.String("event", "takeover_without"), zap.Strings("stores", lost))
 	}
-	s.fleet.estate = estate
+	s.fleet.takeover = estate
 	return nil
 }
 
 // arrive takes in what the other process has seen of its stores, before they are opened.
 func (s *server) arrive() error {
-	e := s.fleet.estate
+	e := s.fleet.takeover
 	if e == nil {
 		return nil
 	}
 	err := s.fleet.seen.arrive(e.Seen())
 	if err != nil && e.Left() {
-		err = fmt.Errorf("%w: %w", daemon.ErrBequest, err)
+		err = fmt.Errorf("%w: %w", daemon.ErrParked, err)
 	}
 	return err
 }
 
 // inherit makes the daemon that goes on in place of the other.
 func (s *server) inherit(cfg daemon.Config) (err error) {
-	estate := s.fleet.estate
+	estate := s.fleet.takeover
 	if s.Daemon, err = estate.Inherit(cfg); err != nil {
-		if errors.Is(err, daemon.ErrBequest) { // see giveUp
+		if errors.Is(err, daemon.ErrParked) { // see giveUp
 			return err
 		}
-		s.fleet.estate = nil
+		s.fleet.takeover = nil
 		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
 			return e
 		}
 		estate.Close() // so that the other process does not wait
 		return exit(exitTryAgain, "take over from process %d, which %s: %w", estate.PID(), whatBecame(s.conf.Socket), err)
 	}
-	s.fleet.estate = nil
+	s.fleet.takeover = nil
 	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", estate.PID()))
 	return nil
 }

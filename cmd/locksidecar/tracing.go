@@ -179,7 +179,7 @@ func attributes(s daemon.TracedSpan) []attribute.KeyValue {
 		all = append(all, attribute.Int("locksidecar.keys", s.Keys))
 	}
 	if s.Fence > 0 {
-		all = append(all, attribute.String("locksidecar.fence", strconv.FormatUint(s.Fence, 10)), attribute.Bool("locksidecar.handed_over", s.HandOver))
+		all = append(all, attribute.String("locksidecar.fence", strconv.FormatUint(s.Fence, 10)), attribute.Bool("locksidecar.handed_over", s.Handoff))
 	}
 	if s.Degraded {
 		all = append(all, attribute.Bool("locksidecar.degraded", true))

@@ -168,7 +168,7 @@ func (h *host) statesValidity(t *testing.T, kind string, ttl, longest time.Durat
 	type statement struct{ sent, left time.Duration } // sent by the daemon's clock, in milliseconds
 	said := make(chan statement, 1024)
 	ms := func(n uint64) time.Duration { return time.Duration(n) * time.Millisecond }
-	c, err := client.Dial(t.Context(), h.socket, client.Options{Name: "test", OnBeat: func(b client.Beat) {
+	c, err := client.Dial(t.Context(), h.socket, client.Options{Name: "test", OnKeepalive: func(b client.Keepalive) {
 		said <- statement{ms(b.Until - b.Left), ms(b.Left)}
 	}})
 	if err != nil {

@@ -43,7 +43,7 @@ func (k *losses) Flush() {
 	}
 }
 
-// An engine takes an image with every kind of state, and has only one of its two stores. It ends everything at the
+// An engine takes a snapshot with every kind of state, and has only one of its two stores. It ends everything at the
 // other one, and keeps nothing that refers to it.
 func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 	info := upstream.Info{Name: "test", Rebase: true, Queue: true, Permits: true, Timeout: time.Second}
@@ -56,7 +56,7 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newRich(t)
-			image, was, err := d.e.Image()
+			image, was, err := d.e.Snapshot()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -83,14 +83,14 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sessions, err := next.Take(image, map[string]*Unit{c.gone: in})
+			sessions, err := next.Take(image, map[string]*StoreLane{c.gone: in})
 			if err != nil || len(sessions) != len(was) {
 				t.Fatal(len(sessions), err)
 			}
 			k := &losses{T: t, sink: sink{s: sessions[0]}}
 			sessions[0].Carry(k)
 			sessions[0].Swap(nil) // what was not written yet
-			if !next.Abandon([]*Unit{in}) {
+			if !next.Abandon([]*StoreLane{in}) {
 				t.Error("something refers to the store")
 			}
 			if n := len(next.stores()); n != 1 {
@@ -100,10 +100,10 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 			if lost := slices.Compact(k.keys); !slices.Equal(lost, c.lost) {
 				t.Errorf("lost: %q, want %q", lost, c.lost)
 			}
-			if left := next.Leftovers(); left.Amiss != 0 {
+			if left := next.Residue(); left.Unaccounted != 0 {
 				t.Errorf("%+v", left)
 			}
-			if _, _, err := next.Image(); err != nil {
+			if _, _, err := next.Snapshot(); err != nil {
 				t.Error(err)
 			}
 			for range 100 { // nothing that comes later looks for the store
@@ -124,7 +124,7 @@ func TestAnAbandonedWaiterIsNotRefusedForAStoreThatWasDown(t *testing.T) {
 	}
 	d.e.StoreDown(d.u, upstream.ErrDown)
 	d.now.Add(int64(time.Minute))
-	image, _, err := d.e.Image()
+	image, _, err := d.e.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,13 +134,13 @@ func TestAnAbandonedWaiterIsNotRefusedForAStoreThatWasDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sessions, err := next.e.Take(image, map[string]*Unit{"other": in})
+	sessions, err := next.e.Take(image, map[string]*StoreLane{"other": in})
 	if err != nil {
 		t.Fatal(err)
 	}
 	k := &sink{s: sessions[0]}
 	sessions[0].Carry(k)
-	if !next.e.Abandon([]*Unit{in}) {
+	if !next.e.Abandon([]*StoreLane{in}) {
 		t.Error("something refers to the store")
 	}
 	next.e.StoreUp(next.u)

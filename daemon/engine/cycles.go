@@ -11,7 +11,7 @@ import (
 
 // cycles finds owners of this host that wait for each other in a ring. Nothing
 // but the bounds of their waits, or a release out of turn, ends that. It looks
-// when beats are due: whoever holds something has them.
+// when keepalives are due: whoever holds something has them.
 type cycles struct {
 	count atomic.Uint64 // rings found
 
@@ -22,10 +22,10 @@ type cycles struct {
 
 const (
 	cycleEvery = time.Second
-	// cycleEdges and cycleMost bound what one look takes in and finds, so that it
+	// cycleEdges and maxCycles bound what one look takes in and finds, so that it
 	// does not keep renewals waiting; a larger crowd is looked at in part.
 	cycleEdges = 1 << 13
-	cycleMost  = 64
+	maxCycles  = 64
 )
 
 type owner struct{ session, owner uint64 }
@@ -38,10 +38,10 @@ type edge struct {
 	client *string
 }
 
-// lookForCycles tells of each ring that two looks have seen: the shards are looked
+// findCycles tells of each ring that two looks have seen: the shards are looked
 // at one after the other, so one look alone could make up a ring of waits that
 // were never there together.
-func (e *Engine) lookForCycles(now int64, all []*Session) {
+func (e *Engine) findCycles(now int64, all []*Session) {
 	c := &e.cycles
 	if e.observer == nil || now < c.next {
 		return
@@ -105,7 +105,7 @@ func rings(graph map[owner][]edge) (found [][]step) {
 		state[start] = walking
 		path := []step{{from: start}}
 		at := []int{0} // the next edge of each owner on the path
-		for len(path) > 0 && len(found) < cycleMost {
+		for len(path) > 0 && len(found) < maxCycles {
 			top := len(path) - 1
 			edges := graph[path[top].from]
 			if at[top] == len(edges) {

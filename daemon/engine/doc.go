@@ -5,7 +5,7 @@
 //
 // A request passes through these files, in this order. Reading them in this order needs no others:
 //
-//  1. dispatch.go (Session.Receive): cuts a frame, decodes it with package protocol, and checks what needs no table.
+//  1. request.go (Session.Receive): cuts a frame, decodes it with package protocol, and checks what needs no table.
 //  2. namespace.go: finds the namespace of the key and with it the store, and checks access.
 //  3. engine.go (Engine.lockKey): locks the shard of the key.
 //  4. package cache: the lock table of the shard decides, and returns effects.
@@ -16,7 +16,7 @@
 // What the table asks of a store continues in upstream/lane.go and upstream/pump.go to the driver. The result comes
 // back to Engine.Deliver, and from there to package cache (4).
 //
-// A snapshot (image.go, imagesession.go) is all that an engine knows, as bytes. A process that takes over continues
+// A snapshot (snapshot.go, snapshotsession.go) is all that an engine knows, as bytes. A process that takes over continues
 // from it. What is added to a session, a lease, a hold or a waiter has to be added to the snapshot, too: a test fails
 // otherwise, and the simulator passes its engines on all the time.
 //

@@ -10,8 +10,8 @@ import (
 // Drain begins the end: no new acquires, waits are refused, everybody is told.
 func (e *Engine) Drain(drain time.Duration) {
 	e.draining.Store(true)
-	a := getAftermath()
-	defer putAftermath(a)
+	a := getFollowUp()
+	defer putFollowUp(a)
 	now := e.clock()
 	for i := range e.shards {
 		sh := e.lock(i)

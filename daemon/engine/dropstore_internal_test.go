@@ -13,7 +13,7 @@ import (
 // twoStores is an engine with a second store, which has the keys with the prefix "o:".
 type twoStores struct {
 	*beating
-	other *Unit
+	other *StoreLane
 }
 
 func newTwoStores(t *testing.T) *twoStores {
@@ -23,7 +23,7 @@ func newTwoStores(t *testing.T) *twoStores {
 	return d
 }
 
-func (d *twoStores) add(name string) *Unit {
+func (d *twoStores) add(name string) *StoreLane {
 	d.Helper()
 	u, err := d.e.AddStore(name, upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
 	if err != nil {
@@ -177,7 +177,7 @@ func TestARefusedChangeOfRoutesKeepsTheLimits(t *testing.T) {
 	if d.e.Route([]Namespace{{MaxHolds: 1}, {Prefix: "x:", Store: "none"}}, nil) == nil {
 		t.Fatal("a route to an unknown store is accepted")
 	}
-	if n := d.e.routes.Load().spaces[""].table.Use.MaxHolds.Load(); n != 10 {
+	if n := d.e.routes.Load().routes[""].table.Use.MaxHolds.Load(); n != 10 {
 		t.Errorf("the limit is %d", n)
 	}
 }
@@ -253,7 +253,7 @@ func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	d.route(Namespace{})
 	d.drop(true)
 	asked := false
-	put(t.Context(), func(u *Unit) upstream.Lister {
+	put(t.Context(), func(u *StoreLane) upstream.Lister {
 		asked = asked || u == d.u
 		return nil // as stores.lister does for a dropped store
 	})(t.Context())
@@ -270,13 +270,13 @@ func TestASnapshotKeepsTheCountOfAnswers(t *testing.T) {
 	d := newTwoStores(t)
 	send(d.s, &protocol.Request{Op: protocol.OpInspect, ID: 7, Key: []byte("o:k")})
 	d.e.End(d.s)
-	if _, _, err := d.e.Image(); err != nil {
+	if _, _, err := d.e.Snapshot(); err != nil {
 		t.Fatal(err)
 	}
 	if d.otherAnswers(cache.Result{Status: cache.Done}) != 1 {
 		t.Fatal("the store was not asked")
 	}
-	if l := d.e.Leftovers(); !l.None() {
+	if l := d.e.Residue(); !l.None() {
 		t.Error(l)
 	}
 }

@@ -29,15 +29,15 @@ type Settings struct {
 	Version   string
 	InFlight  int // batches of each of a store's lanes
 	BatchSize int
-	Survey    int    // holds that are looked at in one go for beats; 0 for surveyMost
-	Wakes     int    // the most wake-ups of one shard, and renewals at one store, in one Tick; 0 for tickMost
+	Survey    int    // holds that are looked at in one go for keepalives; 0 for maxSurvey
+	Wakes     int    // the most wake-ups of one shard, and renewals at one store, in one Tick; 0 for maxWakes
 	FirstID   uint64 // of sessions
 	Trace     bool   // acquires with a trace context become spans
 }
 
 // Query asks a store. What it returns runs after it, beside other queries, and may ask other hosts. A freeze waits
 // for both. The context of what is returned ends when a freeze begins, and that of the query soon after.
-type Query func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context))
+type Query func(ctx context.Context, lister func(*StoreLane) upstream.Lister) (then func(context.Context))
 
 // SetQueries sets the function that runs queries of stores on another goroutine. It is called before the first
 // session. Without it, the engine answers from its tables alone.
@@ -74,8 +74,8 @@ func (e *Engine) Ready() error {
 
 // EachMoved calls f for each held lease whose key is routed to another store than the one where it is. A shard's
 // mutex is held.
-func (e *Engine) EachMoved(f func(key string, from, to *Unit)) {
-	units := *e.units.Load()
+func (e *Engine) EachMoved(f func(key string, from, to *StoreLane)) {
+	units := *e.storeLanes.Load()
 	for i := range e.shards {
 		sh := e.lock(i)
 		sh.table.EachMoved(func(key string, from, to *cache.Store) { f(key, units[from.ID], units[to.ID]) })
@@ -100,12 +100,12 @@ type Engine struct {
 	clock upstream.Clock
 	wake  func(at int64)
 
-	shards [shards]shard
-	units  atomic.Pointer[[]*Unit] // by the stores' numbers, nil where one has gone; written under mu
+	shards     [shards]shard
+	storeLanes atomic.Pointer[[]*StoreLane] // by the stores' numbers, nil where one has gone; written under mu
 	// routing is held while stores are added or dropped and while routes change. It is taken before mu
 	// and the shards' mutexes. To access a table, routes is read with the shard's mutex held (lockKey).
 	routing  sync.Mutex
-	routes   atomic.Pointer[routes]
+	routes   atomic.Pointer[routeTable]
 	cycles   cycles
 	classes  classes
 	faults   codeCounts  // sessions that we have ended
@@ -114,16 +114,16 @@ type Engine struct {
 	// ask runs a query of a store on another goroutine; nil when there is no store to query.
 	ask func(Query)
 
-	draining atomic.Bool
-	nextBeat atomic.Int64
+	draining      atomic.Bool
+	nextKeepalive atomic.Int64
 
 	// Of Tick alone.
 	surveys     []survey
 	surveyAt    int64 // not before
 	surveyPause int64 // between two goes
 
-	looks    sync.Mutex // held while a view is made, and taken before the shards'
-	lookMost int        // viewMost but in tests; guarded by looks
+	scanning   sync.Mutex // held while a view is made, and taken before the shards'
+	maxScanned int        // maxScanned but in tests; guarded by looks
 
 	self upstream.Registration // this daemon's entry in its stores; set before the first session
 
@@ -146,15 +146,15 @@ type shard struct {
 // before the first session. wake is called, with locks held, to have Tick called at
 // a time; it must not block.
 func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine {
-	set.Survey, set.Wakes = cmp.Or(set.Survey, surveyMost), cmp.Or(set.Wakes, tickMost)
+	set.Survey, set.Wakes = cmp.Or(set.Survey, maxSurvey), cmp.Or(set.Wakes, maxWakes)
 	e := &Engine{
 		clock: clock, wake: wake,
-		sessions: make(map[uint64]*Session), users: make(users), lookMost: viewMost,
+		sessions: make(map[uint64]*Session), users: make(users), maxScanned: maxScanned,
 		lastID: set.FirstID,
 	}
 	e.set.Store(&set)
-	e.units.Store(&[]*Unit{})
-	e.nextBeat.Store(cache.Forever)
+	e.storeLanes.Store(&[]*StoreLane{})
+	e.nextKeepalive.Store(cache.Forever)
 	for i := range e.shards {
 		c := set.Table
 		c.Shard, c.Shards = i, shards
@@ -188,19 +188,19 @@ func shardOf[K ~string | ~[]byte](key K) int {
 	return int(xxhash.Sum64([]byte(key)) % shards)
 }
 
-// aftermath is what is left to do once no shard's mutex is held: answers to
+// followUp is what is left to do once no shard's mutex is held: answers to
 // requests of the engine's own, lanes to wake, clients to write to.
-type aftermath struct {
+type followUp struct {
 	touched []*Session
 	notices []cache.Notice
 	due     []renewer.Due
-	vias    []cache.Message
+	replies []cache.Message
 	kicks   []kick
 }
 
 // kick is a store whose goroutines have new work once the locks are released.
 type kick struct {
-	u    *Unit
+	u    *StoreLane
 	what uint8
 }
 
@@ -212,7 +212,7 @@ const (
 )
 
 // kick adds work of a store. A search of the list is cheap, because a request rarely concerns two stores.
-func (a *aftermath) kick(u *Unit, what uint8) {
+func (a *followUp) kick(u *StoreLane, what uint8) {
 	for i := range a.kicks {
 		if a.kicks[i].u == u {
 			a.kicks[i].what |= what
@@ -231,16 +231,16 @@ func (e *Engine) lock(i int) *shard {
 
 // lockKey locks the shard of a key and returns the key's route. New routes are stored before Reroute visits
 // each table under its shard's mutex. So a request after that visit never brings an earlier route.
-func (e *Engine) lockKey(key []byte) (sh *shard, i int, sp *space) {
+func (e *Engine) lockKey(key []byte) (sh *shard, i int, sp *route) {
 	i = shardOf(key)
 	sh = e.lock(i)
-	return sh, i, route(e.routes.Load(), key)
+	return sh, i, routeFor(e.routes.Load(), key)
 }
 
 // unlock carries out what the table asked for, in its order, and gives the shard
 // back.
-func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
-	out, units := &sh.out, *e.units.Load()
+func (e *Engine) unlock(sh *shard, i int, now int64, a *followUp) {
+	out, units := &sh.out, *e.storeLanes.Load()
 	for n := 0; n < len(out.Ops); n++ { // grows while inline answers bring more
 		op := &out.Ops[n]
 		u := units[op.Store]
@@ -266,7 +266,7 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 	}
 	for n := range out.Messages {
 		m := &out.Messages[n]
-		switch m.Re.Via.(type) {
+		switch m.Re.InternalReply.(type) {
 		case nil:
 			e.send(m, now, a)
 		case quiet:
@@ -274,7 +274,7 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 				e.send(m, now, a)
 			}
 		default:
-			a.vias = append(a.vias, *m)
+			a.replies = append(a.replies, *m)
 		}
 	}
 	if e.observer != nil {
@@ -296,13 +296,13 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *aftermath) {
 
 // finish does what may not be done with locks held. The request's own session is
 // written to last: who was handed a lock has waited longer.
-func (e *Engine) finish(a *aftermath, now int64, own *Session) {
-	for n := 0; n < len(a.vias); n++ {
-		m := a.vias[n]
-		m.Re.Via.(via).answered(e, &m, now, a)
+func (e *Engine) finish(a *followUp, now int64, own *Session) {
+	for n := 0; n < len(a.replies); n++ {
+		m := a.replies[n]
+		m.Re.InternalReply.(internalReply).answered(e, &m, now, a)
 	}
-	clear(a.vias)
-	a.vias = a.vias[:0]
+	clear(a.replies)
+	a.replies = a.replies[:0]
 	if len(a.notices) > 0 {
 		e.observer.Notices(a.notices)
 		clear(a.notices)
@@ -328,7 +328,7 @@ func (e *Engine) finish(a *aftermath, now int64, own *Session) {
 }
 
 // kick wakes the lanes that have got something.
-func (e *Engine) kick(a *aftermath) {
+func (e *Engine) kick(a *followUp) {
 	for _, k := range a.kicks {
 		if k.what&kickMain != 0 {
 			k.u.main.Kick()
@@ -350,7 +350,7 @@ func (e *Engine) kick(a *aftermath) {
 // Deliver takes a batch back from the store.
 func (e *Engine) Deliver(b *upstream.Batch) {
 	now := e.clock()
-	a := getAftermath()
+	a := getFollowUp()
 	for n := range b.Ops {
 		i := shardOf(b.Ops[n].Key)
 		sh := e.lock(i)
@@ -358,21 +358,21 @@ func (e *Engine) Deliver(b *upstream.Batch) {
 		e.unlock(sh, i, now, a)
 	}
 	if op := &b.Ops[0]; op.Kind == cache.OpRenew { // its lane may take more now
-		a.kick((*e.units.Load())[op.Store], kickTimer)
+		a.kick((*e.storeLanes.Load())[op.Store], kickTimer)
 	}
 	e.finish(a, now, nil)
-	putAftermath(a)
+	putFollowUp(a)
 }
 
-// tickMost bounds the wake-ups of one shard, and the renewals at one store, that one Tick carries out.
-const tickMost = 128
+// maxWakes bounds the wake-ups of one shard, and the renewals at one store, that one Tick carries out.
+const maxWakes = 128
 
-// Tick does what is due: ends of waits and leases, renewals, beats. It returns
+// Tick does what is due: ends of waits and leases, renewals, keepalives. It returns
 // when it wants to be called next.
 func (e *Engine) Tick() int64 {
 	now, wakes := e.clock(), e.settings().Wakes
-	a := getAftermath()
-	defer putAftermath(a)
+	a := getFollowUp()
+	defer putFollowUp(a)
 	for i := range e.shards {
 		if e.shards[i].wake.Load() > now {
 			continue
@@ -381,7 +381,7 @@ func (e *Engine) Tick() int64 {
 		sh.table.Tick(now, wakes, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
-	units := *e.units.Load()
+	units := *e.storeLanes.Load()
 	for _, u := range units {
 		if u != nil && u.nextRenewal() <= now {
 			a.due = u.schedule.Due(now, wakes, a.due)
@@ -394,9 +394,9 @@ func (e *Engine) Tick() int64 {
 	}
 	clear(a.due)
 	a.due = a.due[:0]
-	next := e.beats(now, a)
+	next := e.keepalives(now, a)
 	e.finish(a, now, nil)
-	next = min(next, e.nextBeat.Load())
+	next = min(next, e.nextKeepalive.Load())
 	for _, u := range units {
 		if u != nil {
 			next = min(next, u.nextRenewal())
@@ -408,7 +408,7 @@ func (e *Engine) Tick() int64 {
 	return next
 }
 
-var aftermaths = sync.Pool{New: func() any { return new(aftermath) }}
+var followUps = sync.Pool{New: func() any { return new(followUp) }}
 
-func getAftermath() *aftermath  { return aftermaths.Get().(*aftermath) }
-func putAftermath(a *aftermath) { aftermaths.Put(a) }
+func getFollowUp() *followUp  { return followUps.Get().(*followUp) }
+func putFollowUp(a *followUp) { followUps.Put(a) }

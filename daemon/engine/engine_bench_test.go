@@ -115,7 +115,7 @@ var local = []struct {
 		in := protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("order:42")})
 		return func() { o.Receive(in) }, func() { e.End(s); e.End(o) }
 	}},
-	{"hand-over", func(t testing.TB, e *Engine) (step, end func()) {
+	{"handoff", func(t testing.TB, e *Engine) (step, end func()) {
 		var ss [2]*Session
 		var kk [2]*sink
 		for i := range ss {

@@ -13,7 +13,7 @@ import (
 // rerouted is the keys with a prefix, and with no longer one that either configuration names, whose store or
 // fence_epoch has changed.
 type rerouted struct {
-	was, is *space
+	was, is *route
 	known   uint64 // a bound of the bases that were seen of these keys
 	given   uint64 // an upper bound of the bases that the store of was has itself given
 }
@@ -22,7 +22,7 @@ type rerouted struct {
 // the stores that they go to, and holds and waiters count in the namespaces whose limits they fall under: an
 // acquire uses the routes of the moment in which it has its shard's mutex. No other code holds the mutexes of two
 // shards.
-func (e *Engine) follow(r *routes) {
+func (e *Engine) follow(r *routeTable) {
 	for i := range e.shards {
 		e.lock(i)
 	}
@@ -41,13 +41,13 @@ func (e *Engine) follow(r *routes) {
 }
 
 // carryFloors tells all tables that keys which was routes elsewhere are routed by is. Every shard's mutex is held.
-func (e *Engine) carryFloors(was, is *routes) (changed []rerouted) {
+func (e *Engine) carryFloors(was, is *routeTable) (changed []rerouted) {
 	if was == nil {
 		return nil
 	}
 	for _, p := range prefixes(was, is) {
-		c := rerouted{was: route(was, p), is: route(is, p)}
-		if c.was.Unit == c.is.Unit && (c.is.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch) {
+		c := rerouted{was: routeFor(was, p), is: routeFor(is, p)}
+		if c.was.StoreLane == c.is.StoreLane && (c.is.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch) {
 			continue
 		}
 		for i := range e.shards {
@@ -67,17 +67,17 @@ func (e *Engine) carryFloors(was, is *routes) (changed []rerouted) {
 // reportFalls reports the keys whose fences may be smaller from now on.
 func (e *Engine) reportFalls(changed []rerouted) {
 	type way struct {
-		from, to *Unit
+		from, to *StoreLane
 		prefix   string
 	}
 	told := make(map[way]bool) // a class has a prefix of its own
 	for _, c := range changed {
-		w := way{c.was.Unit, c.is.Unit, c.is.Prefix}
+		w := way{c.was.StoreLane, c.is.StoreLane, c.is.Prefix}
 		if e.observer == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.continues() {
 			continue
 		}
 		told[w] = true
-		e.observer.FencesMayFall(c.is.Prefix, c.is.Unit.Name(), c.known)
+		e.observer.FencesMayFall(c.is.Prefix, c.is.StoreLane.Name(), c.known)
 	}
 }
 
@@ -85,12 +85,12 @@ func (e *Engine) reportFalls(changed []rerouted) {
 // store, or the rules for two stores at once, keep fences rising. The fence_epoch of a single store with an order of
 // its own is part of its fences and must not fall meanwhile. Two stores apply their fence_epoch themselves.
 func (c *rerouted) continues() bool {
-	return c.was.Unit != c.is.Unit && c.was.shares(c.is.Unit) && c.given == c.known &&
+	return c.was.StoreLane != c.is.StoreLane && c.was.shares(c.is.StoreLane) && c.given == c.known &&
 		(c.was.core.Raises() || c.is.core.Pair || c.was.FenceEpoch <= c.is.FenceEpoch)
 }
 
 // shares reports whether u and o have a store in common.
-func (u *Unit) shares(o *Unit) bool {
+func (u *StoreLane) shares(o *StoreLane) bool {
 	a, b := u.parts.Load(), o.parts.Load()
 	return a != nil && b != nil && slices.ContainsFunc(*a, func(p Part) bool {
 		return slices.ContainsFunc(*b, func(q Part) bool { return p.Place == q.Place })
@@ -99,19 +99,19 @@ func (u *Unit) shares(o *Unit) bool {
 
 // routing writes or reads where keys are routed. The next process may have another configuration: it carries
 // the floors as a reload does.
-func (m *imager) routing() {
-	var all []*space
+func (m *snapshotCoder) routing() {
+	var all []*route
 	if !m.Reading {
-		for _, p := range slices.Sorted(maps.Keys(m.e.routes.Load().spaces)) {
-			all = append(all, m.e.routes.Load().spaces[p])
+		for _, p := range slices.Sorted(maps.Keys(m.e.routes.Load().routes)) {
+			all = append(all, m.e.routes.Load().routes[p])
 		}
-		all = slices.DeleteFunc(all, func(sp *space) bool { return sp.part })
+		all = slices.DeleteFunc(all, func(sp *route) bool { return sp.part })
 	}
-	m.was = &routes{spaces: make(map[string]*space)}
-	cache.List(m.Coder, &all, func(sp **space) {
+	m.was = &routeTable{routes: make(map[string]*route)}
+	cache.List(m.Coder, &all, func(sp **route) {
 		var s *cache.Store
 		if m.Reading {
-			*sp = new(space)
+			*sp = new(route)
 		} else {
 			s = (*sp).core
 		}
@@ -119,11 +119,11 @@ func (m *imager) routing() {
 		m.Store(m.Coder, &s)
 		cache.Num(m.Coder, &(*sp).FenceEpoch)
 		if m.Reading {
-			(*sp).Unit = (*m.e.units.Load())[s.ID]
+			(*sp).StoreLane = (*m.e.storeLanes.Load())[s.ID]
 			m.was.add((*sp).Prefix, *sp)
 		}
 	})
-	if m.was.spaces[""] == nil && m.Reading {
+	if m.was.routes[""] == nil && m.Reading {
 		m.Fail(errors.New("the image has no namespace with the empty prefix"))
 	}
 }

@@ -277,7 +277,7 @@ func TestTheWayBackToAPairIsNotReported(t *testing.T) {
 // meets the new routes without the floor that belongs to them.
 func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {
 	d := newBeating(t)
-	stores := map[*Unit]*embedded.Store{d.u: d.store}
+	stores := map[*StoreLane]*embedded.Store{d.u: d.store}
 	wall := func() time.Time { return time.Now().Add(time.Hour) }
 	first, err := embedded.Open(embedded.Options{Clock: d.now.Load, Session: 10 * time.Hour, Wall: wall})
 	if err != nil {

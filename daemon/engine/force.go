@@ -5,8 +5,8 @@ import "github.com/locksidecar/locksidecar/cache"
 // Force ends the holds of a key: see cache.Table.Force.
 func (e *Engine) Force(key string, permit bool, fence uint64) (ended []cache.Held, free int64) {
 	now := e.clock()
-	a := getAftermath()
-	defer putAftermath(a)
+	a := getFollowUp()
+	defer putFollowUp(a)
 	i := shardOf(key)
 	sh := e.lock(i)
 	ended, free = sh.table.Force(key, permit, fence, now, &sh.out)

@@ -91,7 +91,7 @@ func FuzzReceive(f *testing.F) {
 			e.End(s)
 		}
 		settle()
-		if left := e.Leftovers(); !left.None() {
+		if left := e.Residue(); !left.None() {
 			t.Fatalf("%v", left)
 		}
 	})

@@ -24,7 +24,7 @@ const (
 
 // inspectHolders answers an inspect with the flag holders. If the answer needs the store, which may be slow,
 // another goroutine sends it.
-func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *aftermath) {
+func (s *Session) inspectHolders(q *protocol.Request, sp *route, now int64, a *followUp) {
 	e, id, key, mode := s.engine, q.ID, string(q.Key), cache.Mode(q.Mode)
 	limit := min(MaxHolders, max(1, s.frameLimit()/holderSize))
 	st := e.heldHere(key, mode, limit, now)
@@ -32,13 +32,13 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 		s.write(a, func(b []byte) []byte { return protocol.AppendInspected(b, id, &st) })
 		return
 	}
-	if s.questions.Add(1) > questionsMost {
+	if s.questions.Add(1) > maxQuestions {
 		s.questions.Add(-1)
 		s.refuse(id, protocol.Limit, "too many concurrent store queries on this session", a)
 		return
 	}
-	u := sp.Unit
-	e.ask(func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+	u := sp.StoreLane
+	e.ask(func(ctx context.Context, lister func(*StoreLane) upstream.Lister) (then func(context.Context)) {
 		st := e.heldHere(key, mode, limit, e.clock()) // again, because this goroutine may have started late
 		ctx, cancel := context.WithTimeout(ctx, holderTime)
 		defer cancel()
@@ -51,8 +51,8 @@ func (s *Session) inspectHolders(q *protocol.Request, sp *space, now int64, a *a
 		}
 		return func(ctx context.Context) {
 			defer s.questions.Add(-1)
-			a := getAftermath()
-			defer putAftermath(a)
+			a := getFollowUp()
+			defer putFollowUp(a)
 			defer func() { e.finish(a, e.clock(), nil) }()
 			if err != nil && st.Held == protocol.HeldNot {
 				s.refuse(id, protocol.Unavailable, fmt.Sprintf("store %s: %v", u.Name(), err), a)
@@ -100,7 +100,7 @@ func (e *Engine) holderHere(h *cache.Held, now int64) protocol.Holder {
 }
 
 // HeldFor answers another daemon that asks for how long this one has held a key: see upstream.HeldFor.
-func (e *Engine) HeldFor(u *Unit, key string, permit bool, tokens []uint64) []int64 {
+func (e *Engine) HeldFor(u *StoreLane, key string, permit bool, tokens []uint64) []int64 {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
 	return sh.table.HeldFor(u.core, key, permit, tokens, e.clock())
@@ -114,9 +114,9 @@ type HoldersThere struct {
 }
 
 // HoldersAt reads the holders that the store lists, at most limit.
-func (e *Engine) HoldersAt(ctx context.Context, u *Unit, store upstream.Lister, key string, mode cache.Mode,
+func (e *Engine) HoldersAt(ctx context.Context, u *StoreLane, store upstream.Lister, key string, mode cache.Mode,
 	limit int) (h HoldersThere, err error) {
-	if (*e.units.Load())[u.core.ID] != u {
+	if (*e.storeLanes.Load())[u.core.ID] != u {
 		return h, errors.New("a reload has removed it")
 	}
 	r, ok := store.(upstream.Registrar)

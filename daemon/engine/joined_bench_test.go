@@ -31,8 +31,8 @@ var joined = []struct {
 			}
 		}, func() { e.End(s); e.End(o) }
 	}},
-	{"hand-over in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) { return queue(t, e, 0) }},
-	{"quiet hand-over in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) { return queue(t, e, protocol.FlagQuiet) }},
+	{"handoff in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) { return queue(t, e, 0) }},
+	{"quiet handoff in a queue of 64", func(t testing.TB, e *Engine) (step, end func()) { return queue(t, e, protocol.FlagQuiet) }},
 }
 
 // fence is that of the grant that was flushed last, to request id.

@@ -9,7 +9,7 @@ import (
 
 // list answers one page: shard after shard, in each by key. The place to go on
 // from is the shard's number and the key.
-func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
+func (s *Session) list(q *protocol.Request, now int64, a *followUp) {
 	e := s.engine
 	first, after, ok := parsePlace(string(q.After))
 	if !ok {
@@ -17,7 +17,7 @@ func (s *Session) list(q *protocol.Request, now int64, a *aftermath) {
 		return
 	}
 	all := e.routes.Load()
-	show := func(key string) bool { return route(all, key).allows(&s.peer) }
+	show := func(key string) bool { return routeFor(all, key).allows(&s.peer) }
 	var rows []protocol.Row
 	var size, last int
 	var found []cache.Row

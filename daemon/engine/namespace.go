@@ -25,12 +25,12 @@ type Namespace struct {
 	MaxHold   time.Duration // the longest hold; 0 for no bound
 	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
 
-	HandOvers    int           // local hand-overs once another host waits: 8
-	HandOverTime time.Duration // and the time for them: 50 ms, and 5 round trips to the store at the least
-	Linger       time.Duration // how long a lease with no hold may stay here, up to MaxLinger; 0 for not
-	LingerPause  time.Duration // not again for so long once another host has wanted the key: 30 s
-	MaxHolds     int64         // of all clients together; 0 for no bound
-	MaxWaiters   int64         // of all clients together; 0 for no bound
+	MaxHandoffs    int           // local handoffs once another host waits: 8
+	MaxHandoffTime time.Duration // and the time for them: 50 ms, and 5 round trips to the store at the least
+	Linger         time.Duration // how long a lease with no hold may stay here, up to MaxLinger; 0 for not
+	LingerPause    time.Duration // not again for so long once another host has wanted the key: 30 s
+	MaxHolds       int64         // of all clients together; 0 for no bound
+	MaxWaiters     int64         // of all clients together; 0 for no bound
 
 	// Tenure is how long a lease stays here while somebody here waits for it, and
 	// Pause how long this host keeps off the key then; for keys that plain lockers
@@ -58,11 +58,11 @@ const (
 func (n *Namespace) defaults() {
 	n.TTL = cmp.Or(n.TTL, 30*time.Second)
 	n.MaxTTL = cmp.Or(n.MaxTTL, protocol.MaxTTL*time.Millisecond)
-	n.HandOvers = cmp.Or(n.HandOvers, 8)
-	n.HandOverTime = cmp.Or(n.HandOverTime, 50*time.Millisecond)
+	n.MaxHandoffs = cmp.Or(n.MaxHandoffs, 8)
+	n.MaxHandoffTime = cmp.Or(n.MaxHandoffTime, 50*time.Millisecond)
 	n.LingerPause = cmp.Or(n.LingerPause, 30*time.Second)
 	n.LocalAfter = cmp.Or(n.LocalAfter, time.Second)
-	for _, d := range []*time.Duration{&n.MaxWait, &n.MaxHold, &n.Heartbeat, &n.HandOverTime, &n.LingerPause, &n.Tenure, &n.Pause, &n.LocalAfter} {
+	for _, d := range []*time.Duration{&n.MaxWait, &n.MaxHold, &n.Heartbeat, &n.MaxHandoffTime, &n.LingerPause, &n.Tenure, &n.Pause, &n.LocalAfter} {
 		*d = min(*d, longest)
 	}
 }
@@ -74,16 +74,16 @@ const longest = 100 * 365 * 24 * time.Hour
 // than their namespace does.
 type Class struct{ Name, Prefix string }
 
-// space is a namespace with its store, for keys of one class.
-type space struct {
+// route is a namespace with its store, for keys of one class.
+type route struct {
 	Namespace
-	*Unit
+	*StoreLane
 	table *cache.Namespace
 	class *class
 	part  bool // a class' part of the namespace
 }
 
-func (sp *space) minTTL() time.Duration { return sp.info.MinTTL }
+func (sp *route) minTTL() time.Duration { return sp.info.MinTTL }
 
 // Refusals that do not depend on a table.
 var (
@@ -93,7 +93,7 @@ var (
 
 // admits reports whether a peer may acquire a key in a mode for ttl nanoseconds: CodeOK, or the code and the
 // reason of the refusal.
-func (sp *space) admits(p *Peer, mode cache.Mode, ttl int64) (cache.Code, error) {
+func (sp *route) admits(p *Peer, mode cache.Mode, ttl int64) (cache.Code, error) {
 	switch d := time.Duration(ttl); {
 	case !sp.allows(p):
 		return cache.CodeDenied, errDenied
@@ -108,7 +108,7 @@ func (sp *space) admits(p *Peer, mode cache.Mode, ttl int64) (cache.Code, error)
 }
 
 // allows says whether a peer may use the keys.
-func (sp *space) allows(p *Peer) bool {
+func (sp *route) allows(p *Peer) bool {
 	if len(sp.Users) == 0 && len(sp.Groups) == 0 {
 		return true
 	}
@@ -118,16 +118,16 @@ func (sp *space) allows(p *Peer) bool {
 	return slices.ContainsFunc(p.Groups, func(g int) bool { return slices.Contains(sp.Groups, g) })
 }
 
-// routes finds the namespace of a key.
-type routes struct {
-	spaces  map[string]*space // by prefix
+// routeTable finds the namespace of a key.
+type routeTable struct {
+	routes  map[string]*route // by prefix
 	lengths []int             // of prefixes, the longest first
 }
 
-func route[K ~string | ~[]byte](r *routes, key K) *space {
+func routeFor[K ~string | ~[]byte](r *routeTable, key K) *route {
 	for _, n := range r.lengths {
 		if n <= len(key) {
-			if sp := r.spaces[string(key[:n])]; sp != nil {
+			if sp := r.routes[string(key[:n])]; sp != nil {
 				return sp
 			}
 		}
@@ -137,44 +137,44 @@ func route[K ~string | ~[]byte](r *routes, key K) *space {
 
 // keepPolicies reuses the policy of each namespace that has not changed. The leases of such a namespace then
 // need no update.
-func (r *routes) keepPolicies(old *routes) {
+func (r *routeTable) keepPolicies(old *routeTable) {
 	if old == nil {
 		return
 	}
-	for prefix, sp := range r.spaces {
-		if was := old.spaces[prefix]; was != nil && *was.table == *sp.table {
+	for prefix, sp := range r.routes {
+		if was := old.routes[prefix]; was != nil && *was.table == *sp.table {
 			sp.table = was.table
 		}
 	}
 }
 
 // policy returns what applies to a key in a lock table.
-func (r *routes) policy(key string) *cache.Namespace { return route(r, key).table }
+func (r *routeTable) policy(key string) *cache.Namespace { return routeFor(r, key).table }
 
 // limitMore reports whether some keys are in a namespace that has limits, and were not in it by the routes was. If
 // so, all tables have to count their holds and waiters there before any key is granted by r. That takes as long as
 // a look at all leases, with every shard's mutex held; other changes of the routes do without.
-func (r *routes) limitMore(was *routes) bool {
+func (r *routeTable) limitMore(was *routeTable) bool {
 	return was != nil && slices.ContainsFunc(prefixes(was, r), func(p string) bool {
-		use := route(r, p).table.Use
-		return use != route(was, p).table.Use && (use.MaxHolds.Load() > 0 || use.MaxWaiters.Load() > 0)
+		use := routeFor(r, p).table.Use
+		return use != routeFor(was, p).table.Use && (use.MaxHolds.Load() > 0 || use.MaxWaiters.Load() > 0)
 	})
 }
 
 // prefixes returns the prefixes of both a and b, each once, in order.
-func prefixes(a, b *routes) []string {
-	all := slices.AppendSeq(slices.Collect(maps.Keys(a.spaces)), maps.Keys(b.spaces))
+func prefixes(a, b *routeTable) []string {
+	all := slices.AppendSeq(slices.Collect(maps.Keys(a.routes)), maps.Keys(b.routes))
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
 // StoreFor returns the store to which a key is routed.
-func (e *Engine) StoreFor(key string) *Unit { return route(e.routes.Load(), key).Unit }
+func (e *Engine) StoreFor(key string) *StoreLane { return routeFor(e.routes.Load(), key).StoreLane }
 
 // uses reports whether keys are routed to u.
-func (r *routes) uses(u *Unit) bool {
-	for _, sp := range r.spaces {
-		if sp.Unit == u {
+func (r *routeTable) uses(u *StoreLane) bool {
+	for _, sp := range r.routes {
+		if sp.StoreLane == u {
 			return true
 		}
 	}
@@ -182,13 +182,13 @@ func (r *routes) uses(u *Unit) bool {
 }
 
 // sorted is every namespace, in the order of the prefixes.
-func (r *routes) sorted() []*space {
-	all := slices.SortedFunc(maps.Values(r.spaces), func(a, b *space) int { return cmp.Compare(a.Prefix, b.Prefix) })
-	return slices.DeleteFunc(all, func(sp *space) bool { return sp.part })
+func (r *routeTable) sorted() []*route {
+	all := slices.SortedFunc(maps.Values(r.routes), func(a, b *route) int { return cmp.Compare(a.Prefix, b.Prefix) })
+	return slices.DeleteFunc(all, func(sp *route) bool { return sp.part })
 }
 
-func (r *routes) add(prefix string, sp *space) {
-	r.spaces[prefix] = sp
+func (r *routeTable) add(prefix string, sp *route) {
+	r.routes[prefix] = sp
 	if !slices.Contains(r.lengths, len(prefix)) {
 		r.lengths = append(r.lengths, len(prefix))
 		slices.SortFunc(r.lengths, func(a, b int) int { return b - a })
@@ -196,7 +196,7 @@ func (r *routes) add(prefix string, sp *space) {
 }
 
 // divide has keys counted by their classes.
-func (e *Engine) divide(r *routes, classes []Class) {
+func (e *Engine) divide(r *routeTable, classes []Class) {
 	byLength := slices.SortedFunc(slices.Values(classes), func(a, b Class) int { return len(b.Prefix) - len(a.Prefix) })
 	of := func(prefix string) string {
 		for _, c := range byLength {
@@ -207,14 +207,14 @@ func (e *Engine) divide(r *routes, classes []Class) {
 		return ""
 	}
 	for _, c := range classes {
-		if r.spaces[c.Prefix] == nil {
-			sp := *route(r, c.Prefix)
+		if r.routes[c.Prefix] == nil {
+			sp := *routeFor(r, c.Prefix)
 			t := *sp.table
 			sp.table, sp.part = &t, true
 			r.add(c.Prefix, &sp)
 		}
 	}
-	for prefix, sp := range r.spaces {
+	for prefix, sp := range r.routes {
 		sp.table.Class, sp.class = e.classes.of(sp.Prefix, of(prefix))
 	}
 }
@@ -232,18 +232,18 @@ func (e *Engine) Route(list []Namespace, classes []Class) error {
 func (e *Engine) RouteAfter(commit func() error, list []Namespace, classes []Class) error {
 	e.routing.Lock()
 	defer e.routing.Unlock()
-	r := &routes{spaces: make(map[string]*space)}
+	r := &routeTable{routes: make(map[string]*route)}
 	for _, n := range list {
-		sp, err := e.space(n)
+		sp, err := e.newRoute(n)
 		if err != nil {
 			return fmt.Errorf("namespace %q: %w", n.Prefix, err)
 		}
-		if r.spaces[n.Prefix] != nil {
+		if r.routes[n.Prefix] != nil {
 			return fmt.Errorf("duplicate namespace %q", n.Prefix)
 		}
 		r.add(n.Prefix, sp)
 	}
-	if r.spaces[""] == nil {
+	if r.routes[""] == nil {
 		return errors.New("no namespace has the empty prefix")
 	}
 	if commit != nil {
@@ -251,7 +251,7 @@ func (e *Engine) RouteAfter(commit func() error, list []Namespace, classes []Cla
 			return err
 		}
 	}
-	for _, sp := range r.spaces { // nothing fails from here on
+	for _, sp := range r.routes { // nothing fails from here on
 		sp.table.Use.MaxHolds.Store(sp.MaxHolds)
 		sp.table.Use.MaxWaiters.Store(sp.MaxWaiters)
 	}
@@ -262,8 +262,8 @@ func (e *Engine) RouteAfter(commit func() error, list []Namespace, classes []Cla
 	return nil
 }
 
-// space returns the route of namespace n.
-func (e *Engine) space(n Namespace) (*space, error) {
+// newRoute returns the route of namespace n.
+func (e *Engine) newRoute(n Namespace) (*route, error) {
 	n.defaults()
 	u := e.StoreNamed(n.Store)
 	if u == nil {
@@ -277,12 +277,12 @@ func (e *Engine) space(n Namespace) (*space, error) {
 	}
 	use := new(cache.Use)
 	if old := e.routes.Load(); old != nil {
-		if was := old.spaces[n.Prefix]; was != nil && !was.part { // a class has the counters of its namespace
+		if was := old.routes[n.Prefix]; was != nil && !was.part { // a class has the counters of its namespace
 			use = was.table.Use
 		}
 	}
-	return &space{Namespace: n, Unit: u, table: &cache.Namespace{
-		Store: u.core, HandOvers: n.HandOvers, HandOverTime: n.HandOverTime,
+	return &route{Namespace: n, StoreLane: u, table: &cache.Namespace{
+		Store: u.core, MaxHandoffs: n.MaxHandoffs, MaxHandoffTime: n.MaxHandoffTime,
 		Linger: min(n.Linger, MaxLinger), LingerPause: n.LingerPause, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
 		Tenure: n.Tenure, Pause: n.Pause, Epoch: n.FenceEpoch, Local: n.Local, LocalAfter: n.LocalAfter, Use: use,
 	}}, nil
@@ -295,7 +295,7 @@ func (e *Engine) Reroute() {
 		r := e.routes.Load()
 		t.Reroute(r.policy,
 			func(s *cache.Session, key string, mode cache.Mode, ttl int64) (cache.Code, error) {
-				return route(r, key).admits(&SessionOf(s).peer, mode, ttl)
+				return routeFor(r, key).admits(&SessionOf(s).peer, mode, ttl)
 			}, now, out)
 	})
 }

@@ -136,7 +136,7 @@ func TestTheLongestTimesOfANamespace(t *testing.T) {
 	const longest = time.Duration(cache.Forever)
 	d := newBeating(t)
 	err := d.e.Route([]Namespace{{MaxWait: longest, MaxHold: longest, Heartbeat: longest, LingerPause: longest,
-		HandOverTime: longest, LocalAfter: longest, Local: true}}, nil)
+		MaxHandoffTime: longest, LocalAfter: longest, Local: true}}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 
 // What is due and cannot be sent yet stays in the schedule, and keeps no other store's leases.
 func TestRenewalsAreTakenFromTheScheduleAsTheirLaneHasRoom(t *testing.T) {
-	const ttl, many, few = 30 * time.Second, 3 * tickMost, 5
+	const ttl, many, few = 30 * time.Second, 3 * maxWakes, 5
 	b := newBeating(t)
 	slow := b.u
 	other, err := b.e.AddStore("other", upstream.Info{Rebase: true, Timeout: time.Second}, nil)
@@ -35,14 +35,14 @@ func TestRenewalsAreTakenFromTheScheduleAsTheirLaneHasRoom(t *testing.T) {
 	b.e.wake = func(at int64) { woken = min(woken, at) }
 
 	b.now.Add(int64(ttl / 2))
-	waiting := func(u *Unit) int { n, _ := u.renewals.Depth(); return n }
+	waiting := func(u *StoreLane) int { n, _ := u.renewals.Depth(); return n }
 	b.e.Tick()
-	if waiting(slow) != tickMost || waiting(other) != few {
-		t.Fatalf("%d and %d wait, want %d and %d", waiting(slow), waiting(other), tickMost, few)
+	if waiting(slow) != maxWakes || waiting(other) != few {
+		t.Fatalf("%d and %d wait, want %d and %d", waiting(slow), waiting(other), maxWakes, few)
 	}
 	b.answer() // the other store's
 	at := b.e.Tick()
-	if n := waiting(slow); n != tickMost || at <= b.now.Load() {
+	if n := waiting(slow); n != maxWakes || at <= b.now.Load() {
 		t.Fatalf("%d wait where there is no room, and the next tick is due in %v", n, time.Duration(at-b.now.Load()))
 	}
 
@@ -54,7 +54,7 @@ func TestRenewalsAreTakenFromTheScheduleAsTheirLaneHasRoom(t *testing.T) {
 			t.Fatalf("nothing waits after %d of %d", renewed, many)
 		}
 		renewed += n
-		if room := !slow.renewals.Full(); room && renewed < many-tickMost && woken > b.now.Load() {
+		if room := !slow.renewals.Full(); room && renewed < many-maxWakes && woken > b.now.Load() {
 			t.Fatalf("after %d there is room, and nobody takes more", renewed)
 		}
 		b.e.Tick()

@@ -44,7 +44,7 @@ type Session struct {
 	greeted bool
 	frame   int // the frame limit that the welcome stated, in bytes
 	req     protocol.Request
-	after   aftermath
+	after   followUp
 
 	heard   atomic.Int64           // when the last frame came
 	delayed atomic.Bool            // frames are not read: its user asks too fast
@@ -55,17 +55,17 @@ type Session struct {
 	ended     atomic.Bool // nothing more is written
 	closing   atomic.Bool // Fatal has been said: nothing more is read
 
-	mu        sync.Mutex
-	out       []byte // guarded by mu, as is all below
-	floor     int64  // the earliest validity stated since the survey under way began
-	surveyed  bool   // one is
-	beatAt    int64  // when the next beat is due; Forever for none
-	beatEvery int64
-	asked     int64 // when the first keepalive since heard was sent; none has been if heard is not before
-	stated    int64 // the latest validity stated
-	killed    bool
-	manys     []*many          // acquire-manys under way
-	spans     map[uint64]*Span // acquires under way that are traced, by id
+	mu             sync.Mutex
+	out            []byte // guarded by mu, as is all below
+	floor          int64  // the earliest validity stated since the survey under way began
+	surveyed       bool   // one is
+	keepaliveAt    int64  // when the next keepalive is due; Forever for none
+	keepaliveEvery int64
+	asked          int64 // when the first keepalive since heard was sent; none has been if heard is not before
+	stated         int64 // the latest validity stated
+	killed         bool
+	multiAcquires  []*multiAcquire  // acquire-manys under way
+	spans          map[uint64]*Span // acquires under way that are traced, by id
 }
 
 // Open begins a session; nil when its user has as many as he may. The caller has to call End once,
@@ -85,7 +85,7 @@ func (e *Engine) Open(p Peer, t Transport) *Session {
 // session makes a session of that number, which has no user yet. Called with e.mu held.
 func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
 	s := &Session{core: cache.NewSession(id, shards), peer: p, transport: t, engine: e, began: e.clock(),
-		floor: cache.Forever, beatAt: cache.Forever}
+		floor: cache.Forever, keepaliveAt: cache.Forever}
 	s.core.Shell = s
 	e.sessions[id] = s
 	return s
@@ -137,17 +137,17 @@ func (s *Session) Killed() bool {
 // SessionOf returns the session to which the table's record belongs.
 func SessionOf(c *cache.Session) *Session { return c.Shell.(*Session) }
 
-// endMost bounds how many holds and waits are given up before others go first.
-const endMost = 32
+// maxEnds bounds how many holds and waits are given up before others go first.
+const maxEnds = 32
 
 // End releases everything that the session holds and withdraws its waits. It is
 // the one place where that is done.
 func (e *Engine) End(s *Session) {
 	s.ended.Store(true)
 	s.core.Ended.Store(true)
-	a := getAftermath()
-	defer putAftermath(a)
-	left := endMost
+	a := getFollowUp()
+	defer putFollowUp(a)
+	left := maxEnds
 	for {
 		mask := s.core.Shards.Load()
 		if mask == 0 {
@@ -162,7 +162,7 @@ func (e *Engine) End(s *Session) {
 				e.finish(a, now, nil)
 				if left == 0 {
 					s.transport.Yield()
-					left = endMost
+					left = maxEnds
 				}
 			}
 		}
@@ -179,8 +179,8 @@ func (e *Engine) End(s *Session) {
 func (e *Engine) EndWaits(s *Session) {
 	s.core.Ended.Store(true) // nothing new either
 	now := e.clock()
-	a := getAftermath()
-	defer putAftermath(a)
+	a := getFollowUp()
+	defer putFollowUp(a)
 	for i := range e.shards {
 		if s.core.Shards.Load()&(1<<i) == 0 {
 			continue
@@ -210,11 +210,11 @@ func (s *Session) lastHeard(now int64) int64 {
 }
 
 // Stated is the latest time until which the client may believe that it holds
-// something; beats end with the call.
+// something; keepalives end with the call.
 func (s *Session) Stated() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.beatAt = cache.Forever
+	s.keepaliveAt = cache.Forever
 	s.killed = true
 	return s.stated
 }
@@ -241,7 +241,7 @@ func (s *Session) Swap(empty []byte) []byte {
 }
 
 // mark notes that s has output; the first one to do so flushes it.
-func (a *aftermath) mark(s *Session) {
+func (a *followUp) mark(s *Session) {
 	if !s.touched.Swap(true) {
 		a.touched = append(a.touched, s)
 	}
@@ -250,7 +250,7 @@ func (a *aftermath) mark(s *Session) {
 func (s *Session) unmark() { s.touched.Store(false) }
 
 // write appends a frame to the outbox. A client that does not read is cut off.
-func (s *Session) write(a *aftermath, frame func(b []byte) []byte) {
+func (s *Session) write(a *followUp, frame func(b []byte) []byte) {
 	s.mu.Lock()
 	if !s.killed && !s.ended.Load() {
 		s.out = frame(s.out)
@@ -266,7 +266,7 @@ func (s *Session) write(a *aftermath, frame func(b []byte) []byte) {
 func (s *Session) tooSlow() { s.Fatal(protocol.TooSlow, "replies are not read") }
 
 // send encodes a message of the table into its session's outbox.
-func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
+func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	s := SessionOf(m.Re.Session)
 	if s.ended.Load() {
 		return
@@ -285,11 +285,11 @@ func (e *Engine) send(m *cache.Message, now int64, a *aftermath) {
 	case cache.MsgCanceled:
 		s.out = protocol.AppendCanceled(s.out, m.Re.ID, m.Count > 0)
 	case cache.MsgLost:
-		s.lostMany(m) // the client is told all the same: it may have had the hold before
+		s.loseInMulti(m) // the client is told all the same: it may have had the hold before
 		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, protocol.Reason(m.Reason))
-		if s.beatAt != cache.Forever || s.surveyed { // what the others can count on may have waited for this one
-			s.beatAt = now
-			e.beatBy(now)
+		if s.keepaliveAt != cache.Forever || s.surveyed { // what the others can count on may have waited for this one
+			s.keepaliveAt = now
+			e.keepaliveBy(now)
 		}
 	case cache.MsgInspected:
 		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: protocol.Mode(m.Mode),
@@ -315,21 +315,21 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	if !m.Degraded {
 		ttl = m.Store.Validity(ttl)
 	}
-	if beat := int64(m.Heartbeat); beat > 0 {
-		idle := s.beatAt == cache.Forever && !s.surveyed
-		if idle || s.beatEvery > beat/3 || now-s.lastHeard(now) >= beat {
+	if heartbeat := int64(m.Heartbeat); heartbeat > 0 {
+		idle := s.keepaliveAt == cache.Forever && !s.surveyed
+		if idle || s.keepaliveEvery > heartbeat/3 || now-s.lastHeard(now) >= heartbeat {
 			// The session had no keepalive to answer, or too few for this heartbeat: a client that answers each
 			// would lose the hold before the next one. Or the grant would already be over.
 			s.hear(now)
 		}
-		m.Until = min(m.Until, s.heard.Load()+beat)
-		ttl = min(ttl, beat)
+		m.Until = min(m.Until, s.heard.Load()+heartbeat)
+		ttl = min(ttl, heartbeat)
 	}
 	s.floor = min(s.floor, m.Until)
 	s.stated = max(s.stated, m.Until)
-	if at := now + ttl/3; at < s.beatAt {
-		s.beatAt, s.beatEvery = at, ttl/3
-		e.beatBy(at)
+	if at := now + ttl/3; at < s.keepaliveAt {
+		s.keepaliveAt, s.keepaliveEvery = at, ttl/3
+		e.keepaliveBy(at)
 	}
 	g := protocol.Grant{Fence: m.Fence, Deadline: uint64(m.Until / int64(time.Millisecond)),
 		Left: uint64(max(0, m.Until-now) / int64(time.Millisecond)), Count: uint64(m.Count)}

@@ -16,12 +16,12 @@ type Span struct {
 	Result           string // as the metrics call it
 	Namespace, Store string
 	Fence            uint64 // when one key was granted, and 0 when degraded
-	HandOver         bool   // granted without asking the store: the lease was on this host
+	Handoff          bool   // granted without asking the store: the lease was on this host
 	Degraded         bool
 }
 
 // spanBegins notes that an acquire, of key and perhaps others, is under way, if it is to be traced.
-func (s *Session) spanBegins(sp *space, q *protocol.Request, key []byte, now int64) {
+func (s *Session) spanBegins(sp *route, q *protocol.Request, key []byte, now int64) {
 	if len(q.Trace) == 0 || !s.engine.settings().Trace {
 		return
 	}
@@ -38,15 +38,15 @@ func (s *Session) spanBegins(sp *space, q *protocol.Request, key []byte, now int
 
 // spanEnd is how a traced acquire ended.
 type spanEnd struct {
-	outcome            cache.Outcome
-	fence              uint64
-	handOver, degraded bool
-	key                string // another than the first; empty for that
+	outcome           cache.Outcome
+	fence             uint64
+	handoff, degraded bool
+	key               string // another than the first; empty for that
 }
 
 // endOf is what an answer of the table says of it.
 func endOf(m *cache.Message) spanEnd {
-	end := spanEnd{cache.Outcome(m.Code), m.Fence, m.HandOver, m.Degraded, ""}
+	end := spanEnd{cache.Outcome(m.Code), m.Fence, m.Handoff, m.Degraded, ""}
 	if m.Count > 1 {
 		end.outcome = cache.OutReentered
 	}
@@ -62,7 +62,7 @@ func (s *Session) spanEnds(id uint64, end spanEnd) {
 	delete(s.spans, id)
 	x.Ended = s.engine.clock()
 	x.Result = ResultLabels[end.outcome]
-	x.Fence, x.HandOver, x.Degraded = end.fence, end.handOver, end.degraded
+	x.Fence, x.Handoff, x.Degraded = end.fence, end.handoff, end.degraded
 	if end.key != "" {
 		x.Key = end.key
 	}

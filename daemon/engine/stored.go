@@ -19,7 +19,7 @@ const storedRowSize = 4*protocol.MaxKey + 1100
 
 // stored has a page of what the stores know fetched. It is answered from another
 // goroutine: a store is slow.
-func (s *Session) stored(q *protocol.Request, a *aftermath) {
+func (s *Session) stored(q *protocol.Request, a *followUp) {
 	e := s.engine
 	if e.ask == nil {
 		s.refuse(q.ID, protocol.Unsupported, "this daemon cannot say what its stores know", a)
@@ -32,20 +32,20 @@ func (s *Session) stored(q *protocol.Request, a *aftermath) {
 	}
 	p := storedPage{s: s, id: q.ID, prefix: string(q.Prefix), place: place, cursor: cursor,
 		limit: min(int(q.Limit), max(1, s.frameLimit()/storedRowSize))}
-	if s.questions.Add(1) > questionsMost {
+	if s.questions.Add(1) > maxQuestions {
 		s.questions.Add(-1)
 		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
 		return
 	}
-	e.ask(func(ctx context.Context, lister func(*Unit) upstream.Lister) (then func(context.Context)) {
+	e.ask(func(ctx context.Context, lister func(*StoreLane) upstream.Lister) (then func(context.Context)) {
 		defer s.questions.Add(-1)
 		p.answer(ctx, lister)
 		return func(context.Context) {}
 	})
 }
 
-// questionsMost bounds the pages that one session asks for at once.
-const questionsMost = 8
+// maxQuestions bounds the pages that one session asks for at once.
+const maxQuestions = 8
 
 func parseStored(after string) (place int, cursor string, ok bool) {
 	if after == "" {
@@ -59,26 +59,26 @@ func parseStored(after string) (place int, cursor string, ok bool) {
 // paired is a store made of two. Each of them is listed by itself, under its own name.
 type paired interface{ Pair() [2]upstream.Store }
 
-// partsMost is how many places a store has in the order of the pages: one for each part.
-const partsMost = 2
+// maxParts is how many places a store has in the order of the pages: one for each part.
+const maxParts = 2
 
 // storedPage is one page under way.
 type storedPage struct {
 	s      *Session
 	id     uint64
 	prefix string
-	place  int // the part of a store to go on with: partsMost times the store's number, and the part's
+	place  int // the part of a store to go on with: maxParts times the store's number, and the part's
 	cursor string
 	limit  int
 }
 
 // answer asks a store, and answers with what it knows.
-func (p storedPage) answer(ctx context.Context, lister func(*Unit) upstream.Lister) {
+func (p storedPage) answer(ctx context.Context, lister func(*StoreLane) upstream.Lister) {
 	e := p.s.engine
-	a := getAftermath()
-	defer putAftermath(a)
+	a := getFollowUp()
+	defer putFollowUp(a)
 	defer func() { e.finish(a, e.clock(), nil) }()
-	units := *e.units.Load()
+	units := *e.storeLanes.Load()
 	u, store := p.find(units, lister)
 	if store == nil {
 		p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, nil, "") })
@@ -94,7 +94,7 @@ func (p storedPage) answer(ctx context.Context, lister func(*Unit) upstream.List
 	next := fmt.Sprint(p.place, ":", more)
 	if more == "" {
 		next = ""
-		if p.place+1 < partsMost*len(units) {
+		if p.place+1 < maxParts*len(units) {
 			next = fmt.Sprint(p.place+1, ":")
 		}
 	}
@@ -108,12 +108,12 @@ func (p storedPage) answer(ctx context.Context, lister func(*Unit) upstream.List
 
 // find moves p to the first part at or behind its place that can list its locks. store is nil if there is
 // none. It looks each store up once, because a store can be dropped at any time.
-func (p *storedPage) find(units []*Unit, lister func(*Unit) upstream.Lister) (u *Unit, store upstream.Lister) {
-	for ; p.place < partsMost*len(units); p.place, p.cursor = p.place+1, "" {
-		if u = units[p.place/partsMost]; u == nil {
+func (p *storedPage) find(units []*StoreLane, lister func(*StoreLane) upstream.Lister) (u *StoreLane, store upstream.Lister) {
+	for ; p.place < maxParts*len(units); p.place, p.cursor = p.place+1, "" {
+		if u = units[p.place/maxParts]; u == nil {
 			continue
 		}
-		l, part := lister(u), p.place%partsMost
+		l, part := lister(u), p.place%maxParts
 		if two, ok := l.(paired); ok {
 			store, _ = two.Pair()[part].(upstream.Lister)
 		} else if part == 0 {
@@ -127,23 +127,23 @@ func (p *storedPage) find(units []*Unit, lister func(*Unit) upstream.Lister) (u 
 }
 
 // name is what the configuration calls the part of u that p is at.
-func (p *storedPage) name(u *Unit) string {
+func (p *storedPage) name(u *StoreLane) string {
 	if parts := u.parts.Load(); parts != nil && len(*parts) > 1 {
-		return (*parts)[p.place%partsMost].Name
+		return (*parts)[p.place%maxParts].Name
 	}
 	return u.Name()
 }
 
 // again says that a part before the one that p is at has the same locks. The earlier one lists the locks of
 // other hosts, and each lists its own.
-func (p *storedPage) again(units []*Unit) bool {
+func (p *storedPage) again(units []*StoreLane) bool {
 	seen := map[string]bool{}
-	for i, u := range units[:min(len(units), p.place/partsMost+1)] {
+	for i, u := range units[:min(len(units), p.place/maxParts+1)] {
 		if u == nil || u.parts.Load() == nil {
 			continue
 		}
 		for j, part := range *u.parts.Load() {
-			if i*partsMost+j == p.place {
+			if i*maxParts+j == p.place {
 				return seen[part.Place]
 			}
 			seen[part.Place] = true
@@ -155,11 +155,11 @@ func (p *storedPage) again(units []*Unit) bool {
 // rows is what the peer may see of locks. While keys move between stores, this daemon has several of its own
 // stores open at one place. Each sees the locks of the others as those of another daemon, and leaves them
 // out.
-func (p *storedPage) rows(units []*Unit, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
-	e, u, again := p.s.engine, units[p.place/partsMost], p.again(units)
+func (p *storedPage) rows(units []*StoreLane, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
+	e, u, again := p.s.engine, units[p.place/maxParts], p.again(units)
 	all := e.routes.Load()
 	for _, l := range locks {
-		if !route(all, l.Key).allows(&p.s.peer) {
+		if !routeFor(all, l.Key).allows(&p.s.peer) {
 			continue
 		}
 		if by, ok := names[l.Daemon]; !l.Mine && (again || ok && by == e.self) {
@@ -195,7 +195,7 @@ func clip(s string) string {
 }
 
 // knowsKey says whether this host has, or may have, a lease on a key at a store.
-func (e *Engine) knowsKey(u *Unit, key string) bool {
+func (e *Engine) knowsKey(u *StoreLane, key string) bool {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
 	return sh.table.KnowsKey(u.core, key)

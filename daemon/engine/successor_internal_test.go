@@ -12,7 +12,7 @@ import (
 // takenOver has next continue with d's state, at the same time. It returns the session, which is d's.
 func (d *beating) takenOver(next *beating) *Session {
 	d.Helper()
-	image, _, err := d.e.Image()
+	image, _, err := d.e.Snapshot()
 	if err != nil {
 		d.Fatal(err)
 	}

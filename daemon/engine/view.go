@@ -137,7 +137,7 @@ type ViewTotals struct {
 	Acquires  uint64 `json:"acquires"` // that have ended, however
 	Granted   uint64 `json:"granted"`  // of those, re-entries apart
 	Lost      uint64 `json:"lost"`
-	HandOvers uint64 `json:"hand_overs"`
+	Handoffs  uint64 `json:"handoffs"`
 	Contended uint64 `json:"contended"`
 	Expired   uint64 `json:"expired"`   // leases
 	Oldest    int64  `json:"oldest_ms"` // how long the oldest hold has been held; 0 without any

@@ -30,20 +30,20 @@ func TestAViewLooksAtSoMuchAndNoMore(t *testing.T) {
 	e := testEngine(t)
 	const n = 3000
 	stock(t, e, n)
-	e.lookMost = 640
+	e.maxScanned = 640
 	q := &ViewQuery{Sort: "key", Limit: 50}
 	looked := 0
 	counting := func(t *cache.Table, found []cache.Held, prefix string, room, most int) ([]cache.Held, int, bool) {
-		found, n, more := t.LookHolds(found, prefix, room, most)
+		found, n, more := t.ScanHolds(found, prefix, room, most)
 		looked += n
 		return found, n, more
 	}
 	rows := newBest(q, orders["key"].holds)
-	if look(e, q, rows, counting) || looked != 640 {
+	if scanTables(e, q, rows, counting) || looked != 640 {
 		t.Errorf("%d looked at", looked)
 	}
-	looked, q.Sort, e.lookMost = 0, "age", viewMost
-	if !look(e, q, newBest(q, orders["age"].holds), counting) || looked > shards*51 {
+	looked, q.Sort, e.maxScanned = 0, "age", maxScanned
+	if !scanTables(e, q, newBest(q, orders["age"].holds), counting) || looked > shards*51 {
 		t.Errorf("by age: %d looked at", looked)
 	}
 	v := lookAt(t, e, ViewQuery{Limit: 5})
@@ -55,16 +55,16 @@ func TestAViewLooksAtSoMuchAndNoMore(t *testing.T) {
 	if v.More != (ViewMore{Holds: true}) {
 		t.Errorf("%+v", v.More)
 	}
-	e.lookMost = 640
+	e.maxScanned = 640
 	if v = lookAt(t, e, ViewQuery{Sort: "left", Limit: 5}); len(v.Holds) != 5 || !v.More.Unseen || !v.More.Holds {
 		t.Errorf("%+v %d", v.More, len(v.Holds))
 	}
-	e.lookMost = viewMost
+	e.maxScanned = maxScanned
 	if v = lookAt(t, e, ViewQuery{Sort: "key", Desc: true, Limit: 1}); v.Holds[0].Key != fmt.Sprintf("stock:%07d", n-1) || v.More.Unseen {
 		t.Errorf("%+v", v.More)
 	}
 	for i := range e.shards {
-		if rows, _, more := e.shards[i].table.LookHolds(nil, "", 1, 1); len(rows) > 0 || more {
+		if rows, _, more := e.shards[i].table.ScanHolds(nil, "", 1, 1); len(rows) > 0 || more {
 			t.Fatal("a look is left open")
 		}
 	}

@@ -9,8 +9,8 @@ import (
 
 // How much a view looks at: so many holds, and so many waiters, in all, a piece at a time.
 const (
-	viewMost  = 200_000
-	viewPiece = 1024
+	maxScanned = 200_000
+	scanPiece  = 1024
 )
 
 // order is how rows are put: less than 0 when a comes first. Ties are put by key and age.
@@ -45,18 +45,18 @@ var orders = map[string]*order{
 
 // best keeps the first rows of many.
 type best[R any] struct {
-	most int
-	less func(a, b *R) int
-	rows []R
-	cut  bool // there were others
+	limit int
+	less  func(a, b *R) int
+	rows  []R
+	cut   bool // there were others
 }
 
 func (b *best[R]) add(rows ...R) {
 	for i := range rows {
-		if b.cut && b.less(&rows[i], &b.rows[b.most-1]) >= 0 { // those up to there are in order
+		if b.cut && b.less(&rows[i], &b.rows[b.limit-1]) >= 0 { // those up to there are in order
 			continue
 		}
-		if b.rows = append(b.rows, rows[i]); len(b.rows) >= 2*b.most+DefaultViewRows {
+		if b.rows = append(b.rows, rows[i]); len(b.rows) >= 2*b.limit+DefaultViewRows {
 			b.sort()
 		}
 	}
@@ -64,9 +64,9 @@ func (b *best[R]) add(rows ...R) {
 
 func (b *best[R]) sort() []R {
 	sort.Sort(b)
-	if len(b.rows) > b.most {
-		clear(b.rows[b.most:])
-		b.rows, b.cut = b.rows[:b.most], true
+	if len(b.rows) > b.limit {
+		clear(b.rows[b.limit:])
+		b.rows, b.cut = b.rows[:b.limit], true
 	}
 	return b.rows
 }
@@ -76,7 +76,7 @@ func (b *best[R]) Less(i, j int) bool { return b.less(&b.rows[i], &b.rows[j]) < 
 func (b *best[R]) Swap(i, j int)      { b.rows[i], b.rows[j] = b.rows[j], b.rows[i] }
 
 func newBest[R any](q *ViewQuery, less func(a, b *R) int, ties ...func(a, b *R) int) *best[R] {
-	return &best[R]{most: q.Limit, less: func(a, b *R) int {
+	return &best[R]{limit: q.Limit, less: func(a, b *R) int {
 		n := less(a, b)
 		for i := 0; n == 0 && i < len(ties); i++ {
 			n = ties[i](a, b)
@@ -91,14 +91,14 @@ func newBest[R any](q *ViewQuery, less func(a, b *R) int, ties ...func(a, b *R) 
 // View fills in v's lists of holds, waiters and sessions. There is one at a time: the tables have one
 // place for it.
 func (e *Engine) View(q ViewQuery, v *View) {
-	e.looks.Lock()
-	defer e.looks.Unlock()
+	e.scanning.Lock()
+	defer e.scanning.Unlock()
 	o := orders[q.Sort]
 	holds := newBest(&q, o.holds, orders["age"].holds, orders["key"].holds)
 	waiters := newBest(&q, o.waiters, orders["age"].waiters, orders["key"].waiters)
 	sessions := newBest(&q, o.sessions, orders["age"].sessions)
-	seen := look(e, &q, holds, (*cache.Table).LookHolds)
-	v.More.Unseen = !look(e, &q, waiters, (*cache.Table).LookWaiters) || !seen
+	seen := scanTables(e, &q, holds, (*cache.Table).ScanHolds)
+	v.More.Unseen = !scanTables(e, &q, waiters, (*cache.Table).ScanWaiters) || !seen
 	names := e.classes.list()
 	now := e.clock()
 	v.Holds, v.Waiters, v.Sessions = []ViewHold{}, []ViewWaiter{}, []ViewSession{}
@@ -118,14 +118,14 @@ func (e *Engine) View(q ViewQuery, v *View) {
 // piece is LookHolds or LookWaiters.
 type piece[R any] func(t *cache.Table, found []R, prefix string, room, most int) (_ []R, looked int, more bool)
 
-// look goes through all tables, each for its part of what may be looked at. In the order of age
+// scanTables goes through all tables, each for its part of what may be looked at. In the order of age
 // a table's first rows are all that can matter. It says whether it has seen all that do.
-func look[R any](e *Engine, q *ViewQuery, into *best[R], next piece[R]) (all bool) {
+func scanTables[R any](e *Engine, q *ViewQuery, into *best[R], next piece[R]) (all bool) {
 	all = true
-	budget, byAge := e.lookMost, q.Sort == "age"
+	budget, byAge := e.maxScanned, q.Sort == "age"
 	var rows []R
 	for i := range e.shards {
-		share, room := budget/(shards-i), e.lookMost
+		share, room := budget/(shards-i), e.maxScanned
 		if byAge {
 			room = q.Limit + 1 // so that it shows when there is more
 		}
@@ -133,15 +133,15 @@ func look[R any](e *Engine, q *ViewQuery, into *best[R], next piece[R]) (all boo
 			looked := 0
 			sh := e.lock(i)
 			if !begun {
-				sh.table.BeginLook(byAge && q.Desc)
+				sh.table.BeginScan(byAge && q.Desc)
 			}
-			rows, looked, more = next(sh.table, rows[:0], q.Prefix, room, min(share, viewPiece))
+			rows, looked, more = next(sh.table, rows[:0], q.Prefix, room, min(share, scanPiece))
 			room, share, budget = room-len(rows), share-looked, budget-looked
 			if more && share == 0 {
 				all = false
 			}
 			if more = more && share > 0 && room > 0; !more {
-				sh.table.EndLook()
+				sh.table.EndScan()
 			}
 			sh.mu.Unlock()
 			into.add(rows...)

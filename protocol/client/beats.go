@@ -2,21 +2,21 @@ package client
 
 import "sync"
 
-// beats remembers how far each part of the stream's beats has stated validity.
-type beats struct {
+// keepalives remembers how far each part of the stream's keepalives has stated validity.
+type keepalives struct {
 	mu  sync.Mutex
 	seq uint64 // guarded by mu: how many have come
 	// top is guarded by mu: those that no later one outdoes, oldest first, so with
 	// falling until. There is seldom more than one.
-	top []beat
+	top []keepalive
 }
 
-type beat struct {
+type keepalive struct {
 	seq   uint64
 	until int64
 }
 
-func (b *beats) add(until int64) {
+func (b *keepalives) add(until int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.seq++
@@ -27,17 +27,17 @@ func (b *beats) add(until int64) {
 	past := 0
 	for t := now(); past < n && b.top[past].until < t; past++ {
 	}
-	b.top = append(append(b.top[:0], b.top[past:n]...), beat{b.seq, until})
+	b.top = append(append(b.top[:0], b.top[past:n]...), keepalive{b.seq, until})
 }
 
-func (b *beats) last() uint64 {
+func (b *keepalives) last() uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.seq
 }
 
-// furthest returns the latest until of the beats from seq on, 0 without any.
-func (b *beats) furthest(seq uint64) int64 {
+// furthest returns the latest until of the keepalives from seq on, 0 without any.
+func (b *keepalives) furthest(seq uint64) int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range b.top {

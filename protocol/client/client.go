@@ -21,8 +21,8 @@ type Options struct {
 
 	// OnLost hears that the daemon calls a hold lost.
 	OnLost func(Lost)
-	// OnBeat hears each new watermark.
-	OnBeat func(Beat)
+	// OnKeepalive hears each new watermark.
+	OnKeepalive func(Keepalive)
 	// OnGoingAway hears that the daemon drains: in so many milliseconds every
 	// hold that is left will be lost.
 	OnGoingAway func(drainMillis uint64, msg string)
@@ -38,9 +38,9 @@ type Lost struct {
 	Reason       protocol.Reason
 }
 
-// Beat is the push that everything acquired before it and not called lost is
+// Keepalive is the push that everything acquired before it and not called lost is
 // valid until then.
-type Beat struct {
+type Keepalive struct {
 	Until uint64 // milliseconds of the daemon's clock
 	Left  uint64 // milliseconds, when it was sent
 }
@@ -48,14 +48,14 @@ type Beat struct {
 // Client is one connection to a daemon: one session. All its methods may be
 // called by many goroutines at once.
 type Client struct {
-	conn    *sock.Conn
-	opts    Options
-	welcome protocol.Welcome // written by the hello's callback, before Dial returns
-	clock   clockMap         // the same
-	owners  atomic.Uint64
-	wg      sync.WaitGroup // reader and writer
-	done    chan struct{}  // closed when the reader has ended
-	beats   beats
+	conn       *sock.Conn
+	opts       Options
+	welcome    protocol.Welcome // written by the hello's callback, before Dial returns
+	clock      clockMap         // the same
+	owners     atomic.Uint64
+	wg         sync.WaitGroup // reader and writer
+	done       chan struct{}  // closed when the reader has ended
+	keepalives keepalives
 
 	mu       sync.Mutex
 	err      error            // guarded by mu: why the connection has ended

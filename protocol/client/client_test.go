@@ -259,18 +259,18 @@ func TestPushesComeInTheOrderOfTheWire(t *testing.T) {
 	got := make(chan any, 10)
 	c, p := connect(t, Options{
 		OnLost:      func(l Lost) { got <- l },
-		OnBeat:      func(b Beat) { got <- b },
+		OnKeepalive: func(b Keepalive) { got <- b },
 		OnGoingAway: func(ms uint64, msg string) { got <- fmt.Sprint(ms, msg) },
 		OnEnd:       func(err error) { got <- errors.Is(err, ErrTooSlow) && errors.Is(err, ErrClosed) },
 	}, 0)
 	var b []byte
-	b = protocol.AppendBeat(b, 50, 5)
+	b = protocol.AppendKeepalive(b, 50, 5)
 	b = protocol.AppendLost(b, "k", 1, 2, protocol.LostGone)
 	b = append(b, 0, 0, 0, 3, 0x92, 127, 0) // an event of a later version
 	b = protocol.AppendGoingAway(b, 99, "bye")
 	b = protocol.AppendFatal(b, protocol.TooSlow, "read!")
 	p.send(b)
-	want := []any{Beat{50, 5}, Lost{"k", 1, 2, protocol.LostGone}, "99bye", true}
+	want := []any{Keepalive{50, 5}, Lost{"k", 1, 2, protocol.LostGone}, "99bye", true}
 	for _, w := range want {
 		if g := result(t, got); g != w {
 			t.Errorf("got %v, want %v", g, w)

@@ -11,6 +11,6 @@
 // calls and runs the handlers of Options, and the writer, which is idle unless
 // the socket is full. Close ends both and waits for them.
 //
-// Lock order: Client.mu, then Hold.mu, then beats.mu. No handler, callback or system call runs
+// Lock order: Client.mu, then Hold.mu, then keepalives.mu. No handler, callback or system call runs
 // under either.
 package client

@@ -40,8 +40,8 @@ type Hold struct {
 // stated is what the daemon has stated of one hold. All Holds of the same key, owner and fence share it.
 type stated struct {
 	deadline int64  // the furthest validity that a grant stated, on our clock
-	end      int64  // when the hold ends, whatever a beat states; 0 for never
-	seq      uint64 // the first beat that means it; 0 before its grant
+	end      int64  // when the hold ends, whatever a keepalive states; 0 for never
+	seq      uint64 // the first keepalive that means it; 0 before its grant
 }
 
 // add takes in what else was stated. What was stated before stays true, in whatever order replies come.
@@ -77,9 +77,9 @@ func (c *Client) newHold(key string, a *AcquireArgs) *Hold {
 }
 
 // granted takes in a grant or a renewal. It runs on the reader goroutine, so that
-// beats and losses fall on the right side of it.
+// keepalives and losses fall on the right side of it.
 func (c *Client) granted(h *Hold, g *protocol.Grant) {
-	heard := stated{deadline: c.clock.local(g.Deadline), seq: c.beats.last() + 1}
+	heard := stated{deadline: c.clock.local(g.Deadline), seq: c.keepalives.last() + 1}
 	if g.End != 0 {
 		heard.end = c.clock.local(g.End)
 	}

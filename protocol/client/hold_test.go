@@ -38,10 +38,10 @@ func (p *peer) sync(c *Client) {
 	}
 }
 
-// beat sends a keepalive that states a validity of d, and reads the client's answer.
-func (p *peer) beat(d time.Duration) {
+// keepalive sends a keepalive that states a validity of d, and reads the client's answer.
+func (p *peer) keepalive(d time.Duration) {
 	p.t.Helper()
-	p.send(protocol.AppendBeat(nil, uint64((now()+int64(d))/1e6), uint64(d.Milliseconds())))
+	p.send(protocol.AppendKeepalive(nil, uint64((now()+int64(d))/1e6), uint64(d.Milliseconds())))
 	if q := p.next(); q.Op != protocol.OpPing {
 		p.t.Errorf("the answer to a keepalive: %+v", q)
 	}
@@ -52,26 +52,26 @@ func about(got, want time.Duration) bool { return got <= want && got > want-time
 
 func TestHoldIsValidAsLongAsStated(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
-	p.beat(9 * time.Hour) // before the grant: says nothing of it
+	p.keepalive(9 * time.Hour) // before the grant: says nothing of it
 	h := locked(t, c, p, "k", grantUntil(time.Hour, 5))
 	if r := h.Remaining(); !about(r, time.Hour) || !h.Valid() || h.Fence() != 5 {
 		t.Fatalf("granted for an hour: %v", r)
 	}
-	p.beat(2 * time.Hour)
+	p.keepalive(2 * time.Hour)
 	p.sync(c)
 	if r := h.Remaining(); !about(r, 2*time.Hour) {
-		t.Errorf("a beat until two hours from now: %v", r)
+		t.Errorf("a keepalive until two hours from now: %v", r)
 	}
-	p.beat(time.Minute) // of another hold's; takes nothing back
+	p.keepalive(time.Minute) // of another hold's; takes nothing back
 	p.sync(c)
 	if r := h.Remaining(); !about(r, 2*time.Hour) {
-		t.Errorf("a shorter beat: %v", r)
+		t.Errorf("a shorter keepalive: %v", r)
 	}
 	j := locked(t, c, p, "j", grantUntil(time.Second, 6))
-	p.beat(30 * time.Minute)
+	p.keepalive(30 * time.Minute)
 	p.sync(c)
 	if r := j.Remaining(); !about(r, 30*time.Minute) {
-		t.Errorf("granted after the longer beat: %v", r)
+		t.Errorf("granted after the longer keepalive: %v", r)
 	}
 	if r := h.Remaining(); !about(r, 2*time.Hour) {
 		t.Errorf("and the one before it: %v", r)
@@ -83,7 +83,7 @@ func TestHoldEndsAtItsOwnEnd(t *testing.T) {
 	g := grantUntil(time.Hour, 5)
 	g.End = uint64((now() + int64(90*time.Minute)) / 1e6)
 	h := locked(t, c, p, "k", g)
-	p.beat(5 * time.Hour)
+	p.keepalive(5 * time.Hour)
 	p.sync(c)
 	if r := h.Remaining(); !about(r, 90*time.Minute) {
 		t.Errorf("a fixed hold of 90 minutes: %v", r)

@@ -90,7 +90,7 @@ func (h *Hold) remaining() (left time.Duration, ranOut bool) {
 	if h.over != nil {
 		return 0, false
 	}
-	until := max(h.deadline, h.c.beats.furthest(h.seq))
+	until := max(h.deadline, h.c.keepalives.furthest(h.seq))
 	if h.end != 0 {
 		until = min(until, h.end)
 	}

@@ -115,7 +115,7 @@ func TestAHoldThatRanOutIsLostForGood(t *testing.T) {
 			if err := ask(t, c, h); !errors.Is(err, ErrExpired) || !errors.Is(err, ErrNotHeld) {
 				t.Fatalf("asked when its validity had run out: %v", err)
 			}
-			p.beat(time.Hour)
+			p.keepalive(time.Hour)
 			p.sync(c)
 			if h.Valid() {
 				t.Error("a keepalive has revived it")
@@ -232,7 +232,7 @@ func TestTheEndOfAHold(t *testing.T) {
 func TestReentriesAreOneHold(t *testing.T) {
 	c, p := connect(t, Options{}, 0)
 	outer := locked(t, c, p, "k", grantUntil(time.Hour, 5))
-	p.beat(2 * time.Hour)
+	p.keepalive(2 * time.Hour)
 	p.sync(c)
 	inner := locked(t, c, p, "k", grantUntil(time.Hour, 5))
 	if r := inner.Remaining(); !about(r, 2*time.Hour) {

@@ -218,9 +218,9 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 	return err
 }
 
-// answerBeat answers a keepalive with a ping, which counts as a heartbeat. It does so whatever the welcome said,
+// answerKeepalive answers a keepalive with a ping, which counts as a heartbeat. It does so whatever the welcome said,
 // because a reload of the daemon can require a heartbeat later. Nobody waits for the reply.
-func (c *Client) answerBeat() {
+func (c *Client) answerKeepalive() {
 	c.mu.Lock()
 	if c.err != nil {
 		c.mu.Unlock()
@@ -239,15 +239,15 @@ func (c *Client) push(m *protocol.Message) error {
 			return fmt.Errorf("read lost: %w", err)
 		}
 		c.lost(Lost{key, owner, fence, reason})
-	case protocol.EventBeat:
-		until, left, err := m.Beat()
+	case protocol.EventKeepalive:
+		until, left, err := m.Keepalive()
 		if err != nil {
-			return fmt.Errorf("read beat: %w", err)
+			return fmt.Errorf("read keepalive: %w", err)
 		}
-		c.beats.add(c.clock.local(until))
-		c.answerBeat()
-		if c.opts.OnBeat != nil {
-			c.opts.OnBeat(Beat{until, left})
+		c.keepalives.add(c.clock.local(until))
+		c.answerKeepalive()
+		if c.opts.OnKeepalive != nil {
+			c.opts.OnKeepalive(Keepalive{until, left})
 		}
 	case protocol.EventGoingAway:
 		drain, msg, err := m.GoingAway()

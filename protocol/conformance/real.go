@@ -32,7 +32,7 @@ func (t *T) real(spaces ...engine.Namespace) *real {
 	t.must(err)
 	socket := filepath.Join(t.dir, "d")
 	cfg := daemon.Config{Socket: socket, SocketMode: 0o600, Version: "conformance", Serving: daemon.Serving{
-		Stores:     []daemon.Store{{Name: "store", Store: store}},
+		Stores:     []daemon.StoreConfig{{Name: "store", Store: store}},
 		Namespaces: append([]engine.Namespace{{Store: "store"}}, spaces...),
 	}}
 	d, err := daemon.Listen(cfg)

@@ -405,11 +405,11 @@ func joinedFrames(t *T) {
 	q := f.expectAcquire("l")
 	var b []byte
 	for range 1000 {
-		b = protocol.AppendBeat(b, f.now()+farAway, farAway)
+		b = protocol.AppendKeepalive(b, f.now()+farAway, farAway)
 	}
 	b = protocol.AppendLost(b, "k", q.Owner, 3, protocol.LostGone)
 	b = protocol.AppendGrant(b, q.ID, f.grant(4))
-	b = protocol.AppendBeat(b, f.now()+farAway, farAway)
+	b = protocol.AppendKeepalive(b, f.now()+farAway, farAway)
 	b = append(b, 0, 0) // and the beginning of another
 	q.c.free(q.ID)
 	q.c.sendAround(b, func() {

@@ -99,7 +99,7 @@ func owners(t *T) {
 		t.failf("the second owner's fence %v is not larger than the first's %v", two, one)
 	}
 	if t.held("k", one) || !t.heldAs(2, "k", two) {
-		t.failf("after the hand-over the second owner holds, and the first does not")
+		t.failf("after the handoff the second owner holds, and the first does not")
 	}
 	p.excluded("k", "the second owner holds it")
 	t.releaseAs(2, "k", two).ok()

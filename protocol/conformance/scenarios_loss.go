@@ -345,9 +345,9 @@ func expiredStaysLost(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	later := func(q asked, key string, fence Fence, ask string) {
-		q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
+		q.c.send(protocol.AppendKeepalive(nil, f.now()+farAway, farAway))
 		f.barrier()
-		t.mustNotHold(key, fence, "its deadline had passed when "+ask+", and a beat came afterwards")
+		t.mustNotHold(key, fence, "its deadline had passed when "+ask+", and a keepalive came afterwards")
 		f.releaseLostAs(protocol.OK, key, fence)
 	}
 	q, k, until := f.brief("k", 3)

@@ -42,11 +42,11 @@ var sessionScenarios = []Scenario{
 	{"stdin-closed", "7 Sessions",
 		"the end of the program releases everything; it ends when its standard input does", nil, stdinClosed},
 	{"heartbeat", "10 Requests (hello)",
-		"where a namespace has a heartbeat, each beat is answered", nil, heartbeat},
+		"where a namespace has a heartbeat, each keepalive is answered", nil, heartbeat},
 	{"heartbeat-kept", "10 Requests (hello)",
 		"a client without requests of its own keeps a hold in such a namespace", nil, heartbeatKept},
 	{"heartbeat-added", "10 Requests (hello)",
-		"each beat is answered although no namespace of the welcome has a heartbeat", nil, heartbeatAdded},
+		"each keepalive is answered although no namespace of the welcome has a heartbeat", nil, heartbeatAdded},
 }
 
 func hello(t *T) {
@@ -351,7 +351,7 @@ func stdinClosed(t *T) {
 func heartbeat(t *T) {
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
 		w := c.f.welcome()
-		w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: "beat:", Store: "embedded", Safety: "linearizable", Heartbeat: 10_000})
+		w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: "keepalive:", Store: "embedded", Safety: "linearizable", Heartbeat: 10_000})
 		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
 	})
 	f.listen()
@@ -364,30 +364,30 @@ func heartbeatAdded(t *T) { t.fake().beatsAreAnswered() }
 func (f *fake) beatsAreAnswered() {
 	t := f.t
 	t.connect().ok()
-	q, k := f.hold(want{key: "beat:k"}, f.grant(3))
+	q, k := f.hold(want{key: "keepalive:k"}, f.grant(3))
 	for range 3 {
 		f.mu.Lock()
 		before := f.pings
 		f.mu.Unlock()
-		q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
-		f.await("a ping behind the beat", func() bool { return f.pings > before })
+		q.c.send(protocol.AppendKeepalive(nil, f.now()+farAway, farAway))
+		f.await("a ping behind the keepalive", func() bool { return f.pings > before })
 	}
-	t.mustHold("beat:k", k, "after beats")
+	t.mustHold("keepalive:k", k, "after keepalives")
 }
 
 func heartbeatKept(t *T) {
 	const every = 5 * time.Second
-	r := t.real(engine.Namespace{Prefix: "beat:", Store: "store", Heartbeat: every})
+	r := t.real(engine.Namespace{Prefix: "keepalive:", Store: "store", Heartbeat: every})
 	p := r.peer()
 	t.connect().ok()
-	k := t.acquire(want{key: "beat:k"}).fence()
+	k := t.acquire(want{key: "keepalive:k"}).fence()
 	t.after(bootMillis() + uint64(every.Milliseconds()) + 500)
-	s, err := p.c.Inspect(t.ctx, "beat:k")
+	s, err := p.c.Inspect(t.ctx, "keepalive:k")
 	t.must(err)
 	if s.Held != protocol.HeldHere {
-		t.failf("the hold was lost although the client lives: it does not answer beats")
+		t.failf("the hold was lost although the client lives: it does not answer keepalives")
 	}
-	t.mustHold("beat:k", k, "later than a heartbeat")
+	t.mustHold("keepalive:k", k, "later than a heartbeat")
 }
 
 // stopped runs f while the client's process is stopped.

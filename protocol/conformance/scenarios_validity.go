@@ -11,13 +11,13 @@ var validityScenarios = []Scenario{
 	{"silence", "9 Validity",
 		"after the deadline of its grant a hold is not valid, although the daemon says nothing",
 		nil, silence},
-	{"beat", "9 Validity", "a beat extends the validity of earlier grants", nil, beatExtends},
-	{"beat-before-grant", "9 Validity", "a beat does not extend a later grant", nil, beatBefore},
-	{"beat-never-shortens", "9 Validity",
-		"neither a beat nor a renewal shortens the validity that was stated", nil, neverShortens},
-	{"beat-and-end", "9 Validity",
-		"no beat makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd},
-	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a beat", nil, lateGrant},
+	{"keepalive", "9 Validity", "a keepalive extends the validity of earlier grants", nil, beatExtends},
+	{"keepalive-before-grant", "9 Validity", "a keepalive does not extend a later grant", nil, beatBefore},
+	{"keepalive-never-shortens", "9 Validity",
+		"neither a keepalive nor a renewal shortens the validity that was stated", nil, neverShortens},
+	{"keepalive-and-end", "9 Validity",
+		"no keepalive makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd},
+	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a keepalive", nil, lateGrant},
 	{"clock-ahead", "9 Validity",
 		"the daemon's clock is an hour ahead of the client's", nil, func(t *T) { otherClock(t, 3_600_000) }},
 	{"clock-behind", "9 Validity",
@@ -77,26 +77,26 @@ func (f *fake) briefFor(left uint64, key string, fence uint64) (asked, Fence, ui
 	}
 }
 
-// extended is a hold that was granted for a short time and then extended by a beat. Times are on the boot
+// extended is a hold that was granted for a short time and then extended by a keepalive. Times are on the boot
 // clock.
 type extended struct {
 	key   string
 	fence Fence
 	until uint64 // the end of the grant's validity
-	end   uint64 // the end of the beat's validity
+	end   uint64 // the end of the keepalive's validity
 }
 
-// extend has the client acquire a key for a short time, and read a beat that extends it in that time.
+// extend has the client acquire a key for a short time, and read a keepalive that extends it in that time.
 func (f *fake) extend(key string, fence, more uint64) extended {
 	for left := uint64(short); ; left *= 2 {
 		key := fmt.Sprint(key, "-", left)
 		q, got, until := f.briefFor(left, key, fence)
-		q.c.send(protocol.AppendBeat(nil, until+more, left+more))
+		q.c.send(protocol.AppendKeepalive(nil, until+more, left+more))
 		f.barrier()
 		if early(until) {
 			return extended{key, got, until, until + more}
 		}
-		// Too slow: the client may have found the hold over before it read the beat.
+		// Too slow: the client may have found the hold over before it read the keepalive.
 	}
 }
 
@@ -106,7 +106,7 @@ func silence(t *T) {
 	_, far := f.hold(want{key: "far"}, f.grant(3))
 	_, k, until := f.brief("k", 4)
 	t.believes("k", k, until)
-	t.ends("k", k, until, "its deadline has passed, and no beat came")
+	t.ends("k", k, until, "its deadline has passed, and no keepalive came")
 	t.mustHold("far", far, "its deadline is far away")
 }
 
@@ -115,24 +115,24 @@ func beatExtends(t *T) {
 	t.connect().ok()
 	k := f.extend("k", 3, farAway)
 	t.after(k.until)
-	t.mustHold(k.key, k.fence, "its grant is over, but not what a beat has stated")
+	t.mustHold(k.key, k.fence, "its grant is over, but not what a keepalive has stated")
 	l := f.extend("l", 5, 2*short)
 	t.after(l.until)
 	t.believes(l.key, l.fence, l.end)
-	t.ends(l.key, l.fence, l.end, "what the last beat has stated is over")
-	t.mustHold(k.key, k.fence, "an earlier beat went further")
+	t.ends(l.key, l.fence, l.end, "what the last keepalive has stated is over")
+	t.mustHold(k.key, k.fence, "an earlier keepalive went further")
 }
 
 func beatBefore(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	q, far := f.hold(want{key: "far"}, f.grantFor(farAway, 3))
-	q.c.send(protocol.AppendBeat(nil, f.now()+2*farAway, 2*farAway))
+	q.c.send(protocol.AppendKeepalive(nil, f.now()+2*farAway, 2*farAway))
 	f.barrier()
 	_, k, until := f.brief("k", 4)
 	t.believes("k", k, until)
-	t.ends("k", k, until, "its deadline has passed; the beat came before its grant")
-	t.mustHold("far", far, "it was granted before the beat")
+	t.ends("k", k, until, "its deadline has passed; the keepalive came before its grant")
+	t.mustHold("far", far, "it was granted before the keepalive")
 }
 
 func neverShortens(t *T) {
@@ -140,11 +140,11 @@ func neverShortens(t *T) {
 	t.connect().ok()
 	q, k := f.hold(want{key: "k"}, f.grant(3))
 	until := f.now() + 50
-	q.c.send(protocol.AppendBeat(nil, until, 50))
-	q.c.send(protocol.AppendBeat(nil, 0, 0))
+	q.c.send(protocol.AppendKeepalive(nil, until, 50))
+	q.c.send(protocol.AppendKeepalive(nil, 0, 0))
 	f.barrier()
 	t.after(until)
-	t.mustHold("k", k, "its grant stated more than the beat behind it")
+	t.mustHold("k", k, "its grant stated more than the keepalive behind it")
 	if !t.able("renew") {
 		return
 	}
@@ -174,7 +174,7 @@ func beatAndEnd(t *T) {
 		q := f.expectAcquire("k")
 		g := f.grantFor(farAway, 3)
 		g.End = f.now() + left
-		q.c.answer(q.ID, protocol.AppendBeat(protocol.AppendGrant(nil, q.ID, g), f.now()+farAway, farAway))
+		q.c.answer(q.ID, protocol.AppendKeepalive(protocol.AppendGrant(nil, q.ID, g), f.now()+farAway, farAway))
 		if a := p.answer(); !a.OK {
 			if early(g.End) {
 				p.ok()
@@ -183,7 +183,7 @@ func beatAndEnd(t *T) {
 		}
 		t.believes("k", 3, g.End)
 		t.ends("k", 3, g.End, "it is fixed, and its end has passed")
-		q.c.send(protocol.AppendBeat(nil, f.now()+farAway, farAway))
+		q.c.send(protocol.AppendKeepalive(nil, f.now()+farAway, farAway))
 		f.barrier()
 		t.mustNotHold("k", 3, "it is fixed, and its end has passed")
 		return
@@ -204,9 +204,9 @@ func lateGrant(t *T) {
 	t.mustNotHold("k", 3, "its grant came when its deadline had passed")
 	q, l, until := f.brief("l", 4)
 	t.after(until)
-	q.c.send(protocol.AppendBeat(nil, until, farAway))
+	q.c.send(protocol.AppendKeepalive(nil, until, farAway))
 	f.barrier()
-	t.mustNotHold("l", l, "the beat came when its time had passed")
+	t.mustNotHold("l", l, "the keepalive came when its time had passed")
 }
 
 func otherClock(t *T, ahead int64) {
@@ -221,10 +221,10 @@ func otherClock(t *T, ahead int64) {
 	t.ends("k", k, until, fmt.Sprintf("the daemon's clock is %d ms ahead, and its deadline has passed", f.skew))
 	t.mustHold("far", far, "its deadline is far away")
 	_, k, until = f.brief("l", 5)
-	q.c.send(protocol.AppendBeat(nil, f.now()+2*short, 2*short))
+	q.c.send(protocol.AppendKeepalive(nil, f.now()+2*short, 2*short))
 	f.barrier()
 	until = max(until, bootMillis()+2*short)
-	t.ends("l", k, until, "what the last beat has stated is over")
+	t.ends("l", k, until, "what the last keepalive has stated is over")
 }
 
 func slowHello(t *T) {

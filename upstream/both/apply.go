@@ -90,7 +90,7 @@ func worse(a, b upstream.Result) upstream.Result {
 	if r.Status == cache.Refused && (a.Status != cache.Refused || b.Status != cache.Refused) {
 		r.Status = cache.Unknown // one of them may have done it
 	}
-	r.Wanted = a.Wanted || b.Wanted
+	r.Contended = a.Contended || b.Contended
 	return r
 }
 
@@ -221,10 +221,10 @@ func (s *Store) acquired(r *upstream.Result, op *upstream.Op, a, b *upstream.Res
 	case wrong != nil:
 		*r = upstream.Result{Status: cache.Unknown, Left: -1, Err: wrong}
 	case b.Status == cache.Granted:
-		r.Wanted = a.Wanted || b.Wanted
+		r.Contended = a.Contended || b.Contended
 		s.session(r, a, b)
 	case b.Status == cache.Queued || b.Status == cache.Busy:
-		r.Wanted = r.Wanted || a.Wanted
+		r.Contended = r.Contended || a.Contended
 	case b.Status == cache.Refused && op.Kind == cache.OpJoin: // it stands in the old store, and will be asked for again
 		r.Status = cache.Unknown
 	}

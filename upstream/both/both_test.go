@@ -48,7 +48,7 @@ func TestConformance(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
 		return pair(t, open(t, a, prefix), open(t, b, prefix))
-	}, storetest.Options{KeepsPlaces: true, Leftovers: func(t testing.TB, prefix string) (left []string) {
+	}, storetest.Options{KeepsPlaces: true, Residue: func(t testing.TB, prefix string) (left []string) {
 		for _, srv := range []*testserver.Redis{a, b} {
 			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
 				if strings.Contains(k, prefix) {

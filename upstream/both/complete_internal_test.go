@@ -17,7 +17,7 @@ func TestTheStateOfAPairIsComplete(t *testing.T) {
 		return c.B, c.Err
 	}
 	storetest.Complete{Root: s,
-		Image: func() ([]byte, error) { return image(s, &states) },
+		Snapshot: func() ([]byte, error) { return image(s, &states) },
 		Again: func(b []byte) ([]byte, error) {
 			next, c := &Store{places: make(map[place]standing)}, &cache.Coder{B: b, Reading: true}
 			var states [2][]byte

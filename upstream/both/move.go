@@ -23,14 +23,14 @@ func (s *Store) Identity() string {
 	return string(b)
 }
 
-// Heirs is what is to be known of each store of a pair.
-func Heirs(h *upstream.Heir) (both [2]*upstream.Heir) {
+// Successors is what is to be known of each store of a pair.
+func Successors(h *upstream.Successor) (both [2]*upstream.Successor) {
 	var ids [2]string
 	if h == nil || json.Unmarshal([]byte(h.Identity), &ids) != nil {
 		return both
 	}
 	for i := range both {
-		both[i] = &upstream.Heir{Identity: ids[i], Lock: h.Lock}
+		both[i] = &upstream.Successor{Identity: ids[i], Lock: h.Lock}
 	}
 	return both
 }

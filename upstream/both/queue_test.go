@@ -88,7 +88,7 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.OpenHeir(t.Context(), cfg, etcd.WithClock(clock))))}
+	next := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.OpenSuccessor(t.Context(), cfg, etcd.WithClock(clock))))}
 	begin, err := upstream.Moves(next.Store).Arrive(state)
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,8 @@ import (
 )
 
 func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
-	seed := newHeir(t).seed // the state lists keys in the order of the shards
-	s := newHeir(t)
+	seed := newSuccessor(t).seed // the state lists keys in the order of the shards
+	s := newSuccessor(t)
 	s.seed = seed
 	n := &s.session
 	n.grace, n.graceTTL = 11, 12
@@ -27,9 +27,9 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 		return s.Leave()
 	}
 	storetest.Complete{Root: s,
-		Image: func() ([]byte, error) { return image(s) },
+		Snapshot: func() ([]byte, error) { return image(s) },
 		Again: func(b []byte) ([]byte, error) {
-			next := newHeir(t)
+			next := newSuccessor(t)
 			next.seed = seed
 			if _, err := next.Arrive(b); err != nil {
 				return nil, err
@@ -40,11 +40,11 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 			return image(next)
 		},
 		LeftOut: map[string]string{
-			"embedded.Store.seed":    "each process has its own",
-			"embedded.Store.hints":   "hints may be lost",
-			"embedded.Store.stopped": "each process has its own",
-			"embedded.Store.heir":    "of a store that has not begun",
-			"embedded.session.path":  "from the configuration", "embedded.session.boot": "of the machine",
+			"embedded.Store.seed":      "each process has its own",
+			"embedded.Store.hints":     "hints may be lost",
+			"embedded.Store.stopped":   "each process has its own",
+			"embedded.Store.successor": "of a store that has not begun",
+			"embedded.session.path":    "from the configuration", "embedded.session.boot": "of the machine",
 			"embedded.session.ttl":   "from the configuration",
 			"embedded.session.clock": "each process has its own", "embedded.session.wall": "each process has its own",
 			"embedded.session.log": "each process has its own", "embedded.session.failing": "logged once more",
@@ -54,9 +54,9 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 	}.Check(t)
 }
 
-func newHeir(t *testing.T) *Store {
+func newSuccessor(t *testing.T) *Store {
 	t.Helper()
-	s, err := Open(Options{Clock: func() int64 { return int64(time.Hour) }, Boot: "boot", Heir: true})
+	s, err := Open(Options{Clock: func() int64 { return int64(time.Hour) }, Boot: "boot", Successor: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,20 +30,20 @@ type Options struct {
 	Wall func() time.Time
 	// Boot is the identity of this boot of the machine. The system's when empty.
 	Boot string
-	// Heir is set for a Store that goes on from another process': it needs Arrive before all else.
-	Heir bool
+	// Successor is set for a Store that goes on from another process': it needs Arrive before all else.
+	Successor bool
 	// Log hears of a state file that cannot be written. None when nil.
 	Log *zap.Logger
 }
 
 // Store is the embedded store. It is safe for concurrent use.
 type Store struct {
-	session session
-	shards  [shardCount]shard
-	seed    maphash.Seed
-	hints   chan upstream.Hint
-	stopped chan struct{} // closed when run has ended
-	heir    bool          // it has not begun
+	session   session
+	shards    [shardCount]shard
+	seed      maphash.Seed
+	hints     chan upstream.Hint
+	stopped   chan struct{} // closed when run has ended
+	successor bool          // it has not begun
 }
 
 var (
@@ -77,10 +77,10 @@ func Open(opts Options) (*Store, error) {
 		opts.Boot = id
 	}
 	s := &Store{
-		seed:    maphash.MakeSeed(),
-		hints:   make(chan upstream.Hint, hintBuffer),
-		stopped: make(chan struct{}),
-		heir:    opts.Heir,
+		seed:      maphash.MakeSeed(),
+		hints:     make(chan upstream.Hint, hintBuffer),
+		stopped:   make(chan struct{}),
+		successor: opts.Successor,
 	}
 	for i := range s.shards {
 		s.shards[i].held = make(map[string]uint64)
@@ -88,7 +88,7 @@ func Open(opts Options) (*Store, error) {
 	if err := s.session.open(opts); err != nil {
 		return nil, fmt.Errorf("open embedded store: %w", err)
 	}
-	if !opts.Heir {
+	if !opts.Successor {
 		go s.run()
 	}
 	return s, nil
@@ -155,7 +155,7 @@ var errOutrun = errors.New("the session ends faster than it can be extended")
 // deadline is taken back. It must not run at the same time as Apply, nor be
 // called twice.
 func (s *Store) Close() error {
-	if s.heir { // of a process that goes on itself
+	if s.successor { // of a process that goes on itself
 		return nil
 	}
 	close(s.session.stop)

@@ -303,7 +303,7 @@ func TestAReleaseHintsWhoQueues(t *testing.T) {
 		tok, _ := s.take("k")
 		s.want(s.do(cache.OpJoin, "k", 99), cache.Queued)
 		s.want(s.do(cache.OpRelease, "k", tok), cache.Done)
-		if h := <-s.Hints(); h != (upstream.Hint{Kind: cache.HintFree, Key: "k"}) {
+		if h := <-s.Hints(); h != (upstream.Hint{Kind: cache.HintAvailable, Key: "k"}) {
 			t.Errorf("the hint is %v", h)
 		}
 		s.want(s.do(cache.OpJoin, "k", 99), cache.Granted)

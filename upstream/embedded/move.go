@@ -34,7 +34,7 @@ func (s *Store) Arrive(state []byte) (begin func(), err error) {
 	}
 	return func() {
 		n := &s.session
-		s.heir = false
+		s.successor = false
 		n.io.Lock()
 		if until := n.until.Load(); until != 0 {
 			n.publish(upstream.Session{No: n.no.Load(), Until: until})

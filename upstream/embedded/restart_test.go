@@ -232,7 +232,7 @@ func TestTheEndOfTheWaitHintsWhoQueues(t *testing.T) {
 		}
 		st = &store{T: t, Store: s}
 		st.want(st.do(cache.OpJoin, "k", 1), cache.Queued)
-		if h := <-s.Hints(); h != (upstream.Hint{Kind: cache.HintFree, Key: "k"}) {
+		if h := <-s.Hints(); h != (upstream.Hint{Kind: cache.HintAvailable, Key: "k"}) {
 			t.Errorf("the hint is %v", h)
 		}
 		if d := time.Since(begin); d != 9*time.Second {

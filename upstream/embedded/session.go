@@ -54,7 +54,7 @@ func (n *session) open(opts Options) error {
 	n.kick = make(chan struct{}, 1)
 	n.stop = make(chan struct{})
 	n.no.Store(1)
-	if n.path == "" || opts.Heir {
+	if n.path == "" || opts.Successor {
 		return nil
 	}
 	st, err := readState(n.path)

@@ -11,7 +11,7 @@ import (
 const (
 	shardCount = 64
 	hintBuffer = 256
-	sharedBit  = 1 << 63 // in a grip: the lease is shared; the rest is its token
+	sharedBit  = 1 << 63 // in a lease: the lease is shared; the rest is its token
 )
 
 // shard is a part of the table of what is held. One key has one lease: the
@@ -200,7 +200,7 @@ func (s *Store) peek(res *upstream.Result, now, until int64, grip uint64, held b
 // when nobody reads the hints.
 func (s *Store) hint(mode cache.Mode, key string) {
 	select {
-	case s.hints <- upstream.Hint{Kind: cache.HintFree, Mode: mode, Key: key}:
+	case s.hints <- upstream.Hint{Kind: cache.HintAvailable, Mode: mode, Key: key}:
 	default:
 	}
 }

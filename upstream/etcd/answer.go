@@ -49,7 +49,7 @@ func evaluate(queue []*mvccpb.KeyValue, key string) (p place, ok bool) {
 }
 
 // readLocked reads the answer to one transaction. Like all here it is called with
-// grips.mu held.
+// lock keys.mu held.
 func (b *batch) readLocked(p *part) {
 	switch {
 	case p.err != nil:
@@ -112,9 +112,9 @@ func (b *batch) bumpedLocked(p *part) {
 	if last := nested(p.resp.Responses[len(p.resp.Responses)-1]); last.Succeeded {
 		raise(&b.sess.fence, rev)
 	}
-	for d, fence := range b.s.grips.doubts {
+	for d, fence := range b.s.lockKeys.doubts {
 		if fence < rev {
-			delete(b.s.grips.doubts, d)
+			delete(b.s.lockKeys.doubts, d)
 		}
 	}
 }
@@ -195,13 +195,13 @@ func (b *batch) grantedLocked(st *step, base int64, mode cache.Mode, wanted, fre
 		return
 	}
 	r := &b.results[st.i]
-	r.Base, r.Wanted = uint64(base), wanted
-	t := &b.s.grips
+	r.Base, r.Contended = uint64(base), wanted
+	t := &b.s.lockKeys
 	if g := t.findLocked(b.sess, op.Key, op.Token); g != nil && g.held && g.rev == base {
 		g.mode = mode
 		return
 	}
-	t.putLocked(&grip{lock: op.Key, dir: st.dir, key: st.key, token: op.Token, sess: b.sess, rev: base,
+	t.putLocked(&lockKey{lock: op.Key, dir: st.dir, key: st.key, token: op.Token, sess: b.sess, rev: base,
 		mode: mode, held: true, since: b.s.clock()})
 }
 
@@ -210,7 +210,7 @@ func (b *batch) queuedLocked(st *step, p place) {
 	if !b.stamp(st, cache.Queued) {
 		return
 	}
-	op, t := &b.ops[st.i], &b.s.grips
+	op, t := &b.ops[st.i], &b.s.lockKeys
 	g := t.findLocked(b.sess, op.Key, op.Token)
 	pred := string(p.pred.Key)
 	if g != nil && !g.held && g.pred == pred && g.predRev == p.pred.CreateRevision {
@@ -218,7 +218,7 @@ func (b *batch) queuedLocked(st *step, p place) {
 		t.watchLocked(g)
 		return
 	}
-	t.putLocked(&grip{lock: op.Key, dir: st.dir, key: st.key, token: op.Token, sess: b.sess, rev: p.kv.CreateRevision,
+	t.putLocked(&lockKey{lock: op.Key, dir: st.dir, key: st.key, token: op.Token, sess: b.sess, rev: p.kv.CreateRevision,
 		mode: modeOf(p.kv), pred: pred, predRev: p.pred.CreateRevision, predMod: p.pred.ModRevision})
 }
 
@@ -241,8 +241,8 @@ func (b *batch) stamp(st *step, status cache.Status) bool {
 // forgetLocked takes note that the step's key does not stand.
 func (b *batch) forgetLocked(st *step) {
 	op := &b.ops[st.i]
-	if g := b.s.grips.findLocked(b.sess, op.Key, op.Token); g != nil {
-		b.s.grips.removeLocked(g)
+	if g := b.s.lockKeys.findLocked(b.sess, op.Key, op.Token); g != nil {
+		b.s.lockKeys.removeLocked(g)
 	}
 }
 
@@ -270,9 +270,9 @@ func (b *batch) downgradedLocked(st *step, r *pb.TxnResponse) {
 	if !b.stamp(st, cache.Done) {
 		return
 	}
-	b.results[st.i].Wanted = p.wanted
+	b.results[st.i].Contended = p.wanted
 	op := &b.ops[st.i]
-	if g := b.s.grips.findLocked(b.sess, op.Key, op.Token); g != nil {
+	if g := b.s.lockKeys.findLocked(b.sess, op.Key, op.Token); g != nil {
 		g.mode = cache.Shared
 	}
 }
@@ -320,7 +320,7 @@ func (b *batch) renewedLocked(st *step, r []*pb.ResponseOp) {
 		b.forgetLocked(st)
 		b.answer(st, cache.NotHeld)
 	} else if b.stamp(st, cache.Done) {
-		b.results[st.i].Wanted = p.wanted
+		b.results[st.i].Contended = p.wanted
 	}
 }
 
@@ -338,6 +338,6 @@ func (b *batch) evaluatedLocked(st *step, queue []*mvccpb.KeyValue) {
 		st.plan, st.rev = planDowngrade, p.kv.CreateRevision
 		b.steps = append(b.steps, *st)
 	case b.stamp(st, cache.Done):
-		b.results[st.i].Wanted = p.wanted
+		b.results[st.i].Contended = p.wanted
 	}
 }

@@ -62,7 +62,7 @@ func (b *batch) round(ctx context.Context) {
 	b.ask(ctx, &parts[0])
 	wg.Wait()
 	b.steps = b.steps[:0]
-	t := &b.s.grips
+	t := &b.s.lockKeys
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range parts {
@@ -211,7 +211,7 @@ func (b *batch) failedLocked(p *part) {
 		}
 		if status == cache.Unknown && st.takes() {
 			op := &b.ops[st.i]
-			b.s.grips.doubts[doubt{lock: op.Key, token: op.Token}] = p.fence
+			b.s.lockKeys.doubts[doubt{lock: op.Key, token: op.Token}] = p.fence
 		}
 		if st.plan == planEval && (st.kind == cache.OpTry || st.kind == cache.OpJoin) {
 			b.fail(st, cache.Unknown, err) // its key may stand

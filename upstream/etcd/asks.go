@@ -169,9 +169,9 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 }
 
 // questionWatchLocked returns the requests that create the watch for questions to the present session. It
-// returns none if the watch exists. The caller holds grips.mu.
+// returns none if the watch exists. The caller holds lock keys.mu.
 func (s *Store) questionWatchLocked() (reqs []*pb.WatchRequest) {
-	t, n := &s.grips, s.cur.Load()
+	t, n := &s.lockKeys, s.cur.Load()
 	if n == nil || n.lease == t.questionOf {
 		return nil
 	}
@@ -187,12 +187,12 @@ func (s *Store) questionWatchLocked() (reqs []*pb.WatchRequest) {
 		Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NODELETE}}}})
 }
 
-// questionsLocked passes on what the watch for questions says. It is called with grips.mu held.
+// questionsLocked passes on what the watch for questions says. It is called with lock keys.mu held.
 func (s *Store) questionsLocked(r *pb.WatchResponse) {
 	var kvs []*mvccpb.KeyValue
 	switch {
 	case r.Canceled:
-		s.grips.question, s.grips.questionOf = 0, 0
+		s.lockKeys.question, s.lockKeys.questionOf = 0, 0
 	case r.Created:
 		kvs = []*mvccpb.KeyValue{nil} // the questions that were there before it
 	}

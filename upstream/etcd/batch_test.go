@@ -183,8 +183,8 @@ func TestSweep(t *testing.T) {
 	for _, tok := range kept {
 		p.want(p.do(cache.OpRelease, cache.Exclusive, fmt.Sprint("a/", tok-1), tok), cache.Done)
 	}
-	if r := q.do(cache.OpRenew, cache.Exclusive, "b", theirs); r.Status != cache.Done || r.Wanted {
-		t.Errorf("it is %v, wanted %v", r.Status, r.Wanted)
+	if r := q.do(cache.OpRenew, cache.Exclusive, "b", theirs); r.Status != cache.Done || r.Contended {
+		t.Errorf("it is %v, wanted %v", r.Status, r.Contended)
 	}
 	if ks := keys(t, srv.Admin()); len(ks) != 1 {
 		t.Errorf("left: %q", ks)
@@ -222,7 +222,7 @@ func TestManyWait(t *testing.T) {
 	for end := time.After(bound); len(free) < n; {
 		select {
 		case h := <-q.Hints():
-			if h.Kind == cache.HintFree {
+			if h.Kind == cache.HintAvailable {
 				free[h.Key] = true
 			}
 		case <-end:

@@ -16,7 +16,7 @@ func TestBriefPlaceIsNoWish(t *testing.T) {
 	srv := testserver.StartEtcd(t)
 	p, q, r := newPeer(t, srv, ""), newPeer(t, srv, ""), newPeer(t, srv, "")
 	brief := func(token uint64) cache.Result {
-		res, _ := q.apply(upstream.Op{Kind: cache.OpJoin, Brief: true, Key: "k", Token: token, TTL: long})
+		res, _ := q.apply(upstream.Op{Kind: cache.OpJoin, ShortLived: true, Key: "k", Token: token, TTL: long})
 		return res[0]
 	}
 	a, _ := p.take("k", cache.Exclusive)
@@ -24,8 +24,8 @@ func TestBriefPlaceIsNoWish(t *testing.T) {
 		gone := q.token()
 		q.want(brief(gone), cache.Queued)
 		p.tried("k")
-		if x := p.do(cache.OpRenew, cache.Exclusive, "k", a); x.Status != cache.Done || x.Wanted {
-			t.Errorf("it is %v, wanted %v", x.Status, x.Wanted)
+		if x := p.do(cache.OpRenew, cache.Exclusive, "k", a); x.Status != cache.Done || x.Contended {
+			t.Errorf("it is %v, wanted %v", x.Status, x.Contended)
 		}
 		q.want(q.do(cache.OpWithdraw, cache.Exclusive, "k", gone), cache.Done)
 	}
@@ -33,7 +33,7 @@ func TestBriefPlaceIsNoWish(t *testing.T) {
 	q.want(brief(try), cache.Queued)
 	p.tried("k")
 	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Queued)
-	p.hinted(cache.HintWanted, "k")
+	p.hinted(cache.HintContended, "k")
 	p.want(p.do(cache.OpDowngrade, cache.Shared, "k", a), cache.Done)
 	r.want(r.do(cache.OpJoin, cache.Shared, "k", wait), cache.Queued)
 	p.want(p.do(cache.OpRelease, cache.Shared, "k", a), cache.Done)
@@ -53,7 +53,7 @@ func (p *peer) tried(key string) {
 			switch h {
 			case cache.Hint{Kind: cache.HintTried, Key: key}:
 				return
-			case cache.Hint{Kind: cache.HintWanted, Key: key}:
+			case cache.Hint{Kind: cache.HintContended, Key: key}:
 				p.Fatalf("%s is wanted", key)
 			}
 		case <-end:

@@ -11,7 +11,7 @@ import (
 func TestTheStateOfEtcdIsComplete(t *testing.T) {
 	bare := func() *Store {
 		s := &Store{names: names{root: "locks/"}, clock: func() int64 { return 100 }, high: new(atomic.Int64)}
-		s.grips.init()
+		s.lockKeys.init()
 		return s
 	}
 	s := bare()
@@ -24,9 +24,9 @@ func TestTheStateOfEtcdIsComplete(t *testing.T) {
 	n.until.Store(200)
 	n.fence.Store(10)
 	s.cur.Store(n)
-	grips := &s.grips
-	grips.putLocked(&grip{lock: "held", dir: "d", key: "d/1", token: 1, sess: n, rev: 20, mode: cache.Shared, held: true, since: 30})
-	grips.putLocked(&grip{lock: "queued", dir: "e", key: "e/2", token: 2, sess: n, rev: 21, leaving: true, pred: "e/1", predRev: 22, predMod: 23})
+	grips := &s.lockKeys
+	grips.putLocked(&lockKey{lock: "held", dir: "d", key: "d/1", token: 1, sess: n, rev: 20, mode: cache.Shared, held: true, since: 30})
+	grips.putLocked(&lockKey{lock: "queued", dir: "e", key: "e/2", token: 2, sess: n, rev: 21, leaving: true, pred: "e/1", predRev: 22, predMod: 23})
 	grips.doubts[doubt{"doubted", 3, true}] = 24
 	m := s.semLocked(n, "permits")
 	m.limit, m.seen = 2, 3
@@ -36,7 +36,7 @@ func TestTheStateOfEtcdIsComplete(t *testing.T) {
 	queued.rev, queued.permit.unsure = 26, true
 	grips.waitsLocked(queued, "p", 27)
 	grips.endLocked(free)
-	storetest.Complete{Root: s, Image: s.Leave,
+	storetest.Complete{Root: s, Snapshot: s.Leave,
 		Again: func(b []byte) ([]byte, error) {
 			next := bare()
 			if _, err := next.Arrive(b); err != nil {
@@ -57,18 +57,18 @@ func TestTheStateOfEtcdIsComplete(t *testing.T) {
 
 			"etcd.session.lost": "a lost session is not in the state", "etcd.session.gone": "only of a lost session",
 
-			"etcd.grips.byLock (keys)": "the lock's own name", "etcd.grips.sems (keys)": "the semaphore's own key",
-			"etcd.grips.young": "each is looked at anew", "etcd.grips.old": "each is looked at anew",
-			"etcd.grips.next":    "each is looked at anew",
-			"etcd.grips.byWatch": "watches are made anew", "etcd.grips.lastWatch": "watches are made anew",
-			"etcd.grips.create": "watches are made anew", "etcd.grips.cancel": "watches are made anew",
-			"etcd.grips.check":    "watches are made anew",
-			"etcd.grips.question": "watches are made anew", "etcd.grips.questionOf": "watches are made anew",
-			"etcd.grips.sending": "each process has its own", "etcd.grips.looking": "each process has its own",
+			"etcd.lockKeys.byLock (keys)": "the lock's own name", "etcd.lockKeys.sems (keys)": "the semaphore's own key",
+			"etcd.lockKeys.young": "each is looked at anew", "etcd.lockKeys.old": "each is looked at anew",
+			"etcd.lockKeys.next":    "each is looked at anew",
+			"etcd.lockKeys.byWatch": "watches are made anew", "etcd.lockKeys.lastWatch": "watches are made anew",
+			"etcd.lockKeys.create": "watches are made anew", "etcd.lockKeys.cancel": "watches are made anew",
+			"etcd.lockKeys.check":    "watches are made anew",
+			"etcd.lockKeys.question": "watches are made anew", "etcd.lockKeys.questionOf": "watches are made anew",
+			"etcd.lockKeys.sending": "each process has its own", "etcd.lockKeys.looking": "each process has its own",
 
-			"etcd.grip.gone": "none is in the table", "etcd.grip.old": "an index",
-			"etcd.grip.watch": "watches are made anew", "etcd.grip.watched": "watches are made anew",
-			"etcd.grip.sess": "the session that goes on",
+			"etcd.lockKey.gone": "none is in the table", "etcd.lockKey.old": "an index",
+			"etcd.lockKey.watch": "watches are made anew", "etcd.lockKey.watched": "watches are made anew",
+			"etcd.lockKey.sess": "the session that goes on",
 
 			"etcd.sem.sess": "the session that goes on",
 			"etcd.sem.held": "of the key", "etcd.sem.queue": "of the key", "etcd.sem.own": "of the session",

@@ -146,7 +146,7 @@ func TestUsers(t *testing.T) {
 	tok, _ := p.take("a", cache.Exclusive)
 	waits := q.token()
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", waits), cache.Queued)
-	p.hinted(cache.HintWanted, "a")
+	p.hinted(cache.HintContended, "a")
 	if locks, _, err := p.List(t.Context(), "", "", 5); err != nil || len(locks) != 1 || locks[0].Left <= 0 {
 		t.Errorf("%+v, %v", locks, err)
 	}
@@ -157,7 +157,7 @@ func TestUsers(t *testing.T) {
 		t.Error(err)
 	}
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "a", tok), cache.Done)
-	q.hinted(cache.HintFree, "a")
+	q.hinted(cache.HintAvailable, "a")
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", waits), cache.Granted)
 }
 
@@ -181,7 +181,7 @@ func TestTokensEnd(t *testing.T) {
 	q := &peer{TB: t, Store: openConfig(t, cfg)}
 	tok, _ := p.take("a", cache.Exclusive)
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", q.token()), cache.Queued)
-	p.hinted(cache.HintWanted, "a") // on a stream that has the first token
+	p.hinted(cache.HintContended, "a") // on a stream that has the first token
 	until := p.do(cache.OpRenew, cache.Exclusive, "a", tok).Session
 	// The session's renewals come further apart than tokens last.
 	for range 2 {
@@ -195,9 +195,9 @@ func TestTokensEnd(t *testing.T) {
 	later, _ := p.take("later", cache.Exclusive)
 	waits := q.token()
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "later", waits), cache.Queued)
-	p.hinted(cache.HintWanted, "later")
+	p.hinted(cache.HintContended, "later")
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "later", later), cache.Done)
-	q.hinted(cache.HintFree, "later")
+	q.hinted(cache.HintAvailable, "later")
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "later", waits), cache.Granted)
 	if _, err := srv.Admin().RoleGrantPermission(t.Context(), "locks", "/more", "", clientv3.PermissionType(clientv3.PermRead)); err != nil {
 		t.Fatal(err)

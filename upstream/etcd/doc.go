@@ -159,7 +159,7 @@
 // stream of watches (with one more that receives), look reads what our keys look
 // like, answer answers other daemons' questions, and removeQuestions removes our own.
 // Close ends them. Apply starts one for each further transaction of a large
-// batch and waits for it. Locks, none held across a call: grips.mu (the keys that
+// batch and waits for it. Locks, none held across a call: lock keys.mu (the keys that
 // stand), client.token, members.mu; client.login alone is held across a login. No
 // two are held together but login before token.
 package etcd

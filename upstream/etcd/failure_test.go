@@ -166,11 +166,11 @@ func TestOwnKeyRemovedBySomebodyIsNoticed(t *testing.T) {
 		}
 	}
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "c", waits), cache.Queued)
-	if r := q.do(cache.OpRenew, cache.Exclusive, "c", held); !r.Wanted {
+	if r := q.do(cache.OpRenew, cache.Exclusive, "c", held); !r.Contended {
 		t.Error("its place is not there again")
 	}
 	q.want(q.do(cache.OpRelease, cache.Exclusive, "c", held), cache.Done)
-	p.hinted(cache.HintFree, "c")
+	p.hinted(cache.HintAvailable, "c")
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "c", waits), cache.Granted)
 }
 
@@ -179,7 +179,7 @@ func TestOwnReleaseIsNotTakenForALoss(t *testing.T) {
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
 	tok, _ := p.take("a", cache.Exclusive)
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", q.token()), cache.Queued)
-	p.hinted(cache.HintWanted, "a") // its watch stands
+	p.hinted(cache.HintContended, "a") // its watch stands
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "a", tok), cache.Done)
 	p.take("b", cache.Exclusive)
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "b", q.token()), cache.Queued)
@@ -222,10 +222,10 @@ func TestCompactionIsNotNoticed(t *testing.T) {
 	if _, err := srv.Admin().Compact(t.Context(), r.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
-	p.hinted(cache.HintWanted, "a")
+	p.hinted(cache.HintContended, "a")
 	srv.Restart() // the watches are made again from where nothing is left of the past
 	p.released("a", tok)
-	q.hinted(cache.HintFree, "a")
+	q.hinted(cache.HintAvailable, "a")
 	q.eventually("the key is granted", func() bool { return q.do(cache.OpJoin, cache.Exclusive, "a", waits).Status == cache.Granted })
 }
 

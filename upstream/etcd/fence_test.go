@@ -45,9 +45,9 @@ func TestLateRequestDoesNothing(t *testing.T) {
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()
 			_ = s.Apply(gone, []upstream.Op{op}, make([]upstream.Result, 1))
-			s.grips.mu.Lock() // as if that had been sent, and had no answer
-			s.grips.doubts[doubt{lock: "k", token: op.Token}] = s.cur.Load().fence.Load()
-			s.grips.mu.Unlock()
+			s.lockKeys.mu.Lock() // as if that had been sent, and had no answer
+			s.lockKeys.doubts[doubt{lock: "k", token: op.Token}] = s.cur.Load().fence.Load()
+			s.lockKeys.mu.Unlock()
 			op.Kind = cache.OpWithdraw
 			if r := apply(op); r.Status != cache.Done {
 				t.Fatal(r)
@@ -59,7 +59,7 @@ func TestLateRequestDoesNothing(t *testing.T) {
 			if r := apply(upstream.Op{Kind: cache.OpPeek, Key: "k"}); r.Status != cache.Done {
 				t.Fatalf("something stands: %v", r)
 			}
-			if len(s.grips.doubts) != 0 {
+			if len(s.lockKeys.doubts) != 0 {
 				t.Error("it is still in doubt")
 			}
 		}

@@ -51,7 +51,7 @@ func TestMutexFirst(t *testing.T) {
 	if err := m.Unlock(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	p.hinted(cache.HintFree, "k")
+	p.hinted(cache.HintAvailable, "k")
 	r := p.do(cache.OpJoin, cache.Exclusive, "k", tok)
 	p.want(r, cache.Granted)
 	if r.Base <= uint64(rev) {
@@ -70,9 +70,9 @@ func TestMutexSecond(t *testing.T) {
 		}
 		got := make(chan error, 1)
 		go func() { got <- m.Lock(t.Context()) }()
-		p.hinted(cache.HintWanted, "k")
-		if r := p.do(cache.OpRenew, mode, "k", tok); r.Status != cache.Done || !r.Wanted {
-			t.Errorf("the renewal is %v, wanted %v", r.Status, r.Wanted)
+		p.hinted(cache.HintContended, "k")
+		if r := p.do(cache.OpRenew, mode, "k", tok); r.Status != cache.Done || !r.Contended {
+			t.Errorf("the renewal is %v, wanted %v", r.Status, r.Contended)
 		}
 		p.want(p.do(cache.OpTry, cache.Shared, "k", p.token()), cache.Busy)
 		reader := p.token()
@@ -92,7 +92,7 @@ func TestMutexSecond(t *testing.T) {
 		if err := m.Unlock(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		p.hinted(cache.HintFree, "k")
+		p.hinted(cache.HintAvailable, "k")
 		p.want(p.do(cache.OpJoin, cache.Shared, "k", reader), cache.Granted)
 		p.want(p.do(cache.OpRelease, cache.Shared, "k", reader), cache.Done)
 	}
@@ -213,11 +213,11 @@ func TestEtcdctlFirstAndSecond(t *testing.T) {
 	tok := p.token()
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "k", tok), cache.Queued)
 	theirs.end()
-	p.hinted(cache.HintFree, "k")
+	p.hinted(cache.HintAvailable, "k")
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "k", tok), cache.Granted)
 
 	waits := lockByCtl(t, srv, dir+"k")
-	p.hinted(cache.HintWanted, "k")
+	p.hinted(cache.HintContended, "k")
 	p.want(p.do(cache.OpRelease, cache.Exclusive, "k", tok), cache.Done)
 	waits.held(dir + "k")
 	p.want(p.do(cache.OpTry, cache.Shared, "k", p.token()), cache.Busy)
@@ -244,6 +244,6 @@ func TestForeignKeysAreBusy(t *testing.T) {
 	if _, err := srv.Admin().Delete(t.Context(), dir+"a/by hand"); err != nil {
 		t.Fatal(err)
 	}
-	p.hinted(cache.HintFree, "a")
+	p.hinted(cache.HintAvailable, "a")
 	p.want(p.do(cache.OpJoin, cache.Exclusive, "a", tok), cache.Granted)
 }

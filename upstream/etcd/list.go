@@ -229,7 +229,7 @@ func (s *Store) remove(ctx context.Context, keys []string) (removed int, err err
 	}); err != nil {
 		return 0, err
 	}
-	t := &s.grips
+	t := &s.lockKeys
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, k := range keys {

@@ -12,8 +12,8 @@ import (
 const (
 	// A lock that is held for longer than ripe is watched; most are not.
 	ripe = 100 * time.Millisecond
-	beat = 50 * time.Millisecond
-	// In a beat at most so many become watched, and so many are looked at.
+	keepalive = 50 * time.Millisecond
+	// In a keepalive at most so many become watched, and so many are looked at.
 	ripenMost = 100
 	lookMost  = 256
 )
@@ -22,24 +22,24 @@ const (
 // made, and of all that are held for long once in a third of the session's TTL, or
 // as often as lookMost allows. It says what it has found by hints.
 func (s *Store) look(ctx context.Context) {
-	timer := time.NewTimer(beat)
+	timer := time.NewTimer(keepalive)
 	defer timer.Stop()
 	beating := true
 	for {
-		var due []*grip
+		var due []*lockKey
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.grips.looking:
-			due = s.grips.made()
+		case <-s.lockKeys.looking:
+			due = s.lockKeys.made()
 			if !beating {
-				timer.Reset(beat)
+				timer.Reset(keepalive)
 				beating = true
 			}
 		case <-timer.C:
-			due, beating = s.grips.due(s.clock(), time.Duration(s.granted.Load()))
+			due, beating = s.lockKeys.due(s.clock(), time.Duration(s.granted.Load()))
 			if beating {
-				timer.Reset(beat)
+				timer.Reset(keepalive)
 			}
 		}
 		for len(due) > 0 && ctx.Err() == nil {
@@ -51,7 +51,7 @@ func (s *Store) look(ctx context.Context) {
 }
 
 // lookable is how many of gs are looked at in one transaction.
-func (s *Store) lookable(gs []*grip) int {
+func (s *Store) lookable(gs []*lockKey) int {
 	room := int(s.most.Load())
 	for n, g := range gs {
 		if room -= g.lookOps(); room < 0 && n > 0 {
@@ -62,7 +62,7 @@ func (s *Store) lookable(gs []*grip) int {
 }
 
 // made returns those whose watches have just been made.
-func (t *grips) made() []*grip {
+func (t *lockKeys) made() []*lockKey {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	gs := t.check
@@ -72,7 +72,7 @@ func (t *grips) made() []*grip {
 
 // due has those watched that are ripe, and returns those whose turn it is to be
 // looked at. more says whether there will be any later.
-func (t *grips) due(now int64, ttl time.Duration) (due []*grip, more bool) {
+func (t *lockKeys) due(now int64, ttl time.Duration) (due []*lockKey, more bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := 0
@@ -92,7 +92,7 @@ func (t *grips) due(now int64, ttl time.Duration) (due []*grip, more bool) {
 	rest := copy(t.young, t.young[n:])
 	clear(t.young[rest:])
 	t.young = t.young[:rest]
-	for range min(lookMost, (len(t.old)*int(beat)+int(ttl/3)-1)/int(ttl/3)) {
+	for range min(lookMost, (len(t.old)*int(keepalive)+int(ttl/3)-1)/int(ttl/3)) {
 		if t.next >= len(t.old) {
 			t.next = 0
 		}
@@ -105,11 +105,11 @@ func (t *grips) due(now int64, ttl time.Duration) (due []*grip, more bool) {
 }
 
 // lookAt reads what some of our keys look like.
-func (s *Store) lookAt(ctx context.Context, gs []*grip) {
+func (s *Store) lookAt(ctx context.Context, gs []*lockKey) {
 	steps := make([]step, 0, len(gs))
 	var all []*pb.RequestOp
 	var at []int
-	t := &s.grips
+	t := &s.lockKeys
 	t.mu.Lock()
 	for i, g := range gs {
 		if g.gone || g.leaving || g.sess.lost.Load() {
@@ -152,11 +152,11 @@ func (s *Store) lookAt(ctx context.Context, gs []*grip) {
 	}
 }
 
-// sawLocked says by hints what has been seen of g. It is called with grips.mu held.
-func (s *Store) sawLocked(g *grip, st *step, r []*pb.ResponseOp) {
+// sawLocked says by hints what has been seen of g. It is called with lock keys.mu held.
+func (s *Store) sawLocked(g *lockKey, st *step, r []*pb.ResponseOp) {
 	if st.plan == planCheck {
 		if !g.held && g.pred == st.pred && !st.unchanged(r) {
-			s.hint(cache.HintFree, g.lock)
+			s.hint(cache.HintAvailable, g.lock)
 		}
 		return
 	}
@@ -167,7 +167,7 @@ func (s *Store) sawLocked(g *grip, st *step, r []*pb.ResponseOp) {
 	case !held:
 		s.hint(cache.HintGone, g.lock)
 	case p.wanted:
-		s.hint(cache.HintWanted, g.lock)
+		s.hint(cache.HintContended, g.lock)
 	case p.tried:
 		s.hint(cache.HintTried, g.lock)
 	}

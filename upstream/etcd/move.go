@@ -14,9 +14,9 @@ import (
 
 var _ upstream.Mover = (*Store)(nil)
 
-// OpenHeir is Open for a Store that goes on from another process': it makes no session, and needs
+// OpenSuccessor is Open for a Store that goes on from another process': it makes no session, and needs
 // Arrive before anything is asked of it.
-func OpenHeir(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
+func OpenSuccessor(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := newStore(cfg, opts)
 	if err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (s *Store) goOn(n *session) {
 	s.run(ctx, n)
 }
 
-// moving writes or reads a session and its grips.
+// moving writes or reads a session and its lock keys.
 type moving struct {
 	*cache.Coder
 	s *Store
@@ -110,16 +110,16 @@ func (m *moving) code(n *session) *session {
 
 // table is what stands under the session, or may.
 func (m *moving) table() {
-	t, c := &m.s.grips, m.Coder
+	t, c := &m.s.lockKeys, m.Coder
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	grips := slices.Collect(maps.Values(t.byLock))
-	slices.SortFunc(grips, func(a, b *grip) int { return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.lock, b.lock)) })
-	cache.List(c, &grips, func(g **grip) {
+	slices.SortFunc(grips, func(a, b *lockKey) int { return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.lock, b.lock)) })
+	cache.List(c, &grips, func(g **lockKey) {
 		if m.Reading {
-			*g = &grip{sess: m.n}
+			*g = &lockKey{sess: m.n}
 		}
-		m.grip(*g)
+		m.lockKey(*g)
 		cache.Num(c, &(*g).mode)
 		c.Bool(&(*g).held)
 		c.String(&(*g).dir)
@@ -145,8 +145,8 @@ func (m *moving) table() {
 	})
 }
 
-// grip is what locks' grips and permits' have in common.
-func (m *moving) grip(g *grip) {
+// lockKey is what locks' lock keys and permits' have in common.
+func (m *moving) lockKey(g *lockKey) {
 	c := m.Coder
 	c.String(&g.lock)
 	cache.Num(c, &g.token)
@@ -171,7 +171,7 @@ func (m *moving) semLocked(p **sem) {
 	cache.Num(c, &x.limit)
 	cache.Num(c, &x.seen)
 	slots := slices.Clone(x.slots)
-	cache.List(c, &slots, func(g **grip) {
+	cache.List(c, &slots, func(g **lockKey) {
 		there := *g != nil
 		c.Bool(&there)
 		if m.Reading {
@@ -190,10 +190,10 @@ func (m *moving) semLocked(p **sem) {
 	}
 }
 
-func (m *moving) permitLocked(x *sem, g *grip) {
-	t, c, p := &m.s.grips, m.Coder, g.permit
+func (m *moving) permitLocked(x *sem, g *lockKey) {
+	t, c, p := &m.s.lockKeys, m.Coder, g.permit
 	held := g.held
-	m.grip(g)
+	m.lockKey(g)
 	c.Bool(&held)
 	c.Bool(&p.queued)
 	c.Bool(&p.unsure)

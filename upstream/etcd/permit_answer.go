@@ -19,7 +19,7 @@ type tally struct {
 	joined       []*step
 }
 
-// tallyLocked adds up what a transaction did. Like all here it is called with grips.mu
+// tallyLocked adds up what a transaction did. Like all here it is called with lock keys.mu
 // held.
 func (b *batch) tallyLocked(p *part) map[*sem]*tally {
 	r, tallies := p.resp.Responses, map[*sem]*tally{}
@@ -75,7 +75,7 @@ func (b *batch) wrotePermitsLocked(p *part) {
 				b.next(st, planSettle)
 				continue
 			}
-			b.s.grips.standsLocked(st.g, true, rev)
+			b.s.lockKeys.standsLocked(st.g, true, rev)
 			b.next(st, planPlace)
 		case planEnd:
 			b.endedLocked(st, did.Succeeded || nested(did.Responses[0]).Succeeded)
@@ -118,7 +118,7 @@ func (b *batch) grantPermitLocked(st *step, rev int64, fresh bool) {
 	}
 	if b.stamp(st, cache.Granted) {
 		b.results[st.i].Base = base
-		b.s.grips.heldLocked(g, rev, b.s.clock())
+		b.s.lockKeys.heldLocked(g, rev, b.s.clock())
 	}
 }
 
@@ -127,13 +127,13 @@ func (b *batch) grantPermitLocked(st *step, rev int64, fresh bool) {
 func (b *batch) queuedTogetherLocked(steps []*step, rev int64) {
 	slices.SortFunc(steps, func(x, y *step) int { return cmp.Compare(x.g.permit.place, y.g.permit.place) })
 	for i, st := range steps {
-		b.s.grips.standsLocked(st.g, true, rev)
+		b.s.lockKeys.standsLocked(st.g, true, rev)
 		pred, predRev := st.pred, st.predRev
 		if i > 0 {
 			pred, predRev = steps[i-1].g.permit.place, rev
 		}
 		if b.stamp(st, cache.Queued) {
-			b.s.grips.waitsLocked(st.g, pred, predRev)
+			b.s.lockKeys.waitsLocked(st.g, pred, predRev)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func (b *batch) endedLocked(st *step, was bool) {
 	if m := st.g.permit.sem; st.g.held && m.seen < unseen {
 		m.seen = max(0, m.seen-1)
 	}
-	b.s.grips.standsLocked(st.g, false, 0)
+	b.s.lockKeys.standsLocked(st.g, false, 0)
 	switch {
 	case st.err != nil:
 		b.fail(st, cache.Refused, st.err)
@@ -157,7 +157,7 @@ func (b *batch) endedLocked(st *step, was bool) {
 
 // settledLocked goes on from what stands of a token.
 func (b *batch) settledLocked(st *step, held, queued []*mvccpb.KeyValue) {
-	g, t := st.g, &b.s.grips
+	g, t := st.g, &b.s.lockKeys
 	st.doubt = false // that has been ended
 	ours := func(k []*mvccpb.KeyValue) bool { return len(k) > 0 && string(k[0].Value) == g.permit.value }
 	switch {
@@ -238,12 +238,12 @@ func isThat(k []*mvccpb.KeyValue, rev int64) bool { return len(k) == 1 && k[0].C
 
 func (b *batch) keptLocked(st *step, own []*mvccpb.KeyValue, about []*pb.ResponseOp) {
 	if !isThat(own, st.rev) {
-		b.s.grips.endLocked(st.g)
+		b.s.lockKeys.endLocked(st.g)
 		b.answer(st, cache.NotHeld)
 		return
 	}
 	if b.stamp(st, cache.Done) {
-		b.results[st.i].Wanted = wantedPermit(st.g.permit.limit, about)
+		b.results[st.i].Contended = wantedPermit(st.g.permit.limit, about)
 	}
 }
 
@@ -271,7 +271,7 @@ func (b *batch) rankedLocked(st *step, holders []*mvccpb.KeyValue) {
 		b.answer(st, cache.NotHeld)
 	case st.kind == cache.OpRenew:
 		if b.stamp(st, cache.Done) {
-			b.s.grips.heldLocked(st.g, rev, b.s.clock())
+			b.s.lockKeys.heldLocked(st.g, rev, b.s.clock())
 		}
 	case counts:
 		b.grantPermitLocked(st, rev, false)

@@ -168,13 +168,13 @@ func TestPermitsSurviveARestart(t *testing.T) {
 	for _, tok := range []uint64{a, b} {
 		r := p.permit(cache.OpRenew, 0, "k", tok)
 		p.want(r, cache.Done)
-		if !r.Wanted {
+		if !r.Contended {
 			t.Error("it is not wanted any more")
 		}
 	}
 	q.want(q.permit(cache.OpJoin, 2, "k", c), cache.Queued)
 	p.want(p.permit(cache.OpRelease, 0, "k", a), cache.Done)
-	q.hintedPermit(cache.HintFree, "k", c)
+	q.hintedPermit(cache.HintAvailable, "k", c)
 	q.want(q.permit(cache.OpJoin, 2, "k", c), cache.Granted)
 	p.want(p.permit(cache.OpTry, 2, "k", p.token()), cache.Busy)
 }
@@ -196,7 +196,7 @@ func TestPermitsGoWithTheSession(t *testing.T) {
 	if _, err := srv.Admin().Revoke(t.Context(), leases.Leases[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	q.hintedPermit(cache.HintFree, "k", c)
+	q.hintedPermit(cache.HintAvailable, "k", c)
 	q.want(q.permit(cache.OpJoin, 2, "k", c), cache.Granted)
 	p.lost(1)
 	p.session("the next", func(s upstream.Session) bool { return s.No == 2 && !s.Lost && s.Until != 0 })

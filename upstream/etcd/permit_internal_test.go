@@ -62,10 +62,10 @@ func (s *bare) stands(queue bool) int {
 }
 
 // guess changes what is believed of the semaphore, and of a token.
-func (s *bare) guess(seen int64, token uint64, change func(*grip)) {
-	s.grips.mu.Lock()
-	defer s.grips.mu.Unlock()
-	m := s.grips.sems["k"]
+func (s *bare) guess(seen int64, token uint64, change func(*lockKey)) {
+	s.lockKeys.mu.Lock()
+	defer s.lockKeys.mu.Unlock()
+	m := s.lockKeys.sems["k"]
 	m.seen = seen
 	if change != nil {
 		change(m.tokens[token])
@@ -90,11 +90,11 @@ func TestLatePermitRequestDoesNothing(t *testing.T) {
 			b.endPermits()
 			gone, cancel := context.WithCancel(t.Context())
 			cancel()
-			s.grips.mu.Lock() // as if that had been sent, and had no answer
-			g := s.grips.sems["k"].addLocked(token)
+			s.lockKeys.mu.Lock() // as if that had been sent, and had no answer
+			g := s.lockKeys.sems["k"].addLocked(token)
 			g.permit.unsure = true
-			s.grips.doubts[g.doubt()] = s.cur.Load().fence.Load()
-			s.grips.mu.Unlock()
+			s.lockKeys.doubts[g.doubt()] = s.cur.Load().fence.Load()
+			s.lockKeys.mu.Unlock()
 			_ = s.Apply(gone, []upstream.Op{op}, make([]upstream.Result, 1))
 			s.want(cache.Done, permitOp(cache.OpWithdraw, 0, token))
 			r, err := s.client.kv.Txn(t.Context(), late)
@@ -104,7 +104,7 @@ func TestLatePermitRequestDoesNothing(t *testing.T) {
 			if h, q := s.stands(false), s.stands(true); h != 1 || q != 0 {
 				t.Errorf("%d hold and %d queue", h, q)
 			}
-			if len(s.grips.doubts) != 0 {
+			if len(s.lockKeys.doubts) != 0 {
 				t.Error("it is still in doubt")
 			}
 		}
@@ -123,9 +123,9 @@ func TestLateRemovalOfAPermitDoesNothing(t *testing.T) {
 	b.endPermits()
 	s.want(cache.Done, permitOp(cache.OpRelease, 0, 1))
 	s.want(cache.Granted, permitOp(cache.OpTry, 2, 2))
-	s.grips.mu.Lock()
-	slot := s.grips.sems["k"].tokens[2].permit.slot
-	s.grips.mu.Unlock()
+	s.lockKeys.mu.Lock()
+	slot := s.lockKeys.sems["k"].tokens[2].permit.slot
+	s.lockKeys.mu.Unlock()
 	if slot != 0 {
 		t.Fatalf("slot %d", slot)
 	}
@@ -184,21 +184,21 @@ func TestPutThatComesTooLate(t *testing.T) {
 func TestPermitOfAnUnknownRank(t *testing.T) {
 	t.Parallel()
 	s := openBare(t)
-	unsure := func(g *grip) { g.held, g.permit.unsure = false, true }
+	unsure := func(g *lockKey) { g.held, g.permit.unsure = false, true }
 	base := s.want(cache.Granted, permitOp(cache.OpTry, 2, 1)).Base
 	s.want(cache.Granted, permitOp(cache.OpTry, 2, 2))
-	s.guess(unseen, 1, func(g *grip) { s.grips.notHeldLocked(g); unsure(g) })
+	s.guess(unseen, 1, func(g *lockKey) { s.lockKeys.notHeldLocked(g); unsure(g) })
 	s.want(cache.Done, permitOp(cache.OpRenew, 0, 1))
-	s.guess(unseen, 1, func(g *grip) { s.grips.notHeldLocked(g); unsure(g) })
+	s.guess(unseen, 1, func(g *lockKey) { s.lockKeys.notHeldLocked(g); unsure(g) })
 	if r := s.want(cache.Granted, permitOp(cache.OpTry, 2, 1)); r.Base != base {
 		t.Errorf("base %d after %d", r.Base, base)
 	}
 	// One too many stands, as when its removal had no answer.
 	for token, kind := range map[uint64]cache.OpKind{3: cache.OpTry, 4: cache.OpJoin} {
-		s.grips.mu.Lock()
-		g := s.grips.sems["k"].addLocked(token)
+		s.lockKeys.mu.Lock()
+		g := s.lockKeys.sems["k"].addLocked(token)
 		g.permit.unsure, g.permit.limit = true, 2
-		s.grips.mu.Unlock()
+		s.lockKeys.mu.Unlock()
 		if _, err := s.client.kv.Put(t.Context(), &pb.PutRequest{Key: []byte(g.key), Value: []byte(g.permit.value), Lease: g.sess.lease}); err != nil {
 			t.Fatal(err)
 		}
@@ -220,10 +220,10 @@ func TestPermitBasesOutOfRangeAreRefused(t *testing.T) {
 	op := permitOp(cache.OpTry, 1, 1)
 	op.Floor = 1 << 40
 	s.want(cache.Refused, op)
-	if h := s.stands(false); h != 0 || len(s.grips.sems) != 0 {
+	if h := s.stands(false); h != 0 || len(s.lockKeys.sems) != 0 {
 		t.Errorf("%d stand", h)
 	}
-	g := (&sem{key: "k", sess: s.cur.Load(), tokens: map[uint64]*grip{}}).addLocked(1)
+	g := (&sem{key: "k", sess: s.cur.Load(), tokens: map[uint64]*lockKey{}}).addLocked(1)
 	b := &batch{s: s.Store, sess: s.cur.Load(), ops: []upstream.Op{op}, results: make([]upstream.Result, 1)}
 	b.grantPermitLocked(&step{g: g}, int64(cache.MaxBase>>slotBits)+1, true)
 	if len(b.steps) != 1 || b.steps[0].plan != planEnd {

@@ -115,7 +115,7 @@ func (s *Store) removePermits(ctx context.Context, name string, keys []*mvccpb.K
 	if err != nil {
 		return 0, err
 	}
-	t := &s.grips
+	t := &s.lockKeys
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, kv := range keys {

@@ -17,12 +17,12 @@ type places struct {
 	order        []*mvccpb.KeyValue // those that queue, if they were asked for
 	index        map[string]int     // in order
 	fresh        int64              // tokens of this batch that come behind them
-	done         map[*grip]bool     // tokens that this batch answers
+	done         map[*lockKey]bool  // tokens that this batch answers
 }
 
 // newPlacesLocked reads the answer to howMany or inOrder.
 func newPlacesLocked(m *sem, r []*pb.ResponseOp) *places {
-	x := &places{held: r[0].GetResponseRange().Count, queued: r[1].GetResponseRange().Count, order: kvs(r[1]), done: map[*grip]bool{}}
+	x := &places{held: r[0].GetResponseRange().Count, queued: r[1].GetResponseRange().Count, order: kvs(r[1]), done: map[*lockKey]bool{}}
 	slices.SortFunc(x.order, func(a, b *mvccpb.KeyValue) int {
 		return cmp.Or(cmp.Compare(a.CreateRevision, b.CreateRevision), cmp.Compare(string(a.Key), string(b.Key)))
 	})
@@ -37,7 +37,7 @@ func newPlacesLocked(m *sem, r []*pb.ResponseOp) *places {
 // placedPermitLocked says whether a token may have a permit: when those who hold one
 // and those who queue before it are fewer than there are.
 func (b *batch) placedPermitLocked(st *step, x *places) {
-	g, p, t := st.g, st.g.permit, &b.s.grips
+	g, p, t := st.g, st.g.permit, &b.s.lockKeys
 	x.done[g] = true
 	before := x.queued
 	at, ok := x.index[p.place]
@@ -80,10 +80,10 @@ func (b *batch) keepsPlaceLocked(st *step, x *places, at int) {
 		return
 	}
 	if at == 0 {
-		b.s.grips.waitsLocked(st.g, "", 0)
+		b.s.lockKeys.waitsLocked(st.g, "", 0)
 		return
 	}
-	b.s.grips.waitsLocked(st.g, string(x.order[at-1].Key), x.order[at-1].CreateRevision)
+	b.s.lockKeys.waitsLocked(st.g, string(x.order[at-1].Key), x.order[at-1].CreateRevision)
 }
 
 // othersLocked has those of our tokens ask that may come in too: when several permits
@@ -91,7 +91,7 @@ func (b *batch) keepsPlaceLocked(st *step, x *places, at int) {
 func (b *batch) othersLocked(m *sem, x *places) {
 	for i := 0; i < len(x.order) && x.held+int64(i) < m.limit; i++ {
 		if g := m.slotLocked(string(x.order[i].Key), m.queue); g != nil && g.permit.queued && !g.leaving && !x.done[g] {
-			b.s.hintPermit(cache.HintFree, g.lock, g.token)
+			b.s.hintPermit(cache.HintAvailable, g.lock, g.token)
 		}
 	}
 }

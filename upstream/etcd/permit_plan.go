@@ -8,7 +8,7 @@ import (
 )
 
 // planPermitLocked says how to begin with an op about a semaphore, or answers it.
-// It is called with grips.mu held, as all here.
+// It is called with lock keys.mu held, as all here.
 func (b *batch) planPermitLocked(st *step, op *upstream.Op) (ask bool) {
 	switch {
 	case op.Kind == cache.OpPeek:
@@ -22,8 +22,8 @@ func (b *batch) planPermitLocked(st *step, op *upstream.Op) (ask bool) {
 		return false
 	}
 	// Nothing can stand of a token that is not known: the session is ours alone.
-	var g *grip
-	if m := b.s.grips.sems[op.Key]; m != nil && m.sess == b.sess {
+	var g *lockKey
+	if m := b.s.lockKeys.sems[op.Key]; m != nil && m.sess == b.sess {
 		g = m.tokens[op.Token]
 	}
 	switch {
@@ -84,7 +84,7 @@ func (b *batch) planTakePermitLocked(st *step, op *upstream.Op) (ask bool) {
 }
 
 // aboutLocked has st be about g.
-func (b *batch) aboutLocked(st *step, g *grip) {
+func (b *batch) aboutLocked(st *step, g *lockKey) {
 	st.g, st.dir, st.key, st.rev = g, g.dir, g.key, g.rev
 	st.pred, st.predRev = g.pred, g.predRev
 	st.queued = g.permit.queued
@@ -92,16 +92,16 @@ func (b *batch) aboutLocked(st *step, g *grip) {
 		g.permit.busy = true
 		b.permits = append(b.permits, g)
 	}
-	if len(b.s.grips.doubts) > 0 {
-		_, st.doubt = b.s.grips.doubts[g.doubt()]
+	if len(b.s.lockKeys.doubts) > 0 {
+		_, st.doubt = b.s.lockKeys.doubts[g.doubt()]
 	}
 }
 
-func (g *grip) doubt() doubt { return doubt{g.lock, g.token, true} }
+func (g *lockKey) doubt() doubt { return doubt{g.lock, g.token, true} }
 
 // endPermits forgets the tokens of which nothing is left behind by this batch.
 func (b *batch) endPermits() {
-	t := &b.s.grips
+	t := &b.s.lockKeys
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, g := range b.permits {
@@ -127,8 +127,8 @@ func (b *batch) giveUp(st *step, err error) {
 		b.fail(st, cache.Unknown, err)
 		return
 	}
-	b.s.grips.mu.Lock()
-	defer b.s.grips.mu.Unlock()
+	b.s.lockKeys.mu.Lock()
+	defer b.s.lockKeys.mu.Unlock()
 	b.permitFailedLocked(st, cache.Unknown, err, b.sess.fence.Load())
 }
 
@@ -142,7 +142,7 @@ func (b *batch) permitFailedLocked(st *step, status cache.Status, err error, fen
 	}
 	if status == cache.Unknown {
 		if st.takes() {
-			b.s.grips.doubts[g.doubt()] = fence
+			b.s.lockKeys.doubts[g.doubt()] = fence
 		}
 		if st.plan < planRenew {
 			g.permit.unsure = true

@@ -7,29 +7,29 @@ import (
 )
 
 // sem is a semaphore of which this daemon has or wants permits. It stays as long as
-// there is a token of it. Its names never change; the rest is guarded by grips.mu.
+// there is a token of it. Its names never change; the rest is guarded by lock keys.mu.
 type sem struct {
 	key         string
 	sess        *session
 	held, queue string // what the keys of holders begin with, and of those that queue
 	own         string // what of ours follows
 
-	tokens map[uint64]*grip
+	tokens map[uint64]*lockKey
 	// A token's key is named by its slot, and slots are used again: etcd's index keeps
 	// each name that ever was, until it is compacted, and counting goes over them.
-	slots []*grip
+	slots []*lockKey
 	free  []int
 	nHeld int
 	limit int64 // as said last
 	seen  int64 // holders and those that queue, all hosts', at the last look
 
-	wanted, gone *grip // watched while a permit is held: see role
+	wanted, gone *lockKey // watched while a permit is held: see role
 }
 
 // unseen is more than there can be.
 const unseen = int64(1) << 32
 
-// role is what a grip about a semaphore is watched for.
+// role is what a lock key about a semaphore is watched for.
 type role uint8
 
 const (
@@ -38,12 +38,12 @@ const (
 	roleGone               // keys of ours that are removed
 )
 
-// permit is what a grip of a semaphore has besides.
+// permit is what a lock key of a semaphore has besides.
 type permit struct {
 	sem    *sem
 	role   role
 	slot   int
-	place  string // name of the key while it queues; grip.key is the one of a holder
+	place  string // name of the key while it queues; lock key.key is the one of a holder
 	value  string // of both
 	limit  int64
 	queued bool
@@ -55,21 +55,21 @@ type permit struct {
 // semLocked finds or makes a semaphore under n; nil when it is known under another
 // session.
 func (s *Store) semLocked(n *session, key string) *sem {
-	t := &s.grips
+	t := &s.lockKeys
 	if m := t.sems[key]; m != nil {
 		if m.sess != n {
 			return nil
 		}
 		return m
 	}
-	m := &sem{key: key, sess: n, own: strconv.FormatInt(n.lease, 16) + "-", tokens: map[uint64]*grip{}, seen: unseen}
+	m := &sem{key: key, sess: n, own: strconv.FormatInt(n.lease, 16) + "-", tokens: map[uint64]*lockKey{}, seen: unseen}
 	m.held, m.queue = s.permits(key)
 	t.sems[key] = m
 	return m
 }
 
 // addLocked gives a token a slot. Nothing stands of it yet.
-func (m *sem) addLocked(token uint64) *grip {
+func (m *sem) addLocked(token uint64) *lockKey {
 	slot := len(m.slots)
 	if n := len(m.free); n > 0 {
 		slot, m.free = m.free[n-1], m.free[:n-1]
@@ -77,14 +77,14 @@ func (m *sem) addLocked(token uint64) *grip {
 		m.slots = append(m.slots, nil)
 	}
 	name := m.own + strconv.FormatInt(int64(slot), 16)
-	g := &grip{lock: m.key, dir: m.held, key: m.held + name, token: token, sess: m.sess, mode: cache.Permit,
+	g := &lockKey{lock: m.key, dir: m.held, key: m.held + name, token: token, sess: m.sess, mode: cache.Permit,
 		permit: &permit{sem: m, slot: slot, place: m.queue + name, value: permitValue(token)}}
 	m.tokens[token], m.slots[slot] = g, g
 	return g
 }
 
 // slotLocked finds the token that has a key of ours.
-func (m *sem) slotLocked(key, dir string) *grip {
+func (m *sem) slotLocked(key, dir string) *lockKey {
 	if len(key) <= len(dir)+len(m.own) || key[len(dir):len(dir)+len(m.own)] != m.own {
 		return nil
 	}
@@ -96,7 +96,7 @@ func (m *sem) slotLocked(key, dir string) *grip {
 }
 
 // heldLocked takes note that g is a holder's.
-func (t *grips) heldLocked(g *grip, rev, now int64) {
+func (t *lockKeys) heldLocked(g *lockKey, rev, now int64) {
 	p, m := g.permit, g.permit.sem
 	t.unwatchLocked(g)
 	g.rev, p.queued, p.unsure = rev, false, false
@@ -107,8 +107,8 @@ func (t *grips) heldLocked(g *grip, rev, now int64) {
 	if m.nHeld++; m.nHeld > 1 || m.sess.lost.Load() {
 		return
 	}
-	watcher := func(r role) *grip {
-		w := &grip{lock: m.key, dir: m.held, sess: m.sess, mode: cache.Permit, held: true, since: now, permit: &permit{sem: m, role: r}}
+	watcher := func(r role) *lockKey {
+		w := &lockKey{lock: m.key, dir: m.held, sess: m.sess, mode: cache.Permit, held: true, since: now, permit: &permit{sem: m, role: r}}
 		t.young = append(t.young, w)
 		return w
 	}
@@ -119,7 +119,7 @@ func (t *grips) heldLocked(g *grip, rev, now int64) {
 }
 
 // standsLocked takes note that g's key queues, or that there is none.
-func (t *grips) standsLocked(g *grip, queued bool, rev int64) {
+func (t *lockKeys) standsLocked(g *lockKey, queued bool, rev int64) {
 	p := g.permit
 	if !queued {
 		t.unwatchLocked(g)
@@ -128,7 +128,7 @@ func (t *grips) standsLocked(g *grip, queued bool, rev int64) {
 	t.notHeldLocked(g)
 }
 
-func (t *grips) notHeldLocked(g *grip) {
+func (t *lockKeys) notHeldLocked(g *lockKey) {
 	m := g.permit.sem
 	if !g.held {
 		return
@@ -143,7 +143,7 @@ func (t *grips) notHeldLocked(g *grip) {
 
 // waitsLocked has what g waits for watched: the key before its own, or, for the
 // first of the queue, any permit's end.
-func (t *grips) waitsLocked(g *grip, pred string, predRev int64) {
+func (t *lockKeys) waitsLocked(g *lockKey, pred string, predRev int64) {
 	if g.pred != pred || g.predRev != predRev || !g.permit.queued {
 		t.unwatchLocked(g)
 	}
@@ -155,7 +155,7 @@ func (t *grips) waitsLocked(g *grip, pred string, predRev int64) {
 
 // endLocked forgets a token of which nothing stands and nothing can come, unless an
 // op about it is under way: what that leaves is seen at its end.
-func (t *grips) endLocked(g *grip) {
+func (t *lockKeys) endLocked(g *lockKey) {
 	m := g.permit.sem
 	if m.tokens[g.token] != g || g.permit.busy {
 		return
@@ -172,7 +172,7 @@ func (t *grips) endLocked(g *grip) {
 
 // dropSemsLocked ends all watching for what stood under n. The names stay, until the
 // session is known to be gone.
-func (t *grips) dropSemsLocked(n *session) {
+func (t *lockKeys) dropSemsLocked(n *session) {
 	for _, m := range t.sems {
 		if m.sess != n {
 			continue
@@ -189,7 +189,7 @@ func (t *grips) dropSemsLocked(n *session) {
 }
 
 // enter forgets the semaphores of sessions that are gone.
-func (t *grips) enter() {
+func (t *lockKeys) enter() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	clear(t.sems)

@@ -81,7 +81,7 @@ func TestSweepOfPermits(t *testing.T) {
 		t.Errorf("%d removed, %v", n, err)
 	}
 	p.want(p.permit(cache.OpRenew, 0, "a/b", kept), cache.Done)
-	q.hintedPermit(cache.HintFree, "a/b", theirs)
+	q.hintedPermit(cache.HintAvailable, "a/b", theirs)
 	q.want(q.permit(cache.OpJoin, 4, "a/b", theirs), cache.Granted)
 	q.takePermit(4, "a/b")
 	p.takePermit(4, "a/b")
@@ -104,11 +104,11 @@ func TestPermitWakesOne(t *testing.T) {
 		qs, tokens = append(qs, q), append(tokens, q.token())
 		q.want(q.permit(cache.OpJoin, 2, "k", tokens[i]), cache.Queued)
 	}
-	p.hintedPermit(cache.HintWanted, "k", 0)
+	p.hintedPermit(cache.HintContended, "k", 0)
 	p.want(p.permit(cache.OpRelease, 0, "k", held), cache.Done)
-	qs[0].hintedPermit(cache.HintFree, "k", tokens[0])
+	qs[0].hintedPermit(cache.HintAvailable, "k", tokens[0])
 	qs[0].want(qs[0].permit(cache.OpJoin, 2, "k", tokens[0]), cache.Granted)
-	qs[1].hintedPermit(cache.HintFree, "k", tokens[1])
+	qs[1].hintedPermit(cache.HintAvailable, "k", tokens[1])
 	qs[1].want(qs[1].permit(cache.OpJoin, 2, "k", tokens[1]), cache.Queued)
 	for i := 2; i < 4; i++ {
 		if n := len(qs[i].Hints()); n != 0 {
@@ -117,7 +117,7 @@ func TestPermitWakesOne(t *testing.T) {
 	}
 	// The next is woken by any permit's end.
 	qs[0].want(qs[0].permit(cache.OpRelease, 0, "k", tokens[0]), cache.Done)
-	qs[1].hintedPermit(cache.HintFree, "k", tokens[1])
+	qs[1].hintedPermit(cache.HintAvailable, "k", tokens[1])
 	qs[1].want(qs[1].permit(cache.OpJoin, 2, "k", tokens[1]), cache.Granted)
 }
 
@@ -165,18 +165,18 @@ func manyPermits(t *testing.T, srv *testserver.Etcd, limit int) {
 	waits := some(q, limit/2)
 	each(q, cache.OpJoin, waits, is(cache.Queued))
 	each(q, cache.OpJoin, waits, is(cache.Queued))
-	each(p, cache.OpRenew, held[p], func(r cache.Result) bool { return r.Status == cache.Done && r.Wanted })
+	each(p, cache.OpRenew, held[p], func(r cache.Result) bool { return r.Status == cache.Done && r.Contended })
 	each(p, cache.OpRelease, held[p], is(cache.Done))
 	free := map[uint64]bool{}
 	for end := time.After(bound); len(free) < len(waits); {
 		select {
 		case h := <-q.Hints(): // as a daemon does: each that is woken asks
-			if h.Kind != cache.HintFree || free[h.Token] {
+			if h.Kind != cache.HintAvailable || free[h.Token] {
 				continue
 			}
 			ops := []upstream.Op{permitOp(cache.OpJoin, limit, "k", h.Token)}
 			for len(q.Hints()) > 0 && len(ops) < upstream.MaxBatch {
-				if h := <-q.Hints(); h.Kind == cache.HintFree && !free[h.Token] &&
+				if h := <-q.Hints(); h.Kind == cache.HintAvailable && !free[h.Token] &&
 					!slices.ContainsFunc(ops, func(o upstream.Op) bool { return o.Token == h.Token }) {
 					ops = append(ops, permitOp(cache.OpJoin, limit, "k", h.Token))
 				}

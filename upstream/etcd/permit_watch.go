@@ -13,7 +13,7 @@ import (
 // permitWatch is for the key before ours in the queue, for any permit's end when
 // there is none, or, once permits are held, for who comes to queue and for the
 // removal of our keys.
-func (g *grip) permitWatch(r *pb.WatchCreateRequest) {
+func (g *lockKey) permitWatch(r *pb.WatchCreateRequest) {
 	m := g.permit.sem
 	dir, end := m.held, dirEnd(m.held)
 	without := pb.WatchCreateRequest_NOPUT
@@ -31,14 +31,14 @@ func (g *grip) permitWatch(r *pb.WatchCreateRequest) {
 	}
 }
 
-// permitHappenedLocked turns an event into a hint. It is called with grips.mu held,
+// permitHappenedLocked turns an event into a hint. It is called with lock keys.mu held,
 // as all here.
-func (s *Store) permitHappenedLocked(g *grip, e *mvccpb.Event) {
+func (s *Store) permitHappenedLocked(g *lockKey, e *mvccpb.Event) {
 	m := g.permit.sem
 	switch g.permit.role {
 	case roleWanted:
 		if !strings.HasPrefix(string(e.Kv.Key), m.queue+m.own) {
-			s.hintPermit(cache.HintWanted, g.lock, 0)
+			s.hintPermit(cache.HintContended, g.lock, 0)
 		}
 	case roleGone:
 		x := m.slotLocked(string(e.Kv.Key), m.held)
@@ -47,13 +47,13 @@ func (s *Store) permitHappenedLocked(g *grip, e *mvccpb.Event) {
 		}
 	default:
 		if g.permit.queued && !g.leaving {
-			s.hintPermit(cache.HintFree, g.lock, g.token)
+			s.hintPermit(cache.HintAvailable, g.lock, g.token)
 		}
 	}
 }
 
 // permitLook reads what is worth knowing about g.
-func (g *grip) permitLook() []*pb.RequestOp {
+func (g *lockKey) permitLook() []*pb.RequestOp {
 	p, m := g.permit, g.permit.sem
 	switch {
 	case p.role == roleWanted:
@@ -77,7 +77,7 @@ func (p *permit) turn(now int64, ttl time.Duration) bool {
 }
 
 // lookOps is how many reads looking at g takes at most.
-func (g *grip) lookOps() int {
+func (g *lockKey) lookOps() int {
 	if g.permit != nil && g.permit.role == roleWanted {
 		return 3
 	}
@@ -85,12 +85,12 @@ func (g *grip) lookOps() int {
 }
 
 // sawPermitLocked says by hints what has been seen of g, at that revision.
-func (s *Store) sawPermitLocked(g *grip, st *step, r []*pb.ResponseOp, rev int64) {
+func (s *Store) sawPermitLocked(g *lockKey, st *step, r []*pb.ResponseOp, rev int64) {
 	p, m := g.permit, g.permit.sem
 	switch p.role {
 	case roleWanted:
 		if wantedPermit(m.limit, r) {
-			s.hintPermit(cache.HintWanted, g.lock, 0)
+			s.hintPermit(cache.HintContended, g.lock, 0)
 		}
 		return
 	case roleGone:
@@ -115,6 +115,6 @@ func (s *Store) sawPermitLocked(g *grip, st *step, r []*pb.ResponseOp, rev int64
 		same = same && isThat(kvs(r[1]), g.predRev)
 	}
 	if !same {
-		s.hintPermit(cache.HintFree, g.lock, g.token)
+		s.hintPermit(cache.HintAvailable, g.lock, g.token)
 	}
 }

@@ -70,7 +70,7 @@ type step struct {
 	predRev  int64
 	predMod  int64
 
-	g *grip // of a semaphore's token; nil for a lock
+	g *lockKey // of a semaphore's token; nil for a lock
 }
 
 // batch is one Apply.
@@ -79,9 +79,9 @@ type batch struct {
 	sess    *session
 	ops     []upstream.Op
 	results []upstream.Result
-	steps   []step  // what has no answer yet
-	apart   bool    // no transaction may both take and remove
-	permits []*grip // tokens that are busy with this batch
+	steps   []step     // what has no answer yet
+	apart   bool       // no transaction may both take and remove
+	permits []*lockKey // tokens that are busy with this batch
 	err     error
 }
 
@@ -107,7 +107,7 @@ func (b *batch) plan() {
 	if noSession == nil {
 		b.sess = n
 	}
-	t := &b.s.grips
+	t := &b.s.lockKeys
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i := range b.ops {
@@ -162,14 +162,14 @@ func (b *batch) known(st *step, noSession error) bool {
 	return true
 }
 
-// planLocked is called with grips.mu held.
+// planLocked is called with lock keys.mu held.
 func (b *batch) planLocked(st *step, op *upstream.Op) {
 	st.dir = b.s.dir(op.Key)
 	if op.Kind == cache.OpPeek {
 		st.plan = planPeek
 		return
 	}
-	t := &b.s.grips
+	t := &b.s.lockKeys
 	g := t.findLocked(b.sess, op.Key, op.Token)
 	if g != nil {
 		st.key, st.rev = g.key, g.rev
@@ -179,7 +179,7 @@ func (b *batch) planLocked(st *step, op *upstream.Op) {
 	if len(t.doubts) > 0 {
 		_, st.doubt = t.doubts[doubt{lock: op.Key, token: op.Token}]
 	}
-	st.join, st.brief = op.Kind == cache.OpJoin, op.Brief
+	st.join, st.brief = op.Kind == cache.OpJoin, op.ShortLived
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
 		switch {

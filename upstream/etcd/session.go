@@ -81,7 +81,7 @@ func (s *Store) live(ctx context.Context, n *session) {
 // enter makes n the present session.
 func (s *Store) enter(n *session) {
 	s.last.Store(n.no)
-	s.grips.enter()
+	s.lockKeys.enter()
 	s.cur.Store(n)
 	s.publish(upstream.Session{No: n.no, Until: n.until.Load()})
 	s.log.Info("session at etcd", zap.String("event", "store_session"), zap.String("addr", s.cfg.addr()),
@@ -93,7 +93,7 @@ func (s *Store) lose(n *session, why error) {
 	s.setWhy(fmt.Errorf("the last one was lost: %w", why))
 	n.lost.Store(true)
 	s.publish(upstream.Session{No: n.no, Lost: true})
-	s.grips.drop(n)
+	s.lockKeys.drop(n)
 	s.log.Error("session at etcd lost", zap.String("event", "store_session_lost"), zap.String("addr", s.cfg.addr()),
 		zap.Uint64("no", n.no), zap.Error(why))
 }

@@ -42,15 +42,15 @@ type Store struct {
 	clock  upstream.Clock
 	client *client
 
-	cur     atomic.Pointer[session] // the present session, or the last one; nil before the first
-	last    atomic.Uint64           // the last session's number
-	granted atomic.Int64            // the TTL that the server grants, in nanoseconds
-	high    *atomic.Int64           // the highest revision that an answer had
-	most    atomic.Int64            // operations in a transaction that the server takes
-	bytes   atomic.Int64            // … and bytes, by our own estimate
-	why     atomic.Pointer[error]   // why there is no session
-	kick    chan struct{}           // the session has to be looked at
-	grips   grips
+	cur      atomic.Pointer[session] // the present session, or the last one; nil before the first
+	last     atomic.Uint64           // the last session's number
+	granted  atomic.Int64            // the TTL that the server grants, in nanoseconds
+	high     *atomic.Int64           // the highest revision that an answer had
+	most     atomic.Int64            // operations in a transaction that the server takes
+	bytes    atomic.Int64            // … and bytes, by our own estimate
+	why      atomic.Pointer[error]   // why there is no session
+	kick     chan struct{}           // the session has to be looked at
+	lockKeys lockKeys
 
 	heldFor   atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
 	asks      asks
@@ -108,7 +108,7 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 	s.granted.Store(int64(cfg.TTL))
 	s.most.Store(maxTxnOps)
 	s.bytes.Store(maxBytes)
-	s.grips.init()
+	s.lockKeys.init()
 	for _, o := range opts {
 		o(s)
 	}
@@ -162,12 +162,12 @@ func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
 // stands is given back; any other ends at its deadline. It must not run at the same
 // time as Apply, nor be called twice.
 func (s *Store) Close() error {
-	if s.cancel == nil { // it has never been more than an heir
+	if s.cancel == nil { // it has never been more than a successor
 		return s.client.close()
 	}
 	s.cancel()
 	s.wg.Wait()
-	if n := s.cur.Load(); n != nil && !n.gone.Load() && s.grips.empty() {
+	if n := s.cur.Load(); n != nil && !n.gone.Load() && s.lockKeys.empty() {
 		ctx, cancel := context.WithTimeout(context.Background(), min(s.cfg.Timeout, time.Second))
 		_ = s.revoke(ctx, n.lease) // else it ends by itself
 		cancel()

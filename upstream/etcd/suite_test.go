@@ -29,7 +29,7 @@ func TestConformance(t *testing.T) {
 			return s
 		}
 	}
-	storetest.Run(t, newHost("?ttl=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?ttl=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
+	storetest.Run(t, newHost("?ttl=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?ttl=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
 		r, err := srv.Admin().Get(t.Context(), prefix+"/", clientv3.WithPrefix())
 		if err != nil {
 			t.Fatal(err)

@@ -29,7 +29,7 @@ func (s *Store) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-s.grips.sending:
+		case <-s.lockKeys.sending:
 		}
 		begun := s.clock()
 		err := s.watching(ctx)
@@ -44,7 +44,7 @@ func (s *Store) follow(ctx context.Context) {
 			return
 		}
 		pause = min(2*pause, 2*pauseMax)
-		nudge(s.grips.sending)
+		nudge(s.lockKeys.sending)
 	}
 }
 
@@ -77,7 +77,7 @@ func (s *Store) serve(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.grips.anew()
+	s.lockKeys.anew()
 	failed := make(chan error, 1)
 	go func() { failed <- s.hear(stream) }()
 	err = s.tell(stream, failed)
@@ -89,7 +89,7 @@ func (s *Store) serve(ctx context.Context) error {
 }
 
 // anew has all watches made again, on a new stream.
-func (t *grips) anew() {
+func (t *lockKeys) anew() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.create, t.cancel = t.create[:0], t.cancel[:0]
@@ -104,7 +104,7 @@ func (t *grips) anew() {
 // tell sends what there is to send until the stream has failed. An error of hear's
 // goes back to where it came from.
 func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
-	t := &s.grips
+	t := &s.lockKeys
 	for {
 		select {
 		case err := <-failed:
@@ -135,7 +135,7 @@ func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
 }
 
 // watchRequest is for the key before ours, or for the whole lock once it is held.
-func (g *grip) watchRequest() *pb.WatchRequest {
+func (g *lockKey) watchRequest() *pb.WatchRequest {
 	r := &pb.WatchCreateRequest{WatchId: g.watch, Key: []byte(g.pred)}
 	if g.permit != nil {
 		g.permitWatch(r)
@@ -147,7 +147,7 @@ func (g *grip) watchRequest() *pb.WatchRequest {
 
 // hear receives until the stream fails.
 func (s *Store) hear(stream pb.Watch_WatchClient) error {
-	t := &s.grips
+	t := &s.lockKeys
 	for {
 		r, err := stream.Recv()
 		if err != nil {
@@ -190,8 +190,8 @@ func denied(reason string) error {
 	return fmt.Errorf("%w: %s", errDenied, reason)
 }
 
-// happenedLocked turns an event into a hint. It is called with grips.mu held.
-func (s *Store) happenedLocked(g *grip, e *mvccpb.Event) {
+// happenedLocked turns an event into a hint. It is called with lock keys.mu held.
+func (s *Store) happenedLocked(g *lockKey, e *mvccpb.Event) {
 	if g.permit != nil {
 		s.permitHappenedLocked(g, e)
 		return
@@ -201,7 +201,7 @@ func (s *Store) happenedLocked(g *grip, e *mvccpb.Event) {
 	case !g.held:
 		// A downgrade before us lets readers in.
 		if removed || g.mode == cache.Shared && sharedKV(e.Kv) {
-			s.hint(cache.HintFree, g.lock)
+			s.hint(cache.HintAvailable, g.lock)
 		}
 	case removed && own:
 		if !g.leaving {
@@ -212,6 +212,6 @@ func (s *Store) happenedLocked(g *grip, e *mvccpb.Event) {
 	case briefKV(e.Kv):
 		s.hint(cache.HintTried, g.lock)
 	case g.mode == cache.Exclusive || !sharedKV(e.Kv):
-		s.hint(cache.HintWanted, g.lock)
+		s.hint(cache.HintContended, g.lock)
 	}
 }

@@ -26,10 +26,10 @@ type ask struct {
 
 // verdict is what an ask comes to.
 type verdict struct {
-	status cache.Status
-	wanted bool
-	left   int64 // nanoseconds until the present leases end, -1 when there are none
-	err    error // of Refused
+	status    cache.Status
+	contended bool
+	left      int64 // nanoseconds until the present leases end, -1 when there are none
+	err       error // of Refused
 	// next is the row as it has to be for the verdict to hold, if change is set;
 	// otherwise it holds as things are.
 	next   row
@@ -53,7 +53,7 @@ func (r *row) decide(a *ask, now int64) verdict {
 	case writes || reads:
 	case !l.free(a):
 		return l.wait(a, now, dropped)
-	case len(l.readers) >= maxGrips:
+	case len(l.readers) >= maxEntries:
 		return verdict{status: cache.Refused, left: -1, err: errReaders}
 	}
 	return l.give(a, now)
@@ -61,16 +61,16 @@ func (r *row) decide(a *ask, now int64) verdict {
 
 // newer says whether a later token of the same host stands in the row.
 func (r *row) newer(token string) bool {
-	later := func(g grip) bool { return sameInstance(g.token, token) && g.token > token }
-	return later(grip{token: r.owner}) || slices.ContainsFunc(r.readers, later) || slices.ContainsFunc(r.queue, later)
+	later := func(g entry) bool { return sameInstance(g.token, token) && g.token > token }
+	return later(entry{token: r.owner}) || slices.ContainsFunc(r.readers, later) || slices.ContainsFunc(r.queue, later)
 }
 
 // dropOlder takes away what earlier tokens of the same host have left behind: the
 // daemon has gone on.
 func (r *row) dropOlder(token string) bool {
-	older := func(g grip) bool { return sameInstance(g.token, token) && g.token < token }
+	older := func(g entry) bool { return sameInstance(g.token, token) && g.token < token }
 	found := false
-	if older(grip{token: r.owner}) {
+	if older(entry{token: r.owner}) {
 		r.owner, r.ends, found = "", 0, true
 	}
 	if n := len(r.readers); n > 0 {
@@ -121,12 +121,12 @@ func (r *row) give(a *ask, now int64) verdict {
 		if i := find(r.readers, a.token); i >= 0 {
 			r.readers[i].ends = max(r.readers[i].ends, ends)
 		} else {
-			r.readers = append(r.readers, grip{cache.Shared, a.token, ends})
+			r.readers = append(r.readers, entry{cache.Shared, a.token, ends})
 		}
 		r.ends = latest(r.readers)
 	}
 	r.leave(a.token)
-	return verdict{status: cache.Granted, wanted: len(r.queue) > 0, left: -1, next: *r, change: true}
+	return verdict{status: cache.Granted, contended: len(r.queue) > 0, left: -1, next: *r, change: true}
 }
 
 func (r *row) leave(token string) bool {
@@ -151,17 +151,17 @@ func (r *row) wait(a *ask, now int64, change bool) verdict {
 	case i >= 0 && r.queue[i].ends-now > a.lease*2/3: // long enough to write the next time
 	case i >= 0:
 		r.queue[i].ends, change = max(r.queue[i].ends, ends), true
-	case len(r.queue) >= maxGrips:
+	case len(r.queue) >= maxEntries:
 		return verdict{status: cache.Refused, left: -1, err: errQueue}
 	default:
-		r.queue, change = append(r.queue, grip{a.mode, a.token, ends}), true
+		r.queue, change = append(r.queue, entry{a.mode, a.token, ends}), true
 	}
 	r.queued = latest(r.queue)
 	return r.turnDown(a, now, change)
 }
 
 func (r *row) turnDown(a *ask, now int64, change bool) verdict {
-	v := verdict{status: cache.Busy, wanted: r.wanted(a.token, now), left: -1, next: *r, change: change}
+	v := verdict{status: cache.Busy, contended: r.contended(a.token, now), left: -1, next: *r, change: change}
 	if r.ends > now {
 		v.left = (r.ends - now) * 1000
 	}

@@ -299,7 +299,7 @@ func (b *batch) extended(it *item, r *upstream.Result) {
 		r.Status = cache.NotHeld
 	case it.row.last == it.last:
 		it.over = true
-		r.Status, r.Wanted = cache.Done, it.row.wanted(it.ask.token, b.x.now)
+		r.Status, r.Contended = cache.Done, it.row.contended(it.ask.token, b.x.now)
 		if it.kind == reqRebase {
 			r.Base = uint64(it.row.fence)
 		}
@@ -320,7 +320,7 @@ func (b *batch) acquired(it *item, r *upstream.Result) {
 	case mine:
 		it.over = true
 		r.Status, r.Base = cache.Granted, uint64(it.row.fence)
-		r.Wanted = it.row.wanted(it.ask.token, b.x.now)
+		r.Contended = it.row.contended(it.ask.token, b.x.now)
 	case it.partial: // nothing can be decided by it: it is looked at whole
 	default:
 		it.verdict = it.row.decide(&it.ask, b.x.now)
@@ -340,7 +340,7 @@ func (b *batch) decided(it *item, r *upstream.Result) {
 		return
 	}
 	it.over = true
-	r.Status, r.Wanted = v.status, v.wanted
+	r.Status, r.Contended = v.status, v.contended
 	if v.status == cache.Granted {
 		r.Base = uint64(it.row.fence)
 	} else {

@@ -103,7 +103,7 @@ const (
 
 var words = strings.NewReplacer(
 	"{max}", strconv.FormatUint(cache.MaxBase, 10),
-	"{room}", strconv.Itoa(maxGrips*readerLen),
+	"{room}", strconv.Itoa(maxEntries*readerLen),
 	"{instance}", strconv.Itoa(instanceLen),
 	"{token}", "SUBSTR(VALUES(last),2,"+strconv.Itoa(tokenLen)+")",
 	"{tokenlen}", strconv.Itoa(tokenLen),

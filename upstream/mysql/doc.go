@@ -21,7 +21,7 @@
 //	queue    x or s and token:ends; for each host that waits, in the order in which they came
 //
 // A token is the instance id of the daemon's Store (22 characters), a dot, and the
-// grip's number in 13 digits of base 36. A waiting host that does not repeat itself
+// entry's number in 13 digits of base 36. A waiting host that does not repeat itself
 // drops out by the end of its place (waiter_lease). To clean up by hand:
 //
 //	UPDATE locksidecar SET owner=REPEAT('-',36), ends=0, readers='', version=version+1 WHERE name='…'

@@ -65,10 +65,10 @@ type permitRow struct {
 
 // semRow is a semaphore as it is after a packet.
 type semRow struct {
-	fence  int64
-	queue  bool  // somebody queues
-	wanted bool  // another host does, and has no permit free to take
-	ends   int64 // stage peek: when its first permit ends, 0 when none is held
+	fence     int64
+	queue     bool  // somebody queues
+	contended bool  // another host does, and has no permit free to take
+	ends      int64 // stage peek: when its first permit ends, 0 when none is held
 }
 
 // permits is that part of a batch which is about permits.
@@ -224,16 +224,16 @@ func worse(a, b error) error {
 func (b *permits) read() {
 	for _, it := range b.todo {
 		r := &b.results[it.at]
-		r.Wanted = it.sem.wanted
+		r.Contended = it.sem.contended
 		held := it.found && it.row.place == 0
 		switch it.stage {
 		case stagePeek:
-			r.Status, r.Wanted = cache.Done, false
+			r.Status, r.Contended = cache.Done, false
 			if it.sem.ends > 0 {
 				r.Status, r.Mode, r.Left = cache.Busy, cache.Permit, max(0, (it.sem.ends-b.x.now)*1000)
 			}
 		case stageRelease:
-			r.Status, r.Wanted = cache.Done, false
+			r.Status, r.Contended = cache.Done, false
 			if !it.had && it.op.Kind == cache.OpRelease {
 				r.Status = cache.NotHeld
 			}

@@ -133,7 +133,7 @@ func (x *permitExchange) readSems(rows *sql.Rows) error {
 	for rows.Next() {
 		var name string
 		var r semRow
-		if err := rows.Scan(&name, &r.fence, &r.queue, &r.wanted, &r.ends); err != nil {
+		if err := rows.Scan(&name, &r.fence, &r.queue, &r.contended, &r.ends); err != nil {
 			return fmt.Errorf("%w: %w", errAnswer, err)
 		}
 		sems[name] = r

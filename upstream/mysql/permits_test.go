@@ -147,7 +147,7 @@ func TestOrphanedPermitsComeBack(t *testing.T) {
 		for { // nobody says anything: it is found by looking
 			select {
 			case h := <-q.Hints():
-				if h.Kind != cache.HintFree || h.Mode != cache.Permit || h.Token != w {
+				if h.Kind != cache.HintAvailable || h.Mode != cache.Permit || h.Token != w {
 					continue
 				}
 			case <-time.After(bound):

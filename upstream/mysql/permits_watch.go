@@ -157,9 +157,9 @@ func (w *watch) nextSems(held bool) (looks []semLook) {
 
 // semState is what a look has found.
 type semState struct {
-	held   int64    // permits
-	wanted bool     // by another host
-	front  []string // the tokens that queue, the first first, as far as there are permits free
+	held      int64    // permits
+	contended bool     // by another host
+	front     []string // the tokens that queue, the first first, as far as there are permits free
 }
 
 // tellPermits passes on what a look has found, unless it was told a moment ago.
@@ -175,12 +175,12 @@ func (w *watch) tellPermits(found map[string]*semState) {
 		for before, token := range st.front {
 			if p := x.waits[token]; p != nil && st.held+int64(before) < p.limit && now.Sub(p.told) >= tellPause {
 				p.told = now
-				w.hint(upstream.Hint{Kind: cache.HintFree, Mode: cache.Permit, Key: x.key, Token: p.token})
+				w.hint(upstream.Hint{Kind: cache.HintAvailable, Mode: cache.Permit, Key: x.key, Token: p.token})
 			}
 		}
-		if st.wanted && len(x.held) > 0 && now.Sub(x.told) >= tellPause {
+		if st.contended && len(x.held) > 0 && now.Sub(x.told) >= tellPause {
 			x.told = now
-			w.hint(upstream.Hint{Kind: cache.HintWanted, Mode: cache.Permit, Key: x.key})
+			w.hint(upstream.Hint{Kind: cache.HintContended, Mode: cache.Permit, Key: x.key})
 		}
 	}
 }
@@ -207,7 +207,7 @@ func (s *Store) readSems(ctx context.Context, conn *sql.Conn, looks []semLook, f
 	for rows.Next() {
 		var name string
 		var st semState
-		if err := rows.Scan(&name, &st.held, &st.wanted); err != nil {
+		if err := rows.Scan(&name, &st.held, &st.contended); err != nil {
 			return fmt.Errorf("%w: %w", errAnswer, err)
 		}
 		found[name] = &st

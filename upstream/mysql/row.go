@@ -25,47 +25,47 @@ const (
 // that plain requests change: the server can write that in its place.
 const nobody = "------------------------------------"
 
-// briefGrips is the most readers, and waiting hosts, of a row that its write
+// shortLivedEntries is the most readers, and waiting hosts, of a row that its write
 // returns.
-const briefGrips = 4
+const shortLivedEntries = 4
 
-// maxGrips is the most readers, and the most waiting hosts, of one lock: they are
+// maxEntries is the most readers, and the most waiting hosts, of one lock: they are
 // in one row.
-const maxGrips = 500
+const maxEntries = 500
 
 var errRow = errors.New("the row is not well-formed")
 
 // row is a lock as its row says.
 type row struct {
-	version int64  // of what is below
-	last    string // the request that changed the row last
-	fence   int64  // the highest base given out
-	owner   string // the exclusive holder's token; "" without one
-	ends    int64  // no lease lasts longer, in µs of UTC; 0 when there is none
-	queued  int64  // no place in the queue lasts longer
-	readers []grip // in any order; none while there is an owner
-	queue   []grip // in the order in which they came
-	long    bool   // the queue has not been read: there are more than briefGrips in it
+	version int64   // of what is below
+	last    string  // the request that changed the row last
+	fence   int64   // the highest base given out
+	owner   string  // the exclusive holder's token; "" without one
+	ends    int64   // no lease lasts longer, in µs of UTC; 0 when there is none
+	queued  int64   // no place in the queue lasts longer
+	readers []entry // in any order; none while there is an owner
+	queue   []entry // in the order in which they came
+	long    bool    // the queue has not been read: there are more than shortLivedEntries in it
 }
 
-// grip is a shared lease or a place in the queue.
-type grip struct {
+// entry is a shared lease or a place in the queue.
+type entry struct {
 	mode  cache.Mode
 	token string
 	ends  int64 // µs of UTC
 }
 
 // parseReaders reads token:ends; again and again.
-func parseReaders(b []byte) ([]grip, error) {
+func parseReaders(b []byte) ([]entry, error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
 	if len(b)%readerLen != 0 {
 		return nil, errRow
 	}
-	gs := make([]grip, 0, len(b)/readerLen)
+	gs := make([]entry, 0, len(b)/readerLen)
 	for ; len(b) > 0; b = b[readerLen:] {
-		g, err := parseGrip(b[:readerLen])
+		g, err := parseEntry(b[:readerLen])
 		if err != nil {
 			return nil, err
 		}
@@ -76,16 +76,16 @@ func parseReaders(b []byte) ([]grip, error) {
 }
 
 // parseQueue reads x or s and token:ends; again and again.
-func parseQueue(b []byte) ([]grip, error) {
+func parseQueue(b []byte) ([]entry, error) {
 	if len(b) == 0 {
 		return nil, nil
 	}
 	if len(b)%placeLen != 0 {
 		return nil, errRow
 	}
-	gs := make([]grip, 0, len(b)/placeLen)
+	gs := make([]entry, 0, len(b)/placeLen)
 	for ; len(b) > 0; b = b[placeLen:] {
-		g, err := parseGrip(b[1:placeLen])
+		g, err := parseEntry(b[1:placeLen])
 		switch {
 		case err != nil:
 			return nil, err
@@ -99,29 +99,29 @@ func parseQueue(b []byte) ([]grip, error) {
 	return gs, nil
 }
 
-func parseGrip(b []byte) (grip, error) {
+func parseEntry(b []byte) (entry, error) {
 	ends, err := strconv.ParseUint(string(b[tokenLen+1:readerLen-1]), 10, 63)
 	if err != nil || b[tokenLen] != ':' || b[readerLen-1] != ';' {
-		return grip{}, errRow
+		return entry{}, errRow
 	}
-	return grip{token: string(b[:tokenLen]), ends: int64(ends)}, nil
+	return entry{token: string(b[:tokenLen]), ends: int64(ends)}, nil
 }
 
-func appendGrip(b []byte, g grip) []byte {
+func appendEntry(b []byte, g entry) []byte {
 	b = append(append(b, g.token...), ':')
 	b = appendPadded(b, uint64(g.ends), 10, endsLen)
 	return append(b, ';')
 }
 
-func formatReaders(gs []grip) []byte {
+func formatReaders(gs []entry) []byte {
 	var b []byte
 	for _, g := range gs {
-		b = appendGrip(b, g)
+		b = appendEntry(b, g)
 	}
 	return b
 }
 
-func formatQueue(gs []grip) []byte {
+func formatQueue(gs []entry) []byte {
 	var b []byte
 	for _, g := range gs {
 		if g.mode == cache.Shared {
@@ -129,7 +129,7 @@ func formatQueue(gs []grip) []byte {
 		} else {
 			b = append(b, 'x')
 		}
-		b = appendGrip(b, g)
+		b = appendEntry(b, g)
 	}
 	return b
 }
@@ -170,8 +170,8 @@ func (r *row) live(now int64) row {
 	return l
 }
 
-func alive(gs []grip, now int64) []grip {
-	var out []grip
+func alive(gs []entry, now int64) []entry {
+	var out []entry
 	for _, g := range gs {
 		if g.ends > now {
 			out = append(out, g)
@@ -180,14 +180,14 @@ func alive(gs []grip, now int64) []grip {
 	return out
 }
 
-func latest(gs []grip) (ends int64) {
+func latest(gs []entry) (ends int64) {
 	for _, g := range gs {
 		ends = max(ends, g.ends)
 	}
 	return ends
 }
 
-func find(gs []grip, token string) int {
+func find(gs []entry, token string) int {
 	for i := range gs {
 		if gs[i].token == token {
 			return i
@@ -206,8 +206,8 @@ func (r *row) has(token string) bool {
 	return r.owner == token || find(r.readers, token) >= 0 || find(r.queue, token) >= 0
 }
 
-// wanted says whether another host than token's waits for the lock at now.
-func (r *row) wanted(token string, now int64) bool {
+// contended says whether another host than token's waits for the lock at now.
+func (r *row) contended(token string, now int64) bool {
 	if r.queued <= now {
 		return false
 	}

@@ -23,15 +23,15 @@ type scene struct {
 	instances [3]string
 }
 
-func (s *scene) grip() grip {
+func (s *scene) grip() entry {
 	ends := s.now + hour
 	if s.rnd.IntN(2) == 0 {
 		ends = s.now - hour
 	}
-	return grip{cache.Mode(s.rnd.IntN(2)), string(appendToken(nil, s.instances[s.rnd.IntN(3)], uint64(5+s.rnd.IntN(3)))), ends}
+	return entry{cache.Mode(s.rnd.IntN(2)), string(appendToken(nil, s.instances[s.rnd.IntN(3)], uint64(5+s.rnd.IntN(3)))), ends}
 }
 
-func (s *scene) grips(most int) (gs []grip) {
+func (s *scene) grips(most int) (gs []entry) {
 	for range s.rnd.IntN(most) {
 		if g := s.grip(); find(gs, g.token) < 0 {
 			gs = append(gs, g)
@@ -56,7 +56,7 @@ func (s *scene) row() row {
 		}
 	}
 	if s.rnd.IntN(2) == 0 {
-		r.queue = slices.DeleteFunc(s.grips(9), func(g grip) bool { return r.has(g.token) })
+		r.queue = slices.DeleteFunc(s.grips(9), func(g entry) bool { return r.has(g.token) })
 		r.queued = latest(r.queue)
 	}
 	return r
@@ -176,7 +176,7 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 			bad("it is not so")
 		}
 	}
-	for _, g := range append([]grip{{token: was.owner, ends: was.ends}}, was.readers...) {
+	for _, g := range append([]entry{{token: was.owner, ends: was.ends}}, was.readers...) {
 		if g.token != "" && !sameInstance(g.token, token) && !is.holds(g.token) {
 			bad("the lease of " + g.token + " is gone")
 		}
@@ -197,8 +197,8 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 func FuzzRowsReadAsWritten(f *testing.F) {
 	f.Add([]byte(""), []byte(""))
 	f.Add([]byte(strings.Repeat("a", readerLen)), []byte("x"+strings.Repeat("a", readerLen)))
-	g := grip{cache.Shared, string(appendToken(nil, upstream.NewInstance(), 1<<63)), hour}
-	f.Add(formatReaders([]grip{g, g}), formatQueue([]grip{g, {cache.Exclusive, g.token, 1}}))
+	g := entry{cache.Shared, string(appendToken(nil, upstream.NewInstance(), 1<<63)), hour}
+	f.Add(formatReaders([]entry{g, g}), formatQueue([]entry{g, {cache.Exclusive, g.token, 1}}))
 	f.Fuzz(func(t *testing.T, readers, queue []byte) {
 		if gs, err := parseReaders(readers); err == nil && string(formatReaders(gs)) != string(readers) {
 			t.Errorf("%q reads as %v", readers, gs)

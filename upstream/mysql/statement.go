@@ -27,8 +27,8 @@ const columns = "name,version,last,fence,owner,ends,queued,readers,queue"
 
 // returning ends a write that returns the rows it leaves.
 var returning = " RETURNING name,version,last,fence,owner,ends,queued," +
-	"IF(LENGTH(readers)<=" + strconv.Itoa(briefGrips*readerLen) + ",readers,NULL)," +
-	"IF(LENGTH(queue)<=" + strconv.Itoa(briefGrips*placeLen) + ",queue,NULL)"
+	"IF(LENGTH(readers)<=" + strconv.Itoa(shortLivedEntries*readerLen) + ",readers,NULL)," +
+	"IF(LENGTH(queue)<=" + strconv.Itoa(shortLivedEntries*placeLen) + ",queue,NULL)"
 
 // createTable is the statement that makes a table of that name.
 func createTable(name string) string {

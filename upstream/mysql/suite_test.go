@@ -64,7 +64,7 @@ func TestConformanceWithoutReturning(t *testing.T) { conform(t, mysql.WithoutRet
 
 func conform(t *testing.T, opts ...mysql.Option) {
 	srv := testserver.StartMariaDB(t, quickly)
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, opts...) }, storetest.Options{PolledHints: true, HeldUnknown: []cache.Mode{cache.Shared}, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, opts...) }, storetest.Options{PolledHints: true, HeldUnknown: []cache.Mode{cache.Shared}, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
 		// What purging takes away a day later is nothing that stays.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 		like := "name LIKE '" + strings.ReplaceAll(prefix, "_", `\_`) + "%' AND"

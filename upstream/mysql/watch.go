@@ -215,15 +215,15 @@ func (s *Store) lookAt(ctx context.Context, waits, holds []*item) error {
 		}
 		for _, it := range waits {
 			if it.row.decide(&it.ask, now).status == cache.Granted {
-				s.watch.tell(s.watch.waits, it, cache.HintFree)
+				s.watch.tell(s.watch.waits, it, cache.HintAvailable)
 			}
 		}
 		if err := s.readRows(ctx, conn, holds, " AND queued>@n", &now); err != nil {
 			return err
 		}
 		for _, it := range holds {
-			if it.found && it.row.wanted(it.ask.token, now) {
-				s.watch.tell(s.watch.held, it, cache.HintWanted)
+			if it.found && it.row.contended(it.ask.token, now) {
+				s.watch.tell(s.watch.held, it, cache.HintContended)
 			}
 		}
 		return nil

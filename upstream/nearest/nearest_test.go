@@ -3,9 +3,9 @@ package nearest
 import "testing"
 
 func TestOf(t *testing.T) {
-	known := []string{"ttl", "max_wait", "max_hold", "upstream", "hand_overs", "namespaces", "lock", "locks", "wait", "who"}
+	known := []string{"ttl", "max_wait", "max_hold", "upstream", "max_handoffs", "namespaces", "lock", "locks", "wait", "who"}
 	for name, want := range map[string]string{
-		"upstrem": "upstream", "max-wait": "max_wait", "Max_Hold": "max_hold", "namespace": "namespaces", "handovers": "hand_overs",
+		"upstrem": "upstream", "max-wait": "max_wait", "Max_Hold": "max_hold", "namespace": "namespaces", "maxhandoffs": "max_handoffs",
 		"lokc": "lock", "lcoks": "locks", "wiat": "wait", "upstraem": "upstream", "mxa_wiat": "max_wait", "naemspcaes": "namespaces",
 		"xma_wiat_": "", "woh": "who", "hwo": "who", "ow": "",
 		"ttl2": "ttl", "tls": "", "socket": "", "": "", "x": "",

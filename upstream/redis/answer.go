@@ -129,9 +129,9 @@ var success = [...]cache.Status{
 
 // The flags of an answer's code, above the status; slow.lua has the same.
 const (
-	codeWanted = 16
-	codeShared = 32
-	codeStatus = 15
+	codeContended = 16
+	codeShared    = 32
+	codeStatus    = 15
 )
 
 func (b *batch) errored(c *call, i int32, st cache.Status, msg string) {
@@ -147,7 +147,7 @@ func (b *batch) errored(c *call, i int32, st cache.Status, msg string) {
 func (b *batch) other(i int32, code, left int64) {
 	r := &b.results[i]
 	r.Status = cache.Status(code & codeStatus)
-	r.Wanted = code&codeWanted != 0
+	r.Contended = code&codeContended != 0
 	if code&codeShared != 0 {
 		r.Mode = cache.Shared
 	} else if op := &b.ops[i]; op.Kind == cache.OpPeek && op.Mode == cache.Permit {

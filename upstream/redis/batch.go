@@ -214,7 +214,7 @@ func (b *batch) kinds(part []int32) {
 	b.buf = strconv.AppendInt(b.buf, millis(b.store.cfg.WaiterLease), 10)
 	for _, i := range part {
 		mark := byte('t')
-		if b.ops[i].Brief {
+		if b.ops[i].ShortLived {
 			mark = 'b'
 		} else if b.ops[i].Kind == cache.OpJoin {
 			mark = 'j'

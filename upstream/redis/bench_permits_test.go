@@ -116,7 +116,7 @@ func permitRenewals(b *testing.B, n, held, queued int) {
 		ops[i] = cache.Op{Kind: cache.OpRenew, Mode: cache.Permit, Key: "one", Token: 1<<30 + uint64(i), TTL: time.Hour}
 	}
 	measure(b, srv, n, "renewal", func() {
-		if err := s.Apply(b.Context(), ops, res); err != nil || res[n-1].Status != cache.Done || res[n-1].Wanted != (queued > 0) {
+		if err := s.Apply(b.Context(), ops, res); err != nil || res[n-1].Status != cache.Done || res[n-1].Contended != (queued > 0) {
 			b.Fatal(err, res[n-1])
 		}
 	})

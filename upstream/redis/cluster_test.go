@@ -112,7 +112,7 @@ func TestASlotThatHasMovedIsFollowed(t *testing.T) {
 		p.want(r[0], cache.Done)
 		p.want(r[1], cache.Done)
 		p.want(r[2], cache.Granted)
-		if !r[0].Wanted {
+		if !r[0].Contended {
 			t.Error("the queue has not moved with it")
 		}
 		q.want(q.do(cache.OpJoin, cache.Exclusive, "{t}a", w), cache.Queued)
@@ -270,7 +270,7 @@ func TestHintsFollowTheSlotOfTheirChannel(t *testing.T) {
 			q.want(q.do(cache.OpWithdraw, 0, "k", tok), cache.Done)
 			select {
 			case h := <-p.Hints():
-				return h == upstream.Hint{Kind: cache.HintWanted, Key: "k"}
+				return h == upstream.Hint{Kind: cache.HintContended, Key: "k"}
 			default:
 				return false
 			}

@@ -5,7 +5,7 @@
 //
 // An exclusive lock is the plain string <prefix><key> = token with a PX, as any
 // "SET key token NX PX" locker has it, so that each keeps the other out. A token
-// is the instance id of the daemon's Store (22 characters), a dot, and the grip's
+// is the instance id of the daemon's Store (22 characters), a dot, and the lease's
 // number in base 36. While readers hold the lock its value is the constant
 // "locksidecar:readers", which ends with the last of them.
 //

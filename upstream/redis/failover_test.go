@@ -55,7 +55,7 @@ func newStorm(t *testing.T, url string, daemons int, keys ...string) *storm {
 // stormTTL outlasts the fail-overs of these tests.
 const stormTTL = 20 * time.Second
 
-// grip is what a daemon holds in a storm.
+// lease is what a daemon holds in a storm.
 type grip struct {
 	token  uint64
 	rounds int // until it is given back

@@ -216,7 +216,7 @@ func TestLazyStoreWaitsForItsServer(t *testing.T) {
 		q.want(q.do(cache.OpWithdraw, cache.Exclusive, "a", tok), cache.Done)
 		select {
 		case h := <-p.Hints():
-			return h == upstream.Hint{Kind: cache.HintWanted, Key: "a"}
+			return h == upstream.Hint{Kind: cache.HintContended, Key: "a"}
 		default:
 			return false
 		}
@@ -235,7 +235,7 @@ func TestHintsComeBackAfterARestart(t *testing.T) {
 		}
 		select {
 		case h := <-p.Hints():
-			return h == upstream.Hint{Kind: cache.HintWanted, Key: "a"}
+			return h == upstream.Hint{Kind: cache.HintContended, Key: "a"}
 		default:
 			return false
 		}

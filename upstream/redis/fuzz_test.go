@@ -82,7 +82,7 @@ func FuzzHints(f *testing.F) {
 	}
 	n := &node{addr: "redis:6379"}
 	f.Fuzz(func(t *testing.T, s string, b []byte) {
-		if h, ok := parseHint(s); ok && (h.Kind < cache.HintFree || h.Kind > cache.HintTried) {
+		if h, ok := parseHint(s); ok && (h.Kind < cache.HintAvailable || h.Kind > cache.HintTried) {
 			t.Errorf("%+v", h)
 		}
 		if p, err := parsePlace(s); err == nil {

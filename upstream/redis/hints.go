@@ -185,9 +185,9 @@ func parseHint(payload string) (h upstream.Hint, ok bool) {
 	h.Key = payload[1:]
 	switch payload[0] {
 	case 'f':
-		h.Kind = cache.HintFree
+		h.Kind = cache.HintAvailable
 	case 'w':
-		h.Kind = cache.HintWanted
+		h.Kind = cache.HintContended
 	case 't':
 		h.Kind = cache.HintTried
 	case 'F':
@@ -197,9 +197,9 @@ func parseHint(payload string) (h upstream.Hint, ok bool) {
 		if err != nil {
 			return h, false
 		}
-		h.Kind, h.Mode, h.Token = cache.HintFree, cache.Permit, n
+		h.Kind, h.Mode, h.Token = cache.HintAvailable, cache.Permit, n
 	case 'W':
-		h.Kind, h.Mode = cache.HintWanted, cache.Permit
+		h.Kind, h.Mode = cache.HintContended, cache.Permit
 	default:
 		return h, false
 	}

@@ -184,7 +184,7 @@ func TestOutOfMemoryKeepsPermits(t *testing.T) {
 		}
 	}
 	for _, r := range p.allPermits(held, cache.OpRenew, cache.Done) {
-		if !r.Wanted {
+		if !r.Contended {
 			t.Error("nobody waits")
 		}
 	}

@@ -37,9 +37,9 @@ func (p *peer) heard(by *peer) (hs []string) {
 			case h.Key == p.Instance():
 				return hs
 			case h.Key == "listening":
-			case h.Mode != cache.Permit || h.Key != "k" || h.Kind == cache.HintWanted && h.Token != 0:
+			case h.Mode != cache.Permit || h.Key != "k" || h.Kind == cache.HintContended && h.Token != 0:
 				p.Errorf("a hint %v", h)
-			case h.Kind == cache.HintWanted:
+			case h.Kind == cache.HintContended:
 				hs = append(hs, "wanted")
 			default:
 				hs = append(hs, fmt.Sprint("free ", h.Token))
@@ -100,7 +100,7 @@ func TestAsManyAreToldAsCanCome(t *testing.T) {
 	p.allPermits(pHeld, cache.OpRelease, cache.Done)
 	check("all are given back", nil, nil, free(6, 11))
 	rs := r.allPermits(w[5:11], cache.OpJoin, cache.Granted)
-	if last := rs[len(rs)-1]; !last.Wanted { // by p
+	if last := rs[len(rs)-1]; !last.Contended { // by p
 		t.Error("nobody else waits")
 	}
 }
@@ -215,8 +215,8 @@ func (m *semModel) step(t *testing.T, ps []*peer, at int, ops []upstream.Op) {
 		default:
 			want = m.release(c, op.Kind)
 		}
-		if r.Status != want || r.Wanted != wanted || want == cache.Busy && op.Kind == cache.OpPeek && r.Mode != cache.Permit {
-			t.Fatalf("%v of %v with limit %d is %v (%v, wanted %v), not %v (wanted %v); held %v, queue %v", op.Kind, c, op.Limit, r.Status, r.Err, r.Wanted,
+		if r.Status != want || r.Contended != wanted || want == cache.Busy && op.Kind == cache.OpPeek && r.Mode != cache.Permit {
+			t.Fatalf("%v of %v with limit %d is %v (%v, wanted %v), not %v (wanted %v); held %v, queue %v", op.Kind, c, op.Limit, r.Status, r.Err, r.Contended,
 				want, wanted, m.held, m.queue)
 		}
 		if (want == cache.Busy || want == cache.Queued) && len(m.held) > 0 != (r.Left > 0) || r.Left > int64(long) {

@@ -57,7 +57,7 @@ func TestBehindSentinel(t *testing.T) {
 			p.want(p.do(cache.OpWithdraw, 0, "a", tok), cache.Done)
 			select {
 			case h := <-q.Hints():
-				return h == upstream.Hint{Kind: cache.HintWanted, Key: "a"}
+				return h == upstream.Hint{Kind: cache.HintContended, Key: "a"}
 			default:
 				return false
 			}

@@ -62,7 +62,7 @@ func conform(t *testing.T, url string, servers func() []*testserver.Redis) {
 	if !strings.Contains(url, "?") {
 		url += "?"
 	}
-	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, url, prefix) }, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Server: theServer(servers()), Leftovers: func(t testing.TB, prefix string) []string {
+	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, url, prefix) }, storetest.Options{Counters: strings.HasPrefix(url, "redis+cluster:"), Server: theServer(servers()), Residue: func(t testing.TB, prefix string) []string {
 		var left []string
 		for _, srv := range servers() {
 			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {

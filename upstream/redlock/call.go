@@ -111,7 +111,7 @@ func (c *call) begin() {
 	}
 }
 
-// lookUpLocked finds or makes the grip of op, and notes what is wanted of it.
+// lookUpLocked finds or makes the lease of op, and notes what is wanted of it.
 func (c *call) lookUpLocked(op *upstream.Op, v *vote) {
 	s := c.s
 	switch op.Kind {
@@ -121,11 +121,11 @@ func (c *call) lookUpLocked(op *upstream.Op, v *vote) {
 		v.g = s.acquireLocked(op)
 		return
 	}
-	v.g = s.gripLocked(op)
+	v.g = s.leaseLocked(op)
 	switch op.Kind {
 	case cache.OpRelease, cache.OpWithdraw:
 		if v.g == nil { // of an earlier run of this daemon, or long settled
-			v.g = s.newGripLocked(op)
+			v.g = s.newLeaseLocked(op)
 			v.g.maybe = v.asked
 			s.foreseeLocked(v.g, op, c.began)
 		}

@@ -10,13 +10,13 @@ import (
 
 func TestTheStateOfRedlockIsComplete(t *testing.T) {
 	bare := func() *Store {
-		return &Store{cfg: Config{URL: &storeurl.URL{Hosts: []string{"a", "b", "c"}}}, grips: make(map[gripID]*grip), instance: "us"}
+		return &Store{cfg: Config{URL: &storeurl.URL{Hosts: []string{"a", "b", "c"}}}, leases: make(map[leaseID]*lease), instance: "us"}
 	}
 	s := bare()
-	g := &grip{gripID: gripID{"k", 1}, number: 256, mode: cache.Shared, over: true, pending: true,
+	g := &lease{leaseID: leaseID{"k", 1}, number: 256, mode: cache.Shared, over: true, pending: true,
 		maybe: 7, sure: 1, unsure: 2, lag: 1, shaky: 4, until: 11, ends: 12, again: 13}
-	s.grips[g.gripID] = g
-	storetest.Complete{Root: s, Image: s.Leave,
+	s.leases[g.leaseID] = g
+	storetest.Complete{Root: s, Snapshot: s.Leave,
 		Again: func(b []byte) ([]byte, error) {
 			next := bare()
 			if _, err := next.Arrive(b); err != nil {
@@ -34,9 +34,9 @@ func TestTheStateOfRedlockIsComplete(t *testing.T) {
 			"redlock.Store.ended":   "each process has its own",
 			"redlock.Store.listing": "of a view in progress",
 			"redlock.Store.closed":  "a closed store is not passed on", "redlock.Store.quiet": "a closed store is not passed on",
-			"redlock.grip.owed":   "begin notes the debts again",
-			"redlock.grip.flying": "nothing is under way",
-			"redlock.grip.calls":  "nothing is under way",
+			"redlock.lease.owed":   "begin notes the debts again",
+			"redlock.lease.flying": "nothing is under way",
+			"redlock.lease.calls":  "nothing is under way",
 		},
 	}.Check(t)
 }

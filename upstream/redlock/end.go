@@ -93,7 +93,7 @@ func (c *call) answer(i int, why error) {
 	op, v, r := &c.ops[i], &c.votes[i], &c.results[i]
 	n := len(c.s.nodes)
 	lefts := c.lefts[i*n : i*n+n]
-	r.Wanted = v.wanted
+	r.Contended = v.wanted
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
 		switch {
@@ -161,9 +161,9 @@ func (c *call) failed(r *upstream.Result, v *vote, nothing bool, why error) {
 	}
 }
 
-// account keeps what op i's result means for its token; it returns the grip that
+// account keeps what op i's result means for its token; it returns the lease that
 // has to be looked at, if any.
-func (c *call) account(i int) *grip {
+func (c *call) account(i int) *lease {
 	op, v, r := &c.ops[i], &c.votes[i], &c.results[i]
 	s, g := c.s, v.g
 	until := cache.LeaseDeadline(c.began, int64(op.TTL))
@@ -178,7 +178,7 @@ func (c *call) account(i int) *grip {
 		}
 	case cache.OpRenew, cache.OpDowngrade:
 		if g == nil && r.Status == cache.Done { // of an earlier run of this daemon
-			g = s.newGripLocked(op)
+			g = s.newLeaseLocked(op)
 			g.maybe = first(len(s.nodes)) &^ v.no
 			s.foreseeLocked(g, op, c.began)
 		}

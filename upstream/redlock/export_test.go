@@ -13,9 +13,9 @@ func (s *Store) Left() (grips, debts int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		debts += len(n.debts)
+		debts += len(n.pendingReleases)
 	}
-	return len(s.grips), debts
+	return len(s.leases), debts
 }
 
 // WithSeed makes what the store does at random repeatable.

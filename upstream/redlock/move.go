@@ -18,13 +18,13 @@ func (s *Store) Identity() string { return s.instance }
 func (s *Store) Leave() ([]byte, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var all []*grip
-	for _, g := range s.grips {
+	var all []*lease
+	for _, g := range s.leases {
 		all = append(all, g)
 	}
 	for _, n := range s.nodes { // those that a newer one of the same token has replaced
-		for _, g := range n.debts {
-			if s.grips[g.gripID] != g && !slices.Contains(all, g) {
+		for _, g := range n.pendingReleases {
+			if s.leases[g.leaseID] != g && !slices.Contains(all, g) {
 				all = append(all, g)
 			}
 		}
@@ -48,8 +48,8 @@ func (s *Store) Arrive(state []byte) (begin func(), err error) {
 		return nil, fmt.Errorf("redlock: %w", m.Err)
 	}
 	for _, g := range all {
-		if old := s.grips[g.gripID]; old == nil || old.number < g.number {
-			s.grips[g.gripID] = g
+		if old := s.leases[g.leaseID]; old == nil || old.number < g.number {
+			s.leases[g.leaseID] = g
 		}
 	}
 	return func() {
@@ -61,12 +61,12 @@ func (s *Store) Arrive(state []byte) (begin func(), err error) {
 	}, nil
 }
 
-// onItsWay is what may still be carried out of a grip.
+// onItsWay is what may still be carried out of a lease.
 type onItsWay struct{ acquires, releases set }
 
 // onTheirWayLocked is what the nodes have been sent, or will be, and have not answered.
-func (s *Store) onTheirWayLocked() map[*grip]*onItsWay {
-	late := make(map[*grip]*onItsWay)
+func (s *Store) onTheirWayLocked() map[*lease]*onItsWay {
+	late := make(map[*lease]*onItsWay)
 	for _, n := range s.nodes {
 		for _, j := range slices.Concat(n.running, n.queue) {
 			for i := range j.ops {
@@ -89,14 +89,14 @@ func (s *Store) onTheirWayLocked() map[*grip]*onItsWay {
 	return late
 }
 
-// moving writes or reads grips.
+// moving writes or reads leases.
 type moving struct {
 	*cache.Coder
 	s    *Store
-	late map[*grip]*onItsWay
+	late map[*lease]*onItsWay
 }
 
-func (m *moving) code(all []*grip) []*grip {
+func (m *moving) code(all []*lease) []*lease {
 	hosts := m.s.cfg.URL.Hosts
 	var theirs []string
 	if !m.Reading {
@@ -107,16 +107,16 @@ func (m *moving) code(all []*grip) []*grip {
 		m.Fail(fmt.Errorf("the nodes are %v, and were %v", hosts, theirs))
 		return nil
 	}
-	cache.List(m.Coder, &all, func(p **grip) {
+	cache.List(m.Coder, &all, func(p **lease) {
 		if m.Reading {
-			*p = new(grip)
+			*p = new(lease)
 		}
-		m.grip(*p)
+		m.lease(*p)
 	})
 	return all
 }
 
-func (m *moving) grip(g *grip) {
+func (m *moving) lease(g *lease) {
 	unsure, shaky, maybe := g.unsure, g.shaky, g.maybe
 	if l := m.late[g]; l != nil {
 		unsure, maybe, shaky = unsure|l.acquires, maybe|l.acquires, shaky|l.releases

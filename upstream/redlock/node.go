@@ -38,9 +38,9 @@ type node struct {
 	host  string
 	store upstream.Store
 
-	running []*job
-	queue   []*job // none of it has been sent
-	debts   []*grip
+	running         []*job
+	queue           []*job // none of it has been sent
+	pendingReleases []*lease
 
 	votes string // the run of a server, with whose vote it was last heard
 	fails int
@@ -65,9 +65,9 @@ type job struct {
 
 // part is what belongs to an op of a job.
 type part struct {
-	g     *grip // nil when it is not known
-	at    int32 // the op's place in the call's batch
-	stage stage // of the vote that it is for
+	g     *lease // nil when it is not known
+	at    int32  // the op's place in the call's batch
+	stage stage  // of the vote that it is for
 }
 
 func (j *job) put(op upstream.Op, p part) { j.ops, j.parts = append(j.ops, op), append(j.parts, p) }
@@ -211,7 +211,7 @@ func (s *Store) nextLocked(n *node, now int64) {
 		n.queue = slices.Delete(n.queue, i, i+1)
 		s.startLocked(j, now)
 	}
-	if len(n.debts) > 0 {
+	if len(n.pendingReleases) > 0 {
 		s.kick()
 	}
 	s.idleLocked()

@@ -49,9 +49,9 @@ type Store struct {
 	listing listing
 
 	mu     sync.Mutex
-	grips  map[gripID]*grip // guarded by mu
-	closed bool             // guarded by mu: nothing new is sent
-	quiet  chan struct{}    // guarded by mu: made by Close, closed when nothing is on its way
+	leases map[leaseID]*lease // guarded by mu
+	closed bool               // guarded by mu: nothing new is sent
+	quiet  chan struct{}      // guarded by mu: made by Close, closed when nothing is on its way
 }
 
 var (
@@ -79,7 +79,7 @@ func Open(ctx context.Context, cfg Config, member func(Member) (upstream.Store, 
 func OpenLazy(cfg Config, member func(Member) (upstream.Store, error), opts ...Option) (*Store, error) {
 	start := time.Now()
 	s := &Store{cfg: cfg, log: zap.NewNop(), clock: func() int64 { return int64(time.Since(start)) }, grace: graceMin,
-		owing: make(chan struct{}, 1), ended: make(chan struct{}), grips: map[gripID]*grip{},
+		owing: make(chan struct{}, 1), ended: make(chan struct{}), leases: map[leaseID]*lease{},
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	for _, o := range opts {
 		o(s)
@@ -256,10 +256,10 @@ func (s *Store) settle() {
 
 // settleNodeLocked sends what is owed at n, and returns when to look again.
 func (s *Store) settleNodeLocked(n *node, now int64) int64 {
-	if len(n.debts) == 0 || n.backLocked() {
+	if len(n.pendingReleases) == 0 || n.backLocked() {
 		return cache.Forever
 	}
-	j, next := s.debtsLocked(n, now)
+	j, next := s.pendingLocked(n, now)
 	if j == nil {
 		return next
 	}
@@ -301,7 +301,7 @@ func (s *Store) idleLocked() {
 		return
 	}
 	for _, n := range s.nodes {
-		if len(n.running) > 0 || len(n.debts) > 0 && n.fails == 0 {
+		if len(n.running) > 0 || len(n.pendingReleases) > 0 && n.fails == 0 {
 			return
 		}
 	}

@@ -95,7 +95,7 @@ func TestConformance(t *testing.T) {
 		// The nodes are healthy: every answer is waited for, so that a key is free at
 		// all of them as soon as its release is done.
 		return open(t, c.url("max_ttl=24h&timeout=10s&prefix="+prefix), redlock.WithGrace(10*time.Second))
-	}, storetest.Options{NoQueue: true, Server: c.all(), Leftovers: c.leftovers})
+	}, storetest.Options{NoQueue: true, Server: c.all(), Residue: c.leftovers})
 }
 
 // leftovers are the keys of locks with prefix on any node.

@@ -44,8 +44,8 @@ type vote struct {
 	stage  stage
 	result verdict // once it has ended
 	kind   cache.OpKind
-	nodes  int   // of the store; odd
-	g      *grip // nil for a peek, or a token that is not known here
+	nodes  int    // of the store; odd
+	g      *lease // nil for a peek, or a token that is not known here
 
 	asked, sent, answered set // in this stage
 
@@ -119,7 +119,7 @@ func (v *vote) verdict() verdict {
 // count takes one node's answer in. bases and lefts have a place for each node.
 func (v *vote) count(n int, r *upstream.Result, bases []uint64, lefts []int64) {
 	v.answered.add(n)
-	v.wanted = v.wanted || r.Wanted
+	v.wanted = v.wanted || r.Contended
 	switch v.stage {
 	case asking:
 	case writing:

@@ -14,9 +14,9 @@ import (
 // Complete is a check that a hand-written snapshot is complete: each field of what it is made of, and of the types in
 // it, is in the snapshot and taken over from it, or listed as left out with the reason.
 type Complete struct {
-	Root  any                                        // a pointer to what the snapshot is of, with every kind of state
-	Image func() ([]byte, error)                     // the snapshot of Root; it does not change Root
-	Again func(image []byte) (again []byte, _ error) // the snapshot of a new one that has taken image, or why it cannot take it
+	Root     any                                        // a pointer to what the snapshot is of, with every kind of state
+	Snapshot func() ([]byte, error)                     // the snapshot of Root; it does not change Root
+	Again    func(image []byte) (again []byte, _ error) // the snapshot of a new one that has taken image, or why it cannot take it
 
 	// LeftOut has the fields that the snapshot omits, as "package.type.field", with the reasons. The keys of a map are
 	// "package.type.field (keys)".
@@ -46,12 +46,12 @@ func (c Complete) Check(t testing.TB) {
 	t.Helper()
 	w := &walk{Complete: c, t: t, seen: make(map[uintptr]bool), tries: make(map[string]int), encoded: make(map[string]bool)}
 	var wrong string
-	if w.base, wrong = w.image(); wrong != "" {
+	if w.base, wrong = w.snapshot(); wrong != "" {
 		t.Fatal(wrong)
 	}
 	root := reflect.ValueOf(c.Root)
 	w.visit(root, typeName(root.Type().Elem()))
-	if again, _ := w.image(); !bytes.Equal(again, w.base) {
+	if again, _ := w.snapshot(); !bytes.Equal(again, w.base) {
 		t.Fatal("the walk has changed what the snapshot is of")
 	}
 	known := make(map[string]bool)
@@ -223,7 +223,7 @@ func (w *walk) try(v reflect.Value, name string) {
 		w.t.Fatalf("%s: %v", name, v.Kind())
 	}
 	w.replace()
-	image, wrong := w.image()
+	image, wrong := w.snapshot()
 	v.Set(was)
 	w.replace()
 	if wrong != "" { // the changed field contradicts others that the snapshot uses
@@ -250,13 +250,13 @@ func (w *walk) replace() {
 	}
 }
 
-func (w *walk) image() (image []byte, wrong string) {
+func (w *walk) snapshot() (image []byte, wrong string) {
 	defer func() {
 		if r := recover(); r != nil {
 			wrong = fmt.Sprint(r)
 		}
 	}()
-	image, err := w.Image()
+	image, err := w.Snapshot()
 	if err != nil {
 		wrong = err.Error()
 	}

@@ -50,7 +50,7 @@ var hostTests = []test{
 			w.want(hs[1].try("k", hs[1].token()), cache.Busy)
 			w.want(hs[1].tryShared("k", hs[1].token()), cache.Busy)
 		}
-		if r := hs[0].renew("k", t, long); r.Wanted {
+		if r := hs[0].renew("k", t, long); r.Contended {
 			w.Error("a try marks the key as wanted")
 		}
 		w.want(hs[0].release("k", t), cache.Done)
@@ -98,7 +98,7 @@ var hostTests = []test{
 			w.Errorf("it has base %d after %d", r.Base, base)
 		}
 		w.want(hs[3].try("k", hs[3].token()), cache.Busy)
-		if r := hs[2].renew("k", q2, long); r.Status == cache.Done && r.Wanted {
+		if r := hs[2].renew("k", q2, long); r.Status == cache.Done && r.Contended {
 			w.Error("the one that is gone still wants it")
 		}
 	}},
@@ -151,12 +151,12 @@ var hostTests = []test{
 // nothingLeft checks that the store keeps nothing of this world.
 func (w *world) nothingLeft() {
 	w.Helper()
-	if w.env.opts.Leftovers == nil {
+	if w.env.opts.Residue == nil {
 		return
 	}
 	var left []string
 	w.eventually("the store keeps nothing", func() bool {
-		next := w.env.opts.Leftovers(w.T, w.prefix)
+		next := w.env.opts.Residue(w.T, w.prefix)
 		if len(left) > 0 && len(next) > len(left) {
 			w.Fatalf("it grows: %q, then %q", left, next)
 		}

@@ -15,17 +15,17 @@ var modelTests = []test{
 	}},
 }
 
-// grips is the model of one key: who holds it, by host and token.
-type grips struct {
-	held   map[grip]cache.Mode
-	maybe  map[grip]cache.Mode // debts that a later token of their host may have ended
-	base   map[grip]uint64     // of what is held
-	heirs  map[grip]bool       // on session stores, who queues: the key is theirs as soon as it is free
-	writer uint64              // the highest base of an exclusive grant
-	all    uint64              // the highest base
+// leases is the model of one key: who holds it, by host and token.
+type leases struct {
+	held       map[lease]cache.Mode
+	maybe      map[lease]cache.Mode // debts that a later token of their host may have ended
+	base       map[lease]uint64     // of what is held
+	successors map[lease]bool       // on session stores, who queues: the key is theirs as soon as it is free
+	writer     uint64               // the highest base of an exclusive grant
+	all        uint64               // the highest base
 }
 
-type grip struct {
+type lease struct {
 	host  int
 	token uint64
 }
@@ -36,12 +36,12 @@ func model(w *world, seed uint64) {
 	hs := w.upTo(4)
 	n := len(hs)
 	rnd := rand.New(rand.NewPCG(seed, 1))
-	keys := make([]grips, 3)
+	keys := make([]leases, 3)
 	for i := range keys {
-		keys[i].held, keys[i].maybe = map[grip]cache.Mode{}, map[grip]cache.Mode{}
-		keys[i].base = map[grip]uint64{}
+		keys[i].held, keys[i].maybe = map[lease]cache.Mode{}, map[lease]cache.Mode{}
+		keys[i].base = map[lease]uint64{}
 		if !hs[0].ttls() || w.env.opts.KeepsPlaces {
-			keys[i].heirs = map[grip]bool{}
+			keys[i].successors = map[lease]bool{}
 		}
 	}
 	type past struct {
@@ -77,7 +77,7 @@ func model(w *world, seed uint64) {
 }
 
 // someOp is a new op of host i: mostly about what it holds, if it does.
-func someOp(rnd *rand.Rand, h *host, g *grips, i int) cache.Op {
+func someOp(rnd *rand.Rand, h *host, g *leases, i int) cache.Op {
 	op := cache.Op{Mode: cache.Mode(rnd.IntN(2)), TTL: long, Floor: g.all}
 	for at, mode := range g.held {
 		if at.host == i && rnd.IntN(3) > 0 {
@@ -95,8 +95,8 @@ func someOp(rnd *rand.Rand, h *host, g *grips, i int) cache.Op {
 }
 
 // check compares one answer with the model and follows it.
-func (g *grips) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
-	me := grip{i, op.Token}
+func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
+	me := lease{i, op.Token}
 	mode, held := g.held[me]
 	bad := func() {
 		w.Errorf("%v %v by %v is %v (%v), held by %v, perhaps %v", op.Kind, op.Mode, me, r.Status, r.Err, g.held, g.maybe)
@@ -105,10 +105,10 @@ func (g *grips) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 	if op.Kind != cache.OpPeek {
 		delete(g.maybe, me)
 	}
-	if r.Status == cache.Queued && g.heirs != nil {
-		g.heirs[me] = true
+	if r.Status == cache.Queued && g.successors != nil {
+		g.successors[me] = true
 	} else if op.Kind <= cache.OpRelease {
-		delete(g.heirs, me)
+		delete(g.successors, me)
 	}
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
@@ -142,7 +142,7 @@ func (g *grips) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 			clear(g.maybe)
 		}
 		if r.Status != cache.Done && r.Status != cache.Busy || len(g.held) > 0 && r.Status == cache.Done ||
-			len(g.held)+len(g.maybe)+len(g.heirs) == 0 && r.Status == cache.Busy {
+			len(g.held)+len(g.maybe)+len(g.successors) == 0 && r.Status == cache.Busy {
 			bad()
 		}
 	}
@@ -150,7 +150,7 @@ func (g *grips) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 
 // debts notes that me's host goes on with a later token: the store may end what
 // stands under earlier ones.
-func (g *grips) debts(me grip) {
+func (g *leases) debts(me lease) {
 	for other, mode := range g.held {
 		if other.host == me.host && other.token < me.token {
 			delete(g.held, other)
@@ -159,7 +159,7 @@ func (g *grips) debts(me grip) {
 	}
 }
 
-func (g *grips) granted(h *host, me grip, op *cache.Op, r cache.Result, bad func()) {
+func (g *leases) granted(h *host, me lease, op *cache.Op, r cache.Result, bad func()) {
 	for other, mode := range g.held {
 		if other != me && (mode == cache.Exclusive || op.Mode == cache.Exclusive) {
 			bad()

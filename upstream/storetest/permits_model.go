@@ -14,9 +14,9 @@ func permitModel(w *world, seed uint64) {
 	hs := w.upTo(3)
 	n := len(hs)
 	rnd := rand.New(rand.NewPCG(seed, 2))
-	held, queued, base := map[grip]bool{}, map[grip]bool{}, map[uint64]grip{}
+	held, queued, base := map[lease]bool{}, map[lease]bool{}, map[uint64]lease{}
 	var old []struct {
-		at grip
+		at lease
 		op cache.Op
 	}
 	for range 400 {
@@ -35,10 +35,10 @@ func permitModel(w *world, seed uint64) {
 		default:
 			op.Token = hs[i].token()
 		}
-		me := grip{i, op.Token}
+		me := lease{i, op.Token}
 		if op.Token != 0 {
 			old = append(old, struct {
-				at grip
+				at lease
 				op cache.Op
 			}{me, op})
 		}

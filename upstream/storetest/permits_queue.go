@@ -67,10 +67,10 @@ var permitQueueTests = []test{
 		w.want(hs[1].joinPermit(s, q1), cache.Queued)
 		w.want(hs[2].joinPermit(s, q2), cache.Queued)
 		w.want(hs[0].endPermit(cache.OpRelease, s, held[0]), cache.Done)
-		hs[1].hintedPermit(cache.HintFree, s, q1)
+		hs[1].hintedPermit(cache.HintAvailable, s, q1)
 		w.want(hs[1].joinPermit(s, q1), cache.Granted)
 		w.want(hs[0].endPermit(cache.OpRelease, s, held[1]), cache.Done)
-		hs[2].hintedPermit(cache.HintFree, s, q2)
+		hs[2].hintedPermit(cache.HintAvailable, s, q2)
 		w.want(hs[2].joinPermit(s, q2), cache.Granted)
 	}},
 	{"the withdrawal of the first wakes the next for a permit", func(w *world) {
@@ -83,7 +83,7 @@ var permitQueueTests = []test{
 		w.want(hs[2].joinPermit(s, q2), cache.Queued)
 		w.want(hs[0].endPermit(cache.OpRelease, s, t), cache.Done)
 		w.want(hs[1].endPermit(cache.OpWithdraw, s, q1), cache.Done)
-		hs[2].hintedPermit(cache.HintFree, s, q2)
+		hs[2].hintedPermit(cache.HintAvailable, s, q2)
 		w.want(hs[2].joinPermit(s, q2), cache.Granted)
 	}},
 	{"those who have permits learn that another host waits, and not that their own does", func(w *world) {
@@ -95,14 +95,14 @@ var permitQueueTests = []test{
 		w.want(hs[0].joinPermit(s, own), cache.Queued)
 		r := hs[0].permit(cache.OpRenew, s, held[0], long)
 		w.want(r, cache.Done)
-		if r.Wanted {
+		if r.Contended {
 			w.Error("wanted by its own host")
 		}
 		other := hs[1].token()
-		hs[0].hearsPermit(func() { w.want(hs[1].joinPermit(s, other), cache.Queued) }, cache.HintWanted, s, held[0])
+		hs[0].hearsPermit(func() { w.want(hs[1].joinPermit(s, other), cache.Queued) }, cache.HintContended, s, held[0])
 		r = hs[0].permit(cache.OpRenew, s, held[1], long)
 		w.want(r, cache.Done)
-		if !r.Wanted {
+		if !r.Contended {
 			w.Error("not wanted by another host")
 		}
 	}},

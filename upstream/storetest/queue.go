@@ -49,7 +49,7 @@ var queueTests = []test{
 		w.eventually("the next but one has it", func() bool { return hs[2].join("k", q).Status == cache.Granted })
 		r := hs[2].renew("k", q, long)
 		w.want(r, cache.Done)
-		if r.Wanted {
+		if r.Contended {
 			w.Error("the one that is gone still wants it")
 		}
 	}},
@@ -69,7 +69,7 @@ var queueTests = []test{
 		q := hs[1].token()
 		w.want(hs[1].join("k", q), cache.Queued)
 		w.want(hs[1].try("k", q), cache.Busy)
-		if r := hs[0].renew("k", t, long); r.Wanted {
+		if r := hs[0].renew("k", t, long); r.Contended {
 			w.Error("it still queues")
 		}
 	}},
@@ -85,9 +85,9 @@ var queueTests = []test{
 			w.want(h.join("k", ts[i+1]), cache.Queued)
 		}
 		for i := range hs[:3] {
-			hs[3].notHinted("k", cache.HintFree, hs[0])
+			hs[3].notHinted("k", cache.HintAvailable, hs[0])
 			w.want(hs[i].release("k", ts[i]), cache.Done)
-			hs[i+1].hinted("k", cache.HintFree)
+			hs[i+1].hinted("k", cache.HintAvailable)
 			w.want(hs[i+1].join("k", ts[i+1]), cache.Granted)
 		}
 	}},
@@ -102,15 +102,15 @@ var queueTests = []test{
 		w.want(hs[2].joinShared("k", ts[1]), cache.Queued)
 		w.want(hs[3].join("k", ts[2]), cache.Queued)
 		w.want(hs[0].release("k", t), cache.Done)
-		hs[1].hinted("k", cache.HintFree)
-		hs[2].hinted("k", cache.HintFree)
+		hs[1].hinted("k", cache.HintAvailable)
+		hs[2].hinted("k", cache.HintAvailable)
 		w.want(hs[2].joinShared("k", ts[1]), cache.Granted)
 		w.want(hs[1].joinShared("k", ts[0]), cache.Granted)
 		w.want(hs[3].join("k", ts[2]), cache.Queued)
 		w.want(hs[1].release("k", ts[0]), cache.Done)
-		hs[3].notHinted("k", cache.HintFree, hs[0])
+		hs[3].notHinted("k", cache.HintAvailable, hs[0])
 		w.want(hs[2].release("k", ts[1]), cache.Done)
-		hs[3].hinted("k", cache.HintFree)
+		hs[3].hinted("k", cache.HintAvailable)
 		w.want(hs[3].join("k", ts[2]), cache.Granted)
 	}},
 	{"the withdrawal of the first wakes the next", func(w *world) {
@@ -122,7 +122,7 @@ var queueTests = []test{
 		w.want(hs[2].join("k", q2), cache.Queued)
 		w.want(hs[0].release("k", t), cache.Done)
 		w.want(hs[1].withdraw("k", q1), cache.Done) // woken, but it does not want it any more
-		hs[2].hinted("k", cache.HintFree)
+		hs[2].hinted("k", cache.HintAvailable)
 		w.want(hs[2].join("k", q2), cache.Granted)
 	}},
 	{"the withdrawal of a writer wakes the readers behind it", func(w *world) {
@@ -133,7 +133,7 @@ var queueTests = []test{
 		w.want(hs[1].join("k", q1), cache.Queued)
 		w.want(hs[2].joinShared("k", q2), cache.Queued)
 		w.want(hs[1].withdraw("k", q1), cache.Done)
-		hs[2].hinted("k", cache.HintFree)
+		hs[2].hinted("k", cache.HintAvailable)
 		w.want(hs[2].joinShared("k", q2), cache.Granted)
 	}},
 	{"one who queues is told to the holder", func(w *world) {
@@ -143,7 +143,7 @@ var queueTests = []test{
 			k := mode.String()
 			hs[0].take(k, mode)
 			q := hs[1].token()
-			hs[0].hears(k, func() { w.want(hs[1].join(k, q), cache.Queued) }, cache.HintWanted)
+			hs[0].hears(k, func() { w.want(hs[1].join(k, q), cache.Queued) }, cache.HintContended)
 		}
 	}},
 	{"a brief place is told to the holder, and is a place", func(w *world) {
@@ -153,7 +153,7 @@ var queueTests = []test{
 			k := mode.String()
 			t, _ := hs[0].take(k, mode)
 			q := hs[1].token()
-			hs[0].hears(k, func() { w.want(hs[1].joinBriefly(k, q), cache.Queued) }, cache.HintTried, cache.HintWanted)
+			hs[0].hears(k, func() { w.want(hs[1].joinBriefly(k, q), cache.Queued) }, cache.HintTried, cache.HintContended)
 			w.want(hs[0].release(k, t), cache.Done)
 			w.want(hs[1].joinBriefly(k, q), cache.Granted)
 			w.want(hs[1].release(k, q), cache.Done)
@@ -174,8 +174,8 @@ var queueTests = []test{
 		t, _ := hs[0].take("k", cache.Exclusive)
 		wanted := func(r cache.Result, want bool) {
 			w.Helper()
-			if r.Wanted != want {
-				w.Errorf("%v says wanted %v", r.Status, r.Wanted)
+			if r.Contended != want {
+				w.Errorf("%v says wanted %v", r.Status, r.Contended)
 			}
 		}
 		wanted(hs[0].renew("k", t, long), false)
@@ -212,7 +212,7 @@ var queueTests = []test{
 		}
 		for i, r := range hs[2].apply(ops[1:]...) {
 			w.want(r, cache.Done)
-			if r.Wanted {
+			if r.Contended {
 				w.Errorf("%s is wanted", ops[i+1].Key)
 			}
 			ops[i+1].Kind = cache.OpRelease

@@ -82,7 +82,7 @@ var readerTests = []test{
 		r := hs[1].token()
 		w.want(hs[1].joinShared("k", r), cache.Queued)
 		w.want(hs[0].downgrade("k", t), cache.Done)
-		hs[1].hinted("k", cache.HintFree)
+		hs[1].hinted("k", cache.HintAvailable)
 		w.want(hs[1].joinShared("k", r), cache.Granted)
 	}},
 	{"a writer that queues is not starved by readers", func(w *world) {
@@ -94,8 +94,8 @@ var readerTests = []test{
 		w.want(hs[2].tryShared("k", hs[2].token()), cache.Busy)
 		b := hs[2].token()
 		w.want(hs[2].joinShared("k", b), cache.Queued)
-		if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done || !r.Wanted {
-			w.Errorf("the reader's renewal is %v, wanted %v", r.Status, r.Wanted)
+		if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done || !r.Contended {
+			w.Errorf("the reader's renewal is %v, wanted %v", r.Status, r.Contended)
 		}
 		w.want(hs[0].release("k", a), cache.Done)
 		w.want(hs[2].joinShared("k", b), cache.Queued)

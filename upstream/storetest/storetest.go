@@ -37,7 +37,7 @@ type Options struct {
 	Server *Server
 	// Leftovers lists what the store keeps of locks with prefix, and whatever of
 	// its own would stay for ever. None when nil.
-	Leftovers func(t testing.TB, prefix string) []string
+	Residue func(t testing.TB, prefix string) []string
 }
 
 // NewHost makes a store for one more host. Stores with the same prefix share
@@ -206,7 +206,7 @@ func (h *host) join(key string, token uint64) cache.Result {
 // joinBriefly joins for a moment, as tries do where leases linger.
 func (h *host) joinBriefly(key string, token uint64) cache.Result {
 	h.Helper()
-	return h.apply(cache.Op{Kind: cache.OpJoin, Brief: true, Key: key, Token: token, TTL: long})[0]
+	return h.apply(cache.Op{Kind: cache.OpJoin, ShortLived: true, Key: key, Token: token, TTL: long})[0]
 }
 
 func (h *host) joinShared(key string, token uint64) cache.Result {

@@ -29,7 +29,7 @@ type batch struct {
 type write struct {
 	i    int // index of the op
 	kind writeKind
-	grip *grip
+	node *lockNode
 	look *look  // of a making
 	err  error  // how it ended
 	zxid int64  // of the transaction
@@ -48,7 +48,7 @@ const (
 type look struct {
 	i     int
 	op    *upstream.Op
-	grip  *grip
+	node  *lockNode
 	fresh bool // the node is being made by this batch
 	queue []node
 	err   error
@@ -126,7 +126,7 @@ func (b *batch) plan() {
 			b.end(i, cache.Refused, err)
 			continue
 		}
-		g := b.grip(idOf(op))
+		g := b.lockNode(idOf(op))
 		switch op.Kind {
 		case cache.OpTry, cache.OpJoin:
 			b.planAcquire(i, op, g)
@@ -138,7 +138,7 @@ func (b *batch) plan() {
 				b.end(i, cache.Unknown, b.store.cfg.explain(fmt.Errorf("%w: it is not known what became of it", ErrNoAnswer)))
 			case g != nil:
 				b.session.leave(g, true)
-				b.writes = append(b.writes, write{i: i, kind: deleting, grip: g})
+				b.writes = append(b.writes, write{i: i, kind: deleting, node: g})
 			case op.Kind == cache.OpRelease:
 				b.end(i, cache.NotHeld, nil)
 			default:
@@ -149,7 +149,7 @@ func (b *batch) plan() {
 			case g == nil || !b.holds(g):
 				b.end(i, cache.NotHeld, nil)
 			case op.Kind == cache.OpDowngrade:
-				b.writes = append(b.writes, write{i: i, kind: sharing, grip: g})
+				b.writes = append(b.writes, write{i: i, kind: sharing, node: g})
 			default:
 				b.keeps = append(b.keeps, i)
 			}
@@ -157,14 +157,14 @@ func (b *batch) plan() {
 	}
 }
 
-func (se *session) holds(g *grip) bool {
+func (se *session) holds(g *lockNode) bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	return g.held && !g.gone
 }
 
-func (b *batch) planAcquire(i int, op *upstream.Op, g *grip) {
-	l := &look{i: i, op: op, grip: g}
+func (b *batch) planAcquire(i int, op *upstream.Op, g *lockNode) {
+	l := &look{i: i, op: op, node: g}
 	switch {
 	case g == nil:
 		l.fresh = true
@@ -222,8 +222,8 @@ func (b *batch) drop(l *look) {
 func (b *batch) change() {
 	for _, l := range b.looks {
 		if l.fresh {
-			l.grip = b.add(idOf(l.op), b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry || l.op.Brief)
-			b.writes = append(b.writes, write{i: l.i, kind: making, grip: l.grip, look: l})
+			l.node = b.add(idOf(l.op), b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry || l.op.ShortLived)
+			b.writes = append(b.writes, write{i: l.i, kind: making, node: l.node, look: l})
 		}
 	}
 	first, further := b.makePermits()
@@ -270,7 +270,7 @@ func (b *batch) readAll() {
 }
 
 func (b *batch) read(l *look) {
-	l.queue, l.err = b.queue(b.ctx, l.grip.parent, l.fresh)
+	l.queue, l.err = b.queue(b.ctx, l.node.parent, l.fresh)
 }
 
 // readAgain reads what was read before the node was there.

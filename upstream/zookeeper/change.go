@@ -45,12 +45,12 @@ func (se *session) lately(key string) bool {
 // makeParents makes the nodes of locks that may not have one. What fails here
 // fails again with its op.
 func (b *batch) makeParents(writes []write) {
-	var first []*grip
+	var first []*lockNode
 	b.session.mu.Lock()
 	for i := range writes {
 		w := &writes[i]
-		if w.kind == making && b.firstLocked(w.grip) && !recall(b.parents, w.grip.parent, parentsFor) {
-			first = append(first, w.grip)
+		if w.kind == making && b.firstLocked(w.node) && !recall(b.parents, w.node.parent, parentsFor) {
+			first = append(first, w.node)
 		}
 	}
 	b.session.mu.Unlock()
@@ -58,15 +58,15 @@ func (b *batch) makeParents(writes []write) {
 }
 
 // firstLocked says that no other node of ours is known to stand where g is to be.
-func (se *session) firstLocked(g *grip) bool {
+func (se *session) firstLocked(g *lockNode) bool {
 	if g.permit != nil {
 		return g.permit.sem.bareLocked()
 	}
 	return len(se.byKey[g.parent]) == 1
 }
 
-// makeParent makes the node of a grip's lock or semaphore.
-func (se *session) makeParent(ctx context.Context, g *grip) error {
+// makeParent makes the node of a lock node's lock or semaphore.
+func (se *session) makeParent(ctx context.Context, g *lockNode) error {
 	err := se.makeContainer(ctx, g.parent)
 	if err != errGone || g.permit == nil {
 		return err
@@ -79,7 +79,7 @@ func (se *session) makeParent(ctx context.Context, g *grip) error {
 
 // request is the write as an operation of a transaction.
 func (b *batch) request(w *write) any {
-	g := w.grip
+	g := w.node
 	switch w.kind {
 	case making:
 		name := ""
@@ -167,7 +167,7 @@ func (b *batch) alone(w *write) {
 		case err == errNoSelf:
 			err = b.makeSelf(b.ctx)
 		case err == errGone && w.kind == making:
-			err = b.makeParent(b.ctx, w.grip)
+			err = b.makeParent(b.ctx, w.node)
 		default:
 			return
 		}
@@ -193,18 +193,18 @@ func (b *batch) wrote(w *write) {
 		switch {
 		case w.err == nil:
 			b.session.mu.Lock()
-			w.grip.mode = cache.Shared
+			w.node.mode = cache.Shared
 			b.session.mu.Unlock()
 			b.keeps = append(b.keeps, w.i)
 		case w.err == errGone:
 			b.session.mu.Lock()
-			b.goneLocked(w.grip)
+			b.goneLocked(w.node)
 			b.session.mu.Unlock()
 			b.end(w.i, cache.NotHeld, nil)
 		default:
 			if judge(w.err) == unknown { // it may be shared: then it is not exclusive
 				b.session.mu.Lock()
-				w.grip.mode = cache.Shared
+				w.node.mode = cache.Shared
 				b.session.mu.Unlock()
 			}
 			b.fail(w.i, w.err, true)
@@ -215,14 +215,14 @@ func (b *batch) wrote(w *write) {
 func (b *batch) made(w *write) {
 	if w.err != nil {
 		if judge(w.err) != unknown {
-			b.remove(w.grip)
+			b.remove(w.node)
 		}
 		b.fail(w.i, w.err, true)
 		b.drop(w.look)
 		return
 	}
 	parse := parseNode
-	if w.grip.permit != nil {
+	if w.node.permit != nil {
 		parse = parsePermit
 	}
 	n, ok := parse(w.name[strings.LastIndexByte(w.name, '/')+1:])
@@ -231,9 +231,9 @@ func (b *batch) made(w *write) {
 		b.drop(w.look)
 		return
 	}
-	b.named(w.grip, n, w.zxid)
+	b.named(w.node, n, w.zxid)
 	b.session.mu.Lock()
-	remember(b.parents, w.grip.parent)
+	remember(b.parents, w.node.parent)
 	b.session.mu.Unlock()
 }
 
@@ -241,20 +241,20 @@ func (b *batch) deleted(w *write) {
 	op := &b.ops[w.i]
 	switch {
 	case w.err == nil:
-		b.remove(w.grip)
+		b.remove(w.node)
 		b.session.mu.Lock()
-		remember(b.parents, w.grip.parent)
+		remember(b.parents, w.node.parent)
 		b.session.mu.Unlock()
 		b.end(w.i, cache.Done, nil)
 	case w.err == errGone:
-		b.remove(w.grip)
+		b.remove(w.node)
 		b.end(w.i, cache.NotHeld, nil)
 		if op.Kind == cache.OpWithdraw {
 			b.end(w.i, cache.Done, nil)
 		}
 	default:
 		if judge(w.err) != unknown {
-			b.session.leave(w.grip, false)
+			b.session.leave(w.node, false)
 		}
 		b.fail(w.i, w.err, true)
 	}

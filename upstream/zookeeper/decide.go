@@ -33,7 +33,7 @@ func (b *batch) decide() {
 		if r := &b.results[l.i]; r.Err != nil && b.err == nil {
 			b.err = r.Err
 		}
-		if b.results[l.i].Status == cache.Busy && l.grip != nil {
+		if b.results[l.i].Status == cache.Busy && l.node != nil {
 			b.leaves = append(b.leaves, l)
 		}
 	}
@@ -90,7 +90,7 @@ func (b *batch) decideOne(l *look) {
 			return
 		}
 		b.stale(l, at)
-		before, unsure := blocker(l.queue, at, l.grip.mode)
+		before, unsure := blocker(l.queue, at, l.node.mode)
 		if before < 0 {
 			b.grant(l, at)
 			return
@@ -100,12 +100,12 @@ func (b *batch) decideOne(l *look) {
 			b.busyNow(l)
 			return
 		}
-		path := l.grip.parent + "/" + l.queue[before].name
-		if join && b.waitsFor(l.grip, path) {
+		path := l.node.parent + "/" + l.queue[before].name
+		if join && b.waitsFor(l.node, path) {
 			b.queued(l)
 			return
 		}
-		data, err := b.wait(l.grip, path, join)
+		data, err := b.wait(l.node, path, join)
 		switch {
 		case err == errGone:
 			b.read(l)
@@ -123,14 +123,14 @@ func (b *batch) decideOne(l *look) {
 	}
 	if l.op.Kind == cache.OpJoin { // it changes faster than we look
 		b.queued(l)
-		b.store.hint(cache.HintFree, l.op.Key)
+		b.store.hint(cache.HintAvailable, l.op.Key)
 		return
 	}
 	b.busyNow(l)
 }
 
 // wait reads the node before ours, and for one that waits watches it.
-func (b *batch) wait(g *grip, path string, watch bool) ([]byte, error) {
+func (b *batch) wait(g *lockNode, path string, watch bool) ([]byte, error) {
 	if watch {
 		b.waitFor(g, path)
 	}
@@ -153,11 +153,11 @@ func (b *batch) wait(g *grip, path string, watch bool) ([]byte, error) {
 // repetition makes a new one.
 func (b *batch) vanished(l *look) {
 	b.session.mu.Lock()
-	held := l.grip.held
-	b.goneLocked(l.grip)
+	held := l.node.held
+	b.goneLocked(l.node)
 	b.session.mu.Unlock()
 	if !held {
-		b.remove(l.grip)
+		b.remove(l.node)
 	}
 	b.set(l.i, upstream.Result{Status: cache.Refused, Err: fmt.Errorf("%w, %s: the node was deleted by somebody else",
 		ErrRefused, b.store.cfg.where())})
@@ -165,14 +165,14 @@ func (b *batch) vanished(l *look) {
 
 // cross answers one that asks for another mode than its token has.
 func (b *batch) cross(l *look) bool {
-	if l.op.Mode == l.grip.mode || l.grip.mode == cache.Exclusive {
+	if l.op.Mode == l.node.mode || l.node.mode == cache.Exclusive {
 		return false // exclusive is shared enough
 	}
 	if l.op.Kind == cache.OpJoin {
 		b.queued(l)
 	} else {
 		b.set(l.i, upstream.Result{Status: cache.Busy})
-		l.grip = nil // it stays
+		l.node = nil // it stays
 	}
 	return true
 }
@@ -182,7 +182,7 @@ func (b *batch) cross(l *look) bool {
 func (b *batch) stale(l *look, at int) {
 	for i := at + 1; i < len(l.queue); i++ {
 		if n := l.queue[i]; n.ours && n.sid == b.id && n.token == l.op.Token {
-			path := l.grip.parent + "/" + n.name
+			path := l.node.parent + "/" + n.name
 			_, _ = call(b.ctx, b.session, true, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
 		}
 	}
@@ -190,7 +190,7 @@ func (b *batch) stale(l *look, at int) {
 
 // grant grants, if the session still stands.
 func (b *batch) grant(l *look, at int) {
-	g := l.grip
+	g := l.node
 	until, live := b.stand()
 	if !live {
 		b.bad(l, fmt.Errorf("%w: the session was not confirmed in time", ErrNoAnswer))
@@ -201,7 +201,7 @@ func (b *batch) grant(l *look, at int) {
 	b.session.mu.Lock()
 	delete(b.busy, g.key)
 	b.session.mu.Unlock()
-	b.set(l.i, upstream.Result{Status: cache.Granted, Base: g.base, Wanted: others, Session: until, SessionNo: b.no})
+	b.set(l.i, upstream.Result{Status: cache.Granted, Base: g.base, Contended: others, Session: until, SessionNo: b.no})
 }
 
 // noFence reports whether a node's czxid cannot be a fence: it is out of range, or not above the
@@ -209,20 +209,20 @@ func (b *batch) grant(l *look, at int) {
 func (b *batch) noFence(l *look) bool {
 	b.session.mu.Lock()
 	defer b.session.mu.Unlock()
-	g := l.grip
+	g := l.node
 	return g.base == 0 || g.base > cache.MaxBase || !g.held && g.base <= l.op.Floor
 }
 
 // outOfRange deletes a node that cannot give a fence, and refuses its op.
 func (b *batch) outOfRange(l *look) {
-	path := l.grip.path()
+	path := l.node.path()
 	_, err := call(b.ctx, b.session, true, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
 	if err != nil && err != errGone {
 		b.bad(l, err)
 		return
 	}
-	b.remove(l.grip)
-	where, base, floor := b.store.cfg.where(), l.grip.base, l.op.Floor
+	b.remove(l.node)
+	where, base, floor := b.store.cfg.where(), l.node.base, l.op.Floor
 	err = fmt.Errorf("%w, %s: transaction id %d is out of range for a fence", ErrRefused, where, base)
 	if base <= floor {
 		err = fmt.Errorf("%w, %s: transaction id %d is not above the last fence base %d (raise fence_epoch)",
@@ -233,7 +233,7 @@ func (b *batch) outOfRange(l *look) {
 
 func (b *batch) queued(l *look) {
 	b.session.mu.Lock()
-	l.grip.watched = false
+	l.node.watched = false
 	until := b.until
 	b.session.mu.Unlock()
 	b.set(l.i, upstream.Result{Status: cache.Queued, Session: until, SessionNo: b.no})
@@ -253,7 +253,7 @@ func (b *batch) giveUp() {
 	}
 	ws := make([]*write, len(b.leaves))
 	for i, l := range b.leaves {
-		ws[i] = &write{i: l.i, kind: deleting, grip: l.grip}
+		ws[i] = &write{i: l.i, kind: deleting, node: l.node}
 	}
 	if err := b.carryOut(b.ctx, ws); judge(err) == refused {
 		together(len(ws), func(i int) { b.alone(ws[i]) })
@@ -261,7 +261,7 @@ func (b *batch) giveUp() {
 	for _, w := range ws {
 		switch {
 		case w.err == nil || w.err == errGone:
-			b.remove(w.grip)
+			b.remove(w.node)
 		default:
 			b.end(w.i, cache.Unknown, b.store.cfg.explain(fmt.Errorf("%w: %w", ErrNoAnswer, w.err)))
 		}
@@ -284,7 +284,7 @@ func (b *batch) keep() {
 	of := b.lookForKeeps()
 	errs := make([]error, len(b.keeps))
 	together(len(b.keeps), func(k int) {
-		g := b.grip(idOf(&b.ops[b.keeps[k]]))
+		g := b.lockNode(idOf(&b.ops[b.keeps[k]]))
 		switch {
 		case g == nil:
 		case g.permit != nil:
@@ -295,7 +295,7 @@ func (b *batch) keep() {
 	})
 	until, live := b.stand()
 	for k, i := range b.keeps {
-		g := b.grip(idOf(&b.ops[i]))
+		g := b.lockNode(idOf(&b.ops[i]))
 		switch {
 		case errs[k] != nil:
 			b.fail(i, errs[k], b.ops[i].Kind == cache.OpDowngrade)
@@ -304,7 +304,7 @@ func (b *batch) keep() {
 		case !live:
 			b.fail(i, fmt.Errorf("%w: the session was not confirmed in time", ErrNoAnswer), true)
 		default:
-			b.set(i, upstream.Result{Status: cache.Done, Wanted: b.wantedNow(g), Session: until, SessionNo: b.no})
+			b.set(i, upstream.Result{Status: cache.Done, Contended: b.wantedNow(g), Session: until, SessionNo: b.no})
 		}
 	}
 }
@@ -317,18 +317,18 @@ func (b *batch) confirmUnless(done bool) error {
 	return b.confirm(b.ctx)
 }
 
-func (se *session) soiled(g *grip) bool {
+func (se *session) soiled(g *lockNode) bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	_, dirty := se.dirty[g]
 	return dirty || !g.watched
 }
 
-func (se *session) wantedNow(g *grip) bool {
+func (se *session) wantedNow(g *lockNode) bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	if g.permit != nil {
 		return g.permit.sem.wanted
 	}
-	return g.wanted
+	return g.contended
 }

@@ -7,7 +7,7 @@
 // is a container node <chroot>/<name>, and whoever holds it or waits for it has an
 // ephemeral sequential node _c_<UUID>-lock-<number> below. The lowest number holds
 // it. The UUID is of version 8 (Curator's are 4) and says whose node it is: the
-// session's id, the grip's number, whether it is shared and whether it is a try. So
+// session's id, the lock node's number, whether it is shared and whether it is a try. So
 // the node of a making that was never answered is found again, and a reading of the
 // names alone decides nearly everything. The data is "locksidecar <mode> <host>"; the
 // mode there is the one that counts, as a downgrade changes it. Shared nodes end in

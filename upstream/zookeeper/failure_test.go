@@ -241,16 +241,16 @@ func TestCutConnectionIsResumed(t *testing.T) {
 	}
 	w := other.token()
 	other.want(other.join("a", w), cache.Queued)
-	p.hinted(cache.HintWanted, "a")
-	if r := p.want(p.renew("a", tok), cache.Done); !r.Wanted || r.SessionNo != no {
-		t.Errorf("wanted %v, session %d after %d", r.Wanted, r.SessionNo, no)
+	p.hinted(cache.HintContended, "a")
+	if r := p.want(p.renew("a", tok), cache.Done); !r.Contended || r.SessionNo != no {
+		t.Errorf("wanted %v, session %d after %d", r.Contended, r.SessionNo, no)
 	}
 	for len(p.Hints()) > 0 {
 		<-p.Hints()
 	}
 	p.want(p.join("b", q), cache.Queued)
 	other.want(other.release("b", b), cache.Done)
-	p.hinted(cache.HintFree, "b")
+	p.hinted(cache.HintAvailable, "b")
 	p.want(p.join("b", q), cache.Granted)
 }
 
@@ -330,13 +330,13 @@ func TestDeletedNodeIsLostAtOnce(t *testing.T) {
 		q := other.token()
 		if contended {
 			other.want(other.join(key, q), cache.Queued)
-			p.hinted(cache.HintWanted, key)
+			p.hinted(cache.HintContended, key)
 		}
 		del(t, srv.Admin(), "/"+key, 0)
 		p.hinted(cache.HintGone, key)
 		p.want(p.renew(key, tok), cache.NotHeld)
 		if contended {
-			other.hinted(cache.HintFree, key)
+			other.hinted(cache.HintAvailable, key)
 			other.want(other.join(key, q), cache.Granted)
 		}
 		p.want(p.release(key, tok), cache.NotHeld)

@@ -177,9 +177,9 @@ func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
 	p.want(p.join("a", w), cache.Queued)
 	q.want(q.do(cache.OpJoin, cache.Shared, "a", r), cache.Queued)
 	cur.want(cur.ask("unlock /locks/a"), "done")
-	p.hinted(cache.HintFree, "a")
+	p.hinted(cache.HintAvailable, "a")
 	first := p.want(p.join("a", w), cache.Granted)
-	if !first.Wanted {
+	if !first.Contended {
 		t.Error("the reader's waiting is not noticed")
 	}
 
@@ -188,8 +188,8 @@ func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
 	waits := cur.ask("lock /locks/a")
 	p.eventually("Curator waits", func() bool { return len(children(t, srv, "/locks/a")) == 3 })
 	p.want(p.release("a", w), cache.Done)
-	if r := q.want(q.do(cache.OpJoin, cache.Shared, "a", r), cache.Granted); r.Base <= first.Base || !r.Wanted {
-		t.Errorf("base %d after %d, wanted %v", r.Base, first.Base, r.Wanted)
+	if r := q.want(q.do(cache.OpJoin, cache.Shared, "a", r), cache.Granted); r.Base <= first.Base || !r.Contended {
+		t.Errorf("base %d after %d, wanted %v", r.Base, first.Base, r.Contended)
 	}
 	cur.quiet(waits)
 	q.want(q.release("a", r), cache.Done)
@@ -198,8 +198,8 @@ func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
 	cur.want(cur.ask("unlock /locks/a"), "done")
 	w, _ = p.take("a", cache.Exclusive)
 	waits = cur.ask("lock /locks/a")
-	p.hinted(cache.HintWanted, "a")
-	if r := p.want(p.renew("a", w), cache.Done); !r.Wanted {
+	p.hinted(cache.HintContended, "a")
+	if r := p.want(p.renew("a", w), cache.Done); !r.Contended {
 		t.Error("Curator's waiting is not noticed")
 	}
 	p.want(p.release("a", w), cache.Done)
@@ -215,7 +215,7 @@ func TestCuratorThatCrashesFreesItsLockWithItsSession(t *testing.T) {
 	w := p.token()
 	p.want(p.join("a", w), cache.Queued)
 	cur.ask("drop")
-	p.hinted(cache.HintFree, "a")
+	p.hinted(cache.HintAvailable, "a")
 	p.want(p.join("a", w), cache.Granted)
 }
 
@@ -285,11 +285,11 @@ func TestTheGoClientsLock(t *testing.T) {
 	if err := l.Unlock(); err != nil {
 		t.Fatal(err)
 	}
-	p.hinted(cache.HintFree, "a")
+	p.hinted(cache.HintAvailable, "a")
 	p.want(p.join("a", w), cache.Granted)
 	got := make(chan error, 1)
 	go func() { got <- l.Lock() }()
-	p.hinted(cache.HintWanted, "a")
+	p.hinted(cache.HintContended, "a")
 	select {
 	case err := <-got:
 		t.Fatalf("it has the lock beside us (%v)", err)
@@ -339,7 +339,7 @@ func TestForeignNodesOfAllKinds(t *testing.T) {
 		if err := c.Delete(path, -1); err != nil {
 			t.Fatal(err)
 		}
-		p.hinted(cache.HintFree, key)
+		p.hinted(cache.HintAvailable, key)
 		p.want(p.do(cache.OpJoin, cache.Shared, key, s), cache.Granted)
 	}
 }

@@ -230,10 +230,10 @@ func (se *session) step(quiet time.Duration) (*wire, time.Duration, error) {
 	switch {
 	case se.over:
 		return nil, 0, zk.ErrSessionExpired
-	case left <= 0 && len(se.grips) > 0:
+	case left <= 0 && len(se.lockNodes) > 0:
 		se.over = true
 		return nil, 0, errLapsed
-	case len(se.grips) == 0 && !se.ready && se.store.clock()-se.since > int64(se.ttl):
+	case len(se.lockNodes) == 0 && !se.ready && se.store.clock()-se.since > int64(se.ttl):
 		// The session has no nodes to lose. If the server refuses to resume it because the server
 		// has lost data, only a new session finds that out and can report it.
 		se.over = true
@@ -261,7 +261,7 @@ func (se *session) ask(ctx context.Context, w *wire) {
 	ctx, cancel := context.WithTimeout(ctx, se.store.cfg.Timeout)
 	defer cancel()
 	se.mu.Lock()
-	idle := len(se.grips) == 0 && w.confirmed.Load()
+	idle := len(se.lockNodes) == 0 && w.confirmed.Load()
 	for g := range se.missed {
 		se.store.hintAbout(cache.HintGone, g)
 	}

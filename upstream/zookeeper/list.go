@@ -120,9 +120,9 @@ func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) 
 		return 0, err
 	}
 	se.mu.Lock()
-	var lost []*grip
+	var lost []*lockNode
 	nameless := false
-	for id, g := range se.grips {
+	for id, g := range se.lockNodes {
 		if !known(id.key, id.token) {
 			lost = append(lost, g)
 			nameless = nameless || g.name == ""
@@ -146,7 +146,7 @@ func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) 
 	return removed, nil
 }
 
-func (se *session) sweepOne(ctx context.Context, g *grip) (removed bool, err error) {
+func (se *session) sweepOne(ctx context.Context, g *lockNode) (removed bool, err error) {
 	se.mu.Lock()
 	name := g.name
 	se.mu.Unlock()
@@ -154,7 +154,7 @@ func (se *session) sweepOne(ctx context.Context, g *grip) (removed bool, err err
 		if se.adrift.Load() > 0 {
 			return false, nil // next time
 		}
-		if err := se.find(ctx, g); err != nil || se.grip(g.gripID) != g {
+		if err := se.find(ctx, g); err != nil || se.lockNode(g.nodeID) != g {
 			return false, err
 		}
 	}

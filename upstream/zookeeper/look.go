@@ -83,7 +83,7 @@ func sooner(a, b time.Duration) time.Duration {
 }
 
 // due takes leases whose locks have to be looked at now.
-func (se *session) due() (due []*grip, wait time.Duration) {
+func (se *session) due() (due []*lockNode, wait time.Duration) {
 	now := time.Now()
 	se.mu.Lock()
 	defer se.mu.Unlock()
@@ -109,7 +109,7 @@ func (se *session) due() (due []*grip, wait time.Duration) {
 
 // look reads the children of a lock that we hold, and watches them on. What
 // changed before this call was sent is seen.
-func (se *session) look(ctx context.Context, g *grip) error {
+func (se *session) look(ctx context.Context, g *lockNode) error {
 	se.mu.Lock()
 	delete(se.dirty, g)
 	g.watched, g.looked = true, time.Now()
@@ -142,15 +142,15 @@ func (se *session) look(ctx context.Context, g *grip) error {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	switch {
-	case se.grips[g.gripID] != g || g.leaving:
+	case se.lockNodes[g.nodeID] != g || g.leaving:
 	case at < 0:
 		se.goneLocked(g)
 	default:
-		was := g.wanted
+		was := g.contended
 		waits, tries := wanted(q, at, g.mode, se.id)
-		switch g.wanted = waits; {
+		switch g.contended = waits; {
 		case waits && !was:
-			se.store.hint(cache.HintWanted, g.key)
+			se.store.hint(cache.HintContended, g.key)
 		case tries:
 			se.store.hint(cache.HintTried, g.key)
 		}

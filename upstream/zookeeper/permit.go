@@ -15,36 +15,36 @@ type semaphores struct {
 	byPath  map[string]*semaphore
 	byNode  map[string]*semaphore   // by the path of another's node that is watched
 	soiled  map[*semaphore]struct{} // those that have to be looked at
-	invited map[*grip]struct{}      // those who were told that they may come in, and have not
-	marks   map[*grip]struct{}      // those whose nodes have to say that they do not wait any more
+	invited map[*lockNode]struct{}  // those who were told that they may come in, and have not
+	marks   map[*lockNode]struct{}  // those whose nodes have to say that they do not wait any more
 	full    map[string]time.Time    // semaphores' paths: they were full when they were last looked at
 }
 
 func newSemaphores() semaphores {
-	return semaphores{map[string]*semaphore{}, map[string]*semaphore{}, map[*semaphore]struct{}{}, map[*grip]struct{}{},
-		map[*grip]struct{}{}, map[string]time.Time{}}
+	return semaphores{map[string]*semaphore{}, map[string]*semaphore{}, map[*semaphore]struct{}{}, map[*lockNode]struct{}{},
+		map[*lockNode]struct{}{}, map[string]time.Time{}}
 }
 
 // semaphore is one in which this session has permits, or places in the queue. All
 // but what never changes is guarded by session.mu.
 type semaphore struct {
 	key, parent string
-	grips       map[uint64]*grip    // by token
-	watches     map[string]struct{} // its part of byNode
-	held        int                 // of grips
-	waiting     int                 // of grips
-	readings    int                 // that were begun
-	size        int                 // how many children the last one showed
-	armed       bool                // changes of the children will be told
-	wanted      bool                // another host waited when they were last read
-	first       *grip               // the first of ours that has to wait
-	next        bool                // whoever goes, it may come in: it waits for the children to change
+	nodes       map[uint64]*lockNode // by token
+	watches     map[string]struct{}  // its part of byNode
+	held        int                  // of lock nodes
+	waiting     int                  // of lock nodes
+	readings    int                  // that were begun
+	size        int                  // how many children the last one showed
+	armed       bool                 // changes of the children will be told
+	wanted      bool                 // another host waited when they were last read
+	first       *lockNode            // the first of ours that has to wait
+	next        bool                 // whoever goes, it may come in: it waits for the children to change
 	dirty       bool
 	urgent      bool
 	looked      time.Time
 }
 
-// permit is what a grip of a semaphore has beside others. All but sem is guarded by
+// permit is what a lock node of a semaphore has beside others. All but sem is guarded by
 // session.mu.
 type permit struct {
 	sem    *semaphore
@@ -68,29 +68,29 @@ func validPermit(op *upstream.Op) error {
 }
 
 // addPermit registers a permit's node that is about to be made.
-func (se *session) addPermit(op *upstream.Op) *grip {
+func (se *session) addPermit(op *upstream.Op) *lockNode {
 	parent := se.store.permitsOf(op.Key)
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	sem := se.sems.byPath[parent]
 	if sem == nil {
-		sem = &semaphore{key: op.Key, parent: parent, grips: map[uint64]*grip{}, watches: map[string]struct{}{}}
+		sem = &semaphore{key: op.Key, parent: parent, nodes: map[uint64]*lockNode{}, watches: map[string]struct{}{}}
 		se.sems.byPath[parent] = sem
 	}
-	g := &grip{gripID: idOf(op), parent: parent, mode: cache.Permit, try: op.Kind == cache.OpTry, permit: &permit{sem: sem, limit: op.Limit}}
-	se.grips[g.gripID] = g
-	sem.grips[g.token] = g
+	g := &lockNode{nodeID: idOf(op), parent: parent, mode: cache.Permit, try: op.Kind == cache.OpTry, permit: &permit{sem: sem, limit: op.Limit}}
+	se.lockNodes[g.nodeID] = g
+	sem.nodes[g.token] = g
 	return g
 }
 
 // dropPermitLocked forgets a permit whose node is not there any more. Those of ours
 // behind it have to find out what they wait for now.
-func (se *session) dropPermitLocked(g *grip) {
+func (se *session) dropPermitLocked(g *lockNode) {
 	sem := g.permit.sem
-	if sem.grips[g.token] != g {
+	if sem.nodes[g.token] != g {
 		return
 	}
-	delete(sem.grips, g.token)
+	delete(sem.nodes, g.token)
 	delete(se.missed, g)
 	delete(se.sems.invited, g)
 	delete(se.sems.marks, g)
@@ -102,7 +102,7 @@ func (se *session) dropPermitLocked(g *grip) {
 		sem.first, sem.next = nil, false
 		se.soilPermitsLocked(sem, true)
 	}
-	if len(sem.grips) > 0 {
+	if len(sem.nodes) > 0 {
 		return
 	}
 	delete(se.sems.byPath, sem.parent)
@@ -115,7 +115,7 @@ func (se *session) dropPermitLocked(g *grip) {
 
 // bareLocked says that no node of the semaphore is known to stand.
 func (sem *semaphore) bareLocked() bool {
-	for _, g := range sem.grips {
+	for _, g := range sem.nodes {
 		if g.name != "" {
 			return false
 		}
@@ -173,7 +173,7 @@ func (se *session) anewPermitsLocked() {
 
 // inviteLocked tells a waiting permit that it may come in. As the word may get lost,
 // it is said again: see duePermits.
-func (se *session) inviteLocked(g *grip) {
+func (se *session) inviteLocked(g *lockNode) {
 	p := g.permit
 	if !p.queued || g.leaving {
 		return
@@ -184,11 +184,11 @@ func (se *session) inviteLocked(g *grip) {
 	}
 	p.tell = time.Now().Add(lookEvery << p.told)
 	se.sems.invited[g] = struct{}{}
-	se.store.hintAbout(cache.HintFree, g)
+	se.store.hintAbout(cache.HintAvailable, g)
 }
 
 // joining says that one which waits asks whether it may come in.
-func (se *session) joining(g *grip, limit uint32) {
+func (se *session) joining(g *lockNode, limit uint32) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	g.permit.limit, g.permit.told = limit, 0
@@ -196,7 +196,7 @@ func (se *session) joining(g *grip, limit uint32) {
 }
 
 // enterPermit notes that g is granted. next is the node behind it, if there is one.
-func (se *session) enterPermit(g *grip, next *node) {
+func (se *session) enterPermit(g *lockNode, next *node) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	sem := g.permit.sem
@@ -219,14 +219,14 @@ func (se *session) enterPermit(g *grip, next *node) {
 }
 
 // settlePermit notes that g waits, or is about to leave.
-func (se *session) settlePermit(g *grip, queued bool) {
+func (se *session) settlePermit(g *lockNode, queued bool) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	g.leaving = !queued
 	g.queueLocked(queued)
 }
 
-func (g *grip) queueLocked(queued bool) {
+func (g *lockNode) queueLocked(queued bool) {
 	if p := g.permit; p.queued != queued {
 		if p.queued = queued; queued {
 			p.sem.waiting++

@@ -58,7 +58,7 @@ func (se *session) inside(key string, q []node) (inside []node, waiters int) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	for i, n := range q {
-		g := se.grips[gripID{key, n.token, true}]
+		g := se.lockNodes[nodeID{key, n.token, true}]
 		mine := n.sid == se.id && g != nil
 		switch {
 		case mine && g.held, i < int(n.limit) && !(mine && g.permit.queued):

@@ -134,7 +134,7 @@ func (se *session) takeIn(sem *semaphore, r *reading) (path string, watch bool) 
 	}
 	sem.size = len(r.queue)
 	if sem.held > 0 && r.wanted && !sem.wanted {
-		se.store.pass(hintOf(cache.HintWanted, sem))
+		se.store.pass(hintOf(cache.HintContended, sem))
 	}
 	sem.wanted = r.wanted
 	first, place := se.sortOutLocked(sem, r)
@@ -161,8 +161,8 @@ func (se *session) takeIn(sem *semaphore, r *reading) (path string, watch bool) 
 
 // sortOutLocked tells those of ours that may come in, and finds those that have
 // disappeared, and the first that has to wait.
-func (se *session) sortOutLocked(sem *semaphore, r *reading) (first *grip, place int) {
-	for _, g := range sem.grips {
+func (se *session) sortOutLocked(sem *semaphore, r *reading) (first *lockNode, place int) {
+	for _, g := range sem.nodes {
 		at, there := r.at(g.token)
 		switch {
 		case g.leaving || g.name == "":
@@ -235,7 +235,7 @@ func (se *session) lookAtPermits(ctx context.Context, sem *semaphore) error {
 }
 
 // mark says in the node of a permit that it is held: that wakes who waits behind it.
-func (se *session) mark(ctx context.Context, g *grip) {
+func (se *session) mark(ctx context.Context, g *lockNode) {
 	_, err := call(ctx, se, true, func(c *zk.Conn) (any, error) { return c.Set(g.path(), heldData(se.store.host), -1) })
 	if v := judge(err); v != fine && v != refused {
 		return // once more

@@ -34,9 +34,9 @@ func (b *batch) planPermit(l *look) {
 	}
 	l.turn = b.turns[i]
 	l.turn.looks = append(l.turn.looks, l)
-	if l.grip != nil {
-		l.turn.sem = l.grip.permit.sem
-		b.joining(l.grip, l.op.Limit)
+	if l.node != nil {
+		l.turn.sem = l.node.permit.sem
+		b.joining(l.node, l.op.Limit)
 	}
 }
 
@@ -97,8 +97,8 @@ func (b *batch) makePermits() (first []write, further [][]*write) {
 			if n == len(rounds) {
 				rounds = append(rounds, nil)
 			}
-			l.grip = b.addPermit(l.op)
-			t.sem = l.grip.permit.sem
+			l.node = b.addPermit(l.op)
+			t.sem = l.node.permit.sem
 			rounds[n] = append(rounds[n], l)
 			n++
 		}
@@ -106,7 +106,7 @@ func (b *batch) makePermits() (first []write, further [][]*write) {
 	locks := len(b.writes)
 	for _, looks := range rounds {
 		for _, l := range looks {
-			b.writes = append(b.writes, write{i: l.i, kind: making, grip: l.grip, look: l})
+			b.writes = append(b.writes, write{i: l.i, kind: making, node: l.node, look: l})
 		}
 	}
 	if len(rounds) == 0 {
@@ -127,7 +127,7 @@ func (b *batch) readTurn(t *turn) {
 	b.session.mu.Lock()
 	watch := t.fresh() || t.sem.held > 0 || t.sem.next
 	for _, l := range t.looks {
-		watch = watch || l.grip.permit.told > 0
+		watch = watch || l.node.permit.told > 0
 	}
 	b.session.mu.Unlock()
 	t.reading, t.err = b.readPermits(b.ctx, t.sem, watch)
@@ -178,27 +178,27 @@ func (b *batch) decideTurn(t *turn) {
 func (b *batch) decidePermit(t *turn, l *look) bool {
 	at, there := t.at(l.op.Token)
 	b.session.mu.Lock()
-	held := l.grip.held
+	held := l.node.held
 	b.session.mu.Unlock()
 	switch {
 	case !there:
 		b.vanished(l)
 	case b.noFence(l):
-		b.settlePermit(l.grip, false)
+		b.settlePermit(l.node, false)
 		b.outOfRange(l)
 	case held || at < int(l.op.Limit):
 		b.grantPermit(t, l, at)
 	case l.op.Kind == cache.OpJoin:
-		b.settlePermit(l.grip, true)
+		b.settlePermit(l.node, true)
 		b.session.mu.Lock()
 		until := b.until
 		b.session.mu.Unlock()
-		b.set(l.i, upstream.Result{Status: cache.Queued, Wanted: t.wanted, Session: until, SessionNo: b.no})
+		b.set(l.i, upstream.Result{Status: cache.Queued, Contended: t.wanted, Session: until, SessionNo: b.no})
 		return false
 	default:
-		b.settlePermit(l.grip, false)
+		b.settlePermit(l.node, false)
 		b.session.mu.Lock()
-		remember(b.sems.full, l.grip.parent)
+		remember(b.sems.full, l.node.parent)
 		b.session.mu.Unlock()
 		b.set(l.i, upstream.Result{Status: cache.Busy})
 	}
@@ -207,7 +207,7 @@ func (b *batch) decidePermit(t *turn, l *look) bool {
 
 // grantPermit grants, if the session still stands.
 func (b *batch) grantPermit(t *turn, l *look, at int) {
-	g := l.grip
+	g := l.node
 	until, live := b.stand()
 	switch {
 	case !live:
@@ -217,7 +217,7 @@ func (b *batch) grantPermit(t *turn, l *look, at int) {
 		b.session.mu.Lock()
 		delete(b.sems.full, g.parent)
 		b.session.mu.Unlock()
-		b.set(l.i, upstream.Result{Status: cache.Granted, Base: g.base, Wanted: t.wanted, Session: until, SessionNo: b.no})
+		b.set(l.i, upstream.Result{Status: cache.Granted, Base: g.base, Contended: t.wanted, Session: until, SessionNo: b.no})
 	}
 }
 
@@ -230,7 +230,7 @@ func (b *batch) lookForKeeps() map[*semaphore]error {
 		if b.ops[i].Mode != cache.Permit {
 			continue
 		}
-		if g := b.grips[idOf(&b.ops[i])]; g != nil && (g.permit.sem.dirty || !g.permit.sem.armed) {
+		if g := b.lockNodes[idOf(&b.ops[i])]; g != nil && (g.permit.sem.dirty || !g.permit.sem.armed) {
 			if of == nil {
 				of = map[*semaphore]error{}
 			}

@@ -107,7 +107,7 @@ func TestPermitsOutliveARestart(t *testing.T) {
 	}
 	o.eventually("it waits as before", func() bool { return other.do(cache.OpJoin, q).Status == cache.Queued })
 	p.want(mine.do(cache.OpRelease, held[1]), cache.Done)
-	other.told(cache.HintFree, q)
+	other.told(cache.HintAvailable, q)
 	o.want(other.do(cache.OpJoin, q), cache.Granted)
 }
 
@@ -122,7 +122,7 @@ func TestPermitsOfALostSessionComeBack(t *testing.T) {
 	q := other.queue()
 	first := p.want(mine.do(cache.OpRenew, held[0]), cache.Done)
 	proxy.BlackHole(faultproxy.Both, true)
-	other.told(cache.HintFree, q)
+	other.told(cache.HintAvailable, q)
 	o.want(other.do(cache.OpJoin, q), cache.Granted)
 	if now := clock(); now < first.Session {
 		t.Errorf("another has it %v before the deadline", time.Duration(first.Session-now))
@@ -158,10 +158,10 @@ func TestWaitingPermitsAreToldAfterACut(t *testing.T) {
 		p.eventually("it is back", func() bool { return p.Ping(t.Context()) == nil })
 	}
 	o.want(other.do(cache.OpRelease, held[0]), cache.Done)
-	other.told(cache.HintFree, first)
+	other.told(cache.HintAvailable, first)
 	o.want(other.do(cache.OpJoin, first), cache.Granted)
 	o.want(other.do(cache.OpRelease, first), cache.Done)
-	mine.told(cache.HintFree, second)
+	mine.told(cache.HintAvailable, second)
 	p.want(mine.do(cache.OpJoin, second), cache.Granted)
 }
 
@@ -177,19 +177,19 @@ func TestADeletedPermitIsLostAlone(t *testing.T) {
 	mine.told(cache.HintGone, held[0])
 	p.want(mine.do(cache.OpRenew, held[0]), cache.NotHeld)
 	p.want(mine.do(cache.OpRenew, more[0]), cache.Done)
-	other.told(cache.HintFree, q)
+	other.told(cache.HintAvailable, q)
 	o.want(other.do(cache.OpJoin, q), cache.Granted)
 	p.want(mine.do(cache.OpRelease, held[0]), cache.NotHeld)
 
 	// A place in the queue is made anew, at the end.
 	a, b := mine.queue(), other.queue()
 	del(t, srv.Admin(), mine.path(), 2)
-	mine.told(cache.HintFree, a)
+	mine.told(cache.HintAvailable, a)
 	if st := mine.do(cache.OpJoin, a).Status; st != cache.Refused {
 		p.Fatalf("it is %v", st)
 	}
 	p.want(mine.do(cache.OpJoin, a), cache.Queued)
 	p.want(mine.do(cache.OpRelease, more[0]), cache.Done)
-	other.told(cache.HintFree, b)
+	other.told(cache.HintAvailable, b)
 	o.want(other.do(cache.OpJoin, b), cache.Granted)
 }

@@ -211,7 +211,7 @@ func TestAReleaseWakesOneWhoWaitsForAPermit(t *testing.T) {
 			}
 		}
 	}
-	others(hosts[1], cache.HintFree) // the next is told of those who came behind it
+	others(hosts[1], cache.HintAvailable) // the next is told of those who came behind it
 	releaser := make(map[uint64]sem)
 	for _, tok := range held {
 		releaser[tok] = hosts[0]
@@ -219,8 +219,8 @@ func TestAReleaseWakesOneWhoWaitsForAPermit(t *testing.T) {
 	tokens := held
 	for _, w := range q {
 		hosts[0].want(releaser[tokens[0]].do(cache.OpRelease, tokens[0]), cache.Done)
-		w.told(cache.HintFree, w.token)
-		others(w.sem, cache.HintFree)
+		w.told(cache.HintAvailable, w.token)
+		others(w.sem, cache.HintAvailable)
 		w.want(w.do(cache.OpJoin, w.token), cache.Granted)
 		for len(w.Hints()) > 0 { // it may have been told twice
 			<-w.Hints()
@@ -262,7 +262,7 @@ func TestTheLimitIsWhatIsSaidLast(t *testing.T) {
 		o.want(one.do(cache.OpJoin, w), cache.Queued)
 	}
 	p.want(two.do(cache.OpRelease, q), cache.Done)
-	one.told(cache.HintFree, w)
+	one.told(cache.HintAvailable, w)
 	o.want(one.do(cache.OpJoin, w), cache.Granted)
 }
 
@@ -392,7 +392,7 @@ func TestManyPermitsOfOneSemaphore(t *testing.T) {
 		t.Errorf("%d are listed on %d pages", len(listed), pages+1)
 	}
 	p.want(mine.do(cache.OpRelease, held[many/2]), cache.Done)
-	other.told(cache.HintFree, q)
+	other.told(cache.HintAvailable, q)
 	o.want(other.do(cache.OpJoin, q), cache.Granted)
 	o.want(other.do(cache.OpTry, o.token()), cache.Busy)
 }

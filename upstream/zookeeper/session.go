@@ -43,30 +43,30 @@ type session struct {
 	asked    int64        // the creation of the last question; of Store.answer, as is askedAt
 	askedAt  time.Time    // when it was first seen
 
-	mu      sync.Mutex
-	wire    *wire // the newest connection; guarded by mu, as is all below
-	ready   bool  // it has the session
-	since   int64 // when ready last changed
-	over    bool  // the server said that the session has expired, or our deadline passed
-	retired bool  // no more connections
-	until   int64 // the deadline
-	why     error // what went wrong last
-	grips   map[gripID]*grip
-	byKey   map[string][]*grip // by the path of the lock
-	byNode  map[string][]*grip // by the path of a node that is watched
-	dirty   map[*grip]struct{} // grips whose locks have to be looked at
-	parents map[string]time.Time
-	busy    map[string]time.Time // locks that were held when they were last looked at
-	missed  map[*grip]struct{}   // leases whose nodes have disappeared
-	sems    semaphores
+	mu        sync.Mutex
+	wire      *wire // the newest connection; guarded by mu, as is all below
+	ready     bool  // it has the session
+	since     int64 // when ready last changed
+	over      bool  // the server said that the session has expired, or our deadline passed
+	retired   bool  // no more connections
+	until     int64 // the deadline
+	why       error // what went wrong last
+	lockNodes map[nodeID]*lockNode
+	byKey     map[string][]*lockNode // by the path of the lock
+	byNode    map[string][]*lockNode // by the path of a node that is watched
+	dirty     map[*lockNode]struct{} // lock nodes whose locks have to be looked at
+	parents   map[string]time.Time
+	busy      map[string]time.Time   // locks that were held when they were last looked at
+	missed    map[*lockNode]struct{} // leases whose nodes have disappeared
+	sems      semaphores
 }
 
 // newSession starts connecting.
 func (s *Store) newSession(no uint64) (*session, error) {
 	se := &session{store: s, no: no, floor: s.high.Load(), wake: make(chan struct{}, 1),
-		grips: map[gripID]*grip{}, byKey: map[string][]*grip{}, byNode: map[string][]*grip{}, dirty: map[*grip]struct{}{},
+		lockNodes: map[nodeID]*lockNode{}, byKey: map[string][]*lockNode{}, byNode: map[string][]*lockNode{}, dirty: map[*lockNode]struct{}{},
 		parents: map[string]time.Time{}, busy: map[string]time.Time{},
-		missed: map[*grip]struct{}{}, sems: newSemaphores()}
+		missed: map[*lockNode]struct{}{}, sems: newSemaphores()}
 	se.ctx, se.stop = context.WithCancel(context.Background())
 	hosts := newServers(s.cfg.Servers, func() { se.rounds.Add(1); se.kick() })
 	conn, events, err := zk.Connect(s.cfg.Servers, s.cfg.Session, zk.WithDialer(se.dial), zk.WithHostProvider(hosts),
@@ -104,7 +104,7 @@ func (se *session) event(ev zk.Event) {
 		} else if se.id != w.id || se.ttl != w.ttl {
 			se.over, se.ready = true, false // it cannot be: a session keeps both
 		}
-		for _, g := range se.grips { // watches may have been lost on the way
+		for _, g := range se.lockNodes { // watches may have been lost on the way
 			if g.permit == nil {
 				se.anewLocked(g)
 			}

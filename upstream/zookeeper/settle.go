@@ -14,9 +14,9 @@ import (
 // settle finds out what became of nodes whose making was never answered, for ops
 // that are about them.
 func (b *batch) settle() {
-	var open []*grip
+	var open []*lockNode
 	for i := range b.ops {
-		if g := b.grip(idOf(&b.ops[i])); g != nil && g.name == "" && b.ops[i].Kind != cache.OpRenew {
+		if g := b.lockNode(idOf(&b.ops[i])); g != nil && g.name == "" && b.ops[i].Kind != cache.OpRenew {
 			open = append(open, g)
 		}
 	}
@@ -28,7 +28,7 @@ func (b *batch) settle() {
 	if b.adrift.Load() > 0 || b.confirm(b.ctx) != nil {
 		return
 	}
-	of := map[string][]*grip{} // by the lock or semaphore
+	of := map[string][]*lockNode{} // by the lock or semaphore
 	for _, g := range open {
 		of[g.parent] = append(of[g.parent], g)
 	}
@@ -36,9 +36,9 @@ func (b *batch) settle() {
 	together(len(groups), func(i int) { _ = b.find(b.ctx, groups[i]...) })
 }
 
-// find looks for the nodes of grips of one lock, or of one semaphore. What was asked
+// find looks for the nodes of lock nodes of one lock, or of one semaphore. What was asked
 // before the last confirmation has happened by now, or never will.
-func (se *session) find(ctx context.Context, gs ...*grip) error {
+func (se *session) find(ctx context.Context, gs ...*lockNode) error {
 	read := se.queue
 	if gs[0].permit != nil {
 		read = se.permits
@@ -52,7 +52,7 @@ func (se *session) find(ctx context.Context, gs ...*grip) error {
 	return errors.Join(errs...)
 }
 
-func (se *session) findIn(ctx context.Context, g *grip, q []node) error {
+func (se *session) findIn(ctx context.Context, g *lockNode, q []node) error {
 	at := place(q, se.id, g.token)
 	if at < 0 {
 		se.remove(g)
@@ -73,8 +73,8 @@ func (se *session) findIn(ctx context.Context, g *grip, q []node) error {
 	return err
 }
 
-// named gives a grip its node.
-func (se *session) named(g *grip, n node, czxid int64) {
+// named gives a lock node its node.
+func (se *session) named(g *lockNode, n node, czxid int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	g.name, g.seq, g.base = n.name, n.seq, uint64(czxid)

@@ -180,7 +180,7 @@ func (s *Store) Close() error {
 	s.listed.drop()
 	if se := s.present(); se != nil {
 		se.mu.Lock()
-		polite := len(se.grips) == 0
+		polite := len(se.lockNodes) == 0
 		se.mu.Unlock()
 		se.shut(polite)
 	}

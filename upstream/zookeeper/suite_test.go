@@ -33,7 +33,7 @@ func TestConformance(t *testing.T) {
 			return s
 		}
 	}
-	storetest.Run(t, newHost("?session=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?session=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Leftovers: func(t testing.TB, prefix string) []string {
+	storetest.Run(t, newHost("?session=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?session=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
 		return leftovers(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
 	}})
 }

@@ -16,7 +16,7 @@ class Board:
             self._words = memoryview(mmap.mmap(f.fileno(), 0)).cast("Q")
 
     def enter(self, key: int, me: int, fence: int, shared: bool) -> tuple[bool, bool, bool]:
-        """Hand-over, overlap, fence fault. A fence of 0 is none."""
+        """Handoff, overlap, fence fault. A fence of 0 is none."""
         w, at = self._words, key * SLOT
         overlap = w[at + INSIDE] != 0
         if shared:

@@ -51,7 +51,7 @@ def bare(args: dict[str, Any]) -> Way:
         payload = packb((op, last, *fields))
         sock.sendall(len(payload).to_bytes(4, "big") + payload)
         while True:
-            head = sock.recv(65536)  # a frame mostly; a beat may be in front of it
+            head = sock.recv(65536)  # a frame mostly; a keepalive may be in front of it
             while head:
                 size = int.from_bytes(head[:4], "big") + 4
                 reply = unpackb(head[4:size])

@@ -4,7 +4,7 @@ import net from 'node:net';
 const CODES = ['ok', 'busy', 'timeout', 'not_held', 'canceled', 'upgrade', 'unavailable', 'unknown', 'limit', 'invalid',
   'unsupported', 'draining', 'denied', 'bad_frame', 'bad_version', 'too_slow', 'overlong'];
 const REASONS = ['', 'expired', 'gone', 'fixed_end', 'forced', 'session', 'shutdown', 'too_long', 'silent'];
-const [HELLO, ACQUIRE, RELEASE, RENEW, DOWNGRADE, CANCEL, PING, LOST, BEAT, FATAL] = [1, 2, 3, 4, 5, 6, 10, 64, 65, 67];
+const [HELLO, ACQUIRE, RELEASE, RENEW, DOWNGRADE, CANCEL, PING, LOST, KEEPALIVE, FATAL] = [1, 2, 3, 4, 5, 6, 10, 64, 65, 67];
 /** Every failure: `code` is a name of PROTOCOL.md, section 5, or 'closed' when there is no connection. */
 export class LockError extends Error { constructor(code, text) { Object.assign(super(text ? `${code}: ${text}` : code), { code }); } }
 // Node has no CLOCK_BOOTTIME, but /proc/uptime shows it in steps of 10 ms: clock() is never late, clock() + TICK never early.
@@ -154,7 +154,7 @@ class Connection { // one session, until it has ended
   #push(event, [, , a, b, c, d]) {
     if (event === LOST) this.holds.get(`${big(b)} ${big(c)} ${text(a)}`)?.over(REASONS[num(d)] ?? `reason_${d}`);
     if (event === FATAL) throw new LockError(CODES[num(a)] ?? `code_${a}`, text(b));
-    if (event !== BEAT) return;
+    if (event !== KEEPALIVE) return;
     const [until] = [this.local(num(a)), num(b)];
     this.holds.forEach((h) => h.stated(until));
     this.ask(PING, []).catch(() => {}); // a heartbeat, should a namespace require one

@@ -433,9 +433,9 @@ def test_a_leader_that_is_killed_has_a_successor(client: Client, script: Callabl
 def test_a_leader_that_is_stopped_past_its_ttl_does_not_believe_that_it_leads(idle: Daemon) -> None:
     config = f"{idle.dir}/config.yaml"
     with open(config, "w") as f:
-        f.write("namespaces:\n  beat/: {heartbeat: 4s}\n")
+        f.write("namespaces:\n  keepalive/: {heartbeat: 4s}\n")
     idle.start("--config", config)
-    frozen = Script(LEADER, idle.path, "beat/k")
+    frozen = Script(LEADER, idle.path, "keepalive/k")
     try:
         with Client(idle.path) as client:
             past_its_ttl(frozen, client)
@@ -445,9 +445,9 @@ def test_a_leader_that_is_stopped_past_its_ttl_does_not_believe_that_it_leads(id
 
 def past_its_ttl(frozen: Script, client: Client) -> None:
     fence = int(frozen.line().split()[1])
-    one = Candidate(client, Stage(), "beat/k", ttl=1)
+    one = Candidate(client, Stage(), "keepalive/k", ttl=1)
     with one.election:
-        lock_list(client, "beat/k", waiters=1)
+        lock_list(client, "keepalive/k", waiters=1)
         frozen.process.send_signal(signal.SIGSTOP)
         until("the other leads", lambda: one.leads)
         assert one.stage.fences[0] > fence

@@ -52,7 +52,7 @@ def test_they_are_valid_for_as_long_as_the_first_of_them(peer: Peer) -> None:
     _, locks = held(peer, 60_000, 20_000, 40_000)
     assert 15 < locks.remaining <= 20
     peer.say(65, 0, ms() + 50_000, 50_000)
-    until("the beat is read", lambda: locks.remaining > 40)
+    until("the keepalive is read", lambda: locks.remaining > 40)
 
 
 def test_one_that_is_lost_is_the_loss_of_all(peer: Peer) -> None:

@@ -475,9 +475,9 @@ def bad(name: str, *frames: bytes) -> object:
         bad("array of 4 billion", b"\0\0\0\5\xdd\xff\xff\xff\xff"),
         bad("never used", b"\0\0\0\1\xc1"),
         bad("nested", b"\0\0\4\0" + b"\x91" * 1024),
-        bad("behind a beat", w.frame(65, 0, 1, 1), w.frame("beat")),
+        bad("behind a keepalive", w.frame(65, 0, 1, 1), w.frame("keepalive")),
         bad("reply without id", w.frame(0)),
-        bad("short beat", w.frame(65, 0)),
+        bad("short keepalive", w.frame(65, 0)),
         bad("end", b""),
     ],
 )

@@ -26,7 +26,7 @@ STOPPED = """
 import sys, asyncio, locksidecar, locksidecar.asyncio
 async def main():
     client = CLIENT(sys.argv[1])
-    lock = client.lock(sys.argv[2], ttl=1, renew=sys.argv[2].startswith("beat/"))
+    lock = client.lock(sys.argv[2], ttl=1, renew=sys.argv[2].startswith("keepalive/"))
     AWAIT lock.acquire()
     print("held", lock.fence)
     sys.stdin.readline()
@@ -42,10 +42,10 @@ KINDS = {
     "threads": STOPPED.replace("CLIENT", "locksidecar.Client").replace("AWAIT ", ""),
     "asyncio": STOPPED.replace("CLIENT", "locksidecar.asyncio.Client").replace("AWAIT", "await"),
 }
-BEATS = "namespaces:\n  beat/: {heartbeat: 4s}\n"
+KEEPALIVES = "namespaces:\n  keepalive/: {heartbeat: 4s}\n"
 
 
-STOPS = [(kind, key) for kind in KINDS for key in ("beat/k", "k")]
+STOPS = [(kind, key) for kind in KINDS for key in ("keepalive/k", "k")]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_a_client_that_is_stopped_past_its_ttl(stops: dict[tuple[str, str], Back
 def stopped(daemon: Daemon, kind: str, key: str) -> None:
     config = os.path.join(daemon.dir, "config.yaml")
     with open(config, "w") as f:
-        f.write(BEATS)
+        f.write(KEEPALIVES)
     daemon.start("--config", config)
     frozen = Script(KINDS[kind], daemon.path, key)
     try:
@@ -76,7 +76,7 @@ def stopped(daemon: Daemon, kind: str, key: str) -> None:
             frozen.process.send_signal(signal.SIGCONT)
             assert frozen.line() == "False 0.0"
             reason, said = frozen.line().split()
-            assert reason in (("silent", "silence") if key.startswith("beat/") else ("fixed_end",))
+            assert reason in (("silent", "silence") if key.startswith("keepalive/") else ("fixed_end",))
             assert said == fence
             assert frozen.end() == 0
             assert lock.owned()

@@ -9,7 +9,7 @@ import (
 type told struct {
 	token  uint64
 	wanted bool
-	hands  int // hand-overs since then
+	hands  int // handoffs since then
 }
 
 // learns notes what an answer says of whether another host wants a key.
@@ -18,14 +18,14 @@ func (h *host) learns(op *upstream.Op, r *upstream.Result) {
 	switch t := h.told[k]; {
 	case k == nil || k.permits > 0:
 	case r.Status == cache.Granted:
-		h.told[k] = told{token: op.Token, wanted: r.Wanted}
-	case r.Status == cache.Done && op.Kind == cache.OpRenew && t.token == op.Token && r.Wanted:
+		h.told[k] = told{token: op.Token, wanted: r.Contended}
+	case r.Status == cache.Done && op.Kind == cache.OpRenew && t.token == op.Token && r.Contended:
 		t.wanted = true
 		h.told[k] = t
 	}
 }
 
-// bounded checks that hand-overs come to an end once another host wants the key.
+// bounded checks that handoffs come to an end once another host wants the key.
 func (h *host) bounded(k *key) {
 	t := h.told[k]
 	if !t.wanted {
@@ -34,6 +34,6 @@ func (h *host) bounded(k *key) {
 	t.hands++
 	h.told[k] = t
 	if most := h.w.p.Hands; t.hands > most {
-		h.w.fail("bounded", k.name, "%d hand-overs on host %d since it knows that another one waits, and %d may be", t.hands, h.id, most)
+		h.w.fail("bounded", k.name, "%d handoffs on host %d since it knows that another one waits, and %d may be", t.hands, h.id, most)
 	}
 }

@@ -357,7 +357,7 @@ func (w *World) mayHave(on *conn, k *key, g *protocol.Grant) {
 
 // pushing looks at a push at the moment when the daemon sends it.
 func (w *World) pushing(k *conn, m protocol.Message) {
-	if m.Event == protocol.EventBeat && k.asked == 0 {
+	if m.Event == protocol.EventKeepalive && k.asked == 0 {
 		k.asked = w.now
 	}
 	if m.Event != protocol.EventLost {
@@ -379,7 +379,7 @@ func (w *World) pushing(k *conn, m protocol.Message) {
 }
 
 // inTime checks rule 3 at the daemon: no grant past its deadline, and no
-// hand-over that gives less than a third of the TTL.
+// handoff that gives less than a third of the TTL.
 func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	h := on.h
 	if h.stale != 0 || on.stuck {
@@ -395,7 +395,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	if q.op != protocol.OpAcquire || g.Count > 1 || g.Fence&511 == 0 { // the bit above is a permit's
 		return
 	}
-	w.counts.Tallies[handOvers]++
+	w.counts.Tallies[handoffs]++
 	h.bounded(k)
 	if q.came == w.now && q.mode == protocol.Exclusive { // nobody held it, or it would have had to wait
 		w.counts.Tallies[lingered]++
@@ -415,7 +415,7 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 		ttl = min(ttl, w.p.MaxHold/ms)
 	}
 	if left := int64(until) - h.clock()/ms; left < ttl/3-2 {
-		w.fail("a third of the TTL", k.name, "a hand-over of fence %d·%d gives %d ms of %d", g.Fence>>10, g.Fence&1023, left, ttl)
+		w.fail("a third of the TTL", k.name, "a handoff of fence %d·%d gives %d ms of %d", g.Fence>>10, g.Fence&1023, left, ttl)
 	}
 }
 

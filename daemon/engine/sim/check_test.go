@@ -193,7 +193,7 @@ var histories = []struct {
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
 		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1, Deadline: uint64(a.h.clock()/ms - 1)})
 	}},
-	{"a third of the TTL", "a hand-over gives less", func(t *testing.T, w *World, a, b *client) {
+	{"a third of the TTL", "a handoff gives less", func(t *testing.T, w *World, a, b *client) {
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
 		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5<<10 + 1, Count: 1, Deadline: uint64(a.h.clock()/ms + 300)})
 	}},
@@ -276,8 +276,8 @@ var histories = []struct {
 		a.hears(t, lost(h, protocol.LostForced))
 		a.hasBeenTold()
 	}},
-	{"bounded", "a hand-over too many since another host wants the key", func(t *testing.T, w *World, a, b *client) {
-		a.h.learns(&upstream.Op{Kind: cache.OpTry, Key: w.keys[0].name, Token: 7}, &upstream.Result{Status: cache.Granted, Wanted: true})
+	{"bounded", "a handoff too many since another host wants the key", func(t *testing.T, w *World, a, b *client) {
+		a.h.learns(&upstream.Op{Kind: cache.OpTry, Key: w.keys[0].name, Token: 7}, &upstream.Result{Status: cache.Granted, Contended: true})
 		for range w.p.Hands + 1 {
 			a.h.bounded(w.keys[0])
 		}
@@ -290,7 +290,7 @@ var histories = []struct {
 		}
 		op.Kind = cache.OpRenew
 		for range w.p.Hands {
-			a.h.learns(&op, &upstream.Result{Status: cache.Done, Wanted: true})
+			a.h.learns(&op, &upstream.Result{Status: cache.Done, Contended: true})
 			a.h.bounded(w.keys[0])
 		}
 	}},

@@ -74,7 +74,7 @@ func (w *World) limits() engine.Limits {
 // namespace, it says all of that.
 func (w *World) policy(prefix string) engine.Namespace {
 	p := &w.p
-	n := engine.Namespace{Prefix: prefix, TTL: time.Duration(p.TTLs[0] * ms), MaxTTL: time.Hour, HandOvers: p.Hands, HandOverTime: time.Duration(p.HandTime),
+	n := engine.Namespace{Prefix: prefix, TTL: time.Duration(p.TTLs[0] * ms), MaxTTL: time.Hour, MaxHandoffs: p.Hands, MaxHandoffTime: time.Duration(p.HandTime),
 		LingerPause: time.Duration(p.Pause), LocalAfter: time.Duration(p.LocalAfter)}
 	has := func() bool { return p.Spaces == 0 || w.chance(600) }
 	if p.Linger > 0 && has() {
@@ -92,7 +92,7 @@ func (w *World) policy(prefix string) engine.Namespace {
 	if p.Spaces == 0 {
 		return n
 	}
-	n.HandOvers = 1 + w.pick(p.Hands)
+	n.MaxHandoffs = 1 + w.pick(p.Hands)
 	if p.Heartbeat > 0 && (p.Stalls || has()) {
 		n.Heartbeat = time.Duration(p.Heartbeat)
 	}

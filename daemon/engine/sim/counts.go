@@ -68,7 +68,7 @@ const (
 	waivedFence                   // the same for the order of fences
 	lapsed                        // validity that was over before the next word of the daemon
 	revived                       // … and that a later word has extended after all
-	handOvers                     // grants without a trip to the store
+	handoffs                      // grants without a trip to the store
 	rebases                       // fence bases fetched for a held lease
 	reentries                     // grants to who holds already
 	freshGrants                   // grants that make a hold
@@ -112,7 +112,7 @@ const (
 )
 
 var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "overlaps waived after loss", "fence orders waived after loss",
-	"validity lapsed", "validity revived", "hand-overs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
+	"validity lapsed", "validity revived", "handoffs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
 	"quiet releases", "quiet releases answered",
 	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
@@ -200,7 +200,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 		row("op modes", m.String(), c.Modes[m])
 	}
 	for i, name := range [...]string{"available", "contended", "gone", "tried"} {
-		row("hints", name, c.Hints[int(cache.HintFree)+i])
+		row("hints", name, c.Hints[int(cache.HintAvailable)+i])
 	}
 	for i, name := range [...]string{"acquired", "refused", "released", "lost"} {
 		row("audit", name, c.Notices[int(cache.NoticeAcquired)+i])

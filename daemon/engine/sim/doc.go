@@ -5,7 +5,7 @@
 //
 // daemon.Engine with everything below it, as the daemon itself runs it: the lock
 // tables (cache.Table), the dispatch of requests, sessions and their outboxes,
-// acquire-many, beats, draining; the renewals' schedule (renewer.Schedule); the
+// acquire-many, keepalives, draining; the renewals' schedule (renewer.Schedule); the
 // batching (upstream.Lane); two stores at once (upstream/both, see pair.go); the codec
 // (protocol), on both ends, through streams of bytes that may be cut anywhere. Each
 // host of a run has an Engine of its own.
@@ -24,7 +24,7 @@
 //     renewer.Timer: host.wake;
 //   - reloads (daemon.stores.change): conf.go writes configurations, reload.go has a daemon
 //     take one up;
-//   - takeovers (daemon.Estate): takeover.go, also by a process whose configuration differs;
+//   - takeovers (daemon.TakeoverState): takeover.go, also by a process whose configuration differs;
 //   - upstream/redis and its server: redis.go, redisqueue.go. TestModelIsRedis
 //     carries out the same ops on this model and, through the driver, on a real
 //     Redis. The driver's reading of errors is not simulated, nor is a server that
@@ -59,7 +59,7 @@
 //     whom that excludes, plain SET NX PX lockers included; and no more believe in
 //     permits of a semaphore than there are. A client believes from
 //     its reading of a grant to the stated validity, as moved on by grants and
-//     beats, or until it gives the hold up or reads that it is lost;
+//     keepalives, or until it gives the hold up or reads that it is lost;
 //   - fence, fence order: rule 4 of the design, in the order in which holders begin; no
 //     two permits have the same;
 //   - fenced write, stale write: a resource that takes no smaller fence than it has

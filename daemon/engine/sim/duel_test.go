@@ -38,7 +38,7 @@ func (d *duel) op(n int, key string) cache.Op {
 	}
 	op.Kind = kinds[d.rnd.IntN(len(kinds))]
 	op.Rebase = op.Kind == cache.OpRenew && d.rnd.IntN(3) == 0
-	op.Brief = op.Kind == cache.OpJoin && d.rnd.IntN(3) == 0
+	op.ShortLived = op.Kind == cache.OpJoin && d.rnd.IntN(3) == 0
 	return op
 }
 
@@ -93,7 +93,7 @@ func (d *duel) plainLocker() bool {
 func (d *duel) same(n int, op *cache.Op, got, want cache.Result) {
 	asked := want.Status == cache.Busy || want.Status == cache.Queued // else it says nothing
 	near := !asked || got.Left == want.Left || got.Left >= 0 && want.Left >= 0 && d.near(got.Left/ms, want.Left/ms)
-	if got.Status != want.Status || got.Wanted != want.Wanted || got.Mode != want.Mode || (got.Base > 0) != (want.Base > 0) || !near {
+	if got.Status != want.Status || got.Contended != want.Contended || got.Mode != want.Mode || (got.Base > 0) != (want.Base > 0) || !near {
 		d.t.Errorf("%s: host %d's %v %v %s %d (ttl %v, rebase %v) is answered %+v, and the model says %+v; it knows %+v",
 			d.what, n+1, op.Kind, op.Mode, op.Key, op.Token, op.TTL, op.Rebase, got, want, *d.model.keys[op.Key])
 	}
@@ -254,7 +254,7 @@ func (d *duel) permits(seed uint64) {
 		d.model.run(uint32(n+1), []*cache.Op{&op}, []*cache.Result{&want[0]})
 		g, w := got[0], want[0]
 		said := g.Status == cache.Granted || g.Status == cache.Done // else nobody asks
-		if g.Status != w.Status || said && g.Wanted != w.Wanted || (g.Base > 0) != (w.Base > 0) || g.Status == cache.Busy && g.Mode != w.Mode && op.Kind == cache.OpPeek {
+		if g.Status != w.Status || said && g.Contended != w.Contended || (g.Base > 0) != (w.Base > 0) || g.Status == cache.Busy && g.Mode != w.Mode && op.Kind == cache.OpPeek {
 			d.t.Fatalf("seed %d, step %d: host %d's %v %d is answered %+v, and the model says %+v; it knows %+v",
 				seed, step, n+1, op.Kind, op.Token, g, w, *d.model.permits[key])
 		}

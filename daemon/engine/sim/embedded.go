@@ -140,7 +140,7 @@ func (l *link) nextBase(floor uint64) uint64 {
 func (l *link) freed(key string) {
 	if l.session.wait[key] {
 		delete(l.session.wait, key)
-		x := upstream.Hint{Kind: cache.HintFree, Key: key}
+		x := upstream.Hint{Kind: cache.HintAvailable, Key: key}
 		if l.h.w.key(key).permits > 0 {
 			x.Mode = cache.Permit
 		}

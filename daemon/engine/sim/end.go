@@ -60,7 +60,7 @@ func (w *World) keyName(kind string, n int) string {
 	return name
 }
 
-// A chain is so many hand-overs on end: more than there are fences in a base.
+// A chain is so many handoffs on end: more than there are fences in a base.
 const (
 	chainLinks  = 1800
 	chainOwners = 4 // of each client
@@ -185,7 +185,7 @@ func (w *World) nothingLeft() {
 			w.fail("nothing left", "", "host %d is down", h.id)
 			return
 		}
-		if left := h.eng.Leftovers(); !left.None() {
+		if left := h.eng.Residue(); !left.None() {
 			w.fail("nothing left", "", "host %d: %v", h.id, left)
 		}
 		h.auditEnds()

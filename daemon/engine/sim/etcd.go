@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// etcdModel is a linearizable store whose leases live by sessions. Each grip and
+// etcdModel is a linearizable store whose leases live by sessions. Each lease and
 // each place in a queue is an entry of the key; the entries' order decides.
 type etcdModel struct {
 	w        *World
@@ -77,7 +77,7 @@ func (m *etcdModel) run(inst uint32, session int, ops []*cache.Op, res []*cache.
 				r.Status = cache.NotHeld
 				continue
 			}
-			r.Status, r.Wanted = cache.Done, m.wanted(op.Key, mine)
+			r.Status, r.Contended = cache.Done, m.wanted(op.Key, mine)
 			if op.Kind == cache.OpDowngrade {
 				m.keys[op.Key][mine].mode = cache.Shared
 				m.wake(op.Key)
@@ -101,17 +101,17 @@ func (m *etcdModel) rise(floor uint64) uint64 {
 func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token, mine int) {
 	if mine < 0 {
 		if op.Kind == cache.OpTry && !m.free(op.Key, op.Mode, op.Limit) {
-			*r = cache.Result{Status: cache.Busy, Wanted: true, Left: -1}
+			*r = cache.Result{Status: cache.Busy, Contended: true, Left: -1}
 			m.settle(op, t)
 			return
 		}
 		mine = len(m.keys[op.Key])
-		m.keys[op.Key] = append(m.keys[op.Key], &entry{t, session, op.Mode, m.rise(0), op.Brief && op.Mode == cache.Exclusive})
+		m.keys[op.Key] = append(m.keys[op.Key], &entry{t, session, op.Mode, m.rise(0), op.ShortLived && op.Mode == cache.Exclusive})
 	}
 	e := m.keys[op.Key][mine]
 	if !m.has(op.Key, mine) {
 		r.Status = cache.Queued
-		what := cache.HintWanted
+		what := cache.HintContended
 		if e.brief {
 			what = cache.HintTried
 		}
@@ -122,7 +122,7 @@ func (m *etcdModel) acquire(session int, op *cache.Op, r *cache.Result, t token,
 		}
 		return
 	}
-	*r = cache.Result{Status: cache.Granted, Base: e.rev, Wanted: m.wanted(op.Key, mine)}
+	*r = cache.Result{Status: cache.Granted, Base: e.rev, Contended: m.wanted(op.Key, mine)}
 	if m.s.rebase {
 		r.Base = m.rise(op.Floor)
 	}
@@ -158,7 +158,7 @@ func (m *etcdModel) wake(key string) {
 		if !m.has(key, i) {
 			break
 		}
-		m.w.hint(e.t.inst, cache.HintFree, key)
+		m.w.hint(e.t.inst, cache.HintAvailable, key)
 	}
 }
 

@@ -293,7 +293,7 @@ func (p *pump) answered(b *upstream.Batch, f *flight, err error) {
 		h.learns(&f.ops[i], r)
 		h.w.counts.Results[r.Status]++
 		h.w.note(kindResult, h.w.key(f.ops[i].Key), uint64(r.Status), r.Base)
-		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Wanted)
+		h.w.say(h.w.key(f.ops[i].Key), "host %d: %v %d answered %v base %d wanted %v", h.id, f.ops[i].Kind, f.ops[i].Token, r.Status, r.Base, r.Contended)
 	}
 	copy(b.Results, f.results)
 	if err != nil {

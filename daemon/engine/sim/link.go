@@ -16,7 +16,7 @@ type link struct {
 	name string // to the engine
 	no   int    // among those of the host
 
-	unit    *engine.Unit
+	unit    *engine.StoreLane
 	inst    uint32   // of the daemon at the store
 	pumps   [3]*pump // by lane: everything else, renewals, and what ends leases of a pair that is down
 	breaker breaker

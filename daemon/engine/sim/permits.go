@@ -111,7 +111,7 @@ func (s *script) runPermits(ops []*cache.Op, res []*cache.Result) {
 				continue
 			}
 			p.keep(t, s.now+millisOf(op))
-			r.Status, r.Wanted = cache.Done, p.wanted(s.me)
+			r.Status, r.Contended = cache.Done, p.wanted(s.me)
 			if op.Rebase {
 				r.Base = base + uint64(i)
 			}
@@ -163,7 +163,7 @@ func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t to
 	if at(p.held, t) >= 0 || len(p.held)+before < p.limit {
 		drop(&p.queue, t)
 		p.keep(t, s.now+millisOf(op))
-		*r = cache.Result{Status: cache.Granted, Base: base, Wanted: p.wanted(s.me)}
+		*r = cache.Result{Status: cache.Granted, Base: base, Contended: p.wanted(s.me)}
 		return
 	}
 	left := int64(-1)
@@ -185,7 +185,7 @@ func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t to
 		p.queue = append(p.queue, reader{t: t, ends: ends})
 		for _, x := range p.held {
 			if x.t.inst != s.me {
-				s.m.hint(x.t.inst, cache.HintWanted, op.Key)
+				s.m.hint(x.t.inst, cache.HintContended, op.Key)
 			}
 		}
 	}
@@ -196,7 +196,7 @@ func (s *script) takePermit(p *redisPermits, op *cache.Op, r *cache.Result, t to
 // wakePermits tells those who can have a permit now.
 func (s *script) wakePermits(name string, p *redisPermits) {
 	for i := range min(len(p.queue), max(0, p.limit-len(p.held))) {
-		s.m.hint(p.queue[i].t.inst, cache.HintFree, name)
+		s.m.hint(p.queue[i].t.inst, cache.HintAvailable, name)
 	}
 }
 

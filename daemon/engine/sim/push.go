@@ -22,9 +22,9 @@ func (c *client) push(m protocol.Message) {
 			w.say(id.key, "client %d: lost fence %d, %v", c.id, id.fence, why)
 			c.lost(id, why)
 		}
-	case protocol.EventBeat:
+	case protocol.EventKeepalive:
 		var until uint64
-		if until, _, err = m.Beat(); err == nil {
+		if until, _, err = m.Keepalive(); err == nil {
 			c.beat(c.own(until))
 			c.heartbeat()
 		}
@@ -72,7 +72,7 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 	}
 }
 
-// beat extends what was granted before it and has not been lost.
+// keepalive extends what was granted before it and has not been lost.
 func (c *client) beat(until int64) {
 	for _, h := range c.holds {
 		if until <= h.valid {

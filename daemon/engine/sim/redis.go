@@ -21,7 +21,7 @@ type redisModel struct {
 	queued  int64  // until then somebody may queue for something
 }
 
-// token names one grip: an instance of a daemon, and a number of its own.
+// token names one lease: an instance of a daemon, and a number of its own.
 type token struct {
 	inst uint32
 	n    uint64
@@ -42,7 +42,7 @@ type redisKey struct {
 	grip    grip
 	token   token // gripToken; of a foreign locker, whatever it is
 	exp     int64
-	readers []reader // by ends; only means something while grip is gripReaders
+	readers []reader // by ends; only means something while lease is gripReaders
 	readExp int64
 	queue   []place // in their order
 	queExp  int64
@@ -195,7 +195,7 @@ func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 		if queued {
 			s.leave(k, place{t, cache.Exclusive})
 		}
-		*r = cache.Result{Status: cache.Granted, Base: base, Wanted: s.wanted(k)}
+		*r = cache.Result{Status: cache.Granted, Base: base, Contended: s.wanted(k)}
 		return
 	}
 	s.later(k, op, r, place{t, cache.Exclusive}, queued, any)
@@ -210,10 +210,10 @@ func (s *script) later(k *redisKey, op *cache.Op, r *cache.Result, p place, queu
 		if queued && k.grip == gripNone {
 			s.wake(k)
 		}
-		*r = cache.Result{Status: cache.Busy, Wanted: any, Left: s.left(k)}
+		*r = cache.Result{Status: cache.Busy, Contended: any, Left: s.left(k)}
 		return
 	}
-	s.join(k, p, op.Brief)
+	s.join(k, p, op.ShortLived)
 	*r = cache.Result{Status: cache.Queued, Left: s.left(k)}
 }
 
@@ -250,7 +250,7 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 		if queued && !had {
 			s.wake(k)
 		}
-		*r = cache.Result{Status: cache.Granted, Base: base, Wanted: s.wanted(k)}
+		*r = cache.Result{Status: cache.Granted, Base: base, Contended: s.wanted(k)}
 		return
 	}
 	s.later(k, op, r, place{t, cache.Shared}, queued, any)
@@ -300,7 +300,7 @@ func (s *script) renew(ops []*cache.Op, res []*cache.Result) {
 			r.Status = cache.NotHeld
 			continue
 		}
-		r.Status, r.Wanted = cache.Done, s.wanted(k)
+		r.Status, r.Contended = cache.Done, s.wanted(k)
 		if op.Rebase {
 			r.Base = base + uint64(i)
 		}
@@ -322,7 +322,7 @@ func (s *script) downgrade(op *cache.Op, r *cache.Result) {
 		r.Status = cache.NotHeld
 		return
 	}
-	r.Status, r.Wanted = cache.Done, s.wanted(k)
+	r.Status, r.Contended = cache.Done, s.wanted(k)
 }
 
 func (s *script) peek(op *cache.Op, r *cache.Result) {

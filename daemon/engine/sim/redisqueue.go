@@ -110,7 +110,7 @@ func (s *script) wake(k *redisKey) {
 	}
 	if first.mode == cache.Exclusive {
 		if k.grip == gripNone {
-			s.m.hint(first.t.inst, cache.HintFree, k.name)
+			s.m.hint(first.t.inst, cache.HintAvailable, k.name)
 		}
 		return
 	}
@@ -119,7 +119,7 @@ func (s *script) wake(k *redisKey) {
 		if p.mode == cache.Exclusive {
 			return
 		}
-		s.m.hint(p.t.inst, cache.HintFree, k.name)
+		s.m.hint(p.t.inst, cache.HintAvailable, k.name)
 	}
 }
 
@@ -162,7 +162,7 @@ func (s *script) join(k *redisKey, p place, brief bool) {
 			return
 		}
 	}
-	what := cache.HintWanted
+	what := cache.HintContended
 	if brief {
 		what = cache.HintTried
 	}

@@ -79,7 +79,7 @@ func (s *store) carryOut(l *link, inst uint32, session int, ops []*cache.Op, res
 	for _, op := range ops {
 		w.counts.Ops[op.Kind]++
 		w.counts.Modes[op.Mode]++
-		if op.Brief {
+		if op.ShortLived {
 			w.counts.Tallies[briefJoins]++
 		}
 		if w.load != nil {

@@ -10,7 +10,7 @@ import (
 
 // takeOver has another process take the daemon's place, as the daemon's own takeover does: nothing
 // is read from clients, what is on its way to the store comes to its end, and then the next one
-// goes on from an image. It may do so without the stores that are leaving, as after a restart with an edited
+// goes on from a snapshot. It may do so without the stores that are leaving, as after a restart with an edited
 // configuration.
 func (h *host) takeOver(tries int, without bool) {
 	h.passing = true
@@ -97,7 +97,7 @@ func (h *host) successorConf() *conf {
 func (h *host) passOn(c *conf) {
 	w := h.w
 	same := c == h.conf
-	image, sessions, err := h.eng.Image()
+	image, sessions, err := h.eng.Snapshot()
 	if err != nil {
 		w.fail("takeover", "", "image: %v", err)
 		return
@@ -130,10 +130,10 @@ func (h *host) passOn(c *conf) {
 		k.s = next[i]
 		k.s.Carry(k)
 	}
-	if again, _, err := h.eng.Image(); err != nil || same && w.p.Spaces == 0 && string(again) != string(image) { // else stores may have other numbers
+	if again, _, err := h.eng.Snapshot(); err != nil || same && w.p.Spaces == 0 && string(again) != string(image) { // else stores may have other numbers
 		w.fail("takeover", "", "the image of what was taken over is another (%v)", err)
 	}
-	if left := h.eng.Leftovers(); left.Amiss != 0 {
+	if left := h.eng.Residue(); left.Unaccounted != 0 {
 		w.fail("takeover", "", "of what was taken over: %v", left)
 	}
 	if !h.begin(gone) {
@@ -148,7 +148,7 @@ func (h *host) passOn(c *conf) {
 }
 
 // begin goes on with what was taken over, as daemon.begin does.
-func (h *host) begin(gone map[string]*engine.Unit) bool {
+func (h *host) begin(gone map[string]*engine.StoreLane) bool {
 	if !h.eng.Abandon(slices.Collect(maps.Values(gone))) {
 		h.w.fail("takeover", "", "host %d uses a store that it does not have", h.id)
 		return false
@@ -181,8 +181,8 @@ func (h *host) abandoned(l *link) {
 
 // relink has the next engine use the stores of the one before it and those that only its configuration names, and
 // follow that configuration. It returns stand-ins for the stores that are leaving.
-func (h *host) relink() (gone map[string]*engine.Unit, err error) {
-	gone = make(map[string]*engine.Unit)
+func (h *host) relink() (gone map[string]*engine.StoreLane, err error) {
+	gone = make(map[string]*engine.StoreLane)
 	links := slices.Clone(h.links)
 	for i := range links { // in any order: stores have other numbers there
 		j := h.w.pick(i + 1)
@@ -224,7 +224,7 @@ func (l *link) bereave() {
 	}
 	l.closeSession()
 	l.session = storeSession{tries: l.session.tries + 1}
-	l.h.eng.Bereave(l.unit)
+	l.h.eng.NotTakenOver(l.unit)
 	l.begin()
 }
 

@@ -28,7 +28,7 @@ type World struct {
 	begun    int // fresh holds so far
 	plant    int // the event at which to fail, for trying out what a failure does; 0 for none
 	hash     uint64
-	chaining bool // the first key is for a chain of hand-overs
+	chaining bool // the first key is for a chain of handoffs
 	calm     bool // the run is ending: no more faults, nobody wants anything new
 
 	hosts      []*host

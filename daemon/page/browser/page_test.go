@@ -50,7 +50,7 @@ func serveOn(t *testing.T, store upstream.Store, host string) (_ *client.Client,
 	addr := freeAddr(t)
 	socket := filepath.Join(t.TempDir(), "s")
 	d, err := daemon.Listen(daemon.Config{Socket: socket, AdminListen: addr, Version: "test", Host: host,
-		Serving: daemon.Serving{Stores: []daemon.Store{{Name: "store", Store: store}}}})
+		Serving: daemon.Serving{Stores: []daemon.StoreConfig{{Name: "store", Store: store}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ type conn struct {
 	limit     int
 	shift     int64 // from the daemon's clock to ours
 	t0        int64
-	beat      int64 // for a fault
+	keepalive int64 // for a fault
 	heartbeat bool  // for a fault
 	greeted   bool
 	ended     error
@@ -327,13 +327,13 @@ func (c *conn) push(event uint64, f *fields) error {
 		if fault.is("counts-left-from-receipt") {
 			until = now() + int64(left)
 		}
-		c.beat = max(c.beat, until)
+		c.keepalive = max(c.keepalive, until)
 		for _, h := range c.holds {
-			if !fault.is("ignores-beats") {
+			if !fault.is("ignores-keepalives") {
 				h.stated(until)
 			}
 		}
-		if !fault.is("answers-no-beats") && (c.heartbeat || !fault.is("answers-beats-by-the-welcome")) {
+		if !fault.is("answers-no-keepalives") && (c.heartbeat || !fault.is("answers-keepalives-by-the-welcome")) {
 			_, _ = c.send(10, nil)
 		}
 	case 66:

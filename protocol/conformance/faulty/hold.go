@@ -22,7 +22,7 @@ type hold struct {
 	permit   bool
 	fixed    bool  // acquired as fixed; a re-entry does not change that
 	valid    int64 // milliseconds of our clock: stated validity
-	end      int64 // when it ends, whatever a beat states; 0 for never
+	end      int64 // when it ends, whatever a keepalive states; 0 for never
 	count    int   // acquires less releases, our own
 	lost     string
 	releases int // releases of the last count in flight
@@ -74,8 +74,8 @@ func (h *hold) granted(g *grant, acquired bool) {
 	if f.is("counts-left-from-receipt") {
 		deadline = now() + int64(g.left)
 	}
-	if f.is("lets-beats-cover-later-grants") {
-		deadline = max(deadline, h.c.beat)
+	if f.is("lets-keepalives-cover-later-grants") {
+		deadline = max(deadline, h.c.keepalive)
 	}
 	if !acquired && f.is("shortens-by-renewals") {
 		h.valid = deadline
@@ -98,11 +98,11 @@ func (h *hold) granted(g *grant, acquired bool) {
 
 // stated applies a keepalive to the hold.
 func (h *hold) stated(until int64) {
-	if h.c.client.fault.is("shortens-by-beats") {
+	if h.c.client.fault.is("shortens-by-keepalives") {
 		h.valid = until
 	}
 	h.valid = max(h.valid, until)
-	if h.c.client.fault.is("revives-by-beats") {
+	if h.c.client.fault.is("revives-by-keepalives") {
 		h.revive()
 	}
 }

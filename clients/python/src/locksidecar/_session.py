@@ -323,7 +323,7 @@ class Session(Table, ABC):
             del self._cancels[entry[0]]
 
     def _push(self, m: w.Message) -> None:
-        if m[0] == w.BEAT:
+        if m[0] == w.KEEPALIVE:
             self._beat(w.numbers(m, 2)[0] * w.MS + self._shift)
             if not self._late or self._late[-1] is not None:  # one ping answers all that were read together
                 self._late.append(None)  # whatever the welcome said: a reload may require a heartbeat later

@@ -28,7 +28,7 @@ RELEASE_MANY: Final = 9
 PING: Final = 10
 
 LOST: Final = 64
-BEAT: Final = 65
+KEEPALIVE: Final = 65
 FATAL: Final = 67
 
 PERMIT: Final = 2  # mode of an acquire

@@ -68,7 +68,7 @@ func Default(env Env) *Config {
 		Socket:     DefaultSocket(env, os.Geteuid()),
 		SocketMode: 0o660,
 		Main:       Store{Upstream: "memory:"},
-		Policy: Policy{TTL: 30 * time.Second, HandOvers: 8, HandOverTime: 50 * time.Millisecond, LingerPause: 30 * time.Second,
+		Policy: Policy{TTL: 30 * time.Second, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond, LingerPause: 30 * time.Second,
 			Outage: "fail", OutageAfter: time.Second},
 		Drain: 10 * time.Second,
 		Limits: Limits{

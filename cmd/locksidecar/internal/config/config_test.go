@@ -39,13 +39,13 @@ func load(t *testing.T, yaml string, env environ, args ...string) (*config.Confi
 
 func TestEveryLayerCounts(t *testing.T) {
 	c, err := load(t, "ttl: 1s\ndrain: 1s\nmax_wait: 1s\n",
-		environ{"LOCKSIDECAR_DRAIN": "2s", "LOCKSIDECAR_MAX_WAIT": "2s", "LOCKSIDECAR_HAND_OVERS": ""}, "--max-wait", "3s")
+		environ{"LOCKSIDECAR_DRAIN": "2s", "LOCKSIDECAR_MAX_WAIT": "2s", "LOCKSIDECAR_MAX_HANDOFFS": ""}, "--max-wait", "3s")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := []time.Duration{c.TTL, c.Drain, c.MaxWait, time.Duration(c.HandOvers)}
+	got := []time.Duration{c.TTL, c.Drain, c.MaxWait, time.Duration(c.MaxHandoffs)}
 	if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 8}; !equal(got, want) {
-		t.Errorf("ttl, drain, max_wait and hand_overs are %v, want %v", got, want)
+		t.Errorf("ttl, drain, max_wait and max_handoffs are %v, want %v", got, want)
 	}
 	if from := c.From(config.Find("max_wait")); from != "--max-wait" {
 		t.Errorf("max_wait is from %s", from)
@@ -66,7 +66,7 @@ func equal[T comparable](a, b []T) bool {
 
 func TestEverySettingCanBeSetEverywhere(t *testing.T) {
 	values := map[string]string{"upstream": "redis://h", "socket_mode": "0600", "admin_listen": "127.0.0.1:9402", "log.level": "warn", "log.format": "json", "log.audit": "true", "keep_over_restart": "true", "log.keys": "hashed",
-		"hand_overs": "9", "linger": "1s", "linger_pause": "1s", "interop": "true", "fence_epoch": "9", "outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
+		"max_handoffs": "9", "linger": "1s", "linger_pause": "1s", "interop": "true", "fence_epoch": "9", "outage": "local", "users": "1,2", "groups": "3", "limits.max_frame": "8192", "limits.out_buffer": "8192"}
 	for _, s := range config.Settings() {
 		v := values[s.Path]
 		switch {
@@ -142,7 +142,7 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"admin_listen: here\n", "admin_listen .*:1.: .*HOST:PORT"},
 		{"linger: 3s\n", "linger: .*:1: \"3s\": is too long; the maximum is 2s"},
 		{"linger: 1s\ninterop: true\n", "linger .*:1.: linger is not available with interop"},
-		{"hand_overs: 769\n", ":1: .*not between 1 and 768"},
+		{"max_handoffs: 769\n", ":1: .*not between 1 and 768"},
 		{"ttl: 1s\n---\nttl: 2s\n", "a second document"},
 		{"a: b: c\n", "mapping values are not allowed"},
 		{"x: &x 1\nttl: *x\n", "ttl has to be one value"},
@@ -317,7 +317,7 @@ namespaces:
     ttl: 5s
     users: [0, 1]
   "order:big:":
-    hand_overs: 3
+    max_handoffs: 3
 stores:
   eu:
     upstream: redis://h
@@ -336,7 +336,7 @@ max_wait: 1m
 		"order:big:1": " 10s 2m0s 3 []",
 	} {
 		n := c.Space(key)
-		if got := fmt.Sprint(n.Store, " ", n.TTL, " ", n.MaxWait, " ", n.HandOvers, " ", n.Users); got != want {
+		if got := fmt.Sprint(n.Store, " ", n.TTL, " ", n.MaxWait, " ", n.MaxHandoffs, " ", n.Users); got != want {
 			t.Errorf("%s: %s, want %s", key, got, want)
 		}
 	}

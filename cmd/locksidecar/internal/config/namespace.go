@@ -17,20 +17,20 @@ import (
 // Policy holds the settings of a namespace. The top level of the file sets them for all
 // keys.
 type Policy struct {
-	TTL          time.Duration
-	MaxWait      time.Duration // 0 for no bound
-	MaxHold      time.Duration // 0 for no bound
-	Heartbeat    time.Duration // 0 for none
-	HandOvers    int
-	HandOverTime time.Duration
-	Linger       time.Duration // 0 to release at once
-	LingerPause  time.Duration
-	Interop      bool
-	FenceEpoch   uint64
-	Outage       string // "fail" or "local"
-	OutageAfter  time.Duration
-	Users        []string
-	Groups       []string
+	TTL            time.Duration
+	MaxWait        time.Duration // 0 for no bound
+	MaxHold        time.Duration // 0 for no bound
+	Heartbeat      time.Duration // 0 for none
+	MaxHandoffs    int
+	MaxHandoffTime time.Duration
+	Linger         time.Duration // 0 to release at once
+	LingerPause    time.Duration
+	Interop        bool
+	FenceEpoch     uint64
+	Outage         string // "fail" or "local"
+	OutageAfter    time.Duration
+	Users          []string
+	Groups         []string
 }
 
 // Namespace applies to the keys that begin with Prefix and with no longer prefix of
@@ -76,11 +76,11 @@ var policySettings = []policySetting{
 			"Clients that answer every keepalive, such as ours for Go, Python and Java, lose no holds when a reload adds a heartbeat. " +
 			"Time in which the daemon reads nothing because of `limits.max_user_rate` does not count.",
 		example: "15s", value: func(p *Policy) pflag.Value { return &duration{d: &p.Heartbeat, least: shortestBeat, none: true} }},
-	{name: "hand_overs", flag: "hand-overs", help: "maximum number of local handoffs of a lock while another host waits for it",
-		example: "16", value: func(p *Policy) pflag.Value { return &number{&p.HandOvers, 1, 768} }},
-	{name: "hand_over_time", flag: "hand-over-time", help: "maximum time for local handoffs of a lock while another host waits for it",
-		more:    "The time is at least five round trips to the store. The first of the two limits to be reached, `hand_overs` or `hand_over_time`, ends the handoffs.",
-		example: "100ms", value: func(p *Policy) pflag.Value { return &duration{d: &p.HandOverTime, least: time.Millisecond} }},
+	{name: "max_handoffs", flag: "max-handoffs", help: "maximum number of local handoffs of a lock while another host waits for it",
+		example: "16", value: func(p *Policy) pflag.Value { return &number{&p.MaxHandoffs, 1, 768} }},
+	{name: "max_handoff_time", flag: "max-handoff-time", help: "maximum time for local handoffs of a lock while another host waits for it",
+		more:    "The time is at least five round trips to the store. The first of the two limits to be reached, `max_handoffs` or `max_handoff_time`, ends the handoffs.",
+		example: "100ms", value: func(p *Policy) pflag.Value { return &duration{d: &p.MaxHandoffTime, least: time.Millisecond} }},
 	{name: "linger", flag: "linger", help: "how long this host keeps a lock without holders if local clients often want it again; 0 releases it at once",
 		more:    "At most half the TTL. Set the same value on every host. Not available with `interop` or on Redlock.",
 		example: "2s", value: func(p *Policy) pflag.Value { return &duration{d: &p.Linger, most: longestLinger} }},

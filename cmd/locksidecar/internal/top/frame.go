@@ -137,7 +137,7 @@ func (t *Top) perSecond() []span {
 	}
 	spans := []span{{text: "a second: " + rate(r.acquires) + " acquires"}}
 	if r.granted >= 0 {
-		spans = append(spans, span{text: fmt.Sprintf("   %s granted   %s hand-overs", rate(r.granted), rate(r.handOvers))})
+		spans = append(spans, span{text: fmt.Sprintf("   %s granted   %s handoffs", rate(r.granted), rate(r.handoffs))})
 	}
 	return append(spans, span{text: "   "}, span{rate(r.losses) + " lost", bad})
 }

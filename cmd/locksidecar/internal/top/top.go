@@ -56,8 +56,8 @@ type Top struct {
 
 // rates are numbers a second.
 type rates struct {
-	known                                bool
-	acquires, granted, handOvers, losses float64
+	known                               bool
+	acquires, granted, handoffs, losses float64
 }
 
 // Query is what to ask the daemon for: enough rows for a screen of h lines.
@@ -91,7 +91,7 @@ func ratesOf(before, v *engine.View) rates {
 			return rates{}
 		}
 		last := v.History[len(v.History)-1]
-		return rates{known: true, acquires: last.Acquires, granted: -1, handOvers: -1, losses: last.Lost}
+		return rates{known: true, acquires: last.Acquires, granted: -1, handoffs: -1, losses: last.Lost}
 	}
 	d := float64(v.Up-before.Up) / 1000
 	if d <= 0 {
@@ -99,7 +99,7 @@ func ratesOf(before, v *engine.View) rates {
 	}
 	a, b := &before.Totals, &v.Totals
 	per := func(a, b uint64) float64 { return float64(b-min(a, b)) / d }
-	return rates{true, per(a.Acquires, b.Acquires), per(a.Granted, b.Granted), per(a.HandOvers, b.HandOvers), per(a.Lost, b.Lost)}
+	return rates{true, per(a.Acquires, b.Acquires), per(a.Granted, b.Granted), per(a.Handoffs, b.Handoffs), per(a.Lost, b.Lost)}
 }
 
 // Key takes in a key.

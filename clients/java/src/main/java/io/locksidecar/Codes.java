@@ -20,7 +20,7 @@ final class Codes {
     static final int PING = 10;
 
     static final int LOST = 64;
-    static final int BEAT = 65;
+    static final int KEEPALIVE = 65;
     static final int GOING_AWAY = 66;
     static final int FATAL = 67;
 

@@ -180,7 +180,7 @@ final class Incoming {
 
     private void push(int event, ByteBuffer b, int fields) {
         switch (event) {
-            case Codes.BEAT -> {
+            case Codes.KEEPALIVE -> {
                 Welcome.need(fields, 2);
                 long until = conn.welcome().ours(Msgpack.getCount(b));
                 Msgpack.getCount(b); // left: for showing

@@ -207,7 +207,7 @@ class GivingUpTest extends OnPeer {
             {-1, -1, -1, -1},
             {0, 0, 0, 5, (byte) 0xdd, -1, -1, -1, -1},
             {0, 0, 0, 1, (byte) 0xc1},
-            together(Values.frame(65, 0, 1, 1), Values.frame("beat")),
+            together(Values.frame(65, 0, 1, 1), Values.frame("keepalive")),
             Values.frame(0),
             Values.frame(65, 0),
             {},

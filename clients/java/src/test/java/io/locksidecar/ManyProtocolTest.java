@@ -204,7 +204,7 @@ class ManyProtocolTest extends OnPeer {
         granted(peer.expect(Codes.ACQUIRE_MANY), 10_000);
         Leases all = asked.result();
         peer.say(65, 0, millis() + 60_000, 60_000);
-        until("the beat is for all", () -> all.remaining().compareTo(Duration.ofSeconds(10)) > 0);
+        until("the keepalive is for all", () -> all.remaining().compareTo(Duration.ofSeconds(10)) > 0);
         assertTrue(all.isValid());
     }
 }

@@ -124,7 +124,7 @@ class SemaphoreProtocolTest extends OnPeer {
         assertEquals(FENCE + 1, q.get(4));
         assertEquals("silence", assertThrows(LostException.class, one::close).reason());
         peer.say(65, 0, millis() + 90_000, 90_000);
-        until("the beat is for the other", () -> two.remaining().compareTo(Duration.ofSeconds(60)) > 0);
+        until("the keepalive is for the other", () -> two.remaining().compareTo(Duration.ofSeconds(60)) > 0);
         assertFalse(one.isValid());
     }
 

@@ -22,7 +22,7 @@ final class Board {
     private final ByteBuffer memory;
 
     /** What one contender found when it entered. */
-    record Seen(boolean handOver, boolean overlap, boolean fenceFault) {}
+    record Seen(boolean handoff, boolean overlap, boolean fenceFault) {}
 
     Board(String path) throws IOException {
         try (RandomAccessFile file = new RandomAccessFile(path, "rw")) {

@@ -11,7 +11,7 @@ final class Tally {
     private final long[] counts = new long[BUCKETS];
     private long longest;
     private long n;
-    long handOvers;
+    long handoffs;
     long overlaps;
     long fenceFaults;
     long errors;
@@ -40,7 +40,7 @@ final class Tally {
         }
         longest = Math.max(longest, o.longest);
         n += o.n;
-        handOvers += o.handOvers;
+        handoffs += o.handoffs;
         overlaps += o.overlaps;
         fenceFaults += o.fenceFaults;
         errors += o.errors;
@@ -56,7 +56,7 @@ final class Tally {
         }
         return Map.of(
                 "Hist", Map.of("Counts", filled, "Max", longest),
-                "HandOvers", handOvers,
+                "Handoffs", handoffs,
                 "Overlaps", overlaps,
                 "FenceFaults", fenceFaults,
                 "Errs", errors,

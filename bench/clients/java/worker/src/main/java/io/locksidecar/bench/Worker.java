@@ -185,7 +185,7 @@ final class Worker {
             tally.fenceFaults += seen.fenceFault() ? 1 : 0;
             if (phase == Phase.MEASURING) {
                 tally.add(waited);
-                tally.handOvers += seen.handOver() ? 1 : 0;
+                tally.handoffs += seen.handoff() ? 1 : 0;
             }
             board.leave(slot, me, shared);
             one.release();

@@ -10,27 +10,27 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// beatBy makes Tick run at the time given, for a beat.
-func (e *Engine) beatBy(at int64) {
+// keepaliveBy makes Tick run at the time given, for a keepalive.
+func (e *Engine) keepaliveBy(at int64) {
 	for {
-		next := e.nextBeat.Load()
+		next := e.nextKeepalive.Load()
 		if at >= next {
 			return
 		}
-		if e.nextBeat.CompareAndSwap(next, at) {
+		if e.nextKeepalive.CompareAndSwap(next, at) {
 			e.wake(at)
 			return
 		}
 	}
 }
 
-// Surveys come before beats: all holds of a session are looked at, in turns with those of others and
+// Surveys come before keepalives: all holds of a session are looked at, in turns with those of others and
 // with everything else, which a look at a million would keep waiting for a quarter of a second. They take
-// their time, an eighth of what is between two beats: the less they do in a second the less they delay.
+// their time, an eighth of what is between two keepalives: the less they do in a second the less they delay.
 const (
-	surveyMost     = 2048 // holds, of whomever, in one go
+	maxSurvey      = 2048 // holds, of whomever, in one go
 	surveyTurn     = 512  // of one session
-	surveyCost     = 16   // what the beat itself counts
+	surveyCost     = 16   // what the keepalive itself counts
 	surveyPart     = 8
 	surveyPauseMin = int64(time.Millisecond)
 	surveyPauseMax = 5 * surveyPauseMin
@@ -39,25 +39,25 @@ const (
 // survey is the look at the holds of one session, of Tick alone.
 type survey struct {
 	s     *Session
-	at    int64 // when its beat was due
-	every int64 // between its beats
+	at    int64 // when its keepalive was due
+	every int64 // between its keepalives
 	w     cache.Watermark
 	left  uint64 // the shards yet to be seen
 	begun bool   // with the first of them
 }
 
-// beats tells each session that holds something, and is due, until when
+// keepalives tells each session that holds something, and is due, until when
 // everything that it has not been told lost is valid. It returns when it wants to go on.
-func (e *Engine) beats(now int64, a *aftermath) int64 {
-	if e.nextBeat.Load() <= now {
-		e.nextBeat.Store(cache.Forever)
+func (e *Engine) keepalives(now int64, a *followUp) int64 {
+	if e.nextKeepalive.Load() <= now {
+		e.nextKeepalive.Store(cache.Forever)
 		all := e.Sessions()
 		slices.SortFunc(all, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
 		for _, s := range all {
-			e.beginBeat(s, now)
+			e.beginKeepalive(s, now)
 		}
 		e.surveyPause = pauseOf(e.surveys, e.settings().Survey)
-		e.lookForCycles(now, all)
+		e.findCycles(now, all)
 	}
 	if len(e.surveys) > 0 && e.surveyAt <= now {
 		e.surveyAt = now + e.surveyPause
@@ -69,24 +69,24 @@ func (e *Engine) beats(now int64, a *aftermath) int64 {
 	return e.surveyAt
 }
 
-// beginBeat begins a session's survey if it is due. A grant that is made during that is
-// counted by the outbox's floor; one that is made after the beat is queued
-// reaches the client behind it, and a beat says nothing about later grants.
-func (e *Engine) beginBeat(s *Session, now int64) {
+// beginKeepalive begins a session's survey if it is due. A grant that is made during that is
+// counted by the outbox's floor; one that is made after the keepalive is queued
+// reaches the client behind it, and a keepalive says nothing about later grants.
+func (e *Engine) beginKeepalive(s *Session, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := s.beatAt
+	at := s.keepaliveAt
 	if at == cache.Forever || s.killed || s.surveyed {
 		return
 	}
-	// One that is nearly due goes along, so that thousands of sessions beat
+	// One that is nearly due goes along, so that thousands of sessions keepalive
 	// together in a few rounds.
-	if at-s.beatEvery/4 > now {
-		e.beatBy(at)
+	if at-s.keepaliveEvery/4 > now {
+		e.keepaliveBy(at)
 		return
 	}
-	s.beatAt, s.floor, s.surveyed = cache.Forever, cache.Forever, true
-	e.surveys = append(e.surveys, survey{s: s, at: at, every: s.beatEvery, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
+	s.keepaliveAt, s.floor, s.surveyed = cache.Forever, cache.Forever, true
+	e.surveys = append(e.surveys, survey{s: s, at: at, every: s.keepaliveEvery, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
 }
 
 // pauseOf is what lies between two goes, of so many holds each.
@@ -99,15 +99,15 @@ func pauseOf(all []survey, most int) int64 {
 	return min(max(every/surveyPart/(work/int64(most)+1), surveyPauseMin), surveyPauseMax)
 }
 
-// survey gives each survey its turn until enough has been looked at, and has those beat that are
+// survey gives each survey its turn until enough has been looked at, and has those keepalive that are
 // done.
-func (e *Engine) survey(now int64, a *aftermath) {
+func (e *Engine) survey(now int64, a *followUp) {
 	for n := e.settings().Survey; n > 0 && len(e.surveys) > 0; {
 		v := &e.surveys[0]
 		turn := min(n, surveyTurn)
-		n -= turn - e.look(v, turn, now)
+		n -= turn - e.scan(v, turn, now)
 		if v.left == 0 || v.s.ended.Load() {
-			e.beat(v, now, a)
+			e.sendKeepalive(v, now, a)
 			n -= surveyCost
 		} else {
 			e.surveys = append(e.surveys, *v)
@@ -117,8 +117,8 @@ func (e *Engine) survey(now int64, a *aftermath) {
 	}
 }
 
-// look goes on with v for so many holds, and returns how many of them that leaves.
-func (e *Engine) look(v *survey, n int, now int64) int {
+// scan goes on with v for so many holds, and returns how many of them that leaves.
+func (e *Engine) scan(v *survey, n int, now int64) int {
 	for n > 0 && v.left != 0 {
 		i := bits.TrailingZeros64(v.left)
 		sh := e.lock(i)
@@ -131,8 +131,8 @@ func (e *Engine) look(v *survey, n int, now int64) int {
 	return n
 }
 
-// beat says what the survey has shown.
-func (e *Engine) beat(v *survey, now int64, a *aftermath) {
+// sendKeepalive says what the survey has shown.
+func (e *Engine) sendKeepalive(v *survey, now int64, a *followUp) {
 	s, w := v.s, &v.w
 	ttl, until := w.TTL, w.Until
 	silence := cache.Silence{Again: cache.Forever, Until: cache.Forever}
@@ -151,22 +151,22 @@ func (e *Engine) beat(v *survey, now int64, a *aftermath) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.surveyed = false
-	if w.TTL != 0 { // otherwise it holds nothing but what has been granted since, which has set the next beat
+	if w.TTL != 0 { // otherwise it holds nothing but what has been granted since, which has set the next keepalive
 		until = min(until, s.floor)
 		if until > now && !s.killed && !s.ended.Load() {
 			s.stated = max(s.stated, until)
 			if s.asked <= s.heard.Load() {
 				s.asked = now
 			}
-			s.out = protocol.AppendBeat(s.out, uint64(until/int64(time.Millisecond)), uint64((until-now)/int64(time.Millisecond)))
+			s.out = protocol.AppendKeepalive(s.out, uint64(until/int64(time.Millisecond)), uint64((until-now)/int64(time.Millisecond)))
 			a.mark(s)
 		}
-		s.beatEvery = ttl / 3
-		s.beatAt = min(s.beatAt, now+s.beatEvery)
-		s.beatAt = min(s.beatAt, max(now+1, silence.Again))
+		s.keepaliveEvery = ttl / 3
+		s.keepaliveAt = min(s.keepaliveAt, now+s.keepaliveEvery)
+		s.keepaliveAt = min(s.keepaliveAt, max(now+1, silence.Again))
 	}
-	if s.beatAt != cache.Forever {
-		e.beatBy(s.beatAt)
+	if s.keepaliveAt != cache.Forever {
+		e.keepaliveBy(s.keepaliveAt)
 	}
 }
 
@@ -181,7 +181,7 @@ func (s *Session) hadTime(v *survey, now int64) bool {
 }
 
 // loseSilent ends the holds that a session loses by its silence: see cache.Table.LoseSilent.
-func (e *Engine) loseSilent(s *Session, lead, now int64, a *aftermath) cache.Silence {
+func (e *Engine) loseSilent(s *Session, lead, now int64, a *followUp) cache.Silence {
 	is := cache.Silence{Again: cache.Forever, Until: cache.Forever}
 	mask := s.core.Shards.Load()
 	for i := range e.shards {

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// lately is what a view shows of the past.
-type lately struct {
+// history is what a view shows of the past.
+type history struct {
 	mu     sync.Mutex
 	losses ring[engine.ViewLost]  // guarded by mu
 	points ring[engine.ViewPoint] // guarded by mu
@@ -45,7 +45,7 @@ func (r *ring[E]) list() []E {
 	return append(append(make([]E, 0, len(r.all)), r.all[r.next:]...), r.all[:r.next]...)
 }
 
-func (l *lately) lose(n *cache.Notice, at time.Time) {
+func (l *history) lose(n *cache.Notice, at time.Time) {
 	v := engine.ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: engine.WhoIs(n.Session),
 		Reason: protocol.Reason(n.Reason).String(), Held: engine.Millis(n.Took)}
 	l.mu.Lock()
@@ -53,7 +53,7 @@ func (l *lately) lose(n *cache.Notice, at time.Time) {
 	l.losses.put(v, lostMost)
 }
 
-func (l *lately) lost() []engine.ViewLost {
+func (l *history) lost() []engine.ViewLost {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	list := l.losses.list()
@@ -61,7 +61,7 @@ func (l *lately) lost() []engine.ViewLost {
 	return list
 }
 
-func (l *lately) history() []engine.ViewPoint {
+func (l *history) series() []engine.ViewPoint {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.points.list()
@@ -107,9 +107,9 @@ func (d *Daemon) point(last *moment) *moment {
 	p := engine.ViewPoint{At: m.at, Held: m.totals.Held, Waiting: m.totals.Waiting, Sessions: m.totals.Sessions,
 		Acquires: float64(since(m.totals.Acquires, last.totals.Acquires)) / took,
 		Lost:     float64(since(m.totals.Lost, last.totals.Lost)) / took, Slack: median(&last.slack)}
-	d.lately.mu.Lock()
-	defer d.lately.mu.Unlock()
-	d.lately.points.put(p, pointMost)
+	d.history.mu.Lock()
+	defer d.history.mu.Unlock()
+	d.history.points.put(p, pointMost)
 	return m
 }
 

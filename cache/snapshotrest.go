@@ -2,9 +2,9 @@ package cache
 
 import "slices"
 
-// What an image has besides leases: of stores, of what has happened, and of how keys were used.
+// What a snapshot has besides leases: of stores, of what has happened, and of how keys were used.
 
-func (m *imager) stores() {
+func (m *snapshotCoder) stores() {
 	all := slices.DeleteFunc(slices.Clone(m.t.stores), func(st *storeState) bool { return st == nil })
 	List(m.Coder, &all, func(p **storeState) {
 		var s *Store
@@ -29,7 +29,7 @@ func (m *imager) stores() {
 	})
 }
 
-func (m *imager) stats() {
+func (m *snapshotCoder) stats() {
 	for _, class := range m.x.Classes() {
 		s, has := &Stats{}, false
 		if !m.Reading && int(class) < len(m.t.stats) {
@@ -45,7 +45,7 @@ func (m *imager) stats() {
 		for _, list := range [][]uint64{s.Acquires[:], s.Releases[:], s.Lost[:]} {
 			m.counts(list)
 		}
-		for _, n := range []*uint64{&s.FoundGone, &s.Contended, &s.HandOvers, &s.Lingered, &s.Degraded} {
+		for _, n := range []*uint64{&s.FoundGone, &s.Contended, &s.Handoffs, &s.Lingered, &s.Degraded} {
 			Num(m.Coder, n)
 		}
 		m.histogram(&s.Wait)
@@ -54,7 +54,7 @@ func (m *imager) stats() {
 }
 
 // counts is counters that are mostly 0.
-func (m *imager) counts(list []uint64) {
+func (m *snapshotCoder) counts(list []uint64) {
 	for i := 0; i < len(list); i++ {
 		Num(m.Coder, &list[i])
 		if list[i] != 0 {
@@ -71,14 +71,14 @@ func (m *imager) counts(list []uint64) {
 	}
 }
 
-func (m *imager) histogram(h *Histogram) {
+func (m *snapshotCoder) histogram(h *Histogram) {
 	Num(m.Coder, &h.Sum)
 	Num(m.Coder, &h.Zero)
 	m.counts(h.Buckets[:])
 }
 
 // habits are written from the one that would be forgotten first on.
-func (m *imager) habits() {
+func (m *snapshotCoder) habits() {
 	var keys []string
 	if lru := m.t.habits.lru; lru != nil {
 		keys = lru.Keys()

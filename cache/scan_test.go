@@ -9,12 +9,12 @@ import (
 
 // keysOf goes through all holds in pieces.
 func (b *bench) keysOf(newest bool, piece int, between func()) (keys []string) {
-	b.tab.BeginLook(newest)
-	defer b.tab.EndLook()
+	b.tab.BeginScan(newest)
+	defer b.tab.EndScan()
 	var rows []Held
 	for more := true; more; between() {
 		looked := 0
-		if rows, looked, more = b.tab.LookHolds(rows[:0], "", 1<<20, piece); looked > piece {
+		if rows, looked, more = b.tab.ScanHolds(rows[:0], "", 1<<20, piece); looked > piece {
 			b.t.Fatalf("%d looked at, of %d", looked, piece)
 		}
 		for _, r := range rows {
@@ -79,7 +79,7 @@ func TestLookOutlivesWhatItWasAt(t *testing.T) {
 func TestLookIsBounded(t *testing.T) {
 	b := newBench(t, nil)
 	b.hold(b.session(), 50)
-	b.tab.BeginLook(false)
+	b.tab.BeginScan(false)
 	for _, tc := range []struct {
 		prefix                    string
 		room, most, found, looked int
@@ -92,7 +92,7 @@ func TestLookIsBounded(t *testing.T) {
 		{"k04", 100, 100, 7, 7, false},
 		{"", 100, 100, 0, 0, false},
 	} {
-		found, looked, more := b.tab.LookHolds(nil, tc.prefix, tc.room, tc.most)
+		found, looked, more := b.tab.ScanHolds(nil, tc.prefix, tc.room, tc.most)
 		if len(found) != tc.found || looked != tc.looked || more != tc.more {
 			t.Errorf("%+v: found %d, looked at %d, more %v", tc, len(found), looked, more)
 		}
@@ -116,10 +116,10 @@ func TestLookShowsWaitersInTheirPlaces(t *testing.T) {
 	want := []string{"a1", "a2", "b1", "a3"}
 	for _, newest := range []bool{false, true} {
 		var got []string
-		b.tab.BeginLook(newest)
+		b.tab.BeginScan(newest)
 		for more := true; more; {
 			var rows []Waiting
-			rows, _, more = b.tab.LookWaiters(nil, "", 10, 1)
+			rows, _, more = b.tab.ScanWaiters(nil, "", 10, 1)
 			for _, w := range rows {
 				if w.Holder != s || (w.Key == "a") != (w.Deadline < Forever) {
 					t.Errorf("%+v", w)
@@ -127,7 +127,7 @@ func TestLookShowsWaitersInTheirPlaces(t *testing.T) {
 				got = append(got, fmt.Sprint(w.Key, w.Place))
 			}
 		}
-		b.tab.EndLook()
+		b.tab.EndScan()
 		if !slices.Equal(got, want) {
 			t.Errorf("newest %v: %v, want %v", newest, got, want)
 		}

@@ -11,8 +11,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Unit is one store as an engine has it.
-type Unit struct {
+// StoreLane is one store as an engine has it.
+type StoreLane struct {
 	name     atomic.Pointer[string]
 	parts    atomic.Pointer[[]Part] // see Store; nil when not known
 	info     upstream.Info
@@ -30,7 +30,7 @@ type Unit struct {
 }
 
 // keptAlive counts news of the session, whose deadline is until from now on; 0 when it has ended.
-func (u *Unit) keptAlive(until, now int64) {
+func (u *StoreLane) keptAlive(until, now int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if until != 0 && u.until != 0 {
@@ -41,32 +41,32 @@ func (u *Unit) keptAlive(until, now int64) {
 }
 
 // sessionStats is what keptAlive has counted.
-func (u *Unit) sessionStats() cache.StoreStats {
+func (u *StoreLane) sessionStats() cache.StoreStats {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.kept
 }
 
 // Name is the store's name.
-func (u *Unit) Name() string { return *u.name.Load() }
+func (u *StoreLane) Name() string { return *u.name.Load() }
 
 // Info is what the store can do.
-func (u *Unit) Info() *upstream.Info { return &u.info }
+func (u *StoreLane) Info() *upstream.Info { return &u.info }
 
 // SetParts tells of which stores u is made: see Part.
-func (u *Unit) SetParts(parts []Part) { u.parts.Store(&parts) }
+func (u *StoreLane) SetParts(parts []Part) { u.parts.Store(&parts) }
 
 // Main is the lane of everything but renewals.
-func (u *Unit) Main() *upstream.Lane { return u.main }
+func (u *StoreLane) Main() *upstream.Lane { return u.main }
 
 // Renewals is the lane of renewals.
-func (u *Unit) Renewals() *upstream.Lane { return u.renewals }
+func (u *StoreLane) Renewals() *upstream.Lane { return u.renewals }
 
 // Ends is the lane of releases and withdrawals in a pair that is down.
-func (u *Unit) Ends() *upstream.Lane { return u.ends }
+func (u *StoreLane) Ends() *upstream.Lane { return u.ends }
 
-// lanes returns all lanes. Their order is that of an engine's image.
-func (u *Unit) lanes() []*upstream.Lane { return []*upstream.Lane{u.main, u.renewals, u.ends} }
+// lanes returns all lanes. Their order is that of an engine's snapshot.
+func (u *StoreLane) lanes() []*upstream.Lane { return []*upstream.Lane{u.main, u.renewals, u.ends} }
 
 // depth returns how many ops wait in these lanes, and how many batches are in flight.
 func depth(lanes ...*upstream.Lane) (waiting, flying int) {
@@ -80,7 +80,7 @@ func depth(lanes ...*upstream.Lane) (waiting, flying int) {
 // nextRenewal is when Tick has something to renew; cache.Forever, too, while the lane has as much as can
 // be sent next: what comes due stays in the schedule, where it costs nothing and the first is the most
 // urgent, until a batch has come back.
-func (u *Unit) nextRenewal() int64 {
+func (u *StoreLane) nextRenewal() int64 {
 	if u.renewals.Full() {
 		return cache.Forever
 	}
@@ -88,7 +88,7 @@ func (u *Unit) nextRenewal() int64 {
 }
 
 // Down is why the store is down; nil when it is up.
-func (u *Unit) Down() error {
+func (u *StoreLane) Down() error {
 	if p := u.down.Load(); p != nil {
 		return *p
 	}
@@ -102,16 +102,16 @@ type Part struct {
 }
 
 // AddStore makes a store known under a name. inline is nil when it cannot.
-func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inline) (*Unit, error) {
+func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inline) (*StoreLane, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	units := slices.Clone(*e.units.Load())
-	if slices.ContainsFunc(units, func(u *Unit) bool { return u != nil && u.Name() == name }) {
+	units := slices.Clone(*e.storeLanes.Load())
+	if slices.ContainsFunc(units, func(u *StoreLane) bool { return u != nil && u.Name() == name }) {
 		return nil, fmt.Errorf("duplicate store %q", name)
 	}
 	id := len(units) // never used before, because a late answer may still name a dropped store
 	set := e.settings()
-	u := &Unit{info: info, inline: inline,
+	u := &StoreLane{info: info, inline: inline,
 		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Floors: info.Floors,
 			Pair: info.Pair, Queue: info.Queue, Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
@@ -123,12 +123,12 @@ func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inlin
 		u.main.Gather()
 	}
 	units = append(units, u)
-	e.units.Store(&units)
+	e.storeLanes.Store(&units)
 	return u, nil
 }
 
 // Rename gives a store another name, so that its replacement can have the old one.
-func (e *Engine) Rename(u *Unit, name string) {
+func (e *Engine) Rename(u *StoreLane, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	u.name.Store(&name)
@@ -137,7 +137,7 @@ func (e *Engine) Rename(u *Unit, name string) {
 // DropStore forgets a store without users: no key is routed to it, no table has a lease there in any state,
 // and no op is queued or in flight. Otherwise it returns false and changes nothing. A store without users
 // gets no new ones, because no key is routed to it.
-func (e *Engine) DropStore(u *Unit) bool {
+func (e *Engine) DropStore(u *StoreLane) bool {
 	e.routing.Lock()
 	defer e.routing.Unlock()
 	if e.routes.Load().uses(u) {
@@ -151,9 +151,9 @@ func (e *Engine) DropStore(u *Unit) bool {
 		return false
 	}
 	e.mu.Lock()
-	units := slices.Clone(*e.units.Load())
+	units := slices.Clone(*e.storeLanes.Load())
 	units[u.core.ID] = nil
-	e.units.Store(&units)
+	e.storeLanes.Store(&units)
 	e.mu.Unlock()
 	for i := range e.shards { // last, because tellOf no longer lets news of the store reach a table
 		sh := e.lock(i)
@@ -164,7 +164,7 @@ func (e *Engine) DropStore(u *Unit) bool {
 }
 
 // LeasesAt counts the leases that are, or may be, at a store or will be requested there next.
-func (e *Engine) LeasesAt(u *Unit) (n int) {
+func (e *Engine) LeasesAt(u *StoreLane) (n int) {
 	for i := range e.shards {
 		sh := e.lock(i)
 		n += sh.table.Users(u.core)
@@ -174,10 +174,10 @@ func (e *Engine) LeasesAt(u *Unit) (n int) {
 }
 
 // StoreNamed is the store of that name; nil when there is none.
-func (e *Engine) StoreNamed(name string) *Unit {
+func (e *Engine) StoreNamed(name string) *StoreLane {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, u := range *e.units.Load() {
+	for _, u := range *e.storeLanes.Load() {
 		if u != nil && u.Name() == name {
 			return u
 		}
@@ -186,24 +186,24 @@ func (e *Engine) StoreNamed(name string) *Unit {
 }
 
 // Stores returns all stores.
-func (e *Engine) Stores() []*Unit { return e.stores() }
+func (e *Engine) Stores() []*StoreLane { return e.stores() }
 
-func (e *Engine) stores() []*Unit {
-	return slices.DeleteFunc(slices.Clone(*e.units.Load()), func(u *Unit) bool { return u == nil })
+func (e *Engine) stores() []*StoreLane {
+	return slices.DeleteFunc(slices.Clone(*e.storeLanes.Load()), func(u *StoreLane) bool { return u == nil })
 }
 
 // Known says whether a token is one that the tables know of: for stores that
 // sweep.
-func (e *Engine) Known(u *Unit, key string, token uint64) bool {
+func (e *Engine) Known(u *StoreLane, key string, token uint64) bool {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
 	return sh.table.Knows(u.core, key, token)
 }
 
 // tellOf calls tell for every table, unless the store has been dropped.
-func (e *Engine) tellOf(u *Unit, tell func(t *cache.Table, now int64, out *cache.Effects)) {
+func (e *Engine) tellOf(u *StoreLane, tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
-		if (*e.units.Load())[u.core.ID] == u {
+		if (*e.storeLanes.Load())[u.core.ID] == u {
 			tell(t, now, out)
 		}
 	})
@@ -212,8 +212,8 @@ func (e *Engine) tellOf(u *Unit, tell func(t *cache.Table, now int64, out *cache
 // everywhere calls tell for every table.
 func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	now := e.clock()
-	a := getAftermath()
-	defer putAftermath(a)
+	a := getFollowUp()
+	defer putFollowUp(a)
 	for i := range e.shards {
 		sh := e.lock(i)
 		tell(sh.table, now, &sh.out)
@@ -223,7 +223,7 @@ func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effe
 }
 
 // StoreSession takes news of the daemon's session at a store.
-func (e *Engine) StoreSession(u *Unit, s upstream.Session) {
+func (e *Engine) StoreSession(u *StoreLane, s upstream.Session) {
 	if s.Lost {
 		u.keptAlive(0, 0)
 	} else {
@@ -240,25 +240,25 @@ func (e *Engine) StoreSession(u *Unit, s upstream.Session) {
 
 // StoreDown says that a store cannot be reached, and why; StoreUp that it can be
 // again.
-func (e *Engine) StoreDown(u *Unit, err error) {
+func (e *Engine) StoreDown(u *StoreLane, err error) {
 	u.down.Store(&err)
 	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreDown(u.core, err, now, out) })
 }
 
 // StoreUp is the end of StoreDown.
-func (e *Engine) StoreUp(u *Unit) {
+func (e *Engine) StoreUp(u *StoreLane) {
 	u.down.Store(nil)
 	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreUp(u.core, now, out) })
 }
 
 // Hint takes a store's hint.
-func (e *Engine) Hint(u *Unit, h upstream.Hint) {
+func (e *Engine) Hint(u *StoreLane, h upstream.Hint) {
 	now := e.clock()
-	a := getAftermath()
+	a := getFollowUp()
 	i := shardOf(h.Key)
 	sh := e.lock(i)
 	sh.table.Hint(u.core, h, now, &sh.out)
 	e.unlock(sh, i, now, a)
 	e.finish(a, now, nil)
-	putAftermath(a)
+	putFollowUp(a)
 }

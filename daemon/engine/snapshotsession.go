@@ -8,7 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-func (m *imager) sessionTable() {
+func (m *snapshotCoder) sessionTable() {
 	if !m.Reading {
 		m.sessions = m.e.Sessions()
 		slices.SortFunc(m.sessions, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
@@ -27,7 +27,7 @@ func (m *imager) sessionTable() {
 	})
 }
 
-func (m *imager) session(s *Session) {
+func (m *snapshotCoder) session(s *Session) {
 	c := m.Coder
 	for _, n := range []*int{&s.peer.PID, &s.peer.UID, &s.peer.GID} {
 		cache.Num(c, n)
@@ -57,31 +57,31 @@ func (m *imager) session(s *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.Bytes(&s.out)
-	beatAt := s.beatAt
+	beatAt := s.keepaliveAt
 	if s.surveyed { // it begins anew there
 		beatAt = 0
 	}
-	for _, n := range []*int64{&s.floor, &beatAt, &s.beatEvery, &s.asked, &s.stated} {
+	for _, n := range []*int64{&s.floor, &beatAt, &s.keepaliveEvery, &s.asked, &s.stated} {
 		cache.Num(c, n)
 	}
 	c.Bool(&s.killed)
-	cache.List(c, &s.manys, func(p **many) {
+	cache.List(c, &s.multiAcquires, func(p **multiAcquire) {
 		if m.Reading {
-			*p = &many{s: s}
+			*p = &multiAcquire{s: s}
 		}
-		m.many(*p)
+		m.multiAcquire(*p)
 	})
 	if s.killed { // EndWaits comes, or has come: nothing new is taken
 		s.core.Ended.Store(true)
 	}
 	if m.Reading {
-		s.beatAt = beatAt
-		m.e.nextBeat.Store(min(m.e.nextBeat.Load(), s.beatAt))
+		s.keepaliveAt = beatAt
+		m.e.nextKeepalive.Store(min(m.e.nextKeepalive.Load(), s.keepaliveAt))
 	}
 }
 
-// many is an acquire-many under way.
-func (m *imager) many(x *many) {
+// multiAcquire is an acquire-many under way.
+func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 	c := m.Coder
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -112,10 +112,10 @@ func (m *imager) many(x *many) {
 	if !m.Reading {
 		return
 	}
-	x.q.Re = cache.Request{Session: x.s.core, ID: x.id, Via: x}
+	x.q.Re = cache.Request{Session: x.s.core, ID: x.id, InternalReply: x}
 	all := m.e.routes.Load()
 	for _, k := range x.keys {
-		x.classes = append(x.classes, route(all, k).class)
+		x.classes = append(x.classes, routeFor(all, k).class)
 	}
 	n := len(x.keys)
 	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.said) != n || len(x.held) != n || len(x.grants) != n ||

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkImage writes the image of an engine with many locks, and has another take it in.
+// BenchmarkImage writes the snapshot of an engine with many locks, and has another take it in.
 func BenchmarkImage(b *testing.B) {
 	const sessions, each = 500, 200
 	e := testEngine(b)
@@ -18,13 +18,13 @@ func BenchmarkImage(b *testing.B) {
 		}
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as during a takeover
-	image, _, err := e.Image()
+	image, _, err := e.Snapshot()
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Run("write", func(b *testing.B) {
 		for b.Loop() {
-			if _, _, err := e.Image(); err != nil {
+			if _, _, err := e.Snapshot(); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -17,37 +17,37 @@ import (
 // A takeover with nobody there yet: the daemon leaves its descriptors with a manager that keeps them,
 // and ends; the next process gets them from it. Which of them is which is the order.
 
-// ErrBequest says that what was left behind is of no use: it is not whole, or has been taken
+// ErrParked says that what was left behind is of no use: it is not whole, or has been taken
 // already.
-var ErrBequest = errors.New("what was left behind cannot be taken over")
+var ErrParked = errors.New("what was left behind cannot be taken over")
 
-// The first byte of the memory that comes with a bequest.
+// The first byte of the memory that comes with a parked state.
 const (
-	bequestFresh = 'F'
-	bequestTaken = 'T' // by a process that serves, or has served: everything in it is out of date
+	parkedFresh = 'F'
+	parkedTaken = 'T' // by a process that serves, or has served: everything in it is out of date
 )
 
-// bequest is what was left behind.
-type bequest struct {
-	what  estate
-	image []byte
-	files *passed
-	gone  map[string]offered // the stores that this process does not have: see Match
+// parkedState is what was left behind.
+type parkedState struct {
+	what     stateMessage
+	snapshot []byte
+	files    *passed
+	gone     map[string]offered // the stores that this process does not have: see Match
 }
 
-// Bequeath stands still, and has keep take all descriptors that another process needs to go on, in
+// Park stands still, and has keep take all descriptors that another process needs to go on, in
 // their order. When keep has returned without an error this process does nothing any more, and Serve
 // ends with ErrTakenOver; with one it goes on.
-func (d *Daemon) Bequeath(keep func(files []int) error) error {
+func (d *Daemon) Park(keep func(files []int) error) error {
 	select {
 	case <-d.started:
 	case <-d.halt:
 	}
-	if !d.lockHanding() {
+	if !d.lockTransferring() {
 		return errors.New("a takeover is under way, or the daemon ends")
 	}
-	defer d.handing.Unlock()
-	if isClosed(d.handed) || d.halted() || d.engine.Draining() {
+	defer d.transferring.Unlock()
+	if isClosed(d.transferred) || d.halted() || d.engine.Draining() {
 		return errors.New("the daemon is going away")
 	}
 	if err := d.stores.closeDropped(); err != nil {
@@ -56,18 +56,18 @@ func (d *Daemon) Bequeath(keep func(files []int) error) error {
 	began := time.Now()
 	err := d.freeze(began.Add(d.standTime()))
 	if err == nil {
-		err = d.bequeath(keep)
+		err = d.parkState(keep)
 	}
 	if err != nil {
 		d.thaw()
 		return err
 	}
 	d.log.Info("left to the next process", zap.String("event", "bequeathed"), zap.Duration("stood_still", time.Since(began)))
-	d.handedOver()
+	d.endTransferred()
 	return nil
 }
 
-func (d *Daemon) bequeath(keep func(files []int) error) error {
+func (d *Daemon) parkState(keep func(files []int) error) error {
 	o, locks := d.offer()
 	files := fds{all: locks}
 	defer files.close()
@@ -79,7 +79,7 @@ func (d *Daemon) bequeath(keep func(files []int) error) error {
 	if err != nil {
 		return err
 	}
-	c := &cache.Coder{B: []byte{bequestFresh}}
+	c := &cache.Coder{B: []byte{parkedFresh}}
 	c.Bytes(&head)
 	c.Bytes(&image)
 	if err := files.addMemory(c.B); err != nil {
@@ -88,40 +88,40 @@ func (d *Daemon) bequeath(keep func(files []int) error) error {
 	return keep(files.all)
 }
 
-// Found is an estate that a daemon has left behind. It can be had once: whatever becomes of it, the
-// next process that finds the same descriptors gets ErrBequest, and what was held is over when what
+// FindParked is a takeover state that a daemon has left behind. It can be had once: whatever becomes of it, the
+// next process that finds the same descriptors gets ErrParked, and what was held is over when what
 // was stated of it is. The files belong to Found.
-func Found(files []*os.File) (e *Estate, err error) {
+func FindParked(files []*os.File) (e *TakeoverState, err error) {
 	in := &passed{files: files}
-	found := &Estate{locks: make(map[string]*os.File), left: &bequest{files: in}}
+	found := &TakeoverState{locks: make(map[string]*os.File), left: &parkedState{files: in}}
 	defer func() {
 		if err != nil {
 			found.Close()
 		}
 	}()
 	if len(files) == 0 {
-		return nil, ErrBequest
+		return nil, ErrParked
 	}
 	memory := files[len(files)-1]
 	b, err := contents(memory)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBequest, err)
+		return nil, fmt.Errorf("%w: %w", ErrParked, err)
 	}
-	if len(b) == 0 || b[0] != bequestFresh {
-		return nil, fmt.Errorf("%w: it has been taken before", ErrBequest)
+	if len(b) == 0 || b[0] != parkedFresh {
+		return nil, fmt.Errorf("%w: it has been taken before", ErrParked)
 	}
-	if _, err := memory.WriteAt([]byte{bequestTaken}, 0); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBequest, err)
+	if _, err := memory.WriteAt([]byte{parkedTaken}, 0); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParked, err)
 	}
 	c := &cache.Coder{B: b[1:], Reading: true}
 	var head []byte
 	c.Bytes(&head)
-	c.Bytes(&found.left.image)
+	c.Bytes(&found.left.snapshot)
 	if c.Err == nil {
 		c.Err = json.Unmarshal(head, &[]any{&found.offer, &found.left.what})
 	}
 	if c.Err != nil || found.offer.Form != takeoverForm {
-		return nil, fmt.Errorf("%w: form %d (%v)", ErrBequest, found.offer.Form, c.Err)
+		return nil, fmt.Errorf("%w: form %d (%v)", ErrParked, found.offer.Form, c.Err)
 	}
 	for _, s := range found.offer.Stores {
 		if s.Locked {
@@ -129,19 +129,19 @@ func Found(files []*os.File) (e *Estate, err error) {
 		}
 	}
 	if len(files)-in.at != found.left.what.Files {
-		return nil, fmt.Errorf("%w: %d of %d descriptors are there", ErrBequest, len(files)-in.at, found.left.what.Files)
+		return nil, fmt.Errorf("%w: %d of %d descriptors are there", ErrParked, len(files)-in.at, found.left.what.Files)
 	}
 	return found, nil
 }
 
-// Left says that a daemon has left the estate behind: nobody serves.
-func (e *Estate) Left() bool { return e.left != nil }
+// Left says that a daemon has left the takeover state behind: nobody serves.
+func (e *TakeoverState) Left() bool { return e.left != nil }
 
-// Match compares the stores of an estate that was left behind with those that this process is to have: keys by
-// names. It returns the names of those that this process does not have. Their locks are lost, and Heir knows
+// Match compares the stores of a takeover state that was left behind with those that this process is to have: keys by
+// names. It returns the names of those that this process does not have. Their locks are lost, and Successor knows
 // nothing of them. Match has to be called before a store is opened. Of a daemon that serves it returns nothing,
 // because that refuses to hand over then.
-func (e *Estate) Match(stores map[string]string) (gone []string) {
+func (e *TakeoverState) Match(stores map[string]string) (gone []string) {
 	if e.left == nil {
 		return nil
 	}
@@ -160,8 +160,8 @@ func (e *Estate) Match(stores map[string]string) (gone []string) {
 	return gone
 }
 
-// isGone says that this process does not have the store of the estate with that name.
-func (e *Estate) isGone(store string) bool {
+// isGone says that this process does not have the store of the takeover state with that name.
+func (e *TakeoverState) isGone(store string) bool {
 	if e.left == nil {
 		return false
 	}
@@ -170,11 +170,11 @@ func (e *Estate) isGone(store string) bool {
 }
 
 // standIns makes stand-ins for the stores that this process does not have.
-func (e *Estate) standIns(to *engine.Engine) (gone map[string]*engine.Unit, err error) {
+func (e *TakeoverState) standIns(to *engine.Engine) (gone map[string]*engine.StoreLane, err error) {
 	if e.left == nil {
 		return nil, nil
 	}
-	gone = make(map[string]*engine.Unit)
+	gone = make(map[string]*engine.StoreLane)
 	for name, s := range e.left.gone {
 		if s.Info.Name == "" {
 			return nil, fmt.Errorf("the process that has left it is too old to tell what kind of store %q is", name)
@@ -188,28 +188,28 @@ func (e *Estate) standIns(to *engine.Engine) (gone map[string]*engine.Unit, err 
 
 // inheritLeft is Inherit for what was left behind. There is nobody to go on otherwise, so cfg can be used to serve
 // anew after an error.
-func (e *Estate) inheritLeft(cfg Config, has prepared) (*Daemon, error) {
+func (e *TakeoverState) inheritLeft(cfg Config, has prepared) (*Daemon, error) {
 	in := e.left.files
 	defer in.close()
 	if was := e.offer.Socket; was != cfg.Socket {
-		return nil, fmt.Errorf("%w: its socket is %s, and this process serves %s", ErrBequest, was, cfg.Socket)
+		return nil, fmt.Errorf("%w: its socket is %s, and this process serves %s", ErrParked, was, cfg.Socket)
 	}
 	e.Match(has.Stores)
 	given := cfg.Listener
 	if given != nil { // which the daemon that is made here closes if it fails
 		var err error
 		if cfg.Listener, err = duplicate(given); err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrBequest, err)
+			return nil, fmt.Errorf("%w: %w", ErrParked, err)
 		}
 	}
-	d, err := e.take(cfg, e.left.what, e.left.image, in)
+	d, err := e.take(cfg, e.left.what, e.left.snapshot, in)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrBequest, err)
+		return nil, fmt.Errorf("%w: %w", ErrParked, err)
 	}
 	if given != nil {
 		_ = given.Close()
 	}
-	d.site.borrowed = false
+	d.site.shared = false
 	return d, nil
 }
 

@@ -13,11 +13,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// What is passed on: an image of all that the daemon knows, and descriptors.
+// What is passed on: a snapshot of all that the daemon knows, and descriptors.
 
-// leave is the image, and adds the descriptors that go with it. The memory of the image comes behind.
-func (d *Daemon) leave(files *fds) (image []byte, what estate, err error) {
-	image, conns, err := d.image()
+// leave is the snapshot, and adds the descriptors that go with it. The memory of the snapshot comes behind.
+func (d *Daemon) leave(files *fds) (image []byte, what stateMessage, err error) {
+	image, conns, err := d.snapshot()
 	if err != nil {
 		return nil, what, err
 	}
@@ -34,20 +34,20 @@ func (d *Daemon) leave(files *fds) (image []byte, what estate, err error) {
 	return image, what, err
 }
 
-// estateImage writes or reads what an image of the daemon has besides the engine's.
-type estateImage struct {
+// daemonSnapshot writes or reads what a snapshot of the daemon has besides the engine's.
+type daemonSnapshot struct {
 	*cache.Coder
 	engine []byte
 	stores map[string][]byte // what those said that move
-	conns  []connImage
+	conns  []connSnapshot
 }
 
-type connImage struct {
+type connSnapshot struct {
 	input, unsent []byte
 	watched       bool // a descriptor of its process comes along
 }
 
-func (m *estateImage) code() {
+func (m *daemonSnapshot) code() {
 	m.Bytes(&m.engine)
 	var names []string
 	for name := range m.stores {
@@ -59,25 +59,25 @@ func (m *estateImage) code() {
 		m.Bytes(&state)
 		m.stores[*name] = state
 	})
-	cache.List(m.Coder, &m.conns, func(k *connImage) {
+	cache.List(m.Coder, &m.conns, func(k *connSnapshot) {
 		m.Bytes(&k.input)
 		m.Bytes(&k.unsent)
 		m.Bool(&k.watched)
 	})
 }
 
-// image is all that the daemon knows, and its connections in the order in which they stand there.
-func (d *Daemon) image() ([]byte, []*conn, error) {
-	m := &estateImage{Coder: new(cache.Coder), stores: make(map[string][]byte)}
+// snapshot is all that the daemon knows, and its connections in the order in which they stand there.
+func (d *Daemon) snapshot() ([]byte, []*conn, error) {
+	m := &daemonSnapshot{Coder: new(cache.Coder), stores: make(map[string][]byte)}
 	var sessions []*engine.Session
 	var err error
-	if m.engine, sessions, err = d.engine.Image(); err != nil {
+	if m.engine, sessions, err = d.engine.Snapshot(); err != nil {
 		return nil, nil, err
 	}
 	for _, v := range d.stores.list() {
-		if mv := upstream.Moves(v.Store.Store); mv != nil {
-			if m.stores[v.unit.Name()], err = mv.Leave(); err != nil {
-				return nil, nil, fmt.Errorf("store %s: %w", v.unit.Name(), err)
+		if mv := upstream.Moves(v.StoreConfig.Store); mv != nil {
+			if m.stores[v.lane.Name()], err = mv.Leave(); err != nil {
+				return nil, nil, fmt.Errorf("store %s: %w", v.lane.Name(), err)
 			}
 			v.left = true
 		}
@@ -86,7 +86,7 @@ func (d *Daemon) image() ([]byte, []*conn, error) {
 	for _, s := range sessions {
 		c := s.Transport().(*conn)
 		conns = append(conns, c)
-		m.conns = append(m.conns, connImage{input: c.input, unsent: c.unsent, watched: c.peer.Active()})
+		m.conns = append(m.conns, connSnapshot{input: c.input, unsent: c.unsent, watched: c.peer.Active()})
 	}
 	m.B = make([]byte, 0, len(m.engine)+1<<16)
 	m.code()

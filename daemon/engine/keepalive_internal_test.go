@@ -17,7 +17,7 @@ import (
 type beating struct {
 	*testing.T
 	e     *Engine
-	u     *Unit
+	u     *StoreLane
 	store *embedded.Store
 	s     *Session
 	k     *sink
@@ -82,7 +82,7 @@ func (b *beating) acquire(key string, ttl time.Duration) protocol.Grant {
 	return g
 }
 
-// tick has the engine look at one hold; it is what a beat says behind that, if there is one.
+// tick has the engine look at one hold; it is what a keepalive says behind that, if there is one.
 func (b *beating) tick() (until uint64) {
 	b.now.Add(surveyPauseMax)
 	b.k.buf = nil
@@ -92,22 +92,22 @@ func (b *beating) tick() (until uint64) {
 		return 0
 	}
 	m := b.k.last(b)
-	until, _, err := m.Beat()
+	until, _, err := m.Keepalive()
 	if err != nil {
 		b.Fatal(err)
 	}
 	return until
 }
 
-// due has the session's beat be due.
+// due has the session's keepalive be due.
 func (b *beating) due() {
 	b.s.mu.Lock()
-	b.s.beatAt = b.now.Load()
+	b.s.keepaliveAt = b.now.Load()
 	b.s.mu.Unlock()
-	b.e.beatBy(b.now.Load())
+	b.e.keepaliveBy(b.now.Load())
 }
 
-// untilBeat goes on until there is a beat, unless there has been one.
+// untilBeat goes on until there is a keepalive, unless there has been one.
 func (b *beating) untilBeat(until uint64) uint64 {
 	b.Helper()
 	for n := 0; until == 0; n++ {
@@ -120,7 +120,7 @@ func (b *beating) untilBeat(until uint64) uint64 {
 }
 
 // A look at many holds takes several ticks. What is granted, and what is given up, meanwhile must
-// not make the beat say more than what is true of every hold.
+// not make the keepalive say more than what is true of every hold.
 func TestGrantedWhileABeatLooks(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
@@ -180,7 +180,7 @@ func keyOfShard(shard, nth int) string {
 	}
 }
 
-// What is looked at for beats is spread over an eighth of the time between them, in goes neither too
+// What is looked at for keepalives is spread over an eighth of the time between them, in goes neither too
 // close nor too far apart.
 func TestPauseBetweenLooks(t *testing.T) {
 	surveys := func(sessions int, holds int64, ttl time.Duration) (all []survey) {
@@ -201,7 +201,7 @@ func TestPauseBetweenLooks(t *testing.T) {
 		{append(surveys(1, 1_000_000, 30*time.Second), surveys(1, 1, time.Second)...), time.Millisecond}, // the most urgent
 		{nil, 5 * time.Millisecond},
 	} {
-		if got := time.Duration(pauseOf(c.all, surveyMost)); got.Round(100*time.Microsecond) != c.pause {
+		if got := time.Duration(pauseOf(c.all, maxSurvey)); got.Round(100*time.Microsecond) != c.pause {
 			t.Errorf("%v, not %v", got, c.pause)
 		}
 	}
@@ -276,8 +276,8 @@ func TestHoldsThatAreSparedDoNotSilenceKeepalives(t *testing.T) {
 				t.Fatal(err)
 			}
 			switch m.Event {
-			case protocol.EventBeat:
-				at, _, err := m.Beat()
+			case protocol.EventKeepalive:
+				at, _, err := m.Keepalive()
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -329,7 +329,7 @@ func (b *beating) answersKeepalives(d time.Duration, up bool) {
 	for end := b.now.Load() + int64(d); b.now.Load() < end; {
 		b.now.Add(int64(20 * time.Millisecond))
 		b.k.buf = nil
-		if b.e.Tick(); b.k.buf != nil && b.k.last(b).Event == protocol.EventBeat {
+		if b.e.Tick(); b.k.buf != nil && b.k.last(b).Event == protocol.EventKeepalive {
 			send(b.s, &protocol.Request{Op: protocol.OpPing, ID: 8})
 		}
 		if up {

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// gripID is a token with its key.
-type gripID struct {
+// leaseID is a token with its key.
+type leaseID struct {
 	key   string
 	token uint64
 }
@@ -21,10 +21,10 @@ const (
 	againMask = 1<<againBits - 1
 )
 
-// grip is what is known of one token at the nodes. All of it is guarded by
+// lease is what is known of one token at the nodes. All of it is guarded by
 // Store.mu.
-type grip struct {
-	gripID
+type lease struct {
+	leaseID
 	number uint64 // at the nodes
 
 	mode    cache.Mode
@@ -46,26 +46,26 @@ type grip struct {
 	calls  int // calls under way that are about it: until they end, nothing is owed
 }
 
-// grip returns the grip of op's token, nil when it is not known.
-func (s *Store) gripLocked(op *upstream.Op) *grip { return s.grips[gripID{op.Key, op.Token}] }
+// lease returns the lease of op's token, nil when it is not known.
+func (s *Store) leaseLocked(op *upstream.Op) *lease { return s.leases[leaseID{op.Key, op.Token}] }
 
-func (s *Store) newGripLocked(op *upstream.Op) *grip {
-	g := &grip{gripID: gripID{op.Key, op.Token}, number: op.Token << againBits, mode: op.Mode}
-	s.grips[g.gripID] = g
+func (s *Store) newLeaseLocked(op *upstream.Op) *lease {
+	g := &lease{leaseID: leaseID{op.Key, op.Token}, number: op.Token << againBits, mode: op.Mode}
+	s.leases[g.leaseID] = g
 	return g
 }
 
-// acquireLocked is the grip for an acquire. One that a release may still end at
+// acquireLocked is the lease for an acquire. One that a release may still end at
 // some node, late, is left to end as a debt, and the token begins anew.
-func (s *Store) acquireLocked(op *upstream.Op) *grip {
-	g := s.gripLocked(op)
+func (s *Store) acquireLocked(op *upstream.Op) *lease {
+	g := s.leaseLocked(op)
 	if g == nil {
-		return s.newGripLocked(op)
+		return s.newLeaseLocked(op)
 	}
 	g.over = false // asked for again
 	if g.shaky != 0 && g.number&againMask < againMask {
 		old := g
-		g = s.newGripLocked(op)
+		g = s.newLeaseLocked(op)
 		g.number, g.pending = old.number+1, old.pending
 		old.over, old.pending = true, false
 		s.settleLocked(old)
@@ -75,7 +75,7 @@ func (s *Store) acquireLocked(op *upstream.Op) *grip {
 
 // foreseeLocked notes that an op with a TTL is about to be sent, or may be carried
 // out as late as now.
-func (s *Store) foreseeLocked(g *grip, op *upstream.Op, now int64) {
+func (s *Store) foreseeLocked(g *lease, op *upstream.Op, now int64) {
 	ttl := op.TTL
 	if ttl <= 0 {
 		ttl = s.cfg.MaxTTL
@@ -154,7 +154,7 @@ func (s *Store) noteLocked(j *job, now int64) {
 }
 
 // gone notes that the token does not stand at node n.
-func (g *grip) gone(n int) {
+func (g *lease) gone(n int) {
 	g.maybe.drop(n)
 	g.sure.drop(n)
 	g.unsure.drop(n)
@@ -163,7 +163,7 @@ func (g *grip) gone(n int) {
 
 // owes is what has to be done about g at the nodes where it stands in a way in
 // which it should not.
-func (g *grip) owes() set {
+func (g *lease) owes() set {
 	if g.over {
 		return g.maybe
 	}
@@ -172,13 +172,13 @@ func (g *grip) owes() set {
 
 // settleLocked puts g into the lists of the nodes that owe something, and forgets
 // it when nothing is left of it.
-func (s *Store) settleLocked(g *grip) {
+func (s *Store) settleLocked(g *lease) {
 	if g.calls > 0 {
 		return
 	}
 	if g.over && g.maybe == 0 && !g.pending && g.flying == 0 {
-		if s.grips[g.gripID] == g {
-			delete(s.grips, g.gripID)
+		if s.leases[g.leaseID] == g {
+			delete(s.leases, g.leaseID)
 		}
 		return
 	}
@@ -189,20 +189,20 @@ func (s *Store) settleLocked(g *grip) {
 	for _, n := range s.nodes {
 		if owes.has(n.i) && !g.owed.has(n.i) {
 			g.owed.add(n.i)
-			n.debts = append(n.debts, g)
+			n.pendingReleases = append(n.pendingReleases, g)
 		}
 	}
 	s.kick()
 }
 
-// debtsLocked is a job for what is owed at node n now; nil when nothing is. next
+// pendingLocked is a job for what is owed at node n now; nil when nothing is. next
 // is when to look again.
-func (s *Store) debtsLocked(n *node, now int64) (j *job, next int64) {
+func (s *Store) pendingLocked(n *node, now int64) (j *job, next int64) {
 	next = cache.Forever
 	used := map[string]bool{}
 	n.usedLocked(used)
-	kept := n.debts[:0]
-	for _, g := range n.debts {
+	kept := n.pendingReleases[:0]
+	for _, g := range n.pendingReleases {
 		if g.over && now >= g.ends {
 			g.gone(n.i) // it has ended there by itself
 		}
@@ -225,13 +225,13 @@ func (s *Store) debtsLocked(n *node, now int64) (j *job, next int64) {
 			j.put(g.op(n.i, now), part{g: g})
 		}
 	}
-	clear(n.debts[len(kept):])
-	n.debts = kept
+	clear(n.pendingReleases[len(kept):])
+	n.pendingReleases = kept
 	return j, next
 }
 
 // op is what settles g at node n.
-func (g *grip) op(n int, now int64) upstream.Op {
+func (g *lease) op(n int, now int64) upstream.Op {
 	op := upstream.Op{Kind: cache.OpRelease, Mode: g.mode, Key: g.key, Token: g.number}
 	if !g.over {
 		op.Kind, op.Mode, op.TTL = cache.OpDowngrade, cache.Shared, time.Duration(max(g.until-now, 1))

@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storetest"
 )
 
-// derived has the fields of an engine that its image omits, each with the reason.
+// derived has the fields of an engine that its snapshot omits, each with the reason.
 var derived = map[string]string{
 	"engine.Engine.set":             "from the configuration",
 	"engine.Engine.clock":           "each process has its own",
@@ -20,12 +20,12 @@ var derived = map[string]string{
 	"engine.Engine.observer":        "the daemon's",
 	"engine.Engine.audit":           "from the configuration",
 	"engine.Engine.draining":        "nothing is passed on by a daemon that drains",
-	"engine.Engine.nextBeat":        "follows from the sessions' beatAt",
+	"engine.Engine.nextKeepalive":   "follows from the sessions' beatAt",
 	"engine.Engine.surveys":         "a survey in progress starts again",
 	"engine.Engine.surveyAt":        "part of a survey",
 	"engine.Engine.surveyPause":     "part of a survey",
-	"engine.Engine.looks":           "a mutex",
-	"engine.Engine.lookMost":        "constant except in tests",
+	"engine.Engine.scanning":        "a mutex",
+	"engine.Engine.maxScanned":      "constant except in tests",
 	"engine.Engine.users":           "counted again from sessions, holds and waiters; a user's pace starts again",
 	"engine.Engine.sessions (keys)": "the session's own number",
 	"engine.Engine.self":            "the next process registers itself",
@@ -35,14 +35,14 @@ var derived = map[string]string{
 	"engine.shard.wake":             "the table's NextWake",
 	"engine.shard._":                "padding",
 
-	"engine.Unit.info":     "from the driver",
-	"engine.Unit.inline":   "from the driver",
-	"engine.Unit.parts":    "from the configuration",
-	"engine.Unit.schedule": "rebuilt from each lease's Renewal",
-	"engine.Unit.until":    "the store session reports it again",
-	"engine.Unit.kept":     "counters of this process",
-	"cache.Store.ID":       "each process numbers its stores; the image names stores by their number in the image",
-	"cache.Store.Session":  "from the driver", "cache.Store.SessionTTL": "from the driver",
+	"engine.StoreLane.info":     "from the driver",
+	"engine.StoreLane.inline":   "from the driver",
+	"engine.StoreLane.parts":    "from the configuration",
+	"engine.StoreLane.schedule": "rebuilt from each lease's Renewal",
+	"engine.StoreLane.until":    "the store session reports it again",
+	"engine.StoreLane.kept":     "counters of this process",
+	"cache.Store.ID":            "each process numbers its stores; the image names stores by their number in the image",
+	"cache.Store.Session":       "from the driver", "cache.Store.SessionTTL": "from the driver",
 	"cache.Store.TTLs": "from the driver", "cache.Store.Rebase": "from the driver",
 	"cache.Store.Floors": "from the driver", "cache.Store.Pair": "from the driver",
 	"cache.Store.Queue": "from the driver", "cache.Store.Notice": "from the driver",
@@ -76,7 +76,7 @@ var derived = map[string]string{
 	"cache.Session.Ended":     "follows from killed",
 	"cache.Session.Shell":     "the session itself",
 	"cache.Session.index":     "of the holds and waiters",
-	"engine.many.s":           "the session that has it", "engine.many.classes": "of the keys",
+	"engine.multiAcquire.s":   "the session that has it", "engine.multiAcquire.classes": "of the keys",
 	"cache.Acquire.Re":       "of the many",
 	"cache.Acquire.NS":       "of the key",
 	"cache.Acquire.Key":      "of the keys",
@@ -100,7 +100,7 @@ var derived = map[string]string{
 	"cache.leaseState.nHolds": "how many holds follow",
 	"cache.leaseState.nWaits": "how many waiters follow",
 	"cache.leaseState.nTries": "counted again", "cache.leaseState.nWriters": "counted again",
-	"cache.rare.byOwner": "an index", "cache.rare.byWaiter": "an index",
+	"cache.optionalFields.byOwner": "an index", "cache.optionalFields.byWaiter": "an index",
 	"cache.semaphore.held": "counted again", "cache.semaphore.holds": "an index",
 	"cache.hold.l":       "the lease that has it",
 	"cache.hold.prev":    "a link",
@@ -119,21 +119,21 @@ var derived = map[string]string{
 	"cache.habits.evicted": "nil between events",
 }
 
-// names has the fields by which an image refers to things. The image has them, but a test cannot change one alone.
+// names has the fields by which a snapshot refers to things. The snapshot has them, but a test cannot change one alone.
 var names = map[string]bool{"cache.Session.ID": true, "cache.leaseState.key": true, "cache.hold.class": true,
 	"engine.class.prefix": true, "engine.class.name": true}
 
 func imageOf(e *Engine) (image []byte, err error) {
-	image, _, err = e.Image()
+	image, _, err = e.Snapshot()
 	return image, err
 }
 
-// Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in the image
+// Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in the snapshot
 // and taken over from it, or listed in derived.
 func TestTheImageHasEveryFieldThatIsNotDerived(t *testing.T) {
 	d := newRich(t)
 	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any { return nobody{} },
-		Image: func() ([]byte, error) { return imageOf(d.e) },
+		Snapshot: func() ([]byte, error) { return imageOf(d.e) },
 		Again: func(image []byte) ([]byte, error) {
 			next := d.twin()
 			if _, err := next.Take(image, nil); err != nil {
@@ -191,7 +191,7 @@ func newRich(t *testing.T) *twoStores {
 
 var richSpaces = []Namespace{{MaxHold: time.Hour}, {Prefix: "o:", Store: "other", Linger: 2 * time.Second}}
 
-// twin returns an engine that can take the image of d.
+// twin returns an engine that can take the snapshot of d.
 func (d *twoStores) twin() *Engine {
 	e := NewEngine(*d.e.settings(), d.now.Load, func(int64) {})
 	_, err := e.AddStore("", d.u.info, nil)

@@ -14,57 +14,57 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// imageFormat is the form of an engine's image. It changes with whatever changes what is written:
-// a process does not read the image of another form.
-const imageFormat = 9
+// snapshotFormat is the form of an engine's snapshot. It changes with whatever changes what is written:
+// a process does not read the snapshot of another form.
+const snapshotFormat = 9
 
-// Errors of images.
+// Errors of snapshots.
 var (
-	ErrImageFormat = errors.New("image of another form")
-	errUnderWay    = errors.New("a request is under way that cannot be taken along")
+	ErrSnapshotFormat = errors.New("image of another form")
+	errUnderWay       = errors.New("a request is under way that cannot be taken along")
 )
 
-// imager is one writing or reading of an engine. It is the Links of its tables.
-type imager struct {
+// snapshotCoder is one writing or reading of an engine. It is the Links of its tables.
+type snapshotCoder struct {
 	*cache.Coder
-	e        *Engine
-	sessions []*Session // in their order
-	byID     map[uint64]*Session
-	units    map[int]*Unit    // the stores, by their numbers in the image
-	gone     map[string]*Unit // stand-ins for stores that only the other process has, by their names there
-	order    []*Unit          // the stores, in the order of the image
-	classes  []uint16         // this process' class numbers, in the order of the image
-	places   map[uint16]int   // the index in classes of each class number
-	due      []dueLease       // leases that were read
-	was      *routes          // of the process that wrote the image
-	shard    int              // of the table at work
+	e          *Engine
+	sessions   []*Session // in their order
+	byID       map[uint64]*Session
+	storeLanes map[int]*StoreLane    // the stores, by their numbers in the snapshot
+	gone       map[string]*StoreLane // stand-ins for stores that only the other process has, by their names there
+	order      []*StoreLane          // the stores, in the order of the snapshot
+	classes    []uint16              // this process' class numbers, in the order of the snapshot
+	places     map[uint16]int        // the index in classes of each class number
+	due        []dueLease            // leases that were read
+	was        *routeTable           // of the process that wrote the snapshot
+	shard      int                   // of the table at work
 }
 
 // dueLease is a lease together with the store that renews it.
 type dueLease struct {
 	lease *cache.Lease
-	at    *Unit
+	at    *StoreLane
 }
 
-func newImager(c *cache.Coder, e *Engine) *imager {
-	return &imager{Coder: c, e: e, byID: make(map[uint64]*Session), units: make(map[int]*Unit), places: make(map[uint16]int)}
+func newSnapshotCoder(c *cache.Coder, e *Engine) *snapshotCoder {
+	return &snapshotCoder{Coder: c, e: e, byID: make(map[uint64]*Session), storeLanes: make(map[int]*StoreLane), places: make(map[uint16]int)}
 }
 
-// Image is all that e knows, as bytes, and its sessions in the order in which they stand there. No
+// Snapshot is all that e knows, as bytes, and its sessions in the order in which they stand there. No
 // event may come meanwhile, nor a batch be out; requests that are still being asked of a store
 // are an error.
-func (e *Engine) Image() ([]byte, []*Session, error) {
-	m := newImager(new(cache.Coder), e)
+func (e *Engine) Snapshot() ([]byte, []*Session, error) {
+	m := newSnapshotCoder(new(cache.Coder), e)
 	m.code()
 	return m.B, m.sessions, m.Err
 }
 
-// Take makes e, which is new and has its stores and namespaces, go on from an image, and returns
-// its sessions in their order. gone has a stand-in for each store that the image names and e does not have, by the
+// Take makes e, which is new and has its stores and namespaces, go on from a snapshot, and returns
+// its sessions in their order. gone has a stand-in for each store that the snapshot names and e does not have, by the
 // name there. The caller gives each session a transport, and then calls Abandon with the stand-ins, if any, and
-// Tick. An image that makes no sense, or names any other store that e does not have, is an error: e is of no use then.
-func (e *Engine) Take(image []byte, gone map[string]*Unit) ([]*Session, error) {
-	m := newImager(&cache.Coder{B: image, Reading: true}, e)
+// Tick. A snapshot that makes no sense, or names any other store that e does not have, is an error: e is of no use then.
+func (e *Engine) Take(image []byte, gone map[string]*StoreLane) ([]*Session, error) {
+	m := newSnapshotCoder(&cache.Coder{B: image, Reading: true}, e)
 	m.gone = gone
 	m.code()
 	if m.Err == nil && len(m.B) > 0 {
@@ -83,14 +83,14 @@ func (e *Engine) Take(image []byte, gone map[string]*Unit) ([]*Session, error) {
 	return m.sessions, nil
 }
 
-// Bereave says that what was at a store could not be taken over: see cache.Table.
-func (e *Engine) Bereave(u *Unit) {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Bereave(u.core, now, out) })
+// NotTakenOver says that what was at a store could not be taken over: see cache.Table.
+func (e *Engine) NotTakenOver(u *StoreLane) {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.NotTakenOver(u.core, now, out) })
 }
 
 // StandIn makes a Unit in place of a store that another process has used and this one does not have. No key is
 // routed there, and nothing is asked of it.
-func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*Unit, error) {
+func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*StoreLane, error) {
 	is := name + " (left behind)"
 	for n := 2; e.StoreNamed(is) != nil; n++ {
 		is = fmt.Sprintf("%s (left behind %d)", name, n)
@@ -105,7 +105,7 @@ func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*Unit, 
 // Abandon ends everything at the stores of these stand-ins, and drops the stand-ins: see cache.Table.Abandon. It
 // includes Reroute. The caller calls StoreUp afterwards for each store that was down. Abandon returns false if something
 // still refers to one of the stand-ins, which cannot be.
-func (e *Engine) Abandon(gone []*Unit) bool {
+func (e *Engine) Abandon(gone []*StoreLane) bool {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		t.DownFrom(now)
 		for _, u := range gone {
@@ -113,17 +113,17 @@ func (e *Engine) Abandon(gone []*Unit) bool {
 		}
 	})
 	e.Reroute()
-	return !slices.ContainsFunc(gone, func(u *Unit) bool { return !e.DropStore(u) })
+	return !slices.ContainsFunc(gone, func(u *StoreLane) bool { return !e.DropStore(u) })
 }
 
 // Carry gives a session that was taken over its connection.
 func (s *Session) Carry(t Transport) { s.transport = t }
 
-func (m *imager) code() {
-	format, e := imageFormat, m.e
+func (m *snapshotCoder) code() {
+	format, e := snapshotFormat, m.e
 	cache.Num(m.Coder, &format)
-	if format != imageFormat {
-		m.Fail(fmt.Errorf("%w: %d, and this program knows %d", ErrImageFormat, format, imageFormat))
+	if format != snapshotFormat {
+		m.Fail(fmt.Errorf("%w: %d, and this program knows %d", ErrSnapshotFormat, format, snapshotFormat))
 		return
 	}
 	m.stores()
@@ -144,15 +144,15 @@ func (m *imager) code() {
 }
 
 // tables writes or reads all tables, several at a time.
-func (m *imager) tables() {
+func (m *snapshotCoder) tables() {
 	if m.Err != nil {
 		return
 	}
-	var parts [shards]imager
+	var parts [shards]snapshotCoder
 	var next atomic.Int32
 	var wg sync.WaitGroup
 	for i := range parts {
-		parts[i] = imager{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, units: m.units,
+		parts[i] = snapshotCoder{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, storeLanes: m.storeLanes,
 			classes: m.classes, places: m.places, shard: i}
 		if m.Reading {
 			m.Bytes(&parts[i].B)
@@ -165,7 +165,7 @@ func (m *imager) tables() {
 				if !m.Reading {
 					part.B = make([]byte, 0, leaseBytes*(table.Len()+1))
 				}
-				table.Image(part.Coder, part)
+				table.Snapshot(part.Coder, part)
 			}
 		})
 	}
@@ -189,15 +189,15 @@ func (m *imager) tables() {
 // leaseBytes is about what a lease with its hold takes.
 const leaseBytes = 200
 
-func (m *imager) count(n *atomic.Uint64) {
+func (m *snapshotCoder) count(n *atomic.Uint64) {
 	v := n.Load()
 	cache.Num(m.Coder, &v)
 	n.Store(v)
 }
 
-func (m *imager) stores() {
+func (m *snapshotCoder) stores() {
 	all := m.e.stores()
-	cache.List(m.Coder, &all, func(u **Unit) {
+	cache.List(m.Coder, &all, func(u **StoreLane) {
 		var name string
 		id := 0
 		if !m.Reading {
@@ -211,7 +211,7 @@ func (m *imager) stores() {
 				return
 			}
 		}
-		m.units[id] = *u
+		m.storeLanes[id] = *u
 		m.order = append(m.order, *u)
 		down := (*u).Down()
 		if m.Error(&down); m.Reading && down != nil {
@@ -220,7 +220,7 @@ func (m *imager) stores() {
 	})
 }
 
-func (m *imager) classTable() {
+func (m *snapshotCoder) classTable() {
 	all := m.e.classes.list()
 	slices.SortFunc(all, func(a, b *class) int { // their numbers differ between processes
 		return cmp.Or(cmp.Compare(a.prefix, b.prefix), cmp.Compare(a.name, b.name))
@@ -243,7 +243,7 @@ func (m *imager) classTable() {
 }
 
 // lanes is what waits to be asked of a store.
-func (m *imager) lanes(u *Unit) {
+func (m *snapshotCoder) lanes(u *StoreLane) {
 	for _, lane := range u.lanes() {
 		var ops []cache.Op
 		if !m.Reading {
@@ -252,7 +252,7 @@ func (m *imager) lanes(u *Unit) {
 		cache.List(m.Coder, &ops, func(op *cache.Op) {
 			key := op.Key
 			m.String(&key)
-			m.e.shards[shardOf(key)].table.ImageOp(m.Coder, op)
+			m.e.shards[shardOf(key)].table.SnapshotOp(m.Coder, op)
 			op.Store = u.core.ID
 		})
 		if m.Reading && !slices.Contains(slices.Collect(maps.Values(m.gone)), u) { // nothing is asked of a stand-in
@@ -262,7 +262,7 @@ func (m *imager) lanes(u *Unit) {
 }
 
 // Store is the number of a store.
-func (m *imager) Store(c *cache.Coder, s **cache.Store) {
+func (m *snapshotCoder) Store(c *cache.Coder, s **cache.Store) {
 	id := -1
 	if *s != nil {
 		id = (*s).ID
@@ -271,16 +271,16 @@ func (m *imager) Store(c *cache.Coder, s **cache.Store) {
 	if !m.Reading {
 		return
 	}
-	if m.units[id] == nil {
+	if m.storeLanes[id] == nil {
 		m.Fail(fmt.Errorf("store number %d is not there", id))
 		*s = m.e.stores()[0].core
 		return
 	}
-	*s = m.units[id].core
+	*s = m.storeLanes[id].core
 }
 
 // Session is the number of a session, 0 for none.
-func (m *imager) Session(c *cache.Coder, s **cache.Session) {
+func (m *snapshotCoder) Session(c *cache.Coder, s **cache.Session) {
 	var id uint64
 	if *s != nil {
 		id = (*s).ID
@@ -297,31 +297,31 @@ func (m *imager) Session(c *cache.Coder, s **cache.Session) {
 }
 
 // Lives says whether a session has not ended.
-func (m *imager) Lives(s *cache.Session) bool { return m.byID[s.ID] != nil }
+func (m *snapshotCoder) Lives(s *cache.Session) bool { return m.byID[s.ID] != nil }
 
 // What a request's answer goes through.
 const (
-	viaNone uint8 = iota
-	viaQuiet
-	viaMany
-	viaTry
-	viaNobody
+	replyNone uint8 = iota
+	replyQuiet
+	replyMulti
+	replyTry
+	replyNobody
 )
 
-// Via is what the request's answer goes through. Release-manys are answered before an image is made.
-func (m *imager) Via(c *cache.Coder, re *cache.Request) {
-	kind, place, key := viaNone, 0, 0
+// InternalReply is what the request's answer goes through. Release-manys are answered before a snapshot is made.
+func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
+	kind, place, key := replyNone, 0, 0
 	s := SessionOf(re.Session)
-	switch v := re.Via.(type) {
+	switch v := re.InternalReply.(type) {
 	case nil:
 	case quiet:
-		kind = viaQuiet
+		kind = replyQuiet
 	case nobody:
-		kind = viaNobody
-	case *many:
-		kind, place = viaMany, slices.Index(s.manys, v)
+		kind = replyNobody
+	case *multiAcquire:
+		kind, place = replyMulti, slices.Index(s.multiAcquires, v)
 	case try:
-		kind, place, key = viaTry, slices.Index(s.manys, v.m), v.n
+		kind, place, key = replyTry, slices.Index(s.multiAcquires, v.m), v.n
 	default:
 		m.Fail(errUnderWay)
 	}
@@ -332,22 +332,22 @@ func (m *imager) Via(c *cache.Coder, re *cache.Request) {
 		return
 	}
 	switch {
-	case kind == viaQuiet:
-		re.Via = quiet{}
-	case kind == viaNobody:
-		re.Via = nobody{}
-	case kind == viaNone:
-	case place < 0 || place >= len(s.manys) || key < 0 || key >= len(s.manys[place].keys):
+	case kind == replyQuiet:
+		re.InternalReply = quiet{}
+	case kind == replyNobody:
+		re.InternalReply = nobody{}
+	case kind == replyNone:
+	case place < 0 || place >= len(s.multiAcquires) || key < 0 || key >= len(s.multiAcquires[place].keys):
 		m.Fail(errUnderWay)
-	case kind == viaMany:
-		re.Via = s.manys[place]
-	case kind == viaTry:
-		re.Via = try{s.manys[place], key}
+	case kind == replyMulti:
+		re.InternalReply = s.multiAcquires[place]
+	case kind == replyTry:
+		re.InternalReply = try{s.multiAcquires[place], key}
 	}
 }
 
 // Class is what is counted together.
-func (m *imager) Class(c *cache.Coder, class *uint16) {
+func (m *snapshotCoder) Class(c *cache.Coder, class *uint16) {
 	place := m.places[*class]
 	cache.Num(c, &place)
 	if !m.Reading {
@@ -360,14 +360,16 @@ func (m *imager) Class(c *cache.Coder, class *uint16) {
 	*class = m.classes[place]
 }
 
-// Classes returns all classes in the order of the image.
-func (m *imager) Classes() []uint16 { return m.classes }
+// Classes returns all classes in the order of the snapshot.
+func (m *snapshotCoder) Classes() []uint16 { return m.classes }
 
 // Policy returns the namespace to which key is routed.
-func (m *imager) Policy(key string) *cache.Namespace { return route(m.e.routes.Load(), key).table }
+func (m *snapshotCoder) Policy(key string) *cache.Namespace {
+	return routeFor(m.e.routes.Load(), key).table
+}
 
 // Lease is when a lease is to be renewed.
-func (m *imager) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
+func (m *snapshotCoder) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
 	r, tracked := &l.Renewal, l.Renewal.Index != 0
 	c.Bool(&tracked)
 	if !tracked {
@@ -377,6 +379,6 @@ func (m *imager) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
 	cache.Num(c, &r.Gen)
 	if m.Reading {
 		r.Shard = int16(m.shard)
-		m.due = append(m.due, dueLease{l, (*m.e.units.Load())[s.ID]})
+		m.due = append(m.due, dueLease{l, (*m.e.storeLanes.Load())[s.ID]})
 	}
 }

@@ -2,31 +2,31 @@ package engine
 
 import "fmt"
 
-// Leftovers is what an engine still knows of. When every session has gone and the
+// Residue is what an engine still knows of. When every session has gone and the
 // store has confirmed what was released, all of it is 0.
-type Leftovers struct {
-	Sessions int
-	Keys     int // in the tables
-	Held     int // leases
-	Tracked  int // leases in the renewal schedule
-	Waiting  int // ops in the lanes
-	Flying   int // batches in flight
-	Counted  int // holds and waiters, as the statistics have them
-	Asks     int // of users, that stores have not answered
-	Amiss    int // grants of which the statistics do not know the end, and what users have and none of their sessions
+type Residue struct {
+	Sessions    int
+	Keys        int // in the tables
+	Held        int // leases
+	Tracked     int // leases in the renewal schedule
+	Waiting     int // ops in the lanes
+	Flying      int // batches in flight
+	Counted     int // holds and waiters, as the statistics have them
+	Asks        int // of users, that stores have not answered
+	Unaccounted int // grants of which the statistics do not know the end, and what users have and none of their sessions
 }
 
 // None says that nothing is left.
-func (l Leftovers) None() bool { return l == Leftovers{} }
+func (l Residue) None() bool { return l == Residue{} }
 
-func (l Leftovers) String() string {
+func (l Residue) String() string {
 	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; %d asks; counted %d, amiss %d",
-		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Asks, l.Counted, l.Amiss)
+		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Asks, l.Counted, l.Unaccounted)
 }
 
-// Leftovers counts what there is now.
-func (e *Engine) Leftovers() Leftovers {
-	var l Leftovers
+// Residue counts what there is now.
+func (e *Engine) Residue() Residue {
+	var l Residue
 	for i := range e.shards {
 		sh := e.lock(i)
 		l.Keys += sh.table.Len()
@@ -40,16 +40,16 @@ func (e *Engine) Leftovers() Leftovers {
 	}
 	for _, c := range e.Totals().Classes {
 		l.Counted += int(c.Holds + c.Waiters)
-		l.Amiss += c.Amiss()
+		l.Unaccounted += c.Unaccounted()
 	}
 	e.mu.Lock()
 	l.Sessions = len(e.sessions)
 	for _, u := range e.users {
 		l.Asks += int(u.use.Asks.Load())
-		l.Amiss += int(u.use.Holds.Load() + u.use.Waiters.Load())
+		l.Unaccounted += int(u.use.Holds.Load() + u.use.Waiters.Load())
 	}
 	for _, s := range e.sessions {
-		l.Amiss -= int(s.core.Holds.Load() + s.core.Waiters.Load())
+		l.Unaccounted -= int(s.core.Holds.Load() + s.core.Waiters.Load())
 	}
 	e.mu.Unlock()
 	return l

@@ -11,17 +11,17 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-type gripID struct {
+type nodeID struct {
 	key    string
 	token  uint64
 	permit bool // of a semaphore, which has nothing to do with the lock of that key
 }
 
-func idOf(op *upstream.Op) gripID { return gripID{op.Key, op.Token, op.Mode == cache.Permit} }
+func idOf(op *upstream.Op) nodeID { return nodeID{op.Key, op.Token, op.Mode == cache.Permit} }
 
-// grip is a node of ours, or one that may be there.
-type grip struct {
-	gripID
+// lockNode is a node of ours, or one that may be there.
+type lockNode struct {
+	nodeID
 	parent string // the lock's path
 	mode   cache.Mode
 	name   string // the node's; empty while the answer to its making has not come
@@ -30,43 +30,43 @@ type grip struct {
 	try    bool    // its name says so
 	permit *permit // of a semaphore; nil for a lock
 
-	// Guarded by session.mu, as are the maps that a grip stands in. What is above
+	// Guarded by session.mu, as are the maps that a lock node stands in. What is above
 	// belongs to the Apply that has the key's op; renewals read it once held is set.
-	held    bool
-	watched bool   // changes of the lock's children will be told
-	wanted  bool   // another host waited when the lock was last looked at
-	gone    bool   // its node has disappeared
-	leaving bool   // its node is being deleted by us: nobody has to look at that
-	before  string // the node behind which we wait, watched; empty when we have to look
-	guarded bool   // its own node is watched too
-	looked  time.Time
+	held      bool
+	watched   bool   // changes of the lock's children will be told
+	contended bool   // another host waited when the lock was last looked at
+	gone      bool   // its node has disappeared
+	leaving   bool   // its node is being deleted by us: nobody has to look at that
+	before    string // the node behind which we wait, watched; empty when we have to look
+	guarded   bool   // its own node is watched too
+	looked    time.Time
 }
 
-func (g *grip) path() string { return g.parent + "/" + g.name }
+func (g *lockNode) path() string { return g.parent + "/" + g.name }
 
-func (se *session) grip(id gripID) *grip {
+func (se *session) lockNode(id nodeID) *lockNode {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	return se.grips[id]
+	return se.lockNodes[id]
 }
 
 // add registers a node that is about to be made. Its lock's children are watched by
 // the reading that follows.
-func (se *session) add(id gripID, parent string, mode cache.Mode, try bool) *grip {
-	g := &grip{gripID: id, parent: parent, mode: mode, try: try, watched: true}
+func (se *session) add(id nodeID, parent string, mode cache.Mode, try bool) *lockNode {
+	g := &lockNode{nodeID: id, parent: parent, mode: mode, try: try, watched: true}
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	se.grips[id] = g
+	se.lockNodes[id] = g
 	se.byKey[parent] = append(se.byKey[parent], g)
 	return g
 }
 
 // remove forgets a node that is not there any more.
-func (se *session) remove(g *grip) {
+func (se *session) remove(g *lockNode) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	if se.grips[g.gripID] == g {
-		delete(se.grips, g.gripID)
+	if se.lockNodes[g.nodeID] == g {
+		delete(se.lockNodes, g.nodeID)
 	}
 	if g.permit != nil {
 		se.dropPermitLocked(g)
@@ -86,7 +86,7 @@ func (se *session) remove(g *grip) {
 	delete(se.missed, g)
 }
 
-func unlist(m map[string][]*grip, path string, g *grip) {
+func unlist(m map[string][]*lockNode, path string, g *lockNode) {
 	l := m[path]
 	for i := range l {
 		if l[i] == g {
@@ -104,7 +104,7 @@ func unlist(m map[string][]*grip, path string, g *grip) {
 }
 
 // waitFor notes that g waits behind a node, which is about to be watched.
-func (se *session) waitFor(g *grip, path string) {
+func (se *session) waitFor(g *lockNode, path string) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	if g.before != "" {
@@ -116,7 +116,7 @@ func (se *session) waitFor(g *grip, path string) {
 }
 
 // waitsFor says whether g waits behind that node already, with a watch on it.
-func (se *session) waitsFor(g *grip, path string) bool {
+func (se *session) waitsFor(g *lockNode, path string) bool {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	return g.before == path
@@ -140,7 +140,7 @@ func (se *session) noticed(ev zk.Event) {
 		se.mu.Unlock()
 	case zk.EventNodeDeleted, zk.EventNodeDataChanged:
 		se.mu.Lock()
-		for _, g := range append([]*grip(nil), se.byNode[ev.Path]...) {
+		for _, g := range append([]*lockNode(nil), se.byNode[ev.Path]...) {
 			se.toldLocked(g, ev)
 		}
 		for _, g := range se.byKey[ev.Path] { // the lock's node itself: its children went before it
@@ -152,11 +152,11 @@ func (se *session) noticed(ev zk.Event) {
 	}
 }
 
-func (se *session) toldLocked(g *grip, ev zk.Event) {
+func (se *session) toldLocked(g *lockNode, ev zk.Event) {
 	if g.before == ev.Path {
 		unlist(se.byNode, g.before, g)
 		g.before = ""
-		se.store.hint(cache.HintFree, g.key)
+		se.store.hint(cache.HintAvailable, g.key)
 		return
 	}
 	if g.guarded && ev.Path == g.path() {
@@ -171,7 +171,7 @@ func (se *session) toldLocked(g *grip, ev zk.Event) {
 // goneLocked notes that the node of a lease has disappeared: another client has deleted
 // it. While this store itself deletes the node, its absence means nothing. If that deletion
 // fails, leave causes another check of the lock.
-func (se *session) goneLocked(g *grip) {
+func (se *session) goneLocked(g *lockNode) {
 	if !g.held || g.gone || g.leaving {
 		return
 	}
@@ -183,7 +183,7 @@ func (se *session) goneLocked(g *grip) {
 
 // soilLocked says that g's lock has to be looked at. Those that wait look at it by
 // themselves.
-func (se *session) soilLocked(g *grip) {
+func (se *session) soilLocked(g *lockNode) {
 	if g.permit != nil {
 		se.soilPermitsLocked(g.permit.sem, false)
 		return
@@ -195,7 +195,7 @@ func (se *session) soilLocked(g *grip) {
 }
 
 // leave notes that g's node is about to be deleted, or with false that it was not.
-func (se *session) leave(g *grip, leaving bool) {
+func (se *session) leave(g *lockNode, leaving bool) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	if g.leaving = leaving; !leaving {
@@ -204,26 +204,26 @@ func (se *session) leave(g *grip, leaving bool) {
 }
 
 // anewLocked is for a new connection: watches may have been lost on the way to it.
-func (se *session) anewLocked(g *grip) {
+func (se *session) anewLocked(g *lockNode) {
 	g.watched = false
 	if g.before != "" {
 		unlist(se.byNode, g.before, g)
 		g.before = ""
-		se.store.hint(cache.HintFree, g.key)
+		se.store.hint(cache.HintAvailable, g.key)
 	}
 	se.soilLocked(g)
 }
 
 // hold notes that g is granted. Its lock is looked at again soon if it has changed
 // since it was read, or is not watched.
-func (se *session) hold(g *grip, wanted bool) {
+func (se *session) hold(g *lockNode, wanted bool) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	if g.before != "" {
 		unlist(se.byNode, g.before, g)
 		g.before = ""
 	}
-	g.held, g.leaving, g.wanted = true, false, wanted
+	g.held, g.leaving, g.contended = true, false, wanted
 	if _, soiled := se.dirty[g]; soiled || !g.watched {
 		se.soilLocked(g)
 	}
@@ -232,8 +232,8 @@ func (se *session) hold(g *grip, wanted bool) {
 // hint passes a hint on, unless nobody keeps up with them.
 func (s *Store) hint(kind cache.HintKind, key string) { s.pass(upstream.Hint{Kind: kind, Key: key}) }
 
-// hintAbout is hint about one grip.
-func (s *Store) hintAbout(kind cache.HintKind, g *grip) {
+// hintAbout is hint about one lock node.
+func (s *Store) hintAbout(kind cache.HintKind, g *lockNode) {
 	h := upstream.Hint{Kind: kind, Key: g.key}
 	if g.permit != nil {
 		h.Mode, h.Token = cache.Permit, g.token

@@ -11,18 +11,18 @@ import (
 
 var errAlone = errors.New("the store is down, and a reload has ended grants without it")
 
-// via is a request of the engine's own: the table's answer comes here instead of
+// internalReply is a request of the engine's own: the table's answer comes here instead of
 // to a client. It is called without locks.
-type via interface {
-	answered(e *Engine, m *cache.Message, now int64, a *aftermath)
+type internalReply interface {
+	answered(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
-// many is an acquire-many under way. First all its keys are tried at once, which
+// multiAcquire is an acquire-many under way. First all its keys are tried at once, which
 // is one batch for the store and mostly all that is needed. Where one is not free,
 // those behind it in the keys' byte order are given back and it is waited for, and
 // then the rest is tried again. So who waits holds only what stands before, in an
 // order that is the same for every caller, and no two can wait for each other.
-type many struct {
+type multiAcquire struct {
 	s        *Session
 	id       uint64
 	q        cache.Acquire // all but the key
@@ -46,7 +46,7 @@ type many struct {
 }
 
 // Since returns when the request began, from which MaxWait counts.
-func (m *many) Since() int64 { return m.began }
+func (m *multiAcquire) Since() int64 { return m.began }
 
 // said is how a key was refused.
 type said struct {
@@ -56,23 +56,23 @@ type said struct {
 
 // try is one key of many that is tried.
 type try struct {
-	m *many
+	m *multiAcquire
 	n int
 }
 
 // grantSize is what a grant takes in a frame at the most.
 const grantSize = 1 + 6*9
 
-func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
+func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 	if grantSize*len(q.Keys) > s.frameLimit() {
 		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
 		return
 	}
-	m := &many{s: s, id: q.ID, began: now, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
+	m := &multiAcquire{s: s, id: q.ID, began: now, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
 		said: make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
 	wait, all := cache.Forever, s.engine.routes.Load() // askOne checks each key again, because routes may change
 	for _, k := range q.Keys {
-		sp := route(all, k)
+		sp := routeFor(all, k)
 		ttl, most := sp.terms(q)
 		if code, err := sp.admits(&s.peer, cache.Mode(q.Mode), ttl); code != cache.CodeOK {
 			s.turnAway(sp, q, k, code, err, now, a)
@@ -82,7 +82,7 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 		m.ttls, m.classes = append(m.ttls, ttl), append(m.classes, sp.class)
 	}
 	m.q = cache.Acquire{Owner: q.Owner, Mode: cache.Mode(q.Mode), Wait: wait, Fixed: q.Flags&protocol.FlagFixed != 0}
-	m.q.Re = cache.Request{Session: s.core, ID: q.ID, Via: m}
+	m.q.Re = cache.Request{Session: s.core, ID: q.ID, InternalReply: m}
 	if wait < cache.Forever-now {
 		m.deadline = now + wait
 	}
@@ -97,13 +97,13 @@ func (s *Session) acquireMany(q *protocol.Request, now int64, a *aftermath) {
 			return
 		}
 	}
-	s.spanBegins(route(all, q.Keys[0]), q, q.Keys[0], now)
-	s.manyAdd(m)
+	s.spanBegins(routeFor(all, q.Keys[0]), q, q.Keys[0], now)
+	s.addMulti(m)
 	m.ask(s.engine, now, a)
 }
 
 // ask goes for the keys that are not held: all at once, or the one that is left.
-func (m *many) ask(e *Engine, now int64, a *aftermath) {
+func (m *multiAcquire) ask(e *Engine, now int64, a *followUp) {
 	rest := m.order[m.at:]
 	if len(rest) == 1 {
 		m.wait(e, now, a)
@@ -114,14 +114,14 @@ func (m *many) ask(e *Engine, now int64, a *aftermath) {
 	m.mu.Unlock()
 	for _, n := range rest {
 		q := m.q
-		q.Wait, q.Re.Via = 0, try{m, n}
+		q.Wait, q.Re.InternalReply = 0, try{m, n}
 		m.askOne(e, n, &q, now, a, func(*shard) {})
 	}
 }
 
 // askOne requests key n with the settings of q, unless the session may no longer use the key. It calls after
 // with the shard's mutex held.
-func (m *many) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *aftermath, after func(*shard)) {
+func (m *multiAcquire) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *followUp, after func(*shard)) {
 	sh, i, sp := e.lockKey(m.keys[n])
 	q.NS, q.TTL, q.Key, q.Draining = sp.table, m.ttls[n], m.keys[n], e.draining.Load()
 	if q.Wait > 0 {
@@ -138,7 +138,7 @@ func (m *many) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *aftermat
 }
 
 // left returns how long m may still wait for a key of sp, whose longest wait a reload may have shortened.
-func (m *many) left(sp *space, now int64) int64 {
+func (m *multiAcquire) left(sp *route, now int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if most := int64(sp.MaxWait); most > 0 {
@@ -151,7 +151,7 @@ func (m *many) left(sp *space, now int64) int64 {
 }
 
 // answered is the table's answer to a try.
-func (t try) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) {
+func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	m := t.m
 	if msg.Kind == cache.MsgGranted {
 		m.took(e, t.n, msg, now)
@@ -169,7 +169,7 @@ func (t try) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) {
 }
 
 // took notes a grant.
-func (m *many) took(e *Engine, n int, msg *cache.Message, now int64) {
+func (m *multiAcquire) took(e *Engine, n int, msg *cache.Message, now int64) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
 	g := e.stateGrant(m.s, msg, now)
@@ -179,7 +179,7 @@ func (m *many) took(e *Engine, n int, msg *cache.Message, now int64) {
 }
 
 // tried follows the answers to all tries.
-func (m *many) tried(e *Engine, now int64, a *aftermath) {
+func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 	if m.ended(e, now, a) {
 		return
 	}
@@ -207,7 +207,7 @@ func (m *many) tried(e *Engine, now int64, a *aftermath) {
 }
 
 // ended gives all back when the client has withdrawn it, or a key was lost.
-func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
+func (m *multiAcquire) ended(e *Engine, now int64, a *followUp) bool {
 	m.mu.Lock()
 	over, lost := m.over, m.lost
 	m.mu.Unlock()
@@ -222,7 +222,7 @@ func (m *many) ended(e *Engine, now int64, a *aftermath) bool {
 }
 
 // wait asks for the first key that is not held, and waits for it.
-func (m *many) wait(e *Engine, now int64, a *aftermath) {
+func (m *multiAcquire) wait(e *Engine, now int64, a *followUp) {
 	m.mu.Lock()
 	q, n := m.q, m.order[m.at]
 	m.shard = shardOf(m.keys[n])
@@ -238,7 +238,7 @@ func (m *many) wait(e *Engine, now int64, a *aftermath) {
 }
 
 // answered is the table's answer to the key that was waited for.
-func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) {
+func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	if msg.Kind != cache.MsgGranted {
 		code, text := msg.Code, failText(msg)
 		if code == cache.CodeBusy && m.deadline != cache.Forever && m.q.Wait > 0 {
@@ -264,7 +264,7 @@ func (m *many) answered(e *Engine, msg *cache.Message, now int64, a *aftermath) 
 
 // succeed grants all keys as they stand now. The first of them were taken a while ago. Since then they have been
 // renewed, lost, or released by the client, or a reload has denied them to it.
-func (m *many) succeed(e *Engine, now int64, a *aftermath) {
+func (m *multiAcquire) succeed(e *Engine, now int64, a *followUp) {
 	held := true
 	for n, k := range m.keys {
 		sh, i, sp := e.lockKey(k)
@@ -294,14 +294,14 @@ func (m *many) succeed(e *Engine, now int64, a *aftermath) {
 	m.failLost(e, now, a)
 }
 
-func (m *many) failLost(e *Engine, now int64, a *aftermath) {
+func (m *multiAcquire) failLost(e *Engine, now int64, a *followUp) {
 	m.giveBack(e, 0, now, a)
 	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", now, a)
 }
 
 // commit says that it is done, unless a key has been lost up to this moment: a
 // later loss is told behind it.
-func (m *many) commit(a *aftermath) bool {
+func (m *multiAcquire) commit(a *followUp) bool {
 	m.s.mu.Lock()
 	m.mu.Lock()
 	lost := m.lost
@@ -318,7 +318,7 @@ func (m *many) commit(a *aftermath) bool {
 	return true
 }
 
-func (m *many) fail(c cache.Code, text string, now int64, a *aftermath) {
+func (m *multiAcquire) fail(c cache.Code, text string, now int64, a *followUp) {
 	for _, class := range m.classes {
 		class.refused.add(protocol.Code(c))
 	}
@@ -332,8 +332,8 @@ func (m *many) fail(c cache.Code, text string, now int64, a *aftermath) {
 }
 
 // finish answers the request, and then those who wanted it withdrawn.
-func (m *many) finish(a *aftermath, canceled bool, frame func([]byte) []byte) {
-	m.s.manyDrop(m) // no cancel finds it any more
+func (m *multiAcquire) finish(a *followUp, canceled bool, frame func([]byte) []byte) {
+	m.s.dropMulti(m) // no cancel finds it any more
 	m.s.write(a, frame)
 	m.mu.Lock()
 	cancels := m.cancel
@@ -343,10 +343,10 @@ func (m *many) finish(a *aftermath, canceled bool, frame func([]byte) []byte) {
 	}
 }
 
-// lostMany notes that a key which an acquire-many has taken is gone, so that it
+// loseInMulti notes that a key which an acquire-many has taken is gone, so that it
 // will fail. Called with s.mu held.
-func (s *Session) lostMany(msg *cache.Message) {
-	for _, m := range s.manys {
+func (s *Session) loseInMulti(msg *cache.Message) {
+	for _, m := range s.multiAcquires {
 		m.mu.Lock()
 		for n := range m.keys {
 			if m.held[n] && m.grants[n].Fence == msg.Fence && m.q.Owner == msg.Owner && string(m.keys[n]) == msg.Key {
@@ -358,7 +358,7 @@ func (s *Session) lostMany(msg *cache.Message) {
 }
 
 // giveBack releases what has been taken so far, from a place in the order on.
-func (m *many) giveBack(e *Engine, from int, now int64, a *aftermath) {
+func (m *multiAcquire) giveBack(e *Engine, from int, now int64, a *followUp) {
 	m.mu.Lock()
 	var back []int
 	for _, n := range m.order[from:] {
@@ -371,7 +371,7 @@ func (m *many) giveBack(e *Engine, from int, now int64, a *aftermath) {
 	for _, n := range slices.Backward(back) {
 		i := shardOf(m.keys[n])
 		sh := e.lock(i)
-		sh.table.Release(&cache.Release{Re: cache.Request{Session: m.s.core, Via: nobody{}}, Key: m.keys[n],
+		sh.table.Release(&cache.Release{Re: cache.Request{Session: m.s.core, InternalReply: nobody{}}, Key: m.keys[n],
 			Owner: m.q.Owner, Fence: m.grants[n].Fence, Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
@@ -380,30 +380,30 @@ func (m *many) giveBack(e *Engine, from int, now int64, a *aftermath) {
 // nobody is a request whose answer is not wanted.
 type nobody struct{}
 
-func (nobody) answered(*Engine, *cache.Message, int64, *aftermath) {}
+func (nobody) answered(*Engine, *cache.Message, int64, *followUp) {}
 
-func (s *Session) manyAdd(m *many) {
+func (s *Session) addMulti(m *multiAcquire) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.manys = append(s.manys, m)
+	s.multiAcquires = append(s.multiAcquires, m)
 }
 
-func (s *Session) manyDrop(m *many) {
+func (s *Session) dropMulti(m *multiAcquire) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n := slices.Index(s.manys, m); n >= 0 {
-		s.manys = slices.Delete(s.manys, n, n+1)
+	if n := slices.Index(s.multiAcquires, m); n >= 0 {
+		s.multiAcquires = slices.Delete(s.multiAcquires, n, n+1)
 	}
 }
 
-// cancelsMost bounds the cancels that wait for one acquire-many to end.
-const cancelsMost = 16
+// maxCancels bounds the cancels that wait for one acquire-many to end.
+const maxCancels = 16
 
-// cancelMany withdraws an acquire-many; false when there is none by that id.
-func (s *Session) cancelMany(q *protocol.Request, now int64, a *aftermath) bool {
+// cancelMulti withdraws an acquire-many; false when there is none by that id.
+func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool {
 	s.mu.Lock()
-	var m *many
-	for _, x := range s.manys {
+	var m *multiAcquire
+	for _, x := range s.multiAcquires {
 		if x.id == q.Target {
 			m = x
 		}
@@ -414,7 +414,7 @@ func (s *Session) cancelMany(q *protocol.Request, now int64, a *aftermath) bool 
 	}
 	m.mu.Lock()
 	m.over = true
-	full := len(m.cancel) == cancelsMost
+	full := len(m.cancel) == maxCancels
 	if !full {
 		m.cancel = append(m.cancel, q.ID)
 	}
@@ -432,8 +432,8 @@ func (s *Session) cancelMany(q *protocol.Request, now int64, a *aftermath) bool 
 	return true
 }
 
-// manyReleases is a release-many under way.
-type manyReleases struct {
+// multiRelease is a release-many under way.
+type multiRelease struct {
 	s     *Session
 	id    uint64
 	mu    sync.Mutex
@@ -443,24 +443,24 @@ type manyReleases struct {
 
 // oneRelease is one key of it.
 type oneRelease struct {
-	all *manyReleases
+	all *multiRelease
 	n   int
 }
 
-func (s *Session) releaseMany(q *protocol.Request, now int64, a *aftermath) {
+func (s *Session) releaseMulti(q *protocol.Request, now int64, a *followUp) {
 	e := s.engine
-	all := &manyReleases{s: s, id: q.ID, left: len(q.Keys), codes: make([]protocol.Code, len(q.Keys))}
+	all := &multiRelease{s: s, id: q.ID, left: len(q.Keys), codes: make([]protocol.Code, len(q.Keys))}
 	for n, k := range q.Keys {
 		i := shardOf(k)
 		sh := e.lock(i)
-		sh.table.Release(&cache.Release{Re: cache.Request{Session: s.core, ID: q.ID, Via: oneRelease{all, n}}, Key: k,
+		sh.table.Release(&cache.Release{Re: cache.Request{Session: s.core, ID: q.ID, InternalReply: oneRelease{all, n}}, Key: k,
 			Owner: q.Owner, Fence: q.Fences[n], All: q.Flags&protocol.FlagAll != 0,
 			Async: q.Flags&protocol.FlagAsync != 0}, now, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
 }
 
-func (o oneRelease) answered(_ *Engine, m *cache.Message, _ int64, a *aftermath) {
+func (o oneRelease) answered(_ *Engine, m *cache.Message, _ int64, a *followUp) {
 	all := o.all
 	all.mu.Lock()
 	if m.Kind == cache.MsgFailed {

@@ -54,7 +54,7 @@ func (s *Session) frameLimit() int {
 }
 
 // handle answers one request, or passes it on.
-func (s *Session) handle(payload []byte, now int64, a *aftermath) bool {
+func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 	q := &s.req
 	if err := protocol.DecodeRequest(payload, q); err != nil {
 		if f, ok := errors.AsType[*protocol.FatalError](err); ok {
@@ -80,10 +80,10 @@ func (s *Session) handle(payload []byte, now int64, a *aftermath) bool {
 		if q.Op == protocol.OpAcquire {
 			s.acquire(q, now, a)
 		} else {
-			s.acquireMany(q, now, a)
+			s.acquireMulti(q, now, a)
 		}
 	case protocol.OpReleaseMany:
-		s.releaseMany(q, now, a)
+		s.releaseMulti(q, now, a)
 	case protocol.OpPing:
 		id := q.ID
 		s.write(a, func(b []byte) []byte { return protocol.AppendPong(b, id, uint64(now/int64(time.Millisecond))) })
@@ -92,7 +92,7 @@ func (s *Session) handle(payload []byte, now int64, a *aftermath) bool {
 	case protocol.OpStored:
 		s.stored(q, a)
 	case protocol.OpCancel:
-		if !s.cancelMany(q, now, a) {
+		if !s.cancelMulti(q, now, a) {
 			s.onKey(q, now, a)
 		}
 	default:
@@ -101,13 +101,13 @@ func (s *Session) handle(payload []byte, now int64, a *aftermath) bool {
 	return true
 }
 
-func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *aftermath) {
+func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *followUp) {
 	s.write(a, func(b []byte) []byte { return protocol.AppendError(b, id, c, msg, -1) })
 }
 
 func (s *Session) request(id uint64) cache.Request { return cache.Request{Session: s.core, ID: id} }
 
-func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
+func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
 	if q.MinVersion > protocol.Version || q.MaxVersion < protocol.MinVersion || q.MinVersion > q.MaxVersion {
 		s.Fatal(protocol.BadVersion, fmt.Sprintf("this daemon speaks versions %d to %d", protocol.MinVersion, protocol.Version))
 		return false
@@ -124,7 +124,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 	}
 	set, all := e.settings(), e.routes.Load()
 	s.frame = set.MaxFrame
-	main := all.spaces[""]
+	main := all.routes[""]
 	w := protocol.Welcome{
 		Version: min(q.MaxVersion, protocol.Version), Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)),
 		MaxFrame: uint64(set.MaxFrame), MinTTL: ms(main.minTTL()), DefaultTTL: ms(main.TTL), MaxTTL: ms(main.MaxTTL),
@@ -147,7 +147,7 @@ func (s *Session) hello(q *protocol.Request, now int64, a *aftermath) bool {
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
 // terms returns an acquire's TTL and wait in nanoseconds, with the namespace's defaults.
-func (sp *space) terms(q *protocol.Request) (ttl, wait int64) {
+func (sp *route) terms(q *protocol.Request) (ttl, wait int64) {
 	ttl = int64(q.TTL) * int64(time.Millisecond)
 	if ttl == 0 {
 		ttl = int64(sp.TTL)
@@ -163,7 +163,7 @@ func (sp *space) terms(q *protocol.Request) (ttl, wait int64) {
 }
 
 // turnAway refuses an acquire of which no table hears.
-func (s *Session) turnAway(sp *space, q *protocol.Request, key []byte, code cache.Code, err error, now int64, a *aftermath) {
+func (s *Session) turnAway(sp *route, q *protocol.Request, key []byte, code cache.Code, err error, now int64, a *followUp) {
 	s.spanBegins(sp, q, key, now)
 	s.endSpan(q.ID, spanEnd{outcome: cache.Outcome(code)})
 	s.refuse(q.ID, protocol.Code(code), err.Error(), a)
@@ -172,14 +172,14 @@ func (s *Session) turnAway(sp *space, q *protocol.Request, key []byte, code cach
 }
 
 // noteRefused tells the log of an acquire whose end no table has told it.
-func (s *Session) noteRefused(n cache.Notice, a *aftermath) {
+func (s *Session) noteRefused(n cache.Notice, a *followUp) {
 	if s.engine.audit.Load() {
 		n.Kind, n.Session = cache.NoticeRefused, s.core
 		a.notices = append(a.notices, n)
 	}
 }
 
-func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
+func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 	e := s.engine
 	sh, i, sp := e.lockKey(q.Key)
 	ttl, wait := sp.terms(q)
@@ -195,10 +195,10 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *aftermath) {
 }
 
 // onKey handles the requests that are one event of one key's table.
-func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
+func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e, re := s.engine, s.request(q.ID)
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
-		re.Via = quiet{}
+		re.InternalReply = quiet{}
 	}
 	ttl := time.Duration(q.TTL) * time.Millisecond
 	sh, i, sp := e.lockKey(q.Key)
@@ -230,7 +230,7 @@ func (s *Session) onKey(q *protocol.Request, now int64, a *aftermath) {
 
 // checkOnKey checks a request of onKey before the table sees it. It returns OK, or the code and the reason of
 // the refusal.
-func (sp *space) checkOnKey(s *Session, q *protocol.Request, ttl time.Duration) (protocol.Code, string) {
+func (sp *route) checkOnKey(s *Session, q *protocol.Request, ttl time.Duration) (protocol.Code, string) {
 	switch {
 	case q.Op == protocol.OpRenew && ttl > 0 && (ttl < sp.minTTL() || ttl > sp.MaxTTL):
 		return protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, sp.minTTL(), sp.MaxTTL)

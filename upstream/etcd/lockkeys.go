@@ -6,9 +6,9 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// grip is what is known of one key of ours that stands at the store. What tells
-// it from others never changes; the rest is guarded by grips.mu.
-type grip struct {
+// lockKey is what is known of one key of ours that stands at the store. What tells
+// it from others never changes; the rest is guarded by lock keys.mu.
+type lockKey struct {
 	lock, dir, key string
 	token          uint64
 	sess           *session
@@ -19,7 +19,7 @@ type grip struct {
 	leaving bool  // its removal has been asked for
 	gone    bool  // it is in the table no more
 	since   int64 // held: since when, on the boot clock
-	old     int   // its place in grips.old, from 1; 0 when it is not there
+	old     int   // its place in lock keys.old, from 1; 0 when it is not there
 
 	// Of one that queues: the key whose change is waited for.
 	pred    string
@@ -39,36 +39,36 @@ type doubt struct {
 	permit bool
 }
 
-// grips is the table of our keys, at most one a lock. It serves the watches and
+// lockKeys is the table of our keys, at most one a lock. It serves the watches and
 // lets repeated ops ask less; what is granted never follows from it alone.
-type grips struct {
+type lockKeys struct {
 	mu     sync.Mutex
-	byLock map[string]*grip
+	byLock map[string]*lockKey
 	sems   map[string]*sem // semaphores
 	doubts map[doubt]int64 // with the fence that the request compared
-	young  []*grip         // held, in the order of since, until they are worth a watch
-	old    []*grip         // held for longer: looked at in turn
+	young  []*lockKey      // held, in the order of since, until they are worth a watch
+	old    []*lockKey      // held for longer: looked at in turn
 	next   int             // place in old
 
-	byWatch    map[int64]*grip
+	byWatch    map[int64]*lockKey
 	lastWatch  int64
-	question   int64   // the number of the watch for questions of other daemons; 0 when there is none
-	questionOf int64   // the lease of the session to which the watched questions are addressed
-	create     []*grip // watches to be made
-	cancel     []int64 // numbers of the watches to cancel
-	check      []*grip // watches that have just been made: something may have happened before
+	question   int64      // the number of the watch for questions of other daemons; 0 when there is none
+	questionOf int64      // the lease of the session to which the watched questions are addressed
+	create     []*lockKey // watches to be made
+	cancel     []int64    // numbers of the watches to cancel
+	check      []*lockKey // watches that have just been made: something may have happened before
 	sending    chan struct{}
 	looking    chan struct{}
 }
 
-func (t *grips) init() {
-	t.byLock, t.doubts, t.byWatch = map[string]*grip{}, map[doubt]int64{}, map[int64]*grip{}
+func (t *lockKeys) init() {
+	t.byLock, t.doubts, t.byWatch = map[string]*lockKey{}, map[doubt]int64{}, map[int64]*lockKey{}
 	t.sems = map[string]*sem{}
 	t.sending, t.looking = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
 // empty says that nothing of ours can stand at the store.
-func (t *grips) empty() bool {
+func (t *lockKeys) empty() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.byLock) == 0 && len(t.sems) == 0 && len(t.doubts) == 0
@@ -81,8 +81,8 @@ func nudge(c chan struct{}) {
 	}
 }
 
-// find is the grip of a token under n; nil when there is none.
-func (t *grips) findLocked(n *session, lock string, token uint64) *grip {
+// find is the lock key of a token under n; nil when there is none.
+func (t *lockKeys) findLocked(n *session, lock string, token uint64) *lockKey {
 	if g := t.byLock[lock]; g != nil && g.token == token && g.sess == n {
 		return g
 	}
@@ -90,7 +90,7 @@ func (t *grips) findLocked(n *session, lock string, token uint64) *grip {
 }
 
 // put takes note of a key that stands. One of the same lock goes: a daemon has one.
-func (t *grips) putLocked(g *grip) {
+func (t *lockKeys) putLocked(g *lockKey) {
 	if g.sess.lost.Load() {
 		return
 	}
@@ -108,7 +108,7 @@ func (t *grips) putLocked(g *grip) {
 	}
 }
 
-func (t *grips) removeLocked(g *grip) {
+func (t *lockKeys) removeLocked(g *lockKey) {
 	if g.gone {
 		return
 	}
@@ -127,7 +127,7 @@ func (t *grips) removeLocked(g *grip) {
 
 // watchLocked has what g waits for, or g's lock when it is held, watched. Beyond
 // maxWatches it is not: polling and looking in turn have to do.
-func (t *grips) watchLocked(g *grip) {
+func (t *lockKeys) watchLocked(g *lockKey) {
 	if g.watch != 0 || len(t.byWatch) >= maxWatches {
 		return
 	}
@@ -138,7 +138,7 @@ func (t *grips) watchLocked(g *grip) {
 	nudge(t.sending)
 }
 
-func (t *grips) unwatchLocked(g *grip) {
+func (t *lockKeys) unwatchLocked(g *lockKey) {
 	if g.watch == 0 {
 		return
 	}
@@ -149,7 +149,7 @@ func (t *grips) unwatchLocked(g *grip) {
 }
 
 // drop forgets all that stood under n.
-func (t *grips) drop(n *session) {
+func (t *lockKeys) drop(n *session) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, g := range t.byLock {
