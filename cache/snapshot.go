@@ -413,12 +413,18 @@ func (t *Table) refOf(op *Op) *Lease {
 	return new(Lease)
 }
 
-// DownFrom counts each store that is down as down from now on. It is for a table that was read from a snapshot: the
-// process that found the store down has gone, and no waiter is to be refused before this one has asked the store.
-func (t *Table) DownFrom(now int64) {
+// FailingFrom counts each store that is down, and each request that has failed, as failing from now on. It is for a
+// table that was read from a snapshot: the process to which the store did not answer has gone, and no waiter is to be
+// refused before this one has asked the store.
+func (t *Table) FailingFrom(now int64) {
 	for _, st := range t.stores {
 		if st != nil && st.downAt != 0 {
 			st.downAt = max(now, 1)
+		}
+	}
+	for l := range t.all() {
+		if r := l.optional; r != nil && r.failSince != 0 {
+			r.failSince = max(now, 1)
 		}
 	}
 }

@@ -107,7 +107,7 @@ func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*StoreL
 // still refers to one of the stand-ins, which cannot be.
 func (e *Engine) Abandon(gone []*StoreLane) bool {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
-		t.DownFrom(now)
+		t.FailingFrom(now)
 		for _, u := range gone {
 			t.Abandon(u.core, now, out)
 		}

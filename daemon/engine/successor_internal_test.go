@@ -130,21 +130,40 @@ func TestASuccessorLetsInWaitersThatItsPolicyAdmits(t *testing.T) {
 }
 
 // A store was down when a process left its state behind, and the next process starts much later. It asks the store for
-// what waiters want, before it refuses any of them.
+// what waiters want, before it refuses any of them. The last request of the earlier process had been queued, or had failed.
 func TestASuccessorDoesNotRefuseWaitersForAStoreThatWasDown(t *testing.T) {
 	for _, mode := range []protocol.Mode{protocol.Exclusive, protocol.Permit} {
-		d, next := newTwoStores(t), newTwoStores(t)
-		send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode, Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
-		if d.otherAnswers(cache.Result{Status: cache.Queued}) == 0 {
-			t.Fatal("the store was not asked")
+		for _, last := range []cache.Result{{Status: cache.Queued}, {Status: cache.Unknown, Err: upstream.ErrDown}} {
+			d, next := newTwoStores(t), newTwoStores(t)
+			send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Mode: mode, Permits: uint64(mode) / 2, Wait: protocol.WaitAlways})
+			if d.otherAnswers(last) == 0 {
+				t.Fatal("the store was not asked")
+			}
+			d.e.StoreDown(d.other, upstream.ErrDown)
+			d.now.Add(int64(time.Minute))
+			d.passTo(next)
+			next.e.StoreUp(next.other)
+			if next.otherAnswers(cache.Result{Status: cache.Granted, Base: 5}) == 0 {
+				t.Fatalf("%v, %v: the store is not asked", mode, last.Status)
+			}
+			next.granted(7)
 		}
-		d.e.StoreDown(d.other, upstream.ErrDown)
-		d.now.Add(int64(time.Minute))
-		d.passTo(next)
-		next.e.StoreUp(next.other)
-		if next.otherAnswers(cache.Result{Status: cache.Granted, Base: 5}) == 0 {
-			t.Fatalf("%v: the store is not asked", mode)
-		}
-		next.granted(7)
 	}
+}
+
+// A request has failed shortly before a process left its state behind, and the next process starts much later. The
+// store counts as up all the time.
+func TestASuccessorDoesNotRefuseWaitersForARequestThatHadFailed(t *testing.T) {
+	d, next := newTwoStores(t), newTwoStores(t)
+	send(d.s, &protocol.Request{Op: protocol.OpAcquire, ID: 7, Key: []byte("o:k"), Wait: protocol.WaitAlways})
+	if d.otherAnswers(cache.Result{Status: cache.Unknown, Err: upstream.ErrDown}) == 0 {
+		t.Fatal("the store was not asked")
+	}
+	d.now.Add(int64(time.Minute))
+	d.passTo(next)
+	next.e.Tick()
+	if next.otherAnswers(cache.Result{Status: cache.Granted, Base: 5}) == 0 {
+		t.Fatal("the store is not asked")
+	}
+	next.granted(7)
 }
