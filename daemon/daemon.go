@@ -270,7 +270,8 @@ func (d *Daemon) Reload(next Serving) error {
 // Serve answers clients until ctx is done, then drains: no new acquires, holders
 // get the drain time, and what is left is released when its client has been told.
 // It returns when every goroutine has ended. After a takeover it returns ErrTakenOver as soon as the admin
-// requests in flight are answered. This process then has to end without touching anything.
+// requests in flight are answered and the logs are written, after two seconds at the latest. This process then has to
+// end without touching anything.
 func (d *Daemon) Serve(ctx context.Context) error {
 	if h := d.inherited; h != nil {
 		d.inherited = nil
@@ -293,6 +294,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	defer d.transferring.Unlock()
 	if isClosed(d.transferred) {
 		d.admin.finish() // its listeners stay open in the other process
+		d.finishLogs()
 		return ErrTakenOver
 	}
 	if !d.halted() {

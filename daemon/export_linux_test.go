@@ -42,7 +42,7 @@ func (e *TakeoverState) EndAt(step int, cfg Config) error {
 	return err
 }
 
-// EndTakenOver ends what a process leaves running that another one has taken over from.
+// EndTakenOver ends what a process leaves running that another one has taken over from. Serve has returned.
 func (d *Daemon) EndTakenOver() {
 	d.freezing.Lock()
 	d.thaw()
@@ -53,7 +53,6 @@ func (d *Daemon) EndTakenOver() {
 	d.timer.Close()
 	d.stores.close()
 	d.peers.Close()
-	d.closeLogs()
 	_ = d.site.lock.Close()
 }
 

@@ -3,6 +3,8 @@ package daemon_test
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -156,6 +158,79 @@ func TestAnUnlockAfterTheSnapshotIsRefused(t *testing.T) {
 	if n := h.d.Engine().Held(); n != 1 {
 		t.Errorf("%d holds", n)
 	}
+	h.stop()
+	h.d.EndTakenOver()
+	h.done <- nil
+}
+
+// heldLog is an audit whose reader reads nothing until on is closed.
+type heldLog struct {
+	auditLog
+	once  sync.Once
+	begun chan struct{} // closed when something is written
+	on    chan struct{}
+}
+
+func (l *heldLog) Write(b []byte) (int, error) {
+	l.once.Do(func() { close(l.begun) })
+	<-l.on
+	return l.auditLog.Write(b)
+}
+
+// The reader of the log is slow when another process takes over. What has happened before is written all the same.
+func TestTheAuditIsWholeAfterATakeover(t *testing.T) {
+	seen := &heldLog{begun: make(chan struct{}), on: make(chan struct{})}
+	spans := make(chan string, 2)
+	h := start(t, nil, func(c *daemon.Config) {
+		c.Audit, c.Logging.Audit = seen, true
+		c.Spans = func(s daemon.TracedSpan) { spans <- s.Key }
+	})
+	c := h.dial(client.Options{Name: "one"})
+	<-seen.begun
+	acquire(t, c, client.AcquireArgs{Key: "k", TTL: time.Minute, Traceparent: here})
+	if err := h.d.Park(func([]int) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		close(seen.on)
+	}()
+	if err := <-h.done; !errors.Is(err, daemon.ErrTakenOver) {
+		t.Errorf("Serve returned %v", err)
+	}
+	var events []any
+	for _, m := range seen.all(t) {
+		events = append(events, m["event"])
+	}
+	if want := []any{"session_begin", "acquired"}; !slices.Equal(events, want) {
+		t.Errorf("the audit has %q, want %q", events, want)
+	}
+	if len(spans) != 1 {
+		t.Errorf("%d spans", len(spans))
+	}
+	h.stop()
+	h.d.EndTakenOver()
+	h.done <- nil
+}
+
+// Serve does not wait for a log that nobody reads after a takeover.
+func TestATakeoverDoesNotWaitForALogThatNobodyReads(t *testing.T) {
+	seen := &heldLog{begun: make(chan struct{}), on: make(chan struct{})}
+	h := start(t, nil, func(c *daemon.Config) { c.Audit, c.Logging.Audit = seen, true })
+	h.dial(client.Options{Name: "one"})
+	<-seen.begun
+	if err := h.d.Park(func([]int) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-h.done:
+		if !errors.Is(err, daemon.ErrTakenOver) {
+			t.Errorf("Serve returned %v", err)
+		}
+	case <-time.After(bound):
+		t.Error("it waits")
+	}
+	close(seen.on)
 	h.stop()
 	h.d.EndTakenOver()
 	h.done <- nil

@@ -48,3 +48,20 @@ func (d *Daemon) closeLogs() {
 		d.spans.Close()
 	}
 }
+
+// logsEnd is how long finishLogs waits.
+const logsEnd = time.Second
+
+// finishLogs writes what waits, but does not wait long for a slow reader: until this process has ended, clients do not
+// notice that the process that has taken over closes their connections.
+func (d *Daemon) finishLogs() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.closeLogs()
+	}()
+	select {
+	case <-done:
+	case <-time.After(logsEnd):
+	}
+}
