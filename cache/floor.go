@@ -1,5 +1,7 @@
 package cache
 
+import "slices"
+
 // Fence floors: the bases that a new base has to be above, because this host has seen them. A table knows one
 // floor per store. When keys move to another store, the floor moves with them, so that the fences of one host
 // rise over a reload even if the new store's counter and clock are behind.
@@ -47,6 +49,36 @@ func (t *Table) Carry(s *Store, base uint64) { t.store(s).carry(base) }
 func (st *storeState) carry(base uint64) {
 	if base <= maxCarried {
 		st.past = max(st.past, base)
+	}
+}
+
+// move is the way of keys from one store to another. epoch lifts the bases of from if they are its own order.
+type move struct {
+	from, to *storeState
+	epoch    uint64
+}
+
+// Leave tells the table that keys move from a store to another one. Until Reroute, which has to be called next, the
+// leases of these keys stand at the earlier store, and requests there may still be answered. A lease that ends
+// meanwhile is forgotten, and the next one for its key begins at the new store. So what the earlier store gives is
+// carried there at once.
+func (t *Table) Leave(from, to *Store, epoch uint64) {
+	m := move{t.store(from), t.store(to), epoch}
+	if !slices.Contains(t.moves, m) {
+		t.moves = append(t.moves, m)
+	}
+}
+
+// gave notes a base that st has given.
+func (t *Table) gave(st *storeState, base uint64) {
+	if base > MaxBase || base <= st.floor {
+		return
+	}
+	st.floor = base
+	for _, m := range t.moves {
+		if m.from == st {
+			m.to.carry(st.known(m.epoch))
+		}
 	}
 }
 

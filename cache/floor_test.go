@@ -27,6 +27,29 @@ func TestTheFloorMovesWithALease(t *testing.T) {
 	}
 }
 
+// A store answers after the routes have changed, and before Reroute has found the key's lease. The lease ends meanwhile.
+// The next one, at the new store, is asked for above what the earlier store has given.
+func TestTheFloorMovesWithALeaseThatEndsBeforeReroute(t *testing.T) {
+	b := newRerouted(t, nil)
+	s := b.session()
+	b.acquire(s, "k", waits)
+	op := b.at(OpJoin, b.from)
+	b.tab.Carry(b.to.Store, b.tab.Known(b.from.Store, 0))
+	b.tab.Leave(b.from.Store, b.to.Store, 0)
+	fence := b.answer(op, Result{Status: Granted, Base: 5000})[0].Fence
+	b.release(s, "k", fence)
+	b.answer(b.at(OpRelease, b.from), Result{Status: Done})
+	b.ns = b.to
+	b.acquire(s, "k", waits)
+	if op := b.at(OpJoin, b.to); op.Floor != 5000 {
+		t.Errorf("the floor at the new store is %d, want 5000", op.Floor)
+	}
+	b.reroute(anybody)
+	if len(b.tab.moves) > 0 {
+		t.Error("the move does not end")
+	}
+}
+
 // Where bases are the store's own order, they count with the epoch that lifted them. A floor cannot raise them; the
 // table remembers it for the next store.
 func TestFloorsAtAStoreWithItsOwnOrder(t *testing.T) {

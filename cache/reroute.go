@@ -46,7 +46,7 @@ func (t *Table) follows(l *Lease) {
 func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
 	t.Follow(route)
 	moved := t.followed
-	t.followed = nil
+	t.followed, t.moves = nil, nil // from here on finishMove carries what the earlier store gives
 	for w := t.waits.oldest; w != nil; {
 		next := w.chain.newer
 		if code, err := admit(w.req.Session, w.l.key, w.mode, w.ttl); code != CodeOK {

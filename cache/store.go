@@ -18,9 +18,7 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	}
 	st.took(r, now-sent)
 	t.confirmSession(st, r, now, out)
-	if r.Base <= MaxBase {
-		st.floor = max(st.floor, r.Base)
-	}
+	t.gave(st, r.Base)
 	if op.Kind == OpRenew {
 		if l.renewGen == op.Gen {
 			l.renewGen = 0

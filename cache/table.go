@@ -69,6 +69,7 @@ type Table struct {
 	places map[*Lease]int32 // how many of a key's waiters the look under way has passed
 
 	followed []*Lease // whose namespaces Follow has changed; Reroute has yet to advance them
+	moves    []move   // of keys whose leases Reroute has yet to find
 
 	freeLeases []*Lease
 	freeHolds  []*hold

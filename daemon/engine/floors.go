@@ -28,6 +28,11 @@ func (e *Engine) follow(r *routeTable) {
 	}
 	was := e.routes.Load()
 	changed := e.carryFloors(was, r)
+	for _, c := range changed {
+		for i := range e.shards {
+			e.shards[i].table.Leave(c.was.core, c.is.core, c.was.FenceEpoch)
+		}
+	}
 	if r.limitMore(was) {
 		for i := range e.shards {
 			e.shards[i].table.Follow(r.policy)

@@ -91,6 +91,7 @@ var derived = map[string]string{
 	"cache.Table.holds":      "rebuilt by since",
 	"cache.Table.places":     "part of a view in progress",
 	"cache.Table.followed":   "those of leases with waiters again, until Reroute",
+	"cache.Table.moves":      "empty after Reroute",
 	"cache.Table.freeLeases": "spare", "cache.Table.freeHolds": "spare", "cache.Table.freeWaits": "spare",
 	"cache.Renewal.Index": "an index", "cache.Renewal.Shard": "the table's",
 	"cache.leaseState.ns":       "the route of the key",
