@@ -27,6 +27,9 @@ func (h *host) served() (stop func()) {
 			if err == nil {
 				err = hold.Release(h.t.Context())
 			}
+			if h.t.Context().Err() != nil {
+				return // the test has failed
+			}
 			if err != nil {
 				h.t.Error(err)
 			}
@@ -218,6 +221,9 @@ func TestClientsThatComeAndVanishLeaveNothing(t *testing.T) {
 	stop := h.served()
 	other := h.dial(client.Options{})
 	acquire(t, other, client.AcquireArgs{Key: "taken"})
+	<-h.d.Started()
+	_ = h.raw().hello().Close() // it is accepted behind the others, all of whose goroutines run then
+	eventually(t, "only the others are left", func() bool { return h.d.Engine().Residue().Sessions == 2 })
 	before := runtime.NumGoroutine()
 	for range rounds {
 		r := h.raw().hello()

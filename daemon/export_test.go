@@ -9,5 +9,8 @@ import (
 // Engine is for tests that ask what is left.
 func (d *Daemon) Engine() *engine.Engine { return d.engine }
 
+// Started is closed once all that Serve starts runs.
+func (d *Daemon) Started() <-chan struct{} { return d.started }
+
 // AdminAddr is where the admin listener listens on TCP.
 func (d *Daemon) AdminAddr() net.Addr { return d.admin.lns["tcp "+d.cfg.AdminListen].Addr() }
