@@ -4,12 +4,12 @@ import "errors"
 
 // Abandon ends everything that this table has at a store that this process cannot reach: an earlier process of
 // this host used it, and this one's configuration does not name it. The holds there are lost. Nothing is released
-// or settled, because nobody is there to ask: what stands at the store ends with its TTL, or with the session that
-// nothing renews any more. Everything else moves to the store to which its key is routed now. The key stays closed
-// there until the validity that was stated to its holders ends, so that this host grants nothing twice.
+// at the store, because this process cannot reach it: its leases end with their TTLs, or with the store session,
+// which is no longer renewed. Everything else moves to the store to which its key is routed now. The key stays
+// closed there until the validity stated to its holders ends, so that this host grants nothing twice.
 //
-// The keys are routed elsewhere already. Abandon asks no store for anything: Reroute, which has to be called next,
-// does. Then s has no users.
+// The keys must be routed elsewhere already. Abandon sends no request to a store; Reroute, which has to be called
+// next, does. Then s has no users.
 func (t *Table) Abandon(s *Store, now int64, out *Effects) {
 	st := t.store(s)
 	st.downAt, st.err = 0, nil

@@ -1,9 +1,9 @@
 package cache
 
-// Getting in: at once, or from the queue.
+// Grants: at once, or from the queue.
 
-// Acquire asks for a key. Times are nanoseconds; Wait is 0 to try, Forever to
-// wait without bound. Key is copied if it is kept.
+// Acquire is a request for a key. Times are in nanoseconds. A Wait of 0 means a try, and Forever
+// means a wait without bound. The table copies Key if it keeps it.
 type Acquire struct {
 	Re    Request
 	NS    *Namespace // of the key
@@ -14,11 +14,11 @@ type Acquire struct {
 	TTL   int64
 	Fixed bool
 	Limit uint32 // Mode Permit: how many permits the semaphore has, from 1
-	// Draining refuses everything but re-entry.
+	// Draining makes the table refuse everything except re-entry.
 	Draining bool
 }
 
-// Acquire answers q at once, or queues it and answers it with a later event.
+// Acquire answers q at once, or queues it; then a later event answers it.
 func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 	if q.Mode == Permit {
 		t.acquirePermit(q, now, out)
@@ -58,8 +58,8 @@ func (t *Table) Acquire(q *Acquire, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// refuses says why q cannot even wait: something is used up, or the store is
-// known to be down and this host may not decide alone.
+// refuses returns the reason why q cannot even wait: a limit is reached, or the store is known to be
+// down and this host may not decide alone.
 func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
 	if err := t.mayHold(q.Re.Session, q.NS); err != nil {
 		return CodeLimit, err
@@ -75,7 +75,7 @@ func (t *Table) refuses(l *Lease, q *Acquire) (Code, error) {
 	return CodeOK, nil
 }
 
-// reenter answers an acquire, which has waited for took, of who holds already.
+// reenter answers an acquire whose owner already has the hold h. The acquire has waited for took.
 func (t *Table) reenter(h *hold, re Request, m Mode, took int64, out *Effects) {
 	if h.mode == Shared && m == Exclusive {
 		t.refused(h.l.ns, re, Notice{Mode: m, Code: CodeUpgrade, Key: h.l.key, Owner: h.owner, Took: took}, -1, nil, out)
@@ -86,7 +86,7 @@ func (t *Table) reenter(h *hold, re Request, m Mode, took int64, out *Effects) {
 	t.sayGranted(h, re, true, out)
 }
 
-// reenterWaits turns what else h's owner waits for on this key into re-entries.
+// reenterWaits turns the other waits of h's owner for this key into re-entries.
 func (t *Table) reenterWaits(h *hold, now int64, out *Effects) {
 	l := h.l
 	if l.head != nil {
@@ -115,8 +115,8 @@ func (t *Table) grantOf(h *hold, re Request, acquired bool) Message {
 		Store: h.l.st.Store, Heartbeat: h.l.ns.Heartbeat, ShortTTL: h.l.ttl}
 }
 
-// Restate says what a grant has said as it is now; ok is false when the owner has
-// no such hold any more.
+// Restate returns the message of a grant with its present values. ok is false if the owner no longer
+// has that hold.
 func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64, out *Effects) (m Message, ok bool) {
 	l := t.leases[string(key)]
 	if l == nil {
@@ -132,8 +132,8 @@ func (t *Table) Restate(s *Session, key []byte, owner, fence uint64, now int64, 
 	return m, ok
 }
 
-// refusesTry answers a try that is sure not to succeed: a try takes a key only
-// when nobody holds it or stands before it.
+// refusesTry answers a try that cannot succeed: a try takes a key only if nobody holds it or waits
+// for it.
 func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	if r := l.optional; r != nil && r.fails > 0 && now < l.retryAt && l.state != stateHeld {
 		t.refuse(q, CodeUnavailable, r.err, out)
@@ -150,8 +150,8 @@ func (t *Table) refusesTry(l *Lease, q *Acquire, now int64, out *Effects) bool {
 	return false
 }
 
-// mayHandoff says whether another local owner may come in while another host
-// waits: so many, or for so long, since it was known to.
+// mayHandoff reports whether a handoff to another local owner is allowed. While another host waits, only
+// MaxHandoffs of them are, for up to MaxHandoffTime, counted from when this host learned of it.
 func (t *Table) mayHandoff(l *Lease, now int64) bool {
 	if most := l.ns.Tenure; most > 0 && now-l.since >= int64(most) {
 		return false
@@ -177,7 +177,7 @@ func (t *Table) setContended(l *Lease, now int64) {
 	r.contendedAt, r.handoffs = now, 0
 }
 
-// verdict is whether a waiter may hold now.
+// verdict says whether a waiter may hold now.
 type verdict uint8
 
 const (
@@ -186,9 +186,8 @@ const (
 	yes
 )
 
-// handoff lets waiters in, in their order, as far as the lease allows. fresh
-// says that the lease has just come from the store. It answers tries that
-// cannot be let in.
+// handoff grants holds to the waiters, in their order, as far as the lease allows. It refuses tries that
+// cannot succeed. fresh is true if the lease has just come from the store.
 func (t *Table) handoff(l *Lease, now int64, fresh bool, out *Effects) {
 	if l.state != stateHeld {
 		if t.isAlone(l, now) {
@@ -228,7 +227,7 @@ func (t *Table) handoff(l *Lease, now int64, fresh bool, out *Effects) {
 	}
 }
 
-// passes lets w go, whose turn has come, when it may not hold any more by now.
+// passes refuses w, whose turn has come, if it may no longer hold the key. It reports whether it has done so.
 func (t *Table) passes(w *waiter, now int64, out *Effects) bool {
 	err := t.mayHold(w.req.Session, w.l.ns)
 	if err != nil {
@@ -237,7 +236,7 @@ func (t *Table) passes(w *waiter, now int64, out *Effects) bool {
 	return err != nil
 }
 
-// countHandoff counts a grant without asking the store.
+// countHandoff counts a grant that needed no request to the store.
 func (t *Table) countHandoff(l *Lease, w *waiter) {
 	s := t.statsOf(l.ns)
 	s.Handoffs++

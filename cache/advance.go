@@ -1,9 +1,9 @@
 package cache
 
-// What to ask of the store next.
+// What is requested of the store next.
 
-// advance looks at everything that is known of l, or of its semaphore, and does the
-// next thing. Every event that touched l ends here; l may be gone afterwards.
+// advance checks the whole state of l, or of its semaphore, and takes the next step. Every event that
+// touches l ends with it. The table may have dropped l afterwards.
 func (t *Table) advance(l *Lease, now int64, out *Effects) {
 	head := l.head
 	if l.sem != nil {
@@ -47,7 +47,7 @@ func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.arm(l, t.wakeAt(l, now))
 }
 
-// needed says that somebody here stands behind what l asks the store for.
+// needed reports whether a hold or a waiter on this host needs l.
 func (l *Lease) needed() bool {
 	if l.head != nil {
 		return l.head.sem.surplus(l.head) <= 0
@@ -59,13 +59,13 @@ func (l *Lease) needed() bool {
 // has moved. A degraded hold is an exception: it still needs the lease at the earlier store.
 func (l *Lease) pointless() bool { return !l.needed() || l.moved() && l.nHolds == 0 }
 
-// idle says that nothing is left to know of l.
+// idle reports whether the table can forget l.
 func (t *Table) idle(l *Lease) bool {
 	return l.state == stateNone && l.op == 0 && !l.needed() && l.renewGen == 0 &&
 		(l.optional == nil || len(l.optional.peeks) == 0)
 }
 
-// wakeAt is when l has to be looked at again if nothing else happens.
+// wakeAt returns when l has to be advanced again if no other event concerns it.
 func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	at, down := l.minEnd, l.st.downAt != 0
 	if l.state == stateHeld {
@@ -98,7 +98,7 @@ func (t *Table) wakeAt(l *Lease, now int64) int64 {
 	return at
 }
 
-// next asks the store for the next thing, if it is time for one.
+// next sends l's next request to the store, if it is time for one.
 func (t *Table) next(l *Lease, now int64, out *Effects) {
 	down := l.st.downAt != 0
 	if r := l.optional; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
@@ -155,7 +155,7 @@ func (t *Table) next(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// floor is what a new base of l has to be above.
+// floor returns the base that a new base of l has to exceed.
 func (t *Table) floor(l *Lease) uint64 {
 	st := l.st
 	if !st.Raises() {
@@ -164,7 +164,7 @@ func (t *Table) floor(l *Lease) uint64 {
 	return max(st.floor, st.past, l.epoch)
 }
 
-// settle asks for the end of a token that is owed.
+// settle asks the store to end a token with a pending release.
 func (t *Table) settle(l *Lease, now int64, out *Effects) {
 	if l.granted {
 		t.ask(l, OpRelease, now, out)
@@ -173,8 +173,8 @@ func (t *Table) settle(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// neededMode is the mode in which the lease is wanted: as it is held here
-// already, in an outage, or by the first waiter.
+// neededMode is the mode that the lease needs: that of the holds that this host has granted alone in an
+// outage, or that of the first waiter.
 func (l *Lease) neededMode() Mode {
 	if l.nHolds > 0 {
 		return l.heldMode
@@ -227,7 +227,7 @@ func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	out.Ops = append(out.Ops, op)
 }
 
-// beginRelease turns a lease or an ask into a debt: the token has to go.
+// beginRelease makes the release of a lease, or of an acquire that has been sent, pending.
 func (t *Table) beginRelease(l *Lease, now int64, out *Effects) {
 	switch {
 	case l.st.Session && !(l.orphan && l.st.TTLs): // it lasts as long as the session
@@ -263,7 +263,7 @@ func (t *Table) endReleasing(l *Lease, now int64, out *Effects) {
 	t.finishMove(l, out)
 }
 
-// forget ends the debt: nothing of ours is upstream.
+// forget ends the pending release: the store has nothing of this host's for l.
 func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
 	t.dropLast(l)

@@ -1,13 +1,12 @@
 package cache
 
-// chain is what a table has of a kind, in the order in which it came: entries that carry
-// their links themselves. One look at a time may go through it in pieces, and whatever
-// leaves the chain meanwhile moves that look on.
+// chain is an intrusive list of a table's entries of one kind, in order of arrival. At most one scan at a
+// time goes through it, in pieces. An entry that leaves the chain meanwhile moves the scan on.
 type chain[E any] struct {
 	of             func(*E) *links[E]
 	oldest, newest *E
-	at             *E   // where the look goes on; nil when it is through
-	back           bool // it goes from the newest to the oldest
+	at             *E   // where the scan continues; nil when it has ended
+	back           bool // the scan goes from the newest to the oldest
 }
 
 type links[E any] struct{ older, newer *E }
@@ -40,7 +39,7 @@ func (c *chain[E]) remove(e *E) {
 	*l = links[E]{}
 }
 
-// begin puts the look at the oldest, or at the newest.
+// begin starts a scan at the oldest entry, or at the newest.
 func (c *chain[E]) begin(newest bool) {
 	c.at, c.back = c.oldest, newest
 	if newest {
@@ -48,7 +47,7 @@ func (c *chain[E]) begin(newest bool) {
 	}
 }
 
-// next moves the look on.
+// next moves the scan to the next entry.
 func (c *chain[E]) next() {
 	l := c.of(c.at)
 	if c.back {

@@ -5,17 +5,17 @@ import (
 	"errors"
 )
 
-// Coder writes values one behind another, or reads them again: the same calls in the same
-// order do either, so that what is written and what is read cannot differ.
+// Coder writes a sequence of values, or reads it. The same calls in the same order do both, so that the
+// writer and the reader cannot differ.
 type Coder struct {
 	B       []byte // what has been written, or is still to be read
 	Reading bool
 	Err     error // the first thing wrong with what was read
 }
 
-var errSnapshot = errors.New("image is damaged")
+var errSnapshot = errors.New("snapshot is damaged")
 
-// Fail notes the first thing that is wrong.
+// Fail records err, unless an earlier error is recorded.
 func (c *Coder) Fail(err error) {
 	if c.Err == nil {
 		c.Err = err
@@ -36,8 +36,7 @@ func Num[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 
 	*v, c.B = T(x), c.B[n:]
 }
 
-// Len writes or reads how many there are of something: when reading at most as many as could
-// still come.
+// Len writes or reads a number of elements. When it reads, a number that exceeds the bytes left is an error.
 func (c *Coder) Len(n *int) {
 	Num(c, n)
 	if c.Reading && (*n < 0 || *n > len(c.B)) {
@@ -69,7 +68,7 @@ func (c *Coder) String(v *string) {
 	*v, c.B = string(c.B[:n]), c.B[n:]
 }
 
-// Bytes writes or reads v. What is read is a part of what was there to be read.
+// Bytes writes or reads v. When reading, v becomes a slice of B.
 func (c *Coder) Bytes(v *[]byte) {
 	n := len(*v)
 	c.Len(&n)
@@ -80,7 +79,7 @@ func (c *Coder) Bytes(v *[]byte) {
 	*v, c.B = c.B[:n:n], c.B[n:]
 }
 
-// Error writes or reads what an error says.
+// Error writes or reads the text of an error.
 func (c *Coder) Error(err *error) {
 	var text string
 	if *err != nil {
@@ -92,7 +91,7 @@ func (c *Coder) Error(err *error) {
 	}
 }
 
-// List writes or reads a slice, each element by one.
+// List writes or reads a slice. It calls one for each element.
 func List[T any](c *Coder, list *[]T, one func(*T)) {
 	n := len(*list)
 	c.Len(&n)

@@ -8,7 +8,7 @@ import (
 // Code is how a request ended. The numbers are the protocol's.
 type Code uint8
 
-// The codes that the table gives.
+// The codes that the table returns.
 const (
 	CodeOK          Code = 0
 	CodeBusy        Code = 1
@@ -40,23 +40,22 @@ const (
 	LostSilent   Reason = 8
 )
 
-// Session is one client connection, as far as the tables are concerned. The
-// counters may be read at any time; everything else is guarded per shard by the
-// mutex of that shard.
+// Session is the tables' record of one client connection. The counters may be read at any time. The
+// parts of a shard are guarded by the mutex of that shard.
 type Session struct {
 	ID      uint64
-	User    *Use // what its user's sessions have together; nil to not count
+	User    *Use // counts all sessions of its user together; nil to not count
 	Holds   atomic.Int64
 	Waiters atomic.Int64
-	// Asks is what a store has yet to answer that the session has asked for: keys, whether it still
-	// waits for them or not, inspections and its own renewals.
+	// Asks is the number of the session's requests that a store has yet to answer: acquires, even if
+	// the session no longer waits for them, inspections and its own renewals.
 	Asks atomic.Int64
 	// Shards has a bit for each shard that knows holds or waiters of this session.
 	Shards atomic.Uint64
-	// Ended is set before EndSession begins: whatever comes later for the session
-	// finds nothing to hold on to.
+	// Ended is set before EndSession begins, so that no later event gives the session a hold or a
+	// waiter.
 	Ended atomic.Bool
-	// Shell is the caller's own; the table never looks at it.
+	// Shell belongs to the caller. The table never uses it.
 	Shell any
 
 	index []sessionIndex // by shard
@@ -68,25 +67,24 @@ type sessionIndex struct {
 	survey *hold // the next to be looked at; nil when that has ended
 }
 
-// NewSession makes the record of a session over so many shards, at most 64.
+// NewSession returns the record of a session over the given number of shards, at most 64.
 func NewSession(id uint64, shards int) *Session {
 	return &Session{ID: id, index: make([]sessionIndex, shards)}
 }
 
-// Request names one request of a session. Via is the caller's own and comes
-// back with the answer.
+// Request names one request of a session. InternalReply belongs to the caller and returns with the answer.
 type Request struct {
 	Session       *Session
 	ID            uint64
 	InternalReply any
 }
 
-// Step is a Via of a request that is one step of a larger one.
+// Step is the InternalReply of a request that is one step of a larger request.
 type Step interface {
-	Since() int64 // when the larger one began
+	Since() int64 // when the larger request began
 }
 
-// MessageKind is what a message says.
+// MessageKind is the kind of a message.
 type MessageKind uint8
 
 // The kinds of messages.
@@ -127,7 +125,7 @@ type Message struct {
 	ShortTTL  int64         // of the lease, nanoseconds
 }
 
-// Track tells the renewer of a lease: renew it before Until, or forget it.
+// Track tells the renewer to renew a lease before Until, or to forget it.
 type Track struct {
 	Lease  *Lease
 	Gen    uint64 // of the lease's token; comes back with Renew
@@ -137,7 +135,7 @@ type Track struct {
 	Store  int  // the number of the store where the lease is, or was
 }
 
-// NoticeKind is what a notice is about.
+// NoticeKind is the kind of a notice.
 type NoticeKind uint8
 
 // The kinds of notices.
@@ -148,7 +146,7 @@ const (
 	NoticeLost                           // Reason, Released; Took: the hold
 )
 
-// Notice is for the log.
+// Notice is an event for the log.
 type Notice struct {
 	Kind     NoticeKind
 	Mode     Mode
@@ -164,12 +162,12 @@ type Notice struct {
 	Took     int64 // nanoseconds
 }
 
-// Effects is what an event asks of the shell, in order. The caller empties it.
+// Effects collects, in order, what the caller has to do after an event. The caller empties it.
 type Effects struct {
 	Messages []Message
 	Ops      []Op
 	Tracks   []Track
-	Notices  []Notice // of what was lost; with Audit of all that Stats counts
+	Notices  []Notice // of losses; with Audit, of everything that Stats counts
 	Audit    bool     // the caller's
 }
 
@@ -186,7 +184,7 @@ func (e *Effects) fail(re Request, c Code, err error) {
 	e.Messages = append(e.Messages, Message{Kind: MsgFailed, Re: re, Code: c, Left: -1, Err: err})
 }
 
-// refuse answers an acquire that does not even wait.
+// refuse answers an acquire that is not queued.
 func (t *Table) refuse(q *Acquire, c Code, err error, out *Effects) {
 	key := ""
 	if out.Audit {
@@ -202,7 +200,7 @@ func (t *Table) dismiss(w *waiter, c Code, left int64, err error, now int64, out
 	t.dropWaiter(w)
 }
 
-// refused answers an acquire; n is what the log is to have of it.
+// refused answers an acquire. n is the notice for the log.
 func (t *Table) refused(ns *Namespace, re Request, n Notice, left int64, err error, out *Effects) {
 	if re.InternalReply == nil { // else it is a step of something larger, which the shell counts
 		t.statsOf(ns).Acquires[n.Code]++
@@ -214,7 +212,7 @@ func (t *Table) refused(ns *Namespace, re Request, n Notice, left int64, err err
 	out.Messages = append(out.Messages, Message{Kind: MsgFailed, Re: re, Code: n.Code, Left: left, Err: err})
 }
 
-// notice tells the log of a hold.
+// notice adds a notice about h.
 func (e *Effects) notice(kind NoticeKind, h *hold, took int64) *Notice {
 	e.Notices = append(e.Notices, Notice{Kind: kind, Mode: h.mode, Degraded: h.fence == 0, Key: h.l.key,
 		Session: h.s, Owner: h.owner, Fence: h.fence, Took: took})

@@ -7,8 +7,8 @@ import (
 
 // Stores that fail.
 
-// fail notes that the store did not do what was asked; the next try comes later
-// each time.
+// fail records that the store has not carried out a request. The pause before the next attempt grows with
+// each failure.
 func (t *Table) fail(l *Lease, now int64, err error) {
 	r := l.withOptional()
 	if r.failSince == 0 {
@@ -77,7 +77,7 @@ func (t *Table) failingSince(l *Lease) int64 {
 	return l.st.downAt
 }
 
-// failure is why, for people.
+// failure returns an error text that explains why requests for l fail.
 func (t *Table) failure(l *Lease) error {
 	if p := l.worst(); p != nil {
 		l = p

@@ -7,16 +7,16 @@ import "slices"
 // rise over a reload even if the new store's counter and clock are behind.
 
 // maxCarried is the highest floor that a store takes over from another one. It is above every base that the
-// largest fence_epoch leads to. There are 2^51 bases above it. So a wrong base of one store, such as a damaged
-// counter, cannot use up the bases of another.
+// largest fence_epoch leads to, and 2^51 bases are above it. So a wrong base of one store, from a damaged counter
+// for example, cannot use up the bases of another.
 const maxCarried = 3 << 51
 
-// Raises reports whether bases can be raised: a new one is above Op.Floor. The bases of other stores are their
-// own order.
+// Raises reports whether the store can raise bases, so that a new base is above Op.Floor. Other stores order
+// their bases themselves.
 func (s *Store) Raises() bool { return s.Rebase || s.Floors }
 
-// Known returns a bound of the bases that this table knows of keys at s. epoch lifts the bases of s if they are
-// its own order. It is 0 if the table knows of no base.
+// Known returns an upper bound of the bases that this table knows of keys at s; 0 if it knows of none. epoch
+// raises the bases of s if s orders them itself.
 func (t *Table) Known(s *Store, epoch uint64) uint64 {
 	if st := t.record(s); st != nil {
 		return st.known(epoch)
@@ -26,7 +26,7 @@ func (t *Table) Known(s *Store, epoch uint64) uint64 {
 
 func (st *storeState) known(epoch uint64) uint64 { return max(st.given(epoch), st.past) }
 
-// Given is like Known, but leaves out the bases that were carried to s. It is a bound of those that s has given.
+// Given is like Known, but considers only the bases that s itself has given.
 func (t *Table) Given(s *Store, epoch uint64) uint64 {
 	if st := t.record(s); st != nil {
 		return st.given(epoch)
@@ -41,9 +41,9 @@ func (st *storeState) given(epoch uint64) uint64 {
 	return st.floor + epoch
 }
 
-// Carry tells the table that keys with bases up to base move to s. If the bases of s can be raised, new ones are
-// above it from now on. Otherwise the table remembers base until the keys move on. A base that is out of range
-// changes nothing.
+// Carry tells the table that keys with bases up to base move to s. If s can raise its bases, its new bases are
+// above base from now on. Otherwise the table remembers base until the keys move on. Carry ignores a base that is
+// out of range.
 func (t *Table) Carry(s *Store, base uint64) { t.store(s).carry(base) }
 
 func (st *storeState) carry(base uint64) {
@@ -82,8 +82,8 @@ func (t *Table) gave(st *storeState, base uint64) {
 	}
 }
 
-// Carries reports whether new bases at s are above base once keys with bases up to it have moved there. epoch
-// lifts the bases of s if they are its own order.
+// Carries reports whether new bases at s are above base once keys with bases up to base have moved there. epoch
+// raises the bases of s if s orders them itself.
 func (s *Store) Carries(base, epoch uint64) bool {
 	if s.Raises() {
 		return base <= maxCarried

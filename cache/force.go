@@ -2,14 +2,13 @@ package cache
 
 import "slices"
 
-// Unlocking by force. The owner is told at once that his hold is lost, but he believes in it
-// until he reads that: so the hold stays where it is and keeps the key closed, not renewed
-// and not to be entered any more, until what has been stated of it is over, or its owner
-// releases it, or its session ends.
+// Forced unlocks. The owner is told at once that its hold is lost, but it relies on the hold until it reads
+// that. So the hold stays in the table and keeps the key closed; it is not renewed and cannot be re-entered.
+// It ends with the validity that was stated to its owner, with its owner's release, or with its session.
 
-// Force ends the holds of a key, those of its semaphore if permit is true, and only those
-// under fence if that is not 0. It returns those that it has ended, and when the last of what
-// closes the key, those that were ended before included, is over; now when nothing does.
+// Force ends the holds of a key: of its semaphore if permit is true, else of its lock. If fence is not 0, it
+// ends only the holds with that fence. It returns the holds that it has ended, and the time at which the key
+// is no longer closed by them or by holds that were forced earlier; that is now if none closes it.
 func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Effects) (ended []Held, free int64) {
 	l := t.leases[key]
 	if permit {
@@ -26,8 +25,8 @@ func (t *Table) Force(key string, permit bool, fence uint64, now int64, out *Eff
 	return ended, free
 }
 
-// Shut ends all holds as Force does, because there is no more time for them. Their sessions are to
-// be ended at once, which tells the owners.
+// Shut ends all holds as Force does, at the end of a drain. The caller has to end their sessions at once,
+// which tells the owners.
 func (t *Table) Shut(now int64, out *Effects) {
 	for _, l := range t.byToken() {
 		t.forceAll(l, 0, now, out, func(h *hold) {
@@ -37,8 +36,8 @@ func (t *Table) Shut(now int64, out *Effects) {
 	}
 }
 
-// forceAll has end called for the holds of a lock, or of a semaphore, that have not been forced yet;
-// fence and free are Force's.
+// forceAll calls end for each hold of a lock, or of a semaphore, that has not been forced yet. fence and
+// free are as in Force.
 func (t *Table) forceAll(of *Lease, fence uint64, now int64, out *Effects, end func(*hold)) (free int64) {
 	free = now
 	ls := []*Lease{of}
@@ -67,7 +66,7 @@ func (t *Table) forceAll(of *Lease, fence uint64, now int64, out *Effects, end f
 	return free
 }
 
-// force closes l's key for what has been stated of a hold that its owner has lost.
+// force makes h a lost hold, which keeps its key closed until the validity stated to its owner ends.
 func (t *Table) force(h *hold) {
 	l := h.l
 	l.unindexOwner(h)
@@ -77,7 +76,7 @@ func (t *Table) force(h *hold) {
 	t.forced++
 }
 
-// forcedOnly says that l has holds, and that all of them have been lost by force.
+// forcedOnly reports whether l has holds and all of them are forced.
 func (l *Lease) forcedOnly() bool {
 	for h := l.holds; h != nil; h = h.next {
 		if !h.forced {
@@ -87,9 +86,9 @@ func (l *Lease) forcedOnly() bool {
 	return l.holds != nil
 }
 
-// acknowledged is for a release that has found no hold: if that was lost by force, its owner
-// does not believe in it any more. He may have sent the release before he could know, and it
-// counts all the same; but one of several entries only lowers the count.
+// acknowledged handles a release that has found no valid hold. If the hold was lost by force, the release
+// proves that its owner no longer relies on it, even if the owner sent the release before it knew of the
+// loss. A release of one of several entries only lowers the count.
 func (t *Table) acknowledged(q *Release, now int64, out *Effects) {
 	if t.forced == 0 {
 		return

@@ -15,7 +15,7 @@ func (b *bench) balanced(forced uint64) {
 	b.t.Helper()
 	all, _ := b.tab.AddStats(nil, nil)
 	if s := all[0]; s.Unaccounted() != 0 || s.Lost[LostForced] != forced {
-		b.t.Fatalf("amiss %d, forced %d, want %d", s.Unaccounted(), s.Lost[LostForced], forced)
+		b.t.Fatalf("unaccounted %d, forced %d, want %d", s.Unaccounted(), s.Lost[LostForced], forced)
 	}
 }
 

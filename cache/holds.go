@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Holds: who has a key here, under which fence, until when.
+// Holds: which owner has a key on this host, with which fence, until when.
 
 // find returns the owner's hold, nil when there is none.
 func (l *Lease) find(s *Session, owner uint64) *hold {
@@ -22,11 +22,10 @@ func (l *Lease) find(s *Session, owner uint64) *hold {
 	return nil
 }
 
-// indexHolds is from how many holds on a lease keeps an index of owners.
+// indexHolds is the number of holds from which a lease keeps an index of their owners.
 const indexHolds = 12
 
-// sharesFence says that a hold gets the fence of the present phase: readers who
-// join readers.
+// sharesFence reports whether a new hold gets the fence of the present phase. Readers that join readers do.
 func (t *Table) sharesFence(l *Lease, m Mode) bool {
 	return m == Shared && l.nHolds > 0 && l.fence != 0
 }
@@ -99,7 +98,7 @@ func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) 
 	t.reenterWaits(h, now, out)
 }
 
-// belongs puts h among its session's holds, and what is counted of those, and of a semaphore.
+// belongs adds h to the holds of its session and of its semaphore, and to their counts.
 func (t *Table) belongs(h *hold) {
 	l, s := h.l, h.s
 	if l.head != nil {
@@ -162,7 +161,7 @@ func (l *Lease) unindexOwner(h *hold) {
 	}
 }
 
-// counted takes a grant into the statistics.
+// counted adds a grant to the statistics.
 func (t *Table) counted(h *hold, w *waiter) {
 	h.class = h.l.ns.Class
 	s := t.statsOf(h.l.ns)
@@ -174,7 +173,7 @@ func (t *Table) counted(h *hold, w *waiter) {
 	}
 }
 
-// uncounted is its end.
+// uncounted adds the end of h to the statistics.
 func (t *Table) uncounted(h *hold, now int64) *Stats {
 	s := t.stats[h.class]
 	s.Holds--
@@ -182,8 +181,7 @@ func (t *Table) uncounted(h *hold, now int64) *Stats {
 	return s
 }
 
-// end takes h away, which is not lost, unless it has been by force; what follows from it is
-// advance's.
+// end removes h, which is not lost, except by force. The caller has to call advance afterwards.
 func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 	if h.forced {
 		t.dropHold(h)
@@ -245,7 +243,7 @@ func (t *Table) dropHold(h *hold) {
 	t.freeHold(h)
 }
 
-// lose takes h away, and tells its owner unless he has been told.
+// lose removes h, and tells its owner unless the owner has been told.
 func (t *Table) lose(h *hold, why Reason, now int64, out *Effects) {
 	if !h.forced {
 		t.tellLost(h, why, now, out)
@@ -298,8 +296,8 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 	l.minEnd = end
 }
 
-// endReason is why h is lost at now: its end, if that has come, or other. Only the longest hold ends h if its end
-// is last.
+// endReason returns why h is lost at now: because its own end has come, or else other. A hold with end == last
+// is ended by the longest hold that is allowed.
 func (h *hold) endReason(now int64, other Reason) Reason {
 	switch {
 	case h.end == 0 || now < h.end:
@@ -320,7 +318,7 @@ func (t *Table) expireAll(st *storeState, now int64, out *Effects) {
 	}
 }
 
-// heldLeases is every lease held at a store, in order.
+// heldLeases returns every lease that is held at a store, in order.
 func (t *Table) heldLeases(st *storeState) []*Lease {
 	ls := make([]*Lease, 0, st.held)
 	for l := range t.all() {

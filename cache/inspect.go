@@ -1,6 +1,6 @@
 package cache
 
-// What others want to know.
+// Inspections.
 
 func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
 	m := Message{Kind: MsgInspected, Left: -1, Waiters: l.nWaits}
@@ -28,15 +28,15 @@ func (l *Lease) answerPeeks(m Message, out *Effects) {
 	l.optional.peeks = nil
 }
 
-// peek has re answered once it is known how l stands.
+// peek queues re until the state of l is known.
 func (l *Lease) peek(re Request) {
 	re.Session.addAsks(1)
 	r := l.withOptional()
 	r.peeks = append(r.peeks, re)
 }
 
-// Inspect answers what is known of a key, asking the store if this host does not
-// hold it: of the semaphore of that name if mode is Permit, and else of the lock.
+// Inspect answers re with the state of a key: of its semaphore if mode is Permit, else of its lock. It asks
+// the store if this host does not hold the key.
 func (t *Table) Inspect(re Request, ns *Namespace, key []byte, mode Mode, now int64, out *Effects) {
 	if err := t.mayAsk(re.Session); err != nil {
 		out.fail(re, CodeLimit, err)
@@ -66,7 +66,7 @@ func (t *Table) sayHeld(l *Lease, re Request, now int64, out *Effects) {
 		Holders: l.nHolds, Waiters: l.nWaits, Left: t.deadline(l) - now, Fence: l.newestFence()})
 }
 
-// answerPeeks answers inspects that came before the lease did.
+// answerPeeks answers the inspections that came before the lease.
 func (t *Table) answerPeeks(l *Lease, now int64, out *Effects) {
 	if l.optional == nil || l.nHolds == 0 || l.op == OpPeek {
 		return

@@ -5,19 +5,18 @@ import (
 	"sync/atomic"
 )
 
-// Limits: how much a session, a user's sessions together, and all clients together in a namespace
-// may hold and wait for. Each is looked at before it is counted, so what several threads
-// decide in the same moment may pass a shared one, by one each.
+// Limits of holds and waiters: of a session, of all sessions of a user, and of all clients in a namespace.
+// Each limit is checked before the request is counted. So threads that decide at the same moment can exceed a
+// shared limit, by one each.
 
-// Use counts what is held and waited for in a namespace, or by a user's sessions, over all
-// tables.
+// Use counts the holds and waiters of a namespace, or of a user's sessions, over all tables.
 type Use struct {
 	MaxHolds, MaxWaiters atomic.Int64 // 0 for no bound
 	Holds, Waiters       atomic.Int64
 	Asks                 atomic.Int64 // of a user: see Session
 }
 
-// Errors of limits, for people.
+// Errors that name the limit that was reached.
 var (
 	errSessionHolds = errors.New("this session holds as many locks as it may")
 	errSessionWaits = errors.New("this session waits for as many answers as it may")
@@ -54,13 +53,13 @@ func (u *Use) addAsks(n int64) {
 	}
 }
 
-// addAsks counts what s has asked for that a store has to answer.
+// addAsks adds n to the count of requests of s that a store has to answer.
 func (s *Session) addAsks(n int64) {
 	s.Asks.Add(n)
 	s.User.addAsks(n)
 }
 
-// mayHold says why s may not hold one more in ns; nil when it may.
+// mayHold returns an error if s may not have one more hold in ns.
 func (t *Table) mayHold(s *Session, ns *Namespace) error {
 	switch {
 	case s.Holds.Load() >= t.cfg.MaxHolds:
@@ -73,7 +72,7 @@ func (t *Table) mayHold(s *Session, ns *Namespace) error {
 	return nil
 }
 
-// mayWait says why s may not wait for one more in ns; nil when it may.
+// mayWait returns an error if s may not have one more waiter in ns.
 func (t *Table) mayWait(s *Session, ns *Namespace) error {
 	switch {
 	case s.Waiters.Load() >= t.cfg.MaxWaiters:
@@ -86,8 +85,8 @@ func (t *Table) mayWait(s *Session, ns *Namespace) error {
 	return t.mayAsk(s)
 }
 
-// mayAsk says why s may not have one more answer of a store to come; nil when it may. Whoever
-// withdraws what he waits for, or goes, leaves the store's answer to come all the same.
+// mayAsk returns an error if s may not have one more request at a store. A request still counts after its
+// session has withdrawn it or has ended, until the store answers.
 func (t *Table) mayAsk(s *Session) error {
 	switch {
 	case s.Asks.Load() >= t.cfg.MaxWaiters:

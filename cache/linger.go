@@ -8,29 +8,28 @@ import (
 
 // Lingering: an idle lease is kept for a while in case this host wants it again.
 //
-// It is kept when the key's own past says that this saves more than it costs. Asked
-// for again here in time, it saves the trips of the release and of the acquire. Wanted by
-// another host first, it costs that one the way of its wish to us, of our release, and of
-// the news of it. Once another host has wanted a key, this one does not keep it idle
-// for a time.
+// The lease is kept if the key's history says that this saves more than it costs. If this host acquires the
+// key again in time, the round trips of the release and of the acquire are saved. If another host acquires it
+// first, that host waits longer: for the hint to this host, for the release, and for the news of the release.
+// After another host has acquired a key, this host does not keep it idle for LingerPause.
 
 const (
 	savedTrips = 2 // to the store
 	costTrips  = 3
-	habitUses  = 16 // so many uses are remembered; then all count half
+	habitUses  = 16 // the uses that are remembered; after that all counts are halved
 )
 
-// habit is how a key has come to be used again, lately.
+// habit records how a key has recently been used again.
 type habit struct {
 	lingers *Lease // the lease that is kept idle; nil when none is
-	freed   int64  // when nobody here held the key any more; 0 while somebody does
-	banned  int64  // it does not linger before
+	freed   int64  // when the last hold on this host ended; 0 while there is one
+	banned  int64  // it does not linger before this time
 	again   uint8  // here, and in time
 	later   uint8  // here, too late
 	others  uint8  // by another host, before that
 }
 
-// pays says that to keep the lease idle is expected to save more than it costs.
+// pays reports whether keeping the lease idle is expected to save more than it costs.
 func (h *habit) pays() bool {
 	return h.again > 0 && savedTrips*int(h.again) > costTrips*int(h.others)
 }
@@ -42,7 +41,8 @@ func (h *habit) count(n *uint8) {
 	}
 }
 
-// habits are those of the keys used last. What is forgotten is not kept idle any longer.
+// habits has the habits of the keys that were used last. The lease of a key whose habit is forgotten no longer
+// lingers.
 type habits struct {
 	lru     *simplelru.LRU[string, *habit]
 	evicted *Lease // that has to be given up
@@ -56,7 +56,7 @@ func (x *habits) get(key string) *habit {
 	return h
 }
 
-// add makes a habit of a key that has none.
+// add makes a habit for a key that has none.
 func (x *habits) add(key string, most int) *habit {
 	if x.lru == nil {
 		x.lru, _ = simplelru.NewLRU(max(1, most), func(_ string, old *habit) { x.evicted = old.lingers })
@@ -66,8 +66,8 @@ func (x *habits) add(key string, most int) *habit {
 	return h
 }
 
-// lingers says that l, which nobody holds, is kept. Who waits for its release hears of
-// it: the lease stays with this host.
+// lingers reports whether l, which nobody holds, is kept. A request that waits for its release is answered
+// then, because the lease stays with this host.
 func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	if l.ns.Linger == 0 || l.head != nil {
 		return false
@@ -98,7 +98,7 @@ func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
 	return true
 }
 
-// idleUntil is how long l is kept with no hold on it; 0 when it is not.
+// idleUntil returns until when l is kept without a hold; 0 if it is not kept.
 func (l *Lease) idleUntil() int64 {
 	if l.optional == nil {
 		return 0
@@ -106,7 +106,7 @@ func (l *Lease) idleUntil() int64 {
 	return l.optional.idleUntil
 }
 
-// used notes that l, which nobody held, is held again.
+// used records that l, which nobody held, is held again.
 func (t *Table) used(l *Lease, now int64) {
 	t.endIdle(l) // first, because a reload may have disabled linger since
 	if l.ns.Linger == 0 || l.head != nil {
@@ -124,8 +124,8 @@ func (t *Table) used(l *Lease, now int64) {
 	h.freed = 0
 }
 
-// contested notes that another host uses the key too, and with ours that it wants what
-// this one has.
+// contested records that another host uses the key too. ours is true if that host waits for the lease that
+// this host has.
 func (t *Table) contested(l *Lease, ours bool, now int64) {
 	if l.ns.Linger == 0 || l.head != nil {
 		return
@@ -141,7 +141,7 @@ func (t *Table) contested(l *Lease, ours bool, now int64) {
 	}
 }
 
-// endIdle ends l's lingering, if it does; what becomes of l is the caller's.
+// endIdle ends the lingering of l, if it lingers. The caller decides what becomes of l.
 func (t *Table) endIdle(l *Lease) {
 	if l.idleUntil() == 0 {
 		return
@@ -152,7 +152,7 @@ func (t *Table) endIdle(l *Lease) {
 	}
 }
 
-// EndLinger gives up what lingers, and keeps nothing idle from here on.
+// EndLinger releases the leases that linger. From then on no lease lingers.
 func (t *Table) EndLinger(now int64, out *Effects) {
 	t.noLinger = true
 	if t.habits.lru == nil {
@@ -165,30 +165,30 @@ func (t *Table) EndLinger(now int64, out *Effects) {
 	}
 }
 
-// Tries from other hosts. One that finds a key lingering elsewhere would fail although
-// nobody holds it. So where leases linger a try queues at the store for a moment, which
-// ends the lingering, and says busy only if that has not helped.
+// Tries and lingering leases. A try for a key that lingers on another host would fail although nobody holds
+// it. So where leases linger, a try takes a short-lived queue entry at the store, which ends the lingering. It
+// is answered busy only if that has not helped.
 
 const (
 	tryLeast = 10 * time.Millisecond
 	tryTrips = 5
 )
 
-// tryWait is how long a try waits for a lease that may linger on another host.
+// tryWait returns how long a try waits for a lease that may linger on another host.
 func (st *storeState) tryWait() int64 {
 	return max(int64(tryLeast), tryTrips*st.trip) + int64(st.Notice)
 }
 
-// startsShortLived says that what is asked for now is for tries alone, and that they wait for
-// a moment.
+// startsShortLived reports whether the next OpJoin of l takes a short-lived queue entry: only tries wait for
+// l, and they may wait for a moment.
 func (t *Table) startsShortLived(l *Lease) bool {
 	return l.ns.Linger > 0 && l.head == nil && l.nHolds == 0 && l.st.Queue && !l.longWaits()
 }
 
-// longWaits says that somebody waits here for longer than a try does.
+// longWaits reports whether l has waiters that are not tries.
 func (l *Lease) longWaits() bool { return l.nWaits > l.nTries }
 
-// inMoment says that tries may still wait in l's brief place.
+// inMoment reports whether tries may still wait in l's short-lived queue entry.
 func (l *Lease) inMoment(now int64) bool {
 	return l.shortLived && (l.optional.tryUntil == 0 || now < l.optional.tryUntil)
 }

@@ -217,7 +217,7 @@ func TestATryWaitsAMomentForALingeringLease(t *testing.T) {
 	}
 	op := b.op(OpJoin)
 	if !op.ShortLived {
-		t.Fatal("the place is not brief")
+		t.Fatal("the queue entry is not short-lived")
 	}
 	if m := b.answer(op, Result{Status: Queued, Left: second}); len(m) != 0 {
 		t.Fatalf("%+v", m)
@@ -247,7 +247,7 @@ func TestAWaiterTakesNoBriefPlace(t *testing.T) {
 	b.answer(b.op(OpWithdraw), Result{Status: Done})
 	op := b.op(OpJoin)
 	if op.ShortLived {
-		t.Fatal("the place is brief")
+		t.Fatal("the queue entry is short-lived")
 	}
 	if m := b.answer(op, Result{Status: Queued}); len(m) != 1 || m[0].Code != CodeBusy {
 		t.Fatalf("%+v", m)

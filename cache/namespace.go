@@ -2,21 +2,20 @@ package cache
 
 import "time"
 
-// Store is what tables have to know of a store. It does not change once a table
-// has seen it.
+// Store describes a store to the tables. It does not change after a table has seen it.
 type Store struct {
 	ID         int           // its number, from 0; a number is never used again
 	Session    bool          // leases live by the daemon's session there
 	SessionTTL time.Duration // then its TTL
 	TTLs       bool          // leases have TTLs of their own too
-	Rebase     bool          // it can give a held lease a new base
-	Floors     bool          // a new base is above Op.Floor; so it is with Rebase
+	Rebase     bool          // the store can give a held lease a new base
+	Floors     bool          // a new base is above Op.Floor; Rebase implies this
 	Pair       bool          // a lease stands in two stores: when one has lost it, the other may still have it
-	Queue      bool          // hosts that wait queue there; else they poll, and more often
-	Notice     time.Duration // how late, beside the way, it may be to hint that a held key is wanted
+	Queue      bool          // waiting hosts queue at the store; otherwise they poll, and more often
+	Notice     time.Duration // how late the hint that a held key is contended may be, besides the network delay
 }
 
-// renews says that each lease there ends by itself unless it is renewed.
+// renews reports whether each lease at the store ends by itself unless it is renewed.
 func (s *Store) renews() bool { return !s.Session || s.TTLs }
 
 // Validity returns the longest validity, in nanoseconds, that can be stated for a lease with the given TTL:
@@ -31,31 +30,30 @@ func (s *Store) Validity(ttl int64) int64 {
 	return int64(s.SessionTTL)
 }
 
-// Namespace is what applies to the keys under a prefix: where they are kept, and
-// what their holders may do. It does not change once a table has seen it; a new
-// one takes its place.
+// Namespace is the policy for the keys under a prefix: their store, and what their holders may do. It does
+// not change after a table has seen it; a new Namespace replaces it.
 type Namespace struct {
 	Store          *Store
-	MaxHandoffs    int           // local handoffs once another host wants a key
+	MaxHandoffs    int           // local handoffs of a key while another host waits for it
 	MaxHandoffTime time.Duration // … and the time for them
 	Linger         time.Duration // how long a lease with no hold may be kept, at most half its TTL; 0 for not
-	LingerPause    time.Duration // not again for so long once another host has wanted the key
+	LingerPause    time.Duration // how long linger is off for a key after another host has acquired or waited for it
 	MaxWait        time.Duration // the longest wait; 0 for no bound. Callers apply it to Acquire.Wait, and Reroute to waiters
-	MaxHold        time.Duration // the longest that anybody may hold; 0 for no bound
+	MaxHold        time.Duration // the longest time that an owner may hold a key; 0 for no bound
 	Heartbeat      time.Duration // a client silent for so long loses its holds; 0 to not ask
-	// Tenure bounds how long a lease stays with this host while somebody here waits
-	// for it, and Pause is how long this host keeps off the key after it: plain
-	// lockers cannot say that they want it. Both 0 where there are none.
+	// Tenure bounds how long a lease stays with this host while a local waiter
+	// waits for it. After that this host leaves the key alone for Pause. They are for
+	// keys shared with clients of a plain locker, which cannot queue. Both are 0 for other keys.
 	Tenure, Pause time.Duration
-	// Epoch lifts fence bases: it is added to those of a store's own order, and a
-	// floor under the others.
+	// Epoch raises fence bases: it is added to the bases that a store orders itself, and it is the
+	// floor of the others.
 	Epoch uint64
-	// Local lets this host grant alone, without fences, once the store has been
+	// Local allows this host to grant alone, without fences, after the store has been
 	// down for LocalAfter.
 	Local      bool
 	LocalAfter time.Duration
-	Use        *Use   // what its clients have together; nil to not count
-	Class      uint16 // what it is counted under: see Stats
+	Use        *Use   // counts all its clients together; nil to not count
+	Class      uint16 // the class of its statistics: see Stats
 }
 
 // storeState is a table's record of a store. It counts the store's users: the leases, in any state, that
@@ -65,21 +63,21 @@ type storeState struct {
 	*Store
 	users   int    // leases, in any state
 	held    int    // leases in stateHeld
-	moved   int    // leases whose keys are routed to another store now, semaphores' own apart
+	moved   int    // leases whose keys are routed to another store now, without the leases of semaphores themselves
 	session int64  // deadline of the session; Forever on stores without
 	no      uint64 // that session's number
 	floor   uint64 // the highest base that the store has given to this host
 	past    uint64 // the highest base carried there
-	trip    int64  // what a round trip takes, lately
+	trip    int64  // a moving estimate of the round trip time
 	downAt  int64  // since when it is down; 0 when it is up
 	err     error  // why, for people
 	stats   StoreStats
 }
 
-// tripMost bounds what one slow answer says of round trips.
+// tripMost bounds the effect of one slow answer on the estimate.
 const tripMost = int64(200 * time.Millisecond)
 
-// took takes in how long an answer was on its way.
+// took updates the estimate of the round trip time with that of one answer.
 func (st *storeState) took(r *Result, trip int64) {
 	if r.Status == Unknown || r.Status == Refused {
 		return

@@ -31,47 +31,45 @@ const Forever = int64(1<<63 - 1)
 // counts exactly only up to 2^53.
 const MaxBase = uint64(1)<<53 - 1
 
-// OpKind is what the table asks of a store.
+// OpKind is the kind of a request to a store.
 type OpKind uint8
 
-// The operations of the store contract. All but OpRenew go through the main
-// lane, at most one of a key at a time; OpRenew has a lane of its own. None makes
-// what stands under its token end sooner: it may come late, behind one that gave it
-// longer.
+// The operations of the store contract. All but OpRenew go through the main lane, which has at most one op of a
+// key in flight. OpRenew has a lane of its own. No op may shorten a TTL: it can arrive after a later op that
+// extended it.
 //
-// With Mode Permit they are about a semaphore: each token is one permit, and the
-// key is free while fewer than Limit tokens hold one. Each token queues for itself,
-// those of one host too, and at most one op of a token is under way at a time, but
-// several of a key may be, even in one batch.
+// With Mode Permit the ops are about a semaphore. Each token is one permit, and the key is available while fewer
+// than Limit tokens hold a permit. Each token has its own place in the queue, even among tokens of one host. At
+// most one op of a token is in flight, but several ops of a key may be, even in one batch.
 const (
-	// OpTry takes the key if it is free and nobody queues for it, and leaves
-	// nothing behind when not. Repeated with the same token it is granted
-	// again. Granted, Busy, Refused or Unknown.
+	// OpTry takes the key if it is free and its queue is empty. Otherwise it changes
+	// nothing. If it is repeated with the same token, it is granted again. Its results are Granted,
+	// Busy, Refused and Unknown.
 	OpTry OpKind = iota + 1
-	// OpJoin takes the key if it is free and nobody queues before us, and
-	// otherwise joins the store's queue or keeps our place in it: a daemon that
-	// does not repeat it drops out by itself. Granted, Queued, Refused or Unknown.
-	// Busy says that the token has lost its place for good, and has left nothing
-	// behind: another token has to join.
+	// OpJoin takes the key if it is free and no token is before this one in the queue.
+	// Otherwise it joins the store's queue, or keeps the token's place in it: a daemon that
+	// does not repeat OpJoin loses its place. Its results are Granted, Queued, Refused, Unknown and Busy.
+	// Busy means that the token has lost its place for good and the store keeps nothing of it: the
+	// daemon has to join with another token.
 	OpJoin
-	// OpWithdraw leaves the queue, and releases the lease should it have been
-	// granted meanwhile. Done, Refused or Unknown. As for a release, a copy of it
-	// may be carried out late: its token is never asked for again.
+	// OpWithdraw leaves the queue, and releases the lease if it has been granted
+	// meanwhile. Its results are Done, Refused and Unknown. As with OpRelease, a copy of the request
+	// may be carried out late, so its token is never used again.
 	OpWithdraw
-	// OpRelease ends the lease and wakes the next in the queue. Whatever shape
-	// the token has in the store (exclusive, shared, queued) is removed. Done,
-	// NotHeld, Refused or Unknown. NotHeld means that the lease was gone before: a
+	// OpRelease ends the lease and wakes the next waiter in the queue. It removes the
+	// token from the store in any form: exclusive, shared or queued. Its results are Done,
+	// NotHeld, Refused and Unknown. NotHeld means that the lease had ended before. A
 	// store that may have carried out a copy of the request answers Unknown.
 	OpRelease
-	// OpRenew restarts the lease's TTL. With Rebase it fetches a new base too.
-	// Done, NotHeld, Refused or Unknown, with Wanted.
+	// OpRenew restarts the lease's TTL. With Rebase it also fetches a new base. Its results are
+	// Done, NotHeld, Refused and Unknown; the result says whether the key is Contended.
 	OpRenew
-	// OpDowngrade turns an exclusive lease into a shared one, with the TTL
-	// restarted, and wakes queued readers. Repeated it is Done again. Done,
-	// NotHeld, Refused or Unknown.
+	// OpDowngrade turns an exclusive lease into a shared one, restarts its TTL, and wakes
+	// queued readers. If it is repeated, it is Done again. Its results are Done,
+	// NotHeld, Refused and Unknown.
 	OpDowngrade
-	// OpPeek asks whether anybody holds the key. Busy (with Left and Mode, if
-	// known), Done when it is free, Refused or Unknown.
+	// OpPeek asks whether the key is held. Its results are Busy (with Left and Mode, if
+	// known), Done if the key is free, Refused and Unknown.
 	OpPeek
 )
 
@@ -80,25 +78,25 @@ var opNames = [...]string{OpTry: "try", OpJoin: "join", OpWithdraw: "withdraw", 
 
 func (k OpKind) String() string { return opNames[k] }
 
-// Ends reports whether k ends what stands under a token: OpRelease and OpWithdraw do.
+// Ends reports whether k ends a token's lease or place in the queue. OpRelease and OpWithdraw do.
 func (k OpKind) Ends() bool { return k == OpRelease || k == OpWithdraw }
 
-// Op is one thing asked of a store. Key, Kind, Mode, Token, TTL and Floor are
-// for the driver; Ref and Gen come back with the result untouched.
+// Op is one request to a store. Key, Kind, Mode, Token, TTL and Floor are for the driver. Ref and Gen return
+// unchanged with the result.
 type Op struct {
 	Kind   OpKind
 	Mode   Mode   // of the lease; for OpRelease what the table believes it is
 	Limit  uint32 // Mode Permit, OpTry and OpJoin: how many permits there are, from 1
 	Rebase bool   // OpRenew: fetch a new base
-	// Brief, of OpJoin: the place is for a moment only, on behalf of tries, in case the
-	// key lingers on another host. Its holder gets HintTried, or HintContended where a store
-	// cannot tell the two apart. All joins of a token are brief, or none.
+	// ShortLived is for OpJoin. It asks for a short-lived queue entry, on behalf of tries, in case the
+	// key lingers on another host. The holder gets HintTried, or HintContended from a store that
+	// cannot tell the two apart. Either all joins of a token are short-lived, or none is.
 	ShortLived bool
 	Key        string
-	Token      uint64        // the lease's number, never used again by this daemon; 0 for OpPeek
+	Token      uint64        // proves the lease to the store; never used again by this daemon; 0 for OpPeek
 	TTL        time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
 	Floor      uint64        // the highest base known here; a new one is larger
-	Store      int           // its number; for the shell
+	Store      int           // the store's number; for the caller
 
 	Ref *Lease
 	Gen uint64
@@ -108,16 +106,15 @@ type Op struct {
 // Status is how an Op ended.
 type Status uint8
 
-// The statuses of a result. The zero status is Unknown, so that a result that
-// no driver filled in is the ambiguous one.
+// The statuses of a result. The zero value is Unknown, so a result that no driver has set is ambiguous.
 const (
-	Unknown Status = iota // the answer never came: it may or may not have happened
+	Unknown Status = iota // no answer came: the store may or may not have carried out the op
 	Granted               // the lease is ours, with Base
 	Queued                // we are in the store's queue
-	Busy                  // somebody else has it
-	Done                  // it happened
+	Busy                  // another token has the key
+	Done                  // the store has carried out the op
 	NotHeld               // the store does not know our token
-	Refused               // the store said no and did nothing: out of memory, read-only, no login
+	Refused               // the store has refused the op and changed nothing: out of memory, read-only, no login
 )
 
 var statusNames = [...]string{"unknown", "granted", "queued", "busy", "done", "not_held", "refused"}
@@ -127,40 +124,40 @@ func (s Status) String() string { return statusNames[s] }
 // Result is a store's answer to one Op.
 type Result struct {
 	Status    Status
-	Mode      Mode   // Busy on OpPeek: how it is held
-	Contended bool   // OpTry, OpJoin, OpRenew, OpDowngrade: another host waits for it
+	Mode      Mode   // Busy on OpPeek: how the key is held
+	Contended bool   // OpTry, OpJoin, OpRenew, OpDowngrade: another host waits for the key
 	Base      uint64 // Granted; OpRenew with Rebase. At most MaxBase, more than Op.Floor
 	Left      int64  // Busy: nanoseconds until the present lease ends, -1 when not known
-	// Session is, on stores whose leases live by the daemon's session, the
-	// session's deadline in nanoseconds of the boot clock. 0 on the others: there
+	// Session is the deadline of the store session, in nanoseconds of the boot clock, if
+	// leases at the store depend on a session. It is 0 for other stores: there
 	// the lease's deadline follows from the time before the request was sent.
 	Session int64
-	// SessionNo is that session's number, from 1; a larger one means that all
-	// before have ended, with what was granted under them.
+	// SessionNo is the number of that session, from 1. A larger number means that all
+	// earlier sessions have ended, with the leases granted under them.
 	SessionNo uint64
-	Gone      bool // Refused: what stood under the token has been withdrawn
-	// Partly is for an OpRelease or OpWithdraw that is Unknown, in two stores: one store has carried it out. With
-	// Expires, what the other one may still have ends with its TTL.
+	Gone      bool // Refused: the token's lease or place in the queue has been removed
+	// Partly is for an OpRelease or OpWithdraw at a pair of stores that is Unknown: one store has carried it out. If
+	// Expires is set, the lease that the other store may still have ends with its TTL.
 	Partly, Expires bool
 	Err             error // Refused, Unknown: why, for people
 }
 
-// HintKind is what a store noticed.
+// HintKind is the kind of a hint.
 type HintKind uint8
 
-// The hints. They may be late, doubled or lost without harm.
+// The kinds of hints. A hint may be late, duplicated or lost without harm.
 const (
-	HintAvailable HintKind = iota + 1 // this key may have come free for us: ask again
-	HintContended                     // another host waits for this key, which we hold
-	HintGone                          // our lease of this key may have been removed: renew it, to see
-	HintTried                         // another host tries for this key, which we hold: it should not linger
+	HintAvailable HintKind = iota + 1 // the key may be available to this host: ask again
+	HintContended                     // another host waits for a key that this host holds
+	HintGone                          // this host's lease may have been removed: renew it to find out
+	HintTried                         // another host tries to acquire a key that this host holds: it should not linger
 )
 
-// Hint is one thing that a store noticed about a key.
+// Hint is a store's notice about a key.
 type Hint struct {
 	Kind HintKind
 	Mode Mode // Permit if it is about a semaphore; anything else is a lock's
 	Key  string
-	// Token is of the permit that it is about; 0 for any of this host's. Not for locks.
+	// Token identifies the permit that the hint is about; 0 means any permit of this host. Not for locks.
 	Token uint64
 }

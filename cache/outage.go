@@ -2,8 +2,8 @@ package cache
 
 // Stores that are down, and hosts that then decide alone.
 
-// StoreDown says that a store cannot be reached, and why. Until StoreUp nothing is asked there but renewals. An
-// exception is a pair, one of whose stores may be there: it is asked to end what is owed.
+// StoreDown tells the table that a store cannot be reached, and why. Until StoreUp the table sends only renewals
+// to the store. To a pair, one of whose stores may be reachable, it also sends pending releases.
 func (t *Table) StoreDown(s *Store, err error, now int64, out *Effects) {
 	st := t.store(s)
 	st.err = err
@@ -14,7 +14,7 @@ func (t *Table) StoreDown(s *Store, err error, now int64, out *Effects) {
 	t.advanceAll(st, now, out)
 }
 
-// StoreUp says that a store is there again.
+// StoreUp tells the table that a store can be reached again.
 func (t *Table) StoreUp(s *Store, now int64, out *Effects) {
 	st := t.store(s)
 	if st.downAt == 0 {
@@ -24,7 +24,7 @@ func (t *Table) StoreUp(s *Store, now int64, out *Effects) {
 	t.advanceAll(st, now, out)
 }
 
-// advanceAll looks at what is unsettled at a store: what is simply held goes on.
+// advanceAll advances the leases with an unresolved state at a store. Leases that are held need nothing.
 func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 	for _, l := range t.sorted() {
 		if l.st != st || l.state == stateHeld && !l.downgrade {
@@ -37,15 +37,14 @@ func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 	}
 }
 
-// isAlone says that this host may grant l although the store does not.
+// isAlone reports whether this host may grant l without the store.
 func (t *Table) isAlone(l *Lease, now int64) bool {
 	st := l.st
 	return st.downAt != 0 && l.head == nil && l.state != stateClosed && l.ns.Local && !l.moved() && now-st.downAt >= int64(l.ns.LocalAfter)
 }
 
-// handoffAlone lets waiters in by this host's own authority. Whatever stands, or
-// may stand, upstream under our token is settled when the store is back; then
-// the lease is asked for on behalf of who holds.
+// handoffAlone grants holds to waiters without the store. When the store is back, the table resolves the lease
+// or queue entry that the store may have under this host's token. Then it acquires the lease for the holders.
 func (t *Table) handoffAlone(l *Lease, now int64, out *Effects) {
 	for w := l.waitHead; w != nil; w = l.waitHead {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
@@ -62,8 +61,8 @@ func (t *Table) handoffAlone(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// restating is called before holds of l are said to be valid: what this host grants alone
-// is so for ttl from now on.
+// restating is called before a validity is stated to the holders of l. Holds that this host has granted alone
+// are valid for ttl from now on.
 func (l *Lease) restating(now, ttl int64) {
 	if l.state != stateHeld {
 		r := l.withOptional()
@@ -71,7 +70,7 @@ func (l *Lease) restating(now, ttl int64) {
 	}
 }
 
-// nextDown does what can be done without the store.
+// nextDown takes the steps that are possible without the store.
 func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	st := l.st
 	if r := l.optional; r != nil && len(r.peeks) > 0 && l.nHolds == 0 {
@@ -103,7 +102,7 @@ func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// wakeDown is when l has to be looked at while its store is down.
+// wakeDown returns when l has to be advanced while its store is down.
 func (t *Table) wakeDown(l *Lease, now int64) int64 {
 	at := Forever
 	if l.state == stateReleasing {

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Release gives up one count of a hold, or all of them.
+// Release is a request to lower the count of a hold by one, or to end the hold.
 type Release struct {
 	Re    Request
 	Key   []byte
@@ -16,8 +16,8 @@ type Release struct {
 	Cause Cause
 }
 
-// Release answers at once when the lease stays with this host, and when the
-// store has confirmed otherwise.
+// Release carries out q. It answers at once if the lease stays with this host, and otherwise when the store has
+// confirmed the release.
 func (t *Table) Release(q *Release, now int64, out *Effects) {
 	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
 	if h == nil {
@@ -43,7 +43,7 @@ func (t *Table) Release(q *Release, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// stays answers who waits for the release of l: it stays with this host after all.
+// stays answers the request that waits for the release of l, because the lease stays with this host.
 func (l *Lease) stays(out *Effects) {
 	if l.releaser.Session != nil {
 		out.released(l.releaser, 0)
@@ -55,8 +55,7 @@ func (e *Effects) released(re Request, count uint32) {
 	e.Messages = append(e.Messages, Message{Kind: MsgReleased, Re: re, Count: count})
 }
 
-// theHold finds the hold that a request names by key, owner and fence, and
-// answers not-held when there is none.
+// theHold returns the hold that a request names by key, owner and fence. If there is none, it answers not-held.
 func (t *Table) theHold(re Request, key []byte, owner, fence uint64, now int64, out *Effects) (*Lease, *hold) {
 	l := t.leases[string(key)]
 	if l != nil {
@@ -75,16 +74,16 @@ func (t *Table) theHold(re Request, key []byte, owner, fence uint64, now int64, 
 	return nil, nil
 }
 
-// Renew is a client's own renewal of a hold.
+// Renew is a client's request to renew a hold.
 type Renew struct {
 	Re    Request
 	Key   []byte
 	Owner uint64
 	Fence uint64
-	TTL   int64 // nanoseconds; 0 for what the hold has
+	TTL   int64 // nanoseconds; 0 for the present TTL of the hold
 }
 
-// Renew answers with the new validity once the store has confirmed it.
+// Renew carries out q. It answers with the new validity when the store has confirmed it.
 func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
 	if h == nil {
@@ -114,7 +113,7 @@ func (t *Table) Renew(q *Renew, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// extendHold moves a fixed hold's end, never back: what was stated stays true.
+// extendHold moves the end of a fixed hold. It never moves it back, because the earlier end was stated.
 func (t *Table) extendHold(h *hold, ttl, end int64) {
 	h.l.ttl = ttl
 	if h.end == 0 {
@@ -126,7 +125,7 @@ func (t *Table) extendHold(h *hold, ttl, end int64) {
 	h.end = max(h.end, end)
 }
 
-// Downgrade turns an exclusive hold into a shared one.
+// Downgrade is a request to turn an exclusive hold into a shared one.
 type Downgrade struct {
 	Re    Request
 	Key   []byte
@@ -134,8 +133,8 @@ type Downgrade struct {
 	Fence uint64
 }
 
-// Downgrade answers at once: the lease upstream is shared afterwards, and until
-// then excludes more than it must. A hold that is shared stays so.
+// Downgrade carries out q and answers at once. The lease at the store is downgraded afterwards; until then it
+// excludes more than necessary. A shared hold stays shared.
 func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
 	if h == nil {
@@ -155,8 +154,8 @@ func (t *Table) Downgrade(q *Downgrade, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// Cancel withdraws a waiting acquire of the same session. The acquire is
-// answered first. What it takes depends on the session's own waits, however many others wait for the key.
+// Cancel withdraws a waiting acquire of the same session. The acquire is answered first. The time that Cancel
+// takes depends on the number of the session's waits, not on the number of waiters for the key.
 func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Effects) {
 	found := uint32(0)
 	if t.withdraw(re.Session, now, out, func(w *waiter) bool {
@@ -167,12 +166,12 @@ func (t *Table) Cancel(re Request, key []byte, target uint64, now int64, out *Ef
 	out.Messages = append(out.Messages, Message{Kind: MsgCanceled, Re: re, Count: found})
 }
 
-// CancelVia withdraws the waiting acquire that carries via.
-func (t *Table) CancelVia(s *Session, via any, now int64, out *Effects) {
-	t.withdraw(s, now, out, func(w *waiter) bool { return w.req.InternalReply == via })
+// CancelVia withdraws the waiting acquire whose InternalReply is reply.
+func (t *Table) CancelVia(s *Session, reply any, now int64, out *Effects) {
+	t.withdraw(s, now, out, func(w *waiter) bool { return w.req.InternalReply == reply })
 }
 
-// withdraw ends the wait of s that is meant; false when none is.
+// withdraw ends the first wait of s for which meant returns true. It reports whether there is one.
 func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter) bool) bool {
 	for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
 		if meant(w) {
@@ -189,8 +188,8 @@ func (t *Table) withdraw(s *Session, now int64, out *Effects, meant func(*waiter
 // that disconnects or releases at the end of that validity has lost its hold, although the lease ends slightly later.
 const statedGrain = int64(time.Millisecond)
 
-// endLate ends h, which its owner gives up, if the validity that was stated to the owner is over: then it has not
-// ended as it should. It returns false, and does nothing, if h can still be released.
+// endLate ends h, which its owner gives up, as lost if the validity stated to the owner is over. It returns
+// false, and does nothing, if h can still be released.
 func (t *Table) endLate(h *hold, now int64, out *Effects) bool {
 	over := now + statedGrain
 	if h.forced || t.valid(h) > over {
@@ -201,8 +200,8 @@ func (t *Table) endLate(h *hold, now int64, out *Effects) bool {
 	return true
 }
 
-// EndSession withdraws the waits of a session that has gone and releases what
-// it held, most of both at the most, and returns how many that leaves; more says that there is more.
+// EndSession withdraws the waits of a session that has ended, and releases its holds: up to most of both
+// together. It returns the unused budget; more is true if waits or holds remain.
 func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (left int, more bool) {
 	x := &s.index[t.cfg.Shard]
 	most = t.endWaits(s, most, now, out)
@@ -220,7 +219,7 @@ func (t *Table) EndSession(s *Session, most int, now int64, out *Effects) (left 
 // EndWaits withdraws the waits of a session, without an answer.
 func (t *Table) EndWaits(s *Session, now int64, out *Effects) { t.endWaits(s, math.MaxInt, now, out) }
 
-// endWaits withdraws most at the most, and returns how many that leaves.
+// endWaits withdraws up to most waits of s, and returns the unused budget.
 func (t *Table) endWaits(s *Session, most int, now int64, out *Effects) (left int) {
 	x := &s.index[t.cfg.Shard]
 	for ; most > 0 && x.waits != nil; most-- {
@@ -232,7 +231,7 @@ func (t *Table) endWaits(s *Session, most int, now int64, out *Effects) (left in
 	return most
 }
 
-// RefuseWaits answers every waiter with the code given.
+// RefuseWaits ends every wait with the code c.
 func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
 	for _, l := range t.sorted() {
 		if l.dropped() {
@@ -245,20 +244,20 @@ func (t *Table) RefuseWaits(c Code, now int64, out *Effects) {
 	}
 }
 
-// Watermark is what may be said of a session's holds.
+// Watermark is what a keepalive may state about a session's holds.
 type Watermark struct {
-	Until     int64 // the earliest end of those that the watchdog keeps; Forever without
-	TTL       int64 // the shortest of their TTLs; 0 without
-	Heartbeat int64 // the shortest that their namespaces ask for; 0 for none
+	Until     int64 // the earliest deadline of their leases; Forever without holds
+	TTL       int64 // the shortest of their TTLs; 0 without holds
+	Heartbeat int64 // the shortest that their namespaces require; 0 for none
 }
 
-// Join takes w together with what was said of others.
+// Join merges o, the watermark of other holds, into w.
 func (w *Watermark) Join(o Watermark) {
 	w.Until = min(w.Until, o.Until)
 	w.TTL, w.Heartbeat = least(w.TTL, o.TTL), least(w.Heartbeat, o.Heartbeat)
 }
 
-// least is the smaller one of those that are not 0.
+// least returns the smaller of a and b, ignoring a 0.
 func least(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -266,7 +265,7 @@ func least(a, b int64) int64 {
 	return a
 }
 
-// lifetime is how long l lives if it is not renewed from now on.
+// lifetime returns how long l lasts if it is renewed now and never again.
 func (t *Table) lifetime(l *Lease) int64 {
 	if l.state == stateHeld {
 		return l.st.Validity(l.ttl)
@@ -274,10 +273,10 @@ func (t *Table) lifetime(l *Lease) int64 {
 	return l.ttl
 }
 
-// Survey goes on with a look at the holds of s here, or begins one, and joins into w what may be
-// said of them at now. It looks at most most, and returns how many that leaves; with none left there
-// may be more to see. What was granted since the look began is not among it; what has been seen
-// ends no sooner than was said, whatever happens until the look's end.
+// Survey visits up to most holds of s in this shard, and joins what may be stated of them at now into w. It
+// resumes where it stopped, or starts anew if begin is true. It returns the unused budget; if that is 0, holds
+// may remain. Holds that were granted after the survey began are not visited. A visited hold ends no sooner
+// than was stated, whatever happens until the survey ends.
 func (t *Table) Survey(s *Session, begin bool, w *Watermark, most int, now int64) (left int) {
 	x := &s.index[t.cfg.Shard]
 	if begin {
@@ -296,10 +295,10 @@ func (t *Table) Survey(s *Session, begin bool, w *Watermark, most int, now int64
 	return most
 }
 
-// Silence is what a session's silence means for its holds from now on.
+// Silence says what a session's silence means for its holds from now on.
 type Silence struct {
 	Again int64 // when LoseSilent has to be called next if the session stays silent; Forever for never
-	Until int64 // until then no other hold of the session ends by it; Forever for always
+	Until int64 // no other hold of the session ends by silence before; Forever for never
 }
 
 // LoseSilent ends the overdue holds of a session: those whose namespaces require a heartbeat that has not

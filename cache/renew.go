@@ -1,8 +1,8 @@
 package cache
 
-// Keeping leases: renewals, the watchdog's and clients' own.
+// Renewals: those that keep leases, and those that clients request.
 
-// renew puts a renewal into its lane unless one is under way or has just failed.
+// renew puts a renewal of l into the renewal lane, unless one is in flight or has just failed.
 func (t *Table) renew(l *Lease, now int64, out *Effects) {
 	if l.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
 		return
@@ -17,8 +17,7 @@ func (t *Table) renew(l *Lease, now int64, out *Effects) {
 		TTL: t.askTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen})
 }
 
-// track tells the renewer what has changed for it: leases that somebody holds,
-// or is about to, are renewed before they end.
+// track tells the renewer of a change of l. Leases that are held, or will be, are renewed before they end.
 func (t *Table) track(l *Lease, out *Effects) {
 	if !l.st.renews() {
 		return
@@ -40,7 +39,7 @@ func (t *Table) keep(l *Lease, failed bool, out *Effects) {
 	out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: failed, Store: l.st.ID})
 }
 
-// needsRenewal says that somebody keeps l beyond its present deadline, or that it lingers.
+// needsRenewal reports whether l is held beyond its present deadline, or lingers.
 func (t *Table) needsRenewal(l *Lease) bool {
 	if l.nHolds == 0 {
 		return l.idleUntil() != 0
@@ -56,7 +55,7 @@ func (t *Table) needsRenewal(l *Lease) bool {
 	return false
 }
 
-// RenewDue is the renewer's word that the time to renew l has come.
+// RenewDue tells the table that l is due for renewal. The renewer calls it.
 func (t *Table) RenewDue(l *Lease, gen uint64, now int64, out *Effects) {
 	if l.state != stateHeld || l.token != gen || !l.tracked {
 		return
@@ -70,8 +69,7 @@ func (t *Table) RenewDue(l *Lease, gen uint64, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-// extend moves the deadline; it never goes back, so that what was stated stays
-// true.
+// extend moves the deadline of l. It never moves it back, because a validity up to it may have been stated.
 func (t *Table) extend(l *Lease, op *Op, sent int64) {
 	if l.st.renews() {
 		l.until = max(l.until, LeaseDeadline(sent, int64(op.TTL)))
@@ -130,7 +128,7 @@ func (t *Table) retrack(l *Lease, failed bool, out *Effects) {
 	}
 }
 
-// finishExtends answers clients' renewals that this one has carried out.
+// finishExtends answers the clients' renewals that this op has carried out.
 func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 	r := l.optional
 	if r == nil || len(r.extends) == 0 {
@@ -158,7 +156,7 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 	t.renewForClients(l, now, out)
 }
 
-// renewForClients sends a renewal for those of clients that no renewal in flight will answer.
+// renewForClients sends a renewal for the clients' renewals that no renewal in flight will answer.
 func (t *Table) renewForClients(l *Lease, now int64, out *Effects) {
 	if l.optional == nil || len(l.optional.extends) == 0 {
 		return

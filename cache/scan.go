@@ -2,11 +2,11 @@ package cache
 
 import "strings"
 
-// What there is now, for people. A look at a table goes through its holds, and then its
-// waiters, in the order in which they came, in pieces: between two of them others get the
-// table, and what has gone meanwhile is not shown.
+// Scans of a table, for views. A scan goes through the holds, and then the waiters, in order of arrival. It does
+// so in pieces, so that other events can use the table in between. Holds and waiters that end meanwhile are not
+// shown.
 
-// Held is a hold as a look finds it. Times are nanoseconds of the boot clock.
+// Held describes a hold. Times are in nanoseconds of the boot clock.
 type Held struct {
 	Key          string
 	Mode         Mode
@@ -14,37 +14,36 @@ type Held struct {
 	Owner, Fence uint64 // Fence is 0 when this host granted it alone
 	Class        uint16
 	Since, Until int64
-	TTL          int64 // of the lease: what Until is away at the most
-	Waiters      int32 // behind the key on this host
+	TTL          int64 // of the lease: the longest time to Until
+	Waiters      int32 // for the key, on this host
 	Fixed        bool
-	Forced       bool // lost already: only the key is closed, until Until at most
+	Forced       bool // the hold is lost, but keeps the key closed, until Until at the latest
 }
 
-// Waiting is a waiter as a look finds it.
+// Waiting describes a waiter.
 type Waiting struct {
 	Key      string
 	Mode     Mode
 	Session  *Session
 	Owner    uint64
 	Since    int64
-	Deadline int64    // of the wait; Forever when it has none
-	Place    int32    // among this host's, from 1
-	Holder   *Session // one of those that hold the lock on this host; nil when none does, and for semaphores
+	Deadline int64    // of the wait; Forever without one
+	Place    int32    // among this host's waiters for the key, from 1
+	Holder   *Session // one of the lock's holders on this host; nil without any, and for semaphores
 }
 
-// BeginScan begins a look at t, from the oldest or from the newest on. There is one at a time.
+// BeginScan begins a scan of t, at the oldest entries or at the newest. A table has one scan at a time.
 func (t *Table) BeginScan(newest bool) {
 	t.holds.begin(newest)
 	t.waits.begin(newest)
 	t.places = make(map[*Lease]int32)
 }
 
-// EndScan ends it, whether it is through or not.
+// EndScan ends the scan, complete or not.
 func (t *Table) EndScan() { t.holds.at, t.waits.at, t.places = nil, nil, nil }
 
-// ScanHolds looks at up to most more holds, and appends those of keys that begin with prefix
-// until there are room of them. looked is how many it has looked at; more says that there are
-// others.
+// ScanHolds visits up to most further holds. It appends up to room of those whose keys begin with prefix. looked
+// is the number of visited holds; more is true if holds remain.
 func (t *Table) ScanHolds(found []Held, prefix string, room, most int) (_ []Held, looked int, more bool) {
 	for room += len(found); t.holds.at != nil && looked < most && len(found) < room; looked++ {
 		h := t.holds.at
@@ -62,7 +61,7 @@ func (t *Table) shown(h *hold) Held {
 		Until: t.valid(h), TTL: t.lifetime(l), Waiters: l.queue().nWaits, Fixed: h.end != 0 && !h.forced, Forced: h.forced}
 }
 
-// ScanWaiters does the same for waiters, as ScanHolds for holds.
+// ScanWaiters visits waiters as ScanHolds visits holds.
 func (t *Table) ScanWaiters(found []Waiting, prefix string, room, most int) (_ []Waiting, looked int, more bool) {
 	for room += len(found); t.waits.at != nil && looked < most && len(found) < room; looked++ {
 		w := t.waits.at
@@ -74,7 +73,8 @@ func (t *Table) ScanWaiters(found []Waiting, prefix string, room, most int) (_ [
 	return found, looked, t.waits.at != nil
 }
 
-// shownWaiter counts places as it goes: a table's waiters are in the order of each key's.
+// shownWaiter describes w. It counts the places of each key's waiters during the scan, because the scan visits
+// the waiters of a key in the order of its queue.
 func (t *Table) shownWaiter(w *waiter) Waiting {
 	l := w.l
 	n := int32(1)

@@ -6,32 +6,32 @@ import (
 	"slices"
 )
 
-// Semaphores: several permits of one key.
+// Semaphores: keys with several permits.
 
-// semaphore is the permits of one key on this host. Its own lease is never asked
-// for: it has the queue. Each permit is a lease of its own, which serves whoever is
-// first in that queue, so that nobody waits for one permit while another comes free.
+// semaphore has the permits of one key on this host. The semaphore's own lease, which has the queue, is never
+// requested. Each permit is a separate lease, which serves the first waiter in that queue. So no waiter waits
+// for one permit while another is available.
 type semaphore struct {
-	limit   uint32           // how many permits there are on all hosts, as said last
+	limit   uint32           // number of permits on all hosts, as the latest acquire said
 	permits []*Lease         // all of this host
-	asks    []*Lease         // those that are neither held nor owed, the oldest first
-	held    int              // those in stateHeld or stateClosed
+	asks    []*Lease         // permits that are requested, and neither held nor to be released, oldest first
+	held    int              // permits in stateHeld or stateClosed
 	holds   map[uint64]*hold // by fence
 }
 
-// need is how many permits have to be asked for: one a waiter, and no more than can
-// be got beside those held.
+// need returns how many permits have to be requested: one for each waiter, but no more than are left beside
+// those held.
 func (sem *semaphore) need(l *Lease) int {
 	return min(int(l.nWaits), max(0, int(sem.limit)-sem.held))
 }
 
-// surplus is how many are asked for beyond that.
+// surplus returns how many permits are requested beyond need.
 func (sem *semaphore) surplus(l *Lease) int { return len(sem.asks) - sem.need(l) }
 
-// over says that this host holds more than there are: the limit has been lowered.
+// over reports whether this host holds more permits than exist, because the limit has been lowered.
 func (sem *semaphore) over() bool { return sem.held > int(sem.limit) }
 
-// moves follows p, which moves to state to.
+// moves updates the counts for p, which moves to state to.
 func (sem *semaphore) moves(p *Lease, to state) {
 	asks := func(s state) bool { return s == stateNone || s == stateAsked }
 	switch was, is := asks(p.state), asks(to); {
@@ -65,7 +65,7 @@ func (sem *semaphore) drop(p *Lease) {
 	sem.permits = sem.permits[:last]
 }
 
-// queue is the lease whose waiters l serves: itself, or its semaphore.
+// queue returns the lease whose waiters l serves: l itself, or its semaphore.
 func (l *Lease) queue() *Lease {
 	if l.head != nil {
 		return l.head
@@ -84,13 +84,12 @@ func (l *Lease) kind() int {
 	return 0
 }
 
-// heldUpstream says that l is held upstream, or a permit of it.
+// heldUpstream reports whether l, or a permit of l, is held at the store.
 func (l *Lease) heldUpstream() bool {
 	return l.state == stateHeld || l.sem != nil && l.sem.held > 0
 }
 
-// worst is, of a semaphore that asks for permits and fails at all of them, one
-// of those; nil otherwise.
+// worst returns a requested permit of a semaphore if the requests for all its permits fail; otherwise nil.
 func (l *Lease) worst() *Lease {
 	if l.sem == nil || len(l.sem.asks) == 0 {
 		return nil
@@ -103,7 +102,7 @@ func (l *Lease) worst() *Lease {
 	return l.sem.asks[0]
 }
 
-// named yields what a key names: the lock, and the permits of the semaphore.
+// named yields the leases of a key: the lock, and the permits of the semaphore.
 func (t *Table) named(key string) iter.Seq[*Lease] {
 	return func(yield func(*Lease) bool) {
 		if l := t.leases[key]; l != nil && !yield(l) {
@@ -174,8 +173,8 @@ func (t *Table) refusesPermit(l *Lease, now int64, out *Effects, q *Acquire) boo
 	return false
 }
 
-// balance asks for as many permits as there are waiters who could have one, gives up
-// the rest, and forgets a semaphore of which nothing is left.
+// balance requests a permit for each waiter that could get one, and gives up the others. It forgets a semaphore
+// that has nothing left.
 func (t *Table) balance(l *Lease, now int64, out *Effects) {
 	sem := l.sem
 	t.finishMove(l, out)
@@ -196,7 +195,7 @@ func (t *Table) balance(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// permit finds the hold of a permit by its fence; nil when there is none.
+// permit returns the hold of a permit with the given fence; nil if there is none.
 func (t *Table) permit(s *Session, key []byte, owner, fence uint64, now int64, out *Effects) *hold {
 	l := t.sems[string(key)]
 	if l == nil {
@@ -217,7 +216,7 @@ func (t *Table) permit(s *Session, key []byte, owner, fence uint64, now int64, o
 
 var errDowngrade = errors.New("a permit of a semaphore cannot be downgraded")
 
-// hintPermits is a store's word about a semaphore.
+// hintPermits takes in a store's hint about a semaphore.
 func (t *Table) hintPermits(s *Store, h Hint, now int64, out *Effects) {
 	l := t.sems[h.Key]
 	if l == nil {
@@ -230,14 +229,14 @@ func (t *Table) hintPermits(s *Store, h Hint, now int64, out *Effects) {
 	}
 }
 
-// inspectSemaphore answers what is known of a semaphore.
+// inspectSemaphore answers re with the state of a semaphore.
 func (t *Table) inspectSemaphore(re Request, ns *Namespace, key []byte, now int64, out *Effects) {
 	l := t.semaphore(key, ns)
 	l.peek(re)
 	t.balance(l, now, out)
 }
 
-// peekSemaphore answers who asked about l, or asks the store for them.
+// peekSemaphore answers the inspections of l, or asks the store on their behalf.
 func (t *Table) peekSemaphore(l *Lease, now int64, out *Effects) {
 	r := l.optional
 	if r == nil || len(r.peeks) == 0 || l.op != 0 {

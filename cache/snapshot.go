@@ -5,32 +5,32 @@ import (
 	"slices"
 )
 
-// The snapshot of a table: all that it knows, as bytes, for a process that takes over from this one.
-// Times are of the boot clock, which both read.
+// The snapshot of a table has its whole state, as bytes, for a process that takes over from this one. Times are
+// of the boot clock, which both processes read.
 
-// Links are what a snapshot has numbers and names for, and a table pointers. Each writes or reads
-// through the coder, as that does.
+// Links writes and reads references to objects outside a table: a snapshot has numbers and names where a table
+// has pointers. Each method with a Coder writes or reads, as the Coder does.
 type Links interface {
-	Store(c *Coder, s **Store)     // never none: one that is not there is an error, and another
-	Session(c *Coder, s **Session) // or none
-	Lives(s *Session) bool         // its requests may still be answered
+	Store(c *Coder, s **Store)     // never nil: a store that does not exist is an error, and replaced by another
+	Session(c *Coder, s **Session) // may be nil
+	Lives(s *Session) bool         // whether its requests may still be answered
 	InternalReply(c *Coder, re *Request)
 	Class(c *Coder, class *uint16)
 	Classes() []uint16                  // all classes, in the same order in every process
-	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of one at s
+	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of a lease at s
 	Policy(key string) *Namespace       // the namespace to which key is routed now
 }
 
-// snapshotCoder is one writing or reading of a table.
+// snapshotCoder writes or reads one table.
 type snapshotCoder struct {
 	*Coder
 	t     *Table
 	x     Links
-	holds []*hold   // all that were read
-	waits []*waiter // so too
+	holds []*hold   // all holds that were read
+	waits []*waiter // all waiters that were read
 }
 
-// Snapshot writes all that t knows, or reads it into t, which has to be empty. c.Err says whether
+// Snapshot writes the whole state of t, or reads it into t, which has to be empty. c.Err reports whether
 // that went well; a table that was read in part is of no use.
 func (t *Table) Snapshot(c *Coder, x Links) {
 	m := &snapshotCoder{Coder: c, t: t, x: x}
@@ -50,11 +50,11 @@ func (t *Table) Snapshot(c *Coder, x Links) {
 	}
 }
 
-// byToken is every lock and semaphore in an order that is the same whenever what they are is:
-// permits are with theirs.
+// byToken returns every lock and semaphore, in an order that depends only on their tokens, kinds and keys. It
+// leaves out permits, which their semaphores have.
 func (t *Table) byToken() []*Lease {
 	type entry struct {
-		token uint64 // beside the lease: to look at each again and again takes longer than all else
+		token uint64 // copied, because comparisons that read the leases would take most of the time
 		lease *Lease
 	}
 	all := make([]entry, 0, t.Len())
@@ -103,7 +103,7 @@ func (m *snapshotCoder) leases() {
 	})
 }
 
-// leaseStore codes the store where l is.
+// leaseStore writes or reads the store where l is.
 func (m *snapshotCoder) leaseStore(l *Lease) {
 	s := l.st.Store
 	if m.x.Store(m.Coder, &s); m.Reading {
@@ -116,8 +116,8 @@ func (m *snapshotCoder) leaseStore(l *Lease) {
 	}
 }
 
-// spare is n empty ones, made a few at a time: many of them at once, and one that stays in use would
-// keep all the others.
+// spare returns pointers to n zero values, allocated in small groups: in one large allocation, a single value
+// that stays in use would keep the memory of all others.
 func spare[T any](n int) []*T {
 	const some = 32
 	all := make([]*T, 0, n)
@@ -231,7 +231,7 @@ func (m *snapshotCoder) optional(l *Lease) {
 	m.Error(&r.err)
 }
 
-// ended reports whether a session has ended, and then counts one request less that a store has to answer.
+// ended reports whether a session has ended. If so, it counts one request less that a store has to answer.
 func (m *snapshotCoder) ended(s *Session) bool {
 	lives := m.x.Lives(s)
 	if !lives {
@@ -240,7 +240,7 @@ func (m *snapshotCoder) ended(s *Session) bool {
 	return !lives
 }
 
-// awaits counts a request that was read as one that a store has to answer.
+// awaits counts a request, which was read, as one that a store has to answer.
 func (m *snapshotCoder) awaits(re *Request) {
 	switch {
 	case !m.Reading:
@@ -259,7 +259,7 @@ func (m *snapshotCoder) request(re *Request) {
 	m.x.InternalReply(m.Coder, re)
 }
 
-// holdsOf is the holds of l, in their order.
+// holdsOf writes or reads the holds of l, in their order.
 func (m *snapshotCoder) holdsOf(l *Lease) {
 	n, h, last := int(l.nHolds), l.holds, (*hold)(nil)
 	m.Len(&n)
@@ -304,7 +304,7 @@ func (m *snapshotCoder) hold(h *hold) {
 	m.x.Class(c, &h.class)
 }
 
-// last is the hold of l that was released last. It is kept if its session lives.
+// last writes or reads the hold of l that was released last. The reader keeps it if its session lives.
 func (m *snapshotCoder) last(l *Lease) {
 	has := l.last != nil && m.x.Lives(l.last.s)
 	if m.Bool(&has); !has {
@@ -321,7 +321,7 @@ func (m *snapshotCoder) last(l *Lease) {
 	m.t.statsOf(&Namespace{Class: l.last.class})
 }
 
-// held counts a hold that was read, in everything but what its grant has counted for good.
+// held counts a hold that was read, except in the totals that its grant has raised for good.
 func (m *snapshotCoder) held(h *hold) {
 	m.t.belongs(h)
 	m.t.mark(h.s)
@@ -333,7 +333,7 @@ func (m *snapshotCoder) held(h *hold) {
 	m.holds = append(m.holds, h)
 }
 
-// waitersOf is the queue of l.
+// waitersOf writes or reads the queue of l.
 func (m *snapshotCoder) waitersOf(l *Lease) {
 	n, w := int(l.nWaits), l.waitHead
 	m.Len(&n)
@@ -367,7 +367,7 @@ func (m *snapshotCoder) waiter(w *waiter) {
 	}
 }
 
-// chain puts what was read in the order in which it came.
+// chain puts the holds and waiters that were read into order of arrival.
 func (m *snapshotCoder) chain() {
 	slices.SortStableFunc(m.holds, func(a, b *hold) int { return cmp.Compare(a.since, b.since) })
 	for _, h := range m.holds {
@@ -380,7 +380,7 @@ func (m *snapshotCoder) chain() {
 	}
 }
 
-// SnapshotOp writes or reads an op that waits to be carried out.
+// SnapshotOp writes or reads an op that has yet to be sent.
 func (t *Table) SnapshotOp(c *Coder, op *Op) {
 	Num(c, &op.Kind)
 	Num(c, &op.Mode)
@@ -397,8 +397,8 @@ func (t *Table) SnapshotOp(c *Coder, op *Op) {
 	}
 }
 
-// refOf is the lease that an op is about. Of one that is not known any more nobody waits for the
-// answer.
+// refOf returns the lease that an op is about. If the table no longer has it, refOf returns a new Lease, because
+// nothing waits for the answer.
 func (t *Table) refOf(op *Op) *Lease {
 	if op.Mode == Permit && op.Token == 0 {
 		if l := t.sems[op.Key]; l != nil {
@@ -429,10 +429,10 @@ func (t *Table) FailingFrom(now int64) {
 	}
 }
 
-// NotTakenOver says that what this host had at a store could not be taken over. The holds there are lost, and
-// waiters are asked for anew. The earlier session keeps the keys closed at that store until it ends. But a
-// reload may move the keys to a store that does not know of it, so this table keeps each key closed, too,
-// until the validity that was stated to its holders ends.
+// NotTakenOver tells the table that this host's leases at a store could not be taken over. The holds there are
+// lost, and the table acquires the keys anew for the waiters. The earlier store session keeps the keys closed at
+// that store until it ends. But a reload may move the keys to a store that does not know of that session. So this
+// table also keeps each key closed until the validity stated to its holders ends.
 func (t *Table) NotTakenOver(s *Store, now int64, out *Effects) {
 	st := t.store(s)
 	for _, l := range t.heldLeases(st) {
@@ -449,7 +449,7 @@ func (t *Table) NotTakenOver(s *Store, now int64, out *Effects) {
 }
 
 // Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders,
-// in nanoseconds; Forever without any.
+// in nanoseconds. It returns Forever for both without leases.
 func (t *Table) Shortest() (ttl, validity int64) {
 	ttl, validity = Forever, Forever
 	for l := range t.all() {

@@ -2,7 +2,7 @@ package cache
 
 import "slices"
 
-// What a snapshot has besides leases: of stores, of what has happened, and of how keys were used.
+// The parts of a snapshot besides leases: stores, statistics, and the habits of keys.
 
 func (m *snapshotCoder) stores() {
 	all := slices.DeleteFunc(slices.Clone(m.t.stores), func(st *storeState) bool { return st == nil })
@@ -53,7 +53,7 @@ func (m *snapshotCoder) stats() {
 	}
 }
 
-// counts is counters that are mostly 0.
+// counts writes or reads counters, most of which are 0.
 func (m *snapshotCoder) counts(list []uint64) {
 	for i := 0; i < len(list); i++ {
 		Num(m.Coder, &list[i])
@@ -77,7 +77,7 @@ func (m *snapshotCoder) histogram(h *Histogram) {
 	m.counts(h.Buckets[:])
 }
 
-// habits are written from the one that would be forgotten first on.
+// habits writes or reads the habits, beginning with the one that would be forgotten first.
 func (m *snapshotCoder) habits() {
 	var keys []string
 	if lru := m.t.habits.lru; lru != nil {
@@ -85,10 +85,10 @@ func (m *snapshotCoder) habits() {
 	}
 	List(m.Coder, &keys, func(key *string) {
 		m.String(key)
-		h := m.t.habits.get(*key) // in this order none moves before another
+		h := m.t.habits.get(*key) // the order of the writer's keys does not change by this
 		if h == nil {
 			h = m.t.habits.add(*key, m.t.cfg.Habits)
-			m.t.habits.evicted = nil // it ends by its own time
+			m.t.habits.evicted = nil // its lease ends at its own time
 		}
 		lingers := h.lingers != nil
 		m.Bool(&lingers)

@@ -5,42 +5,41 @@ import (
 	"time"
 )
 
-// What has happened, counted where it happens: by each table for itself, under the mutex of
-// its shard, so that to count is to add.
+// Statistics. Each table counts its own events, under the mutex of its shard, so counting is a plain addition.
 
-// Outcome is how an acquire ended: a Code, or one of those below.
+// Outcome says how an acquire ended: a Code, or one of the outcomes below.
 type Outcome uint8
 
-// Outcomes that no code says.
+// The outcomes that have no code.
 const (
-	OutReentered Outcome = 32 + iota // granted to who held it already
+	OutReentered Outcome = 32 + iota // granted to an owner that had a hold already
 	OutGone                          // its session ended while it waited
 	outcomes
 )
 
-// Cause is why a hold ended without being lost.
+// Cause says why a hold ended without being lost.
 type Cause uint8
 
 // The causes.
 const (
 	CauseRelease   Cause = iota // its owner released it
 	CauseSession                // its session ended
-	CauseGivenBack              // its request wanted more keys, and could not have them all
-	CauseFixedEnd               // it was fixed and its time was over; its owner gets LostFixed
+	CauseGivenBack              // its multi-acquire could not get all its keys
+	CauseFixedEnd               // it was fixed and reached its end; its owner gets LostFixed
 	causes
 )
 
-// Stats is what has happened to locks of one class.
+// Stats are the statistics of the locks of one class.
 type Stats struct {
 	Acquires  [outcomes]uint64
-	Contended uint64 // acquires, tries apart, that waited for somebody
-	Handoffs  uint64 // grants without asking the store: this host had the lease
-	Lingered  uint64 // of those, of leases that had no hold
+	Contended uint64 // acquires, except tries, that waited for another holder or waiter
+	Handoffs  uint64 // grants without a request to the store: this host had the lease
+	Lingered  uint64 // the part of Handoffs by leases that had no hold
 	Degraded  uint64 // grants by this host alone
 	Releases  [causes]uint64
 	Lost      [lostReasons]uint64
-	FoundGone uint64    // of Lost and of Releases: released, and then the store did not know the lease
-	Wait      Histogram // of what was granted, but for re-entries
+	FoundGone uint64    // counted in both Lost and Releases: released, and then the store did not know the lease
+	Wait      Histogram // of grants, except re-entries
 	Hold      Histogram
 
 	Holds, Waiters int64 // now
@@ -48,11 +47,11 @@ type Stats struct {
 
 const lostReasons = LostSilent + 1
 
-// StoreStats is what has happened between a table and a store.
+// StoreStats are the statistics of one table's use of one store.
 type StoreStats struct {
 	Renewed, NotHeld, Unanswered uint64    // renewals
-	Slack                        Histogram // what a lease had left when its renewal was answered
-	Expired                      uint64    // leases that came to their deadline
+	Slack                        Histogram // the time that a lease had left when its renewal was answered
+	Expired                      uint64    // leases that reached their deadline
 	Held                         int64     // leases now; AddStats fills it in
 	Moved                        int64     // leases, held or not, whose keys are at another store now; AddStats fills it in
 }
@@ -79,7 +78,7 @@ func (s *Stats) Add(o *Stats) {
 	s.Waiters += o.Waiters
 }
 
-// Unaccounted is how many grants are neither held nor have ended: none.
+// Unaccounted returns the number of grants that are neither held nor have ended. It is 0 unless there is a bug.
 func (s *Stats) Unaccounted() int {
 	n := int64(s.Acquires[CodeOK]) - s.Holds + int64(s.FoundGone)
 	for _, m := range s.Releases {
@@ -106,8 +105,8 @@ func (s *StoreStats) Add(o *StoreStats) {
 // 2. Bucket i ends, inclusively, at 2^((HistFirst+i)/4) seconds.
 const (
 	HistSchema  = 2
-	HistFirst   = -79                  // what is not longer than 2^-20 s counts as zero
-	HistBuckets = 17*4 - HistFirst + 1 // the last ends at 2^17 s, and takes what is longer too
+	HistFirst   = -79                  // a duration of up to 2^-20 s counts as zero
+	HistBuckets = 17*4 - HistFirst + 1 // the last bucket ends at 2^17 s, and also counts all longer durations
 )
 
 // Histogram counts durations.
@@ -128,7 +127,7 @@ func (h *Histogram) Observe(d int64) {
 	h.Buckets[min(i, HistFirst+HistBuckets-1)-HistFirst]++
 }
 
-// bucketOf is the smallest i for which d is at most 2^(i/4) seconds.
+// bucketOf returns the smallest i for which d is at most 2^(i/4) seconds.
 func bucketOf(d int64) int {
 	if d <= int64(time.Second>>20) {
 		return HistFirst - 1
@@ -153,7 +152,7 @@ func (h *Histogram) Add(o *Histogram) {
 	}
 }
 
-// Count is how many were observed.
+// Count returns the number of observed durations.
 func (h *Histogram) Count() uint64 {
 	n := h.Zero
 	for _, m := range h.Buckets {
@@ -162,7 +161,7 @@ func (h *Histogram) Count() uint64 {
 	return n
 }
 
-// statsOf is the statistics of ns' class.
+// statsOf returns the statistics of the class of ns.
 func (t *Table) statsOf(ns *Namespace) *Stats {
 	for int(ns.Class) >= len(t.stats) {
 		t.stats = append(t.stats, new(Stats))
@@ -170,8 +169,7 @@ func (t *Table) statsOf(ns *Namespace) *Stats {
 	return t.stats[ns.Class]
 }
 
-// AddStats adds what has happened to locks of each class, and between this table and each
-// store, to those given; both grow as needed.
+// AddStats adds the statistics of this table to those given, by class and by store. Both slices grow as needed.
 func (t *Table) AddStats(classes []Stats, stores []StoreStats) ([]Stats, []StoreStats) {
 	for i, s := range t.stats {
 		if i == len(classes) {
@@ -192,7 +190,7 @@ func (t *Table) AddStats(classes []Stats, stores []StoreStats) ([]Stats, []Store
 	return classes, stores
 }
 
-// OldestSince is when the oldest hold of the table was granted; 0 without any.
+// OldestSince returns when the oldest hold of the table was granted; 0 without any.
 func (t *Table) OldestSince() int64 {
 	if t.holds.oldest == nil {
 		return 0

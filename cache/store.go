@@ -5,12 +5,12 @@ import (
 	"fmt"
 )
 
-// What the store says.
+// Answers, hints and session news from stores.
 
-// ErrBase says that a store gave a fence base that cannot be used.
+// ErrBase means that a store has returned a fence base that cannot be used.
 var ErrBase = errors.New("fence base out of range")
 
-// Result is the store's answer to op, whose request was sent at sent.
+// Result takes in the store's answer to op. The request was sent at sent.
 func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l, st := op.Ref, t.stores[op.Store]
 	if op.For != nil {
@@ -139,7 +139,7 @@ func (t *Table) released(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 		if r.Expires && l.state == stateReleasing {
 			t.orphanReleasing(l, now)
 		}
-		if r.Partly && l.st.downAt != 0 { // the other one is asked once it is there again: see StoreUp
+		if r.Partly && l.st.downAt != 0 { // the other store is asked once it is up again: see StoreUp
 			l.retryAt = now + t.jitter(partlyPause*t.cfg.RetryMax)
 		}
 	}
@@ -175,9 +175,9 @@ func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Ef
 	}
 }
 
-// gone ends a lease that the store has no more, and the holds on it. Of two stores, one may still have the lease.
-// It is released there, but not before the validity that was stated to its holders has ended: until then it keeps
-// other hosts out.
+// gone ends a lease that the store no longer has, and the holds on it. One store of a pair may still have the
+// lease. The lease is released there, but only after the validity stated to its holders has ended: until then it
+// keeps other hosts out.
 func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
 	until := t.statedUntil(l, now)
 	for l.holds != nil {
@@ -207,7 +207,7 @@ func (t *Table) statedUntil(l *Lease, now int64) int64 {
 	return until
 }
 
-// endClaim forgets a lease that the store does not know any more.
+// endClaim forgets the lease l, which the store no longer has.
 func (t *Table) endClaim(l *Lease, out *Effects) {
 	t.endExtends(l, CodeNotHeld, nil, out)
 	if l.releaser.Session != nil {
@@ -217,7 +217,7 @@ func (t *Table) endClaim(l *Lease, out *Effects) {
 	t.forget(l)
 }
 
-// Hint is a store's word about a key; it may be wrong.
+// Hint takes in a store's hint about a key. The hint may be wrong.
 func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
 	if h.Mode == Permit {
 		t.hintPermits(s, h, now, out)
@@ -254,7 +254,7 @@ func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 
 var earlyHint = [...]early{HintAvailable: earlyAvailable, HintContended: earlyContended, HintTried: earlyTried, HintGone: 0}
 
-// Knows says whether a token is one that the table may still ask about.
+// Knows reports whether the table may still send requests with a token.
 func (t *Table) Knows(s *Store, key string, token uint64) bool {
 	for l := range t.named(key) {
 		if l.st.Store == s && l.state != stateNone && l.token == token {
@@ -264,7 +264,7 @@ func (t *Table) Knows(s *Store, key string, token uint64) bool {
 	return false
 }
 
-// KnowsKey says whether something of this host's stands, or may stand, at a store.
+// KnowsKey reports whether a store has, or may have, a lease or a queue entry of this host for a key.
 func (t *Table) KnowsKey(s *Store, key string) bool {
 	for l := range t.named(key) {
 		if l.st.Store == s && l.state != stateNone {
@@ -274,9 +274,8 @@ func (t *Table) KnowsKey(s *Store, key string) bool {
 	return false
 }
 
-// SessionUntil is news of the deadline of session no at a store; it never goes
-// back. What was held under a deadline that has passed is gone all the same: the
-// store may have dropped it before it went on.
+// SessionUntil takes in the deadline of session no at a store. A deadline never moves back. Leases whose deadline
+// had passed before are lost all the same: the store may have dropped them before it extended the session.
 func (t *Table) SessionUntil(s *Store, no uint64, until, now int64, out *Effects) {
 	st := t.store(s)
 	if !st.Session || no < st.no {
@@ -295,7 +294,8 @@ func (t *Table) SessionUntil(s *Store, no uint64, until, now int64, out *Effects
 	st.session = until
 }
 
-// SessionLost says that session no at a store, and all before it, have ended: every lease under them is gone.
+// SessionLost tells the table that session no at a store, and all earlier sessions, have ended. Every lease
+// under them is lost.
 func (t *Table) SessionLost(s *Store, no uint64, now int64, out *Effects) {
 	if st := t.store(s); no >= st.no {
 		t.sessionLost(st, now, out)
@@ -322,8 +322,8 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 	}
 }
 
-// orphanReleasing notes that what may be left of an owed lease ends with its TTL, if it has one: it is in one of two
-// stores, and nothing renews it.
+// orphanReleasing records that a lease with a pending release ends with its TTL, if it has one: only one store of
+// a pair may still have it, and nothing renews it.
 func (t *Table) orphanReleasing(l *Lease, now int64) {
 	l.orphan = true
 	if l.st.TTLs {
@@ -331,13 +331,13 @@ func (t *Table) orphanReleasing(l *Lease, now int64) {
 	}
 }
 
-// partlyPause is how many RetryMax pass until a release that one of two stores has carried out is sent again while
-// the pair is down. StoreUp sends it at once.
+// partlyPause is the pause, in units of RetryMax, before a release that one store of a pair has carried out is sent
+// again while the pair is down. StoreUp sends it at once.
 const partlyPause = 60
 
 var errOldSession = errors.New("the store's session of then has ended")
 
-// confirmSession makes r one that counts: what an earlier session got is gone with it.
+// confirmSession turns a success of an ended store session into Unknown.
 func (t *Table) confirmSession(st *storeState, r *Result, now int64, out *Effects) {
 	if r.Session == 0 {
 		return

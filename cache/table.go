@@ -5,25 +5,25 @@ import (
 	"time"
 )
 
-// Config is what a table needs to know. Times are durations on the boot clock.
+// Config configures a table. Durations are on the boot clock.
 type Config struct {
-	Shard  int // this table's number among Shards
+	Shard  int // this table's number, from 0 to Shards-1
 	Shards int
 
-	Poll     time.Duration // between two OpJoin while queued upstream
-	RetryMin time.Duration // first and longest pause after an op that failed
+	Poll     time.Duration // time between two OpJoin while queued at the store
+	RetryMin time.Duration // RetryMin and RetryMax are the first and the longest pause after a failed op
 	RetryMax time.Duration
-	Grace    time.Duration // how long waiters outlast a store that fails
+	Grace    time.Duration // how long waiters wait while the store fails
 
-	MaxHolds   int64 // of a session, over all shards
+	MaxHolds   int64 // maximum of a session, over all shards
 	MaxWaiters int64
 
-	Habits int // how many keys' pasts are remembered, and leases may linger
+	Habits int // maximum number of keys with a remembered history, and so of lingering leases
 
 	Seed uint64 // for jitter
 }
 
-// DefaultConfig is what a daemon starts from.
+// DefaultConfig returns the configuration that a daemon starts with.
 func DefaultConfig() Config {
 	return Config{
 		Shards:   1,
@@ -33,8 +33,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Fences within one base, and where a new base is fetched. The upper half are of
-// permits, so that a lock and a permit of one key never have the same fence.
+// The fences within one base, and where a new base is fetched. Permits have the upper half, so that a lock and a
+// permit of one key never have the same fence.
 const (
 	handoffBits    = 10
 	permitHandoffs = 1 << (handoffBits - 1)
@@ -42,9 +42,9 @@ const (
 	handoffRebase  = permitHandoffs * 3 / 4
 )
 
-// LeaseDeadline is when a lease ends for us that was asked for, or renewed, with
-// ttl by a request sent at sent: less a drift of 1 % and 2 ms between our clock
-// and the store's (the allowance of the Redlock text).
+// LeaseDeadline returns when this host considers a lease ended that was acquired or renewed with ttl by a request
+// sent at sent. It allows for a drift of 1 % and 2 ms between this host's clock and the store's, as the
+// description of Redlock does.
 func LeaseDeadline(sent, ttl int64) int64 {
 	return sent + ttl - ttl/100 - int64(2*time.Millisecond)
 }
@@ -64,9 +64,9 @@ type Table struct {
 
 	stats  []*Stats // by class
 	holds  chain[hold]
-	forced int // of those
+	forced int // forced ones among holds
 	waits  chain[waiter]
-	places map[*Lease]int32 // how many of a key's waiters the look under way has passed
+	places map[*Lease]int32 // how many of a key's waiters the current scan has visited
 
 	followed []*Lease // whose namespaces Follow has changed; Reroute has yet to advance them
 	moves    []move   // of keys whose leases Reroute has yet to find
@@ -76,20 +76,20 @@ type Table struct {
 	freeWaits  []*waiter
 }
 
-// New makes an empty table. Tokens of different shards never meet.
+// New returns an empty table. Tables of different shards never use the same token.
 func New(cfg Config) *Table {
 	return &Table{cfg: cfg, leases: make(map[string]*Lease), sems: make(map[string]*Lease), token: uint64(cfg.Shard),
 		holds: chain[hold]{of: func(h *hold) *links[hold] { return &h.chain }},
 		waits: chain[waiter]{of: func(w *waiter) *links[waiter] { return &w.chain }}}
 }
 
-// SetLimits changes what a session may have, from now on.
+// SetLimits changes the maximum number of holds and waiters of a session.
 func (t *Table) SetLimits(holds, waiters int64) { t.cfg.MaxHolds, t.cfg.MaxWaiters = holds, waiters }
 
-// Len is the number of keys that the table knows.
+// Len returns the number of locks and semaphores in the table.
 func (t *Table) Len() int { return len(t.leases) + len(t.sems) }
 
-// Held is the number of leases held upstream.
+// Held returns the number of leases held at stores.
 func (t *Table) Held() (n int) {
 	for _, st := range t.stores {
 		if st != nil {
@@ -99,19 +99,19 @@ func (t *Table) Held() (n int) {
 	return n
 }
 
-// state is where a lease stands with the store.
+// state is the state of a lease at the store.
 type state uint8
 
 const (
-	stateNone      state = iota // nothing of ours upstream
-	stateAsked                  // a token has been sent; it may stand or queue there
+	stateNone      state = iota // the store has nothing of this host's
+	stateAsked                  // a token has been sent; it may hold the lease or queue at the store
 	stateHeld                   // granted
-	stateReleasing              // the token has to go; the store has not confirmed
+	stateReleasing              // the release is pending: the store has not confirmed it
 	stateClosed                 // lost; the key stays closed until endsAt, when its holders' validity ends
 )
 
-// early are hints that have overtaken the answer to the ask under way: what they are
-// about is known only with that.
+// early records the hints that have overtaken the answer to the op in flight. Their meaning is known only with
+// that answer.
 type early uint8
 
 const (
@@ -120,9 +120,9 @@ const (
 	earlyTried
 )
 
-// Lease is one key: this host's lease on it upstream, and who stands behind it.
+// Lease is this host's lease on one key, with the holds and waiters that it serves.
 type Lease struct {
-	// Renewal is the renewer's, guarded by its mutex. The table neither reads
+	// Renewal belongs to the renewer, and is guarded by its mutex. The table neither reads
 	// nor writes it.
 	Renewal Renewal
 
@@ -134,57 +134,57 @@ type leaseState struct {
 	key   string
 	ns    *Namespace  // the namespace to which the key is routed now
 	st    *storeState // where the lease is or will be requested; differs from that of ns while the key moves
-	sem   *semaphore  // not nil: this is a semaphore, and its permits hold for it
-	head  *Lease      // not nil: this is a permit of that semaphore
-	place int32       // among its permits
+	sem   *semaphore  // not nil for a semaphore, which is held through its permits
+	head  *Lease      // not nil for a permit of that semaphore
+	place int32       // of a permit: its index among the semaphore's permits
 
 	// Upstream.
 	token      uint64
 	base       uint64
-	epoch      uint64 // lifts the bases of st: that of the last namespace that routed the key there
-	fence      uint64 // of the present phase of holding; 0 when it has none yet
+	epoch      uint64 // raises the bases of st; that of the last namespace that routed the key there
+	fence      uint64 // of the present phase of holding; 0 if it has none yet
 	until      int64  // stateHeld: the deadline; Forever on session stores. Never goes back
 	since      int64  // stateHeld: when it was granted
-	ttl        int64  // what it is renewed with
-	maxTTL     int64  // the longest TTL that the store was asked for under the token
-	retryAt    int64  // no op of the main lane before
-	endsAt     int64  // stateReleasing: then the store has forgotten by itself; stateClosed: then the key opens, or its lease of two stores is released
+	ttl        int64  // that renewals use
+	maxTTL     int64  // the longest TTL that was requested with the token
+	retryAt    int64  // no op goes to the main lane before this time
+	endsAt     int64  // stateReleasing: when the store has dropped it by itself; stateClosed: when the key opens: see endReleasing
 	opGen      uint64 // of the op in the main lane; 0 for none
 	renewGen   uint64 // of the op in the renewal lane; 0 for none
 	handoff    int16  // handoff number of the newest fence; -1 before the first
 	state      state
 	mode       Mode // of the lease, or of what was asked
 	op         OpKind
-	queued     bool // stateAsked: the store has us in its queue
-	shortLived bool // stateAsked: for a moment only, on behalf of tries
-	maybe      bool // stateAsked: an ask was not answered, so the token may stand there
-	granted    bool // the token has been granted once: stateReleasing is settled by release
+	queued     bool // stateAsked: the token is in the store's queue
+	shortLived bool // stateAsked: with a short-lived queue entry, on behalf of tries
+	maybe      bool // stateAsked: an acquire was not answered, so the store may have the token
+	granted    bool // the token has been granted once: a pending release uses OpRelease
 	contended  bool // another host waits
 	downgrade  bool // the lease has to be made shared
 	rebase     bool // a new base has to be fetched
 	tracked    bool // the renewer knows it
 	starved    bool // the next handoff waits for a renewal
 	doubt      bool // the store may have removed it: a renewal will tell
-	orphan     bool // of two stores: its session is lost, so that what is left ends with its TTL, if it has one
+	orphan     bool // at a pair: its session is lost, so what is left of it ends with its TTL, if it has one
 	early      early
 
 	// Here.
 	heldMode Mode // of the holds
 	nHolds   int32
 	nWaits   int32
-	nTries   int32 // of those
-	nWriters int32 // so too: for an exclusive hold
+	nTries   int32 // waiters that are tries
+	nWriters int32 // waiters for an exclusive hold
 	timerIdx int32 // 0 when not armed
 	holds    *hold
 	waitHead *waiter
 	waitTail *waiter
 	minEnd   int64   // the first own end of a fixed hold; Forever when none
-	releaser Request // who waits for the store to confirm the release
+	releaser Request // the request that waits for the store to confirm the release
 	last     *hold   // the hold that was released last, while the store may yet not know the lease: see keepLast
 	optional *optionalFields
 }
 
-// Renewal is where the renewer keeps a lease.
+// Renewal is the renewer's record of a lease.
 type Renewal struct {
 	Due   int64
 	Index int32 // place in its heap, from 1; 0 when it is not there
@@ -192,17 +192,17 @@ type Renewal struct {
 	Gen   uint64
 }
 
-// optionalFields is what few leases need.
+// optionalFields holds fields that few leases use.
 type optionalFields struct {
 	peeks       []Request
 	extends     []extend
 	byOwner     map[ownerKey]*hold // once there are many holds
 	byWaiter    map[ownerKey]int32 // how many waits an owner has, once there are many
-	failSince   int64              // the first of the failures that no success has followed
+	failSince   int64              // the time of the first failure since the last success
 	fails       int
 	err         error // the last failure
 	contendedAt int64
-	handoffs    int   // handoffs since
+	handoffs    int   // handoffs since contendedAt
 	alone       int64 // until when degraded holds have been stated to be valid
 	idleUntil   int64 // how long the lease lingers; 0 when it does not
 	tryUntil    int64 // how long tries wait in the store's queue; 0 before they are in it
@@ -224,13 +224,13 @@ type ownerKey struct {
 	owner uint64
 }
 
-// hold is one owner's lease on a key.
+// hold is one owner's possession of a key.
 type hold struct {
 	l          *Lease
 	s          *Session
 	owner      uint64
 	fence      uint64 // 0 when this host granted it alone, in an outage
-	end        int64  // its own end, whoever renews; 0 for none
+	end        int64  // its own end, despite renewals; 0 for none
 	last       int64  // end cannot be moved beyond; 0 for no bound
 	since      int64  // when it was granted
 	next, prev *hold  // of the lease
@@ -306,7 +306,7 @@ func (t *Table) newLease(key string, ns *Namespace) *Lease {
 	return l
 }
 
-// maxFree bounds each list of spare objects.
+// maxFree bounds each list of unused objects.
 const maxFree = 256
 
 // dropLease removes l from the table. It always clears l, even if l is not kept for reuse, so that a
@@ -332,7 +332,7 @@ func (t *Table) dropLease(l *Lease) {
 // dropped reports whether l is no longer in the table.
 func (l *Lease) dropped() bool { return l.st == nil }
 
-// deadline is when l ends for everybody on this host.
+// deadline returns when l ends for all owners on this host.
 func (t *Table) deadline(l *Lease) int64 {
 	if l.state != stateHeld && l.nHolds > 0 {
 		return l.optional.alone
@@ -354,7 +354,7 @@ func (t *Table) enter(l *Lease, s state) {
 	l.state = s
 }
 
-// valid is the end of what may be said of h.
+// valid returns the end of the validity that may be stated for h.
 func (t *Table) valid(h *hold) int64 {
 	d := t.deadline(h.l)
 	if h.end != 0 {
@@ -363,8 +363,8 @@ func (t *Table) valid(h *hold) int64 {
 	return d
 }
 
-// askTTL returns the TTL of the next op of l, and notes it in maxTTL. It is never so short that the lease
-// would end before what has been stated of it.
+// askTTL returns the TTL of the next op of l, and records it in maxTTL. The TTL is never so short that the lease
+// would end before the validity that has been stated.
 func (t *Table) askTTL(l *Lease, now int64) time.Duration {
 	ttl := l.ttl
 	if l.state == stateHeld && l.st.renews() {
@@ -375,7 +375,7 @@ func (t *Table) askTTL(l *Lease, now int64) time.Duration {
 	return time.Duration(ttl)
 }
 
-// jitter spreads d by a fifth either way.
+// jitter returns d, changed at random by up to a fifth.
 func (t *Table) jitter(d time.Duration) int64 {
 	x := t.cfg.Seed + t.gen*0x9e3779b97f4a7c15 + uint64(t.cfg.Shard)
 	x ^= x >> 29

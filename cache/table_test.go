@@ -175,7 +175,7 @@ func TestAnAmbiguousAskIsRepeatedUnderItsTokenAndOwedWhenNobodyWaits(t *testing.
 	// Nobody may ask under a new token before that is settled.
 	b.acquire(b.session(), "k", waits)
 	if len(b.ops) != 0 {
-		t.Fatalf("asked %v beside a debt", kinds(b.ops))
+		t.Fatalf("asked %v beside a pending release", kinds(b.ops))
 	}
 	b.answer(w, Result{Status: Unknown})
 	b.tick(time.Second)

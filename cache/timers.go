@@ -1,13 +1,12 @@
 package cache
 
-// timerHeap is a binary heap of wake-ups: of a waiter (the end of its wait) or
-// of a lease (whatever comes next for it). Places are counted from 1 and kept in
-// the owner, so that one can be taken out from the middle.
+// timerHeap is a binary heap of wake-ups. A waiter's wake-up is the end of its wait; a lease's is its next step.
+// Positions are counted from 1. Each waiter or lease has its own position, so that its timer can be removed.
 type timerHeap []timer
 
 type timer struct {
 	at int64
-	l  *Lease // one of the two
+	l  *Lease // either l or w is set
 	w  *waiter
 }
 
@@ -60,7 +59,7 @@ func (h timerHeap) down(i int) {
 	t.place(i + 1)
 }
 
-// remove takes out the timer at place i, counted from 1.
+// remove removes the timer at position i, counted from 1.
 func (h *timerHeap) remove(i int32) {
 	at := int(i) - 1
 	old := *h
@@ -85,8 +84,8 @@ func (t timer) idx() int32 {
 	return t.l.timerIdx
 }
 
-// arm wakes l at the time given, or not at all for Forever. A wake-up that
-// stands and comes sooner is left: the lease looks again and arms anew.
+// arm sets the wake-up of l to at; Forever means none. An earlier wake-up that is set stays: it advances the
+// lease, which sets a new one.
 func (t *Table) arm(l *Lease, at int64) {
 	switch {
 	case at == Forever:
@@ -105,7 +104,7 @@ func (t *Table) disarm(l *Lease) {
 	}
 }
 
-// NextWake is when Tick has something to do; Forever when nothing waits.
+// NextWake returns when Tick has to be called next; Forever if no wake-up is set.
 func (t *Table) NextWake() int64 {
 	at := Forever
 	if len(t.timers) > 0 {
@@ -119,8 +118,7 @@ func (t *Table) NextWake() int64 {
 	return at
 }
 
-// Tick carries out what is due, at most most wake-ups of it; NextWake says
-// whether more is.
+// Tick carries out up to most wake-ups that are due. NextWake tells whether more are due.
 func (t *Table) Tick(now int64, most int, out *Effects) {
 	for _, st := range t.stores {
 		if st != nil && st.held > 0 && now >= st.session {
@@ -140,8 +138,8 @@ func (t *Table) Tick(now int64, most int, out *Effects) {
 	}
 }
 
-// endWait answers a waiter whose bound is over. A store that fails is named
-// rather than a wait that ran out.
+// endWait answers a waiter whose deadline has passed. If the store fails, the answer names that failure, not the
+// timeout.
 func (t *Table) endWait(w *waiter, now int64, out *Effects) {
 	if t.failingSince(w.l) != 0 {
 		t.dismiss(w, CodeUnavailable, -1, t.failure(w.l), now, out)

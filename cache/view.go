@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Row is one key as this host knows it.
+// Row describes a key on this host, for a list.
 type Row struct {
 	Key     string
 	Mode    Mode
@@ -13,11 +13,11 @@ type Row struct {
 	Waiters int32
 	Fence   uint64
 	Left    int64    // nanoseconds; -1 when not held
-	Holder  *Session // one of them; nil when not held
+	Holder  *Session // the newest holder; nil when not held
 }
 
-// Rows appends what is held or waited for of the keys that begin with prefix, after the
-// place after, in order: at most most rows of keys that show lets through.
+// Rows appends up to most rows, in order. It lists the keys that begin with prefix, come after the place after,
+// have holders or waiters, and for which show returns true.
 func (t *Table) Rows(rows []Row, prefix, after string, most int, now int64, show func(key string) bool) []Row {
 	var found []*Lease
 	for _, of := range []map[string]*Lease{t.leases, t.sems} {
@@ -34,13 +34,13 @@ func (t *Table) Rows(rows []Row, prefix, after string, most int, now int64, show
 	return rows
 }
 
-// Place is where the list goes on after r: opaque, and longer than a key by one byte at
-// the most.
+// Place returns the place of r in the list, for the argument after of Rows. It is opaque, and at most one byte
+// longer than the key.
 func (r *Row) Place() string { return place(r.Key, r.Mode == Permit) }
 
 func (l *Lease) rowPlace() string { return place(l.key, l.sem != nil) }
 
-// place puts a semaphore right behind the lock of the same key: keys have no zero bytes.
+// place orders a semaphore directly after the lock of the same key. Keys contain no zero bytes.
 func place(key string, semaphore bool) string {
 	if semaphore {
 		return key + "\x00"
@@ -72,7 +72,7 @@ func (t *Table) row(l *Lease, now int64) Row {
 	return r
 }
 
-// rowHolder has r show l's holder if it is the newest.
+// rowHolder makes r show l's holder if it is the newest.
 func (t *Table) rowHolder(r *Row, l *Lease, now int64) {
 	if f := l.newestFence(); r.Holder == nil || f > r.Fence {
 		r.Fence, r.Left, r.Holder = f, t.deadline(l)-now, l.holds.s

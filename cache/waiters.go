@@ -17,7 +17,7 @@ func (t *Table) enqueue(l *Lease, q *Acquire, now int64) {
 	t.queue(w)
 }
 
-// queue puts w behind those who wait for the same, and counts it.
+// queue appends w to the queue of its key, and counts it.
 func (t *Table) queue(w *waiter) {
 	l := w.l
 	if w.deadline != Forever {
@@ -58,7 +58,7 @@ func (t *Table) shortenWait(w *waiter, deadline int64) {
 	t.timers.push(timer{at: deadline, w: w})
 }
 
-// countKinds keeps count of those who are not to be looked for among thousands at each event.
+// countKinds adds n to the counts of the kinds of w. The counts make a search through the queue unnecessary.
 func (l *Lease) countKinds(w *waiter, n int32) {
 	if w.try {
 		l.nTries += n
@@ -68,7 +68,7 @@ func (l *Lease) countKinds(w *waiter, n int32) {
 	}
 }
 
-// countWaiter keeps count of each owner's waits once there are many.
+// countWaiter counts w among its owner's waits, once the queue is long.
 func (l *Lease) countWaiter(w *waiter) {
 	if l.nWaits <= indexHolds && (l.optional == nil || l.optional.byWaiter == nil) {
 		return
@@ -83,7 +83,7 @@ func (l *Lease) countWaiter(w *waiter) {
 	r.byWaiter[ownerKey{w.req.Session, w.owner}]++
 }
 
-// uncountWaiter is its opposite, once w is not in l.nWaits any more.
+// uncountWaiter reverses countWaiter. w is no longer counted in l.nWaits.
 func (l *Lease) uncountWaiter(w *waiter) {
 	r := l.optional
 	if r == nil || r.byWaiter == nil {
@@ -98,7 +98,7 @@ func (l *Lease) uncountWaiter(w *waiter) {
 	}
 }
 
-// mark keeps the session's bit for this shard true.
+// mark updates the bit of this shard in s.Shards.
 func (t *Table) mark(s *Session) {
 	x := &s.index[t.cfg.Shard]
 	bit := uint64(1) << t.cfg.Shard
@@ -153,7 +153,7 @@ func (t *Table) dropWaiter(w *waiter) {
 	}
 }
 
-// markContended notes that those who wait now wait for somebody.
+// markContended records for each waiter that it has to wait.
 func (l *Lease) markContended() {
 	for w := l.waitHead; w != nil; w = w.next {
 		w.contended = true

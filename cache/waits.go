@@ -10,7 +10,7 @@ type Wait struct {
 	HoldOwner uint64
 }
 
-// Waits yields, by key, each wait of s here with each hold that it waits for.
+// Waits yields each wait of s in this table with each hold that it waits for. The first value is the key.
 func (t *Table) Waits(s *Session) iter.Seq2[string, Wait] {
 	return func(yield func(string, Wait) bool) {
 		for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {

@@ -17,22 +17,22 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// admin is the listener for people and their machines: HTTP on a socket of its own, beside that
-// of the locks, and on TCP if asked. Whoever may open the one socket may the other.
+// admin serves operators and monitoring: HTTP on the admin socket, which is next to the socket for locks, and on TCP if
+// configured. Both sockets have the same owner and mode.
 type admin struct {
 	d      *Daemon
 	server *http.Server
-	lns    map[string]net.Listener // by what they are: adminUnix, or "tcp " and the address asked for
+	lns    map[string]net.Listener // by name: adminUnix, or "tcp " and the configured address
 	path   string
 	host   string // that of the TCP listener as configured; empty for any
 }
 
 const adminUnix = "unix"
 
-// AdminSocket is where a daemon's admin socket is, by the socket for locks.
+// AdminSocket returns the path of the admin socket of the daemon with the given socket for locks.
 func AdminSocket(socket string) string { return socket + ".admin" }
 
-// timeouts of the admin listener: nobody keeps a connection by doing nothing.
+// Timeouts of the admin server, so that no idle client keeps a connection.
 const (
 	adminRead = 5 * time.Second // for a request
 	adminIdle = time.Minute
@@ -65,7 +65,7 @@ func (a *admin) closeUnused() {
 	}
 }
 
-// open makes a listener, unless it was passed to us.
+// open makes a listener, unless another process has passed it on.
 func (a *admin) open(name string, listen func() (net.Listener, error)) (err error) {
 	ln := a.d.site.admin[name]
 	if ln == nil {
@@ -88,7 +88,7 @@ func (a *admin) bind() (net.Listener, error) {
 	return ln, nil
 }
 
-// pass adds the listeners to what is passed on, and says what they are.
+// pass adds the listeners to the descriptors that are passed on, and returns their names.
 func (a *admin) pass(files *fds) (names []string, err error) {
 	for name, ln := range a.lns {
 		names, err = append(names, name), errors.Join(err, files.add(ln.(syscall.Conn)))
@@ -109,7 +109,7 @@ func (a *admin) routes() http.Handler {
 	return mux
 }
 
-// says answers 200 and ok, or 503 and why not.
+// says returns a handler that answers 200 and ok, or 503 and the error of check.
 func (a *admin) says(check func() error) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -133,7 +133,7 @@ func (a *admin) start() {
 	}
 }
 
-// adminEnd is what requests under way have to end in.
+// adminEnd is the time that requests in flight get to end.
 const adminEnd = time.Second
 
 // finish waits until the requests in flight are answered, at most for adminEnd, and accepts no others.
@@ -158,10 +158,10 @@ func (a *admin) close() {
 	}
 }
 
-// stuckAfter is how late the timer of renewals may be before something is wrong.
+// stuckAfter is the delay of the renewal timer from which Live reports an error.
 const stuckAfter = 5 * time.Second
 
-// Live says what is wrong if the daemon has stopped to renew locks: only a restart helps then.
+// Live returns an error if the daemon no longer renews its leases. Then only a restart helps.
 func (d *Daemon) Live() error {
 	if late := d.timer.Late(); late > stuckAfter {
 		return fmt.Errorf("renewals have been stuck for %v", late.Round(time.Second))
@@ -169,8 +169,8 @@ func (d *Daemon) Live() error {
 	return nil
 }
 
-// Ready says why new locks cannot be had now: the daemon drains or has been told to end, or the store of a namespace is
-// down and the namespace is not one for this host to decide alone.
+// Ready returns an error if new locks cannot be acquired now: the daemon drains or has been told to end, or the store
+// of a namespace is down and this host does not grant alone in that namespace.
 func (d *Daemon) Ready() error {
 	if isClosed(d.ending) || d.halted() {
 		return engine.ErrDraining

@@ -20,7 +20,7 @@ import (
 
 type peerKey struct{}
 
-// withPeer notes who is at the other end of the admin socket.
+// withPeer adds the process at the other end of the admin socket to the context.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	local, ok := c.(*adminConn)
 	if !ok {
@@ -33,12 +33,12 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
-// rules says that a peer is root, or our own user.
+// rules reports whether a peer is root or the daemon's own user.
 func rules(p *engine.Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
 
-// named lets requests on TCP through only from this host, whoever else may have metrics: keys and
-// who holds them are not for everybody. And only under names that are surely this host's: a page of
-// somebody else's, whose name he has made to lead here, would show our keys to him.
+// named refuses requests on TCP from other hosts, which may read metrics but not keys and their holders. It also
+// refuses requests for a host name that may not be this host's: otherwise the owner of a web page could let its name
+// point to this host (DNS rebinding), and read the keys.
 func (a *admin) named(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, local := r.Context().Value(peerKey{}).(engine.Peer); !local {
@@ -55,8 +55,8 @@ func (a *admin) named(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// isOurs says that host, of a request, is localhost or what admin_listen says; any address if that
-// listens on all of them: addresses lead nowhere else.
+// isOurs reports whether the host of a request is localhost or the host of admin_listen. If the daemon listens on all
+// addresses, any IP address is accepted, because DNS rebinding needs a name.
 func (a *admin) isOurs(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -73,7 +73,7 @@ func (a *admin) isOurs(host string) bool {
 	return ip.IsLoopback() || a.host == "" || err == nil && all.IsUnspecified()
 }
 
-// view is the one that a request asks for.
+// view returns the view that a request asks for.
 func (a *admin) view(r *http.Request) (engine.View, error) {
 	q, err := engine.ParseViewQuery(r.URL.Query())
 	if err != nil {
@@ -96,10 +96,10 @@ func answerJSON(w http.ResponseWriter, code int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(code)
-	_ = json.NewEncoder(w).Encode(v) // to who may have gone
+	_ = json.NewEncoder(w).Encode(v) // the client may have disconnected
 }
 
-// maxForm bounds what an unlock sends: a key, each byte in three, and little else.
+// maxForm bounds the form of an unlock: a key, with up to three characters for each byte, and short fields.
 const maxForm = 4 << 10
 
 // unlock ends the holds of a key by force. It is for root and the daemon's own user, on the

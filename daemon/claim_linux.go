@@ -15,12 +15,12 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// What a process that takes over says to the one that serves, and gets from it.
+// The messages between a process that takes over and the one that serves.
 
-// Claim asks the daemon that serves a socket to hand over. The daemon serves until Inherit; if the takeover state is
-// closed instead, it continues to serve. Claim blocks until the daemon has answered, or ctx ends. ErrNobody
-// means that no process listens at the admin socket, ErrRefused that the daemon does not allow the takeover.
-// After any other error it is not known whether a daemon serves.
+// Claim asks the daemon that serves a socket for a takeover. That daemon serves until Inherit; if the TakeoverState is
+// closed instead, it continues to serve. Claim blocks until the daemon has answered, or ctx ends. ErrNobody means that
+// no process listens at the admin socket, and ErrRefused that the daemon does not allow the takeover. After any other
+// error it is not known whether a daemon serves.
 func Claim(ctx context.Context, socket, version string) (*TakeoverState, error) {
 	nc, err := new(net.Dialer).DialContext(ctx, "unix", AdminSocket(socket))
 	switch {
@@ -45,7 +45,7 @@ func (e *TakeoverState) ask(version string) error {
 	if _, err := fmt.Fprintf(e.c, "GET /takeover HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol); err != nil {
 		return err
 	}
-	in := bufio.NewReader(e.c) // nothing comes behind the answer before we have spoken
+	in := bufio.NewReader(e.c) // the other process sends nothing after the answer before it has received a message
 	r, err := http.ReadResponse(in, nil)
 	if err != nil {
 		return err
@@ -79,7 +79,7 @@ func (e *TakeoverState) ask(version string) error {
 	return nil
 }
 
-// receive waits for all that is passed on.
+// receive waits for the takeover state and its descriptors.
 func (e *TakeoverState) receive() (in *passed, what stateMessage, err error) {
 	if _, err := getMessage(e.c, &what); err != nil {
 		return nil, what, err
@@ -102,7 +102,7 @@ func (e *TakeoverState) receive() (in *passed, what stateMessage, err error) {
 	return in, what, nil
 }
 
-// committed waits for the byte with which the other process ends.
+// committed waits for the byte by which the other process commits the takeover.
 func (e *TakeoverState) committed() error {
 	var b [1]byte
 	if _, err := e.c.Read(b[:]); err != nil {
@@ -114,7 +114,7 @@ func (e *TakeoverState) committed() error {
 	return nil
 }
 
-// passed are the descriptors that came, in their order.
+// passed has the descriptors that were received, in their order.
 type passed struct {
 	files []*os.File
 	at    int
@@ -130,10 +130,10 @@ func (p *passed) next() *os.File {
 	return f
 }
 
-// close closes what has not been taken: of that there is nil, which can be closed.
+// close closes the files that have not been taken. A taken file is nil here, and closing nil does nothing.
 func (p *passed) close() { closeFiles(p.files) }
 
-// memory is what is in the file that comes last.
+// memory returns the content of the last file.
 func (p *passed) memory() ([]byte, error) {
 	last := len(p.files) - 1
 	if last < p.at {

@@ -21,7 +21,7 @@ type conn struct {
 	s     *engine.Session
 	sock  *sock.Conn
 	peer  *peer.Watch
-	hello *time.Timer // ends the session unless it says hello before
+	hello *time.Timer // ends the session if its hello does not arrive in time
 
 	mu      sync.Mutex // guards writing and again; not held during I/O
 	writing bool       // a goroutine has the right to write
@@ -75,9 +75,9 @@ func (c *conn) start(group *sync.WaitGroup, f func()) {
 	})
 }
 
-// read is the reader. It returns when the peer has gone or counts as gone, or when the connection is to be
-// parked, possibly in the middle of a frame. After the daemon has ended the session, it reads only to notice the
-// end of the peer.
+// read is the reader. It returns when the peer has disconnected or counts as gone, or when the connection has to be
+// parked, possibly in the middle of a frame. After the daemon has ended the session, it reads only to notice that the
+// peer disconnects.
 func (c *conn) read() {
 	buf := c.input
 	if buf == nil {
@@ -115,8 +115,8 @@ func (c *conn) read() {
 	c.leave()
 }
 
-// handle handles the frames in b, but no more at once than the user's rate allows. It yields to other readers now and
-// then. It moves the rest of b to the front. More reports whether the rest may contain whole frames.
+// handle handles the frames in b, but not more at once than the user's rate allows. From time to time it yields to
+// other readers. It moves the rest of b to the front. more reports whether the rest may contain whole frames.
 func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 	t.limit = c.s.RateLimit()
 	all, cost := b, 0
@@ -144,7 +144,7 @@ func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 // Yield lets other goroutines run while the session is being ended.
 func (c *conn) Yield() { sock.Yield() }
 
-// leave records that the peer has ended.
+// leave records that the peer has gone.
 func (c *conn) leave() { c.once.Do(func() { close(c.gone) }) }
 
 // reap waits for the session's end and releases its holds. If the daemon ends the session, its keys stay
@@ -177,8 +177,8 @@ func (c *conn) reap() {
 	c.d.forget(c)
 }
 
-// waitParted waits until the client can no longer believe that it holds anything. It returns false if the
-// connection is to be parked before.
+// waitParted waits until the client can no longer rely on any hold. It returns false if the connection has to be parked
+// before.
 func (c *conn) waitParted(park <-chan struct{}) bool {
 	for c.s.Holds() > 0 {
 		left := c.s.Stated() - c.d.clock()
@@ -217,8 +217,8 @@ func (c *conn) Kill() {
 	}
 }
 
-// Flush writes the outbox without blocking. If the socket does not take everything, a writer goroutine
-// writes the rest.
+// Flush writes the outbox without blocking. If the socket does not accept everything, a writer goroutine writes the
+// rest.
 func (c *conn) Flush() {
 	c.mu.Lock()
 	if c.writing {
@@ -264,7 +264,7 @@ func (c *conn) tryWrite(b []byte) []byte {
 	return b[n:]
 }
 
-// slowly is the writer for a client that does not keep up. Unread output gathers in the outbox, up to its limit.
+// slowly is the writer for a client that reads slowly. Unread output collects in the outbox, up to its limit.
 func (c *conn) slowly(buf *[]byte, rest []byte) {
 	for {
 		n, err := c.sock.Write(rest)

@@ -24,65 +24,66 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Config is what a daemon needs. The zero value of a field is its default.
+// Config configures a daemon. The zero value of a field means its default.
 type Config struct {
 	Socket      string      // path of the Unix socket; required
 	SocketMode  fs.FileMode // 0660
 	SocketGroup string      // name or number; the process's own when empty
-	// Listener is Socket when somebody else has made it, listens on it and will remove it: systemd.
+	// Listener listens on Socket if another program, such as systemd, has made the socket and will remove it.
 	Listener    *net.UnixListener
 	Host        string // this host's name on other hosts; the machine's name when empty
 	AdminListen string // "host:port" for the admin listener beside its socket; none when empty
 	Serving
-	// Takeover is called with true before a takeover makes clients wait, in both processes, and with false when they are
-	// served again: until then everything that the machine has is of use to the takeover. Optional; it must not block.
+	// Takeover is called with true before a takeover makes clients wait, and with false when they are served again, in
+	// both processes. In between, the takeover may use all CPUs of the machine. Optional; it must not block.
 	Takeover func(begins bool)
-	// Handing is called when another process is about to go on in place of this one: with its
-	// number, or with our own if it does not after all. It must not block for long.
+	// TakenOver is called when another process is about to replace this one, with the process id of that process. If the
+	// takeover fails after that, it is called with the id of this process. It must not block for long.
 	TakenOver func(pid int)
 	Log       *zap.Logger
-	Audit     io.Writer // for what Logging.Audit asks for: lines of JSON, many at once; none when nil
-	// Spans takes in acquires that said where in a trace they stand; nil when nobody wants to know. It is
-	// called on one goroutine of the daemon's, and must not block.
+	Audit     io.Writer // receives the audit log of Logging.Audit: lines of JSON, many in one call; none when nil
+	// Spans receives the spans of acquires with a trace context; nil for none. It is called on one goroutine of the
+	// daemon, and must not block.
 	Spans   func(TracedSpan)
 	Version string
-	// Seen returns what this process has seen of the stores' servers. A successor reads it by TakeoverState.Seen
-	// before it opens the stores. Optional; it must not block.
+	// Seen returns what this process knows of the stores' servers. A successor gets it from TakeoverState.Seen before it
+	// opens the stores. Optional; it must not block.
 	Seen func() []byte
 }
 
-// Serving is what can change while a daemon runs.
+// Serving is the part of a configuration that can change while a daemon runs.
 type Serving struct {
 	Stores     []StoreConfig      // at least one
-	Namespaces []engine.Namespace // one of them for the empty prefix; a default one on the first store when there are none
-	Classes    []engine.Class     // what is counted by itself; none
+	Namespaces []engine.Namespace // one of them has the empty prefix; when empty, a default one at the first store
+	Classes    []engine.Class     // keys that are counted separately
 	Logging    audit.Settings
-	Drain      time.Duration // what holders get when the daemon stops: 10 s
+	Drain      time.Duration // the time that holders get when the daemon stops: 10 s
 	Limits     ServingLimits
-	// Commit is called once, before anything is served by this, and when as little as possible can still fail: nothing
-	// in Listen and Reload. It does what others can see. An error of it is one of Listen, Inherit or Reload. Optional.
+	// Commit is called once, before this configuration serves any request. It does what other processes can see. It is
+	// called as late as possible: in Listen and Reload nothing can fail afterwards. Listen, Inherit and Reload return its
+	// error. Optional.
 	Commit func() error
 }
 
-// StoreConfig is a store under a name.
+// StoreConfig is a store with its name.
 type StoreConfig struct {
 	Name  string
 	Store upstream.Store
-	// Key is the same for the same store, in whichever process: one that takes over has to have
-	// a store of the same name and Key.
+	// Key identifies the store: it is the same for the same store in every process. A process that takes over has to
+	// have a store with the same name and Key.
 	Key string
 	// Parts are the stores that Store is made of, in their order: one, or two while keys move between
 	// them. They are needed only to list what is in the stores.
 	Parts []engine.Part
-	// Lock is a file that this process has locked for the store, and another one needs that takes
-	// over; nil for none.
+	// Lock is a file that this process has locked for the store, and that a process that takes over needs; nil for
+	// none.
 	Lock *os.File
-	// Close is called once nothing uses the store any more. It is the caller's to do
-	// when nil.
+	// Close is called when nothing uses the store any more. If it is nil, the caller closes
+	// the store.
 	Close func()
 }
 
-// ServingLimits bound what clients can use up.
+// ServingLimits bounds the resources that clients can use.
 type ServingLimits struct {
 	engine.Limits
 	MaxConns  int           // connections: 16384
@@ -120,8 +121,7 @@ func (c *Serving) defaults() {
 	orDefault(&c.Limits.MaxSilent, 10*time.Second)
 }
 
-// Daemon is a host's lock service: an engine with its sockets, its stores and its
-// timer.
+// Daemon is a host's lock service: an engine with its sockets, its stores and its timer.
 type Daemon struct {
 	cfg       Config // all but Serving
 	now       atomic.Pointer[Serving]
@@ -135,7 +135,7 @@ type Daemon struct {
 	stores    *stores
 	peers     *peer.Watcher
 	admin     *admin
-	inherited *inherited // what was taken over, before Serve
+	inherited *inherited // the state that was taken over, before Serve
 	history   history
 	waitedFor waitedFor
 	overLimit audit.Limiter // of users' connections
@@ -144,11 +144,11 @@ type Daemon struct {
 	began     int64         // by clock
 
 	wg       sync.WaitGroup // of everything that Serve waits for
-	halt     chan struct{}  // closed when nothing is waited for any more
+	halt     chan struct{}  // closed when nothing may wait any more
 	haltOnce sync.Once
 	read     atomic.Uint64 // bytes, from clients
 
-	frozen       atomic.Bool    // everything stands still, or is about to: see freeze
+	frozen       atomic.Bool    // everything is stopped, or about to be: see freeze
 	accepting    sync.WaitGroup // of accept
 	transferring sync.Mutex     // held during a takeover, a reload, the end of a store and the end of the daemon
 	freezing     sync.RWMutex   // held for writing during a freeze, for reading during a forced unlock
@@ -168,8 +168,7 @@ type Daemon struct {
 	cutQueries  context.CancelCauseFunc // ends queries; guarded by mu
 }
 
-// Listen makes the socket and everything behind it. The daemon answers once
-// Serve runs.
+// Listen makes the socket and a daemon for it. The daemon answers clients while Serve runs.
 func Listen(cfg Config) (*Daemon, error) {
 	cfg.defaults()
 	if cfg.Socket == "" || len(cfg.Stores) == 0 {
@@ -189,7 +188,7 @@ func Listen(cfg Config) (*Daemon, error) {
 	return d, err
 }
 
-// assemble makes a daemon at a site, which it closes if that fails.
+// assemble makes a daemon at a site. After an error it has closed the site.
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
 		halt: make(chan struct{}), transferred: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}),
@@ -267,11 +266,11 @@ func (d *Daemon) Reload(next Serving) error {
 	return nil
 }
 
-// Serve answers clients until ctx is done, then drains: no new acquires, holders
-// get the drain time, and what is left is released when its client has been told.
-// It returns when every goroutine has ended. After a takeover it returns ErrTakenOver as soon as the admin
-// requests in flight are answered and the logs are written, after two seconds at the latest. This process then has to
-// end without touching anything.
+// Serve answers clients until ctx is done. Then it drains: it refuses new acquires, holders get the drain time, and
+// after it the remaining holds are released when their clients have been told. It returns when every goroutine has
+// ended. After a takeover it returns ErrTakenOver as soon as the admin requests in flight are answered and the logs are
+// written, after two seconds at the latest. This process then has to end without changing anything that the other
+// process uses.
 func (d *Daemon) Serve(ctx context.Context) error {
 	if h := d.inherited; h != nil {
 		d.inherited = nil
@@ -309,11 +308,11 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	d.stores.close()
 	d.peers.Close()
 	d.closeLogs()
-	_ = d.site.lock.Close() // last: from here on a successor may serve
+	_ = d.site.lock.Close() // last: another daemon may serve from now on
 	return nil
 }
 
-// Totals is what has happened and what there is, in numbers.
+// Totals returns the counters and present numbers of the daemon's engine.
 func (d *Daemon) Totals() engine.Totals {
 	t := d.engine.Totals()
 	t.PutOff = int64(d.putOff.Load())
@@ -327,14 +326,13 @@ func (d *Daemon) Totals() engine.Totals {
 // Park can still pass the daemon's state on.
 func (d *Daemon) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
-// Stop ends the daemon at once. What clients hold is not given back: it stays
-// closed until the stated validity is over.
+// Stop ends the daemon at once. It releases no holds: their keys stay closed until the stated validity is over.
 func (d *Daemon) Stop() { d.haltOnce.Do(func() { close(d.halt) }) }
 
-// TimerLate is how late the timer has woken at most since TimerLate was called last.
+// TimerLate returns the longest delay of the timer since the last call of TimerLate.
 func (d *Daemon) TimerLate() time.Duration { return d.timer.Worst() }
 
-// BytesRead is how much clients have sent so far.
+// BytesRead returns the number of bytes that were read from clients.
 func (d *Daemon) BytesRead() uint64 { return d.read.Load() }
 
 func (d *Daemon) halted() bool {
@@ -362,7 +360,7 @@ func (d *Daemon) accept() {
 			if d.halted() || errors.Is(err, net.ErrClosed) || d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
 				return
 			}
-			// Out of descriptors, most likely: those that we have go on.
+			// Most likely, the process has no free descriptors. The existing connections continue.
 			d.log.Error("accept failed", zap.String("event", "accept_failed"), zap.Error(err))
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -384,7 +382,7 @@ func (d *Daemon) next() (*sock.Conn, error) {
 	return sock.New(nc)
 }
 
-// admit begins a session on a connection, or refuses it.
+// admit begins a session on a connection, or refuses the connection.
 func (d *Daemon) admit(nc *sock.Conn) {
 	refuse := func(c protocol.Code, msg string) {
 		d.engine.CountFault(c)
@@ -432,7 +430,7 @@ func (d *Daemon) logThrottled(p engine.Peer, wait time.Duration, skipped int) {
 		zap.Int("uid", p.UID), zap.Int("pid", p.PID), zap.Duration("for", wait), zap.Int("skipped", skipped))
 }
 
-// awaitHello ends a session that does not begin.
+// awaitHello ends the session if its hello does not arrive in time.
 func (c *conn) awaitHello() {
 	c.hello = time.AfterFunc(c.d.now.Load().Limits.MaxSilent, func() {
 		if _, greeted := c.s.Client(); !greeted && !c.s.Ended() {
@@ -441,8 +439,8 @@ func (c *conn) awaitHello() {
 	})
 }
 
-// leaveNow is the peer watch's word that the process has ended, whoever else may
-// have the socket.
+// leaveNow is called by the peer watcher when the peer's process has ended. Another process may still have the
+// connection's socket.
 func (c *conn) leaveNow() {
 	c.leave()
 	_ = c.sock.CloseRead()
@@ -458,7 +456,7 @@ func (d *Daemon) forget(c *conn) {
 	}
 }
 
-// whenEmpty is closed once no connection is left.
+// whenEmpty returns a channel that is closed when no connection is left.
 func (d *Daemon) whenEmpty() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()

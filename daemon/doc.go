@@ -1,12 +1,11 @@
-// Package daemon is the process around the lock service: it listens, keeps connections, runs the stores of an engine
-// and its timer, and takes over from another process. Package engine decides everything about locks.
+// Package daemon runs the lock service as a process: it listens, keeps connections, runs the stores of an engine and
+// its timer, and takes over from another process. Package engine decides everything about locks.
 //
-// Goroutines: one reader a connection and, while a client is slow to read, one
-// writer; the pump's, the timer's and the peer watch's. Serve owns them all and
-// returns when they have ended.
+// Goroutines: each connection has one reader and, while the client reads slowly, one writer. Others belong to the
+// pumps, the timer and the peer watcher. Serve owns them all and returns when they have ended.
 //
-// A takeover (takeover_linux.go) has another process continue: the daemon freezes (freeze.go), and passes on its
-// sockets and a snapshot of all that it knows (state_linux.go, and the engine's Snapshot). The other one takes it in
+// In a takeover (takeover_linux.go) another process continues: the daemon freezes (freeze.go), and passes on its sockets
+// and a snapshot of its whole state (state_linux.go, and the engine's Snapshot). The other process reads them
 // (inherit_linux.go).
 //
 // Lock order, outermost first:

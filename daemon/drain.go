@@ -8,8 +8,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// partTime is what clients get to close their side once they have been told that
-// it is over.
+// partTime is the time that clients get to disconnect after they have been told that the session has ended.
 const partTime = 2 * time.Second
 
 // drain gives holders the drain time. It ends the sessions once nothing is held and every request is
@@ -62,7 +61,7 @@ func (d *Daemon) drained() bool {
 	return d.stores.asked() == 0 && d.engine.Unanswered() == 0
 }
 
-// settle waits, a little, until the store has confirmed what was released.
+// settle waits for a bounded time until the stores have confirmed the releases.
 func (d *Daemon) settle() {
 	end := time.NewTimer(partTime)
 	defer end.Stop()

@@ -19,7 +19,7 @@ var (
 	ErrDenied    = errors.New("only root and the daemon's own user may take over") // an ErrRefused
 )
 
-// longAgo is a deadline that has passed: what waits for a socket stops to.
+// longAgo is a deadline that has passed: it ends waits for a socket.
 var longAgo = time.Unix(1, 0)
 
 // queryTime is how long a freeze waits for queries of stores before it cuts them.
@@ -38,7 +38,7 @@ func earlier(t, end time.Time) time.Time {
 // transferWait is the longest time that a takeover or a reload waits for another one or for the close of a store.
 const transferWait = time.Second
 
-// lockTransferring locks handing. It returns false if that takes longer than transferWait.
+// lockTransferring locks Daemon.transferring. It returns false if that takes longer than transferWait.
 func (d *Daemon) lockTransferring() bool {
 	for end := time.Now().Add(transferWait); !d.transferring.TryLock(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -49,7 +49,7 @@ func (d *Daemon) lockTransferring() bool {
 }
 
 // freeze stops all client I/O, store requests, timers and forced unlocks until thaw or endTransferred.
-// It waits until end for the requests that are in flight. The caller holds handing, and calls thaw even
+// It waits until end for the requests that are in flight. The caller holds Daemon.transferring, and calls thaw even
 // after an error.
 //
 // First it stops the sources of requests: accept and the readers. Then it stops the timer and the stores,
@@ -155,21 +155,21 @@ func (d *Daemon) run() {
 	d.queries, d.cutQueries = context.WithCancelCause(context.Background())
 }
 
-// querying is the context of queries of stores.
+// querying returns the context of store queries.
 func (d *Daemon) querying() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.queries
 }
 
-// unfrozen is a context that ends when the next freeze begins, or has ended during one.
+// unfrozen returns a context that ends when the next freeze begins. During a freeze the context has ended.
 func (d *Daemon) unfrozen() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.running
 }
 
-// parking is closed when connections are to be parked.
+// parking returns a channel that is closed when connections have to be parked.
 func (d *Daemon) parking() <-chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -186,7 +186,7 @@ func (d *Daemon) connections() []*conn {
 	return conns
 }
 
-// await waits until nothing is left, and no longer than to end.
+// await waits until left returns 0, but not longer than to end.
 func (d *Daemon) await(end time.Time, left func() int) error {
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
 		n := left()
@@ -211,15 +211,15 @@ func (s *stores) pause() {
 	}
 }
 
-// cutIfDown cuts the batches that are on their way to stores that are down. The ops behind them are refused then,
-// and the requests behind those are answered.
+// cutIfDown cuts the batches in flight to stores that are down. Then the queued ops are refused, and the requests that
+// wait for them are answered.
 func (s *stores) cutIfDown() {
 	for _, v := range s.list() {
 		v.pump.CutIfDown()
 	}
 }
 
-// endSweep stops the sweep under way; there is none until sweeping is unlocked.
+// endSweep stops the sweep in progress. No sweep runs until sweeping is unlocked.
 func (v *openStore) endSweep() {
 	for !v.sweeping.TryLock() {
 		if stop := v.stopSweep.Load(); stop != nil {
@@ -229,7 +229,7 @@ func (v *openStore) endSweep() {
 	}
 }
 
-// resume is the end of pause, if there was one.
+// resume ends a pause. It reports whether there was one.
 func (s *stores) resume() (was bool) {
 	for _, v := range s.list() {
 		if v.left {
@@ -252,5 +252,5 @@ func (s *stores) list() []*openStore {
 	return slices.Clone(s.all)
 }
 
-// asked is how many questions are under way.
+// asked returns the number of store queries in progress.
 func (s *stores) asked() int { return int(s.questions.Load()) }

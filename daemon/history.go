@@ -11,24 +11,24 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// history is what a view shows of the past.
+// history keeps the recent losses and samples that a view shows.
 type history struct {
 	mu     sync.Mutex
 	losses ring[engine.ViewLost]  // guarded by mu
 	points ring[engine.ViewPoint] // guarded by mu
 }
 
-// How much is remembered: the last losses, and a point each pointEvery.
+// The size of the history: the last losses, and one point each pointEvery.
 const (
 	lostMost   = 100
 	pointMost  = 120
 	pointEvery = 5 * time.Second
 )
 
-// ring is the last of many.
+// ring keeps the last elements that were added.
 type ring[E any] struct {
 	all  []E
-	next int // where the oldest is, once it is full
+	next int // the index of the oldest element, once the ring is full
 }
 
 func (r *ring[E]) put(e E, most int) {
@@ -40,7 +40,7 @@ func (r *ring[E]) put(e E, most int) {
 	r.next = (r.next + 1) % most
 }
 
-// list is a copy, the oldest first, and never nil.
+// list returns a copy of the elements, oldest first. It is never nil.
 func (r *ring[E]) list() []E {
 	return append(append(make([]E, 0, len(r.all)), r.all[r.next:]...), r.all[:r.next]...)
 }
@@ -82,7 +82,7 @@ func (d *Daemon) remember() {
 	}
 }
 
-// moment is what the next point is the difference to.
+// moment has the totals at the last point. The next point shows the difference.
 type moment struct {
 	at     time.Time
 	totals engine.ViewTotals
@@ -113,10 +113,10 @@ func (d *Daemon) point(last *moment) *moment {
 	return m
 }
 
-// since is how much a counter has grown; a store that has gone takes its counts along.
+// since returns how much a counter has grown. A counter can fall, because a closed store's counts are gone.
 func since(is, was uint64) uint64 { return is - min(is, was) }
 
-// median is what half of what h has counted is not above, in milliseconds; -1 of nothing.
+// median returns the median of h, in milliseconds; -1 if h is empty.
 func median(h *cache.Histogram) int64 {
 	half := (h.Count() + 1) / 2
 	n := h.Zero

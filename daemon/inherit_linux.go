@@ -13,21 +13,21 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The other side of a takeover: the process that takes over.
+// The side of the process that takes over.
 
-// TakeoverState is what a daemon that serves has offered to hand over.
+// TakeoverState is the state that a daemon offers for a takeover, or has left as parked state.
 type TakeoverState struct {
-	c     *net.UnixConn // nil when the daemon has left it behind
+	c     *net.UnixConn // nil for a parked state
 	offer offer
 	locks map[string]*os.File
-	left  *parkedState // not nil when it has
+	left  *parkedState // the parked state; nil when a daemon serves
 }
 
-// PID is the process that serves.
+// PID returns the id of the process that serves.
 func (e *TakeoverState) PID() int { return e.offer.PID }
 
-// Successor is what is to be known of a store before it is opened; nil when the daemon has none of that
-// name, or one that cannot be taken over.
+// Successor returns the information that is needed to open a store by its name. It is nil if the daemon has no store of
+// that name, or one that cannot be taken over.
 func (e *TakeoverState) Successor(store string) *upstream.Successor {
 	if e == nil {
 		return nil
@@ -40,10 +40,10 @@ func (e *TakeoverState) Successor(store string) *upstream.Successor {
 	return nil
 }
 
-// Seen is the result of the other process's Config.Seen. It is empty if there is none, as with older versions.
+// Seen returns the result of the other process's Config.Seen. It is empty if there is none, as with older versions.
 func (e *TakeoverState) Seen() []byte { return e.offer.Seen }
 
-// Lost are the stores of which nothing can be taken over.
+// Lost returns the names of the stores whose leases cannot be taken over.
 func (e *TakeoverState) Lost() (names []string) {
 	for _, s := range e.offer.Stores {
 		if !s.Moves {
@@ -53,7 +53,7 @@ func (e *TakeoverState) Lost() (names []string) {
 	return names
 }
 
-// Close gives the takeover state up: the daemon that serves goes on.
+// Close discards the takeover state. The daemon that serves continues.
 func (e *TakeoverState) Close() {
 	if e.left != nil {
 		e.left.files.close()
@@ -65,7 +65,7 @@ func (e *TakeoverState) Close() {
 	}
 }
 
-// inherited is what a daemon that has taken over does first.
+// inherited has the state with which a daemon that has taken over begins.
 type inherited struct {
 	conns []*conn
 	begin []func()
@@ -73,9 +73,9 @@ type inherited struct {
 	gone  []*engine.StoreLane // stand-ins for stores that this process does not have
 }
 
-// Inherit makes a daemon that goes on in place of the one that serves, which has ended when this
-// returns without an error. With one the other goes on, and this process has to end. The stores are
-// those of cfg, each opened with its Successor.
+// Inherit makes a daemon that replaces the one that serves. If it returns without an error, the other daemon serves no
+// more. After an error the other daemon continues, and this process has to end. The stores are those of cfg, each opened
+// with its Successor.
 func (e *TakeoverState) Inherit(cfg Config) (*Daemon, error) {
 	cfg.defaults()
 	has := prepared{make(map[string]string)}
@@ -83,7 +83,7 @@ func (e *TakeoverState) Inherit(cfg Config) (*Daemon, error) {
 		has.Stores[s.Name] = s.Key
 	}
 	refused := e.left == nil && !e.accepts(has)
-	if cfg.Commit != nil && !refused { // before the other process stands still
+	if cfg.Commit != nil && !refused { // before the other process freezes
 		if err := cfg.Commit(); err != nil {
 			return nil, err
 		}
@@ -102,11 +102,11 @@ func (e *TakeoverState) Inherit(cfg Config) (*Daemon, error) {
 	if refused {
 		return nil, errPassing
 	}
-	image, err := in.memory()
+	snapshot, err := in.memory()
 	if err != nil {
 		return nil, err
 	}
-	d, err := e.take(cfg, what, image, in)
+	d, err := e.take(cfg, what, snapshot, in)
 	if err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (e *TakeoverState) Inherit(cfg Config) (*Daemon, error) {
 	return d, nil
 }
 
-// accepts reports whether the process that serves hands over to one that has these stores. See makeOffer.
+// accepts reports whether the process that serves allows a takeover by a process with these stores. See makeOffer.
 func (e *TakeoverState) accepts(has prepared) bool {
 	return !slices.ContainsFunc(e.offer.Stores, func(s offered) bool {
 		key, ok := has.Stores[s.Name]
@@ -130,9 +130,9 @@ func (e *TakeoverState) accepts(has prepared) bool {
 	})
 }
 
-// take makes the daemon. It touches nothing that the other process uses.
-func (e *TakeoverState) take(cfg Config, what stateMessage, image []byte, in *passed) (d *Daemon, err error) {
-	m := &daemonSnapshot{Coder: &cache.Coder{B: image, Reading: true}, stores: make(map[string][]byte)}
+// take makes the daemon. It changes nothing that the other process uses.
+func (e *TakeoverState) take(cfg Config, what stateMessage, snapshot []byte, in *passed) (d *Daemon, err error) {
+	m := &daemonSnapshot{Coder: &cache.Coder{B: snapshot, Reading: true}, stores: make(map[string][]byte)}
 	if m.code(); m.Err != nil {
 		return nil, m.Err
 	}
@@ -162,7 +162,7 @@ func (e *TakeoverState) take(cfg Config, what stateMessage, image []byte, in *pa
 		return nil, errPassing
 	}
 	switch {
-	case cfg.Listener != nil: // the manager has given it to us anew
+	case cfg.Listener != nil: // the service manager has passed this process the socket anew
 		_ = unixLn.Close()
 		at.ln = cfg.Listener
 	case !e.offer.Owned:
@@ -172,7 +172,7 @@ func (e *TakeoverState) take(cfg Config, what stateMessage, image []byte, in *pa
 		return nil, err
 	}
 	d.takeoverBegins(true)
-	d.timer.Pause() // nothing is said to anybody before it begins
+	d.timer.Pause() // no client gets output before begin
 	if d.inherited, err = d.inherit(e, m, in); err != nil {
 		d.abandonTakeover()
 		return nil, err
@@ -180,8 +180,8 @@ func (e *TakeoverState) take(cfg Config, what stateMessage, image []byte, in *pa
 	return d, nil
 }
 
-// closePassed closes what another process has passed on, so that this one can make all of it anew. Some of it may
-// be closed already.
+// closePassed closes the sockets and files that another process has passed on, so that this one can make them anew.
+// Some of them may be closed already.
 func (p *site) closePassed() {
 	for _, ln := range p.admin {
 		if ln != nil {
@@ -196,7 +196,7 @@ func (p *site) closePassed() {
 	}
 }
 
-// inherit has the engine, the stores and the connections take in what was passed.
+// inherit restores the engine, the stores and the connections from the passed state.
 func (d *Daemon) inherit(e *TakeoverState, m *daemonSnapshot, in *passed) (*inherited, error) {
 	gone, err := e.standIns(d.engine)
 	if err != nil {
@@ -214,7 +214,7 @@ func (d *Daemon) inherit(e *TakeoverState, m *daemonSnapshot, in *passed) (*inhe
 		state, there := m.stores[v.lane.Name()]
 		mv := upstream.Moves(v.StoreConfig.Store)
 		switch {
-		case e.isGone(v.lane.Name()): // it has the name of another store of the process before
+		case e.isGone(v.lane.Name()): // the earlier process had another store of this name
 		case there && mv != nil:
 			begin, err := mv.Arrive(state)
 			if err != nil {
@@ -264,7 +264,7 @@ func (d *Daemon) inheritConn(s *engine.Session, k *connSnapshot, in *passed) (*c
 	return c, nil
 }
 
-// begin goes on with what was taken over, from where the other process has stood still.
+// begin continues the inherited state, from the moment at which the other process froze.
 func (d *Daemon) begin(h *inherited) {
 	d.admin.closeUnused()
 	for _, begin := range h.begin {
@@ -277,11 +277,11 @@ func (d *Daemon) begin(h *inherited) {
 		d.engine.NotTakenOver(u)
 	}
 	for _, u := range d.engine.Stores() {
-		if u.Down() != nil { // whether it still is, the pump finds out
+		if u.Down() != nil { // the pump finds out whether it still is
 			d.engine.StoreUp(u)
 		}
 	}
-	d.stores.start() // behind these: it brings news of the stores that are later than what was taken over
+	d.stores.start() // after these, because it brings news of the stores that is later than the takeover state
 	for _, c := range h.conns {
 		c.awaitHello()
 		c.run()
@@ -292,7 +292,7 @@ func (d *Daemon) begin(h *inherited) {
 	d.takeoverBegins(false)
 }
 
-// abandonTakeover ends a daemon that was to take over: nothing that it was given is touched.
+// abandonTakeover ends a daemon whose takeover has failed. It changes nothing that the other process uses.
 func (d *Daemon) abandonTakeover() {
 	d.takeoverBegins(false)
 	d.timer.Resume()

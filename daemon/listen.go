@@ -25,12 +25,12 @@ var (
 type site struct {
 	ln    *net.UnixListener
 	lock  *os.File                // decides who serves the socket
-	admin map[string]net.Listener // that are there already
-	// borrowed is set while another process uses all this, which may not hand it over in the end.
+	admin map[string]net.Listener // listeners that exist already
+	// shared is set while another process uses the same sockets and files. The takeover may still fail.
 	shared bool
 }
 
-// closeSocket takes the socket away, while it is still sure to be ours.
+// closeSocket removes the socket, while the lock file is still held and the socket is surely this daemon's.
 func (p *site) closeSocket(cfg *Config) {
 	_ = p.ln.Close()
 	if cfg.Listener == nil && !p.shared {
@@ -43,11 +43,10 @@ func (p *site) close(cfg *Config) {
 	_ = p.lock.Close()
 }
 
-// listen makes the socket: the directory is checked, a lock file beside it
-// decides between daemons that start at the same time, a socket left behind is
-// taken over and a live one refused. The socket is the holder's of the lock file:
-// it has to be removed before that is closed. A socket that somebody else has made
-// is only locked.
+// listen makes the socket. It checks the directory, and locks a file beside the socket, which decides between daemons
+// that start at the same time. It replaces a stale socket, and fails if a process listens on the socket. The socket
+// belongs to the holder of the lock file: it has to be removed before that file is closed. For a socket that another
+// program has made, listen only locks the file.
 func listen(cfg *Config) (at *site, err error) {
 	path := cfg.Socket
 	wrap := func(err error) error { return fmt.Errorf("%w: %s: %w", ErrSocket, path, err) }
@@ -82,8 +81,8 @@ func listen(cfg *Config) (at *site, err error) {
 	return &site{ln: ln, lock: lock}, nil
 }
 
-// checkDir makes the socket's directory if it is not there, and refuses one in
-// which others could put a socket of theirs in our place.
+// checkDir makes the socket's directory if it does not exist. It refuses a directory in which other users could replace
+// the socket.
 func checkDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -101,7 +100,7 @@ func checkDir(dir string) error {
 	return nil
 }
 
-// clearStale removes a socket that nobody listens on.
+// clearStale removes a socket on which no process listens.
 func clearStale(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -16,9 +16,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// metrics has Prometheus' library read Totals at each scrape: nothing is counted twice, and
-// nothing is looked up while locks are served. Every series is there from the start. No key and
-// no owner is ever a label.
+// metrics is a collector that reads Totals at each scrape, so that the daemon counts nothing twice and serving locks
+// needs no lookup. Every series exists from the start. Keys and owners are never labels.
 type metrics struct {
 	d *Daemon
 }
@@ -34,7 +33,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("locksidecar_"+name, help, labels, nil)
 }
 
-// What there is of each class of a namespace's keys.
+// The metrics of each class of a namespace's keys.
 var (
 	ofClass = []string{"namespace", "class"}
 
@@ -51,7 +50,7 @@ var (
 	descWaiters   = desc("waiters", "Acquires that wait now.", ofClass...)
 )
 
-// What there is of each store.
+// The metrics of each store.
 var (
 	descUp          = desc("store_up", "1 while the store answers; 0 while the circuit breaker is open.", "store")
 	descConnections = desc("upstream_connections", "Connections to the store.", "store")
@@ -67,7 +66,7 @@ var (
 	descQueued      = desc("upstream_queued_operations", "Operations that wait for the next batch.", "store", "lane")
 )
 
-// What there is once.
+// The metrics of the daemon.
 var (
 	descSessions = desc("sessions", "Clients connected.")
 	descOldest   = desc("oldest_hold_seconds", "For how long the oldest hold has been held; 0 without any.")
@@ -77,10 +76,10 @@ var (
 	descBuild    = desc("build_info", "1.", "version", "goversion")
 )
 
-// Describe says nothing: what there is depends on the configuration, which can change.
+// Describe sends nothing, because the series depend on the configuration, which can change.
 func (metrics) Describe(chan<- *prometheus.Desc) {}
 
-// Collect reads everything.
+// Collect sends all metrics.
 func (m metrics) Collect(out chan<- prometheus.Metric) {
 	t := m.d.Totals()
 	s := series{out}
@@ -177,7 +176,7 @@ func (s series) histogram(d *prometheus.Desc, h *cache.Histogram, labels ...stri
 	s.out <- &histogram{d, h, labels}
 }
 
-// histogram is one with native buckets and with the classic ones that they add up to.
+// histogram is a metric with native buckets, and with classic buckets that are computed from them.
 type histogram struct {
 	desc   *prometheus.Desc
 	of     *cache.Histogram
@@ -186,7 +185,7 @@ type histogram struct {
 
 func (h *histogram) Desc() *prometheus.Desc { return h.desc }
 
-// Write writes h as the library wants it.
+// Write implements prometheus.Metric.
 func (h *histogram) Write(m *dto.Metric) error {
 	shell := prometheus.MustNewConstMetric(h.desc, prometheus.UntypedValue, 0, h.labels...)
 	if err := shell.Write(m); err != nil { // the labels
@@ -202,10 +201,10 @@ func (h *histogram) Write(m *dto.Metric) error {
 	return nil
 }
 
-// zeroTo is the end of the bucket of what took no time.
+// zeroTo is the upper bound of the zero bucket, in seconds.
 const zeroTo = 1.0 / (1 << 20)
 
-// classic writes a bucket for every eight native ones: each four times as long as the last.
+// classic writes a classic bucket for every eight native ones. The bound of each is four times that of the last.
 func (h *histogram) classic(m *dto.Histogram) {
 	count, le := h.of.Zero, zeroTo
 	m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count), UpperBound: proto.Float64(le)})
@@ -218,11 +217,10 @@ func (h *histogram) classic(m *dto.Histogram) {
 	}
 }
 
-// classicTo is where the last classic bucket but that of all ends: 4096 seconds.
+// classicTo gives the bound of the last classic bucket before +Inf: 4096 seconds.
 const classicTo = 12 * 4
 
-// native writes the buckets as the format has them: runs of them, with the differences of
-// their counts.
+// native writes the native buckets in the form of the format: spans of buckets, and the differences of their counts.
 func (h *histogram) native(m *dto.Histogram) {
 	last, gap := int64(0), int32(cache.HistFirst)
 	var span *dto.BucketSpan
@@ -241,7 +239,7 @@ func (h *histogram) native(m *dto.Histogram) {
 		m.PositiveDelta = append(m.PositiveDelta, int64(n)-last)
 		last = int64(n)
 	}
-	if len(m.PositiveSpan) == 0 && h.of.Zero == 0 { // else it would be taken for a classic one
+	if len(m.PositiveSpan) == 0 && h.of.Zero == 0 { // otherwise it would count as a classic histogram
 		m.PositiveSpan = []*dto.BucketSpan{{Offset: proto.Int32(0), Length: proto.Uint32(0)}}
 	}
 }

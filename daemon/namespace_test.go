@@ -29,7 +29,7 @@ func inMemory(t testing.TB) upstream.Store {
 	return s
 }
 
-// spaces starts a daemon on two stores, with these namespaces beside the default.
+// spaces starts a daemon on two stores, with these namespaces beside the default one.
 func spaces(t *testing.T, list ...engine.Namespace) (*host, upstream.Store) {
 	t.Helper()
 	second := inMemory(t)
@@ -121,7 +121,7 @@ func TestASilentClientLosesWhatAsksForHeartbeats(t *testing.T) {
 	acquire(t, h.dial(client.Options{}), client.AcquireArgs{Key: "a"})
 }
 
-// keepalives are what a client hears, which holds something with a heartbeat of patience.
+// keepalives has the pushes to a client that has a hold with a heartbeat of patience.
 type keepalives struct {
 	heard chan client.Keepalive
 	lost  chan client.Lost
@@ -178,7 +178,7 @@ func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
 	release(t, c, "a", 0, g.Fence)
 }
 
-// Whoever only waits has no keepalives to answer: its silence counts from the grant on.
+// A session that only waits has no keepalives to answer: its silence counts from the grant on.
 func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	b := newBeats()

@@ -18,9 +18,8 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// The page shows a view to people, whole without a script; with it, it keeps itself up to date.
-// Keys and what clients call themselves are anybody's text: html/template escapes them, and the
-// policy below lets nothing run that is not in page/.
+// The page shows a view as HTML. It is complete without a script; the script keeps it up to date. Keys and client names
+// are untrusted text: html/template escapes them, and the policy below allows only scripts from page/.
 
 //go:embed page/page.html page/page.css page/page.js page/icon.svg
 var pageFiles embed.FS
@@ -55,7 +54,7 @@ func (a *admin) page(w http.ResponseWriter, r *http.Request) {
 		slices.Sort(p.Limits)
 	}
 	p.Host, _ = os.Hostname()
-	var b bytes.Buffer // so that whoever reads slowly holds up nothing but himself
+	var b bytes.Buffer // so that a slow reader delays nothing else
 	if err := pageTemplate.Execute(&b, &p); err != nil {
 		a.d.log.Error("page failed", zap.String("event", "page_failed"), zap.Error(err))
 		http.Error(w, "the page cannot be shown", http.StatusInternalServerError)
@@ -77,19 +76,19 @@ func (a *admin) pageFile(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b)
 }
 
-// page is what the template shows.
+// page has the data of the template.
 type page struct {
 	engine.View
 	Host     string
-	Refresh  bool // by itself, where there is no script
+	Refresh  bool // the page reloads itself if scripts are disabled
 	Limits   []int
 	LostMost int
 }
 
-// Link is where the same page is with one thing changed.
+// Link returns the link to the same page with one parameter changed.
 func (p *page) Link(name, value string) string { return "./" + encoded(p.values(name, value)) }
 
-// JSON is where the same view is as that.
+// JSON returns the link to the same view as JSON.
 func (p *page) JSON() string { return "view.json" + encoded(p.Query.Values()) }
 
 func (p *page) values(name, value string) url.Values {
@@ -110,11 +109,11 @@ func encoded(v url.Values) string {
 	return "?" + v.Encode()
 }
 
-// head is a column's. Sorted is as aria-sort has it.
+// head is the heading of a column. Sorted is the value of aria-sort.
 type head struct{ Name, Href, Sorted string }
 
-// column is one of a table: by which of ViewSorts it is sorted, if by any, and whether its largest
-// come first then.
+// column is a column of a table. sort is one of ViewSorts, or empty; falls is true if that order has the largest values
+// first.
 type column struct {
 	name, sort string
 	falls      bool
@@ -142,7 +141,7 @@ func (p *page) heads(columns ...column) (hs []head) {
 	return hs
 }
 
-// HoldHeads, WaiterHeads and SessionHeads are the columns of those tables.
+// HoldHeads, WaiterHeads and SessionHeads return the headings of those tables.
 func (p *page) HoldHeads() []head {
 	return p.heads(column{"Key", "key", false}, column{name: "Holder"}, column{"Held", "age", true}, column{"Left", "left", false},
 		column{"Waiters", "waiters", true}, column{name: "Fence"})
@@ -158,7 +157,7 @@ func (p *page) SessionHeads() []head {
 		column{"Waits", "waiters", true}, column{name: "Heard of"})
 }
 
-// Shown says how much of a list is shown.
+// Shown returns a text that says how many rows of a list are shown.
 func (p *page) Shown(n int, more bool) string {
 	switch {
 	case more && p.More.Unseen:
@@ -171,10 +170,10 @@ func (p *page) Shown(n int, more bool) string {
 	return ""
 }
 
-// Ago is how long ago t was.
+// Ago returns how long ago t was.
 func (p *page) Ago(t time.Time) string { return duration(p.At.Sub(t).Milliseconds()) }
 
-// marks are what is unusual about a hold.
+// marks returns the unusual properties of a hold.
 func marks(h engine.ViewHold) (marks []string) {
 	if h.Mode != "exclusive" {
 		marks = append(marks, h.Mode)
@@ -190,23 +189,23 @@ func marks(h engine.ViewHold) (marks []string) {
 	return marks
 }
 
-// percent is how much of its lease a hold has left.
+// percent returns how much of its TTL a hold has left.
 func percent(h engine.ViewHold) int64 { return max(0, min(100, h.Left*100/max(1, h.TTL))) }
 
-// low says that it should have been renewed by now.
+// low reports whether the hold should have been renewed by now.
 func low(h engine.ViewHold) bool { return percent(h) < 25 && !h.Fixed && !h.Forced }
 
-// figure is a number with its history.
+// figure is a number of the header with its history.
 type figure struct {
 	Name, Value string
 	Bad         bool
 	Line        *line
 }
 
-// line is a small drawing, 120 by 24.
+// line is a small line chart, 120 by 24.
 type line struct{ Points, Says string }
 
-// Figures are the header's.
+// Figures returns the figures of the header.
 func (p *page) Figures() []figure {
 	last := engine.ViewPoint{Slack: -1}
 	if n := len(p.History); n > 0 {
@@ -225,7 +224,7 @@ func (p *page) Figures() []figure {
 	}
 }
 
-// line draws the history of one number; nil while there is none.
+// line returns the chart of one number's history; nil while there is none.
 func (p *page) line(of func(*engine.ViewPoint) float64) *line {
 	if len(p.History) < 2 {
 		return nil
@@ -247,7 +246,7 @@ func (p *page) line(of func(*engine.ViewPoint) float64) *line {
 	return &line{b.String(), fmt.Sprintf("over %s: at most %.4g, now %.4g", duration(over.Milliseconds()), top, of(&p.History[len(p.History)-1]))}
 }
 
-// duration is milliseconds for people.
+// duration formats milliseconds for readers.
 func duration(ms int64) string {
 	d := time.Duration(ms) * time.Millisecond
 	switch {
@@ -265,7 +264,7 @@ func duration(ms int64) string {
 	return fmt.Sprintf("%d days %d h", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// grouped is an integer for people: 1,234,567.
+// grouped formats an integer with commas: 1,234,567.
 func grouped(n any) string {
 	s := fmt.Sprint(n)
 	from := 0

@@ -14,20 +14,19 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// A takeover with nobody there yet: the daemon leaves its descriptors with a manager that keeps them,
-// and ends; the next process gets them from it. Which of them is which is the order.
+// A takeover without a successor yet: the daemon leaves its descriptors with the service manager and ends. The next
+// process gets them from the manager. The order of the descriptors identifies them.
 
-// ErrParked says that what was left behind is of no use: it is not whole, or has been taken
-// already.
-var ErrParked = errors.New("what was left behind cannot be taken over")
+// ErrParked means that a parked state cannot be used: it is incomplete, or a process has taken it already.
+var ErrParked = errors.New("parked state cannot be taken over")
 
-// The first byte of the memory that comes with a parked state.
+// The first byte of the memory file of a parked state.
 const (
 	parkedFresh = 'F'
-	parkedTaken = 'T' // by a process that serves, or has served: everything in it is out of date
+	parkedTaken = 'T' // by a process that serves, or has served: the state is out of date
 )
 
-// parkedState is what was left behind.
+// parkedState is the state that a daemon has left with the service manager.
 type parkedState struct {
 	what     stateMessage
 	snapshot []byte
@@ -35,9 +34,8 @@ type parkedState struct {
 	gone     map[string]offered // the stores that this process does not have: see Match
 }
 
-// Park stands still, and has keep take all descriptors that another process needs to go on, in
-// their order. When keep has returned without an error this process does nothing any more, and Serve
-// ends with ErrTakenOver; with one it goes on.
+// Park freezes the daemon, and calls keep with all descriptors that the next process needs, in their order. If keep
+// returns no error, this process serves no more, and Serve returns ErrTakenOver. After an error this process continues.
 func (d *Daemon) Park(keep func(files []int) error) error {
 	select {
 	case <-d.started:
@@ -62,7 +60,7 @@ func (d *Daemon) Park(keep func(files []int) error) error {
 		d.thaw()
 		return err
 	}
-	d.log.Info("left to the next process", zap.String("event", "bequeathed"), zap.Duration("stood_still", time.Since(began)))
+	d.log.Info("state parked for the next process", zap.String("event", "bequeathed"), zap.Duration("stood_still", time.Since(began)))
 	d.endTransferred()
 	return nil
 }
@@ -71,7 +69,7 @@ func (d *Daemon) parkState(keep func(files []int) error) error {
 	o, locks := d.offer()
 	files := fds{all: locks}
 	defer files.close()
-	image, what, err := d.leave(&files)
+	snapshot, what, err := d.leave(&files)
 	if err != nil {
 		return err
 	}
@@ -81,16 +79,16 @@ func (d *Daemon) parkState(keep func(files []int) error) error {
 	}
 	c := &cache.Coder{B: []byte{parkedFresh}}
 	c.Bytes(&head)
-	c.Bytes(&image)
+	c.Bytes(&snapshot)
 	if err := files.addMemory(c.B); err != nil {
 		return err
 	}
 	return keep(files.all)
 }
 
-// FindParked is a takeover state that a daemon has left behind. It can be had once: whatever becomes of it, the
-// next process that finds the same descriptors gets ErrParked, and what was held is over when what
-// was stated of it is. The files belong to Found.
+// FindParked returns the takeover state that a daemon has parked. It can be taken only once: whatever happens to it, the
+// next process that finds the same descriptors gets ErrParked. If the state is not used, its holds end with the validity
+// stated to their owners. The files belong to FindParked.
 func FindParked(files []*os.File) (e *TakeoverState, err error) {
 	in := &passed{files: files}
 	found := &TakeoverState{locks: make(map[string]*os.File), left: &parkedState{files: in}}
@@ -134,13 +132,13 @@ func FindParked(files []*os.File) (e *TakeoverState, err error) {
 	return found, nil
 }
 
-// Left says that a daemon has left the takeover state behind: nobody serves.
+// Left reports whether the takeover state is a parked state. Then no daemon serves.
 func (e *TakeoverState) Left() bool { return e.left != nil }
 
-// Match compares the stores of a takeover state that was left behind with those that this process is to have: keys by
-// names. It returns the names of those that this process does not have. Their locks are lost, and Successor knows
-// nothing of them. Match has to be called before a store is opened. Of a daemon that serves it returns nothing,
-// because that refuses to hand over then.
+// Match compares the stores of a parked state with the stores of this process, given as keys by names. It returns the
+// names of the stores that this process does not have. Their locks are lost, and Successor returns nil for them. Match
+// has to be called before a store is opened. If a daemon serves, it returns nothing, because that daemon refuses the
+// takeover in such a case.
 func (e *TakeoverState) Match(stores map[string]string) (gone []string) {
 	if e.left == nil {
 		return nil
@@ -160,7 +158,7 @@ func (e *TakeoverState) Match(stores map[string]string) (gone []string) {
 	return gone
 }
 
-// isGone says that this process does not have the store of the takeover state with that name.
+// isGone reports whether this process does not have the store with that name in the takeover state.
 func (e *TakeoverState) isGone(store string) bool {
 	if e.left == nil {
 		return false
@@ -186,8 +184,8 @@ func (e *TakeoverState) standIns(to *engine.Engine) (gone map[string]*engine.Sto
 	return gone, nil
 }
 
-// inheritLeft is Inherit for what was left behind. There is nobody to go on otherwise, so cfg can be used to serve
-// anew after an error.
+// inheritLeft is Inherit for a parked state. After an error no other daemon serves, so the caller can use cfg to serve
+// anew.
 func (e *TakeoverState) inheritLeft(cfg Config, has prepared) (*Daemon, error) {
 	in := e.left.files
 	defer in.close()

@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What two processes say to each other while one takes over from the other: lengths of 4 bytes,
-// big-endian, each before a JSON object, and descriptors with them.
+// The messages between two processes during a takeover. Each is a length of 4 bytes, big-endian, and a JSON object, and
+// may carry descriptors.
 
-// passMost is how many descriptors go with one message: the kernel takes 253.
+// passMost is the maximum number of descriptors in one message. The kernel allows 253.
 const passMost = 200
 
-const passBytes = 1 << 20 // of a message
+const passBytes = 1 << 20 // maximum size of a message
 
 var errPassing = errors.New("the other process does not keep to the form of a takeover")
 
@@ -40,8 +40,7 @@ func putMessage(c *net.UnixConn, m any, fds []int) error {
 	return err
 }
 
-// getMessage reads a message, and the descriptors that came with it, which are closed when there is an
-// error.
+// getMessage reads a message and returns the descriptors that came with it. After an error it has closed them.
 func getMessage(c *net.UnixConn, m any) (files []*os.File, err error) {
 	defer func() {
 		if err != nil {

@@ -15,10 +15,10 @@ type TracedSpan struct {
 	Began, Ended time.Time
 }
 
-// spansMost bounds the spans that wait to be taken in: some 20 MB.
+// spansMost bounds the spans that wait for the exporter. They take about 20 MB.
 const spansMost = 1 << 16
 
-// trace has spans made of acquires, unless nobody takes them in.
+// trace passes the spans of acquires to take, if it is not nil.
 func (d *Daemon) trace(take func(TracedSpan)) {
 	if take == nil {
 		return
@@ -32,7 +32,7 @@ func (d *Daemon) trace(take func(TracedSpan)) {
 			take(TracedSpan{Span: *x, Began: ended.Add(-took), Ended: ended})
 		}
 	}, func(n uint64) {
-		d.log.Error("spans are missing: they are not taken in as fast as they come", zap.String("event", "spans_dropped"), zap.Uint64("missing", n))
+		d.log.Error("spans dropped: the exporter cannot keep up", zap.String("event", "spans_dropped"), zap.Uint64("missing", n))
 	})
 }
 
@@ -41,7 +41,7 @@ func (v events) SpanEnds(x *engine.Span) {
 	v.d.spans.Put(1, func(q []engine.Span) []engine.Span { return append(q, *x) })
 }
 
-// closeLogs writes what waits.
+// closeLogs writes the queued lines and spans.
 func (d *Daemon) closeLogs() {
 	d.audit.Close()
 	if d.spans != nil {

@@ -13,11 +13,12 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// What is passed on: a snapshot of all that the daemon knows, and descriptors.
+// The takeover state: a snapshot of the whole state of the daemon, and descriptors.
 
-// leave is the snapshot, and adds the descriptors that go with it. The memory of the snapshot comes behind.
-func (d *Daemon) leave(files *fds) (image []byte, what stateMessage, err error) {
-	image, conns, err := d.snapshot()
+// leave returns the snapshot and its description, and adds the descriptors that go with it to files. The caller adds the
+// memory file of the snapshot last.
+func (d *Daemon) leave(files *fds) (snapshot []byte, what stateMessage, err error) {
+	snapshot, conns, err := d.snapshot()
 	if err != nil {
 		return nil, what, err
 	}
@@ -31,20 +32,20 @@ func (d *Daemon) leave(files *fds) (image []byte, what stateMessage, err error) 
 		}
 	}
 	what.Files = len(files.all) - before + 1
-	return image, what, err
+	return snapshot, what, err
 }
 
-// daemonSnapshot writes or reads what a snapshot of the daemon has besides the engine's.
+// daemonSnapshot writes or reads the parts of a daemon's snapshot besides the engine's.
 type daemonSnapshot struct {
 	*cache.Coder
 	engine []byte
-	stores map[string][]byte // what those said that move
+	stores map[string][]byte // the state of those stores that move
 	conns  []connSnapshot
 }
 
 type connSnapshot struct {
 	input, unsent []byte
-	watched       bool // a descriptor of its process comes along
+	watched       bool // a descriptor of its process is passed on, too
 }
 
 func (m *daemonSnapshot) code() {
@@ -66,7 +67,7 @@ func (m *daemonSnapshot) code() {
 	})
 }
 
-// snapshot is all that the daemon knows, and its connections in the order in which they stand there.
+// snapshot returns the whole state of the daemon, and its connections in the order of the snapshot.
 func (d *Daemon) snapshot() ([]byte, []*conn, error) {
 	m := &daemonSnapshot{Coder: new(cache.Coder), stores: make(map[string][]byte)}
 	var sessions []*engine.Session
@@ -93,10 +94,10 @@ func (d *Daemon) snapshot() ([]byte, []*conn, error) {
 	return m.B, conns, nil
 }
 
-// fds are descriptors of our own that are passed on.
+// fds collects descriptors to pass on.
 type fds struct {
 	all  []int
-	made []int // for that alone
+	made []int // descriptors that were made only for this
 }
 
 func (f *fds) close() {
@@ -105,7 +106,7 @@ func (f *fds) close() {
 	}
 }
 
-// add adds what c is, which has to stay open until it is sent.
+// add adds the descriptor of c, which has to stay open until the descriptor is sent.
 func (f *fds) add(c syscall.Conn) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -125,7 +126,7 @@ func (f *fds) addSession(k *conn) error {
 	return err
 }
 
-// addMemory adds a file in memory with b in it.
+// addMemory adds a memory file with the content b.
 func (f *fds) addMemory(b []byte) error {
 	fd, err := unix.MemfdCreate("locksidecar-estate", unix.MFD_CLOEXEC)
 	if err != nil {

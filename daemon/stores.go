@@ -16,12 +16,12 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// stores are a daemon's: each with its pump and with who follows its streams.
+// stores has the stores of a daemon, each with its pump and the goroutines that follow its streams.
 type stores struct {
 	d         *Daemon
 	asking    sync.Mutex   // held while a query reads a store
 	using     sync.RWMutex // held for reading until a query has ended; locked behind asking
-	questions atomic.Int64 // under way, or waiting for that
+	questions atomic.Int64 // queries in progress or waiting
 
 	mu      sync.Mutex     // not held during a wait
 	all     []*openStore   // guarded by mu; changes only while Daemon.transferring is held
@@ -29,7 +29,7 @@ type stores struct {
 	wg      sync.WaitGroup // the goroutines of part and closeIfUnused
 }
 
-// openStore is one store in use, or on its way out.
+// openStore is one store that is in use, or is being closed.
 type openStore struct {
 	StoreConfig
 	lane   *engine.StoreLane
@@ -45,8 +45,8 @@ type openStore struct {
 	gate      sync.Mutex // held while news are taken, and while paused
 	sweeping  sync.Mutex // held while it is swept, and while paused
 	stopSweep atomic.Pointer[context.CancelFunc]
-	paused    bool // of who freezes the daemon
-	left      bool // so too: the store has been told to be left
+	paused    bool // used by the goroutine that freezes the daemon
+	left      bool // likewise; the store has been told that another process takes over
 }
 
 func newStores(d *Daemon) *stores {
@@ -74,7 +74,7 @@ func (s *stores) ask(q engine.Query) {
 	})
 }
 
-// lister is a store that can say what it knows; nil when it cannot.
+// lister returns the store as a Lister; nil if it cannot list its locks.
 func (s *stores) lister(u *engine.StoreLane) upstream.Lister {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,7 +87,7 @@ func (s *stores) lister(u *engine.StoreLane) upstream.Lister {
 	return nil
 }
 
-// connections is how many there are to the store of that name; -1 when not known.
+// connections returns the number of connections to the store of that name; -1 when not known.
 func (s *stores) connections(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *stores) connections(name string) int {
 	return -1
 }
 
-// add makes stores known to the engine; they are asked nothing before start.
+// add adds stores to the engine. No requests are sent to them before start.
 func (s *stores) add(list []StoreConfig) error {
 	for _, st := range list {
 		if _, err := s.addOne(st); err != nil {
@@ -175,8 +175,8 @@ func (s *stores) change(next *Serving) error {
 	return nil
 }
 
-// rename gives the stores in all the names that list has for them. One that is not in list leaves: its name
-// may be another's from now on, so it gets one that no other store has, not even one that leaves too.
+// rename gives the stores in all the names that list has for them. A store that is not in list is removed: another store
+// may have its name from now on, so it gets a name that no other store has, not even another removed one.
 func (s *stores) rename(all []*openStore, list []StoreConfig) {
 	taken := make(map[string]bool)
 	for _, st := range list {
@@ -196,7 +196,7 @@ func (s *stores) rename(all []*openStore, list []StoreConfig) {
 	}
 }
 
-// is says that st is the same store.
+// is reports whether st is the same store.
 func (v *openStore) is(st StoreConfig) bool { return st.Store == v.StoreConfig.Store }
 
 // closeDropped closes the unused stores that the configuration no longer names. It fails if one of them
@@ -216,8 +216,8 @@ func (s *stores) closeDropped() error {
 	return nil
 }
 
-// part drops the stores for which the function returns true: each is closed once it has no users. It keeps
-// the others, even those that an earlier call dropped. Daemon.transferring is held.
+// part drops the stores for which its argument returns true: each is closed once it has no users. It keeps the others,
+// even those that an earlier call dropped. Daemon.transferring is held.
 func (s *stores) part(part func(*openStore) bool) {
 	for _, v := range s.list() {
 		was := v.gone
@@ -259,7 +259,7 @@ func (s *stores) closeIfUnused(v *openStore) bool {
 		return false
 	}
 	v.gone = false
-	s.wg.Go(func() { // Close may wait for a reload, which may wait for handing
+	s.wg.Go(func() { // Close may wait for a reload, which may wait for transferring
 		s.using.Lock() // waits for the queries that found the store
 		s.using.Unlock()
 		if v.Close != nil {
@@ -284,7 +284,7 @@ func (s *stores) stopIfUnused(v *openStore) bool {
 	return true
 }
 
-// close ends all of them.
+// close ends all stores.
 func (s *stores) close() {
 	s.mu.Lock()
 	all := s.all
@@ -319,7 +319,7 @@ func (v *openStore) start(d *Daemon) {
 			d.engine.StoreUp(v.lane)
 		},
 	})
-	v.pump.Suspect() // it may have been opened without having been reached
+	v.pump.Suspect() // it may have been opened without a connection
 	v.pump.Run(v.lane.Main())
 	v.pump.RunPatient(v.lane.Renewals())
 	if v.lane.Info().Pair {
@@ -348,7 +348,7 @@ func (v *openStore) end() {
 	v.wg.Wait()
 }
 
-// follow takes what the store tells unasked.
+// follow takes in the store's hints and session news.
 func (v *openStore) follow(d *Daemon) {
 	hints, sessions := v.StoreConfig.Store.Hints(), v.StoreConfig.Store.Sessions()
 	for {
@@ -378,7 +378,8 @@ func (v *openStore) follow(d *Daemon) {
 	}
 }
 
-// sweepEvery is how often what nobody knows of is removed from a store.
+// sweepEvery is the interval at which a store is swept: leases and queue entries that the tables do not know are
+// removed.
 const sweepEvery = time.Minute
 
 func (v *openStore) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
@@ -404,7 +405,7 @@ func (v *openStore) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
 				log.Warn("sweep failed", zap.String("event", "sweep_failed"), zap.Error(fmt.Errorf("sweep: %w", err)), zap.Int("skipped", skipped))
 			})
 		case n > 0:
-			log.Warn("leftovers of unanswered requests removed", zap.String("event", "swept"), zap.Int("removed", n))
+			log.Warn("removed leases and queue entries of unanswered requests", zap.String("event", "swept"), zap.Int("removed", n))
 		}
 	}
 }

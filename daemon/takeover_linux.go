@@ -16,17 +16,17 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// A takeover: this process hands everything to another one, which goes on in its place, and its
-// clients notice nothing. The other one asks for it on the admin socket, and opens the stores while
-// this one serves. Then this one comes to a stand and passes on its sockets and its snapshot. When the
-// other one has taken all of it in, one byte commits: until it is written this process goes on if
-// anything fails, and from then on it does nothing any more. The other one does nothing before it
-// has read that byte. So no two ever serve, whichever of them is killed, and when.
+// In a takeover another process continues in place of this one, and clients notice nothing. The other process asks for
+// it on the admin socket, and opens the stores while this one serves. Then this process freezes and passes on its
+// sockets and its snapshot. When the other process has read everything, this one commits with one byte. If anything
+// fails before it has written that byte, this process continues; afterwards it does nothing more. The other process
+// serves only after it has read that byte. So at most one process serves at any time, even if either is killed.
 
-// takeoverForm is the form of what is said, and of the takeover state.
+// takeoverForm is the version of the messages and of the takeover state.
 const takeoverForm = 1
 
-// The other process says claim, and after the offer prepared; after the takeover state ready.
+// The messages, in their order. The other process sends claim, then prepared after the offer, and ready after the
+// takeover state.
 type (
 	claim struct {
 		Form    int
@@ -34,7 +34,7 @@ type (
 		PID     int
 	}
 	offer struct {
-		Refused string // why not; empty if it may go on
+		Refused string // the reason of a refusal; empty if the takeover continues
 		Form    int
 		Version string
 		PID     int
@@ -55,18 +55,18 @@ type (
 	prepared     struct{ Stores map[string]string } // keys by names
 	stateMessage struct {
 		Refused string
-		Admin   []string // what the admin listeners are
-		Files   int      // how many descriptors come, these and those of the connections
+		Admin   []string // the names of the admin listeners
+		Files   int      // number of descriptors that follow, for the listeners and the connections
 	}
 	ready struct{}
 )
 
 const (
 	prepareTime = time.Minute     // for the other process to open its stores
-	standMost   = 5 * time.Second // how long this one may stand still
-	standShare  = 10              // and which part of the shortest TTL, whose renewals wait
-	// standSaid is which part of the shortest stated validity. Keepalives come when a third of it is over,
-	// and so do the pings that a heartbeat requires.
+	standMost   = 5 * time.Second // the longest freeze of this process
+	standShare  = 10              // the part of the shortest TTL that a freeze may last, because renewals wait
+	// standSaid is the part of the shortest stated validity that a freeze may last. Keepalives are sent after a third of
+	// it, and so are the pings that a heartbeat requires.
 	standSaid = 3
 	committed = 'C'
 )
@@ -102,7 +102,7 @@ func (a *admin) takeover(w http.ResponseWriter, r *http.Request) {
 
 const takeoverProtocol = "locksidecar-takeover"
 
-// transfer hands over to who is at the other end, or goes on.
+// transfer carries out the takeover by the process at the other end of c. After an error this process continues.
 func (d *Daemon) transfer(c *net.UnixConn) {
 	var other claim
 	if _, err := getMessage(c, &other); err != nil {
@@ -125,7 +125,7 @@ func (d *Daemon) transfer(c *net.UnixConn) {
 	}
 	switch {
 	case err == nil:
-	case isClosed(d.ending): // which has closed c
+	case isClosed(d.ending): // End has closed c
 		d.log.Error("takeover canceled; this process ends",
 			zap.String("event", "takeover_failed"), zap.Int("pid", other.PID), zap.Error(errEnding))
 		return
@@ -159,7 +159,7 @@ func (d *Daemon) closeOnEnd(c *net.UnixConn) (stop func()) {
 	}
 }
 
-// offer is what there is to take over, with the descriptors that belong to it.
+// offer returns the offer, and the descriptors that belong to it.
 func (d *Daemon) offer() (o offer, locks []int) {
 	o = offer{Form: takeoverForm, Version: d.cfg.Version, PID: os.Getpid(), Socket: d.cfg.Socket, Owned: d.cfg.Listener == nil}
 	if d.cfg.Seen != nil {
@@ -178,7 +178,7 @@ func (d *Daemon) offer() (o offer, locks []int) {
 	return o, locks
 }
 
-// makeOffer says what there is to take over, and waits until the other process is prepared.
+// makeOffer sends the offer, and waits until the other process is prepared.
 func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
 	refuse := func(err error) error {
 		_ = putMessage(c, offer{Refused: err.Error()}, nil)
@@ -211,7 +211,7 @@ func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
 	return nil
 }
 
-// transferTo stands still and passes everything on. An error means that this process goes on, and does.
+// transferTo freezes the daemon and passes everything on. After an error it has thawed the daemon, which continues.
 func (d *Daemon) transferTo(c *net.UnixConn, other claim) error {
 	end := time.Now().Add(d.standTime())
 	_ = c.SetDeadline(end)
@@ -226,13 +226,13 @@ func (d *Daemon) transferTo(c *net.UnixConn, other claim) error {
 		err = d.commit(c, other)
 	}
 	if err != nil {
-		_ = c.Close() // first: from here on the other one is sure to end
+		_ = c.Close() // first: from now on the takeover of the other process is sure to fail
 		d.thaw()
 	}
 	return err
 }
 
-// standTime is how long the daemon may stand still.
+// standTime returns how long the daemon may be frozen.
 func (d *Daemon) standTime() time.Duration {
 	ttl, validity := d.engine.Shortest()
 	return min(standMost, ttl/standShare, validity/standSaid)
@@ -254,13 +254,13 @@ func (d *Daemon) commit(c *net.UnixConn, other claim) error {
 	return err
 }
 
-// passOn sends the snapshot and every descriptor.
+// passOn sends the takeover state: the snapshot and every descriptor.
 func (d *Daemon) passOn(c *net.UnixConn) error {
 	var files fds
 	defer files.close()
-	image, what, err := d.leave(&files)
+	snapshot, what, err := d.leave(&files)
 	if err == nil {
-		err = files.addMemory(image)
+		err = files.addMemory(snapshot)
 	}
 	if err != nil {
 		_ = putMessage(c, stateMessage{Refused: err.Error()}, nil)

@@ -19,7 +19,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
-// successor is the configuration of a process that takes over from h.
+// heir returns the configuration of a process that takes over from h.
 func (h *host) heir() daemon.Config {
 	h.t.Helper()
 	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Successor: true})

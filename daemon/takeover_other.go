@@ -11,7 +11,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Without passing descriptors as Linux does there is no takeover.
+// Takeovers need Linux. On other systems these functions refuse.
 
 type (
 	fds       struct{}
@@ -26,41 +26,41 @@ func (*admin) takeover(w http.ResponseWriter, _ *http.Request) {
 
 func (*Daemon) begin(*inherited) {}
 
-// TakeoverState is what a daemon that serves has offered to hand over.
+// TakeoverState is the state that a daemon offers for a takeover.
 type TakeoverState struct{}
 
-// Claim asks the daemon that serves a socket to hand over.
+// Claim asks the daemon that serves a socket for a takeover.
 func Claim(context.Context, string, string) (*TakeoverState, error) { return nil, ErrRefused }
 
-// PID is the process that serves.
+// PID returns the id of the process that serves.
 func (*TakeoverState) PID() int { return 0 }
 
-// Successor is what is to be known of a store before it is opened.
+// Successor returns the information that is needed to open a store.
 func (*TakeoverState) Successor(string) *upstream.Successor { return nil }
 
-// Left says that a daemon has left the takeover state behind.
+// Left reports whether the takeover state is a parked state.
 func (*TakeoverState) Left() bool { return false }
 
-// Match names the stores of the takeover state that this process does not have.
+// Match returns the names of the stores that this process does not have.
 func (*TakeoverState) Match(map[string]string) []string { return nil }
 
-// Seen is the result of the other process's Config.Seen.
+// Seen returns the result of the other process's Config.Seen.
 func (*TakeoverState) Seen() []byte { return nil }
 
-// Lost are the stores of which nothing can be taken over.
+// Lost returns the names of the stores whose leases cannot be taken over.
 func (*TakeoverState) Lost() []string { return nil }
 
-// Close gives the takeover state up.
+// Close discards the takeover state.
 func (*TakeoverState) Close() {}
 
-// Inherit makes a daemon that goes on in place of the one that serves.
+// Inherit makes a daemon that replaces the one that serves.
 func (*TakeoverState) Inherit(Config) (*Daemon, error) { return nil, ErrRefused }
 
-// Park leaves everything to the next process.
+// Park leaves the daemon's state to the next process.
 func (*Daemon) Park(func([]int) error) error { return ErrRefused }
 
-// ErrParked says that what was left behind is of no use.
+// ErrParked means that a parked state cannot be used.
 var ErrParked = ErrRefused
 
-// FindParked is a takeover state that a daemon has left behind.
+// FindParked returns the takeover state that a daemon has parked.
 func FindParked([]*os.File) (*TakeoverState, error) { return nil, ErrParked }

@@ -9,18 +9,18 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// Unlocked is what an unlocking by force has done.
+// Unlocked is the result of a forced unlock.
 type Unlocked struct {
-	// Released is how many holds were ended: their owners have been told that they are lost.
+	// Released is the number of holds that were ended. Their owners have been told that they are lost.
 	Released int `json:"released"`
-	// FreeIn is how many milliseconds it takes at most until nobody who was told, now or before, can
-	// still believe that he holds: then the key is free. 0 when nothing closes it.
+	// FreeIn is the longest time, in milliseconds, until no owner that has lost its hold by force, now or before, can
+	// still rely on it. Then the key is free. It is 0 if nothing keeps the key closed.
 	FreeIn int64             `json:"free_in_ms"`
-	Holds  []engine.ViewHold `json:"holds"` // those that were ended: the first MaxViewRows
+	Holds  []engine.ViewHold `json:"holds"` // the holds that were ended, at most MaxViewRows
 }
 
-// Unlock ends the holds of a key that are on this host, on behalf of by, and says so in the log
-// whatever that is to have. Nobody else is let in before the holders know, or what was stated to
+// Unlock ends the holds of a key on this host, on behalf of by, and always logs that. The key stays
+// closed until the holders have read of the loss, or until the validity that was stated to
 // them is over. It waits while the daemon is frozen. It returns ErrTakenOver after a takeover, because the
 // other process has the holds then.
 func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (Unlocked, error) {

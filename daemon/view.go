@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// View makes one. It locks no shard for longer than some hundred rows take.
+// View returns a view of the daemon. It locks no shard for longer than about a thousand rows take.
 func (d *Daemon) View(q engine.ViewQuery) (engine.View, error) {
 	if err := q.SetDefaults(); err != nil {
 		return engine.View{}, err
@@ -54,7 +54,7 @@ func (d *Daemon) viewStores(t *engine.Totals) []engine.ViewStore {
 		s := &t.Stores[i]
 		v := engine.ViewStore{Name: s.Name, Up: s.Up, Connections: s.Connections, Leases: s.Held, Moved: s.Moved, Renewed: s.Renewed, NotHeld: s.NotHeld,
 			Unanswered: s.Unanswered, Slack: median(&s.Slack), Flying: s.Main.Flying + s.Renewals.Flying, Queued: s.Main.Waiting + s.Renewals.Waiting}
-		if u := d.engine.StoreNamed(s.Name); u != nil { // else it has just gone
+		if u := d.engine.StoreNamed(s.Name); u != nil { // otherwise it has just been dropped
 			v.Kind, v.Safety = u.Info().Name, u.Info().Safety
 			if err := u.Down(); err != nil {
 				v.Error = err.Error()

@@ -56,7 +56,7 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newRich(t)
-			image, was, err := d.e.Snapshot()
+			snapshot, was, err := d.e.Snapshot()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -67,8 +67,8 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 			if err := next.Route([]Namespace{{Store: c.has}}, nil); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := next.Take(image, nil); err == nil {
-				t.Fatal("an engine takes an image with a store that it does not have")
+			if _, err := next.Take(snapshot, nil); err == nil {
+				t.Fatal("an engine takes a snapshot with a store that it does not have")
 			}
 
 			next = NewEngine(*d.e.settings(), d.now.Load, func(int64) {})
@@ -83,7 +83,7 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			sessions, err := next.Take(image, map[string]*StoreLane{c.gone: in})
+			sessions, err := next.Take(snapshot, map[string]*StoreLane{c.gone: in})
 			if err != nil || len(sessions) != len(was) {
 				t.Fatal(len(sessions), err)
 			}
@@ -124,7 +124,7 @@ func TestAnAbandonedWaiterIsNotRefusedForAStoreThatWasDown(t *testing.T) {
 	}
 	d.e.StoreDown(d.u, upstream.ErrDown)
 	d.now.Add(int64(time.Minute))
-	image, _, err := d.e.Snapshot()
+	snapshot, _, err := d.e.Snapshot()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestAnAbandonedWaiterIsNotRefusedForAStoreThatWasDown(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sessions, err := next.e.Take(image, map[string]*StoreLane{"other": in})
+	sessions, err := next.e.Take(snapshot, map[string]*StoreLane{"other": in})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,28 +9,28 @@ import (
 	"time"
 )
 
-// cycles finds owners of this host that wait for each other in a ring. Nothing
-// but the bounds of their waits, or a release out of turn, ends that. It looks
-// when keepalives are due: whoever holds something has them.
+// cycles detects rings of owners on this host that wait for each other. Only the
+// end of a wait, or a release out of order, ends such a ring. It checks when
+// keepalives are due, because every session with a hold gets keepalives.
 type cycles struct {
 	count atomic.Uint64 // rings found
 
 	// Of Tick alone.
-	next int64           // do not look before
-	seen map[string]bool // the rings of the last look, true once told
+	next int64           // no check before this time
+	seen map[string]bool // the rings of the last check; true for those that were reported
 }
 
 const (
 	cycleEvery = time.Second
-	// cycleEdges and maxCycles bound what one look takes in and finds, so that it
-	// does not keep renewals waiting; a larger crowd is looked at in part.
+	// cycleEdges and maxCycles bound the edges that one check considers and the rings that it finds,
+	// so that it does not delay renewals. A larger graph is checked in part.
 	cycleEdges = 1 << 13
 	maxCycles  = 64
 )
 
 type owner struct{ session, owner uint64 }
 
-// edge says who waits for whom, by which request for which key.
+// edge is the wait of one owner for another, with the request and the key.
 type edge struct {
 	to     owner
 	req    uint64
@@ -38,9 +38,9 @@ type edge struct {
 	client *string
 }
 
-// findCycles tells of each ring that two looks have seen: the shards are looked
-// at one after the other, so one look alone could make up a ring of waits that
-// were never there together.
+// findCycles reports each ring that two checks in a row have found. A check visits
+// the shards one after the other, so a single one could find a ring of waits that
+// never existed at the same time.
 func (e *Engine) findCycles(now int64, all []*Session) {
 	c := &e.cycles
 	if e.observer == nil || now < c.next {
@@ -60,7 +60,7 @@ func (e *Engine) findCycles(now int64, all []*Session) {
 	c.seen = seen
 }
 
-// waits is who waits for whom now.
+// waits returns the present edges, by the waiting owner.
 func (e *Engine) waits(all []*Session) map[owner][]edge {
 	graph := make(map[owner][]edge)
 	n := 0
@@ -93,8 +93,8 @@ type step struct {
 	edge
 }
 
-// rings returns a ring for each wait that closes one on a walk over the graph in
-// depth: at least one of each knot of owners who wait for each other.
+// rings returns a ring for each edge that closes one in a depth-first search of the graph. It finds at least one
+// ring in each group of owners that wait for each other.
 func rings(graph map[owner][]edge) (found [][]step) {
 	const walking, done = 1, 2
 	state := make(map[owner]int)

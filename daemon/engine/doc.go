@@ -1,7 +1,7 @@
-// Package engine is one host's lock service without sockets, files, goroutines of its own, or a clock. Bytes of
-// sessions go in. Bytes for sessions and ops for stores come out. Engine asks the clock that it was given for the time,
-// and its caller calls Tick when it is due. The simulator in engine/sim runs hosts of engines in virtual time; package
-// daemon puts sockets, pumps to the stores and a timer around one.
+// Package engine implements one host's lock service without sockets, files, goroutines or a clock of its own. Its
+// input is the bytes that sessions send; its output is bytes for sessions and ops for stores. It reads the time from
+// the clock that it was given, and its caller calls Tick when it is due. The simulator in engine/sim runs hosts of
+// engines in virtual time. Package daemon adds sockets, pumps to the stores and a timer.
 //
 // A request passes through these files, in this order. Reading them in this order needs no others:
 //
@@ -13,12 +13,12 @@
 //  6. session.go (Engine.send): encodes the answer into the outbox of its session.
 //  7. engine.go (Engine.finish): has the sessions with output flushed once no shard is locked.
 //
-// What the table asks of a store continues in upstream/lane.go and upstream/pump.go to the driver. The result comes
-// back to Engine.Deliver, and from there to package cache (4).
+// A request to a store continues in upstream/lane.go and upstream/pump.go to the driver. The result returns to
+// Engine.Deliver, and from there to package cache (4).
 //
-// A snapshot (snapshot.go, snapshotsession.go) is all that an engine knows, as bytes. A process that takes over continues
-// from it. What is added to a session, a lease, a hold or a waiter has to be added to the snapshot, too: a test fails
-// otherwise, and the simulator passes its engines on all the time.
+// A snapshot (snapshot.go, snapshotsession.go) has the whole state of an engine, as bytes. A process that takes over
+// continues from it. A field that is added to a session, a lease, a hold or a waiter has to be added to the snapshot,
+// too: a test fails otherwise, and the simulator has takeovers all the time.
 //
 // Lock order, outermost first: Engine.routing; a shard's mutex; one mutex of a session's outbox, a lane or the renewal
 // schedule, where an outbox's is taken before that of a multi-acquire. Only Engine.follow holds the mutexes of two

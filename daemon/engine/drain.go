@@ -7,7 +7,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Drain begins the end: no new acquires, waits are refused, everybody is told.
+// Drain refuses new acquires and all waiters from now on, and tells every session that the daemon goes away.
 func (e *Engine) Drain(drain time.Duration) {
 	e.draining.Store(true)
 	a := getFollowUp()
@@ -25,7 +25,8 @@ func (e *Engine) Drain(drain time.Duration) {
 	e.finish(a, now, nil)
 }
 
-// Shut counts and logs what is still held as lost. Nobody is told: the sessions are to end now.
+// Shut counts and logs the remaining holds as lost. It does not tell their owners: the caller has to end the
+// sessions at once.
 func (e *Engine) Shut() {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
 }
@@ -41,7 +42,7 @@ func (e *Engine) Sessions() []*Session {
 	return all
 }
 
-// Held is how many holds there are.
+// Held returns the number of holds.
 func (e *Engine) Held() int64 {
 	var n int64
 	for _, s := range e.Sessions() {
@@ -69,8 +70,8 @@ func (e *Engine) PendingEnds() (n int) {
 	return n
 }
 
-// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders;
-// Forever without any.
+// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders. It
+// returns Forever for both without leases.
 func (e *Engine) Shortest() (ttl, validity time.Duration) {
 	ttl, validity = time.Duration(cache.Forever), time.Duration(cache.Forever)
 	for i := range e.shards {
@@ -82,8 +83,8 @@ func (e *Engine) Shortest() (ttl, validity time.Duration) {
 	return ttl, validity
 }
 
-// InFlight counts the batches on their way to stores. With waiting it is instead what waits, or is on its way, in the
-// stores' main lanes.
+// InFlight counts the batches in flight to stores. If waiting is true, it counts the queued ops and the batches in
+// flight of the stores' main lanes instead.
 func (e *Engine) InFlight(waiting bool) (n int) {
 	for _, u := range e.stores() {
 		if waiting {

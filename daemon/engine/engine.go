@@ -16,27 +16,28 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// shards is how many tables a store has; at most 64, so that a session can mark
-// in one word which of them know it.
+// shards is the number of lock tables. It is at most 64, so that a session needs one word to mark the
+// tables that have holds or waiters of it.
 const shards = 64
 
-// Settings are what an engine needs to know beside its store.
+// Settings configures an engine.
 type Settings struct {
-	Table     cache.Config // Shard and Shards are the engine's
+	Table     cache.Config // the engine sets Shard and Shards
 	Users     UserLimits
 	MaxFrame  int // bytes
-	OutBuffer int // bytes that may wait for a client to read
+	OutBuffer int // maximum number of bytes that wait for a client to read them
 	Version   string
-	InFlight  int // batches of each of a store's lanes
+	InFlight  int // maximum number of batches in flight, for each lane of a store
 	BatchSize int
-	Survey    int    // holds that are looked at in one go for keepalives; 0 for maxSurvey
-	Wakes     int    // the most wake-ups of one shard, and renewals at one store, in one Tick; 0 for maxWakes
+	Survey    int    // maximum number of holds in one part of a survey; 0 for maxSurvey
+	Wakes     int    // maximum number of wake-ups of one shard, and of renewals at one store, in one Tick; 0 for maxWakes
 	FirstID   uint64 // of sessions
 	Trace     bool   // acquires with a trace context become spans
 }
 
-// Query asks a store. What it returns runs after it, beside other queries, and may ask other hosts. A freeze waits
-// for both. The context of what is returned ends when a freeze begins, and that of the query soon after.
+// Query reads a store. It returns a function that runs afterwards, concurrently with other queries, and may ask other
+// hosts. A freeze waits for both. The context of the function ends when a freeze begins, and that of the query soon
+// after.
 type Query func(ctx context.Context, lister func(*StoreLane) upstream.Lister) (then func(context.Context))
 
 // SetQueries sets the function that runs queries of stores on another goroutine. It is called before the first
@@ -75,15 +76,15 @@ func (e *Engine) Ready() error {
 // EachMoved calls f for each held lease whose key is routed to another store than the one where it is. A shard's
 // mutex is held.
 func (e *Engine) EachMoved(f func(key string, from, to *StoreLane)) {
-	units := *e.storeLanes.Load()
+	storeLanes := *e.storeLanes.Load()
 	for i := range e.shards {
 		sh := e.lock(i)
-		sh.table.EachMoved(func(key string, from, to *cache.Store) { f(key, units[from.ID], units[to.ID]) })
+		sh.table.EachMoved(func(key string, from, to *cache.Store) { f(key, storeLanes[from.ID], storeLanes[to.ID]) })
 		sh.mu.Unlock()
 	}
 }
 
-// ErrTakeover ends a query.
+// ErrTakeover is the error of a query that a takeover has cut.
 var ErrTakeover = errors.New("another process is taking over; ask again")
 
 // queryError returns why a query with this context has failed with err.
@@ -94,21 +95,21 @@ func queryError(ctx context.Context, err error) error {
 	return err
 }
 
-// Engine is one host's lock service without sockets and goroutines.
+// Engine is one host's lock service, without sockets and goroutines.
 type Engine struct {
 	set   atomic.Pointer[Settings]
 	clock upstream.Clock
 	wake  func(at int64)
 
 	shards     [shards]shard
-	storeLanes atomic.Pointer[[]*StoreLane] // by the stores' numbers, nil where one has gone; written under mu
+	storeLanes atomic.Pointer[[]*StoreLane] // by the stores' numbers, nil for a dropped store; written under mu
 	// routing is held while stores are added or dropped and while routes change. It is taken before mu
 	// and the shards' mutexes. To access a table, routes is read with the shard's mutex held (lockKey).
 	routing  sync.Mutex
 	routes   atomic.Pointer[routeTable]
 	cycles   cycles
 	classes  classes
-	faults   codeCounts  // sessions that we have ended
+	faults   codeCounts  // sessions that the daemon has ended
 	observer Observer    // nil for none
 	audit    atomic.Bool // the observer is told of more than losses
 	// ask runs a query of a store on another goroutine; nil when there is no store to query.
@@ -117,13 +118,13 @@ type Engine struct {
 	draining      atomic.Bool
 	nextKeepalive atomic.Int64
 
-	// Of Tick alone.
+	// Used by Tick alone.
 	surveys     []survey
-	surveyAt    int64 // not before
-	surveyPause int64 // between two goes
+	surveyAt    int64 // no survey continues before this time
+	surveyPause int64 // between two parts of the surveys
 
-	scanning   sync.Mutex // held while a view is made, and taken before the shards'
-	maxScanned int        // maxScanned but in tests; guarded by looks
+	scanning   sync.Mutex // held while a view is made; taken before the shards' mutexes
+	maxScanned int        // the constant maxScanned, except in tests; guarded by scanning
 
 	self upstream.Registration // this daemon's entry in its stores; set before the first session
 
@@ -133,18 +134,17 @@ type Engine struct {
 	lastID   uint64              // guarded by mu
 }
 
-// shard is a table and the mutex around it.
+// shard is a table and the mutex that guards it.
 type shard struct {
 	mu    sync.Mutex
 	table *cache.Table
 	out   cache.Effects // guarded by mu
-	wake  atomic.Int64  // what the table has last asked for
+	wake  atomic.Int64  // the latest wake-up that the table has requested
 	_     [64]byte      // keep neighbours off each other's cache line
 }
 
-// NewEngine makes an engine that has no stores yet: AddStore and Route come
-// before the first session. wake is called, with locks held, to have Tick called at
-// a time; it must not block.
+// NewEngine returns an engine without stores. AddStore and Route have to be called before the first session. The
+// engine calls wake, with mutexes held, to request a call of Tick at a time; wake must not block.
 func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine {
 	set.Survey, set.Wakes = cmp.Or(set.Survey, maxSurvey), cmp.Or(set.Wakes, maxWakes)
 	e := &Engine{
@@ -166,7 +166,7 @@ func NewEngine(set Settings, clock upstream.Clock, wake func(at int64)) *Engine 
 
 func (e *Engine) settings() *Settings { return e.set.Load() }
 
-// SetLimits changes what clients may use up, from now on.
+// SetLimits changes the limits of clients from now on.
 func (e *Engine) SetLimits(l Limits) {
 	e.mu.Lock()
 	set := *e.settings()
@@ -188,8 +188,8 @@ func shardOf[K ~string | ~[]byte](key K) int {
 	return int(xxhash.Sum64([]byte(key)) % shards)
 }
 
-// followUp is what is left to do once no shard's mutex is held: answers to
-// requests of the engine's own, lanes to wake, clients to write to.
+// followUp collects the work to do when no shard's mutex is held: answers to requests of the engine itself, lanes
+// to wake, and sessions to flush.
 type followUp struct {
 	touched []*Session
 	notices []cache.Notice
@@ -237,13 +237,12 @@ func (e *Engine) lockKey(key []byte) (sh *shard, i int, sp *route) {
 	return sh, i, routeFor(e.routes.Load(), key)
 }
 
-// unlock carries out what the table asked for, in its order, and gives the shard
-// back.
+// unlock carries out the table's effects, in their order, and unlocks the shard.
 func (e *Engine) unlock(sh *shard, i int, now int64, a *followUp) {
-	out, units := &sh.out, *e.storeLanes.Load()
-	for n := 0; n < len(out.Ops); n++ { // grows while inline answers bring more
+	out, storeLanes := &sh.out, *e.storeLanes.Load()
+	for n := 0; n < len(out.Ops); n++ { // inline answers can append more
 		op := &out.Ops[n]
-		u := units[op.Store]
+		u := storeLanes[op.Store]
 		if u.inline != nil {
 			var r cache.Result
 			if u.inline.ApplyInline(op, &r) {
@@ -282,7 +281,7 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *followUp) {
 	}
 	for n := range out.Tracks {
 		tr := &out.Tracks[n]
-		u := units[tr.Store]
+		u := storeLanes[tr.Store]
 		u.schedule.Track(tr, i, now)
 		a.kick(u, kickTimer)
 	}
@@ -294,8 +293,8 @@ func (e *Engine) unlock(sh *shard, i int, now int64, a *followUp) {
 	sh.mu.Unlock()
 }
 
-// finish does what may not be done with locks held. The request's own session is
-// written to last: who was handed a lock has waited longer.
+// finish does the work that must not be done with mutexes held. It flushes the session of the request last, because
+// a client that gets the lock by handoff has waited longer.
 func (e *Engine) finish(a *followUp, now int64, own *Session) {
 	for n := 0; n < len(a.replies); n++ {
 		m := a.replies[n]
@@ -327,7 +326,7 @@ func (e *Engine) finish(a *followUp, now int64, own *Session) {
 	a.touched = a.touched[:0]
 }
 
-// kick wakes the lanes that have got something.
+// kick wakes the lanes that have new work.
 func (e *Engine) kick(a *followUp) {
 	for _, k := range a.kicks {
 		if k.what&kickMain != 0 {
@@ -347,7 +346,7 @@ func (e *Engine) kick(a *followUp) {
 	a.kicks = a.kicks[:0]
 }
 
-// Deliver takes a batch back from the store.
+// Deliver takes in the results of a batch from a store.
 func (e *Engine) Deliver(b *upstream.Batch) {
 	now := e.clock()
 	a := getFollowUp()
@@ -367,8 +366,8 @@ func (e *Engine) Deliver(b *upstream.Batch) {
 // maxWakes bounds the wake-ups of one shard, and the renewals at one store, that one Tick carries out.
 const maxWakes = 128
 
-// Tick does what is due: ends of waits and leases, renewals, keepalives. It returns
-// when it wants to be called next.
+// Tick does the work that is due: ends of waits and leases, renewals, keepalives. It returns when it has to be
+// called next.
 func (e *Engine) Tick() int64 {
 	now, wakes := e.clock(), e.settings().Wakes
 	a := getFollowUp()
@@ -381,8 +380,8 @@ func (e *Engine) Tick() int64 {
 		sh.table.Tick(now, wakes, &sh.out)
 		e.unlock(sh, i, now, a)
 	}
-	units := *e.storeLanes.Load()
-	for _, u := range units {
+	storeLanes := *e.storeLanes.Load()
+	for _, u := range storeLanes {
 		if u != nil && u.nextRenewal() <= now {
 			a.due = u.schedule.Due(now, wakes, a.due)
 		}
@@ -397,7 +396,7 @@ func (e *Engine) Tick() int64 {
 	next := e.keepalives(now, a)
 	e.finish(a, now, nil)
 	next = min(next, e.nextKeepalive.Load())
-	for _, u := range units {
+	for _, u := range storeLanes {
 		if u != nil {
 			next = min(next, u.nextRenewal())
 		}

@@ -10,18 +10,17 @@ import (
 
 // Fence floors over reloads. See cache.Table.Carry.
 
-// rerouted is the keys with a prefix, and with no longer one that either configuration names, whose store or
-// fence_epoch has changed.
+// rerouted describes keys whose store or fence_epoch has changed: those with one prefix, except keys with a longer
+// prefix that either configuration names.
 type rerouted struct {
 	was, is *route
-	known   uint64 // a bound of the bases that were seen of these keys
+	known   uint64 // an upper bound of the bases that were seen of these keys
 	given   uint64 // an upper bound of the bases that the store of was has itself given
 }
 
-// follow makes r the present routes. In the same moment, the floors of the stores that keys leave become those of
-// the stores that they go to, and holds and waiters count in the namespaces whose limits they fall under: an
-// acquire uses the routes of the moment in which it has its shard's mutex. No other code holds the mutexes of two
-// shards.
+// follow makes r the present routes. It does so with all shards' mutexes held, because an acquire uses the routes of
+// the moment in which it has its shard's mutex. In the same moment the floors move with the keys from store to store,
+// and holds and waiters begin to count in their new namespaces. No other code holds the mutexes of two shards.
 func (e *Engine) follow(r *routeTable) {
 	for i := range e.shards {
 		e.lock(i)
@@ -45,7 +44,7 @@ func (e *Engine) follow(r *routeTable) {
 	e.reportFalls(changed)
 }
 
-// carryFloors tells all tables that keys which was routes elsewhere are routed by is. Every shard's mutex is held.
+// carryFloors tells all tables which keys move between stores when is replaces was. Every shard's mutex is held.
 func (e *Engine) carryFloors(was, is *routeTable) (changed []rerouted) {
 	if was == nil {
 		return nil
@@ -75,7 +74,7 @@ func (e *Engine) reportFalls(changed []rerouted) {
 		from, to *StoreLane
 		prefix   string
 	}
-	told := make(map[way]bool) // a class has a prefix of its own
+	told := make(map[way]bool) // a class has its own prefix
 	for _, c := range changed {
 		w := way{c.was.StoreLane, c.is.StoreLane, c.is.Prefix}
 		if e.observer == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.continues() {
@@ -102,8 +101,8 @@ func (u *StoreLane) shares(o *StoreLane) bool {
 	})
 }
 
-// routing writes or reads where keys are routed. The next process may have another configuration: it carries
-// the floors as a reload does.
+// routing writes or reads the routes. The next process may have another configuration; then it carries the floors as
+// a reload does.
 func (m *snapshotCoder) routing() {
 	var all []*route
 	if !m.Reading {
@@ -129,6 +128,6 @@ func (m *snapshotCoder) routing() {
 		}
 	})
 	if m.was.routes[""] == nil && m.Reading {
-		m.Fail(errors.New("the image has no namespace with the empty prefix"))
+		m.Fail(errors.New("the snapshot has no namespace with the empty prefix"))
 	}
 }

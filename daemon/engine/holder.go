@@ -106,14 +106,14 @@ func (e *Engine) HeldFor(u *StoreLane, key string, permit bool, tokens []uint64)
 	return sh.table.HeldFor(u.core, key, permit, tokens, e.clock())
 }
 
-// HoldersThere is the holders of one key that a store lists.
+// HoldersThere has the holders of one key that a store lists.
 type HoldersThere struct {
 	upstream.Asked
 	names map[string]upstream.Registration // of their daemons
 	at    int64                            // when they were read
 }
 
-// HoldersAt reads the holders that the store lists, at most limit.
+// HoldersAt reads up to limit holders from the list of the store.
 func (e *Engine) HoldersAt(ctx context.Context, u *StoreLane, store upstream.Lister, key string, mode cache.Mode,
 	limit int) (h HoldersThere, err error) {
 	if (*e.storeLanes.Load())[u.core.ID] != u {
@@ -135,8 +135,8 @@ func (e *Engine) HoldersAt(ctx context.Context, u *StoreLane, store upstream.Lis
 	return h, nil
 }
 
-// AskDaemons completes Held of the locks of all of these, as of now. It waits for other daemons once for all,
-// for at most upstream.AnswerTime. Other queries may run meanwhile.
+// AskDaemons sets the field Held of all these locks, as of now. It asks all daemons at once, and waits for at most
+// upstream.AnswerTime. Other queries may run meanwhile.
 func (e *Engine) AskDaemons(ctx context.Context, all ...HoldersThere) {
 	asked := make([]upstream.Asked, len(all))
 	for i := range all {
@@ -159,7 +159,7 @@ func (e *Engine) addHolders(st *protocol.State, there HoldersThere, limit int) {
 	for i := range there.Locks {
 		l := &there.Locks[i]
 		if l.Mine && st.Holders > 0 {
-			continue // the table knows more
+			continue // the table has more details
 		}
 		if st.Held == protocol.HeldNot || st.Held == protocol.HeldThere && st.Left < Millis(l.Left) {
 			st.Held, st.Mode, st.Left = protocol.HeldThere, protocol.Mode(l.Mode), Millis(l.Left)

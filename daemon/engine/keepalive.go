@@ -10,7 +10,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// keepaliveBy makes Tick run at the time given, for a keepalive.
+// keepaliveBy makes Tick run at the given time, for a keepalive.
 func (e *Engine) keepaliveBy(at int64) {
 	for {
 		next := e.nextKeepalive.Load()
@@ -24,30 +24,30 @@ func (e *Engine) keepaliveBy(at int64) {
 	}
 }
 
-// Surveys come before keepalives: all holds of a session are looked at, in turns with those of others and
-// with everything else, which a look at a million would keep waiting for a quarter of a second. They take
-// their time, an eighth of what is between two keepalives: the less they do in a second the less they delay.
+// A survey precedes each keepalive: it visits all holds of the session. Surveys of several sessions take turns, and
+// pause for other work: to visit a million holds at once would delay everything else for a quarter of a second. A
+// survey takes up to an eighth of the time between two keepalives, to keep the delays short.
 const (
-	maxSurvey      = 2048 // holds, of whomever, in one go
-	surveyTurn     = 512  // of one session
-	surveyCost     = 16   // what the keepalive itself counts
-	surveyPart     = 8
+	maxSurvey      = 2048 // holds in one part, of all sessions together
+	surveyTurn     = 512  // holds of one session before the next one's turn
+	surveyCost     = 16   // cost of the keepalive itself, in holds
+	surveyPart     = 8    // the part of the time between two keepalives that surveys may take
 	surveyPauseMin = int64(time.Millisecond)
 	surveyPauseMax = 5 * surveyPauseMin
 )
 
-// survey is the look at the holds of one session, of Tick alone.
+// survey is the state of a survey of one session's holds. Only Tick uses it.
 type survey struct {
 	s     *Session
-	at    int64 // when its keepalive was due
-	every int64 // between its keepalives
+	at    int64 // when the session's keepalive was due
+	every int64 // time between its keepalives
 	w     cache.Watermark
-	left  uint64 // the shards yet to be seen
-	begun bool   // with the first of them
+	left  uint64 // the shards that are still to be visited
+	begun bool   // the first of these has been visited in part
 }
 
-// keepalives tells each session that holds something, and is due, until when
-// everything that it has not been told lost is valid. It returns when it wants to go on.
+// keepalives sends each session with holds, when it is due, a keepalive: the time until which every hold is valid
+// that the session has not been told is lost. It returns when it has to be called next.
 func (e *Engine) keepalives(now int64, a *followUp) int64 {
 	if e.nextKeepalive.Load() <= now {
 		e.nextKeepalive.Store(cache.Forever)
@@ -69,9 +69,9 @@ func (e *Engine) keepalives(now int64, a *followUp) int64 {
 	return e.surveyAt
 }
 
-// beginKeepalive begins a session's survey if it is due. A grant that is made during that is
-// counted by the outbox's floor; one that is made after the keepalive is queued
-// reaches the client behind it, and a keepalive says nothing about later grants.
+// beginKeepalive begins a session's survey if it is due. The keepalive takes grants that are made during the survey
+// into account by the session's floor. A grant that is made after the keepalive is queued reaches the client later,
+// and a keepalive does not apply to later grants.
 func (e *Engine) beginKeepalive(s *Session, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,8 +79,8 @@ func (e *Engine) beginKeepalive(s *Session, now int64) {
 	if at == cache.Forever || s.killed || s.surveyed {
 		return
 	}
-	// One that is nearly due goes along, so that thousands of sessions keepalive
-	// together in a few rounds.
+	// A session that is nearly due is surveyed now, too, so that a few rounds serve
+	// thousands of sessions.
 	if at-s.keepaliveEvery/4 > now {
 		e.keepaliveBy(at)
 		return
@@ -89,7 +89,7 @@ func (e *Engine) beginKeepalive(s *Session, now int64) {
 	e.surveys = append(e.surveys, survey{s: s, at: at, every: s.keepaliveEvery, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
 }
 
-// pauseOf is what lies between two goes, of so many holds each.
+// pauseOf returns the pause between two parts of the surveys, of up to most holds each.
 func pauseOf(all []survey, most int) int64 {
 	every, work := cache.Forever, int64(0)
 	for i := range all {
@@ -99,8 +99,7 @@ func pauseOf(all []survey, most int) int64 {
 	return min(max(every/surveyPart/(work/int64(most)+1), surveyPauseMin), surveyPauseMax)
 }
 
-// survey gives each survey its turn until enough has been looked at, and has those keepalive that are
-// done.
+// survey does one part of the surveys, in turns, and sends the keepalives of the sessions whose surveys are complete.
 func (e *Engine) survey(now int64, a *followUp) {
 	for n := e.settings().Survey; n > 0 && len(e.surveys) > 0; {
 		v := &e.surveys[0]
@@ -117,7 +116,7 @@ func (e *Engine) survey(now int64, a *followUp) {
 	}
 }
 
-// scan goes on with v for so many holds, and returns how many of them that leaves.
+// scan continues v for up to n holds, and returns the unused budget.
 func (e *Engine) scan(v *survey, n int, now int64) int {
 	for n > 0 && v.left != 0 {
 		i := bits.TrailingZeros64(v.left)
@@ -131,7 +130,7 @@ func (e *Engine) scan(v *survey, n int, now int64) int {
 	return n
 }
 
-// sendKeepalive says what the survey has shown.
+// sendKeepalive sends the keepalive of a session whose survey is complete.
 func (e *Engine) sendKeepalive(v *survey, now int64, a *followUp) {
 	s, w := v.s, &v.w
 	ttl, until := w.TTL, w.Until
@@ -170,9 +169,9 @@ func (e *Engine) sendKeepalive(v *survey, now int64, a *followUp) {
 	}
 }
 
-// hadTime reports whether the client has had a keepalive to answer, and a third of the heartbeat to answer it. It has
-// had neither if its keepalives were rarer, until a reload required the heartbeat. Nor has it if the daemon stood
-// still: then the answer may have come, and waits to be read.
+// hadTime reports whether the client has had a keepalive to answer, and a third of the heartbeat to answer it. That is
+// not so if a reload has just required the heartbeat, and keepalives were less frequent before. Nor is it so if the
+// daemon was stopped: then the answer may have arrived without having been read.
 func (s *Session) hadTime(v *survey, now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -82,7 +82,7 @@ func (b *beating) acquire(key string, ttl time.Duration) protocol.Grant {
 	return g
 }
 
-// tick has the engine look at one hold; it is what a keepalive says behind that, if there is one.
+// tick makes the engine visit one hold. It returns what a keepalive then states; 0 without one.
 func (b *beating) tick() (until uint64) {
 	b.now.Add(surveyPauseMax)
 	b.k.buf = nil
@@ -99,7 +99,7 @@ func (b *beating) tick() (until uint64) {
 	return until
 }
 
-// due has the session's keepalive be due.
+// due makes the session's keepalive due.
 func (b *beating) due() {
 	b.s.mu.Lock()
 	b.s.keepaliveAt = b.now.Load()
@@ -107,20 +107,20 @@ func (b *beating) due() {
 	b.e.keepaliveBy(b.now.Load())
 }
 
-// untilBeat goes on until there is a keepalive, unless there has been one.
+// untilBeat calls tick until there is a keepalive, unless there has been one.
 func (b *beating) untilBeat(until uint64) uint64 {
 	b.Helper()
 	for n := 0; until == 0; n++ {
 		if n > 100 {
-			b.Fatal("no beat")
+			b.Fatal("no keepalive")
 		}
 		until = b.tick()
 	}
 	return until
 }
 
-// A look at many holds takes several ticks. What is granted, and what is given up, meanwhile must
-// not make the keepalive say more than what is true of every hold.
+// A survey of many holds takes several ticks. Grants and releases meanwhile must not make the keepalive state more
+// than what is true of every hold.
 func TestGrantedWhileABeatLooks(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
@@ -180,8 +180,8 @@ func keyOfShard(shard, nth int) string {
 	}
 }
 
-// What is looked at for keepalives is spread over an eighth of the time between them, in goes neither too
-// close nor too far apart.
+// Surveys are spread over an eighth of the time between keepalives, in parts that are neither too close nor too far
+// apart.
 func TestPauseBetweenLooks(t *testing.T) {
 	surveys := func(sessions int, holds int64, ttl time.Duration) (all []survey) {
 		for range sessions {
@@ -242,7 +242,7 @@ func TestASilentSessionIsNotGrantedThePast(t *testing.T) {
 	b.grantedBehindAnother(3 * time.Second)
 }
 
-// A session whose other hold has rare keepalives has answered the last one long ago when it is granted a key that
+// A session whose other hold has infrequent keepalives has answered the last one long ago when it is granted a key that
 // requires a heartbeat. Its silence counts from the grant on: the next keepalive comes in time for its answer.
 func TestAGrantLeavesTimeForAKeepalive(t *testing.T) {
 	b := newBeating(t)
@@ -343,7 +343,7 @@ func (b *beating) answersKeepalives(d time.Duration, up bool) {
 
 // A reload adds a heartbeat when the lease has almost ended, because its store has not answered renewals for a
 // while. Then the store answers again. The client can be silent only behind a keepalive that it has had time to
-// answer, and the keepalives before the reload were rare.
+// answer, and the keepalives before the reload were infrequent.
 func TestAReloadThatAddsAHeartbeatIsFollowedByAKeepalive(t *testing.T) {
 	for _, ttl := range []time.Duration{5 * time.Second, 30 * time.Second} {
 		for _, left := range []time.Duration{100 * time.Millisecond, ttl / 10, ttl / 5, 2 * ttl / 5} {

@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// list answers one page: shard after shard, in each by key. The place to go on
-// from is the shard's number and the key.
+// list answers with one page of rows, in the order of the shards and then of the keys. A page's place is the shard's
+// number and the place in the shard.
 func (s *Session) list(q *protocol.Request, now int64, a *followUp) {
 	e := s.engine
 	first, after, ok := parsePlace(string(q.After))
@@ -41,7 +41,7 @@ func (s *Session) list(q *protocol.Request, now int64, a *followUp) {
 	s.write(a, func(b []byte) []byte { return protocol.AppendList(b, id, rows, next) })
 }
 
-// rowSize is what a row takes in a frame at the most, its key apart.
+// rowSize is the largest size of a row in a frame, without its key.
 const rowSize = 64 + 2*protocol.MaxName
 
 func wireRow(r *cache.Row) protocol.Row {
@@ -57,7 +57,7 @@ func wireRow(r *cache.Row) protocol.Row {
 	return w
 }
 
-// place is where a page goes on: a shard, and a place among its rows.
+// place returns where a page continues: at a shard, and a place among its rows.
 func place(shard int, row string) string {
 	return string([]byte{byte('0' + shard/10), byte('0' + shard%10), ':'}) + row
 }

@@ -11,17 +11,15 @@ import (
 
 var errAlone = errors.New("the store is down, and a reload has ended grants without it")
 
-// internalReply is a request of the engine's own: the table's answer comes here instead of
-// to a client. It is called without locks.
+// internalReply receives the table's answer to a request made by the engine. It is called without mutexes held.
 type internalReply interface {
 	answered(e *Engine, m *cache.Message, now int64, a *followUp)
 }
 
-// multiAcquire is an acquire-many under way. First all its keys are tried at once, which
-// is one batch for the store and mostly all that is needed. Where one is not free,
-// those behind it in the keys' byte order are given back and it is waited for, and
-// then the rest is tried again. So who waits holds only what stands before, in an
-// order that is the same for every caller, and no two can wait for each other.
+// multiAcquire is a multi-acquire in progress. First it tries all its keys at once, as one batch for the store. That
+// is usually enough. If a key is not free, it releases the keys that come later in byte order, waits for that key,
+// and then tries the rest again. So a waiting multi-acquire holds only keys that come earlier in an order that is the
+// same for every caller, and no two can wait for each other.
 type multiAcquire struct {
 	s        *Session
 	id       uint64
@@ -35,8 +33,8 @@ type multiAcquire struct {
 
 	mu     sync.Mutex
 	at     int              // in order: all before it are held
-	tries  int              // that are not answered
-	said   []said           // by key: of tries that failed
+	tries  int              // tries that are not answered
+	said   []said           // by key: the refusal of a try that failed
 	grants []protocol.Grant // by key
 	held   []bool           // by key
 	shard  int              // of the key that is waited for
@@ -48,19 +46,19 @@ type multiAcquire struct {
 // Since returns when the request began, from which MaxWait counts.
 func (m *multiAcquire) Since() int64 { return m.began }
 
-// said is how a key was refused.
+// said is the refusal of a key.
 type said struct {
 	code cache.Code
 	text string
 }
 
-// try is one key of many that is tried.
+// try is the try of one key of a multi-acquire.
 type try struct {
 	m *multiAcquire
 	n int
 }
 
-// grantSize is what a grant takes in a frame at the most.
+// grantSize is the largest size of a grant in a frame.
 const grantSize = 1 + 6*9
 
 func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
@@ -102,7 +100,7 @@ func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 	m.ask(s.engine, now, a)
 }
 
-// ask goes for the keys that are not held: all at once, or the one that is left.
+// ask requests the keys that are not held: all at once with tries, or with a wait if only one is left.
 func (m *multiAcquire) ask(e *Engine, now int64, a *followUp) {
 	rest := m.order[m.at:]
 	if len(rest) == 1 {
@@ -150,7 +148,7 @@ func (m *multiAcquire) left(sp *route, now int64) int64 {
 	return max(0, m.deadline-now)
 }
 
-// answered is the table's answer to a try.
+// answered receives the table's answer to a try.
 func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	m := t.m
 	if msg.Kind == cache.MsgGranted {
@@ -168,7 +166,7 @@ func (t try) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	}
 }
 
-// took notes a grant.
+// took records the grant of key n.
 func (m *multiAcquire) took(e *Engine, n int, msg *cache.Message, now int64) {
 	m.s.mu.Lock()
 	defer m.s.mu.Unlock()
@@ -178,7 +176,7 @@ func (m *multiAcquire) took(e *Engine, n int, msg *cache.Message, now int64) {
 	m.grants[n], m.held[n] = g, true
 }
 
-// tried follows the answers to all tries.
+// tried continues m when all tries are answered.
 func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 	if m.ended(e, now, a) {
 		return
@@ -192,7 +190,7 @@ func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 		m.succeed(e, now, a)
 		return
 	}
-	// What waiting does not help is said at once, whichever key it is.
+	// A refusal that a wait cannot change ends the request at once, whichever key it concerns.
 	bad := slices.IndexFunc(m.order, func(n int) bool { return free(n) && (m.said[n].code != cache.CodeBusy || m.q.Wait == 0) })
 	m.at = max(first, bad)
 	m.mu.Unlock()
@@ -206,7 +204,8 @@ func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 	m.wait(e, now, a)
 }
 
-// ended gives all back when the client has withdrawn it, or a key was lost.
+// ended ends m, and releases its keys, if the client has withdrawn it or a key was lost. It reports whether it has
+// done so.
 func (m *multiAcquire) ended(e *Engine, now int64, a *followUp) bool {
 	m.mu.Lock()
 	over, lost := m.over, m.lost
@@ -221,7 +220,7 @@ func (m *multiAcquire) ended(e *Engine, now int64, a *followUp) bool {
 	return over || lost
 }
 
-// wait asks for the first key that is not held, and waits for it.
+// wait requests the first key that is not held, and waits for it.
 func (m *multiAcquire) wait(e *Engine, now int64, a *followUp) {
 	m.mu.Lock()
 	q, n := m.q, m.order[m.at]
@@ -231,13 +230,13 @@ func (m *multiAcquire) wait(e *Engine, now int64, a *followUp) {
 		m.mu.Lock()
 		over := m.over
 		m.mu.Unlock()
-		if over { // since the last look; it may have found nothing to withdraw
+		if over { // since the last check; the cancel may have found nothing to withdraw
 			sh.table.CancelVia(m.s.core, m, now, &sh.out)
 		}
 	})
 }
 
-// answered is the table's answer to the key that was waited for.
+// answered receives the table's answer to the key for which m has waited.
 func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	if msg.Kind != cache.MsgGranted {
 		code, text := msg.Code, failText(msg)
@@ -262,8 +261,8 @@ func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *fol
 	}
 }
 
-// succeed grants all keys as they stand now. The first of them were taken a while ago. Since then they have been
-// renewed, lost, or released by the client, or a reload has denied them to it.
+// succeed answers the client with all grants, with their present values. The first keys may have been granted a while
+// ago: since then they may have been renewed, lost, or released by the client, or a reload may have denied them.
 func (m *multiAcquire) succeed(e *Engine, now int64, a *followUp) {
 	held := true
 	for n, k := range m.keys {
@@ -299,8 +298,8 @@ func (m *multiAcquire) failLost(e *Engine, now int64, a *followUp) {
 	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", now, a)
 }
 
-// commit says that it is done, unless a key has been lost up to this moment: a
-// later loss is told behind it.
+// commit ends m as granted, unless a key has been lost before. It reports whether it has done so. A later loss is
+// told to the client after the grant.
 func (m *multiAcquire) commit(a *followUp) bool {
 	m.s.mu.Lock()
 	m.mu.Lock()
@@ -331,7 +330,7 @@ func (m *multiAcquire) fail(c cache.Code, text string, now int64, a *followUp) {
 	})
 }
 
-// finish answers the request, and then those who wanted it withdrawn.
+// finish answers the request, and then the cancels that wait for it.
 func (m *multiAcquire) finish(a *followUp, canceled bool, frame func([]byte) []byte) {
 	m.s.dropMulti(m) // no cancel finds it any more
 	m.s.write(a, frame)
@@ -343,8 +342,8 @@ func (m *multiAcquire) finish(a *followUp, canceled bool, frame func([]byte) []b
 	}
 }
 
-// loseInMulti notes that a key which an acquire-many has taken is gone, so that it
-// will fail. Called with s.mu held.
+// loseInMulti records that a multi-acquire has lost a key that it had been granted, so that the request fails. It is
+// called with s.mu held.
 func (s *Session) loseInMulti(msg *cache.Message) {
 	for _, m := range s.multiAcquires {
 		m.mu.Lock()
@@ -357,7 +356,7 @@ func (s *Session) loseInMulti(msg *cache.Message) {
 	}
 }
 
-// giveBack releases what has been taken so far, from a place in the order on.
+// giveBack releases the keys that m has been granted, from an index of its order on.
 func (m *multiAcquire) giveBack(e *Engine, from int, now int64, a *followUp) {
 	m.mu.Lock()
 	var back []int
@@ -377,7 +376,7 @@ func (m *multiAcquire) giveBack(e *Engine, from int, now int64, a *followUp) {
 	}
 }
 
-// nobody is a request whose answer is not wanted.
+// nobody is the internal reply of a request whose answer is not needed.
 type nobody struct{}
 
 func (nobody) answered(*Engine, *cache.Message, int64, *followUp) {}
@@ -396,10 +395,10 @@ func (s *Session) dropMulti(m *multiAcquire) {
 	}
 }
 
-// maxCancels bounds the cancels that wait for one acquire-many to end.
+// maxCancels bounds the cancels that wait for one multi-acquire to end.
 const maxCancels = 16
 
-// cancelMulti withdraws an acquire-many; false when there is none by that id.
+// cancelMulti withdraws a multi-acquire. It returns false if the session has none with that id.
 func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool {
 	s.mu.Lock()
 	var m *multiAcquire
@@ -432,7 +431,7 @@ func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool 
 	return true
 }
 
-// multiRelease is a release-many under way.
+// multiRelease is a release of several keys in progress.
 type multiRelease struct {
 	s     *Session
 	id    uint64
@@ -441,7 +440,7 @@ type multiRelease struct {
 	codes []protocol.Code
 }
 
-// oneRelease is one key of it.
+// oneRelease is the internal reply for one key of a multiRelease.
 type oneRelease struct {
 	all *multiRelease
 	n   int

@@ -13,43 +13,43 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Namespace is what applies to the keys that begin with Prefix and with no longer
-// prefix of another. The zero value of a field is its default.
+// Namespace is the policy for the keys that begin with Prefix, except those that begin with a longer prefix of another
+// namespace. The zero value of a field is its default.
 type Namespace struct {
 	Prefix string
 	Store  string // the name of one of the stores
 
-	TTL       time.Duration // of a lease that names none: 30 s
+	TTL       time.Duration // of an acquire that states none: 30 s
 	MaxTTL    time.Duration // 24 h
 	MaxWait   time.Duration // the longest wait of an acquire; 0 for no bound
 	MaxHold   time.Duration // the longest hold; 0 for no bound
 	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
 
-	MaxHandoffs    int           // local handoffs once another host waits: 8
-	MaxHandoffTime time.Duration // and the time for them: 50 ms, and 5 round trips to the store at the least
+	MaxHandoffs    int           // local handoffs of a key while another host waits for it: 8
+	MaxHandoffTime time.Duration // the time for them: 50 ms, but at least 5 round trips to the store
 	Linger         time.Duration // how long a lease with no hold may stay here, up to MaxLinger; 0 for not
-	LingerPause    time.Duration // not again for so long once another host has wanted the key: 30 s
+	LingerPause    time.Duration // how long linger is off for a key after another host has acquired or waited for it: 30 s
 	MaxHolds       int64         // of all clients together; 0 for no bound
 	MaxWaiters     int64         // of all clients together; 0 for no bound
 
-	// Tenure is how long a lease stays here while somebody here waits for it, and
-	// Pause how long this host keeps off the key then; for keys that plain lockers
-	// use too. 0 for neither; stores without a queue between hosts have the default.
+	// Tenure bounds how long a lease stays on this host while a local waiter waits for it. After that
+	// this host leaves the key alone for Pause. They are for keys that plain lockers use, too. 0 means
+	// neither, except at stores without a queue between hosts, which use the defaults.
 	Tenure, Pause time.Duration
 
-	Users, Groups []int  // who may use the keys, by uid and gid; both empty for everybody
-	FenceEpoch    uint64 // lifts fence bases: see cache.Namespace
+	Users, Groups []int  // the users and groups that may use the keys, by uid and gid; both empty for everybody
+	FenceEpoch    uint64 // raises fence bases: see cache.Namespace
 
-	// Local lets this host grant alone, without fences, once the store has been
+	// Local allows this host to grant alone, without fences, after the store has been
 	// down for LocalAfter (1 s).
 	Local      bool
 	LocalAfter time.Duration
 }
 
-// MaxLinger bounds how long a lease may linger; half its TTL does so too.
+// MaxLinger bounds how long a lease may linger. Half the lease's TTL is another bound.
 const MaxLinger = 2 * time.Second
 
-// DefaultTenure and DefaultPause suit lockers who poll ten times a second or so.
+// DefaultTenure and DefaultPause suit lockers that poll about ten times a second.
 const (
 	DefaultTenure = 500 * time.Millisecond
 	DefaultPause  = 250 * time.Millisecond
@@ -70,17 +70,16 @@ func (n *Namespace) defaults() {
 // longest stands for any time that is longer. A time of the boot clock plus longest does not overflow.
 const longest = 100 * 365 * 24 * time.Hour
 
-// Class is a name under which keys that begin with a prefix are counted, where that says more
-// than their namespace does.
+// Class is a name under which the keys with a prefix are counted separately within their namespace.
 type Class struct{ Name, Prefix string }
 
-// route is a namespace with its store, for keys of one class.
+// route is a namespace together with its store lane, for keys of one class.
 type route struct {
 	Namespace
 	*StoreLane
 	table *cache.Namespace
 	class *class
-	part  bool // a class' part of the namespace
+	part  bool // this is the part of a namespace that belongs to a class
 }
 
 func (sp *route) minTTL() time.Duration { return sp.info.MinTTL }
@@ -107,7 +106,7 @@ func (sp *route) admits(p *Peer, mode cache.Mode, ttl int64) (cache.Code, error)
 	return cache.CodeOK, nil
 }
 
-// allows says whether a peer may use the keys.
+// allows reports whether a peer may use the keys.
 func (sp *route) allows(p *Peer) bool {
 	if len(sp.Users) == 0 && len(sp.Groups) == 0 {
 		return true
@@ -132,7 +131,7 @@ func routeFor[K ~string | ~[]byte](r *routeTable, key K) *route {
 			}
 		}
 	}
-	return nil // cannot be: there is one for the empty prefix
+	return nil // unreachable: there is a route for the empty prefix
 }
 
 // keepPolicies reuses the policy of each namespace that has not changed. The leases of such a namespace then
@@ -148,12 +147,12 @@ func (r *routeTable) keepPolicies(old *routeTable) {
 	}
 }
 
-// policy returns what applies to a key in a lock table.
+// policy returns the policy of a key for the lock tables.
 func (r *routeTable) policy(key string) *cache.Namespace { return routeFor(r, key).table }
 
-// limitMore reports whether some keys are in a namespace that has limits, and were not in it by the routes was. If
-// so, all tables have to count their holds and waiters there before any key is granted by r. That takes as long as
-// a look at all leases, with every shard's mutex held; other changes of the routes do without.
+// limitMore reports whether some keys are in a namespace with limits, and were not in it by the routes was. If so, all
+// tables have to count their holds and waiters there before any key is granted by r. That visits all leases, with
+// every shard's mutex held; other changes of the routes do not need it.
 func (r *routeTable) limitMore(was *routeTable) bool {
 	return was != nil && slices.ContainsFunc(prefixes(was, r), func(p string) bool {
 		use := routeFor(r, p).table.Use
@@ -181,7 +180,7 @@ func (r *routeTable) uses(u *StoreLane) bool {
 	return false
 }
 
-// sorted is every namespace, in the order of the prefixes.
+// sorted returns every route, in the order of the prefixes.
 func (r *routeTable) sorted() []*route {
 	all := slices.SortedFunc(maps.Values(r.routes), func(a, b *route) int { return cmp.Compare(a.Prefix, b.Prefix) })
 	return slices.DeleteFunc(all, func(sp *route) bool { return sp.part })
@@ -195,7 +194,7 @@ func (r *routeTable) add(prefix string, sp *route) {
 	}
 }
 
-// divide has keys counted by their classes.
+// divide adds routes to r for the prefixes of the classes, and sets the class of each route.
 func (e *Engine) divide(r *routeTable, classes []Class) {
 	byLength := slices.SortedFunc(slices.Values(classes), func(a, b Class) int { return len(b.Prefix) - len(a.Prefix) })
 	of := func(prefix string) string {
@@ -219,10 +218,9 @@ func (e *Engine) divide(r *routeTable, classes []Class) {
 	}
 }
 
-// Route has keys follow list from now on, and be counted by classes. There has to be one
-// namespace for the empty prefix. What is held in a store that its key does not belong to any more
-// stays there until it is released. Waiters follow their keys; those that may no longer use them are
-// refused. After an error nothing has changed.
+// Route routes keys by list from now on, and counts them by classes. list needs a namespace with the empty prefix. A
+// lease that is held stays at its store until it is released, even if its key is routed to another store now. Waiters
+// move with their keys; those that may no longer use them are refused. After an error nothing has changed.
 func (e *Engine) Route(list []Namespace, classes []Class) error {
 	return e.RouteAfter(nil, list, classes)
 }

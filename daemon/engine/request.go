@@ -10,16 +10,15 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Receive handles every whole frame at the front of b and returns what is left.
-// It is called by one goroutine at a time, and flushes what it has caused. It
-// returns false when the session has been ended for what it sent.
+// Receive handles every whole frame at the front of b and returns the remaining bytes. It flushes the sessions that
+// have new output. It returns false if it has ended the session because of a fault in b. Calls must not be concurrent.
 func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 	rest, _, ok = s.ReceiveUpTo(b, math.MaxInt)
 	return rest, ok
 }
 
-// ReceiveUpTo is Receive that stops after at least most units of work. A request is one unit, and each further key
-// of a request another one. It returns the work done.
+// ReceiveUpTo is like Receive, but stops when it has done at least most work. Each request counts as 1, and each
+// further key of a request as 1. It also returns the work done.
 func (s *Session) ReceiveUpTo(b []byte, most int) (rest []byte, work int, ok bool) {
 	e, a := s.engine, &s.after
 	now := e.clock()
@@ -53,7 +52,7 @@ func (s *Session) frameLimit() int {
 	return s.engine.settings().MaxFrame
 }
 
-// handle answers one request, or passes it on.
+// handle answers one request, or passes it to the table of its key.
 func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 	q := &s.req
 	if err := protocol.DecodeRequest(payload, q); err != nil {
@@ -162,7 +161,7 @@ func (sp *route) terms(q *protocol.Request) (ttl, wait int64) {
 	return ttl, wait
 }
 
-// turnAway refuses an acquire of which no table hears.
+// turnAway refuses an acquire before any table sees it.
 func (s *Session) turnAway(sp *route, q *protocol.Request, key []byte, code cache.Code, err error, now int64, a *followUp) {
 	s.spanBegins(sp, q, key, now)
 	s.endSpan(q.ID, spanEnd{outcome: cache.Outcome(code)})
@@ -171,7 +170,7 @@ func (s *Session) turnAway(sp *route, q *protocol.Request, key []byte, code cach
 	s.noteRefused(cache.Notice{Mode: cache.Mode(q.Mode), Code: code, Key: string(key), Owner: q.Owner}, a)
 }
 
-// noteRefused tells the log of an acquire whose end no table has told it.
+// noteRefused tells the observer of a refused acquire that no table has reported.
 func (s *Session) noteRefused(n cache.Notice, a *followUp) {
 	if s.engine.audit.Load() {
 		n.Kind, n.Session = cache.NoticeRefused, s.core
@@ -194,7 +193,7 @@ func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
 	e.unlock(sh, i, now, a)
 }
 
-// onKey handles the requests that are one event of one key's table.
+// onKey handles the requests that are a single event for the table of one key.
 func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e, re := s.engine, s.request(q.ID)
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
@@ -243,5 +242,5 @@ func (sp *route) checkOnKey(s *Session, q *protocol.Request, ttl time.Duration) 
 	return protocol.OK, ""
 }
 
-// quiet marks a release whose client hears of it only if it fails.
+// quiet is the internal reply of a release that is answered only if it fails.
 type quiet struct{}

@@ -2,8 +2,8 @@ package engine
 
 import "fmt"
 
-// Residue is what an engine still knows of. When every session has gone and the
-// store has confirmed what was released, all of it is 0.
+// Residue counts the state of an engine that remains after all sessions have ended. When the stores have confirmed all
+// releases, every count is 0.
 type Residue struct {
 	Sessions    int
 	Keys        int // in the tables
@@ -11,20 +11,20 @@ type Residue struct {
 	Tracked     int // leases in the renewal schedule
 	Waiting     int // ops in the lanes
 	Flying      int // batches in flight
-	Counted     int // holds and waiters, as the statistics have them
-	Asks        int // of users, that stores have not answered
-	Unaccounted int // grants of which the statistics do not know the end, and what users have and none of their sessions
+	Counted     int // holds and waiters, according to the statistics
+	Asks        int // requests of users that stores have not answered
+	Unaccounted int // grants without a counted end, and holds and waiters that a user's counters have but no session has
 }
 
-// None says that nothing is left.
+// None reports whether every count is 0.
 func (l Residue) None() bool { return l == Residue{} }
 
 func (l Residue) String() string {
-	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; %d asks; counted %d, amiss %d",
+	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; %d asks; counted %d, unaccounted %d",
 		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Asks, l.Counted, l.Unaccounted)
 }
 
-// Residue counts what there is now.
+// Residue counts the present state of e.
 func (e *Engine) Residue() Residue {
 	var l Residue
 	for i := range e.shards {
@@ -55,10 +55,10 @@ func (e *Engine) Residue() Residue {
 	return l
 }
 
-// Holds is how many holds the session has over all shards.
+// Holds returns the number of the session's holds over all shards.
 func (s *Session) Holds() int64 { return s.core.Holds.Load() }
 
-// Counts is how many holds and waiters the session has over all shards.
+// Counts returns the numbers of the session's holds and waiters over all shards.
 func (s *Session) Counts() (holds, waiters int64) {
 	return s.core.Holds.Load(), s.core.Waiters.Load()
 }

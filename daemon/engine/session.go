@@ -9,27 +9,25 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Transport is how a session's output reaches its client. Flush is called
-// without locks when there may be some; Kill when the session has to end from
-// our side, for the reason that its last frame gives.
+// Transport carries a session's output to its client. The engine calls Flush, without mutexes held, when there may be
+// output. It calls Kill to end the session; the last frame of the output gives the reason.
 type Transport interface {
 	Flush()
 	Kill()
-	Yield() // lets others go first
+	Yield() // lets other goroutines run first
 }
 
-// Peer is who is at the other end of a connection.
+// Peer describes the process at the other end of a connection.
 type Peer struct {
 	PID, UID, GID int   // -1 when not known
 	Groups        []int // its other groups, where they are known
 	Watched       bool
 }
 
-// Unknown is a peer of whom nothing is known.
+// Unknown is a peer of which nothing is known.
 var Unknown = Peer{PID: -1, UID: -1, GID: -1}
 
-// Session is one client connection: what has been read from it and what waits
-// to be written.
+// Session is one client connection, with the state of its input and the output that waits to be written.
 type Session struct {
 	core      *cache.Session
 	peer      Peer
@@ -38,38 +36,38 @@ type Session struct {
 	pace      *pace // its user's
 	began     int64
 
-	questions atomic.Int32 // to stores, that are not answered
+	questions atomic.Int32 // store queries that are not answered
 
-	// Of the reader alone.
+	// Used by the reader alone.
 	greeted bool
 	frame   int // the frame limit that the welcome stated, in bytes
 	req     protocol.Request
 	after   followUp
 
 	heard   atomic.Int64           // when the last frame came
-	delayed atomic.Bool            // frames are not read: its user asks too fast
+	delayed atomic.Bool            // frames are not read, because its user is over the rate limit
 	client  atomic.Pointer[string] // name and label, once greeted
 	// AuditTail caches the end of the session's lines in the audit log. It belongs to the caller.
 	AuditTail atomic.Pointer[[]byte]
-	touched   atomic.Bool // somebody is about to flush it
+	touched   atomic.Bool // a goroutine is about to flush it
 	ended     atomic.Bool // nothing more is written
-	closing   atomic.Bool // Fatal has been said: nothing more is read
+	closing   atomic.Bool // Fatal has been called: nothing more is read
 
 	mu             sync.Mutex
 	out            []byte // guarded by mu, as is all below
-	floor          int64  // the earliest validity stated since the survey under way began
-	surveyed       bool   // one is
+	floor          int64  // the earliest validity stated since the current survey began
+	surveyed       bool   // a survey is in progress
 	keepaliveAt    int64  // when the next keepalive is due; Forever for none
 	keepaliveEvery int64
-	asked          int64 // when the first keepalive since heard was sent; none has been if heard is not before
+	asked          int64 // when the first keepalive after heard was sent; if it is not after heard, none was
 	stated         int64 // the latest validity stated
 	killed         bool
-	multiAcquires  []*multiAcquire  // acquire-manys under way
-	spans          map[uint64]*Span // acquires under way that are traced, by id
+	multiAcquires  []*multiAcquire  // multi-acquires in progress
+	spans          map[uint64]*Span // traced acquires in progress, by id
 }
 
-// Open begins a session; nil when its user has as many as he may. The caller has to call End once,
-// when its peer has gone.
+// Open begins a session. It returns nil if the user has reached the maximum number of sessions. The caller has to call
+// End once, when the peer has gone.
 func (e *Engine) Open(p Peer, t Transport) *Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -82,7 +80,7 @@ func (e *Engine) Open(p Peer, t Transport) *Session {
 	return s
 }
 
-// session makes a session of that number, which has no user yet. Called with e.mu held.
+// session makes a session with the number id, which has no user yet. It is called with e.mu held.
 func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
 	s := &Session{core: cache.NewSession(id, shards), peer: p, transport: t, engine: e, began: e.clock(),
 		floor: cache.Forever, keepaliveAt: cache.Forever}
@@ -91,7 +89,7 @@ func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
 	return s
 }
 
-// ID is the session's number.
+// ID returns the session's number.
 func (s *Session) ID() uint64 { return s.core.ID }
 
 // Peer returns the process at the other end.
@@ -108,14 +106,14 @@ func (s *Session) Client() (name string, ok bool) {
 // Transport returns what Open or Carry has set.
 func (s *Session) Transport() Transport { return s.transport }
 
-// RateLimit returns the limit of the session's user now; nil for none.
+// RateLimit returns the present rate limit of the session's user; nil for none.
 func (s *Session) RateLimit() *RateLimit { return s.pace.limit.Load() }
 
-// BeginDelay notes that the session's frames are not read for now, because its user is over the rate limit. Its
-// silence does not count meanwhile.
+// BeginDelay records that the session's frames are not read for now, because its user is over the rate limit. Until
+// EndDelay the session does not count as silent.
 func (s *Session) BeginDelay() { s.delayed.Store(true) }
 
-// EndDelay is the end of BeginDelay.
+// EndDelay ends the delay that BeginDelay has begun.
 func (s *Session) EndDelay() {
 	s.hear(s.engine.clock()) // before delayed changes, so that validity stated during the delay stays true
 	s.delayed.Store(false)
@@ -137,11 +135,10 @@ func (s *Session) Killed() bool {
 // SessionOf returns the session to which the table's record belongs.
 func SessionOf(c *cache.Session) *Session { return c.Shell.(*Session) }
 
-// maxEnds bounds how many holds and waits are given up before others go first.
+// maxEnds bounds the holds and waits that End gives up before it yields to other goroutines.
 const maxEnds = 32
 
-// End releases everything that the session holds and withdraws its waits. It is
-// the one place where that is done.
+// End releases the holds of the session and withdraws its waits. No other function does so.
 func (e *Engine) End(s *Session) {
 	s.ended.Store(true)
 	s.core.Ended.Store(true)
@@ -174,8 +171,8 @@ func (e *Engine) End(s *Session) {
 	e.mu.Unlock()
 }
 
-// EndWaits withdraws the session's waits; its holds stay. It is for a session
-// that we end: its keys stay closed until the peer is sure to know.
+// EndWaits withdraws the session's waits and leaves its holds. It is for a session that the daemon ends: the keys stay
+// closed until the peer is sure to know of the end.
 func (e *Engine) EndWaits(s *Session) {
 	s.core.Ended.Store(true) // nothing new either
 	now := e.clock()
@@ -192,8 +189,8 @@ func (e *Engine) EndWaits(s *Session) {
 	e.finish(a, now, nil)
 }
 
-// hear notes that the session counts as heard at now. It never moves that time back: a validity may have been
-// stated by it.
+// hear records that the session counts as heard at now. It never moves that time back, because a stated validity may
+// depend on it.
 func (s *Session) hear(now int64) {
 	for was := s.heard.Load(); now > was && !s.heard.CompareAndSwap(was, now); {
 		was = s.heard.Load()
@@ -209,8 +206,8 @@ func (s *Session) lastHeard(now int64) int64 {
 	return s.heard.Load()
 }
 
-// Stated is the latest time until which the client may believe that it holds
-// something; keepalives end with the call.
+// Stated returns the latest validity that was stated to the client. After the call the session gets no more
+// keepalives.
 func (s *Session) Stated() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,7 +216,7 @@ func (s *Session) Stated() int64 {
 	return s.stated
 }
 
-// Take empties the outbox into b.
+// Take appends the outbox to b and empties it.
 func (s *Session) Take(b []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -231,7 +228,7 @@ func (s *Session) Take(b []byte) []byte {
 	return b
 }
 
-// Swap trades the outbox for an empty buffer.
+// Swap returns the outbox and replaces it with an empty buffer.
 func (s *Session) Swap(empty []byte) []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +237,7 @@ func (s *Session) Swap(empty []byte) []byte {
 	return b
 }
 
-// mark notes that s has output; the first one to do so flushes it.
+// mark records that s has output. The first followUp to do so flushes it.
 func (a *followUp) mark(s *Session) {
 	if !s.touched.Swap(true) {
 		a.touched = append(a.touched, s)
@@ -249,7 +246,7 @@ func (a *followUp) mark(s *Session) {
 
 func (s *Session) unmark() { s.touched.Store(false) }
 
-// write appends a frame to the outbox. A client that does not read is cut off.
+// write appends a frame to the outbox. It ends a session whose client does not read.
 func (s *Session) write(a *followUp, frame func(b []byte) []byte) {
 	s.mu.Lock()
 	if !s.killed && !s.ended.Load() {
@@ -265,7 +262,7 @@ func (s *Session) write(a *followUp, frame func(b []byte) []byte) {
 
 func (s *Session) tooSlow() { s.Fatal(protocol.TooSlow, "replies are not read") }
 
-// send encodes a message of the table into its session's outbox.
+// send encodes a message of a table into the outbox of its session.
 func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	s := SessionOf(m.Re.Session)
 	if s.ended.Load() {
@@ -308,8 +305,7 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	a.mark(s)
 }
 
-// stateGrant makes the wire's form of a grant and notes what it states. Called
-// with s.mu held.
+// stateGrant returns the wire form of a grant and records the validity that it states. It is called with s.mu held.
 func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Grant {
 	ttl := m.ShortTTL
 	if !m.Degraded {
@@ -379,7 +375,7 @@ func failText(m *cache.Message) string {
 	return text
 }
 
-// Fatal ends the session from our side: the reason is the last frame.
+// Fatal ends the session. The last frame gives the reason.
 func (s *Session) Fatal(c protocol.Code, msg string) {
 	s.mu.Lock()
 	if s.killed {

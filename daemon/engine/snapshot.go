@@ -14,17 +14,17 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// snapshotFormat is the form of an engine's snapshot. It changes with whatever changes what is written:
-// a process does not read the snapshot of another form.
+// snapshotFormat is the version of the snapshot format. Every change of the format changes it: a process does not
+// read a snapshot of another version.
 const snapshotFormat = 9
 
 // Errors of snapshots.
 var (
-	ErrSnapshotFormat = errors.New("image of another form")
+	ErrSnapshotFormat = errors.New("snapshot of another form")
 	errUnderWay       = errors.New("a request is under way that cannot be taken along")
 )
 
-// snapshotCoder is one writing or reading of an engine. It is the Links of its tables.
+// snapshotCoder writes or reads one engine. It implements cache.Links for the tables.
 type snapshotCoder struct {
 	*cache.Coder
 	e          *Engine
@@ -36,8 +36,8 @@ type snapshotCoder struct {
 	classes    []uint16              // this process' class numbers, in the order of the snapshot
 	places     map[uint16]int        // the index in classes of each class number
 	due        []dueLease            // leases that were read
-	was        *routeTable           // of the process that wrote the snapshot
-	shard      int                   // of the table at work
+	was        *routeTable           // the routes of the process that wrote the snapshot
+	shard      int                   // of the table that is written or read
 }
 
 // dueLease is a lease together with the store that renews it.
@@ -50,25 +50,24 @@ func newSnapshotCoder(c *cache.Coder, e *Engine) *snapshotCoder {
 	return &snapshotCoder{Coder: c, e: e, byID: make(map[uint64]*Session), storeLanes: make(map[int]*StoreLane), places: make(map[uint16]int)}
 }
 
-// Snapshot is all that e knows, as bytes, and its sessions in the order in which they stand there. No
-// event may come meanwhile, nor a batch be out; requests that are still being asked of a store
-// are an error.
+// Snapshot returns the whole state of e, as bytes, and its sessions in the order of the snapshot. No event may come
+// meanwhile, and no batch may be in flight. A store query in progress is an error.
 func (e *Engine) Snapshot() ([]byte, []*Session, error) {
 	m := newSnapshotCoder(new(cache.Coder), e)
 	m.code()
 	return m.B, m.sessions, m.Err
 }
 
-// Take makes e, which is new and has its stores and namespaces, go on from a snapshot, and returns
-// its sessions in their order. gone has a stand-in for each store that the snapshot names and e does not have, by the
-// name there. The caller gives each session a transport, and then calls Abandon with the stand-ins, if any, and
-// Tick. A snapshot that makes no sense, or names any other store that e does not have, is an error: e is of no use then.
-func (e *Engine) Take(image []byte, gone map[string]*StoreLane) ([]*Session, error) {
-	m := newSnapshotCoder(&cache.Coder{B: image, Reading: true}, e)
+// Take reads a snapshot into e, which is new and has its stores and namespaces. It returns the sessions in the order
+// of the snapshot. gone has a stand-in for each store that the snapshot names and e does not have, by the name in the
+// snapshot. The caller gives each session a transport, and then calls Abandon with the stand-ins, if any, and Tick. A
+// snapshot that is damaged, or names any other store that e does not have, is an error; then e cannot be used.
+func (e *Engine) Take(snapshot []byte, gone map[string]*StoreLane) ([]*Session, error) {
+	m := newSnapshotCoder(&cache.Coder{B: snapshot, Reading: true}, e)
 	m.gone = gone
 	m.code()
 	if m.Err == nil && len(m.B) > 0 {
-		m.Fail(errors.New("image is longer than what it says"))
+		m.Fail(errors.New("snapshot has trailing bytes"))
 	}
 	if m.Err != nil {
 		return nil, m.Err
@@ -83,13 +82,13 @@ func (e *Engine) Take(image []byte, gone map[string]*StoreLane) ([]*Session, err
 	return m.sessions, nil
 }
 
-// NotTakenOver says that what was at a store could not be taken over: see cache.Table.
+// NotTakenOver tells e that the leases at a store could not be taken over: see cache.Table.NotTakenOver.
 func (e *Engine) NotTakenOver(u *StoreLane) {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.NotTakenOver(u.core, now, out) })
 }
 
-// StandIn makes a Unit in place of a store that another process has used and this one does not have. No key is
-// routed there, and nothing is asked of it.
+// StandIn returns a StoreLane in place of a store that another process has used and this one does not have. No key is
+// routed to it, and it sends no requests.
 func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*StoreLane, error) {
 	is := name + " (left behind)"
 	for n := 2; e.StoreNamed(is) != nil; n++ {
@@ -103,8 +102,8 @@ func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*StoreL
 }
 
 // Abandon ends everything at the stores of these stand-ins, and drops the stand-ins: see cache.Table.Abandon. It
-// includes Reroute. The caller calls StoreUp afterwards for each store that was down. Abandon returns false if something
-// still refers to one of the stand-ins, which cannot be.
+// includes Reroute. The caller calls StoreUp afterwards for each store that was down. Abandon returns false if
+// something still refers to a stand-in, which would be a bug.
 func (e *Engine) Abandon(gone []*StoreLane) bool {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		t.FailingFrom(now)
@@ -116,7 +115,7 @@ func (e *Engine) Abandon(gone []*StoreLane) bool {
 	return !slices.ContainsFunc(gone, func(u *StoreLane) bool { return !e.DropStore(u) })
 }
 
-// Carry gives a session that was taken over its connection.
+// Carry sets the transport of a session that was taken over.
 func (s *Session) Carry(t Transport) { s.transport = t }
 
 func (m *snapshotCoder) code() {
@@ -186,7 +185,7 @@ func (m *snapshotCoder) tables() {
 	}
 }
 
-// leaseBytes is about what a lease with its hold takes.
+// leaseBytes is the approximate size of a lease with its hold.
 const leaseBytes = 200
 
 func (m *snapshotCoder) count(n *atomic.Uint64) {
@@ -242,7 +241,7 @@ func (m *snapshotCoder) classTable() {
 	})
 }
 
-// lanes is what waits to be asked of a store.
+// lanes writes or reads the queued ops of a store.
 func (m *snapshotCoder) lanes(u *StoreLane) {
 	for _, lane := range u.lanes() {
 		var ops []cache.Op
@@ -255,13 +254,13 @@ func (m *snapshotCoder) lanes(u *StoreLane) {
 			m.e.shards[shardOf(key)].table.SnapshotOp(m.Coder, op)
 			op.Store = u.core.ID
 		})
-		if m.Reading && !slices.Contains(slices.Collect(maps.Values(m.gone)), u) { // nothing is asked of a stand-in
+		if m.Reading && !slices.Contains(slices.Collect(maps.Values(m.gone)), u) { // a stand-in sends no requests
 			lane.Push(ops...)
 		}
 	}
 }
 
-// Store is the number of a store.
+// Store writes or reads the number of a store.
 func (m *snapshotCoder) Store(c *cache.Coder, s **cache.Store) {
 	id := -1
 	if *s != nil {
@@ -279,7 +278,7 @@ func (m *snapshotCoder) Store(c *cache.Coder, s **cache.Store) {
 	*s = m.storeLanes[id].core
 }
 
-// Session is the number of a session, 0 for none.
+// Session writes or reads the number of a session; 0 for none.
 func (m *snapshotCoder) Session(c *cache.Coder, s **cache.Session) {
 	var id uint64
 	if *s != nil {
@@ -296,10 +295,10 @@ func (m *snapshotCoder) Session(c *cache.Coder, s **cache.Session) {
 	m.Fail(fmt.Errorf("session %d is not there", id))
 }
 
-// Lives says whether a session has not ended.
+// Lives reports whether a session has not ended.
 func (m *snapshotCoder) Lives(s *cache.Session) bool { return m.byID[s.ID] != nil }
 
-// What a request's answer goes through.
+// The kinds of internal replies.
 const (
 	replyNone uint8 = iota
 	replyQuiet
@@ -308,7 +307,8 @@ const (
 	replyNobody
 )
 
-// InternalReply is what the request's answer goes through. Release-manys are answered before a snapshot is made.
+// InternalReply writes or reads the internal reply of a request. No multiRelease exists then, because they are
+// answered before a snapshot is made.
 func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	kind, place, key := replyNone, 0, 0
 	s := SessionOf(re.Session)
@@ -346,7 +346,7 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	}
 }
 
-// Class is what is counted together.
+// Class writes or reads a class number.
 func (m *snapshotCoder) Class(c *cache.Coder, class *uint16) {
 	place := m.places[*class]
 	cache.Num(c, &place)
@@ -368,7 +368,7 @@ func (m *snapshotCoder) Policy(key string) *cache.Namespace {
 	return routeFor(m.e.routes.Load(), key).table
 }
 
-// Lease is when a lease is to be renewed.
+// Lease writes or reads when a lease is due for renewal.
 func (m *snapshotCoder) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
 	r, tracked := &l.Renewal, l.Renewal.Index != 0
 	c.Bool(&tracked)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// BenchmarkImage writes the snapshot of an engine with many locks, and has another take it in.
+// BenchmarkImage writes the snapshot of an engine with many locks, and reads it into another one.
 func BenchmarkImage(b *testing.B) {
 	const sessions, each = 500, 200
 	e := testEngine(b)
@@ -18,7 +18,7 @@ func BenchmarkImage(b *testing.B) {
 		}
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // as during a takeover
-	image, _, err := e.Snapshot()
+	snapshot, _, err := e.Snapshot()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -28,11 +28,11 @@ func BenchmarkImage(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		b.ReportMetric(float64(len(image)), "bytes")
+		b.ReportMetric(float64(len(snapshot)), "bytes")
 	})
 	b.Run("take", func(b *testing.B) {
 		for b.Loop() {
-			if _, err := testEngine(b).Take(image, nil); err != nil {
+			if _, err := testEngine(b).Take(snapshot, nil); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -16,11 +16,11 @@ var derived = map[string]string{
 	"engine.Engine.set":             "from the configuration",
 	"engine.Engine.clock":           "each process has its own",
 	"engine.Engine.routing":         "a mutex",
-	"engine.Engine.routes":          "from the configuration; the image has the earlier stores and epochs",
+	"engine.Engine.routes":          "from the configuration; the snapshot has the earlier stores and epochs",
 	"engine.Engine.observer":        "the daemon's",
 	"engine.Engine.audit":           "from the configuration",
 	"engine.Engine.draining":        "nothing is passed on by a daemon that drains",
-	"engine.Engine.nextKeepalive":   "follows from the sessions' beatAt",
+	"engine.Engine.nextKeepalive":   "follows from the sessions' keepaliveAt",
 	"engine.Engine.surveys":         "a survey in progress starts again",
 	"engine.Engine.surveyAt":        "part of a survey",
 	"engine.Engine.surveyPause":     "part of a survey",
@@ -41,14 +41,14 @@ var derived = map[string]string{
 	"engine.StoreLane.schedule": "rebuilt from each lease's Renewal",
 	"engine.StoreLane.until":    "the store session reports it again",
 	"engine.StoreLane.kept":     "counters of this process",
-	"cache.Store.ID":            "each process numbers its stores; the image names stores by their number in the image",
+	"cache.Store.ID":            "each process numbers its stores; the snapshot names stores by their number in the snapshot",
 	"cache.Store.Session":       "from the driver", "cache.Store.SessionTTL": "from the driver",
 	"cache.Store.TTLs": "from the driver", "cache.Store.Rebase": "from the driver",
 	"cache.Store.Floors": "from the driver", "cache.Store.Pair": "from the driver",
 	"cache.Store.Queue": "from the driver", "cache.Store.Notice": "from the driver",
 
 	"upstream.Lane.free":   "spare batches",
-	"upstream.Lane.flying": "nothing is in flight when an image is made",
+	"upstream.Lane.flying": "nothing is in flight when a snapshot is made",
 	"upstream.Lane.most":   "from the configuration", "upstream.Lane.size": "from the configuration",
 	"upstream.Lane.gathers": "from the driver", "upstream.Lane.usual": "a mean that soon settles again",
 	"upstream.Lane.stats":  "counters of this process",
@@ -61,12 +61,12 @@ var derived = map[string]string{
 
 	"engine.Session.engine": "each process has its own", "engine.Session.pace": "the user's",
 	"engine.Session.transport": "the connection's",
-	"engine.Session.questions": "none is open when an image is made",
+	"engine.Session.questions": "none is open when a snapshot is made",
 	"engine.Session.req":       "valid during one call", "engine.Session.after": "valid during one call",
 	"engine.Session.AuditTail": "made again", "engine.Session.touched": "valid during one call",
-	"engine.Session.ended":    "an ended session is not in the image",
+	"engine.Session.ended":    "an ended session is not in the snapshot",
 	"engine.Session.surveyed": "a survey in progress starts again",
-	"engine.Session.delayed":  "readers have ended when an image is made",
+	"engine.Session.delayed":  "readers have ended when a snapshot is made",
 	"engine.Session.spans":    "open spans do not cross a takeover",
 	"cache.Session.User":      "found again by uid",
 	"cache.Session.Holds":     "counted again",
@@ -124,9 +124,9 @@ var derived = map[string]string{
 var names = map[string]bool{"cache.Session.ID": true, "cache.leaseState.key": true, "cache.hold.class": true,
 	"engine.class.prefix": true, "engine.class.name": true}
 
-func imageOf(e *Engine) (image []byte, err error) {
-	image, _, err = e.Snapshot()
-	return image, err
+func snapshotOf(e *Engine) (snapshot []byte, err error) {
+	snapshot, _, err = e.Snapshot()
+	return snapshot, err
 }
 
 // Every field of a session, a lease, a hold, a waiter and everything else of an engine is either in the snapshot
@@ -134,13 +134,13 @@ func imageOf(e *Engine) (image []byte, err error) {
 func TestTheImageHasEveryFieldThatIsNotDerived(t *testing.T) {
 	d := newRich(t)
 	storetest.Complete{Root: d.e, LeftOut: derived, Names: names, Another: func() any { return nobody{} },
-		Snapshot: func() ([]byte, error) { return imageOf(d.e) },
-		Again: func(image []byte) ([]byte, error) {
+		Snapshot: func() ([]byte, error) { return snapshotOf(d.e) },
+		Again: func(snapshot []byte) ([]byte, error) {
 			next := d.twin()
-			if _, err := next.Take(image, nil); err != nil {
+			if _, err := next.Take(snapshot, nil); err != nil {
 				return nil, err
 			}
-			return imageOf(next)
+			return snapshotOf(next)
 		},
 	}.Check(t)
 }

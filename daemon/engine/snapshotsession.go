@@ -57,11 +57,11 @@ func (m *snapshotCoder) session(s *Session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.Bytes(&s.out)
-	beatAt := s.keepaliveAt
-	if s.surveyed { // it begins anew there
-		beatAt = 0
+	keepaliveAt := s.keepaliveAt
+	if s.surveyed { // the next process begins the survey anew
+		keepaliveAt = 0
 	}
-	for _, n := range []*int64{&s.floor, &beatAt, &s.keepaliveEvery, &s.asked, &s.stated} {
+	for _, n := range []*int64{&s.floor, &keepaliveAt, &s.keepaliveEvery, &s.asked, &s.stated} {
 		cache.Num(c, n)
 	}
 	c.Bool(&s.killed)
@@ -71,16 +71,16 @@ func (m *snapshotCoder) session(s *Session) {
 		}
 		m.multiAcquire(*p)
 	})
-	if s.killed { // EndWaits comes, or has come: nothing new is taken
+	if s.killed { // EndWaits is called, or will be: the session gets no new holds
 		s.core.Ended.Store(true)
 	}
 	if m.Reading {
-		s.keepaliveAt = beatAt
+		s.keepaliveAt = keepaliveAt
 		m.e.nextKeepalive.Store(min(m.e.nextKeepalive.Load(), s.keepaliveAt))
 	}
 }
 
-// multiAcquire is an acquire-many under way.
+// multiAcquire writes or reads a multi-acquire in progress.
 func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 	c := m.Coder
 	x.mu.Lock()

@@ -5,22 +5,22 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Span is an acquire that said where in a trace it stands, from when its request was read to its
-// answer, or to the end of its session.
+// Span is an acquire with a trace context. It lasts from when its request was read to its answer, or to the end of its
+// session.
 type Span struct {
 	Parent           protocol.Traceparent
-	Began, Ended     int64  // by the engine's clock
-	Key              string // as the log has it; of many the first, or the one that could not be had
-	Keys             int    // how many were asked for
+	Began, Ended     int64  // times of the engine's clock
+	Key              string // as in the log; of several keys the first, or the one that was refused
+	Keys             int    // number of keys requested
 	Mode             cache.Mode
-	Result           string // as the metrics call it
+	Result           string // as in the metrics
 	Namespace, Store string
-	Fence            uint64 // when one key was granted, and 0 when degraded
-	Handoff          bool   // granted without asking the store: the lease was on this host
+	Fence            uint64 // if one key was granted; 0 if degraded
+	Handoff          bool   // granted without a request to the store: the lease was on this host
 	Degraded         bool
 }
 
-// spanBegins notes that an acquire, of key and perhaps others, is under way, if it is to be traced.
+// spanBegins begins the span of an acquire, of key and perhaps others, if it is traced.
 func (s *Session) spanBegins(sp *route, q *protocol.Request, key []byte, now int64) {
 	if len(q.Trace) == 0 || !s.engine.settings().Trace {
 		return
@@ -36,15 +36,15 @@ func (s *Session) spanBegins(sp *route, q *protocol.Request, key []byte, now int
 	s.spans[q.ID] = x
 }
 
-// spanEnd is how a traced acquire ended.
+// spanEnd says how a traced acquire ended.
 type spanEnd struct {
 	outcome           cache.Outcome
 	fence             uint64
 	handoff, degraded bool
-	key               string // another than the first; empty for that
+	key               string // empty for the first key
 }
 
-// endOf is what an answer of the table says of it.
+// endOf returns the spanEnd for an answer of the table.
 func endOf(m *cache.Message) spanEnd {
 	end := spanEnd{cache.Outcome(m.Code), m.Fence, m.Handoff, m.Degraded, ""}
 	if m.Count > 1 {
@@ -53,7 +53,8 @@ func endOf(m *cache.Message) spanEnd {
 	return end
 }
 
-// spanEnds hands on the span of the request with that id, if it is traced. Called with s.mu held.
+// spanEnds ends the span of the request with that id, if it is traced, and passes it to the observer. It is called
+// with s.mu held.
 func (s *Session) spanEnds(id uint64, end spanEnd) {
 	x := s.spans[id]
 	if x == nil {
@@ -75,7 +76,7 @@ func (s *Session) endSpan(id uint64, end spanEnd) {
 	s.spanEnds(id, end)
 }
 
-// endSpans ends what is traced of a session that has gone.
+// endSpans ends the spans of a session that has ended.
 func (s *Session) endSpans() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

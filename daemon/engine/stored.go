@@ -11,14 +11,14 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// storedTime bounds one question of what a store knows.
+// storedTime bounds one query of a store's list.
 const storedTime = 5 * time.Second
 
-// storedRow is what a row takes in a frame at the most.
+// storedRowSize is the largest size of a row in a frame.
 const storedRowSize = 4*protocol.MaxKey + 1100
 
-// stored has a page of what the stores know fetched. It is answered from another
-// goroutine: a store is slow.
+// stored answers with a page of the locks that the stores list. Another goroutine sends the answer, because a store may
+// be slow.
 func (s *Session) stored(q *protocol.Request, a *followUp) {
 	e := s.engine
 	if e.ask == nil {
@@ -44,7 +44,7 @@ func (s *Session) stored(q *protocol.Request, a *followUp) {
 	})
 }
 
-// maxQuestions bounds the pages that one session asks for at once.
+// maxQuestions bounds the store queries in progress for one session.
 const maxQuestions = 8
 
 func parseStored(after string) (place int, cursor string, ok bool) {
@@ -56,30 +56,30 @@ func parseStored(after string) (place int, cursor string, ok bool) {
 	return place, cursor, ok && err == nil && place >= 0
 }
 
-// paired is a store made of two. Each of them is listed by itself, under its own name.
+// paired is a store made of two stores. Each of them is listed separately, under its own name.
 type paired interface{ Pair() [2]upstream.Store }
 
-// maxParts is how many places a store has in the order of the pages: one for each part.
+// maxParts is the number of places that a store has in the order of the pages: one for each part.
 const maxParts = 2
 
-// storedPage is one page under way.
+// storedPage is one page in progress.
 type storedPage struct {
 	s      *Session
 	id     uint64
 	prefix string
-	place  int // the part of a store to go on with: maxParts times the store's number, and the part's
+	place  int // the part of a store to continue with: maxParts times the store's number, plus the part's number
 	cursor string
 	limit  int
 }
 
-// answer asks a store, and answers with what it knows.
+// answer reads the list of a store, and answers with its rows.
 func (p storedPage) answer(ctx context.Context, lister func(*StoreLane) upstream.Lister) {
 	e := p.s.engine
 	a := getFollowUp()
 	defer putFollowUp(a)
 	defer func() { e.finish(a, e.clock(), nil) }()
-	units := *e.storeLanes.Load()
-	u, store := p.find(units, lister)
+	storeLanes := *e.storeLanes.Load()
+	u, store := p.find(storeLanes, lister)
 	if store == nil {
 		p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, nil, "") })
 		return
@@ -94,7 +94,7 @@ func (p storedPage) answer(ctx context.Context, lister func(*StoreLane) upstream
 	next := fmt.Sprint(p.place, ":", more)
 	if more == "" {
 		next = ""
-		if p.place+1 < maxParts*len(units) {
+		if p.place+1 < maxParts*len(storeLanes) {
 			next = fmt.Sprint(p.place+1, ":")
 		}
 	}
@@ -102,15 +102,15 @@ func (p storedPage) answer(ctx context.Context, lister func(*StoreLane) upstream
 	if r, ok := store.(upstream.Registrar); ok {
 		names, _ = r.Registered(ctx, upstream.Daemons(locks)) // the locks are worth showing without names
 	}
-	rows := p.rows(units, locks, names)
+	rows := p.rows(storeLanes, locks, names)
 	p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, rows, next) })
 }
 
 // find moves p to the first part at or behind its place that can list its locks. store is nil if there is
 // none. It looks each store up once, because a store can be dropped at any time.
-func (p *storedPage) find(units []*StoreLane, lister func(*StoreLane) upstream.Lister) (u *StoreLane, store upstream.Lister) {
-	for ; p.place < maxParts*len(units); p.place, p.cursor = p.place+1, "" {
-		if u = units[p.place/maxParts]; u == nil {
+func (p *storedPage) find(storeLanes []*StoreLane, lister func(*StoreLane) upstream.Lister) (u *StoreLane, store upstream.Lister) {
+	for ; p.place < maxParts*len(storeLanes); p.place, p.cursor = p.place+1, "" {
+		if u = storeLanes[p.place/maxParts]; u == nil {
 			continue
 		}
 		l, part := lister(u), p.place%maxParts
@@ -126,7 +126,7 @@ func (p *storedPage) find(units []*StoreLane, lister func(*StoreLane) upstream.L
 	return nil, nil
 }
 
-// name is what the configuration calls the part of u that p is at.
+// name returns the name, in the configuration, of the part of u that p is at.
 func (p *storedPage) name(u *StoreLane) string {
 	if parts := u.parts.Load(); parts != nil && len(*parts) > 1 {
 		return (*parts)[p.place%maxParts].Name
@@ -134,11 +134,11 @@ func (p *storedPage) name(u *StoreLane) string {
 	return u.Name()
 }
 
-// again says that a part before the one that p is at has the same locks. The earlier one lists the locks of
-// other hosts, and each lists its own.
-func (p *storedPage) again(units []*StoreLane) bool {
+// again reports whether an earlier part has the same locks as the part that p is at. Then the earlier part lists the
+// locks of other hosts, and each part lists this host's own.
+func (p *storedPage) again(storeLanes []*StoreLane) bool {
 	seen := map[string]bool{}
-	for i, u := range units[:min(len(units), p.place/maxParts+1)] {
+	for i, u := range storeLanes[:min(len(storeLanes), p.place/maxParts+1)] {
 		if u == nil || u.parts.Load() == nil {
 			continue
 		}
@@ -152,11 +152,11 @@ func (p *storedPage) again(units []*StoreLane) bool {
 	return false
 }
 
-// rows is what the peer may see of locks. While keys move between stores, this daemon has several of its own
-// stores open at one place. Each sees the locks of the others as those of another daemon, and leaves them
-// out.
-func (p *storedPage) rows(units []*StoreLane, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
-	e, u, again := p.s.engine, units[p.place/maxParts], p.again(units)
+// rows returns the rows of the locks that the peer may see. While keys move between stores, this daemon may have
+// opened the same store several times. To each of these, the locks of the others look like those of another daemon;
+// rows leaves them out.
+func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
+	e, u, again := p.s.engine, storeLanes[p.place/maxParts], p.again(storeLanes)
 	all := e.routes.Load()
 	for _, l := range locks {
 		if !routeFor(all, l.Key).allows(&p.s.peer) {
@@ -185,7 +185,7 @@ func (p *storedPage) rows(units []*StoreLane, locks []upstream.Lock, names map[s
 	return rows
 }
 
-// clip bounds what a store says, whose names are not ours to bound.
+// clip shortens a name that comes from a store.
 func clip(s string) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	for len(s) > protocol.MaxKey+64 {
@@ -194,7 +194,7 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// knowsKey says whether this host has, or may have, a lease on a key at a store.
+// knowsKey reports whether this host has, or may have, a lease on a key at a store.
 func (e *Engine) knowsKey(u *StoreLane, key string) bool {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()

@@ -11,25 +11,25 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// StoreLane is one store as an engine has it.
+// StoreLane is one store as the engine sees it, with its lanes.
 type StoreLane struct {
 	name     atomic.Pointer[string]
-	parts    atomic.Pointer[[]Part] // see Store; nil when not known
+	parts    atomic.Pointer[[]Part] // see SetParts; nil when not known
 	info     upstream.Info
-	inline   upstream.Inline // nil when the store cannot
+	inline   upstream.Inline // nil if the store has no inline ops
 	core     *cache.Store
 	main     *upstream.Lane
 	renewals *upstream.Lane
 	ends     *upstream.Lane        // of a pair: releases and withdrawals while it is down
-	schedule *renewer.Schedule     // of the leases that are there
+	schedule *renewer.Schedule     // of the leases at the store
 	down     atomic.Pointer[error] // nil while it is up
 
 	mu    sync.Mutex
-	until int64            // the deadline of our session there; 0 without; guarded by mu
-	kept  cache.StoreStats // of that session, which keeps all leases at once; guarded by mu
+	until int64            // the deadline of the store session; 0 without one; guarded by mu
+	kept  cache.StoreStats // renewals of that session, which keeps all leases; guarded by mu
 }
 
-// keptAlive counts news of the session, whose deadline is until from now on; 0 when it has ended.
+// keptAlive counts a renewal of the store session, whose new deadline is until; 0 means that the session has ended.
 func (u *StoreLane) keptAlive(until, now int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -40,29 +40,29 @@ func (u *StoreLane) keptAlive(until, now int64) {
 	u.until = until
 }
 
-// sessionStats is what keptAlive has counted.
+// sessionStats returns the statistics that keptAlive has counted.
 func (u *StoreLane) sessionStats() cache.StoreStats {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.kept
 }
 
-// Name is the store's name.
+// Name returns the store's name.
 func (u *StoreLane) Name() string { return *u.name.Load() }
 
-// Info is what the store can do.
+// Info returns the abilities of the store.
 func (u *StoreLane) Info() *upstream.Info { return &u.info }
 
-// SetParts tells of which stores u is made: see Part.
+// SetParts sets the stores that u is made of: see Part.
 func (u *StoreLane) SetParts(parts []Part) { u.parts.Store(&parts) }
 
-// Main is the lane of everything but renewals.
+// Main returns the lane of all ops except renewals.
 func (u *StoreLane) Main() *upstream.Lane { return u.main }
 
-// Renewals is the lane of renewals.
+// Renewals returns the lane of renewals.
 func (u *StoreLane) Renewals() *upstream.Lane { return u.renewals }
 
-// Ends is the lane of releases and withdrawals in a pair that is down.
+// Ends returns the lane of releases and withdrawals of a pair that is down.
 func (u *StoreLane) Ends() *upstream.Lane { return u.ends }
 
 // lanes returns all lanes. Their order is that of an engine's snapshot.
@@ -77,9 +77,9 @@ func depth(lanes ...*upstream.Lane) (waiting, flying int) {
 	return waiting, flying
 }
 
-// nextRenewal is when Tick has something to renew; cache.Forever, too, while the lane has as much as can
-// be sent next: what comes due stays in the schedule, where it costs nothing and the first is the most
-// urgent, until a batch has come back.
+// nextRenewal returns when the next renewal is due. It returns cache.Forever without one, and also while the lane has
+// as much as can be sent next. Until a batch has returned, due leases stay in the schedule, where they cost nothing and
+// the most urgent one is first.
 func (u *StoreLane) nextRenewal() int64 {
 	if u.renewals.Full() {
 		return cache.Forever
@@ -87,7 +87,7 @@ func (u *StoreLane) nextRenewal() int64 {
 	return u.schedule.Next()
 }
 
-// Down is why the store is down; nil when it is up.
+// Down returns why the store is down; nil when it is up.
 func (u *StoreLane) Down() error {
 	if p := u.down.Load(); p != nil {
 		return *p
@@ -101,7 +101,7 @@ type Part struct {
 	Place string // the same for two stores with the same locks
 }
 
-// AddStore makes a store known under a name. inline is nil when it cannot.
+// AddStore adds a store under a name. inline is nil if the store has no inline ops.
 func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inline) (*StoreLane, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -151,9 +151,9 @@ func (e *Engine) DropStore(u *StoreLane) bool {
 		return false
 	}
 	e.mu.Lock()
-	units := slices.Clone(*e.storeLanes.Load())
-	units[u.core.ID] = nil
-	e.storeLanes.Store(&units)
+	storeLanes := slices.Clone(*e.storeLanes.Load())
+	storeLanes[u.core.ID] = nil
+	e.storeLanes.Store(&storeLanes)
 	e.mu.Unlock()
 	for i := range e.shards { // last, because tellOf no longer lets news of the store reach a table
 		sh := e.lock(i)
@@ -173,7 +173,7 @@ func (e *Engine) LeasesAt(u *StoreLane) (n int) {
 	return n
 }
 
-// StoreNamed is the store of that name; nil when there is none.
+// StoreNamed returns the store with that name; nil if there is none.
 func (e *Engine) StoreNamed(name string) *StoreLane {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,8 +192,7 @@ func (e *Engine) stores() []*StoreLane {
 	return slices.DeleteFunc(slices.Clone(*e.storeLanes.Load()), func(u *StoreLane) bool { return u == nil })
 }
 
-// Known says whether a token is one that the tables know of: for stores that
-// sweep.
+// Known reports whether a table has the token. Stores that sweep use it.
 func (e *Engine) Known(u *StoreLane, key string, token uint64) bool {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
@@ -222,7 +221,7 @@ func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effe
 	e.finish(a, now, nil)
 }
 
-// StoreSession takes news of the daemon's session at a store.
+// StoreSession takes in news of the store session.
 func (e *Engine) StoreSession(u *StoreLane, s upstream.Session) {
 	if s.Lost {
 		u.keptAlive(0, 0)
@@ -238,20 +237,19 @@ func (e *Engine) StoreSession(u *StoreLane, s upstream.Session) {
 	})
 }
 
-// StoreDown says that a store cannot be reached, and why; StoreUp that it can be
-// again.
+// StoreDown tells e that a store cannot be reached, and why.
 func (e *Engine) StoreDown(u *StoreLane, err error) {
 	u.down.Store(&err)
 	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreDown(u.core, err, now, out) })
 }
 
-// StoreUp is the end of StoreDown.
+// StoreUp tells e that a store can be reached again.
 func (e *Engine) StoreUp(u *StoreLane) {
 	u.down.Store(nil)
 	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreUp(u.core, now, out) })
 }
 
-// Hint takes a store's hint.
+// Hint takes in a store's hint.
 func (e *Engine) Hint(u *StoreLane, h upstream.Hint) {
 	now := e.clock()
 	a := getFollowUp()

@@ -12,13 +12,13 @@ import (
 // takenOver has next continue with d's state, at the same time. It returns the session, which is d's.
 func (d *beating) takenOver(next *beating) *Session {
 	d.Helper()
-	image, _, err := d.e.Snapshot()
+	snapshot, _, err := d.e.Snapshot()
 	if err != nil {
 		d.Fatal(err)
 	}
 	next.now.Store(d.now.Load())
 	next.e.End(next.s)
-	sessions, err := next.e.Take(image, nil)
+	sessions, err := next.e.Take(snapshot, nil)
 	if err != nil {
 		d.Fatal(err)
 	}

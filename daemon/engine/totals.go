@@ -11,35 +11,35 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Totals is what has happened and what there is, in numbers.
+// Totals has the counters and the present numbers of an engine.
 type Totals struct {
 	Classes  []ClassTotals
 	Stores   []StoreTotals
 	Sessions int
 	Oldest   int64         // nanoseconds for which the oldest hold has been held; 0 without any
-	Cycles   uint64        // rings of waits found
-	PutOff   int64         // nanoseconds that users who asked too fast have waited
+	Cycles   uint64        // cycles of waiting owners that were found
+	PutOff   int64         // nanoseconds that requests over a rate limit were delayed
 	Faults   [codes]uint64 // sessions that were ended, by code
 }
 
-// ClassTotals is that of one class of a namespace's keys.
+// ClassTotals has the totals of one class of a namespace's keys.
 type ClassTotals struct {
 	Prefix, Class string
 	cache.Stats
 	Refused [codes]uint64 // by protocol code: before the table was asked
 }
 
-// StoreTotals is that of one store.
+// StoreTotals has the totals of one store.
 type StoreTotals struct {
 	Name           string
 	Up             bool
 	Connections    int           // -1 when not known
-	Late           time.Duration // of the renewal that is due first
+	Late           time.Duration // how late the most urgent renewal is
 	Main, Renewals upstream.LaneStats
 	cache.StoreStats
 }
 
-// codes is one more than the largest that requests are refused with, or sessions ended.
+// codes is one more than the largest code with which requests are refused or sessions ended.
 const codes = int(protocol.Overlong) + 1
 
 // codeCounts counts by code.
@@ -58,13 +58,13 @@ func (c *codeCounts) load() (n [codes]uint64) {
 	return n
 }
 
-// class is what some keys are counted under.
+// class is a set of keys that are counted together.
 type class struct {
 	prefix, name string     // of the namespace; of the class in it, if it has one
 	refused      codeCounts // acquires, before a table was asked
 }
 
-// classes are all that there have been, by the numbers that tables know them by.
+// classes has all classes since the start, by their numbers in the tables.
 type classes struct {
 	mu  sync.Mutex
 	all []*class // guarded by mu
@@ -87,8 +87,7 @@ func (c *classes) list() []*class {
 	return slices.Clone(c.all)
 }
 
-// Totals adds up what all shards have counted. It locks them one after the other, each for as
-// long as an addition takes.
+// Totals adds up the counters of all shards. It locks the shards one after the other, each only for the addition.
 func (e *Engine) Totals() Totals {
 	var t Totals
 	var classes []cache.Stats
@@ -126,7 +125,7 @@ func (e *Engine) Totals() Totals {
 	return t
 }
 
-// ResultLabels are how acquires end, as labels.
+// ResultLabels are the labels of the outcomes of acquires.
 var ResultLabels = map[cache.Outcome]string{
 	cache.Outcome(cache.CodeOK): "granted", cache.OutReentered: "reentered", cache.OutGone: "gone",
 	cache.Outcome(protocol.Denied): "denied", cache.Outcome(protocol.Unsupported): "unsupported",
@@ -139,7 +138,7 @@ func init() {
 	}
 }
 
-// NamespaceLabel is how a namespace is called. No two have the same name.
+// NamespaceLabel returns the label of the namespace with a prefix. Labels are unique.
 func NamespaceLabel(prefix string) string {
 	switch prefix {
 	case "":
@@ -150,6 +149,6 @@ func NamespaceLabel(prefix string) string {
 	return prefix
 }
 
-// CauseLabels are the labels of what ends holds.
+// CauseLabels are the labels of the causes that end holds.
 var CauseLabels = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session",
 	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}

@@ -6,13 +6,13 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Limits bound what clients can use up. The daemon has defaults for those that are 0.
+// Limits bounds the resources that clients can use. The comments give the daemon's defaults for fields that are 0.
 type Limits struct {
 	Users      UserLimits // of each user: none
 	MaxHolds   int        // of a session: 2,000,000
 	MaxWaiters int        // of a session: 65,536
 	MaxFrame   int        // bytes of a payload: 64 KiB
-	OutBuffer  int        // bytes that wait for a client to read: 4 MiB
+	OutBuffer  int        // bytes that wait for a client to read them: 4 MiB
 }
 
 // UserLimits limits what all sessions of one user together can use. 0 is no limit.

@@ -13,15 +13,16 @@ import (
 
 // ViewQuery bounds and orders a view.
 type ViewQuery struct {
-	Prefix string `json:"prefix"` // only keys that begin so
+	Prefix string `json:"prefix"` // only keys with this prefix
 	Sort   string `json:"sort"`   // one of ViewSorts; age when empty
-	Desc   bool   `json:"desc"`   // the other way round
-	Limit  int    `json:"limit"`  // rows of each list: 50 when 0, MaxViewRows at the most
+	Desc   bool   `json:"desc"`   // in descending order
+	Limit  int    `json:"limit"`  // rows of each list: 50 when 0, at most MaxViewRows
 }
 
-// ViewSorts are the orders of a view: the oldest first; by key (sessions by client); what has the
-// least time left first (waiters, before they give up; sessions that hold the most); what most wait
-// for first (waiters with the most before them; sessions that wait for the most).
+// ViewSorts are the orders of a view. "age" has the oldest first. "key" sorts by key, and sessions by client. "left"
+// has the least time left first: of holds to their end, of waiters to their timeout; it has the sessions with the most
+// holds first. "waiters" has the holds with the most waiters first, the waiters with the most waiters before them, and
+// the sessions with the most waits.
 var ViewSorts = []string{"age", "key", "left", "waiters"}
 
 // MaxViewRows bounds each list of a view.
@@ -30,10 +31,10 @@ const MaxViewRows = 1000
 // DefaultViewRows is the length of each list of a view, unless the query says otherwise.
 const DefaultViewRows = 50
 
-// errQuery says that a query cannot be understood.
+// errQuery is the error of a malformed query.
 var errQuery = errors.New("bad query")
 
-// ParseViewQuery reads what Values writes. What it does not know it leaves alone.
+// ParseViewQuery parses the form that Values returns. It ignores unknown parameters.
 func ParseViewQuery(v url.Values) (ViewQuery, error) {
 	q := ViewQuery{Prefix: v.Get("prefix"), Sort: v.Get("sort")}
 	var err error
@@ -50,7 +51,7 @@ func ParseViewQuery(v url.Values) (ViewQuery, error) {
 	return q, q.SetDefaults()
 }
 
-// Values is q as the query of a URL; what is as by default is left out.
+// Values returns q as the query of a URL, without fields that have their default.
 func (q ViewQuery) Values() url.Values {
 	v := make(url.Values)
 	if q.Prefix != "" {
@@ -68,7 +69,7 @@ func (q ViewQuery) Values() url.Values {
 	return v
 }
 
-// SetDefaults fills in what is not set, and checks the query.
+// SetDefaults sets the defaults of fields that are not set, and checks the query.
 func (q *ViewQuery) SetDefaults() error {
 	q.Sort = cmp.Or(q.Sort, ViewSorts[0])
 	q.Limit = cmp.Or(q.Limit, DefaultViewRows)
@@ -81,14 +82,14 @@ func (q *ViewQuery) SetDefaults() error {
 	return nil
 }
 
-// View is what there is now, bounded in size whatever there is. Durations are milliseconds, and
-// -1 when not known. Numbers of 63 and 64 bits are strings in JSON.
+// View shows the present state of a daemon. Its size is bounded. Durations are in milliseconds, and -1 when not known.
+// Numbers of 63 and 64 bits are strings in JSON.
 type View struct {
 	At       time.Time     `json:"at"`
 	Version  string        `json:"version"`
 	PID      int           `json:"pid"`
 	Up       int64         `json:"up_ms"`
-	NotReady string        `json:"not_ready,omitempty"` // why no new locks can be had; empty when they can
+	NotReady string        `json:"not_ready,omitempty"` // why no new locks can be acquired; empty if they can
 	Query    ViewQuery     `json:"query"`
 	Stores   []ViewStore   `json:"stores"`
 	Totals   ViewTotals    `json:"totals"`
@@ -100,17 +101,17 @@ type View struct {
 	More     ViewMore      `json:"more"`
 }
 
-// ViewMore says of which lists there is more than is shown.
+// ViewMore says which lists have more rows than are shown.
 type ViewMore struct {
 	Holds    bool `json:"holds"`
 	Waiters  bool `json:"waiters"`
 	Sessions bool `json:"sessions"`
-	// Unseen says that there is so much that not all of it was looked at: only the oldest of
-	// it, or the newest, are in the lists.
+	// Unseen is true if there were too many holds or waiters to visit all of them. Then the lists
+	// have only the oldest ones, or the newest.
 	Unseen bool `json:"unseen"`
 }
 
-// ViewStore is how a store does.
+// ViewStore shows the state of a store.
 type ViewStore struct {
 	Name        string `json:"name"`
 	Kind        string `json:"kind"`
@@ -119,23 +120,22 @@ type ViewStore struct {
 	Error       string `json:"error,omitempty"` // why it is down
 	Connections int    `json:"connections"`     // -1 when not known
 	Leases      int64  `json:"leases"`
-	Moved       int64  `json:"moved"`   // leases, held or not, whose keys are at another store by now
-	Renewed     uint64 `json:"renewed"` // renewals since the daemon started, by how they ended
+	Moved       int64  `json:"moved"`   // leases, held or not, whose keys are routed to another store now
+	Renewed     uint64 `json:"renewed"` // renewals since the daemon started, by their outcome
 	NotHeld     uint64 `json:"not_held"`
 	Unanswered  uint64 `json:"unanswered"`
-	Slack       int64  `json:"slack_p50_ms"` // the median of what leases had left when they were renewed
-	Flying      int    `json:"in_flight"`    // batches on the wire
-	Queued      int    `json:"queued"`       // operations that wait for the next
+	Slack       int64  `json:"slack_p50_ms"` // the median of the time that leases had left when they were renewed
+	Flying      int    `json:"in_flight"`    // batches in flight
+	Queued      int    `json:"queued"`       // operations that wait for the next batch
 }
 
-// ViewTotals is what there is, and what has happened since the daemon started: rates are the
-// reader's to make.
+// ViewTotals has present numbers, and counters since the daemon started, from which a reader can compute rates.
 type ViewTotals struct {
 	Held      int64  `json:"held"`
 	Waiting   int64  `json:"waiting"`
 	Sessions  int    `json:"sessions"`
-	Acquires  uint64 `json:"acquires"` // that have ended, however
-	Granted   uint64 `json:"granted"`  // of those, re-entries apart
+	Acquires  uint64 `json:"acquires"` // ended, with any outcome
+	Granted   uint64 `json:"granted"`  // of those, without re-entries
 	Lost      uint64 `json:"lost"`
 	Handoffs  uint64 `json:"handoffs"`
 	Contended uint64 `json:"contended"`
@@ -143,12 +143,12 @@ type ViewTotals struct {
 	Oldest    int64  `json:"oldest_ms"` // how long the oldest hold has been held; 0 without any
 }
 
-// ViewWho is the client behind a row.
+// ViewWho describes the client of a row.
 type ViewWho struct {
 	Session uint64 `json:"session"`
 	PID     int    `json:"pid"` // -1 when not known
 	UID     int    `json:"uid"`
-	Client  string `json:"client"` // what it calls itself
+	Client  string `json:"client"` // the name that it states
 }
 
 // ViewHold is one hold.
@@ -162,22 +162,22 @@ type ViewHold struct {
 	Held     int64 `json:"held_ms"`
 	Left     int64 `json:"left_ms"` // until it ends unless it is renewed
 	TTL      int64 `json:"ttl_ms"`
-	Waiters  int32 `json:"waiters"`            // behind the key on this host
+	Waiters  int32 `json:"waiters"`            // for the key, on this host
 	Degraded bool  `json:"degraded,omitempty"` // granted by this host alone
 	Fixed    bool  `json:"fixed,omitempty"`    // it ends by itself
-	Forced   bool  `json:"forced,omitempty"`   // unlocked by force: nobody holds it, and the key is free when nothing is left
+	Forced   bool  `json:"forced,omitempty"`   // unlocked by force: it is lost, and keeps the key closed for Left
 }
 
-// ViewWaiter is one who waits.
+// ViewWaiter is one waiter.
 type ViewWaiter struct {
 	Key   string `json:"key"`
 	Mode  string `json:"mode"`
 	Owner uint64 `json:"owner,string"`
 	ViewWho
 	Waited int64    `json:"waited_ms"`
-	Left   int64    `json:"left_ms"` // until it gives up; -1 when it never does
+	Left   int64    `json:"left_ms"` // until its timeout; -1 without one
 	Place  int32    `json:"place"`   // in the queue of this host, from 1
-	Behind *ViewWho `json:"behind"`  // one who holds the lock on this host; null when none does
+	Behind *ViewWho `json:"behind"`  // a holder of the lock on this host; null without one
 	// Holder is one holder on another host, from the store's list; null when it is not known.
 	Holder *protocol.Holder `json:"holder,omitempty"`
 }
@@ -188,8 +188,8 @@ type ViewSession struct {
 	Since   int64 `json:"since_ms"` // how long it has been connected
 	Holds   int64 `json:"holds"`
 	Waiters int64 `json:"waiters"`
-	Heard   int64 `json:"heard_ms"` // since it sent something
-	Watched bool  `json:"watched"`  // its process' end is noticed
+	Heard   int64 `json:"heard_ms"` // since its last frame
+	Watched bool  `json:"watched"`  // the end of its process is noticed
 }
 
 // ViewLost is a hold that was lost.
@@ -204,7 +204,7 @@ type ViewLost struct {
 	Held   int64  `json:"held_ms"`
 }
 
-// ViewPoint is how it was at a time, and what happened in the seconds before it.
+// ViewPoint has the numbers at one time, and the rates of the seconds before it.
 type ViewPoint struct {
 	At       time.Time `json:"at"`
 	Held     int64     `json:"held"`

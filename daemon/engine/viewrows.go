@@ -7,13 +7,14 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// How much a view looks at: so many holds, and so many waiters, in all, a piece at a time.
+// The bounds of a view's scan.
 const (
-	maxScanned = 200_000
-	scanPiece  = 1024
+	maxScanned = 200_000 // holds that it visits, and also waiters
+	scanPiece  = 1024    // of them with a shard's mutex held once
 )
 
-// order is how rows are put: less than 0 when a comes first. Ties are put by key and age.
+// order has the comparison functions of one order of rows. A result below 0 means that a comes first. Rows that compare
+// equal are sorted by age and key.
 type order struct {
 	holds    func(a, b *cache.Held) int
 	waiters  func(a, b *cache.Waiting) int
@@ -43,17 +44,17 @@ var orders = map[string]*order{
 	},
 }
 
-// best keeps the first rows of many.
+// best collects rows and keeps the first limit of them.
 type best[R any] struct {
 	limit int
 	less  func(a, b *R) int
 	rows  []R
-	cut   bool // there were others
+	cut   bool // rows were dropped
 }
 
 func (b *best[R]) add(rows ...R) {
 	for i := range rows {
-		if b.cut && b.less(&rows[i], &b.rows[b.limit-1]) >= 0 { // those up to there are in order
+		if b.cut && b.less(&rows[i], &b.rows[b.limit-1]) >= 0 { // the first limit rows are sorted
 			continue
 		}
 		if b.rows = append(b.rows, rows[i]); len(b.rows) >= 2*b.limit+DefaultViewRows {
@@ -88,8 +89,8 @@ func newBest[R any](q *ViewQuery, less func(a, b *R) int, ties ...func(a, b *R) 
 	}}
 }
 
-// View fills in v's lists of holds, waiters and sessions. There is one at a time: the tables have one
-// place for it.
+// View sets the lists of holds, waiters and sessions of v. Only one call runs at a time, because each table supports
+// only one scan.
 func (e *Engine) View(q ViewQuery, v *View) {
 	e.scanning.Lock()
 	defer e.scanning.Unlock()
@@ -115,11 +116,11 @@ func (e *Engine) View(q ViewQuery, v *View) {
 	v.More.Holds, v.More.Waiters, v.More.Sessions = holds.cut, waiters.cut, sessions.cut
 }
 
-// piece is LookHolds or LookWaiters.
+// piece is cache.Table.ScanHolds or cache.Table.ScanWaiters.
 type piece[R any] func(t *cache.Table, found []R, prefix string, room, most int) (_ []R, looked int, more bool)
 
-// scanTables goes through all tables, each for its part of what may be looked at. In the order of age
-// a table's first rows are all that can matter. It says whether it has seen all that do.
+// scanTables scans all tables, each for its share of the budget, and adds the rows to into. If the order is by age, only
+// the first rows of a table matter. It reports whether it has visited all rows that matter.
 func scanTables[R any](e *Engine, q *ViewQuery, into *best[R], next piece[R]) (all bool) {
 	all = true
 	budget, byAge := e.maxScanned, q.Sort == "age"
@@ -127,7 +128,7 @@ func scanTables[R any](e *Engine, q *ViewQuery, into *best[R], next piece[R]) (a
 	for i := range e.shards {
 		share, room := budget/(shards-i), e.maxScanned
 		if byAge {
-			room = q.Limit + 1 // so that it shows when there is more
+			room = q.Limit + 1 // one more than the limit, to detect whether there are more rows
 		}
 		for begun, more := false, true; more; begun = true {
 			looked := 0
