@@ -311,8 +311,8 @@ func AppendLost(b []byte, key string, owner, fence uint64, r Reason) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendKeepalive appends the push that everything not called lost is valid until
-// the time given, in milliseconds of the daemon's clock, left milliseconds away.
+// AppendKeepalive appends a keepalive: the push which states that everything not called lost is valid until the given
+// time, in milliseconds of the daemon's clock. That is left milliseconds away.
 func AppendKeepalive(b []byte, until, left uint64) []byte {
 	b, at := openFrame(b)
 	b = appendPushHead(b, 4, EventKeepalive)

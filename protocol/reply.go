@@ -353,8 +353,8 @@ func (m *Message) Lost() (key string, owner, fence uint64, r Reason, err error) 
 	return key, owner, fence, Reason(min(reason, 255)), err
 }
 
-// Keepalive reads a keepalive push: the time on the daemon's clock until which everything
-// not called lost is valid, and how far away that was; milliseconds.
+// Keepalive reads a keepalive. until is the time on the daemon's clock until which everything not called lost is valid,
+// and left how far away that was when it was sent. Both are in milliseconds.
 func (m *Message) Keepalive() (until, left uint64, err error) {
 	err = m.get(&until, &left)
 	return until, left, err

@@ -2,7 +2,7 @@ package upstream
 
 import "os"
 
-// Mover is a Store with whose leases another process can go on, when the daemon hands over to it.
+// Mover is a Store whose leases another process can continue after a takeover.
 type Mover interface {
 	Store
 
@@ -23,7 +23,7 @@ type Mover interface {
 	Arrive(state []byte) (begin func(), err error)
 }
 
-// Successor is what a process that takes over has been told of a store before it opens it.
+// Successor is the information with which a process that takes over opens a store.
 type Successor struct {
 	Identity string
 	Lock     *os.File // that the other process has locked for the store; nil for none

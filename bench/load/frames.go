@@ -165,7 +165,7 @@ func pump(w *wire, requests []byte, depth int, want protocol.Code, rec *harness.
 	}
 }
 
-// pushed lets keepalives pass.
+// pushed accepts a keepalive; any other push is an error.
 func pushed(p []byte) error {
 	m, err := protocol.DecodeMessage(p)
 	if err == nil && m.Event != protocol.EventKeepalive {

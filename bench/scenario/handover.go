@@ -15,8 +15,8 @@ import (
 // acquisitions after somebody else count, and a page of shared memory sees whether two
 // were ever inside at once and whether each fence was larger.
 //
-// The turnstile is the same quiet handoff without a lock table behind it: what is
-// missing from it to the echo is the price of the exchange, not the daemon's.
+// The turnstile is the same quiet handoff without a lock table. The difference between it and the echo is the cost of
+// the exchange, not of the daemon.
 
 var chainProcs = []int{2, 4, 8}
 

@@ -131,23 +131,23 @@ func (s *succession) takenOver(ctx context.Context, times int, c *crowd, while t
 // next has a new process take over, waits until the old one has ended, and returns how long that
 // says it stood still.
 func (s *succession) next(ctx context.Context) (time.Duration, error) {
-	heir, err := harness.StartProcess(s.program, append(slices.Clone(s.args), "--takeover")...)
+	successor, err := harness.StartProcess(s.program, append(slices.Clone(s.args), "--takeover")...)
 	if err != nil {
 		return 0, err
 	}
 	select {
 	case <-s.Done():
 		err = s.Stop() // what it has ended with
-	case <-heir.Done():
+	case <-successor.Done():
 		err = errors.New("it ends before the old one")
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
 	if err != nil {
-		return 0, errors.Join(fmt.Errorf("take over: %w\n%s", err, heir.Said()), heir.Stop())
+		return 0, errors.Join(fmt.Errorf("take over: %w\n%s", err, successor.Said()), successor.Stop())
 	}
 	old := s.Said()
-	s.Process = heir
+	s.Process = successor
 	return handedOver(old)
 }
 

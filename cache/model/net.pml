@@ -63,7 +63,7 @@ proctype Host(byte h) {
 		:: d_step { renewAt[h] == SENT -> giveUp(h, renewOp[h]); renewIdle(h) }
 		:: d_step { renewAt[h] == BACK -> renewIdle(h) }
 #endif
-		/* the debt's time is over */
+		/* the time of the pending release is over */
 		:: d_step { state[h] == OWED && mainAt[h] == IDLE -> forget(h) }
 		/* another host waits */
 		:: d_step { state[h] == HELD && holder[h] == 0 -> shy = true }

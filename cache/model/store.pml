@@ -97,7 +97,7 @@ inline apply(h, op, t) {
 		fi;
 #endif
 		if
-		:: i == 0 && stands != 0 && owner == h && stands != t -> setFree(); seen(11) /* a debt of ours */
+		:: i == 0 && stands != 0 && owner == h && stands != t -> setFree(); seen(11) /* a pending release of ours */
 		:: else
 		fi;
 		if

@@ -84,12 +84,12 @@ type coverage struct {
 // covered returns which keys each pair of stores has. It checks the epoch of keys that have moved, and that what
 // hosts have agreed on can be read, unless the daemon may start without the pair. It changes nothing.
 func (f *fleet) covered(ctx context.Context, p *proposal, fresh map[string]opened) (covered map[string]coverage, err error) {
-	spaces := p.conf.Spaces()
+	namespaces := p.conf.Spaces()
 	covered = make(map[string]coverage)
 	rules := make(map[string]both.Rules)
-	for _, n := range spaces {
+	for _, n := range namespaces {
 		keys := both.Keys{Prefix: n.Prefix}
-		for _, o := range spaces {
+		for _, o := range namespaces {
 			if o.Prefix != n.Prefix && strings.HasPrefix(o.Prefix, n.Prefix) {
 				keys.Except = append(keys.Except, o.Prefix)
 			}
@@ -389,13 +389,13 @@ func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 	if len(d.plans) == 1 {
 		return d.plans[0].opened(ctx, o)
 	}
-	heirs, missing := both.Successors(o.successor), o.missing
-	o.successor, o.missing = heirs[0], nil // the new store can be told of the keys without the old one
+	successors, missing := both.Successors(o.successor), o.missing
+	o.successor, o.missing = successors[0], nil // the new store can be told of the keys without the old one
 	first, err := d.plans[0].opened(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	o.successor, o.missing = heirs[1], missing
+	o.successor, o.missing = successors[1], missing
 	second, err := d.plans[1].opened(ctx, o)
 	if err != nil {
 		return nil, errors.Join(err, first.Close())

@@ -46,12 +46,12 @@ func (s *server) leave() bool {
 		})
 	})
 	if err != nil {
-		s.log.Error("nothing is left to the next process; draining", zap.String("event", "bequest_failed"), zap.Error(err))
+		s.log.Error("state not parked for the next process; draining", zap.String("event", "bequest_failed"), zap.Error(err))
 	}
 	return err == nil
 }
 
-// found is what an earlier process has left with the manager; nil for nothing, or nothing of use.
+// found returns the parked state of an earlier process; nil if there is none, or if it cannot be used.
 func (s *server) found(kept []*os.File) *daemon.TakeoverState {
 	if len(kept) == 0 {
 		return nil
@@ -60,7 +60,7 @@ func (s *server) found(kept []*os.File) *daemon.TakeoverState {
 	for _, f := range kept {
 		names = append(names, f.Name())
 	}
-	estate, err := daemon.FindParked(kept)
+	state, err := daemon.FindParked(kept)
 	// Out of the manager's hands first: a third process must not find it again, and the locks of files
 	// among them stand for as long as anybody has them open.
 	gone := s.toManager(func(c *net.UnixConn) error {
@@ -72,16 +72,15 @@ func (s *server) found(kept []*os.File) *daemon.TakeoverState {
 		return nil
 	})
 	if err != nil || gone != nil {
-		s.log.Error("what the last process has left is of no use", zap.String("event", "bequest_unusable"), zap.Error(errors.Join(err, gone)))
+		s.log.Error("parked state of the last process cannot be used", zap.String("event", "bequest_unusable"), zap.Error(errors.Join(err, gone)))
 	}
 	if err != nil {
 		return nil
 	}
-	return estate
+	return state
 }
 
-// match finds out which stores of what was left behind the configuration does not have, and says that their locks
-// are lost.
+// match finds the stores of the parked state that the configuration does not have, and logs that their locks are lost.
 func (s *server) match(needs []*need) {
 	if s.fleet.takeover == nil {
 		return
@@ -97,11 +96,11 @@ func (s *server) match(needs []*need) {
 	}
 }
 
-// giveUp gives up what was left behind, which cannot be taken over, so that this process can serve anew.
+// giveUp discards a parked state that cannot be taken over, so that this process can serve anew.
 func (s *server) giveUp(why error) {
 	s.fleet.takeover.Close()
 	s.fleet.takeover = nil
-	s.log.Error("what the last process has left cannot be taken over: its clients' connections and locks are lost, and this process "+
+	s.log.Error("parked state of the last process cannot be taken over: its clients' connections and locks are lost, and this process "+
 		"serves anew", zap.String("event", "bequest_unusable"), zap.Error(why))
 }
 

@@ -316,7 +316,7 @@ func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
 	}
 }
 
-// What was left behind cannot be taken over. The next process closes it, says why, and serves anew.
+// A parked state that cannot be taken over: the next process closes it, says why, and serves anew.
 func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 	redis := testserver.StartRedis(t).URL() + "?prefix=PREFIX"
 	damaged := func(t *testing.T, h *host, m *manager) {
@@ -327,7 +327,7 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 		n, _ := f.ReadAt(b, 0)
 		at := bytes.LastIndexByte(b[:n], '}') + 12 // somewhere in the snapshot, behind the head
 		if n <= at {
-			t.Fatal("there is no image")
+			t.Fatal("there is no snapshot")
 		}
 		if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, n-at), int64(at)); err != nil {
 			t.Fatal(err)
@@ -338,9 +338,9 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 		socket         func(*host) *os.File
 		damage         func(*testing.T, *host, *manager)
 	}{
-		{"a damaged image", redis, nil, damaged},
-		{"a damaged image and the manager's socket", redis, (*host).listens, damaged},
-		{"a damaged image and an embedded store", "memory:", nil, damaged},
+		{"a damaged snapshot", redis, nil, damaged},
+		{"a damaged snapshot and the manager's socket", redis, (*host).listens, damaged},
+		{"a damaged snapshot and an embedded store", "memory:", nil, damaged},
 		{"another socket", redis, nil, func(_ *testing.T, h *host, _ *manager) {
 			h.socket += "2"
 			h.env = append(h.env, "LOCKSIDECAR_SOCKET="+h.socket)

@@ -26,7 +26,7 @@ const claimTime = 10 * time.Second
 func (s *server) claim(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime)
 	defer cancel()
-	estate, err := daemon.Claim(ctx, s.conf.Socket, thisBuild().Version)
+	state, err := daemon.Claim(ctx, s.conf.Socket, thisBuild().Version)
 	switch {
 	case errors.Is(err, daemon.ErrNobody):
 		s.log.Info("there is no daemon to take over from", zap.String("event", "takeover_nobody"), zap.Error(err))
@@ -38,10 +38,10 @@ func (s *server) claim(ctx context.Context) error {
 	case err != nil:
 		return exit(exitTryAgain, "take over: %w", err)
 	}
-	if lost := estate.Lost(); len(lost) > 0 {
+	if lost := state.Lost(); len(lost) > 0 {
 		s.log.Warn("what is held in these stores cannot be taken over, and will be lost", zap.String("event", "takeover_without"), zap.Strings("stores", lost))
 	}
-	s.fleet.takeover = estate
+	s.fleet.takeover = state
 	return nil
 }
 
@@ -60,8 +60,8 @@ func (s *server) arrive() error {
 
 // inherit makes the daemon that goes on in place of the other.
 func (s *server) inherit(cfg daemon.Config) (err error) {
-	estate := s.fleet.takeover
-	if s.Daemon, err = estate.Inherit(cfg); err != nil {
+	state := s.fleet.takeover
+	if s.Daemon, err = state.Inherit(cfg); err != nil {
 		if errors.Is(err, daemon.ErrParked) { // see giveUp
 			return err
 		}
@@ -69,11 +69,11 @@ func (s *server) inherit(cfg daemon.Config) (err error) {
 		if e, ok := errors.AsType[*exitError](err); ok { // of Commit
 			return e
 		}
-		estate.Close() // so that the other process does not wait
-		return exit(exitTryAgain, "take over from process %d, which %s: %w", estate.PID(), whatBecame(s.conf.Socket), err)
+		state.Close() // so that the other process does not wait
+		return exit(exitTryAgain, "take over from process %d, which %s: %w", state.PID(), whatBecame(s.conf.Socket), err)
 	}
 	s.fleet.takeover = nil
-	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", estate.PID()))
+	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", state.PID()))
 	return nil
 }
 

@@ -2,12 +2,13 @@ package client
 
 import "sync"
 
-// keepalives remembers how far each part of the stream's keepalives has stated validity.
+// keepalives remembers the validity that the keepalives of a connection have stated, for grants at any place of the
+// stream.
 type keepalives struct {
 	mu  sync.Mutex
-	seq uint64 // guarded by mu: how many have come
-	// top is guarded by mu: those that no later one outdoes, oldest first, so with
-	// falling until. There is seldom more than one.
+	seq uint64 // guarded by mu: number of keepalives received
+	// top is guarded by mu. It has the keepalives whose until is larger than that of each later one, oldest
+	// first. There is seldom more than one.
 	top []keepalive
 }
 

@@ -21,7 +21,7 @@ type Options struct {
 
 	// OnLost hears that the daemon calls a hold lost.
 	OnLost func(Lost)
-	// OnKeepalive hears each new watermark.
+	// OnKeepalive is called with each keepalive.
 	OnKeepalive func(Keepalive)
 	// OnGoingAway hears that the daemon drains: in so many milliseconds every
 	// hold that is left will be lost.
@@ -38,8 +38,8 @@ type Lost struct {
 	Reason       protocol.Reason
 }
 
-// Keepalive is the push that everything acquired before it and not called lost is
-// valid until then.
+// Keepalive is the push which states that every hold that was granted before it, and was not called lost, is valid
+// until Until.
 type Keepalive struct {
 	Until uint64 // milliseconds of the daemon's clock
 	Left  uint64 // milliseconds, when it was sent

@@ -41,7 +41,7 @@ type Hold struct {
 type stated struct {
 	deadline int64  // the furthest validity that a grant stated, on our clock
 	end      int64  // when the hold ends, whatever a keepalive states; 0 for never
-	seq      uint64 // the first keepalive that means it; 0 before its grant
+	seq      uint64 // the first keepalive that applies to it; 0 before its grant
 }
 
 // add takes in what else was stated. What was stated before stays true, in whatever order replies come.
@@ -76,8 +76,8 @@ func (c *Client) newHold(key string, a *AcquireArgs) *Hold {
 	return &Hold{c: c, key: key, owner: a.Owner, fixed: a.Fixed, gone: make(chan struct{})}
 }
 
-// granted takes in a grant or a renewal. It runs on the reader goroutine, so that
-// keepalives and losses fall on the right side of it.
+// granted takes in a grant or a renewal. It runs on the reader goroutine, so that keepalives and losses
+// that come earlier or later are told apart.
 func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	heard := stated{deadline: c.clock.local(g.Deadline), seq: c.keepalives.last() + 1}
 	if g.End != 0 {

@@ -115,11 +115,11 @@ func beatExtends(t *T) {
 	t.connect().ok()
 	k := f.extend("k", 3, farAway)
 	t.after(k.until)
-	t.mustHold(k.key, k.fence, "its grant is over, but not what a keepalive has stated")
+	t.mustHold(k.key, k.fence, "its grant is over, but not the validity that a keepalive has stated")
 	l := f.extend("l", 5, 2*short)
 	t.after(l.until)
 	t.believes(l.key, l.fence, l.end)
-	t.ends(l.key, l.fence, l.end, "what the last keepalive has stated is over")
+	t.ends(l.key, l.fence, l.end, "the validity that the last keepalive has stated is over")
 	t.mustHold(k.key, k.fence, "an earlier keepalive went further")
 }
 
@@ -224,7 +224,7 @@ func otherClock(t *T, ahead int64) {
 	q.c.send(protocol.AppendKeepalive(nil, f.now()+2*short, 2*short))
 	f.barrier()
 	until = max(until, bootMillis()+2*short)
-	t.ends("l", k, until, "what the last keepalive has stated is over")
+	t.ends("l", k, until, "the validity that the last keepalive has stated is over")
 }
 
 func slowHello(t *T) {

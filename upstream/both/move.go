@@ -23,7 +23,7 @@ func (s *Store) Identity() string {
 	return string(b)
 }
 
-// Successors is what is to be known of each store of a pair.
+// Successors returns the Successor of each store of a pair.
 func Successors(h *upstream.Successor) (both [2]*upstream.Successor) {
 	var ids [2]string
 	if h == nil || json.Unmarshal([]byte(h.Identity), &ids) != nil {

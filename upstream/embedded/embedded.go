@@ -30,7 +30,7 @@ type Options struct {
 	Wall func() time.Time
 	// Boot is the identity of this boot of the machine. The system's when empty.
 	Boot string
-	// Successor is set for a Store that goes on from another process': it needs Arrive before all else.
+	// Successor is true for a Store that continues the Store of another process: Arrive is called before all else.
 	Successor bool
 	// Log hears of a state file that cannot be written. None when nil.
 	Log *zap.Logger

@@ -293,7 +293,7 @@ func TestCutConnections(t *testing.T) {
 		case cache.Refused:
 			p.want(p.seen(srv, "a"), cache.Done)
 		case cache.Unknown:
-			p.eventually("the debt is settled", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", tok).Status == cache.Done })
+			p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", tok).Status == cache.Done })
 			p.want(p.seen(srv, "a"), cache.Done)
 		default:
 			t.Fatalf("it is %v (%v)", r.Status, r.Err)

@@ -17,7 +17,7 @@ type place struct {
 	pred    *mvccpb.KeyValue // whose change it waits for; nil when granted
 	granted bool
 	wanted  bool // granted: somebody waits for it
-	tried   bool // … or has a brief place
+	tried   bool // … or has a short-lived entry
 }
 
 // evaluate finds key in a lock's queue. What counts is the order of create
@@ -49,7 +49,7 @@ func evaluate(queue []*mvccpb.KeyValue, key string) (p place, ok bool) {
 }
 
 // readLocked reads the answer to one transaction. Like all here it is called with
-// lock keys.mu held.
+// lockKeys.mu held.
 func (b *batch) readLocked(p *part) {
 	switch {
 	case p.err != nil:

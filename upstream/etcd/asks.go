@@ -169,7 +169,7 @@ func pauseFor(ctx context.Context, d time.Duration) bool {
 }
 
 // questionWatchLocked returns the requests that create the watch for questions to the present session. It
-// returns none if the watch exists. The caller holds lock keys.mu.
+// returns none if the watch exists. The caller holds lockKeys.mu.
 func (s *Store) questionWatchLocked() (reqs []*pb.WatchRequest) {
 	t, n := &s.lockKeys, s.cur.Load()
 	if n == nil || n.lease == t.questionOf {
@@ -187,7 +187,7 @@ func (s *Store) questionWatchLocked() (reqs []*pb.WatchRequest) {
 		Filters: []pb.WatchCreateRequest_FilterType{pb.WatchCreateRequest_NODELETE}}}})
 }
 
-// questionsLocked passes on what the watch for questions says. It is called with lock keys.mu held.
+// questionsLocked passes on what the watch for questions says. It is called with lockKeys.mu held.
 func (s *Store) questionsLocked(r *pb.WatchResponse) {
 	var kvs []*mvccpb.KeyValue
 	switch {

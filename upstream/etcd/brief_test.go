@@ -9,8 +9,8 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// A brief place is another thing to the holder than one who waits: it hears of it,
-// and nothing says that the lock is wanted. In the queue it is a writer's like others.
+// A short-lived queue entry does not make the lock contended: the holder gets only HintTried. In the queue it counts
+// like any other entry of a writer.
 func TestBriefPlaceIsNoWish(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartEtcd(t)

@@ -105,7 +105,7 @@ func TestOneOfThreeMembersPaused(t *testing.T) {
 				p.released("b", tok)
 				return true
 			}
-			p.eventually("the debt is settled", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "b", tok).Status == cache.Done })
+			p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "b", tok).Status == cache.Done })
 			return false
 		})
 		r := p.do(cache.OpRenew, cache.Exclusive, "a", a)

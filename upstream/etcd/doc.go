@@ -8,7 +8,7 @@
 //
 // with the lease and the token's number in hexadecimal, "%" and "/" in the lock's
 // name as %25 and %2F, and as value "locksidecar:exclusive", "locksidecar:shared", or
-// "locksidecar:brief" of a writer that has a brief place (a reader's is like any other).
+// "locksidecar:brief" of a writer's short-lived queue entry (a reader's is like any other).
 // The order of their create revisions is the queue: a writer holds the lock when
 // its key is the first, a reader when nothing but readers' keys is before its own.
 // That is what etcd's own concurrency.Mutex does, and "etcdctl lock", which is the
@@ -116,8 +116,8 @@
 // A watch begins with the present, and what happened before is read once it stands,
 // so compaction means nothing. Besides, what is held is read in turn, each key once
 // in a third of the TTL up to 5,000 keys a second. All of this only gives hints:
-// HintFree, HintWanted, HintTried for a writer's brief place, and HintGone for a key of
-// ours that somebody removed. Results count no brief places as Wanted.
+// HintAvailable, HintContended, HintTried for a writer's short-lived queue entry, and HintGone for
+// a key of ours that somebody removed. Short-lived entries do not make a result Contended.
 //
 // # When things go wrong
 //
@@ -159,7 +159,7 @@
 // stream of watches (with one more that receives), look reads what our keys look
 // like, answer answers other daemons' questions, and removeQuestions removes our own.
 // Close ends them. Apply starts one for each further transaction of a large
-// batch and waits for it. Locks, none held across a call: lock keys.mu (the keys that
+// batch and waits for it. Locks, none held across a call: lockKeys.mu (the keys that
 // stand), client.token, members.mu; client.login alone is held across a login. No
 // two are held together but login before token.
 package etcd

@@ -113,7 +113,7 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 		t.Error("the ping is answered")
 	}
 	srv.Resume()
-	p.eventually("the debt is settled", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done })
+	p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done })
 	// Once that is confirmed, nothing comes late.
 	q.take("a", cache.Exclusive)
 	p.eventually("the lease is renewed", func() bool { return p.do(cache.OpRenew, cache.Exclusive, "held", held).Status == cache.Done })

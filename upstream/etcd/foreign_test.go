@@ -72,7 +72,7 @@ func TestMutexSecond(t *testing.T) {
 		go func() { got <- m.Lock(t.Context()) }()
 		p.hinted(cache.HintContended, "k")
 		if r := p.do(cache.OpRenew, mode, "k", tok); r.Status != cache.Done || !r.Contended {
-			t.Errorf("the renewal is %v, wanted %v", r.Status, r.Contended)
+			t.Errorf("the renewal is %v, contended %v", r.Status, r.Contended)
 		}
 		p.want(p.do(cache.OpTry, cache.Shared, "k", p.token()), cache.Busy)
 		reader := p.token()

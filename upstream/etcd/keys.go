@@ -9,7 +9,7 @@ import (
 // empty one, holds or wants the lock alone.
 const (
 	valueExclusive = "locksidecar:exclusive"
-	valueBrief     = "locksidecar:brief" // a writer's too, whose place is brief
+	valueBrief     = "locksidecar:brief" // a writer's too, with a short-lived entry
 	valueShared    = "locksidecar:shared"
 	valuePermit    = "locksidecar:permit:"
 )

@@ -6,8 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// lockKey is what is known of one key of ours that stands at the store. What tells
-// it from others never changes; the rest is guarded by lock keys.mu.
+// lockKey describes one key that this Store has at etcd. The fields that identify it never change; the others are
+// guarded by lockKeys.mu.
 type lockKey struct {
 	lock, dir, key string
 	token          uint64
@@ -19,7 +19,7 @@ type lockKey struct {
 	leaving bool  // its removal has been asked for
 	gone    bool  // it is in the table no more
 	since   int64 // held: since when, on the boot clock
-	old     int   // its place in lock keys.old, from 1; 0 when it is not there
+	old     int   // its place in lockKeys.old, from 1; 0 when it is not there
 
 	// Of one that queues: the key whose change is waited for.
 	pred    string
@@ -39,8 +39,8 @@ type doubt struct {
 	permit bool
 }
 
-// lockKeys is the table of our keys, at most one a lock. It serves the watches and
-// lets repeated ops ask less; what is granted never follows from it alone.
+// lockKeys is the table of this Store's keys, at most one for each lock. It serves the watches, and it saves requests
+// of repeated ops; a grant never follows from it alone.
 type lockKeys struct {
 	mu     sync.Mutex
 	byLock map[string]*lockKey
@@ -81,7 +81,7 @@ func nudge(c chan struct{}) {
 	}
 }
 
-// find is the lock key of a token under n; nil when there is none.
+// findLocked returns the lock key of a token under n; nil if there is none.
 func (t *lockKeys) findLocked(n *session, lock string, token uint64) *lockKey {
 	if g := t.byLock[lock]; g != nil && g.token == token && g.sess == n {
 		return g
@@ -89,7 +89,7 @@ func (t *lockKeys) findLocked(n *session, lock string, token uint64) *lockKey {
 	return nil
 }
 
-// put takes note of a key that stands. One of the same lock goes: a daemon has one.
+// putLocked adds a key that exists. It removes another key of the same lock, because a daemon has only one.
 func (t *lockKeys) putLocked(g *lockKey) {
 	if g.sess.lost.Load() {
 		return

@@ -11,9 +11,9 @@ import (
 
 const (
 	// A lock that is held for longer than ripe is watched; most are not.
-	ripe = 100 * time.Millisecond
+	ripe      = 100 * time.Millisecond
 	keepalive = 50 * time.Millisecond
-	// In a keepalive at most so many become watched, and so many are looked at.
+	// In one interval, at most ripenMost keys become watched, and at most lookMost are read.
 	ripenMost = 100
 	lookMost  = 256
 )
@@ -24,7 +24,7 @@ const (
 func (s *Store) look(ctx context.Context) {
 	timer := time.NewTimer(keepalive)
 	defer timer.Stop()
-	beating := true
+	ticking := true
 	for {
 		var due []*lockKey
 		select {
@@ -32,13 +32,13 @@ func (s *Store) look(ctx context.Context) {
 			return
 		case <-s.lockKeys.looking:
 			due = s.lockKeys.made()
-			if !beating {
+			if !ticking {
 				timer.Reset(keepalive)
-				beating = true
+				ticking = true
 			}
 		case <-timer.C:
-			due, beating = s.lockKeys.due(s.clock(), time.Duration(s.granted.Load()))
-			if beating {
+			due, ticking = s.lockKeys.due(s.clock(), time.Duration(s.granted.Load()))
+			if ticking {
 				timer.Reset(keepalive)
 			}
 		}
@@ -152,7 +152,7 @@ func (s *Store) lookAt(ctx context.Context, gs []*lockKey) {
 	}
 }
 
-// sawLocked says by hints what has been seen of g. It is called with lock keys.mu held.
+// sawLocked says by hints what has been seen of g. It is called with lockKeys.mu held.
 func (s *Store) sawLocked(g *lockKey, st *step, r []*pb.ResponseOp) {
 	if st.plan == planCheck {
 		if !g.held && g.pred == st.pred && !st.unchanged(r) {

@@ -14,8 +14,8 @@ import (
 
 var _ upstream.Mover = (*Store)(nil)
 
-// OpenSuccessor is Open for a Store that goes on from another process': it makes no session, and needs
-// Arrive before anything is asked of it.
+// OpenSuccessor is Open for a Store that continues the Store of another process. It makes no session, and Arrive has to
+// be called before any other method.
 func OpenSuccessor(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := newStore(cfg, opts)
 	if err != nil {

@@ -19,7 +19,7 @@ type tally struct {
 	joined       []*step
 }
 
-// tallyLocked adds up what a transaction did. Like all here it is called with lock keys.mu
+// tallyLocked adds up what a transaction did. Like all here it is called with lockKeys.mu
 // held.
 func (b *batch) tallyLocked(p *part) map[*sem]*tally {
 	r, tallies := p.resp.Responses, map[*sem]*tally{}

@@ -169,7 +169,7 @@ func TestPermitsSurviveARestart(t *testing.T) {
 		r := p.permit(cache.OpRenew, 0, "k", tok)
 		p.want(r, cache.Done)
 		if !r.Contended {
-			t.Error("it is not wanted any more")
+			t.Error("it is not contended any more")
 		}
 	}
 	q.want(q.permit(cache.OpJoin, 2, "k", c), cache.Queued)

@@ -8,7 +8,7 @@ import (
 )
 
 // planPermitLocked says how to begin with an op about a semaphore, or answers it.
-// It is called with lock keys.mu held, as all here.
+// It is called with lockKeys.mu held, as all here.
 func (b *batch) planPermitLocked(st *step, op *upstream.Op) (ask bool) {
 	switch {
 	case op.Kind == cache.OpPeek:

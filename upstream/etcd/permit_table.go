@@ -7,7 +7,7 @@ import (
 )
 
 // sem is a semaphore of which this daemon has or wants permits. It stays as long as
-// there is a token of it. Its names never change; the rest is guarded by lock keys.mu.
+// there is a token of it. Its names never change; the rest is guarded by lockKeys.mu.
 type sem struct {
 	key         string
 	sess        *session
@@ -43,7 +43,7 @@ type permit struct {
 	sem    *sem
 	role   role
 	slot   int
-	place  string // name of the key while it queues; lock key.key is the one of a holder
+	place  string // name of the key while it queues; lockKey.key is that of the holder's key
 	value  string // of both
 	limit  int64
 	queued bool

@@ -31,7 +31,7 @@ func (g *lockKey) permitWatch(r *pb.WatchCreateRequest) {
 	}
 }
 
-// permitHappenedLocked turns an event into a hint. It is called with lock keys.mu held,
+// permitHappenedLocked turns an event into a hint. It is called with lockKeys.mu held,
 // as all here.
 func (s *Store) permitHappenedLocked(g *lockKey, e *mvccpb.Event) {
 	m := g.permit.sem

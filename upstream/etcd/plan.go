@@ -162,7 +162,7 @@ func (b *batch) known(st *step, noSession error) bool {
 	return true
 }
 
-// planLocked is called with lock keys.mu held.
+// planLocked is called with lockKeys.mu held.
 func (b *batch) planLocked(st *step, op *upstream.Op) {
 	st.dir = b.s.dir(op.Key)
 	if op.Kind == cache.OpPeek {

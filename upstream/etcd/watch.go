@@ -190,7 +190,7 @@ func denied(reason string) error {
 	return fmt.Errorf("%w: %s", errDenied, reason)
 }
 
-// happenedLocked turns an event into a hint. It is called with lock keys.mu held.
+// happenedLocked turns an event into a hint. It is called with lockKeys.mu held.
 func (s *Store) happenedLocked(g *lockKey, e *mvccpb.Event) {
 	if g.permit != nil {
 		s.permitHappenedLocked(g, e)

@@ -21,7 +21,7 @@
 //	queue    x or s and token:ends; for each host that waits, in the order in which they came
 //
 // A token is the instance id of the daemon's Store (22 characters), a dot, and the
-// entry's number in 13 digits of base 36. A waiting host that does not repeat itself
+// number of the lease or queue entry in 13 digits of base 36. A waiting host that does not repeat itself
 // drops out by the end of its place (waiter_lease). To clean up by hand:
 //
 //	UPDATE locksidecar SET owner=REPEAT('-',36), ends=0, readers='', version=version+1 WHERE name='…'
@@ -92,7 +92,7 @@
 // An op costs the same whatever the number of permits held: it reads about a dozen rows.
 // Only once something may have ended does the next op read all of the semaphore; and a
 // join whose turn may have come, those who queue before it. Where somebody queued who did
-// not when this Store looked last, whether permits are wanted takes one more round trip.
+// not when this Store looked last, whether permits are contended takes one more round trip.
 //
 // # Time
 //
@@ -168,12 +168,12 @@
 // locks it reads their rows every poll (100 ms, more or less), in one query that
 // locks nothing; those that it holds about every 250 ms, at most 256 at a time. What
 // it finds are its hints. A join is also repeated by the daemon, and a renewal says
-// whether the lock is wanted.
+// whether the lock is contended.
 //
 // Semaphores are looked at alike, in one more query: those that tokens of ours queue for,
 // how many permits are free and, if any, who is first; and whether those of which we hold
-// permits are wanted. A hint that a permit may be free names its token; one that permits
-// are wanted is for all of ours.
+// permits are contended. A hint that a permit may be free names its token; one that permits
+// are contended is for all of ours.
 //
 // # Ownership
 //

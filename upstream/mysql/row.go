@@ -25,12 +25,11 @@ const (
 // that plain requests change: the server can write that in its place.
 const nobody = "------------------------------------"
 
-// shortLivedEntries is the most readers, and waiting hosts, of a row that its write
-// returns.
+// shortLivedEntries is the maximum number of readers, and of waiting hosts, of a row for which the write of the
+// row returns them.
 const shortLivedEntries = 4
 
-// maxEntries is the most readers, and the most waiting hosts, of one lock: they are
-// in one row.
+// maxEntries is the maximum number of readers, and of waiting hosts, of one lock, because they are in one row.
 const maxEntries = 500
 
 var errRow = errors.New("the row is not well-formed")
@@ -206,7 +205,7 @@ func (r *row) has(token string) bool {
 	return r.owner == token || find(r.readers, token) >= 0 || find(r.queue, token) >= 0
 }
 
-// contended says whether another host than token's waits for the lock at now.
+// contended reports whether a host other than token's waits for the lock at now.
 func (r *row) contended(token string, now int64) bool {
 	if r.queued <= now {
 		return false

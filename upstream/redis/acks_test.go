@@ -55,7 +55,7 @@ func TestWhatNoReplicaHasIsNeitherGrantedNorRenewed(t *testing.T) {
 			t.Errorf("%v has base %d", c.kind, r.Base)
 		}
 	}
-	// It was done all the same: a debt.
+	// The store carried it out all the same: an unresolved request.
 	q.want(q.do(cache.OpTry, cache.Exclusive, "new", q.token()), cache.Busy)
 	p.want(p.do(cache.OpWithdraw, cache.Exclusive, "new", asked), cache.Done)
 	replica.Resume()

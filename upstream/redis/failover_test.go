@@ -55,7 +55,7 @@ func newStorm(t *testing.T, url string, daemons int, keys ...string) *storm {
 // stormTTL outlasts the fail-overs of these tests.
 const stormTTL = 20 * time.Second
 
-// lease is what a daemon holds in a storm.
+// grip is a lease that a daemon holds in a storm.
 type grip struct {
 	token  uint64
 	rounds int // until it is given back
@@ -66,7 +66,7 @@ type grip struct {
 func (s *storm) daemon(who int, st *redis.Store) {
 	rnd := rand.New(rand.NewPCG(uint64(who), 3))
 	token := uint64(0)
-	debts, held := map[string]uint64{}, map[string]*grip{}
+	pending, held := map[string]uint64{}, map[string]*grip{}
 	for {
 		select {
 		case <-s.stop:
@@ -78,8 +78,8 @@ func (s *storm) daemon(who int, st *redis.Store) {
 			name := s.keys[i].name
 			op := upstream.Op{Key: name, TTL: stormTTL}
 			switch g := held[name]; {
-			case debts[name] != 0:
-				op.Kind, op.Token = cache.OpWithdraw, debts[name]
+			case pending[name] != 0:
+				op.Kind, op.Token = cache.OpWithdraw, pending[name]
 			case g != nil:
 				if g.rounds--; g.rounds > 0 {
 					continue
@@ -87,7 +87,7 @@ func (s *storm) daemon(who int, st *redis.Store) {
 				s.leave(who, name)
 				op.Kind, op.Token = cache.OpRelease, g.token
 				delete(held, name)
-				debts[name] = g.token // until it is done
+				pending[name] = g.token // until it is done
 			case rnd.IntN(2) == 0:
 				token++
 				op.Kind, op.Token = cache.OpTry, token
@@ -103,9 +103,9 @@ func (s *storm) daemon(who int, st *redis.Store) {
 				s.enter(who, op.Key, r.Base, sent.Add(stormTTL))
 				held[op.Key] = &grip{op.Token, 1 + rnd.IntN(10)}
 			case op.Kind == cache.OpTry && r.Status == cache.Unknown:
-				debts[op.Key] = op.Token
+				pending[op.Key] = op.Token
 			case op.Kind != cache.OpTry && (r.Status == cache.Done || r.Status == cache.NotHeld):
-				delete(debts, op.Key)
+				delete(pending, op.Key)
 			}
 		}
 	}

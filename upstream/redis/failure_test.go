@@ -126,7 +126,7 @@ func TestPausedClientsAreUnknownThenSettled(t *testing.T) {
 // may carry out the acquire after the first withdrawal.
 func (p *peer) settle(key string, token uint64) {
 	p.Helper()
-	p.eventually("the debt is settled", func() bool {
+	p.eventually("the unresolved request is withdrawn", func() bool {
 		return p.do(cache.OpWithdraw, cache.Exclusive, key, token).Status == cache.Done &&
 			p.do(cache.OpPeek, 0, key, 0).Status == cache.Done
 	})

@@ -195,8 +195,8 @@ func (v *vote) next(st stage, asked set) {
 	v.stage, v.asked, v.sent, v.answered = st, asked, 0, 0
 }
 
-// undo has what some nodes granted released, where nothing of it is on its way;
-// the rest is a debt.
+// undo releases what some nodes have granted, at the nodes where no call about it is in flight. At the others
+// the release is pending.
 func (c *call) undo(v *vote, result verdict) {
 	asked := v.yes
 	for _, j := range c.jobs {

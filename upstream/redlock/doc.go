@@ -20,7 +20,7 @@
 //	           time until a quorum will be free; it may be that nobody holds the key and
 //	           two have split the votes.
 //	join       a try, Queued instead of Busy. There is no queue between hosts, no hint
-//	           and no Wanted: the caller polls with jitter, and the order is not promised.
+//	           and no Contended: the caller polls with jitter, and the order is not promised.
 //	renew      Done by a quorum of nodes that have the token. NotHeld when so many do not
 //	           that no quorum can; Unknown in between.
 //	downgrade  the same.
@@ -115,10 +115,10 @@
 //
 // # Ownership
 //
-// A Store has one goroutine that settles debts, and one for each call to a node that
-// is on its way: at most two of the main lane, one of renewals and one of debts and
-// healing a node. Close waits for them, the time of one answer for what is owed at
-// nodes that are up, and then closes the nodes. Store.mu guards what is known of
+// A Store has one goroutine for pending releases, and one for each call to a node that
+// is in flight: at most two of the main lane, one of renewals, and one for pending releases
+// and healing a node. Close waits for them, for pending releases at nodes that are up at
+// most the time of one answer, and then closes the nodes. Store.mu guards what is known of
 // tokens and what is on its way; nothing blocks under it. The lock of a listing is
 // held while the nodes are listed, and nothing else takes it.
 package redlock

@@ -8,14 +8,14 @@ import (
 // WithGrace makes calls wait at least d for the nodes that are not needed.
 func WithGrace(d time.Duration) Option { return func(s *Store) { s.grace = d } }
 
-// Left is what the store still knows of tokens, and owes at nodes.
-func (s *Store) Left() (grips, debts int) {
+// Left returns the number of leases in the store, and of pending releases at its nodes.
+func (s *Store) Left() (leases, pending int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, n := range s.nodes {
-		debts += len(n.pendingReleases)
+		pending += len(n.pendingReleases)
 	}
-	return len(s.leases), debts
+	return len(s.leases), pending
 }
 
 // WithSeed makes what the store does at random repeatable.

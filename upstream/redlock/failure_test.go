@@ -221,7 +221,7 @@ func TestNothingIsLeftOfWhatWasOnItsWay(t *testing.T) {
 	c.empty(t)
 	p.end()
 	q.want(q.do(cache.OpWithdraw, 0, "a", q.last.Load()), cache.Done)
-	soon(t, "the tokens are forgotten", func() bool { grips, _ := q.Left(); return grips == 0 })
+	soon(t, "the tokens are forgotten", func() bool { leases, _ := q.Left(); return leases == 0 })
 }
 
 func TestAJoinIsQueuedWithTheTimeLeftAndLeavesNothing(t *testing.T) {
@@ -241,7 +241,7 @@ func TestAJoinIsQueuedWithTheTimeLeftAndLeavesNothing(t *testing.T) {
 	c.empty(t)
 	q.want(q.do(cache.OpJoin, cache.Exclusive, "a", j), cache.Granted)
 	q.release("a", j)
-	soon(t, "the tokens are forgotten", func() bool { grips, _ := q.Left(); return grips == 0 })
+	soon(t, "the tokens are forgotten", func() bool { leases, _ := q.Left(); return leases == 0 })
 }
 
 func TestARestartedNodeDoesNotVoteForMaxTTL(t *testing.T) {

@@ -124,10 +124,10 @@ func soon(t testing.TB, what string, ok func() bool) {
 	}
 }
 
-// settled waits until the store owes nothing.
+// settled waits until the store has no pending releases.
 func (p *peer) settled() {
 	p.Helper()
-	soon(p, "all debts are settled", func() bool { _, debts := p.Left(); return debts == 0 })
+	soon(p, "there are no pending releases", func() bool { _, pending := p.Left(); return pending == 0 })
 }
 
 // empty waits until no node has anything of a lock.

@@ -36,17 +36,17 @@ type lease struct {
 	unsure set // of these: where an acquire was not answered, and may still be carried out
 	lag    set // where it may still be exclusive although it is to be shared
 	shaky  set // nodes where a release was not answered, and may still be carried out
-	owed   set // nodes that have it in their list of debts
+	owed   set // nodes that have it in their pendingReleases
 
 	until int64 // the deadline of the last grant or renewal by a quorum; 0 before
 	ends  int64 // when all of it has ended at the nodes by itself
 	again int64 // not to be asked about before
 
 	flying int // jobs that hold on to it
-	calls  int // calls under way that are about it: until they end, nothing is owed
+	calls  int // calls in flight that are about it: until they end, no release is pending
 }
 
-// lease returns the lease of op's token, nil when it is not known.
+// leaseLocked returns the lease of op's token, nil when it is not known.
 func (s *Store) leaseLocked(op *upstream.Op) *lease { return s.leases[leaseID{op.Key, op.Token}] }
 
 func (s *Store) newLeaseLocked(op *upstream.Op) *lease {
@@ -55,8 +55,8 @@ func (s *Store) newLeaseLocked(op *upstream.Op) *lease {
 	return g
 }
 
-// acquireLocked is the lease for an acquire. One that a release may still end at
-// some node, late, is left to end as a debt, and the token begins anew.
+// acquireLocked returns the lease for an acquire. If a late release may still end the existing lease at some node,
+// that lease is left to its pending releases, and the token gets a new one.
 func (s *Store) acquireLocked(op *upstream.Op) *lease {
 	g := s.leaseLocked(op)
 	if g == nil {
@@ -161,8 +161,7 @@ func (g *lease) gone(n int) {
 	g.lag.drop(n)
 }
 
-// owes is what has to be done about g at the nodes where it stands in a way in
-// which it should not.
+// owes returns the nodes at which g still has to be released or downgraded.
 func (g *lease) owes() set {
 	if g.over {
 		return g.maybe
@@ -170,8 +169,7 @@ func (g *lease) owes() set {
 	return g.lag & g.maybe
 }
 
-// settleLocked puts g into the lists of the nodes that owe something, and forgets
-// it when nothing is left of it.
+// settleLocked adds g to the pendingReleases of those nodes, and forgets it when nothing is left of it.
 func (s *Store) settleLocked(g *lease) {
 	if g.calls > 0 {
 		return
@@ -195,8 +193,8 @@ func (s *Store) settleLocked(g *lease) {
 	s.kick()
 }
 
-// pendingLocked is a job for what is owed at node n now; nil when nothing is. next
-// is when to look again.
+// pendingLocked returns a job for the pending releases that can be sent to node n now, or nil. next is when to check
+// again.
 func (s *Store) pendingLocked(n *node, now int64) (j *job, next int64) {
 	next = cache.Forever
 	used := map[string]bool{}

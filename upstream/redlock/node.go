@@ -20,7 +20,7 @@ type lane uint8
 const (
 	laneMain  lane = iota
 	laneRenew      // renewals alone
-	laneBack       // what nobody waits for: debts, healing
+	laneBack       // calls that nobody waits for: pending releases, healing
 	lanes
 )
 

@@ -43,7 +43,7 @@ type Store struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // of jobs and pings
-	owing  chan struct{}  // there are debts
+	owing  chan struct{}  // there are pending releases
 	ended  chan struct{}  // closed when settle has ended
 
 	listing listing
@@ -227,8 +227,7 @@ func (s *Store) kick() {
 	}
 }
 
-// settle asks the nodes for what is owed there, whenever something is and the
-// node is up, until the store is closed.
+// settle sends the pending releases to the nodes that are up, until the store is closed.
 func (s *Store) settle() {
 	defer close(s.ended)
 	timer := time.NewTimer(0)
@@ -254,7 +253,7 @@ func (s *Store) settle() {
 	}
 }
 
-// settleNodeLocked sends what is owed at n, and returns when to look again.
+// settleNodeLocked sends pending releases to n, and returns when to check again.
 func (s *Store) settleNodeLocked(n *node, now int64) int64 {
 	if len(n.pendingReleases) == 0 || n.backLocked() {
 		return cache.Forever
@@ -271,9 +270,9 @@ func (s *Store) settleNodeLocked(n *node, now int64) int64 {
 	return next
 }
 
-// Close gives what is on its way, and what is owed at nodes that are up, the time
-// of one answer, and ends the goroutines. What is still held stays held, to its
-// deadline. It must not run at the same time as Apply, nor be called twice.
+// Close waits for the calls in flight, and for the pending releases at nodes that are up, for the
+// time of one answer. Then it ends the goroutines. Held leases last until their deadlines. It must not run
+// at the same time as Apply, nor be called twice.
 func (s *Store) Close() error {
 	quiet := make(chan struct{})
 	s.mu.Lock()

@@ -138,8 +138,8 @@ func TestAMinorityThatStandsStillDelaysNobody(t *testing.T) {
 			}
 		}
 		time.Sleep(2 * time.Minute)
-		if grips, debts := s.Left(); grips+debts != 0 {
-			t.Errorf("%d tokens and %d debts are left", grips, debts)
+		if leases, pending := s.Left(); leases+pending != 0 {
+			t.Errorf("%d leases and %d pending releases are left", leases, pending)
 		}
 		for _, srv := range srvs {
 			srv.mu.Lock()

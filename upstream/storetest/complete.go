@@ -14,9 +14,9 @@ import (
 // Complete is a check that a hand-written snapshot is complete: each field of what it is made of, and of the types in
 // it, is in the snapshot and taken over from it, or listed as left out with the reason.
 type Complete struct {
-	Root     any                                        // a pointer to what the snapshot is of, with every kind of state
-	Snapshot func() ([]byte, error)                     // the snapshot of Root; it does not change Root
-	Again    func(image []byte) (again []byte, _ error) // the snapshot of a new one that has taken image, or why it cannot take it
+	Root     any                                           // a pointer to what the snapshot is of, with every kind of state
+	Snapshot func() ([]byte, error)                        // the snapshot of Root; it does not change Root
+	Again    func(snapshot []byte) (again []byte, _ error) // the snapshot of a new one that has taken snapshot, or why it cannot take it
 
 	// LeftOut has the fields that the snapshot omits, as "package.type.field", with the reasons. The keys of a map are
 	// "package.type.field (keys)".
@@ -223,22 +223,22 @@ func (w *walk) try(v reflect.Value, name string) {
 		w.t.Fatalf("%s: %v", name, v.Kind())
 	}
 	w.replace()
-	image, wrong := w.snapshot()
+	snapshot, wrong := w.snapshot()
 	v.Set(was)
 	w.replace()
 	if wrong != "" { // the changed field contradicts others that the snapshot uses
 		w.encoded[name] = true
 		return
 	}
-	if bytes.Equal(image, w.base) {
+	if bytes.Equal(snapshot, w.base) {
 		return
 	}
 	w.encoded[name] = true
-	again, err := w.Again(image)
+	again, err := w.Again(snapshot)
 	if err != nil {
 		return // the changed field contradicts others of the snapshot
 	}
-	if !bytes.Equal(again, image) {
+	if !bytes.Equal(again, snapshot) {
 		w.t.Errorf("%s is in the snapshot, but who takes the snapshot has another value", name)
 	}
 }
@@ -250,17 +250,17 @@ func (w *walk) replace() {
 	}
 }
 
-func (w *walk) snapshot() (image []byte, wrong string) {
+func (w *walk) snapshot() (snapshot []byte, wrong string) {
 	defer func() {
 		if r := recover(); r != nil {
 			wrong = fmt.Sprint(r)
 		}
 	}()
-	image, err := w.Snapshot()
+	snapshot, err := w.Snapshot()
 	if err != nil {
 		wrong = err.Error()
 	}
-	return image, wrong
+	return snapshot, wrong
 }
 
 // required calls add for every field of a type and of the types in it. leaf marks those with a scalar value. The keys

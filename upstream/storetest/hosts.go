@@ -51,7 +51,7 @@ var hostTests = []test{
 			w.want(hs[1].tryShared("k", hs[1].token()), cache.Busy)
 		}
 		if r := hs[0].renew("k", t, long); r.Contended {
-			w.Error("a try marks the key as wanted")
+			w.Error("a try marks the key as contended")
 		}
 		w.want(hs[0].release("k", t), cache.Done)
 		t, _ = hs[2].take("k", cache.Exclusive)
@@ -115,9 +115,9 @@ var hostTests = []test{
 			}
 		}
 	}},
-	{"a debt of the host's own is taken over by its next token", func(w *world) {
+	{"a pending release of the host's own is taken over by its next token", func(w *world) {
 		hs := w.hosts(2)
-		w.skipUnless(hs[0].ttls(), "debts are settled one by one")
+		w.skipUnless(hs[0].ttls(), "pending releases are sent one by one")
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
 			for _, next := range []cache.Mode{cache.Exclusive, cache.Shared} {
 				k := mode.String() + next.String()

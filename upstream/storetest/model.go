@@ -15,12 +15,12 @@ var modelTests = []test{
 	}},
 }
 
-// leases is the model of one key: who holds it, by host and token.
+// leases is the model of one key: its leases, by host and token.
 type leases struct {
 	held       map[lease]cache.Mode
-	maybe      map[lease]cache.Mode // debts that a later token of their host may have ended
+	maybe      map[lease]cache.Mode // pending releases that a later token of their host may have ended
 	base       map[lease]uint64     // of what is held
-	successors map[lease]bool       // on session stores, who queues: the key is theirs as soon as it is free
+	successors map[lease]bool       // on session stores, the queued tokens: the key is theirs as soon as it is free
 	writer     uint64               // the highest base of an exclusive grant
 	all        uint64               // the highest base
 }
@@ -148,8 +148,8 @@ func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 	}
 }
 
-// debts notes that me's host goes on with a later token: the store may end what
-// stands under earlier ones.
+// debts records that me's host continues with a later token: the store may end the leases of its
+// earlier ones.
 func (g *leases) debts(me lease) {
 	for other, mode := range g.held {
 		if other.host == me.host && other.token < me.token {

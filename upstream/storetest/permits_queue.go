@@ -96,14 +96,14 @@ var permitQueueTests = []test{
 		r := hs[0].permit(cache.OpRenew, s, held[0], long)
 		w.want(r, cache.Done)
 		if r.Contended {
-			w.Error("wanted by its own host")
+			w.Error("contended by its own host")
 		}
 		other := hs[1].token()
 		hs[0].hearsPermit(func() { w.want(hs[1].joinPermit(s, other), cache.Queued) }, cache.HintContended, s, held[0])
 		r = hs[0].permit(cache.OpRenew, s, held[1], long)
 		w.want(r, cache.Done)
 		if !r.Contended {
-			w.Error("not wanted by another host")
+			w.Error("not contended by another host")
 		}
 	}},
 	{"nothing is left of a semaphore when all have gone", func(w *world) {

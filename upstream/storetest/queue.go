@@ -146,7 +146,7 @@ var queueTests = []test{
 			hs[0].hears(k, func() { w.want(hs[1].join(k, q), cache.Queued) }, cache.HintContended)
 		}
 	}},
-	{"a brief place is told to the holder, and is a place", func(w *world) {
+	{"a short-lived entry is told to the holder, and is a place in the queue", func(w *world) {
 		hs := w.hosts(2)
 		hs[0].listening(hs[1])
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
@@ -160,7 +160,7 @@ var queueTests = []test{
 			w.want(hs[0].try(k, hs[0].token()), cache.Granted)
 		}
 	}},
-	{"a brief place that is withdrawn leaves nothing", func(w *world) {
+	{"a short-lived entry that is withdrawn leaves nothing", func(w *world) {
 		hs := w.hosts(2)
 		t, _ := hs[0].take("k", cache.Exclusive)
 		q := hs[1].token()
@@ -175,7 +175,7 @@ var queueTests = []test{
 		wanted := func(r cache.Result, want bool) {
 			w.Helper()
 			if r.Contended != want {
-				w.Errorf("%v says wanted %v", r.Status, r.Contended)
+				w.Errorf("%v says contended %v", r.Status, r.Contended)
 			}
 		}
 		wanted(hs[0].renew("k", t, long), false)
@@ -213,7 +213,7 @@ var queueTests = []test{
 		for i, r := range hs[2].apply(ops[1:]...) {
 			w.want(r, cache.Done)
 			if r.Contended {
-				w.Errorf("%s is wanted", ops[i+1].Key)
+				w.Errorf("%s is contended", ops[i+1].Key)
 			}
 			ops[i+1].Kind = cache.OpRelease
 		}

@@ -95,7 +95,7 @@ var readerTests = []test{
 		b := hs[2].token()
 		w.want(hs[2].joinShared("k", b), cache.Queued)
 		if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done || !r.Contended {
-			w.Errorf("the reader's renewal is %v, wanted %v", r.Status, r.Contended)
+			w.Errorf("the reader's renewal is %v, contended %v", r.Status, r.Contended)
 		}
 		w.want(hs[0].release("k", a), cache.Done)
 		w.want(hs[2].joinShared("k", b), cache.Queued)

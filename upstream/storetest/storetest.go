@@ -35,8 +35,8 @@ type Options struct {
 	// Server is the server behind the stores, for the tests of its faults; they are
 	// left out when nil.
 	Server *Server
-	// Leftovers lists what the store keeps of locks with prefix, and whatever of
-	// its own would stay for ever. None when nil.
+	// Residue lists what the store keeps of locks with prefix, and anything of its own that would
+	// stay for ever. It is optional.
 	Residue func(t testing.TB, prefix string) []string
 }
 

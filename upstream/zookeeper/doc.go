@@ -13,7 +13,7 @@
 // mode there is the one that counts, as a downgrade changes it. Shared nodes end in
 // "lock-" like all: to Curator a reader is one more that is before it. Curator's
 // InterProcessReadWriteLock uses other names and does not see ours; we wait for its
-// nodes, it does not wait for us: the two exclude each other NOT.
+// nodes, it does not wait for us: they do not exclude each other.
 //
 // A lock's name is one element of a path: "/", "%", what ZooKeeper forbids (control
 // characters, surrogates and what UTF-16 needs two of, private use, U+FFF0 and

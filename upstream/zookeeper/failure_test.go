@@ -86,7 +86,7 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 	p.eventually("nothing more is sent", func() bool { return p.try("b", p.token()).Status == cache.Refused })
 	srv.Resume()
 	// It may have happened: a withdrawal is done once that is known.
-	p.eventually("the debt is settled", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done })
+	p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done })
 	p.want(p.do(cache.OpPeek, 0, "a", 0), cache.Done)
 	p.eventually("the lease is renewed", func() bool { return p.renew("held", held).Status == cache.Done })
 	p.take("a", cache.Exclusive)
@@ -243,7 +243,7 @@ func TestCutConnectionIsResumed(t *testing.T) {
 	other.want(other.join("a", w), cache.Queued)
 	p.hinted(cache.HintContended, "a")
 	if r := p.want(p.renew("a", tok), cache.Done); !r.Contended || r.SessionNo != no {
-		t.Errorf("wanted %v, session %d after %d", r.Contended, r.SessionNo, no)
+		t.Errorf("contended %v, session %d after %d", r.Contended, r.SessionNo, no)
 	}
 	for len(p.Hints()) > 0 {
 		<-p.Hints()

@@ -189,7 +189,7 @@ func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
 	p.eventually("Curator waits", func() bool { return len(children(t, srv, "/locks/a")) == 3 })
 	p.want(p.release("a", w), cache.Done)
 	if r := q.want(q.do(cache.OpJoin, cache.Shared, "a", r), cache.Granted); r.Base <= first.Base || !r.Contended {
-		t.Errorf("base %d after %d, wanted %v", r.Base, first.Base, r.Contended)
+		t.Errorf("base %d after %d, contended %v", r.Base, first.Base, r.Contended)
 	}
 	cur.quiet(waits)
 	q.want(q.release("a", r), cache.Done)

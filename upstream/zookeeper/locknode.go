@@ -19,7 +19,7 @@ type nodeID struct {
 
 func idOf(op *upstream.Op) nodeID { return nodeID{op.Key, op.Token, op.Mode == cache.Permit} }
 
-// lockNode is a node of ours, or one that may be there.
+// lockNode is a node of ours that exists, or may exist.
 type lockNode struct {
 	nodeID
 	parent string // the lock's path
@@ -30,8 +30,8 @@ type lockNode struct {
 	try    bool    // its name says so
 	permit *permit // of a semaphore; nil for a lock
 
-	// Guarded by session.mu, as are the maps that a lock node stands in. What is above
-	// belongs to the Apply that has the key's op; renewals read it once held is set.
+	// Guarded by session.mu, as are the maps that have the lock node. The fields above
+	// belong to the Apply that has the key's op; renewals read them once held is set.
 	held      bool
 	watched   bool   // changes of the lock's children will be told
 	contended bool   // another host waited when the lock was last looked at
@@ -232,7 +232,7 @@ func (se *session) hold(g *lockNode, wanted bool) {
 // hint passes a hint on, unless nobody keeps up with them.
 func (s *Store) hint(kind cache.HintKind, key string) { s.pass(upstream.Hint{Kind: kind, Key: key}) }
 
-// hintAbout is hint about one lock node.
+// hintAbout passes on a hint about one lock node.
 func (s *Store) hintAbout(kind cache.HintKind, g *lockNode) {
 	h := upstream.Hint{Kind: kind, Key: g.key}
 	if g.permit != nil {

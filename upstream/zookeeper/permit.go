@@ -31,8 +31,8 @@ type semaphore struct {
 	key, parent string
 	nodes       map[uint64]*lockNode // by token
 	watches     map[string]struct{}  // its part of byNode
-	held        int                  // of lock nodes
-	waiting     int                  // of lock nodes
+	held        int                  // number of lock nodes that hold a permit
+	waiting     int                  // number of lock nodes that wait
 	readings    int                  // that were begun
 	size        int                  // how many children the last one showed
 	armed       bool                 // changes of the children will be told
@@ -44,7 +44,7 @@ type semaphore struct {
 	looked      time.Time
 }
 
-// permit is what a lock node of a semaphore has beside others. All but sem is guarded by
+// permit has the additional fields of a semaphore's lock node. All but sem is guarded by
 // session.mu.
 type permit struct {
 	sem    *semaphore

@@ -36,8 +36,8 @@ func (b *batch) settle() {
 	together(len(groups), func(i int) { _ = b.find(b.ctx, groups[i]...) })
 }
 
-// find looks for the nodes of lock nodes of one lock, or of one semaphore. What was asked
-// before the last confirmation has happened by now, or never will.
+// find looks up the nodes of lock nodes of one lock, or of one semaphore, at the server. A request that was sent before
+// the last confirmation has been carried out by now, or never will be.
 func (se *session) find(ctx context.Context, gs ...*lockNode) error {
 	read := se.queue
 	if gs[0].permit != nil {
@@ -73,7 +73,7 @@ func (se *session) findIn(ctx context.Context, g *lockNode, q []node) error {
 	return err
 }
 
-// named gives a lock node its node.
+// named sets the name of a lock node whose node has been found.
 func (se *session) named(g *lockNode, n node, czxid int64) {
 	se.mu.Lock()
 	defer se.mu.Unlock()

@@ -9,10 +9,10 @@ import (
 type told struct {
 	token  uint64
 	wanted bool
-	hands  int // handoffs since then
+	hands  int // handoffs since it was contended
 }
 
-// learns notes what an answer says of whether another host wants a key.
+// learns records whether an answer says that a key is contended.
 func (h *host) learns(op *upstream.Op, r *upstream.Result) {
 	k := h.w.key(op.Key)
 	switch t := h.told[k]; {
@@ -25,7 +25,7 @@ func (h *host) learns(op *upstream.Op, r *upstream.Result) {
 	}
 }
 
-// bounded checks that handoffs come to an end once another host wants the key.
+// bounded checks that handoffs are bounded while another host waits for the key.
 func (h *host) bounded(k *key) {
 	t := h.told[k]
 	if !t.wanted {

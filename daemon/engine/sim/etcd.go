@@ -39,7 +39,7 @@ type entry struct {
 	session int
 	mode    cache.Mode
 	rev     uint64 // when it was made
-	brief   bool   // a writer's brief place
+	brief   bool   // a writer's short-lived entry
 }
 
 func newEtcdModel(s *store) *etcdModel {

@@ -46,7 +46,7 @@ type Profile struct {
 	Hop        int64 // between two processes of a host, the longest
 	Timeout    int64 // of one batch
 	Session    int64 // TTL of the daemon's session
-	Hands      int   // handoffs once wanted
+	Hands      int   // handoffs while contended
 	HandTime   int64
 	MaxHold    int64 // the namespace's, 0 for none
 	Tenure     int64
@@ -57,7 +57,7 @@ type Profile struct {
 	LocalAfter int64
 	InFlight   int
 	Batch      int
-	Survey     int // holds looked at in one go for keepalives; 0 for the daemon's own
+	Survey     int // holds in one part of a survey; 0 for the daemon's own
 	Wakes      int // wake-ups of a shard, and renewals at a store, in one go; 0 for the daemon's own
 	MaxHolds   int64
 	MaxWaits   int64

@@ -72,7 +72,7 @@ func (c *client) lost(id grantID, why protocol.Reason) {
 	}
 }
 
-// keepalive extends what was granted before it and has not been lost.
+// beat takes in a keepalive, which extends what was granted before it and has not been lost.
 func (c *client) beat(until int64) {
 	for _, h := range c.holds {
 		if until <= h.valid {

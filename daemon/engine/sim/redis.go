@@ -42,7 +42,7 @@ type redisKey struct {
 	grip    grip
 	token   token // gripToken; of a foreign locker, whatever it is
 	exp     int64
-	readers []reader // by ends; only means something while lease is gripReaders
+	readers []reader // by ends; only means something while grip is gripReaders
 	readExp int64
 	queue   []place // in their order
 	queExp  int64
@@ -179,7 +179,7 @@ func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 			*r = cache.Result{Status: cache.Busy, Left: s.left(k)} // we are the late one
 			return
 		}
-		s.del(k) // a debt of ours; the daemon has gone on
+		s.del(k) // a pending release of ours; the daemon has a new token
 	case k.grip == gripReaders:
 		if s.older(k, t) {
 			s.shrink(k)

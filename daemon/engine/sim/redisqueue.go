@@ -43,7 +43,7 @@ func (s *script) read(k *redisKey, t token, ttl int64) {
 	}
 }
 
-// older takes readers' leases away that are debts of the same instance.
+// older removes readers' leases of the same instance whose release is pending.
 func (s *script) older(k *redisKey, t token) bool {
 	n := len(k.readers)
 	k.readers = slices.DeleteFunc(k.readers, func(x reader) bool { return x.t.inst == s.me && x.t.n < t.n })

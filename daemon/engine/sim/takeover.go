@@ -213,7 +213,7 @@ func (h *host) relink() (gone map[string]*engine.StoreLane, err error) {
 	return gone, h.route(h.conf, stay, false)
 }
 
-// bereave has the next process go on without the session at the store.
+// bereave makes the next process continue without the session at the store.
 func (l *link) bereave() {
 	if l.pair != nil { // neither store is taken over
 		l.pair.close()

@@ -45,7 +45,7 @@ for _, i in ipairs(later) do
 		local v, again = value(key), false
 		if v and mine(v) then
 			if number(v) > number(token) then return BUSY, left(key) end -- we are the late one
-			write('del', key) -- a debt of ours; the daemon has gone on
+			write('del', key) -- a pending release of ours; the daemon has a new token
 			v = false
 		elseif v == READERS then
 			again = score(readers(key), token)

@@ -130,7 +130,7 @@ local function shrink(key)
 	return longest[2] and READERS or false
 end
 
--- older takes readers' leases away that are debts of ours.
+-- older removes readers' leases of ours whose release is pending.
 local function older(key, token)
 	local found = false
 	for _, r in ipairs(redis.call('zrange', readers(key), 0, -1)) do

@@ -6,7 +6,7 @@ import java.util.concurrent.CompletableFuture;
 import java.util.function.Consumer;
 
 /**
- * One owner's grip on one key: what the daemon granted, for how long, and how often its owner acquired it.
+ * One owner's possession of one key: what the daemon granted, for how long, and how often its owner acquired it.
  * Fields are guarded by the connection's lock; the volatile ones may be read without it.
  */
 final class Hold {
