@@ -173,8 +173,8 @@ func (t *Table) settle(l *Lease, now int64, out *Effects) {
 	}
 }
 
-// neededMode is the mode that the lease needs: that of the holds that this host has granted alone in an
-// outage, or that of the first waiter.
+// neededMode returns the mode that the lease needs. It is the mode of the holds that this host has granted alone in
+// an outage, or else the mode of the first waiter.
 func (l *Lease) neededMode() Mode {
 	if l.nHolds > 0 {
 		return l.heldMode

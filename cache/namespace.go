@@ -77,7 +77,7 @@ type storeState struct {
 // tripMost bounds the effect of one slow answer on the estimate.
 const tripMost = int64(200 * time.Millisecond)
 
-// took updates the estimate of the round trip time with that of one answer.
+// took updates the estimate of the round trip time after an answer that took trip.
 func (st *storeState) took(r *Result, trip int64) {
 	if r.Status == Unknown || r.Status == Refused {
 		return

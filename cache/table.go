@@ -133,7 +133,7 @@ type Lease struct {
 type leaseState struct {
 	key   string
 	ns    *Namespace  // the namespace to which the key is routed now
-	st    *storeState // where the lease is or will be requested; differs from that of ns while the key moves
+	st    *storeState // where the lease is or will be requested; differs from ns.Store while the key moves
 	sem   *semaphore  // not nil for a semaphore, which is held through its permits
 	head  *Lease      // not nil for a permit of that semaphore
 	place int32       // of a permit: its index among the semaphore's permits
@@ -141,7 +141,7 @@ type leaseState struct {
 	// Upstream.
 	token      uint64
 	base       uint64
-	epoch      uint64 // raises the bases of st; that of the last namespace that routed the key there
+	epoch      uint64 // raises the bases of st; set by the last namespace that routed the key there
 	fence      uint64 // of the present phase of holding; 0 if it has none yet
 	until      int64  // stateHeld: the deadline; Forever on session stores. Never goes back
 	since      int64  // stateHeld: when it was granted

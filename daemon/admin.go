@@ -24,7 +24,7 @@ type admin struct {
 	server *http.Server
 	lns    map[string]net.Listener // by name: adminUnix, or "tcp " and the configured address
 	path   string
-	host   string // that of the TCP listener as configured; empty for any
+	host   string // the configured host of the TCP listener; empty for any
 }
 
 const adminUnix = "unix"

@@ -204,7 +204,7 @@ func (h *histogram) Write(m *dto.Metric) error {
 // zeroTo is the upper bound of the zero bucket, in seconds.
 const zeroTo = 1.0 / (1 << 20)
 
-// classic writes a classic bucket for every eight native ones. The bound of each is four times that of the last.
+// classic writes a classic bucket for every eight native ones. Each bound is four times the last one.
 func (h *histogram) classic(m *dto.Histogram) {
 	count, le := h.of.Zero, zeroTo
 	m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count), UpperBound: proto.Float64(le)})

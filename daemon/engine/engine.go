@@ -36,8 +36,8 @@ type Settings struct {
 }
 
 // Query reads a store. It returns a function that runs afterwards, concurrently with other queries, and may ask other
-// hosts. A freeze waits for both. The context of the function ends when a freeze begins, and that of the query soon
-// after.
+// hosts. A freeze waits for both. The context of the function ends when a freeze begins, and the context of the query
+// soon after.
 type Query func(ctx context.Context, lister func(*StoreLane) upstream.Lister) (then func(context.Context))
 
 // SetQueries sets the function that runs queries of stores on another goroutine. It is called before the first

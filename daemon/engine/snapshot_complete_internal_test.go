@@ -81,7 +81,7 @@ var derived = map[string]string{
 	"cache.Acquire.NS":       "of the key",
 	"cache.Acquire.Key":      "of the keys",
 	"cache.Acquire.TTL":      "of the ttls",
-	"cache.Acquire.Limit":    "there are no acquire-manys of permits",
+	"cache.Acquire.Limit":    "there are no multi-acquires of permits",
 	"cache.Acquire.Draining": "set again by each request",
 
 	"cache.Table.leases (keys)": "the lease's own key", "cache.Table.sems (keys)": "the semaphore's own key",

@@ -206,8 +206,7 @@ func (w *Watcher) Close() {
 	w.wg.Wait()
 }
 
-// groups is the other groups of who is at the other end; none when they cannot
-// be had.
+// groups returns the supplementary groups of the process at the other end of a socket; nil if they are not known.
 func groups(fd int) []int {
 	const most = 65536 // NGROUPS_MAX
 	for n := uint32(64); n <= most; {

@@ -72,7 +72,7 @@ const (
 	rebases                       // fence bases fetched for a held lease
 	reentries                     // grants to who holds already
 	freshGrants                   // grants that make a hold
-	manyGrants                    // acquire-manys that succeeded
+	manyGrants                    // multi-acquires that succeeded
 	crossedCancels                // cancels that came too late
 	lateGrants                    // grants whose validity was over when they were read
 	foreignHolds                  // grants to plain lockers
@@ -112,11 +112,11 @@ const (
 )
 
 var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "overlaps waived after loss", "fence orders waived after loss",
-	"validity lapsed", "validity revived", "handoffs", "rebases", "re-entries", "fresh grants", "acquire-manys granted",
+	"validity lapsed", "validity revived", "handoffs", "rebases", "re-entries", "fresh grants", "multi-acquires granted",
 	"cancels crossed", "grants read too late", "foreign holds", "clients with a clock of their own", "sessions cut as too slow", "wrong requests", "fence bases used up",
 	"quiet releases", "quiet releases answered",
 	"outages", "degraded grants", "permits granted", "crowds waived after loss", "overlaps of degraded holds",
-	"grants of lingering leases", "brief joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
+	"grants of lingering leases", "short-lived joins", "bad reloads", "stores dropped", "stores taken back", "heartbeats", "acquires behind a loss",
 	"holders named", "holds viewed", "entries that sweeps have left",
 	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release", "fences carried over a reload",
 	"ends sent to a pair that is down", "stalls behind a silence",
@@ -184,7 +184,7 @@ func (c *Counts) each(row func(group, name string, n int)) {
 	for code := protocol.Draining; code <= protocol.TooSlow; code++ {
 		row("fatals", code.String(), c.Fatals[code])
 	}
-	for i, name := range [...]string{"lost", "beat", "going-away", "fatal"} {
+	for i, name := range [...]string{"lost", "keepalive", "going-away", "fatal"} {
 		row("pushes", name, c.Pushes[i])
 	}
 	for r := protocol.LostExpired; r <= protocol.LostSilent; r++ {
