@@ -21,7 +21,7 @@ BIN    := bin/locksidecar
 RACE_BIN := bin/locksidecar-race
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
-NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod))
+NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod */*/*/*/go.mod))
 
 .PHONY: run build test test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
 
@@ -46,7 +46,7 @@ test: deps build
 test-go:
 	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 20m ./...
 	$(GO) test -run Allocate ./daemon ./daemon/engine
-	cd daemon/page/browser && $(GO) vet ./... && $(GO) test -race -timeout 20m ./...
+	cd daemon/admin/page/browser && $(GO) vet ./... && $(GO) test -race -timeout 20m ./...
 	cd bench/peers && $(GO) vet ./...
 
 # Debian has MariaDB alone, which is what test-go runs.
@@ -125,7 +125,7 @@ check: deps
 
 deps: deps-system $(VENV)/.done
 	cd upstream/testserver/etcdserver && $(GO) mod download
-	cd daemon/page/browser && $(GO) mod download
+	cd daemon/admin/page/browser && $(GO) mod download
 	cd bench/chaos && $(GO) mod download
 
 # What the system's package manager has to bring, where it is missing.

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -25,7 +26,7 @@ import (
 func (h *host) get(path, accept string) (*http.Response, []byte) {
 	h.t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "unix", daemon.AdminSocket(h.socket))
+		return new(net.Dialer).DialContext(ctx, "unix", admin.Socket(h.socket))
 	}}
 	defer tr.CloseIdleConnections()
 	q, err := http.NewRequest("GET", "http://daemon"+path, nil)
@@ -225,7 +226,7 @@ func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {
 // The protocol for locks on the admin socket is answered at once, not at a timeout.
 func TestAdminSocketAnswersAClientForLocks(t *testing.T) {
 	h := start(t, nil, nil)
-	c, err := net.Dial("unix", daemon.AdminSocket(h.socket))
+	c, err := net.Dial("unix", admin.Socket(h.socket))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,7 +38,7 @@ var mayImport = map[string][]string{
 	"daemon":               {"protocol", "protocol/sock", "cache", "upstream", "renewer"},
 	"daemon/engine/sim":    {"protocol", "cache", "upstream", "upstream/both", "renewer", "daemon"},
 	"cmd/locksidecar": {"protocol", "protocol/client", "protocol/conformance", "cache", "upstream", "upstream/nearest", "upstream/storeurl", "upstream/embedded", "upstream/redis",
-		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "daemon/engine", "daemon/audit", "cmd/locksidecar"},
+		"upstream/redlock", "upstream/etcd", "upstream/zookeeper", "upstream/mysql", "upstream/both", "renewer", "daemon", "daemon/engine", "daemon/audit", "daemon/admin", "cmd/locksidecar"},
 	"bench": {"protocol", "protocol/client", "bench"},
 }
 

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
@@ -22,7 +23,7 @@ import (
 // no process listens at the admin socket, and ErrRefused that the daemon does not allow the takeover. After any other
 // error it is not known whether a daemon serves.
 func Claim(ctx context.Context, socket, version string) (*TakeoverState, error) {
-	nc, err := new(net.Dialer).DialContext(ctx, "unix", AdminSocket(socket))
+	nc, err := new(net.Dialer).DialContext(ctx, "unix", admin.Socket(socket))
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return nil, fmt.Errorf("%w: %w", ErrNobody, err)
@@ -42,7 +43,7 @@ func Claim(ctx context.Context, socket, version string) (*TakeoverState, error) 
 }
 
 func (e *TakeoverState) ask(version string) error {
-	if _, err := fmt.Fprintf(e.c, "GET /takeover HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol); err != nil {
+	if _, err := fmt.Fprintf(e.c, "GET /takeover HTTP/1.1\r\nHost: localhost\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", admin.TakeoverProtocol); err != nil {
 		return err
 	}
 	in := bufio.NewReader(e.c) // the other process sends nothing after the answer before it has received a message

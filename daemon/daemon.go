@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/audit"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/daemon/peer"
@@ -134,10 +135,9 @@ type Daemon struct {
 	timer     *renewer.Timer
 	stores    *stores
 	peers     *peer.Watcher
-	admin     *admin
-	inherited *inherited // the state that was taken over, before Serve
-	history   history
-	waitedFor waitedFor
+	admin     *admin.Server
+	viewer    *admin.Viewer
+	inherited *inherited    // the state that was taken over, before Serve
 	overLimit audit.Limiter // of users' connections
 	throttled audit.Limiter // of users over their rate limit
 	putOff    atomic.Uint64 // total delay of their requests, in nanoseconds
@@ -209,6 +209,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d.engine.Observe(events{d})
 	d.engine.SetAudit(cfg.Logging.Audit)
 	d.stores = newStores(d)
+	d.viewer = d.newViewer()
 	if d.peers, err = peer.NewWatcher(); err == nil {
 		err = d.stores.add(cfg.Stores)
 	}
@@ -216,7 +217,7 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 		err = d.engine.Route(cfg.Namespaces, cfg.Classes)
 	}
 	if err == nil {
-		d.admin, err = newAdmin(d, cfg.AdminListen)
+		d.admin, err = d.newAdmin()
 	}
 	if err == nil {
 		d.timer, err = renewer.NewTimer(d.engine.Tick)
@@ -235,7 +236,7 @@ func (d *Daemon) discard() {
 		d.timer.Close()
 	}
 	if d.admin != nil {
-		d.admin.close()
+		d.admin.Close(d.site.shared)
 	}
 	if d.peers != nil {
 		d.peers.Close()
@@ -279,8 +280,8 @@ func (d *Daemon) Serve(ctx context.Context) error {
 		d.stores.start()
 	}
 	d.acceptAll()
-	d.wg.Go(d.remember)
-	d.admin.start()
+	d.wg.Go(d.viewer.Remember)
+	d.admin.Start()
 	close(d.started)
 
 	select {
@@ -292,7 +293,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	d.transferring.Lock() // waits for a takeover that is committed
 	defer d.transferring.Unlock()
 	if isClosed(d.transferred) {
-		d.admin.finish() // its listeners stay open in the other process
+		d.admin.Finish() // its listeners stay open in the other process
 		d.finishLogs()
 		return ErrTakenOver
 	}
@@ -301,7 +302,7 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	}
 	d.Stop()
 	d.site.closeSocket(&d.cfg)
-	d.admin.close()
+	d.admin.Close(d.site.shared)
 	d.wg.Wait()
 	d.settle()
 	d.timer.Close()

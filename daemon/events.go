@@ -18,7 +18,7 @@ func (v events) Notices(ns []cache.Notice) {
 	at := time.Now()
 	for i := range ns {
 		if ns[i].Kind == cache.NoticeLost {
-			v.d.history.lose(&ns[i], at)
+			v.d.viewer.Lose(&ns[i], at)
 		}
 	}
 	v.d.audit.Notices(ns, at)

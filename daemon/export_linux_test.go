@@ -48,7 +48,7 @@ func (d *Daemon) EndTakenOver() {
 	d.thaw()
 	d.Stop()
 	d.site.closeSocket(&d.cfg)
-	d.admin.close()
+	d.admin.Close(d.site.shared)
 	d.wg.Wait()
 	d.timer.Close()
 	d.stores.close()

@@ -266,7 +266,7 @@ func (d *Daemon) inheritConn(s *engine.Session, k *connSnapshot, in *passed) (*c
 
 // begin continues the inherited state, from the moment at which the other process froze.
 func (d *Daemon) begin(h *inherited) {
-	d.admin.closeUnused()
+	d.admin.CloseUnused()
 	for _, begin := range h.begin {
 		begin()
 	}

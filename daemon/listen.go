@@ -17,8 +17,6 @@ import (
 var (
 	ErrInUse  = errors.New("another daemon serves this socket")
 	ErrSocket = errors.New("socket cannot be made")
-	// ErrAdminListen is the error of a daemon that cannot listen on the address of admin_listen.
-	ErrAdminListen = errors.New("cannot listen on the address of admin_listen")
 )
 
 // site is where a daemon serves.

@@ -3,6 +3,7 @@ package daemon
 import (
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"syscall"
 
@@ -23,7 +24,7 @@ func (d *Daemon) leave(files *fds) (snapshot []byte, what stateMessage, err erro
 		return nil, what, err
 	}
 	before := len(files.all)
-	if what.Admin, err = d.admin.pass(files); err == nil {
+	if what.Admin, err = files.addAll(d.admin.Listeners()); err == nil {
 		err = errors.Join(files.add(d.site.ln), files.add(d.site.lock))
 	}
 	for _, k := range conns {
@@ -113,6 +114,14 @@ func (f *fds) add(c syscall.Conn) error {
 		return err
 	}
 	return raw.Control(func(fd uintptr) { f.all = append(f.all, int(fd)) })
+}
+
+// addAll adds listeners, and returns their names in the order of the descriptors.
+func (f *fds) addAll(lns map[string]net.Listener) (names []string, err error) {
+	for name, ln := range lns {
+		names, err = append(names, name), errors.Join(err, f.add(ln.(syscall.Conn)))
+	}
+	return names, err
 }
 
 func (f *fds) addSession(k *conn) error {

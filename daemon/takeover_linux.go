@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -71,39 +70,12 @@ const (
 	committed = 'C'
 )
 
-// takeover serves a claim.
-func (a *admin) takeover(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Upgrade") != takeoverProtocol {
-		http.Error(w, "this is for another locksidecar", http.StatusUpgradeRequired)
-		return
-	}
-	if by, local := r.Context().Value(peerKey{}).(engine.Peer); !local || !rules(&by) {
-		http.Error(w, "only root and the daemon's own user may take over, by the admin socket", http.StatusForbidden)
-		return
-	}
-	nc, rest, err := http.NewResponseController(w).Hijack()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	defer nc.Close()
-	local, ok := nc.(*adminConn)
-	if !ok || rest.Reader.Buffered() > 0 {
-		_, _ = fmt.Fprintf(nc, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n")
-		return
-	}
-	c := local.UnixConn
-	_ = c.SetDeadline(time.Now().Add(prepareTime))
-	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", takeoverProtocol); err != nil {
-		return
-	}
-	a.d.transfer(c)
-}
-
-const takeoverProtocol = "locksidecar-takeover"
+// takeoverHandler returns the function that serves a process which wants to take over.
+func (d *Daemon) takeoverHandler() func(*net.UnixConn) { return d.transfer }
 
 // transfer carries out the takeover by the process at the other end of c. After an error this process continues.
 func (d *Daemon) transfer(c *net.UnixConn) {
+	_ = c.SetDeadline(time.Now().Add(prepareTime))
 	var other claim
 	if _, err := getMessage(c, &other); err != nil {
 		return

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/renewer"
@@ -138,7 +139,7 @@ func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 			t.Errorf("the manager is told of process %d", pid)
 		}
 	}
-	for _, path := range []string{h.socket, daemon.AdminSocket(h.socket)} {
+	for _, path := range []string{h.socket, admin.Socket(h.socket)} {
 		if _, err := os.Stat(path); err != nil {
 			t.Error(err)
 		}
@@ -242,7 +243,7 @@ func TestADaemonEndsDuringATakeover(t *testing.T) {
 func TestClaimWithoutADaemon(t *testing.T) {
 	dir := t.TempDir()
 	stale := filepath.Join(dir, "stale.sock")
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: daemon.AdminSocket(stale), Net: "unix"})
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: admin.Socket(stale), Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +255,7 @@ func TestClaimWithoutADaemon(t *testing.T) {
 		}
 	}
 	// Below a socket nothing can be: that this cannot be looked up says nothing of a daemon.
-	if _, err := daemon.Claim(t.Context(), daemon.AdminSocket(stale)+"/s", "heir"); err == nil || errors.Is(err, daemon.ErrNobody) {
+	if _, err := daemon.Claim(t.Context(), admin.Socket(stale)+"/s", "heir"); err == nil || errors.Is(err, daemon.ErrNobody) {
 		t.Errorf("a socket that cannot be reached: %v", err)
 	}
 }

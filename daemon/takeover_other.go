@@ -4,9 +4,8 @@ package daemon
 
 import (
 	"context"
-	"net/http"
+	"net"
 	"os"
-	"syscall"
 
 	"github.com/locksidecar/locksidecar/upstream"
 )
@@ -14,15 +13,11 @@ import (
 // Takeovers need Linux. On other systems these functions refuse.
 
 type (
-	fds       struct{}
 	inherited struct{}
 )
 
-func (*fds) add(syscall.Conn) error { return nil }
-
-func (*admin) takeover(w http.ResponseWriter, _ *http.Request) {
-	http.Error(w, "not on this system", http.StatusNotImplemented)
-}
+// takeoverHandler is nil: no process can take over.
+func (*Daemon) takeoverHandler() func(*net.UnixConn) { return nil }
 
 func (*Daemon) begin(*inherited) {}
 

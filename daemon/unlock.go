@@ -5,33 +5,24 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/audit"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
-
-// Unlocked is the result of a forced unlock.
-type Unlocked struct {
-	// Released is the number of holds that were ended. Their owners have been told that they are lost.
-	Released int `json:"released"`
-	// FreeIn is the longest time, in milliseconds, until no owner that has lost its hold by force, now or before, can
-	// still rely on it. Then the key is free. It is 0 if nothing keeps the key closed.
-	FreeIn int64             `json:"free_in_ms"`
-	Holds  []engine.ViewHold `json:"holds"` // the holds that were ended, at most MaxViewRows
-}
 
 // Unlock ends the holds of a key on this host, on behalf of by, and always logs that. The key stays
 // closed until the holders have read of the loss, or until the validity that was stated to
 // them is over. It waits while the daemon is frozen. It returns ErrTakenOver after a takeover, because the
 // other process has the holds then.
-func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (Unlocked, error) {
+func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (admin.Unlocked, error) {
 	d.freezing.RLock()
 	defer d.freezing.RUnlock()
 	if isClosed(d.transferred) {
-		return Unlocked{}, ErrTakenOver
+		return admin.Unlocked{}, ErrTakenOver
 	}
 	ended, free := d.engine.Force(key, permit, fence)
 	now := d.clock()
-	u := Unlocked{Released: len(ended), FreeIn: engine.Millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []engine.ViewHold{}}
+	u := admin.Unlocked{Released: len(ended), FreeIn: engine.Millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []engine.ViewHold{}}
 	for i := range ended {
 		h := &ended[i]
 		if len(u.Holds) < engine.MaxViewRows {

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -31,7 +32,7 @@ func (h *host) post(path, addr string, form url.Values, change func(*http.Reques
 		if addr != "" {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		}
-		return new(net.Dialer).DialContext(ctx, "unix", daemon.AdminSocket(h.socket))
+		return new(net.Dialer).DialContext(ctx, "unix", admin.Socket(h.socket))
 	}}
 	defer tr.CloseIdleConnections()
 	q, err := http.NewRequest("POST", "http://localhost"+path, strings.NewReader(form.Encode()))
@@ -54,10 +55,10 @@ func (h *host) post(path, addr string, form url.Values, change func(*http.Reques
 	return r.StatusCode, b
 }
 
-func (h *host) unlock(form url.Values) daemon.Unlocked {
+func (h *host) unlock(form url.Values) admin.Unlocked {
 	h.t.Helper()
 	code, b := h.post("/unlock", "", form, nil)
-	var u daemon.Unlocked
+	var u admin.Unlocked
 	if err := json.Unmarshal(b, &u); code != http.StatusOK || err != nil {
 		h.t.Fatalf("%d %s", code, b)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
@@ -91,7 +91,7 @@ func clientExit(err error, socket string) error {
 	case err == nil:
 		return nil
 	case isAdminSocket(socket):
-		locks := strings.TrimSuffix(socket, daemon.AdminSocket(""))
+		locks := strings.TrimSuffix(socket, admin.Socket(""))
 		return exit(exitUnavailable, "%s is the daemon's admin socket; use its socket for locks, %s", socket, locks)
 	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(socket):
 		return exit(exitUnavailable, "no daemon at %s: it is not a socket", socket)
@@ -120,6 +120,6 @@ func isSocket(path string) bool {
 
 // isAdminSocket reports whether path is the admin socket of a daemon whose socket for locks is beside it.
 func isAdminSocket(path string) bool {
-	locks, found := strings.CutSuffix(path, daemon.AdminSocket(""))
+	locks, found := strings.CutSuffix(path, admin.Socket(""))
 	return found && isSocket(path) && isSocket(locks)
 }

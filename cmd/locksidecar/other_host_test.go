@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/net/html"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -30,7 +30,7 @@ func (h *host) htmlPage() map[string][]string {
 	h.t.Helper()
 	tr := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "unix", daemon.AdminSocket(h.socket))
+		return d.DialContext(ctx, "unix", admin.Socket(h.socket))
 	}}
 	defer tr.CloseIdleConnections()
 	req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, "http://localhost/", nil)

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -180,7 +180,7 @@ func TestNoSecretIsEverShown(t *testing.T) {
 		}
 	}
 	admin := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, Dial: func(string, string) (net.Conn, error) {
-		return net.Dial("unix", daemon.AdminSocket(h.socket))
+		return net.Dial("unix", admin.Socket(h.socket))
 	}}}
 	for _, path := range []string{"/metrics", "/livez", "/readyz", "/view.json", "/"} {
 		r, err := admin.Get("http://localhost" + path)

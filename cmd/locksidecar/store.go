@@ -16,6 +16,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
@@ -218,7 +219,7 @@ func listenExit(err error) error {
 		return nil
 	case errors.Is(err, daemon.ErrInUse):
 		return &exitError{code: exitTryAgain, err: err}
-	case errors.Is(err, daemon.ErrAdminListen):
+	case errors.Is(err, admin.ErrListen):
 		return &exitError{code: exitCannotMake, err: err}
 	case errors.Is(err, daemon.ErrSocket), errors.Is(err, fs.ErrPermission):
 		return &exitError{code: exitCannotMake, err: elsewhere(err)}

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
@@ -32,7 +33,7 @@ func (s *server) claim(ctx context.Context) error {
 		s.log.Info("there is no daemon to take over from", zap.String("event", "takeover_nobody"), zap.Error(err))
 		return nil
 	case errors.Is(err, fs.ErrPermission):
-		return exit(exitDenied, "take over: this user (uid %d) may not connect to %s", os.Geteuid(), daemon.AdminSocket(s.conf.Socket))
+		return exit(exitDenied, "take over: this user (uid %d) may not connect to %s", os.Geteuid(), admin.Socket(s.conf.Socket))
 	case errors.Is(err, daemon.ErrDenied):
 		return exit(exitDenied, "take over: %w", err)
 	case err != nil:

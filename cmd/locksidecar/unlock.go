@@ -13,7 +13,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
@@ -109,7 +109,7 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 	}
 	c := newAdminClient(socket)
 	defer c.Close()
-	var u daemon.Unlocked
+	var u admin.Unlocked
 	if err := c.call(ctx, http.MethodPost, "/unlock", form, &u); err != nil {
 		if refused, ok := errors.AsType[*exitError](err); ok && refused.code == exitNotHeld {
 			return exit(exitNotHeld, "%w; %s", err, o.advice(ctx, socket))
@@ -164,7 +164,7 @@ func (o *unlockOptions) named(semaphore bool) string {
 }
 
 // write says whose holds have been ended, and when the key is free.
-func (o *unlockOptions) write(w io.Writer, u *daemon.Unlocked) error {
+func (o *unlockOptions) write(w io.Writer, u *admin.Unlocked) error {
 	key := terminal.Clean(o.key)
 	var all []error
 	say := func(format string, a ...any) {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
@@ -27,7 +27,7 @@ type adminClient struct {
 func newAdminClient(socket string) *adminClient {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
-		return d.DialContext(ctx, "unix", daemon.AdminSocket(socket))
+		return d.DialContext(ctx, "unix", admin.Socket(socket))
 	}
 	return &adminClient{socket, http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}}}
 }

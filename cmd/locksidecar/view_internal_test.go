@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
@@ -31,7 +31,7 @@ func TestRefusalsOfTheAdminSocket(t *testing.T) {
 		{http.StatusOK, "<html>", exitUnavailable, "read the daemon's answer"},
 	} {
 		socket := filepath.Join(t.TempDir(), "s")
-		ln, err := net.Listen("unix", daemon.AdminSocket(socket))
+		ln, err := net.Listen("unix", admin.Socket(socket))
 		if err != nil {
 			t.Fatal(err)
 		}

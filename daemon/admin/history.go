@@ -1,4 +1,4 @@
-package daemon
+package admin
 
 import (
 	"math"
@@ -45,6 +45,9 @@ func (r *ring[E]) list() []E {
 	return append(append(make([]E, 0, len(r.all)), r.all[r.next:]...), r.all[:r.next]...)
 }
 
+// Lose adds a lost hold to the history.
+func (d *Viewer) Lose(n *cache.Notice, at time.Time) { d.history.lose(n, at) }
+
 func (l *history) lose(n *cache.Notice, at time.Time) {
 	v := engine.ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: engine.WhoIs(n.Session),
 		Reason: protocol.Reason(n.Reason).String(), Held: engine.Millis(n.Took)}
@@ -67,8 +70,8 @@ func (l *history) series() []engine.ViewPoint {
 	return l.points.list()
 }
 
-// remember adds a point to the history each pointEvery, until the daemon halts.
-func (d *Daemon) remember() {
+// Remember adds a point to the history each pointEvery, until the daemon halts.
+func (d *Viewer) Remember() {
 	tick := time.NewTicker(pointEvery)
 	defer tick.Stop()
 	last := d.point(nil)
@@ -76,7 +79,7 @@ func (d *Daemon) remember() {
 		select {
 		case <-tick.C:
 			last = d.point(last)
-		case <-d.halt:
+		case <-d.Halt:
 			return
 		}
 	}
@@ -90,8 +93,8 @@ type moment struct {
 }
 
 // point adds a point, unless last is nil.
-func (d *Daemon) point(last *moment) *moment {
-	t := d.engine.Totals()
+func (d *Viewer) point(last *moment) *moment {
+	t := d.Engine.Totals()
 	m := &moment{at: time.Now(), totals: viewTotals(&t)}
 	for i := range t.Stores {
 		m.slack.Add(&t.Stores[i].Slack)

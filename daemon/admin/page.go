@@ -1,4 +1,4 @@
-package daemon
+package admin
 
 import (
 	"bytes"
@@ -42,7 +42,7 @@ func pageHeaders(h http.Header, kind string) {
 	h.Set("Cache-Control", "no-store")
 }
 
-func (a *admin) page(w http.ResponseWriter, r *http.Request) {
+func (a *Server) page(w http.ResponseWriter, r *http.Request) {
 	v, err := a.view(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -56,7 +56,7 @@ func (a *admin) page(w http.ResponseWriter, r *http.Request) {
 	p.Host, _ = os.Hostname()
 	var b bytes.Buffer // so that a slow reader delays nothing else
 	if err := pageTemplate.Execute(&b, &p); err != nil {
-		a.d.log.Error("page failed", zap.String("event", "page_failed"), zap.Error(err))
+		a.cfg.Log.Error("page failed", zap.String("event", "page_failed"), zap.Error(err))
 		http.Error(w, "the page cannot be shown", http.StatusInternalServerError)
 		return
 	}
@@ -64,7 +64,7 @@ func (a *admin) page(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(b.Bytes())
 }
 
-func (a *admin) pageFile(w http.ResponseWriter, r *http.Request) {
+func (a *Server) pageFile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("file")
 	kind := pageTypes[name]
 	b, err := pageFiles.ReadFile("page/" + name)

@@ -1,7 +1,8 @@
-package daemon
+package admin
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -17,7 +18,7 @@ import (
 
 func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 	core, seen := observer.New(zap.InfoLevel)
-	a := &admin{d: &Daemon{log: zap.New(core)}}
+	a := &Server{cfg: Config{Log: zap.New(core)}}
 	ask := func(uid int) int {
 		r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {""}}.Encode()))
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
@@ -35,11 +36,16 @@ func TestUnlockIsForRootAndForOurselves(t *testing.T) {
 	}
 }
 
+// gone is a daemon that cannot unlock anything any more.
+type gone struct{ Daemon }
+
+func (gone) Unlock(string, bool, uint64, engine.Peer) (Unlocked, error) {
+	return Unlocked{}, errors.New("another process has taken over")
+}
+
 // After a takeover the other process has the hold, so the caller has to repeat the request there.
-func TestAnUnlockAfterATakeoverIsAnsweredWith503(t *testing.T) {
-	handed := make(chan struct{})
-	close(handed)
-	a := &admin{d: &Daemon{log: zap.NewNop(), transferred: handed}}
+func TestAnUnlockThatFailsIsAnsweredWith503(t *testing.T) {
+	a := &Server{daemon: gone{}, cfg: Config{Log: zap.NewNop()}}
 	r := httptest.NewRequest("POST", "/unlock", strings.NewReader(url.Values{"key": {"k"}}.Encode()))
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	w := httptest.NewRecorder()
@@ -70,7 +76,7 @@ func TestOnlyOurOwnNamesByTCP(t *testing.T) {
 		{"0.0.0.0", "evil.example", false},
 		{"", "evil.example", false},
 	} {
-		if got := (&admin{host: tc.listen}).isOurs(tc.host); got != tc.ours {
+		if got := (&Server{host: tc.listen}).isOurs(tc.host); got != tc.ours {
 			t.Errorf("listening on %q, asked as %q: %v", tc.listen, tc.host, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package daemon
+package admin
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 
 func TestHistoryIsTakenAndDrawn(t *testing.T) {
 	e := newSmall(t, renewer.Boottime, upstream.Info{}, 0)
-	d := &Daemon{engine: e.Engine}
+	d := &Viewer{Engine: e.Engine}
 	last := d.point(nil)
 	if n := len(d.history.series()); n != 0 {
 		t.Fatalf("%d points of no time", n)

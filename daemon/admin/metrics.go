@@ -1,4 +1,4 @@
-package daemon
+package admin
 
 import (
 	"fmt"
@@ -19,13 +19,14 @@ import (
 // metrics is a collector that reads Totals at each scrape, so that the daemon counts nothing twice and serving locks
 // needs no lookup. Every series exists from the start. Keys and owners are never labels.
 type metrics struct {
-	d *Daemon
+	daemon  Daemon
+	version string
 }
 
-// Registry returns a registry with the daemon's metrics, and those of its process.
-func (d *Daemon) Registry() *prometheus.Registry {
+// Registry returns a registry with a daemon's metrics, and those of its process.
+func Registry(d Daemon, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(metrics{d}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(metrics{d, version}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
@@ -81,7 +82,7 @@ func (metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends all metrics.
 func (m metrics) Collect(out chan<- prometheus.Metric) {
-	t := m.d.Totals()
+	t := m.daemon.Totals()
 	s := series{out}
 	for i := range t.Classes {
 		s.class(&t.Classes[i])
@@ -96,7 +97,7 @@ func (m metrics) Collect(out chan<- prometheus.Metric) {
 	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow, protocol.Limit} {
 		s.counter(descFaults, t.Faults[c], c.String())
 	}
-	s.gauge(descBuild, 1, m.d.cfg.Version, runtime.Version())
+	s.gauge(descBuild, 1, m.version, runtime.Version())
 }
 
 func seconds(nanos int64) float64 { return float64(nanos) / float64(time.Second) }

@@ -1,4 +1,4 @@
-package daemon
+package admin
 
 import (
 	"context"
@@ -31,7 +31,7 @@ func (slowStore) Registered(context.Context, []string) (map[string]upstream.Regi
 func TestAHolderThatIsWaitedForHasHeldAsLongAsItHas(t *testing.T) {
 	var now atomic.Int64
 	now.Store(int64(time.Hour))
-	d := &Daemon{engine: newSmall(t, now.Load, upstream.Info{}, 0).Engine, clock: now.Load}
+	d := &Viewer{Engine: newSmall(t, now.Load, upstream.Info{}, 0).Engine, Clock: now.Load, Frozen: func() bool { return false }}
 	keys := []waitedKey{{key: "a"}, {key: "b"}}
 	d.waitedFor.learn(t.Context(), d, keys, func(*engine.StoreLane) upstream.Lister { return slowStore{now: &now} })(t.Context())
 	now.Add(int64(time.Second))

@@ -1,4 +1,4 @@
-package daemon
+package admin
 
 import (
 	"context"
@@ -50,24 +50,24 @@ func (h waitedHolder) asOf(now int64) *protocol.Holder {
 }
 
 // fill sets the Holder of the rows whose key no client of this host holds.
-func (w *waitedFor) fill(d *Daemon, rows []engine.ViewWaiter) {
+func (w *waitedFor) fill(d *Viewer, rows []engine.ViewWaiter) {
 	permit := cache.Permit.String()
 	ask := w.unknown(d, rows, permit)
 	if len(ask) > 0 {
 		done := make(chan struct{})
-		d.stores.ask(func(ctx context.Context, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
+		d.Query(func(ctx context.Context, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
 			learn := w.learn(ctx, d, ask, lister)
 			return func(ctx context.Context) { learn(ctx); close(done) }
 		})
 		t := time.NewTimer(waitedWait)
 		select {
 		case <-done:
-		case <-d.halt: // the query does not run
+		case <-d.Halt: // the query does not run
 		case <-t.C:
 		}
 		t.Stop()
 	}
-	now := d.clock()
+	now := d.Clock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for i := range rows {
@@ -79,8 +79,8 @@ func (w *waitedFor) fill(d *Daemon, rows []engine.ViewWaiter) {
 }
 
 // unknown returns the keys to query now; none while a query is in progress.
-func (w *waitedFor) unknown(d *Daemon, rows []engine.ViewWaiter, permit string) (ask []waitedKey) {
-	now := d.clock()
+func (w *waitedFor) unknown(d *Viewer, rows []engine.ViewWaiter, permit string) (ask []waitedKey) {
+	now := d.Clock()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for k, h := range w.known {
@@ -109,34 +109,34 @@ func (w *waitedFor) unknown(d *Daemon, rows []engine.ViewWaiter, permit string) 
 
 // learn queries the stores for the holders of keys. The result asks their daemons, all at once, and caches the
 // answers.
-func (w *waitedFor) learn(ctx context.Context, d *Daemon, ask []waitedKey, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
+func (w *waitedFor) learn(ctx context.Context, d *Viewer, ask []waitedKey, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, waitedAsk)
 	defer cancel()
 	var keys []waitedKey
 	var there []engine.HoldersThere
 	for _, k := range ask {
-		u := d.engine.StoreFor(k.key)
-		if u.Down() != nil || ctx.Err() != nil || d.frozen.Load() { // a freeze waits for this query
+		u := d.Engine.StoreFor(k.key)
+		if u.Down() != nil || ctx.Err() != nil || d.Frozen() { // a freeze waits for this query
 			continue
 		}
 		mode := cache.Exclusive
 		if k.permit {
 			mode = cache.Permit
 		}
-		if h, err := d.engine.HoldersAt(ctx, u, lister(u), k.key, mode, engine.MaxHolders); err == nil {
+		if h, err := d.Engine.HoldersAt(ctx, u, lister(u), k.key, mode, engine.MaxHolders); err == nil {
 			keys, there = append(keys, k), append(there, h)
 		}
 	}
 	return func(ctx context.Context) {
-		d.engine.AskDaemons(ctx, there...)
-		now := d.clock()
+		d.Engine.AskDaemons(ctx, there...)
+		now := d.Clock()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if w.known == nil {
 			w.known = map[waitedKey]waitedHolder{}
 		}
 		for i, k := range keys {
-			w.known[k] = waitedHolder{holder: d.engine.HolderElsewhere(there[i]), at: now}
+			w.known[k] = waitedHolder{holder: d.Engine.HolderElsewhere(there[i]), at: now}
 		}
 		w.asking = false
 	}

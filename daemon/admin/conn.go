@@ -1,25 +1,25 @@
-package daemon
+package admin
 
 import (
 	"io"
 	"net"
 )
 
-// adminListener accepts connections for the admin server.
-type adminListener struct{ net.Listener }
+// listener accepts connections for the admin server.
+type listener struct{ net.Listener }
 
-func (l adminListener) Accept() (net.Conn, error) {
+func (l listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if u, ok := c.(*net.UnixConn); ok {
-		return &adminConn{UnixConn: u}, nil
+		return &conn{UnixConn: u}, nil
 	}
 	return c, err
 }
 
-// adminConn is a connection to the admin socket. It answers a client of the protocol for locks at once. The
+// conn is a connection to the admin socket. It answers a client of the protocol for locks at once. The
 // HTTP server would wait for the end of a line until its timeout, and the client would only see that nothing
 // answers.
-type adminConn struct {
+type conn struct {
 	*net.UnixConn
 	begun bool
 }
@@ -30,7 +30,7 @@ const notHTTP = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=u
 
 // Read reads as UnixConn does. After a first byte of 0, which begins the header of a frame and never a
 // request of HTTP, it sends notHTTP and returns io.EOF.
-func (c *adminConn) Read(b []byte) (int, error) {
+func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.UnixConn.Read(b)
 	if n > 0 && !c.begun {
 		c.begun = true

@@ -1,8 +1,8 @@
-module github.com/locksidecar/locksidecar/daemon/page/browser
+module github.com/locksidecar/locksidecar/daemon/admin/page/browser
 
 go 1.26.0
 
-replace github.com/locksidecar/locksidecar => ../../..
+replace github.com/locksidecar/locksidecar => ../../../..
 
 require (
 	github.com/chromedp/cdproto v0.159.2

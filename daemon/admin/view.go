@@ -1,24 +1,41 @@
-package daemon
+package admin
 
 import (
 	"os"
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// View returns a view of the daemon. It locks no shard for longer than about a thousand rows take.
-func (d *Daemon) View(q engine.ViewQuery) (engine.View, error) {
+// Viewer makes views of a daemon, and keeps the history that they show.
+type Viewer struct {
+	Engine  *engine.Engine
+	Clock   upstream.Clock
+	Began   int64 // when the daemon began, by Clock
+	Version string
+	Totals  func() engine.Totals
+	Ready   func() error
+	Query   func(engine.Query) // runs a query of a store, unless the daemon halts
+	Frozen  func() bool        // a takeover is in progress, and waits for queries
+	Halt    <-chan struct{}    // closed when the daemon halts
+
+	history   history
+	waitedFor waitedFor
+}
+
+// View describes what there is now. It locks no shard for longer than about a thousand rows take.
+func (d *Viewer) View(q engine.ViewQuery) (engine.View, error) {
 	if err := q.SetDefaults(); err != nil {
 		return engine.View{}, err
 	}
 	t := d.Totals()
-	v := engine.View{At: time.Now(), Version: d.cfg.Version, PID: os.Getpid(), Up: engine.Millis(d.clock() - d.began), Query: q, Stores: d.viewStores(&t),
+	v := engine.View{At: time.Now(), Version: d.Version, PID: os.Getpid(), Up: engine.Millis(d.Clock() - d.Began), Query: q, Stores: d.viewStores(&t),
 		Totals: viewTotals(&t), Lost: d.history.lost(), History: d.history.series()}
 	if err := d.Ready(); err != nil {
 		v.NotReady = err.Error()
 	}
-	d.engine.View(q, &v)
+	d.Engine.View(q, &v)
 	d.waitedFor.fill(d, v.Waiters)
 	return v, nil
 }
@@ -48,13 +65,13 @@ func viewTotals(t *engine.Totals) engine.ViewTotals {
 	return v
 }
 
-func (d *Daemon) viewStores(t *engine.Totals) []engine.ViewStore {
+func (d *Viewer) viewStores(t *engine.Totals) []engine.ViewStore {
 	list := []engine.ViewStore{}
 	for i := range t.Stores {
 		s := &t.Stores[i]
 		v := engine.ViewStore{Name: s.Name, Up: s.Up, Connections: s.Connections, Leases: s.Held, Moved: s.Moved, Renewed: s.Renewed, NotHeld: s.NotHeld,
 			Unanswered: s.Unanswered, Slack: median(&s.Slack), Flying: s.Main.Flying + s.Renewals.Flying, Queued: s.Main.Waiting + s.Renewals.Waiting}
-		if u := d.engine.StoreNamed(s.Name); u != nil { // otherwise it has just been dropped
+		if u := d.Engine.StoreNamed(s.Name); u != nil { // otherwise it has just been dropped
 			v.Kind, v.Safety = u.Info().Name, u.Info().Safety
 			if err := u.Down(); err != nil {
 				v.Error = err.Error()

@@ -1,4 +1,4 @@
-package daemon
+package admin
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -22,7 +23,7 @@ type peerKey struct{}
 
 // withPeer adds the process at the other end of the admin socket to the context.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
-	local, ok := c.(*adminConn)
+	local, ok := c.(*conn)
 	if !ok {
 		return ctx
 	}
@@ -39,7 +40,7 @@ func rules(p *engine.Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
 // named refuses requests on TCP from other hosts, which may read metrics but not keys and their holders. It also
 // refuses requests for a host name that may not be this host's: otherwise the owner of a web page could let its name
 // point to this host (DNS rebinding), and read the keys.
-func (a *admin) named(next http.HandlerFunc) http.Handler {
+func (a *Server) named(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, local := r.Context().Value(peerKey{}).(engine.Peer); !local {
 			switch from, err := netip.ParseAddrPort(r.RemoteAddr); {
@@ -57,7 +58,7 @@ func (a *admin) named(next http.HandlerFunc) http.Handler {
 
 // isOurs reports whether the host of a request is localhost or the host of admin_listen. If the daemon listens on all
 // addresses, any IP address is accepted, because DNS rebinding needs a name.
-func (a *admin) isOurs(host string) bool {
+func (a *Server) isOurs(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
 	}
@@ -74,16 +75,16 @@ func (a *admin) isOurs(host string) bool {
 }
 
 // view returns the view that a request asks for.
-func (a *admin) view(r *http.Request) (engine.View, error) {
+func (a *Server) view(r *http.Request) (engine.View, error) {
 	q, err := engine.ParseViewQuery(r.URL.Query())
 	if err != nil {
 		return engine.View{}, err
 	}
-	return a.d.View(q)
+	return a.daemon.View(q)
 }
 
 // viewJSON answers a view as JSON.
-func (a *admin) viewJSON(w http.ResponseWriter, r *http.Request) {
+func (a *Server) viewJSON(w http.ResponseWriter, r *http.Request) {
 	v, err := a.view(r)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -104,7 +105,7 @@ const maxForm = 4 << 10
 
 // unlock ends the holds of a key by force. It is for root and the daemon's own user, on the
 // admin socket.
-func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
+func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 	fail := func(code int, text string) { answerJSON(w, code, map[string]string{"error": text}) }
 	by, local := r.Context().Value(peerKey{}).(engine.Peer)
 	if !local {
@@ -112,7 +113,7 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !rules(&by) {
-		a.d.log.Warn("unlocking denied", zap.String("event", "unlock_denied"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
+		a.cfg.Log.Warn("unlocking denied", zap.String("event", "unlock_denied"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
 		fail(http.StatusForbidden, "only root and the daemon's own user may unlock by force")
 		return
 	}
@@ -139,7 +140,7 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 		}
 		fence = n
 	}
-	u, err := a.d.Unlock(key, mode == "semaphore", fence, by)
+	u, err := a.daemon.Unlock(key, mode == "semaphore", fence, by)
 	if err != nil {
 		fail(http.StatusServiceUnavailable, "nothing was unlocked: "+err.Error()+"; repeat the request")
 		return
@@ -156,4 +157,40 @@ func (a *admin) unlock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	answerJSON(w, http.StatusOK, u)
+}
+
+// TakeoverProtocol is the protocol to which a process that wants to take over upgrades its connection.
+const TakeoverProtocol = "locksidecar-takeover"
+
+// takeover serves a claim.
+func (a *Server) takeover(w http.ResponseWriter, r *http.Request) {
+	if a.cfg.Takeover == nil {
+		http.Error(w, "not on this system", http.StatusNotImplemented)
+		return
+	}
+	if r.Header.Get("Upgrade") != TakeoverProtocol {
+		http.Error(w, "this is for another locksidecar", http.StatusUpgradeRequired)
+		return
+	}
+	if by, local := r.Context().Value(peerKey{}).(engine.Peer); !local || !rules(&by) {
+		http.Error(w, "only root and the daemon's own user may take over, by the admin socket", http.StatusForbidden)
+		return
+	}
+	nc, rest, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	defer nc.Close()
+	local, ok := nc.(*conn)
+	if !ok || rest.Reader.Buffered() > 0 {
+		_, _ = fmt.Fprintf(nc, "HTTP/1.1 403 Forbidden\r\nConnection: close\r\n\r\n")
+		return
+	}
+	c := local.UnixConn
+	_ = c.SetDeadline(time.Now().Add(readTime))
+	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", TakeoverProtocol); err != nil {
+		return
+	}
+	a.cfg.Takeover(c)
 }

@@ -1,0 +1,188 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/daemon/engine"
+)
+
+// Daemon is what the admin listener needs of a daemon.
+type Daemon interface {
+	// View describes what there is now.
+	View(q engine.ViewQuery) (engine.View, error)
+	// Totals returns what has happened and what there is, in numbers.
+	Totals() engine.Totals
+	// Unlock ends the holds of a key by force, on behalf of by.
+	Unlock(key string, permit bool, fence uint64, by engine.Peer) (Unlocked, error)
+	// Live returns what is wrong if only a restart helps.
+	Live() error
+	// Ready returns why new locks cannot be acquired now.
+	Ready() error
+}
+
+// Unlocked is what a forced unlock has done.
+type Unlocked struct {
+	// Released is how many holds were ended. Their owners have been told that they are lost.
+	Released int `json:"released"`
+	// FreeIn is how many milliseconds it takes at most until no owner that was told, now or before, can still believe
+	// that it holds the key. Then the key is free. It is 0 if nothing keeps the key closed.
+	FreeIn int64             `json:"free_in_ms"`
+	Holds  []engine.ViewHold `json:"holds"` // those that were ended: the first engine.MaxViewRows
+}
+
+// Config says where the admin listener listens.
+type Config struct {
+	Socket string // path of the socket for locks
+	Listen string // "host:port" of the TCP listener; none if empty
+	// Bind makes a Unix socket at a path.
+	Bind func(path string) (*net.UnixListener, error)
+	// Inherited has listeners that a takeover has brought, by the names that Listeners returns.
+	Inherited map[string]net.Listener
+	// Takeover serves a process that wants to take over, at the other end of the connection, until it returns. nil if
+	// that is not possible on this system.
+	Takeover func(*net.UnixConn)
+	Version  string
+	Log      *zap.Logger
+}
+
+// Server serves people and their machines: HTTP on a Unix socket beside the socket for locks, and on TCP if asked for.
+// A process that may connect to one of the two sockets may connect to the other.
+type Server struct {
+	daemon Daemon
+	cfg    Config
+	server *http.Server
+	lns    map[string]net.Listener // by their names: unixListener, or "tcp " and the address
+	path   string
+	host   string // that of the TCP listener as configured; empty for any
+	wg     sync.WaitGroup
+}
+
+const unixListener = "unix"
+
+// Socket returns the path of the admin socket of a daemon whose socket for locks is at path.
+func Socket(path string) string { return path + ".admin" }
+
+// ErrListen is the error of New if the server cannot listen on the address of admin_listen.
+var ErrListen = errors.New("cannot listen on the address of admin_listen")
+
+// timeouts of the admin listener: an idle connection is closed.
+const (
+	readTime = 5 * time.Second // for a request
+	idleTime = time.Minute
+)
+
+// New opens the listeners. Start serves on them.
+func New(d Daemon, cfg Config) (*Server, error) {
+	host, _, _ := net.SplitHostPort(cfg.Listen) // Listen reports what is wrong with it
+	a := &Server{daemon: d, cfg: cfg, path: Socket(cfg.Socket), host: host, lns: make(map[string]net.Listener)}
+	if err := a.open(unixListener, func() (net.Listener, error) { return cfg.Bind(a.path) }); err != nil {
+		return nil, err
+	}
+	if addr := cfg.Listen; addr != "" {
+		if err := a.open("tcp "+addr, func() (net.Listener, error) { return net.Listen("tcp", addr) }); err != nil {
+			a.Close(false)
+			return nil, fmt.Errorf("%w: %w", ErrListen, err)
+		}
+	}
+	a.server = &http.Server{Handler: a.routes(), ReadTimeout: readTime, IdleTimeout: idleTime, ConnContext: withPeer,
+		ErrorLog: zap.NewStdLog(cfg.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))}
+	return a, nil
+}
+
+// CloseUnused closes the inherited listeners that the configuration does not name.
+func (a *Server) CloseUnused() {
+	for name, ln := range a.cfg.Inherited {
+		if a.lns[name] == nil {
+			_ = ln.Close()
+		}
+	}
+}
+
+// Listeners returns the listeners by name.
+func (a *Server) Listeners() map[string]net.Listener { return a.lns }
+
+// open makes a listener, unless a takeover has brought it.
+func (a *Server) open(name string, listen func() (net.Listener, error)) (err error) {
+	ln := a.cfg.Inherited[name]
+	if ln == nil {
+		ln, err = listen()
+	}
+	if err == nil {
+		a.lns[name] = ln
+	}
+	return err
+}
+
+func (a *Server) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(Registry(a.daemon, a.cfg.Version), promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(a.cfg.Log)}))
+	mux.HandleFunc("GET /takeover", a.takeover)
+	mux.Handle("GET /{$}", a.named(a.page))
+	mux.Handle("GET /page/{file}", a.named(a.pageFile))
+	mux.Handle("GET /view.json", a.named(a.viewJSON))
+	mux.Handle("POST /unlock", http.NewCrossOriginProtection().Handler(http.HandlerFunc(a.unlock)))
+	mux.HandleFunc("GET /livez", a.says(a.daemon.Live))
+	mux.HandleFunc("GET /readyz", a.says(a.daemon.Ready))
+	return mux
+}
+
+// says answers 200 and ok, or 503 and why not.
+func (a *Server) says(check func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		if err := check(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			_, _ = fmt.Fprintln(w, err)
+			return
+		}
+		_, _ = io.WriteString(w, "ok\n")
+	}
+}
+
+// Start serves until Close or Finish. Its goroutines end with that.
+func (a *Server) Start() {
+	for _, ln := range a.lns {
+		a.wg.Go(func() {
+			if err := a.server.Serve(listener{ln}); !errors.Is(err, http.ErrServerClosed) {
+				a.cfg.Log.Error("admin listener failed", zap.String("event", "admin_failed"), zap.Error(err))
+			}
+		})
+	}
+}
+
+// endTime is the time that requests in flight have at the end.
+const endTime = time.Second
+
+// Finish waits until the requests in flight are answered, at most for endTime, and accepts no others.
+func (a *Server) Finish() {
+	ctx, cancel := context.WithTimeout(context.Background(), endTime)
+	defer cancel()
+	if a.server.Shutdown(ctx) != nil {
+		_ = a.server.Close()
+	}
+}
+
+// Close ends the listeners. It removes the Unix socket, unless another process uses it.
+func (a *Server) Close(shared bool) {
+	if a.server != nil {
+		a.Finish()
+	}
+	for _, ln := range a.lns {
+		_ = ln.Close()
+	}
+	if !shared {
+		_ = os.Remove(a.path)
+	}
+	a.wg.Wait()
+}

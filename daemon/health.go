@@ -1,0 +1,65 @@
+package daemon
+
+import (
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/locksidecar/locksidecar/daemon/admin"
+	"github.com/locksidecar/locksidecar/daemon/engine"
+)
+
+// newAdmin opens the admin listeners.
+func (d *Daemon) newAdmin() (*admin.Server, error) {
+	cfg := &d.cfg
+	return admin.New(d, admin.Config{Socket: cfg.Socket, Listen: cfg.AdminListen, Inherited: d.site.admin, Takeover: d.takeoverHandler(),
+		Version: cfg.Version, Log: d.log,
+		Bind: func(path string) (*net.UnixListener, error) {
+			err := clearStale(path)
+			if err != nil {
+				return nil, err
+			}
+			ln, err := bind(path, cfg.SocketMode, cfg.SocketGroup)
+			if err != nil {
+				return nil, fmt.Errorf("%w: %s: %w", ErrSocket, path, err)
+			}
+			return ln, nil
+		}})
+}
+
+// newViewer makes the viewer. The engine and the stores are there already.
+func (d *Daemon) newViewer() *admin.Viewer {
+	return &admin.Viewer{Engine: d.engine, Clock: d.clock, Began: d.began, Version: d.cfg.Version, Totals: d.Totals, Ready: d.Ready,
+		Query: d.stores.ask, Frozen: d.frozen.Load, Halt: d.halt}
+}
+
+// View describes what there is now. It locks no shard for longer than some hundred rows take.
+func (d *Daemon) View(q engine.ViewQuery) (engine.View, error) { return d.viewer.View(q) }
+
+// Registry returns a registry with the daemon's metrics, and those of its process.
+func (d *Daemon) Registry() *prometheus.Registry { return admin.Registry(d, d.cfg.Version) }
+
+// stuckAfter is how late the timer of renewals may be before something is wrong.
+const stuckAfter = 5 * time.Second
+
+// Live returns what is wrong if the daemon has stopped to renew locks. Only a restart helps then.
+func (d *Daemon) Live() error {
+	if late := d.timer.Late(); late > stuckAfter {
+		return fmt.Errorf("renewals have been stuck for %v", late.Round(time.Second))
+	}
+	return nil
+}
+
+// Ready returns why new locks cannot be acquired now: the daemon drains or has been told to end, or the store of a
+// namespace is down and this host does not decide alone. It returns nil if they can.
+func (d *Daemon) Ready() error {
+	if isClosed(d.ending) || d.halted() {
+		return engine.ErrDraining
+	}
+	if err := d.engine.Ready(); err != nil {
+		return err
+	}
+	return d.Live()
+}
