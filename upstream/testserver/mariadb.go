@@ -77,7 +77,8 @@ func mariadbArgs(data string) []string {
 	if IsMySQL() {
 		return mysqldArgs(data)
 	}
-	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
+	// A server removes temporary tables from its tmpdir when it starts, whosever they are.
+	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data), "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
 		"--innodb-data-file-path=ibdata1:4M:autoextend", "--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M",
 		"--performance-schema=0"}
 	if os.Getuid() == 0 {
