@@ -81,7 +81,7 @@ var faults = []struct{ name, points, scenarios, why string }{
 	{"believes-other-guards", "M30", "release-ends-all", "answered not_held"},
 	{"keeps-what-is-unconfirmed", "M30", "failure-codes", "answered unknown"},
 	{"believes-silence", "M31", "silence late-grant client-stopped", "passed"},
-	{"ignores-keepalives", "M31", "keepalive", "what a keepalive has stated"},
+	{"ignores-keepalives", "M31", "keepalive", "the validity that a keepalive has stated"},
 	{"counts-timers", "M32", "client-stopped silence", ""},
 	{"lets-keepalives-cover-later-grants", "M33", "keepalive-before-grant", "the keepalive came before"},
 	{"shortens-by-keepalives", "M34", "keepalive-never-shortens", "does not believe"},
