@@ -348,7 +348,8 @@ func TestMovedLeasesAreCounted(t *testing.T) {
 // that was stated to it ends. So the key does not open at another store before that, with a waiter or without
 // one.
 func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) {
-	for _, waited := range []bool{true, false} {
+	for n := range 4 {
+		waited, movedBefore := n%2 == 0, n < 2
 		b := newRerouted(t, nil)
 		holder, next := b.session(), b.session()
 		b.acquire(holder, "k", waits)
@@ -356,6 +357,9 @@ func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) 
 		end := b.tab.deadline(b.tab.leases["k"])
 		if waited {
 			b.acquire(next, "k", waits)
+		}
+		if movedBefore {
+			b.reroute(anybody)
 		}
 		b.tab.NotTakenOver(b.from.Store, b.now, &b.out)
 		b.only(b.take(), MsgLost, CodeOK)
