@@ -11,6 +11,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/engine/enginetest"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -86,14 +87,14 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			clock := func() int64 { return int64(time.Hour) }
-			e := newSmall(t, clock, c.info, 0)
+			e := enginetest.New(t, clock, c.info, 0)
 			if err := e.Route([]engine.Namespace{c.ns}, nil); err != nil {
 				t.Fatal(err)
 			}
 			if c.info.Session > 0 {
-				e.StoreSession(e.lane, upstream.Session{No: 1, Until: clock() + int64(c.info.Session)})
+				e.StoreSession(e.Lane, upstream.Session{No: 1, Until: clock() + int64(c.info.Session)})
 			}
-			e.lock(t, clock, greet(e.Engine, engine.Unknown, "test", ""), 1)
+			e.Lock(t, e.Greet(engine.Unknown, "test", ""), 1)
 			if is := (&Daemon{engine: e.Engine}).standTime(); is != c.most {
 				t.Errorf("%v, want %v", is, c.most)
 			}

@@ -265,23 +265,31 @@ func TestKeptOverARestartWithOtherStores(t *testing.T) {
 	}
 }
 
-// The only store is down when the next process starts. It serves all the same, and the locks continue.
-func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
-	redis := testserver.StartRedis(t)
-	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\n", nil)
+// restartsWithout has a program hold a lock, ends the daemon, and then a store by kill. The next process serves, and the
+// program still holds the lock.
+func (h *host) restartsWithout(m *manager, kill func()) *proc {
+	h.t.Helper()
 	p := h.run("lock", "--ttl", "5m", "k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")
 	p.number()
 	h.daemon.signal(syscall.SIGTERM)
 	h.daemon.ends(0)
-	redis.Kill()
+	kill()
 	h.daemon = m.start(h, nil)
-	eventually(t, "it serves", func() bool {
+	eventually(h.t, "it serves", func() bool {
 		log := h.daemon.err.String()
 		return strings.Contains(log, `"event":"store_down"`) && strings.Contains(log, `"event":"took_over"`)
 	})
 	if n, _ := h.holders(); n != 1 {
-		t.Errorf("%d holders", n)
+		h.t.Errorf("%d holders", n)
 	}
+	return p
+}
+
+// The only store is down when the next process starts. It serves all the same, and the locks continue.
+func TestKeptOverARestartWhileTheStoreIsDown(t *testing.T) {
+	redis := testserver.StartRedis(t)
+	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\n", nil)
+	p := h.restartsWithout(m, redis.Kill)
 	h.daemon.signal(syscall.SIGKILL)
 	h.daemon.ends(-1)
 	p.ends(79)
@@ -293,19 +301,7 @@ func TestKeptOverARestartWhileOneOfTwoStoresIsDown(t *testing.T) {
 	t.Parallel()
 	redis, etcd := testserver.StartRedis(t), testserver.StartEtcd(t)
 	h, m, _ := keeping(t, "upstream: '"+redis.URL()+"'\nstores: {n: {upstream: 'etcd://"+etcd.Addr()+"?ttl=5m'}}\nnamespaces: {'': {both: n}}\n", nil)
-	p := h.run("lock", "--ttl", "5m", "k", "--", "sh", "-c", "echo $LOCKSIDECAR_FENCE; read x; exit 0")
-	p.number()
-	h.daemon.signal(syscall.SIGTERM)
-	h.daemon.ends(0)
-	etcd.Kill()
-	h.daemon = m.start(h, nil)
-	eventually(t, "it serves", func() bool {
-		log := h.daemon.err.String()
-		return strings.Contains(log, `"event":"store_down"`) && strings.Contains(log, `"event":"took_over"`)
-	})
-	if n, _ := h.holders(); n != 1 {
-		t.Errorf("%d holders", n)
-	}
+	p := h.restartsWithout(m, etcd.Kill)
 	etcd.Start()
 	eventually(t, "the store is up", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"store_up"`) })
 	p.letGo()

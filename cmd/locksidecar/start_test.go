@@ -96,29 +96,43 @@ func TestMovingFromTheEmbeddedStore(t *testing.T) {
 	h.run("lock", "k", "--", "true").ends(0)
 }
 
+// startsWithoutAStoreOfAPair starts a daemon with a file of this text, in which keys x: are in two stores, one of which is
+// down. The daemon is taken over once.
+func startsWithoutAStoreOfAPair(t *testing.T, text string) (h *host, file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "c.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h = bareHost(t)
+	h.daemon = h.run("serve", "--log-format", "json", "--config", file)
+	eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
+	h.run("lock", "k", "--", "true").ends(0)
+	h.run("lock", "x:k", "--", "true").ends(69)
+	h.takenOver("--config", file)
+	return h, file
+}
+
+// pairWorks waits until keys x: can be locked.
+func (h *host) pairWorks() {
+	h.t.Helper()
+	eventually(h.t, "the pair works", func() bool {
+		p := h.run("lock", "-w", "5s", "x:k", "--", "true")
+		<-p.done
+		return exitCode(p.cmd.ProcessState) == 0
+	})
+}
+
 // A daemon starts without one of two stores that a namespace needs at once, as without any other store. A
 // reload does not begin such a move.
 func TestAPairWithAStoreThatIsDown(t *testing.T) {
 	up, down := testserver.StartRedis(t), testserver.StartRedis(t)
 	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: '" + down.URL() + "'}\n"
 	moving := stores + "namespaces:\n  'x:': {store: old, both: new}\n"
-	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(moving), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	down.Kill()
-	h := bareHost(t)
-	h.daemon = h.run("serve", "--log-format", "json", "--config", file)
-	eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
-	h.run("lock", "k", "--", "true").ends(0)
-	h.run("lock", "x:k", "--", "true").ends(69)
-	h.takenOver("--config", file)
+	h, file := startsWithoutAStoreOfAPair(t, moving)
 	down.Start()
-	eventually(t, "the pair works", func() bool {
-		p := h.run("lock", "-w", "5s", "x:k", "--", "true")
-		<-p.done
-		return exitCode(p.cmd.ProcessState) == 0
-	})
+	h.pairWorks()
 	h.reloads(file, stores+"namespaces:\n  'x:': {store: old}\n", "reloaded")
 	down.Kill()
 	h.reloads(file, moving, "reload_refused", "connection refused")
@@ -132,24 +146,11 @@ func TestAPairWhoseNewStoreCannotBeToldOfItsKeysYet(t *testing.T) {
 	up, down := testserver.StartRedis(t), testserver.StartEtcd(t)
 	stores := "stores:\n  old: {upstream: '" + up.URL() + "'}\n  new: {upstream: 'etcd://" + down.Addr() + "'}\n"
 	moving := stores + "namespaces:\n  'x:': {store: old, both: new}\n"
-	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(moving), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	down.Kill()
-	h := bareHost(t)
-	h.daemon = h.run("serve", "--log-format", "json", "--config", file)
-	eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })
-	h.run("lock", "k", "--", "true").ends(0)
-	h.run("lock", "x:k", "--", "true").ends(69)
-	h.takenOver("--config", file)
+	h, file := startsWithoutAStoreOfAPair(t, moving)
 	h.reloads(file, moving+"max_wait: 1h\n", "reloaded")
 	down.Start()
-	eventually(t, "the pair works", func() bool {
-		p := h.run("lock", "-w", "5s", "x:k", "--", "true")
-		<-p.done
-		return exitCode(p.cmd.ProcessState) == 0
-	})
+	h.pairWorks()
 	if err := os.WriteFile(file, []byte(stores+"namespaces:\n  'x:': {store: new}\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

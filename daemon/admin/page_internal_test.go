@@ -7,18 +7,19 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/engine/enginetest"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
 func TestHistoryIsTakenAndDrawn(t *testing.T) {
-	e := newSmall(t, renewer.Boottime, upstream.Info{}, 0)
+	e := enginetest.New(t, renewer.Boottime, upstream.Info{}, 0)
 	d := &Viewer{Engine: e.Engine}
 	last := d.point(nil)
 	if n := len(d.history.series()); n != 0 {
 		t.Fatalf("%d points of no time", n)
 	}
-	e.lock(t, renewer.Boottime, greet(e.Engine, engine.Unknown, "test", ""), 10)
+	e.Lock(t, e.Greet(engine.Unknown, "test", ""), 10)
 	last.at = last.at.Add(-5 * time.Second) // as if that were so long ago
 	d.point(d.point(last))
 	h := d.history.series()

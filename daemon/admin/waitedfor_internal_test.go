@@ -8,6 +8,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/engine/enginetest"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
@@ -31,7 +32,7 @@ func (slowStore) Registered(context.Context, []string) (map[string]upstream.Regi
 func TestAHolderThatIsWaitedForHasHeldAsLongAsItHas(t *testing.T) {
 	var now atomic.Int64
 	now.Store(int64(time.Hour))
-	d := &Viewer{Engine: newSmall(t, now.Load, upstream.Info{}, 0).Engine, Clock: now.Load, Frozen: func() bool { return false }}
+	d := &Viewer{Engine: enginetest.New(t, now.Load, upstream.Info{}, 0).Engine, Clock: now.Load, Frozen: func() bool { return false }}
 	keys := []waitedKey{{key: "a"}, {key: "b"}}
 	d.waitedFor.learn(t.Context(), d, keys, func(*engine.StoreLane) upstream.Lister { return slowStore{now: &now} })(t.Context())
 	now.Add(int64(time.Second))

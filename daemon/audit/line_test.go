@@ -10,32 +10,16 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/engine/enginetest"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// noTransport is a transport to nobody.
-type noTransport struct{}
-
-func (noTransport) Flush() {}
-func (noTransport) Kill()  {}
-func (noTransport) Yield() {}
-
 // auditSession returns session 12 as the lock table knows it.
 func auditSession(t testing.TB, name, label string) *cache.Session {
-	e := engine.NewEngine(engine.Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, FirstID: 11},
-		func() int64 { return 1 }, func(int64) {})
-	if _, err := e.AddStore("", upstream.Info{}, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := e.Route([]engine.Namespace{{}}, nil); err != nil {
-		t.Fatal(err)
-	}
+	e := enginetest.New(t, func() int64 { return 1 }, upstream.Info{}, 11)
 	c := cache.NewSession(12, 1)
-	s := e.Open(engine.Peer{PID: 4711, UID: 1000, GID: 100}, noTransport{})
-	s.Receive(protocol.AppendRequest(nil, &protocol.Request{Op: protocol.OpHello, ID: 1, MinVersion: 1, MaxVersion: 1,
-		Name: []byte(name), Label: []byte(label)}))
-	c.Shell = s
+	c.Shell = e.Greet(engine.Peer{PID: 4711, UID: 1000, GID: 100}, name, label).Session
 	return c
 }
 

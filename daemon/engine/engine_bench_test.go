@@ -95,12 +95,14 @@ func lockFor(t testing.TB, s *Session, k *sink, key string, wait int64) uint64 {
 	return g.Fence
 }
 
-// local is what this host decides alone: each prepares itself and returns one
-// step, and what ends it.
-var local = []struct {
+// prepared is something to measure: prepare returns one step of it, and what ends it.
+type prepared struct {
 	name    string
 	prepare func(t testing.TB, e *Engine) (step, end func())
-}{
+}
+
+// local is what this host decides alone.
+var local = []prepared{
 	{"re-entry", func(t testing.TB, e *Engine) (step, end func()) {
 		s, k := open(t, e)
 		fence := lockFor(t, s, k, "order:42", 0)
@@ -152,9 +154,12 @@ var local = []struct {
 	}},
 }
 
-func BenchmarkLocal(b *testing.B) {
+func BenchmarkLocal(b *testing.B) { benchmark(b, local) }
+
+// benchmark measures the steps of each of these, in one engine.
+func benchmark(b *testing.B, all []prepared) {
 	e := testEngine(b)
-	for _, l := range local {
+	for _, l := range all {
 		b.Run(l.name, func(b *testing.B) {
 			step, end := l.prepare(b, e)
 			b.ReportAllocs()

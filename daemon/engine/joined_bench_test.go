@@ -9,10 +9,7 @@ import (
 // joined is what else this host decides alone, prepared as in local: a reader that
 // joins others and leaves, and a queue that moves on by one, with answered releases and
 // with quiet ones.
-var joined = []struct {
-	name    string
-	prepare func(t testing.TB, e *Engine) (step, end func())
-}{
+var joined = []prepared{
 	{"shared join", func(t testing.TB, e *Engine) (step, end func()) {
 		s, _ := open(t, e)
 		q := protocol.Request{Op: protocol.OpAcquire, ID: 5, Key: []byte("report"), Mode: protocol.Shared}
@@ -74,19 +71,7 @@ func queue(t testing.TB, e *Engine, flags uint64) (step, end func()) {
 		}
 }
 
-func BenchmarkJoined(b *testing.B) {
-	e := testEngine(b)
-	for _, l := range joined {
-		b.Run(l.name, func(b *testing.B) {
-			step, end := l.prepare(b, e)
-			b.ReportAllocs()
-			for b.Loop() {
-				step()
-			}
-			end()
-		})
-	}
-}
+func BenchmarkJoined(b *testing.B) { benchmark(b, joined) }
 
 func TestJoiningAndQueueingDoNotAllocate(t *testing.T) {
 	e := testEngine(t)

@@ -541,26 +541,28 @@ class LossTest extends OnDaemon {
         }
     }
 
-    @Test
-    void the_end_of_a_fixed_lock_is_called_fixed_end() throws InterruptedException {
-        Sidecar client = connect();
-        Sidecar other = connect();
+    /** Sees that the end of each of 40 locks has this reason, whether the daemon or the client notices it first. */
+    private void ends(String why, Sidecar client, Sidecar other, LockOptions options) throws InterruptedException {
         List<String> reasons = new CopyOnWriteArrayList<>();
-        LockOptions options = LockOptions.defaults().ttl(Duration.ofMillis(100)).fixed()
-                .onLost(lost -> reasons.add(lost.reason()));
+        LockOptions told = options.onLost(lost -> reasons.add(lost.reason()));
         List<Lease> all = new ArrayList<>();
         for (int i = 0; i < 40; i++) {
-            all.add(client.lease(key + i, options));
-            if (i % 2 == 0) {
-                other.leaseAsync(key + i).thenAccept(Lease::releaseAsync); // the daemon or the client notices the end first
+            all.add(client.lease(key + i, told));
+            if (i % 2 == 0) { // then the daemon may notice it first
+                other.leaseAsync(key + i).thenAccept(Lease::releaseAsync);
             }
         }
         for (Lease lease : all) {
             until("it has ended", () -> !lease.isValid());
-            assertEquals("fixed_end", assertThrows(LostException.class, lease::close).reason());
+            assertEquals(why, assertThrows(LostException.class, lease::close).reason());
         }
         until("all are told", () -> reasons.size() == 40);
-        reasons.forEach(reason -> assertEquals("fixed_end", reason));
+        reasons.forEach(reason -> assertEquals(why, reason));
+    }
+
+    @Test
+    void the_end_of_a_fixed_lock_is_called_fixed_end() throws InterruptedException {
+        ends("fixed_end", connect(), connect(), LockOptions.defaults().ttl(Duration.ofMillis(100)).fixed());
     }
 
     @Test
@@ -568,21 +570,7 @@ class LossTest extends OnDaemon {
         try (Daemon limited = Daemon.started("--max-hold", "200ms");
                 Sidecar client = Sidecar.create(limited.path);
                 Sidecar other = Sidecar.create(limited.path)) {
-            List<String> reasons = new CopyOnWriteArrayList<>();
-            LockOptions options = LockOptions.defaults().onLost(lost -> reasons.add(lost.reason()));
-            List<Lease> all = new ArrayList<>();
-            for (int i = 0; i < 40; i++) {
-                all.add(client.lease(key + i, options));
-                if (i % 2 == 0) {
-                    other.leaseAsync(key + i).thenAccept(Lease::releaseAsync); // the daemon or the client notices the end first
-                }
-            }
-            for (Lease lease : all) {
-                until("it has ended", () -> !lease.isValid());
-                assertEquals("too_long", assertThrows(LostException.class, lease::close).reason());
-            }
-            until("all are told", () -> reasons.size() == 40);
-            reasons.forEach(reason -> assertEquals("too_long", reason));
+            ends("too_long", client, other, LockOptions.defaults());
         }
     }
 }
