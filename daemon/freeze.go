@@ -76,12 +76,12 @@ func (d *Daemon) freeze(end time.Time) error {
 		d.cutQueries(engine.ErrTakeover)
 		d.mu.Unlock()
 	}
-	if err := d.await(end, func() int { d.stores.cutIfDown(); return d.stores.asked() + d.engine.InFlight(true) }); err != nil {
+	if err := d.await(end, func() int { d.stores.cutIfDown(); return d.stores.asked() + d.engine.MainPending() }); err != nil {
 		return err
 	}
 	d.timer.Pause()
 	d.stores.pause()
-	if err := d.await(end, func() int { return d.engine.InFlight(false) }); err != nil {
+	if err := d.await(end, d.engine.InFlight); err != nil {
 		return err
 	}
 	d.mu.Lock()

@@ -35,7 +35,7 @@ func (d *Daemon) newViewer() *admin.Viewer {
 		Query: d.stores.ask, Frozen: d.frozen.Load, Halt: d.halt}
 }
 
-// View describes what there is now. It locks no shard for longer than some hundred rows take.
+// View describes what there is now. It locks no shard for longer than about a thousand rows take.
 func (d *Daemon) View(q engine.ViewQuery) (engine.View, error) { return d.viewer.View(q) }
 
 // Registry returns a registry with the daemon's metrics, and those of its process.

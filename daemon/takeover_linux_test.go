@@ -159,7 +159,7 @@ func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
 	var handed atomic.Bool
 	done := make(chan bool, 1)
 	h := start(t, nil, func(cfg *daemon.Config) {
-		cfg.TakenOver = func(int) { // a second time when this daemon goes on
+		cfg.TakenOver = func(int) { // called again if this daemon continues
 			if handed.Swap(true) {
 				return
 			}

@@ -138,7 +138,7 @@ func (l *listing[R]) flags(m *Main, cmd *cobra.Command) {
 	}
 	socketFlag(cmd, &l.socket)
 	outputFlag(cmd, &l.output, "table", "json")
-	cmd.Flags().IntVar(&l.limit, "limit", 0, fmt.Sprintf("show so many at the most, 1 to %d (default %d, with -o json %d)", engine.MaxViewRows, listRows, engine.MaxViewRows))
+	cmd.Flags().IntVar(&l.limit, "limit", 0, fmt.Sprintf("show at most this many rows, 1 to %d (default %d, with -o json %d)", engine.MaxViewRows, listRows, engine.MaxViewRows))
 }
 
 func onePrefix(_ *cobra.Command, args []string) error {

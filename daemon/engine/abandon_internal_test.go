@@ -93,7 +93,7 @@ func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
 			if !next.Abandon([]*StoreLane{in}) {
 				t.Error("something refers to the store")
 			}
-			if n := len(next.stores()); n != 1 {
+			if n := len(next.Stores()); n != 1 {
 				t.Errorf("there are %d stores", n)
 			}
 			slices.Sort(k.keys)

@@ -21,6 +21,6 @@
 // too: a test fails otherwise, and the simulator has takeovers all the time.
 //
 // Lock order, outermost first: Engine.routing; a shard's mutex; one mutex of a session's outbox, a lane or the renewal
-// schedule, where an outbox's is taken before that of a multi-acquire. Only Engine.follow holds the mutexes of two
+// schedule. The mutex of an outbox is taken before the mutex of a multi-acquire. Only Engine.follow holds the mutexes of two
 // shards. Engine.mu guards lists, and is taken last. No mutex is held during I/O.
 package engine

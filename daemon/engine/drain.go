@@ -53,7 +53,7 @@ func (e *Engine) Held() int64 {
 
 // Unanswered counts the queued ops and the batches in flight of stores that are up, except renewals.
 func (e *Engine) Unanswered() (n int) {
-	for _, u := range e.stores() {
+	for _, u := range e.Stores() {
 		if w, f := u.main.Depth(); u.Down() == nil {
 			n += w + f
 		}
@@ -63,7 +63,7 @@ func (e *Engine) Unanswered() (n int) {
 
 // PendingEnds counts the queued releases, and the batches of them in flight, of pairs that are down.
 func (e *Engine) PendingEnds() (n int) {
-	for _, u := range e.stores() {
+	for _, u := range e.Stores() {
 		w, f := u.ends.Depth()
 		n += w + f
 	}
@@ -83,17 +83,20 @@ func (e *Engine) Shortest() (ttl, validity time.Duration) {
 	return ttl, validity
 }
 
-// InFlight counts the batches in flight to stores. If waiting is true, it counts the queued ops and the batches in
-// flight of the stores' main lanes instead.
-func (e *Engine) InFlight(waiting bool) (n int) {
-	for _, u := range e.stores() {
-		if waiting {
-			w, f := u.main.Depth()
-			n += w + f
-			continue
-		}
+// InFlight counts the batches in flight to stores.
+func (e *Engine) InFlight() (n int) {
+	for _, u := range e.Stores() {
 		_, f := depth(u.lanes()...)
 		n += f
+	}
+	return n
+}
+
+// MainPending counts the queued ops and the batches in flight of the stores' main lanes.
+func (e *Engine) MainPending() (n int) {
+	for _, u := range e.Stores() {
+		w, f := u.main.Depth()
+		n += w + f
 	}
 	return n
 }

@@ -33,7 +33,7 @@ func (e *Engine) Residue() Residue {
 		l.Held += sh.table.Held()
 		sh.mu.Unlock()
 	}
-	for _, u := range e.stores() {
+	for _, u := range e.Stores() {
 		l.Tracked += u.schedule.Len()
 		waiting, flying := depth(u.lanes()...)
 		l.Waiting, l.Flying = l.Waiting+waiting, l.Flying+flying

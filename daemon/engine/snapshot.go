@@ -195,7 +195,7 @@ func (m *snapshotCoder) count(n *atomic.Uint64) {
 }
 
 func (m *snapshotCoder) stores() {
-	all := m.e.stores()
+	all := m.e.Stores()
 	cache.List(m.Coder, &all, func(u **StoreLane) {
 		var name string
 		id := 0
@@ -272,7 +272,7 @@ func (m *snapshotCoder) Store(c *cache.Coder, s **cache.Store) {
 	}
 	if m.storeLanes[id] == nil {
 		m.Fail(fmt.Errorf("store number %d is not there", id))
-		*s = m.e.stores()[0].core
+		*s = m.e.Stores()[0].core
 		return
 	}
 	*s = m.storeLanes[id].core

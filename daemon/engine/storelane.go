@@ -186,9 +186,7 @@ func (e *Engine) StoreNamed(name string) *StoreLane {
 }
 
 // Stores returns all stores.
-func (e *Engine) Stores() []*StoreLane { return e.stores() }
-
-func (e *Engine) stores() []*StoreLane {
+func (e *Engine) Stores() []*StoreLane {
 	return slices.DeleteFunc(slices.Clone(*e.storeLanes.Load()), func(u *StoreLane) bool { return u == nil })
 }
 

@@ -108,7 +108,7 @@ func (e *Engine) Totals() Totals {
 		}
 		t.Classes = append(t.Classes, c)
 	}
-	for _, u := range e.stores() {
+	for _, u := range e.Stores() {
 		s := StoreTotals{Name: u.Name(), Up: u.Down() == nil, Late: u.schedule.Late(now), Main: u.main.Stats(), Renewals: u.renewals.Stats()}
 		if u.core.ID < len(stores) {
 			s.StoreStats = stores[u.core.ID]

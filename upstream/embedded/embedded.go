@@ -155,7 +155,7 @@ var errOutrun = errors.New("the session ends faster than it can be extended")
 // deadline is taken back. It must not run at the same time as Apply, nor be
 // called twice.
 func (s *Store) Close() error {
-	if s.successor { // of a process that goes on itself
+	if s.successor { // the process that it was to take over from still uses the file
 		return nil
 	}
 	close(s.session.stop)

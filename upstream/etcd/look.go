@@ -11,8 +11,8 @@ import (
 
 const (
 	// A lock that is held for longer than ripe is watched; most are not.
-	ripe      = 100 * time.Millisecond
-	keepalive = 50 * time.Millisecond
+	ripe     = 100 * time.Millisecond
+	lookTick = 50 * time.Millisecond
 	// In one interval, at most ripenMost keys become watched, and at most lookMost are read.
 	ripenMost = 100
 	lookMost  = 256
@@ -22,7 +22,7 @@ const (
 // made, and of all that are held for long once in a third of the session's TTL, or
 // as often as lookMost allows. It says what it has found by hints.
 func (s *Store) look(ctx context.Context) {
-	timer := time.NewTimer(keepalive)
+	timer := time.NewTimer(lookTick)
 	defer timer.Stop()
 	ticking := true
 	for {
@@ -33,13 +33,13 @@ func (s *Store) look(ctx context.Context) {
 		case <-s.lockKeys.looking:
 			due = s.lockKeys.made()
 			if !ticking {
-				timer.Reset(keepalive)
+				timer.Reset(lookTick)
 				ticking = true
 			}
 		case <-timer.C:
 			due, ticking = s.lockKeys.due(s.clock(), time.Duration(s.granted.Load()))
 			if ticking {
-				timer.Reset(keepalive)
+				timer.Reset(lookTick)
 			}
 		}
 		for len(due) > 0 && ctx.Err() == nil {
@@ -92,7 +92,7 @@ func (t *lockKeys) due(now int64, ttl time.Duration) (due []*lockKey, more bool)
 	rest := copy(t.young, t.young[n:])
 	clear(t.young[rest:])
 	t.young = t.young[:rest]
-	for range min(lookMost, (len(t.old)*int(keepalive)+int(ttl/3)-1)/int(ttl/3)) {
+	for range min(lookMost, (len(t.old)*int(lookTick)+int(ttl/3)-1)/int(ttl/3)) {
 		if t.next >= len(t.old) {
 			t.next = 0
 		}

@@ -113,9 +113,9 @@ func (m *moving) table() {
 	t, c := &m.s.lockKeys, m.Coder
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	grips := slices.Collect(maps.Values(t.byLock))
-	slices.SortFunc(grips, func(a, b *lockKey) int { return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.lock, b.lock)) })
-	cache.List(c, &grips, func(g **lockKey) {
+	all := slices.Collect(maps.Values(t.byLock))
+	slices.SortFunc(all, func(a, b *lockKey) int { return cmp.Or(cmp.Compare(a.since, b.since), cmp.Compare(a.lock, b.lock)) })
+	cache.List(c, &all, func(g **lockKey) {
 		if m.Reading {
 			*g = &lockKey{sess: m.n}
 		}

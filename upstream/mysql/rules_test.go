@@ -31,7 +31,7 @@ func (s *scene) grip() entry {
 	return entry{cache.Mode(s.rnd.IntN(2)), string(appendToken(nil, s.instances[s.rnd.IntN(3)], uint64(5+s.rnd.IntN(3)))), ends}
 }
 
-func (s *scene) grips(most int) (gs []entry) {
+func (s *scene) entries(most int) (gs []entry) {
 	for range s.rnd.IntN(most) {
 		if g := s.grip(); find(gs, g.token) < 0 {
 			gs = append(gs, g)
@@ -47,7 +47,7 @@ func (s *scene) row() row {
 		g := s.grip()
 		r.owner, r.ends = g.token, g.ends
 	case 1, 2:
-		r.readers = s.grips(9)
+		r.readers = s.entries(9)
 		for i := range r.readers {
 			r.readers[i].mode = cache.Shared
 		}
@@ -56,7 +56,7 @@ func (s *scene) row() row {
 		}
 	}
 	if s.rnd.IntN(2) == 0 {
-		r.queue = slices.DeleteFunc(s.grips(9), func(g entry) bool { return r.has(g.token) })
+		r.queue = slices.DeleteFunc(s.entries(9), func(g entry) bool { return r.has(g.token) })
 		r.queued = latest(r.queue)
 	}
 	return r

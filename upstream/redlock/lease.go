@@ -36,7 +36,7 @@ type lease struct {
 	unsure set // of these: where an acquire was not answered, and may still be carried out
 	lag    set // where it may still be exclusive although it is to be shared
 	shaky  set // nodes where a release was not answered, and may still be carried out
-	owed   set // nodes that have it in their pendingReleases
+	owed   set // nodes whose pendingReleases contain it
 
 	until int64 // the deadline of the last grant or renewal by a quorum; 0 before
 	ends  int64 // when all of it has ended at the nodes by itself

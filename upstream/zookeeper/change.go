@@ -65,7 +65,7 @@ func (se *session) firstLocked(g *lockNode) bool {
 	return len(se.byKey[g.parent]) == 1
 }
 
-// makeParent makes the parent node of a lock node, which is that of its lock or semaphore.
+// makeParent creates the parent of a lock node: the node of its lock or semaphore.
 func (se *session) makeParent(ctx context.Context, g *lockNode) error {
 	err := se.makeContainer(ctx, g.parent)
 	if err != errGone || g.permit == nil {

@@ -37,7 +37,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
-        self.longest = self.n = self.max_handoffs = self.overlaps = self.faults = self.errors = 0
+        self.longest = self.n = self.handoffs = self.overlaps = self.faults = self.errors = 0
         self.last_error = ""
 
     def add(self, took: int) -> None:
@@ -122,7 +122,7 @@ class Worker:
         tally.overlaps, tally.faults = tally.overlaps + (overlap or crossed), tally.faults + fault
         if self.phase == MEASURING:
             tally.add(got - asked)
-            tally.max_handoffs += other
+            tally.handoffs += other
 
     def slot(self) -> int:
         """One of the keys; with a skew four of five are of the first fifth."""
@@ -151,7 +151,7 @@ def report(tallies: list[Tally], cpu_ns: int, window_ns: int) -> dict[str, Any]:
     return {
         "Tally": {
             "Hist": {"Counts": counts, "Max": max(t.longest for t in tallies)},
-            "Handoffs": sum(t.max_handoffs for t in tallies),
+            "Handoffs": sum(t.handoffs for t in tallies),
             "Overlaps": sum(t.overlaps for t in tallies),
             "FenceFaults": sum(t.faults for t in tallies),
             "Errs": sum(t.errors for t in tallies),
