@@ -28,8 +28,8 @@ type unlockOptions struct {
 }
 
 const unlockLong = `Take the lock KEY away from whoever holds it on this host, all of them if they share
-it. They are told that it is lost, and the audit log says who has done it. Root may do
-that, and the user whose the daemon is.
+it. They are told that it is lost, and the log says who has done it. Root may do that,
+and the user whose the daemon is.
 
 It is a last resort. A holder that does not listen goes on with what it does, while
 the next one begins; then only a fence keeps them apart. It is better

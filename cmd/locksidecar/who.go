@@ -25,8 +25,8 @@ of that host, which its daemon has registered in the store.
 A daemon of an older version, which does not register, is shown as "an unregistered
 daemon", and a program that locks in the store without locksidecar as "another program".
 For holders on this host, the time since the lock was granted is always shown. For another
-host, it is the time since that host got the lock from the store, if that is known. STORES.md
-says where it comes from.
+host, it is the time since that host got the lock from the store, if that is known.
+upstream/STORES.md says where it comes from.
 
 The exit code is 0 if the lock is held, and 66 if nobody holds it.`
 

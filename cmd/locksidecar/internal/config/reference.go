@@ -16,8 +16,9 @@ This page lists every field. ` + "`locksidecar config reference`" + ` generates 
 
 A value comes from one of these, each overriding the ones before it: the built-in default, the YAML file that ` + "`--config` or `" + FileVariable + "`" + `
 names, the environment, flags. Times have units: ` + "`500ms`, `30s`, `1h30m`" + `. A list is ` + "`[a, b]`" + ` in the file and ` + "`a,b`" + ` elsewhere. An empty variable
-counts as not set. An unknown or duplicate field is an error, and a file with an error is refused as a whole. ` + "`locksidecar config check`" + `
-shows the resulting configuration and the origin of each value. With a key, it shows the settings for a lock of that name.
+counts as not set. An unknown or duplicate field is an error, and a file with an error is refused as a whole. An unknown flag is an error, too, but
+an unknown variable is ignored. ` + "`locksidecar config check`" + ` shows the resulting configuration and the origin of each value. With a key, it
+shows the settings for a lock of that name.
 
 SIGHUP (` + "`systemctl reload locksidecar`" + `) makes the daemon read the file again. It cannot change values from the environment or from flags. Fields
 marked *restart* must keep their value. Otherwise the daemon refuses the whole new file and keeps its configuration (` + "`reload_refused`" + ` in the log).
