@@ -43,7 +43,7 @@ var (
 	descHold      = desc("hold_seconds", "How long locks were held.", ofClass...)
 	descContended = desc("contended_total", "Acquires, tries apart, that waited for another holder.", ofClass...)
 	descHandoffs  = desc("handoffs_total", "Grants without asking the store: the lease was on this host.", ofClass...)
-	descLingered  = desc("lingered_total", "Of those, grants of leases that had no hold.", ofClass...)
+	descLingered  = desc("lingered_total", "Of the handoffs, those of leases that had no hold.", ofClass...)
 	descDegraded  = desc("degraded_total", "Grants by this host alone, without a fence, while the store was down.", ofClass...)
 	descReleases  = desc("releases_total", "Holds that ended and were not lost until then: a store may have forgotten them, which lost_total counts.", append(ofClass, "cause")...)
 	descLost      = desc("lost_total", "Holds that were lost. A hold that its store had forgotten when it was released is in releases_total, too.", append(ofClass, "reason")...)
