@@ -3,6 +3,7 @@
 # make test-mysql  runs the tests of the MySQL driver on MySQL itself, which it downloads (80 MB)
 # make check  lints, looks at dependencies, and builds the packages twice to compare them
 # make sim    the simulator: make sim SEEDS=10000
+# make mutants  planted faults, each of which the simulator or a test has to find
 # make model  the formal model, with each guard taken out: larger with make model BIG=1
 # make bench  measurements, side by side in one run
 # make chaos  faults for so long, while clients work: make chaos MINUTES=60
