@@ -150,6 +150,25 @@ func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 	}
 }
 
+// The other process cannot listen on the address of its configuration. The admin socket stays: it is that of the daemon
+// that continues.
+func TestASuccessorThatCannotListenLeavesTheAdminSocket(t *testing.T) {
+	h := start(t, nil, nil)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	cfg := h.heir()
+	cfg.AdminListen = taken.Addr().String()
+	e := h.claim()
+	if _, err := e.Inherit(cfg); !errors.Is(err, admin.ErrListen) {
+		t.Fatalf("it takes over: %v", err)
+	}
+	e.Close()
+	h.claim().Close() // it is served
+}
+
 // A process that has taken everything in says nothing to clients before the other one has committed,
 // whatever comes due.
 func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {

@@ -91,7 +91,7 @@ func New(d Daemon, cfg Config) (*Server, error) {
 	}
 	if addr := cfg.Listen; addr != "" {
 		if err := a.open("tcp "+addr, func() (net.Listener, error) { return net.Listen("tcp", addr) }); err != nil {
-			a.Close(false)
+			a.Close(cfg.Inherited[unixListener] != nil) // the other process may continue
 			return nil, fmt.Errorf("%w: %w", ErrListen, err)
 		}
 	}
