@@ -1,5 +1,7 @@
 # make run    builds and serves on the embedded store, and says what to try
+# make quick  vet, the pure packages and a hundred seeds of the simulator: no servers, no installs
 # make test   sets up what the tests need, and runs them all
+# make test-long   the same with longer random tests, and with the race detector everywhere
 # make test-mysql  runs the tests of the MySQL driver on MySQL itself, which it downloads (80 MB)
 # make check  lints, looks at dependencies, and builds the packages twice to compare them
 # make sim    the simulator: make sim SEEDS=10000
@@ -9,25 +11,42 @@
 # make chaos  faults for so long, while clients work: make chaos MINUTES=60
 # make storm  operators at work on daemons under load, for so long: make storm MINUTES=60
 #
+# make docs   the documentation as a site, into site/
+# make prose  checks the English of documents, comments and messages
+#
 # make packages         what is released, from the last commit, into dist/
 # make version V=1.2.3  writes the version wherever it stands
 
 GO     ?= go
 PY     ?= python3
 VENV   := .venv
-SEEDS  ?= 1000
+SEEDS  ?= 500
 MINUTES ?= 10
 SUDO   := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN    := bin/locksidecar
 RACE_BIN := bin/locksidecar-race
 VPY    := $(VENV)/bin/python
 CHAOS_JAVA := bench/chaos/workers/java/worker/target/worker.jar
+# What make prose reads.
+PROSE  := README.md CONTRIBUTING.md docs deploy clients/README.md clients/python/README.md clients/java/README.md \
+	clients/examples/node/README.md protocol/PROTOCOL.md protocol/vectors/README.md \
+	upstream/WRITING_A_DRIVER.md cache/model/README.md daemon/engine/sim/STUDY.md daemon/engine/sim/mutants/README.md \
+	bench/README.md bench/FUZZING.md bench/chaos/README.md
 NESTED := $(patsubst %/go.mod,%,$(wildcard */*/go.mod */*/*/go.mod */*/*/*/go.mod))
 
-.PHONY: run build test test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
+# Packages without servers, sockets and processes.
+PURE   := ./cache ./protocol ./renewer ./daemon/engine ./daemon/audit ./upstream ./upstream/nearest ./cmd/locksidecar/internal/config \
+	./cmd/locksidecar/internal/terminal/... ./cmd/locksidecar/internal/top
+# Packages whose tests mostly start processes, and the simulator, where each world has one goroutine. The race
+# detector makes them slow and finds little: test-long uses it here, and so do the storm's daemons.
+RACELESS := bench/scenario|cmd/locksidecar$$|protocol/conformance|daemon/engine/sim
+# Tests that wait for servers leave the processors to others.
+TOGETHER := -p 4 -parallel 8
+
+.PHONY: run build quick test test-long test-mysql test-go test-sim test-python test-java test-chaos check sim mutants model bench chaos storm build-race docs diagrams prose packages check-packages check-deploy check-dependencies version deps deps-system deps-model clean
 
 build:
-	$(GO) build -trimpath -o $(BIN) ./cmd/locksidecar
+	GO="$(GO)" cmd/locksidecar/build.sh $(BIN)
 
 # The storm's daemon tells of data races.
 build-race:
@@ -36,18 +55,30 @@ build-race:
 run: build
 	$(BIN) serve
 
-test: deps build
-	GOOS=darwin $(GO) build ./...
-	$(MAKE) test-go
-	$(MAKE) test-sim
-	$(MAKE) test-python
-	$(MAKE) test-java
-	$(MAKE) test-chaos
+quick:
+	$(GO) vet ./...
+	$(GO) test $(PURE)
+	GOGC=400 $(GO) test ./daemon/engine/sim -run 'TestSeeds$$|TestChecksBite|TestSeedIsReplayed|TestFailureIsReplayed' -args -seeds=100
 
+test: deps build build-race $(CHAOS_JAVA)
+	GOOS=darwin $(GO) build ./...
+	$(MAKE) -j 3 --output-sync=target test-go test-python test-java
+	$(MAKE) -j 2 --output-sync=target test-sim test-chaos
+
+# It takes hours. The other tests of the simulator are in test-go.
+test-long: export LOCKSIDECAR_TEST_LONG = 1
+test-long: deps build build-race $(CHAOS_JAVA)
+	LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -count=1 -timeout 60m ./...
+	$(MAKE) test-sim SEEDS=20000
+	$(MAKE) test-chaos CHAOS_FLAGS=-race
+
+test-go: export LOCKSIDECAR_BIN = $(CURDIR)/$(BIN)
+test-go: export LOCKSIDECAR_TEST_PYTHON = $(CURDIR)/$(VPY)
 test-go:
-	LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) $(GO) test -race -timeout 20m ./...
+	$(GO) test -race -timeout 20m $(TOGETHER) $$($(GO) list ./... | grep -vE '$(RACELESS)')
+	$(GO) test -timeout 20m $(TOGETHER) $$($(GO) list ./... | grep -E '$(RACELESS)' | grep -v /engine/sim)
 	$(GO) test -run Allocate ./daemon ./daemon/engine
-	cd daemon/admin/page/browser && $(GO) vet ./... && $(GO) test -race -timeout 20m ./...
+	cd daemon/admin/page/browser && $(GO) test -race -timeout 20m ./...
 	cd bench/peers && $(GO) vet ./...
 
 # Debian has MariaDB alone, which is what test-go runs.
@@ -55,17 +86,17 @@ test-mysql:
 	mysqld=$$(upstream/testserver/mysql.sh .mysql) && cd upstream/mysql && LOCKSIDECAR_TEST_MYSQLD=$$mysqld $(GO) test -count=1 -timeout 30m .
 
 test-sim:
-	$(GO) test ./daemon/engine/sim -run 'TestSeeds|TestEveryInputIsExercised' -count=1 -v -timeout 15m -args -seeds=$(SEEDS)
+	GOGC=400 $(GO) test ./daemon/engine/sim -count=1 -v -timeout 60m -args -seeds=$(SEEDS)
 
 test-python:
 	cd clients/python && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) $(CURDIR)/$(VPY) -m pytest -q
 
 test-java:
-	LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) mvn -q -B -f clients/java test
+	MAVEN_OPTS="-XX:TieredStopAtLevel=1 -XX:+UseSerialGC" LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) mvn -q -B -f clients/java test
 
 test-chaos: $(CHAOS_JAVA) build-race
-	cd bench/chaos && $(GO) vet ./... && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_RACE_BIN=$(CURDIR)/$(RACE_BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) \
-		LOCKSIDECAR_TEST_JAVA_WORKER=$(CURDIR)/$(CHAOS_JAVA) $(GO) test -race -count=1 -timeout 20m ./...
+	cd bench/chaos && LOCKSIDECAR_BIN=$(CURDIR)/$(BIN) LOCKSIDECAR_RACE_BIN=$(CURDIR)/$(RACE_BIN) LOCKSIDECAR_TEST_PYTHON=$(CURDIR)/$(VPY) \
+		LOCKSIDECAR_TEST_JAVA_WORKER=$(CURDIR)/$(CHAOS_JAVA) $(GO) test $(CHAOS_FLAGS) -count=1 -timeout 60m ./...
 
 $(CHAOS_JAVA): $(shell find clients/java/src/main bench/chaos/workers/java -name '*.java' -o -name pom.xml)
 	mvn -q -B -f bench/chaos/workers/java package -DskipTests -Dmaven.javadoc.skip -Dmaven.source.skip
@@ -86,6 +117,29 @@ chaos: deps build $(CHAOS_JAVA)
 
 storm: deps build-race $(CHAOS_JAVA)
 	cd bench/chaos && $(GO) run ./cmd/storm -minutes $(MINUTES) -bin $(CURDIR)/$(RACE_BIN) -python $(CURDIR)/$(VPY) -java $(CURDIR)/$(CHAOS_JAVA) $(STORM)
+
+# Every link and anchor has to lead somewhere.
+docs: $(VENV)/docs.stamp diagrams build
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -q -d site
+
+$(VENV)/docs.stamp: docs/requirements.txt
+	test -x $(VPY) || $(PY) -m venv $(VENV)
+	$(VPY) -m pip install -q --disable-pip-version-check -r docs/requirements.txt
+	touch $@
+
+# The pictures are in the repository, so that they are shown where a document is read.
+diagrams: $(patsubst %.d2,%.svg,$(wildcard docs/diagrams/*.d2))
+
+docs/diagrams/%.svg: docs/diagrams/%.d2
+	$(GO) run oss.terrastruct.com/d2@v0.7.1 --theme 0 --dark-theme 200 --pad 10 $< $@
+	chmod 0644 $@
+
+# The rules are in docs/style. The texts are help, messages and errors of the program, and the changelog's newest lines.
+prose:
+	$(GO) run ./docs/style/texts cmd daemon upstream cache protocol renewer >.prose.md
+	sed 40q CHANGELOG.md >>.prose.md
+	$(GO) run github.com/vale-cli/vale/v3/cmd/vale@v3.22.0 --output=line $(PROSE) .prose.md
+	rm .prose.md
 
 # One commit gives the same bytes; what for that matters is in the script.
 packages: deps
@@ -116,7 +170,10 @@ check: deps
 	$(GO) vet ./...
 	GOOS=darwin $(GO) vet ./...
 	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...
+	$(GO) run github.com/fzipp/gocyclo/cmd/gocyclo@v0.6.0 -over 15 -ignore '_test\.go|/sim/' cache daemon/engine
 	for dir in $(NESTED); do (cd $$dir && $(GO) vet ./... && $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.7.0 ./...) || exit 1; done
+	@page=daemon/admin/page/page_templ.go && old=$$(cat $$page) && $(GO) generate ./daemon/admin/page && \
+		{ [ "$$old" = "$$(cat $$page)" ] || { echo "$$page was not current: it is now"; exit 1; }; }
 	$(GO) test -count=1 -run "TestArrowsGoDown|TestTheEngineIsPure" ./daemon
 	cd clients/python && $(CURDIR)/$(VENV)/bin/ruff check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/ruff format --check . ../../bench/chaos/workers/python && $(CURDIR)/$(VENV)/bin/mypy --strict src
 	mvn -q -B -f clients/java package -DskipTests
@@ -136,6 +193,7 @@ deps-system:
 	test -e /usr/share/java/zookeeper.jar || need="$$need zookeeper"; \
 	test -e /usr/share/java/slf4j-api.jar || need="$$need libslf4j-java"; \
 	command -v mariadbd >/dev/null || test -x /usr/sbin/mariadbd || need="$$need mariadb-server"; \
+	ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || command -v postgres >/dev/null || need="$$need postgresql"; \
 	ls /usr/lib/*/faketime/libfaketime.so.1 >/dev/null 2>&1 || need="$$need faketime"; \
 	command -v mvn >/dev/null || need="$$need maven"; \
 	command -v javac >/dev/null || need="$$need default-jdk-headless"; \

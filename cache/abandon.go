@@ -1,22 +1,27 @@
 package cache
 
-import "errors"
+import (
+	"errors"
 
-// Abandon ends everything that this table has at a store that this process cannot reach: an earlier process of
-// this host used it, and this one's configuration does not name it. The holds there are lost. Nothing is released
-// at the store, because this process cannot reach it: its leases end with their TTLs, or with the store session,
-// which is no longer renewed. Everything else moves to the store to which its key is routed now. The key stays
-// closed there until the validity stated to its holders ends, so that this host grants nothing twice.
+	"github.com/locksidecar/locksidecar/protocol"
+)
+
+// Abandon ends everything that this table has at a store that this process cannot reach: an earlier
+// process of this host used it, and this one's configuration does not name it. The holds there are
+// lost. Nothing is released at the store, because this process cannot reach it: its leases end with
+// their TTLs, or with the store session, which is no longer renewed. Everything else moves to the
+// store to which its key is routed now. The key stays closed there until the validity stated to its
+// holders ends, so that this host grants nothing twice.
 //
-// The keys must be routed elsewhere already. Abandon sends no request to a store; Reroute, which has to be called
-// next, does. Then s has no users.
-func (t *Table) Abandon(s *Store, now int64, out *Effects) {
+// The keys must be routed elsewhere already. Abandon sends no request to a store; Reroute, which
+// has to be called next, does. Then s has no users.
+func (t *Table) Abandon(s *StoreTraits, now int64, out *Effects) {
 	st := t.store(s)
 	st.downAt, st.err = 0, nil
 	for _, l := range t.sorted() {
 		if l.st == st {
 			t.abandon(l, now, out)
-			t.followed = append(t.followed, l)
+			t.toAdvance = append(t.toAdvance, l)
 		}
 	}
 }
@@ -24,21 +29,19 @@ func (t *Table) Abandon(s *Store, now int64, out *Effects) {
 func (t *Table) abandon(l *Lease, now int64, out *Effects) {
 	until := t.statedUntil(l, now)
 	if l.state == stateClosed {
-		until = max(until, l.endsAt)
+		until = max(until, l.releasing.endsAt)
 	}
-	for l.holds != nil {
-		t.lose(l.holds, LostSession, now, out)
+	for h := range l.holds.all() {
+		t.lose(h, protocol.LostSession, now, out)
 	}
-	if l.releaser.Session != nil {
-		out.fail(l.releaser, CodeUnknown, errAbandoned)
-		l.releaser = Request{}
-	}
-	l.op, l.opGen, l.early = 0, 0, 0
+	t.failReleaser(l, protocol.Unknown, errAbandoned, out)
+	l.op, l.opGen, l.asked.early = 0, 0, 0
 	t.endClaim(l, out)
 	t.finishMove(l, out)
-	if until > now && l.sem == nil {
+	if until > now && l.semaphore() == nil {
 		t.close(l, until)
 	}
 }
 
-var errAbandoned = errors.New("the store is no longer in the configuration, and what is left there ends by itself")
+var errAbandoned = errors.New(
+	"the store is no longer in the configuration, and what is left there ends by itself")

@@ -1,27 +1,31 @@
 package cache
 
+import "github.com/locksidecar/locksidecar/protocol"
+
 // What is requested of the store next.
 
-// advance checks the whole state of l, or of its semaphore, and takes the next step. Every event that
-// touches l ends with it. The table may have dropped l afterwards.
+// advance checks the whole state of l, or of its semaphore, and takes the next step. Every event
+// that touches l ends with it. Afterwards the table may have dropped l, but l keeps its key and
+// its state until the next event. The advance of a dropped lease does nothing.
 func (t *Table) advance(l *Lease, now int64, out *Effects) {
-	head := l.head
-	if l.sem != nil {
-		head = l
-	} else {
-		t.advanceOne(l, now, out)
+	if l.dropped {
+		return
 	}
-	if head != nil {
-		t.balance(head, now, out)
+	switch k := l.kind.(type) {
+	case *lock:
+		t.advanceOne(l, now, out)
+	case *semaphore:
+		t.balance(k, now, out)
+	case *permit:
+		t.advanceOne(l, now, out)
+		t.balance(k.of, now, out)
 	}
 }
 
-// advanceEach advances the leases in ls. It skips those that the advance of an earlier one has dropped.
+// advanceEach advances the leases in ls. The advance of one may drop others.
 func (t *Table) advanceEach(ls []*Lease, now int64, out *Effects) {
 	for _, l := range ls {
-		if !l.dropped() {
-			t.advance(l, now, out)
-		}
+		t.advance(l, now, out)
 	}
 }
 
@@ -29,131 +33,212 @@ func (t *Table) advanceOne(l *Lease, now int64, out *Effects) {
 	t.expire(l, now, out)
 	t.finishMove(l, out)
 	t.handoff(l, now, false, out)
-	t.answerPeeks(l, now, out)
-	if l.shortLived && !l.inMoment(now) {
-		t.refuseTries(l, CodeBusy, -1, now, out)
+	if l.peeks() && l.nHolds > 0 && l.op != OpPeek { // the inspections came before the lease
+		l.answerPeeks(t.inspectedHere(l, now), out)
 	}
-	if l.op == 0 {
-		t.next(l, now, out)
-	}
-	if l.state == stateHeld && (l.rebase || l.doubt) {
-		t.renew(l, now, out)
-	}
+	wake := t.step(l, now, out)
 	t.track(l, out)
 	if t.idle(l) {
 		t.dropLease(l)
 		return
 	}
-	t.arm(l, t.wakeAt(l, now))
+	t.arm(l, wake)
 }
 
-// needed reports whether a hold or a waiter on this host needs l.
-func (l *Lease) needed() bool {
-	if l.head != nil {
-		return l.head.sem.surplus(l.head) <= 0
-	}
-	return l.nWaits > 0 || l.nHolds > 0
-}
-
-// pointless reports whether the answer to l's acquire is of no use here: l is no longer needed, or its key
-// has moved. A degraded hold is an exception: it still needs the lease at the earlier store.
+// pointless reports whether the answer to l's acquire is of no use here: l is no longer needed,
+// or its key has moved. A degraded hold is an exception: it still needs the lease at the earlier
+// store.
 func (l *Lease) pointless() bool { return !l.needed() || l.moved() && l.nHolds == 0 }
 
 // idle reports whether the table can forget l.
 func (t *Table) idle(l *Lease) bool {
-	return l.state == stateNone && l.op == 0 && !l.needed() && l.renewGen == 0 &&
-		(l.optional == nil || len(l.optional.peeks) == 0)
+	return l.state == stateNone && l.op == 0 && !l.needed() && !l.peeks()
 }
 
-// wakeAt returns when l has to be advanced again if no other event concerns it.
-func (t *Table) wakeAt(l *Lease, now int64) int64 {
-	at, down := l.minEnd, l.st.downAt != 0
-	if l.state == stateHeld {
-		at = min(at, l.until)
-		if idle := l.idleUntil(); idle != 0 && !l.starved {
-			at = min(at, max(idle, now+1))
+// nextStep is what a lease does next: the op that it sends to the store now, 0 for none, and the
+// time at which it has to be advanced again if no other event concerns it. The answer to an op in
+// flight advances it, too.
+type nextStep struct {
+	op   OpKind
+	wake int64
+	// again means that the step has moved the lease to another state or store, whose step follows
+	// at once.
+	again bool
+}
+
+// step takes the next step of l: it sends at most one op to the main lane. It returns when l has
+// to be advanced again. Each state has one function that decides both, so that they cannot
+// disagree.
+func (t *Table) step(l *Lease, now int64, out *Effects) (wake int64) {
+	for {
+		grace := t.endGrace(l, now, out)
+		if l.st.downAt != 0 {
+			t.failPeeks(l, out)
 		}
-		if l.downgrade && l.op == 0 && l.nHolds > 0 && !down {
-			at = min(at, max(l.retryAt, now+1))
+		var s nextStep
+		switch l.state {
+		case stateNone:
+			s = t.stepNone(l, now, out)
+		case stateAsked:
+			s = t.stepAsked(l, now, out)
+		case stateHeld:
+			s = t.stepHeld(l, now, out)
+		case stateReleasing:
+			s = t.stepReleasing(l, now, out)
+		case stateClosed:
+			s = t.stepClosed(l, now, out)
 		}
+		if s.again {
+			continue
+		}
+		if s.op != 0 {
+			t.ask(l, s.op, now, out)
+		}
+		return max(now+1, min(l.minEnd, grace, l.degradedAt(now), s.wake))
 	}
-	waitsToAsk := l.state == stateAsked || l.state == stateReleasing || l.state == stateNone && l.needed()
+}
+
+// stepNone begins to acquire a lease that is needed.
+func (t *Table) stepNone(l *Lease, now int64, out *Effects) nextStep {
 	switch {
-	case l.op == 0 && l.state == stateClosed:
-		at = min(at, max(l.endsAt, now+1))
-	case l.op == 0 && waitsToAsk && down:
-		at = min(at, t.wakeDown(l, now))
-	case l.op == 0 && waitsToAsk, (l.starved || l.doubt) && l.renewGen == 0:
-		at = min(at, max(l.retryAt, now+1))
+	case l.op != 0:
+		return nextStep{wake: Forever}
+	case l.st.downAt != 0:
+		t.refuseTriesWhileDown(l, now, out)
+		return nextStep{wake: Forever}
+	case l.peeks():
+		return nextStep{op: OpPeek, wake: Forever}
+	case !l.needed():
+		return nextStep{wake: Forever}
+	case now < l.retryAt:
+		return nextStep{wake: l.retryAt}
 	}
-	if l.shortLived && now < l.optional.tryUntil {
-		at = min(at, l.optional.tryUntil)
+	t.enter(l, stateAsked)
+	l.token, l.mode = t.newToken(), l.neededMode()
+	if l.asked.shortLived = t.startsShortLived(l); l.asked.shortLived {
+		l.asked.tryUntil = 0
 	}
-	if since := t.failingSince(l); since != 0 && l.queue().nWaits > 0 {
-		// When the grace time has passed, next ends the waits, as soon as no request is in flight.
-		if end := since + int64(t.cfg.Grace); now < end || l.op == 0 {
-			at = min(at, max(now+1, end))
-		}
-	}
-	return at
+	return nextStep{op: t.askKind(l), wake: Forever}
 }
 
-// next sends l's next request to the store, if it is time for one.
-func (t *Table) next(l *Lease, now int64, out *Effects) {
+// stepAsked repeats the acquire, or withdraws it if its answer is of no use any more.
+func (t *Table) stepAsked(l *Lease, now int64, out *Effects) nextStep {
+	wake := t.endTryWaits(l, now, out)
+	if l.op != 0 {
+		return nextStep{wake: wake}
+	}
 	down := l.st.downAt != 0
-	if r := l.optional; r != nil && len(r.peeks) > 0 && l.state != stateHeld && !down {
-		t.ask(l, OpPeek, now, out)
-		return
-	}
-	if since := t.failingSince(l); since != 0 && now-since >= int64(t.cfg.Grace) {
-		t.refuseWaiters(l, now, out)
-	}
 	if down {
-		t.nextDown(l, now, out)
-		return
+		t.refuseTriesWhileDown(l, now, out)
+	} else if l.peeks() {
+		return nextStep{op: OpPeek, wake: wake}
 	}
-	switch l.state {
-	case stateHeld:
-		switch {
-		case l.nHolds > 0 && l.downgrade:
-			if now < l.retryAt {
-				return
-			}
-			t.ask(l, OpDowngrade, now, out)
-		case l.nHolds == 0 && !l.starved && !t.lingers(l, now, out):
-			t.beginRelease(l, now, out)
-			t.ask(l, OpRelease, now, out)
-		}
-	case stateReleasing, stateClosed:
-		switch {
-		case now >= l.endsAt:
-			t.endReleasing(l, now, out)
-			t.next(l, now, out)
-		case l.state == stateReleasing && now >= l.retryAt:
-			t.settle(l, now, out)
-		case l.state == stateClosed && l.head == nil:
-			t.refuseTries(l, CodeBusy, -1, now, out)
-		}
-	case stateAsked:
-		switch {
-		case l.pointless() || l.mode != l.neededMode() || l.shortLived && l.longWaits():
-			t.beginRelease(l, now, out)
-			t.settle(l, now, out)
-		case now >= l.retryAt:
-			t.ask(l, t.askKind(l), now, out)
-		}
-	case stateNone:
-		if l.needed() && now >= l.retryAt {
-			t.enter(l, stateAsked)
-			l.token, l.mode = t.newToken(), l.neededMode()
-			l.queued, l.maybe, l.granted = false, false, false
-			if l.shortLived = t.startsShortLived(l); l.shortLived {
-				l.withOptional().tryUntil = 0
-			}
-			t.ask(l, t.askKind(l), now, out)
-		}
+	switch {
+	// A token keeps its mode, and its kind of queue entry. If the waiters need another one, the
+	// request starts again under another token. While the store is down, that can wait.
+	case l.pointless(),
+		!down && (l.mode != l.neededMode() || l.asked.shortLived && l.longWaits()):
+		t.beginRelease(l, now, out)
+		return nextStep{again: true}
+	case down:
+		return nextStep{wake: wake}
+	case now < l.retryAt:
+		return nextStep{wake: min(wake, l.retryAt)}
 	}
+	return nextStep{op: t.askKind(l), wake: wake}
 }
+
+// stepHeld downgrades or releases the lease, or keeps it and lets it linger, and has it renewed
+// if something depends on that. While the store is down, nothing lingers.
+func (t *Table) stepHeld(l *Lease, now int64, out *Effects) nextStep {
+	s, down := nextStep{wake: l.held.until}, l.st.downAt != 0
+	switch {
+	case l.op != 0: // a downgrade; its answer decides
+	// A starved lease has waiters, who are served once it is renewed. It is kept for them, unless
+	// this host may now grant the key without the store.
+	case l.nHolds == 0 && (!l.held.starved || t.grantsDegraded(l, now)):
+		if down || !t.lingers(l, now, out) {
+			t.beginRelease(l, now, out)
+			return nextStep{again: true}
+		}
+		l.answerPeeks(Message{Kind: MsgInspected, Left: -1}, out) // no owner holds the key
+		s.wake = min(s.wake, l.idleUntil())
+	// Without a hold, the lease is released above, which makes the downgrade unnecessary.
+	case l.nHolds > 0 && l.held.downgrade && !down:
+		if now >= l.retryAt {
+			s.op = OpDowngrade
+		} else {
+			s.wake = min(s.wake, l.retryAt)
+		}
+	}
+	s.wake = min(s.wake, t.renewAtOnce(l, now, out))
+	return s
+}
+
+// renewAtOnce renews l if the renewer would do so too late, or not at all because the store session
+// keeps l. It returns when to try again if the store has just failed.
+func (t *Table) renewAtOnce(l *Lease, now int64, out *Effects) (wake int64) {
+	if l.held.rebase || l.held.doubt {
+		t.renew(l, now, out)
+	}
+	if (l.held.starved || l.held.doubt) && l.held.renewGen == 0 {
+		return l.retryAt
+	}
+	return Forever
+}
+
+// stepReleasing asks the store to end the token until the store has answered or has dropped the
+// lease by itself. While a pair of stores is down, one of the two may still be reachable.
+func (t *Table) stepReleasing(l *Lease, now int64, out *Effects) nextStep {
+	if l.op != 0 {
+		return nextStep{wake: Forever}
+	}
+	if now >= l.releasing.endsAt {
+		t.endReleasing(l, now, out)
+		return nextStep{again: true}
+	}
+	s, down := nextStep{wake: l.releasing.endsAt}, l.st.downAt != 0
+	if down {
+		t.failReleaser(l, protocol.Unknown, l.st.err, out)
+		t.refuseTriesWhileDown(l, now, out)
+		if !l.st.Pair {
+			return s
+		}
+	}
+	switch {
+	case now >= l.retryAt && l.releasing.granted:
+		return nextStep{op: OpRelease, wake: Forever}
+	case now >= l.retryAt:
+		return nextStep{op: OpWithdraw, wake: Forever}
+	case !down && l.peeks():
+		return nextStep{op: OpPeek, wake: Forever}
+	}
+	s.wake = min(s.wake, l.retryAt)
+	return s
+}
+
+// stepClosed waits until the key opens.
+func (t *Table) stepClosed(l *Lease, now int64, out *Effects) nextStep {
+	down := l.st.downAt != 0
+	switch {
+	case l.op != 0:
+		return nextStep{wake: Forever}
+	case now >= l.releasing.endsAt:
+		t.endReleasing(l, now, out)
+		return nextStep{again: true}
+	case !down && l.peeks():
+		return nextStep{op: OpPeek, wake: Forever}
+	case down && (!l.ns.Local || !l.isLock()):
+		t.refuseTries(l, protocol.Unavailable, -1, now, out)
+	case l.isLock():
+		t.refuseTries(l, protocol.Busy, -1, now, out)
+	}
+	return nextStep{wake: l.releasing.endsAt}
+}
+
+// mayBeAtStore reports whether the store may have the token of l, which was sent with an acquire:
+// it has confirmed the token's place in its queue, or has not answered.
+func (l *Lease) mayBeAtStore() bool { return l.asked.queued || l.asked.unanswered }
 
 // floor returns the base that a new base of l has to exceed.
 func (t *Table) floor(l *Lease) uint64 {
@@ -164,22 +249,13 @@ func (t *Table) floor(l *Lease) uint64 {
 	return max(st.floor, st.past, l.epoch)
 }
 
-// settle asks the store to end a token with a pending release.
-func (t *Table) settle(l *Lease, now int64, out *Effects) {
-	if l.granted {
-		t.ask(l, OpRelease, now, out)
-	} else {
-		t.ask(l, OpWithdraw, now, out)
-	}
-}
-
-// neededMode returns the mode that the lease needs. It is the mode of the holds that this host has granted alone in
-// an outage, or else the mode of the first waiter.
+// neededMode returns the mode that the lease needs. It is the mode of the holds that this host
+// has granted alone in an outage, or else the mode of the first waiter.
 func (l *Lease) neededMode() Mode {
 	if l.nHolds > 0 {
 		return l.heldMode
 	}
-	return l.queue().waitHead.mode
+	return l.queue().front().mode
 }
 
 func (t *Table) askKind(l *Lease) OpKind {
@@ -187,7 +263,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 	if l.nHolds == 0 {
 		l.ttl, kind = 0, OpTry
 	}
-	for w := l.queue().waitHead; w != nil; w = w.next {
+	for w := range l.queue().all() {
 		if w.mode == l.mode && (l.ttl == 0 || l.mode == Shared) {
 			l.ttl = max(l.ttl, w.ttl)
 		}
@@ -198,7 +274,7 @@ func (t *Table) askKind(l *Lease) OpKind {
 			}
 		}
 	}
-	if l.shortLived {
+	if l.asked.shortLived {
 		kind = OpJoin
 	}
 	return kind
@@ -207,53 +283,53 @@ func (t *Table) askKind(l *Lease) OpKind {
 // ask puts an op into the main lane.
 func (t *Table) ask(l *Lease, k OpKind, now int64, out *Effects) {
 	t.gen++
-	l.op, l.opGen, l.early = k, t.gen, 0
-	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.askTTL(l, now), Floor: t.floor(l),
-		Store: l.st.ID, Ref: l, Gen: t.gen}
+	l.op, l.opGen, l.asked.early = k, t.gen, 0
+	op := Op{Kind: k, Mode: l.mode, Key: l.key, Token: l.token, TTL: t.askTTL(l, now),
+		Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen}
 	if k == OpPeek {
 		op.Token = 0
 	}
 	if k == OpTry || k == OpJoin {
 		l.orphan = false // the token may stand under the present session, too
 	}
-	op.ShortLived = k == OpJoin && l.shortLived
-	if w := l.queue().waitHead; w != nil && (k == OpTry || k == OpJoin) {
+	op.ShortLived = k == OpJoin && l.asked.shortLived
+	if w := l.queue().front(); w != nil && (k == OpTry || k == OpJoin) {
 		op.For = w.req.Session
 		op.For.addAsks(1)
 	}
-	if l.head != nil {
-		op.Limit = l.head.sem.limit
+	if p := l.permit(); p != nil {
+		op.Limit = p.of.limit
 	}
 	out.Ops = append(out.Ops, op)
 }
 
 // beginRelease makes the release of a lease, or of an acquire that has been sent, pending.
 func (t *Table) beginRelease(l *Lease, now int64, out *Effects) {
+	var endsAt int64
 	switch {
 	case l.st.Session && !(l.orphan && l.st.TTLs): // it lasts as long as the session
-		l.endsAt = Forever
+		endsAt = Forever
 	case l.state == stateHeld:
-		l.endsAt = max(now, l.until) + l.maxTTL
+		endsAt = max(now, l.held.until) + l.maxTTL
 	default:
-		l.endsAt = now + 2*l.maxTTL
+		endsAt = now + 2*l.maxTTL
 	}
-	if l.state == stateHeld {
-		l.granted = true
-	}
+	granted := l.state == stateHeld || l.state == stateClosed
 	t.enter(l, stateReleasing)
+	l.releasing = releasingFields{endsAt: endsAt, granted: granted}
 	l.retryAt = 0
-	l.clearClaim()
-	t.endExtends(l, CodeNotHeld, nil, out)
+	t.endExtends(l, protocol.NotHeld, nil, out)
 }
 
 // close keeps l's key closed until the given time.
 func (t *Table) close(l *Lease, until int64) {
 	t.enter(l, stateClosed)
-	l.endsAt = until
+	l.releasing.endsAt = until
 }
 
-// endReleasing is called at the lease's endsAt. A closed lease of two stores is released now, unless only the key is
-// closed: see Abandon. Any other lease is forgotten, because the store has dropped it by then.
+// endReleasing is called at the lease's endsAt. A closed lease of two stores is released now,
+// unless only the key is closed: see Abandon. Any other lease is forgotten, because the store has
+// dropped it by then.
 func (t *Table) endReleasing(l *Lease, now int64, out *Effects) {
 	if l.state == stateClosed && l.st.Pair && l.token != 0 {
 		t.beginRelease(l, now, out)
@@ -267,12 +343,5 @@ func (t *Table) endReleasing(l *Lease, now int64, out *Effects) {
 func (t *Table) forget(l *Lease) {
 	t.enter(l, stateNone)
 	t.dropLast(l)
-	l.token, l.maxTTL, l.granted, l.queued, l.maybe, l.orphan = 0, 0, false, false, false, false
-	l.clearClaim()
-}
-
-func (l *Lease) clearClaim() {
-	l.contended, l.downgrade, l.rebase, l.starved, l.doubt, l.shortLived = false, false, false, false, false, false
-	l.until, l.handoff, l.fence = 0, -1, 0
-	l.renewGen = 0
+	l.token, l.maxTTL, l.orphan = 0, 0, false
 }

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// Coder writes a sequence of values, or reads it. The same calls in the same order do both, so that the
-// writer and the reader cannot differ.
+// Coder writes a sequence of values, or reads it. The same calls in the same order do both, so that
+// the writer and the reader cannot differ.
 type Coder struct {
 	B       []byte // what has been written, or is still to be read
 	Reading bool
@@ -22,8 +22,12 @@ func (c *Coder) Fail(err error) {
 	}
 }
 
+type integer interface {
+	~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64
+}
+
 // Num writes or reads a number.
-func Num[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 | ~uint64](c *Coder, v *T) {
+func Num[T integer](c *Coder, v *T) {
 	if !c.Reading {
 		c.B = binary.AppendVarint(c.B, int64(*v))
 		return
@@ -36,7 +40,8 @@ func Num[T ~int | ~int8 | ~int16 | ~int32 | ~int64 | ~uint8 | ~uint16 | ~uint32 
 	*v, c.B = T(x), c.B[n:]
 }
 
-// Len writes or reads a number of elements. When it reads, a number that exceeds the bytes left is an error.
+// Len writes or reads a number of elements. When it reads, a number that exceeds the bytes left is
+// an error.
 func (c *Coder) Len(n *int) {
 	Num(c, n)
 	if c.Reading && (*n < 0 || *n > len(c.B)) {

@@ -3,41 +3,8 @@ package cache
 import (
 	"sync/atomic"
 	"time"
-)
 
-// Code is how a request ended. The numbers are the protocol's.
-type Code uint8
-
-// The codes that the table returns.
-const (
-	CodeOK          Code = 0
-	CodeBusy        Code = 1
-	CodeTimeout     Code = 2
-	CodeNotHeld     Code = 3
-	CodeCanceled    Code = 4
-	CodeUpgrade     Code = 5
-	CodeUnavailable Code = 6
-	CodeUnknown     Code = 7
-	CodeLimit       Code = 8
-	CodeInvalid     Code = 9
-	CodeUnsupported Code = 10
-	CodeDraining    Code = 11
-	CodeDenied      Code = 12
-)
-
-// Reason says why a hold was lost. The numbers are the protocol's.
-type Reason uint8
-
-// The reasons.
-const (
-	LostExpired  Reason = 1
-	LostGone     Reason = 2
-	LostFixed    Reason = 3
-	LostForced   Reason = 4
-	LostSession  Reason = 5
-	LostShutdown Reason = 6
-	LostTooLong  Reason = 7
-	LostSilent   Reason = 8
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // Session is the tables' record of one client connection. The counters may be read at any time. The
@@ -47,8 +14,8 @@ type Session struct {
 	User    *Use // counts all sessions of its user together; nil to not count
 	Holds   atomic.Int64
 	Waiters atomic.Int64
-	// Asks is the number of the session's requests that a store has yet to answer: acquires, even if
-	// the session no longer waits for them, inspections and its own renewals.
+	// Asks is the number of the session's requests that a store has yet to answer: acquires, even
+	// if the session no longer waits for them, inspections and its own renewals.
 	Asks atomic.Int64
 	// Shards has a bit for each shard that knows holds or waiters of this session.
 	Shards atomic.Uint64
@@ -62,8 +29,8 @@ type Session struct {
 }
 
 type sessionIndex struct {
-	holds  *hold
-	waits  *waiter
+	holds  list[hold, holdsOfSession]
+	waits  list[waiter, waitsOfSession]
 	survey *hold // the next to be looked at; nil when that has ended
 }
 
@@ -72,15 +39,16 @@ func NewSession(id uint64, shards int) *Session {
 	return &Session{ID: id, index: make([]sessionIndex, shards)}
 }
 
-// Request names one request of a session. InternalReply belongs to the caller and returns with the answer.
+// Request names one request of a session. InternalReply belongs to the caller and returns with the
+// answer.
 type Request struct {
 	Session       *Session
 	ID            uint64
 	InternalReply any
 }
 
-// Step is the InternalReply of a request that is one step of a larger request.
-type Step interface {
+// PartOfRequest is the InternalReply of a request that is part of a larger request.
+type PartOfRequest interface {
 	Since() int64 // when the larger request began
 }
 
@@ -100,8 +68,8 @@ const (
 // Message is an answer or a push.
 type Message struct {
 	Kind     MessageKind
-	Code     Code
-	Reason   Reason
+	Code     protocol.Code
+	Reason   protocol.Reason
 	Mode     Mode
 	Held     uint8 // 0 not, 1 here, 2 elsewhere
 	Re       Request
@@ -114,13 +82,12 @@ type Message struct {
 	Count    uint32
 	Holders  int32
 	Waiters  int32
-	Granted  bool  // MsgGranted answers an acquire and made or deepened a hold
 	Handoff  bool  // MsgGranted: the lease was on this host
 	Degraded bool  // MsgGranted: by this host alone, without a fence
 	Err      error // MsgFailed: why, for people
 
 	// MsgGranted: the engine derives the keepalive interval from these.
-	Store     *Store        // where the lease is
+	Store     *StoreTraits  // where the lease is
 	Heartbeat time.Duration // that the namespace of the lease requires; 0 for none
 	ShortTTL  int64         // of the lease, nanoseconds
 }
@@ -128,7 +95,7 @@ type Message struct {
 // Track tells the renewer to renew a lease before Until, or to forget it.
 type Track struct {
 	Lease  *Lease
-	Gen    uint64 // of the lease's token; comes back with Renew
+	Token  uint64 // the lease's; returns with RenewDue
 	Until  int64  // 0 to forget it
 	TTL    int64
 	Failed bool // the last renewal was not answered
@@ -148,12 +115,14 @@ const (
 
 // Notice is an event for the log.
 type Notice struct {
-	Kind     NoticeKind
-	Mode     Mode
-	Code     Code
-	Cause    Cause
-	Reason   Reason
-	Released bool // the store did not know the lease when the hold was released: there is a NoticeReleased, too
+	Kind   NoticeKind
+	Mode   Mode
+	Code   protocol.Code
+	Cause  Cause
+	Reason protocol.Reason
+	// Released means that the store did not know the lease when the hold was released. There is a
+	// NoticeReleased, too.
+	Released bool
 	Degraded bool
 	Key      string
 	Session  *Session
@@ -180,12 +149,12 @@ func (e *Effects) Reset() {
 	e.Messages, e.Ops, e.Tracks, e.Notices = e.Messages[:0], e.Ops[:0], e.Tracks[:0], e.Notices[:0]
 }
 
-func (e *Effects) fail(re Request, c Code, err error) {
+func (e *Effects) fail(re Request, c protocol.Code, err error) {
 	e.Messages = append(e.Messages, Message{Kind: MsgFailed, Re: re, Code: c, Left: -1, Err: err})
 }
 
 // refuse answers an acquire that is not queued.
-func (t *Table) refuse(q *Acquire, c Code, err error, out *Effects) {
+func (t *Table) refuse(q *Acquire, c protocol.Code, err error, out *Effects) {
 	key := ""
 	if out.Audit {
 		key = string(q.Key)
@@ -194,7 +163,8 @@ func (t *Table) refuse(q *Acquire, c Code, err error, out *Effects) {
 }
 
 // dismiss ends a wait with the code given. left is for busy, -1 when not known.
-func (t *Table) dismiss(w *waiter, c Code, left int64, err error, now int64, out *Effects) {
+func (t *Table) dismiss(w *waiter, c protocol.Code, left int64, err error, now int64,
+	out *Effects) {
 	refused := Notice{Mode: w.mode, Code: c, Key: w.l.key, Owner: w.owner, Took: now - w.since}
 	t.refused(w.l.ns, w.req, refused, left, err, out)
 	t.dropWaiter(w)
@@ -209,12 +179,13 @@ func (t *Table) refused(ns *Namespace, re Request, n Notice, left int64, err err
 			out.Notices = append(out.Notices, n)
 		}
 	}
-	out.Messages = append(out.Messages, Message{Kind: MsgFailed, Re: re, Code: n.Code, Left: left, Err: err})
+	out.Messages = append(out.Messages, Message{Kind: MsgFailed, Re: re, Code: n.Code, Left: left,
+		Err: err})
 }
 
 // notice adds a notice about h.
 func (e *Effects) notice(kind NoticeKind, h *hold, took int64) *Notice {
-	e.Notices = append(e.Notices, Notice{Kind: kind, Mode: h.mode, Degraded: h.fence == 0, Key: h.l.key,
-		Session: h.s, Owner: h.owner, Fence: h.fence, Took: took})
+	e.Notices = append(e.Notices, Notice{Kind: kind, Mode: h.mode, Degraded: h.fence == 0,
+		Key: h.l.key, Session: h.s, Owner: h.owner, Fence: h.fence, Took: took})
 	return &e.Notices[len(e.Notices)-1]
 }

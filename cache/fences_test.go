@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// PROTOCOL.md, section 8, requires that no two holds of a session have the same key, owner and fence. The test
-// runs random requests of two sessions, shared ones included.
+// PROTOCOL.md, section 8, requires that no two holds of a session have the same key, owner and
+// fence. The test runs random requests of two sessions, shared ones included.
 func TestNoOwnerGetsAFenceTwice(t *testing.T) {
 	type name struct {
 		s            *Session
@@ -23,13 +23,14 @@ func TestNoOwnerGetsAFenceTwice(t *testing.T) {
 		base := uint64(100)
 		note := func(ms []Message) {
 			for _, m := range ms {
-				if m.Kind != MsgGranted || m.Count != 1 || !m.Granted {
+				n, acquired := asked[m.Re.ID]
+				if m.Kind != MsgGranted || m.Count != 1 || !acquired {
 					continue
 				}
-				n := asked[m.Re.ID]
 				n.fence = m.Fence
 				if seen[n] {
-					t.Fatalf("seed %d: owner %d of session %d gets fence %d twice", seed, n.owner, n.s.ID, n.fence)
+					t.Fatalf("seed %d: owner %d of session %d gets fence %d twice", seed, n.owner,
+						n.s.ID, n.fence)
 				}
 				seen[n] = true
 				held = append(held, n)
@@ -58,18 +59,21 @@ func TestNoOwnerGetsAFenceTwice(t *testing.T) {
 				i := r.IntN(len(held))
 				n := held[i]
 				held = append(held[:i], held[i+1:]...)
-				b.tab.Release(&Release{Re: re(n.s), Key: []byte("k"), Owner: n.owner, Fence: n.fence, All: true}, b.now, &b.out)
+				b.tab.Release(&Release{Re: re(n.s), Key: []byte("k"), Owner: n.owner,
+					Fence: n.fence, All: true}, b.now, &b.out)
 				note(b.take())
 			case k == 15 && len(held) > 0:
 				n := held[r.IntN(len(held))]
-				b.tab.Downgrade(&Downgrade{Re: re(n.s), Key: []byte("k"), Owner: n.owner, Fence: n.fence}, b.now, &b.out)
+				b.tab.Downgrade(&Downgrade{Re: re(n.s), Key: []byte("k"), Owner: n.owner,
+					Fence: n.fence}, b.now, &b.out)
 				note(b.take())
 			case k == 16:
 				b.tab.Force("k", false, 0, b.now, &b.out)
 				note(b.take())
 			case k == 17 && len(held) > 0:
 				n := held[r.IntN(len(held))]
-				b.tab.Renew(&Renew{Re: re(n.s), Key: []byte("k"), Owner: n.owner, Fence: n.fence}, b.now, &b.out)
+				b.tab.Renew(&Renew{Re: re(n.s), Key: []byte("k"), Owner: n.owner, Fence: n.fence},
+					b.now, &b.out)
 				note(b.take())
 			default:
 				note(b.tick(time.Duration(r.IntN(12)) * time.Second))

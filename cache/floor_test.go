@@ -2,8 +2,8 @@ package cache
 
 import "testing"
 
-// A key moves while this host has its lease, or a request for it in flight. The new store is asked for a base
-// above all that the earlier store has given, also after the reload.
+// A key moves while this host has its lease, or a request for it in flight. The new store is asked
+// for a base above all that the earlier store has given, also after the reload.
 func TestTheFloorMovesWithALease(t *testing.T) {
 	for _, answeredLate := range []bool{false, true} {
 		b := newRerouted(t, nil)
@@ -22,13 +22,15 @@ func TestTheFloorMovesWithALease(t *testing.T) {
 		}
 		b.answer(b.at(OpRelease, b.from), Result{Status: Done})
 		if op := b.at(OpJoin, b.to); op.Floor != 5000 {
-			t.Errorf("answered late %v: the floor at the new store is %d, want 5000", answeredLate, op.Floor)
+			t.Errorf("answered late %v: the floor at the new store is %d, want 5000", answeredLate,
+				op.Floor)
 		}
 	}
 }
 
-// A store answers after the routes have changed, and before Reroute has found the key's lease. The lease ends meanwhile.
-// The next one, at the new store, is asked for above what the earlier store has given.
+// A store answers after the routes have changed, and before Reroute has found the key's lease. The
+// lease ends meanwhile. The next one, at the new store, is asked for above what the earlier store
+// has given.
 func TestTheFloorMovesWithALeaseThatEndsBeforeReroute(t *testing.T) {
 	b := newRerouted(t, nil)
 	s := b.session()
@@ -45,16 +47,16 @@ func TestTheFloorMovesWithALeaseThatEndsBeforeReroute(t *testing.T) {
 		t.Errorf("the floor at the new store is %d, want 5000", op.Floor)
 	}
 	b.reroute(anybody)
-	if len(b.tab.moves) > 0 {
+	if len(b.tab.leaving) > 0 {
 		t.Error("the move does not end")
 	}
 }
 
-// Where bases are the store's own order, they count with the epoch that lifted them. A floor cannot raise them; the
-// table remembers it for the next store.
+// Where bases are the store's own order, they count with the epoch that lifted them. A floor cannot
+// raise them; the table remembers it for the next store.
 func TestFloorsAtAStoreWithItsOwnOrder(t *testing.T) {
 	b := newBench(t, func(x *setup) { x.Rebase, x.Epoch = false, 1000 })
-	own, raised := b.ns.Store, &Store{ID: 1, Rebase: true}
+	own, raised := b.ns.Store, &StoreTraits{ID: 1, Rebase: true}
 	known := func(want uint64) {
 		t.Helper()
 		if is := b.tab.Known(own, b.ns.Epoch); is != want {
@@ -85,7 +87,8 @@ func TestFloorsAtAStoreWithItsOwnOrder(t *testing.T) {
 	}
 }
 
-// The store that is two at once has no new bases for a held lease, but new ones are above the floor.
+// The store that is two at once has no new bases for a held lease, but new ones are above the
+// floor.
 func TestAStoreWithFloorsIsAskedForABaseAboveThem(t *testing.T) {
 	b := newBench(t, func(x *setup) { x.Rebase, x.Floors, x.Epoch = false, true, 50 })
 	b.tab.Carry(b.ns.Store, 300)
@@ -95,18 +98,21 @@ func TestAStoreWithFloorsIsAskedForABaseAboveThem(t *testing.T) {
 	if op.Floor != 300 {
 		t.Errorf("the floor is %d, want 300", op.Floor)
 	}
-	if fence := b.answer(op, Result{Status: Granted, Base: 301})[0].Fence; fence>>handoffBits != 301 {
+	if fence := b.answer(op, Result{Status: Granted,
+		Base: 301})[0].Fence; fence>>handoffBits != 301 {
 		t.Errorf("the base is %d, want 301", fence>>handoffBits)
 	}
 }
 
-// A wrong base of one store does not use up the bases of another. The largest fence_epoch is carried.
+// A wrong base of one store does not use up the bases of another. The largest fence_epoch is
+// carried.
 func TestAFloorThatIsOutOfRangeIsNotCarried(t *testing.T) {
 	b := newRerouted(t, nil)
 	to := b.to.Store
 	const largest = 1<<52 - 1 // fence_epoch
 	for _, x := range []struct{ base, known uint64 }{
-		{MaxBase, 0}, {maxCarried + 1, 0}, {largest + 1_000_000_000_000, largest + 1_000_000_000_000}, {maxCarried, maxCarried}, {MaxBase, maxCarried},
+		{MaxBase, 0}, {maxCarried + 1, 0}, {largest + 1_000_000_000_000,
+			largest + 1_000_000_000_000}, {maxCarried, maxCarried}, {MaxBase, maxCarried},
 	} {
 		if ok := to.Carries(x.base, 0); ok != (x.base <= maxCarried) {
 			t.Errorf("Carries(%d) is %v", x.base, ok)

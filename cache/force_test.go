@@ -3,9 +3,12 @@ package cache
 import (
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
-func (b *bench) force(key string, permit bool, fence uint64) (ms []Message, ended []Held, free int64) {
+func (b *bench) force(key string, permit bool, fence uint64) (ms []Message, ended []Held,
+	free int64) {
 	ended, free = b.tab.Force(key, permit, fence, b.now, &b.out)
 	return b.take(), ended, free
 }
@@ -14,8 +17,9 @@ func (b *bench) force(key string, permit bool, fence uint64) (ms []Message, ende
 func (b *bench) balanced(forced uint64) {
 	b.t.Helper()
 	all, _ := b.tab.AddStats(nil, nil)
-	if s := all[0]; s.Unaccounted() != 0 || s.Lost[LostForced] != forced {
-		b.t.Fatalf("unaccounted %d, forced %d, want %d", s.Unaccounted(), s.Lost[LostForced], forced)
+	if s := all[0]; s.Unaccounted() != 0 || s.Lost[protocol.LostForced] != forced {
+		b.t.Fatalf("unaccounted %d, forced %d, want %d", s.Unaccounted(),
+			s.Lost[protocol.LostForced], forced)
 	}
 }
 
@@ -25,13 +29,15 @@ func TestForceClosesTheKeyForAsLongAsWasStated(t *testing.T) {
 	b.acquire(s, "k", nil)
 	fence := b.granted(OpTry, 5)
 	b.acquire(o, "k", waits)
-	stated := b.tab.valid(b.tab.leases["k"].holds)
+	stated := b.tab.valid(b.tab.locks["k"].holds.first)
 
 	ms, ended, free := b.force("k", false, 0)
-	if m := b.only(ms, MsgLost, CodeOK); m.Reason != LostForced || m.Fence != fence || m.Re.Session != s {
+	if m := b.only(ms, MsgLost, protocol.OK); m.Reason != protocol.LostForced || m.Fence != fence ||
+		m.Re.Session != s {
 		t.Fatalf("%+v", m)
 	}
-	if len(ended) != 1 || !ended[0].Forced || ended[0].Fixed || ended[0].Until != stated || free != stated {
+	if len(ended) != 1 || !ended[0].Forced || ended[0].Fixed || ended[0].Until != stated ||
+		free != stated {
 		t.Fatalf("%d %+v", free, ended)
 	}
 	b.balanced(1)
@@ -42,9 +48,10 @@ func TestForceClosesTheKeyForAsLongAsWasStated(t *testing.T) {
 	if b.tab.Survey(s, true, &w, 9, b.now); w.TTL != 0 {
 		t.Fatalf("%+v: its owner is told of nothing any more", w)
 	}
-	b.only(b.acquire(s, "k", nil), MsgFailed, CodeBusy) // it is no re-entry
-	b.tab.Renew(&Renew{Re: Request{Session: s, ID: 9}, Key: []byte("k"), Fence: fence}, b.now, &b.out)
-	b.only(b.take(), MsgFailed, CodeNotHeld)
+	b.only(b.acquire(s, "k", nil), MsgFailed, protocol.Busy) // it is no re-entry
+	b.tab.Renew(&Renew{Re: Request{Session: s, ID: 9}, Key: []byte("k"), Fence: fence}, b.now,
+		&b.out)
+	b.only(b.take(), MsgFailed, protocol.NotHeld)
 	if ms, ended, free = b.force("k", false, 0); len(ms) != 0 || len(ended) != 0 || free != stated {
 		t.Fatalf("a second time: %v %v %d", ms, ended, free)
 	}
@@ -75,10 +82,11 @@ func TestShutCountsWhatIsHeld(t *testing.T) {
 		t.Fatalf("%+v %v", ms, kinds(b.ops))
 	}
 	b.balanced(1)
-	if all, _ := b.tab.AddStats(nil, nil); all[0].Lost[LostShutdown] != 1 || all[0].Holds != 0 {
+	if all, _ := b.tab.AddStats(nil, nil); all[0].Lost[protocol.LostShutdown] != 1 ||
+		all[0].Holds != 0 {
 		t.Fatalf("%+v", all[0])
 	}
-	if b.tab.leases["k"].holds == nil {
+	if b.tab.locks["k"].nHolds == 0 {
 		t.Fatal("it is open before its owner knows")
 	}
 }
@@ -90,31 +98,42 @@ func TestForceEndsWithItsOwnersWord(t *testing.T) {
 		open bool
 	}{
 		{"a release", func(b *bench, s *Session, fence uint64) {
-			b.only(b.release(s, "k", fence)[:1], MsgFailed, CodeNotHeld)
+			b.only(b.release(s, "k", fence)[:1], MsgFailed, protocol.NotHeld)
 			b.release(s, "k", fence)
 		}, true},
 		{"of all", func(b *bench, s *Session, fence uint64) {
-			b.tab.Release(&Release{Re: Request{Session: s, ID: 9}, Key: []byte("k"), Fence: fence, All: true}, b.now, &b.out)
+			b.tab.Release(&Release{Re: Request{Session: s, ID: 9}, Key: []byte("k"), Fence: fence,
+				All: true}, b.now, &b.out)
 			b.take()
 		}, true},
 		{"the end of its session", func(b *bench, s *Session, _ uint64) {
 			b.tab.EndSession(s, 100, b.now, &b.out)
 			b.take()
 		}, true},
-		{"one of two releases", func(b *bench, s *Session, fence uint64) { b.release(s, "k", fence) }, false},
-		{"another fence", func(b *bench, s *Session, fence uint64) { b.release(s, "k", fence+1); b.release(s, "k", fence+1) }, false},
-		{"another session", func(b *bench, _ *Session, fence uint64) { b.release(b.session(), "k", fence) }, false},
+		{"one of two releases", func(b *bench, s *Session, fence uint64) {
+			b.release(s, "k",
+				fence)
+		}, false},
+		{"another fence", func(b *bench, s *Session, fence uint64) {
+			b.release(s, "k",
+				fence+1)
+			b.release(s, "k", fence+1)
+		}, false},
+		{"another session", func(b *bench, _ *Session, fence uint64) {
+			b.release(b.session(), "k",
+				fence)
+		}, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, nil)
 			s, o := b.session(), b.session()
 			b.acquire(s, "k", nil)
 			fence := b.granted(OpTry, 5)
-			b.only(b.acquire(s, "k", nil), MsgGranted, CodeOK) // twice
+			b.only(b.acquire(s, "k", nil), MsgGranted, protocol.OK) // twice
 			b.acquire(o, "k", waits)
 			b.force("k", false, fence)
 			tc.does(b, s, fence)
-			if open := b.tab.leases["k"].find(o, 0) != nil; open != tc.open {
+			if open := b.tab.locks["k"].find(o, 0) != nil; open != tc.open {
 				t.Errorf("handed over: %v", open)
 			}
 			b.balanced(1)
@@ -127,19 +146,22 @@ func TestForceOfOneReaderLeavesTheOthers(t *testing.T) {
 	r1, r2 := b.session(), b.session()
 	b.acquire(r1, "k", shared)
 	first := b.granted(OpJoin, 5)
-	if ms, ended, free := b.force("k", false, first+1); len(ms) != 0 || len(ended) != 0 || free != b.now {
+	if ms, ended, free := b.force("k", false, first+1); len(ms) != 0 || len(ended) != 0 ||
+		free != b.now {
 		t.Fatal("another fence")
 	}
 	b.force("k", false, first)
-	second := b.only(b.acquire(r1, "k", shared), MsgGranted, CodeOK).Fence // the same owner, anew
+	// the same owner, anew
+	second := b.only(b.acquire(r1, "k", shared), MsgGranted, protocol.OK).Fence
 	if second <= first {
 		t.Fatalf("fence %d after %d", second, first)
 	}
-	b.only(b.acquire(r2, "k", shared), MsgGranted, CodeOK)
-	if ms := b.release(r1, "k", first); ms[0].Code != CodeNotHeld || b.tab.leases["k"].find(r1, 0) == nil {
+	b.only(b.acquire(r2, "k", shared), MsgGranted, protocol.OK)
+	if ms := b.release(r1, "k", first); ms[0].Code != protocol.NotHeld ||
+		b.tab.locks["k"].find(r1, 0) == nil {
 		t.Fatalf("%+v: the new hold stays", ms)
 	}
-	b.only(b.release(r1, "k", second), MsgReleased, CodeOK)
+	b.only(b.release(r1, "k", second), MsgReleased, protocol.OK)
 	b.balanced(1)
 }
 
@@ -161,7 +183,8 @@ func TestForceTakesAllPermitsOrOne(t *testing.T) {
 	if len(ms) != 2 || len(ended) != 2 {
 		t.Fatalf("%+v %+v", ms, ended)
 	}
-	b.only(b.acquire(b.session(), "k", func(q *Acquire) { q.Mode, q.Limit = Permit, 3 }), MsgFailed, CodeBusy)
+	b.only(b.acquire(b.session(), "k", func(q *Acquire) { q.Mode, q.Limit = Permit, 3 }), MsgFailed,
+		protocol.Busy)
 	b.balanced(3)
 	b.tab.EndSession(s, 100, b.now, &b.out)
 	b.take()
@@ -171,14 +194,15 @@ func TestForceTakesAllPermitsOrOne(t *testing.T) {
 	b.balanced(3)
 }
 
-// A client gives up a hold because the stated validity is over: it ends its session, or releases the hold. It has lost
-// the hold. The stated validity is rounded down, so the lease itself ends slightly later. Until then a release is
-// answered as any other.
+// A client gives up a hold because the stated validity is over: it ends its session, or releases
+// the hold. It has lost the hold. The stated validity is rounded down, so the lease itself ends
+// slightly later. Until then a release is answered as any other.
 func TestAHoldThatIsGivenUpAtTheEndOfItsValidityIsLost(t *testing.T) {
 	end := func(b *bench, s *Session, _ *hold) { b.tab.EndSession(s, 10, b.now, &b.out) }
 	release := func(change func(*Release)) func(*bench, *Session, *hold) {
 		return func(b *bench, s *Session, h *hold) {
-			q := Release{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Owner: h.owner, Fence: h.fence, Async: true}
+			q := Release{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Owner: h.owner,
+				Fence: h.fence, Async: true}
 			change(&q)
 			b.tab.Release(&q, b.now, &b.out)
 		}
@@ -196,21 +220,22 @@ func TestAHoldThatIsGivenUpAtTheEndOfItsValidityIsLost(t *testing.T) {
 		early   int64 // before the deadline
 		lost    uint64
 		ended   Cause // if not lost
-		answer  Code
+		answer  protocol.Code
 	}{
-		{"session", plain, end, statedGrain / 2, 1, 0, CodeOK},
-		{"session, in time", plain, end, statedGrain * 2, 0, CauseSession, CodeOK},
-		{"session, fixed", fixed, end, 1, 0, CauseFixedEnd, CodeOK},
-		{"release", plain, one, 1, 1, 0, CodeOK},
-		{"release within the last millisecond", plain, one, statedGrain, 1, 0, CodeOK},
-		{"release before it", plain, one, statedGrain + 1, 0, CauseRelease, CodeOK},
-		{"release of all", plain, all, 1, 1, 0, CodeOK},
-		{"release at the deadline", plain, one, 0, 1, 0, CodeNotHeld},
-		{"release, fixed", fixed, one, 1, 0, CauseFixedEnd, CodeOK},
-		{"release of a reader", shared, one, 1, 1, 0, CodeOK},
-		{"release of a permit", permit, one, 1, 1, 0, CodeOK},
-		{"release of a permit before it", permit, one, statedGrain + 1, 0, CauseRelease, CodeOK},
-		{"given back", plain, back, 1, 0, CauseGivenBack, CodeOK},
+		{"session", plain, end, statedGrain / 2, 1, 0, protocol.OK},
+		{"session, in time", plain, end, statedGrain * 2, 0, CauseSession, protocol.OK},
+		{"session, fixed", fixed, end, 1, 0, CauseFixedEnd, protocol.OK},
+		{"release", plain, one, 1, 1, 0, protocol.OK},
+		{"release within the last millisecond", plain, one, statedGrain, 1, 0, protocol.OK},
+		{"release before it", plain, one, statedGrain + 1, 0, CauseRelease, protocol.OK},
+		{"release of all", plain, all, 1, 1, 0, protocol.OK},
+		{"release at the deadline", plain, one, 0, 1, 0, protocol.NotHeld},
+		{"release, fixed", fixed, one, 1, 0, CauseFixedEnd, protocol.OK},
+		{"release of a reader", shared, one, 1, 1, 0, protocol.OK},
+		{"release of a permit", permit, one, 1, 1, 0, protocol.OK},
+		{"release of a permit before it", permit, one, statedGrain + 1, 0, CauseRelease,
+			protocol.OK},
+		{"given back", plain, back, 1, 0, CauseGivenBack, protocol.OK},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, nil)
@@ -219,18 +244,19 @@ func TestAHoldThatIsGivenUpAtTheEndOfItsValidityIsLost(t *testing.T) {
 			ask := b.ops[0]
 			b.ops = nil
 			b.answer(ask, Result{Status: Granted, Base: 5})
-			h := b.tab.holds.oldest
+			h := b.tab.holds.first
 			b.now = b.tab.valid(h) - tc.early
 			tc.giveUp(b, s, h)
 			n := 0
 			for _, x := range b.out.Notices {
-				if x.Kind == NoticeLost && x.Reason == LostExpired && !x.Released {
+				if x.Kind == NoticeLost && x.Reason == protocol.LostExpired && !x.Released {
 					n++
 				}
 			}
 			st := b.tab.stats[0]
-			if st.Lost[LostExpired] != tc.lost || n != int(tc.lost) || st.Holds != 0 {
-				t.Errorf("%d losses counted, %d logged, %d holds", st.Lost[LostExpired], n, st.Holds)
+			if st.Lost[protocol.LostExpired] != tc.lost || n != int(tc.lost) || st.Holds != 0 {
+				t.Errorf("%d losses counted, %d logged, %d holds", st.Lost[protocol.LostExpired], n,
+					st.Holds)
 			}
 			for cause, n := range st.Releases {
 				if want := tc.lost == 0 && Cause(cause) == tc.ended; (n == 1) != want || n > 1 {

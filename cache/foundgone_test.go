@@ -4,14 +4,17 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // wantLost checks how many holds were lost as gone so far, and that the statistics are consistent.
 func (b *bench) wantLost(n uint64) {
 	b.t.Helper()
 	all, _ := b.tab.AddStats(nil, nil)
-	if s := all[0]; s.Lost[LostGone] != n || s.Unaccounted() != 0 {
-		b.t.Fatalf("%d lost as gone, want %d; %d unaccounted", s.Lost[LostGone], n, s.Unaccounted())
+	if s := all[0]; s.Lost[protocol.LostGone] != n || s.Unaccounted() != 0 {
+		b.t.Fatalf("%d lost as gone, want %d; %d unaccounted", s.Lost[protocol.LostGone], n,
+			s.Unaccounted())
 	}
 }
 
@@ -33,7 +36,8 @@ func TestAHoldThatIsFoundGoneAtItsReleaseIsLost(t *testing.T) {
 	for name, ends := range map[string]func(b *bench, s *Session, fence uint64){
 		"release": func(b *bench, s *Session, fence uint64) { b.release(s, "k", fence) },
 		"async": func(b *bench, s *Session, fence uint64) {
-			b.tab.Release(&Release{Re: Request{Session: s}, Key: []byte("k"), Fence: fence, Async: true}, b.now, &b.out)
+			b.tab.Release(&Release{Re: Request{Session: s}, Key: []byte("k"), Fence: fence,
+				Async: true}, b.now, &b.out)
 			b.take()
 		},
 		"end of the session": func(b *bench, s *Session, _ uint64) {
@@ -55,7 +59,8 @@ func TestAHoldThatIsFoundGoneAtItsReleaseIsLost(t *testing.T) {
 			if len(lost) != 1 {
 				t.Fatalf("%d losses are logged", len(lost))
 			}
-			if n := lost[0]; n.Reason != LostGone || !n.Released || n.Key != "k" || n.Fence != f || n.Session != s || n.Took != 3*second {
+			if n := lost[0]; n.Reason != protocol.LostGone || !n.Released || n.Key != "k" ||
+				n.Fence != f || n.Session != s || n.Took != 3*second {
 				t.Errorf("%+v", n)
 			}
 			b.wantLost(1)
@@ -86,7 +91,7 @@ func TestOnlyTheLastHoldOfALeaseIsFoundGone(t *testing.T) {
 	f := b.granted(OpTry, 7)
 	b.acquire(o, "k", waits)
 	b.release(s, "k", f)
-	b.release(o, "k", b.tab.leases["k"].holds.fence) // it got the key by handoff
+	b.release(o, "k", b.tab.locks["k"].holds.first.fence) // it got the key by handoff
 	b.result(b.op(OpRelease), Result{Status: NotHeld})
 	if lost := b.lostNotices(); len(lost) != 1 || lost[0].Session != o {
 		t.Errorf("%+v", lost)
@@ -95,7 +100,8 @@ func TestOnlyTheLastHoldOfALeaseIsFoundGone(t *testing.T) {
 	b.empty()
 }
 
-// A release whose answer was lost, and which is sent again, finds nothing because the first one succeeded.
+// A release whose answer was lost, and which is sent again, finds nothing because the first one
+// succeeded.
 func TestAReleaseThatIsSentAgainFindsNothingGone(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.session()
@@ -139,7 +145,7 @@ func TestARenewalThatCrossesTheReleaseCountsNoSecondLoss(t *testing.T) {
 		s := b.session()
 		b.acquire(s, "k", nil)
 		f := b.granted(OpTry, 7)
-		l := b.tab.leases["k"]
+		l := b.tab.locks["k"].lease()
 		b.tab.RenewDue(l, l.token, b.now, &b.out)
 		b.take()
 		renew := b.op(OpRenew)
@@ -186,7 +192,7 @@ func TestALingeringLeaseIsFoundGone(t *testing.T) {
 		}, 0},
 		"held again, and then released": {func(b *bench, _ *Lease) {
 			s := b.session()
-			fence := b.only(b.acquire(s, "k", nil), MsgGranted, CodeOK).Fence
+			fence := b.only(b.acquire(s, "k", nil), MsgGranted, protocol.OK).Fence
 			b.tab.EndLinger(b.now, &b.out)
 			b.release(s, "k", fence)
 			b.result(b.op(OpRelease), Result{Status: NotHeld})
@@ -195,7 +201,7 @@ func TestALingeringLeaseIsFoundGone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, lingering)
 			b.habitual(b.session(), "k")
-			c.find(b, b.tab.leases["k"])
+			c.find(b, b.tab.locks["k"].lease())
 			if lost := b.lostNotices(); len(lost) != c.lost {
 				t.Errorf("%d losses are logged, want %d: %+v", len(lost), c.lost, lost)
 			}

@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// A store says of a token that queues that it has lost its place, or that it was withdrawn. It is never asked for
-// again: another one joins.
+// A store says of a token that queues that it has lost its place, or that it was withdrawn. It is
+// never asked for again: another one joins.
 func TestATokenThatWasWithdrawnIsNotAskedForAgain(t *testing.T) {
 	for name, r := range map[string]Result{
-		"busy":    {Status: Busy, Left: -1},
-		"refused": {Status: Refused, Left: -1, Gone: true, Err: errors.New("fences would not rise")},
+		"busy": {Status: Busy, Left: -1},
+		"refused": {Status: Refused, Left: -1, Gone: true,
+			Err: errors.New("fences would not rise")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, nil)

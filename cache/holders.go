@@ -2,23 +2,17 @@ package cache
 
 import "slices"
 
-// HoldersOf returns up to limit valid holds of a key: of its semaphore if permit is true, else of its
-// lock. all is the number of valid holds and waiters the number of this host's waiters for the key.
-// HoldersOf changes nothing.
-func (t *Table) HoldersOf(key string, permit bool, limit int, now int64) (held []Held, all, waiters int) {
-	of := t.leases[key]
-	if permit {
-		of = t.sems[key]
-	}
+// HoldersOf returns up to limit valid holds of a key: of its semaphore if permit is true, else of
+// its lock. all is the number of valid holds and waiters the number of this host's waiters for the
+// key. HoldersOf changes nothing.
+func (t *Table) HoldersOf(key string, permit bool, limit int, now int64) (
+	held []Held, all, waiters int) {
+	of := t.head(key, permit)
 	if of == nil {
 		return nil, 0, 0
 	}
-	ls := []*Lease{of}
-	if of.sem != nil {
-		ls = of.sem.permits
-	}
-	for _, l := range ls {
-		for h := l.holds; h != nil; h = h.next {
+	for _, l := range of.claims() {
+		for h := range l.holds.all() {
 			if s := t.shown(h); s.Until > now {
 				if all++; len(held) < limit {
 					held = append(held, s)
@@ -26,20 +20,22 @@ func (t *Table) HoldersOf(key string, permit bool, limit int, now int64) (held [
 			}
 		}
 	}
-	return held, all, int(of.nWaits)
+	return held, all, int(of.queue().n)
 }
 
-// HeldFor returns for each token how long ago the store granted the lease with that token, in nanoseconds.
-// It is 0 for a token without a valid lease. The leases are permits of the key's semaphore if permit is
-// true, else the key's lock. HeldFor changes nothing.
-func (t *Table) HeldFor(s *Store, key string, permit bool, tokens []uint64, now int64) []int64 {
+// HeldFor returns for each token how long ago the store granted the lease with that token, in
+// nanoseconds. It is 0 for a token without a valid lease. The leases are permits of the key's
+// semaphore if permit is true, else the key's lock. HeldFor changes nothing.
+func (t *Table) HeldFor(s *StoreTraits, key string, permit bool, tokens []uint64,
+	now int64) []int64 {
 	held, missing := make([]int64, len(tokens)), len(tokens)
 	for l := range t.named(key) {
-		if (l.head != nil) != permit || l.st.Store != s || l.state != stateHeld || now >= t.deadline(l) {
+		if l.isLock() == permit || l.st.StoreTraits != s || l.state != stateHeld ||
+			now >= t.deadline(l) {
 			continue
 		}
 		if i := slices.Index(tokens, l.token); i >= 0 {
-			held[i] = max(1, now-l.since)
+			held[i] = max(1, now-l.held.since)
 			if missing--; missing == 0 {
 				break
 			}

@@ -34,13 +34,13 @@ func TestHoldersOfCountsValidHoldsAndWaiters(t *testing.T) {
 	b.acquire(s, "r", func(q *Acquire) { q.Mode, q.Owner = Shared, 2 })
 	want("two readers", "r", false, 1, 2, 0)
 
-	b.now = b.tab.leases["k"].until
+	b.now = b.tab.locks["k"].held.until
 	want("a lease that has ended", "k", false, 0, 0, 1)
 }
 
 func TestHeldForCountsFromTheGrantOfTheLease(t *testing.T) {
 	b := newBench(t, nil)
-	s, other := b.session(), &Store{ID: 7}
+	s, other := b.session(), &StoreTraits{ID: 7}
 	want := func(what, key string, permit bool, tokens []uint64, held ...int64) {
 		t.Helper()
 		if got := b.tab.HeldFor(b.ns.Store, key, permit, tokens, b.now); !slices.Equal(got, held) {
@@ -48,7 +48,7 @@ func TestHeldForCountsFromTheGrantOfTheLease(t *testing.T) {
 		}
 	}
 	b.acquire(s, "k", nil)
-	token := b.tab.leases["k"].token
+	token := b.tab.locks["k"].token
 	want("a key that is being acquired", "k", false, []uint64{token}, 0)
 	b.granted(OpTry, 1)
 	want("a lease that was just granted", "k", false, []uint64{token}, 1)
@@ -60,12 +60,12 @@ func TestHeldForCountsFromTheGrantOfTheLease(t *testing.T) {
 		t.Errorf("another store: %d", got)
 	}
 	b.acquire(s, "s", func(q *Acquire) { q.Mode, q.Limit = Permit, 3 })
-	permit := b.tab.sems["s"].sem.permits[0].token
+	permit := b.tab.semaphores["s"].permits[0].token
 	b.granted(OpTry, 1)
 	b.now += 500
 	want("a permit", "s", true, []uint64{permit}, 500)
 	want("a lock of that token", "s", false, []uint64{permit}, 0)
 
-	b.now = b.tab.leases["k"].until
+	b.now = b.tab.locks["k"].held.until
 	want("a lease that has ended", "k", false, []uint64{token}, 0)
 }

@@ -1,20 +1,26 @@
 package cache
 
-import (
-	"cmp"
-	"iter"
-	"slices"
-	"strings"
-)
+import "github.com/locksidecar/locksidecar/protocol"
 
 // Holds: which owner has a key on this host, with which fence, until when.
+//
+// A hold ends in one of these ways. All of them lead to dropHold, which removes the hold from every
+// list and count; freeHold then makes its memory available.
+//
+//	end      the hold is released, or its session has ended
+//	endLate  the owner gives the hold up after the stated validity: it counts as lost
+//	lose     the hold is lost, and its owner is told, unless it was forced before
+//	force    the hold is lost, but keeps the key closed until the stated validity is over
+//
+// The functions whose names begin with count keep the statistics: counted for a grant, uncounted
+// for any end, countEnd for a release and countLost for a loss.
 
 // find returns the owner's hold, nil when there is none.
 func (l *Lease) find(s *Session, owner uint64) *hold {
 	if r := l.optional; r != nil && r.byOwner != nil {
 		return r.byOwner[ownerKey{s, owner}]
 	}
-	for h := l.holds; h != nil; h = h.next {
+	for h := range l.holds.all() {
 		if h.s == s && h.owner == owner && !h.forced {
 			return h
 		}
@@ -22,123 +28,34 @@ func (l *Lease) find(s *Session, owner uint64) *hold {
 	return nil
 }
 
-// indexHolds is the number of holds from which a lease keeps an index of their owners.
-const indexHolds = 12
-
-// sharesFence reports whether a new hold gets the fence of the present phase. Readers that join readers do.
-func (t *Table) sharesFence(l *Lease, m Mode) bool {
-	return m == Shared && l.nHolds > 0 && l.fence != 0
-}
-
-// nextFence begins a phase of holding: an exclusive holder's, or that of the
-// readers who hold together.
-func (t *Table) nextFence(l *Lease) {
-	l.handoff++
-	if l.handoff >= handoffRebase && l.st.Rebase {
-		l.rebase = true
-	}
-	l.fence = l.base<<handoffBits | uint64(l.handoff)
-	if l.head != nil {
-		l.fence |= permitHandoffs
-	}
-}
-
-func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
-	if l.nHolds == 0 {
-		t.used(l, now)
-		t.dropLast(l)
-	}
-	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
-		t.nextFence(l)
-		for l.head != nil && l.head.sem.holds[l.fence] != nil { // of another store, which had the same base
-			t.nextFence(l)
-		}
-	}
-	h := t.newHold()
-	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.fence, count: 1, mode: w.mode, since: now}
-	t.counted(h, w)
-	if out.Audit {
-		out.notice(NoticeAcquired, h, now-w.since)
-	}
-	if w.fixed {
-		h.end = now + w.ttl
-		if fresh && l.st.renews() && l.nHolds == 0 {
-			h.end = min(h.end, l.until) // the lease was asked for with this very TTL
-		}
-	}
-	if most := int64(l.ns.MaxHold); most > 0 {
-		h.last = now + most
-		if h.end == 0 || h.end > h.last {
-			h.end = h.last
-		}
-	}
-	if h.end != 0 {
-		l.minEnd = min(l.minEnd, h.end)
-	}
-	if l.nHolds == 0 {
-		l.ttl = w.ttl
-	} else {
-		l.ttl = max(l.ttl, w.ttl)
-	}
-	l.heldMode = w.mode
-	if h.next = l.holds; h.next != nil {
-		h.next.prev = h
-	}
-	l.holds = h
-	l.nHolds++
-	t.holds.add(h)
-	t.indexOwner(l, h)
-	t.belongs(h)
-	re := w.req
-	w.contended = w.contended && now > w.since
-	t.dropWaiter(w)
-	m := t.grantOf(h, re, true)
-	m.Handoff = !fresh && l.state == stateHeld
-	out.Messages = append(out.Messages, m)
-	t.reenterWaits(h, now, out)
-}
+// indexFrom is the number of holds from which a lease keeps an index of their owners.
+const indexFrom = 12
 
 // belongs adds h to the holds of its session and of its semaphore, and to their counts.
 func (t *Table) belongs(h *hold) {
 	l, s := h.l, h.s
-	if l.head != nil {
-		l.head.sem.holds[h.fence] = h
+	if p := l.permit(); p != nil {
+		p.of.byFence[h.fence] = h
 	}
 	s.Holds.Add(1)
 	s.User.addHolds(1)
 	l.ns.Use.addHolds(1)
-	x := &s.index[t.cfg.Shard]
-	if h.sNext = x.holds; h.sNext != nil {
-		h.sNext.sPrev = h
-	}
-	x.holds = h
-}
-
-func (t *Table) newHold() *hold {
-	n := len(t.freeHolds)
-	if n == 0 {
-		return new(hold)
-	}
-	h := t.freeHolds[n-1]
-	t.freeHolds = t.freeHolds[:n-1]
-	return h
+	s.index[t.cfg.Shard].holds.insert(h, nil)
 }
 
 func (t *Table) freeHold(h *hold) {
 	*h = hold{}
-	if len(t.freeHolds) < maxFree {
-		t.freeHolds = append(t.freeHolds, h)
-	}
+	t.freeHolds.put(h)
 }
 
 func (t *Table) indexOwner(l *Lease, h *hold) {
-	if l.nHolds <= indexHolds && (l.optional == nil || l.optional.byOwner == nil) {
+	if l.nHolds <= indexFrom && (l.optional == nil || l.optional.byOwner == nil) {
 		return
 	}
 	r := l.withOptional()
 	if r.byOwner == nil {
-		r.byOwner = make(map[ownerKey]*hold, 2*indexHolds)
-		for o := l.holds; o != nil; o = o.next {
+		r.byOwner = make(map[ownerKey]*hold, 2*indexFrom)
+		for o := range l.holds.all() {
 			if !o.forced {
 				r.byOwner[ownerKey{o.s, o.owner}] = o
 			}
@@ -165,7 +82,7 @@ func (l *Lease) unindexOwner(h *hold) {
 func (t *Table) counted(h *hold, w *waiter) {
 	h.class = h.l.ns.Class
 	s := t.statsOf(h.l.ns)
-	s.Acquires[CodeOK]++
+	s.Acquires[protocol.OK]++
 	s.Wait.Observe(h.since - w.since)
 	s.Holds++
 	if h.fence == 0 {
@@ -188,7 +105,8 @@ func (t *Table) end(h *hold, why Cause, now int64, out *Effects) {
 		return
 	}
 	t.countEnd(h, why, now, out)
-	if l := h.l; l.nHolds == 1 && l.state == stateHeld && (why == CauseRelease || why == CauseSession) {
+	if l := h.l; l.nHolds == 1 && l.state == stateHeld &&
+		(why == CauseRelease || why == CauseSession) {
 		t.keepLast(h, now)
 	}
 	t.dropHold(h)
@@ -203,20 +121,13 @@ func (t *Table) countEnd(h *hold, why Cause, now int64, out *Effects) {
 
 func (t *Table) dropHold(h *hold) {
 	l, s := h.l, h.s
-	if h.prev != nil {
-		h.prev.next = h.next
-	} else {
-		l.holds = h.next
-	}
-	if h.next != nil {
-		h.next.prev = h.prev
-	}
+	l.holds.remove(h)
 	l.nHolds--
 	t.holds.remove(h)
-	if l.head != nil {
-		delete(l.head.sem.holds, h.fence)
+	if p := l.permit(); p != nil {
+		delete(p.of.byFence, h.fence)
 	}
-	l.fence = 0 // who joins readers from here on gets a new one: nobody is given a fence twice
+	l.held.fence = 0 // who joins readers from here on gets a new one: nobody is given a fence twice
 	if l.nHolds == 0 {
 		l.minEnd = Forever
 	}
@@ -228,33 +139,26 @@ func (t *Table) dropHold(h *hold) {
 	s.User.addHolds(-1)
 	l.ns.Use.addHolds(-1)
 	x := &s.index[t.cfg.Shard]
-	if h.sPrev != nil {
-		h.sPrev.sNext = h.sNext
-	} else {
-		x.holds = h.sNext
-	}
-	if h.sNext != nil {
-		h.sNext.sPrev = h.sPrev
-	}
 	if x.survey == h {
-		x.survey = h.sNext
+		x.survey = x.holds.next(h)
 	}
+	x.holds.remove(h)
 	t.mark(s)
 	t.freeHold(h)
 }
 
 // lose removes h, and tells its owner unless the owner has been told.
-func (t *Table) lose(h *hold, why Reason, now int64, out *Effects) {
+func (t *Table) lose(h *hold, why protocol.Reason, now int64, out *Effects) {
 	if !h.forced {
 		t.tellLost(h, why, now, out)
 	}
 	t.dropHold(h)
 }
 
-// countLost counts the loss of h. A fixed hold that reaches its own end counts as released, because its
-// owner requested that end.
-func (t *Table) countLost(h *hold, why Reason, now int64, out *Effects) {
-	if why == LostFixed {
+// countLost counts the loss of h. A fixed hold that reaches its own end counts as released,
+// because its owner requested that end.
+func (t *Table) countLost(h *hold, why protocol.Reason, now int64, out *Effects) {
+	if why == protocol.LostFixed {
 		t.countEnd(h, CauseFixedEnd, now, out)
 		return
 	}
@@ -262,10 +166,10 @@ func (t *Table) countLost(h *hold, why Reason, now int64, out *Effects) {
 	out.notice(NoticeLost, h, now-h.since).Reason = why
 }
 
-func (t *Table) tellLost(h *hold, why Reason, now int64, out *Effects) {
+func (t *Table) tellLost(h *hold, why protocol.Reason, now int64, out *Effects) {
 	t.countLost(h, why, now, out)
-	out.Messages = append(out.Messages, Message{Kind: MsgLost, Re: Request{Session: h.s}, Key: h.l.key,
-		Owner: h.owner, Fence: h.fence, Reason: why})
+	out.Messages = append(out.Messages, Message{Kind: MsgLost, Re: Request{Session: h.s},
+		Key: h.l.key, Owner: h.owner, Fence: h.fence, Reason: why})
 }
 
 // expire ends what is past its time: the lease, or fixed holds of it.
@@ -274,8 +178,8 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 		if !l.forcedOnly() {
 			l.st.stats.Expired++
 		}
-		for l.holds != nil {
-			t.lose(l.holds, l.holds.endReason(now, LostExpired), now, out)
+		for h := range l.holds.all() {
+			t.lose(h, h.endReason(now, protocol.LostExpired), now, out)
 		}
 		t.beginRelease(l, now, out)
 		return
@@ -284,87 +188,31 @@ func (t *Table) expire(l *Lease, now int64, out *Effects) {
 		return
 	}
 	end := Forever
-	for h := l.holds; h != nil; {
-		next := h.next
+	for h := range l.holds.all() {
 		if h.end != 0 && now >= h.end {
-			t.lose(h, h.endReason(now, LostFixed), now, out)
+			t.lose(h, h.endReason(now, protocol.LostFixed), now, out)
 		} else if h.end != 0 {
 			end = min(end, h.end)
 		}
-		h = next
 	}
 	l.minEnd = end
 }
 
-// endReason returns why h is lost at now: because its own end has come, or else other. A hold with end == last
-// is ended by the longest hold that is allowed.
-func (h *hold) endReason(now int64, other Reason) Reason {
+// endReason returns why h is lost at now: because its own end has come, or else other. A hold
+// with end == last is ended by the longest hold that is allowed.
+func (h *hold) endReason(now int64, other protocol.Reason) protocol.Reason {
 	switch {
 	case h.end == 0 || now < h.end:
 		return other
 	case h.end == h.last:
-		return LostTooLong
+		return protocol.LostTooLong
 	}
-	return LostFixed
+	return protocol.LostFixed
 }
 
-func (t *Table) expireAll(st *storeState, now int64, out *Effects) {
+func (t *Table) expireAll(st *storeRecord, now int64, out *Effects) {
 	for _, l := range t.heldLeases(st) {
-		if l.dropped() {
-			continue
-		}
 		t.expire(l, now, out)
 		t.advance(l, now, out)
 	}
-}
-
-// heldLeases returns every lease that is held at a store, in order.
-func (t *Table) heldLeases(st *storeState) []*Lease {
-	ls := make([]*Lease, 0, st.held)
-	for l := range t.all() {
-		if l.state == stateHeld && l.st == st {
-			ls = append(ls, l)
-		}
-	}
-	inOrder(ls)
-	return ls
-}
-
-// all yields every lease: of locks, of semaphores, and of their permits.
-func (t *Table) all() iter.Seq[*Lease] {
-	return func(yield func(*Lease) bool) {
-		for _, l := range t.leases {
-			if !yield(l) {
-				return
-			}
-		}
-		for _, l := range t.sems {
-			if !yield(l) {
-				return
-			}
-			for _, p := range l.sem.permits {
-				if !yield(p) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// inOrder sorts leases so that a run of the simulator can be repeated.
-func inOrder(ls []*Lease) {
-	slices.SortFunc(ls, func(a, b *Lease) int {
-		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.kind(), b.kind()),
-			cmp.Compare(a.token, b.token), cmp.Compare(a.place, b.place))
-	})
-}
-
-// sorted returns every lease in order. Advancing one permit of a semaphore may drop others of the list.
-func (t *Table) sorted() []*Lease {
-	ls := make([]*Lease, 0, t.Len())
-	for l := range t.all() {
-		ls = append(ls, l)
-	}
-	inOrder(ls)
-	return ls
 }

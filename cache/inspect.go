@@ -1,31 +1,49 @@
 package cache
 
+import "github.com/locksidecar/locksidecar/protocol"
+
 // Inspections.
 
-func (t *Table) peeked(l *Lease, r *Result, out *Effects) {
-	m := Message{Kind: MsgInspected, Left: -1, Waiters: l.nWaits}
+func (t *Table) peekedAnswered(l *Lease, r *Result, out *Effects) {
+	m := Message{Kind: MsgInspected, Left: -1, Waiters: l.queue().n}
 	switch r.Status {
 	case Busy, Granted:
 		m.Held, m.Left, m.Mode = 2, r.Left, r.Mode
-		if l.sem != nil {
+		if !l.isLock() {
 			m.Mode = Permit
 		}
-		t.succeed(l)
+		t.noteSuccess(l)
 	case Done:
-		t.succeed(l)
+		t.noteSuccess(l)
 	default:
-		m = Message{Kind: MsgFailed, Code: CodeUnavailable, Left: -1, Err: r.Err}
+		m = Message{Kind: MsgFailed, Code: protocol.Unavailable, Left: -1, Err: r.Err}
 	}
 	l.answerPeeks(m, out)
 }
 
+// answerPeeks answers the inspections that wait for the state of l, if there are any.
 func (l *Lease) answerPeeks(m Message, out *Effects) {
+	if l.optional == nil {
+		return
+	}
 	for _, re := range l.optional.peeks {
 		re.Session.addAsks(-1)
 		m.Re = re
 		out.Messages = append(out.Messages, m)
 	}
 	l.optional.peeks = nil
+}
+
+// peeks reports whether inspections wait for the state of l.
+func (l *Lease) peeks() bool { return l.optional != nil && len(l.optional.peeks) > 0 }
+
+// failPeeks answers the inspections of a key that nobody holds on this host, while its store is
+// down.
+func (t *Table) failPeeks(l *Lease, out *Effects) {
+	if l.op == 0 && l.nHolds == 0 {
+		l.answerPeeks(Message{Kind: MsgFailed, Code: protocol.Unavailable, Left: -1, Err: l.st.err},
+			out)
+	}
 }
 
 // peek queues re until the state of l is known.
@@ -35,22 +53,25 @@ func (l *Lease) peek(re Request) {
 	r.peeks = append(r.peeks, re)
 }
 
-// Inspect answers re with the state of a key: of its semaphore if mode is Permit, else of its lock. It asks
-// the store if this host does not hold the key.
+// Inspect answers re with the state of a key: of its semaphore if mode is Permit, else of its
+// lock. It asks the store if this host does not hold the key.
 func (t *Table) Inspect(re Request, ns *Namespace, key []byte, mode Mode, now int64, out *Effects) {
+	t.reuseDropped()
 	if err := t.mayAsk(re.Session); err != nil {
-		out.fail(re, CodeLimit, err)
+		out.fail(re, protocol.Limit, err)
 		return
 	}
 	if mode == Permit {
 		t.inspectSemaphore(re, ns, key, now, out)
 		return
 	}
-	l := t.leases[string(key)]
+	l := t.locks[string(key)].lease()
 	if l != nil {
 		t.expire(l, now, out)
 		if l.nHolds > 0 {
-			t.sayHeld(l, re, now, out)
+			m := t.inspectedHere(l, now)
+			m.Re = re
+			out.Messages = append(out.Messages, m)
 			t.advance(l, now, out)
 			return
 		}
@@ -61,27 +82,20 @@ func (t *Table) Inspect(re Request, ns *Namespace, key []byte, mode Mode, now in
 	t.advance(l, now, out)
 }
 
-func (t *Table) sayHeld(l *Lease, re Request, now int64, out *Effects) {
-	out.Messages = append(out.Messages, Message{Kind: MsgInspected, Re: re, Held: 1, Mode: l.heldMode,
-		Holders: l.nHolds, Waiters: l.nWaits, Left: t.deadline(l) - now, Fence: l.newestFence()})
-}
-
-// answerPeeks answers the inspections that came before the lease.
-func (t *Table) answerPeeks(l *Lease, now int64, out *Effects) {
-	if l.optional == nil || l.nHolds == 0 || l.op == OpPeek {
-		return
-	}
-	for _, re := range l.optional.peeks {
-		re.Session.addAsks(-1)
-		t.sayHeld(l, re, now, out)
-	}
-	l.optional.peeks = nil
+// inspectedHere is the answer to an inspection of a lock that this host holds.
+func (t *Table) inspectedHere(l *Lease, now int64) Message {
+	return Message{Kind: MsgInspected, Held: 1, Mode: l.heldMode,
+		Holders: l.nHolds, Waiters: l.queue().n, Left: t.deadline(l) - now, Fence: l.newestFence()}
 }
 
 func (l *Lease) newestFence() uint64 {
-	f := l.fence
-	for h := l.holds; h != nil && f == 0; h = h.next {
-		f = h.fence
+	if f := l.held.fence; f != 0 {
+		return f
 	}
-	return f
+	for h := range l.holds.all() {
+		if h.fence != 0 {
+			return h.fence
+		}
+	}
+	return 0
 }

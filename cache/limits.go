@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// Limits of holds and waiters: of a session, of all sessions of a user, and of all clients in a namespace.
-// Each limit is checked before the request is counted. So threads that decide at the same moment can exceed a
-// shared limit, by one each.
+// Limits of holds and waiters: of a session, of all sessions of a user, and of all clients in a
+// namespace. Each limit is checked before the request is counted. So threads that decide at the
+// same moment can exceed a shared limit, by one each.
 
 // Use counts the holds and waiters of a namespace, or of a user's sessions, over all tables.
 type Use struct {
@@ -30,8 +30,8 @@ func (u *Use) holds() bool { return u != nil && over(&u.Holds, &u.MaxHolds) }
 func (u *Use) waits() bool { return u != nil && over(&u.Waiters, &u.MaxWaiters) }
 func (u *Use) asks() bool  { return u != nil && over(&u.Asks, &u.MaxWaiters) }
 
-func over(n, most *atomic.Int64) bool {
-	m := most.Load()
+func over(n, limit *atomic.Int64) bool {
+	m := limit.Load()
 	return m > 0 && n.Load() >= m
 }
 
@@ -85,8 +85,8 @@ func (t *Table) mayWait(s *Session, ns *Namespace) error {
 	return t.mayAsk(s)
 }
 
-// mayAsk returns an error if s may not have one more request at a store. A request still counts after its
-// session has withdrawn it or has ended, until the store answers.
+// mayAsk returns an error if s may not have one more request at a store. A request still counts
+// after its session has withdrawn it or has ended, until the store answers.
 func (t *Table) mayAsk(s *Session) error {
 	switch {
 	case s.Asks.Load() >= t.cfg.MaxWaiters:

@@ -4,14 +4,17 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // Lingering: an idle lease is kept for a while in case this host wants it again.
 //
-// The lease is kept if the key's history says that this saves more than it costs. If this host acquires the
-// key again in time, the round trips of the release and of the acquire are saved. If another host acquires it
-// first, that host waits longer: for the hint to this host, for the release, and for the news of the release.
-// After another host has acquired a key, this host does not keep it idle for LingerPause.
+// The lease is kept if the key's history says that this saves more than it costs. If this host
+// acquires the key again in time, the round trips of the release and of the acquire are saved. If
+// another host acquires it first, that host waits longer: for the hint to this host, for the
+// release, and for the news of the release. After another host has acquired a key, this host does
+// not keep it idle for LingerPause.
 
 const (
 	savedTrips = 2 // to the store
@@ -41,8 +44,8 @@ func (h *habit) count(n *uint8) {
 	}
 }
 
-// habits has the habits of the keys that were used last. The lease of a key whose habit is forgotten no longer
-// lingers.
+// habits has the habits of the keys that were used last. The lease of a key whose habit is
+// forgotten no longer lingers.
 type habits struct {
 	lru     *simplelru.LRU[string, *habit]
 	evicted *Lease // that has to be given up
@@ -57,45 +60,53 @@ func (x *habits) get(key string) *habit {
 }
 
 // add makes a habit for a key that has none.
-func (x *habits) add(key string, most int) *habit {
+func (x *habits) add(key string, limit int) *habit {
 	if x.lru == nil {
-		x.lru, _ = simplelru.NewLRU(max(1, most), func(_ string, old *habit) { x.evicted = old.lingers })
+		evict := func(_ string, old *habit) { x.evicted = old.lingers }
+		x.lru, _ = simplelru.NewLRU(max(1, limit), evict)
 	}
 	h := new(habit)
 	x.lru.Add(key, h)
 	return h
 }
 
-// lingers reports whether l, which nobody holds, is kept. A request that waits for its release is answered
-// then, because the lease stays with this host.
+// lingers reports whether l, which nobody holds, is kept. A request that waits for its release is
+// answered then, because the lease stays with this host.
 func (t *Table) lingers(l *Lease, now int64, out *Effects) bool {
-	if l.ns.Linger == 0 || l.head != nil {
+	if l.ns.Linger == 0 || !l.isLock() {
 		return false
 	}
-	free := l.nWaits == 0 && !l.moved() && !l.contended && !l.downgrade && !t.noLinger
+	free := l.queue().empty() && !l.moved() && !l.held.contended && !l.held.downgrade && !t.noLinger
 	if until := l.idleUntil(); until != 0 {
 		return free && now < until
 	}
-	if l.nWaits > 0 {
+	if !l.queue().empty() {
 		return false
 	}
-	h := t.habits.get(l.key)
+	h := t.habitOf(l.key, now, out)
+	h.freed = now
+	if !free || now < h.banned || !h.pays() || l.st.renews() && l.held.until-now < l.ttl/3 {
+		return false
+	}
+	h.lingers = l
+	l.withOptional().idleUntil = now + min(int64(l.ns.Linger), l.ttl/2)
+	l.confirmReleaser(out)
+	return true
+}
+
+// habitOf returns the habit of a key. If it makes one, the habit that was used longest ago may be
+// forgotten, and its lease no longer lingers.
+func (t *Table) habitOf(key string, now int64, out *Effects) *habit {
+	h := t.habits.get(key)
 	if h == nil {
-		h = t.habits.add(l.key, t.cfg.Habits)
+		h = t.habits.add(key, t.cfg.Habits)
 		if old := t.habits.evicted; old != nil {
 			t.habits.evicted = nil
 			old.optional.idleUntil = now
 			t.advance(old, now, out)
 		}
 	}
-	h.freed = now
-	if !free || now < h.banned || !h.pays() || l.st.renews() && l.until-now < l.ttl/3 {
-		return false
-	}
-	h.lingers = l
-	l.withOptional().idleUntil = now + min(int64(l.ns.Linger), l.ttl/2)
-	l.stays(out)
-	return true
+	return h
 }
 
 // idleUntil returns until when l is kept without a hold; 0 if it is not kept.
@@ -106,10 +117,10 @@ func (l *Lease) idleUntil() int64 {
 	return l.optional.idleUntil
 }
 
-// used records that l, which nobody held, is held again.
-func (t *Table) used(l *Lease, now int64) {
+// countReuse records that l, which nobody held, is held again.
+func (t *Table) countReuse(l *Lease, now int64) {
 	t.endIdle(l) // first, because a reload may have disabled linger since
-	if l.ns.Linger == 0 || l.head != nil {
+	if l.ns.Linger == 0 || !l.isLock() {
 		return
 	}
 	h := t.habits.get(l.key)
@@ -124,10 +135,10 @@ func (t *Table) used(l *Lease, now int64) {
 	h.freed = 0
 }
 
-// contested records that another host uses the key too. ours is true if that host waits for the lease that
-// this host has.
-func (t *Table) contested(l *Lease, ours bool, now int64) {
-	if l.ns.Linger == 0 || l.head != nil {
+// countForeignUse records that another host uses the key too. ours is true if that host waits for
+// the lease that this host has.
+func (t *Table) countForeignUse(l *Lease, ours bool, now int64) {
+	if l.ns.Linger == 0 || !l.isLock() {
 		return
 	}
 	h := t.habits.get(l.key)
@@ -165,30 +176,46 @@ func (t *Table) EndLinger(now int64, out *Effects) {
 	}
 }
 
-// Tries and lingering leases. A try for a key that lingers on another host would fail although nobody holds
-// it. So where leases linger, a try takes a short-lived queue entry at the store, which ends the lingering. It
-// is answered busy only if that has not helped.
+// Tries and lingering leases. A try for a key that lingers on another host would fail although
+// nobody holds it. So where leases linger, a try takes a short-lived queue entry at the store,
+// which ends the lingering. It is answered busy only if that has not helped.
 
 const (
-	tryLeast = 10 * time.Millisecond
-	tryTrips = 5
+	minTryWait   = 10 * time.Millisecond
+	tryWaitTrips = 5
 )
 
 // tryWait returns how long a try waits for a lease that may linger on another host.
-func (st *storeState) tryWait() int64 {
-	return max(int64(tryLeast), tryTrips*st.trip) + int64(st.Notice)
+func (st *storeRecord) tryWait() int64 {
+	return max(int64(minTryWait), tryWaitTrips*st.trip) + int64(st.Notice)
 }
 
-// startsShortLived reports whether the next OpJoin of l takes a short-lived queue entry: only tries wait for
-// l, and they may wait for a moment.
+// startsShortLived reports whether the next OpJoin of l takes a short-lived queue entry: only
+// tries wait for l, and they may wait for a moment.
 func (t *Table) startsShortLived(l *Lease) bool {
-	return l.ns.Linger > 0 && l.head == nil && l.nHolds == 0 && l.st.Queue && !l.longWaits()
+	return l.ns.Linger > 0 && l.isLock() && l.nHolds == 0 && l.st.Queue && !l.longWaits()
 }
 
 // longWaits reports whether l has waiters that are not tries.
-func (l *Lease) longWaits() bool { return l.nWaits > l.nTries }
+func (l *Lease) longWaits() bool { return l.queue().n > l.queue().tries }
 
-// inMoment reports whether tries may still wait in l's short-lived queue entry.
-func (l *Lease) inMoment(now int64) bool {
-	return l.shortLived && (l.optional.tryUntil == 0 || now < l.optional.tryUntil)
+// endTryWaits refuses the tries that have waited in l's short-lived queue entry for long enough. It
+// returns when that time comes.
+func (t *Table) endTryWaits(l *Lease, now int64, out *Effects) (wake int64) {
+	switch {
+	case !l.asked.shortLived:
+		return Forever
+	case l.triesMayWait(now):
+		if l.asked.tryUntil == 0 {
+			return Forever
+		}
+		return l.asked.tryUntil
+	}
+	t.refuseTries(l, protocol.Busy, -1, now, out)
+	return Forever
+}
+
+// triesMayWait reports whether tries may still wait in l's short-lived queue entry.
+func (l *Lease) triesMayWait(now int64) bool {
+	return l.asked.shortLived && (l.asked.tryUntil == 0 || now < l.asked.tryUntil)
 }

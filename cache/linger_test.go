@@ -4,11 +4,16 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 const ms = int64(time.Millisecond)
 
-func lingering(x *setup) { x.Namespace.Linger, x.Namespace.LingerPause = 2*time.Second, 30*time.Second }
+func lingering(x *setup) {
+	x.Namespace.Linger, x.Namespace.LingerPause = 2*time.Second,
+		30*time.Second
+}
 
 // use has key acquired and released, and says what the store was asked for.
 func (b *bench) use(s *Session, key string, base uint64) (asked []string) {
@@ -151,14 +156,19 @@ func TestOtherWaysOutOfLingering(t *testing.T) {
 		do    func(b *bench)
 		asked string
 	}{
-		"another mode": {func(b *bench) { b.acquire(b.session(), "k", shared) }, "[]"}, // a reader fits in
+		// a reader fits in
+		"another mode": {func(b *bench) { b.acquire(b.session(), "k", shared) }, "[]"},
 		"store down": {func(b *bench) {
 			b.tab.StoreDown(b.ns.Store, nil, b.now, &b.out)
 			b.tab.Tick(b.now, 9, &b.out)
 			b.take()
 		}, "[]"},
-		"drain":         {func(b *bench) { b.tab.EndLinger(b.now, &b.out); b.take() }, "[release]"},
-		"gone upstream": {func(b *bench) { b.tab.Hint(b.ns.Store, Hint{Kind: HintGone, Key: "k"}, b.now, &b.out); b.take() }, "[renew]"},
+		"drain": {func(b *bench) { b.tab.EndLinger(b.now, &b.out); b.take() }, "[release]"},
+		"gone upstream": {func(b *bench) {
+			b.tab.Hint(b.ns.Store, Hint{Kind: HintGone, Key: "k"},
+				b.now, &b.out)
+			b.take()
+		}, "[renew]"},
 	} {
 		b := newBench(t, lingering)
 		b.habitual(b.session(), "k")
@@ -185,7 +195,7 @@ func TestALingeringLeaseIsRenewedAndStillEndsInTime(t *testing.T) {
 	b := newBench(t, lingering)
 	s := b.session()
 	b.habitual(s, "k")
-	l := b.tab.leases["k"]
+	l := b.tab.locks["k"].lease()
 	if !l.tracked {
 		t.Fatal("the watchdog does not know it")
 	}
@@ -222,11 +232,11 @@ func TestATryWaitsAMomentForALingeringLease(t *testing.T) {
 	if m := b.answer(op, Result{Status: Queued, Left: second}); len(m) != 0 {
 		t.Fatalf("%+v", m)
 	}
-	b.only(b.acquire(b.session(), "k", nil), MsgFailed, CodeBusy) // one stands before it
-	if m := b.tick(tryLeast - 1); len(m) != 0 {
+	b.only(b.acquire(b.session(), "k", nil), MsgFailed, protocol.Busy) // one stands before it
+	if m := b.tick(minTryWait - 1); len(m) != 0 {
 		t.Fatalf("%+v", m)
 	}
-	b.only(b.tick(1), MsgFailed, CodeBusy)
+	b.only(b.tick(1), MsgFailed, protocol.Busy)
 	b.answer(b.op(OpWithdraw), Result{Status: Done})
 	if b.tab.Len() != 0 {
 		t.Fatal("the key is still known")
@@ -249,7 +259,7 @@ func TestAWaiterTakesNoBriefPlace(t *testing.T) {
 	if op.ShortLived {
 		t.Fatal("the queue entry is short-lived")
 	}
-	if m := b.answer(op, Result{Status: Queued}); len(m) != 1 || m[0].Code != CodeBusy {
+	if m := b.answer(op, Result{Status: Queued}); len(m) != 1 || m[0].Code != protocol.Busy {
 		t.Fatalf("%+v", m)
 	}
 }
@@ -270,13 +280,13 @@ func TestSlowStoresGiveHandoffsMoreTime(t *testing.T) {
 	}
 }
 
-// A lingering lease is used again after a reload has disabled linger: the table forgets the time at which the
-// lease would have stopped lingering.
+// A lingering lease is used again after a reload has disabled linger: the table forgets the time at
+// which the lease would have stopped lingering.
 func TestALeaseThatIsUsedAgainWithoutLingerDoesNotKeepWakingTheTable(t *testing.T) {
 	b := newBench(t, lingering)
 	s := b.session()
 	b.habitual(s, "k")
-	l := b.tab.leases["k"]
+	l := b.tab.locks["k"].lease()
 	if l == nil || l.idleUntil() == 0 {
 		t.Fatal("the lease does not linger")
 	}
@@ -297,6 +307,21 @@ func TestALeaseThatIsUsedAgainWithoutLingerDoesNotKeepWakingTheTable(t *testing.
 	}
 	b.take()
 	if n == 1000 {
-		t.Errorf("the held lease wakes the table every nanosecond: idleUntil %d, now %d", l.idleUntil(), b.now)
+		t.Errorf("the held lease wakes the table every nanosecond: idleUntil %d, now %d",
+			l.idleUntil(), b.now)
 	}
+}
+
+// A lease that lingers has no holder, and an inspection does not have to wait for its end.
+func TestAnInspectionFindsALingeringKeyFree(t *testing.T) {
+	b := newBench(t, lingering)
+	s := b.session()
+	b.habitual(s, "k")
+	b.tab.Inspect(Request{Session: s, ID: 7}, b.ns, []byte("k"), Exclusive, b.now, &b.out)
+	ms := b.take()
+	if len(ms) != 1 || ms[0].Kind != MsgInspected || ms[0].Re.ID != 7 || ms[0].Held != 0 ||
+		ms[0].Holders != 0 {
+		t.Fatalf("got %+v, want the key to be free", ms)
+	}
+	b.uses(s, "k", 7)
 }

@@ -2,25 +2,28 @@ package cache
 
 import "time"
 
-// Store describes a store to the tables. It does not change after a table has seen it.
-type Store struct {
+// StoreTraits describes a store to the tables. It does not change after a table has seen it.
+type StoreTraits struct {
 	ID         int           // its number, from 0; a number is never used again
 	Session    bool          // leases live by the daemon's session there
 	SessionTTL time.Duration // then its TTL
 	TTLs       bool          // leases have TTLs of their own too
 	Rebase     bool          // the store can give a held lease a new base
 	Floors     bool          // a new base is above Op.Floor; Rebase implies this
-	Pair       bool          // a lease stands in two stores: when one has lost it, the other may still have it
-	Queue      bool          // waiting hosts queue at the store; otherwise they poll, and more often
-	Notice     time.Duration // how late the hint that a held key is contended may be, besides the network delay
+	// Pair means that a lease is at two stores: when one has lost it, the other may still have it.
+	Pair bool
+	// Queue means that waiting hosts queue at the store. Otherwise they poll, and more often.
+	Queue bool
+	// Notice is how late the hint that a held key is contended may be, besides the network delay.
+	Notice time.Duration
 }
 
 // renews reports whether each lease at the store ends by itself unless it is renewed.
-func (s *Store) renews() bool { return !s.Session || s.TTLs }
+func (s *StoreTraits) renews() bool { return !s.Session || s.TTLs }
 
-// Validity returns the longest validity, in nanoseconds, that can be stated for a lease with the given TTL:
-// the TTL, the TTL of the store session, or the shorter of the two.
-func (s *Store) Validity(ttl int64) int64 {
+// Validity returns the longest validity, in nanoseconds, that can be stated for a lease with the
+// given TTL: the TTL, the TTL of the store session, or the shorter of the two.
+func (s *StoreTraits) Validity(ttl int64) int64 {
 	switch {
 	case !s.Session:
 		return ttl
@@ -30,17 +33,22 @@ func (s *Store) Validity(ttl int64) int64 {
 	return int64(s.SessionTTL)
 }
 
-// Namespace is the policy for the keys under a prefix: their store, and what their holders may do. It does
-// not change after a table has seen it; a new Namespace replaces it.
+// Namespace is the policy for the keys under a prefix: their store, and what their holders may do.
+// It does not change after a table has seen it; a new Namespace replaces it.
 type Namespace struct {
-	Store          *Store
+	Store          *StoreTraits
 	MaxHandoffs    int           // local handoffs of a key while another host waits for it
 	MaxHandoffTime time.Duration // … and the time for them
-	Linger         time.Duration // how long a lease with no hold may be kept, at most half its TTL; 0 for not
-	LingerPause    time.Duration // how long linger is off for a key after another host has acquired or waited for it
-	MaxWait        time.Duration // the longest wait; 0 for no bound. Callers apply it to Acquire.Wait, and Reroute to waiters
-	MaxHold        time.Duration // the longest time that an owner may hold a key; 0 for no bound
-	Heartbeat      time.Duration // a client silent for so long loses its holds; 0 to not ask
+	// Linger is how long a lease with no hold may be kept, at most half its TTL; 0 for not at all.
+	Linger time.Duration
+	// LingerPause is how long a key does not linger after another host has acquired or waited for
+	// it.
+	LingerPause time.Duration
+	// MaxWait is the longest wait; 0 for no bound. Callers apply it to Acquire.Wait, and Reroute to
+	// waiters.
+	MaxWait   time.Duration
+	MaxHold   time.Duration // the longest time that an owner may hold a key; 0 for no bound
+	Heartbeat time.Duration // a client silent for so long loses its holds; 0 to not ask
 	// Tenure bounds how long a lease stays with this host while a local waiter
 	// waits for it. After that this host leaves the key alone for Pause. They are for
 	// keys shared with clients of a plain locker, which cannot queue. Both are 0 for other keys.
@@ -56,14 +64,15 @@ type Namespace struct {
 	Class      uint16 // the class of its statistics: see Stats
 }
 
-// storeState is a table's record of a store. It counts the store's users: the leases, in any state, that
-// are at the store or will be requested there next. Each hold, waiter, inspection and op has a lease, so
-// it needs no count of its own. A store without users may be forgotten.
-type storeState struct {
-	*Store
-	users   int    // leases, in any state
-	held    int    // leases in stateHeld
-	moved   int    // leases whose keys are routed to another store now, without the leases of semaphores themselves
+// storeRecord is a table's record of a store. It counts the store's users: the leases, in any
+// state, that are at the store or will be requested there next. Each hold, waiter, inspection and
+// op has a lease, so it needs no count of its own. A store without users may be forgotten.
+type storeRecord struct {
+	*StoreTraits
+	users int // leases, in any state
+	held  int // leases in stateHeld
+	// moved counts the leases whose keys are routed to another store now, except semaphores' own.
+	moved   int
 	session int64  // deadline of the session; Forever on stores without
 	no      uint64 // that session's number
 	floor   uint64 // the highest base that the store has given to this host
@@ -74,15 +83,15 @@ type storeState struct {
 	stats   StoreStats
 }
 
-// tripMost bounds the effect of one slow answer on the estimate.
-const tripMost = int64(200 * time.Millisecond)
+// maxTrip bounds the effect of one slow answer on the estimate.
+const maxTrip = int64(200 * time.Millisecond)
 
-// took updates the estimate of the round trip time after an answer that took trip.
-func (st *storeState) took(r *Result, trip int64) {
+// noteTrip updates the estimate of the round trip time after an answer that took trip.
+func (st *storeRecord) noteTrip(r *Result, trip int64) {
 	if r.Status == Unknown || r.Status == Refused {
 		return
 	}
-	trip = min(trip, tripMost)
+	trip = min(trip, maxTrip)
 	if st.trip == 0 {
 		st.trip = trip
 	}
@@ -90,12 +99,12 @@ func (st *storeState) took(r *Result, trip int64) {
 }
 
 // sessionShort reports whether the session has to be renewed before a handoff to a hold of ttl.
-func (st *storeState) sessionShort(ttl, now int64) bool {
+func (st *storeRecord) sessionShort(ttl, now int64) bool {
 	return st.Session && st.session-now < min(ttl, int64(st.SessionTTL))/3
 }
 
 // record returns the table's record of s, or nil if there is none.
-func (t *Table) record(s *Store) *storeState {
+func (t *Table) record(s *StoreTraits) *storeRecord {
 	if s.ID < len(t.stores) {
 		return t.stores[s.ID]
 	}
@@ -103,14 +112,14 @@ func (t *Table) record(s *Store) *storeState {
 }
 
 // store returns the table's record of s, which it makes if there is none.
-func (t *Table) store(s *Store) *storeState {
+func (t *Table) store(s *StoreTraits) *storeRecord {
 	if st := t.record(s); st != nil {
 		return st
 	}
 	for s.ID >= len(t.stores) {
 		t.stores = append(t.stores, nil)
 	}
-	st := &storeState{Store: s, session: Forever}
+	st := &storeRecord{StoreTraits: s, session: Forever}
 	if s.Session {
 		st.session = 0
 	}
@@ -118,8 +127,9 @@ func (t *Table) store(s *Store) *storeState {
 	return st
 }
 
-// Users counts the leases of this table that are, or may be, at a store or will be requested there next.
-func (t *Table) Users(s *Store) int {
+// Users counts the leases of this table that are, or may be, at a store or will be requested there
+// next.
+func (t *Table) Users(s *StoreTraits) int {
 	if st := t.record(s); st != nil {
 		return st.users
 	}
@@ -127,7 +137,7 @@ func (t *Table) Users(s *Store) int {
 }
 
 // Forget drops the record of a store. The store has no users, and no key is routed to it.
-func (t *Table) Forget(s *Store) {
+func (t *Table) Forget(s *StoreTraits) {
 	if s.ID < len(t.stores) {
 		t.stores[s.ID] = nil
 	}

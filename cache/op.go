@@ -1,27 +1,20 @@
 package cache
 
-import "time"
+import (
+	"time"
 
-// Mode is how a key is held.
-type Mode uint8
-
-// The modes. Their numbers are the protocol's. Permit is one permit of a
-// semaphore; a semaphore has nothing to do with a lock of the same key.
-const (
-	Exclusive Mode = 0
-	Shared    Mode = 1
-	Permit    Mode = 2
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
-func (m Mode) String() string {
-	switch m {
-	case Shared:
-		return "shared"
-	case Permit:
-		return "permit"
-	}
-	return "exclusive"
-}
+// Mode is how a key is held.
+type Mode = protocol.Mode
+
+// The modes, for the drivers of stores.
+const (
+	Exclusive = protocol.Exclusive
+	Shared    = protocol.Shared
+	Permit    = protocol.Permit
+)
 
 // Forever is a time that never comes: the deadline of what does not end by
 // itself.
@@ -34,27 +27,28 @@ const MaxBase = uint64(1)<<53 - 1
 // OpKind is the kind of a request to a store.
 type OpKind uint8
 
-// The operations of the store contract. All but OpRenew go through the main lane, which has at most one op of a
-// key in flight. OpRenew has a lane of its own. No op may shorten a TTL: it can arrive after a later op that
-// extended it.
+// The operations of the store contract. All but OpRenew go through the main lane, which has at most
+// one op of a key in flight. OpRenew has a lane of its own. No op may shorten a TTL: it can arrive
+// after a later op that extended it.
 //
-// With Mode Permit the ops are about a semaphore. Each token is one permit, and the key is available while fewer
-// than Limit tokens hold a permit. Each token has its own place in the queue, even among tokens of one host. At
-// most one op of a token is in flight, but several ops of a key may be, even in one batch.
+// With Mode Permit the ops are about a semaphore. Each token is one permit, and the key is
+// available while fewer than Limit tokens hold a permit. Each token has its own place in the queue,
+// even among tokens of one host. At most one op of a token is in flight, but several ops of a key
+// may be, even in one batch.
 const (
 	// OpTry takes the key if it is free and its queue is empty. Otherwise it changes
 	// nothing. If it is repeated with the same token, it is granted again. Its results are Granted,
 	// Busy, Refused and Unknown.
 	OpTry OpKind = iota + 1
-	// OpJoin takes the key if it is free and no token is before this one in the queue.
-	// Otherwise it joins the store's queue, or keeps the token's place in it: a daemon that
-	// does not repeat OpJoin loses its place. Its results are Granted, Queued, Refused, Unknown and Busy.
-	// Busy means that the token has lost its place for good and the store keeps nothing of it: the
+	// OpJoin takes the key if it is free and no token is before this one in the queue. Otherwise it
+	// joins the store's queue, or keeps the token's place in it: a daemon that does not repeat
+	// OpJoin loses its place. Its results are Granted, Queued, Refused, Unknown and Busy. Busy
+	// means that the token has lost its place for good and the store keeps nothing of it: the
 	// daemon has to join with another token.
 	OpJoin
-	// OpWithdraw leaves the queue, and releases the lease if it has been granted
-	// meanwhile. Its results are Done, Refused and Unknown. As with OpRelease, a copy of the request
-	// may be carried out late, so its token is never used again.
+	// OpWithdraw leaves the queue, and releases the lease if it has been granted meanwhile. Its
+	// results are Done, Refused and Unknown. As with OpRelease, a copy of the request may be
+	// carried out late, so its token is never used again.
 	OpWithdraw
 	// OpRelease ends the lease and wakes the next waiter in the queue. It removes the
 	// token from the store in any form: exclusive, shared or queued. Its results are Done,
@@ -73,30 +67,32 @@ const (
 	OpPeek
 )
 
-var opNames = [...]string{OpTry: "try", OpJoin: "join", OpWithdraw: "withdraw", OpRelease: "release",
-	OpRenew: "renew", OpDowngrade: "downgrade", OpPeek: "peek"}
+var opNames = [...]string{OpTry: "try", OpJoin: "join", OpWithdraw: "withdraw",
+	OpRelease: "release", OpRenew: "renew", OpDowngrade: "downgrade", OpPeek: "peek"}
 
 func (k OpKind) String() string { return opNames[k] }
 
 // Ends reports whether k ends a token's lease or place in the queue. OpRelease and OpWithdraw do.
 func (k OpKind) Ends() bool { return k == OpRelease || k == OpWithdraw }
 
-// Op is one request to a store. Key, Kind, Mode, Token, TTL and Floor are for the driver. Ref and Gen return
-// unchanged with the result.
+// Op is one request to a store. Key, Kind, Mode, Token, TTL and Floor are for the driver. Ref and
+// Gen return unchanged with the result.
 type Op struct {
 	Kind   OpKind
 	Mode   Mode   // of the lease; for OpRelease what the table believes it is
 	Limit  uint32 // Mode Permit, OpTry and OpJoin: how many permits there are, from 1
 	Rebase bool   // OpRenew: fetch a new base
-	// ShortLived is for OpJoin. It asks for a short-lived queue entry, on behalf of tries, in case the
-	// key lingers on another host. The holder gets HintTried, or HintContended from a store that
-	// cannot tell the two apart. Either all joins of a token are short-lived, or none is.
+	// ShortLived is for OpJoin. It asks for a short-lived queue entry, on behalf of tries, in case
+	// the key lingers on another host. The holder gets HintTried, or HintContended from a store
+	// that cannot tell the two apart. Either all joins of a token are short-lived, or none is.
 	ShortLived bool
 	Key        string
-	Token      uint64        // proves the lease to the store; never used again by this daemon; 0 for OpPeek
-	TTL        time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
-	Floor      uint64        // the highest base known here; a new one is larger
-	Store      int           // the store's number; for the caller
+	// Token proves the lease to the store; it is never used again by this daemon. It is 0 for
+	// OpPeek.
+	Token uint64
+	TTL   time.Duration // OpTry, OpJoin, OpRenew, OpDowngrade
+	Floor uint64        // the highest base known here; a new one is larger
+	Store int           // the store's number; for the caller
 
 	Ref *Lease
 	Gen uint64
@@ -106,7 +102,8 @@ type Op struct {
 // Status is how an Op ended.
 type Status uint8
 
-// The statuses of a result. The zero value is Unknown, so a result that no driver has set is ambiguous.
+// The statuses of a result. The zero value is Unknown, so a result that no driver has set is
+// ambiguous.
 const (
 	Unknown Status = iota // no answer came: the store may or may not have carried out the op
 	Granted               // the lease is ours, with Base
@@ -114,7 +111,9 @@ const (
 	Busy                  // another token has the key
 	Done                  // the store has carried out the op
 	NotHeld               // the store does not know our token
-	Refused               // the store has refused the op and changed nothing: out of memory, read-only, no login
+	// Refused means that the store has changed nothing: it is out of memory, read-only, or wants a
+	// login.
+	Refused
 )
 
 var statusNames = [...]string{"unknown", "granted", "queued", "busy", "done", "not_held", "refused"}
@@ -136,8 +135,9 @@ type Result struct {
 	// earlier sessions have ended, with the leases granted under them.
 	SessionNo uint64
 	Gone      bool // Refused: the token's lease or place in the queue has been removed
-	// Partly is for an OpRelease or OpWithdraw at a pair of stores that is Unknown: one store has carried it out. If
-	// Expires is set, the lease that the other store may still have ends with its TTL.
+	// Partly is for an OpRelease or OpWithdraw at a pair of stores that is Unknown: one store has
+	// carried it out. If Expires is set, the lease that the other store may still have ends with
+	// its TTL.
 	Partly, Expires bool
 	Err             error // Refused, Unknown: why, for people
 }
@@ -149,8 +149,11 @@ type HintKind uint8
 const (
 	HintAvailable HintKind = iota + 1 // the key may be available to this host: ask again
 	HintContended                     // another host waits for a key that this host holds
-	HintGone                          // this host's lease may have been removed: renew it to find out
-	HintTried                         // another host tries to acquire a key that this host holds: it should not linger
+	// HintGone means that this host's lease may have been removed: a renewal finds out.
+	HintGone
+	// HintTried means that another host tries to acquire a key that this host holds: it should not
+	// linger.
+	HintTried
 )
 
 // Hint is a store's notice about a key.
@@ -158,6 +161,7 @@ type Hint struct {
 	Kind HintKind
 	Mode Mode // Permit if it is about a semaphore; anything else is a lock's
 	Key  string
-	// Token identifies the permit that the hint is about; 0 means any permit of this host. Not for locks.
+	// Token identifies the permit that the hint is about; 0 means any permit of this host. Not for
+	// locks.
 	Token uint64
 }

@@ -1,10 +1,13 @@
 package cache
 
+import "github.com/locksidecar/locksidecar/protocol"
+
 // Stores that are down, and hosts that then decide alone.
 
-// StoreDown tells the table that a store cannot be reached, and why. Until StoreUp the table sends only renewals
-// to the store. To a pair, one of whose stores may be reachable, it also sends pending releases.
-func (t *Table) StoreDown(s *Store, err error, now int64, out *Effects) {
+// StoreDown tells the table that a store cannot be reached, and why. Until StoreUp the table
+// sends only renewals to the store. To a pair, one of whose stores may be reachable, it also
+// sends pending releases.
+func (t *Table) StoreDown(s *StoreTraits, err error, now int64, out *Effects) {
 	st := t.store(s)
 	st.err = err
 	if st.downAt != 0 {
@@ -15,7 +18,7 @@ func (t *Table) StoreDown(s *Store, err error, now int64, out *Effects) {
 }
 
 // StoreUp tells the table that a store can be reached again.
-func (t *Table) StoreUp(s *Store, now int64, out *Effects) {
+func (t *Table) StoreUp(s *StoreTraits, now int64, out *Effects) {
 	st := t.store(s)
 	if st.downAt == 0 {
 		return
@@ -24,10 +27,11 @@ func (t *Table) StoreUp(s *Store, now int64, out *Effects) {
 	t.advanceAll(st, now, out)
 }
 
-// advanceAll advances the leases with an unresolved state at a store. Leases that are held need nothing.
-func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
+// advanceAll advances the leases with an unresolved state at a store. Leases that are held need
+// nothing.
+func (t *Table) advanceAll(st *storeRecord, now int64, out *Effects) {
 	for _, l := range t.sorted() {
-		if l.st != st || l.state == stateHeld && !l.downgrade {
+		if l.st != st || l.state == stateHeld && !l.held.downgrade {
 			continue
 		}
 		if l.op == 0 {
@@ -37,83 +41,65 @@ func (t *Table) advanceAll(st *storeState, now int64, out *Effects) {
 	}
 }
 
-// isAlone reports whether this host may grant l without the store.
-func (t *Table) isAlone(l *Lease, now int64) bool {
+// grantsDegraded reports whether this host may grant l without the store.
+func (t *Table) grantsDegraded(l *Lease, now int64) bool {
 	st := l.st
-	return st.downAt != 0 && l.head == nil && l.state != stateClosed && l.ns.Local && !l.moved() && now-st.downAt >= int64(l.ns.LocalAfter)
+	return st.downAt != 0 && l.isLock() && l.state != stateClosed && l.ns.Local && !l.moved() &&
+		now-st.downAt >= int64(l.ns.LocalAfter)
 }
 
-// handoffAlone grants holds to waiters without the store. When the store is back, the table resolves the lease
-// or queue entry that the store may have under this host's token. Then it acquires the lease for the holders.
-func (t *Table) handoffAlone(l *Lease, now int64, out *Effects) {
-	for w := l.waitHead; w != nil; w = l.waitHead {
+// handoffDegraded grants holds to waiters without the store. When the store is back, the table
+// resolves the lease or queue entry that the store may have under this host's token. Then it
+// acquires the lease for the holders.
+func (t *Table) handoffDegraded(l *Lease, now int64, out *Effects) {
+	from := l.queue()
+	for w := from.front(); w != nil; w = from.front() {
 		if l.nHolds > 0 && (w.mode == Exclusive || l.heldMode == Exclusive) {
 			break
 		}
-		if t.passes(w, now, out) {
+		if t.dismissIfOverLimit(w, now, out) {
 			continue
 		}
 		l.restating(now, w.ttl)
 		t.grant(l, w, now, false, out)
 	}
 	if l.nHolds > 0 {
-		t.refuseTries(l, CodeBusy, -1, now, out)
+		t.refuseTries(l, protocol.Busy, -1, now, out)
 	}
 }
 
-// restating is called before a validity is stated to the holders of l. Holds that this host has granted alone
-// are valid for ttl from now on.
+// restating is called before a validity is stated to the holders of l. Holds that this host has
+// granted alone are valid for ttl from now on.
 func (l *Lease) restating(now, ttl int64) {
 	if l.state != stateHeld {
 		r := l.withOptional()
-		r.alone = max(r.alone, now+ttl)
+		r.degradedUntil = max(r.degradedUntil, now+ttl)
 	}
 }
 
-// nextDown takes the steps that are possible without the store.
-func (t *Table) nextDown(l *Lease, now int64, out *Effects) {
-	st := l.st
-	if r := l.optional; r != nil && len(r.peeks) > 0 && l.nHolds == 0 {
-		l.answerPeeks(Message{Kind: MsgFailed, Code: CodeUnavailable, Left: -1, Err: st.err}, out)
-	}
+// refuseTriesWhileDown refuses the tries that l cannot serve while its store is down.
+func (t *Table) refuseTriesWhileDown(l *Lease, now int64, out *Effects) {
 	switch {
-	case l.state == stateHeld && l.nHolds == 0 && !l.starved:
-		t.beginRelease(l, now, out)
-	case (l.state == stateReleasing || l.state == stateClosed) && now >= l.endsAt:
-		if t.endReleasing(l, now, out); l.st.downAt == 0 {
-			t.next(l, now, out)
-			return
-		}
-	}
-	if l.state == stateReleasing && l.releaser.Session != nil {
-		out.fail(l.releaser, CodeUnknown, st.err)
-		l.releaser = Request{}
-	}
-	if l.state != stateHeld && l.nHolds > 0 {
-		t.refuseTries(l, CodeBusy, -1, now, out)
-	} else if l.state != stateHeld && (!l.ns.Local || l.head != nil) {
-		t.refuseTries(l, CodeUnavailable, -1, now, out)
-	}
-	if l.state == stateAsked && l.pointless() {
-		t.beginRelease(l, now, out)
-	}
-	if l.state == stateReleasing && st.Pair && now >= l.retryAt {
-		t.settle(l, now, out)
+	case l.nHolds > 0:
+		t.refuseTries(l, protocol.Busy, -1, now, out)
+	case !l.ns.Local || !l.isLock():
+		t.refuseTries(l, protocol.Unavailable, -1, now, out)
 	}
 }
 
-// wakeDown returns when l has to be advanced while its store is down.
-func (t *Table) wakeDown(l *Lease, now int64) int64 {
-	at := Forever
-	if l.state == stateReleasing {
-		at = l.endsAt
-		if l.st.Pair {
-			at = min(at, l.retryAt)
-		}
+// degradedAt returns when this host may grant l to its waiters without the store, even if the
+// answer to an op is still due. It returns Forever if this host may not, or if l's holders are in
+// the way.
+func (l *Lease) degradedAt(now int64) int64 {
+	switch {
+	case l.st.downAt == 0, !l.ns.Local, l.moved(), !l.isLock(), l.queue().empty():
+		return Forever
+	case l.state == stateHeld && !l.held.starved, l.state == stateClosed: // it ends first
+		return Forever
 	}
-	alone := l.st.downAt + int64(l.ns.LocalAfter)
-	if l.nWaits > 0 && l.ns.Local && !l.moved() && (l.nHolds == 0 || alone > now) {
-		at = min(at, alone)
+	at := l.st.downAt + int64(l.ns.LocalAfter)
+	if l.nHolds > 0 && at <= now {
+		return Forever
 	}
-	return max(at, now+1)
+	return at
 }

@@ -1,23 +1,80 @@
 package cache
 
+import "github.com/locksidecar/locksidecar/protocol"
+
 // Renewals: those that keep leases, and those that clients request.
+
+// Renew is a client's request to renew a hold.
+type Renew struct {
+	Re    Request
+	Key   []byte
+	Owner uint64
+	Fence uint64
+	TTL   int64 // nanoseconds; 0 for the present TTL of the hold
+}
+
+// Renew carries out q. It answers with the new validity when the store has confirmed it.
+func (t *Table) Renew(q *Renew, now int64, out *Effects) {
+	l, h := t.theHold(q.Re, q.Key, q.Owner, q.Fence, now, out)
+	if h == nil {
+		return
+	}
+	ttl := q.TTL
+	if ttl == 0 {
+		ttl = l.ttl
+	}
+	if !l.st.renews() || l.state != stateHeld {
+		l.restating(now, ttl)
+		t.extendHold(h, ttl, now+ttl)
+		t.sayGranted(h, q.Re, out)
+		t.advance(l, now, out)
+		return
+	}
+	if err := t.mayAsk(q.Re.Session); err != nil {
+		out.fail(q.Re, protocol.Limit, err)
+		t.advance(l, now, out)
+		return
+	}
+	r := l.withOptional()
+	r.extends = append(r.extends, extend{q.Re, q.Owner, q.Fence, ttl})
+	q.Re.Session.addAsks(1)
+	l.ttl = max(l.ttl, ttl)
+	t.renewForClients(l, now, out)
+	t.advance(l, now, out)
+}
+
+// extendHold sets the TTL of h's lease, which other readers may need to be longer, and moves the
+// end of a fixed hold. It never moves it back, because the earlier end was stated.
+func (t *Table) extendHold(h *hold, ttl, end int64) {
+	if h.l.ttl = max(h.l.ttl, ttl); h.l.nHolds == 1 {
+		h.l.ttl = ttl
+	}
+	if h.end == 0 {
+		return
+	}
+	if h.last != 0 {
+		end = min(end, h.last)
+	}
+	h.end = max(h.end, end)
+}
 
 // renew puts a renewal of l into the renewal lane, unless one is in flight or has just failed.
 func (t *Table) renew(l *Lease, now int64, out *Effects) {
-	if l.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
+	if l.held.renewGen != 0 || l.state != stateHeld || now < l.retryAt {
 		return
 	}
-	if !l.st.renews() && !l.rebase && !l.doubt {
+	if !l.st.renews() && !l.held.rebase && !l.held.doubt {
 		return // the session keeps it
 	}
-	l.doubt = false
+	l.held.doubt = false
 	t.gen++
-	l.renewGen = t.gen
-	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.rebase, Key: l.key, Token: l.token,
-		TTL: t.askTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen})
+	l.held.renewGen = t.gen
+	out.Ops = append(out.Ops, Op{Kind: OpRenew, Mode: l.mode, Rebase: l.held.rebase, Key: l.key,
+		Token: l.token, TTL: t.askTTL(l, now), Floor: t.floor(l), Store: l.st.ID, Ref: l, Gen: t.gen})
 }
 
-// track tells the renewer of a change of l. Leases that are held, or will be, are renewed before they end.
+// track tells the renewer of a change of l. Leases that are held, or will be, are renewed before
+// they end.
 func (t *Table) track(l *Lease, out *Effects) {
 	if !l.st.renews() {
 		return
@@ -36,7 +93,8 @@ func (t *Table) track(l *Lease, out *Effects) {
 }
 
 func (t *Table) keep(l *Lease, failed bool, out *Effects) {
-	out.Tracks = append(out.Tracks, Track{Lease: l, Gen: l.token, Until: l.until, TTL: l.ttl, Failed: failed, Store: l.st.ID})
+	out.Tracks = append(out.Tracks, Track{Lease: l, Token: l.token, Until: l.held.until, TTL: l.ttl,
+		Failed: failed, Store: l.st.ID})
 }
 
 // needsRenewal reports whether l is held beyond its present deadline, or lingers.
@@ -45,10 +103,11 @@ func (t *Table) needsRenewal(l *Lease) bool {
 		return l.idleUntil() != 0
 	}
 	if l.nHolds == 1 { // the common case
-		return l.holds.end == 0 || l.holds.end > l.until
+		h := l.holds.first
+		return h.end == 0 || h.end > l.held.until
 	}
-	for h := l.holds; h != nil; h = h.next {
-		if h.end == 0 || h.end > l.until {
+	for h := range l.holds.all() {
+		if h.end == 0 || h.end > l.held.until {
 			return true
 		}
 	}
@@ -56,27 +115,29 @@ func (t *Table) needsRenewal(l *Lease) bool {
 }
 
 // RenewDue tells the table that l is due for renewal. The renewer calls it.
-func (t *Table) RenewDue(l *Lease, gen uint64, now int64, out *Effects) {
-	if l.state != stateHeld || l.token != gen || !l.tracked {
+func (t *Table) RenewDue(l *Lease, token uint64, now int64, out *Effects) {
+	if l.state != stateHeld || l.token != token || !l.tracked {
 		return
 	}
 	t.expire(l, now, out)
 	t.renew(l, now, out)
-	if l.state == stateHeld && l.renewGen == 0 && l.tracked {
+	if l.state == stateHeld && l.held.renewGen == 0 && l.tracked {
 		t.keep(l, true, out)
 		return
 	}
 	t.advance(l, now, out)
 }
 
-// extend moves the deadline of l. It never moves it back, because a validity up to it may have been stated.
+// extend moves the deadline of l. It never moves it back, because a validity up to it may have been
+// stated.
 func (t *Table) extend(l *Lease, op *Op, sent int64) {
 	if l.st.renews() {
-		l.until = max(l.until, LeaseDeadline(sent, int64(op.TTL)))
+		l.held.until = max(l.held.until, LeaseDeadline(sent, int64(op.TTL)))
 	}
 }
 
-func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+// renewedAnswered takes in the answer to a renewal, if it is still about the lease that is held.
+func (t *Table) renewedAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	if l.state != stateHeld || l.token != op.Token {
 		return
 	}
@@ -84,7 +145,7 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 	switch r.Status {
 	case Done, Granted:
 		st.Renewed++
-		if l.until != Forever {
+		if l.held.until != Forever {
 			st.Slack.Observe(t.deadline(l) - now)
 		}
 		if t.expire(l, now, out); l.state != stateHeld {
@@ -93,8 +154,8 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 		t.extend(l, op, sent)
 		t.dropLast(l)
 		l.retryAt = 0
-		if op.Rebase && r.Base > l.base && r.Base <= MaxBase {
-			l.base, l.handoff, l.rebase = r.Base, -1, false
+		if op.Rebase && r.Base > l.held.base && r.Base <= MaxBase {
+			l.held.base, l.held.handoff, l.held.rebase = r.Base, -1, false
 			// A phase of readers under way keeps its fence; later ones get a larger.
 		}
 		if r.Contended {
@@ -105,20 +166,20 @@ func (t *Table) renewed(l *Lease, op *Op, r *Result, sent, now int64, out *Effec
 	case NotHeld:
 		st.NotHeld++
 		switch {
-		case l.downgrade && l.nHolds > 0:
+		case l.held.downgrade && l.nHolds > 0:
 			t.retrack(l, true, out) // it may be shared by now: the downgrade's answer decides
 			return
-		case l.downgrade: // with the last hold, the downgrade is no longer of use
+		case l.held.downgrade: // with the last hold, the downgrade is no longer of use
 			t.beginRelease(l, now, out)
 			return
 		}
-		t.gone(l, LostGone, now, out)
+		t.gone(l, protocol.LostGone, now, out)
 	default:
 		st.Unanswered++
 		l.retryAt = now + int64(t.cfg.RetryMin)
-		l.doubt = !l.st.renews() // where nothing else would ask again
+		l.held.doubt = !l.st.renews() // where nothing else would ask again
 		t.retrack(l, true, out)
-		t.endExtends(l, CodeUnavailable, r.Err, out)
+		t.endExtends(l, protocol.Unavailable, r.Err, out)
 	}
 }
 
@@ -135,20 +196,18 @@ func (t *Table) finishExtends(l *Lease, op *Op, now int64, out *Effects) {
 		return
 	}
 	rest := r.extends[:0]
-	ttl := int64(0)
 	for _, x := range r.extends {
 		h := l.find(x.req.Session, x.owner)
 		x.req.Session.addAsks(-1)
 		switch {
 		case h == nil || h.fence != x.fence:
-			out.fail(x.req, CodeNotHeld, nil)
+			out.fail(x.req, protocol.NotHeld, nil)
 		case x.ttl > int64(op.TTL): // asked for after this one had been sent
 			x.req.Session.addAsks(1)
 			rest = append(rest, x)
 		default:
-			ttl = max(ttl, x.ttl)
-			t.extendHold(h, x.ttl, min(now+x.ttl, l.until))
-			t.sayGranted(h, x.req, false, out)
+			t.extendHold(h, x.ttl, min(now+x.ttl, l.held.until))
+			t.sayGranted(h, x.req, out)
 		}
 	}
 	clear(r.extends[len(rest):])
@@ -162,12 +221,12 @@ func (t *Table) renewForClients(l *Lease, now int64, out *Effects) {
 		return
 	}
 	t.renew(l, now, out)
-	if l.renewGen == 0 { // the store has just failed, and is not to be pressed
-		t.endExtends(l, CodeUnavailable, nil, out)
+	if l.held.renewGen == 0 { // the store has just failed, and is not to be pressed
+		t.endExtends(l, protocol.Unavailable, nil, out)
 	}
 }
 
-func (t *Table) endExtends(l *Lease, c Code, err error, out *Effects) {
+func (t *Table) endExtends(l *Lease, c protocol.Code, err error, out *Effects) {
 	if l.optional == nil {
 		return
 	}

@@ -3,25 +3,26 @@ package cache
 import (
 	"slices"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// A configuration change can move keys to other namespaces and stores. The policy of the new namespace
-// applies to a moved key at once. Its lease moves to the new store only when the earlier store has, and
-// can have, no claim of this host.
+// A configuration change can move keys to other namespaces and stores. The policy of the new
+// namespace applies to a moved key at once. Its lease moves to the new store only when the earlier
+// store has, and can have, no claim of this host.
 
-// Admit reports whether a session may acquire a key in a mode for ttl nanoseconds: CodeOK, or the code
-// and the reason of the refusal.
-type Admit func(s *Session, key string, mode Mode, ttl int64) (Code, error)
+// Admit reports whether a session may acquire a key in a mode for ttl nanoseconds: protocol.OK, or
+// the code and the reason of the refusal.
+type Admit func(s *Session, key string, mode Mode, ttl int64) (protocol.Code, error)
 
-// Follow applies the namespaces that route returns to their keys. Reroute, which has to be called next, does
-// what follows from that. Namespaces with limits need the holds and waiters of all tables to be counted before
-// any table decides by those limits: then Follow is called for all tables before Reroute is called for one.
+// Follow applies the namespaces that route returns to their keys. Reroute, which has to be called
+// next, does what follows from that. Namespaces with limits need the holds and waiters of all
+// tables to be counted before any table decides by those limits: then Follow is called for all
+// tables before Reroute is called for one.
 func (t *Table) Follow(route func(key string) *Namespace) {
-	for _, of := range []map[string]*Lease{t.leases, t.sems} {
-		for key, l := range of {
-			if ns := route(key); ns != l.ns {
-				t.follow(l, ns)
-			}
+	for l := range t.heads() {
+		if ns := route(l.key); ns != l.ns {
+			t.follow(l, ns)
 		}
 	}
 }
@@ -29,37 +30,37 @@ func (t *Table) Follow(route func(key string) *Namespace) {
 // follow applies ns to l.
 func (t *Table) follow(l *Lease, ns *Namespace) {
 	t.setPolicy(l, ns)
-	t.follows(l)
+	t.advanceLater(l)
 }
 
-// follows has Reroute advance l.
-func (t *Table) follows(l *Lease) {
-	t.followed = append(t.followed, l)
-	if l.sem != nil {
-		t.followed = append(t.followed, l.sem.permits...)
+// advanceLater has Reroute advance l.
+func (t *Table) advanceLater(l *Lease) {
+	t.toAdvance = append(t.toAdvance, l)
+	if l.semaphore() != nil {
+		t.toAdvance = append(t.toAdvance, l.claims()...)
 	}
 }
 
-// Reroute applies the namespaces that route returns to their keys, ends the waits that admit refuses, and shortens
-// those that are longer than MaxWait. The wait of a Step counts from the beginning of the larger request.
-// Holds continue at the store where they are until they are released.
+// Reroute applies the namespaces that route returns to their keys, ends the waits that admit
+// refuses, and shortens those that are longer than MaxWait. The wait of a PartOfRequest counts from
+// the beginning of the larger request. Holds continue at the store where they are until they are
+// released.
 func (t *Table) Reroute(route func(key string) *Namespace, admit Admit, now int64, out *Effects) {
 	t.Follow(route)
-	moved := t.followed
-	t.followed, t.moves = nil, nil // from here on finishMove carries what the earlier store gives
-	for w := t.waits.oldest; w != nil; {
-		next := w.chain.newer
-		if code, err := admit(w.req.Session, w.l.key, w.mode, w.ttl); code != CodeOK {
+	moved := t.toAdvance
+	// From here on, finishMove carries what the earlier store gives.
+	t.toAdvance, t.leaving = nil, nil
+	for w := range t.waits.all() {
+		if code, err := admit(w.req.Session, w.l.key, w.mode, w.ttl); code != protocol.OK {
 			moved = append(moved, w.l)
 			t.dismiss(w, code, -1, err, now, out)
-		} else if most := int64(w.l.ns.MaxWait); most > 0 && !w.try {
+		} else if longest := int64(w.l.ns.MaxWait); longest > 0 && !w.try {
 			since := w.since
-			if s, ok := w.req.InternalReply.(Step); ok {
+			if s, ok := w.req.InternalReply.(PartOfRequest); ok {
 				since = s.Since()
 			}
-			t.shortenWait(w, since+most)
+			t.shortenWait(w, since+longest)
 		}
-		w = next
 	}
 	inOrder(moved)
 	t.advanceEach(moved, now, out)
@@ -75,19 +76,24 @@ func (t *Table) setPolicy(l *Lease, ns *Namespace) {
 	t.delayHeartbeat(l, was.Heartbeat)
 	was.Use.addHolds(-int64(l.nHolds))
 	ns.Use.addHolds(int64(l.nHolds))
-	was.Use.addWaiters(-int64(l.nWaits))
-	ns.Use.addWaiters(int64(l.nWaits))
-	t.statsOf(was).Waiters -= int64(l.nWaits)
-	t.statsOf(ns).Waiters += int64(l.nWaits)
-	if l.sem != nil {
-		for _, p := range l.sem.permits {
-			t.setPolicy(p, ns)
+	if l.permit() != nil {
+		return // its waiters are the semaphore's
+	}
+	waiters := int64(l.queue().n)
+	was.Use.addWaiters(-waiters)
+	ns.Use.addWaiters(waiters)
+	t.statsOf(was).Waiters -= waiters
+	t.statsOf(ns).Waiters += waiters
+	if sem := l.semaphore(); sem != nil {
+		for _, p := range sem.permits {
+			t.setPolicy(&p.Lease, ns)
 		}
 	}
 }
 
-// delayHeartbeat delays the effect of a heartbeat that is stricter than the earlier one, was. The owners
-// of l's holds were told a validity under the earlier one, so none is lost as silent before it is over.
+// delayHeartbeat delays the effect of a heartbeat that is stricter than the earlier one, was. The
+// owners of l's holds were told a validity under the earlier one, so none is lost as silent before
+// it is over.
 func (t *Table) delayHeartbeat(l *Lease, was time.Duration) {
 	if is := l.ns.Heartbeat; l.nHolds > 0 && is > 0 && (was == 0 || is < was) {
 		r := l.withOptional()
@@ -95,12 +101,13 @@ func (t *Table) delayHeartbeat(l *Lease, was time.Duration) {
 	}
 }
 
-// moved reports whether l's key is routed to another store now. A moved lease is released as soon as it
-// has no holds.
-func (l *Lease) moved() bool { return l.ns.Store != l.st.Store }
+// moved reports whether l's key is routed to another store now. A moved lease is released as soon
+// as it has no holds.
+func (l *Lease) moved() bool { return l.ns.Store != l.st.StoreTraits }
 
-// followEpoch takes over the epoch of l's namespace, unless the key has moved: an answer from the earlier
-// store, which may still come, is lifted by the epoch of the namespace that routed the key there.
+// followEpoch takes over the epoch of l's namespace, unless the key has moved: an answer from the
+// earlier store, which may still come, is lifted by the epoch of the namespace that routed the key
+// there.
 func (l *Lease) followEpoch() {
 	if !l.moved() {
 		l.epoch = l.ns.Epoch
@@ -109,25 +116,27 @@ func (l *Lease) followEpoch() {
 
 // countMoved adds n to the count of moved leases at l's store, if l is one.
 func (l *Lease) countMoved(n int) {
-	if l.moved() && l.sem == nil {
+	if l.moved() && l.semaphore() == nil {
 		l.st.moved += n
 	}
 }
 
-// EachMoved calls f for each held lease whose key is routed to another store than the one where it is.
-func (t *Table) EachMoved(f func(key string, from, to *Store)) {
-	if !slices.ContainsFunc(t.stores, func(st *storeState) bool { return st != nil && st.moved > 0 }) {
+// EachMoved calls f for each held lease whose key is routed to another store than the one where it
+// is.
+func (t *Table) EachMoved(f func(key string, from, to *StoreTraits)) {
+	moved := func(st *storeRecord) bool { return st != nil && st.moved > 0 }
+	if !slices.ContainsFunc(t.stores, moved) {
 		return
 	}
 	for l := range t.all() {
 		if l.state == stateHeld && l.moved() {
-			f(l.key, l.st.Store, l.ns.Store)
+			f(l.key, l.st.StoreTraits, l.ns.Store)
 		}
 	}
 }
 
 // setStore makes l a user of s, and of no other store.
-func (t *Table) setStore(l *Lease, s *Store) {
+func (t *Table) setStore(l *Lease, s *StoreTraits) {
 	if l.st != nil {
 		l.countMoved(-1)
 		l.st.users--
@@ -138,10 +147,10 @@ func (t *Table) setStore(l *Lease, s *Store) {
 	l.followEpoch()
 }
 
-// finishMove moves l to the store of its namespace once nothing of l is left at the earlier one. The floor moves
-// with it: the earlier store may have answered since the reload.
+// finishMove moves l to the store of its namespace once nothing of l is left at the earlier one.
+// The floor moves with it: the earlier store may have answered since the reload.
 func (t *Table) finishMove(l *Lease, out *Effects) {
-	if !l.moved() || l.state != stateNone || l.op != 0 || l.renewGen != 0 || l.nHolds > 0 {
+	if !l.moved() || l.state != stateNone || l.op != 0 || l.nHolds > 0 {
 		return
 	}
 	if l.tracked {
@@ -151,5 +160,5 @@ func (t *Table) finishMove(l *Lease, out *Effects) {
 	known := l.st.known(l.epoch)
 	t.setStore(l, l.ns.Store)
 	l.st.carry(known)
-	t.succeed(l) // the failures were those of the earlier store
+	t.noteSuccess(l) // the failures were those of the earlier store
 }

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // Keys that move away from a store that is down, or that fails.
 
-// A degraded hold of a moved key causes at most one acquire and one withdrawal at the earlier store when that
-// store comes back and another host has the key there.
+// A degraded hold of a moved key causes at most one acquire and one withdrawal at the earlier store
+// when that store comes back and another host has the key there.
 func TestADegradedHoldOfAMovedKeyDoesNotRepeatItsRequest(t *testing.T) {
 	b := newRerouted(t, mayDegrade)
 	b.degraded(b.session(), waits)
@@ -38,8 +40,8 @@ func TestATryBehindADegradedHoldOfAMovedKeyIsAnswered(t *testing.T) {
 	b.answersSharedTry(b.session())
 }
 
-// movedFromADownStore returns a session that holds a permit of the semaphore k at the earlier store, which is
-// down, and the fence of the permit. New permits come from the present store.
+// movedFromADownStore returns a session that holds a permit of the semaphore k at the earlier
+// store, which is down, and the fence of the permit. New permits come from the present store.
 func (b *rerouted) movedFromADownStore() (holder *Session, fence uint64) {
 	b.t.Helper()
 	holder = b.session()
@@ -51,7 +53,8 @@ func (b *rerouted) movedFromADownStore() (holder *Session, fence uint64) {
 	return holder, fence
 }
 
-// The pending release of a permit at a store that is down does not fail the waiters at the present store.
+// The pending release of a permit at a store that is down does not fail the waiters at the present
+// store.
 func TestASemaphoreThatHasMovedFromADownStoreKeepsItsWaiters(t *testing.T) {
 	b := newRerouted(t, nil)
 	holder, fence := b.movedFromADownStore()
@@ -70,6 +73,19 @@ func TestASemaphoreThatHasMovedFromADownStoreKeepsItsTries(t *testing.T) {
 	b.noMessage(other, b.release(holder, "k", fence))
 }
 
+// The earlier store has not answered an inspection of the semaphore. That does not delay the answer
+// to a try, which the present store refuses.
+func TestATryOfAMovedSemaphoreDoesNotWaitForAnInspection(t *testing.T) {
+	b := newRerouted(t, nil)
+	b.tab.Inspect(Request{Session: b.session(), ID: 98}, b.ns, []byte("k"), Permit, b.now, &b.out)
+	b.take()
+	b.at(OpPeek, b.from)
+	b.reroute(anybody)
+	b.acquire(b.session(), "k", permitOf(2, 0))
+	ms := b.answer(b.at(OpTry, b.to), Result{Status: Refused, Err: errors.New("read-only")})
+	b.only(ms, MsgFailed, protocol.Unavailable)
+}
+
 // noMessage fails if one of the messages is for s.
 func (b *bench) noMessage(s *Session, ms []Message) {
 	b.t.Helper()
@@ -80,8 +96,8 @@ func (b *bench) noMessage(s *Session, ms []Message) {
 	}
 }
 
-// waitsBehindAShortLease has a session hold k for a second and another one wait for it. It returns the holder
-// and its fence after k has moved.
+// waitsBehindAShortLease has a session hold k for a second and another one wait for it. It returns
+// the holder and its fence after k has moved.
 func (b *rerouted) waitsBehindAShortLease() (holder *Session, fence uint64) {
 	b.t.Helper()
 	short := func(q *Acquire) { q.TTL, q.Wait = second, Forever }
@@ -93,8 +109,8 @@ func (b *rerouted) waitsBehindAShortLease() (holder *Session, fence uint64) {
 	return holder, fence
 }
 
-// The earlier store refuses every release, so the lease there ends with its TTL. The next acquire goes to the
-// present store.
+// The earlier store refuses every release, so the lease there ends with its TTL. The next acquire
+// goes to the present store.
 func TestAMovedKeyIsNotAcquiredAtItsEarlierStoreAgain(t *testing.T) {
 	b := newRerouted(t, nil)
 	holder, fence := b.waitsBehindAShortLease()
@@ -124,7 +140,7 @@ func TestAKeyThatHasMovedFromADownStoreIsAcquiredWhenItsTTLEnds(t *testing.T) {
 	b.tab.StoreDown(b.from.Store, errors.New("down"), b.now, &b.out)
 	b.take()
 	b.release(holder, "k", fence)
-	released, end := b.now, b.tab.leases["k"].endsAt
+	released, end := b.now, b.tab.locks["k"].releasing.endsAt
 	for range 100 {
 		b.tick(100 * time.Millisecond)
 		if len(b.ops) > 0 {
@@ -137,9 +153,9 @@ func TestAKeyThatHasMovedFromADownStoreIsAcquiredWhenItsTTLEnds(t *testing.T) {
 	}
 }
 
-// The host asks a store with an order of its own for the lease of a degraded hold, and the key moves away and
-// back. The answer gets the epoch of the namespace that routed the key there, whenever it comes and whenever
-// the store was asked.
+// The host asks a store with an order of its own for the lease of a degraded hold, and the key
+// moves away and back. The answer gets the epoch of the namespace that routed the key there,
+// whenever it comes and whenever the store was asked.
 func TestTheAnswerOfAnEarlierStoreIsLiftedByItsEpoch(t *testing.T) {
 	for _, askedAfterTheMove := range []bool{false, true} {
 		b := newRerouted(t, func(x *setup) {
@@ -165,7 +181,8 @@ func TestTheAnswerOfAnEarlierStoreIsLiftedByItsEpoch(t *testing.T) {
 		b.acquire(next, "k", waits)
 		ms := b.release(holder, "k", 0)
 		if fence := ms[0].Fence; fence>>handoffBits != 1007 {
-			t.Errorf("asked after the move %v: the next fence has base %d, want 1007: %+v", askedAfterTheMove, fence>>handoffBits, ms)
+			t.Errorf("asked after the move %v: the next fence has base %d, want 1007: %+v",
+				askedAfterTheMove, fence>>handoffBits, ms)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // rerouted is a bench whose keys move from one store to another.
@@ -15,12 +17,12 @@ type rerouted struct {
 func newRerouted(t *testing.T, change func(*setup)) *rerouted {
 	b := newBench(t, change)
 	to := *b.ns
-	to.Store, to.Use = &Store{ID: 1, Rebase: true, Queue: true}, new(Use)
+	to.Store, to.Use = &StoreTraits{ID: 1, Rebase: true, Queue: true}, new(Use)
 	b.ns.Use = new(Use)
 	return &rerouted{b, b.ns, &to}
 }
 
-func anybody(*Session, string, Mode, int64) (Code, error) { return CodeOK, nil }
+func anybody(*Session, string, Mode, int64) (protocol.Code, error) { return protocol.OK, nil }
 
 // reroute moves all keys to the other store.
 func (b *rerouted) reroute(admit Admit) []Message {
@@ -43,7 +45,8 @@ func (b *rerouted) at(kind OpKind, ns *Namespace) Op {
 func (b *rerouted) users(from, to int) {
 	b.t.Helper()
 	if n, m := b.tab.Users(b.from.Store), b.tab.Users(b.to.Store); n != from || m != to {
-		b.t.Errorf("%d users of the earlier store and %d of the present one, want %d and %d", n, m, from, to)
+		b.t.Errorf("%d users of the earlier store and %d of the present one, want %d and %d", n, m,
+			from, to)
 	}
 }
 
@@ -59,7 +62,7 @@ func TestAWaiterInBackoffFollowsItsKey(t *testing.T) {
 		t.Error("the waiter is counted in its earlier namespace")
 	}
 	ms := b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 5})
-	b.only(ms, MsgGranted, CodeOK)
+	b.only(ms, MsgGranted, protocol.OK)
 }
 
 func TestAMovedKeyLeavesTheQueueOfItsEarlierStore(t *testing.T) {
@@ -71,10 +74,29 @@ func TestAMovedKeyLeavesTheQueueOfItsEarlierStore(t *testing.T) {
 	b.users(1, 0)
 	b.answer(op, Result{Status: Done})
 	b.users(0, 1)
-	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 5}), MsgGranted, CodeOK)
+	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 5}), MsgGranted, protocol.OK)
 }
 
-// A held lease stays where it is. Once it is released there, the next waiter gets the key at the present store.
+// Clients continue between Follow and Reroute. A lease that ends meanwhile is not used again for
+// another key: Reroute still refers to it.
+func TestALeaseThatEndsBetweenFollowAndRerouteIsNotUsedAgain(t *testing.T) {
+	b := newRerouted(t, nil)
+	waiter, other := b.session(), b.session()
+	b.acquire(other, "held", waits)
+	b.granted(OpJoin, 5)
+	b.acquire(waiter, "k", waits)
+	b.answer(b.at(OpJoin, b.from), Result{Status: Refused, Err: errors.New("no memory")})
+	b.ns = b.to
+	route := func(string) *Namespace { return b.to }
+	b.tab.Follow(route)
+	b.tab.EndSession(waiter, 100, b.now, &b.out)
+	b.acquire(other, "held", waits) // the table would use the lease of k again
+	b.tab.Reroute(route, anybody, b.now, &b.out)
+	b.users(1, 0)
+}
+
+// A held lease stays where it is. Once it is released there, the next waiter gets the key at the
+// present store.
 func TestAHeldLeaseStaysAtItsStore(t *testing.T) {
 	b := newRerouted(t, nil)
 	holder, next := b.session(), b.session()
@@ -83,12 +105,13 @@ func TestAHeldLeaseStaysAtItsStore(t *testing.T) {
 	b.acquire(next, "k", waits)
 	b.reroute(anybody)
 	b.users(1, 0)
-	if m := b.acquire(holder, "k", nil)[0]; m.Kind != MsgGranted || m.Count != 2 || m.Store != b.from.Store {
+	if m := b.acquire(holder, "k", nil)[0]; m.Kind != MsgGranted || m.Count != 2 ||
+		m.Store != b.from.Store {
 		t.Errorf("re-entry: %+v", m)
 	}
 	b.release(holder, "k", f)
 	b.release(holder, "k", f)
-	b.only(b.answer(b.at(OpRelease, b.from), Result{Status: Done}), MsgReleased, CodeOK)
+	b.only(b.answer(b.at(OpRelease, b.from), Result{Status: Done}), MsgReleased, protocol.OK)
 	b.users(0, 1)
 	m := b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6})[0]
 	if m.Kind != MsgGranted || m.Re.Session != next || m.Store != b.to.Store {
@@ -103,14 +126,15 @@ func TestADegradedHoldIsAUserOfItsStore(t *testing.T) {
 	b.acquire(next, "k", waits)
 	b.reroute(anybody)
 	b.users(1, 0)
-	b.now += 20 * second // longer than waiters wait for a failing store: this one waits for the holder
+	// longer than waiters wait for a failing store: this one waits for the holder
+	b.now += 20 * second
 	b.tab.Tick(b.now, 10, &b.out)
 	if ms := b.take(); len(ms) > 0 || len(b.ops) > 0 {
 		t.Fatalf("the waiter behind a degraded hold: %+v, %v", ms, kinds(b.ops))
 	}
 	b.release(holder, "k", 0)
 	b.users(0, 1)
-	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted, CodeOK)
+	b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted, protocol.OK)
 }
 
 // A semaphore moves even if it is never free: each new permit comes from the present store.
@@ -135,11 +159,11 @@ func TestABusySemaphoreMoves(t *testing.T) {
 	b.users(0, 2)
 	b.tab.Forget(b.from.Store)
 	b.tab.Inspect(Request{Session: s, ID: 99}, b.to, []byte("k"), Permit, b.now, &b.out)
-	b.only(b.take(), MsgInspected, CodeOK)
+	b.only(b.take(), MsgInspected, protocol.OK)
 }
 
-// The bases of two stores that decide them themselves may be the same. Permits of one semaphore have
-// different fences all the same: each is released by its own.
+// The bases of two stores that decide them themselves may be the same. Permits of one semaphore
+// have different fences all the same: each is released by its own.
 func TestPermitsOfTwoStoresHaveDifferentFences(t *testing.T) {
 	b := newRerouted(t, nil)
 	s := b.session()
@@ -156,7 +180,7 @@ func TestPermitsOfTwoStoresHaveDifferentFences(t *testing.T) {
 		ns    *Namespace
 	}{{f2, b.to}, {f1, b.from}} {
 		b.release(s, "k", of.fence)
-		b.only(b.answer(b.at(OpRelease, of.ns), Result{Status: Done}), MsgReleased, CodeOK)
+		b.only(b.answer(b.at(OpRelease, of.ns), Result{Status: Done}), MsgReleased, protocol.OK)
 	}
 	b.users(0, 0)
 }
@@ -169,13 +193,13 @@ func TestAWaiterThatMayNotUseItsKeyAnyMoreIsRefused(t *testing.T) {
 	b.acquire(denied, "k", waits)
 	b.acquire(allowed, "k", waits)
 	no := errors.New("not you")
-	ms := b.reroute(func(s *Session, _ string, _ Mode, _ int64) (Code, error) {
+	ms := b.reroute(func(s *Session, _ string, _ Mode, _ int64) (protocol.Code, error) {
 		if s == denied {
-			return CodeDenied, no
+			return protocol.Denied, no
 		}
-		return CodeOK, nil
+		return protocol.OK, nil
 	})
-	b.only(ms, MsgFailed, CodeDenied)
+	b.only(ms, MsgFailed, protocol.Denied)
 	if ms[0].Re.Session != denied || ms[0].Err != no || allowed.Waiters.Load() != 1 {
 		t.Errorf("%+v", ms)
 	}
@@ -183,11 +207,12 @@ func TestAWaiterThatMayNotUseItsKeyAnyMoreIsRefused(t *testing.T) {
 
 func TestAnInspectionIsAUserOfItsStore(t *testing.T) {
 	b := newRerouted(t, nil)
-	b.tab.Inspect(Request{Session: b.session(), ID: 1}, b.from, []byte("k"), Exclusive, b.now, &b.out)
+	b.tab.Inspect(Request{Session: b.session(), ID: 1}, b.from, []byte("k"), Exclusive, b.now,
+		&b.out)
 	b.take()
 	b.reroute(anybody)
 	b.users(1, 0)
-	b.only(b.answer(b.at(OpPeek, b.from), Result{Status: Done}), MsgInspected, CodeOK)
+	b.only(b.answer(b.at(OpPeek, b.from), Result{Status: Done}), MsgInspected, protocol.OK)
 	b.users(0, 0)
 }
 
@@ -227,7 +252,7 @@ func TestLoseSilentEndsEveryReaderOfASession(t *testing.T) {
 	b.tab.LoseSilent(s, b.now-60*second, 0, b.now, &b.out)
 	lost := 0
 	for _, m := range b.take() {
-		if m.Kind == MsgLost && m.Reason == LostSilent {
+		if m.Kind == MsgLost && m.Reason == protocol.LostSilent {
 			lost++
 		}
 	}
@@ -236,10 +261,13 @@ func TestLoseSilentEndsEveryReaderOfASession(t *testing.T) {
 	}
 }
 
-// The loss of a store session drops more permits than the table keeps for reuse. The loop over the leases
-// skips the dropped ones.
+// The loss of a store session drops more permits than the table keeps for reuse. The loop over the
+// leases skips the dropped ones.
 func TestTheLossOfAStoreSessionEndsManyPermits(t *testing.T) {
-	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false })
+	b := newBench(t, func(c *setup) {
+		c.Session, c.SessionTTL, c.Store.Rebase = true,
+			10*time.Second, false
+	})
 	b.tab.SessionUntil(b.ns.Store, 1, b.now+10*second, b.now, &b.out)
 	s := b.session()
 	const many = 3 * maxFree
@@ -256,12 +284,13 @@ func TestTheLossOfAStoreSessionEndsManyPermits(t *testing.T) {
 	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
 	b.take()
 	if b.tab.Len() != 0 || b.tab.Users(b.ns.Store) != 0 || s.Holds.Load() != 0 {
-		t.Errorf("%d keys, %d leases and %d holds remain", b.tab.Len(), b.tab.Users(b.ns.Store), s.Holds.Load())
+		t.Errorf("%d keys, %d leases and %d holds remain", b.tab.Len(), b.tab.Users(b.ns.Store),
+			s.Holds.Load())
 	}
 }
 
-// A reload that introduces a heartbeat does not end a hold before its stated validity, which its owner may
-// rely on.
+// A reload that introduces a heartbeat does not end a hold before its stated validity, which its
+// owner may rely on.
 func TestANewHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	b := newBench(t, nil)
 	to := *b.ns
@@ -274,7 +303,8 @@ func TestANewHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	b.ns = &to
 	b.now += 6 * second
 	const lead = 2 * second
-	if is := b.tab.LoseSilent(s, heard, lead, b.now, &b.out); is.Again != stated-lead || is.Until != stated {
+	if is := b.tab.LoseSilent(s, heard, lead, b.now, &b.out); is.Again != stated-lead ||
+		is.Until != stated {
 		t.Errorf("%+v, want a check %v before the validity is over, at %d", is, lead, stated)
 	}
 	if ms := b.take(); len(ms) > 0 {
@@ -284,10 +314,11 @@ func TestANewHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	b.take()
 	b.answer(b.op(OpRenew), Result{Status: Done})
 	b.now = stated - lead
-	if is := b.tab.LoseSilent(s, heard, lead, b.now, &b.out); is.Again != Forever || is.Until != Forever {
+	if is := b.tab.LoseSilent(s, heard, lead, b.now, &b.out); is.Again != Forever ||
+		is.Until != Forever {
 		t.Errorf("%+v, want no other check", is)
 	}
-	if m := b.only(b.take(), MsgLost, CodeOK); m.Reason != LostSilent {
+	if m := b.only(b.take(), MsgLost, protocol.OK); m.Reason != protocol.LostSilent {
 		t.Errorf("lost for reason %d", m.Reason)
 	}
 	next := b.session()
@@ -297,12 +328,13 @@ func TestANewHeartbeatSparesHoldsUntilTheirStatedValidityEnds(t *testing.T) {
 	if ms := append(b.take(), b.tick(0)...); len(ms) > 0 {
 		t.Fatalf("the key is not closed until the stated validity is over: %+v", ms)
 	}
-	if m := b.only(b.tick(1), MsgGranted, CodeOK); m.Re.Session != next {
+	if m := b.only(b.tick(1), MsgGranted, protocol.OK); m.Re.Session != next {
 		t.Errorf("%+v", m)
 	}
 }
 
-// The leases and permits that are still at another store than their keys are counted there, held or not.
+// The leases and permits that are still at another store than their keys are counted there, held or
+// not.
 func TestMovedLeasesAreCounted(t *testing.T) {
 	b := newRerouted(t, nil)
 	count := func(want ...int64) {
@@ -325,7 +357,7 @@ func TestMovedLeasesAreCounted(t *testing.T) {
 	b.reroute(anybody)
 	count(3, 0)
 	n := 0
-	b.tab.EachMoved(func(_ string, from, to *Store) {
+	b.tab.EachMoved(func(_ string, from, to *StoreTraits) {
 		if n++; from != b.from.Store || to != b.to.Store {
 			t.Errorf("moved from store %d to store %d", from.ID, to.ID)
 		}
@@ -344,9 +376,9 @@ func TestMovedLeasesAreCounted(t *testing.T) {
 	count(0, 0)
 }
 
-// After a takeover without the store's session, a suspended holder may believe in its lock until the validity
-// that was stated to it ends. So the key does not open at another store before that, with a waiter or without
-// one.
+// After a takeover without the store's session, a suspended holder may believe in its lock until
+// the validity that was stated to it ends. So the key does not open at another store before that,
+// with a waiter or without one.
 func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) {
 	for n := range 4 {
 		waited, movedBefore := n%2 == 0, n < 2
@@ -354,7 +386,7 @@ func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) 
 		holder, next := b.session(), b.session()
 		b.acquire(holder, "k", waits)
 		b.answer(b.at(OpJoin, b.from), Result{Status: Granted, Base: 5})
-		end := b.tab.deadline(b.tab.leases["k"])
+		end := b.tab.deadline(b.tab.locks["k"].lease())
 		if waited {
 			b.acquire(next, "k", waits)
 		}
@@ -362,10 +394,10 @@ func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) 
 			b.reroute(anybody)
 		}
 		b.tab.NotTakenOver(b.from.Store, b.now, &b.out)
-		b.only(b.take(), MsgLost, CodeOK)
+		b.only(b.take(), MsgLost, protocol.OK)
 		b.reroute(anybody)
 		if !waited {
-			b.only(b.acquire(next, "k", nil), MsgFailed, CodeBusy) // a try
+			b.only(b.acquire(next, "k", nil), MsgFailed, protocol.Busy) // a try
 			b.acquire(next, "k", waits)
 		}
 		b.users(1, 0)
@@ -374,17 +406,19 @@ func TestAKeyThatWasLostAtATakeoverOpensWhenItsStatedValidityEnds(t *testing.T) 
 		}
 		b.tick(1)
 		b.users(0, 1)
-		b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted, CodeOK)
+		b.only(b.answer(b.at(OpJoin, b.to), Result{Status: Granted, Base: 6}), MsgGranted,
+			protocol.OK)
 	}
 }
 
-// While the store has not answered an inspection, a closed key does not wake the table again and again.
+// While the store has not answered an inspection, a closed key does not wake the table again and
+// again.
 func TestAClosedKeyWaitsForAnInspection(t *testing.T) {
 	b := newRerouted(t, nil)
 	s := b.session()
 	b.acquire(s, "k", waits)
 	b.answer(b.at(OpJoin, b.from), Result{Status: Granted, Base: 5})
-	end := b.tab.deadline(b.tab.leases["k"])
+	end := b.tab.deadline(b.tab.locks["k"].lease())
 	b.tab.NotTakenOver(b.from.Store, b.now, &b.out)
 	b.take()
 	b.tab.Inspect(Request{Session: s, ID: 77}, b.from, []byte("k"), Exclusive, b.now, &b.out)
@@ -394,11 +428,12 @@ func TestAClosedKeyWaitsForAnInspection(t *testing.T) {
 	if at := b.tab.NextWake(); at != Forever {
 		t.Errorf("the table wakes %d ns later, before the answer", at-b.now)
 	}
-	b.only(b.answer(peek, Result{Status: Done}), MsgInspected, CodeOK)
+	b.only(b.answer(peek, Result{Status: Done}), MsgInspected, protocol.OK)
 	b.empty()
 }
 
-// A reload shortens the waits that are longer than the new max_wait allows, counted from their beginning.
+// A reload shortens the waits that are longer than the new max_wait allows, counted from their
+// beginning.
 func TestAShorterMaxWaitReachesWaiters(t *testing.T) {
 	b := newBench(t, nil)
 	s, brief, patient := b.session(), b.session(), b.session()
@@ -421,17 +456,22 @@ func TestAShorterMaxWaitReachesWaiters(t *testing.T) {
 		if ms := b.tick(want.at - 1); len(ms) > 0 {
 			t.Fatalf("early: %+v", ms)
 		}
-		if m := b.only(b.tick(1), MsgFailed, CodeTimeout); m.Re.Session != want.s {
+		if m := b.only(b.tick(1), MsgFailed, protocol.Timeout); m.Re.Session != want.s {
 			t.Error("the wrong wait has ended")
 		}
 	}
 }
 
-// A re-entry comes between the change of the routes and Reroute. It applies the new policy to its key, which lets
-// another reader join. Reroute sees no change, and lets the reader in all the same.
+// A re-entry comes between the change of the routes and Reroute. It applies the new policy to its
+// key, which lets another reader join. Reroute sees no change, and lets the reader in all the same.
 func TestReroutePassesNoKeyThatARequestHasMovedAlready(t *testing.T) {
 	b := newBench(t, nil)
-	shared := func(wait int64) func(*Acquire) { return func(q *Acquire) { q.Mode, q.Wait = Shared, wait } }
+	shared := func(wait int64) func(*Acquire) {
+		return func(q *Acquire) {
+			q.Mode, q.Wait = Shared,
+				wait
+		}
+	}
 	s, next := b.session(), b.session()
 	b.acquire(s, "k", shared(0))
 	b.granted(OpTry, 5)
@@ -443,9 +483,9 @@ func TestReroutePassesNoKeyThatARequestHasMovedAlready(t *testing.T) {
 	to := *b.ns
 	to.MaxHandoffs, to.MaxHandoffTime = 100, time.Minute
 	b.ns = &to
-	b.only(b.acquire(s, "k", shared(0)), MsgGranted, CodeOK)
+	b.only(b.acquire(s, "k", shared(0)), MsgGranted, protocol.OK)
 	b.tab.Reroute(func(string) *Namespace { return &to }, anybody, b.now, &b.out)
-	if m := b.only(b.take(), MsgGranted, CodeOK); m.Re.Session != next {
+	if m := b.only(b.take(), MsgGranted, protocol.OK); m.Re.Session != next {
 		t.Error("the other reader waits")
 	}
 }

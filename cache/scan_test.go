@@ -34,7 +34,7 @@ func (b *bench) hold(s *Session, n int) (keys []string) {
 	return keys
 }
 
-func TestLookGoesByAge(t *testing.T) {
+func TestAScanGoesByAge(t *testing.T) {
 	b := newBench(t, nil)
 	keys := b.hold(b.session(), 20)
 	for _, piece := range []int{1, 3, 7, 100} {
@@ -48,7 +48,7 @@ func TestLookGoesByAge(t *testing.T) {
 	}
 }
 
-func TestLookOutlivesWhatItWasAt(t *testing.T) {
+func TestAScanOutlivesTheHoldThatItWasAt(t *testing.T) {
 	for _, newest := range []bool{false, true} {
 		b := newBench(t, nil)
 		s := b.session()
@@ -59,7 +59,7 @@ func TestLookOutlivesWhatItWasAt(t *testing.T) {
 				return
 			}
 			for _, i := range []int{2, 3, 6, 7} { // the next ones, in either direction
-				h := b.tab.leases[keys[i]].holds
+				h := b.tab.locks[keys[i]].holds.first
 				b.release(s, keys[i], h.fence)
 				b.answer(b.op(OpRelease), Result{Status: Done})
 			}
@@ -76,7 +76,7 @@ func TestLookOutlivesWhatItWasAt(t *testing.T) {
 	}
 }
 
-func TestLookIsBounded(t *testing.T) {
+func TestAScanIsBounded(t *testing.T) {
 	b := newBench(t, nil)
 	b.hold(b.session(), 50)
 	b.tab.BeginScan(false)
@@ -99,7 +99,7 @@ func TestLookIsBounded(t *testing.T) {
 	}
 }
 
-func TestLookShowsWaitersInTheirPlaces(t *testing.T) {
+func TestAScanShowsWaitersInTheirPlaces(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.session()
 	b.acquire(s, "a", nil)

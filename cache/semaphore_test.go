@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // permitOf makes acquires of a permit of so many.
@@ -33,7 +35,7 @@ func (b *bench) takeOps(want ...OpKind) []Op {
 // grantPermit answers op and returns the fence of the one grant.
 func (b *bench) grantPermit(op Op, base uint64) Message {
 	b.t.Helper()
-	return b.only(b.answer(op, Result{Status: Granted, Base: base}), MsgGranted, CodeOK)
+	return b.only(b.answer(op, Result{Status: Granted, Base: base}), MsgGranted, protocol.OK)
 }
 
 func TestEachAcquireTakesAPermit(t *testing.T) {
@@ -56,12 +58,12 @@ func TestEachAcquireTakesAPermit(t *testing.T) {
 	if len(ms) != 2 || ms[0].Kind != MsgGranted || ms[0].Fence <= f1 || ms[1].Kind != MsgReleased {
 		t.Fatalf("%+v", ms)
 	}
-	b.only(b.release(s, "k", f1), MsgFailed, CodeNotHeld)
+	b.only(b.release(s, "k", f1), MsgFailed, protocol.NotHeld)
 	for _, f := range []uint64{f2, ms[0].Fence} {
 		b.release(s, "k", f)
-		b.only(b.answer(b.takeOps(OpRelease)[0], Result{Status: Done}), MsgReleased, CodeOK)
+		b.only(b.answer(b.takeOps(OpRelease)[0], Result{Status: Done}), MsgReleased, protocol.OK)
 	}
-	if b.tab.Len() != 0 || b.tab.Users(b.ns.Store) != 0 || len(b.tab.timers) != 0 {
+	if b.tab.Len() != 0 || b.tab.Users(b.ns.Store) != 0 || b.tab.timers.Len() != 0 {
 		t.Errorf("left: %d keys, %d leases", b.tab.Len(), b.tab.Users(b.ns.Store))
 	}
 }
@@ -81,7 +83,8 @@ func TestTheFirstWaiterGetsWhicheverPermitComesFirst(t *testing.T) {
 	b.take()
 	b.answer(b.takeOps(OpWithdraw)[0], Result{Status: Done})
 	b.takeOps()
-	if held := b.tab.Held(); held != 1 || b.tab.Users(b.ns.Store) != 2 { // the permit and the semaphore
+	// the permit and the semaphore
+	if held := b.tab.Held(); held != 1 || b.tab.Users(b.ns.Store) != 2 {
 		t.Errorf("%d held", held)
 	}
 }
@@ -105,13 +108,14 @@ func TestTriesOfAPermit(t *testing.T) {
 	b.acquire(s, "k", permitOf(2, 0))
 	b.acquire(s, "k", permitOf(2, 0))
 	ops := b.takeOps(OpTry, OpTry)
-	b.only(b.acquire(s, "k", permitOf(2, 0)), MsgFailed, CodeBusy) // two stand before it
+	b.only(b.acquire(s, "k", permitOf(2, 0)), MsgFailed, protocol.Busy) // two stand before it
 	b.grantPermit(ops[0], 3)
-	b.only(b.answer(ops[1], Result{Status: Busy, Left: 7}), MsgFailed, CodeBusy)
+	b.only(b.answer(ops[1], Result{Status: Busy, Left: 7}), MsgFailed, protocol.Busy)
 	b.takeOps()
 	b.acquire(s, "k", permitOf(2, Forever))
 	b.answer(b.takeOps(OpJoin)[0], Result{Status: Queued})
-	b.only(b.acquire(s, "k", permitOf(2, 0)), MsgFailed, CodeBusy) // the store is known to be full
+	// the store is known to be full
+	b.only(b.acquire(s, "k", permitOf(2, 0)), MsgFailed, protocol.Busy)
 }
 
 func TestAPermitIsLostAlone(t *testing.T) {
@@ -124,8 +128,8 @@ func TestAPermitIsLostAlone(t *testing.T) {
 	}
 	b.tab.Hint(b.ns.Store, Hint{Kind: HintGone, Mode: Permit, Key: "k", Token: 2}, b.now, &b.out)
 	b.take()
-	m := b.only(b.answer(b.takeOps(OpRenew)[0], Result{Status: NotHeld}), MsgLost, CodeOK)
-	if m.Fence != fences[1] || m.Key != "k" || m.Reason != LostGone {
+	m := b.only(b.answer(b.takeOps(OpRenew)[0], Result{Status: NotHeld}), MsgLost, protocol.OK)
+	if m.Fence != fences[1] || m.Key != "k" || m.Reason != protocol.LostGone {
 		t.Errorf("%+v", m)
 	}
 	if n := s.Holds.Load(); n != 2 {
@@ -163,16 +167,18 @@ func TestASemaphoreAndALockShareAKeyAndNothingElse(t *testing.T) {
 	b.acquire(s, "k", permitOf(1, Forever))
 	permit := b.grantPermit(b.takeOps(OpJoin)[0], 5).Fence
 	rows := b.tab.Rows(nil, "", "", 10, b.now, func(string) bool { return true })
-	if len(rows) != 2 || rows[0].Mode != Exclusive || rows[0].Fence != lock || rows[1].Mode != Permit || rows[1].Fence != permit || rows[1].Holders != 1 {
+	if len(rows) != 2 || rows[0].Mode != Exclusive || rows[0].Fence != lock ||
+		rows[1].Mode != Permit || rows[1].Fence != permit || rows[1].Holders != 1 {
 		t.Errorf("%+v", rows)
 	}
-	if more := b.tab.Rows(nil, "", rows[0].Place(), 10, b.now, func(string) bool { return true }); len(more) != 1 || more[0].Mode != Permit {
+	if more := b.tab.Rows(nil, "", rows[0].Place(), 10, b.now,
+		func(string) bool { return true }); len(more) != 1 || more[0].Mode != Permit {
 		t.Errorf("after the lock come %+v", more)
 	}
 	if !b.tab.Knows(b.ns.Store, "k", 2) {
 		t.Error("the permit's token is not known")
 	}
-	b.only(b.downgrade(s, "k", permit), MsgFailed, CodeInvalid)
+	b.only(b.downgrade(s, "k", permit), MsgFailed, protocol.Invalid)
 	b.release(s, "k", permit)
 	b.takeOps(OpRelease)
 	b.release(s, "k", lock)
@@ -182,7 +188,8 @@ func TestASemaphoreAndALockShareAKeyAndNothingElse(t *testing.T) {
 }
 
 func (b *bench) downgrade(s *Session, key string, fence uint64) []Message {
-	b.tab.Downgrade(&Downgrade{Re: Request{Session: s}, Key: []byte(key), Fence: fence}, b.now, &b.out)
+	b.tab.Downgrade(&Downgrade{Re: Request{Session: s}, Key: []byte(key), Fence: fence}, b.now,
+		&b.out)
 	return b.take()
 }
 
@@ -195,7 +202,7 @@ func TestPermitsOfAStoreThatIsDown(t *testing.T) {
 	b.tab.StoreDown(b.ns.Store, errDowngrade, b.now, &b.out)
 	b.take()
 	// Nobody is let in alone, whatever the namespace allows for locks; what is here is handed over.
-	b.only(b.acquire(s, "l", permitOf(1, Forever)), MsgFailed, CodeUnavailable)
+	b.only(b.acquire(s, "l", permitOf(1, Forever)), MsgFailed, protocol.Unavailable)
 	if ms := b.release(s, "k", f); len(ms) != 2 || ms[0].Kind != MsgGranted || ms[0].Fence == 0 {
 		t.Fatalf("%+v", ms)
 	}
@@ -210,7 +217,8 @@ func TestInspectASemaphore(t *testing.T) {
 		return b.take()
 	}
 	look()
-	if m := b.only(b.answer(b.takeOps(OpPeek)[0], Result{Status: Busy, Left: 9}), MsgInspected, CodeOK); m.Held != 2 || m.Mode != Permit || m.Left != 9 {
+	if m := b.only(b.answer(b.takeOps(OpPeek)[0], Result{Status: Busy, Left: 9}), MsgInspected,
+		protocol.OK); m.Held != 2 || m.Mode != Permit || m.Left != 9 {
 		t.Errorf("%+v", m)
 	}
 	if b.tab.Len() != 0 {
@@ -218,7 +226,8 @@ func TestInspectASemaphore(t *testing.T) {
 	}
 	b.acquire(s, "k", permitOf(2, Forever))
 	b.grantPermit(b.takeOps(OpJoin)[0], 4)
-	if m := b.only(look(), MsgInspected, CodeOK); m.Held != 1 || m.Holders != 1 || m.Mode != Permit {
+	if m := b.only(look(), MsgInspected, protocol.OK); m.Held != 1 || m.Holders != 1 ||
+		m.Mode != Permit {
 		t.Errorf("%+v", m)
 	}
 }
@@ -294,7 +303,8 @@ func randomPermits(t *testing.T, rnd *rand.Rand) {
 	step := func(ended bool) {
 		switch s := ss[rnd.IntN(len(ss))]; {
 		case !ended && rnd.IntN(3) == 0:
-			hear(b.acquire(s, "k", permitOf(limit, []int64{0, Forever, int64(time.Second)}[rnd.IntN(3)])))
+			hear(b.acquire(s, "k", permitOf(limit, []int64{0, Forever,
+				int64(time.Second)}[rnd.IntN(3)])))
 		case len(holds) > 0 && rnd.IntN(3) == 0:
 			i := rnd.IntN(len(holds))
 			h := holds[i]
@@ -320,7 +330,8 @@ func randomPermits(t *testing.T, rnd *rand.Rand) {
 		step(true)
 	}
 	if b.tab.Len() != 0 || len(taken) != 0 || b.tab.Users(b.ns.Store) != 0 {
-		t.Errorf("left: %d keys, %d at the store, %d leases, %d ops, %d holds", b.tab.Len(), len(taken), b.tab.Users(b.ns.Store), len(b.ops), len(holds))
+		t.Errorf("left: %d keys, %d at the store, %d leases, %d ops, %d holds", b.tab.Len(),
+			len(taken), b.tab.Users(b.ns.Store), len(b.ops), len(holds))
 	}
 	for _, s := range ss {
 		if s.Holds.Load()+s.Waiters.Load() != 0 {

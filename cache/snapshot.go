@@ -3,22 +3,25 @@ package cache
 import (
 	"cmp"
 	"slices"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// The snapshot of a table has its whole state, as bytes, for a process that takes over from this one. Times are
-// of the boot clock, which both processes read.
+// The snapshot of a table has its whole state, as bytes, for a process that takes over from this
+// one. Times are of the boot clock, which both processes read.
 
-// Links writes and reads references to objects outside a table: a snapshot has numbers and names where a table
-// has pointers. Each method with a Coder writes or reads, as the Coder does.
+// Links writes and reads references to objects outside a table: a snapshot has numbers and names
+// where a table has pointers. Each method with a Coder writes or reads, as the Coder does.
 type Links interface {
-	Store(c *Coder, s **Store)     // never nil: a store that does not exist is an error, and replaced by another
+	// Store never sets nil: a store that does not exist is an error, and replaced by another.
+	Store(c *Coder, s **StoreTraits)
 	Session(c *Coder, s **Session) // may be nil
 	Lives(s *Session) bool         // whether its requests may still be answered
 	InternalReply(c *Coder, re *Request)
 	Class(c *Coder, class *uint16)
-	Classes() []uint16                  // all classes, in the same order in every process
-	Lease(c *Coder, l *Lease, s *Store) // the renewer's part of a lease at s
-	Policy(key string) *Namespace       // the namespace to which key is routed now
+	Classes() []uint16                        // all classes, in the same order in every process
+	Lease(c *Coder, l *Lease, s *StoreTraits) // the renewer's part of a lease at s
+	Policy(key string) *Namespace             // the namespace to which key is routed now
 }
 
 // snapshotCoder writes or reads one table.
@@ -30,8 +33,8 @@ type snapshotCoder struct {
 	waits []*waiter // all waiters that were read
 }
 
-// Snapshot writes the whole state of t, or reads it into t, which has to be empty. c.Err reports whether
-// that went well; a table that was read in part is of no use.
+// Snapshot writes the whole state of t, or reads it into t, which has to be empty. c.Err reports
+// whether that went well; a table that was read in part is of no use.
 func (t *Table) Snapshot(c *Coder, x Links) {
 	m := &snapshotCoder{Coder: c, t: t, x: x}
 	Num(c, &t.token)
@@ -40,8 +43,8 @@ func (t *Table) Snapshot(c *Coder, x Links) {
 	m.stats()
 	n := t.Len()
 	if m.Len(&n); c.Reading {
-		t.leases = make(map[string]*Lease, n)
-		t.freeLeases, t.freeHolds = spare[Lease](n), spare[hold](n)
+		t.locks = make(map[string]*lock, n)
+		t.freeLocks.free, t.freeHolds.free = spare[lock](n), spare[hold](n)
 	}
 	m.leases()
 	m.habits()
@@ -50,24 +53,23 @@ func (t *Table) Snapshot(c *Coder, x Links) {
 	}
 }
 
-// byToken returns every lock and semaphore, in an order that depends only on their tokens, kinds and keys. It
-// leaves out permits, which their semaphores have.
+// byToken returns every lock and semaphore, in an order that depends only on their tokens, kinds
+// and keys. It leaves out permits, which their semaphores have.
 func (t *Table) byToken() []*Lease {
 	type entry struct {
 		token uint64 // copied, because comparisons that read the leases would take most of the time
 		lease *Lease
 	}
 	all := make([]entry, 0, t.Len())
-	for _, of := range []map[string]*Lease{t.leases, t.sems} {
-		for _, l := range of {
-			all = append(all, entry{l.token, l})
-		}
+	for l := range t.heads() {
+		all = append(all, entry{l.token, l})
 	}
 	slices.SortFunc(all, func(a, b entry) int {
 		if a.token != b.token {
 			return cmp.Compare(a.token, b.token)
 		}
-		return cmp.Or(cmp.Compare(a.lease.kind(), b.lease.kind()), cmp.Compare(a.lease.key, b.lease.key))
+		return cmp.Or(cmp.Compare(a.lease.rank(), b.lease.rank()),
+			cmp.Compare(a.lease.key, b.lease.key))
 	})
 	leases := make([]*Lease, len(all))
 	for i := range all {
@@ -82,30 +84,32 @@ func (m *snapshotCoder) leases() {
 		var key string
 		var sem bool
 		if !m.Reading {
-			key, sem = (*p).key, (*p).sem != nil
+			key, sem = (*p).key, !(*p).isLock()
 		}
 		m.String(&key)
 		m.Bool(&sem)
 		switch {
 		case !m.Reading:
 		case sem:
-			*p = m.t.semaphore([]byte(key), m.x.Policy(key))
+			*p = m.t.semaphore([]byte(key), m.x.Policy(key)).lease()
 		default:
 			*p = m.t.lease([]byte(key), m.x.Policy(key))
 		}
 		m.lease(*p)
 		if sem {
-			m.semaphore(*p)
+			m.semaphore((*p).semaphore())
 		}
-		if m.Reading && (*p).nWaits > 0 {
-			m.t.follows(*p) // the process that wrote the snapshot may have had another policy for the key
+		m.waitersOf(*p)
+		if m.Reading && !(*p).queue().empty() {
+			// The process that wrote the snapshot may have had another policy for the key.
+			m.t.advanceLater(*p)
 		}
 	})
 }
 
 // leaseStore writes or reads the store where l is.
 func (m *snapshotCoder) leaseStore(l *Lease) {
-	s := l.st.Store
+	s := l.st.StoreTraits
 	if m.x.Store(m.Coder, &s); m.Reading {
 		m.t.setStore(l, s)
 	}
@@ -116,8 +120,8 @@ func (m *snapshotCoder) leaseStore(l *Lease) {
 	}
 }
 
-// spare returns pointers to n zero values, allocated in small groups: in one large allocation, a single value
-// that stays in use would keep the memory of all others.
+// spare returns pointers to n zero values, allocated in small groups: in one large allocation, a
+// single value that stays in use would keep the memory of all others.
 func spare[T any](n int) []*T {
 	const some = 32
 	all := make([]*T, 0, n)
@@ -133,22 +137,25 @@ func spare[T any](n int) []*T {
 func (m *snapshotCoder) lease(l *Lease) {
 	c, was := m.Coder, l.state
 	m.leaseStore(l)
-	for _, n := range []*uint64{&l.token, &l.base, &l.fence, &l.opGen, &l.renewGen} {
+	for _, n := range []*uint64{&l.token, &l.held.base, &l.held.fence, &l.opGen, &l.held.renewGen} {
 		Num(c, n)
 	}
-	for _, n := range []*int64{&l.until, &l.since, &l.ttl, &l.maxTTL, &l.retryAt, &l.endsAt, &l.minEnd} {
+	for _, n := range []*int64{&l.held.until, &l.held.since, &l.ttl, &l.maxTTL, &l.retryAt,
+		&l.releasing.endsAt, &l.minEnd, &l.asked.tryUntil} {
 		Num(c, n)
 	}
-	Num(c, &l.handoff)
+	Num(c, &l.held.handoff)
 	Num(c, &l.state)
 	Num(c, &l.mode)
 	Num(c, &l.heldMode)
 	Num(c, &l.op)
-	Num(c, &l.early)
-	for _, b := range []*bool{&l.queued, &l.shortLived, &l.maybe, &l.granted, &l.contended, &l.downgrade, &l.rebase, &l.tracked, &l.starved, &l.doubt, &l.orphan} {
+	Num(c, &l.asked.early)
+	for _, b := range []*bool{&l.asked.queued, &l.asked.shortLived, &l.asked.unanswered,
+		&l.releasing.granted, &l.held.contended, &l.held.downgrade, &l.held.rebase, &l.tracked,
+		&l.held.starved, &l.held.doubt, &l.orphan} {
 		c.Bool(b)
 	}
-	m.x.Lease(c, l, l.st.Store)
+	m.x.Lease(c, l, l.st.StoreTraits)
 	if s := l.releaser.Session; s != nil && !m.x.Lives(s) {
 		l.releaser = Request{}
 	}
@@ -156,10 +163,9 @@ func (m *snapshotCoder) lease(l *Lease) {
 	m.last(l)
 	m.optional(l)
 	m.holdsOf(l)
-	m.waitersOf(l)
 	at := Forever
 	if l.timerIdx != 0 {
-		at = m.t.timers[l.timerIdx-1].at
+		at = m.t.timers.At(int(l.timerIdx)).at
 	}
 	Num(c, &at)
 	heartbeat := l.ns.Heartbeat // a successor's configuration may require another
@@ -173,18 +179,17 @@ func (m *snapshotCoder) lease(l *Lease) {
 	}
 }
 
-func (m *snapshotCoder) semaphore(l *Lease) {
-	sem := l.sem
+func (m *snapshotCoder) semaphore(sem *semaphore) {
 	Num(m.Coder, &sem.limit)
 	permits := slices.Clone(sem.permits)
-	List(m.Coder, &permits, func(p **Lease) {
+	List(m.Coder, &permits, func(p **permit) {
 		if m.Reading {
-			*p = m.t.newPermit(l)
+			*p = m.t.newPermit(sem)
 		}
-		m.lease(*p)
+		m.lease(&(*p).Lease)
 	})
 	asks := slices.Clone(sem.asks)
-	List(m.Coder, &asks, func(p **Lease) {
+	List(m.Coder, &asks, func(p **permit) {
 		place := int32(-1)
 		if !m.Reading {
 			place = (*p).place
@@ -209,7 +214,8 @@ func (m *snapshotCoder) optional(l *Lease) {
 	r := l.withOptional()
 	if !m.Reading {
 		r.peeks = slices.DeleteFunc(r.peeks, func(re Request) bool { return m.ended(re.Session) })
-		r.extends = slices.DeleteFunc(r.extends, func(e extend) bool { return m.ended(e.req.Session) })
+		r.extends = slices.DeleteFunc(r.extends,
+			func(e extend) bool { return m.ended(e.req.Session) })
 	}
 	List(m.Coder, &r.peeks, func(re *Request) {
 		m.request(re)
@@ -222,7 +228,7 @@ func (m *snapshotCoder) optional(l *Lease) {
 		Num(m.Coder, &e.fence)
 		Num(m.Coder, &e.ttl)
 	})
-	times := []*int64{&r.failSince, &r.contendedAt, &r.alone, &r.idleUntil, &r.tryUntil, &r.silentFrom}
+	times := []*int64{&r.failSince, &r.contendedAt, &r.degradedUntil, &r.idleUntil, &r.silentFrom}
 	for _, n := range times {
 		Num(m.Coder, n)
 	}
@@ -231,7 +237,8 @@ func (m *snapshotCoder) optional(l *Lease) {
 	m.Error(&r.err)
 }
 
-// ended reports whether a session has ended. If so, it counts one request less that a store has to answer.
+// ended reports whether a session has ended. If so, it counts one request less that a store has to
+// answer.
 func (m *snapshotCoder) ended(s *Session) bool {
 	lives := m.x.Lives(s)
 	if !lives {
@@ -261,33 +268,27 @@ func (m *snapshotCoder) request(re *Request) {
 
 // holdsOf writes or reads the holds of l, in their order.
 func (m *snapshotCoder) holdsOf(l *Lease) {
-	n, h, last := int(l.nHolds), l.holds, (*hold)(nil)
-	m.Len(&n)
-	for range n {
+	all := slices.Collect(l.holds.all())
+	List(m.Coder, &all, func(p **hold) {
 		if m.Reading {
-			h = m.t.newHold()
-			h.l, h.prev = l, last
+			*p = m.t.freeHolds.get()
+			(*p).l = l
 		}
+		h := *p
 		m.hold(h)
-		if m.Reading {
-			if h.s == nil {
-				m.Fail(errSnapshot)
-				return
-			}
-			if last == nil {
-				l.holds = h
-			} else {
-				last.next = h
-			}
-			last = h
+		switch {
+		case !m.Reading:
+		case h.s == nil:
+			m.Fail(errSnapshot)
+		default:
+			l.holds.insert(h, l.holds.last)
 			l.nHolds++
 			if !h.forced {
 				m.t.indexOwner(l, h)
 			}
 			m.held(h)
 		}
-		h = h.next
-	}
+	})
 }
 
 func (m *snapshotCoder) hold(h *hold) {
@@ -304,21 +305,30 @@ func (m *snapshotCoder) hold(h *hold) {
 	m.x.Class(c, &h.class)
 }
 
-// last writes or reads the hold of l that was released last. The reader keeps it if its session lives.
+// last writes or reads the hold of l that was released last. The reader keeps it if its session
+// lives.
 func (m *snapshotCoder) last(l *Lease) {
 	has := l.last != nil && m.x.Lives(l.last.s)
 	if m.Bool(&has); !has {
 		return
 	}
 	if m.Reading {
-		l.last = m.t.newHold()
-		l.last.l = l
+		l.last = m.t.freeReleased.get()
 	}
-	if m.hold(l.last); l.last.s == nil {
+	c, h := m.Coder, l.last
+	m.x.Session(c, &h.s)
+	Num(c, &h.owner)
+	Num(c, &h.fence)
+	Num(c, &h.since)
+	Num(c, &h.releasedAt)
+	Num(c, &h.leaseDeadline)
+	m.x.Class(c, &h.class)
+	Num(c, &h.mode)
+	if h.s == nil {
 		m.Fail(errSnapshot)
 		return
 	}
-	m.t.statsOf(&Namespace{Class: l.last.class})
+	m.t.statsOf(&Namespace{Class: h.class})
 }
 
 // held counts a hold that was read, except in the totals that its grant has raised for good.
@@ -335,36 +345,23 @@ func (m *snapshotCoder) held(h *hold) {
 
 // waitersOf writes or reads the queue of l.
 func (m *snapshotCoder) waitersOf(l *Lease) {
-	n, w := int(l.nWaits), l.waitHead
-	m.Len(&n)
-	for range n {
+	all := slices.Collect(l.queue().all())
+	List(m.Coder, &all, func(p **waiter) {
 		if m.Reading {
-			w = &waiter{l: l}
+			*p = &waiter{l: l}
 		}
-		m.waiter(w)
-		if m.Reading {
-			if w.req.Session == nil {
-				m.Fail(errSnapshot)
-				return
-			}
-			m.t.queue(w)
+		w := *p
+		m.request(&w.req)
+		w.code(m.Coder)
+		switch {
+		case !m.Reading:
+		case w.req.Session == nil:
+			m.Fail(errSnapshot)
+		default:
+			m.t.addWaiter(w)
 			m.waits = append(m.waits, w)
 		}
-		w = w.next
-	}
-}
-
-func (m *snapshotCoder) waiter(w *waiter) {
-	c := m.Coder
-	m.request(&w.req)
-	Num(c, &w.owner)
-	Num(c, &w.ttl)
-	Num(c, &w.deadline)
-	Num(c, &w.since)
-	Num(c, &w.mode)
-	for _, b := range []*bool{&w.fixed, &w.try, &w.contended} {
-		c.Bool(b)
-	}
+	})
 }
 
 // chain puts the holds and waiters that were read into order of arrival.
@@ -397,25 +394,24 @@ func (t *Table) SnapshotOp(c *Coder, op *Op) {
 	}
 }
 
-// refOf returns the lease that an op is about. If the table no longer has it, refOf returns a new Lease, because
-// nothing waits for the answer.
+// refOf returns the lease that waits for the answer to an op. If none does, refOf returns a new
+// Lease. The lease may no longer have the token of the op: it ends with the store session, for
+// example.
 func (t *Table) refOf(op *Op) *Lease {
-	if op.Mode == Permit && op.Token == 0 {
-		if l := t.sems[op.Key]; l != nil {
+	for l := range t.named(op.Key) {
+		if l.opGen == op.Gen || l.held.renewGen == op.Gen {
 			return l
 		}
 	}
-	for l := range t.named(op.Key) {
-		if (l.head != nil) == (op.Mode == Permit) && (op.Token == 0 || l.token == op.Token) {
-			return l
-		}
+	if l := t.semaphores[op.Key].lease(); l != nil && l.opGen == op.Gen {
+		return l
 	}
 	return new(Lease)
 }
 
-// FailingFrom counts each store that is down, and each request that has failed, as failing from now on. It is for a
-// table that was read from a snapshot: the process to which the store did not answer has gone, and no waiter is to be
-// refused before this one has asked the store.
+// FailingFrom counts each store that is down, and each request that has failed, as failing from now
+// on. It is for a table that was read from a snapshot: the process to which the store did not
+// answer has gone, and no waiter is to be refused before this one has asked the store.
 func (t *Table) FailingFrom(now int64) {
 	for _, st := range t.stores {
 		if st != nil && st.downAt != 0 {
@@ -429,15 +425,16 @@ func (t *Table) FailingFrom(now int64) {
 	}
 }
 
-// NotTakenOver tells the table that this host's leases at a store could not be taken over. The holds there are
-// lost, and the table acquires the keys anew for the waiters. The earlier store session keeps the keys closed at
-// that store until it ends. But a reload may move the keys to a store that does not know of that session. So this
-// table also keeps each key closed until the validity stated to its holders ends.
-func (t *Table) NotTakenOver(s *Store, now int64, out *Effects) {
+// NotTakenOver tells the table that this host's leases at a store could not be taken over. The
+// holds there are lost, and the table acquires the keys anew for the waiters. The earlier store
+// session keeps the keys closed at that store until it ends. But a reload may move the keys to a
+// store that does not know of that session. So this table also keeps each key closed until the
+// validity stated to its holders ends.
+func (t *Table) NotTakenOver(s *StoreTraits, now int64, out *Effects) {
 	st := t.store(s)
 	for _, l := range t.heldLeases(st) {
 		until := t.statedUntil(l, now)
-		t.gone(l, LostSession, now, out)
+		t.gone(l, protocol.LostSession, now, out)
 		if until > now && !st.Pair {
 			t.close(l, until)
 		}
@@ -448,8 +445,8 @@ func (t *Table) NotTakenOver(s *Store, now int64, out *Effects) {
 	}
 }
 
-// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders,
-// in nanoseconds. It returns Forever for both without leases.
+// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their
+// holders, in nanoseconds. It returns Forever for both without leases.
 func (t *Table) Shortest() (ttl, validity int64) {
 	ttl, validity = Forever, Forever
 	for l := range t.all() {

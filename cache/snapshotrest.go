@@ -5,11 +5,12 @@ import "slices"
 // The parts of a snapshot besides leases: stores, statistics, and the habits of keys.
 
 func (m *snapshotCoder) stores() {
-	all := slices.DeleteFunc(slices.Clone(m.t.stores), func(st *storeState) bool { return st == nil })
-	List(m.Coder, &all, func(p **storeState) {
-		var s *Store
+	all := slices.DeleteFunc(slices.Clone(m.t.stores),
+		func(st *storeRecord) bool { return st == nil })
+	List(m.Coder, &all, func(p **storeRecord) {
+		var s *StoreTraits
 		if !m.Reading {
-			s = (*p).Store
+			s = (*p).StoreTraits
 		}
 		if m.x.Store(m.Coder, &s); m.Reading {
 			*p = m.t.store(s)
@@ -22,7 +23,8 @@ func (m *snapshotCoder) stores() {
 		Num(m.Coder, &st.trip)
 		Num(m.Coder, &st.downAt)
 		m.Error(&st.err)
-		for _, n := range []*uint64{&st.stats.Renewed, &st.stats.NotHeld, &st.stats.Unanswered, &st.stats.Expired} {
+		for _, n := range []*uint64{&st.stats.Renewed, &st.stats.NotHeld, &st.stats.Unanswered,
+			&st.stats.Expired} {
 			Num(m.Coder, n)
 		}
 		m.histogram(&st.stats.Slack)
@@ -45,7 +47,8 @@ func (m *snapshotCoder) stats() {
 		for _, list := range [][]uint64{s.Acquires[:], s.Releases[:], s.Lost[:]} {
 			m.counts(list)
 		}
-		for _, n := range []*uint64{&s.FoundGone, &s.Contended, &s.Handoffs, &s.Lingered, &s.Degraded} {
+		for _, n := range []*uint64{&s.FoundGone, &s.Contended, &s.Handoffs, &s.Lingered,
+			&s.Degraded} {
 			Num(m.Coder, n)
 		}
 		m.histogram(&s.Wait)
@@ -93,7 +96,7 @@ func (m *snapshotCoder) habits() {
 		lingers := h.lingers != nil
 		m.Bool(&lingers)
 		if lingers {
-			h.lingers = m.t.leases[*key]
+			h.lingers = m.t.locks[*key].lease()
 		}
 		Num(m.Coder, &h.freed)
 		Num(m.Coder, &h.banned)

@@ -3,9 +3,12 @@ package cache
 import (
 	"math"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Statistics. Each table counts its own events, under the mutex of its shard, so counting is a plain addition.
+// Statistics. Each table counts its own events, under the mutex of its shard, so counting is a
+// plain addition.
 
 // Outcome says how an acquire ended: a Code, or one of the outcomes below.
 type Outcome uint8
@@ -25,7 +28,8 @@ const (
 	CauseRelease   Cause = iota // its owner released it
 	CauseSession                // its session ended
 	CauseGivenBack              // its multi-acquire could not get all its keys
-	CauseFixedEnd               // it was fixed and reached its end; its owner gets LostFixed
+	// CauseFixedEnd means that the hold reached its own end; its owner gets protocol.LostFixed.
+	CauseFixedEnd
 	causes
 )
 
@@ -38,22 +42,27 @@ type Stats struct {
 	Degraded  uint64 // grants by this host alone
 	Releases  [causes]uint64
 	Lost      [lostReasons]uint64
-	FoundGone uint64    // counted in both Lost and Releases: released, and then the store did not know the lease
+	// FoundGone counts holds that were released when the store no longer knew the lease. Both Lost
+	// and Releases count them.
+	FoundGone uint64
 	Wait      Histogram // of grants, except re-entries
 	Hold      Histogram
 
 	Holds, Waiters int64 // now
 }
 
-const lostReasons = LostSilent + 1
+const lostReasons = protocol.LostSilent + 1
 
 // StoreStats are the statistics of one table's use of one store.
 type StoreStats struct {
-	Renewed, NotHeld, Unanswered uint64    // renewals
-	Slack                        Histogram // the time that a lease had left when its renewal was answered
-	Expired                      uint64    // leases that reached their deadline
-	Held                         int64     // leases now; AddStats fills it in
-	Moved                        int64     // leases, held or not, whose keys are at another store now; AddStats fills it in
+	Renewed, NotHeld, Unanswered uint64 // renewals
+	// Slack is the time that a lease had left when its renewal was answered.
+	Slack   Histogram
+	Expired uint64 // leases that reached their deadline
+	Held    int64  // leases now; AddStats fills it in
+	// Moved counts the leases, held or not, whose keys are at another store now. AddStats fills it
+	// in.
+	Moved int64
 }
 
 // Add adds o to s.
@@ -78,9 +87,10 @@ func (s *Stats) Add(o *Stats) {
 	s.Waiters += o.Waiters
 }
 
-// Unaccounted returns the number of grants that are neither held nor have ended. It is 0 unless there is a bug.
+// Unaccounted returns the number of grants that are neither held nor have ended. It is 0 unless
+// there is a bug.
 func (s *Stats) Unaccounted() int {
-	n := int64(s.Acquires[CodeOK]) - s.Holds + int64(s.FoundGone)
+	n := int64(s.Acquires[protocol.OK]) - s.Holds + int64(s.FoundGone)
 	for _, m := range s.Releases {
 		n -= int64(m)
 	}
@@ -104,9 +114,10 @@ func (s *StoreStats) Add(o *StoreStats) {
 // Buckets of histograms: four for each doubling, as in Prometheus' native histograms of schema
 // 2. Bucket i ends, inclusively, at 2^((HistFirst+i)/4) seconds.
 const (
-	HistSchema  = 2
-	HistFirst   = -79                  // a duration of up to 2^-20 s counts as zero
-	HistBuckets = 17*4 - HistFirst + 1 // the last bucket ends at 2^17 s, and also counts all longer durations
+	HistSchema = 2
+	HistFirst  = -79 // a duration of up to 2^-20 s counts as zero
+	// The last of HistBuckets ends at 2^17 s, and also counts all longer durations.
+	HistBuckets = 17*4 - HistFirst + 1
 )
 
 // Histogram counts durations.
@@ -134,7 +145,8 @@ func bucketOf(d int64) int {
 	}
 	frac, exp := math.Frexp(float64(d) / float64(time.Second)) // d = frac · 2^exp, frac from ½ to 1
 	i := (exp - 1) * 4
-	for _, end := range [...]float64{0.5, 0.5946035575013605, 0.7071067811865476, 0.8408964152537145} {
+	for _, end := range [...]float64{0.5, 0.5946035575013605, 0.7071067811865476,
+		0.8408964152537145} {
 		if frac <= end {
 			break
 		}
@@ -169,7 +181,8 @@ func (t *Table) statsOf(ns *Namespace) *Stats {
 	return t.stats[ns.Class]
 }
 
-// AddStats adds the statistics of this table to those given, by class and by store. Both slices grow as needed.
+// AddStats adds the statistics of this table to those given, by class and by store. Both slices
+// grow as needed.
 func (t *Table) AddStats(classes []Stats, stores []StoreStats) ([]Stats, []StoreStats) {
 	for i, s := range t.stats {
 		if i == len(classes) {
@@ -192,8 +205,8 @@ func (t *Table) AddStats(classes []Stats, stores []StoreStats) ([]Stats, []Store
 
 // OldestSince returns when the oldest hold of the table was granted; 0 without any.
 func (t *Table) OldestSince() int64 {
-	if t.holds.oldest == nil {
+	if t.holds.first == nil {
 		return 0
 	}
-	return t.holds.oldest.since
+	return t.holds.first.since
 }

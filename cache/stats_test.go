@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 func TestBucketsEndWhereTheySay(t *testing.T) {
@@ -16,7 +18,8 @@ func TestBucketsEndWhereTheySay(t *testing.T) {
 			continue
 		}
 		const tiny = 1e-12
-		if lo, hi := math.Exp2(float64(i-1)/4), math.Exp2(float64(i)/4); s < lo*(1-tiny) || s > hi*(1+tiny) {
+		if lo, hi := math.Exp2(float64(i-1)/4), math.Exp2(float64(i)/4); s < lo*(1-tiny) ||
+			s > hi*(1+tiny) {
 			t.Errorf("%v is in bucket %d, from %g to %g s", time.Duration(d), i, lo, hi)
 		}
 	}
@@ -50,13 +53,16 @@ func TestWhatHappensIsCounted(t *testing.T) {
 	all, stores := b.tab.AddStats(nil, nil)
 	s := all[0]
 	for code, want := range map[Outcome]uint64{
-		Outcome(CodeOK): 2, OutReentered: 1, Outcome(CodeBusy): 1, Outcome(CodeTimeout): 1, OutGone: 0,
+		Outcome(protocol.OK): 2, OutReentered: 1, Outcome(protocol.Busy): 1,
+		Outcome(protocol.Timeout): 1, OutGone: 0,
 	} {
 		if s.Acquires[code] != want {
 			t.Errorf("outcome %d: %d, want %d", code, s.Acquires[code], want)
 		}
 	}
-	if s.Contended != 2 || s.Handoffs != 1 || s.Lingered != 0 || s.Releases != [causes]uint64{1, 1} || s.Holds != 0 || s.Waiters != 0 || s.Unaccounted() != 0 {
+	if s.Contended != 2 || s.Handoffs != 1 || s.Lingered != 0 ||
+		s.Releases != [causes]uint64{1, 1} || s.Holds != 0 || s.Waiters != 0 ||
+		s.Unaccounted() != 0 {
 		t.Errorf("%+v", s)
 	}
 	if n, sum := s.Wait.Count(), s.Wait.Sum; n != 2 || sum != 2*second {
@@ -75,7 +81,7 @@ func TestRenewalsAreCountedWithTheirSlack(t *testing.T) {
 	s := b.session()
 	b.acquire(s, "k", nil)
 	b.granted(OpTry, 7)
-	l := b.tab.leases["k"]
+	l := b.tab.locks["k"].lease()
 	renew := func(r Result) {
 		b.tab.RenewDue(l, l.token, b.now, &b.out)
 		b.take()
@@ -95,10 +101,11 @@ func TestRenewalsAreCountedWithTheirSlack(t *testing.T) {
 	if st.Renewed != 1 || st.Unanswered != 1 || st.NotHeld != 1 {
 		t.Errorf("%+v", st)
 	}
-	if want := LeaseDeadline(0, 30*second) - 11*second; st.Slack.Sum != want || st.Slack.Count() != 1 {
+	if want := LeaseDeadline(0, 30*second) - 11*second; st.Slack.Sum != want ||
+		st.Slack.Count() != 1 {
 		t.Errorf("slack of %v, want %v", time.Duration(st.Slack.Sum), time.Duration(want))
 	}
-	if all[0].Lost[LostGone] != 1 || all[0].Unaccounted() != 0 {
+	if all[0].Lost[protocol.LostGone] != 1 || all[0].Unaccounted() != 0 {
 		t.Errorf("%+v", all[0])
 	}
 }

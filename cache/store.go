@@ -3,6 +3,8 @@ package cache
 import (
 	"errors"
 	"fmt"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // Answers, hints and session news from stores.
@@ -16,13 +18,13 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	if op.For != nil {
 		op.For.addAsks(-1)
 	}
-	st.took(r, now-sent)
+	st.noteTrip(r, now-sent)
 	t.confirmSession(st, r, now, out)
-	t.gave(st, r.Base)
+	t.noteBase(st, r.Base)
 	if op.Kind == OpRenew {
-		if l.renewGen == op.Gen {
-			l.renewGen = 0
-			t.renewed(l, op, r, sent, now, out)
+		if l.held.renewGen == op.Gen {
+			l.held.renewGen = 0
+			t.renewedAnswered(l, op, r, sent, now, out)
 			t.advance(l, now, out)
 		}
 		return
@@ -33,164 +35,201 @@ func (t *Table) Result(op *Op, r *Result, sent, now int64, out *Effects) {
 	l.op, l.opGen = 0, 0
 	switch op.Kind {
 	case OpTry, OpJoin:
-		t.asked(l, op, r, sent, now, out)
+		t.askedAnswered(l, op, r, sent, now, out)
 	case OpRelease, OpWithdraw:
-		t.released(l, op, r, now, out)
+		t.releasedAnswered(l, op, r, now, out)
 	case OpDowngrade:
-		t.downgraded(l, op, r, sent, now, out)
+		t.downgradedAnswered(l, op, r, sent, now, out)
 	case OpPeek:
-		t.peeked(l, r, out)
+		t.peekedAnswered(l, r, out)
 	}
 	t.advance(l, now, out)
 }
 
-func (t *Table) asked(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+// askedAnswered takes in the answer to an acquire. Without a clear answer, the token may be at the
+// store: the acquire is repeated under it, or the token withdrawn.
+func (t *Table) askedAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	switch r.Status {
 	case Granted:
-		t.succeed(l)
-		st := l.st
-		if !st.Raises() && r.Base != 0 {
-			r.Base += l.epoch
-		}
-		if r.Base > MaxBase || r.Base == 0 {
-			l.granted = true
-			t.fail(l, now, fmt.Errorf("%w: %d", ErrBase, r.Base))
-			t.refuseTries(l, CodeUnavailable, -1, now, out)
-			t.beginRelease(l, now, out)
-			return
-		}
-		t.enter(l, stateHeld)
-		l.granted, l.queued, l.maybe, l.shortLived, l.retryAt = true, false, false, false, 0
-		l.base, l.handoff, l.fence, l.since = r.Base, -1, 0, now
-		l.downgrade = l.nHolds > 0 && l.heldMode == Shared && l.mode == Exclusive // meanwhile, in an outage
-		l.until = Forever
-		if st.renews() {
-			l.until = LeaseDeadline(sent, int64(op.TTL))
-		}
-		if r.Contended {
-			t.setContended(l, now)
-		}
-		if l.early&earlyContended != 0 {
-			t.setContended(l, now)
-		} else if l.early&earlyTried != 0 {
-			t.contested(l, true, now)
-		}
-		if now < t.deadline(l) {
-			t.handoff(l, now, true, out)
-		}
+		t.noteSuccess(l)
+		t.leaseGranted(l, op, r, sent, now, out)
 	case Queued:
-		t.succeed(l)
-		if !l.queued {
-			t.contested(l, false, now)
-			l.queue().markContended()
-		}
-		l.queued = true
-		poll := t.cfg.Poll
-		if !l.st.Queue {
-			poll /= 5
-		}
-		l.retryAt = now + t.jitter(poll)
-		if l.early&earlyAvailable != 0 {
-			l.retryAt = 0
-		}
-		if l.shortLived && l.optional.tryUntil == 0 {
-			l.optional.tryUntil = now + l.st.tryWait()
-		}
-		if !l.inMoment(now) {
-			t.refuseTries(l, CodeBusy, r.Left, now, out)
-		}
-	case Busy:
-		t.succeed(l)
+		t.noteSuccess(l)
+		t.leaseQueued(l, r, now, out)
+	case Busy: // the store keeps nothing of the token
+		t.noteSuccess(l)
 		t.forget(l)
-		l.queue().markContended()
-		t.refuseTries(l, CodeBusy, r.Left, now, out)
+		l.queue().markHadToWait()
+		t.refuseTries(l, protocol.Busy, r.Left, now, out)
 	case Refused:
-		t.fail(l, now, r.Err)
-		if r.Gone || !l.queued && !l.maybe {
+		t.noteFailure(l, now, r.Err)
+		if r.Gone || !l.mayBeAtStore() {
 			t.forget(l)
 		}
-		t.refuseTries(l, CodeUnavailable, -1, now, out)
+		t.refuseTries(l, protocol.Unavailable, -1, now, out)
 	default:
-		t.fail(l, now, r.Err)
-		l.maybe = true
-		t.refuseTries(l, CodeUnavailable, -1, now, out)
+		t.noteFailure(l, now, r.Err)
+		l.asked.unanswered = true
+		t.refuseTries(l, protocol.Unavailable, -1, now, out)
 	}
 }
 
-func (t *Table) released(l *Lease, op *Op, r *Result, now int64, out *Effects) {
+// leaseGranted takes in that the store has granted l, and grants holds to the waiters. A lease
+// with a base that cannot be used is released.
+func (t *Table) leaseGranted(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+	if !l.st.Raises() && r.Base != 0 {
+		r.Base += l.epoch
+	}
+	if r.Base > MaxBase || r.Base == 0 {
+		t.noteFailure(l, now, fmt.Errorf("%w: %d", ErrBase, r.Base))
+		t.refuseTries(l, protocol.Unavailable, -1, now, out)
+		t.giveBack(l, now, out)
+		return
+	}
+	until := Forever
+	if l.st.renews() {
+		until = LeaseDeadline(sent, int64(op.TTL))
+	}
+	late, weak := now >= min(until, l.st.session), l.heldMode == Exclusive && l.mode == Shared
+	if l.nHolds > 0 && (late || weak) { // it does not serve the degraded holds
+		t.giveBack(l, now, out)
+		return
+	}
+	hints := l.asked.early
+	t.enter(l, stateHeld)
+	l.held = heldFields{base: r.Base, handoff: -1, since: now, until: until}
+	// In an outage, this host may have granted the key to readers meanwhile.
+	l.held.downgrade = l.nHolds > 0 && l.heldMode == Shared && l.mode == Exclusive
+	l.retryAt = 0
+	if l.nHolds == 0 {
+		l.ttl = int64(op.TTL) // a hold that was granted in an outage may have changed it
+	}
+	t.noteOtherHosts(l, r, hints, now)
+	if now < t.deadline(l) {
+		t.handoff(l, now, true, out)
+	}
+}
+
+// noteOtherHosts records what the grant r of l, and the hints that overtook it, say of other hosts.
+func (t *Table) noteOtherHosts(l *Lease, r *Result, hints early, now int64) {
+	switch {
+	case r.Contended || hints&earlyContended != 0:
+		t.setContended(l, now)
+	case hints&earlyTried != 0:
+		t.countForeignUse(l, true, now)
+	}
+}
+
+// giveBack releases a lease that the store has granted and that is of no use.
+func (t *Table) giveBack(l *Lease, now int64, out *Effects) {
+	t.beginRelease(l, now, out)
+	l.releasing.granted = true
+}
+
+// leaseQueued takes in that l's token is in the store's queue.
+func (t *Table) leaseQueued(l *Lease, r *Result, now int64, out *Effects) {
+	if !l.asked.queued {
+		t.countForeignUse(l, false, now)
+		l.queue().markHadToWait()
+	}
+	l.asked.queued = true
+	poll := t.cfg.Poll
+	if !l.st.Queue {
+		poll /= 5
+	}
+	l.retryAt = now + t.jitter(poll)
+	if l.asked.early&earlyAvailable != 0 {
+		l.retryAt = 0
+	}
+	if l.asked.shortLived && l.asked.tryUntil == 0 {
+		l.asked.tryUntil = now + l.st.tryWait()
+	}
+	if !l.triesMayWait(now) {
+		t.refuseTries(l, protocol.Busy, r.Left, now, out)
+	}
+}
+
+// releasedAnswered takes in the answer to a release or a withdrawal, and answers the client that
+// waits for it. After any answer but a failure, the store has nothing of the token any more.
+func (t *Table) releasedAnswered(l *Lease, op *Op, r *Result, now int64, out *Effects) {
 	re := l.releaser
 	l.releaser = Request{}
-	code := CodeUnknown
+	code := protocol.Unknown
 	switch r.Status {
 	case Done, NotHeld, Granted, Busy:
-		t.succeed(l)
-		code = CodeOK
+		t.noteSuccess(l)
+		code = protocol.OK
 		if r.Status == NotHeld && op.Kind == OpRelease {
-			code = CodeNotHeld
+			code = protocol.NotHeld
 			t.foundGone(l, now, out)
 		}
 		t.forget(l)
-		if l.nWaits > 0 {
+		if l.isLock() && !l.queue().empty() {
 			l.retryAt = now + int64(l.ns.Pause)
 		}
 	default:
-		t.fail(l, now, r.Err)
-		t.dropLast(l) // the store may have carried the release out, and then does not know the lease the next time
+		t.noteFailure(l, now, r.Err)
+		// The store may have carried the release out, and then does not know the lease the next
+		// time.
+		t.dropLast(l)
 		if r.Expires && l.state == stateReleasing {
 			t.orphanReleasing(l, now)
 		}
-		if r.Partly && l.st.downAt != 0 { // the other store is asked once it is up again: see StoreUp
+		// The other store is asked once it is up again: see StoreUp.
+		if r.Partly && l.st.downAt != 0 {
 			l.retryAt = now + t.jitter(partlyPause*t.cfg.RetryMax)
 		}
 	}
 	switch {
 	case re.Session == nil:
-	case code == CodeOK:
+	case code == protocol.OK:
 		out.released(re, 0)
 	default:
 		out.fail(re, code, r.Err)
 	}
 }
 
-func (t *Table) downgraded(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
+// downgradedAnswered takes in the answer to a downgrade, if it is still about the lease that is
+// held.
+func (t *Table) downgradedAnswered(l *Lease, op *Op, r *Result, sent, now int64, out *Effects) {
 	if l.state != stateHeld || l.token != op.Token {
 		return
 	}
 	if t.expire(l, now, out); l.state != stateHeld {
-		return // as in renewed
+		return // as in renewedAnswered
 	}
 	switch r.Status {
 	case Done:
-		l.downgrade, l.mode = false, Shared
-		l.renewGen = 0 // a renewal of the exclusive lease means nothing any more
+		l.held.downgrade, l.mode = false, Shared
+		l.held.renewGen = 0 // a renewal of the exclusive lease means nothing any more
 		t.extend(l, op, sent)
 		t.retrack(l, false, out)
 		t.renewForClients(l, now, out) // the answer that they wait for means nothing any more
 	case NotHeld:
-		t.gone(l, LostGone, now, out)
+		t.gone(l, protocol.LostGone, now, out)
 	default:
-		// Exclusive or shared upstream: either excludes enough. Asked again,
-		// which does no harm, until the store has answered.
+		// The lease may be exclusive or shared at the store; both exclude enough. The downgrade is
+		// repeated, which does no harm, until the store has answered.
 		l.retryAt = now + int64(t.cfg.RetryMin)
 	}
 }
 
-// gone ends a lease that the store no longer has, and the holds on it. One store of a pair may still have the
-// lease. The lease is released there, but only after the validity stated to its holders has ended: until then it
-// keeps other hosts out.
-func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
+// gone ends a lease that the store no longer has, and the holds on it. One store of a pair may
+// still have the lease. The lease is released there, but only after the validity stated to its
+// holders has ended: until then it keeps other hosts out.
+func (t *Table) gone(l *Lease, why protocol.Reason, now int64, out *Effects) {
 	until := t.statedUntil(l, now)
-	for l.holds != nil {
-		t.lose(l.holds, why, now, out)
+	for h := range l.holds.all() {
+		t.lose(h, why, now, out)
 	}
-	if why == LostGone {
+	if why == protocol.LostGone {
 		t.foundGone(l, now, out)
 	}
 	if !l.st.Pair {
 		t.endClaim(l, out)
 		return
 	}
-	l.orphan = why == LostSession
+	l.orphan = why == protocol.LostSession
 	t.dropLast(l) // NotHeld for the rest would not show that this hold was lost
 	t.beginRelease(l, now, out)
 	if until > now {
@@ -198,10 +237,11 @@ func (t *Table) gone(l *Lease, why Reason, now int64, out *Effects) {
 	}
 }
 
-// statedUntil returns the end of the validity that was stated to the holders of l, or now without any.
+// statedUntil returns the end of the validity that was stated to the holders of l, or now without
+// any.
 func (t *Table) statedUntil(l *Lease, now int64) int64 {
 	until := now
-	for h := l.holds; h != nil; h = h.next {
+	for h := range l.holds.all() {
 		until = max(until, t.valid(h))
 	}
 	return until
@@ -209,22 +249,19 @@ func (t *Table) statedUntil(l *Lease, now int64) int64 {
 
 // endClaim forgets the lease l, which the store no longer has.
 func (t *Table) endClaim(l *Lease, out *Effects) {
-	t.endExtends(l, CodeNotHeld, nil, out)
-	if l.releaser.Session != nil {
-		out.fail(l.releaser, CodeNotHeld, nil)
-		l.releaser = Request{}
-	}
+	t.endExtends(l, protocol.NotHeld, nil, out)
+	t.failReleaser(l, protocol.NotHeld, nil, out)
 	t.forget(l)
 }
 
 // Hint takes in a store's hint about a key. The hint may be wrong.
-func (t *Table) Hint(s *Store, h Hint, now int64, out *Effects) {
+func (t *Table) Hint(s *StoreTraits, h Hint, now int64, out *Effects) {
 	if h.Mode == Permit {
 		t.hintPermits(s, h, now, out)
 		return
 	}
-	l := t.leases[h.Key]
-	if l == nil || l.st.Store != s {
+	l := t.locks[h.Key].lease()
+	if l == nil || l.st.StoreTraits != s {
 		return
 	}
 	t.hint(l, h, now, out)
@@ -235,16 +272,16 @@ func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 	case h.Kind == HintContended && l.state == stateHeld:
 		t.setContended(l, now)
 	case h.Kind == HintTried && l.state == stateHeld:
-		t.contested(l, true, now)
+		t.countForeignUse(l, true, now)
 		if l.idleUntil() != 0 {
 			l.optional.idleUntil = now
 		}
 	case h.Kind == HintGone && l.state == stateHeld:
-		l.doubt = true
-	case h.Kind == HintAvailable && l.state == stateAsked && l.queued && l.op == 0:
+		l.held.doubt = true
+	case h.Kind == HintAvailable && l.state == stateAsked && l.asked.queued && l.op == 0:
 		l.retryAt = 0
 	case l.state == stateAsked && l.op != 0:
-		l.early |= earlyHint[h.Kind]
+		l.asked.early |= earlyHint[h.Kind]
 		return
 	default:
 		return
@@ -252,31 +289,34 @@ func (t *Table) hint(l *Lease, h Hint, now int64, out *Effects) {
 	t.advance(l, now, out)
 }
 
-var earlyHint = [...]early{HintAvailable: earlyAvailable, HintContended: earlyContended, HintTried: earlyTried, HintGone: 0}
+var earlyHint = [...]early{HintAvailable: earlyAvailable, HintContended: earlyContended,
+	HintTried: earlyTried, HintGone: 0}
 
 // Knows reports whether the table may still send requests with a token.
-func (t *Table) Knows(s *Store, key string, token uint64) bool {
+func (t *Table) Knows(s *StoreTraits, key string, token uint64) bool {
 	for l := range t.named(key) {
-		if l.st.Store == s && l.state != stateNone && l.token == token {
+		if l.st.StoreTraits == s && l.state != stateNone && l.token == token {
 			return true
 		}
 	}
 	return false
 }
 
-// KnowsKey reports whether a store has, or may have, a lease or a queue entry of this host for a key.
-func (t *Table) KnowsKey(s *Store, key string) bool {
+// KnowsKey reports whether a store has, or may have, a lease or a queue entry of this host for a
+// key.
+func (t *Table) KnowsKey(s *StoreTraits, key string) bool {
 	for l := range t.named(key) {
-		if l.st.Store == s && l.state != stateNone {
+		if l.st.StoreTraits == s && l.state != stateNone {
 			return true
 		}
 	}
 	return false
 }
 
-// SessionUntil takes in the deadline of session no at a store. A deadline never moves back. Leases whose deadline
-// had passed before are lost all the same: the store may have dropped them before it extended the session.
-func (t *Table) SessionUntil(s *Store, no uint64, until, now int64, out *Effects) {
+// SessionUntil takes in the deadline of session no at a store. A deadline never moves back.
+// Leases whose deadline had passed before are lost all the same: the store may have dropped them
+// before it extended the session.
+func (t *Table) SessionUntil(s *StoreTraits, no uint64, until, now int64, out *Effects) {
 	st := t.store(s)
 	if !st.Session || no < st.no {
 		return
@@ -294,23 +334,23 @@ func (t *Table) SessionUntil(s *Store, no uint64, until, now int64, out *Effects
 	st.session = until
 }
 
-// SessionLost tells the table that session no at a store, and all earlier sessions, have ended. Every lease
-// under them is lost.
-func (t *Table) SessionLost(s *Store, no uint64, now int64, out *Effects) {
+// SessionLost tells the table that session no at a store, and all earlier sessions, have ended.
+// Every lease under them is lost.
+func (t *Table) SessionLost(s *StoreTraits, no uint64, now int64, out *Effects) {
 	if st := t.store(s); no >= st.no {
 		t.sessionLost(st, now, out)
 		st.no, st.session = no+1, 0
 	}
 }
 
-func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
+func (t *Table) sessionLost(st *storeRecord, now int64, out *Effects) {
 	for _, l := range t.sorted() {
 		if l.st != st {
 			continue
 		}
 		switch {
 		case l.state == stateHeld:
-			t.gone(l, LostSession, now, out)
+			t.gone(l, protocol.LostSession, now, out)
 		case l.state == stateReleasing && !st.Pair:
 			t.endClaim(l, out)
 		case l.state == stateReleasing:
@@ -322,27 +362,27 @@ func (t *Table) sessionLost(st *storeState, now int64, out *Effects) {
 	}
 }
 
-// orphanReleasing records that a lease with a pending release ends with its TTL, if it has one: only one store of
-// a pair may still have it, and nothing renews it.
+// orphanReleasing records that a lease with a pending release ends with its TTL, if it has one:
+// only one store of a pair may still have it, and nothing renews it.
 func (t *Table) orphanReleasing(l *Lease, now int64) {
 	l.orphan = true
 	if l.st.TTLs {
-		l.endsAt = min(l.endsAt, now+2*l.maxTTL)
+		l.releasing.endsAt = min(l.releasing.endsAt, now+2*l.maxTTL)
 	}
 }
 
-// partlyPause is the pause, in units of RetryMax, before a release that one store of a pair has carried out is sent
-// again while the pair is down. StoreUp sends it at once.
+// partlyPause is the pause, in units of RetryMax, before a release that one store of a pair has
+// carried out is sent again while the pair is down. StoreUp sends it at once.
 const partlyPause = 60
 
 var errOldSession = errors.New("the store's session of then has ended")
 
 // confirmSession turns a success of an ended store session into Unknown.
-func (t *Table) confirmSession(st *storeState, r *Result, now int64, out *Effects) {
+func (t *Table) confirmSession(st *storeRecord, r *Result, now int64, out *Effects) {
 	if r.Session == 0 {
 		return
 	}
-	t.SessionUntil(st.Store, r.SessionNo, r.Session, now, out)
+	t.SessionUntil(st.StoreTraits, r.SessionNo, r.Session, now, out)
 	if r.SessionNo < st.no && (r.Status == Granted || r.Status == Queued || r.Status == Done) {
 		*r = Result{Status: Unknown, Left: -1, Err: errOldSession}
 	}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 const second = int64(time.Second)
@@ -23,13 +25,13 @@ type bench struct {
 // setup is what a test may change of it.
 type setup struct {
 	*Config
-	*Store
+	*StoreTraits
 	*Namespace
 }
 
 func newBench(t *testing.T, change func(*setup)) *bench {
 	c := DefaultConfig()
-	st := &Store{Rebase: true, Queue: true}
+	st := &StoreTraits{Rebase: true, Queue: true}
 	ns := &Namespace{Store: st, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond}
 	if change != nil {
 		change(&setup{&c, st, ns})
@@ -63,7 +65,8 @@ func shared(q *Acquire) { q.Mode, q.Wait = Shared, Forever }
 
 func (b *bench) release(s *Session, key string, fence uint64) []Message {
 	b.id++
-	b.tab.Release(&Release{Re: Request{Session: s, ID: b.id}, Key: []byte(key), Fence: fence}, b.now, &b.out)
+	b.tab.Release(&Release{Re: Request{Session: s, ID: b.id}, Key: []byte(key), Fence: fence},
+		b.now, &b.out)
 	return b.take()
 }
 
@@ -100,7 +103,7 @@ func (b *bench) granted(kind OpKind, base uint64) uint64 {
 	return ms[0].Fence
 }
 
-func (b *bench) only(ms []Message, k MessageKind, c Code) Message {
+func (b *bench) only(ms []Message, k MessageKind, c protocol.Code) Message {
 	b.t.Helper()
 	if len(ms) != 1 || ms[0].Kind != k || ms[0].Code != c {
 		b.t.Fatalf("%+v, want one of kind %d, code %d", ms, k, c)
@@ -119,7 +122,8 @@ func (b *bench) tick(d time.Duration) []Message {
 func (b *bench) empty() {
 	b.t.Helper()
 	if b.tab.Len() != 0 || b.tab.NextWake() != Forever || b.tab.Held() != 0 {
-		b.t.Fatalf("left behind: %d keys, %d held, next wake %d", b.tab.Len(), b.tab.Held(), b.tab.NextWake())
+		b.t.Fatalf("left behind: %d keys, %d held, next wake %d", b.tab.Len(), b.tab.Held(),
+			b.tab.NextWake())
 	}
 }
 
@@ -131,7 +135,7 @@ func TestDeadlineCountsFromTheSendAndNotFromTheReply(t *testing.T) {
 	sent := b.now
 	b.now += 5 * second // the answer took its time
 	b.tab.Result(&op, &Result{Status: Granted, Base: 7}, sent, b.now, &b.out)
-	m := b.only(b.take(), MsgGranted, CodeOK)
+	m := b.only(b.take(), MsgGranted, protocol.OK)
 	if want := LeaseDeadline(sent, 30*second); m.Until != want {
 		t.Fatalf("valid until %d, want %d", m.Until, want)
 	}
@@ -194,7 +198,8 @@ func TestAReleaseThatIsNotAnsweredIsUnknownAndRepeated(t *testing.T) {
 	if ms := b.release(s, "k", f); len(ms) != 0 {
 		t.Fatalf("answered before the store has: %+v", ms)
 	}
-	b.only(b.answer(b.op(OpRelease), Result{Status: Unknown, Err: errors.New("cut")}), MsgFailed, CodeUnknown)
+	b.only(b.answer(b.op(OpRelease), Result{Status: Unknown, Err: errors.New("cut")}), MsgFailed,
+		protocol.Unknown)
 	b.tick(time.Second)
 	b.answer(b.op(OpRelease), Result{Status: Done})
 	b.empty()
@@ -238,9 +243,9 @@ func TestAHandoffThatCannotGiveAThirdRenewsFirst(t *testing.T) {
 	f := b.granted(OpTry, 7)
 	b.acquire(o, "k", waits)
 	b.tick(21 * time.Second)
-	b.only(b.release(s, "k", f), MsgReleased, CodeOK)
+	b.only(b.release(s, "k", f), MsgReleased, protocol.OK)
 	renew := b.op(OpRenew)
-	m := b.only(b.answer(renew, Result{Status: Done}), MsgGranted, CodeOK)
+	m := b.only(b.answer(renew, Result{Status: Done}), MsgGranted, protocol.OK)
 	if want := LeaseDeadline(b.now, 30*second); m.Until < want {
 		t.Fatalf("granted until %d, want %d", m.Until, want)
 	}
@@ -254,7 +259,7 @@ func TestNothingIsHandedOverAfterTheDeadline(t *testing.T) {
 	b.acquire(o, "k", waits)
 	b.now += 30 * second // no timer has run
 	ms := b.release(s, "k", f)
-	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[1].Code != CodeNotHeld {
+	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[1].Code != protocol.NotHeld {
 		t.Fatalf("%+v", ms)
 	}
 	b.answer(b.op(OpRelease), Result{Status: NotHeld})
@@ -289,7 +294,7 @@ func TestHandoffsEndSoonAfterAnotherHostWantsTheKey(t *testing.T) {
 	if ms := b.release(s, "k", f); len(ms) != 0 {
 		t.Fatalf("a handoff too many: %+v", ms)
 	}
-	b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, CodeOK)
+	b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, protocol.OK)
 	b.op(OpJoin) // and this host queues behind
 }
 
@@ -337,13 +342,14 @@ func TestUsedUpFencesWaitForABase(t *testing.T) {
 		b.acquire(o, "k", waits)
 		ms := b.release(s, "k", f)
 		if rebase {
-			b.only(ms, MsgReleased, CodeOK)
-			m := b.only(b.answer(b.op(OpRenew), Result{Status: Done, Base: 9}), MsgGranted, CodeOK)
+			b.only(ms, MsgReleased, protocol.OK)
+			m := b.only(b.answer(b.op(OpRenew), Result{Status: Done, Base: 9}), MsgGranted,
+				protocol.OK)
 			if m.Fence != 9<<handoffBits {
 				t.Fatalf("fence %d", m.Fence)
 			}
 		} else {
-			b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, CodeOK)
+			b.only(b.answer(b.op(OpRelease), Result{Status: Done}), MsgReleased, protocol.OK)
 			if got := b.granted(OpJoin, 9); got <= f {
 				t.Fatalf("fence %d after %d", got, f)
 			}
@@ -360,11 +366,11 @@ func TestReadersShareOneLeaseAndOneFence(t *testing.T) {
 		t.Fatal(op.Mode)
 	}
 	f := b.answer(op, Result{Status: Granted, Base: 7})[0].Fence
-	m := b.only(b.acquire(o, "k", shared), MsgGranted, CodeOK)
+	m := b.only(b.acquire(o, "k", shared), MsgGranted, protocol.OK)
 	if m.Fence != f {
 		t.Fatalf("fences %d and %d of one phase", f, m.Fence)
 	}
-	b.only(b.release(s, "k", f), MsgReleased, CodeOK)
+	b.only(b.release(s, "k", f), MsgReleased, protocol.OK)
 	b.release(o, "k", f)
 	b.answer(b.op(OpRelease), Result{Status: Done})
 	b.empty()
@@ -375,10 +381,11 @@ func TestADowngradeIsAnsweredAtOnceAndMadeTrueUpstream(t *testing.T) {
 	s, o := b.session(), b.session()
 	b.acquire(s, "k", nil)
 	f := b.granted(OpTry, 7)
-	b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: f}, b.now, &b.out)
-	b.only(b.take(), MsgGranted, CodeOK)
+	b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: f}, b.now,
+		&b.out)
+	b.only(b.take(), MsgGranted, protocol.OK)
 	op := b.op(OpDowngrade)
-	m := b.only(b.acquire(o, "k", shared), MsgGranted, CodeOK)
+	m := b.only(b.acquire(o, "k", shared), MsgGranted, protocol.OK)
 	if m.Fence <= f {
 		t.Fatalf("reader %d, writer before it %d", m.Fence, f)
 	}
@@ -398,11 +405,11 @@ func TestALeaseThatTheStoreForgotIsLostAtOnce(t *testing.T) {
 	s := b.session()
 	b.acquire(s, "k", nil)
 	b.granted(OpTry, 7)
-	l := b.tab.leases["k"]
+	l := b.tab.locks["k"].lease()
 	b.tab.RenewDue(l, l.token, b.now, &b.out)
 	b.take()
 	m := b.only(b.answer(b.op(OpRenew), Result{Status: NotHeld}), MsgLost, 0)
-	if m.Reason != LostGone {
+	if m.Reason != protocol.LostGone {
 		t.Fatal(m.Reason)
 	}
 	b.empty()
@@ -413,7 +420,7 @@ func TestARenewalThatCrossesTheReleaseChangesNothing(t *testing.T) {
 	s := b.session()
 	b.acquire(s, "k", nil)
 	f := b.granted(OpTry, 7)
-	l := b.tab.leases["k"]
+	l := b.tab.locks["k"].lease()
 	b.tab.RenewDue(l, l.token, b.now, &b.out)
 	b.take()
 	renew := b.op(OpRenew)
@@ -432,7 +439,7 @@ func TestTriesEndAtOnceWhenTheStoreFailsAndWaitersOutlastAGrace(t *testing.T) {
 	s := b.session()
 	b.acquire(s, "k", waits)
 	b.answer(b.op(OpJoin), Result{Status: Refused, Err: errors.New("down")})
-	b.only(b.acquire(s, "k", func(q *Acquire) { q.Owner = 2 }), MsgFailed, CodeUnavailable)
+	b.only(b.acquire(s, "k", func(q *Acquire) { q.Owner = 2 }), MsgFailed, protocol.Unavailable)
 	var ended []Message
 	for n := 0; len(ended) == 0; n++ {
 		if n > 100 {
@@ -444,7 +451,7 @@ func TestTriesEndAtOnceWhenTheStoreFailsAndWaitersOutlastAGrace(t *testing.T) {
 			ended = append(ended, b.answer(op, Result{Status: Refused, Err: errors.New("down")})...)
 		}
 	}
-	b.only(ended, MsgFailed, CodeUnavailable)
+	b.only(ended, MsgFailed, protocol.Unavailable)
 	b.empty()
 }
 
@@ -488,7 +495,7 @@ func TestASessionsEndTouchesOnlyWhatIsItsOwn(t *testing.T) {
 	if len(b.ops) != 10 || s.Holds.Load() != 0 || s.Waiters.Load() != 0 || o.Holds.Load() != 10 {
 		t.Fatal(len(b.ops), s.Holds.Load(), s.Waiters.Load(), o.Holds.Load())
 	}
-	b.only(b.acquire(s, "late", nil), MsgFailed, CodeDraining)
+	b.only(b.acquire(s, "late", nil), MsgFailed, protocol.Draining)
 }
 
 func TestManyReadersAreFoundByAnIndex(t *testing.T) {
@@ -497,10 +504,12 @@ func TestManyReadersAreFoundByAnIndex(t *testing.T) {
 	b.acquire(s, "k", func(q *Acquire) { q.Mode = Shared })
 	f := b.answer(b.op(OpTry), Result{Status: Granted, Base: 7})[0].Fence
 	for n := range uint64(100) {
-		b.only(b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Owner = Shared, n+1 }), MsgGranted, CodeOK)
+		b.only(b.acquire(s, "k", func(q *Acquire) { q.Mode, q.Owner = Shared, n+1 }), MsgGranted,
+			protocol.OK)
 	}
 	for n := range uint64(101) {
-		b.tab.Release(&Release{Re: Request{Session: s, ID: 1}, Key: []byte("k"), Owner: n, Fence: f}, b.now, &b.out)
+		b.tab.Release(&Release{Re: Request{Session: s, ID: 1}, Key: []byte("k"), Owner: n,
+			Fence: f}, b.now, &b.out)
 	}
 	b.take()
 	b.answer(b.op(OpRelease), Result{Status: Done})
@@ -512,11 +521,11 @@ func TestFixedHoldsEndByThemselvesAndAreNotRenewed(t *testing.T) {
 	s := b.session()
 	b.acquire(s, "k", func(q *Acquire) { q.Fixed, q.TTL = true, 10*second })
 	b.granted(OpTry, 7)
-	if b.tab.leases["k"].tracked {
+	if b.tab.locks["k"].tracked {
 		t.Fatal("the watchdog keeps a fixed hold")
 	}
 	m := b.only(b.tick(11*time.Second), MsgLost, 0)
-	if m.Reason != LostFixed {
+	if m.Reason != protocol.LostFixed {
 		t.Fatal(m.Reason)
 	}
 }
@@ -526,17 +535,18 @@ func TestWhatEndsAHold(t *testing.T) {
 	for name, c := range map[string]struct {
 		fixed bool
 		ttl   time.Duration
-		want  Reason
+		want  protocol.Reason
 	}{
-		"the longest hold":                 {false, 30 * time.Second, LostTooLong},
-		"its own end":                      {true, 10 * time.Second, LostFixed},
-		"the longest hold, before its own": {true, 30 * time.Second, LostTooLong},
+		"the longest hold":                 {false, 30 * time.Second, protocol.LostTooLong},
+		"its own end":                      {true, 10 * time.Second, protocol.LostFixed},
+		"the longest hold, before its own": {true, 30 * time.Second, protocol.LostTooLong},
 	} {
 		for _, late := range []time.Duration{0, 10 * time.Second} {
 			b := newBench(t, func(c *setup) { c.Namespace.MaxHold = 11 * time.Second })
 			b.acquire(b.session(), "k", func(q *Acquire) { q.Fixed, q.TTL = c.fixed, int64(c.ttl) })
 			b.granted(OpTry, 7)
-			if m := b.only(b.tick(min(c.ttl, 11*time.Second)+late), MsgLost, 0); m.Reason != c.want {
+			if m := b.only(b.tick(min(c.ttl, 11*time.Second)+late), MsgLost,
+				0); m.Reason != c.want {
 				t.Errorf("%s, %v late: %d, want %d", name, late, m.Reason, c.want)
 			}
 		}
@@ -550,7 +560,7 @@ func TestSessionStoresExpireTogether(t *testing.T) {
 	for n := range 5 {
 		b.acquire(s, fmt.Sprint("k", n), nil)
 		m := b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until, SessionNo: 1})
-		if b.only(m, MsgGranted, CodeOK).Until != until {
+		if b.only(m, MsgGranted, protocol.OK).Until != until {
 			t.Fatal(m)
 		}
 	}
@@ -569,10 +579,11 @@ func TestSessionThatGoesOnRevivesNothing(t *testing.T) {
 	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL = true, 10*time.Second })
 	until := b.now + 10*second
 	b.acquire(b.session(), "k", nil)
-	b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until, SessionNo: 1}), MsgGranted, CodeOK)
+	b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7, Session: until, SessionNo: 1}),
+		MsgGranted, protocol.OK)
 	b.now = until
 	b.tab.SessionUntil(b.ns.Store, 1, until+10*second, b.now, &b.out)
-	if m := b.only(b.take(), MsgLost, 0); m.Reason != LostExpired {
+	if m := b.only(b.take(), MsgLost, 0); m.Reason != protocol.LostExpired {
 		t.Fatal(m.Reason)
 	}
 	b.op(OpRelease)
@@ -584,15 +595,17 @@ func TestRenewalAnsweredTooLateIsLost(t *testing.T) {
 	b := newBench(t, nil)
 	s := b.session()
 	b.acquire(s, "k", func(q *Acquire) { q.TTL = 2 * second })
-	g := b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7}), MsgGranted, CodeOK)
+	g := b.only(b.answer(b.op(OpTry), Result{Status: Granted, Base: 7}), MsgGranted, protocol.OK)
 	b.id++
-	b.tab.Renew(&Renew{Re: Request{Session: s, ID: b.id}, Key: []byte("k"), Fence: g.Fence}, b.now, &b.out)
+	b.tab.Renew(&Renew{Re: Request{Session: s, ID: b.id}, Key: []byte("k"), Fence: g.Fence}, b.now,
+		&b.out)
 	b.take()
 	op, sent := b.op(OpRenew), b.now
 	b.now += 3 * second
 	b.tab.Result(&op, &Result{Status: Done}, sent, b.now, &b.out)
 	ms := b.take()
-	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[1].Kind != MsgFailed || ms[1].Code != CodeNotHeld {
+	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[1].Kind != MsgFailed ||
+		ms[1].Code != protocol.NotHeld {
 		t.Fatalf("%+v", ms)
 	}
 }
@@ -608,16 +621,17 @@ func TestARenewalRevivesNothing(t *testing.T) {
 		f := b.granted(OpTry, 7)
 		b.now += 2 * second
 		if kind == OpRenew {
-			l := b.tab.leases["k"]
+			l := b.tab.locks["k"].lease()
 			b.tab.RenewDue(l, l.token, b.now, &b.out)
 		} else {
-			b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: f}, b.now, &b.out)
+			b.tab.Downgrade(&Downgrade{Re: Request{Session: s, ID: 99}, Key: []byte("k"), Fence: f},
+				b.now, &b.out)
 		}
 		b.take()
 		op, sent := b.op(kind), b.now
 		b.now += 2 * second
 		b.tab.Result(&op, &Result{Status: Done}, sent, b.now, &b.out)
-		if m := b.only(b.take(), MsgLost, 0); m.Reason != LostExpired {
+		if m := b.only(b.take(), MsgLost, 0); m.Reason != protocol.LostExpired {
 			t.Fatal(kind, m.Reason)
 		}
 		b.op(OpRelease)
@@ -626,8 +640,11 @@ func TestARenewalRevivesNothing(t *testing.T) {
 
 func TestALeaseThatMayHaveBeenRemovedIsLookedAt(t *testing.T) {
 	for name, change := range map[string]func(*setup){
-		"with a TTL":     nil,
-		"of the session": func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false },
+		"with a TTL": nil,
+		"of the session": func(c *setup) {
+			c.Session, c.SessionTTL, c.Store.Rebase = true,
+				10*time.Second, false
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, change)
@@ -653,8 +670,8 @@ func TestALeaseThatMayHaveBeenRemovedIsLookedAt(t *testing.T) {
 				gone()
 				b.tick(time.Second)
 			}
-			m := b.only(b.answer(b.op(OpRenew), Result{Status: NotHeld}), MsgLost, CodeOK)
-			if m.Reason != LostGone {
+			m := b.only(b.answer(b.op(OpRenew), Result{Status: NotHeld}), MsgLost, protocol.OK)
+			if m.Reason != protocol.LostGone {
 				t.Error(m.Reason)
 			}
 		})
@@ -662,27 +679,34 @@ func TestALeaseThatMayHaveBeenRemovedIsLookedAt(t *testing.T) {
 }
 
 func TestAnAnswerOfAnEndedSessionIsWorthNothing(t *testing.T) {
-	b := newBench(t, func(c *setup) { c.Session, c.SessionTTL, c.Store.Rebase = true, 10*time.Second, false })
+	b := newBench(t, func(c *setup) {
+		c.Session, c.SessionTTL, c.Store.Rebase = true,
+			10*time.Second, false
+	})
 	s := b.session()
 	b.acquire(s, "k", waits)
 	old := b.op(OpJoin)
 	b.acquire(s, "l", waits)
-	b.answer(b.op(OpJoin), Result{Status: Granted, Base: 3, Session: b.now + 10*second, SessionNo: 1})
+	b.answer(b.op(OpJoin), Result{Status: Granted, Base: 3, Session: b.now + 10*second,
+		SessionNo: 1})
 	// The session ends, and the next one begins: what was held is lost.
 	b.tab.SessionLost(b.ns.Store, 1, b.now, &b.out)
-	if m := b.only(b.take(), MsgLost, CodeOK); m.Reason != LostSession {
+	if m := b.only(b.take(), MsgLost, protocol.OK); m.Reason != protocol.LostSession {
 		t.Error(m.Reason)
 	}
 	b.tab.SessionUntil(b.ns.Store, 2, b.now+10*second, b.now, &b.out)
 	// Then the answer of before arrives.
-	if ms := b.answer(old, Result{Status: Granted, Base: 7, Session: b.now + 9*second, SessionNo: 1}); len(ms) != 0 {
+	if ms := b.answer(old, Result{Status: Granted, Base: 7, Session: b.now + 9*second,
+		SessionNo: 1}); len(ms) != 0 {
 		t.Fatalf("it counts: %+v", ms)
 	}
 	b.tick(time.Second)
-	b.only(b.answer(b.op(OpJoin), Result{Status: Granted, Base: 8, Session: b.now + 10*second, SessionNo: 2}), MsgGranted, CodeOK)
+	b.only(b.answer(b.op(OpJoin), Result{Status: Granted, Base: 8, Session: b.now + 10*second,
+		SessionNo: 2}), MsgGranted, protocol.OK)
 	// A result of a later session is the first that is heard of it.
 	b.acquire(s, "m", waits)
-	ms := b.answer(b.op(OpJoin), Result{Status: Granted, Base: 9, Session: b.now + 10*second, SessionNo: 3})
+	ms := b.answer(b.op(OpJoin), Result{Status: Granted, Base: 9, Session: b.now + 10*second,
+		SessionNo: 3})
 	if len(ms) != 2 || ms[0].Kind != MsgLost || ms[0].Key != "k" || ms[1].Kind != MsgGranted {
 		t.Errorf("%+v", ms)
 	}

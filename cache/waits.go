@@ -10,11 +10,12 @@ type Wait struct {
 	HoldOwner uint64
 }
 
-// Waits yields each wait of s in this table with each hold that it waits for. The first value is the key.
+// Waits yields each wait of s in this table with each hold that it waits for. The first value is
+// the key.
 func (t *Table) Waits(s *Session) iter.Seq2[string, Wait] {
 	return func(yield func(string, Wait) bool) {
-		for w := s.index[t.cfg.Shard].waits; w != nil; w = w.sNext {
-			for h := w.l.holds; h != nil; h = h.next {
+		for w := range s.index[t.cfg.Shard].waits.all() {
+			for h := range w.l.holds.all() {
 				if h.s == s && h.owner == w.owner || h.forced {
 					continue
 				}

@@ -172,8 +172,8 @@ func TestHealthFollowsTheStore(t *testing.T) {
 			t.Errorf("%s: %s %s", path, r.Status, b)
 		}
 	}
-	u := h.d.Engine().Stores()[0]
-	h.d.Engine().StoreDown(u, errors.New("gone fishing"))
+	sl := h.d.Engine().Stores()[0]
+	h.d.Engine().StoreDown(sl, errors.New("gone fishing"))
 	if r, b := h.get("/readyz", ""); r.StatusCode != http.StatusServiceUnavailable || !strings.Contains(string(b), "gone fishing") {
 		t.Errorf("readyz: %s %s", r.Status, b)
 	}
@@ -183,7 +183,7 @@ func TestHealthFollowsTheStore(t *testing.T) {
 	if n := series(t, h.metrics(), "store_up", "store").GetGauge().GetValue(); n != 0 {
 		t.Error("the store is up")
 	}
-	h.d.Engine().StoreUp(u)
+	h.d.Engine().StoreUp(sl)
 }
 
 func TestWhatIsLostIsLoggedAndCounted(t *testing.T) {

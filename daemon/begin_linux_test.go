@@ -27,6 +27,8 @@ func (s *unreachable) Hints() <-chan upstream.Hint                              
 func (s *unreachable) Sessions() <-chan upstream.Session                             { return nil }
 func (s *unreachable) Close() error                                                  { return nil }
 
+func (*unreachable) Capabilities() (none upstream.Capabilities) { return none }
+
 func (s *unreachable) Info() upstream.Info {
 	s.looks()
 	return upstream.Info{Name: "unreachable", Timeout: time.Second}
@@ -52,8 +54,8 @@ func TestAStoreThatIsDownStaysDownOverATakeover(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, u := range d.engine.Stores() {
-		d.engine.StoreDown(u, errors.New("before"))
+	for _, sl := range d.engine.Stores() {
+		d.engine.StoreDown(sl, errors.New("before"))
 	}
 	d.timer.Pause()
 	d.inherited = &inherited{}
@@ -83,7 +85,7 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 		{"ttl", engine.Namespace{TTL: 20 * time.Second}, upstream.Info{}, 2 * time.Second},
 		{"heartbeat", engine.Namespace{TTL: 30 * time.Second, Heartbeat: time.Second}, upstream.Info{}, time.Second / 3},
 		{"store session", engine.Namespace{TTL: time.Hour}, upstream.Info{Session: 6 * time.Second}, 2 * time.Second},
-		{"anything", engine.Namespace{TTL: time.Hour}, upstream.Info{}, standMost},
+		{"anything", engine.Namespace{TTL: time.Hour}, upstream.Info{}, maxFreeze},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			clock := func() int64 { return int64(time.Hour) }
@@ -95,7 +97,7 @@ func TestAStandstillIsShorterThanWhatIsStated(t *testing.T) {
 				e.StoreSession(e.Lane, upstream.Session{No: 1, Until: clock() + int64(c.info.Session)})
 			}
 			e.Lock(t, e.Greet(engine.Unknown, "test", ""), 1)
-			if is := (&Daemon{engine: e.Engine}).standTime(); is != c.most {
+			if is := (&Daemon{engine: e.Engine}).freezeTime(); is != c.most {
 				t.Errorf("%v, want %v", is, c.most)
 			}
 		})
@@ -113,18 +115,18 @@ func TestATakeoverWaitsForTheLastRequestOfADroppedStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.discard()
-	u := d.engine.StoreNamed("second")
-	u.Main().Push(cache.Op{Kind: cache.OpPeek, Key: "k", Ref: new(cache.Lease), Gen: 1})
-	last := u.Main().Next()
+	sl := d.engine.StoreNamed("second")
+	sl.Main().Push(cache.Op{Kind: cache.OpPeek, Key: "k", Ref: new(cache.Lease), Gen: 1})
+	last := sl.Main().Next()
 	d.transferring.Lock()
 	defer d.transferring.Unlock()
 	for _, v := range d.stores.list() {
-		v.gone = v.lane == u
+		v.gone = v.lane == sl
 	}
 	done := make(chan error, 1)
 	go func() { done <- d.stores.closeDropped() }()
 	time.Sleep(20 * time.Millisecond) // so that it would have failed, if it did not wait
-	u.Main().Done(last)
+	sl.Main().Done(last)
 	if err := <-done; err != nil {
 		t.Error(err)
 	}

@@ -31,12 +31,15 @@ type conn struct {
 	reaper sync.WaitGroup // the goroutine of reap, which may start the writer of any connection
 	writer sync.WaitGroup // the goroutine of slowly
 	turn   turn           // owned by the reader
-	input  []byte         // owned by the reader while it runs: bytes that were read but not handled yet
-	closed bool           // owned by the reader: the daemon has ended the session and handles no more requests
-	unsent []byte         // while parked: bytes that the writer took from the outbox and did not write
+	// input has the bytes that were read but not handled yet. It is owned by the reader while that
+	// runs.
+	input  []byte
+	closed bool   // owned by the reader: the daemon has ended the session
+	unsent []byte // while parked: bytes that the writer took from the outbox and did not write
 
-	// handling is held while the reader handles requests. It is taken before any shard's lock. A goroutine
-	// that takes it finds each request that was read either answered or on its way to a store.
+	// handling is held while the reader handles requests. It is taken before any shard's lock. A
+	// goroutine that takes it finds each request that was read either answered or on its way to a
+	// store.
 	handling sync.Mutex
 
 	kill   chan struct{} // closed when the daemon ends the session
@@ -75,9 +78,9 @@ func (c *conn) start(group *sync.WaitGroup, f func()) {
 	})
 }
 
-// read is the reader. It returns when the peer has disconnected or counts as gone, or when the connection has to be
-// parked, possibly in the middle of a frame. After the daemon has ended the session, it reads only to notice that the
-// peer disconnects.
+// read is the reader. It returns when the peer has disconnected or counts as gone, or when the
+// connection has to be parked, possibly in the middle of a frame. After the daemon has ended the
+// session, it reads only to notice that the peer disconnects.
 func (c *conn) read() {
 	buf := c.input
 	if buf == nil {
@@ -96,7 +99,8 @@ func (c *conn) read() {
 		}
 		t.reads(c.sock)
 		if len(buf) == cap(buf) {
-			buf = append(buf, make([]byte, min(cap(buf), c.d.cfg.Limits.MaxFrame+protocol.HeaderLen))...)[:len(buf)]
+			buf = append(buf, make([]byte, min(cap(buf),
+				c.d.cfg.Limits.MaxFrame+protocol.HeaderLen))...)[:len(buf)]
 		}
 		n, err := c.sock.Read(buf[len(buf):cap(buf)])
 		if c.d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
@@ -115,8 +119,9 @@ func (c *conn) read() {
 	c.leave()
 }
 
-// handle handles the frames in b, but not more at once than the user's rate allows. From time to time it yields to
-// other readers. It moves the rest of b to the front. more reports whether the rest may contain whole frames.
+// handle handles the frames in b, but not more at once than the user's rate allows. From time to
+// time it yields to other readers. It moves the rest of b to the front. more reports whether the
+// rest may contain whole frames.
 func (c *conn) handle(b []byte, t *turn) (rest []byte, more bool) {
 	t.limit = c.s.RateLimit()
 	all, cost := b, 0
@@ -147,8 +152,9 @@ func (c *conn) Yield() { sock.Yield() }
 // leave records that the peer has gone.
 func (c *conn) leave() { c.once.Do(func() { close(c.gone) }) }
 
-// reap waits for the session's end and releases its holds. If the daemon ends the session, its keys stay
-// closed until the peer has closed its side or ended, or until the stated validity is over.
+// reap waits for the session's end and releases its holds. If the daemon ends the session, its
+// keys stay closed until the peer has closed its side or ended, or until the stated validity is
+// over.
 func (c *conn) reap() {
 	park := c.d.parking()
 	select {
@@ -166,7 +172,7 @@ func (c *conn) reap() {
 	}
 	c.peer.Close()
 	c.hello.Stop()
-	if c.d.halted() && !c.left() {
+	if c.d.halted() && !isClosed(c.gone) {
 		_ = c.sock.Close()
 		c.d.forget(c) // its keys stay closed until their leases end
 		return
@@ -177,8 +183,8 @@ func (c *conn) reap() {
 	c.d.forget(c)
 }
 
-// waitParted waits until the client can no longer rely on any hold. It returns false if the connection has to be parked
-// before.
+// waitParted waits until the client can no longer rely on any hold. It returns false if the
+// connection has to be parked before.
 func (c *conn) waitParted(park <-chan struct{}) bool {
 	for c.s.Holds() > 0 {
 		left := c.s.Stated() - c.d.clock()
@@ -201,15 +207,6 @@ func (c *conn) waitParted(park <-chan struct{}) bool {
 	return true
 }
 
-func (c *conn) left() bool {
-	select {
-	case <-c.gone:
-		return true
-	default:
-		return false
-	}
-}
-
 // Kill ends the session from the daemon's side. It does not block.
 func (c *conn) Kill() {
 	if !c.killed.Swap(true) {
@@ -217,8 +214,8 @@ func (c *conn) Kill() {
 	}
 }
 
-// Flush writes the outbox without blocking. If the socket does not accept everything, a writer goroutine writes the
-// rest.
+// Flush writes the outbox without blocking. If the socket does not accept everything, a writer
+// goroutine writes the rest.
 func (c *conn) Flush() {
 	c.mu.Lock()
 	if c.writing {
@@ -264,7 +261,8 @@ func (c *conn) tryWrite(b []byte) []byte {
 	return b[n:]
 }
 
-// slowly is the writer for a client that reads slowly. Unread output collects in the outbox, up to its limit.
+// slowly is the writer for a client that reads slowly. Unread output collects in the outbox, up
+// to its limit.
 func (c *conn) slowly(buf *[]byte, rest []byte) {
 	for {
 		n, err := c.sock.Write(rest)

@@ -21,6 +21,7 @@ import (
 // Owners, of one session or of several, that wait for each other in a ring are
 // told of once; those who only wait are not.
 func TestARingOfWaitsIsReported(t *testing.T) {
+	t.Parallel()
 	const short = 3 * time.Second // keepalives come often
 	core, logs := observer.New(zap.WarnLevel)
 	store, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Session: short})

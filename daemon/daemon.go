@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -30,39 +31,45 @@ type Config struct {
 	Socket      string      // path of the Unix socket; required
 	SocketMode  fs.FileMode // 0660
 	SocketGroup string      // name or number; the process's own when empty
-	// Listener listens on Socket if another program, such as systemd, has made the socket and will remove it.
+	// Listener listens on Socket if another program, such as systemd, has made the socket and will
+	// remove it.
 	Listener    *net.UnixListener
 	Host        string // this host's name on other hosts; the machine's name when empty
 	AdminListen string // "host:port" for the admin listener beside its socket; none when empty
 	Serving
-	// Takeover is called with true before a takeover makes clients wait, and with false when they are served again, in
-	// both processes. In between, the takeover may use all CPUs of the machine. Optional; it must not block.
+	// Takeover is called with true before a takeover makes clients wait, and with false when they
+	// are served again, in both processes. In between, the takeover may use all CPUs of the
+	// machine. Optional; it must not block.
 	Takeover func(begins bool)
-	// TakenOver is called when another process is about to replace this one, with the process id of that process. If the
-	// takeover fails after that, it is called with the id of this process. It must not block for long.
+	// TakenOver is called when another process is about to replace this one, with the process id of
+	// that process. If the takeover fails after that, it is called with the id of this process. It
+	// must not block for long.
 	TakenOver func(pid int)
 	Log       *zap.Logger
-	Audit     io.Writer // receives the audit log of Logging.Audit: lines of JSON, many in one call; none when nil
-	// Spans receives the spans of acquires with a trace context; nil for none. It is called on one goroutine of the
-	// daemon, and must not block.
-	Spans   func(TracedSpan)
+	// Audit receives the audit log of Logging.Audit: lines of JSON, many in one call; none if nil.
+	Audit io.Writer
+	// Spans receives the spans of acquires with a trace context; nil for none. It is called on one
+	// goroutine of the daemon, and must not block.
+	Spans   func(audit.Span)
 	Version string
-	// Seen returns what this process knows of the stores' servers. A successor gets it from TakeoverState.Seen before it
-	// opens the stores. Optional; it must not block.
+	// Seen returns what this process knows of the stores' servers. A successor gets it from
+	// takeover.State.Seen before it opens the stores. Optional; it must not block.
 	Seen func() []byte
 }
 
 // Serving is the part of a configuration that can change while a daemon runs.
 type Serving struct {
-	Stores     []StoreConfig      // at least one
-	Namespaces []engine.Namespace // one of them has the empty prefix; when empty, a default one at the first store
-	Classes    []engine.Class     // keys that are counted separately
+	Stores []StoreConfig // at least one
+	// One of the Namespaces has the empty prefix. If there are none, a default one uses the first
+	// store.
+	Namespaces []engine.Namespace
+	Classes    []engine.Class // keys that are counted separately
 	Logging    audit.Settings
 	Drain      time.Duration // the time that holders get when the daemon stops: 10 s
 	Limits     ServingLimits
-	// Commit is called once, before this configuration serves any request. It does what other processes can see. It is
-	// called as late as possible: in Listen and Reload nothing can fail afterwards. Listen, Inherit and Reload return its
-	// error. Optional.
+	// Commit is called once, before this configuration serves any request. It does what other
+	// processes can see. It is called as late as possible: in Listen and Reload nothing can fail
+	// afterwards. Listen, Inherit and Reload return its error. Optional.
 	Commit func() error
 }
 
@@ -70,14 +77,14 @@ type Serving struct {
 type StoreConfig struct {
 	Name  string
 	Store upstream.Store
-	// Key identifies the store: it is the same for the same store in every process. A process that takes over has to
-	// have a store with the same name and Key.
+	// Key identifies the store: it is the same for the same store in every process. A process that
+	// takes over has to have a store with the same name and Key.
 	Key string
-	// Parts are the stores that Store is made of, in their order: one, or two while keys move between
-	// them. They are needed only to list what is in the stores.
+	// Parts are the stores that Store is made of, in their order: one, or two while keys move
+	// between them. They are needed only to list what is in the stores.
 	Parts []engine.Part
-	// Lock is a file that this process has locked for the store, and that a process that takes over needs; nil for
-	// none.
+	// Lock is a file that this process has locked for the store, and that a process that takes over
+	// needs; nil for none.
 	Lock *os.File
 	// Close is called when nothing uses the store any more. If it is nil, the caller closes
 	// the store.
@@ -91,18 +98,15 @@ type ServingLimits struct {
 	MaxSilent time.Duration // from connecting to hello: 10 s. No setting changes it
 }
 
-func orDefault[T comparable](v *T, d T) {
-	var zero T
-	if *v == zero {
-		*v = d
-	}
-}
-
 func (c *Config) defaults() {
-	orDefault(&c.SocketMode, 0o660)
+	c.SocketMode = cmp.Or(c.SocketMode, 0o660)
 	c.Serving.defaults()
-	if c.Log == nil {
-		c.Log = zap.NewNop()
+	c.Log = cmp.Or(c.Log, zap.NewNop())
+	if c.Takeover == nil {
+		c.Takeover = func(bool) {}
+	}
+	if c.TakenOver == nil {
+		c.TakenOver = func(int) {}
 	}
 	if c.Audit == nil {
 		c.Audit = io.Discard
@@ -113,13 +117,13 @@ func (c *Serving) defaults() {
 	if len(c.Namespaces) == 0 && len(c.Stores) > 0 {
 		c.Namespaces = []engine.Namespace{{Store: c.Stores[0].Name}}
 	}
-	orDefault(&c.Drain, 10*time.Second)
-	orDefault(&c.Limits.MaxConns, 16384)
-	orDefault(&c.Limits.MaxHolds, 2_000_000)
-	orDefault(&c.Limits.MaxWaiters, 65_536)
-	orDefault(&c.Limits.MaxFrame, protocol.DefaultMaxFrame)
-	orDefault(&c.Limits.OutBuffer, 4<<20)
-	orDefault(&c.Limits.MaxSilent, 10*time.Second)
+	c.Drain = cmp.Or(c.Drain, 10*time.Second)
+	c.Limits.MaxConns = cmp.Or(c.Limits.MaxConns, 16384)
+	c.Limits.MaxHolds = cmp.Or(c.Limits.MaxHolds, 2_000_000)
+	c.Limits.MaxWaiters = cmp.Or(c.Limits.MaxWaiters, 65_536)
+	c.Limits.MaxFrame = cmp.Or(c.Limits.MaxFrame, protocol.DefaultMaxFrame)
+	c.Limits.OutBuffer = cmp.Or(c.Limits.OutBuffer, 4<<20)
+	c.Limits.MaxSilent = cmp.Or(c.Limits.MaxSilent, 10*time.Second)
 }
 
 // Daemon is a host's lock service: an engine with its sockets, its stores and its timer.
@@ -128,19 +132,16 @@ type Daemon struct {
 	now       atomic.Pointer[Serving]
 	log       *zap.Logger
 	audit     *audit.Log
-	spans     *audit.Backlog[engine.Span] // nil without Config.Spans
 	clock     upstream.Clock
 	engine    *engine.Engine
 	site      *site
 	timer     *renewer.Timer
-	stores    *stores
+	stores    *storeSet
 	peers     *peer.Watcher
 	admin     *admin.Server
 	viewer    *admin.Viewer
 	inherited *inherited    // the state that was taken over, before Serve
-	overLimit audit.Limiter // of users' connections
-	throttled audit.Limiter // of users over their rate limit
-	putOff    atomic.Uint64 // total delay of their requests, in nanoseconds
+	putOff    atomic.Uint64 // total delay of requests over a rate limit, in nanoseconds
 	began     int64         // by clock
 
 	wg       sync.WaitGroup // of everything that Serve waits for
@@ -148,12 +149,15 @@ type Daemon struct {
 	haltOnce sync.Once
 	read     atomic.Uint64 // bytes, from clients
 
-	frozen       atomic.Bool    // everything is stopped, or about to be: see freeze
-	accepting    sync.WaitGroup // of accept
-	transferring sync.Mutex     // held during a takeover, a reload, the end of a store and the end of the daemon
-	freezing     sync.RWMutex   // held for writing during a freeze, for reading during a forced unlock
-	transferred  chan struct{}  // closed once another process has taken over
-	ending       chan struct{}  // closed by End: from then on no takeover is committed
+	frozen    atomic.Bool    // everything is stopped, or about to be: see freeze
+	froze     time.Time      // when the last freeze began; guarded by transferring
+	accepting sync.WaitGroup // of accept
+	// transferring is held during a takeover, a reload, the end of a store and the end of the
+	// daemon.
+	transferring sync.Mutex
+	freezing     sync.RWMutex  // held for writing by a freeze, for reading by a forced unlock
+	transferred  chan struct{} // closed once another process has taken over
+	ending       chan struct{} // closed by End: from then on no takeover is committed
 	endOnce      sync.Once
 	started      chan struct{} // closed once all that Serve starts runs
 
@@ -163,9 +167,11 @@ type Daemon struct {
 	empty   chan struct{}      // closed when conns has become empty after draining; guarded by mu
 	running context.Context    // ends when a freeze begins; guarded by mu
 
-	stopRunning context.CancelFunc      // ends running; guarded by mu
-	queries     context.Context         // of queries of stores; ends with a freeze that has waited for them; guarded by mu
-	cutQueries  context.CancelCauseFunc // ends queries; guarded by mu
+	stopRunning context.CancelFunc // ends running; guarded by mu
+	// queries is the context of queries of stores. It ends with a freeze that has waited for them.
+	// Guarded by mu.
+	queries    context.Context
+	cutQueries context.CancelCauseFunc // ends queries; guarded by mu
 }
 
 // Listen makes the socket and a daemon for it. The daemon answers clients while Serve runs.
@@ -174,7 +180,7 @@ func Listen(cfg Config) (*Daemon, error) {
 	if cfg.Socket == "" || len(cfg.Stores) == 0 {
 		return nil, errors.New("a daemon needs a socket and a store")
 	}
-	at, err := listen(&cfg)
+	at, err := newSite(&cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -191,8 +197,9 @@ func Listen(cfg Config) (*Daemon, error) {
 // assemble makes a daemon at a site. After an error it has closed the site.
 func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	d = &Daemon{cfg: cfg, log: cfg.Log, clock: renewer.Boottime, site: at,
-		halt: make(chan struct{}), transferred: make(chan struct{}), ending: make(chan struct{}), started: make(chan struct{}),
-		park: make(chan struct{}), conns: make(map[*conn]struct{})}
+		halt: make(chan struct{}), transferred: make(chan struct{}), ending: make(chan struct{}),
+		started: make(chan struct{}),
+		park:    make(chan struct{}), conns: make(map[*conn]struct{})}
 	d.run()
 	d.began = d.clock()
 	d.now.Store(&cfg.Serving)
@@ -200,15 +207,16 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	table.MaxHolds, table.MaxWaiters = int64(cfg.Limits.MaxHolds), int64(cfg.Limits.MaxWaiters)
 	table.Seed = rand.Uint64()
 	d.engine = engine.NewEngine(engine.Settings{
-		Table: table, Users: cfg.Limits.Users, MaxFrame: cfg.Limits.MaxFrame, OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
+		Table: table, Users: cfg.Limits.Users, MaxFrame: cfg.Limits.MaxFrame,
+		OutBuffer: cfg.Limits.OutBuffer, Version: cfg.Version,
 		InFlight: 2, BatchSize: upstream.MaxBatch, Trace: cfg.Spans != nil,
 	}, d.clock, func(at int64) { d.timer.Wake(at) })
 	d.engine.SetSelf(registration(&cfg))
-	d.audit = audit.New(d.log, cfg.Audit, cfg.Logging)
-	d.trace(cfg.Spans)
-	d.engine.Observe(events{d})
+	d.audit = audit.New(audit.Config{Log: d.log, Out: cfg.Audit, Spans: cfg.Spans, Clock: d.clock,
+		Lost: func(n *cache.Notice, at time.Time) { d.viewer.Lose(n, at) }}, cfg.Logging)
+	d.engine.Observe(d.audit)
 	d.engine.SetAudit(cfg.Logging.Audit)
-	d.stores = newStores(d)
+	d.stores = newStoreSet(d)
 	d.viewer = d.newViewer()
 	if d.peers, err = peer.NewWatcher(); err == nil {
 		err = d.stores.add(cfg.Stores)
@@ -229,9 +237,19 @@ func assemble(cfg Config, at *site) (d *Daemon, err error) {
 	return d, nil
 }
 
+// registration returns this daemon's entry in its stores, which other hosts read.
+func registration(cfg *Config) upstream.Registration {
+	r := upstream.Registration{Host: cfg.Host, Version: cfg.Version, PID: os.Getpid(),
+		Started: time.Now().UnixMilli()}
+	if r.Host == "" {
+		r.Host, _ = os.Hostname()
+	}
+	return r
+}
+
 // discard ends a daemon that has never served.
 func (d *Daemon) discard() {
-	d.closeLogs()
+	d.audit.Close()
 	if d.timer != nil {
 		d.timer.Close()
 	}
@@ -244,10 +262,11 @@ func (d *Daemon) discard() {
 	d.site.close(&d.cfg)
 }
 
-// Reload applies another configuration. Stores in both configurations keep their state. Reload starts to
-// use a new store, and closes a removed one once nothing is held there. It fails while another process
-// takes over, because the stores that were offered to that process must stay. After an error nothing has
-// changed: the daemon does not use the new stores, and the caller closes them.
+// Reload applies another configuration. Stores in both configurations keep their state. Reload
+// starts to use a new store, and closes a removed one once nothing is held there. It fails while
+// another process takes over, because the stores that were offered to that process must stay.
+// After an error nothing has changed: the daemon does not use the new stores, and the caller
+// closes them.
 func (d *Daemon) Reload(next Serving) error {
 	if !d.lockTransferring() {
 		return errors.New("another process is taking over, or the daemon ends")
@@ -267,11 +286,12 @@ func (d *Daemon) Reload(next Serving) error {
 	return nil
 }
 
-// Serve answers clients until ctx is done. Then it drains: it refuses new acquires, holders get the drain time, and
-// after it the remaining holds are released when their clients have been told. It returns when every goroutine has
-// ended. After a takeover it returns ErrTakenOver as soon as the admin requests in flight are answered and the logs are
-// written, after two seconds at the latest. This process then has to end without changing anything that the other
-// process uses.
+// Serve answers clients until ctx is done. Then it drains: it refuses new acquires, holders get
+// the drain time, and after it the remaining holds are released when their clients have been
+// told. It returns when every goroutine has ended. After a takeover it returns ErrTakenOver as
+// soon as the admin requests in flight are answered and the logs are written, after two seconds
+// at the latest. This process then has to end without changing anything that the other process
+// uses.
 func (d *Daemon) Serve(ctx context.Context) error {
 	if h := d.inherited; h != nil {
 		d.inherited = nil
@@ -294,7 +314,9 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	defer d.transferring.Unlock()
 	if isClosed(d.transferred) {
 		d.admin.Finish() // its listeners stay open in the other process
-		d.finishLogs()
+		// Until this process has ended, clients do not notice when the other one closes their
+		// connections.
+		d.audit.Finish()
 		return ErrTakenOver
 	}
 	if !d.halted() {
@@ -308,8 +330,8 @@ func (d *Daemon) Serve(ctx context.Context) error {
 	d.timer.Close()
 	d.stores.close()
 	d.peers.Close()
-	d.closeLogs()
-	_ = d.site.lock.Close() // last: another daemon may serve from now on
+	d.audit.Close()
+	_ = d.site.Lock.Close() // last: another daemon may serve from now on
 	return nil
 }
 
@@ -323,11 +345,12 @@ func (d *Daemon) Totals() engine.Totals {
 	return t
 }
 
-// End announces the end of the daemon. A takeover that is not committed fails, and no other one begins.
-// Park can still pass the daemon's state on.
+// End announces the end of the daemon. A takeover that is not committed fails, and no other one
+// begins. Park can still pass the daemon's state on.
 func (d *Daemon) End() { d.endOnce.Do(func() { close(d.ending) }) }
 
-// Stop ends the daemon at once. It releases no holds: their keys stay closed until the stated validity is over.
+// Stop ends the daemon at once. It releases no holds: their keys stay closed until the stated
+// validity is over.
 func (d *Daemon) Stop() { d.haltOnce.Do(func() { close(d.halt) }) }
 
 // TimerLate returns the longest delay of the timer since the last call of TimerLate.
@@ -336,14 +359,7 @@ func (d *Daemon) TimerLate() time.Duration { return d.timer.Worst() }
 // BytesRead returns the number of bytes that were read from clients.
 func (d *Daemon) BytesRead() uint64 { return d.read.Load() }
 
-func (d *Daemon) halted() bool {
-	select {
-	case <-d.halt:
-		return true
-	default:
-		return false
-	}
-}
+func (d *Daemon) halted() bool { return isClosed(d.halt) }
 
 // acceptAll has accept run.
 func (d *Daemon) acceptAll() {
@@ -358,7 +374,8 @@ func (d *Daemon) accept() {
 	for {
 		nc, err := d.next()
 		if err != nil {
-			if d.halted() || errors.Is(err, net.ErrClosed) || d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
+			if d.halted() || errors.Is(err, net.ErrClosed) ||
+				d.frozen.Load() && errors.Is(err, os.ErrDeadlineExceeded) {
 				return
 			}
 			// Most likely, the process has no free descriptors. The existing connections continue.
@@ -376,7 +393,7 @@ func (d *Daemon) accept() {
 
 // next waits for the next connection.
 func (d *Daemon) next() (*sock.Conn, error) {
-	nc, err := d.site.ln.AcceptUnix()
+	nc, err := d.site.Listener.AcceptUnix()
 	if err != nil {
 		return nil, err
 	}
@@ -415,20 +432,12 @@ func (d *Daemon) admit(nc *sock.Conn) {
 		c.peer.Close()
 		refuse(protocol.Limit, "this user has as many connections as limits.max_user_conns allows")
 		d.forget(c)
-		d.overLimit.Do(d.clock(), func(skipped int) {
-			d.log.Warn("connection refused: its user has as many as limits.max_user_conns allows", zap.String("event", "user_refused"),
-				zap.Int("uid", peer.UID), zap.Int("pid", peer.PID), zap.Int("skipped", skipped))
-		})
+		d.audit.Refused(peer)
 		return
 	}
 	c.awaitHello()
 	c.turn = turn{uncharged: connCost, setup: true, limit: c.s.RateLimit()}
 	c.run()
-}
-
-func (d *Daemon) logThrottled(p engine.Peer, wait time.Duration, skipped int) {
-	d.log.Warn("user throttled: request rate above limits.max_user_rate", zap.String("event", "user_throttled"),
-		zap.Int("uid", p.UID), zap.Int("pid", p.PID), zap.Duration("for", wait), zap.Int("skipped", skipped))
 }
 
 // awaitHello ends the session if its hello does not arrive in time.
@@ -440,8 +449,8 @@ func (c *conn) awaitHello() {
 	})
 }
 
-// leaveNow is called by the peer watcher when the peer's process has ended. Another process may still have the
-// connection's socket.
+// leaveNow is called by the peer watcher when the peer's process has ended. Another process may
+// still have the connection's socket.
 func (c *conn) leaveNow() {
 	c.leave()
 	_ = c.sock.CloseRead()

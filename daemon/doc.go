@@ -1,24 +1,26 @@
-// Package daemon runs the lock service as a process: it listens, keeps connections, runs the stores of an engine and
-// its timer, and takes over from another process. Package engine decides everything about locks.
+// Package daemon runs the lock service as a process: it listens, keeps connections, runs the
+// stores of an engine and its timer, and takes over from another process. Package engine decides
+// everything about locks.
 //
-// Goroutines: each connection has one reader and, while the client reads slowly, one writer. Others belong to the
-// pumps, the timer and the peer watcher. Serve owns them all and returns when they have ended.
+// Goroutines: each connection has one reader and, while the client reads slowly, one writer.
+// Others belong to the pumps and the upkeep of the stores, the timer, the peer watcher, the admin
+// listener and the audit log. Serve owns them all and returns when they have ended.
 //
-// In a takeover (takeover_linux.go) another process continues: the daemon freezes (freeze.go), and passes on its sockets
-// and a snapshot of its whole state (state_linux.go, and the engine's Snapshot). The other process reads them
-// (inherit_linux.go).
+// In a takeover (takeover_linux.go, and package takeover) another process continues: the daemon
+// freezes (freeze.go), and passes on its sockets and a snapshot of its whole state. The other
+// process reads them (inherit_linux.go).
 //
 // Lock order, outermost first:
 //
-//  1. Daemon.transferring: held during a takeover, a reload, the close of a store and the end of the daemon,
-//     so that at most one of them is in progress.
+//  1. Daemon.transferring: held during a takeover, a reload, the close of a store and the end of
+//     the daemon, so that at most one of them is in progress.
 //  2. Daemon.freezing: held for writing from freeze to thaw, for reading during a forced unlock.
-//  3. A connection's handling; a store's sweeping, and its pump's gate and telling; the timer's gate. Each
-//     is held while events of its origin are handled. Freeze takes those of the stores and of the timer.
-//     Drain waits for those of the connections.
+//  3. A connection's handling; the asking and then the gate of a store's upkeep, and its pump's
+//     notifying; the timer's gate. Each is held while events of its origin are handled. Freeze
+//     takes those of the stores and of the timer. Drain waits for those of the connections.
 //  4. The locks of the engine, in the order that its package comment gives.
 //
 // Daemon.mu and stores.mu guard lists. Only Engine.mu is ever taken under stores.mu. A goroutine
-// may hold only the locks 1 to 3 during I/O or while it waits for another goroutine, and none that the other
-// one needs.
+// may hold only the locks 1 to 3 during I/O or while it waits for another goroutine, and none
+// that the other one needs.
 package daemon

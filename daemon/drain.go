@@ -8,27 +8,18 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// partTime is the time that clients get to disconnect after they have been told that the session has ended.
+// partTime is the time that clients get to disconnect after they have been told that the session
+// has ended.
 const partTime = 2 * time.Second
 
-// drain gives holders the drain time. It ends the sessions once nothing is held and every request is
-// answered, or when that time is over. Then it waits briefly for their clients to disconnect.
+// drain gives holders the drain time. It ends the sessions once nothing is held and every request
+// is answered, or when that time is over. Then it waits briefly for their clients to disconnect.
 func (d *Daemon) drain() {
-	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.now.Load().Drain), zap.Int64("held", d.engine.Held()))
+	d.log.Info("draining", zap.String("event", "draining"), zap.Duration("for", d.now.Load().Drain),
+		zap.Int64("held", d.engine.Held()))
 	d.engine.Drain(d.now.Load().Drain)
-	poll := time.NewTicker(20 * time.Millisecond)
-	defer poll.Stop()
-	end := time.NewTimer(d.now.Load().Drain)
-	defer end.Stop()
-	for !d.drained() {
-		select {
-		case <-poll.C:
-			continue
-		case <-d.halt:
-			return
-		case <-end.C:
-		}
-		break
+	if !poll(20*time.Millisecond, d.now.Load().Drain, d.halt, d.drained) && d.halted() {
+		return
 	}
 	d.engine.Shut()
 	empty := d.whenEmpty()
@@ -43,7 +34,8 @@ func (d *Daemon) drain() {
 	select {
 	case <-empty:
 	case <-part.C:
-		d.log.Warn("clients did not part", zap.String("event", "drain_cut"), zap.Int64("held", d.engine.Held()))
+		d.log.Warn("clients did not part", zap.String("event", "drain_cut"),
+			zap.Int64("held", d.engine.Held()))
 	case <-d.halt:
 	}
 }
@@ -63,20 +55,28 @@ func (d *Daemon) drained() bool {
 
 // settle waits for a bounded time until the stores have confirmed the releases.
 func (d *Daemon) settle() {
-	end := time.NewTimer(partTime)
+	left := func() int { return d.engine.Unanswered() + d.engine.PendingEnds() }
+	if !poll(5*time.Millisecond, partTime, nil, func() bool { return left() == 0 }) {
+		d.log.Warn("releases not confirmed",
+			zap.String("event", "settle_cut"), zap.Int("waiting", left()))
+	}
+}
+
+// poll calls done at each interval until it returns true. It returns false if the time is over
+// first, or if stop is closed.
+func poll(every, limit time.Duration, stop <-chan struct{}, done func() bool) bool {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	end := time.NewTimer(limit)
 	defer end.Stop()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for {
-		left := d.engine.Unanswered() + d.engine.PendingEnds()
-		if left == 0 {
-			return
-		}
+	for !done() {
 		select {
-		case <-poll.C:
+		case <-tick.C:
+		case <-stop:
+			return false
 		case <-end.C:
-			d.log.Warn("releases not confirmed", zap.String("event", "settle_cut"), zap.Int("waiting", left))
-			return
+			return false
 		}
 	}
+	return true
 }

@@ -4,20 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Errors of takeovers.
-var (
-	ErrTakenOver = errors.New("another process has taken over") // of Serve
-	ErrNobody    = errors.New("no daemon serves this socket")
-	ErrRefused   = errors.New("the daemon that serves does not hand over")
-	ErrDenied    = errors.New("only root and the daemon's own user may take over") // an ErrRefused
-)
+// ErrTakenOver is the error of Serve after a takeover.
+var ErrTakenOver = errors.New("another process has taken over")
 
 // longAgo is a deadline that has passed: it ends waits for a socket.
 var longAgo = time.Unix(1, 0)
@@ -27,7 +22,8 @@ const queryTime = 100 * time.Millisecond
 
 var errSlowFreeze = errors.New("store requests still in flight at the freeze deadline")
 
-// earlier returns a time to cut queries: t, or earlier if they would have less than half of the time to end then.
+// earlier returns a time to cut queries: t, or earlier if they would have less than half of the
+// time to end then.
 func earlier(t, end time.Time) time.Time {
 	if half := time.Now().Add(time.Until(end) / 2); half.Before(t) {
 		return half
@@ -35,34 +31,39 @@ func earlier(t, end time.Time) time.Time {
 	return t
 }
 
-// transferWait is the longest time that a takeover or a reload waits for another one or for the close of a store.
+// transferWait is the longest time that a takeover or a reload waits for another one or for the
+// close of a store.
 const transferWait = time.Second
 
-// lockTransferring locks Daemon.transferring. It returns false if that takes longer than transferWait.
+// lockTransferring locks Daemon.transferring. It returns false if that takes longer than
+// transferWait.
 func (d *Daemon) lockTransferring() bool {
-	for end := time.Now().Add(transferWait); !d.transferring.TryLock(); time.Sleep(time.Millisecond) {
+	end := time.Now().Add(transferWait)
+	for !d.transferring.TryLock() {
 		if time.Now().After(end) {
 			return false
 		}
+		time.Sleep(time.Millisecond)
 	}
 	return true
 }
 
-// freeze stops all client I/O, store requests, timers and forced unlocks until thaw or endTransferred.
-// It waits until end for the requests that are in flight. The caller holds Daemon.transferring, and calls thaw even
-// after an error.
+// freeze stops all client I/O, store requests, timers and forced unlocks until thaw or
+// endTransferred. It waits until end for the requests that are in flight. The caller holds
+// Daemon.transferring, and calls thaw even after an error.
 //
-// First it stops the sources of requests: accept and the readers. Then it stops the timer and the stores,
-// which act by themselves. After that only the sessions' reapers can act. The writers stop last, when no
-// goroutine is left that could start one.
+// First it stops the sources of requests: accept and the readers. Then it stops the timer and the
+// stores, which act by themselves. After that only the sessions' reapers can act. The writers
+// stop last, when no goroutine is left that could start one.
 func (d *Daemon) freeze(end time.Time) error {
 	d.freezing.Lock()
-	d.takeoverBegins(true)
+	d.froze = time.Now()
+	d.cfg.Takeover(true)
 	d.frozen.Store(true)
 	d.mu.Lock()
 	d.stopRunning()
 	d.mu.Unlock()
-	_ = d.site.ln.SetDeadline(longAgo)
+	_ = d.site.Listener.SetDeadline(longAgo)
 	d.accepting.Wait()
 	conns := d.connections()
 	for _, c := range conns {
@@ -76,7 +77,10 @@ func (d *Daemon) freeze(end time.Time) error {
 		d.cutQueries(engine.ErrTakeover)
 		d.mu.Unlock()
 	}
-	if err := d.await(end, func() int { d.stores.cutIfDown(); return d.stores.asked() + d.engine.MainPending() }); err != nil {
+	if err := d.await(end, func() int {
+		d.stores.cutIfDown()
+		return d.stores.asked() + d.engine.MainPending()
+	}); err != nil {
 		return err
 	}
 	d.timer.Pause()
@@ -97,16 +101,9 @@ func (d *Daemon) freeze(end time.Time) error {
 	return nil
 }
 
-// takeoverBegins calls Config.Takeover.
-func (d *Daemon) takeoverBegins(begins bool) {
-	if d.cfg.Takeover != nil {
-		d.cfg.Takeover(begins)
-	}
-}
-
 // thaw ends a freeze. It starts everything again, in the reverse order of freeze.
 func (d *Daemon) thaw() {
-	d.takeoverBegins(false)
+	d.cfg.Takeover(false)
 	d.frozen.Store(false)
 	d.mu.Lock()
 	d.run()
@@ -129,12 +126,13 @@ func (d *Daemon) thaw() {
 	if d.stores.resume() {
 		d.timer.Resume()
 	}
-	_ = d.site.ln.SetDeadline(time.Time{})
+	_ = d.site.Listener.SetDeadline(time.Time{})
 	d.acceptAll()
 	d.freezing.Unlock()
 }
 
-// endTransferred ends a freeze after a takeover. The other process serves from now on; this one stays stopped.
+// endTransferred ends a freeze after a takeover. The other process serves from now on; this one
+// stays stopped.
 func (d *Daemon) endTransferred() {
 	close(d.transferred)
 	d.freezing.Unlock()
@@ -162,7 +160,8 @@ func (d *Daemon) querying() context.Context {
 	return d.queries
 }
 
-// unfrozen returns a context that ends when the next freeze begins. During a freeze the context has ended.
+// unfrozen returns a context that ends when the next freeze begins. During a freeze the context
+// has ended.
 func (d *Daemon) unfrozen() context.Context {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -179,11 +178,7 @@ func (d *Daemon) parking() <-chan struct{} {
 func (d *Daemon) connections() []*conn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	conns := make([]*conn, 0, len(d.conns))
-	for c := range d.conns {
-		conns = append(conns, c)
-	}
-	return conns
+	return slices.Collect(maps.Keys(d.conns))
 }
 
 // await waits until left returns 0, but not longer than to end.
@@ -200,57 +195,45 @@ func (d *Daemon) await(end time.Time, left func() int) error {
 	}
 }
 
-// pause stops new requests to the stores and events from them. Requests in flight continue. The caller
-// holds Daemon.transferring until resume, so the list of stores does not change.
-func (s *stores) pause() {
+// pause stops new requests to the stores and events from them. Requests in flight continue. The
+// caller holds Daemon.transferring until resume, so the list of stores does not change.
+func (s *storeSet) pause() {
 	for _, v := range s.list() {
-		v.endSweep()
-		v.gate.Lock()
+		v.upkeep.Pause()
 		v.pump.Pause()
 		v.paused = true
 	}
 }
 
-// cutIfDown cuts the batches in flight to stores that are down. Then the queued ops are refused, and the requests that
-// wait for them are answered.
-func (s *stores) cutIfDown() {
+// cutIfDown cuts the batches in flight to stores that are down. Then the queued ops are refused,
+// and the requests that wait for them are answered.
+func (s *storeSet) cutIfDown() {
 	for _, v := range s.list() {
 		v.pump.CutIfDown()
 	}
 }
 
-// endSweep stops the sweep in progress. No sweep runs until sweeping is unlocked.
-func (v *openStore) endSweep() {
-	for !v.sweeping.TryLock() {
-		if stop := v.stopSweep.Load(); stop != nil {
-			(*stop)()
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
 // resume ends a pause. It reports whether there was one.
-func (s *stores) resume() (was bool) {
+func (s *storeSet) resume() (was bool) {
 	for _, v := range s.list() {
 		if v.left {
 			v.left = false
-			upstream.Moves(v.StoreConfig.Store).Stay()
+			v.Store.Capabilities().Mover.Stay()
 		}
 		if v.paused {
 			v.paused, was = false, true
 			v.pump.Resume()
-			v.gate.Unlock()
-			v.sweeping.Unlock()
+			v.upkeep.Resume()
 		}
 	}
 	return was
 }
 
-func (s *stores) list() []*openStore {
+func (s *storeSet) list() []*runningStore {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.all)
 }
 
 // asked returns the number of store queries in progress.
-func (s *stores) asked() int { return int(s.questions.Load()) }
+func (s *storeSet) asked() int { return int(s.questions.Load()) }

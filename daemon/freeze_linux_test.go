@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/audit"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -51,6 +52,7 @@ func TestAnEmptyStoreIsLeftBeforeATakeover(t *testing.T) {
 // The end of a session during a freeze hands its locks to clients whose sockets are full. They get
 // every grant, whenever their writers were started. This is also for the race detector.
 func TestASessionEndsDuringATakeover(t *testing.T) {
+	t.Parallel()
 	const clients, keys = 4, 4000 // as many grants as fill a socket
 	h := start(t, nil, nil)
 	requests := func(r *raw, first int, wait int64) {
@@ -183,7 +185,7 @@ func TestTheAuditIsWholeAfterATakeover(t *testing.T) {
 	spans := make(chan string, 2)
 	h := start(t, nil, func(c *daemon.Config) {
 		c.Audit, c.Logging.Audit = seen, true
-		c.Spans = func(s daemon.TracedSpan) { spans <- s.Key }
+		c.Spans = func(s audit.Span) { spans <- s.Key }
 	})
 	c := h.dial(client.Options{Name: "one"})
 	<-seen.begun
@@ -215,6 +217,7 @@ func TestTheAuditIsWholeAfterATakeover(t *testing.T) {
 
 // Serve does not wait for a log that nobody reads after a takeover.
 func TestATakeoverDoesNotWaitForALogThatNobodyReads(t *testing.T) {
+	t.Parallel()
 	seen := &heldLog{begun: make(chan struct{}), on: make(chan struct{})}
 	h := start(t, nil, func(c *daemon.Config) { c.Audit, c.Logging.Audit = seen, true })
 	h.dial(client.Options{Name: "one"})

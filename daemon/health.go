@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -14,24 +13,16 @@ import (
 // newAdmin opens the admin listeners.
 func (d *Daemon) newAdmin() (*admin.Server, error) {
 	cfg := &d.cfg
-	return admin.New(d, admin.Config{Socket: cfg.Socket, Listen: cfg.AdminListen, Inherited: d.site.admin, Takeover: d.takeoverHandler(),
-		Version: cfg.Version, Log: d.log,
-		Bind: func(path string) (*net.UnixListener, error) {
-			err := clearStale(path)
-			if err != nil {
-				return nil, err
-			}
-			ln, err := bind(path, cfg.SocketMode, cfg.SocketGroup)
-			if err != nil {
-				return nil, fmt.Errorf("%w: %s: %w", ErrSocket, path, err)
-			}
-			return ln, nil
-		}})
+	return admin.New(d, admin.Config{Socket: cfg.Socket, Mode: cfg.SocketMode,
+		Group:  cfg.SocketGroup,
+		Listen: cfg.AdminListen, Inherited: d.site.Admin, Takeover: d.takeoverHandler(),
+		Version: cfg.Version, Log: d.log})
 }
 
 // newViewer makes the viewer. The engine and the stores are there already.
 func (d *Daemon) newViewer() *admin.Viewer {
-	return &admin.Viewer{Engine: d.engine, Clock: d.clock, Began: d.began, Version: d.cfg.Version, Totals: d.Totals, Ready: d.Ready,
+	return &admin.Viewer{Engine: d.engine, Clock: d.clock, Began: d.began, Version: d.cfg.Version,
+		Totals: d.Totals, Ready: d.Ready,
 		Query: d.stores.ask, Frozen: d.frozen.Load, Halt: d.halt}
 }
 
@@ -52,8 +43,9 @@ func (d *Daemon) Live() error {
 	return nil
 }
 
-// Ready returns why new locks cannot be acquired now: the daemon drains or has been told to end, or the store of a
-// namespace is down and this host does not decide alone. It returns nil if they can.
+// Ready returns why new locks cannot be acquired now: the daemon drains or has been told to end,
+// or the store of a namespace is down and this host does not decide alone. It returns nil if they
+// can.
 func (d *Daemon) Ready() error {
 	if isClosed(d.ending) || d.halted() {
 		return engine.ErrDraining

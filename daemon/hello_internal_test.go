@@ -13,9 +13,9 @@ func TestDocumentsStateTheTimeForAHello(t *testing.T) {
 	c.defaults()
 	want := fmt.Sprintf("%g s", c.Limits.MaxSilent.Seconds())
 	for file, pattern := range map[string]string{
-		"../protocol/PROTOCOL.md": `(?m)^\| time from connecting to hello \| (.+?) \| fatal, bad_frame \|$`,
-		"../deploy/SECURITY.md":   `does not say hello within\s+(\d+ s)\s+of connecting`,
-		"daemon.go":               `MaxSilent +time\.Duration // from connecting to hello: (\d+ s)\.`,
+		"../protocol/PROTOCOL.md":     `(?m)^\| time from connecting to hello \| (.+?) \| fatal, bad_frame \|$`,
+		"../docs/operate/security.md": `does not say hello within\s+(\d+ s)\s+of connecting`,
+		"daemon.go":                   `MaxSilent +time\.Duration // from connecting to hello: (\d+ s)\.`,
 	} {
 		b, err := os.ReadFile(file)
 		if err != nil {

@@ -21,6 +21,12 @@ type unanswered struct {
 	asked, let chan struct{}
 }
 
+func (s *unanswered) Capabilities() upstream.Capabilities {
+	c := s.Store.Capabilities()
+	c.Registrar, c.Asker = s, s
+	return c
+}
+
 func (s *unanswered) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
 	locks, err := s.Store.Holders(ctx, key, mode, limit)
 	for i := range locks {

@@ -234,6 +234,10 @@ type stubborn struct {
 	asked chan struct{}
 }
 
+func (s stubborn) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{Lister: s, Registrar: s}
+}
+
 func (s stubborn) List(context.Context, string, string, int) ([]upstream.Lock, string, error) {
 	return nil, "", nil
 }
@@ -259,6 +263,7 @@ func (s stubborn) Holders(ctx context.Context, _ string, _ cache.Mode, _ int) ([
 }
 
 func TestLocksDoNotDependOnRegistrations(t *testing.T) {
+	t.Parallel()
 	store := stubborn{embeddedStore(t), make(chan struct{}, 1)}
 	h := start(t, store, nil)
 	<-store.asked
@@ -308,6 +313,7 @@ func holdSilently(t testing.TB, server *testserver.Redis, n int) {
 
 // A view names the holders of all keys that clients wait for, although none of the holders' hosts answers questions.
 func TestAViewWaitsForAllSilentHostsAtOnce(t *testing.T) {
+	t.Parallel()
 	const keys = 30
 	server := testserver.StartRedis(t)
 	h := named(t, server, "web-1", nil)

@@ -21,6 +21,8 @@ type hangs struct {
 	takes time.Duration // how long the store that is there takes for that; 0 if none is
 }
 
+func (*hangs) Capabilities() (none upstream.Capabilities) { return none }
+
 func (s *hangs) Info() upstream.Info {
 	i := s.Store.Info()
 	i.Pair, i.Timeout = true, 11*time.Second // as of Redis and etcd with their defaults
@@ -95,6 +97,7 @@ func TestATakeoverWhileOneOfTwoStoresHangs(t *testing.T) {
 // A daemon that ends waits for a store to confirm what was released, two seconds at the most. So it does for the one
 // of two stores that is there.
 func TestADaemonThatEndsReleasesInTheStoreThatIsThere(t *testing.T) {
+	t.Parallel()
 	for _, down := range []bool{false, true} {
 		s := &hangs{Store: embeddedStore(t), takes: 100 * time.Millisecond}
 		h := start(t, s, nil)

@@ -22,9 +22,7 @@ type mute struct {
 	asked atomic.Int64
 }
 
-func (s *mute) List(context.Context, string, string, int) ([]upstream.Lock, string, error) {
-	return nil, "", nil
-}
+func (s *mute) Capabilities() upstream.Capabilities { return upstream.Capabilities{Registrar: s} }
 
 func (s *mute) Register(context.Context, upstream.Registration, time.Duration) error { return nil }
 

@@ -14,6 +14,7 @@ import (
 
 // Locks are in Redis and in the embedded store. Redis hangs, and the locks are released. Another process can take over.
 func TestATakeoverWhileTheRedisOfTwoStoresHangs(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	cfg, err := redis.Parse(srv.URL())
 	if err != nil {

@@ -3,67 +3,15 @@ package daemon
 import (
 	"fmt"
 	"maps"
-	"net"
-	"os"
 	"slices"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/listen"
 	"github.com/locksidecar/locksidecar/daemon/peer"
-	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
 // The side of the process that takes over.
-
-// TakeoverState is the state that a daemon offers for a takeover, or has left as parked state.
-type TakeoverState struct {
-	c     *net.UnixConn // nil for a parked state
-	offer offer
-	locks map[string]*os.File
-	left  *parkedState // the parked state; nil when a daemon serves
-}
-
-// PID returns the id of the process that serves.
-func (e *TakeoverState) PID() int { return e.offer.PID }
-
-// Successor returns the information that is needed to open a store by its name. It is nil if the daemon has no store of
-// that name, or one that cannot be taken over.
-func (e *TakeoverState) Successor(store string) *upstream.Successor {
-	if e == nil {
-		return nil
-	}
-	for _, s := range e.offer.Stores {
-		if s.Name == store && s.Moves && !e.isGone(store) {
-			return &upstream.Successor{Identity: s.Identity, Lock: e.locks[store]}
-		}
-	}
-	return nil
-}
-
-// Seen returns the result of the other process's Config.Seen. It is empty if there is none, as with older versions.
-func (e *TakeoverState) Seen() []byte { return e.offer.Seen }
-
-// Lost returns the names of the stores whose leases cannot be taken over.
-func (e *TakeoverState) Lost() (names []string) {
-	for _, s := range e.offer.Stores {
-		if !s.Moves {
-			names = append(names, s.Name)
-		}
-	}
-	return names
-}
-
-// Close discards the takeover state. The daemon that serves continues.
-func (e *TakeoverState) Close() {
-	if e.left != nil {
-		e.left.files.close()
-	} else {
-		_ = e.c.Close()
-	}
-	for _, f := range e.locks {
-		_ = f.Close()
-	}
-}
 
 // inherited has the state with which a daemon that has taken over begins.
 type inherited struct {
@@ -73,148 +21,118 @@ type inherited struct {
 	gone  []*engine.StoreLane // stand-ins for stores that this process does not have
 }
 
-// Inherit makes a daemon that replaces the one that serves. If it returns without an error, the other daemon serves no
-// more. After an error the other daemon continues, and this process has to end. The stores are those of cfg, each opened
-// with its Successor.
-func (e *TakeoverState) Inherit(cfg Config) (*Daemon, error) {
+// Inherit makes a daemon that replaces the one that serves. If it returns without an error, the
+// other daemon serves no more. After an error the other daemon continues, and this process has to
+// end. The stores are those of cfg, each opened with its Successor.
+func Inherit(s *takeover.State, cfg Config) (*Daemon, error) {
 	cfg.defaults()
-	has := prepared{make(map[string]string)}
-	for _, s := range cfg.Stores {
-		has.Stores[s.Name] = s.Key
+	stores := make(map[string]string)
+	for _, st := range cfg.Stores {
+		stores[st.Name] = st.Key
 	}
-	refused := e.left == nil && !e.accepts(has)
-	if cfg.Commit != nil && !refused { // before the other process freezes
+	if cfg.Commit != nil && s.Accepts(stores) { // before the other process freezes
 		if err := cfg.Commit(); err != nil {
 			return nil, err
 		}
 	}
-	if e.left != nil {
-		return e.inheritLeft(cfg, has)
-	}
-	if err := putMessage(e.c, has, nil); err != nil {
-		return nil, err
-	}
-	in, what, err := e.receive()
+	in, err := s.Receive(stores)
 	if err != nil {
 		return nil, err
 	}
-	defer in.close()
-	if refused {
-		return nil, errPassing
+	defer in.Close()
+	if s.Parked() {
+		return takeParked(s, cfg, in)
 	}
-	snapshot, err := in.memory()
+	d, err := take(s, cfg, in)
 	if err != nil {
 		return nil, err
 	}
-	d, err := e.take(cfg, what, snapshot, in)
-	if err != nil {
-		return nil, err
-	}
-	if err = putMessage(e.c, ready{}, nil); err == nil {
-		err = e.committed()
-	}
-	if err != nil {
+	if err := s.AwaitCommit(); err != nil {
 		d.abandonTakeover()
 		return nil, err
 	}
-	_ = e.c.Close()
 	d.site.shared = false
 	return d, nil
 }
 
-// accepts reports whether the process that serves allows a takeover by a process with these stores. See makeOffer.
-func (e *TakeoverState) accepts(has prepared) bool {
-	return !slices.ContainsFunc(e.offer.Stores, func(s offered) bool {
-		key, ok := has.Stores[s.Name]
-		return !ok || key != s.Key
-	})
+// takeParked makes the daemon from a parked state. After an error no other daemon serves, so the
+// caller of Inherit can use cfg to serve anew.
+func takeParked(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err error) {
+	if was := s.Socket(); was != cfg.Socket {
+		return nil, fmt.Errorf("%w: its socket is %s, and this process serves %s",
+			takeover.ErrParked, was, cfg.Socket)
+	}
+	given := cfg.Listener
+	if given != nil { // which the daemon that is made here closes if it fails
+		if cfg.Listener, err = listen.Duplicate(given); err != nil {
+			return nil, fmt.Errorf("%w: %w", takeover.ErrParked, err)
+		}
+	}
+	if d, err = take(s, cfg, in); err != nil {
+		return nil, fmt.Errorf("%w: %w", takeover.ErrParked, err)
+	}
+	if given != nil {
+		_ = given.Close()
+	}
+	d.site.shared = false
+	return d, nil
 }
 
 // take makes the daemon. It changes nothing that the other process uses.
-func (e *TakeoverState) take(cfg Config, what stateMessage, snapshot []byte, in *passed) (d *Daemon, err error) {
-	m := &daemonSnapshot{Coder: &cache.Coder{B: snapshot, Reading: true}, stores: make(map[string][]byte)}
-	if m.code(); m.Err != nil {
-		return nil, m.Err
-	}
-	at := &site{admin: make(map[string]net.Listener), shared: true}
-	defer func() {
-		if err != nil {
-			at.closePassed()
-		}
-	}()
-	for _, name := range what.Admin {
-		if at.admin[name], err = in.listener(); err != nil {
-			return nil, err
-		}
-	}
-	ln, err := in.listener()
+func take(s *takeover.State, cfg Config, in *takeover.Received) (d *Daemon, err error) {
+	state, err := takeover.DecodeSnapshot(in.Snapshot)
 	if err != nil {
 		return nil, err
 	}
-	unixLn, ok := ln.(*net.UnixListener)
-	if !ok {
-		_ = ln.Close()
-		return nil, errPassing
-	}
-	unixLn.SetUnlinkOnClose(false)
-	at.ln, at.lock = unixLn, in.next()
-	if at.lock == nil {
-		return nil, errPassing
+	at := &site{shared: true}
+	defer func() {
+		if err != nil { // this process may make the sockets anew
+			at.Close()
+		}
+	}()
+	if at.Sockets, err = in.Sockets(); err != nil {
+		return nil, err
 	}
 	switch {
 	case cfg.Listener != nil: // the service manager has passed this process the socket anew
-		_ = unixLn.Close()
-		at.ln = cfg.Listener
-	case !e.offer.Owned:
-		cfg.Listener = unixLn
+		_ = at.Listener.Close()
+		at.Listener = cfg.Listener
+	case !s.OwnsSocket():
+		cfg.Listener = at.Listener
 	}
 	if d, err = assemble(cfg, at); err != nil {
 		return nil, err
 	}
-	d.takeoverBegins(true)
+	d.cfg.Takeover(true)
 	d.timer.Pause() // no client gets output before begin
-	if d.inherited, err = d.inherit(e, m, in); err != nil {
+	if d.inherited, err = d.inherit(s, state, in); err != nil {
 		d.abandonTakeover()
 		return nil, err
 	}
 	return d, nil
 }
 
-// closePassed closes the sockets and files that another process has passed on, so that this one can make them anew.
-// Some of them may be closed already.
-func (p *site) closePassed() {
-	for _, ln := range p.admin {
-		if ln != nil {
-			_ = ln.Close()
-		}
-	}
-	if p.ln != nil {
-		_ = p.ln.Close()
-	}
-	if p.lock != nil {
-		_ = p.lock.Close()
-	}
-}
-
 // inherit restores the engine, the stores and the connections from the passed state.
-func (d *Daemon) inherit(e *TakeoverState, m *daemonSnapshot, in *passed) (*inherited, error) {
-	gone, err := e.standIns(d.engine)
+func (d *Daemon) inherit(
+	s *takeover.State, from *takeover.Snapshot, in *takeover.Received,
+) (*inherited, error) {
+	gone, err := s.StandIns(d.engine)
 	if err != nil {
 		return nil, err
 	}
-	sessions, err := d.engine.Take(m.engine, gone)
+	sessions, err := d.engine.Take(from.Engine, gone)
 	if err != nil {
 		return nil, err
 	}
-	if len(sessions) != len(m.conns) {
-		return nil, errPassing
+	if len(sessions) != len(from.Conns) {
+		return nil, takeover.ErrMessage
 	}
 	h := &inherited{gone: slices.Collect(maps.Values(gone))}
 	for _, v := range d.stores.list() {
-		state, there := m.stores[v.lane.Name()]
-		mv := upstream.Moves(v.StoreConfig.Store)
+		state, there := from.Stores[v.lane.Name()]
+		mv := v.Store.Capabilities().Mover
 		switch {
-		case e.isGone(v.lane.Name()): // the earlier process had another store of this name
+		case s.IsGone(v.lane.Name()): // the earlier process had another store of this name
 		case there && mv != nil:
 			begin, err := mv.Arrive(state)
 			if err != nil {
@@ -222,13 +140,13 @@ func (d *Daemon) inherit(e *TakeoverState, m *daemonSnapshot, in *passed) (*inhe
 			}
 			h.begin = append(h.begin, begin)
 		case there:
-			return nil, fmt.Errorf("store %s: %w", v.lane.Name(), errPassing)
+			return nil, fmt.Errorf("store %s: %w", v.lane.Name(), takeover.ErrMessage)
 		default:
 			h.lost = append(h.lost, v.lane)
 		}
 	}
-	for i, s := range sessions {
-		c, err := d.inheritConn(s, &m.conns[i], in)
+	for i, session := range sessions {
+		c, err := d.inheritConn(session, &from.Conns[i], in)
 		if err != nil {
 			return nil, err
 		}
@@ -237,19 +155,21 @@ func (d *Daemon) inherit(e *TakeoverState, m *daemonSnapshot, in *passed) (*inhe
 	return h, nil
 }
 
-func (d *Daemon) inheritConn(s *engine.Session, k *connSnapshot, in *passed) (*conn, error) {
-	nc, err := in.conn()
+func (d *Daemon) inheritConn(
+	s *engine.Session, k *takeover.Conn, in *takeover.Received,
+) (*conn, error) {
+	nc, err := in.Conn()
 	if err != nil {
 		return nil, err
 	}
 	c := newConn(d, nc)
-	c.s, c.input, c.unsent, c.closed = s, slices.Grow(k.input, readBuffer), k.unsent, s.Closing()
-	c.writing = len(k.unsent) > 0
+	c.s, c.input, c.unsent, c.closed = s, slices.Grow(k.Input, readBuffer), k.Unsent, s.Closing()
+	c.writing = len(k.Unsent) > 0
 	c.peer = &peer.Watch{}
-	if k.watched {
-		f := in.next()
+	if k.Watched {
+		f := in.Next()
 		if f == nil {
-			return nil, errPassing
+			return nil, takeover.ErrMessage
 		}
 		defer f.Close()
 		c.peer = d.peers.Adopt(f, c.leaveNow)
@@ -270,18 +190,21 @@ func (d *Daemon) begin(h *inherited) {
 	for _, begin := range h.begin {
 		begin()
 	}
-	if !d.engine.Abandon(h.gone) { // reroutes, too: this process' configuration may refuse some of the inherited waits
+	// Abandon reroutes, too: this process' configuration may refuse some of the inherited waits.
+	if !d.engine.Abandon(h.gone) {
 		d.log.Error("a store that this process does not have is still in use")
 	}
-	for _, u := range h.lost {
-		d.engine.NotTakenOver(u)
+	for _, sl := range h.lost {
+		d.engine.NotTakenOver(sl)
 	}
-	for _, u := range d.engine.Stores() {
-		if u.Down() != nil { // the pump finds out whether it still is
-			d.engine.StoreUp(u)
+	for _, sl := range d.engine.Stores() {
+		if sl.Down() != nil { // the pump finds out whether it still is
+			d.engine.StoreUp(sl)
 		}
 	}
-	d.stores.start() // after these, because it brings news of the stores that is later than the takeover state
+	// It starts after these, because it brings news of the stores that is later than the takeover
+	// state.
+	d.stores.start()
 	for _, c := range h.conns {
 		c.awaitHello()
 		c.run()
@@ -289,12 +212,13 @@ func (d *Daemon) begin(h *inherited) {
 	}
 	d.timer.Wake(d.engine.Tick())
 	d.timer.Resume()
-	d.takeoverBegins(false)
+	d.cfg.Takeover(false)
 }
 
-// abandonTakeover ends a daemon whose takeover has failed. It changes nothing that the other process uses.
+// abandonTakeover ends a daemon whose takeover has failed. It changes nothing that the other
+// process uses.
 func (d *Daemon) abandonTakeover() {
-	d.takeoverBegins(false)
+	d.cfg.Takeover(false)
 	d.timer.Resume()
 	for c := range d.conns {
 		_ = c.sock.Close()

@@ -11,6 +11,7 @@ import (
 // A client writes a large request, a part of it for each keepalive: it cannot put a ping into its midst. "Anything sent
 // counts", says PROTOCOL.md, so it is not silent.
 func TestAClientInTheMidstOfALargeRequestIsNotSilent(t *testing.T) {
+	t.Parallel()
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	r := h.raw().hello()
 	r.send(&protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("a"), TTL: 30_000})

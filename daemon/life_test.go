@@ -174,7 +174,7 @@ func TestFencesRiseAcrossARestart(t *testing.T) {
 	}
 }
 
-func TestBeatsExtendWhatASilentClientHolds(t *testing.T) {
+func TestKeepalivesExtendTheHoldsOfASilentClient(t *testing.T) {
 	keepalives := make(chan client.Keepalive, 16)
 	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Session: 600 * time.Millisecond})
 	if err != nil {
@@ -210,6 +210,8 @@ type stalling struct {
 	asked chan struct{} // gets one for each
 	let   chan struct{} // closed to let them through
 }
+
+func (*stalling) Capabilities() (none upstream.Capabilities) { return none }
 
 func (s *stalling) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	if k := ops[0].Kind; k == cache.OpRelease || k == cache.OpPeek {

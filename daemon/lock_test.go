@@ -275,7 +275,7 @@ func TestCancelWithdrawsAWait(t *testing.T) {
 	release(t, c, "k", 1, g.Fence)
 }
 
-func TestManyKeysAreAllOrNone(t *testing.T) {
+func TestAMultiAcquireIsAllOrNone(t *testing.T) {
 	h := start(t, nil, nil)
 	a, b := h.dial(client.Options{}), h.dial(client.Options{})
 	held := acquire(t, a, client.AcquireArgs{Key: "m"})

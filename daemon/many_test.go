@@ -22,6 +22,8 @@ type counting struct {
 	taking atomic.Int64
 }
 
+func (*counting) Capabilities() (none upstream.Capabilities) { return none }
+
 func (c *counting) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	for i := range ops {
 		if ops[i].Kind == cache.OpTry || ops[i].Kind == cache.OpJoin {
@@ -58,7 +60,7 @@ func TestManyKeysTakeNoMoreRoundTripsThanBatches(t *testing.T) {
 
 // Whoever waits for some keys holds only such as come before: nobody waits for ever,
 // however the sets of keys overlap, and nobody is beside another.
-func TestManyWhoWantManyKeysDoNotWaitForEachOther(t *testing.T) {
+func TestMultiAcquiresDoNotWaitForEachOther(t *testing.T) {
 	h := start(t, nil, nil)
 	const callers, turns, all = 8, 60, 6
 	var holders [all]atomic.Int32
@@ -99,7 +101,7 @@ func TestManyWhoWantManyKeysDoNotWaitForEachOther(t *testing.T) {
 }
 
 // A cancel ends the wait whenever it comes.
-func TestManyThatIsWithdrawnEnds(t *testing.T) {
+func TestAMultiAcquireThatIsWithdrawnEnds(t *testing.T) {
 	h := start(t, nil, nil)
 	holder, c := h.dial(client.Options{}), h.dial(client.Options{})
 	acquire(t, holder, client.AcquireArgs{Key: "b"})
@@ -162,7 +164,7 @@ func TestHoldsAreGoodWhileEachIs(t *testing.T) {
 }
 
 // With their fences the keys of one acquire-many may be too much for one release-many.
-func TestManyThatJustFitAreReleased(t *testing.T) {
+func TestKeysThatJustFitIntoAFrameAreReleased(t *testing.T) {
 	c := start(t, nil, nil).dial(client.Options{})
 	var keys []string
 	for i := range 129 {

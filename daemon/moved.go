@@ -11,12 +11,12 @@ type Moved struct {
 	From, To upstream.Store
 }
 
-// Moved returns the held leases whose keys a reload has routed to another store. They stay where they are
-// until they are released.
+// Moved returns the held leases whose keys a reload has routed to another store. They stay where
+// they are until they are released.
 func (d *Daemon) Moved() (list []Moved) {
 	stores := make(map[*engine.StoreLane]upstream.Store)
 	for _, v := range d.stores.list() {
-		stores[v.lane] = v.StoreConfig.Store
+		stores[v.lane] = v.Store
 	}
 	d.engine.EachMoved(func(key string, from, to *engine.StoreLane) {
 		list = append(list, Moved{key, stores[from], stores[to]})

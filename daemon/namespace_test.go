@@ -92,6 +92,7 @@ func TestAHoldHasAnEnd(t *testing.T) {
 }
 
 func TestASilentClientLosesWhatAsksForHeartbeats(t *testing.T) {
+	t.Parallel()
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: time.Second})
 	// This one does not answer keepalives: it is written from the protocol, by hand.
 	raw := h.raw().hello()
@@ -153,7 +154,8 @@ func (b *keepalives) beyond(t *testing.T, g protocol.Grant) {
 	}
 }
 
-func TestAClientThatAnswersBeatsKeepsWhatAsksForHeartbeats(t *testing.T) {
+func TestAClientThatAnswersKeepalivesKeepsHoldsThatRequireHeartbeats(t *testing.T) {
+	t.Parallel()
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	b := newBeats()
 	c := h.dial(b.options())
@@ -165,6 +167,7 @@ func TestAClientThatAnswersBeatsKeepsWhatAsksForHeartbeats(t *testing.T) {
 // A client that connected before a reload requires a heartbeat answers keepalives all the same, and keeps its
 // holds for longer than the validity that was stated before the reload.
 func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
+	t.Parallel()
 	h := start(t, nil, nil)
 	b := newBeats()
 	c := h.dial(b.options())
@@ -180,6 +183,7 @@ func TestAHeartbeatThatAReloadAddsCostsNoHolds(t *testing.T) {
 
 // A session that only waits has no keepalives to answer: its silence counts from the grant on.
 func TestAClientThatHasWaitedSilentlyIsNotSilentYet(t *testing.T) {
+	t.Parallel()
 	h, _ := spaces(t, engine.Namespace{Prefix: "a", Store: "second", Heartbeat: patience})
 	b := newBeats()
 	holder := h.dial(b.options())
@@ -317,6 +321,8 @@ type used struct {
 	over  atomic.Bool
 	after atomic.Int64
 }
+
+func (*used) Capabilities() (none upstream.Capabilities) { return none }
 
 func (u *used) note() {
 	if u.over.Load() {

@@ -63,6 +63,7 @@ func (o *outage) refusedAtOnce(c *client.Client, key string) {
 }
 
 func TestAnOutageOfOneStoreDoesNotTouchTheOthers(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(*testserver.Redis){"killed": (*testserver.Redis).Kill, "frozen": (*testserver.Redis).Pause} {
 		t.Run(name, func(t *testing.T) {
 			o := newOutage(t, time.Second)
@@ -96,6 +97,7 @@ func TestAnOutageOfOneStoreDoesNotTouchTheOthers(t *testing.T) {
 }
 
 func TestInAnOutageThisHostGrantsAlone(t *testing.T) {
+	t.Parallel()
 	o := newOutage(t, 50*time.Millisecond)
 	lost := make(chan client.Lost, 9)
 	c, d := o.dial(client.Options{OnLost: func(l client.Lost) { lost <- l }}), o.dial(client.Options{})
@@ -154,6 +156,7 @@ func TestInAnOutageThisHostGrantsAlone(t *testing.T) {
 // When another host has got the key meanwhile, who holds it degraded goes on, and
 // whoever comes next waits for the store.
 func TestAfterAnOutageTheStoreDecides(t *testing.T) {
+	t.Parallel()
 	o := newOutage(t, 50*time.Millisecond)
 	c, d := o.dial(client.Options{}), o.dial(client.Options{})
 	if err := o.proxy.Refuse(true); err != nil {

@@ -11,6 +11,7 @@ import (
 
 // A takeover does not wait for a reader that waits, nor does the time for a hello count for it.
 func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
+	t.Parallel()
 	h := start(t, nil, func(c *daemon.Config) { c.Limits.MaxSilent = time.Second })
 	c, many := h.dial(client.Options{}), h.raw().hello()
 	slow := serving(h.store)
@@ -45,9 +46,7 @@ func TestTakeoverBesideOneWhoAsksTooFast(t *testing.T) {
 		fresh <- err
 	}()
 	eventually(t, "another waits", func() bool { return h.d.Totals().PutOff > int64(10*time.Second) })
-	if err := h.claim().EndAt(0, h.heir()); err != nil {
-		t.Fatal(err)
-	}
+	h.claim().Close()
 	eventually(t, "it goes on, without limits", func() bool { return h.d.Reload(serving(h.store)) == nil })
 	for _, end := range []chan error{answered, fresh} {
 		if err := <-end; err != nil {

@@ -102,6 +102,7 @@ func TestAHastyProgramDoesNotSilenceItsUsersOthers(t *testing.T) {
 // A client asks for so much that the daemon reads nothing of it for far longer than the heartbeat, not even answers to
 // keepalives. It is not silent, and nothing that it holds is lost.
 func TestAClientThatIsDelayedIsNotSilent(t *testing.T) {
+	t.Parallel()
 	h := start(t, nil, nil)
 	reload := func(rate int) {
 		next := serving(h.store)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -77,6 +78,16 @@ func rows(n *html.Node, table string) (heads []string) {
 	return heads
 }
 
+// selected is the chosen value of a list.
+func selected(list *html.Node) (value string) {
+	for _, o := range all(list, tag("option")) {
+		if slices.ContainsFunc(o.Attr, func(a html.Attribute) bool { return a.Key == "selected" }) {
+			value = attr(o, "value")
+		}
+	}
+	return value
+}
+
 var hostile = []string{
 	`<script>document.title='run'</script>`, `"><img src=x onerror=alert(1)>`, `' onmouseover='alert(1)`, `</title></svg></table>`,
 	`javascript:alert(1)`, `{{.Totals}}`, `&lt;b&gt;`, "\u202eevil", strings.Repeat("<", 512), "ключ/鍵",
@@ -95,7 +106,7 @@ func TestPageEscapesWhatIsNotOurs(t *testing.T) {
 	h.queue(h.dial(client.Options{Name: hostile[0]}), hostile[0], 1, time.Hour)
 	eventually(t, "one is lost", func() bool { return len(h.view(engine.ViewQuery{}).Lost) == 1 })
 
-	for _, query := range []string{"", "?prefix=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "?sort=key&refresh=on&evil=%3Cscript%3E"} {
+	for _, query := range []string{"", "?key=" + url.QueryEscape(hostile[1]), "?prefix=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "?sort=key&refresh=on&evil=%3Cscript%3E"} {
 		n := h.page(query)
 		for _, s := range all(n, tag("script", "style", "link", "img", "iframe", "object", "base", "b")) {
 			if src := attr(s, "src") + attr(s, "href"); src != "page/page.js" && src != "page/page.css" && src != "page/icon.svg" && (s.Data != "b" || len(s.Attr) > 0) {
@@ -120,8 +131,14 @@ func TestPageEscapesWhatIsNotOurs(t *testing.T) {
 	if got := rows(n, "lost"); !slices.Equal(got, []string{short}) {
 		t.Errorf("%q", got)
 	}
-	if got := attr(byID(h.page("?prefix=%22%3E%3Cb%3E"), "prefix"), "value"); got != `"><b>` {
+	if got := attr(byID(h.page("?search=%22%3E%3Cb%3E"), "search"), "value"); got != `"><b>` {
+		t.Errorf("the search shows %q", got)
+	}
+	if got := selected(byID(h.page("?prefix=%22%3E%3Cb%3E"), "prefix")); got != `"><b>` {
 		t.Errorf("the filter shows %q", got)
+	}
+	if got := text(byID(h.page("?key="+url.QueryEscape(hostile[0])), "h-key")); got != hostile[0] {
+		t.Errorf("the key's page is of %q", got)
 	}
 }
 
@@ -176,13 +193,19 @@ func TestPageFiltersAndSortsWithoutAScript(t *testing.T) {
 	for _, i := range all(all(n, tag("form"))[0], tag("input")) {
 		hidden[attr(i, "name")] = attr(i, "value")
 	}
-	if fmt.Sprint(hidden) != "map[desc:false prefix:x: refresh:on sort:key]" {
+	if fmt.Sprint(hidden) != "map[refresh:on search: sort:key]" {
 		t.Errorf("%v", hidden)
+	}
+	if got := selected(byID(n, "prefix")) + " " + selected(byID(n, "limit")); got != "x: 200" {
+		t.Errorf("%q", got)
+	}
+	if got := rows(h.page("?search=:&sort=key"), "holds"); !slices.Equal(got, []string{"x:1", "x:2"}) {
+		t.Errorf("%v", got)
 	}
 	if got := text(byID(h.page("?limit=2"), "holds-more")); got != "The first 2; there are more." {
 		t.Errorf("%q", got)
 	}
-	if got := text(byID(h.page("?prefix=none"), "holds-rows")); got != "Nothing is held under a key like that." {
+	if got := text(byID(h.page("?prefix=none"), "holds-rows")); got != "Nothing is held under such a key." {
 		t.Errorf("%q", got)
 	}
 }

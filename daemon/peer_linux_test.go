@@ -46,6 +46,7 @@ func TestParentProcess(t *testing.T) {
 // The end of the process is the end of its session, though a child that it has
 // forked keeps the socket open.
 func TestAForkedChildDoesNotKeepTheLocksOfItsParent(t *testing.T) {
+	t.Parallel()
 	h := start(t, nil, nil)
 	parent := exec.Command(os.Args[0], "-test.run=^TestParentProcess$", "-test.v")
 	parent.Env = append(os.Environ(), parentSocket+"="+h.socket)

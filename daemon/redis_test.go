@@ -112,6 +112,7 @@ func TestTwoHostsOnOneRedisExcludeEachOtherInOrder(t *testing.T) {
 // A host cut off from the store tells its holder before anybody else can have
 // the key.
 func TestAHolderCutOffIsToldBeforeAnotherHostIsGranted(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartRedis(t)
 	h, proxy := proxied(t, server)
 	o := patient(t, server)
@@ -157,6 +158,7 @@ func TestAHolderCutOffIsToldBeforeAnotherHostIsGranted(t *testing.T) {
 }
 
 func TestAFlushedStoreLosesLocksAndSaysSo(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartRedis(t)
 	h := patient(t, server)
 	lost := make(chan client.Lost, 1)
@@ -233,6 +235,7 @@ func TestAHoldSurvivesAShortOutageAndARestartWithItsData(t *testing.T) {
 }
 
 func TestAReleaseThatTheStoreDidNotConfirmIsUnknownAndSettledLater(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartRedis(t)
 	h, proxy := proxied(t, server)
 	c := h.dial(client.Options{})
@@ -258,6 +261,7 @@ func TestAReleaseThatTheStoreDidNotConfirmIsUnknownAndSettledLater(t *testing.T)
 // A daemon that is ending still waits for its store; the one that comes after it
 // must neither serve before that nor lose its socket to it.
 func TestASuccessorServesOnceTheDaemonBeforeItHasEnded(t *testing.T) {
+	t.Parallel()
 	server := testserver.StartRedis(t)
 	h, proxy := proxied(t, server)
 	c := h.dial(client.Options{})

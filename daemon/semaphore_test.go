@@ -60,7 +60,7 @@ func TestPermitsOfASemaphore(t *testing.T) {
 		}
 		after = next
 	}
-	if want := []string{"k0 1", "k2 3"}; !slices.Equal(rows, want) {
+	if want := []string{"kexclusive 1", "kpermit 3"}; !slices.Equal(rows, want) {
 		t.Errorf("rows %q, want %q", rows, want)
 	}
 	if _, err := b.Downgrade(ctx, "k", 0, holds[2].Fence()); code(err) != protocol.Invalid {
@@ -160,6 +160,8 @@ func crowd(t *testing.T, hosts ...*host) {
 
 // unable is a store without semaphores.
 type unable struct{ upstream.Store }
+
+func (unable) Capabilities() (none upstream.Capabilities) { return none }
 
 func (u unable) Info() upstream.Info {
 	i := u.Store.Info()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/audit"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
@@ -19,11 +20,11 @@ import (
 const here = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 // traced starts a daemon and returns what it says of acquires, in the order of their ends.
-func traced(t *testing.T, change func(*daemon.Config)) (*host, func(n int) []daemon.TracedSpan) {
+func traced(t *testing.T, change func(*daemon.Config)) (*host, func(n int) []audit.Span) {
 	var mu sync.Mutex
-	var spans []daemon.TracedSpan
+	var spans []audit.Span
 	h := start(t, nil, func(c *daemon.Config) {
-		c.Spans = func(s daemon.TracedSpan) {
+		c.Spans = func(s audit.Span) {
 			mu.Lock()
 			defer mu.Unlock()
 			spans = append(spans, s)
@@ -32,7 +33,7 @@ func traced(t *testing.T, change func(*daemon.Config)) (*host, func(n int) []dae
 			change(c)
 		}
 	})
-	return h, func(n int) (all []daemon.TracedSpan) {
+	return h, func(n int) (all []audit.Span) {
 		t.Helper()
 		eventually(t, fmt.Sprint(n, " spans"), func() bool {
 			mu.Lock()

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -16,48 +15,46 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// stores has the stores of a daemon, each with its pump and the goroutines that follow its streams.
-type stores struct {
+// storeSet has the stores of a daemon, each with its pump and the goroutines that follow its
+// streams.
+type storeSet struct {
 	d         *Daemon
 	asking    sync.Mutex   // held while a query reads a store
 	using     sync.RWMutex // held for reading until a query has ended; locked behind asking
 	questions atomic.Int64 // queries in progress or waiting
 
-	mu      sync.Mutex     // not held during a wait
-	all     []*openStore   // guarded by mu; changes only while Daemon.transferring is held
-	started bool           // guarded by mu
-	wg      sync.WaitGroup // the goroutines of part and closeIfUnused
+	mu      sync.Mutex      // not held during a wait
+	all     []*runningStore // guarded by mu; changes only while Daemon.transferring is held
+	started bool            // guarded by mu
+	wg      sync.WaitGroup  // the goroutines of part and closeIfUnused
 }
 
-// openStore is one store that is in use, or is being closed.
-type openStore struct {
+// runningStore is one store that is in use, or is being closed.
+type runningStore struct {
 	StoreConfig
 	lane   *engine.StoreLane
-	pump   *upstream.Pump
-	ctx    context.Context // of the goroutines
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	failed audit.Limiter
+	upkeep *upstream.Upkeep
+	pump   *upstream.Pump // nil before start
 
-	unregistered audit.Limiter // of failed registrations
-	gone         bool          // the configuration no longer names it, and it has users; guarded by Daemon.transferring
+	failed, unregistered audit.Limiter
+	// gone means that the configuration no longer names the store, and that it has users. Guarded
+	// by Daemon.transferring.
+	gone bool
 
-	gate      sync.Mutex // held while news are taken, and while paused
-	sweeping  sync.Mutex // held while it is swept, and while paused
-	stopSweep atomic.Pointer[context.CancelFunc]
-	paused    bool // used by the goroutine that freezes the daemon
-	left      bool // likewise; the store has been told that another process takes over
+	paused bool // used by the goroutine that freezes the daemon
+	left   bool // likewise; the store has been told that another process takes over
 }
 
-func newStores(d *Daemon) *stores {
-	s := &stores{d: d}
+func newStoreSet(d *Daemon) *storeSet {
+	s := &storeSet{d: d}
 	d.engine.SetQueries(s.ask)
 	return s
 }
 
-// ask runs a query of a store. One runs at a time, because queries take time that belongs to the locks. What
-// the query returns runs later, beside other queries: it waits for other hosts, not for the store.
-func (s *stores) ask(q engine.Query) {
+// ask runs a query of a store. One runs at a time, because queries take time that belongs to the
+// locks. What the query returns runs later, beside other queries: it waits for other hosts, not
+// for the store.
+func (s *storeSet) ask(q engine.Query) {
 	s.questions.Add(1)
 	s.d.wg.Go(func() {
 		defer s.questions.Add(-1)
@@ -68,39 +65,38 @@ func (s *stores) ask(q engine.Query) {
 			s.asking.Unlock()
 			return
 		}
-		then := q(s.d.querying(), s.lister)
+		then := q(s.d.querying(), s.capabilities)
 		s.asking.Unlock()
 		then(s.d.unfrozen())
 	})
 }
 
-// lister returns the store as a Lister; nil if it cannot list its locks.
-func (s *stores) lister(u *engine.StoreLane) upstream.Lister {
+// capabilities returns those of the lane's store. It has none if the store has been dropped.
+func (s *storeSet) capabilities(sl *engine.StoreLane) (c upstream.Capabilities) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.all {
-		if v.lane == u {
-			l, _ := v.StoreConfig.Store.(upstream.Lister)
-			return l
+		if v.lane == sl {
+			return v.Store.Capabilities()
 		}
 	}
-	return nil
+	return c
 }
 
 // connections returns the number of connections to the store of that name; -1 when not known.
-func (s *stores) connections(name string) int {
+func (s *storeSet) connections(name string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, v := range s.all {
-		if c, ok := v.StoreConfig.Store.(upstream.Connected); ok && v.lane.Name() == name {
-			return c.Connections()
+		if count := v.Store.Capabilities().Connections; count != nil && v.lane.Name() == name {
+			return count()
 		}
 	}
 	return -1
 }
 
 // add adds stores to the engine. No requests are sent to them before start.
-func (s *stores) add(list []StoreConfig) error {
+func (s *storeSet) add(list []StoreConfig) error {
 	for _, st := range list {
 		if _, err := s.addOne(st); err != nil {
 			return err
@@ -109,15 +105,14 @@ func (s *stores) add(list []StoreConfig) error {
 	return nil
 }
 
-func (s *stores) addOne(st StoreConfig) (*openStore, error) {
-	inline, _ := st.Store.(upstream.Inline)
-	u, err := s.d.engine.AddStore(st.Name, st.Store.Info(), inline)
+func (s *storeSet) addOne(st StoreConfig) (*runningStore, error) {
+	sl, err := s.d.engine.AddStore(st.Name, st.Store.Info(), st.Store.Capabilities().Inline)
 	if err != nil {
 		return nil, err
 	}
-	u.SetParts(st.Parts)
-	v := &openStore{StoreConfig: st, lane: u}
-	v.ctx, v.cancel = context.WithCancel(context.Background())
+	sl.SetParts(st.Parts)
+	v := &runningStore{StoreConfig: st, lane: sl}
+	v.upkeep = v.newUpkeep(s.d)
 	s.mu.Lock()
 	s.all = append(s.all, v)
 	started := s.started
@@ -128,7 +123,7 @@ func (s *stores) addOne(st StoreConfig) (*openStore, error) {
 	return v, nil
 }
 
-func (s *stores) start() {
+func (s *storeSet) start() {
 	s.mu.Lock()
 	s.started = true
 	all := slices.Clone(s.all)
@@ -138,20 +133,21 @@ func (s *stores) start() {
 	}
 }
 
-// change adds the new stores of next, routes keys to them, and drops the stores that are not in next. After
-// an error the goroutines of the new stores have ended, and the caller closes these. Daemon.transferring is held.
-func (s *stores) change(next *Serving) error {
+// change adds the new stores of next, routes keys to them, and drops the stores that are not in
+// next. After an error the goroutines of the new stores have ended, and the caller closes these.
+// Daemon.transferring is held.
+func (s *storeSet) change(next *Serving) error {
 	list := next.Stores
 	all := s.list()
-	names := make(map[*openStore]string)
+	names := make(map[*runningStore]string)
 	for _, v := range all {
 		names[v] = v.lane.Name()
 	}
 	s.rename(all, list)
-	var added []*openStore
+	var added []*runningStore
 	err := func() error {
 		for _, st := range list {
-			if slices.ContainsFunc(all, func(v *openStore) bool { return v.is(st) }) {
+			if slices.ContainsFunc(all, func(v *runningStore) bool { return v.is(st) }) {
 				continue
 			}
 			v, err := s.addOne(st)
@@ -171,13 +167,14 @@ func (s *stores) change(next *Serving) error {
 		}
 		return err
 	}
-	s.part(func(v *openStore) bool { return !slices.ContainsFunc(list, v.is) })
+	s.part(func(v *runningStore) bool { return !slices.ContainsFunc(list, v.is) })
 	return nil
 }
 
-// rename gives the stores in all the names that list has for them. A store that is not in list is removed: another store
-// may have its name from now on, so it gets a name that no other store has, not even another removed one.
-func (s *stores) rename(all []*openStore, list []StoreConfig) {
+// rename gives the stores in all the names that list has for them. A store that is not in list is
+// removed: another store may have its name from now on, so it gets a name that no other store
+// has, not even another removed one.
+func (s *storeSet) rename(all []*runningStore, list []StoreConfig) {
 	taken := make(map[string]bool)
 	for _, st := range list {
 		taken[st.Name] = true
@@ -197,18 +194,19 @@ func (s *stores) rename(all []*openStore, list []StoreConfig) {
 }
 
 // is reports whether st is the same store.
-func (v *openStore) is(st StoreConfig) bool { return st.Store == v.StoreConfig.Store }
+func (v *runningStore) is(st StoreConfig) bool { return st.Store == v.Store }
 
-// closeDropped closes the unused stores that the configuration no longer names. It fails if one of them
-// still has users: another process cannot take over then, because its configuration does not name that
-// store. It waits up to transferWait for requests in flight of a store without leases. Daemon.transferring is held.
-func (s *stores) closeDropped() error {
+// closeDropped closes the unused stores that the configuration no longer names. It fails if one
+// of them still has users: another process cannot take over then, because its configuration does
+// not name that store. It waits up to transferWait for requests in flight of a store without
+// leases. Daemon.transferring is held.
+func (s *storeSet) closeDropped() error {
 	end := time.Now().Add(transferWait)
 	for _, v := range s.list() {
 		for v.gone && !s.closeIfUnused(v) {
 			if n := s.d.engine.LeasesAt(v.lane); n > 0 || time.Now().After(end) {
-				return fmt.Errorf("store %q is no longer in the configuration but still has %d keys, or requests in flight; "+
-					"they must be released first", v.Name, n)
+				return fmt.Errorf("store %q is no longer in the configuration but still has "+
+					"%d keys, or requests in flight; they must be released first", v.Name, n)
 			}
 			time.Sleep(time.Millisecond)
 		}
@@ -216,9 +214,9 @@ func (s *stores) closeDropped() error {
 	return nil
 }
 
-// part drops the stores for which its argument returns true: each is closed once it has no users. It keeps the others,
-// even those that an earlier call dropped. Daemon.transferring is held.
-func (s *stores) part(part func(*openStore) bool) {
+// part drops the stores for which its argument returns true: each is closed once it has no users.
+// It keeps the others, even those that an earlier call dropped. Daemon.transferring is held.
+func (s *storeSet) part(part func(*runningStore) bool) {
 	for _, v := range s.list() {
 		was := v.gone
 		if v.gone = part(v); v.gone && !was {
@@ -227,24 +225,24 @@ func (s *stores) part(part func(*openStore) bool) {
 	}
 }
 
-// closeWhenUnused closes a dropped store once it has no users. It also returns when a reload has taken the
-// store back, or when the daemon ends.
-func (s *stores) closeWhenUnused(v *openStore) {
+// closeWhenUnused closes a dropped store once it has no users. It also returns when a reload has
+// taken the store back, or when the daemon ends.
+func (s *storeSet) closeWhenUnused(v *runningStore) {
 	poll := time.NewTicker(50 * time.Millisecond)
 	defer poll.Stop()
 	for !s.tryClose(v) {
 		select {
 		case <-poll.C:
-		case <-v.ctx.Done():
+		case <-v.upkeep.Done():
 			return
 		}
 	}
 }
 
-// tryClose closes a dropped store if it has no users. It returns false if it has to be called again. It
-// needs Daemon.transferring for two reasons: a reload must find the store either in use or closed, and during a
-// takeover the store belongs to the offer and its goroutines are stopped.
-func (s *stores) tryClose(v *openStore) bool {
+// tryClose closes a dropped store if it has no users. It returns false if it has to be called
+// again. It needs Daemon.transferring for two reasons: a reload must find the store either in use
+// or closed, and during a takeover the store belongs to the offer and its goroutines are stopped.
+func (s *storeSet) tryClose(v *runningStore) bool {
 	if !s.d.transferring.TryLock() {
 		return false
 	}
@@ -252,9 +250,9 @@ func (s *stores) tryClose(v *openStore) bool {
 	return !v.gone || s.closeIfUnused(v)
 }
 
-// closeIfUnused stops a store and closes it on another goroutine. It returns false, and does nothing, if the
-// store has users. Daemon.transferring is held.
-func (s *stores) closeIfUnused(v *openStore) bool {
+// closeIfUnused stops a store and closes it on another goroutine. It returns false, and does
+// nothing, if the store has users. Daemon.transferring is held.
+func (s *storeSet) closeIfUnused(v *runningStore) bool {
 	if !s.stopIfUnused(v) {
 		return false
 	}
@@ -271,21 +269,21 @@ func (s *stores) closeIfUnused(v *openStore) bool {
 	return true
 }
 
-// stopIfUnused removes a store from the engine and ends its goroutines. It returns false, and does nothing, if
-// the store has users. Daemon.transferring is held.
-func (s *stores) stopIfUnused(v *openStore) bool {
+// stopIfUnused removes a store from the engine and ends its goroutines. It returns false, and
+// does nothing, if the store has users. Daemon.transferring is held.
+func (s *storeSet) stopIfUnused(v *runningStore) bool {
 	if !s.d.engine.DropStore(v.lane) {
 		return false
 	}
 	s.mu.Lock()
-	s.all = slices.DeleteFunc(s.all, func(o *openStore) bool { return o == v })
+	s.all = slices.DeleteFunc(s.all, func(o *runningStore) bool { return o == v })
 	s.mu.Unlock()
 	v.end()
 	return true
 }
 
 // close ends all stores.
-func (s *stores) close() {
+func (s *storeSet) close() {
 	s.mu.Lock()
 	all := s.all
 	s.all = nil
@@ -301,13 +299,14 @@ func (s *stores) close() {
 	}
 }
 
-func (v *openStore) start(d *Daemon) {
+func (v *runningStore) start(d *Daemon) {
 	log := d.log.With(zap.String("store", v.Name))
-	v.pump = upstream.NewPump(v.StoreConfig.Store, d.clock, upstream.Told{
+	v.pump = upstream.NewPump(v.Store, d.clock, upstream.Observer{
 		Deliver: d.engine.Deliver,
 		Failed: func(err error) {
 			v.failed.Do(d.clock(), func(skipped int) {
-				log.Warn("store failed", zap.String("event", "store_failed"), zap.Error(err), zap.Int("skipped", skipped))
+				log.Warn("store failed", zap.String("event", "store_failed"), zap.Error(err),
+					zap.Int("skipped", skipped))
 			})
 		},
 		Down: func(err error) {
@@ -325,87 +324,53 @@ func (v *openStore) start(d *Daemon) {
 	if v.lane.Info().Pair {
 		v.pump.RunAlways(v.lane.Ends())
 	}
-	v.wg.Go(func() { v.follow(d) })
-	if a, ok := v.StoreConfig.Store.(upstream.Answerer); ok {
+	if a := v.Store.Capabilities().Answerer; a != nil {
 		a.Answer(func(key string, mode cache.Mode, tokens []uint64) []int64 {
 			return d.engine.HeldFor(v.lane, key, mode == cache.Permit, tokens)
 		})
 	}
-	if r, ok := v.StoreConfig.Store.(upstream.Registrar); ok {
-		v.wg.Go(func() { v.register(d, r, log) })
-	}
-	if sw, ok := v.StoreConfig.Store.(upstream.Sweeper); ok {
-		v.wg.Go(func() { v.sweep(d, sw, log) })
-	}
+	v.upkeep.Start()
 }
 
-// end ends a store's goroutines.
-func (v *openStore) end() {
-	v.cancel()
-	if v.pump != nil {
-		v.pump.Close()
-	}
-	v.wg.Wait()
-}
-
-// follow takes in the store's hints and session news.
-func (v *openStore) follow(d *Daemon) {
-	hints, sessions := v.StoreConfig.Store.Hints(), v.StoreConfig.Store.Sessions()
-	for {
-		select {
-		case h, ok := <-hints:
-			if !ok {
-				hints = nil
-				continue
-			}
-			v.gate.Lock()
-			d.engine.Hint(v.lane, h)
-			v.gate.Unlock()
-		case n, ok := <-sessions:
-			if !ok {
-				sessions = nil
-				continue
-			}
-			v.gate.Lock()
+// newUpkeep connects the store's upkeep with the engine and the log.
+func (v *runningStore) newUpkeep(d *Daemon) *upstream.Upkeep {
+	log := d.log.With(zap.String("store", v.Name))
+	return upstream.NewUpkeep(v.Store, upstream.Use{
+		Hint: func(h upstream.Hint) { d.engine.Hint(v.lane, h) },
+		Session: func(n upstream.Session) {
 			d.engine.StoreSession(v.lane, n)
-			v.gate.Unlock()
 			if n.Lost {
 				v.pump.Suspect()
 			}
-		case <-v.ctx.Done():
-			return
-		}
-	}
+		},
+		Known: func(key string, token uint64) bool { return d.engine.Known(v.lane, key, token) },
+		Swept: func(removed int) {
+			log.Warn("removed leases and queue entries of unanswered requests",
+				zap.String("event", "swept"), zap.Int("removed", removed))
+		},
+		SweepFailed: func(err error) {
+			v.failed.Do(d.clock(), func(skipped int) {
+				log.Warn("sweep failed", zap.String("event", "sweep_failed"),
+					zap.Error(fmt.Errorf("sweep: %w", err)), zap.Int("skipped", skipped))
+			})
+		},
+		Entry: d.engine.Self(), Down: v.lane.Down,
+		InUse: func() bool { return d.engine.LeasesAt(v.lane) > 0 },
+		RegisterFailed: func(err error) {
+			v.unregistered.Do(d.clock(), func(skipped int) {
+				log.Warn("cannot write this daemon's entry to the store; "+
+					"other hosts may not see this host's name",
+					zap.String("event", "register_failed"), zap.Error(err), zap.Int("skipped",
+						skipped))
+			})
+		},
+	})
 }
 
-// sweepEvery is the interval at which a store is swept: leases and queue entries that the tables do not know are
-// removed.
-const sweepEvery = time.Minute
-
-func (v *openStore) sweep(d *Daemon, sw upstream.Sweeper, log *zap.Logger) {
-	tick := time.NewTicker(sweepEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-v.ctx.Done():
-			return
-		}
-		ctx, stop := context.WithCancel(v.ctx)
-		v.sweeping.Lock()
-		v.stopSweep.Store(&stop)
-		n, err := sw.Sweep(ctx, func(key string, token uint64) bool { return d.engine.Known(v.lane, key, token) })
-		v.stopSweep.Store(nil)
-		v.sweeping.Unlock()
-		stopped := ctx.Err() != nil
-		stop()
-		switch {
-		case err != nil && !stopped:
-			v.failed.Do(d.clock(), func(skipped int) {
-				log.Warn("sweep failed", zap.String("event", "sweep_failed"), zap.Error(fmt.Errorf("sweep: %w", err)), zap.Int("skipped", skipped))
-			})
-		case n > 0:
-			log.Warn("removed leases and queue entries of unanswered requests", zap.String("event", "swept"), zap.Int("removed", n))
-		}
+// end ends a store's goroutines.
+func (v *runningStore) end() {
+	v.upkeep.Close()
+	if v.pump != nil {
+		v.pump.Close()
 	}
 }

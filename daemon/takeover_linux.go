@@ -5,84 +5,42 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
-	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// In a takeover another process continues in place of this one, and clients notice nothing. The other process asks for
-// it on the admin socket, and opens the stores while this one serves. Then this process freezes and passes on its
-// sockets and its snapshot. When the other process has read everything, this one commits with one byte. If anything
-// fails before it has written that byte, this process continues; afterwards it does nothing more. The other process
-// serves only after it has read that byte. So at most one process serves at any time, even if either is killed.
-
-// takeoverForm is the version of the messages and of the takeover state.
-const takeoverForm = 1
-
-// The messages, in their order. The other process sends claim, then prepared after the offer, and ready after the
-// takeover state.
-type (
-	claim struct {
-		Form    int
-		Version string
-		PID     int
-	}
-	offer struct {
-		Refused string // the reason of a refusal; empty if the takeover continues
-		Form    int
-		Version string
-		PID     int
-		Stores  []offered
-		Socket  string
-		Owned   bool // the socket is to be removed at the end
-		Seen    []byte
-	}
-	offered struct {
-		Name     string
-		Key      string
-		Identity string
-		Moves    bool
-		Locked   bool // a descriptor comes with the message
-		Info     upstream.Info
-		Parts    []engine.Part
-	}
-	prepared     struct{ Stores map[string]string } // keys by names
-	stateMessage struct {
-		Refused string
-		Admin   []string // the names of the admin listeners
-		Files   int      // number of descriptors that follow, for the listeners and the connections
-	}
-	ready struct{}
-)
+// The side of the process that serves. Package takeover describes the messages.
 
 const (
 	prepareTime = time.Minute     // for the other process to open its stores
-	standMost   = 5 * time.Second // the longest freeze of this process
-	standShare  = 10              // the part of the shortest TTL that a freeze may last, because renewals wait
-	// standSaid is the part of the shortest stated validity that a freeze may last. Keepalives are sent after a third of
-	// it, and so are the pings that a heartbeat requires.
-	standSaid = 3
-	committed = 'C'
+	maxFreeze   = 5 * time.Second // the longest freeze of this process
+	// ttlShare is the part of the shortest TTL that a freeze may last, because renewals wait.
+	ttlShare = 10
+	// validityShare is the part of the shortest stated validity that a freeze may last. Keepalives
+	// are sent after a third of it, and so are the pings that a heartbeat requires.
+	validityShare = 3
 )
 
 // takeoverHandler returns the function that serves a process which wants to take over.
 func (d *Daemon) takeoverHandler() func(*net.UnixConn) { return d.transfer }
 
-// transfer carries out the takeover by the process at the other end of c. After an error this process continues.
+// transfer carries out the takeover by the process at the other end of c. After an error this
+// process continues.
 func (d *Daemon) transfer(c *net.UnixConn) {
 	_ = c.SetDeadline(time.Now().Add(prepareTime))
-	var other claim
-	if _, err := getMessage(c, &other); err != nil {
+	var other takeover.Request
+	if _, err := takeover.Receive(c, &other); err != nil {
 		return
 	}
 	<-d.started
 	if !d.lockTransferring() {
-		_ = putMessage(c, offer{Refused: "the daemon is ending, reloading or already being taken over"}, nil)
+		const busy = "the daemon is ending, reloading or already being taken over"
+		_ = takeover.Send(c, takeover.Offer{Refused: busy}, nil)
 		return
 	}
 	defer d.transferring.Unlock()
@@ -90,31 +48,25 @@ func (d *Daemon) transfer(c *net.UnixConn) {
 		return
 	}
 	defer d.closeOnEnd(c)()
-	err := d.makeOffer(c, other)
-	began := time.Now()
-	if err == nil {
-		err = d.transferTo(c, other)
-	}
-	switch {
-	case err == nil:
-	case isClosed(d.ending): // End has closed c
-		d.log.Error("takeover canceled; this process ends",
-			zap.String("event", "takeover_failed"), zap.Int("pid", other.PID), zap.Error(errEnding))
-		return
-	default:
-		d.log.Error("takeover failed; this process continues to serve",
-			zap.String("event", "takeover_failed"), zap.Int("pid", other.PID), zap.Error(err))
+	if err := takeover.Give(c, other, giver{d}); err != nil {
+		log := d.log.With(zap.String("event", "takeover_failed"), zap.Int("pid", other.PID))
+		if isClosed(d.ending) { // End has closed c
+			log.Error("takeover canceled; this process ends", zap.Error(errEnding))
+		} else {
+			log.Error("takeover failed; this process continues to serve", zap.Error(err))
+		}
 		return
 	}
-	d.log.Info("another process has taken over", zap.String("event", "taken_over"), zap.Int("pid", other.PID),
-		zap.String("version", other.Version), zap.Duration("stood_still", time.Since(began)))
+	d.log.Info("another process has taken over",
+		zap.String("event", "taken_over"), zap.Int("pid", other.PID),
+		zap.String("version", other.Version), zap.Duration("frozen_for", time.Since(d.froze)))
 	d.endTransferred()
 }
 
 var errEnding = errors.New("the daemon has been told to end")
 
-// closeOnEnd closes c when the daemon is told to end. The function that it returns stops the watch and waits
-// for its goroutine.
+// closeOnEnd closes c when End is called. The function that it returns stops the
+// watch and waits for its goroutine.
 func (d *Daemon) closeOnEnd(c *net.UnixConn) (stop func()) {
 	done := make(chan struct{})
 	var watch sync.WaitGroup
@@ -131,15 +83,70 @@ func (d *Daemon) closeOnEnd(c *net.UnixConn) (stop func()) {
 	}
 }
 
-// offer returns the offer, and the descriptors that belong to it.
-func (d *Daemon) offer() (o offer, locks []int) {
-	o = offer{Form: takeoverForm, Version: d.cfg.Version, PID: os.Getpid(), Socket: d.cfg.Socket, Owned: d.cfg.Listener == nil}
+// giver makes d a takeover.Giver.
+type giver struct{ d *Daemon }
+
+// Offer refuses a takeover if the daemon is about to end.
+func (g giver) Offer() (o takeover.Offer, locks []int, err error) {
+	if isClosed(g.d.ending) || g.d.engine.Draining() {
+		return o, nil, errEnding
+	}
+	return g.d.offer()
+}
+
+func (g giver) FreezeTime() time.Duration { return g.d.freezeTime() }
+
+func (g giver) Freeze(end time.Time) error { return g.d.freeze(end) }
+
+func (g giver) Thaw() { g.d.thaw() }
+
+// Commit tells the service manager which process serves, as far as that is known.
+func (g giver) Commit(successor takeover.Request, write func() error) error {
+	if isClosed(g.d.ending) {
+		return errEnding
+	}
+	g.d.cfg.TakenOver(successor.PID)
+	err := write()
+	if err != nil {
+		g.d.cfg.TakenOver(os.Getpid())
+	}
+	return err
+}
+
+// Leave returns the snapshot of the daemon, and adds its descriptors to files.
+func (g giver) Leave(files *takeover.Files) ([]byte, takeover.Contents, error) {
+	var contents takeover.Contents
+	snapshot, conns, err := g.d.snapshot()
+	if err != nil {
+		return nil, contents, err
+	}
+	before := len(files.All())
+	contents.Admin, err = files.AddSockets(&takeover.Sockets{Admin: g.d.admin.Listeners(),
+		Listener: g.d.site.Listener, Lock: g.d.site.Lock})
+	for _, k := range conns {
+		if err == nil {
+			err = k.addTo(files)
+		}
+	}
+	contents.Files = len(files.All()) - before + 1
+	return snapshot, contents, err
+}
+
+// offer returns what the daemon offers to its successor, and the descriptors that belong to it. It
+// closes the stores that a reload has removed, or fails.
+func (d *Daemon) offer() (o takeover.Offer, locks []int, err error) {
+	if err := d.stores.closeDropped(); err != nil {
+		return o, nil, err
+	}
+	o = takeover.Offer{Form: takeover.Form, Version: d.cfg.Version, PID: os.Getpid(),
+		Socket: d.cfg.Socket, Owned: d.cfg.Listener == nil}
 	if d.cfg.Seen != nil {
 		o.Seen = d.cfg.Seen()
 	}
 	for _, v := range d.stores.list() {
-		one := offered{Name: v.lane.Name(), Key: v.Key, Locked: v.Lock != nil, Info: v.StoreConfig.Store.Info(), Parts: v.Parts}
-		if m := upstream.Moves(v.StoreConfig.Store); m != nil {
+		one := takeover.OfferedStore{Name: v.lane.Name(), Key: v.Key, Locked: v.Lock != nil,
+			Info: v.Store.Info(), Parts: v.Parts}
+		if m := v.Store.Capabilities().Mover; m != nil {
 			one.Moves, one.Identity = true, m.Identity()
 		}
 		if one.Locked {
@@ -147,104 +154,49 @@ func (d *Daemon) offer() (o offer, locks []int) {
 		}
 		o.Stores = append(o.Stores, one)
 	}
-	return o, locks
+	return o, locks, nil
 }
 
-// makeOffer sends the offer, and waits until the other process is prepared.
-func (d *Daemon) makeOffer(c *net.UnixConn, other claim) error {
-	refuse := func(err error) error {
-		_ = putMessage(c, offer{Refused: err.Error()}, nil)
-		return err
+// freezeTime returns how long the daemon may be frozen.
+func (d *Daemon) freezeTime() time.Duration {
+	ttl, validity := d.engine.Shortest()
+	return min(maxFreeze, ttl/ttlShare, validity/validityShare)
+}
+
+// addTo adds the connection's descriptors to files.
+func (c *conn) addTo(files *takeover.Files) error {
+	err := c.sock.Control(func(fd int) error {
+		files.AddFD(fd)
+		return nil
+	})
+	if fd := c.peer.FD(); fd >= 0 {
+		files.AddFD(fd)
 	}
-	switch {
-	case other.Form != takeoverForm:
-		return refuse(fmt.Errorf("%w: it knows form %d of takeovers, this process form %d", errPassing, other.Form, takeoverForm))
-	case isClosed(d.ending) || d.engine.Draining():
-		return refuse(errEnding)
-	}
-	if err := d.stores.closeDropped(); err != nil {
-		return refuse(err)
-	}
-	o, locks := d.offer()
-	if err := putMessage(c, o, locks); err != nil {
-		return err
-	}
-	var has prepared
-	if _, err := getMessage(c, &has); err != nil {
-		return err
+	return err
+}
+
+// snapshot returns the whole state of the daemon, and its connections in the order of the snapshot.
+func (d *Daemon) snapshot() ([]byte, []*conn, error) {
+	state := &takeover.Snapshot{Stores: make(map[string][]byte)}
+	var sessions []*engine.Session
+	var err error
+	if state.Engine, sessions, err = d.engine.Snapshot(); err != nil {
+		return nil, nil, err
 	}
 	for _, v := range d.stores.list() {
-		if key, ok := has.Stores[v.lane.Name()]; !ok || key != v.Key {
-			err := fmt.Errorf("store %q is not the same in its configuration: reload this daemon first", v.lane.Name())
-			_ = putMessage(c, stateMessage{Refused: err.Error()}, nil)
-			return err
+		if mv := v.Store.Capabilities().Mover; mv != nil {
+			if state.Stores[v.lane.Name()], err = mv.Leave(); err != nil {
+				return nil, nil, fmt.Errorf("store %s: %w", v.lane.Name(), err)
+			}
+			v.left = true
 		}
 	}
-	return nil
-}
-
-// transferTo freezes the daemon and passes everything on. After an error it has thawed the daemon, which continues.
-func (d *Daemon) transferTo(c *net.UnixConn, other claim) error {
-	end := time.Now().Add(d.standTime())
-	_ = c.SetDeadline(end)
-	err := d.freeze(end)
-	if err == nil {
-		err = d.passOn(c)
+	var conns []*conn
+	for _, s := range sessions {
+		c := s.Transport().(*conn)
+		conns = append(conns, c)
+		state.Conns = append(state.Conns,
+			takeover.Conn{Input: c.input, Unsent: c.unsent, Watched: c.peer.Active()})
 	}
-	if err == nil {
-		_, err = getMessage(c, &ready{})
-	}
-	if err == nil {
-		err = d.commit(c, other)
-	}
-	if err != nil {
-		_ = c.Close() // first: from now on the takeover of the other process is sure to fail
-		d.thaw()
-	}
-	return err
-}
-
-// standTime returns how long the daemon may be frozen.
-func (d *Daemon) standTime() time.Duration {
-	ttl, validity := d.engine.Shortest()
-	return min(standMost, ttl/standShare, validity/standSaid)
-}
-
-// commit writes the byte after which this process does nothing any more.
-func (d *Daemon) commit(c *net.UnixConn, other claim) error {
-	if isClosed(d.ending) {
-		return errEnding
-	}
-	_ = c.SetDeadline(time.Time{})
-	if d.cfg.TakenOver != nil {
-		d.cfg.TakenOver(other.PID)
-	}
-	_, err := c.Write([]byte{committed})
-	if err != nil && d.cfg.TakenOver != nil {
-		d.cfg.TakenOver(os.Getpid())
-	}
-	return err
-}
-
-// passOn sends the takeover state: the snapshot and every descriptor.
-func (d *Daemon) passOn(c *net.UnixConn) error {
-	var files fds
-	defer files.close()
-	snapshot, what, err := d.leave(&files)
-	if err == nil {
-		err = files.addMemory(snapshot)
-	}
-	if err != nil {
-		_ = putMessage(c, stateMessage{Refused: err.Error()}, nil)
-		return err
-	}
-	if err := putMessage(c, what, nil); err != nil {
-		return err
-	}
-	for some := range slices.Chunk(files.all, passMost) {
-		if err := putMessage(c, struct{}{}, some); err != nil {
-			return err
-		}
-	}
-	return nil
+	return state.Encode(), conns, nil
 }

@@ -3,9 +3,9 @@ package daemon_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,29 +15,86 @@ import (
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 	"github.com/locksidecar/locksidecar/protocol/client"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
-// heir returns the configuration of a process that takes over from h.
-func (h *host) heir() daemon.Config {
+// successor returns the configuration of a process that takes over from h.
+func (h *host) successor() daemon.Config {
 	h.t.Helper()
 	s, err := embedded.Open(embedded.Options{Clock: renewer.Boottime, Successor: true})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(func() { _ = s.Close() })
-	return daemon.Config{Socket: h.socket, Serving: serving(s), Version: "heir"}
+	return daemon.Config{Socket: h.socket, Serving: serving(s), Version: "successor"}
 }
 
-func (h *host) claim() *daemon.TakeoverState {
+func (h *host) claim() *takeover.State {
 	h.t.Helper()
-	e, err := daemon.Claim(h.t.Context(), h.socket, "heir")
+	e, err := takeover.Claim(h.t.Context(), h.socket, "successor")
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return e
+}
+
+// The places at which a process that takes over may be killed.
+const (
+	afterOffer = iota
+	afterPrepared
+	afterState
+	inReady // half of it is said
+	silent  // it says nothing any more, and lives
+	steps
+)
+
+// endAt takes over as Inherit does, up to a step, and ends there as a process does that is killed.
+func (h *host) endAt(step int) error {
+	c, err := takeover.Dial(h.t.Context(), h.socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var offer takeover.Offer
+	if err := takeover.Send(c, takeover.Request{Form: takeover.Form, PID: os.Getpid()}, nil); err != nil {
+		return err
+	}
+	if _, err := takeover.Receive(c, &offer); err != nil || step == afterOffer {
+		return err
+	}
+	has := takeover.Prepared{Stores: make(map[string]string)}
+	for _, s := range offer.Stores {
+		has.Stores[s.Name] = s.Key
+	}
+	if err := takeover.Send(c, has, nil); err != nil || step == afterPrepared {
+		return err
+	}
+	var contents takeover.Contents
+	if _, err := takeover.Receive(c, &contents); err != nil {
+		return err
+	}
+	for n := 0; n < contents.Files; {
+		files, err := takeover.Receive(c, &struct{}{})
+		if err != nil {
+			return err
+		}
+		n += len(files)
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}
+	switch step {
+	case inReady:
+		_, err = c.Write([]byte{0, 0})
+	case silent:
+		if _, err = c.Read(make([]byte, 1)); err == io.EOF {
+			err = nil
+		}
+	}
+	return err
 }
 
 // busyClients lock and unlock, each its own key and all of them one, until stop; nothing may fail.
@@ -83,8 +140,8 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 		waited <- err
 	}()
 	stop := h.busyClients(4)
-	for step := range daemon.Steps {
-		if err := h.claim().EndAt(step, h.heir()); err != nil {
+	for step := range steps {
+		if err := h.endAt(step); err != nil {
 			t.Errorf("step %d: %v", step, err)
 		}
 		// It answers again: what came meanwhile has waited.
@@ -92,13 +149,13 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 			t.Fatalf("after step %d: %v", step, err)
 		}
 	}
-	cfg := h.heir()
+	cfg := h.successor()
 	cfg.Stores[0].Key = "another"
 	cfg.Commit = func() error {
 		t.Error("a configuration that the daemon refuses is committed")
 		return nil
 	}
-	if _, err := h.claim().Inherit(cfg); !errors.Is(err, daemon.ErrRefused) {
+	if _, err := daemon.Inherit(h.claim(), cfg); !errors.Is(err, takeover.ErrRefused) {
 		t.Errorf("one with another store takes over: %v", err)
 	}
 	stop()
@@ -113,7 +170,7 @@ func TestASuccessorThatEndsChangesNothing(t *testing.T) {
 // The other process may end at the very moment of the commit, with everything taken in: this one goes
 // on, and what the other has touched is whole.
 func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
-	var claimed atomic.Pointer[daemon.TakeoverState]
+	var claimed atomic.Pointer[takeover.State]
 	told := make(chan int, 4)
 	h := start(t, nil, func(cfg *daemon.Config) {
 		cfg.TakenOver = func(pid int) {
@@ -128,7 +185,7 @@ func TestASuccessorThatEndsAtTheCommit(t *testing.T) {
 	}
 	e := h.claim()
 	claimed.Store(e)
-	if _, err := e.Inherit(h.heir()); err == nil {
+	if _, err := daemon.Inherit(e, h.successor()); err == nil {
 		t.Fatal("it goes on too")
 	}
 	if _, err := c.Inspect(t.Context(), "held"); err != nil {
@@ -159,10 +216,10 @@ func TestASuccessorThatCannotListenLeavesTheAdminSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
-	cfg := h.heir()
+	cfg := h.successor()
 	cfg.AdminListen = taken.Addr().String()
 	e := h.claim()
-	if _, err := e.Inherit(cfg); !errors.Is(err, admin.ErrListen) {
+	if _, err := daemon.Inherit(e, cfg); !errors.Is(err, admin.ErrListen) {
 		t.Fatalf("it takes over: %v", err)
 	}
 	e.Close()
@@ -171,8 +228,9 @@ func TestASuccessorThatCannotListenLeavesTheAdminSocket(t *testing.T) {
 
 // A process that has taken everything in says nothing to clients before the other one has committed,
 // whatever comes due.
-func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
-	var claimed atomic.Pointer[daemon.TakeoverState]
+func TestASuccessorIsSilentBeforeTheCommit(t *testing.T) {
+	t.Parallel()
+	var claimed atomic.Pointer[takeover.State]
 	var keepalives atomic.Int64
 	var heard int64
 	var handed atomic.Bool
@@ -196,7 +254,7 @@ func TestAnHeirIsSilentBeforeTheCommit(t *testing.T) {
 	}
 	e := h.claim()
 	claimed.Store(e)
-	if _, err := e.Inherit(h.heir()); err == nil {
+	if _, err := daemon.Inherit(e, h.successor()); err == nil {
 		t.Fatal("it goes on too")
 	}
 	<-done
@@ -228,12 +286,12 @@ func TestNothingIsPassedOnWhileAStoreIsLeft(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), `store "leaves"`) {
 		t.Error(err)
 	}
-	if e, err := daemon.Claim(t.Context(), h.socket, "heir"); !errors.Is(err, daemon.ErrRefused) || !strings.Contains(err.Error(), `store "leaves"`) {
+	if e, err := takeover.Claim(t.Context(), h.socket, "successor"); !errors.Is(err, takeover.ErrRefused) || !strings.Contains(err.Error(), `store "leaves"`) {
 		t.Error(e, err)
 	}
 	release(t, c, "a", 0, g.Fence)
 	eventually(t, "the store is left", func() bool {
-		e, err := daemon.Claim(t.Context(), h.socket, "heir")
+		e, err := takeover.Claim(t.Context(), h.socket, "successor")
 		if err == nil {
 			e.Close()
 		}
@@ -253,28 +311,7 @@ func TestADaemonEndsDuringATakeover(t *testing.T) {
 	case <-time.After(bound):
 		t.Fatal("it waits for the other process")
 	}
-	if _, err := e.Inherit(h.heir()); err == nil {
+	if _, err := daemon.Inherit(e, h.successor()); err == nil {
 		t.Error("the other process serves")
-	}
-}
-
-// Only a socket that is not there, or that nobody listens at, means that there is nobody to take over from.
-func TestClaimWithoutADaemon(t *testing.T) {
-	dir := t.TempDir()
-	stale := filepath.Join(dir, "stale.sock")
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: admin.Socket(stale), Net: "unix"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln.SetUnlinkOnClose(false)
-	_ = ln.Close()
-	for _, socket := range []string{stale, filepath.Join(dir, "none.sock")} {
-		if _, err := daemon.Claim(t.Context(), socket, "heir"); !errors.Is(err, daemon.ErrNobody) {
-			t.Errorf("%s: %v", socket, err)
-		}
-	}
-	// Below a socket nothing can be: that this cannot be looked up says nothing of a daemon.
-	if _, err := daemon.Claim(t.Context(), admin.Socket(stale)+"/s", "heir"); err == nil || errors.Is(err, daemon.ErrNobody) {
-		t.Errorf("a socket that cannot be reached: %v", err)
 	}
 }

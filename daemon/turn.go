@@ -7,28 +7,34 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// A reader that always finds more input never blocks, and could starve goroutines that wait for I/O. So it yields to
-// them after each turn.
+// A reader that always finds more input never blocks, and could starve goroutines that wait for
+// I/O. So it yields to them after each turn.
 const (
-	turnWork = 32                    // work between two checks of the clock: requests, further keys, reads, and KiB read
+	// turnWork is the work between two checks of the clock: requests, further keys, reads, and KiB
+	// read.
+	turnWork = 32
 	turnTime = 50 * time.Microsecond // the shortest turn
 
-	connCost   = 20                     // cost of a new connection, in requests
-	delayCheck = 250 * time.Millisecond // interval at which a delayed connection is checked for its end
+	connCost = 20 // cost of a new connection, in requests
+	// delayCheck is the interval at which a delayed connection is checked for its end.
+	delayCheck = 250 * time.Millisecond
 )
 
 // turn counts a reader's work.
 type turn struct {
-	dry       uint32            // sock.Conn.Dry at the last read
-	work      int               // since the last check of the clock
-	since     time.Time         // the start of the turn; zero before the first check
-	uncharged int               // requests and further keys that are not charged to the user's rate limit yet; KiB if that is more
-	setup     bool              // uncharged is the cost of the new connection itself
-	limit     *engine.RateLimit // the limit that applied when the uncharged requests were handled; nil for none
+	dry   uint32    // sock.Conn.Dry at the last read
+	work  int       // since the last check of the clock
+	since time.Time // the start of the turn; zero before the first check
+	// uncharged counts requests and further keys that are not charged to the user's rate limit yet,
+	// or KiB if that is more.
+	uncharged int
+	setup     bool // uncharged is the cost of the new connection itself
+	// limit is the limit that applied when the uncharged requests were handled; nil for none.
+	limit *engine.RateLimit
 }
 
-// reads counts a read. It is called before each. A turn starts again if the reader has waited for input since the last
-// one.
+// reads counts a read. It is called before each. A turn starts again if the reader has waited for
+// input since the last one.
 func (t *turn) reads(s *sock.Conn) {
 	if n := s.Dry(); n != t.dry {
 		t.dry, t.work, t.since = n, 0, time.Time{}
@@ -51,9 +57,10 @@ func (t *turn) does(work int) {
 	}
 }
 
-// charge charges the user for the work of t that is not charged yet. It returns how long the connection has to wait, and the
-// limit that requires it. There is no wait if current, the limit now, is another one. Nor is there one for no
-// work, such as a part of a frame: the connection has then waited already.
+// charge charges the user for the work of t that is not charged yet. It returns how long the
+// connection has to wait, and the limit that requires it. There is no wait if current, the limit
+// now, is another one. Nor is there one for no work, such as a part of a frame: the connection
+// has then waited already.
 func (t *turn) charge(current *engine.RateLimit, now int64) (*engine.RateLimit, time.Duration) {
 	l, cost, guaranteed := t.limit, t.uncharged, t.setup || t.uncharged <= 1
 	t.uncharged, t.setup = 0, false
@@ -63,7 +70,8 @@ func (t *turn) charge(current *engine.RateLimit, now int64) (*engine.RateLimit, 
 	return l, l.Charge(cost, guaranteed, now)
 }
 
-// keepPace waits while the session's user is over its rate limit. It returns false if the reader has to stop.
+// keepPace waits while the session's user is over its rate limit. It returns false if the reader
+// has to stop.
 func (c *conn) keepPace(t *turn) bool {
 	if t.limit == nil {
 		t.uncharged, t.setup = 0, false
@@ -73,7 +81,7 @@ func (c *conn) keepPace(t *turn) bool {
 	if wait <= 0 {
 		return true
 	}
-	c.d.throttled.Do(c.d.clock(), func(skipped int) { c.d.logThrottled(c.s.Peer(), wait, skipped) })
+	c.d.audit.Throttled(c.s.Peer(), wait)
 	c.d.putOff.Add(uint64(wait))
 	if c.hello.Stop() { // the time does not count: the daemon does not read
 		defer c.hello.Reset(c.d.now.Load().Limits.MaxSilent)

@@ -3,18 +3,17 @@ package daemon
 import (
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/locksidecar/locksidecar/daemon/admin"
-	"github.com/locksidecar/locksidecar/daemon/audit"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// Unlock ends the holds of a key on this host, on behalf of by, and always logs that. The key stays
-// closed until the holders have read of the loss, or until the validity that was stated to
-// them is over. It waits while the daemon is frozen. It returns ErrTakenOver after a takeover, because the
-// other process has the holds then.
-func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (admin.Unlocked, error) {
+// Unlock ends the holds of a key on this host, on behalf of by, and always logs that. The key
+// stays closed until the holders have read of the loss, or until the validity that was stated to
+// them is over. It waits while the daemon is frozen. It returns ErrTakenOver after a takeover,
+// because the other process has the holds then.
+func (d *Daemon) Unlock(
+	key string, permit bool, fence uint64, by engine.Peer,
+) (admin.Unlocked, error) {
 	d.freezing.RLock()
 	defer d.freezing.RUnlock()
 	if isClosed(d.transferred) {
@@ -22,14 +21,14 @@ func (d *Daemon) Unlock(key string, permit bool, fence uint64, by engine.Peer) (
 	}
 	ended, free := d.engine.Force(key, permit, fence)
 	now := d.clock()
-	u := admin.Unlocked{Released: len(ended), FreeIn: engine.Millis(max(0, free-now) + int64(time.Millisecond) - 1), Holds: []engine.ViewHold{}}
+	u := admin.Unlocked{Released: len(ended), Holds: []engine.ViewHold{},
+		FreeIn: engine.Millis(max(0, free-now) + int64(time.Millisecond) - 1)}
 	for i := range ended {
 		h := &ended[i]
 		if len(u.Holds) < engine.MaxViewRows {
 			u.Holds = append(u.Holds, d.engine.ViewHold(h, now))
 		}
-		d.log.Warn("unlocked by force", audit.SessionFields(engine.SessionOf(h.Session), zap.String("key", d.audit.Key(h.Key)), zap.Stringer("mode", h.Mode),
-			zap.Uint64("owner", h.Owner), zap.Uint64("fence", h.Fence), zap.String("event", "unlocked"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))...)
+		d.audit.Unlocked(h, by)
 	}
 	return u, nil
 }

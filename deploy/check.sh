@@ -63,7 +63,7 @@ apt() {
 # program builds what is released, linked statically, as $work/locksidecar.
 program() {
 	[[ -x $work/locksidecar ]] ||
-		(cd "$root" && CGO_ENABLED=0 "$go" build -trimpath -o "$work/locksidecar" ./cmd/locksidecar)
+		GO=$go "$root/cmd/locksidecar/build.sh" "$work/locksidecar"
 }
 
 # checker builds the strict readers of formats, as $work/check.
@@ -144,8 +144,8 @@ check_monitoring() {
 	refused LocksidecarLocksLost promtool test rules "$work/rules/${tests##*/}"
 	for alert in $(sed -n 's/.*alert: //p' "$rules"); do
 		grep -q "exp_samples: .*alertname=\"$alert\"" "$tests" || fail "no test has $alert fire"
-		grep -qx "## $alert" "$here/RUNBOOK.md" || fail "RUNBOOK.md says nothing of $alert"
-		grep -q "RUNBOOK.md#${alert,,}\$" "$rules" || fail "$alert does not name its section of RUNBOOK.md"
+		grep -qx "## $alert" "$root/docs/operate/runbook.md" || fail "runbook.md says nothing of $alert"
+		grep -q "runbook.md#${alert,,}\$" "$rules" || fail "$alert does not name its section of runbook.md"
 	done
 	"$work/check" dashboard "$here/grafana/locksidecar-dashboard.json" >"$work/dashboard.yaml"
 	good promtool check rules "$work/dashboard.yaml"
@@ -236,7 +236,7 @@ check_container() {
 	(cd "$root" && git ls-files -z -co --exclude-standard |
 		while IFS= read -r -d '' f; do [[ ! -e $f ]] || printf '%s\0' "$f"; done |
 		tar -cf - --anchored -X "$here/container/Containerfile.dockerignore" --null -T - | tar -xf - -C "$work/context")
-	(cd "$work/context" && CGO_ENABLED=0 "$go" build -trimpath -o "$work/static" ./cmd/locksidecar)
+	GO=$go "$work/context/cmd/locksidecar/build.sh" "$work/static"
 	good file "$work/static"
 	grep -q 'statically linked' "$work/said" || fail "$(<"$work/said")"
 	good "$work/static" version

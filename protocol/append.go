@@ -1,84 +1,44 @@
 package protocol
 
-// AppendRequest appends q as one frame. It is the inverse of DecodeRequest and
-// checks nothing, so that tests can send what a daemon must refuse.
+// AppendRequest appends q as one frame. It is the inverse of DecodeRequest. It checks nothing, so that
+// tests can send requests that a daemon must refuse.
 func AppendRequest(b []byte, q *Request) []byte {
 	b, at := openFrame(b)
-	head := func(n int) {
-		b = appendArray(b, n)
-		b = appendUint(b, uint64(q.Op))
-		b = appendUint(b, q.ID)
-	}
-	terms := func() {
-		b = appendUint(b, q.Owner)
-		b = appendUint(b, uint64(q.Mode))
-		b = appendInt(b, q.Wait)
-		b = appendUint(b, q.TTL)
-		b = appendUint(b, q.Flags)
-	}
-	hold := func() {
-		b = appendStr(b, q.Key)
-		b = appendUint(b, q.Owner)
-		b = appendUint(b, q.Fence)
-	}
 	switch q.Op {
 	case OpHello:
-		head(6)
+		b = appendHead(b, 6, q)
 		b = appendUint(b, q.MinVersion)
 		b = appendUint(b, q.MaxVersion)
 		b = appendStr(b, q.Name)
 		b = appendStr(b, q.Label)
 	case OpAcquire:
-		traced := given(uint64(len(q.Trace)))
-		head(8 + max(given(q.Permits), 2*traced))
-		b = appendStr(b, q.Key)
-		terms()
-		if q.Permits != 0 || traced > 0 {
-			b = appendUint(b, q.Permits)
-		}
-		if traced > 0 {
-			b = appendStr(b, q.Trace)
-		}
+		b = appendAcquire(b, q)
 	case OpRelease:
-		head(6)
-		hold()
+		b = appendHold(b, 6, q)
 		b = appendUint(b, q.Flags)
 	case OpRenew:
-		head(6)
-		hold()
+		b = appendHold(b, 6, q)
 		b = appendUint(b, q.TTL)
 	case OpDowngrade:
-		head(5)
-		hold()
+		b = appendHold(b, 5, q)
 	case OpCancel:
-		head(4)
+		b = appendHead(b, 4, q)
 		b = appendUint(b, q.Target)
 		b = appendStr(b, q.Key)
 	case OpInspect:
-		fields := 3 + given(uint64(q.Mode))
-		if q.Flags != 0 {
-			fields = 5
-		}
-		head(fields)
-		b = appendStr(b, q.Key)
-		if q.Mode != Exclusive || q.Flags != 0 {
-			b = appendUint(b, uint64(q.Mode))
-		}
-		if q.Flags != 0 {
-			b = appendUint(b, q.Flags)
-		}
+		b = appendInspect(b, q)
 	case OpAcquireMany:
-		head(8 + given(uint64(len(q.Trace))))
+		b = appendHead(b, 8+given(uint64(len(q.Trace))), q)
 		b = appendArray(b, len(q.Keys))
 		for _, k := range q.Keys {
 			b = appendStr(b, k)
 		}
-		terms()
+		b = appendTerms(b, q)
 		if len(q.Trace) > 0 {
 			b = appendStr(b, q.Trace)
 		}
 	case OpReleaseMany:
-		head(5)
+		b = appendHead(b, 5, q)
 		b = appendArray(b, len(q.Keys))
 		for i, k := range q.Keys {
 			b = appendArray(b, 2)
@@ -88,17 +48,71 @@ func AppendRequest(b []byte, q *Request) []byte {
 		b = appendUint(b, q.Owner)
 		b = appendUint(b, q.Flags)
 	case OpList, OpStored:
-		head(5)
+		b = appendHead(b, 5, q)
 		b = appendStr(b, q.Prefix)
 		b = appendStr(b, q.After)
 		b = appendUint(b, q.Limit)
-	default: // ping, and whatever has no fields
-		head(2)
+	default: // ping, and requests without fields
+		b = appendHead(b, 2, q)
 	}
 	return closeFrame(b, at)
 }
 
-// given is how many entries a last field takes that is left out when it is 0.
+// appendHead appends the header of an array of n elements, the op and the id.
+func appendHead(b []byte, n int, q *Request) []byte {
+	b = appendArray(b, n)
+	b = appendUint(b, uint64(q.Op))
+	return appendUint(b, q.ID)
+}
+
+// appendHold appends the head and the fields that name a hold.
+func appendHold(b []byte, n int, q *Request) []byte {
+	b = appendHead(b, n, q)
+	b = appendStr(b, q.Key)
+	b = appendUint(b, q.Owner)
+	return appendUint(b, q.Fence)
+}
+
+// appendTerms appends the fields of an acquire after its keys.
+func appendTerms(b []byte, q *Request) []byte {
+	b = appendUint(b, q.Owner)
+	b = appendUint(b, uint64(q.Mode))
+	b = appendInt(b, q.Wait)
+	b = appendUint(b, q.TTL)
+	return appendUint(b, q.Flags)
+}
+
+func appendAcquire(b []byte, q *Request) []byte {
+	traced := given(uint64(len(q.Trace)))
+	b = appendHead(b, 8+max(given(q.Permits), 2*traced), q)
+	b = appendStr(b, q.Key)
+	b = appendTerms(b, q)
+	if q.Permits != 0 || traced > 0 {
+		b = appendUint(b, q.Permits)
+	}
+	if traced > 0 {
+		b = appendStr(b, q.Trace)
+	}
+	return b
+}
+
+func appendInspect(b []byte, q *Request) []byte {
+	fields := 3 + given(uint64(q.Mode))
+	if q.Flags != 0 {
+		fields = 5
+	}
+	b = appendHead(b, fields, q)
+	b = appendStr(b, q.Key)
+	if fields > 3 {
+		b = appendUint(b, uint64(q.Mode))
+	}
+	if fields > 4 {
+		b = appendUint(b, q.Flags)
+	}
+	return b
+}
+
+// given returns the number of elements of a last field, which is left out when it is 0.
 func given(v uint64) int { return int(min(v, 1)) }
 
 func appendReplyHead(b []byte, n int, c Code, id uint64) []byte {
@@ -311,8 +325,9 @@ func AppendLost(b []byte, key string, owner, fence uint64, r Reason) []byte {
 	return closeFrame(b, at)
 }
 
-// AppendKeepalive appends a keepalive: the push which states that everything not called lost is valid until the given
-// time, in milliseconds of the daemon's clock. That is left milliseconds away.
+// AppendKeepalive appends a keepalive: the push which states that everything not called lost is
+// valid until the given time, in milliseconds of the daemon's clock. That is left milliseconds
+// away.
 func AppendKeepalive(b []byte, until, left uint64) []byte {
 	b, at := openFrame(b)
 	b = appendPushHead(b, 4, EventKeepalive)

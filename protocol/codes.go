@@ -111,8 +111,20 @@ type Mode uint8
 const (
 	Exclusive Mode = 0
 	Shared    Mode = 1
-	Permit    Mode = 2 // one of the permits of a semaphore, which is no lock: neither excludes the other
+	// one of the permits of a semaphore, which is no lock: neither excludes the other
+	Permit Mode = 2
 )
+
+// String returns the mode's name.
+func (m Mode) String() string {
+	switch m {
+	case Shared:
+		return "shared"
+	case Permit:
+		return "permit"
+	}
+	return "exclusive"
+}
 
 // Whose a lock is that a store knows, as stored says it.
 const (
@@ -146,7 +158,8 @@ const (
 
 // Flags of an inspect.
 const (
-	// FlagHolders asks for the holders' names, too. The daemon may need several round trips to the store.
+	// FlagHolders asks for the holders' names, too. The daemon may need several round trips to the
+	// store.
 	FlagHolders = 1 << 0
 
 	inspectFlags = FlagHolders

@@ -31,10 +31,12 @@ func Cut(b []byte, maxFrame int) (payload, rest []byte, ok bool, err error) {
 		return nil, b, false, ErrEmptyFrame
 	case uint64(n) > uint64(maxFrame):
 		if speaksHTTP(b) {
-			return nil, b, false, fmt.Errorf("%w: the other end speaks HTTP (as the admin socket does, not the one for locks)",
+			return nil, b, false, fmt.Errorf("%w: the other end speaks HTTP (as the admin socket "+
+				"does, not the one for locks)",
 				ErrFrameTooLarge)
 		}
-		return nil, b, false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrFrameTooLarge, n, maxFrame)
+		return nil, b, false, fmt.Errorf("%w: %d bytes, the limit is %d",
+			ErrFrameTooLarge, n, maxFrame)
 	case uint64(len(b)-HeaderLen) < uint64(n):
 		return nil, b, false, nil
 	}
@@ -42,8 +44,8 @@ func Cut(b []byte, maxFrame int) (payload, rest []byte, ok bool, err error) {
 	return b[HeaderLen:end], b[end:], true, nil
 }
 
-// speaksHTTP reports whether b begins like an HTTP request or reply. That happens when one of the daemon's
-// two sockets is used instead of the other.
+// speaksHTTP reports whether b begins like an HTTP request or reply. That happens when one of the
+// daemon's two sockets is used instead of the other.
 func speaksHTTP(b []byte) bool {
 	switch string(b[:HeaderLen]) {
 	case "HTTP", "GET ", "POST", "HEAD":

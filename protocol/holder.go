@@ -11,8 +11,10 @@ type HolderKind uint8
 
 // The kinds of holders. A later version may have others.
 const (
-	HolderHere         HolderKind = 1 // a client of this daemon, or this host without a client if Session is 0
-	HolderDaemon       HolderKind = 2 // a daemon that has registered in the store, on another host or this one
+	// a client of this daemon, or this host without a client if Session is 0
+	HolderHere HolderKind = 1
+	// a daemon that has registered in the store, on another host or this one
+	HolderDaemon       HolderKind = 2
 	HolderUnregistered HolderKind = 3 // a daemon without a registration, such as an older version
 	HolderForeign      HolderKind = 4 // another program that uses the store's locks
 )
@@ -42,27 +44,31 @@ func (k *HolderKind) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Holder is a holder of a key, as far as the daemon that was asked can name it. Times are in milliseconds,
-// and -1 when not known, unless the field says otherwise.
+// Holder is a holder of a key, as far as the daemon that was asked can name it. Times are in
+// milliseconds, and -1 when not known, unless the field says otherwise.
 type Holder struct {
 	Kind    HolderKind `json:"kind"`
 	Host    string     `json:"host,omitempty"`       // host name of the daemon
 	Version string     `json:"version,omitempty"`    // version of the daemon
 	Daemon  uint64     `json:"daemon_pid,omitempty"` // process id of the daemon
-	Started int64      `json:"-"`                    // start of the daemon, since 1970; 0 when not known
-	Held    int64      `json:"held_ms"`              // time since the lock was granted
-	Left    int64      `json:"left_ms"`              // time until the lease ends unless it is renewed
-	Name    string     `json:"name,omitempty"`       // name of the holder in the store's terms
-	Note    string     `json:"note,omitempty"`       // a remark for people, such as Redlock nodes that disagree
-	Session uint64     `json:"session,omitempty"`    // session of a client of this daemon, as are the fields below
-	PID     uint64     `json:"pid,omitempty"`        // 0 when not known
-	UID     int64      `json:"uid"`                  // -1 when not known
-	Client  string     `json:"client,omitempty"`     // its name and label
-	Fence   uint64     `json:"fence,string,omitempty"`
+	// start of the daemon, since 1970; 0 when not known
+	Started int64 `json:"-"`
+	Held    int64 `json:"held_ms"` // time since the lock was granted
+	// time until the lease ends unless it is renewed
+	Left int64  `json:"left_ms"`
+	Name string `json:"name,omitempty"` // name of the holder in the store's terms
+	// a remark for people, such as Redlock nodes that disagree
+	Note string `json:"note,omitempty"`
+	// session of a client of this daemon, as are the fields below
+	Session uint64 `json:"session,omitempty"`
+	PID     uint64 `json:"pid,omitempty"`    // 0 when not known
+	UID     int64  `json:"uid"`              // -1 when not known
+	Client  string `json:"client,omitempty"` // its name and label
+	Fence   uint64 `json:"fence,string,omitempty"`
 }
 
-// String names the holder for people. Hosts and clients choose their names, so the text may have control
-// characters: escape it before it is shown.
+// String names the holder for people. Hosts and clients choose their names, so the text may have
+// control characters: escape it before it is shown.
 func (h *Holder) String() string {
 	var s string
 	switch h.Kind {
@@ -97,7 +103,8 @@ func (h *Holder) client() string {
 	return fmt.Sprintf("process %d (%s)", h.PID, h.Client)
 }
 
-// Holders names at most three of several holders for people, and counts the rest. Escape it like String.
+// Holders names at most three of several holders for people, and counts the rest. Escape it like
+// String.
 func Holders(hs []Holder) string {
 	const limit = 3
 	var names []string

@@ -162,47 +162,7 @@ func (r *reader) skip(depth int) error {
 	if err != nil {
 		return err
 	}
-	var n uint64   // bytes to pass over
-	var sub uint64 // values nested in it
-	switch {
-	case c < 0x80 || c >= 0xe0: // fixint
-	case c&0xf0 == 0x80: // fixmap
-		sub = 2 * uint64(c&0x0f)
-	case c&0xf0 == 0x90: // fixarray
-		sub = uint64(c & 0x0f)
-	case c&0xe0 == 0xa0: // fixstr
-		n = uint64(c & 0x1f)
-	case c == 0xc0 || c == 0xc2 || c == 0xc3: // nil, false, true
-	case c >= 0xc4 && c <= 0xc6: // bin
-		n, err = r.beUint(1 << (c - 0xc4))
-	case c >= 0xc7 && c <= 0xc9: // ext
-		n, err = r.beUint(1 << (c - 0xc7))
-		n++
-	case c == 0xca: // float32
-		n = 4
-	case c == 0xcb: // float64
-		n = 8
-	case c >= 0xcc && c <= 0xcf: // uint
-		n = 1 << (c - 0xcc)
-	case c >= 0xd0 && c <= 0xd3: // int
-		n = 1 << (c - 0xd0)
-	case c >= 0xd4 && c <= 0xd8: // fixext
-		n = 1 + 1<<(c-0xd4)
-	case c >= 0xd9 && c <= 0xdb: // str
-		n, err = r.beUint(1 << (c - 0xd9))
-	case c == 0xdc: // array16
-		sub, err = r.beUint(2)
-	case c == 0xdd: // array32
-		sub, err = r.beUint(4)
-	case c == 0xde: // map16
-		sub, err = r.beUint(2)
-		sub *= 2
-	case c == 0xdf: // map32
-		sub, err = r.beUint(4)
-		sub *= 2
-	default: // 0xc1 is never used
-		return errType
-	}
+	n, sub, err := r.extent(c)
 	if err != nil {
 		return err
 	}
@@ -218,6 +178,50 @@ func (r *reader) skip(depth int) error {
 		}
 	}
 	return nil
+}
+
+// extent returns the number of bytes and of nested values after the first byte c of a value.
+func (r *reader) extent(c byte) (n, sub uint64, err error) {
+	switch {
+	case c < 0x80 || c >= 0xe0: // fixint
+	case c < 0x90: // fixmap
+		sub = 2 * uint64(c&0x0f)
+	case c < 0xa0: // fixarray
+		sub = uint64(c & 0x0f)
+	case c < 0xc0: // fixstr
+		n = uint64(c & 0x1f)
+	case c == 0xc1: // never used
+		err = errType
+	case c <= 0xc3: // nil, false, true
+	case c >= 0xdc: // array16, array32, map16, map32
+		sub, err = r.beUint(2 << (c & 1))
+		if c >= 0xde {
+			sub *= 2
+		}
+	default:
+		n, err = r.size(c)
+	}
+	return n, sub, err
+}
+
+// size returns the number of bytes after the first byte c of a value from 0xc4 to 0xdb.
+func (r *reader) size(c byte) (n uint64, err error) {
+	switch {
+	case c <= 0xc6: // bin
+		return r.beUint(1 << (c - 0xc4))
+	case c <= 0xc9: // ext
+		n, err = r.beUint(1 << (c - 0xc7))
+		return n + 1, err
+	case c <= 0xcb: // float32, float64
+		return 4 << (c - 0xca), nil
+	case c <= 0xcf: // uint
+		return 1 << (c - 0xcc), nil
+	case c <= 0xd3: // int
+		return 1 << (c - 0xd0), nil
+	case c <= 0xd8: // fixext
+		return 1 + 1<<(c-0xd4), nil
+	}
+	return r.beUint(1 << (c - 0xd9)) // str
 }
 
 func appendArray(b []byte, n int) []byte {

@@ -31,7 +31,9 @@ const (
 // Namespace is one route from a key prefix to a store.
 type Namespace struct {
 	Prefix, Store, Safety string
-	Heartbeat             uint64 // milliseconds: who holds something there and says nothing for so long loses it; 0 for no such rule
+	// milliseconds: who holds something there and says nothing for so long loses it; 0 for no such
+	// rule
+	Heartbeat uint64
 }
 
 // Grant is the success of acquire, renew and downgrade.
@@ -116,9 +118,9 @@ func DecodeMessage(payload []byte) (Message, error) {
 	return Message{Code: Code(c), Event: Event(c), ID: id, f: fields{r, n - 2}}, nil
 }
 
-// Done skips the fields that were not read. It fails if they are malformed or nested too deeply, or if bytes
-// follow them. Every message must be read to its end, because a malformed rest makes the whole message
-// invalid.
+// Done skips the fields that were not read. It fails if they are malformed or nested too deeply, or
+// if bytes follow them. Every message must be read to its end, because a malformed rest makes the
+// whole message invalid.
 func (m *Message) Done() error {
 	for m.f.next() {
 		if err := m.f.skip(1); err != nil {
@@ -353,8 +355,8 @@ func (m *Message) Lost() (key string, owner, fence uint64, r Reason, err error) 
 	return key, owner, fence, Reason(min(reason, 255)), err
 }
 
-// Keepalive reads a keepalive. until is the time on the daemon's clock until which everything not called lost is valid,
-// and left how far away that was when it was sent. Both are in milliseconds.
+// Keepalive reads a keepalive. until is the time on the daemon's clock until which everything not
+// called lost is valid, and left how far away that was when it was sent. Both are in milliseconds.
 func (m *Message) Keepalive() (until, left uint64, err error) {
 	err = m.get(&until, &left)
 	return until, left, err

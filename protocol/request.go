@@ -15,13 +15,14 @@ type Request struct {
 	Key   []byte
 	Owner uint64 // the client's number for a thread, a task; 0 is as good as any
 	Mode  Mode
-	Wait  int64  // milliseconds; 0 tries, -1 waits for ever
+	Wait  int64  // milliseconds; 0 tries, -1 waits indefinitely
 	TTL   uint64 // milliseconds; 0 is the namespace's
 	Flags uint64
 	Fence uint64
 
 	Permits uint64 // acquire with mode Permit: how many there are
-	Trace   []byte // acquire, acquire-many: the caller's traceparent; empty when there is none, or no good one
+	// acquire, acquire-many: the caller's traceparent; empty when there is none, or no good one
+	Trace []byte
 
 	Target uint64 // cancel: the id of the acquire to withdraw
 
@@ -150,7 +151,7 @@ func (d *fields) uintField(name string, required bool, v *uint64) error {
 	return nil
 }
 
-func (d *fields) strField(name string, required bool, most int, v *[]byte) error {
+func (d *fields) strField(name string, required bool, limit int, v *[]byte) error {
 	if !d.next() {
 		if required {
 			return invalid("%s is missing", name)
@@ -161,8 +162,8 @@ func (d *fields) strField(name string, required bool, most int, v *[]byte) error
 	if err != nil {
 		return invalid("%s: %v", name, err)
 	}
-	if len(s) > most {
-		return invalid("%s has %d bytes, the limit is %d", name, len(s), most)
+	if len(s) > limit {
+		return invalid("%s has %d bytes, the limit is %d", name, len(s), limit)
 	}
 	if !utf8.Valid(s) {
 		return invalid("%s is not UTF-8", name)
@@ -219,16 +220,7 @@ func (d *fields) request(q *Request) error {
 	case OpHello:
 		return d.hello(q)
 	case OpAcquire:
-		if err := d.keyField(&q.Key); err != nil {
-			return err
-		}
-		if err := d.terms(q); err != nil {
-			return err
-		}
-		if err := d.permits(q); err != nil {
-			return err
-		}
-		return d.trace(q)
+		return d.acquire(q)
 	case OpRelease:
 		if err := d.hold(q); err != nil {
 			return err
@@ -242,37 +234,13 @@ func (d *fields) request(q *Request) error {
 	case OpDowngrade:
 		return d.hold(q)
 	case OpCancel:
-		if err := d.uintField("target", true, &q.Target); err != nil {
-			return err
-		}
-		return d.keyField(&q.Key)
+		return d.cancel(q)
 	case OpInspect:
-		if err := d.keyField(&q.Key); err != nil {
-			return err
-		}
-		if err := d.modeField(q); err != nil {
-			return err
-		}
-		return d.flagsField(q, inspectFlags)
+		return d.inspect(q)
 	case OpAcquireMany:
-		if err := d.many(q, false); err != nil {
-			return err
-		}
-		if err := d.terms(q); err != nil {
-			return err
-		}
-		if q.Mode == Permit {
-			return invalid("permits are acquired one by one")
-		}
-		return d.trace(q)
+		return d.acquireMany(q)
 	case OpReleaseMany:
-		if err := d.many(q, true); err != nil {
-			return err
-		}
-		if err := d.uintField("owner", true, &q.Owner); err != nil {
-			return err
-		}
-		return d.flagsField(q, releaseManyFlags)
+		return d.releaseMany(q)
 	case OpPing:
 		return nil
 	case OpList:
@@ -281,6 +249,59 @@ func (d *fields) request(q *Request) error {
 		return d.list(q, maxStoredPlace)
 	}
 	return &FieldError{Unsupported, "unknown operation " + itoa(uint64(q.Op))}
+}
+
+func (d *fields) acquire(q *Request) error {
+	if err := d.keyField(&q.Key); err != nil {
+		return err
+	}
+	if err := d.terms(q); err != nil {
+		return err
+	}
+	if err := d.permits(q); err != nil {
+		return err
+	}
+	return d.trace(q)
+}
+
+func (d *fields) cancel(q *Request) error {
+	if err := d.uintField("target", true, &q.Target); err != nil {
+		return err
+	}
+	return d.keyField(&q.Key)
+}
+
+func (d *fields) inspect(q *Request) error {
+	if err := d.keyField(&q.Key); err != nil {
+		return err
+	}
+	if err := d.modeField(q); err != nil {
+		return err
+	}
+	return d.flagsField(q, inspectFlags)
+}
+
+func (d *fields) acquireMany(q *Request) error {
+	if err := d.keyList(q, false); err != nil {
+		return err
+	}
+	if err := d.terms(q); err != nil {
+		return err
+	}
+	if q.Mode == Permit {
+		return invalid("permits are acquired one by one")
+	}
+	return d.trace(q)
+}
+
+func (d *fields) releaseMany(q *Request) error {
+	if err := d.keyList(q, true); err != nil {
+		return err
+	}
+	if err := d.uintField("owner", true, &q.Owner); err != nil {
+		return err
+	}
+	return d.flagsField(q, releaseManyFlags)
 }
 
 func (d *fields) hello(q *Request) error {
@@ -296,7 +317,7 @@ func (d *fields) hello(q *Request) error {
 	return d.strField("label", false, MaxName, &q.Label)
 }
 
-// terms reads what an acquire says behind its keys.
+// terms reads the fields of an acquire after its keys.
 func (d *fields) terms(q *Request) error {
 	if err := d.uintField("owner", true, &q.Owner); err != nil {
 		return err
@@ -310,7 +331,7 @@ func (d *fields) terms(q *Request) error {
 			return invalid("wait: %v", err)
 		}
 		if w < WaitAlways || w > MaxWait {
-			return invalid("wait of %d ms is out of range (-1 waits for ever)", w)
+			return invalid("wait of %d ms is out of range (-1 waits indefinitely)", w)
 		}
 		q.Wait = w
 	}
@@ -395,7 +416,7 @@ func (d *fields) flagsField(q *Request, known uint64) error {
 }
 
 // many reads a list of keys, or of [key, fence] pairs.
-func (d *fields) many(q *Request, pairs bool) error {
+func (d *fields) keyList(q *Request, pairs bool) error {
 	if !d.next() {
 		return invalid("keys are missing")
 	}

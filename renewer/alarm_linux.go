@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// alarm is a timerfd on CLOCK_BOOTTIME: after a suspend it rings at once for
-// what came due meanwhile.
+// alarm is a timerfd on CLOCK_BOOTTIME. If its time passes while the machine is suspended, wait
+// returns as soon as the machine continues.
 type alarm struct{ f *os.File }
 
 func newAlarm() (alarm, error) {
@@ -20,7 +20,7 @@ func newAlarm() (alarm, error) {
 	return alarm{os.NewFile(uintptr(fd), "timerfd")}, nil
 }
 
-// set makes wait return at the time given, nanoseconds of the boot clock.
+// set makes wait return at the given time, in nanoseconds of the boot clock.
 func (a alarm) set(at int64) {
 	at = max(at, 1) // 0 would disarm it
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(at)}
@@ -33,7 +33,7 @@ func (a alarm) set(at int64) {
 	})
 }
 
-// wait sleeps until the time set; false when the alarm has been closed.
+// wait sleeps until the time that was set. It returns false if the alarm has been closed.
 func (a alarm) wait() bool {
 	var b [8]byte
 	_, err := a.f.Read(b[:])
@@ -42,12 +42,13 @@ func (a alarm) wait() bool {
 
 func (a alarm) close() { _ = a.f.Close() }
 
-// Boottime reads CLOCK_BOOTTIME: nanoseconds since the machine started, the time
-// that it slept included.
+// Boottime reads CLOCK_BOOTTIME: nanoseconds since the machine started, including the time for
+// which it was suspended.
 func Boottime() int64 {
 	var ts unix.Timespec
-	// It never blocks, so the scheduler need not hear of it: a third less time.
-	_, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_BOOTTIME, uintptr(unsafe.Pointer(&ts)), 0)
+	// RawSyscall does not tell the scheduler and takes a third less time. The call never blocks.
+	_, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_BOOTTIME,
+		uintptr(unsafe.Pointer(&ts)), 0)
 	if errno != 0 {
 		panic(errno) // the kernel has had it since 2.6.39
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// alarm is a plain timer where there is no timerfd. A developer's laptop that
-// slept notices within a second of waking.
+// alarm is a plain timer for systems without timerfd. After a suspend it notices within a second
+// that its time has passed.
 type alarm struct{ s *alarmState }
 
 type alarmState struct {
@@ -62,6 +62,6 @@ func (a alarm) close() { a.s.tick.Stop(); close(a.s.done) }
 
 var start = time.Now().Round(0)
 
-// Boottime falls back to the wall clock here: it counts sleep, but steps with
-// the clock's setting.
+// Boottime uses the wall clock here. It counts the time of a suspend, but steps if the clock is
+// set.
 func Boottime() int64 { return time.Now().Round(0).Sub(start).Nanoseconds() + int64(time.Hour) }

@@ -1,8 +1,9 @@
-// Package renewer decides when leases are renewed: one heap a store and one
-// goroutine, whatever their number.
+// Package renewer decides when leases are renewed. It needs one heap for each store and one
+// goroutine, whatever the number of leases.
 //
-// Schedule is a heap, and the whole decision: it can be asked what is due at a
-// time without the goroutine. Timer is the goroutine: it sleeps on the boot
-// clock until the next due time and calls what it was made with. Lock order: a
-// shard's mutex, then the Schedule's.
+// A Schedule is a heap, and makes the whole decision: it tells which leases are due at a time, also
+// without the goroutine. A Timer owns the goroutine, which sleeps on the boot clock until the next
+// due time and then calls a function. Close waits for it.
+//
+// The mutex of a shard is taken before that of a Schedule.
 package renewer

@@ -5,73 +5,79 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/cache/heap"
 )
 
 // Due is one lease whose renewal is due.
 type Due struct {
 	Lease *cache.Lease
 	Shard int
-	Gen   uint64
+	Token uint64
 }
 
-// Schedule holds, for every lease of a store that is kept, when it is renewed next.
+// Schedule knows when each lease at a store is renewed next.
 type Schedule struct {
 	mu   sync.Mutex
-	heap []entry // of four children each, by due; guarded by mu, as are the Renewals
+	heap heap.Heap[entry, entryOrder] // guarded by mu, as are the Renewals
 	seed uint64
-	// With more due than can be had at once there is a pause before the next; guarded by mu.
-	paused   int64 // until then
-	shortest int64 // TTL since there was nothing
+	// paused and shortest are guarded by mu. If more leases are due than one call of Due returns,
+	// there is a pause before the next call.
+	paused   int64 // the end of the pause
+	shortest int64 // the shortest TTL since the heap was last empty
 }
 
-// entry has a copy of the lease's Renewal.Due: a million leases are compared without
-// a look at each, which would be a miss of the cache.
+// entry has a copy of the lease's Renewal.Due, because comparing a million leases must not cause a
+// cache miss for each.
 type entry struct {
 	due   int64
 	lease *cache.Lease
 }
 
-const children = 4
+// entryOrder orders entries by time, and records their places in the Renewals.
+type entryOrder struct{}
 
-// New makes an empty schedule.
+func (entryOrder) Less(a, b entry) bool     { return a.due < b.due }
+func (entryOrder) Place(e entry, place int) { e.lease.Renewal.Index = int32(place) }
+
+// New returns an empty schedule.
 func New(seed uint64) *Schedule { return &Schedule{seed: seed} }
 
-// retries is how often at least a failed renewal is tried again in what is left
-// of a lease.
+// retries is the minimum number of times that a failed renewal is repeated before the lease ends.
 const retries = 8
 
-// retryMin and retryMax bound the pause before a failed renewal is tried again.
+// retryMin and retryMax bound the pause before a failed renewal is repeated.
 const (
 	retryMin = int64(20 * time.Millisecond)
 	retryMax = int64(time.Second)
 )
 
-// pace is the pause after as many due leases as are asked for. It leaves room to others' requests,
-// which would wait behind thousands of renewals; those have two thirds of their TTL left, and are
-// spread by it. What is late by more than slack of the TTL is not kept.
+// pace is the pause after a call of Due that has returned as many leases as were requested.
+// Otherwise other requests would wait behind thousands of renewals, which have two thirds of their
+// TTL left. There is no pause if a renewal is late by more than the TTL divided by slack.
 const (
 	pace  = int64(time.Millisecond)
 	slack = 30
 )
 
-// grain is between two times at which renewals come due, and a thousandth of the TTL where that is less:
-// those of many leases go to the store together, at a fraction of what they cost one by one.
+// grain is the time between two moments at which renewals become due; for a short TTL it is a
+// thousandth of the TTL. So the renewals of many leases go to the store together, which costs a
+// fraction of sending them one by one.
 const grain = int64(20 * time.Millisecond)
 
-// Track notes what a table says of a lease: renew it in time before tr.Until, or
-// forget it. A lease is renewed when a third of its TTL has gone, earlier by up
-// to a tenth of that so that many leases do not come due at one time.
+// Track records that a lease has to be renewed in time before tr.Until, or forgets the lease. A
+// lease is renewed when a third of its TTL has passed, or earlier by up to a tenth of that, so that
+// many leases are not due at the same time.
 func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := &tr.Lease.Renewal
 	if tr.Until == 0 {
 		if r.Index != 0 {
-			s.remove(int(r.Index) - 1)
+			s.heap.Remove(int(r.Index))
 		}
 		return
 	}
-	if s.shortest == 0 || len(s.heap) == 0 {
+	if s.shortest == 0 || s.heap.Len() == 0 {
 		s.shortest = tr.TTL
 	}
 	s.shortest = min(s.shortest, tr.TTL)
@@ -83,71 +89,67 @@ func (s *Schedule) Track(tr *cache.Track, shard int, now int64) {
 		due -= int64(s.random() % uint64(spread))
 		due -= due % max(1, min(grain, tr.TTL/1000))
 	}
-	r.Due, r.Shard, r.Gen = max(due, now), int16(shard), tr.Gen
+	r.Due, r.Shard, r.Token = max(due, now), int16(shard), tr.Token
 	if r.Index == 0 {
-		s.heap = append(s.heap, entry{})
-		s.up(len(s.heap)-1, entry{r.Due, tr.Lease})
-		return
+		s.heap.Push(entry{r.Due, tr.Lease})
+	} else {
+		s.heap.Set(int(r.Index), entry{r.Due, tr.Lease})
 	}
-	s.fix(int(r.Index)-1, entry{r.Due, tr.Lease})
 }
 
-// Restore takes in a lease whose Renewal says when it is due, where a table of this process has
-// come to know it from another.
+// Restore adds a lease that another process has passed on. Its Renewal says when it is due.
 func (s *Schedule) Restore(l *cache.Lease) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.heap = append(s.heap, entry{})
-	s.up(len(s.heap)-1, entry{l.Renewal.Due, l})
+	s.heap.Push(entry{l.Renewal.Due, l})
 }
 
-// Due appends the leases that are due at now, at most most, and forgets them:
-// each is tracked again when its renewal has been answered.
-func (s *Schedule) Due(now int64, most int, due []Due) []Due {
+// Due appends up to limit leases that are due at now, and forgets them. Each is tracked again when
+// its renewal has been answered.
+func (s *Schedule) Due(now int64, limit int, due []Due) []Due {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if now < s.paused {
 		return due
 	}
-	for ; len(s.heap) > 0 && s.heap[0].due <= now; most-- {
-		if most == 0 {
-			if now-s.heap[0].due < s.shortest/slack {
+	for ; s.heap.Len() > 0 && s.heap.At(1).due <= now; limit-- {
+		if limit == 0 {
+			if now-s.heap.At(1).due < s.shortest/slack {
 				s.paused = now + pace
 			}
 			break
 		}
-		l := s.heap[0].lease
-		due = append(due, Due{l, int(l.Renewal.Shard), l.Renewal.Gen})
-		s.remove(0)
+		l := s.heap.Remove(1).lease
+		due = append(due, Due{l, int(l.Renewal.Shard), l.Renewal.Token})
 	}
 	return due
 }
 
-// Next is when Due has something; cache.Forever when nothing is tracked.
+// Next returns when Due has to be called next; cache.Forever if no lease is tracked.
 func (s *Schedule) Next() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.heap) == 0 {
+	if s.heap.Len() == 0 {
 		return cache.Forever
 	}
-	return max(s.heap[0].due, s.paused)
+	return max(s.heap.At(1).due, s.paused)
 }
 
-// Late is for how long what is due first has been due at now; 0 when nothing is.
+// Late returns for how long the most urgent renewal has been due at now; 0 if none is due.
 func (s *Schedule) Late(now int64) time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.heap) == 0 {
+	if s.heap.Len() == 0 {
 		return 0
 	}
-	return time.Duration(max(0, now-s.heap[0].due))
+	return time.Duration(max(0, now-s.heap.At(1).due))
 }
 
-// Len is how many leases are tracked.
+// Len returns the number of tracked leases.
 func (s *Schedule) Len() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.heap)
+	return s.heap.Len()
 }
 
 func (s *Schedule) random() uint64 { // splitmix64
@@ -156,64 +158,4 @@ func (s *Schedule) random() uint64 { // splitmix64
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	return x ^ x>>31
-}
-
-// up puts e at i, or as far above as it has to be.
-func (s *Schedule) up(i int, e entry) {
-	for i > 0 {
-		p := (i - 1) / children
-		if s.heap[p].due <= e.due {
-			break
-		}
-		s.set(i, s.heap[p])
-		i = p
-	}
-	s.set(i, e)
-}
-
-// down puts e at i, or as far below as it has to be.
-func (s *Schedule) down(i int, e entry) {
-	for {
-		first := children*i + 1
-		if first >= len(s.heap) {
-			break
-		}
-		c := first
-		for o := first + 1; o < min(first+children, len(s.heap)); o++ {
-			if s.heap[o].due < s.heap[c].due {
-				c = o
-			}
-		}
-		if e.due <= s.heap[c].due {
-			break
-		}
-		s.set(i, s.heap[c])
-		i = c
-	}
-	s.set(i, e)
-}
-
-func (s *Schedule) set(i int, e entry) {
-	s.heap[i] = e
-	e.lease.Renewal.Index = int32(i + 1)
-}
-
-// fix puts e at i, or where it has to be.
-func (s *Schedule) fix(i int, e entry) {
-	if i > 0 && e.due < s.heap[(i-1)/children].due {
-		s.up(i, e)
-	} else {
-		s.down(i, e)
-	}
-}
-
-func (s *Schedule) remove(i int) {
-	s.heap[i].lease.Renewal.Index = 0
-	last := len(s.heap) - 1
-	moved := s.heap[last]
-	s.heap[last] = entry{}
-	s.heap = s.heap[:last]
-	if i < last {
-		s.fix(i, moved)
-	}
 }

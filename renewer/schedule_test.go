@@ -11,7 +11,7 @@ import (
 const second = int64(time.Second)
 
 func track(s *Schedule, l *cache.Lease, until, ttl, now int64) {
-	s.Track(&cache.Track{Lease: l, Gen: 1, Until: until, TTL: ttl}, 0, now)
+	s.Track(&cache.Track{Lease: l, Token: 1, Until: until, TTL: ttl}, 0, now)
 }
 
 func TestALeaseIsDueWhenAThirdOfItsTTLHasGone(t *testing.T) {
@@ -64,7 +64,7 @@ func TestAFailedRenewalIsTriedAgainSeveralTimesBeforeTheDeadline(t *testing.T) {
 	now, until := 100*second, 103*second
 	tries := 0
 	for now < until {
-		s.Track(&cache.Track{Lease: l, Gen: 1, Until: until, TTL: 30 * second, Failed: true}, 0, now)
+		s.Track(&cache.Track{Lease: l, Token: 1, Until: until, TTL: 30 * second, Failed: true}, 0, now)
 		at := s.Next()
 		if at <= now {
 			t.Fatal("tried again at once")

@@ -8,23 +8,23 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Timer is the one goroutine that waits for times: of renewals, waits and ends.
-// Its sleep counts the time that the machine sleeps.
+// Timer is the one goroutine that waits until something is due: renewals, ends of waits, ends of
+// leases. Its sleep counts the time for which the machine is suspended.
 type Timer struct {
 	fire   func() int64
-	next   atomic.Int64 // when it means to wake; written with mu held
-	worst  atomic.Int64 // how late it has woken at most since Worst was asked
-	since  atomic.Int64 // when the call of fire under way began; Forever outside
-	mu     sync.Mutex   // keeps next and the alarm alike
-	firing bool         // the alarm is not needed: it looks at next before it sleeps; guarded by mu
+	next   atomic.Int64 // when it will wake; written with mu held
+	worst  atomic.Int64 // its longest delay since the last call of Worst
+	since  atomic.Int64 // when the present call of fire began; Forever without one
+	mu     sync.Mutex   // makes the alarm follow next
+	firing bool         // the alarm is not needed: run checks next before it sleeps; guarded by mu
 	closed atomic.Bool
 	alarm  alarm
 	wg     sync.WaitGroup
 	gate   sync.Mutex // held while fire runs, and between Pause and Resume
 }
 
-// NewTimer starts the goroutine. It calls fire, which does what is due and
-// returns when it wants to be called next; cache.Forever for not at all.
+// NewTimer starts the goroutine. It calls fire, which does what is due and returns when it has to
+// be called next; cache.Forever if it does not.
 func NewTimer(fire func() int64) (*Timer, error) {
 	a, err := newAlarm()
 	if err != nil {
@@ -37,8 +37,7 @@ func NewTimer(fire func() int64) (*Timer, error) {
 	return t, nil
 }
 
-// Wake makes the timer fire at the time given if it would sleep longer. It does
-// not block.
+// Wake makes the timer fire at the given time if it would sleep longer. It does not block.
 func (t *Timer) Wake(at int64) {
 	if at >= t.next.Load() {
 		return
@@ -53,20 +52,20 @@ func (t *Timer) Wake(at int64) {
 	}
 }
 
-// Late is for how long the timer has been at one call of fire, or overdue for the next: far below
-// a second unless something keeps it.
+// Late returns for how long the present call of fire has lasted, or for how long the next one is
+// overdue. It is far below a second unless something blocks the timer.
 func (t *Timer) Late() time.Duration {
 	return time.Duration(max(0, Boottime()-min(t.next.Load(), t.since.Load())))
 }
 
-// Worst is how late it has woken at most since Worst was called last. What is later than a second is not
-// counted: the machine slept, or a time was asked for that had long passed.
+// Worst returns the longest delay since the last call of Worst. Delays of more than a second do not
+// count: the machine was suspended, or Wake was called with a time that had long passed.
 func (t *Timer) Worst() time.Duration { return time.Duration(t.worst.Swap(0)) }
 
-// Pause waits until the call of fire under way has returned; none comes before Resume.
+// Pause waits until the present call of fire has returned. There is no other call before Resume.
 func (t *Timer) Pause() { t.gate.Lock() }
 
-// Resume is the end of Pause.
+// Resume ends a Pause.
 func (t *Timer) Resume() { t.gate.Unlock() }
 
 // Close ends the goroutine and waits for it.
@@ -90,7 +89,7 @@ func (t *Timer) run() {
 	}
 }
 
-// again says whether there is something to do by now; if not, the alarm is set.
+// again reports whether something is due now. If not, it sets the alarm.
 func (t *Timer) again() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -99,7 +98,7 @@ func (t *Timer) again() bool {
 	t.since.Store(cache.Forever)
 	if t.firing = at <= now; t.firing {
 		t.since.Store(now)
-		t.next.Store(cache.Forever) // whoever finds something to do from here on wakes us
+		t.next.Store(cache.Forever) // work that is found from here on calls Wake
 	} else if at != cache.Forever {
 		t.alarm.set(at)
 	}

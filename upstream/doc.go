@@ -1,8 +1,13 @@
-// Package upstream is the contract between the daemon and a store, and the
-// batching on the way there. One sub-package a driver; none knows another.
+// Package upstream is the contract between the daemon and a store, and gathers the ops into
+// batches. Each driver is a sub-package. No driver imports another.
 //
-// A Lane gathers what is asked while earlier batches are on the wire (natural
-// batching: no timer, no delay when idle). A Pump owns the goroutines that
-// carry batches to a Store; it ends them in Close, the lanes' order being: take
-// no more, wait for what is in flight.
+// A Lane gathers the ops that arrive while earlier batches are in flight. This natural batching
+// needs no timer and causes no delay in an idle lane. A Pump owns the goroutines that send batches
+// to a Store. Its Close takes no further batch and waits for those goroutines.
+//
+// An Upkeep does the work for a store that no request asks for: it passes on hints and news of the
+// store session, sweeps the store, and keeps the daemon's entry there. It owns its goroutines, too.
+//
+// Pump.notifying and the gate of an Upkeep are held while the engine is called. Pump.mu is taken
+// before the mutex of a Lane.
 package upstream

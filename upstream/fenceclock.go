@@ -10,19 +10,20 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// FenceClock keeps the fence bases of a store rising after a failover to a server that does not know
-// the last bases and whose clock is behind.
+// FenceClock keeps the fence bases of a store rising after a failover to a server that does not
+// know the last bases and whose clock is behind.
 //
 // A server gives bases that are larger than the base before and at least its own clock in µs. So a
-// new base must be above two bounds. The first is the largest base that this host has seen. The second
-// is the present time on the old server's clock: it covers bases that the old server gave to other
-// hosts. A FenceClock computes it from clock readings of the last minutes, which the driver supplies.
-// The bound is behind the server's clock by the network delay of the fastest answer.
+// new base must be above two bounds. The first is the largest base that this host has seen. The
+// second is the present time on the old server's clock: it covers bases that the old server gave to
+// other hosts. A FenceClock computes it from clock readings of the last minutes, which the driver
+// supplies. The bound is behind the server's clock by the network delay of the fastest answer.
 //
 // A reading that is ahead of all later ones expires after one to two fadeTimes. The floor does not
-// fall then: it stays constant until the clock or the bases have passed it. So a server's clock that
-// jumps ahead and back does not keep the bases of its hosts ahead for good. Bases never raise the
-// second bound, because bases that a fence_epoch has lifted rise with each lock and not with time.
+// fall then: it stays constant until the clock or the bases have passed it. So a server's clock
+// that jumps ahead and back does not keep the bases of its hosts ahead for good. Bases never raise
+// the second bound, because bases that a fence_epoch has lifted rise with each lock and not with
+// time.
 //
 // The methods are safe for concurrent use and do not block.
 type FenceClock struct {
@@ -30,16 +31,16 @@ type FenceClock struct {
 
 	mu      sync.Mutex
 	highest uint64 // the largest base seen, or the floor when a reading expired
-	// lead is the server's clock minus the boot clock, in µs: the maximum of the readings since began.
-	// earlier is the maximum of the fadeTime before that.
+	// lead is the server's clock minus the boot clock, in µs: the maximum of the readings since
+	// began. earlier is the maximum of the fadeTime before that.
 	lead, earlier int64
 	began         int64 // boot clock in µs
 }
 
 var started = time.Now()
 
-// NewFenceClock returns a FenceClock on the boot clock. If boot is nil, it uses the process's monotonic
-// clock, which stops while the machine is suspended. That is for tests only.
+// NewFenceClock returns a FenceClock on the boot clock. If boot is nil, it uses the process's
+// monotonic clock, which stops while the machine is suspended. That is for tests only.
 func NewFenceClock(boot Clock) *FenceClock {
 	if boot == nil {
 		boot = func() int64 { return int64(time.Since(started)) }

@@ -13,16 +13,18 @@ import (
 )
 
 // HeldFor returns for each token how long ago this daemon's lease with that token was granted, in
-// nanoseconds. It is 0 for a token without a valid lease. The leases are permits of the key's semaphore if
-// mode is Permit, else the key's lock. HeldFor does not block.
+// nanoseconds. It is 0 for a token without a valid lease. The leases are permits of the key's
+// semaphore if mode is Permit, else the key's lock. HeldFor does not block.
 type HeldFor func(key string, mode cache.Mode, tokens []uint64) []int64
 
-// Asker is a Registrar that does not record when a lease was granted. It asks the daemon of each holder, which
-// answers through the store from its own boot clock. So the time costs an acquire nothing, and no two clocks
-// are compared. A daemon that does not answer in time, such as an older version, leaves Lock.Held unknown.
+// Asker is a Registrar that does not record when a lease was granted. It asks the daemon of each
+// holder, which answers through the store from its own boot clock. So the time costs an acquire
+// nothing, and no two clocks are compared. A daemon that does not answer in time, such as an older
+// version, leaves Lock.Held unknown.
 type Asker interface {
-	// Ask sends the questions, has each Learn its answer, and waits for all of them for at most AnswerTime.
-	// The questions are those that Questions made of Holders' locks whose Asker is this Store.
+	// Ask sends the questions, has each Learn its answer, and waits for all of them for at most
+	// AnswerTime. The questions are those that Questions made of Holders' locks whose Asker is this
+	// Store.
 	Ask(ctx context.Context, qs []*Question)
 }
 
@@ -37,14 +39,15 @@ const (
 	// AnswerTime is how long an Asker waits for the answers of other daemons.
 	AnswerTime = 300 * time.Millisecond
 
-	muteTime   = 5 * time.Second // that a daemon is not asked after it has not answered
-	muteMost   = 1000            // daemons that are remembered for it
-	tokensMost = 64              // in one question
+	muteTime  = 5 * time.Second // how long a daemon is not asked after it has not answered
+	maxMuted  = 1000            // the number of such daemons to remember
+	maxTokens = 64              // in one question
 
-	// QuestionsMost is how many questions an Asker sends at a time. It leaves others unanswered.
-	QuestionsMost = 128
+	// MaxQuestions is the limit of questions that an Asker sends at a time. It leaves others
+	// unanswered.
+	MaxQuestions = 128
 
-	heldMost = 10 * 365 * 24 * time.Hour // a longer answer is not believed
+	maxHeld = 10 * 365 * 24 * time.Hour // a longer time in an answer is not believed
 )
 
 // Question asks one daemon for how long it has held a key.
@@ -53,19 +56,19 @@ type Question struct {
 	Key    string
 	Mode   cache.Mode
 	Tokens []uint64
-	of     []*Lock   // by token
-	at     time.Time // of its answer; zero without one
+	of     []*Lock   // the lock of each token
+	at     time.Time // when the answer arrived; zero without one
 }
 
-// Asked holds locks of one key. Ask finds out since when they have been held.
+// Asked has locks of one key. Ask finds out since when each has been held.
 type Asked struct {
 	Key   string
 	Mode  cache.Mode // Permit, or any other
 	Locks []Lock
 }
 
-// Ask sets Held of all these locks as far as their holders' daemons answer. It waits for at most AnswerTime,
-// for all of them together. Held is right at the return of Ask.
+// Ask sets Held of all these locks as far as their holders' daemons answer. It waits for at most
+// AnswerTime, for all of them together. Held is right at the return of Ask.
 func Ask(ctx context.Context, all []Asked) {
 	by := map[Asker][]*Question{}
 	for _, a := range all {
@@ -101,7 +104,8 @@ func (q *Question) age(now time.Time) {
 	}
 }
 
-// Questions returns a question to each of the daemons that hold these locks of one key, for their Asker.
+// Questions returns a question to each of the daemons that hold these locks of one key, for their
+// Asker.
 func Questions(by Asker, key string, mode cache.Mode, locks []Lock) (qs []*Question) {
 	byDaemon := map[string]*Question{}
 	for i := range locks {
@@ -115,14 +119,14 @@ func Questions(by Asker, key string, mode cache.Mode, locks []Lock) (qs []*Quest
 			byDaemon[l.Daemon] = q
 			qs = append(qs, q)
 		}
-		if len(q.Tokens) < tokensMost {
+		if len(q.Tokens) < maxTokens {
 			q.Tokens, q.of = append(q.Tokens, l.Token), append(q.of, l)
 		}
 	}
 	return qs
 }
 
-// Clone returns a question for the same, with locks of its own. Merge gives its answer to q.
+// Clone returns the same question with locks of its own. Merge copies its answer to q.
 func (q *Question) Clone() *Question {
 	c := *q
 	c.of = make([]*Lock, len(q.of))
@@ -132,7 +136,7 @@ func (q *Question) Clone() *Question {
 	return &c
 }
 
-// Merge learns the answer to c, a Clone of q. now is the same for all clones of q.
+// Merge adopts the answer to c, a Clone of q. now is the same for all clones of q.
 func (q *Question) Merge(c *Question, now time.Time) {
 	if !c.Answered() {
 		return
@@ -146,11 +150,11 @@ func (q *Question) Merge(c *Question, now time.Time) {
 	}
 }
 
-// Answered reports whether an answer has come, even one that cannot be true.
+// Answered reports whether an answer has arrived, even one that cannot be true.
 func (q *Question) Answered() bool { return !q.at.IsZero() }
 
-// Encode returns the text of the question, which has no space before the key. prefix is what names in the
-// store have before the key.
+// Encode returns the text of the question, which has no space before the key. prefix comes before
+// the key in the store's own names.
 func (q *Question) Encode(prefix string) string {
 	b := []byte{'l'}
 	if q.Mode == cache.Permit {
@@ -176,7 +180,7 @@ func ParseQuestion(text string) (q Question, ok bool) {
 	q.Key = key
 	for t := range strings.SplitSeq(tokens, ",") {
 		n, err := strconv.ParseUint(t, 36, 64)
-		if err != nil || len(q.Tokens) == tokensMost {
+		if err != nil || len(q.Tokens) == maxTokens {
 			return Question{}, false
 		}
 		q.Tokens = append(q.Tokens, n)
@@ -196,8 +200,8 @@ func EncodeAnswer(held []int64) string {
 	return string(b)
 }
 
-// Learn sets Held of the question's locks from the text of its answer. It leaves Held unknown if the text does
-// not fit the question.
+// Learn sets Held of the question's locks from the text of its answer. It leaves Held unknown if
+// the text does not fit the question.
 func (q *Question) Learn(text string) {
 	q.at = time.Now()
 	parts := strings.Split(text, ",")
@@ -205,14 +209,15 @@ func (q *Question) Learn(text string) {
 		return
 	}
 	for i, p := range parts {
-		if ms, err := strconv.ParseUint(p, 10, 63); err == nil && ms <= uint64(heldMost/time.Millisecond) {
+		ms, err := strconv.ParseUint(p, 10, 63)
+		if err == nil && ms <= uint64(maxHeld/time.Millisecond) {
 			q.of[i].Held = int64(ms) * int64(time.Millisecond)
 		}
 	}
 }
 
-// Mutes remembers the daemons that have not answered, so that they are not asked again for a while. A Store
-// guards it.
+// Mutes remembers the daemons that have not answered, so that they are not asked again for a while.
+// A Store guards it.
 type Mutes map[string]time.Time
 
 // Add remembers the daemons that have answered none of these questions.
@@ -225,7 +230,7 @@ func (m *Mutes) Add(qs []*Question, now time.Time) {
 		if ok {
 			continue
 		}
-		if *m == nil || len(*m) > muteMost {
+		if *m == nil || len(*m) > maxMuted {
 			*m = Mutes{}
 		}
 		(*m)[id] = now
@@ -240,6 +245,7 @@ func (m Mutes) Without(qs []*Question, now time.Time) []*Question {
 	})
 }
 
-// FirstQuestion returns a number to count questions from. It is random: after a takeover, the answer to a question
-// of the predecessor must not be taken for the answer to a question of the successor.
+// FirstQuestion returns a number to count questions from. It is random: after a takeover, the
+// answer to a question of the predecessor must not be taken for the answer to a question of the
+// successor.
 func FirstQuestion() uint64 { return rand.Uint64N(1 << 62) }

@@ -37,7 +37,7 @@ func TestAQuestionAndItsAnswerSurviveTheirTexts(t *testing.T) {
 // Anybody who can write to the store can send any text.
 func TestHostileQuestionsAndAnswers(t *testing.T) {
 	for _, text := range []string{"", " ", "l", "l k", "l, k", "x,1 k", "l,1", "l,1 ", "l,-1 k", "l,ÿ k", "l,1,,2 k",
-		"l,10000000000000000 k", "l" + strings.Repeat(",1", tokensMost+1) + " k"} {
+		"l,10000000000000000 k", "l" + strings.Repeat(",1", maxTokens+1) + " k"} {
 		if q, ok := ParseQuestion(text); ok {
 			t.Errorf("%q is %+v", text, q)
 		}

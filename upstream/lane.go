@@ -7,52 +7,56 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Batch is what goes to a store in one Apply.
+// Batch has the ops of one Apply and their results.
 type Batch struct {
 	Ops     []Op
 	Results []Result
 	Sent    int64 // nanoseconds of the boot clock, read before Apply
-	Took    int64 // nanoseconds of Apply; 0 when nothing was sent
+	Took    int64 // nanoseconds of Apply, or 0 if nothing was sent
 }
 
-// LaneStats is what a lane has carried.
+// LaneStats counts the batches and ops of a lane.
 type LaneStats struct {
-	Sizes   [SizeBuckets]uint64 // batches of at most 1, 2, 4 … ops
-	Ops     uint64              // in all of them
-	Took    cache.Histogram     // of Apply
-	Waiting int                 // ops now
-	Flying  int                 // batches now
+	Sizes    [SizeBuckets]uint64 // batches of at most 1, 2, 4 … ops
+	Ops      uint64              // ops in all batches
+	Took     cache.Histogram     // the duration of Apply
+	Waiting  int                 // ops that wait now
+	InFlight int                 // batches in flight now
 }
 
 // SizeBuckets is enough for batches of MaxBatch ops.
 const SizeBuckets = 9
 
-// Lane gathers ops into batches: what comes while the batches in flight are out
-// makes the next one. It knows no time and starts no goroutine.
+// Lane gathers ops into batches: the ops that arrive while the lane's batches are in flight form
+// the next batch. It reads no clock and starts no goroutine.
 type Lane struct {
-	mu      sync.Mutex
-	waiting queue // guarded by mu, as is all below
-	free    []*Batch
-	flying  int
-	most    int // batches in flight
-	size    int // ops in a batch
-	gathers bool
-	usual   int // ops in the last batches, a mean, times 8
-	stats   LaneStats
-	changed chan struct{}
+	mu          sync.Mutex
+	waiting     queue // guarded by mu, as are the fields below
+	free        []*Batch
+	inFlight    int
+	maxInFlight int
+	maxOps      int // in one batch
+	gathers     bool
+	usual       int // 8 times the moving average of the ops in a batch
+	stats       LaneStats
+	changed     chan struct{}
 }
 
-// NewLane makes a lane with at most inFlight batches out, of at most size ops.
-func NewLane(inFlight, size int) *Lane {
-	return &Lane{most: inFlight, size: min(size, MaxBatch), changed: make(chan struct{}, 1)}
+// NewLane returns a lane with at most maxInFlight batches in flight, each of at most maxOps ops.
+func NewLane(maxInFlight, maxOps int) *Lane {
+	return &Lane{
+		maxInFlight: maxInFlight,
+		maxOps:      min(maxOps, MaxBatch),
+		changed:     make(chan struct{}, 1),
+	}
 }
 
-// Gather has a batch wait beside one that is out until it is three quarters as large as
-// usual: for stores where a small one costs nearly as much as a large one. With none out
-// nothing waits. It comes before all else.
+// Gather is for stores where a small batch costs nearly as much as a large one. While a batch is in
+// flight, the next one waits until it has three quarters of the usual number of ops. Call Gather
+// before any other method.
 func (l *Lane) Gather() { l.gathers = true }
 
-// Push adds ops behind those that wait. It does not block.
+// Push appends ops to the waiting ones. It does not block.
 func (l *Lane) Push(ops ...Op) {
 	l.mu.Lock()
 	for i := range ops {
@@ -61,14 +65,14 @@ func (l *Lane) Push(ops ...Op) {
 	l.mu.Unlock()
 }
 
-// Full says that as many wait as can go out next, when all that are out have come back.
+// Full reports whether the waiting ops fill all the batches that can be in flight together.
 func (l *Lane) Full() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.waiting.n >= l.most*l.size
+	return l.waiting.n >= l.maxInFlight*l.maxOps
 }
 
-// Kick wakes whoever sleeps on Changed if there is something for it to do.
+// Kick wakes a goroutine that waits on Changed if Next has a batch for it.
 func (l *Lane) Kick() {
 	l.mu.Lock()
 	ready := l.ready()
@@ -81,17 +85,17 @@ func (l *Lane) Kick() {
 	}
 }
 
-// Changed tells of kicks; one may stand for several.
+// Changed receives a value after a Kick. Several kicks may send only one value.
 func (l *Lane) Changed() <-chan struct{} { return l.changed }
 
 func (l *Lane) ready() bool {
-	if l.waiting.n == 0 || l.flying >= l.most {
+	if l.waiting.n == 0 || l.inFlight >= l.maxInFlight {
 		return false
 	}
-	return !l.gathers || l.flying == 0 || l.waiting.n >= l.usual*3/32
+	return !l.gathers || l.inFlight == 0 || l.waiting.n >= l.usual*3/32
 }
 
-// Next takes the next batch; nil when nothing waits or enough is in flight.
+// Next returns the next batch. It returns nil if no op waits or no more batches may be in flight.
 func (l *Lane) Next() *Batch {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,7 +108,7 @@ func (l *Lane) Next() *Batch {
 	} else {
 		b = new(Batch)
 	}
-	n := min(l.waiting.n, l.size)
+	n := min(l.waiting.n, l.maxOps)
 	l.usual += n - l.usual/8
 	b.Ops = l.waiting.take(b.Ops[:0], n)
 	if cap(b.Results) < n {
@@ -112,40 +116,40 @@ func (l *Lane) Next() *Batch {
 	}
 	b.Results = b.Results[:n]
 	clear(b.Results)
-	l.flying++
+	l.inFlight++
 	return b
 }
 
-// Done gives a batch back; its slices are used again.
+// Done returns a batch to the lane, which reuses its slices.
 func (l *Lane) Done(b *Batch) {
 	clear(b.Ops)
 	l.mu.Lock()
-	l.flying--
+	l.inFlight--
 	if b.Took > 0 {
 		l.stats.Took.Observe(b.Took)
 		l.stats.Ops += uint64(len(b.Ops))
 		l.stats.Sizes[min(bits.Len(uint(len(b.Ops)-1)), SizeBuckets-1)]++
 		b.Took = 0
 	}
-	if len(l.free) < l.most {
+	if len(l.free) < l.maxInFlight {
 		l.free = append(l.free, b)
 	}
 	l.mu.Unlock()
 }
 
-// Depth is how many ops wait and how many batches are in flight.
-func (l *Lane) Depth() (waiting, flying int) {
+// Depth returns the numbers of ops that wait and of batches in flight.
+func (l *Lane) Depth() (waiting, inFlight int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.waiting.n, l.flying
+	return l.waiting.n, l.inFlight
 }
 
-// Waiting is the ops that wait, in their order.
+// Waiting returns the ops that wait, in order.
 func (l *Lane) Waiting() []Op {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var ops []Op
-	for i, p := range l.waiting.pieces {
+	for i, p := range l.waiting.chunks {
 		from := 0
 		if i == 0 {
 			from = l.waiting.head
@@ -155,64 +159,64 @@ func (l *Lane) Waiting() []Op {
 	return ops
 }
 
-// Stats is what the lane has carried so far.
+// Stats returns the counts so far.
 func (l *Lane) Stats() LaneStats {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.stats
-	s.Waiting, s.Flying = l.waiting.n, l.flying
+	s.Waiting, s.InFlight = l.waiting.n, l.inFlight
 	return s
 }
 
-// queue is ops in the order in which they came, in pieces of one size: a million
-// that wait are neither copied as they grow nor as they go.
+// queue is a FIFO of ops, stored in chunks of one size. So a queue of a million ops is never copied
+// when it grows or shrinks.
 type queue struct {
-	pieces []*piece // all full but the last
-	head   int      // in the first piece
+	chunks []*chunk // all are full except the last one
+	head   int      // the index of the first op in the first chunk
 	n      int
-	spare  *piece
+	spare  *chunk
 }
 
-const pieceOps = 512
+const chunkOps = 512
 
-type piece struct {
-	ops [pieceOps]Op
+type chunk struct {
+	ops [chunkOps]Op
 	n   int
 }
 
 func (q *queue) put(op *Op) {
-	last := len(q.pieces) - 1
-	if last < 0 || q.pieces[last].n == pieceOps {
+	last := len(q.chunks) - 1
+	if last < 0 || q.chunks[last].n == chunkOps {
 		p := q.spare
 		if q.spare = nil; p == nil {
-			p = new(piece)
+			p = new(chunk)
 		}
-		q.pieces = append(q.pieces, p)
+		q.chunks = append(q.chunks, p)
 		last++
 	}
-	p := q.pieces[last]
+	p := q.chunks[last]
 	p.ops[p.n] = *op
 	p.n++
 	q.n++
 }
 
-// take moves the first n ops, which have to be there, to the end of ops.
+// take moves the first n ops to the end of ops. The queue must have that many.
 func (q *queue) take(ops []Op, n int) []Op {
 	q.n -= n
 	for n > 0 {
-		p := q.pieces[0]
-		some := p.ops[q.head:min(p.n, q.head+n)]
-		ops = append(ops, some...)
-		clear(some)
-		q.head += len(some)
-		n -= len(some)
+		p := q.chunks[0]
+		taken := p.ops[q.head:min(p.n, q.head+n)]
+		ops = append(ops, taken...)
+		clear(taken)
+		q.head += len(taken)
+		n -= len(taken)
 		if q.head < p.n {
 			break
 		}
 		q.head, p.n = 0, 0
-		if len(q.pieces) > 1 { // else it stays, for those that come
-			q.spare, q.pieces[0] = p, nil
-			q.pieces = q.pieces[1:]
+		if len(q.chunks) > 1 { // the only chunk stays for later ops
+			q.spare, q.chunks[0] = p, nil
+			q.chunks = q.chunks[1:]
 		}
 	}
 	return ops

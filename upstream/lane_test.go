@@ -13,7 +13,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func op(token uint64) upstream.Op { return upstream.Op{Kind: cache.OpTry, Key: "k", Token: token} }
 
-func TestALaneGathersWhileBatchesAreOutAndKeepsTheOrder(t *testing.T) {
+func TestALaneGathersWhileBatchesAreInFlightAndKeepsTheOrder(t *testing.T) {
 	l := upstream.NewLane(2, 3)
 	if l.Next() != nil {
 		t.Fatal("a batch of nothing")
@@ -42,8 +42,8 @@ func TestALaneGathersWhileBatchesAreOutAndKeepsTheOrder(t *testing.T) {
 	}
 }
 
-// Whatever waits goes out once, in its order, however the ends of the queue move.
-func TestManyThatWaitKeepTheirOrder(t *testing.T) {
+// Each op is sent once and in order, however the ends of the queue move.
+func TestManyWaitingOpsKeepTheirOrder(t *testing.T) {
 	l := upstream.NewLane(1, 7)
 	next, want := uint64(1), uint64(1)
 	for round := range 2000 {
@@ -87,10 +87,10 @@ func TestALaneThatGathersSendsNoSmallBatchBesideAnother(t *testing.T) {
 	for range 50 { // 32 are usual
 		l.Done(next(32, 32))
 	}
-	one := next(1, 1) // none is out: nothing waits
+	one := next(1, 1) // no batch is in flight, so nothing waits
 	next(20, 0)
 	two := next(4, 24)
-	next(40, 0) // no more than two are out
+	next(40, 0) // at most two are in flight
 	l.Done(one)
 	l.Done(two)
 	l.Done(next(0, 40))

@@ -11,21 +11,21 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Pump carries the batches of lanes to a store, and is its circuit breaker: when a
-// batch says that the store is down and a ping agrees, nothing more is sent but
-// pings until one is answered. An exception is the lane of RunAlways. A Pump owns its
-// goroutines: one for each batch that may be in flight, and one that pings.
+// Pump sends the batches of lanes to a store. It is also the store's circuit breaker. When a batch
+// fails with ErrDown and a ping fails too, the Pump sends only pings until one succeeds. The lane
+// of RunAlways is an exception. A Pump owns its goroutines: one for each batch that may be in
+// flight, and one that pings.
 type Pump struct {
-	store   Store
-	timeout time.Duration
-	clock   Clock
-	tell    Told
-	ctx     context.Context
-	cancel  context.CancelFunc
-	wg      sync.WaitGroup
-	suspect chan struct{} // a batch has failed: the pinger has to look
+	store    Store
+	timeout  time.Duration
+	clock    Clock
+	observer Observer
+	ctx      context.Context
+	cancel   context.CancelFunc
+	wg       sync.WaitGroup
+	suspect  chan struct{} // asks watch for a ping
 
-	telling sync.Mutex // held while Down or Up is told, and between Pause and Resume
+	notifying sync.Mutex // held during Observer's Down and Up, and between Pause and Resume
 
 	mu     sync.Mutex
 	down   error         // guarded by mu; nil while the store is up
@@ -38,12 +38,12 @@ type Pump struct {
 	cutWaits context.CancelFunc // ends waits; guarded by mu
 }
 
-// Told is who hears from a pump, on its goroutines.
-type Told struct {
-	Deliver func(*Batch) // a batch with its results and the time of its sending
-	Failed  func(error)  // what Apply returned, for logs
-	Down    func(error)  // the store is down, and why
-	Up      func()       // it is up again
+// Observer has the functions that a Pump calls, on its own goroutines.
+type Observer struct {
+	Deliver func(*Batch) // a batch has its results
+	Failed  func(error)  // Apply has returned this error
+	Down    func(error)  // the store is down because of this error
+	Up      func()       // the store is up again
 }
 
 // The pauses between pings of a store that is down.
@@ -52,12 +52,18 @@ const (
 	pingMax = time.Second
 )
 
-// ErrOpen is what ops are refused with while the store is down: nothing was sent.
-var ErrOpen = errors.New("not asked while it is down")
+// ErrOpen is the error of ops that are refused while the store is down. Nothing was sent.
+var ErrOpen = errors.New("store is down; request not sent")
 
-// NewPump makes a pump and starts its pinger.
-func NewPump(s Store, c Clock, tell Told) *Pump {
-	p := &Pump{store: s, timeout: s.Info().Timeout, clock: c, tell: tell, suspect: make(chan struct{}, 1)}
+// NewPump returns a Pump and starts the goroutine that pings.
+func NewPump(s Store, c Clock, o Observer) *Pump {
+	p := &Pump{
+		store:    s,
+		timeout:  s.Info().Timeout,
+		clock:    c,
+		observer: o,
+		suspect:  make(chan struct{}, 1),
+	}
 	if p.timeout <= 0 {
 		p.timeout = time.Second
 	}
@@ -67,8 +73,7 @@ func NewPump(s Store, c Clock, tell Told) *Pump {
 	return p
 }
 
-// begin makes the contexts of batches, unless the present ones have not ended. The caller holds mu, or has just
-// made p.
+// begin makes the contexts of batches that have ended. The caller holds mu, or has just made p.
 func (p *Pump) begin() {
 	if p.cut == nil || p.unpaused.Err() != nil {
 		p.unpaused, p.cut = context.WithCancel(p.ctx)
@@ -78,7 +83,7 @@ func (p *Pump) begin() {
 	}
 }
 
-// whileDown is what happens to the ops of a lane while the store is down.
+// whileDown says how a lane treats its ops while the store is down.
 type whileDown uint8
 
 const (
@@ -87,20 +92,19 @@ const (
 	send
 )
 
-// Run starts the goroutines of the lane of everything but renewals: while the
-// store is down its ops are refused at once.
+// Run starts the goroutines of a lane whose ops are refused at once while the store is down.
 func (p *Pump) Run(l *Lane) { p.run(l, refuse) }
 
-// RunPatient starts those of the lane of renewals: while the store is down they
-// wait.
+// RunPatient starts the goroutines of a lane whose ops wait while the store is down. It is for
+// renewals.
 func (p *Pump) RunPatient(l *Lane) { p.run(l, wait) }
 
-// RunAlways starts those of a lane whose ops are sent even while the store is down: it is a pair, and one of its
-// two stores may be there. Pause does not wait for their answers.
+// RunAlways starts the goroutines of a lane whose ops are sent even while the store is down. It is
+// for a pair, one of whose two stores may be reachable. Pause does not wait for their answers.
 func (p *Pump) RunAlways(l *Lane) { p.run(l, send) }
 
 func (p *Pump) run(l *Lane, down whileDown) {
-	for range l.most {
+	for range l.maxInFlight {
 		p.wg.Go(func() { p.work(l, down) })
 	}
 }
@@ -109,7 +113,7 @@ func (p *Pump) work(l *Lane, down whileDown) {
 	for {
 		b, later := p.next(l, down)
 		if b != nil {
-			l.Kick() // more may wait, and another worker be idle
+			l.Kick() // more ops may wait while another worker is idle
 			p.apply(b, down)
 			l.Done(b)
 			continue
@@ -127,7 +131,7 @@ func (p *Pump) work(l *Lane, down whileDown) {
 	}
 }
 
-// next takes a batch, or says what to wait for if there must be none now.
+// next returns a batch, or the channel to wait for if no batch may be sent now.
 func (p *Pump) next(l *Lane, down whileDown) (b *Batch, later <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -140,11 +144,12 @@ func (p *Pump) next(l *Lane, down whileDown) (b *Batch, later <-chan struct{}) {
 	return l.Next(), nil
 }
 
-// Pause has nothing more taken from the lanes, and nothing told but what comes of the batches that
-// are out, until Resume. It waits for what is being told. If the store is down, it cuts the batches that are out: their
-// results are Unknown. It always cuts those of RunAlways.
+// Pause stops the Pump until Resume: it takes no batch and does not call Down or Up. Batches in
+// flight are still delivered. If the store is down, Pause cuts the batches in flight, whose results
+// are then Unknown. It always cuts the batches of RunAlways. It waits for a call of Down or Up in
+// progress.
 func (p *Pump) Pause() {
-	p.telling.Lock()
+	p.notifying.Lock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.paused = make(chan struct{})
@@ -154,8 +159,8 @@ func (p *Pump) Pause() {
 	}
 }
 
-// CutIfDown cuts the batches that are out if the store is down: their results are Unknown. What waits behind them in
-// the lane of Run is then refused.
+// CutIfDown cuts the batches in flight if the store is down: their results are Unknown. The ops
+// that wait behind them in the lane of Run are then refused.
 func (p *Pump) CutIfDown() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -165,9 +170,9 @@ func (p *Pump) CutIfDown() {
 	}
 }
 
-// Resume is the end of Pause.
+// Resume ends a Pause.
 func (p *Pump) Resume() {
-	p.telling.Unlock()
+	p.notifying.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	close(p.paused)
@@ -188,22 +193,22 @@ func (p *Pump) apply(b *Batch, down whileDown) {
 		for i := range b.Results {
 			b.Results[i] = Result{Status: cache.Refused, Left: -1, Err: err}
 		}
-		p.tell.Deliver(b)
+		p.observer.Deliver(b)
 		return
 	}
 	ctx, cancel := context.WithTimeout(while, p.timeout)
 	defer cancel()
 	if err := p.store.Apply(ctx, b.Ops, b.Results); err != nil && while.Err() == nil {
-		p.tell.Failed(err)
+		p.observer.Failed(err)
 		if errors.Is(err, ErrDown) {
 			p.Suspect()
 		}
 	}
 	b.Took = max(1, p.clock()-b.Sent)
-	p.tell.Deliver(b)
+	p.observer.Deliver(b)
 }
 
-// Suspect has the store pinged: something says that it is down.
+// Suspect asks for a ping because the store may be down.
 func (p *Pump) Suspect() {
 	select {
 	case p.suspect <- struct{}{}:
@@ -211,7 +216,7 @@ func (p *Pump) Suspect() {
 	}
 }
 
-// watch pings when it has to.
+// watch pings the store when it is suspected to be down, and until it is up again.
 func (p *Pump) watch() {
 	for {
 		select {
@@ -226,7 +231,7 @@ func (p *Pump) watch() {
 		p.mu.Lock()
 		p.down, p.up = err, make(chan struct{})
 		p.mu.Unlock()
-		p.say(func() { p.tell.Down(err) })
+		p.notify(func() { p.observer.Down(err) })
 		if !p.outlast() {
 			return
 		}
@@ -234,17 +239,17 @@ func (p *Pump) watch() {
 		p.down = nil
 		close(p.up)
 		p.mu.Unlock()
-		p.say(p.tell.Up)
+		p.notify(p.observer.Up)
 	}
 }
 
-func (p *Pump) say(what func()) {
-	p.telling.Lock()
-	defer p.telling.Unlock()
-	what()
+func (p *Pump) notify(call func()) {
+	p.notifying.Lock()
+	defer p.notifying.Unlock()
+	call()
 }
 
-// outlast pings until the store is up; false when the pump is closed before.
+// outlast pings until the store is up. It returns false if the Pump is closed first.
 func (p *Pump) outlast() bool {
 	for pause := pingMin; ; pause = min(2*pause, pingMax) {
 		select {
@@ -264,8 +269,8 @@ func (p *Pump) ping() error {
 	return p.store.Ping(ctx)
 }
 
-// Close ends what is in flight, ambiguously, and waits for the goroutines. The
-// store is the caller's to close.
+// Close cuts the batches in flight, whose results are then Unknown, and waits for the goroutines.
+// It does not close the store.
 func (p *Pump) Close() {
 	p.cancel()
 	p.wg.Wait()

@@ -15,7 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// slow is a store that answers when it is let.
+// slow is a store that answers when the test allows it.
 type slow struct {
 	upstream.Store
 	calls atomic.Int64
@@ -45,7 +45,7 @@ func TestAPumpDeliversEveryOpOnceAndStampsTheTimeBefore(t *testing.T) {
 	var all sync.WaitGroup
 	all.Add(1000)
 	l := upstream.NewLane(2, 64)
-	p := upstream.NewPump(s, func() int64 { return clock.Add(1) }, upstream.Told{Deliver: func(b *upstream.Batch) {
+	p := upstream.NewPump(s, func() int64 { return clock.Add(1) }, upstream.Observer{Deliver: func(b *upstream.Batch) {
 		if b.Sent == 0 || b.Sent > clock.Load() {
 			t.Error("sent at", b.Sent)
 		}
@@ -78,7 +78,7 @@ func TestClosingAPumpAnswersWhatIsInFlightAmbiguously(t *testing.T) {
 	s := &slow{let: make(chan struct{})}
 	got := make(chan cache.Status, 1)
 	l := upstream.NewLane(1, 64)
-	p := upstream.NewPump(s, func() int64 { return 1 }, upstream.Told{Deliver: func(b *upstream.Batch) { got <- b.Results[0].Status }})
+	p := upstream.NewPump(s, func() int64 { return 1 }, upstream.Observer{Deliver: func(b *upstream.Batch) { got <- b.Results[0].Status }})
 	p.Run(l)
 	l.Push(op(1))
 	l.Kick()
@@ -129,7 +129,7 @@ func (s *fickle) Apply(_ context.Context, _ []upstream.Op, rs []upstream.Result)
 
 var errNoServer = fmt.Errorf("%w: no server", upstream.ErrDown)
 
-// breaking is a pump on a fickle store, with what it tells.
+// breaking is a pump on a fickle store. It records the calls of the Observer.
 type breaking struct {
 	*upstream.Pump
 	store          *fickle
@@ -141,7 +141,7 @@ type breaking struct {
 func newBreaking() *breaking {
 	b := &breaking{store: &fickle{}, main: upstream.NewLane(2, 64), renewals: upstream.NewLane(1, 64),
 		delivered: make(chan upstream.Result, 100), told: make(chan error, 100)}
-	b.Pump = upstream.NewPump(b.store, func() int64 { return 1 }, upstream.Told{
+	b.Pump = upstream.NewPump(b.store, func() int64 { return 1 }, upstream.Observer{
 		Deliver: func(x *upstream.Batch) {
 			for _, r := range x.Results {
 				b.delivered <- r
@@ -198,8 +198,8 @@ func TestAStoreThatIsDownIsAskedNothingButPings(t *testing.T) {
 	})
 }
 
-// One of two stores is down. The other one may be there, and then keys come free in it.
-func TestWhatEndsLeasesIsSentToAPairThatIsDown(t *testing.T) {
+// One of two stores is down. Releases are sent all the same: the other store may be up.
+func TestReleasesAreSentToAPairThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBreaking()
 		ends := upstream.NewLane(1, 64)
@@ -216,12 +216,12 @@ func TestWhatEndsLeasesIsSentToAPairThatIsDown(t *testing.T) {
 	})
 }
 
-// A pause, as of a takeover, does not wait for the store that does not answer.
-func TestAPauseCutsWhatIsSentToAPairThatIsDown(t *testing.T) {
+// A pause, such as in a takeover, does not wait for a store that does not answer.
+func TestAPauseCutsReleasesSentToAPairThatIsDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &slow{let: make(chan struct{})}
 		delivered := make(chan cache.Status, 10)
-		p := upstream.NewPump(s, func() int64 { return 1 }, upstream.Told{
+		p := upstream.NewPump(s, func() int64 { return 1 }, upstream.Observer{
 			Deliver: func(b *upstream.Batch) { delivered <- b.Results[0].Status },
 			Failed:  func(err error) { t.Error(err) },
 		})

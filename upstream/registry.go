@@ -22,15 +22,15 @@ type Registration struct {
 // Registrar is a Store in which daemons register themselves, so that every host can name the holder
 // of a lock. An entry belongs to a daemon, not to a lock. No op depends on it.
 type Registrar interface {
-	// Register writes the entry of this Store's daemon, or replaces it, in one small write. The entry
-	// ends after ttl or with the store session, whichever the store uses for its leases.
+	// Register writes the entry of this Store's daemon, or replaces it, in one small write. The
+	// entry ends after ttl or with the store session, whichever the store uses for its leases.
 	Register(ctx context.Context, r Registration, ttl time.Duration) error
 
 	// Unregister removes the entry. It is no error if there is none.
 	Unregister(ctx context.Context) error
 
-	// Registered returns the entries with these ids. The result omits daemons without an entry: older
-	// versions, and daemons that could not write one.
+	// Registered returns the entries with these ids. The result omits daemons without an entry:
+	// older versions, and daemons that could not write one.
 	Registered(ctx context.Context, ids []string) (map[string]Registration, error)
 
 	// Holders returns at most limit holders of one key: of its semaphore if mode is Permit, else of
@@ -39,8 +39,8 @@ type Registrar interface {
 	Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]Lock, error)
 }
 
-// The bounds of an entry, in bytes. Longer host names and versions are cut. A longer entry is ignored,
-// as no daemon writes one.
+// The bounds of an entry, in bytes. Longer host names and versions are cut. A longer entry is
+// ignored, as no daemon writes one.
 const (
 	maxHost    = 255
 	maxVersion = 64
@@ -55,7 +55,8 @@ func (r Registration) Encode() string {
 }
 
 // ParseRegistration reads the text of an entry, which may come from anybody who can write to the
-// store: the result has no control characters and is bounded in size. ok is false for any other text.
+// store: the result has no control characters and is bounded in size. ok is false for any other
+// text.
 func ParseRegistration(text string) (r Registration, ok bool) {
 	if len(text) > maxEntry || json.Unmarshal([]byte(text), &r) != nil {
 		return Registration{}, false

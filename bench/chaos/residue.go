@@ -45,7 +45,7 @@ func etcdResidue(member *testserver.Etcd) func() []string {
 			return []string{err.Error()}
 		}
 		for _, kv := range r.Kvs {
-			if key := string(kv.Key); key != "/locksidecar/%note" { // STORES.md: it stays
+			if key := string(kv.Key); key != "/locksidecar/%note" { // docs/operate/stores.md: it stays
 				left = append(left, key)
 			}
 		}
@@ -81,6 +81,17 @@ func mysqlResidue(m *testserver.MariaDB) func() []string {
 			if n != "0" {
 				left = append(left, n+" rows of "+table)
 			}
+		}
+		return left
+	}
+}
+
+// postgresResidue are rows with leases or places that have not ended.
+func postgresResidue(p *testserver.Postgres) func() []string {
+	return func() (left []string) {
+		n := p.Value("SELECT count(*) FROM locksidecar WHERE ends > extract(epoch FROM clock_timestamp()) * 1000000")
+		if n != "0" {
+			left = append(left, n+" rows of locksidecar")
 		}
 		return left
 	}

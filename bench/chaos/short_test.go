@@ -10,6 +10,9 @@ import (
 	"go.uber.org/goleak"
 )
 
+// long makes short runs longer; make test-long sets it.
+var long = os.Getenv("LOCKSIDECAR_TEST_LONG") != ""
+
 var shortSeed = flag.Uint64("seed", 1, "the seed of the short run")
 
 func TestMain(m *testing.M) {
@@ -56,7 +59,11 @@ func TestShortRunHasNoViolations(t *testing.T) {
 		t.Skip("-short")
 	}
 	s := settingOf(t, os.Getenv("LOCKSIDECAR_BIN"))
-	s.Fires = 2
+	t.Parallel() // with the short storms
+	s.Fires = 1
+	if long {
+		s.Fires = 3
+	}
 	for i, name := range shortCells {
 		t.Run(name, func(t *testing.T) {
 			c, err := ParseCell(name)

@@ -70,6 +70,13 @@ var storeKinds = map[string]kind{
 		s.clock = m.JumpClock
 		return s
 	}},
+	"postgres": {"links stop kill flush", func(t *tb) *store { return postgres(testserver.StartPostgres(t)) }},
+	"postgres-clock": {"clock", func(t *tb) *store {
+		p := testserver.StartPostgresWithClock(t)
+		s := postgres(p)
+		s.clock = p.JumpClock
+		return s
+	}},
 }
 
 func redis(r *testserver.Redis, forgets bool) *store {
@@ -160,7 +167,7 @@ func redlock(t *tb) *store {
 }
 
 // etcd has its leader ill, when there are several members. But a follower is the one that is stopped for a while: a
-// leader that continues after that can revoke live leases (STORES.md).
+// leader that continues after that can revoke live leases (docs/operate/stores.md).
 func etcd(members []*testserver.Etcd) *store {
 	s := &store{daemons: 3, ttl: 2 * time.Second, residue: etcdResidue(members[0])}
 	for _, m := range members {
@@ -234,5 +241,16 @@ func mysql(m *testserver.MariaDB) *store {
 			m.Exec("TRUNCATE locks.locksidecar_permits")
 		},
 		residue: mysqlResidue(m),
+	}
+}
+
+func postgres(p *testserver.Postgres) *store {
+	return &store{daemons: 3, ttl: time.Second, servers: []string{p.Addr()}, locks: true,
+		url: func(a []string) string {
+			return "postgres://postgres@" + a[0] + "/locks?timeout=300ms&waiter_lease=1s"
+		},
+		freeze: p.Pause, thaw: p.Resume, kill: p.Kill, stop: p.Stop, start: p.Start,
+		flush:   func() { p.Exec("DELETE FROM locksidecar") },
+		residue: postgresResidue(p),
 	}
 }

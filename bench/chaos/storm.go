@@ -51,7 +51,7 @@ type storm struct {
 	rules  *logRules
 
 	// Keys x: move from a store whose fence bases can be raised to one whose bases cannot. Then they have no
-	// semaphores, and the daemons' own keys stay where they are: STORES.md says why.
+	// semaphores, and the daemons' own keys stay where they are: docs/operate/stores.md says why.
 	toOrdered bool
 	lifted    bool // daemons' own keys have a fence_epoch, so that they may move to every store
 

@@ -25,6 +25,7 @@ func TestShortStormHasNoViolations(t *testing.T) {
 		t.Skip("-short")
 	}
 	s := settingOf(t, os.Getenv("LOCKSIDECAR_RACE_BIN"), "-race")
+	t.Parallel() // with the short run
 	for i, seed := range shortStorms {
 		drills := 0
 		if i == 0 {
@@ -32,7 +33,10 @@ func TestShortStormHasNoViolations(t *testing.T) {
 		}
 		seed += *stormTurn * sameStores
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			const length = 18 * time.Second
+			length := 9 * time.Second
+			if long {
+				length = time.Minute
+			}
 			r := RunStorm(s, seed, length, drills)
 			if r.Discarded != "" {
 				t.Log(r.Tell())

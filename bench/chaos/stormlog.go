@@ -49,8 +49,8 @@ func newLogRules() *logRules {
 			r.err = err
 		}
 	}
-	for _, name := range []string{"README.md", "deploy/FAILURES.md", "deploy/RUNBOOK.md", "deploy/SECURITY.md", "upstream/STORES.md"} {
-		b, err := os.ReadFile(filepath.Join(root, name))
+	for _, name := range []string{"failures", "runbook", "security", "stores", "upgrade", "configure", "monitoring"} {
+		b, err := os.ReadFile(filepath.Join(root, "docs", "operate", name+".md"))
 		if err != nil {
 			r.err = err
 		}
@@ -115,7 +115,7 @@ func (s *storm) troubledAt(at int64) bool {
 
 // never are events that nothing that a storm does explains.
 var never = []string{"stuck", "admin_failed", "page_failed", "accept_failed", "log_lagging", "spans_dropped", "tracing_failed", "tracing_refused",
-	"bequest_failed", "bequest_unusable", "bequeathed", "notify_failed"}
+	"park_failed", "parked_unusable", "parked", "notify_failed"}
 
 // judgeLogs looks at every line of every daemon, and returns how many were of level error.
 func (s *storm) judgeLogs() (errors int) {

@@ -10,16 +10,17 @@ import (
 
 // Machine says where something was measured, as far as it matters for reading it.
 type Machine struct {
-	CPU    string
-	Cores  int
-	Memory string
-	OS     string
-	Go     string
-	Redis  string // empty when none was used, as with all stores
-	Etcd   string
-	Maria  string
-	Commit string // of the source, "+" when it has changes
-	Load   string // load average before the run
+	CPU      string
+	Cores    int
+	Memory   string
+	OS       string
+	Go       string
+	Redis    string // empty when none was used, as with all stores
+	Etcd     string
+	Maria    string
+	Postgres string
+	Commit   string // of the source, "+" when it has changes
+	Load     string // load average before the run
 }
 
 // DescribeMachine looks at this machine, and at the source in dir.
@@ -71,6 +72,9 @@ func (m Machine) String() string {
 	}
 	if m.Maria != "" {
 		s += "; MariaDB " + m.Maria
+	}
+	if m.Postgres != "" {
+		s += "; PostgreSQL " + m.Postgres
 	}
 	if m.Commit != "" {
 		s += "; commit " + m.Commit

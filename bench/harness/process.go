@@ -84,7 +84,13 @@ func startPiped(path, env string, args ...string) (*Process, error) {
 }
 
 func (p *Process) start() error {
-	p.cmd.SysProcAttr = tied()
+	attr := tied()
+	if as := p.cmd.SysProcAttr; attr == nil {
+		attr = as
+	} else if as != nil {
+		attr.Credential = as.Credential
+	}
+	p.cmd.SysProcAttr = attr
 	p.done = make(chan struct{})
 	if err := p.cmd.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", p.cmd.Path, err)

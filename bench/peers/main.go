@@ -26,6 +26,7 @@ func main() {
 		"etcd-mutex-each": load.NewPairs(openEtcdMutexEach),
 		"etcd-mutex-door": load.NewPairs(openEtcdMutexDoor),
 		"sql-pool":        load.NewPairs(openSQLPool),
+		"postgres-pool":   load.NewPairs(openPostgresPool),
 
 		"etcd-batches":  load.NewBatches(openEtcdBatches),
 		"sql-batches":   load.NewBatches(openSQLBatches),

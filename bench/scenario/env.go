@@ -22,9 +22,9 @@ type Env struct {
 	Report *harness.Report
 	Logf   func(format string, a ...any)
 
-	daemonBin, peersBin string
-	peersErr            error
-	sockets             int
+	daemonBin, etcdBin, peersBin string
+	peersErr                     error
+	sockets                      int
 }
 
 // Scene is one thing to measure.
@@ -37,7 +37,7 @@ type Scene struct {
 var Scenes = []Scene{
 	{"idle", "an idle daemon: memory, CPU, start to first lock", idle},
 	{"local", "re-entry and busy try against a bare echo server", local},
-	{"handover", "one key passed on between processes, against serial echoes", handoff},
+	{"handoff", "one key passed on between processes, against serial echoes", handoff},
 	{"matrix", "keys of their own, one hot key, a mix, mostly readers: one Redis, against the lock libraries", matrixOf},
 	{"alone", "pairs of one caller alone on one Redis, near and half a millisecond away, against go-redis", alone},
 	{"openloop", "100,000 requests a second on one Redis, whatever comes back", openLoop},
@@ -45,14 +45,15 @@ var Scenes = []Scene{
 	{"etcd", "pairs of 64 callers through one etcd, against etcd's own mutex", etcdPairs},
 	{"cluster", "pairs of 64 callers through a Redis Cluster, against one standalone Redis", clusterPairs},
 	{"mysql", "pairs of 64 callers through one MariaDB, against rows of a connection pool", mysqlPairs},
+	{"postgres", "pairs of 64 callers through one PostgreSQL, against rows of a connection pool", postgresPairs},
 	{"clients", "the matrix in Python and Java on one Redis, against redis-py's Lock and Redisson, and Java on ZooKeeper, against Curator", clients},
 	{"watching", "what metrics, the audit and traces cost: pairs of 64 callers on daemons that are watched and one that is not", beingWatched},
 	{"renewals", "a million renewals on one Redis, against PEXPIRE", renewals},
 	{"abuse", "what others notice of clients that mean no good, against nobody beside them", abuse},
 	{"million", "a million locks held by one client, and given up by its end", million},
 	{"takeover", "what 500 sessions with 100,000 locks notice of ten takeovers, on the embedded store and on Redis", takeovers},
-	{"sizing", "what a lock, a waiter, a session, a renewal, a pair costs the daemon: for deploy/SIZING.md", sizing},
-	{"units", "what one lock, renewal, wake-up, connection costs Redis, a Redis Cluster, etcd: for upstream/SCALE.md", units},
+	{"sizing", "what a lock, a waiter, a session, a renewal, a pair costs the daemon: for docs/operate/sizing.md", sizing},
+	{"units", "what one lock, renewal, wake-up, connection costs Redis, a Redis Cluster, etcd: for docs/operate/scale.md", units},
 	{"crowd", "10,000 sessions on one daemon, each with a lock, that call now and then", crowded},
 	{"herd", "5,000 waiters from ten hosts for one key, on Redis and on etcd", herds},
 	{"fleet", "100 daemons on one Redis, with keys that other hosts want too", fleets},
@@ -145,6 +146,31 @@ func (e *Env) buildDaemon() error {
 	}
 	e.daemonBin = out
 	return nil
+}
+
+// buildEtcd compiles the etcd server, once.
+func (e *Env) buildEtcd() error {
+	if e.etcdBin != "" {
+		return nil
+	}
+	out := filepath.Join(e.Dir, "etcdserver")
+	if err := harness.BuildEtcd(e.Ctx, e.Root, out); err != nil {
+		return err
+	}
+	e.etcdBin = out
+	return nil
+}
+
+// etcd starts a server, whose version the report names. It builds the program first.
+func (e *Env) etcd() (*harness.Etcd, error) {
+	if err := e.buildEtcd(); err != nil {
+		return nil, err
+	}
+	srv, err := harness.StartEtcd(e.etcdBin, filepath.Dir(e.socket("etcd")))
+	if err == nil {
+		e.Report.Machine.Etcd = srv.Version
+	}
+	return srv, err
 }
 
 // buildPeers compiles the other libraries' worker, once.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"time"
 
 	"github.com/locksidecar/locksidecar/bench/harness"
@@ -30,17 +29,12 @@ const (
 
 func etcdPairs(e *Env) error {
 	const scene, mutex = "etcd", "concurrency.Mutex"
-	bin := filepath.Join(e.Dir, "etcdserver")
 	e.Logf("%s: building the server, which takes minutes the first time", scene)
-	if err := harness.BuildEtcd(e.Ctx, e.Root, bin); err != nil {
-		return err
-	}
-	srv, err := harness.StartEtcd(bin, e.Dir)
+	srv, err := e.etcd()
 	if err != nil {
 		return err
 	}
 	defer srv.Stop()
-	e.Report.Machine.Etcd = srv.Version
 	d, err := e.daemon("etcd://" + srv.Addr)
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -30,20 +29,19 @@ const (
 )
 
 func herds(e *Env) error {
-	etcd := filepath.Join(e.Dir, "etcdserver")
-	if err := harness.BuildEtcd(e.Ctx, e.Root, etcd); err != nil {
-		e.Report.Note("%s: etcd could not be built: %v", herdScene, err)
-		etcd = ""
+	unbuilt := e.buildEtcd()
+	if unbuilt != nil {
+		e.Report.Note("%s: etcd could not be built: %v", herdScene, unbuilt)
 	}
 	rep := e.Report
 	for range min(e.Rounds, 3) {
 		if err := e.herdOnRedis(); err != nil {
 			return fmt.Errorf("redis: %w", err)
 		}
-		if etcd == "" {
+		if unbuilt != nil {
 			continue
 		}
-		if err := e.herdOnEtcd(etcd); err != nil {
+		if err := e.herdOnEtcd(); err != nil {
 			return fmt.Errorf("etcd: %w", err)
 		}
 	}
@@ -64,13 +62,12 @@ func (e *Env) herdOnRedis() error {
 	return e.herd("redis", "redis://"+r.Addr, harness.Watch{Redis: []*harness.Redis{r}})
 }
 
-func (e *Env) herdOnEtcd(bin string) error {
-	srv, err := harness.StartEtcd(bin, filepath.Dir(e.socket("etcd")))
+func (e *Env) herdOnEtcd() error {
+	srv, err := e.etcd()
 	if err != nil {
 		return err
 	}
 	defer srv.Stop()
-	e.Report.Machine.Etcd = srv.Version
 	return e.herd("etcd", "etcd://"+srv.Addr, harness.Watch{Stores: []int{srv.PID()}})
 }
 

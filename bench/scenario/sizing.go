@@ -13,7 +13,7 @@ import (
 )
 
 // What one lock, waiter, session, renewal and pair costs the daemon in memory, CPU and file
-// descriptors, and in commands at the store: for deploy/SIZING.md. Each is measured on a daemon
+// descriptors, and in commands at the store: for docs/operate/sizing.md. Each is measured on a daemon
 // of its own, less what that had before. CPU is the process's clock.
 
 const (

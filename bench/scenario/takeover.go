@@ -148,18 +148,18 @@ func (s *succession) next(ctx context.Context) (time.Duration, error) {
 	}
 	old := s.Said()
 	s.Process = successor
-	return handedOver(old)
+	return frozenFor(old)
 }
 
-// handedOver finds in a log how long the process stood still.
-func handedOver(log string) (time.Duration, error) {
+// frozenFor finds in a log how long the process was frozen.
+func frozenFor(log string) (time.Duration, error) {
 	for line := range strings.Lines(log) {
 		var said struct {
-			Event string
-			Stood string `json:"stood_still"`
+			Event  string
+			Frozen string `json:"frozen_for"`
 		}
 		if json.Unmarshal([]byte(line), &said) == nil && said.Event == "taken_over" {
-			return time.ParseDuration(said.Stood)
+			return time.ParseDuration(said.Frozen)
 		}
 	}
 	return 0, fmt.Errorf("the old process says nothing of a takeover:\n%s", log)

@@ -11,7 +11,7 @@ import (
 )
 
 // What a fleet costs its store is multiplied from what one lock, one renewal, one
-// connection costs it: upstream/SCALE.md. Those are measured here, on servers of one
+// connection costs it: docs/operate/scale.md. Those are measured here, on servers of one
 // machine, through real daemons as far as they are what sends it; two of them are two
 // hosts, and sixteen a small fleet. Only the store's own CPU counts, its process's
 // clock, less what it uses when nobody asks. Rows are not compared with each other, so

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -41,15 +40,10 @@ type etcdBill struct {
 }
 
 func (e *Env) etcdBill() (b *etcdBill, err error) {
-	bin := filepath.Join(e.Dir, "etcdserver")
-	if err := harness.BuildEtcd(e.Ctx, e.Root, bin); err != nil {
-		return nil, err
-	}
 	b = new(etcdBill)
-	if b.srv, err = harness.StartEtcd(bin, e.Dir); err != nil {
+	if b.srv, err = e.etcd(); err != nil {
 		return nil, err
 	}
-	e.Report.Machine.Etcd = b.srv.Version
 	if b.cl, err = b.connect(); err == nil {
 		b.hosts, err = e.twins("etcd://" + b.srv.Addr + "?ttl=" + sessionLong)
 	}

@@ -16,13 +16,13 @@ import (
 )
 
 var (
-	writeScale   = flag.Bool("write", false, "TestScale: take the costs from results, and write the tables of SCALE.md")
+	writeScale   = flag.Bool("write", false, "TestScale: take the costs from results, and write the tables of docs/operate/scale.md")
 	scaleResults = flag.String("results", "../results/partial/results.json", "TestScale: with -write, the results")
 )
 
-const scaleFile = "../../upstream/SCALE.md"
+const scaleFile = "../../docs/operate/scale.md"
 
-// TestScale does the arithmetic of SCALE.md anew, from the costs that stand there:
+// TestScale does the arithmetic of docs/operate/scale.md anew, from the costs that stand there:
 //
 //	go run ./bench/cmd/bench -only units && go test ./bench/scenario -run Scale -write
 //

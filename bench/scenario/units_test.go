@@ -4,26 +4,15 @@ import (
 	"os"
 	"os/exec"
 	"testing"
-	"time"
-
-	"github.com/locksidecar/locksidecar/bench/harness"
 )
 
-// TestUnits runs the scene in windows too small to say anything: all that SCALE.md
+// TestUnits runs the scene in windows too small to say anything: all that docs/operate/scale.md
 // is computed from is measured, and nothing is wrong.
 func TestUnits(t *testing.T) {
-	if testing.Short() {
-		t.Skip("builds and runs the daemon")
-	}
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(err)
 	}
-	dir, err := os.MkdirTemp("", "bench-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	e := &Env{Ctx: t.Context(), Root: "../..", Dir: dir, Short: true, Rounds: 1, Window: 250 * time.Millisecond, Report: &harness.Report{}, Logf: t.Logf}
+	e := shortEnv(t)
 	if err := units(e); err != nil {
 		t.Fatal(err)
 	}

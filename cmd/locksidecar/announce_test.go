@@ -108,24 +108,24 @@ func TestTextsAgreeWithTheUnitOnReloads(t *testing.T) {
 		t.Fatalf("the unit's ExecReload: %q", found)
 	}
 	reload := found[0][1]
-	for _, s := range []string{"README.md", "deploy/CONFIGURATION.md"} {
+	for _, s := range []string{"docs/reference/configuration.md"} {
 		if said := regexp.MustCompile("SIG([A-Z0-9]+) \\(`systemctl reload locksidecar`\\)\\s+(makes the daemon read the file again|reloads all settings)").
 			FindAllStringSubmatch(slurp(t, s), -1); len(said) != 1 || said[0][1] != reload {
 			t.Errorf("%s: %q, and systemctl reload sends SIG%s", s, said, reload)
 		}
 	}
-	guide := slurp(t, "deploy/README.md")
+	guide := slurp(t, "docs/operate/install.md")
 	line := func(what string) string {
 		return regexp.MustCompile(`(?m)^(systemctl .*\S) +# after a change of the ` + what).FindString(guide)
 	}
 	if s := line("configuration"); !strings.HasPrefix(s, "systemctl reload locksidecar ") {
-		t.Errorf("deploy/README.md, a change of the configuration: %q", s)
+		t.Errorf("docs/operate/install.md, a change of the configuration: %q", s)
 	}
 	const takeover = "systemctl kill --kill-whom=main -s USR2 locksidecar"
 	if s := line("program"); !strings.HasPrefix(s, takeover+" ") || reload == "USR2" {
-		t.Errorf("deploy/README.md, a change of the program: %q", s)
+		t.Errorf("docs/operate/install.md, a change of the program: %q", s)
 	}
-	for _, s := range []string{"README.md", "deploy/systemd/locksidecar.service"} {
+	for _, s := range []string{"docs/operate/upgrade.md", "deploy/systemd/locksidecar.service"} {
 		if !strings.Contains(slurp(t, s), takeover) {
 			t.Errorf("%s does not have %s", s, takeover)
 		}

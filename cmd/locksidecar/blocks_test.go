@@ -16,8 +16,7 @@ func TestConfigurationsInDocumentsAreAccepted(t *testing.T) {
 	block := regexp.MustCompile("(?ms)^```yaml\n(.*?)^```")
 	field := regexp.MustCompile(`(?m)^(upstream|namespaces|stores|socket|ttl|limits|log|classes|admin_listen):`)
 	found := 0
-	for _, page := range []string{"README.md", "deploy/README.md", "deploy/CONFIGURATION.md", "deploy/SECURITY.md",
-		"deploy/SIZING.md", "deploy/FAILURES.md", "upstream/STORES.md"} {
+	for _, page := range append(documents(t, "docs/*.md"), append(documents(t, "docs/*/*.md"), "README.md")...) {
 		b, err := os.ReadFile(fromRoot(page))
 		if err != nil {
 			t.Fatal(err)
@@ -45,6 +44,23 @@ func TestConfigurationsInDocumentsAreAccepted(t *testing.T) {
 		}
 	}
 	accepted(t, "locksidecar.example.yaml", strings.Join(lines, "\n"))
+}
+
+// documents returns the documents that a pattern names, as paths from the root.
+func documents(t *testing.T, pattern string) (pages []string) {
+	t.Helper()
+	files, err := filepath.Glob(fromRoot(pattern))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: %d documents, %v", pattern, len(files), err)
+	}
+	for _, f := range files {
+		page, err := filepath.Rel(fromRoot("."), f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pages = append(pages, filepath.ToSlash(page))
+	}
+	return pages
 }
 
 // accepted checks that text, a configuration in a document, has no fault.

@@ -19,7 +19,7 @@ import (
 func (m *Main) configCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Look at the daemon's configuration",
+		Short: "Check and describe the daemon's configuration",
 		Args:  unknownCommand,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -38,43 +38,48 @@ func (m *Main) referenceCommand() *cobra.Command {
 
 func (m *Main) checkCommand() *cobra.Command {
 	var file string
+	var all bool
 	cmd := &cobra.Command{
 		Use:   "check [flags] [KEY]",
 		Short: "Check a configuration without using it",
-		Long: `Read the configuration as serve would, from the file, the environment and the
-flags, and show what it comes to and where each value is from. With KEY it shows
-what a lock of that name would get. It connects to nothing and shows no secrets.
-The exit code is 0 when everything is well-formed and 64 when not.`,
+		Long: `Read the configuration as serve does, from the file, the environment and the flags,
+and show the values that differ from the defaults, each with its origin; -a shows all.
+With KEY it shows the settings for a lock of that name. It connects to nothing and
+shows no secrets. The exit code is 0 if everything is
+well-formed, and else 64.`,
 		Example: `  locksidecar config check --config /etc/locksidecar.yaml
   locksidecar config check --upstream redis://redis.internal:6379 order:42`,
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
-				return usage("takes one key, and not %d", len(args))
+				return usage("takes one key, not %d", len(args))
 			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 && m.namesNoFile(file) && isFile(args[0]) {
-				return usage("%[1]s is a file: to check it, give --config %[1]s; a key of that name is explained with a file named by --config", args[0])
+				return usage("%[1]s is a file: to check it, give --config %[1]s; a key of that "+
+					"name is explained with a file named by --config", args[0])
 			}
 			p, err := m.load(file, cmd.Flags())
 			if err != nil {
 				return err
 			}
-			if err := writeConfig(m.Stdout, p.conf, p.plans); err != nil || len(args) == 0 {
+			if err := writeConfig(m.Stdout, p.conf, p.plans, all); err != nil || len(args) == 0 {
 				return written(err)
 			}
 			return explain(m.Stdout, p.conf, p.plans, args[0])
 		},
 	}
 	configFlag(cmd, &file)
+	cmd.Flags().BoolVarP(&all, "all", "a", false, "show the settings that have their defaults, too")
 	config.AddFlags(cmd.Flags(), m.Env)
 	completeSettings(cmd)
 	return cmd
 }
 
-// namesNoFile says that neither --config, whose value is file, nor the environment names a configuration.
+// namesNoFile reports whether neither --config, whose value is file, nor the environment names a
+// configuration.
 func (m *Main) namesNoFile(file string) bool {
 	named, _ := m.Env(config.FileVariable)
 	return file == "" && named == ""
@@ -85,20 +90,26 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// writeConfig shows every setting that has a value, and where it is from.
-func writeConfig(w io.Writer, c *config.Config, plans map[string]*plan) error {
+// writeConfig shows the settings that are set, and their origins. With all it also shows the
+// defaults.
+func writeConfig(w io.Writer, c *config.Config, plans map[string]*plan, all bool) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	shown := false
 	for i, s := range config.Settings() {
-		if v := s.Value(c); v != "" {
+		if v := s.Value(c); v != "" && (all || c.Set(s.Path)) {
 			fmt.Fprintf(t, "%s\t%s\t%s\n", s.Path, v, c.From(&config.Settings()[i]))
+			shown = true
 		}
 	}
+	if !shown {
+		fmt.Fprintln(t, "every setting has its default (-a shows them)")
+	}
 	fmt.Fprintln(t)
-	for _, s := range append([]*config.Store{&c.Main}, c.Stores...) {
+	for _, s := range append([]*config.StoreSettings{&c.Main}, c.Stores...) {
 		p := plans[s.Name]
 		fmt.Fprintf(t, "store %s\t%s, %s\t%s\n", storeName(s.Name), p.kind, p.safety, p.where)
 	}
-	for _, n := range c.Spaces() {
+	for _, n := range c.AllNamespaces() {
 		if len(c.Namespaces) == 0 {
 			break
 		}
@@ -118,7 +129,7 @@ func storeName(name string) string {
 	return name
 }
 
-// whereTo says in which stores a namespace's keys are kept.
+// whereTo describes the stores of a namespace's keys.
 func whereTo(c *config.Config, n *config.Namespace) string {
 	s := "store " + storeName(c.Store(n.Store).Name)
 	if n.Both != "" {
@@ -127,7 +138,7 @@ func whereTo(c *config.Config, n *config.Namespace) string {
 	return s
 }
 
-// explain shows what a lock of this name would get.
+// explain shows the settings for a lock of this name.
 func explain(w io.Writer, c *config.Config, plans map[string]*plan, key string) error {
 	if err := protocol.CheckKey(key); err != nil {
 		return exit(exitUsage, "%w", err)
@@ -137,7 +148,7 @@ func explain(w io.Writer, c *config.Config, plans map[string]*plan, key string) 
 	line := func(what, format string, a ...any) { fmt.Fprintf(t, what+"\t"+format+"\n", a...) }
 	line("\nkey", "%s", key)
 	if len(c.Namespaces) > 0 {
-		switch at := config.SpacePath(n.Prefix); {
+		switch at := config.NamespacePath(n.Prefix); {
 		case n.Prefix != "":
 			line("namespace", "%s (%s)", n.Prefix, c.FromPath(at))
 		case c.Set(at):
@@ -188,17 +199,21 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 		line("heartbeat", "a client that says nothing for %v loses it", n.Heartbeat)
 	}
 	if n.MaxHolds > 0 || n.MaxWaiters > 0 {
-		line("at most", "%s held and %s waiting in the whole namespace", many(n.MaxHolds), many(n.MaxWaiters))
+		line("at most", "%s held and %s waiting in the whole namespace",
+			many(n.MaxHolds), many(n.MaxWaiters))
 	}
-	line("when another host waits", "%d more handoffs on this host, or %v, then the other's turn", n.MaxHandoffs, n.MaxHandoffTime)
+	line("when another host waits", "%d more handoffs on this host, or %v, then the other's turn",
+		n.MaxHandoffs, n.MaxHandoffTime)
 	if n.Linger > 0 {
 		line("when nobody holds it", "the lease may stay for %v, if this host has often wanted it again in time, but not for %v after another host has", min(n.Linger, n.TTL/2), n.LingerPause)
 	}
 	if n.Interop {
-		line("plain lockers", "they are let in after %v of handoffs, by a pause of %v", engine.DefaultTenure, engine.DefaultPause)
+		line("plain lockers", "they are let in after %v of handoffs, by a pause of %v",
+			engine.DefaultTenure, engine.DefaultPause)
 	}
 	if n.Outage == "local" {
-		line("in an outage", "after %v this host grants alone, marked degraded and without a fence", n.OutageAfter)
+		line("in an outage", "after %v this host grants alone, marked degraded and without a fence",
+			n.OutageAfter)
 	} else {
 		line("in an outage", "what is held lives to its deadline; the rest is refused at once")
 	}
@@ -207,7 +222,7 @@ func explainPolicy(line func(what, format string, a ...any), n *config.Namespace
 	}
 }
 
-// explainFences says which store decides fences. second is that of both.
+// explainFences shows which store decides fences. second is that of both.
 func explainFences(line func(what, format string, a ...any), n *config.Namespace, second *plan) {
 	lifted := ""
 	if n.FenceEpoch > 0 {

@@ -45,6 +45,8 @@ func TestPlansAndStoresHaveTheSameAbilities(t *testing.T) {
 			url = scheme + ":///nowhere"
 		case scheme == "mysql":
 			url = "mysql://root@" + nowhere + "/db"
+		case strings.HasPrefix(scheme, "postgres"):
+			url = scheme + "://postgres@" + nowhere + "/db"
 		}
 		t.Run(scheme, func(t *testing.T) {
 			p, err := configured(t, "upstream: '"+url+"'\n")

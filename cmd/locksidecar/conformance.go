@@ -26,16 +26,16 @@ func (m *Main) conformanceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "conformance [flags] --client CMD [ARGS...]",
 		Short: "Test a client, in any language, against the protocol",
-		Long: `Drive a client program through scenarios of the protocol, and say of each whether
-it passed. For who writes a client: clients/README.md has what the program has to do,
-which is to take commands on its standard input and to answer on its standard
-output, one JSON object a line.
+		Long: `Run a client program through scenarios of the protocol, and report for each whether
+it has passed. This is for authors of clients: docs/contribute/client.md describes how the
+program reads commands from its standard input and answers on its standard output,
+with one JSON object per line.
 
-Each scenario starts CMD anew with a daemon of its own, whose socket it finds in
-LOCKSIDECAR_SOCKET. Nothing has to be running, and nothing that runs is touched.
-A scenario for which the client lacks an ability is skipped: it has not passed.
+Each scenario starts CMD anew with its own daemon, whose socket is in
+LOCKSIDECAR_SOCKET. No daemon has to run, and running ones are not affected. A scenario
+that needs an ability which the client lacks is skipped: it does not count as passed.
 
-The exit code is 0 when none failed, 1 when one did, 64 on wrong usage.`,
+The exit code is 0 if no scenario has failed, 1 if one has, and 64 on wrong usage.`,
 		Example: `  locksidecar conformance --client node clients/examples/node/conformance.mjs
   locksidecar conformance --only late-grant --only keepalive --client ./my-client
   locksidecar conformance --list`,
@@ -104,7 +104,8 @@ func (m *Main) conform(ctx context.Context, o conformance.Options, asJSON bool) 
 		return written(failed)
 	}
 	if !asJSON {
-		_, err := fmt.Fprintf(m.Stdout, "%d passed, %d failed, %d skipped in %.1f s\n", count[conformance.Passed],
+		_, err := fmt.Fprintf(m.Stdout, "%d passed, %d failed, %d skipped in %.1f s\n",
+			count[conformance.Passed],
 			count[conformance.Failed], count[conformance.Skipped], time.Since(start).Seconds())
 		if err != nil {
 			return written(err)
@@ -118,7 +119,8 @@ func (m *Main) conform(ctx context.Context, o conformance.Options, asJSON bool) 
 
 // writeResult writes one result for people.
 func writeResult(w io.Writer, r *conformance.Result) error {
-	word := map[conformance.Outcome]string{conformance.Passed: "pass", conformance.Failed: "FAIL", conformance.Skipped: "skip"}[r.Outcome]
+	word := map[conformance.Outcome]string{conformance.Passed: "pass", conformance.Failed: "FAIL",
+		conformance.Skipped: "skip"}[r.Outcome]
 	_, err := fmt.Fprintf(w, "%s  %-22s  %s (section %s)\n", word, r.Name, r.About, r.Section)
 	if r.Why != "" && err == nil {
 		_, err = fmt.Fprintf(w, "      %s\n", r.Why)

@@ -3,24 +3,31 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
+	"github.com/locksidecar/locksidecar/protocol"
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// answerTime is how long the daemon may take for what it can do at once.
+// answerTime is how long the daemon may take for a request that does not wait for a lock.
 const answerTime = 5 * time.Second
 
 // socketFlag adds --socket to a client command.
 func socketFlag(cmd *cobra.Command, socket *string) {
-	cmd.Flags().StringVar(socket, "socket", "", "`path` of the daemon's socket (default: LOCKSIDECAR_SOCKET, else the place where serve puts it)")
+	cmd.Flags().StringVar(socket, "socket", "",
+		"`path` of the daemon's socket (default: LOCKSIDECAR_SOCKET, else the default of serve)")
 	_ = cmd.MarkFlagFilename("socket", "sock")
 }
 
@@ -32,7 +39,8 @@ func (m *Main) clientSocket(given string) (string, error) {
 	}
 	abs, err := filepath.Abs(path)
 	if err != nil || config.CheckSocket(abs) != nil {
-		return path, nil // too long, or we stand in a place that is gone: as it was given
+		// too long, or the working directory no longer exists: use the path as given
+		return path, nil
 	}
 	return abs, nil
 }
@@ -48,10 +56,37 @@ func dial(ctx context.Context, socket string, opts client.Options) (*client.Clie
 	return c, nil
 }
 
+// connect connects a command of that name to the daemon whose socket is given. It also returns the
+// socket's path.
+func (m *Main) connect(ctx context.Context, given, command string) (*client.Client, string, error) {
+	socket, err := m.clientSocket(given)
+	if err != nil {
+		return nil, "", err
+	}
+	c, err := dial(ctx, socket, client.Options{Name: "locksidecar " + command})
+	return c, socket, err
+}
+
+// oneKey returns the key that is the only argument.
+func oneKey(args []string) (string, error) {
+	switch len(args) {
+	case 0:
+		return "", usage("no key is named")
+	case 1:
+	default:
+		return "", usage("takes one key, not %d", len(args))
+	}
+	if err := protocol.CheckKey(args[0]); err != nil {
+		return "", usage("%w", err)
+	}
+	return args[0], nil
+}
+
 // outputFlag adds -o to a command.
 func outputFlag(cmd *cobra.Command, output *string, formats ...string) {
-	cmd.Flags().StringVarP(output, "output", "o", formats[0], "`format`: "+formats[0]+" or "+formats[1])
-	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	cmd.Flags().StringVarP(output, "output", "o", formats[0],
+		"`format`: "+formats[0]+" or "+formats[1])
+	completeWords(cmd, "output", formats...)
 	check := cmd.PreRunE
 	cmd.PreRunE = func(cmd *cobra.Command, args []string) error {
 		if !slices.Contains(formats, *output) {
@@ -62,6 +97,42 @@ func outputFlag(cmd *cobra.Command, output *string, formats ...string) {
 		}
 		return nil
 	}
+}
+
+// completeWords completes the value of a flag with words.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag,
+		cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+}
+
+// printed prints v, or the text that write writes of it.
+func (m *Main) printed(output string, v any, write func(io.Writer) error) error {
+	if output == "json" {
+		return writeJSON(m.Stdout, v)
+	}
+	return written(write(m.Stdout))
+}
+
+// printRows prints rows as JSON or as a table: see writeTable.
+func printRows[R any](m *Main, output string, rows []R, titles string, cells func(*R) []any) error {
+	rows = append([]R{}, rows...) // nil would be null in JSON
+	return m.printed(output, rows, func(w io.Writer) error {
+		return writeTable(w, rows, titles, cells)
+	})
+}
+
+// writeTable writes a table with titles that are separated by tabs. An empty cell is "-".
+func writeTable[R any](w io.Writer, rows []R, titles string, cells func(*R) []any) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, titles)
+	for i := range rows {
+		var line []string
+		for _, cell := range cells(&rows[i]) {
+			line = append(line, top.OrDash(terminal.Clean(fmt.Sprint(cell))))
+		}
+		fmt.Fprintln(t, strings.Join(line, "\t"))
+	}
+	return t.Flush()
 }
 
 func writeJSON(w io.Writer, v any) error {

@@ -7,11 +7,13 @@ import (
 	"strings"
 	"time"
 
+	"go.uber.org/zap"
+
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/renewer"
 	"github.com/locksidecar/locksidecar/upstream"
-	"github.com/locksidecar/locksidecar/upstream/etcd"
 	"github.com/locksidecar/locksidecar/upstream/mysql"
+	"github.com/locksidecar/locksidecar/upstream/postgres"
 	"github.com/locksidecar/locksidecar/upstream/redis"
 	"github.com/locksidecar/locksidecar/upstream/redlock"
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
@@ -21,24 +23,44 @@ import (
 var drivers = map[config.Kind]func(*plan, *config.Config) error{
 	config.KindRedis:     planRedis,
 	config.KindRedlock:   planRedlock,
-	config.KindEtcd:      planEtcd,
 	config.KindZooKeeper: planZooKeeper,
 	config.KindMySQL:     planMySQL,
+	config.KindPostgres:  planPostgres,
 }
 
-// reserved is where the Redis stores keep what belongs to locks.
+// reserved is the prefix of the Redis stores' own keys.
 const reserved = "locksidecar:"
 
 func checkReserved(prefix string) func(key string) error {
 	return func(key string) error {
 		if name := prefix + key; strings.HasPrefix(name, reserved) {
-			return fmt.Errorf("it would be %q in Redis, and names there that begin with %q are reserved", name, reserved)
+			return fmt.Errorf("it would be %q in Redis, and names there that begin with %q are "+
+				"reserved",
+				name, reserved)
 		}
 		return nil
 	}
 }
 
 const plainLockers = "a plain SET … NX PX on it excludes us, and we it"
+
+// opener returns the function that opens a store of a driver whose fence bases follow the
+// server's clock. The arguments are the driver's configuration, its functions and its options.
+func opener[C, O any, S upstream.Store](p *plan, cfg C, open func(context.Context, C, ...O) (S, error),
+	openLazy func(C, ...O) (S, error), withLogger func(*zap.Logger) O,
+	withFences func(*upstream.FenceClock) O, withInstance func(string) O,
+) func(context.Context, opening) (upstream.Store, error) {
+	return func(ctx context.Context, o opening) (upstream.Store, error) {
+		opts := []O{withLogger(o.log), withFences(o.seen.at(p.place).fences)}
+		if o.successor != nil {
+			opts = append(opts, withInstance(o.successor.Identity))
+		}
+		if o.lazy {
+			return openLazy(cfg, opts...)
+		}
+		return open(ctx, cfg, opts...)
+	}
+}
 
 func planRedis(p *plan, _ *config.Config) error {
 	cfg, err := redis.Parse(p.url)
@@ -51,19 +73,12 @@ func planRedis(p *plan, _ *config.Config) error {
 	}
 	p.place = place(p.kind, servers, cfg.Kind, cfg.Master, cfg.DB, cfg.Prefix)
 	p.can = abilities{100 * time.Millisecond, true, true}
-	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use this Redis and prefix"
+	p.where, p.safety, p.scope = cfg.String(), "best-effort",
+		"all hosts that use this Redis and prefix"
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string { return cfg.Prefix + key + " (" + plainLockers + ")" }
-	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []redis.Option{redis.WithLogger(o.log), redis.WithFences(o.seen.at(p.place).fences)}
-		if o.successor != nil {
-			opts = append(opts, redis.WithInstance(o.successor.Identity))
-		}
-		if o.lazy {
-			return redis.OpenLazy(cfg, opts...)
-		}
-		return redis.Open(ctx, cfg, opts...)
-	}
+	p.open = opener(p, cfg, redis.Open, redis.OpenLazy, redis.WithLogger, redis.WithFences,
+		redis.WithInstance)
 	return nil
 }
 
@@ -75,14 +90,15 @@ func planRedlock(p *plan, c *config.Config) error {
 		return err
 	}
 	longest := time.Duration(0)
-	for _, n := range c.Spaces() {
+	for _, n := range c.AllNamespaces() {
 		longest = max(longest, n.TTL)
 	}
 	cfg.SetMaxTTL(2 * longest)
 	p.place = place(p.kind, cfg.URL.Hosts, cfg.DB, cfg.Prefix)
 	p.maxTTL = cfg.MaxTTL
 	p.can = abilities{minTTL: max(time.Second, 2*cfg.Timeout), rebase: true}
-	p.where, p.safety, p.scope = cfg.String(), "best-effort", "all hosts that use these servers and prefix"
+	p.where, p.safety, p.scope = cfg.String(), "best-effort",
+		"all hosts that use these servers and prefix"
 	p.check = checkReserved(cfg.Prefix)
 	p.there = func(key string) string {
 		return cfg.Prefix + key + " on most of the servers (" + plainLockers + ")"
@@ -93,7 +109,8 @@ func planRedlock(p *plan, c *config.Config) error {
 			if err != nil {
 				return nil, err
 			}
-			return redis.OpenLazy(rc, redis.WithLogger(o.log), redis.WithFences(o.seen.at(p.place+" "+rc.String()).fences),
+			return redis.OpenLazy(rc, redis.WithLogger(o.log),
+				redis.WithFences(o.seen.at(p.place+" "+rc.String()).fences),
 				redis.WithInstance(m.Instance), redis.MinUptime(m.MinUptime))
 		}
 		opts := []redlock.Option{redlock.WithLogger(o.log), redlock.WithClock(renewer.Boottime)}
@@ -112,30 +129,6 @@ func planRedlock(p *plan, c *config.Config) error {
 	return nil
 }
 
-func planEtcd(p *plan, _ *config.Config) error {
-	cfg, err := etcd.Parse(p.url)
-	if err != nil {
-		return err
-	}
-	p.place = place(p.kind, cfg.Endpoints, cfg.Prefix)
-	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
-	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this etcd and prefix"
-	p.there = func(key string) string {
-		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
-	}
-	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []etcd.Option{etcd.WithLogger(o.log), etcd.WithClock(renewer.Boottime), etcd.WithHighest(o.seen.at(p.place).high)}
-		if o.successor != nil {
-			return etcd.OpenSuccessor(ctx, cfg, opts...)
-		}
-		if o.lazy {
-			return etcd.OpenLazy(cfg, opts...)
-		}
-		return etcd.Open(ctx, cfg, opts...)
-	}
-	return nil
-}
-
 func planZooKeeper(p *plan, _ *config.Config) error {
 	cfg, err := zookeeper.Parse(p.url)
 	if err != nil {
@@ -143,12 +136,14 @@ func planZooKeeper(p *plan, _ *config.Config) error {
 	}
 	p.place = place(p.kind, cfg.Servers, cfg.Chroot)
 	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
-	p.where, p.safety, p.scope = cfg.String(), "linearizable", "all hosts that use this ZooKeeper and path"
+	p.where, p.safety, p.scope = cfg.String(), "linearizable",
+		"all hosts that use this ZooKeeper and path"
 	p.there = func(key string) string {
 		return cfg.Name(key) + " (Curator's InterProcessMutex on it excludes us, and we it)"
 	}
 	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []zookeeper.Option{zookeeper.WithLogger(o.log), zookeeper.WithClock(renewer.Boottime), zookeeper.WithHighest(o.seen.at(p.place).high)}
+		opts := []zookeeper.Option{zookeeper.WithLogger(o.log), zookeeper.WithClock(renewer.Boottime),
+			zookeeper.WithHighest(o.seen.at(p.place).high)}
 		if o.lazy {
 			return zookeeper.OpenLazy(cfg, opts...)
 		}
@@ -164,17 +159,26 @@ func planMySQL(p *plan, _ *config.Config) error {
 	}
 	p.place = place(p.kind, cfg.URL.Hosts, cfg.Database, cfg.Table, cfg.Prefix)
 	p.can = abilities{500 * time.Millisecond, true, true}
-	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
+	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts",
+		"all hosts that use this table and prefix"
 	p.there = func(key string) string { return "the row " + cfg.Prefix + key + " of " + cfg.Table }
-	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
-		opts := []mysql.Option{mysql.WithLogger(o.log), mysql.WithFences(o.seen.at(p.place).fences)}
-		if o.successor != nil {
-			opts = append(opts, mysql.WithInstance(o.successor.Identity))
-		}
-		if o.lazy {
-			return mysql.OpenLazy(cfg, opts...)
-		}
-		return mysql.Open(ctx, cfg, opts...)
+	p.open = opener(p, cfg, mysql.Open, mysql.OpenLazy, mysql.WithLogger, mysql.WithFences,
+		mysql.WithInstance)
+	return nil
+}
+
+func planPostgres(p *plan, _ *config.Config) error {
+	cfg, err := postgres.Parse(p.url)
+	if err != nil {
+		return err
 	}
+	p.place = place(p.kind, cfg.URL.Hosts, cfg.Database, cfg.Schema, cfg.Table, cfg.Prefix)
+	p.can = abilities{500 * time.Millisecond, true, true}
+	p.where, p.safety, p.scope = cfg.String(), "linearizable while the primary lasts", "all hosts that use this table and prefix"
+	p.there = func(key string) string {
+		return "the row " + cfg.Prefix + key + " of " + cfg.Schema + "." + cfg.Table
+	}
+	p.open = opener(p, cfg, postgres.Open, postgres.OpenLazy, postgres.WithLogger, postgres.WithFences,
+		postgres.WithInstance)
 	return nil
 }

@@ -33,25 +33,25 @@ const exitCodesText = `Exit codes:
     0  done; for lock: the command's own
     1  conformance: a scenario failed
    64  wrong usage, or a configuration with faults
-   66  unlock: nobody on this host holds the lock; who: nobody holds it
+   66  unlock: the lock is not held on this host; who: it is not held at all
    69  no daemon answers at the socket, or the store cannot be reached
-   70  a fault inside locksidecar
+   70  an internal error of locksidecar
    73  serve: the socket cannot be made
    75  lock: the lock was not acquired (another code with -E);
        serve: another daemon serves this socket
-   77  this user may not
+   77  this user is not allowed to do that
    79  lock: the lock was lost, and the command was ended for it
   126  lock: the command cannot be run
   127  lock: the command was not found
   128+n  ended by signal n; for lock: the command was, or lock while it waited
 `
 
-// exitCodesTopic is a page of help that is no command.
+// exitCodesTopic is a help page without a command.
 func exitCodesTopic() *cobra.Command {
 	return &cobra.Command{Use: "exit-codes", Short: "What the exit codes mean", Long: exitCodesText}
 }
 
-// exitError is an end with an exit code and, if there is one, an error to show.
+// exitError is the end of the program with an exit code and, optionally, an error to show.
 type exitError struct {
 	code int
 	err  error
@@ -71,7 +71,7 @@ func exit(code int, format string, a ...any) error {
 	return &exitError{code: code, err: fmt.Errorf(format, a...)}
 }
 
-// exitWith ends with a code and says nothing.
+// exitWith returns the end of the program with a code and without a message.
 func exitWith(code int) error {
 	if code == exitOK {
 		return nil
@@ -83,8 +83,7 @@ func usage(format string, a ...any) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, a...), hint: true}
 }
 
-// clientExit gives an error of the client its exit code and, where people need
-// more than the daemon says, more words.
+// clientExit gives an error of the client its exit code and, if needed, a longer message.
 func clientExit(err error, socket string) error {
 	var refused *client.Error
 	switch {
@@ -92,16 +91,20 @@ func clientExit(err error, socket string) error {
 		return nil
 	case isAdminSocket(socket):
 		locks := strings.TrimSuffix(socket, admin.Socket(""))
-		return exit(exitUnavailable, "%s is the daemon's admin socket; use its socket for locks, %s", socket, locks)
+		return exit(exitUnavailable, "%s is the daemon's admin socket; use its socket for locks, "+
+			"%s",
+			socket, locks)
 	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(socket):
 		return exit(exitUnavailable, "no daemon at %s: it is not a socket", socket)
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
-		return exit(exitUnavailable, "no daemon at %s; start one with 'locksidecar serve', or name its socket with --socket or LOCKSIDECAR_SOCKET", socket)
+		return exit(exitUnavailable, "no daemon at %s; start one with 'locksidecar serve', or "+
+			"name its socket with --socket or LOCKSIDECAR_SOCKET", socket)
 	case errors.Is(err, fs.ErrPermission):
 		return exit(exitDenied, "this user (uid %d) may not connect to %s", os.Geteuid(), socket)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return exit(exitUnavailable, "the daemon at %s does not answer", socket)
-	case errors.Is(err, client.ErrBusy), errors.Is(err, client.ErrTimeout), errors.Is(err, client.ErrLimit):
+	case errors.Is(err, client.ErrBusy), errors.Is(err, client.ErrTimeout),
+		errors.Is(err, client.ErrLimit):
 		return &exitError{code: exitTryAgain, err: err}
 	case errors.Is(err, client.ErrDenied):
 		return &exitError{code: exitDenied, err: err}
@@ -118,7 +121,8 @@ func isSocket(path string) bool {
 	return err == nil && info.Mode()&fs.ModeSocket != 0
 }
 
-// isAdminSocket reports whether path is the admin socket of a daemon whose socket for locks is beside it.
+// isAdminSocket reports whether path is the admin socket of a daemon whose socket for locks is
+// beside it.
 func isAdminSocket(path string) bool {
 	locks, found := strings.CutSuffix(path, admin.Socket(""))
 	return found && isSocket(path) && isSocket(locks)

@@ -19,30 +19,35 @@ import (
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/daemon/audit"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/both"
 )
 
-// fleet is the stores that a daemon has open, over its reloads.
+// fleet has the stores that a daemon has open, across its reloads.
 type fleet struct {
 	log      *zap.Logger
-	takeover *daemon.TakeoverState // what is taken over; nil for nothing
+	takeover *takeover.State // nil if nothing is taken over
 	seen     places
 
-	mu     sync.Mutex                // held while a reload goes on
-	open   map[string]upstream.Store // by need.key; guarded by mu
-	needs  map[string]*need          // of the open stores, by need.key; guarded by mu
-	passed bool                      // another process goes on with all of them: nothing may be closed; guarded by mu
-	used   map[string]bool           // of those, what the daemon was told to use last; guarded by mu
-	keys   map[string][]both.Keys    // of pairs, what they were told to cover last; guarded by mu
+	mu    sync.Mutex                // held during a reload
+	open  map[string]upstream.Store // by need.key; guarded by mu
+	needs map[string]*need          // of the open stores, by need.key; guarded by mu
+	// passed is set once another process continues with all stores, so that none may be closed.
+	// Guarded by mu.
+	passed bool
+	// the open stores that the configuration uses, by need.key; guarded by mu
+	used map[string]bool
+	keys map[string][]both.Keys // the keys that each pair covers, by need.key; guarded by mu
 }
 
 func newFleet(log *zap.Logger) *fleet {
-	return &fleet{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need), keys: make(map[string][]both.Keys)}
+	return &fleet{log: log, open: make(map[string]upstream.Store), needs: make(map[string]*need),
+		keys: make(map[string][]both.Keys)}
 }
 
-// use opens the stores that p needs and calls take with what the daemon is to serve. If either fails,
-// nothing has changed.
+// use opens the stores that p needs and calls take with what the daemon is to serve. If either
+// fails, nothing has changed.
 func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -77,14 +82,18 @@ func (f *fleet) use(ctx context.Context, p *proposal, take func(daemon.Serving) 
 type coverage struct {
 	keys []both.Keys
 	lazy bool // the daemon may start although one of the two stores cannot be reached
-	// later says that it does: the pair tells other hosts of its keys once the new store can be reached.
+	// later says that it does: the pair tells other hosts of its keys once the new store can be
+	// reached.
 	later bool
 }
 
-// covered returns which keys each pair of stores has. It checks the epoch of keys that have moved, and that what
-// hosts have agreed on can be read, unless the daemon may start without the pair. It changes nothing.
-func (f *fleet) covered(ctx context.Context, p *proposal, fresh map[string]opened) (covered map[string]coverage, err error) {
-	namespaces := p.conf.Spaces()
+// covered returns which keys each pair of stores has. It checks the epoch of keys that have
+// moved, and that what hosts have agreed on can be read, unless the daemon may start without the
+// pair. It changes nothing.
+func (f *fleet) covered(
+	ctx context.Context, p *proposal, fresh map[string]opened,
+) (covered map[string]coverage, err error) {
+	namespaces := p.conf.AllNamespaces()
 	covered = make(map[string]coverage)
 	rules := make(map[string]both.Rules)
 	for _, n := range namespaces {
@@ -101,9 +110,11 @@ func (f *fleet) covered(ctx context.Context, p *proposal, fresh map[string]opene
 			continue
 		}
 		r, read := rules[key]
-		if !read && !fresh[key].missing { // it takes as long again to find out that a store does not answer
+		// For a missing store it would take as long again to find out that it does not answer.
+		if !read && !fresh[key].missing {
 			short, cancel := context.WithTimeout(ctx, openBound)
-			r, _ = both.ReadRules(short, f.open[key]) // while a store is down, the daemon may start without it
+			// While a store is down, the daemon may start without it.
+			r, _ = both.ReadRules(short, f.open[key])
 			cancel()
 			rules[key] = r
 		}
@@ -114,7 +125,9 @@ func (f *fleet) covered(ctx context.Context, p *proposal, fresh map[string]opene
 	for key, c := range covered {
 		c.lazy, c.later = fresh[key].lazy, fresh[key].missing
 		if !c.later {
-			err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error { return s.Reads(ctx, c.keys) })
+			err := f.withPair(ctx, key, func(ctx context.Context, s *both.Store) error {
+				return s.CheckNote(ctx, c.keys)
+			})
 			if c.later = c.lazy && unreachable(err); err != nil && !c.later {
 				return nil, err
 			}
@@ -124,8 +137,8 @@ func (f *fleet) covered(ctx context.Context, p *proposal, fresh map[string]opene
 	return covered, nil
 }
 
-// cover tells each pair of stores which keys it has. What it writes into a store stays there: a later step should not
-// be able to fail.
+// cover tells each pair of stores which keys it has. What it writes into a store stays there: a
+// later step should not be able to fail.
 func (f *fleet) cover(ctx context.Context, covered map[string]coverage) error {
 	for _, key := range slices.Sorted(maps.Keys(covered)) {
 		c := covered[key]
@@ -147,7 +160,9 @@ func (f *fleet) cover(ctx context.Context, covered map[string]coverage) error {
 }
 
 // withPair calls do with an open pair of stores.
-func (f *fleet) withPair(ctx context.Context, key string, do func(context.Context, *both.Store) error) error {
+func (f *fleet) withPair(
+	ctx context.Context, key string, do func(context.Context, *both.Store) error,
+) error {
 	short, cancel := context.WithTimeout(ctx, openBound)
 	defer cancel()
 	if err := do(short, f.open[key].(*both.Store)); err != nil {
@@ -161,12 +176,13 @@ func (f *fleet) withPair(ctx context.Context, key string, do func(context.Contex
 func (f *fleet) left(key string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.used[key] && f.open[key] != nil { // after several reloads it may leave twice; the first closes it
+	// After several reloads it may leave twice; the first closes it.
+	if !f.used[key] && f.open[key] != nil {
 		f.closeLocked(key)
 	}
 }
 
-// end closes what is open, when the daemon has ended.
+// end closes all stores when the daemon has ended.
 func (f *fleet) end() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -201,13 +217,13 @@ type proposal struct {
 	needs []*need          // of the namespaces
 }
 
-// load reads the configuration and plans its stores. It connects to nothing. Its error names every fault, one
-// on each line.
+// load reads the configuration and plans its stores. It connects to nothing. Its error names
+// every fault, one on each line.
 func (m *Main) load(file string, flags *pflag.FlagSet) (*proposal, error) {
 	c, err := config.Load(file, m.Env, flags)
 	p := &proposal{conf: c, plans: make(map[string]*plan)}
 	faults := []error{err, config.Misspelt(m.Environ)}
-	for _, s := range append([]*config.Store{&c.Main}, c.Stores...) {
+	for _, s := range append([]*config.StoreSettings{&c.Main}, c.Stores...) {
 		if _, err := config.ParseUpstream(s.Upstream); err != nil {
 			continue // config.Load has reported it
 		}
@@ -230,36 +246,35 @@ func (m *Main) load(file string, flags *pflag.FlagSet) (*proposal, error) {
 	return p, nil
 }
 
-// needsOf returns the stores that the namespaces need. Its error names every fault, one on each line.
+// needsOf returns the stores that the namespaces need. Its error names every fault, one on each
+// line.
 func needsOf(c *config.Config, plans map[string]*plan) ([]*need, error) {
 	var needs []*need
 	var faults []error
-	for _, n := range c.Spaces() {
+	for _, n := range c.AllNamespaces() {
 		name, key, ps := storeOf(c, n, plans)
-		if err := checkFit(c, n, ps); err != nil && !slices.ContainsFunc(faults, func(e error) bool { return e.Error() == err.Error() }) {
-			faults = append(faults, err) // a setting of the top level has the same fault in many namespaces
+		if err := checkFit(c, n, ps); err != nil &&
+			!slices.ContainsFunc(faults, func(e error) bool { return e.Error() == err.Error() }) {
+			// a setting of the top level has the same fault in many namespaces
+			faults = append(faults, err)
 		}
-		var found *need
-		for _, d := range needs {
-			if d.name == name {
-				found = d
-			}
+		i := slices.IndexFunc(needs, func(d *need) bool { return d.name == name })
+		if i < 0 {
+			i = len(needs)
+			needs = append(needs, &need{name: name, key: key, plans: ps, epoch: n.FenceEpoch})
 		}
-		if found != nil && found.key != key {
-			faults = append(faults, fmt.Errorf("%s: %s is the name of a store, and of two stores that are used together: "+
-				"give that store another name", config.SpacePath(n.Prefix), name))
+		if needs[i].key != key {
+			faults = append(faults, fmt.Errorf("%s: %s is the name of a store, and of two stores "+
+				"that are used together: give that store another name",
+				config.NamespacePath(n.Prefix), name))
 		}
-		if found == nil {
-			found = &need{name: name, key: key, plans: ps, epoch: n.FenceEpoch}
-			needs = append(needs, found)
-		}
-		found.lazy = found.lazy || n.Outage == "local"
+		needs[i].lazy = needs[i].lazy || n.Outage == "local"
 	}
 	for i, d := range needs {
 		for _, o := range needs[:i] {
 			if name := d.sharesEmbedded(o); name != "" {
-				faults = append(faults, fmt.Errorf("the embedded store %s has some keys alone and others with both: "+
-					"all of its keys have to move together", name))
+				faults = append(faults, fmt.Errorf("the embedded store %s has some keys alone "+
+					"and others with both: all of its keys have to move together", name))
 			}
 		}
 	}
@@ -273,7 +288,7 @@ func checkFit(c *config.Config, n *config.Namespace, ps []*plan) error {
 		can.minTTL, can.queue = max(can.minTTL, p.can.minTTL), can.queue && p.can.queue
 	}
 	fault := func(field, format string, a ...any) error {
-		path := config.SpacePath(n.Prefix) + "." + field
+		path := config.NamespacePath(n.Prefix) + "." + field
 		if !c.Set(path) { // the namespace has the setting of the top level
 			path = field
 		}
@@ -283,16 +298,18 @@ func checkFit(c *config.Config, n *config.Namespace, ps []*plan) error {
 	case n.TTL < can.minTTL:
 		return fault("ttl", "%v is too short for this store; the minimum is %v", n.TTL, can.minTTL)
 	case n.Linger > 0 && !can.queue:
-		return fault("linger", "Redlock does not support it: a host cannot tell the others there that it waits for a lock")
+		return fault("linger",
+			"Redlock does not support it: a host cannot tell the others there that it waits for a lock")
 	case len(ps) > 1 && !can.rebase:
-		return fault("both", "%w: %s decides its fences itself, and they cannot be raised to those of the other store; "+
-			"stop all holders, then change the store with a fence_epoch above the last fence base", both.ErrFences, ps[0].kind)
+		return fault("both", "%w: %s decides its fences itself, and they cannot be raised to the other store's; "+
+			"stop all holders, then change the store with a fence_epoch above the last fence base",
+			both.ErrFences, ps[0].kind)
 	}
 	return nil
 }
 
-// sharesEmbedded returns the name of the embedded store that both d and o need, or "". Such a store can be
-// open only once.
+// sharesEmbedded returns the name of the embedded store that both d and o need, or "". Such a
+// store can be open only once.
 func (d *need) sharesEmbedded(o *need) string {
 	if d.key == o.key {
 		return ""
@@ -306,21 +323,19 @@ func (d *need) sharesEmbedded(o *need) string {
 	return ""
 }
 
-// storeOf is where a namespace's keys are kept: its name to the daemon, what it is
-// opened with, and by which plans.
-func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (name, key string, ps []*plan) {
+// storeOf returns the store of a namespace's keys: its name for the daemon, its key, and its plans.
+func storeOf(
+	c *config.Config, n *config.Namespace, plans map[string]*plan,
+) (name, key string, ps []*plan) {
 	ps = []*plan{plans[c.Store(n.Store).Name]}
 	if n.Both != "" {
 		ps = append(ps, plans[c.Store(n.Both).Name])
 	}
 	var names, keys []string
 	for _, p := range ps {
-		name := p.name
-		if name == "" {
-			name = config.DefaultStore
-		}
-		names = append(names, name)
-		keys = append(keys, fmt.Sprint(p.name, "\x00", p.url, "\x00", int64(p.maxTTL))) // see planRedlock
+		names = append(names, storeName(p.name))
+		// see planRedlock
+		keys = append(keys, fmt.Sprint(p.name, "\x00", p.url, "\x00", int64(p.maxTTL)))
 	}
 	name = strings.Join(names, "+")
 	if n.Both != "" && n.FenceEpoch != 0 { // see need
@@ -329,40 +344,30 @@ func storeOf(c *config.Config, n *config.Namespace, plans map[string]*plan) (nam
 	return name, strings.Join(append(keys, name), "\x00"), ps
 }
 
-// serving opens the stores that p needs and that are not open yet. It returns what the daemon is to serve.
-// fresh has those that it has opened, by their keys.
-func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fresh map[string]opened, err error) {
+// serving opens the stores that p needs and that are not open yet. It returns what the daemon is
+// to serve. fresh has those that it has opened, by their keys.
+func (f *fleet) serving(
+	ctx context.Context, p *proposal,
+) (s daemon.Serving, fresh map[string]opened, err error) {
 	c := p.conf
 	fresh = make(map[string]opened)
 	s = daemon.Serving{Drain: max(c.Drain, 1), Limits: limits(c)} // 0 would be the daemon's default
 	for _, d := range p.needs {
 		if f.open[d.key] == nil {
-			for key := range f.open {
-				if name := d.sharesEmbedded(f.needs[key]); name != "" {
-					return s, fresh, exit(exitUsage, "the embedded store %s is in use: to keep its keys in two stores, "+
-						"or in one again, takes a restart", name)
-				}
-			}
-			lazy := d.lazy || len(p.needs) > 1 || f.takeover != nil && f.takeover.Left() // nobody else serves meanwhile
-			if f.used != nil && len(d.plans) > 1 {
-				lazy = false // a reload does not begin a move to a store that cannot be reached
-			}
-			is := opened{lazy: lazy}
-			st, err := d.open(ctx, opening{log: f.log, lazy: lazy, missing: &is.missing, successor: f.takeover.Successor(d.name), seen: &f.seen})
-			if err != nil {
+			if fresh[d.key], err = f.openStore(ctx, d, len(p.needs) > 1); err != nil {
+				delete(fresh, d.key)
 				return s, fresh, err
 			}
-			f.open[d.key], f.needs[d.key] = st, d
-			fresh[d.key] = is
 		}
 		var parts []engine.Part
 		for _, p := range d.plans {
 			parts = append(parts, engine.Part{Name: storeName(p.name), Place: p.place})
 		}
-		s.Stores = append(s.Stores, daemon.StoreConfig{Name: d.name, Key: d.publicKey(), Store: f.open[d.key],
+		s.Stores = append(s.Stores, daemon.StoreConfig{Name: d.name, Key: d.publicKey(),
+			Store: f.open[d.key],
 			Parts: parts, Lock: lockOf(f.open[d.key]), Close: func() { f.left(d.key) }})
 	}
-	for _, n := range c.Spaces() {
+	for _, n := range c.AllNamespaces() {
 		name, _, ps := storeOf(c, n, p.plans)
 		d := namespace(n, name)
 		for _, p := range ps {
@@ -379,7 +384,34 @@ func (f *fleet) serving(ctx context.Context, p *proposal) (s daemon.Serving, fre
 	return s, fresh, nil
 }
 
-// publicKey is key without a password that it may hold.
+// openStore opens the store of a need. others means that the configuration has more stores.
+func (f *fleet) openStore(ctx context.Context, d *need, others bool) (is opened, err error) {
+	for key := range f.open {
+		if name := d.sharesEmbedded(f.needs[key]); name != "" {
+			return is, exit(exitUsage, "the embedded store %s is in use: to keep its keys in two "+
+				"stores, or in one again, takes a restart", name)
+		}
+	}
+	// With a parked state no other daemon serves meanwhile.
+	is.lazy = d.lazy || others || f.takeover != nil && f.takeover.Parked()
+	if f.used != nil && len(d.plans) > 1 {
+		is.lazy = false // a reload does not begin a move to a store that cannot be reached
+	}
+	st, err := d.open(ctx, opening{
+		log:       f.log,
+		lazy:      is.lazy,
+		missing:   &is.missing,
+		successor: f.takeover.Successor(d.name),
+		seen:      &f.seen,
+	})
+	if err != nil {
+		return is, err
+	}
+	f.open[d.key], f.needs[d.key] = st, d
+	return is, nil
+}
+
+// publicKey returns a hash of the key, which may contain a password.
 func (d *need) publicKey() string {
 	sum := sha256.Sum256([]byte(d.key))
 	return hex.EncodeToString(sum[:])
@@ -390,7 +422,8 @@ func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 		return d.plans[0].opened(ctx, o)
 	}
 	successors, missing := both.Successors(o.successor), o.missing
-	o.successor, o.missing = successors[0], nil // the new store can be told of the keys without the old one
+	// The new store can be told of the keys without the old one.
+	o.successor, o.missing = successors[0], nil
 	first, err := d.plans[0].opened(ctx, o)
 	if err != nil {
 		return nil, err
@@ -402,19 +435,20 @@ func (d *need) open(ctx context.Context, o opening) (upstream.Store, error) {
 	}
 	st, err := both.New(first, second, d.epoch)
 	if err != nil {
-		return nil, exit(exitUsage, "%s: %w", d.name, errors.Join(err, first.Close(), second.Close()))
+		return nil, exit(exitUsage, "%s: %w",
+			d.name, errors.Join(err, first.Close(), second.Close()))
 	}
 	return st, nil
 }
 
-// lockOf is the file that is locked for a store; nil for none. One daemon has an embedded store in a
-// pair at the most.
+// lockOf returns the file that is locked for a store; nil if there is none. At most one store of
+// a pair is embedded.
 func lockOf(s upstream.Store) *os.File {
 	switch x := s.(type) {
 	case *lockedStore:
 		return x.lock
 	case *both.Store:
-		for _, one := range x.Pair() {
+		for _, one := range x.Capabilities().Pair {
 			if f := lockOf(one); f != nil {
 				return f
 			}
@@ -436,9 +470,12 @@ func namespace(n *config.Namespace, store string) engine.Namespace {
 	uids, _ := config.UIDs(n.Users) // checked
 	gids, _ := config.GIDs(n.Groups)
 	d := engine.Namespace{
-		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold, Heartbeat: n.Heartbeat,
-		MaxHandoffs: n.MaxHandoffs, MaxHandoffTime: n.MaxHandoffTime, Linger: n.Linger, LingerPause: max(n.LingerPause, 1), MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
-		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local", LocalAfter: max(n.OutageAfter, 1),
+		Prefix: n.Prefix, Store: store, TTL: n.TTL, MaxWait: n.MaxWait, MaxHold: n.MaxHold,
+		Heartbeat:   n.Heartbeat,
+		MaxHandoffs: n.MaxHandoffs, MaxHandoffTime: n.MaxHandoffTime, Linger: n.Linger,
+		LingerPause: max(n.LingerPause, 1), MaxHolds: int64(n.MaxHolds), MaxWaiters: int64(n.MaxWaiters),
+		Users: uids, Groups: gids, FenceEpoch: n.FenceEpoch, Local: n.Outage == "local",
+		LocalAfter: max(n.OutageAfter, 1),
 	}
 	if n.Interop {
 		d.Tenure, d.Pause = engine.DefaultTenure, engine.DefaultPause
@@ -451,8 +488,9 @@ func namespace(n *config.Namespace, store string) engine.Namespace {
 
 func limits(c *config.Config) daemon.ServingLimits {
 	return daemon.ServingLimits{MaxConns: c.Limits.MaxConns, Limits: engine.Limits{
-		Users: engine.UserLimits{Conns: c.Limits.UserConns, Holds: c.Limits.UserHolds, Waiters: c.Limits.UserWaiters,
-			Rate: c.Limits.UserRate},
+		Users: engine.UserLimits{Conns: c.Limits.UserConns, Holds: c.Limits.UserHolds,
+			Waiters: c.Limits.UserWaiters,
+			Rate:    c.Limits.UserRate},
 		MaxHolds: c.Limits.MaxHolds, MaxWaiters: c.Limits.MaxWaiters,
 		MaxFrame: c.Limits.MaxFrame, OutBuffer: c.Limits.OutBuffer,
 	}}

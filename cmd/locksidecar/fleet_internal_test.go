@@ -21,6 +21,8 @@ type silentStore struct {
 	asked int
 }
 
+func (s *silentStore) Capabilities() upstream.Capabilities { return upstream.Capabilities{Noter: s} }
+
 func (s *silentStore) Note(context.Context) ([]byte, int64, error) {
 	s.asked++
 	return nil, 0, upstream.ErrDown
@@ -80,6 +82,8 @@ func (s *notedStore) Info() upstream.Info             { return upstream.Info{Nam
 func (*notedStore) Hints() <-chan upstream.Hint       { return nil }
 func (*notedStore) Sessions() <-chan upstream.Session { return nil }
 func (*notedStore) Close() error                      { return nil }
+
+func (s *notedStore) Capabilities() upstream.Capabilities { return upstream.Capabilities{Noter: s} }
 
 func (s *notedStore) Note(context.Context) ([]byte, int64, error) {
 	if s.down {

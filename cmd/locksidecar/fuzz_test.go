@@ -25,7 +25,7 @@ func FuzzStoreURL(f *testing.F) {
 		in := strings.HasSuffix(front, ":") && strings.Count(front, ":") == 2 && strings.Contains(front, "://") && strings.HasPrefix(back, "@") &&
 			!strings.ContainsAny(strings.SplitN(front, "://", 2)[1], "/?#@") && !strings.Contains(back[1:], "@")
 		c := config.Default(func(string) (string, bool) { return "", false })
-		for _, s := range []config.Store{{Upstream: front + secret + back}, {Upstream: front + back, Password: secret, Username: "user"}} {
+		for _, s := range []config.StoreSettings{{Upstream: front + secret + back}, {Upstream: front + back, Password: secret, Username: "user"}} {
 			if s.Password == "" && !in {
 				continue
 			}

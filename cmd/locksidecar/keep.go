@@ -14,21 +14,22 @@ import (
 	"go.uber.org/zap"
 	"golang.org/x/sys/unix"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// The manager as a keeper of descriptors, between a daemon that ends and the next one (sd_notify(3),
-// FDSTORE=1). Each has a name of its own, since only names come back in no order.
+// The service manager keeps descriptors between a daemon that ends and the next one
+// (sd_notify(3), FDSTORE=1). Each has its own name, because the manager returns them in no
+// particular order.
 
 const keptPrefix = "locksidecar."
 
 func keptName(i int) string { return keptPrefix + strconv.Itoa(i) }
 
-// keptWithin is how long the manager may take for all of them.
+// keptWithin is how long the manager may take to accept all of them.
 const keptWithin = 5 * time.Second
 
-// leave leaves everything with the manager for the next process; false when it cannot be done, and
-// the daemon has to drain.
+// leave parks the daemon's state with the manager for the next process. If it returns false, the
+// daemon has to drain.
 func (s *server) leave() bool {
 	if at, _ := s.m.Env("NOTIFY_SOCKET"); at == "" || !s.conf.KeepOverRestart {
 		return false
@@ -36,7 +37,8 @@ func (s *server) leave() bool {
 	err := s.Park(func(files []int) error {
 		return s.toManager(func(c *net.UnixConn) error {
 			for i, fd := range files {
-				// Not to be dropped because a client has gone: who comes next has to find all of them.
+				// FDPOLL=0: the manager must not drop a descriptor whose client has gone, because
+				// the next process needs all of them.
 				state := "FDSTORE=1\nFDNAME=" + keptName(i) + "\nFDPOLL=0"
 				if err := sayWith(c, state, fd); err != nil {
 					return err
@@ -46,13 +48,15 @@ func (s *server) leave() bool {
 		})
 	})
 	if err != nil {
-		s.log.Error("state not parked for the next process; draining", zap.String("event", "bequest_failed"), zap.Error(err))
+		s.log.Error("state not parked for the next process; draining",
+			zap.String("event", "park_failed"), zap.Error(err))
 	}
 	return err == nil
 }
 
-// found returns the parked state of an earlier process; nil if there is none, or if it cannot be used.
-func (s *server) found(kept []*os.File) *daemon.TakeoverState {
+// found returns the parked state of an earlier process; nil if there is none, or if it cannot be
+// used.
+func (s *server) found(kept []*os.File) *takeover.State {
 	if len(kept) == 0 {
 		return nil
 	}
@@ -60,9 +64,9 @@ func (s *server) found(kept []*os.File) *daemon.TakeoverState {
 	for _, f := range kept {
 		names = append(names, f.Name())
 	}
-	state, err := daemon.FindParked(kept)
-	// Out of the manager's hands first: a third process must not find it again, and the locks of files
-	// among them stand for as long as anybody has them open.
+	state, err := takeover.FindParked(kept)
+	// The manager must drop them first. A third process must not find them again, and the file
+	// locks among them last while any process has them open.
 	gone := s.toManager(func(c *net.UnixConn) error {
 		for _, name := range names {
 			if _, err := c.Write([]byte("FDSTOREREMOVE=1\nFDNAME=" + name)); err != nil {
@@ -72,7 +76,8 @@ func (s *server) found(kept []*os.File) *daemon.TakeoverState {
 		return nil
 	})
 	if err != nil || gone != nil {
-		s.log.Error("parked state of the last process cannot be used", zap.String("event", "bequest_unusable"), zap.Error(errors.Join(err, gone)))
+		s.log.Error("parked state of the last process cannot be used",
+			zap.String("event", "parked_unusable"), zap.Error(errors.Join(err, gone)))
 	}
 	if err != nil {
 		return nil
@@ -80,7 +85,8 @@ func (s *server) found(kept []*os.File) *daemon.TakeoverState {
 	return state
 }
 
-// match finds the stores of the parked state that the configuration does not have, and logs that their locks are lost.
+// match finds the stores of the parked state that the configuration does not have, and logs that
+// their locks are lost.
 func (s *server) match(needs []*need) {
 	if s.fleet.takeover == nil {
 		return
@@ -90,9 +96,10 @@ func (s *server) match(needs []*need) {
 		keys[d.name] = d.publicKey()
 	}
 	for _, name := range s.fleet.takeover.Match(keys) {
-		s.log.Error("the last process has left locks at a store that the configuration does not have, or not as it was then: they are "+
-			"lost, and end at the store with their TTLs; to keep locks, reload a changed configuration before a restart",
-			zap.String("event", "bequest_without"), zap.String("store", storeName(name)))
+		s.log.Error("the last process has left locks at a store that the configuration does not "+
+			"have, or not as it was then: they are lost, and end at the store with their TTLs; "+
+			"to keep locks, reload a changed configuration before a restart",
+			zap.String("event", "parked_without"), zap.String("store", storeName(name)))
 	}
 }
 
@@ -100,11 +107,13 @@ func (s *server) match(needs []*need) {
 func (s *server) giveUp(why error) {
 	s.fleet.takeover.Close()
 	s.fleet.takeover = nil
-	s.log.Error("parked state of the last process cannot be taken over: its clients' connections and locks are lost, and this process "+
-		"serves anew", zap.String("event", "bequest_unusable"), zap.Error(why))
+	s.log.Error("parked state of the last process cannot be taken over: its clients' connections "+
+		"and locks are lost, and this process serves anew",
+		zap.String("event", "parked_unusable"), zap.Error(why))
 }
 
-// toManager has tell speak with the manager, and waits until that has taken in what it said.
+// toManager calls tell with a connection to the manager, and waits until the manager has read
+// everything.
 func (s *server) toManager(tell func(*net.UnixConn) error) error {
 	at, _ := s.m.Env("NOTIFY_SOCKET")
 	nc, err := net.DialTimeout("unixgram", at, tellWithin)
@@ -134,12 +143,13 @@ func (s *server) toManager(tell func(*net.UnixConn) error) error {
 	}
 	_ = r.SetReadDeadline(time.Now().Add(keptWithin))
 	if _, err := r.Read(make([]byte, 1)); err != io.EOF {
-		return fmt.Errorf("the manager does not take it in: %w", err)
+		return fmt.Errorf("the service manager does not confirm: %w", err)
 	}
 	return nil
 }
 
-// sayWith gives the manager a word and a descriptor: net does not, on a socket that is connected.
+// sayWith sends a state and a descriptor to the manager. Package net cannot do that on a
+// connected socket.
 func sayWith(c *net.UnixConn, state string, fd int) error {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -153,7 +163,8 @@ func sayWith(c *net.UnixConn, state string, fd int) error {
 	return errors.Join(err, os.NewSyscallError("sendmsg", sent))
 }
 
-// split tells what an earlier process has left from sockets that the manager has made.
+// split separates the descriptors that an earlier process has left from the sockets that the
+// manager has made.
 func split(given []*os.File) (sockets, kept []*os.File) {
 	numbers := make(map[*os.File]int)
 	for _, f := range given {

@@ -152,7 +152,7 @@ func TestKeptOverARestart(t *testing.T) {
 	h.daemon.ends(0)
 	m.drop(keptName(3))
 	d := m.start(h, nil)
-	eventually(t, "it says so", func() bool { return strings.Contains(d.err.String(), `"event":"bequest_unusable"`) })
+	eventually(t, "it says so", func() bool { return strings.Contains(d.err.String(), `"event":"parked_unusable"`) })
 	q.ends(79)
 	d.signal(syscall.SIGTERM)
 	d.ends(0)
@@ -241,7 +241,7 @@ func TestKeptOverARestartWithOtherStores(t *testing.T) {
 			}
 			h.configure(own.Replace(k.is))
 			m.restarts(h, nil)
-			if log := h.daemon.err.String(); strings.Contains(log, `"event":"bequest_without"`) != (k.gone != "") ||
+			if log := h.daemon.err.String(); strings.Contains(log, `"event":"parked_without"`) != (k.gone != "") ||
 				k.gone != "" && !strings.Contains(log, `"store":"`+k.gone+`"`) || !strings.Contains(log, `"event":"took_over"`) {
 				t.Errorf("the log:\n%s", log)
 			}
@@ -352,7 +352,7 @@ func TestWhatWasLeftBehindIsOfNoUse(t *testing.T) {
 			k.damage(t, h, m)
 			h.daemon = m.start(h, socket)
 			h.ready()
-			if log := h.daemon.err.String(); !strings.Contains(log, `"event":"bequest_unusable"`) || strings.Contains(log, `"event":"took_over"`) {
+			if log := h.daemon.err.String(); !strings.Contains(log, `"event":"parked_unusable"`) || strings.Contains(log, `"event":"took_over"`) {
 				t.Errorf("the log:\n%s", log)
 			}
 			p.ends(79)

@@ -16,7 +16,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// What becomes of the command when its lock is lost.
+// What happens to the command when its lock is lost.
 const (
 	lostTerm = "term"
 	lostKill = "kill"
@@ -27,12 +27,12 @@ const (
 type lockOptions struct {
 	socket    string
 	noWait    bool
-	wait      durationFlag
+	wait      time.Duration
 	shared    bool
-	permits   countFlag
-	ttl       durationFlag
-	conflict  codeFlag
-	killAfter durationFlag
+	permits   uint32 // of the semaphore; 0 for a lock
+	ttl       time.Duration
+	conflict  int
+	killAfter time.Duration
 	onLost    string
 	quiet     bool
 
@@ -41,37 +41,36 @@ type lockOptions struct {
 }
 
 const lockLong = `Acquire the lock KEY, run CMD, and release the lock when CMD has ended. Of several
-KEYs all are acquired or none, in an order in which no two callers wait for each
-other; if one is lost all are.
+KEYs all are acquired or none, in an order that prevents deadlocks; if one is lost, all
+are.
 
 With -c it acquires one of N permits of the semaphore KEY instead: up to N such
-commands run at once, on all hosts together. Everybody has to say the same N. A semaphore
-and a lock of the same name have nothing to do with each other.
+commands run at once, on all hosts together. All callers have to give the same N. A
+semaphore and a lock of the same name are independent.
 
-Without -n or -w it waits for the lock as long as it takes. CMD is run as it is,
-without a shell, with this command's input and output, in a process group of its
-own; that group gets the terminal when there is one. SIGTERM, SIGINT, SIGHUP and
-the like are forwarded to the group. SIGUSR2 is ignored: it is meant for the daemon.
-CMD finds in its environment
+Without -n or -w it waits indefinitely. CMD runs without a shell, with this command's
+input and output, in its own process group, which gets the terminal if there is one.
+SIGTERM, SIGINT, SIGHUP and similar signals are forwarded to the group. SIGUSR2 is
+ignored, because it is meant for the daemon. The environment of CMD has
 
-  LOCKSIDECAR_KEY      the key; of several, each on a line
+  LOCKSIDECAR_KEY      the key; several keys are on separate lines
   LOCKSIDECAR_FENCE    the fencing token: a number, larger for each later holder.
-                       Pass it to what the lock protects, so that it can refuse a
-                       holder that is late. Of several keys each on a line
+                       Pass it to the protected resource, so that this can refuse
+                       a late holder. The tokens of several keys are on separate lines
   LOCKSIDECAR_SOCKET   the daemon's socket
-  TRACEPARENT          as it is in this command's own: a daemon that exports traces
-                       puts the wait for the lock there
+  TRACEPARENT          as in this command's own environment: a daemon that exports
+                       traces adds the wait for the lock to that trace
 
 The lock is released as soon as CMD itself has ended, even if processes that it
-started live on. Should the lock be lost while CMD runs (the store or the daemon
-failed for too long, or an operator took it away), --on-lost says what happens:
+started continue. If the lock is lost while CMD runs (the store or the daemon failed
+for too long, or an operator took it away), --on-lost decides what happens:
 
   term   SIGTERM to the whole process group, SIGKILL after --kill-after; exit 79
   kill   SIGKILL at once; exit 79
-  warn   only a message; CMD goes on without the lock
+  warn   only a message; CMD continues without the lock
 
-Killed with SIGKILL, this command takes CMD with it (on Linux), though not what
-CMD has started.
+If this command is killed with SIGKILL, CMD is killed, too (on Linux), but not the
+processes that CMD has started.
 
 ` + exitCodesText
 
@@ -94,13 +93,13 @@ const lockExample = `  # one at a time on all hosts, waiting for its turn
   locksidecar lock deploy -- sh -c 'echo "fence $LOCKSIDECAR_FENCE"; make deploy'`
 
 func (m *Main) lockCommand() *cobra.Command {
-	o := &lockOptions{conflict: exitTryAgain, killAfter: durationFlag(5 * time.Second), wait: durationFlag(client.Forever)}
+	o := &lockOptions{conflict: exitTryAgain, killAfter: 5 * time.Second, wait: client.Forever}
 	cmd := &cobra.Command{
 		Use:     "lock [flags] KEY… -- CMD [ARG…]",
 		Short:   "Run a command under a lock",
 		Long:    lockLong,
 		Example: lockExample,
-		// What stands behind -- is the command's, and --help in front of it ours.
+		// Flags after -- belong to the command, and --help before it to lock.
 		DisableFlagsInUseLine: true,
 		Args:                  o.args,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,29 +115,37 @@ func (m *Main) lockCommand() *cobra.Command {
 		return usage("%w (put -- in front of the command)", err)
 	})
 	f := cmd.Flags()
-	f.BoolVarP(&o.noWait, "no-wait", "n", false, "do not wait: give up at once when the lock is taken")
-	f.VarP(&o.wait, "wait", "w", "wait for the lock at most this `long`, as in 30s (default: as long as it takes)")
+	f.BoolVarP(&o.noWait, "no-wait", "n", false, "do not wait: fail at once if the lock is taken")
+	f.VarP(durationFlag(&o.wait), "wait", "w",
+		"wait for the lock at most this `long`, as in 30s (default: no limit)")
 	f.Lookup("wait").DefValue = "" // without bound
-	f.BoolVarP(&o.shared, "shared", "s", false, "a shared lock: others may share it, none may have it exclusively")
-	f.VarP(&o.permits, "permits", "c", "a permit of a semaphore that has `N` of them, instead of a lock")
+	f.BoolVarP(&o.shared, "shared", "s", false,
+		"acquire a shared lock: other clients may share it, but none may hold it exclusively")
+	f.VarP(&parsedFlag[uint32]{&o.permits, "int", parsePermits}, "permits", "c",
+		"acquire a permit of a semaphore that has `N` of them, instead of a lock")
 	f.Lookup("permits").DefValue = ""
-	f.Var(&o.ttl, "ttl", "`length` of the lease, which is renewed while CMD runs; after a crash of this whole host the lock stays taken so long (default: the daemon's)")
+	f.Var(durationFlag(&o.ttl), "ttl", "`length` of the lease, which is renewed while CMD runs; after a crash of this host the lock stays taken for that time (default: the daemon's)")
 	f.Lookup("ttl").DefValue = ""
-	f.VarP(&o.conflict, "conflict-exit-code", "E", "exit `code` when the lock was not acquired")
-	f.Var(&o.killAfter, "kill-after", "`time` between SIGTERM and SIGKILL when the lock is lost")
-	f.StringVar(&o.onLost, "on-lost", lostTerm, "`what` happens to CMD when the lock is lost: term, kill or warn")
-	_ = cmd.RegisterFlagCompletionFunc("on-lost", cobra.FixedCompletions([]string{lostTerm, lostKill, lostWarn}, cobra.ShellCompDirectiveNoFileComp))
-	f.BoolVarP(&o.quiet, "quiet", "q", false, "say nothing about a lock that was not acquired, or was lost")
+	f.VarP(&parsedFlag[int]{&o.conflict, "int", parseExitCode}, "conflict-exit-code", "E",
+		"exit `code` if the lock was not acquired")
+	f.Var(durationFlag(&o.killAfter), "kill-after",
+		"`time` between SIGTERM and SIGKILL if the lock is lost")
+	f.StringVar(&o.onLost, "on-lost", lostTerm,
+		"`what` happens to CMD if the lock is lost: term, kill or warn")
+	completeWords(cmd, "on-lost", lostTerm, lostKill, lostWarn)
+	f.BoolVarP(&o.quiet, "quiet", "q", false,
+		"print no message about a lock that was not acquired or was lost")
 	socketFlag(cmd, &o.socket)
 	return cmd
 }
 
-// args takes the key and the command, and looks for what contradicts itself.
+// args reads the keys and the command, and checks all options.
 func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	dash := cmd.ArgsLenAtDash()
 	switch {
 	case dash < 0 && len(args) > 1:
-		return usage("put -- between the key and the command: locksidecar lock %s -- %s", args[0], strings.Join(args[1:], " "))
+		return usage("put -- between the key and the command: locksidecar lock %s -- %s",
+			args[0], strings.Join(args[1:], " "))
 	case len(args) == 0 || dash == 0:
 		return usage("no key is named")
 	case dash < 0 || len(args) == dash:
@@ -146,22 +153,27 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	case dash > protocol.MaxMany:
 		return usage("%d keys: at most %d can be had at once", dash, protocol.MaxMany)
 	}
-	keys := args[:dash]
-	for i, k := range keys {
+	o.keys, o.command = args[:dash], args[dash:]
+	for i, k := range o.keys {
 		if err := protocol.CheckKey(k); err != nil {
 			return usage("%w", err)
 		}
-		if slices.Contains(keys[:i], k) {
-			return usage("the key %s is named twice", k)
+		if slices.Contains(o.keys[:i], k) {
+			return usage("duplicate key %s", k)
 		}
 	}
+	return o.checkFlags(cmd)
+}
+
+// checkFlags checks the flags for values that are out of range and for contradictions.
+func (o *lockOptions) checkFlags(cmd *cobra.Command) error {
 	if o.noWait && cmd.Flags().Changed("wait") {
 		return usage("-n and -w cannot both be given")
 	}
 	switch {
 	case o.permits > 0 && o.shared:
 		return usage("-c and -s cannot both be given: a semaphore has no shared mode")
-	case o.permits > 0 && len(keys) > 1:
+	case o.permits > 0 && len(o.keys) > 1:
 		return usage("-c takes one key: permits of several semaphores are not acquired at once")
 	}
 	switch o.onLost {
@@ -169,19 +181,18 @@ func (o *lockOptions) args(cmd *cobra.Command, args []string) error {
 	default:
 		return usage("--on-lost %s: is none of term, kill, warn", o.onLost)
 	}
-	if time.Duration(o.ttl) < time.Millisecond && cmd.Flags().Changed("ttl") { // the protocol counts milliseconds
-		return usage("--ttl %v: must be at least 1ms", time.Duration(o.ttl))
+	if o.ttl < time.Millisecond && cmd.Flags().Changed("ttl") { // the protocol counts milliseconds
+		return usage("--ttl %v: must be at least 1ms", o.ttl)
 	}
-	if time.Duration(o.ttl) > protocol.MaxTTL*time.Millisecond {
-		return usage("--ttl %v: a lease can be a day long at most", time.Duration(o.ttl))
+	if o.ttl > protocol.MaxTTL*time.Millisecond {
+		return usage("--ttl %v: a lease can be a day long at most", o.ttl)
 	}
-	o.keys, o.command = keys, args[dash:]
 	return nil
 }
 
-// acquireArgs is what to ask the daemon for.
+// acquireArgs returns the arguments of the acquire.
 func (o *lockOptions) acquireArgs() client.AcquireArgs {
-	a := client.AcquireArgs{Owner: 1, Wait: time.Duration(o.wait), TTL: time.Duration(o.ttl), Permits: uint32(o.permits)}
+	a := client.AcquireArgs{Owner: 1, Wait: o.wait, TTL: o.ttl, Permits: o.permits}
 	if o.noWait {
 		a.Wait = 0
 	}
@@ -191,10 +202,10 @@ func (o *lockOptions) acquireArgs() client.AcquireArgs {
 	return a
 }
 
-// name is the keys for people.
+// name returns the keys for messages.
 func (o *lockOptions) name() string { return strings.Join(o.keys, ", ") }
 
-// label names the command in lists. Its arguments may be nobody's business.
+// label names the command in lists, without its arguments, which may be secret.
 func (o *lockOptions) label() string {
 	s := strings.ToValidUTF8(filepath.Base(o.command[0]), "?")
 	for len(s) > protocol.MaxName {
@@ -203,44 +214,41 @@ func (o *lockOptions) label() string {
 	return s
 }
 
-// durationFlag is a time that is not negative and has a unit.
-type durationFlag time.Duration
+// parsedFlag is a flag whose value has a form of its own.
+type parsedFlag[T any] struct {
+	value *T
+	kind  string
+	parse func(string) (T, error)
+}
 
-func (d *durationFlag) String() string { return time.Duration(*d).String() }
-func (d *durationFlag) Type() string   { return "duration" }
+func (f *parsedFlag[T]) String() string { return fmt.Sprint(*f.value) }
+func (f *parsedFlag[T]) Type() string   { return f.kind }
 
-func (d *durationFlag) Set(s string) error {
-	v, err := config.ParseDuration(s)
-	*d = durationFlag(v)
+func (f *parsedFlag[T]) Set(s string) error {
+	v, err := f.parse(s)
+	if err == nil {
+		*f.value = v
+	}
 	return err
 }
 
-// countFlag is how many permits a semaphore has; 0 when it is not given.
-type countFlag uint32
-
-func (c *countFlag) String() string { return strconv.FormatUint(uint64(*c), 10) }
-func (c *countFlag) Type() string   { return "int" }
-
-func (c *countFlag) Set(s string) error {
-	n, err := strconv.ParseUint(s, 10, 32)
-	if err != nil || n == 0 || n > protocol.MaxPermits {
-		return fmt.Errorf("is not a number of permits, 1 to %d", protocol.MaxPermits)
-	}
-	*c = countFlag(n)
-	return nil
+// durationFlag returns the flag of a time that is not negative and has a unit.
+func durationFlag(d *time.Duration) *parsedFlag[time.Duration] {
+	return &parsedFlag[time.Duration]{d, "duration", config.ParseDuration}
 }
 
-// codeFlag is an exit code.
-type codeFlag int
+func parsePermits(s string) (uint32, error) {
+	n, err := strconv.ParseUint(s, 10, 32)
+	if err != nil || n == 0 || n > protocol.MaxPermits {
+		return 0, fmt.Errorf("is not a number of permits, 1 to %d", protocol.MaxPermits)
+	}
+	return uint32(n), nil
+}
 
-func (c *codeFlag) String() string { return strconv.Itoa(int(*c)) }
-func (c *codeFlag) Type() string   { return "int" }
-
-func (c *codeFlag) Set(s string) error {
+func parseExitCode(s string) (int, error) {
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil {
-		return errors.New("is not an exit code, 0 to 255")
+		return 0, errors.New("is not an exit code, 0 to 255")
 	}
-	*c = codeFlag(n)
-	return nil
+	return int(n), nil
 }

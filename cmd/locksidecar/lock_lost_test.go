@@ -204,7 +204,7 @@ func TestOnLostWarn(t *testing.T) {
 	p := h.lock([]string{"--on-lost", "warn"}, "echo up; read x; exit 8")
 	p.line()
 	h.daemon.signal(syscall.SIGKILL)
-	eventually(t, "it is said", func() bool { return strings.Contains(p.err.String(), "goes on without it") })
+	eventually(t, "it is said", func() bool { return strings.Contains(p.err.String(), "continues without it") })
 	p.letGo()
 	p.ends(8)
 }

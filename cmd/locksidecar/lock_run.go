@@ -36,7 +36,8 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 	if err != nil {
 		return err
 	}
-	j := &job{lockOptions: o, m: m, socket: socket, sigs: make(chan os.Signal, 64), away: make(chan time.Duration, 1)}
+	j := &job{lockOptions: o, m: m, socket: socket, sigs: make(chan os.Signal, 64),
+		away: make(chan time.Duration, 1)}
 	// SIGUSR2 is meant for the daemon, whose process has the same name. It is dropped here, and the
 	// command never gets it.
 	dropped := make(chan os.Signal, 1)
@@ -70,8 +71,8 @@ func (m *Main) lock(ctx context.Context, o *lockOptions) error {
 	return exitWith(s.end.Code)
 }
 
-// listen takes signals, except those that we were started to ignore: nohup means
-// the command too.
+// listen receives signals, except those that this process was started to ignore: nohup applies to
+// the command, too.
 func (j *job) listen(sigs ...os.Signal) {
 	for _, s := range sigs {
 		if !signal.Ignored(s) {
@@ -82,8 +83,8 @@ func (j *job) listen(sigs ...os.Signal) {
 
 func signalCode(s os.Signal) int { return 128 + int(s.(syscall.Signal)) }
 
-// acquire connects and waits for the lock. A signal ends the wait: the acquire is
-// withdrawn, and the end of the connection gives back what crossed that.
+// acquire connects and waits for the lock. A signal ends the wait. The acquire is withdrawn, and
+// the end of the connection releases a grant that crosses the withdrawal.
 func (j *job) acquire(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -117,13 +118,13 @@ func (j *job) ask(ctx context.Context) (err error) {
 	}
 	args := j.acquireArgs()
 	args.Traceparent, _ = j.m.Env("TRACEPARENT")
-	if args.Wait >= 0 { // the daemon keeps the wait's time, unless it hangs
+	if args.Wait >= 0 { // the daemon ends the wait in time, unless it hangs
 		var cancel func()
 		ctx, cancel = context.WithTimeout(ctx, args.Wait+answerTime)
 		defer cancel()
 	}
 	began := time.Now()
-	if len(j.keys) == 1 { // a refusal says more than that of many does
+	if len(j.keys) == 1 { // its refusal has more details than that of an acquire-many
 		args.Key = j.keys[0]
 		var h *client.Hold
 		h, err = j.client.Lock(ctx, args)
@@ -138,7 +139,8 @@ func (j *job) ask(ctx context.Context) (err error) {
 		j.client.Close()
 		j.client = nil
 	}()
-	if errors.Is(err, client.ErrBusy) || errors.Is(err, client.ErrTimeout) || errors.Is(err, client.ErrLimit) {
+	if errors.Is(err, client.ErrBusy) || errors.Is(err, client.ErrTimeout) ||
+		errors.Is(err, client.ErrLimit) {
 		return j.notAcquired(ctx, err, time.Since(began))
 	}
 	return clientExit(err, j.socket)
@@ -146,20 +148,14 @@ func (j *job) ask(ctx context.Context) (err error) {
 
 // notAcquired returns the error of a lock that was not acquired. It names the holder.
 func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) error {
-	e := &exitError{code: int(j.conflict)}
+	e := &exitError{code: j.conflict}
 	if j.quiet {
 		return e
 	}
-	name := j.name()
-	refused := (*client.Error)(nil)
-	if errors.As(err, &refused) && len(j.keys) > 1 {
-		if refused.Detail >= 0 && refused.Detail < int64(len(j.keys)) {
-			name = j.keys[refused.Detail]
-		}
-		refused.Detail = -1
-	}
+	name, left := j.refusedKey(err)
 	by := ""
-	if known := slices.Contains(j.keys, name); known && !errors.Is(err, client.ErrLimit) { // name may be several keys
+	// name may be several keys.
+	if known := slices.Contains(j.keys, name); known && !errors.Is(err, client.ErrLimit) {
 		by = heldBy(ctx, j.client, name, j.permits > 0)
 	}
 	still := ""
@@ -169,13 +165,14 @@ func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) 
 	switch {
 	case errors.Is(err, client.ErrBusy) && j.permits > 0:
 		e.err = fmt.Errorf("%s has no permit free%s", name, still)
-	case errors.Is(err, client.ErrTimeout) && (j.wait < 0 || waited < time.Duration(j.wait)/2):
-		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows%s", name, still)
+	case errors.Is(err, client.ErrTimeout) && (j.wait < 0 || waited < j.wait/2):
+		e.err = fmt.Errorf("%s: not acquired within the longest wait that the daemon allows%s",
+			name, still)
 	case errors.Is(err, client.ErrTimeout):
-		e.err = fmt.Errorf("%s: not acquired within %v%s", name, time.Duration(j.wait), still)
-	case errors.Is(err, client.ErrBusy) && refused != nil && refused.Detail >= 0:
+		e.err = fmt.Errorf("%s: not acquired within %v%s", name, j.wait, still)
+	case errors.Is(err, client.ErrBusy) && left >= 0:
 		e.err = fmt.Errorf("%s is held%s; its present lease ends in %v unless it is renewed",
-			name, by, (time.Duration(refused.Detail) * time.Millisecond).Round(time.Millisecond))
+			name, by, left)
 	case errors.Is(err, client.ErrBusy):
 		e.err = fmt.Errorf("%s is held%s", name, by)
 	default:
@@ -184,8 +181,24 @@ func (j *job) notAcquired(ctx context.Context, err error, waited time.Duration) 
 	return e
 }
 
-// start starts the command. From here on every signal that makes sense to it is
-// its own.
+// refusedKey returns the key that was refused, or all keys if that is unknown. left is the time until
+// its lease ends, or -1 if that is unknown.
+func (j *job) refusedKey(err error) (name string, left time.Duration) {
+	name = j.name()
+	var refused *client.Error
+	if !errors.As(err, &refused) || refused.Detail < 0 {
+		return name, -1
+	}
+	if len(j.keys) == 1 {
+		return name, time.Duration(refused.Detail) * time.Millisecond
+	}
+	if refused.Detail < int64(len(j.keys)) { // it is the index of the key
+		name = j.keys[refused.Detail]
+	}
+	return name, -1
+}
+
+// start starts the command. From now on signals are forwarded to it.
 func (j *job) start() (*run.Process, error) {
 	j.listen(syscall.SIGUSR1, syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGWINCH)
 	path, _ := j.m.Env("PATH")
@@ -195,8 +208,7 @@ func (j *job) start() (*run.Process, error) {
 	})
 }
 
-// environ is env with what the command may want to know, and without what an
-// outer lock said.
+// environ returns env with the command's variables, and without those of an outer lock.
 func (j *job) environ(env []string) []string {
 	env = slices.DeleteFunc(env, func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
@@ -214,8 +226,8 @@ func (j *job) environ(env []string) []string {
 	return append(env, "LOCKSIDECAR_FENCE="+strings.Join(fences, "\n"))
 }
 
-// release gives the lock back and says so if that is not sure. A signal cuts the
-// wait for the store short.
+// release releases the lock, and prints a message if that is not confirmed. A signal ends the
+// wait for the store.
 func (j *job) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime)
 	defer cancel()
@@ -247,7 +259,7 @@ func (j *job) released(err error) {
 	case errors.Is(err, client.ErrNotHeld), errors.Is(err, client.ErrClosed):
 		j.say("the lock %s was lost before the command ended: %v", j.name(), err)
 	default:
-		j.say("the release of %s is not confirmed yet, the daemon goes on with it: %v", j.name(), err)
+		j.say("the release of %s is not confirmed yet, and the daemon continues it: %v", j.name(), err)
 	}
 }
 

@@ -11,14 +11,14 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// supervisor looks after a running command and its lock, in one goroutine.
+// supervisor watches a running command and its lock, in one goroutine.
 type supervisor struct {
 	*job
 	p      *run.Process
 	end    run.Event
 	lost   bool             // the lock is gone
-	ending bool             // so the command is being ended
-	kill   <-chan time.Time // when it has to be gone; nil without --on-lost term
+	ending bool             // the command is being ended for that
+	kill   <-chan time.Time // when it is killed; nil without --on-lost term
 }
 
 // supervise returns when the command has ended, and everything in its group too
@@ -59,9 +59,8 @@ func supervise(ctx context.Context, j *job, p *run.Process) *supervisor {
 	}
 }
 
-// lose is for when the lock cannot be relied upon any more. The connection stays
-// open until the command has ended: a daemon that took the lock away keeps it
-// closed to others for so long, if it can.
+// lose handles the loss of the lock. The connection stays open until the command has ended: until
+// then, a daemon that took the lock away keeps it closed to others, if it can.
 func (s *supervisor) lose(h *client.Hold, why error) {
 	if s.lost {
 		return
@@ -69,7 +68,7 @@ func (s *supervisor) lose(h *client.Hold, why error) {
 	s.lost = true
 	switch s.onLost {
 	case lostWarn:
-		s.say("the lock %s is lost (%s); the command goes on without it", h.Key(), reason(why))
+		s.say("the lock %s is lost (%s); the command continues without it", h.Key(), reason(why))
 		return
 	case lostKill:
 		s.ending = true
@@ -77,8 +76,8 @@ func (s *supervisor) lose(h *client.Hold, why error) {
 	default:
 		s.ending = true
 		s.signal(syscall.SIGTERM)
-		s.signal(syscall.SIGCONT) // what is stopped does not end
-		s.kill = time.After(time.Duration(s.killAfter))
+		s.signal(syscall.SIGCONT) // a stopped process would not end
+		s.kill = time.After(s.killAfter)
 	}
 	s.say("the lock %s is lost (%s); ending the command", h.Key(), reason(why))
 }
@@ -105,8 +104,7 @@ func (s *supervisor) signal(sig syscall.Signal) {
 	}
 }
 
-// forward gives a signal of ours to the command. A command that is being ended
-// is not stopped any more.
+// forward passes a signal on to the command. It does not stop a command that is being ended.
 func (s *supervisor) forward(sig syscall.Signal) {
 	switch {
 	case s.ending && sig == syscall.SIGTSTP:
@@ -117,8 +115,8 @@ func (s *supervisor) forward(sig syscall.Signal) {
 	}
 }
 
-// stopped deals with a stop of the command. While it lasted nobody looked after
-// the lock, so that is looked at before anything goes on.
+// stopped handles a stop of the command. The lock was not watched while the command was stopped,
+// so it is checked before the command continues.
 func (s *supervisor) stopped(sig syscall.Signal) {
 	if s.ending || !s.p.Stopped(sig) {
 		return
@@ -139,15 +137,15 @@ func (s *supervisor) resume() {
 	s.p.Resume()
 }
 
-// ended is for when the command itself has ended. What it started is nothing to
-// us, unless it was ended for a lost lock: then the whole group goes.
+// ended handles the end of the command itself. Processes that it has started may continue, unless
+// the command was ended for a lost lock: then the whole group is ended.
 func (s *supervisor) ended(ev run.Event) {
 	s.end = ev
 	s.p.Close(ev)
 	if !s.ending {
 		return
 	}
-	if s.kill == nil { // its time is over already, or it gets none
+	if s.kill == nil { // its time is over, or it has none
 		s.kill = time.After(0)
 	}
 	s.p.Drain(s.kill)

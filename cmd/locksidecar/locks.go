@@ -1,20 +1,15 @@
 package main
 
 import (
-	"context"
-	"fmt"
-	"io"
 	"iter"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
 	"github.com/locksidecar/locksidecar/protocol"
-	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
 // lockRow is one lock as -o json shows it. A fence has 63 bits, which readers
@@ -32,7 +27,7 @@ type lockRow struct {
 }
 
 func newLockRow(r *protocol.Row) lockRow {
-	l := lockRow{Key: r.Key, Mode: modeName(r.Mode), Holders: r.Holders, Waiters: r.Waiters,
+	l := lockRow{Key: r.Key, Mode: r.Mode.String(), Holders: r.Holders, Waiters: r.Waiters,
 		Session: r.Session, PID: r.PID, Client: r.Client}
 	if r.Fence != 0 {
 		l.Fence = strconv.FormatUint(r.Fence, 10)
@@ -43,16 +38,6 @@ func newLockRow(r *protocol.Row) lockRow {
 	return l
 }
 
-func modeName(m protocol.Mode) string {
-	switch m {
-	case protocol.Shared:
-		return "shared"
-	case protocol.Permit:
-		return "permit"
-	}
-	return "exclusive"
-}
-
 func (m *Main) locksCommand() *cobra.Command {
 	var socket, output string
 	var stored bool
@@ -61,85 +46,77 @@ func (m *Main) locksCommand() *cobra.Command {
 		Short: "List the locks that this host holds or waits for",
 		Long: `List the locks that clients of this host's daemon hold or wait for, in no
 particular order; with PREFIX only those whose keys begin with it. Locks that only
-other hosts hold are not listed, unless --store asks the stores themselves. Then every
-lock there is listed: with the host that holds it, the holder and the lock as the store
-names them, and in column WHOSE "this host", "other host", "left behind" (this host
-made it and does not know it any more; it ends by itself) or "foreign" (a plain
-locker's). While keys move between two stores, a lock is listed in each of them.
-upstream/STORES.md says how to remove one by hand.
+other hosts hold are not listed.
 
-LEFT is how long the lease in the store is good for unless it is renewed, as the
-daemon does while the lock is held. CLIENT, PID and SESSION are those of one
-holder, if there are several.`,
+With --store all locks in the stores are listed, with the host that holds them, and the
+names of the holder and the lock in the store. Column WHOSE has one of these:
+
+  this host     the daemon of this host made it
+  other host    the daemon of another host made it
+  left behind   this host made it and no longer knows it; it ends by itself
+  foreign       a plain locker made it
+
+While keys move between two stores, a lock is listed in each of them.
+docs/operate/stores.md describes how to remove one by hand.
+
+LEFT is the time until the lease in the store ends unless it is renewed. The daemon
+renews it while the lock is held. If there are several holders, CLIENT, PID and SESSION
+describe one of them.`,
 		Example: `  locksidecar locks
   locksidecar locks order:
   locksidecar locks --store order:
   locksidecar locks -o json | jq -r '.[] | select(.waiters > 0) | .key'`,
 		DisableFlagsInUseLine: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 1 {
-				return usage("takes one prefix, and not %d", len(args))
-			}
-			return nil
-		},
+		Args:                  onePrefix,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, prefix, asJSON := cmd.Context(), strings.Join(args, ""), output == "json"
-			if stored {
-				return list(ctx, m, socket, asJSON, func(c *client.Client) iter.Seq2[protocol.StoredRow, error] {
-					return c.AllStored(ctx, prefix)
-				}, newStoredLock, writeStored)
+			c, socket, err := m.connect(cmd.Context(), socket, "locks")
+			if err != nil {
+				return err
 			}
-			return list(ctx, m, socket, asJSON, func(c *client.Client) iter.Seq2[protocol.Row, error] {
-				return c.All(ctx, prefix)
-			}, newLockRow, writeTable)
+			defer c.Close()
+			prefix := strings.Join(args, "")
+			if stored {
+				rows, err := collect(c.AllStored(cmd.Context(), prefix), newStoredLock)
+				if err != nil {
+					return clientExit(err, socket)
+				}
+				return printRows(m, output, rows, storedTitles, storedCells)
+			}
+			rows, err := collect(c.All(cmd.Context(), prefix), newLockRow)
+			if err != nil {
+				return clientExit(err, socket)
+			}
+			return printRows(m, output, rows, lockTitles, lockCells)
 		},
 	}
 	cmd.ValidArgsFunction = m.completeKeys(&socket)
 	socketFlag(cmd, &socket)
 	outputFlag(cmd, &output, "table", "json")
-	cmd.Flags().BoolVar(&stored, "store", false, "list what the stores know, other hosts' locks and orphaned ones too")
+	cmd.Flags().BoolVar(&stored, "store", false,
+		"list all locks in the stores, including other hosts' and orphaned ones")
 	return cmd
 }
 
-// list prints what all of a daemon's rows come to.
-func list[R, V any](ctx context.Context, m *Main, socket string, asJSON bool,
-	all func(*client.Client) iter.Seq2[R, error], view func(*R) V, table func(io.Writer, []V) error,
-) error {
-	socket, err := m.clientSocket(socket)
-	if err != nil {
-		return err
-	}
-	c, err := dial(ctx, socket, client.Options{Name: "locksidecar locks"})
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	views := []V{} // and not null in JSON
-	for r, err := range all(c) {
+// collect returns all rows of a daemon, in the form in which they are printed.
+func collect[R, V any](all iter.Seq2[R, error], view func(*R) V) (views []V, err error) {
+	for r, err := range all {
 		if err != nil {
-			return clientExit(err, socket)
+			return nil, err
 		}
 		views = append(views, view(&r))
 	}
-	if asJSON {
-		return writeJSON(m.Stdout, views)
-	}
-	return written(table(m.Stdout, views))
+	return views, nil
 }
 
-func writeTable(w io.Writer, rows []lockRow) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "KEY\tMODE\tHOLDERS\tWAITERS\tFENCE\tLEFT\tPID\tSESSION\tCLIENT")
-	for i := range rows {
-		r := &rows[i]
-		mode := r.Mode
-		if r.Holders == 0 {
-			mode = "-"
-		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(r.Key), mode, r.Holders, r.Waiters,
-			orDash(r.Fence), leftOrDash(r.LeftMS), dashZero(r.PID), dashZero(r.Session), orDash(terminal.Clean(r.Client)))
+const lockTitles = "KEY\tMODE\tHOLDERS\tWAITERS\tFENCE\tLEFT\tPID\tSESSION\tCLIENT"
+
+func lockCells(r *lockRow) []any {
+	mode := r.Mode
+	if r.Holders == 0 {
+		mode = ""
 	}
-	return t.Flush()
+	return []any{r.Key, mode, r.Holders, r.Waiters, r.Fence, leftOrDash(r.LeftMS),
+		top.UnlessZero(r.PID), top.UnlessZero(r.Session), r.Client}
 }
 
 func leftOrDash(ms *int64) string {
@@ -147,18 +124,4 @@ func leftOrDash(ms *int64) string {
 		return "-"
 	}
 	return (time.Duration(*ms) * time.Millisecond).Round(100 * time.Millisecond).String()
-}
-
-func orDash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
-}
-
-func dashZero(n uint64) string {
-	if n == 0 {
-		return "-"
-	}
-	return strconv.FormatUint(n, 10)
 }

@@ -16,12 +16,13 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/run"
 )
 
-// console says whether people read the log as it comes.
+// console reports whether the log is formatted for people.
 func (m *Main) console(c config.Log) bool {
 	return c.Format == "console" || c.Format == "auto" && run.IsTerminal(m.Stderr)
 }
 
-// logs are where the daemon writes. Nothing is sampled: no line about a lock may be missing.
+// logs are the outputs of the daemon. Nothing is sampled, because no line about a lock may be
+// missing.
 type logs struct {
 	main  *zap.Logger
 	raw   io.Writer // where main writes, for whole lines
@@ -31,7 +32,8 @@ type logs struct {
 // newLogs logs to standard error.
 func (m *Main) newLogs(c config.Log) *logs {
 	level := zap.NewAtomicLevelAt(levelOf(c))
-	out := zapcore.Lock(zapcore.AddSync(struct{ io.Writer }{m.Stderr})) // whose Sync would wait for a disk
+	// The struct hides the file's Sync, which would wait for a disk.
+	out := zapcore.Lock(zapcore.AddSync(struct{ io.Writer }{m.Stderr}))
 	return &logs{main: zap.New(zapcore.NewCore(m.encoder(c), out, level)), raw: out, level: level}
 }
 
@@ -70,7 +72,8 @@ func (m *Main) announce(log *zap.Logger, c *config.Config, needs []*need) {
 		fmt.Fprintf(m.Stderr, "locksidecar serves at %s (store: %s, %s). Try, in another shell:\n\n  %s\n\n",
 			c.Socket, strings.Join(kinds, " and "), strings.Join(where, " and "), examples)
 		if c.AdminListen != "" {
-			fmt.Fprintf(m.Stderr, "Open this page in a browser to see locks, holders and stores: %s\n\n", pageURL(c.AdminListen))
+			fmt.Fprintf(m.Stderr, "Open this page in a browser to see locks, holders and stores: %s\n\n",
+				pageURL(c.AdminListen))
 		}
 		return
 	}
@@ -92,7 +95,7 @@ func pageURL(listen string) string {
 	return "http://" + listen + "/"
 }
 
-// examples are commands that work as they stand.
+// examples returns commands that can be run without changes.
 func (m *Main) examples(socket string) []string {
 	program := "locksidecar"
 	if self, err := os.Executable(); err == nil {
@@ -109,7 +112,8 @@ func (m *Main) examples(socket string) []string {
 		flag = " --socket " + abs
 	}
 	return []string{
-		fmt.Sprintf(`%s lock%s demo -- sh -c 'echo "got it, fence $LOCKSIDECAR_FENCE"; sleep 10'`, program, flag),
+		fmt.Sprintf(`%s lock%s demo -- sh -c 'echo "got it, fence $LOCKSIDECAR_FENCE"; sleep 10'`,
+			program, flag),
 		fmt.Sprintf(`%s lock%s -n demo -- true || echo "held, exit code $?"`, program, flag),
 		fmt.Sprintf(`%s locks%s`, program, flag),
 	}

@@ -16,7 +16,8 @@ import (
 )
 
 func main() {
-	// gRPC would write lines of plain text between those of our log. Its faults come back as errors of calls.
+	// gRPC would write lines of plain text between those of our log. Its faults come back as errors
+	// of calls.
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	os.Exit(newMain().Run(context.Background()))
 }
@@ -34,8 +35,7 @@ func newMain() *Main {
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
 }
 
-// Run carries out the command and returns the exit code. The end of ctx is for
-// serve what SIGTERM is.
+// Run executes the command and returns the exit code. serve handles the end of ctx like SIGTERM.
 func (m *Main) Run(ctx context.Context) int {
 	root := m.root()
 	cmd, err := root.ExecuteContextC(ctx)
@@ -44,7 +44,7 @@ func (m *Main) Run(ctx context.Context) int {
 	}
 	var e *exitError
 	if !errors.As(err, &e) {
-		// What cobra itself found fault with.
+		// The error comes from cobra itself.
 		e = &exitError{code: exitUsage, err: err, hint: true}
 	}
 	if e.err != nil {
@@ -60,15 +60,14 @@ func (m *Main) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "locksidecar",
 		Short: "Locks between processes and hosts, over a Unix socket",
-		Long: `locksidecar serves locks to the programs of this host over a Unix socket, and
-keeps them in a store that hosts share (Redis, etcd, ZooKeeper, MySQL), or for this
-host alone.
+		Long: `locksidecar serves locks to the programs of this host over a Unix socket. It keeps them
+in a store that hosts share (Redis, etcd, ZooKeeper, MySQL, PostgreSQL), or for this host alone.
 
 One daemon runs on each host:
 
   locksidecar serve
 
-and whoever needs a lock runs under it, or uses a client library:
+A program that needs a lock runs under it, or uses a client library:
 
   locksidecar lock nightly-report -- ./report.sh`,
 		Example: `  locksidecar serve --upstream redis://localhost:6379
@@ -85,7 +84,8 @@ and whoever needs a lock runs under it, or uses a client library:
 	root.SetOut(m.Stdout)
 	root.SetErr(m.Stderr)
 	root.AddCommand(m.serveCommand(), m.lockCommand(), m.statusCommand(), m.locksCommand(),
-		m.healthCommand(), m.topCommand(), m.waitersCommand(), m.sessionsCommand(), m.unlockCommand(), m.whoCommand(),
+		m.healthCommand(), m.topCommand(), m.waitersCommand(), m.sessionsCommand(), m.unlockCommand(),
+		m.whoCommand(), m.doctorCommand(),
 		m.configCommand(), m.conformanceCommand(), m.versionCommand(), exitCodesTopic())
 	return root
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -54,13 +55,16 @@ func (l leakless) Run() int {
 // bound is far longer than anything here takes.
 const bound = 30 * time.Second
 
-// eventually waits for cond.
+// eventually waits for cond. The longer it has waited, the longer it pauses: some conditions start
+// processes.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bound); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(end) {
+	for begin := time.Now(); !cond(); {
+		waited := time.Since(begin)
+		if waited > bound {
 			t.Fatalf("not within %v: %s", bound, what)
 		}
+		time.Sleep(min(max(waited/20, 2*time.Millisecond), 25*time.Millisecond))
 	}
 }
 
@@ -258,9 +262,13 @@ func (h *host) ready() {
 			h.t.Fatalf("the daemon ended:\n%s", h.daemon.err)
 		default:
 		}
-		return exec.Command("locksidecar", "health", "-q", "--socket", h.socket).Run() == nil
+		return answers(h.t.Context(), h.socket)
 	})
 }
+
+// answers reports whether the daemon at socket and its store are ready, as the command health does. It starts no
+// process: most of the tests' processes would be such.
+func answers(ctx context.Context, socket string) bool { return look(ctx, socket, "test").Ready }
 
 // run starts the program with args.
 func (h *host) run(args ...string) *proc {

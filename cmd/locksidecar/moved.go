@@ -33,8 +33,8 @@ func share(a, b []*plan) bool {
 	})
 }
 
-// refuseMoved fails if p takes a store away from a lock that is held there alone, although its key is in that
-// store and another one now: hosts on the other one could get it.
+// refuseMoved fails if p takes a store away from a lock that is held there alone, although its
+// key is in that store and another one now: hosts on the other one could get it.
 func (s *server) refuseMoved(p *proposal) error {
 	var first, store string
 	n, needs := 0, s.fleet.needsByStore()
@@ -55,8 +55,9 @@ func (s *server) refuseMoved(p *proposal) error {
 	if s.conf.Log.Keys == "hashed" {
 		first = "(hashed)"
 	}
-	return exit(exitTryAgain, "%d locks are held in store %s alone, the first of them %s: they were taken before their keys were in both stores; "+
-		"reload again when `locksidecar status` counts none", n, store, first)
+	return exit(exitTryAgain, "%d locks are held in store %s alone, the first of them %s: they "+
+		"were taken before their keys were in both stores; reload again when `locksidecar "+
+		"status` counts none", n, store, first)
 }
 
 // warnMoved says which locks are still held in a store that their keys have left.
@@ -70,14 +71,17 @@ func (s *server) warnMoved() {
 		if w.from == nil || w.to == nil {
 			continue // just released
 		}
-		fields := []zap.Field{zap.Int("locks", n), zap.String("store", w.from.name), zap.String("new_store", w.to.name)}
+		fields := []zap.Field{zap.Int("locks", n), zap.String("store", w.from.name),
+			zap.String("new_store", w.to.name)}
 		switch {
 		case !w.from.shares(w.to):
-			s.log.Warn("locks are held in a store that their keys have left: until they are released, hosts that use the new "+
-				"store can get them, too", append(fields, zap.String("event", "locks_exposed"))...)
+			s.log.Warn("locks are held in a store that their keys have left: until they are "+
+				"released, hosts that use the new store can get them, too",
+				append(fields, zap.String("event", "locks_exposed"))...)
 		case len(w.from.plans) < len(w.to.plans):
-			s.log.Info("locks are held that were taken before their keys were in both stores: begin the next rollout when "+
-				"`locksidecar status` counts none", append(fields, zap.String("event", "locks_stay"))...)
+			s.log.Info("locks are held that were taken before their keys were in both stores: "+
+				"begin the next rollout when `locksidecar status` counts none",
+				append(fields, zap.String("event", "locks_stay"))...)
 		}
 	}
 }
@@ -88,8 +92,8 @@ type movedView struct {
 	Locks int64  `json:"locks"`
 }
 
-// askMoved reads, at the admin socket, which locks are at a store that their keys have left. Without an
-// answer Moved stays nil.
+// askMoved reads, at the admin socket, which locks are at a store that their keys have left.
+// Without an answer Moved stays nil.
 func (s *status) askMoved(ctx context.Context) {
 	c := newAdminClient(s.Socket)
 	defer c.Close()
@@ -116,7 +120,8 @@ func (s *status) movedText() string {
 	}
 	var parts []string
 	for _, m := range s.Moved {
-		parts = append(parts, fmt.Sprintf("%d still at store %s, which their keys have left", m.Locks, m.Store))
+		parts = append(parts, fmt.Sprintf("%d still at store %s, which their keys have left",
+			m.Locks, m.Store))
 	}
 	return strings.Join(parts, "; ")
 }

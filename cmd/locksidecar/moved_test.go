@@ -132,6 +132,7 @@ func TestAMoveToEtcd(t *testing.T) {
 // Keys have moved to etcd, and the Redis that they were in is switched off too early: one host still has a lock in
 // both stores. The lock is released in etcd all the same, so that other hosts get it, and then it is forgotten.
 func TestALockInTwoStoresIsReleasedThoughTheOldStoreIsOff(t *testing.T) {
+	t.Parallel()
 	old := testserver.StartRedis(t)
 	stores := "stores:\n  a: {upstream: '" + old.URL() + "'}\n  b: {upstream: 'etcd://" + testserver.StartEtcd(t).Addr() + "?" + patient + "'}\n"
 	yaml := func(fields string) string {

@@ -104,7 +104,7 @@ func TestEveryViewNamesAHolderOnAnotherHost(t *testing.T) {
 		})
 		behind := regexp.MustCompile(`^web-1 for .+$`)
 		eventually(t, "the page names the holder", func() bool {
-			cells := second.htmlPage()["Behind"]
+			cells := second.htmlPage()["Held by"]
 			return len(cells) == 1 && behind.MatchString(cells[0])
 		})
 		holder.letGo()

@@ -21,7 +21,8 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 	alerts := slurp(t, "deploy/prometheus/locksidecar.rules.yaml")
 	span := regexp.MustCompile("`([^`\n]+)`")
 	seen := 0
-	for _, page := range []string{"deploy/FAILURES.md", "deploy/RUNBOOK.md", "deploy/SECURITY.md", "deploy/SIZING.md"} {
+	for _, page := range []string{"failures", "runbook", "security", "sizing", "monitoring", "configure", "upgrade"} {
+		page = "docs/operate/" + page + ".md"
 		text := slurp(t, page)
 		for _, name := range regexp.MustCompile(`\bLocksidecar[A-Z]\w+`).FindAllString(text, -1) {
 			if !strings.Contains(alerts, "- alert: "+name+"\n") {
@@ -48,23 +49,25 @@ func TestPagesNameWhatThereIs(t *testing.T) {
 		}
 	}
 	if seen < 100 {
-		t.Errorf("only %d names are looked at", seen)
+		t.Errorf("only %d names are checked", seen)
 	}
 }
 
-// adminsOwn is what is not ours to check: other programs' words, and examples.
+// adminsOwn has names that this test does not check: words of other programs, and examples.
 var adminsOwn = []string{"systemctl status", "systemctl stop", "systemctl reload", "systemd-analyze security", "CPUQuota=", "MemoryMax=",
 	"instance", "namespace", "result", "renewals", "event", "lock_many", "acquire", "-w", // labels of metrics, clients' names
 	"systemctl status locksidecar", "journalctl -u locksidecar",
-	"curl --unix-socket /run/locksidecar/locksidecar.sock.admin http://localhost/readyz", "go version -m locksidecar", "go.mod", "go.sum", "SHA256SUMS", ".admin", "tls=true"}
+	"curl --unix-socket /run/locksidecar/locksidecar.sock.admin http://localhost/readyz", "go version -m locksidecar", "go.mod", "go.sum", "SHA256SUMS", ".admin", "tls=true",
+	"http://127.0.0.1:9402/", "ssh -L 9402:127.0.0.1:9402 HOST", "kubectl port-forward", "honor_labels: true", "rule_files",
+	"classes", "log.audit: true", "OTEL_EXPORTER_OTLP_ENDPOINT", "TRACEPARENT", "--max-wait", "limits", "systemctl restart"}
 
-// knownWords is every field, code, event, path and the like that the program has.
+// knownWords returns the fields, codes, events, paths and other names of the program.
 func knownWords(t *testing.T) map[string]bool {
 	known := map[string]bool{"connection": true, "silence": true} // reasons that clients find out themselves
 	add := func(pattern, text string) {
 		found := regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1)
 		if len(found) == 0 {
-			t.Fatalf("nothing is %s", pattern)
+			t.Fatalf("no source matches %s", pattern)
 		}
 		for _, m := range found {
 			known[m[1]] = true
@@ -73,7 +76,7 @@ func knownWords(t *testing.T) map[string]bool {
 	for i := range 256 {
 		known[protocol.Code(i).String()], known[protocol.Reason(i).String()] = true, true
 	}
-	reference := slurp(t, "deploy/CONFIGURATION.md")
+	reference := slurp(t, "docs/reference/configuration.md")
 	add(`(?m)^### (\S+)$`, reference)
 	add("`(LOCKSIDECAR_[A-Z_]+)`", reference)
 	add("(?m)^\\| `([a-z_]+)` \\|", reference)
@@ -105,14 +108,14 @@ func knownWords(t *testing.T) map[string]bool {
 	add(`Handle\("GET (/[a-z.]+)"`, code)
 	add(`"([a-z_]+)": +storeurl\.`, code)
 	add(`"([a-z_]+)": +c\.WaitAOF`, code)
-	add(`"(ca|cert|key)": Text\(`, code)
+	add(`"(ca|cert|key)": +Text\(`, code)
 	for _, scheme := range upstreams() {
 		known[scheme] = true
 	}
 	return known
 }
 
-// checkCommand says whether there is such a command, and its flags.
+// checkCommand checks that the command and its flags exist.
 func checkCommand(t *testing.T, page string, words []string) {
 	t.Helper()
 	root := newMain().root()

@@ -10,11 +10,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// seen is what this daemon has seen of a store's servers. A reload may open the same store anew: with another
-// password or time limit, or as one of two. Then the new connections continue from it. So do those of a process
-// that takes over.
+// seen is what this daemon has seen of a store's servers. A reload may open the same store anew:
+// with another password or time limit, or as one of two. Then the new connections continue from
+// it. So do those of a process that takes over.
 type seen struct {
-	fences *upstream.FenceClock // Redis and MySQL: the bases, and the clock
+	fences *upstream.FenceClock // Redis, MySQL and PostgreSQL: the bases, and the clock
 	high   *atomic.Int64        // etcd and ZooKeeper: the highest revision or transaction id
 }
 
@@ -24,7 +24,7 @@ type places struct {
 	seen map[string]*seen // guarded by mu
 }
 
-// at is what has been seen at a place.
+// at returns what has been seen at a place.
 func (p *places) at(place string) *seen {
 	fresh := &seen{fences: upstream.NewFenceClock(renewer.Boottime), high: new(atomic.Int64)}
 	if p == nil {
@@ -48,9 +48,10 @@ type passedOn struct {
 	High   int64
 }
 
-// leave returns what a successor has to know before it opens the stores. It includes stores that cannot be taken
-// over: their locks are lost, but the successor must still notice a server that has lost data. What this process
-// sees later is not in it. The floors of the bases that it grants meanwhile come with the locks.
+// leave returns what a successor has to know before it opens the stores. It includes stores that
+// cannot be taken over: their locks are lost, but the successor must still notice a server that
+// has lost data. What this process sees later is not in it. The floors of the bases that it
+// grants meanwhile come with the locks.
 func (p *places) leave() []byte {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -62,7 +63,8 @@ func (p *places) leave() []byte {
 	return b
 }
 
-// arrive adopts what another process's leave returned. An empty state, as of older versions, changes nothing.
+// arrive adopts what another process's leave returned. An empty state, as of older versions,
+// changes nothing.
 func (p *places) arrive(b []byte) error {
 	if len(b) == 0 {
 		return nil

@@ -15,6 +15,7 @@ import (
 // A reload may allow longer TTLs on Redlock. Locks can be taken afterwards, and nodes that are restarted wait
 // for as much longer before they vote: two restarts give a lock that is held to no second holder.
 func TestAReloadWithLongerTTLsAndRestartedNodes(t *testing.T) {
+	t.Parallel()
 	var nodes []*testserver.Redis
 	var addrs []string
 	for range 3 {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os/exec"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -71,11 +73,11 @@ func startDaemon(ts *testscript.TestScript, _ bool, args []string) {
 	go func() { cmd.Wait(); close(done) }()
 	ts.Defer(func() { cmd.Process.Kill(); <-done })
 	daemons.Store(ts.Getenv("WORK"), &background{cmd, done})
-	for exec.Command("locksidecar", "health", "-q", "--socket", socket).Run() != nil {
+	for !answers(context.Background(), socket) {
 		select {
 		case <-done:
 			ts.Fatalf("the daemon ended: %s", log.String())
-		default:
+		case <-time.After(2 * time.Millisecond):
 		}
 	}
 }

@@ -107,10 +107,11 @@ func TestNoSecretIsEverShown(t *testing.T) {
 			"etcd":     fmt.Sprintf("{upstream: 'etcd://%s', username: me, password: '%s'}", addr, s("etcd")),
 			"keeper":   fmt.Sprintf("{upstream: 'zookeeper://me:%s@%s/locks'}", esc(s("keeper")), addr),
 			"sql":      fmt.Sprintf("{upstream: 'mysql://me:%s@%s/locks'}", esc(s("sql")), addr),
+			"postgres": fmt.Sprintf("{upstream: 'postgres://me:%s@%s/locks'}", esc(s("postgres")), addr),
 		}
 	}
 	config := "admin_listen: 127.0.0.1:0\nlog: {level: debug, audit: true}\noutage: local\noutage_after: 100ms\nstores:\n"
-	spaces := "namespaces:\n"
+	namespaces := "namespaces:\n"
 	gone := stores(nobody, "gone")
 	for _, slow := range []string{"cluster", "redlock", "etcd", "keeper", "tls"} { // they are tried for long
 		delete(gone, slow)
@@ -118,9 +119,9 @@ func TestNoSecretIsEverShown(t *testing.T) {
 	gone["good"] = fmt.Sprintf("{upstream: 'redis://%s', password_file: %s}", good.Addr(), put("good.password", s.at("good")+"\n"))
 	for name, store := range gone {
 		config += "  " + name + ": " + store + "\n"
-		spaces += fmt.Sprintf("  '%s:': {store: %[1]s}\n", name)
+		namespaces += fmt.Sprintf("  '%s:': {store: %[1]s}\n", name)
 	}
-	file := put("config.yaml", config+spaces)
+	file := put("config.yaml", config+namespaces)
 	seen := make(map[string]string)
 	said := func(what string, p *proc) {
 		seen[what] = p.rest()
@@ -202,7 +203,7 @@ func TestNoSecretIsEverShown(t *testing.T) {
 		log := h.daemon.err.String()
 		return strings.Contains(log, `"event":"store_down"`) && strings.Contains(log, `"event":"tracing_failed"`)
 	})
-	put("config.yaml", config+spaces+"password: '"+s.at("reload")+"'\npassword_file: /x\nttl: x\n")
+	put("config.yaml", config+namespaces+"password: '"+s.at("reload")+"'\npassword_file: /x\nttl: x\n")
 	h.daemon.signal(syscall.SIGHUP)
 	eventually(t, "the reload is refused", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"reload_refused"`) })
 	h.daemon.signal(syscall.SIGABRT)

@@ -15,6 +15,7 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/tuning"
 	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
 func (m *Main) serveCommand() *cobra.Command {
@@ -23,33 +24,33 @@ func (m *Main) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve [flags]",
 		Short: "Run the daemon that serves locks on this host",
-		Long: `Run the daemon: it listens on a Unix socket, serves locks to whoever connects, and
-keeps them in the store that --upstream names. Hosts that name the same store
-share their locks; memory: (the default) is for this host alone and needs nothing.
+		Long: `Run the daemon. It listens on a Unix socket, serves locks to its clients, and keeps
+them in the store that --upstream names. Hosts with the same store share their locks.
+The default store, memory:, is for this host alone and needs no server.
 
-It stays in the foreground and logs to standard error. SIGTERM or SIGINT makes it
-drain: it grants nothing new, gives holders --drain to finish, releases everything
-and ends. A second one ends it at once; what was held then stays taken until its
-lease is over.
+The daemon stays in the foreground and logs to standard error. After SIGTERM or
+SIGINT it drains: it grants no new locks, gives holders the time --drain to finish,
+releases all locks and ends. A second signal ends it at once; then locks stay taken
+until their leases end.
 
 Every flag is also a field of the configuration file and an environment variable:
---max-wait, max_wait, LOCKSIDECAR_MAX_WAIT. Flags win over the environment, and
-that over the file. The store's password is given in the file, in a file of its own
+--max-wait, max_wait, LOCKSIDECAR_MAX_WAIT. Flags override the environment, which
+overrides the file. Set the store's password in the file, in a separate file
 (password_file) or in LOCKSIDECAR_PASSWORD.
 
-SIGHUP has the configuration read again: stores, namespaces, limits, the level of
-the log. Clients notice nothing; a file with a fault in it changes nothing, and the
-log says why. SIGTERM and SIGINT have precedence: they cancel a reload or a takeover
-that is in progress.
+After SIGHUP the daemon reads the configuration again: stores, namespaces, limits and
+the log level. Clients notice nothing. A file with an error changes nothing, and the
+log names the error. SIGTERM and SIGINT have precedence: they cancel a reload or a
+takeover that is in progress.
 
-SIGUSR2 has the program that is installed now take over: it gets the socket, every
-client's connection and all locks, and goes on where this one stops; so does
---takeover for the daemon that serves the socket, if there is one. Clients notice
-nothing but a pause of a moment. If anything fails, the one that serves goes on. Locks
-in ZooKeeper cannot be taken over, and are lost: their holders are told.
+After SIGUSR2 the daemon starts the installed program, which takes over: it gets the
+socket, every client's connection and all locks, and continues in place of this
+process. With --takeover, serve takes over from the daemon that serves the socket, if
+there is one. Clients notice only a short pause. If anything fails, the present daemon
+continues. Locks in ZooKeeper cannot be taken over and are lost; their holders are told.
 
-With OTEL_EXPORTER_OTLP_ENDPOINT, and OpenTelemetry's other variables, acquires whose
-callers say where in a trace they stand are exported as spans, by OTLP over HTTP.
+With OTEL_EXPORTER_OTLP_ENDPOINT and OpenTelemetry's other variables, acquires with a
+trace context are exported as spans, by OTLP over HTTP.
 
 ` + exitCodesText,
 		Example: `  # for this host alone, socket in the usual place
@@ -58,7 +59,7 @@ callers say where in a trace they stand are exported as spans, by OTLP over HTTP
   # locks shared by all hosts that use this Redis
   locksidecar serve --upstream redis://redis.internal:6379
 
-  # from a file; see what it would do first
+  # from a file, after a check of it
   locksidecar config check --config /etc/locksidecar.yaml
   locksidecar serve --config /etc/locksidecar.yaml`,
 		DisableFlagsInUseLine: true,
@@ -73,14 +74,16 @@ callers say where in a trace they stand are exported as spans, by OTLP over HTTP
 		},
 	}
 	configFlag(cmd, &file)
-	cmd.Flags().BoolVar(&takeover, "takeover", false, "take over from the daemon that serves the socket, if there is one")
+	cmd.Flags().BoolVar(&takeover, "takeover", false,
+		"take over from the daemon that serves the socket, if there is one")
 	config.AddFlags(cmd.Flags(), m.Env)
 	completeSettings(cmd)
 	return cmd
 }
 
 func configFlag(cmd *cobra.Command, file *string) {
-	cmd.Flags().StringVar(file, "config", "", "`file` with the configuration, YAML (default: "+config.FileVariable+", else none)")
+	cmd.Flags().StringVar(file, "config", "",
+		"`file` with the configuration, YAML (default: "+config.FileVariable+", else none)")
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml")
 }
 
@@ -88,8 +91,8 @@ func completeSettings(cmd *cobra.Command) {
 	_ = cmd.MarkFlagFilename("socket", "sock")
 	_ = cmd.RegisterFlagCompletionFunc("upstream", cobra.FixedCompletions(
 		upstreams(), cobra.ShellCompDirectiveNoSpace|cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("log-format", cobra.FixedCompletions([]string{"auto", "json", "console"}, cobra.ShellCompDirectiveNoFileComp))
+	completeWords(cmd, "log-level", "debug", "info", "warn", "error")
+	completeWords(cmd, "log-format", "auto", "json", "console")
 }
 
 func upstreams() (all []string) {
@@ -106,7 +109,7 @@ func upstreams() (all []string) {
 	return all
 }
 
-// server is a daemon with what it was made from.
+// server is a daemon with its configuration and its stores.
 type server struct {
 	*daemon.Daemon
 	m     *Main
@@ -120,7 +123,9 @@ type server struct {
 
 // serve runs the daemon until a signal or the end of ctx. Everything is ended in
 // the reverse order of its start.
-func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func() (*proposal, error)) error {
+func (m *Main) serve(
+	ctx context.Context, p *proposal, takeOver bool, again func() (*proposal, error),
+) error {
 	c := p.conf
 	made, kept, err := activated(c)
 	if err != nil {
@@ -135,11 +140,12 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	spans := m.newTracing(ctx, log)
 	defer spans.close()
 	threads := tuning.NewThreads(m.Env)
-	s := &server{m: m, conf: c, plans: p.plans, again: again, fleet: newFleet(log), log: log, level: out.level}
+	s := &server{m: m, conf: c, plans: p.plans, again: again, fleet: newFleet(log), log: log,
+		level: out.level}
 	defer s.fleet.end()
 	s.fleet.takeover = s.found(kept)
 	starting, told := sig.starting(ctx)
-	if takeover && s.fleet.takeover == nil {
+	if takeOver && s.fleet.takeover == nil {
 		err = s.claim(starting)
 	}
 	begin := func() error {
@@ -148,9 +154,11 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 		}
 		s.match(p.needs)
 		return s.fleet.use(starting, p, func(serving daemon.Serving) (err error) {
-			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup, Listener: made,
+			cfg := daemon.Config{Socket: c.Socket, SocketMode: c.SocketMode, SocketGroup: c.SocketGroup,
+				Listener:    made,
 				AdminListen: c.AdminListen, Host: c.HostName, Serving: serving, Takeover: threads.Takeover,
-				TakenOver: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(), Version: thisBuild().Version, Seen: s.fleet.seen.leave}
+				TakenOver: s.tellMain, Log: log, Audit: out.raw, Spans: spans.take(),
+				Version: thisBuild().Version, Seen: s.fleet.seen.leave}
 			if s.fleet.takeover != nil {
 				return s.inherit(cfg)
 			}
@@ -161,13 +169,14 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	if err == nil {
 		err = begin()
 	}
-	if errors.Is(err, daemon.ErrParked) {
+	if errors.Is(err, takeover.ErrParked) {
 		s.giveUp(err)
 		err = begin()
 	}
 	first := told()
 	if first != nil && err != nil {
-		log.Info("stopped by a signal before serving", zap.String("event", "stopped"), zap.Stringer("signal", first), zap.Error(err))
+		log.Info("stopped by a signal before serving",
+			zap.String("event", "stopped"), zap.Stringer("signal", first), zap.Error(err))
 		return nil
 	}
 	if err != nil {
@@ -183,8 +192,9 @@ func (m *Main) serve(ctx context.Context, p *proposal, takeover bool, again func
 	return s.drive(ctx, sig, first)
 }
 
-// drive serves until the first signal to end. That cancels a reload in progress and drains; the second
-// signal ends the drain at once. first is the first signal if it came during the start, else nil.
+// drive serves until the first signal to end. That cancels a reload in progress and drains; the
+// second signal ends the drain at once. first is the first signal if it came during the start,
+// else nil.
 func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal) error {
 	ctx, drain := context.WithCancel(ctx)
 	defer drain()
@@ -230,7 +240,8 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 				continue
 			}
 			cut = got
-			s.log.Warn("told to end at once", zap.String("event", "signal"), zap.Stringer("signal", got))
+			s.log.Warn("told to end at once",
+				zap.String("event", "signal"), zap.Stringer("signal", got))
 			s.Stop()
 		case <-idle:
 			idle = nil
@@ -242,7 +253,7 @@ func (s *server) drive(ctx context.Context, sig *daemonSignals, first os.Signal)
 	}
 }
 
-// reload takes in the configuration as it is now, whole or not at all.
+// reload applies the present configuration, as a whole or not at all.
 func (s *server) reload(ctx context.Context) {
 	s.tellReloading()
 	defer s.tell(sd.SdNotifyReady)
@@ -251,14 +262,16 @@ func (s *server) reload(ctx context.Context) {
 		err = s.change(ctx, p)
 	}
 	if err != nil {
-		s.log.Error("configuration not reloaded: everything stays as it was", zap.String("event", "reload_refused"), zap.Error(err))
+		s.log.Error("configuration not reloaded: the daemon keeps its configuration",
+			zap.String("event", "reload_refused"), zap.Error(err))
 		return
 	}
 	s.log.Info("configuration reloaded", zap.String("event", "reloaded"))
 }
 
-// read reads the configuration and the files that it names. One of them may be a pipe, or on a file system
-// that does not answer. So read returns when ctx ends, and leaves behind the goroutine that reads.
+// read reads the configuration and the files that it names. One of them may be a pipe, or on a
+// file system that does not answer. So read returns when ctx ends, and leaves behind the
+// goroutine that reads.
 func (s *server) read(ctx context.Context) (*proposal, error) {
 	type outcome struct {
 		*proposal
@@ -280,11 +293,12 @@ func (s *server) read(ctx context.Context) (*proposal, error) {
 	}
 }
 
-// fixed says what cannot change without a restart.
+// fixed returns an error if a setting has changed that needs a restart.
 func (s *server) fixed(c *config.Config) error {
 	for _, f := range config.Settings() {
 		if was, is := f.Value(s.conf), f.Value(c); f.Restart && was != is {
-			return fmt.Errorf("%s (%s): it is %q, and changing it to %q takes a restart", f.Path, c.From(&f), was, is)
+			return fmt.Errorf("%s (%s): it is %q, and changing it to %q takes a restart",
+				f.Path, c.From(&f), was, is)
 		}
 	}
 	return nil
@@ -307,7 +321,7 @@ func (s *server) change(ctx context.Context, p *proposal) error {
 // warnMoves says which keys go to another store without a store that they are in before and after.
 func (s *server) warnMoves(p *proposal) {
 	told := make(map[string]bool)
-	for _, n := range append(p.conf.Spaces(), s.conf.Spaces()...) {
+	for _, n := range append(p.conf.AllNamespaces(), s.conf.AllNamespaces()...) {
 		if told[n.Prefix] {
 			continue
 		}
@@ -317,7 +331,9 @@ func (s *server) warnMoves(p *proposal) {
 		if share(was, is) {
 			continue
 		}
-		s.log.Warn("keys move to another store at once: hosts that have not reloaded and hosts that have do not exclude each other; "+
-			"to be safe, have them in both stores meanwhile (see both)", zap.String("event", "store_changed"), zap.String("prefix", n.Prefix))
+		s.log.Warn("keys move to another store at once: hosts that have not reloaded and hosts "+
+			"that have do not exclude each other; to be safe, have them in both stores meanwhile "+
+			"(see both)",
+			zap.String("event", "store_changed"), zap.String("prefix", n.Prefix))
 	}
 }

@@ -144,7 +144,7 @@ func TestTableOfLocks(t *testing.T) {
 	err := writeTable(&b, []lockRow{
 		{Key: "a", Mode: "shared", Holders: 2, Waiters: 1, Fence: "9223372036854775807", LeftMS: &left, PID: 7, Session: 3, Client: "x/y"},
 		{Key: "waited:for", Mode: "exclusive", Waiters: 4},
-	})
+	}, lockTitles, lockCells)
 	want := `KEY         MODE    HOLDERS  WAITERS  FENCE                LEFT   PID  SESSION  CLIENT
 a           shared  2        1        9223372036854775807  29.9s  7    3        x/y
 waited:for  -       0        4        -                    -      -    -        -

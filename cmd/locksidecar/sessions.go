@@ -2,14 +2,12 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
@@ -21,18 +19,20 @@ func (m *Main) sessionsCommand() *cobra.Command {
 			others := func(s engine.ViewSession) bool { return !strings.HasPrefix(s.Client, prefix) }
 			return slices.DeleteFunc(v.Sessions, others), v.More.Sessions
 		},
-		table: writeSessions,
+		titles: "SESSION\tPID\tUID\tHOLDS\tWAITERS\tSINCE\tHEARD\tEND\tCLIENT",
+		cells:  sessionCells,
 	}
 	cmd := &cobra.Command{
 		Use:   "sessions [flags] [PREFIX]",
 		Short: "List the clients that are connected",
-		Long: fmt.Sprintf(`List the clients that are connected to this host's daemon, those who have been so
-longest first; with PREFIX only those whose name begins so. Of more than %d the
-oldest %d are looked at.
+		Long: fmt.Sprintf(`List the clients that are connected to this host's daemon, the oldest connection first;
+with PREFIX only clients whose name begins with it. Of more than %d sessions only the
+oldest %d are examined.
 
-HOLDS and WAITERS are how many locks it holds and waits for. SINCE is how long it has
-been connected, HEARD how long ago it sent something. END says by what the daemon
-notices that the client is gone: by its process, or only by its connection.`, engine.MaxViewRows, engine.MaxViewRows),
+HOLDS and WAITERS are the numbers of locks that the client holds and waits for. SINCE
+is the time since it has connected, and HEARD the time since it sent something. END is
+how the daemon notices the end of the client: of its process, or only of its connection.`,
+			engine.MaxViewRows, engine.MaxViewRows),
 		Example: `  locksidecar sessions
   locksidecar sessions billing/
   locksidecar sessions -o json | jq 'map(.holds) | add'`,
@@ -41,17 +41,11 @@ notices that the client is gone: by its process, or only by its connection.`, en
 	return cmd
 }
 
-func writeSessions(w io.Writer, rows []engine.ViewSession) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "SESSION\tPID\tUID\tHOLDS\tWAITERS\tSINCE\tHEARD\tEND\tCLIENT")
-	for i := range rows {
-		r := &rows[i]
-		end := "connection"
-		if r.Watched {
-			end = "process"
-		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%d\t%d\t%s\t%s\t%s\t%s\n", r.Session, dashZero(uint64(max(0, r.PID))), r.UID, r.Holds, r.Waiters,
-			roundedMS(r.Since), roundedMS(r.Heard), end, orDash(terminal.Clean(r.Client)))
+func sessionCells(r *engine.ViewSession) []any {
+	end := "connection"
+	if r.Watched {
+		end = "process"
 	}
-	return t.Flush()
+	return []any{r.Session, top.UnlessZero(r.PID), r.UID, r.Holds, r.Waiters, roundedMS(r.Since),
+		roundedMS(r.Heard), end, r.Client}
 }

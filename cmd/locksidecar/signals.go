@@ -8,8 +8,9 @@ import (
 	"syscall"
 )
 
-// daemonSignals receives the daemon's signals. Each kind has its own channel, so that no signal to end gets
-// lost. Several SIGHUPs during a reload cause one more reload; the same holds for SIGUSR2 and successors.
+// daemonSignals receives the daemon's signals. Each kind has its own channel, so that no signal
+// to end gets lost. Several SIGHUPs during a reload cause one more reload; the same holds for
+// SIGUSR2 and successors.
 type daemonSignals struct {
 	end       chan os.Signal // SIGTERM, SIGINT: the first drains, the second ends at once
 	reload    chan os.Signal // SIGHUP
@@ -30,8 +31,8 @@ func (s *daemonSignals) stop() {
 	signal.Stop(s.successor)
 }
 
-// starting returns a context that ends with the first signal to end. told stops watching for that signal, and
-// returns it, or nil if there was none.
+// starting returns a context that ends with the first signal to end. told stops watching for that
+// signal, and returns it, or nil if there was none.
 func (s *daemonSignals) starting(ctx context.Context) (_ context.Context, told func() os.Signal) {
 	ctx, cancel := context.WithCancel(ctx)
 	var got os.Signal
@@ -50,9 +51,9 @@ func (s *daemonSignals) starting(ctx context.Context) (_ context.Context, told f
 	}
 }
 
-// work calls reload and successor as signals come, one at a time, until ctx ends. A pending reload is done
-// before a successor is called, because the successor reads the same configuration and must find the same
-// stores here.
+// work calls reload and successor as signals come, one at a time, until ctx ends. A pending
+// reload is done before a successor is called, because the successor reads the same configuration
+// and must find the same stores here.
 func (s *daemonSignals) work(ctx context.Context, reload, successor func()) {
 	for {
 		select {

@@ -34,9 +34,11 @@ func loading(t testing.TB) (addr string) {
 // A Redis that does not answer, or is still loading, counts as unreachable. The daemon starts without it
 // where it can, and a reload can add it.
 func TestAStoreThatDoesNotAnswerAtTheStart(t *testing.T) {
+	t.Parallel()
 	mute, _ := silent(t)
 	for name, addr := range map[string]string{"silent": mute, "loading": loading(t)} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			h := bareHost(t)
 			h.daemon = h.run("serve", "--log-format", "json", "--upstream", "redis://"+addr, "--outage", "local")
 			eventually(t, "it serves", func() bool { return strings.Contains(h.daemon.err.String(), `"event":"serving"`) })

@@ -16,15 +16,14 @@ import (
 	"github.com/locksidecar/locksidecar/renewer"
 )
 
-// probeKey is looked at to learn whether the store answers. Nothing is done to
-// it, and nobody needs to hold it.
+// probeKey is inspected to find out whether the store answers. It need not be held.
 const probeKey = "locksidecar-probe"
 
-// status is what status shows and health judges by.
+// status is the result of the commands status and health.
 type status struct {
 	Socket    string      `json:"socket"`
 	Reachable bool        `json:"reachable"`
-	Ready     bool        `json:"ready"` // and the store answers
+	Ready     bool        `json:"ready"` // the daemon is ready and the store answers
 	Error     string      `json:"error,omitempty"`
 	Version   string      `json:"version,omitempty"`
 	Protocol  uint64      `json:"protocol,omitempty"`
@@ -33,7 +32,7 @@ type status struct {
 	Clock     *clockView  `json:"clock,omitempty"`
 	Limits    *limitsView `json:"limits,omitempty"`
 	Watch     string      `json:"watch,omitempty"`
-	Moved     []movedView `json:"moved"` // null when not known
+	Moved     []movedView `json:"moved"` // null if not known
 	movedErr  error       // why
 	err       error       // Error's
 }
@@ -47,7 +46,7 @@ type storeView struct {
 
 type clockView struct {
 	NowMS       uint64 `json:"now_ms"`
-	Shared      bool   `json:"shared"` // the daemon's and ours are the same
+	Shared      bool   `json:"shared"` // the daemon and this process use the same clock
 	RoundTripUS int64  `json:"round_trip_us"`
 }
 
@@ -58,7 +57,7 @@ type limitsView struct {
 	MaxTTLMS     uint64 `json:"max_ttl_ms"`
 }
 
-// look asks the daemon how it is. What it could not learn it leaves out.
+// look asks the daemon for its status. It leaves out fields that are not known.
 func look(ctx context.Context, socket, name string) *status {
 	s := &status{Socket: socket}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
@@ -81,7 +80,8 @@ func (s *status) ask(ctx context.Context, name string) error {
 	for _, n := range w.Namespaces {
 		s.Stores = append(s.Stores, storeView{n.Prefix, n.Store, n.Safety, n.Heartbeat})
 	}
-	s.Limits = &limitsView{MaxFrame: w.MaxFrame, MinTTLMS: w.MinTTL, DefaultTTLMS: w.DefaultTTL, MaxTTLMS: w.MaxTTL}
+	s.Limits = &limitsView{MaxFrame: w.MaxFrame, MinTTLMS: w.MinTTL, DefaultTTLMS: w.DefaultTTL,
+		MaxTTLMS: w.MaxTTL}
 	s.Watch = "connection"
 	if w.Watch == protocol.WatchProcess {
 		s.Watch = "process"
@@ -96,7 +96,7 @@ func (s *status) ask(ctx context.Context, name string) error {
 	s.Clock = &clockView{NowMS: now, RoundTripUS: (ended - began) / int64(time.Microsecond),
 		Shared: int64(now) >= began/ms && int64(now) <= ended/ms}
 	if _, err := c.Inspect(ctx, probeKey); err != nil && !errors.Is(err, client.ErrDenied) {
-		return fmt.Errorf("look at the store: %w", err)
+		return fmt.Errorf("inspect a key in the store: %w", err)
 	}
 	s.Ready = true
 	return nil
@@ -106,9 +106,9 @@ func (m *Main) statusCommand() *cobra.Command {
 	var socket, output string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show how this host's daemon and its store are",
-		Long: `Show whether the daemon can be reached and its store answers, and what the daemon
-says of itself. The exit code is 0 when both do and 69 when not.`,
+		Short: "Show the state of this host's daemon and its store",
+		Long: `Show whether the daemon can be reached and its store answers, and details of the
+daemon. The exit code is 0 if both answer, and else 69.`,
 		Example: `  locksidecar status
   locksidecar status -o json | jq .ready`,
 		Args: noArgs,
@@ -121,11 +121,7 @@ says of itself. The exit code is 0 when both do and 69 when not.`,
 			if s.Reachable {
 				s.askMoved(cmd.Context())
 			}
-			if output == "json" {
-				err = writeJSON(m.Stdout, s)
-			} else {
-				err = written(s.write(m.Stdout))
-			}
+			err = m.printed(output, s, s.write)
 			if err == nil && !s.Ready {
 				return exitWith(exitUnavailable)
 			}
@@ -160,7 +156,8 @@ func (s *status) write(w io.Writer) error {
 		if !c.Shared {
 			whose = "not this shell's (another time namespace)"
 		}
-		line("clock", "%v since boot, %s; round trip %v", (time.Duration(c.NowMS) * time.Millisecond).Round(time.Second),
+		line("clock", "%v since boot, %s; round trip %v",
+			(time.Duration(c.NowMS) * time.Millisecond).Round(time.Second),
 			whose, time.Duration(c.RoundTripUS)*time.Microsecond)
 	}
 	l := s.Limits
@@ -180,9 +177,9 @@ func (m *Main) healthCommand() *cobra.Command {
 	var quiet bool
 	cmd := &cobra.Command{
 		Use:   "health",
-		Short: "Exit with 0 when the daemon and its store are ready, 69 when not",
-		Long: `For probes: the exit code is 0 when the daemon answers, is not about to end, and
-its store answers; 69 when not, with the reason on standard error.`,
+		Short: "Exit with 0 if the daemon and its store are ready, else with 69",
+		Long: `For probes: the exit code is 0 if the daemon answers, is not about to end, and its
+store answers. Else it is 69, and the reason is on standard error.`,
 		Example: `  locksidecar health && echo ready
   locksidecar health --socket /run/locksidecar/locksidecar.sock`,
 		Args: noArgs,
@@ -202,6 +199,6 @@ its store answers; 69 when not, with the reason on standard error.`,
 		},
 	}
 	socketFlag(cmd, &socket)
-	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "say nothing, only exit")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "print no reason")
 	return cmd
 }

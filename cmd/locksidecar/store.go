@@ -22,28 +22,30 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/embedded"
 )
 
-// plan is a store that a configuration asks for, well-formed and not opened.
+// plan describes a store of a configuration that has been checked and is not open yet.
 type plan struct {
-	name   string // empty for the one that upstream names
-	url    string // what it is opened with; may hold a secret
-	kind   config.Kind
-	place  string                  // the same for two stores whose locks are the same, however they are reached
-	where  string                  // for people
-	check  func(key string) error  // whether a lock can have that name there; nil when any can
-	there  func(key string) string // what stands for a lock in the store, for people; nil for nothing to see
+	name string // empty for the store in the top-level upstream
+	url  string // may contain a secret
+	kind config.Kind
+	// place is the same for two stores that have the same locks, even if their addresses differ.
+	place string
+	where string                 // for people
+	check func(key string) error // whether a lock can have that name there; nil if any can
+	// there describes a lock's entry in the store, for people; nil if it has none.
+	there  func(key string) string
 	scope  string
 	maxTTL time.Duration // the longest TTL that makes sense there; 0 for no bound
 	can    abilities
 	safety string
-	// open waits until the store is reached and judged good, unless it is lazy.
+	// open waits until the store is reached and has passed its checks, unless it is lazy.
 	open func(ctx context.Context, o opening) (upstream.Store, error)
 }
 
-// abilities are the fields of a store's Info that decide which configurations are refused. A plan has them,
-// so that a configuration can be checked before any store is opened.
+// abilities are the fields of a store's Info that decide which configurations are refused. A plan
+// has them, so that a configuration can be checked before any store is opened.
 type abilities struct {
 	minTTL time.Duration
-	queue  bool // hosts can say that they want a lock
+	queue  bool // hosts can signal that they wait for a lock
 	rebase bool // fences can be raised
 }
 
@@ -51,14 +53,14 @@ type abilities struct {
 type opening struct {
 	log  *zap.Logger
 	lazy bool
-	// missing is set to true if lazy was of use. It may be nil.
+	// missing is set to true if the store was opened lazily. It may be nil.
 	missing   *bool
-	successor *upstream.Successor // not nil: to go on with another process' leases
+	successor *upstream.Successor // not nil: to continue with another process' leases
 	seen      *places
 }
 
-// planStore reads what the configuration says of a store. It connects to nothing.
-func planStore(c *config.Config, s *config.Store) (*plan, error) {
+// planStore returns the plan of a store. It connects to nothing.
+func planStore(c *config.Config, s *config.StoreSettings) (*plan, error) {
 	kind, err := config.ParseUpstream(s.Upstream)
 	if err != nil {
 		return nil, err
@@ -77,24 +79,27 @@ func planStore(c *config.Config, s *config.Store) (*plan, error) {
 		}
 		return p, nil
 	}
+	if drivers[kind] == nil {
+		return nil, fmt.Errorf("this program was built without %s", kind)
+	}
 	if err := drivers[kind](p, c); err != nil {
 		return nil, err
 	}
 	return p, nil
 }
 
-// place names the locks of a store: by its servers, in whatever order, and by what tells its locks there from
-// others.
+// place identifies the locks of a store by its servers, in any order, and by the names that
+// distinguish them from other locks there.
 func place(kind config.Kind, servers []string, names ...any) string {
 	return fmt.Sprintf("%s %q %#v", kind, slices.Sorted(slices.Values(servers)), names)
 }
 
-// openBound is how long a store may take to be reached at the start: a server
-// that takes connections and is silent is as good as none.
+// openBound is how long a store may take to be reached at the start. A server that accepts
+// connections and does not answer counts as unreachable.
 const openBound = 10 * time.Second
 
-// opened opens a plan's store. A store that cannot be reached is opened all the
-// same where lazy allows it; one that can be and must not be used never is.
+// opened opens a plan's store. If lazy is set, it also opens a store that cannot be reached, but
+// never one that fails its checks.
 func (p *plan) opened(ctx context.Context, o opening) (upstream.Store, error) {
 	if p.name != "" {
 		o.log = o.log.With(zap.String("store", p.name))
@@ -105,7 +110,8 @@ func (p *plan) opened(ctx context.Context, o opening) (upstream.Store, error) {
 	o.lazy = false
 	s, err := p.open(within, o)
 	if err != nil && lazy && unreachable(err) {
-		o.log.Error("store cannot be reached; starting without it", zap.String("event", "store_down"), zap.Error(err))
+		o.log.Error("store cannot be reached; starting without it",
+			zap.String("event", "store_down"), zap.Error(err))
 		o.lazy = true
 		if o.missing != nil {
 			*o.missing = true
@@ -124,15 +130,14 @@ func (p *plan) opened(ctx context.Context, o opening) (upstream.Store, error) {
 	return s, nil
 }
 
-// unreachable says that nobody answered, rather than somebody who must not be used.
+// unreachable reports whether no server has answered, as opposed to a server that must not be used.
 func unreachable(err error) bool {
 	_, dialled := errors.AsType[*net.OpError](err)
 	return dialled || errors.Is(err, upstream.ErrDown) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// openEmbedded opens the embedded store. Only one daemon may have its state file
-// at a time, from before it is read until after it was closed: longer than the
-// daemon itself has the socket, so the file has a lock of its own.
+// openEmbedded opens the embedded store. Only one daemon may have its state file open at a time.
+// That is longer than the daemon has the socket, so the file has its own lock.
 func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, exit(exitCannotMake, "make the socket's directory: %w", elsewhere(err))
@@ -146,7 +151,8 @@ func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 			return nil, err
 		}
 	}
-	s, err := embedded.Open(embedded.Options{Path: path, Clock: renewer.Boottime, Log: o.log, Successor: o.successor != nil})
+	s, err := embedded.Open(embedded.Options{Path: path, Clock: renewer.Boottime, Log: o.log,
+		Successor: o.successor != nil})
 	if err != nil {
 		_ = lock.Close()
 		return nil, &exitError{code: exitCannotMake, err: err}
@@ -154,15 +160,17 @@ func openEmbedded(socket, path string, o opening) (upstream.Store, error) {
 	return &lockedStore{s, lock}, nil
 }
 
-// elsewhere adds to an error about a place where this process may not write that --socket names another one.
+// elsewhere adds to an error about a place where this process may not write that --socket names
+// another one.
 func elsewhere(err error) error {
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS) {
-		return fmt.Errorf("%w; use --socket to name a socket in a directory where you may write", err)
+		return fmt.Errorf("%w; use --socket to name a socket in a directory where you may write",
+			err)
 	}
 	return err
 }
 
-// lockedStore gives up the lock of its state file when it is closed.
+// lockedStore releases the lock of its state file when it is closed.
 type lockedStore struct {
 	*embedded.Store
 	lock *os.File
@@ -173,11 +181,11 @@ func (s *lockedStore) Close() error {
 	return s.Store.Close()
 }
 
-// endTime is how long a daemon that is just ending may still have its files.
+// endTime is how long a daemon that is ending may still have its files.
 const endTime = 3 * time.Second
 
-// lockState takes the state file's lock for this process. A daemon that serves
-// the socket is not waited for, one that is just ending is.
+// lockState locks the state file for this process. It waits for a daemon that is ending, but not
+// for one that serves the socket.
 func lockState(socket, path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -199,7 +207,7 @@ func lockState(socket, path string) (*os.File, error) {
 	}
 }
 
-// served says whether somebody answers at a socket.
+// served reports whether a process listens on a socket.
 func served(socket string) bool {
 	c, err := net.DialTimeout("unix", socket, time.Second)
 	if err != nil {

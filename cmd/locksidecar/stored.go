@@ -1,12 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"io"
 	"strconv"
-	"text/tabwriter"
 
-	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -30,7 +26,8 @@ var whose = [...]string{protocol.StoredElsewhere: "other host", protocol.StoredH
 	protocol.StoredLeft: "left behind", protocol.StoredForeign: "foreign"}
 
 func newStoredLock(r *protocol.StoredRow) storedLock {
-	l := storedLock{Key: r.Key, Store: r.Store, Name: r.Name, Mode: modeName(r.Mode), Holder: r.Holder, Whose: "unknown"}
+	l := storedLock{Key: r.Key, Store: r.Store, Name: r.Name, Mode: r.Mode.String(), Holder: r.Holder,
+		Whose: "unknown"}
 	if int(r.Whose) < len(whose) {
 		l.Whose = whose[r.Whose]
 	}
@@ -49,25 +46,18 @@ func newStoredLock(r *protocol.StoredRow) storedLock {
 	return l
 }
 
-func writeStored(w io.Writer, locks []storedLock) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "KEY\tSTORE\tMODE\tWHOSE\tLEFT\tWAITERS\tHOLDER\tHOLDER IN STORE\tLOCK IN STORE")
-	for i := range locks {
-		l := &locks[i]
-		waiters := "-"
-		if l.Waiters != nil {
-			waiters = strconv.FormatInt(*l.Waiters, 10)
-		}
-		by := ""
-		if l.By != nil {
-			by = l.By.String()
-			if l.By.Kind == protocol.HolderHere {
-				by = l.By.Host
-			}
-		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", terminal.Clean(l.Key), l.Store, l.Mode, l.Whose,
-			leftOrDash(l.LeftMS), waiters, orDash(terminal.Clean(by)), orDash(terminal.Clean(l.Holder)),
-			orDash(terminal.Clean(l.Name)))
+const storedTitles = "KEY\tSTORE\tMODE\tWHOSE\tLEFT\tWAITERS\tHOLDER\tHOLDER IN STORE\tLOCK IN STORE"
+
+func storedCells(l *storedLock) []any {
+	waiters, by := "", ""
+	if l.Waiters != nil {
+		waiters = strconv.FormatInt(*l.Waiters, 10)
 	}
-	return t.Flush()
+	if l.By != nil {
+		by = l.By.String()
+		if l.By.Kind == protocol.HolderHere {
+			by = l.By.Host
+		}
+	}
+	return []any{l.Key, l.Store, l.Mode, l.Whose, leftOrDash(l.LeftMS), waiters, by, l.Holder, l.Name}
 }

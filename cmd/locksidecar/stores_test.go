@@ -66,6 +66,10 @@ var everyStore = []struct {
 		s := testserver.StartMariaDB(t)
 		return s.URL() + "?" + patient, s.Addr()
 	}},
+	{"postgres", "postgres://postgres@%s/locks", func(t testing.TB) (string, string) {
+		s := testserver.StartPostgres(t)
+		return s.URL() + "?" + patient, s.Addr()
+	}},
 }
 
 // namesHolder checks that both hosts name the holder of a lock that the first one holds.

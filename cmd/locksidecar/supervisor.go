@@ -14,21 +14,23 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-// What the daemon and the manager that has started it tell each other: systemd, or whoever else
-// sets NOTIFY_SOCKET, WATCHDOG_USEC and LISTEN_FDS. Without them nothing is said.
+// This file has the messages between the daemon and the service manager that has started it:
+// systemd, or another program that sets NOTIFY_SOCKET, WATCHDOG_USEC and LISTEN_FDS.
 
-// activated is the socket that the manager has made, nil when it has made none, and what an earlier
-// process has left with it.
+// activated returns the socket that the manager has made, nil if it has made none, and the
+// descriptors that an earlier process has left with it.
 func activated(c *config.Config) (found *net.UnixListener, kept []*os.File, err error) {
 	sockets, kept := split(activation.Files(true))
 	for _, f := range sockets {
 		l, err := net.FileListener(f)
 		_ = f.Close()
-		if u, ok := l.(*net.UnixListener); err == nil && ok && found == nil && u.Addr().String() == c.Socket {
+		if u, ok := l.(*net.UnixListener); err == nil && ok && found == nil &&
+			u.Addr().String() == c.Socket {
 			found = u
 			continue
 		}
-		return nil, nil, exit(exitUsage, "the manager has given a socket that nothing is known of (%s); this one serves %s (%s)",
+		return nil, nil, exit(exitUsage, "the service manager has passed an unknown socket (%s); "+
+			"this daemon serves %s (%s)",
 			name(l), c.Socket, c.FromPath("socket"))
 	}
 	return found, kept, nil
@@ -36,16 +38,16 @@ func activated(c *config.Config) (found *net.UnixListener, kept []*os.File, err 
 
 func name(l net.Listener) string {
 	if l == nil {
-		return "not one that listens"
+		return "not a listening socket"
 	}
 	return fmt.Sprint(l.Addr())
 }
 
-// tellWithin is how long a manager may keep the daemon that tells it something.
+// tellWithin bounds how long a write to the manager may block.
 const tellWithin = time.Second
 
-// tell gives the manager a word. The library's own function waits for ever for one that does
-// not read.
+// tell sends a state to the manager. The library's own function waits forever for a manager that
+// does not read.
 func (s *server) tell(state string) {
 	at, _ := s.m.Env("NOTIFY_SOCKET")
 	if at == "" {
@@ -58,17 +60,17 @@ func (s *server) tell(state string) {
 		_ = c.Close()
 	}
 	if err != nil {
-		s.log.Warn("the manager does not listen", zap.String("event", "notify_failed"), zap.Error(err))
+		s.log.Warn("the service manager cannot be reached",
+			zap.String("event", "notify_failed"), zap.Error(err))
 	}
 }
 
-// tellReloading is for the time of a reload; the end of it is told as being ready.
+// tellReloading reports that a reload begins. The state "ready" reports its end.
 func (s *server) tellReloading() {
 	s.tell(sd.SdNotifyReloading + "\n" + sd.SdNotifyMonotonicUsec())
 }
 
-// feed tells the manager's watchdog that all is well for as long as renewals make progress. It
-// blocks until ctx ends.
+// feed notifies the manager's watchdog while renewals make progress. It blocks until ctx ends.
 func (s *server) feed(ctx context.Context) {
 	every, err := sd.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {
@@ -80,7 +82,8 @@ func (s *server) feed(ctx context.Context) {
 		if err := s.Live(); err == nil {
 			s.tell(sd.SdNotifyWatchdog)
 		} else {
-			s.log.Error("not telling the watchdog that all is well", zap.String("event", "stuck"), zap.Error(err))
+			s.log.Error("watchdog not notified: renewals make no progress",
+				zap.String("event", "stuck"), zap.Error(err))
 		}
 		select {
 		case <-tick.C:

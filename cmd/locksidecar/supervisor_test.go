@@ -77,7 +77,7 @@ func TestTheManagersSocketOutlivesTheDaemon(t *testing.T) {
 
 	other := launchWith(t, h.dir, h.env, []*os.File{f}, "sh", "-c", "LISTEN_FDS=1 LISTEN_PID=$$ exec locksidecar serve --socket "+h.socket+"2")
 	other.ends(64)
-	if s := other.err.String(); !strings.Contains(s, "the manager has given a socket that nothing is known of ("+h.socket+")") {
+	if s := other.err.String(); !strings.Contains(s, "the service manager has passed an unknown socket ("+h.socket+")") {
 		t.Error(s)
 	}
 }

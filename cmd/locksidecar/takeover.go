@@ -16,54 +16,59 @@ import (
 	"github.com/locksidecar/locksidecar/daemon"
 	"github.com/locksidecar/locksidecar/daemon/admin"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/takeover"
 )
 
-// A daemon that takes over from another, and one that calls its successor.
+// This file has both sides of a takeover: a daemon that takes over from another, and one that
+// starts its successor.
 
 // claimTime is how long the daemon that serves may take to answer.
 const claimTime = 10 * time.Second
 
-// claim asks the daemon that serves to hand over. Without one there is nothing to take over.
+// claim asks the daemon that serves for a takeover. Without one there is nothing to take over.
 func (s *server) claim(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, claimTime)
 	defer cancel()
-	state, err := daemon.Claim(ctx, s.conf.Socket, thisBuild().Version)
+	state, err := takeover.Claim(ctx, s.conf.Socket, thisBuild().Version)
 	switch {
-	case errors.Is(err, daemon.ErrNobody):
-		s.log.Info("there is no daemon to take over from", zap.String("event", "takeover_nobody"), zap.Error(err))
+	case errors.Is(err, takeover.ErrNobody):
+		s.log.Info("there is no daemon to take over from",
+			zap.String("event", "takeover_nobody"), zap.Error(err))
 		return nil
 	case errors.Is(err, fs.ErrPermission):
-		return exit(exitDenied, "take over: this user (uid %d) may not connect to %s", os.Geteuid(), admin.Socket(s.conf.Socket))
-	case errors.Is(err, daemon.ErrDenied):
+		return exit(exitDenied, "take over: this user (uid %d) may not connect to %s",
+			os.Geteuid(), admin.Socket(s.conf.Socket))
+	case errors.Is(err, takeover.ErrDenied):
 		return exit(exitDenied, "take over: %w", err)
 	case err != nil:
 		return exit(exitTryAgain, "take over: %w", err)
 	}
 	if lost := state.Lost(); len(lost) > 0 {
-		s.log.Warn("what is held in these stores cannot be taken over, and will be lost", zap.String("event", "takeover_without"), zap.Strings("stores", lost))
+		s.log.Warn("locks in these stores cannot be taken over, and will be lost",
+			zap.String("event", "takeover_without"), zap.Strings("stores", lost))
 	}
 	s.fleet.takeover = state
 	return nil
 }
 
-// arrive takes in what the other process has seen of its stores, before they are opened.
+// arrive adopts what the other process has seen of its stores, before they are opened.
 func (s *server) arrive() error {
 	e := s.fleet.takeover
 	if e == nil {
 		return nil
 	}
 	err := s.fleet.seen.arrive(e.Seen())
-	if err != nil && e.Left() {
-		err = fmt.Errorf("%w: %w", daemon.ErrParked, err)
+	if err != nil && e.Parked() {
+		err = fmt.Errorf("%w: %w", takeover.ErrParked, err)
 	}
 	return err
 }
 
-// inherit makes the daemon that goes on in place of the other.
+// inherit makes the daemon that replaces the other one.
 func (s *server) inherit(cfg daemon.Config) (err error) {
 	state := s.fleet.takeover
-	if s.Daemon, err = state.Inherit(cfg); err != nil {
-		if errors.Is(err, daemon.ErrParked) { // see giveUp
+	if s.Daemon, err = daemon.Inherit(state, cfg); err != nil {
+		if errors.Is(err, takeover.ErrParked) { // see giveUp
 			return err
 		}
 		s.fleet.takeover = nil
@@ -71,16 +76,17 @@ func (s *server) inherit(cfg daemon.Config) (err error) {
 			return e
 		}
 		state.Close() // so that the other process does not wait
-		return exit(exitTryAgain, "take over from process %d, which %s: %w", state.PID(), whatBecame(s.conf.Socket), err)
+		return exit(exitTryAgain, "take over from process %d, which %s: %w",
+			state.PID(), whatBecame(s.conf.Socket), err)
 	}
 	s.fleet.takeover = nil
 	s.log.Info("taken over", zap.String("event", "took_over"), zap.Int("from", state.PID()))
 	return nil
 }
 
-// whatBecame says what has become of the daemon at socket, which has not handed over: it may have been told to end, or
-// killed, while this process opened the stores. This process does not serve in its place, because a signal to end
-// has precedence over a takeover.
+// whatBecame describes the state of the daemon at socket, whose takeover has failed: it may have
+// been told to end, or killed, while this process opened the stores. This process does not serve
+// in its place, because a signal to end has precedence over a takeover.
 func whatBecame(socket string) string {
 	c := newAdminClient(socket)
 	defer c.Close()
@@ -97,7 +103,7 @@ func whatBecame(socket string) string {
 	return "continues to serve"
 }
 
-// pass says that another process goes on with the stores.
+// pass records that another process continues with the stores.
 func (f *fleet) pass() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,10 +113,10 @@ func (f *fleet) pass() {
 // tellMain tells the manager which process is the daemon from now on.
 func (s *server) tellMain(pid int) { s.tell(fmt.Sprintf("MAINPID=%d", pid)) }
 
-// callSuccessor starts the program that is installed now, to take over.
+// callSuccessor starts the installed program, which may be another version, to take over.
 func (s *server) callSuccessor() {
 	err := func() error {
-		self, err := os.Executable() // by name: what stands there now
+		self, err := os.Executable() // the path, where another version may be by now
 		if err != nil {
 			return err
 		}
@@ -124,7 +130,8 @@ func (s *server) callSuccessor() {
 		if err := cmd.Start(); err != nil {
 			return err
 		}
-		s.log.Info("successor called", zap.String("event", "successor_called"), zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
+		s.log.Info("successor called", zap.String("event", "successor_called"),
+			zap.Int("pid", cmd.Process.Pid), zap.String("program", self))
 		go func() {
 			err := cmd.Wait()
 			if errors.Is(s.Ready(), engine.ErrDraining) {
@@ -143,7 +150,7 @@ func (s *server) callSuccessor() {
 	}
 }
 
-// successorEnv leaves out what the manager has said of this process alone.
+// successorEnv removes the variables that the manager has set for this process alone.
 func successorEnv(env []string) []string {
 	return slices.DeleteFunc(env, func(v string) bool {
 		return strings.HasPrefix(v, "LISTEN_") || strings.HasPrefix(v, "WATCHDOG_PID=")

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/protocol/client"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -147,7 +148,8 @@ func (h *host) client(lost func(client.Lost)) *client.Client {
 
 // Ten upgrades one after the other, with many locks held and clients at work: no client hears of it.
 func TestTenTakeoversUnderLoad(t *testing.T) {
-	const held, sessions = 20_000, 40
+	const sessions = 40
+	held := storetest.Rounds(5_000, 20_000)
 	server := testserver.StartRedis(t)
 	args := []string{"--upstream", server.URL() + "?" + patient, "--ttl", "5m"} // 5 s to stand still: under the race detector all of it is slow
 	h := newHost(t, args...)
@@ -205,10 +207,10 @@ func TestKilledWhileTakingOver(t *testing.T) {
 		if _, err := c.Lock(t.Context(), client.AcquireArgs{Key: "k"}); err != nil {
 			t.Fatal(err)
 		}
-		old, heir := h.daemon, h.run("serve", "--takeover")
-		victim, other := old, heir
+		old, successor := h.daemon, h.run("serve", "--takeover")
+		victim, other := old, successor
 		if round%2 == 1 {
-			victim, other = heir, old
+			victim, other = successor, old
 		}
 		wait := time.NewTimer(time.Duration(random.IntN(150)) * time.Millisecond) // the process has to start first
 		select {
@@ -222,7 +224,7 @@ func TestKilledWhileTakingOver(t *testing.T) {
 		<-probe.done
 		switch code := exitCode(probe.cmd.ProcessState); code {
 		case 75: // it serves, and k is held; or it has started afresh and waits out what was stated
-			if c.Err() != nil && !strings.Contains(heir.err.String(), "takeover_nobody") {
+			if c.Err() != nil && !strings.Contains(successor.err.String(), "takeover_nobody") {
 				t.Errorf("round %d: k is held, and its session has ended", round)
 			}
 			select {

@@ -19,13 +19,13 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// leastInterval is the shortest time between two looks.
-const leastInterval = 100 * time.Millisecond
+// minInterval is the shortest time between two views.
+const minInterval = 100 * time.Millisecond
 
 // topOptions is what the command line says.
 type topOptions struct {
 	socket   string
-	interval durationFlag
+	interval time.Duration
 	sort     string
 	reverse  bool
 	rounds   int // 0: without end
@@ -33,20 +33,22 @@ type topOptions struct {
 }
 
 func (m *Main) topCommand() *cobra.Command {
-	o := &topOptions{interval: durationFlag(time.Second)}
+	o := &topOptions{interval: time.Second}
 	cmd := &cobra.Command{
 		Use:   "top [flags] [PREFIX]",
 		Short: "Watch locks, waiters and sessions live",
-		Long: `Show how the daemon and its stores are, what is held, who waits and who is
-connected, and look again every second; with PREFIX only keys that begin so.
+		Long: `Show the state of the daemon and its stores, and the holds, waiters and sessions. The
+display changes every second. With PREFIX only keys that begin with it are shown.
+Problems come first: stores that are down or whose renewals are late, and holds that
+are renewed late, degraded or waited for.
 
-At a terminal it fills the screen; ? shows the keys: Tab for the next list, s for
-another order, / for a prefix, q to quit. Anywhere else, and with -n, it prints
-plain rounds. When the daemon is gone it waits for it to come back, but not with -n.
+On a terminal top fills the screen; ? shows the keys: Tab for the next list, s for
+another order, / for a prefix, q to quit. Elsewhere, and with -n, it prints plain text
+in rounds. If the daemon ends, top waits for the next one, but not with -n.
 
-For each waiter it names a holder of the lock, on any host (BEHIND). A screen of 80
-columns has no room for the waiter's mode, PID and session: a wider one shows them, and
-so does 'locksidecar waiters'.
+For each waiter, BEHIND names a holder of the lock, on any host. A screen of 80 columns
+has no room for the waiter's mode, PID and session: a wider one shows them, and so does
+'locksidecar waiters'.
 
 NO_COLOR in the environment turns colours off.`,
 		Example: `  locksidecar top
@@ -57,10 +59,11 @@ NO_COLOR in the environment turns colours off.`,
 		PreRunE: func(cmd *cobra.Command, args []string) error {
 			o.prefix = strings.Join(args, "")
 			switch {
-			case time.Duration(o.interval) < leastInterval:
-				return usage("--interval %v: is less than %v", time.Duration(o.interval), leastInterval)
+			case o.interval < minInterval:
+				return usage("--interval %v: is less than %v", o.interval, minInterval)
 			case !slices.Contains(engine.ViewSorts, o.sort):
-				return usage("--sort %s: is none of %s", o.sort, strings.Join(engine.ViewSorts, ", "))
+				return usage("--sort %s: is none of %s",
+					o.sort, strings.Join(engine.ViewSorts, ", "))
 			case o.rounds < 0 || o.rounds == 0 && cmd.Flags().Changed("rounds"):
 				return usage("-n %d: is not a number of rounds", o.rounds)
 			}
@@ -71,11 +74,11 @@ NO_COLOR in the environment turns colours off.`,
 	cmd.ValidArgsFunction = m.completeKeys(&o.socket)
 	socketFlag(cmd, &o.socket)
 	f := cmd.Flags()
-	f.Var(&o.interval, "interval", "look again after this `time`")
-	f.StringVar(&o.sort, "sort", engine.ViewSorts[0], "`order`: "+strings.Join(engine.ViewSorts, ", "))
-	f.BoolVarP(&o.reverse, "reverse", "r", false, "in the reverse order")
-	f.IntVarP(&o.rounds, "rounds", "n", 0, "print so many plain `rounds`, and end")
-	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(engine.ViewSorts, cobra.ShellCompDirectiveNoFileComp))
+	f.Var(durationFlag(&o.interval), "interval", "`time` between two updates")
+	f.StringVar(&o.sort, "sort", engine.ViewTrouble, "`order`: "+strings.Join(engine.ViewSorts, ", "))
+	f.BoolVarP(&o.reverse, "reverse", "r", false, "reverse the order")
+	f.IntVarP(&o.rounds, "rounds", "n", 0, "print this number of plain `rounds`, and end")
+	completeWords(cmd, "sort", engine.ViewSorts...)
 	return cmd
 }
 
@@ -89,22 +92,23 @@ func (m *Main) top(ctx context.Context, o *topOptions) error {
 	noColor, _ := m.Env("NO_COLOR")
 	t := &top.Top{Sort: o.sort, Desc: o.reverse, Prefix: o.prefix, Colors: noColor == ""}
 	kind, _ := m.Env("TERM")
-	if o.rounds > 0 || kind == "" || kind == "dumb" || !run.IsTerminal(m.Stdout) || !terminal.Attached() {
+	if o.rounds > 0 || kind == "" || kind == "dumb" || !run.IsTerminal(m.Stdout) ||
+		!terminal.Attached() {
 		return m.topRounds(ctx, o, c, t)
 	}
-	// A daemon that is not there at all is worth an end, and not a screen.
+	// Without a daemon, top ends instead of showing a screen.
 	v, err := c.view(ctx, t.Query(0))
 	if err != nil {
 		return err
 	}
 	t.Took(v)
-	l := &topLoop{m: m, client: c, top: t, interval: time.Duration(o.interval), answers: make(chan answer, 1)}
+	l := &topLoop{m: m, client: c, top: t, interval: o.interval, answers: make(chan answer, 1)}
 	return l.run(ctx)
 }
 
 // topRounds prints plain rounds.
 func (m *Main) topRounds(ctx context.Context, o *topOptions, c *adminClient, t *top.Top) error {
-	tick := time.NewTicker(time.Duration(o.interval))
+	tick := time.NewTicker(o.interval)
 	defer tick.Stop()
 	gone := false
 	for n := 1; ; n++ {
@@ -150,8 +154,8 @@ type topLoop struct {
 
 	screen  *terminal.Screen
 	keys    terminal.Decoder
-	asking  bool        // there is a request under way
-	again   bool        // and another is wanted after it
+	asking  bool        // a request is in flight
+	again   bool        // another request follows it
 	answers chan answer // with room for one
 	wg      sync.WaitGroup
 }
@@ -162,7 +166,8 @@ const escapeTime = 50 * time.Millisecond
 func (l *topLoop) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGTSTP, syscall.SIGWINCH)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT,
+		syscall.SIGTSTP, syscall.SIGWINCH)
 	defer signal.Stop(signals)
 	screen, err := terminal.Open(l.m.Stdout)
 	if err != nil {
@@ -213,7 +218,7 @@ func (l *topLoop) run(ctx context.Context) error {
 	}
 }
 
-// quits carries out keys, and says whether one of them was for that.
+// quits handles keys, and reports whether one of them ends the program.
 func (l *topLoop) quits(ctx context.Context, keys []terminal.Key) bool {
 	for _, k := range keys {
 		switch l.top.Key(k) {
@@ -226,7 +231,7 @@ func (l *topLoop) quits(ctx context.Context, keys []terminal.Key) bool {
 	return false
 }
 
-// ask asks for a view, or, if one is on its way, for another after it.
+// ask requests a view. If a request is in flight, another one follows it.
 func (l *topLoop) ask(ctx context.Context) {
 	if l.asking {
 		l.again = true
@@ -254,7 +259,7 @@ func (l *topLoop) answered(ctx context.Context, a answer) {
 	}
 }
 
-// signalled returns how to end, if that is what the signal is for.
+// signalled handles a signal. It returns an error if the signal ends the program.
 func (l *topLoop) signalled(s syscall.Signal) error {
 	switch s {
 	case syscall.SIGWINCH:

@@ -1,3 +1,5 @@
+//go:build !nootel
+
 package main
 
 import (
@@ -18,40 +20,41 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/zap"
 
-	"github.com/locksidecar/locksidecar/daemon"
+	"github.com/locksidecar/locksidecar/daemon/audit"
 )
 
-// tracing exports acquires as spans over OTLP, if OpenTelemetry's own variables name where to. Only
-// who says where in a trace he stands gets a span: the daemon begins no trace.
+// tracing exports acquires as spans over OTLP, if OpenTelemetry's own variables name a collector.
+// Only acquires with a trace context get a span: the daemon begins no trace.
 type tracing struct {
-	log      *zap.Logger
-	provider *sdktrace.TracerProvider
-	tracer   trace.Tracer
-	most     int64        // spans that may wait to be exported
-	waiting  atomic.Int64 // of them
-	dropped  int          // since told; of the goroutine that brings spans
-	told     time.Time
+	log        *zap.Logger
+	provider   *sdktrace.TracerProvider
+	tracer     trace.Tracer
+	maxWaiting int64        // maximum number of spans that wait to be exported
+	waiting    atomic.Int64 // number of spans that wait
+	dropped    int          // number of spans since told; used by the goroutine that calls export
+	told       time.Time
 }
 
 const (
-	spansMost  = 1 << 14 // unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise
+	maxSpans   = 1 << 14 // unless OTEL_BSP_MAX_QUEUE_SIZE says otherwise
 	tracingEnd = 2 * time.Second
 	tellEvery  = 10 * time.Second
 )
 
-// newTracing returns nil when nothing is to be exported. What is wrong with the variables is
-// logged: no lock is refused for it.
+// newTracing returns nil if nothing is to be exported. It logs faults of the variables, because
+// no lock may be refused for them.
 func (m *Main) newTracing(ctx context.Context, log *zap.Logger) *tracing {
 	if wanted, why := m.tracingWanted(); !wanted {
 		if why != "" {
-			log.Warn("acquires are not traced", zap.String("event", "tracing_refused"), zap.String("reason", why))
+			log.Warn("acquires are not traced", zap.String("event", "tracing_refused"),
+				zap.String("reason", why))
 		}
 		return nil
 	}
-	t := &tracing{log: log, most: spansMost}
+	t := &tracing{log: log, maxWaiting: maxSpans}
 	if v, ok := m.Env("OTEL_BSP_MAX_QUEUE_SIZE"); ok {
 		if n, err := strconv.ParseInt(v, 10, 32); err == nil && n > 0 {
-			t.most = n
+			t.maxWaiting = n
 		}
 	}
 	failed := func(text string) {
@@ -65,22 +68,26 @@ func (m *Main) newTracing(ctx context.Context, log *zap.Logger) *tracing {
 		failed(err.Error())
 		return nil
 	}
-	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name", "locksidecar"),
-		attribute.String("service.version", thisBuild().Version)), resource.WithHost(), resource.WithTelemetrySDK(), resource.WithFromEnv())
+	about, err := resource.New(ctx, resource.WithAttributes(attribute.String("service.name",
+		"locksidecar"),
+		attribute.String("service.version", thisBuild().Version)), resource.WithHost(),
+		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		failed(err.Error())
 	}
 	t.provider = sdktrace.NewTracerProvider(sdktrace.WithResource(about),
-		sdktrace.WithBatcher(&exported{exporter, &t.waiting}, sdktrace.WithMaxQueueSize(int(t.most))))
-	t.tracer = t.provider.Tracer("github.com/locksidecar/locksidecar", trace.WithInstrumentationVersion(thisBuild().Version))
+		sdktrace.WithBatcher(&exported{exporter, &t.waiting},
+			sdktrace.WithMaxQueueSize(int(t.maxWaiting))))
+	t.tracer = t.provider.Tracer("github.com/locksidecar/locksidecar",
+		trace.WithInstrumentationVersion(thisBuild().Version))
 	return t
 }
 
-// hidden stands for what is not shown, since it may hold a secret.
+// hidden replaces text that may contain a secret.
 const hidden = "(not shown)"
 
-// hideValues hides what OpenTelemetry shows of variables that it cannot read: headers and URLs have
-// passwords in them.
+// hideValues hides the values of variables that OpenTelemetry cannot parse, because headers and
+// URLs contain passwords.
 func hideValues(kv []any) []any {
 	for i := 0; i+1 < len(kv); i += 2 {
 		switch kv[i] {
@@ -91,7 +98,7 @@ func hideValues(kv []any) []any {
 	return kv
 }
 
-// hideParsed hides what is wrong with a URL, which repeats it.
+// hideParsed hides an error about a URL, because it repeats the URL.
 func hideParsed(kv []any) []any {
 	parsed := false
 	for i := 0; i+1 < len(kv); i += 2 {
@@ -104,7 +111,8 @@ func hideParsed(kv []any) []any {
 	return kv
 }
 
-// tracingWanted says whether there is somebody to export to; if that is sought for in vain, why.
+// tracingWanted reports whether spans are to be exported. The reason is not empty if the
+// variables ask for an export that is not available.
 func (m *Main) tracingWanted() (bool, string) {
 	first := func(names ...string) string {
 		for _, name := range names {
@@ -125,13 +133,14 @@ func (m *Main) tracingWanted() (bool, string) {
 	default:
 		return false, fmt.Sprintf("OTEL_TRACES_EXPORTER is %s: there is otlp, and none", v)
 	}
-	if v := first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); v != "" && v != "http/protobuf" {
+	if v := first("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"); v != "" &&
+		v != "http/protobuf" {
 		return false, fmt.Sprintf("OTEL_EXPORTER_OTLP_PROTOCOL is %s: there is http/protobuf", v)
 	}
 	return true, ""
 }
 
-// exported counts what has been exported, or failed to be.
+// exported counts the spans that have been exported, or could not be.
 type exported struct {
 	sdktrace.SpanExporter
 	waiting *atomic.Int64
@@ -142,24 +151,27 @@ func (e *exported) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpa
 	return e.SpanExporter.ExportSpans(ctx, spans)
 }
 
-// take is what daemon.Config.Spans is to be.
-func (t *tracing) take() func(daemon.TracedSpan) {
+// take returns the value of daemon.Config.Spans.
+func (t *tracing) take() func(audit.Span) {
 	if t == nil {
 		return nil
 	}
 	return t.export
 }
 
-// export hands a span to the exporter, or drops it if too many wait there.
-func (t *tracing) export(s daemon.TracedSpan) {
-	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: s.Parent.Trace, SpanID: s.Parent.Parent,
+// export passes a span to the exporter, or drops it if too many wait there.
+func (t *tracing) export(s audit.Span) {
+	parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: s.Parent.Trace,
+		SpanID:     s.Parent.Parent,
 		TraceFlags: trace.TraceFlags(s.Parent.Flags), Remote: true})
-	_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent), "locksidecar acquire",
-		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(s.Began), trace.WithAttributes(attributes(s)...))
+	_, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(context.Background(), parent),
+		"locksidecar acquire",
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(s.Began),
+		trace.WithAttributes(attributes(s)...))
 	if !span.SpanContext().IsSampled() {
 		return
 	}
-	if t.waiting.Load() >= t.most { // only this goroutine adds to it
+	if t.waiting.Load() >= t.maxWaiting { // only this goroutine adds to it
 		t.drop()
 		return
 	}
@@ -171,15 +183,18 @@ func (t *tracing) export(s daemon.TracedSpan) {
 	span.End(trace.WithTimestamp(s.Ended))
 }
 
-func attributes(s daemon.TracedSpan) []attribute.KeyValue {
-	all := append(make([]attribute.KeyValue, 0, 8), attribute.String("locksidecar.key", s.Key), attribute.Stringer("locksidecar.mode", s.Mode),
-		attribute.String("locksidecar.result", s.Result), attribute.String("locksidecar.namespace", s.Namespace),
+func attributes(s audit.Span) []attribute.KeyValue {
+	all := append(make([]attribute.KeyValue, 0, 8), attribute.String("locksidecar.key", s.Key),
+		attribute.Stringer("locksidecar.mode", s.Mode),
+		attribute.String("locksidecar.result", s.Result),
+		attribute.String("locksidecar.namespace", s.Namespace),
 		attribute.String("locksidecar.store", s.Store))
 	if s.Keys > 1 {
 		all = append(all, attribute.Int("locksidecar.keys", s.Keys))
 	}
 	if s.Fence > 0 {
-		all = append(all, attribute.String("locksidecar.fence", strconv.FormatUint(s.Fence, 10)), attribute.Bool("locksidecar.handed_over", s.Handoff))
+		all = append(all, attribute.String("locksidecar.fence", strconv.FormatUint(s.Fence, 10)),
+			attribute.Bool("locksidecar.handed_off", s.Handoff))
 	}
 	if s.Degraded {
 		all = append(all, attribute.Bool("locksidecar.degraded", true))
@@ -187,7 +202,7 @@ func attributes(s daemon.TracedSpan) []attribute.KeyValue {
 	return all
 }
 
-// drop counts, and says so now and then.
+// drop counts a dropped span, and logs the count at most once in tellEvery.
 func (t *tracing) drop() {
 	if t.dropped++; time.Since(t.told) > tellEvery {
 		t.tell()
@@ -195,11 +210,12 @@ func (t *tracing) drop() {
 }
 
 func (t *tracing) tell() {
-	t.log.Warn("spans are missing: they are not exported as fast as they come", zap.String("event", "spans_dropped"), zap.Int("missing", t.dropped))
+	t.log.Warn("spans dropped: the exporter cannot keep up",
+		zap.String("event", "spans_dropped"), zap.Int("missing", t.dropped))
 	t.dropped, t.told = 0, time.Now()
 }
 
-// close exports what waits, for a while at the most. No span comes any more.
+// close exports the spans that wait, for at most tracingEnd. export is not called any more.
 func (t *tracing) close() {
 	if t == nil {
 		return

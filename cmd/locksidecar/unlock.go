@@ -23,31 +23,31 @@ type unlockOptions struct {
 	socket, output string
 	force          bool
 	semaphore      bool
-	fence          fenceFlag
+	fence          uint64 // 0 if it is not given
 	key            string
 }
 
-const unlockLong = `Take the lock KEY away from whoever holds it on this host, all of them if they share
-it. They are told that it is lost, and the log says who has done it. Root may do that,
-and the user whose the daemon is.
+const unlockLong = `Take the lock KEY away from all its holders on this host. They are told that it is
+lost, and the log names the user of this command. Only root and the daemon's own user
+may do that.
 
-It is a last resort. A holder that does not listen goes on with what it does, while
-the next one begins; then only a fence keeps them apart. It is better
+It is a last resort. A holder that does not notice the loss continues its work while
+the next holder begins; then only a fence separates them. It is better
 
-  to end the holder's process, which gives back everything that it held at once:
+  to end the holder's process, which releases all its locks at once:
   'locksidecar locks KEY' shows its PID;
-  to wait: a lock whose holder is gone comes free by itself.
+  to wait: a lock whose holder has ended becomes free by itself.
 
-The key is not given to others at once, but when its holder cannot believe any more
-that it has it: when it has answered, or ended, or when the time is over that it was
-told. What that is at the most is printed.
+The key is granted to others only when the holder can no longer rely on it: when the
+holder has answered or ended, or when the validity that was stated to it is over. The
+longest time until then is printed.
 
-A lock and a semaphore of the same name have nothing to do with each other. Without
---semaphore KEY names a lock; if only permits of KEY are held, the command says so.
+A lock and a semaphore of the same name are independent. Without --semaphore KEY names
+a lock; if only permits of KEY are held, the command says so.
 
-A lock that another host holds is taken from it there: 'locksidecar who KEY' names that
-host. 'locksidecar locks --store' lists all locks that other hosts hold, and
-upstream/STORES.md says how to remove one that is left behind.`
+To take away a lock that another host holds, run this command there: 'locksidecar who
+KEY' names that host. 'locksidecar locks --store' lists all locks of other hosts, and
+docs/operate/stores.md describes how to remove one that is left behind.`
 
 func (m *Main) unlockCommand() *cobra.Command {
 	o := &unlockOptions{}
@@ -56,40 +56,35 @@ func (m *Main) unlockCommand() *cobra.Command {
 		Short: "Take a lock away from its holder by force",
 		Long:  unlockLong,
 		Example: `  locksidecar unlock --force nightly-report
-  # only if it is the same holder still that was looked at
+  # only if the holder has not changed
   locksidecar unlock --force --fence 1838349100376782848 nightly-report
   locksidecar unlock --force -o json nightly-report | jq .free_in_ms`,
 		DisableFlagsInUseLine: true,
 		Args:                  o.args,
-		RunE:                  func(cmd *cobra.Command, _ []string) error { return m.unlock(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return m.unlock(cmd.Context(), o)
+		},
 	}
 	cmd.ValidArgsFunction = m.completeKeys(&o.socket)
 	socketFlag(cmd, &o.socket)
 	outputFlag(cmd, &o.output, "text", "json")
 	f := cmd.Flags()
-	f.BoolVar(&o.force, "force", false, "do it: nothing is done without")
-	f.BoolVar(&o.semaphore, "semaphore", false, "all permits of the semaphore KEY, and not the lock")
-	f.Var(&o.fence, "fence", "only the hold with this `fence`")
+	f.BoolVar(&o.force, "force", false, "required: without it nothing is done")
+	f.BoolVar(&o.semaphore, "semaphore", false, "all permits of the semaphore KEY, not the lock")
+	f.Var(&parsedFlag[uint64]{&o.fence, "fence", parseFence}, "fence",
+		"only the hold with this `fence`")
 	return cmd
 }
 
-func (o *unlockOptions) args(_ *cobra.Command, args []string) error {
-	switch len(args) {
-	case 0:
-		return usage("no key is named")
-	case 1:
-	default:
-		return usage("takes one key, and not %d", len(args))
-	}
-	o.key = args[0]
-	if err := protocol.CheckKey(o.key); err != nil {
-		return usage("%w", err)
+func (o *unlockOptions) args(_ *cobra.Command, args []string) (err error) {
+	if o.key, err = oneKey(args); err != nil {
+		return err
 	}
 	if !o.force {
 		return exit(exitUsage, `nothing was done.
-This takes %[1]s away from a process that may be at work under it, and gives it to the
+This takes %[1]s away from a process that may be relying on it, and grants it to the
 next. It is better to end that process ('locksidecar locks %[1]s' shows its PID), which
-gives everything back, or to wait. If it has to be:
+releases all its locks, or to wait. If it is necessary:
   locksidecar unlock --force %[1]s`, terminal.Clean(o.key))
 	}
 	return nil
@@ -105,7 +100,7 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 		form.Set("mode", "semaphore")
 	}
 	if o.fence > 0 {
-		form.Set("fence", o.fence.String())
+		form.Set("fence", strconv.FormatUint(o.fence, 10))
 	}
 	c := newAdminClient(socket)
 	defer c.Close()
@@ -116,16 +111,14 @@ func (m *Main) unlock(ctx context.Context, o *unlockOptions) error {
 		}
 		return err
 	}
-	if o.output == "json" {
-		return writeJSON(m.Stdout, u)
-	}
-	return written(o.write(m.Stdout, &u))
+	return m.printed(o.output, u, func(w io.Writer) error { return o.write(w, &u) })
 }
 
-// advice says what to do if the key is not held on this host: a semaphore may have been meant instead of a
-// lock, or the reverse, or a holder on another host.
+// advice says what to do if the key is not held on this host: a semaphore may have been meant
+// instead of a lock, or the reverse, or a holder on another host.
 func (o *unlockOptions) advice(ctx context.Context, socket string) string {
-	elsewhere := fmt.Sprintf("'locksidecar who %s' names a holder on another host", o.named(o.semaphore))
+	elsewhere := fmt.Sprintf("'locksidecar who %s' names a holder on another host",
+		o.named(o.semaphore))
 	c, err := dial(ctx, socket, client.Options{Name: "locksidecar unlock"})
 	if err != nil {
 		return elsewhere
@@ -133,11 +126,11 @@ func (o *unlockOptions) advice(ctx context.Context, socket string) string {
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(ctx, holdersTime)
 	defer cancel()
-	modes := map[bool]protocol.Mode{false: protocol.Exclusive, true: protocol.Permit}
-	if st, err := c.InspectHolders(ctx, o.key, modes[o.semaphore]); err != nil || st.Held == protocol.HeldThere {
+	if st, err := c.InspectHolders(ctx, o.key, inspected(o.semaphore)); err != nil ||
+		st.Held == protocol.HeldThere {
 		return elsewhere
 	}
-	st, err := c.InspectHolders(ctx, o.key, modes[!o.semaphore])
+	st, err := c.InspectHolders(ctx, o.key, inspected(!o.semaphore))
 	if err != nil || st.Held == protocol.HeldNot {
 		return elsewhere
 	}
@@ -146,13 +139,15 @@ func (o *unlockOptions) advice(ctx context.Context, socket string) string {
 		what = "there is a lock of this name, and it is held"
 	}
 	if st.Held == protocol.HeldThere {
-		return fmt.Sprintf("%s on another host: 'locksidecar who %s' names it", what, o.named(!o.semaphore))
+		return fmt.Sprintf("%s on another host: 'locksidecar who %s' names it",
+			what, o.named(!o.semaphore))
 	}
 	fence := ""
 	if o.fence > 0 {
-		fence = "--fence " + o.fence.String() + " "
+		fence = fmt.Sprintf("--fence %d ", o.fence)
 	}
-	return fmt.Sprintf("%s on this host: 'locksidecar unlock --force %s%s' takes away what is held", what, fence, o.named(!o.semaphore))
+	return fmt.Sprintf("%s on this host: 'locksidecar unlock --force %s%s' takes away what is held",
+		what, fence, o.named(!o.semaphore))
 }
 
 // named returns the arguments that name the key to a command, as a semaphore or as a lock.
@@ -173,34 +168,29 @@ func (o *unlockOptions) write(w io.Writer, u *admin.Unlocked) error {
 	}
 	for i := range u.Holds {
 		h := &u.Holds[i]
-		say("%s: taken from process %s, %s (session %d), which had it for %s, fence %s", key, dashZero(uint64(max(0, h.PID))),
-			orDash(terminal.Clean(h.Client)), h.Session, roundedMS(h.Held), dashZero(h.Fence))
+		say("%s: taken from process %s, %s (session %d), which had it for %s, fence %s",
+			key, top.UnlessZero(h.PID),
+			top.OrDash(terminal.Clean(h.Client)), h.Session, roundedMS(h.Held), top.UnlessZero(h.Fence))
 	}
 	if more := u.Released - len(u.Holds); more > 0 {
 		say("and from %d more", more)
 	}
 	switch {
 	case u.FreeIn > 0 && u.Released == 0:
-		say("%s was unlocked before, and is free in %s at the most", key, top.Short(u.FreeIn))
+		say("%s was unlocked before, and is free in at most %s", key, top.Short(u.FreeIn))
 	case u.FreeIn > 0:
-		say("%s is free when its holder has let go of it or ended, in %s at the most", key, top.Short(u.FreeIn))
+		say("%s is free when its holder has released it or ended, in at most %s",
+			key, top.Short(u.FreeIn))
 	default:
 		say("%s is free", key)
 	}
 	return errors.Join(all...)
 }
 
-// fenceFlag is a fence; 0 when it is not given.
-type fenceFlag uint64
-
-func (f *fenceFlag) String() string { return strconv.FormatUint(uint64(*f), 10) }
-func (f *fenceFlag) Type() string   { return "fence" }
-
-func (f *fenceFlag) Set(s string) error {
+func parseFence(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 63)
 	if err != nil || n == 0 {
-		return errors.New("is not a fence, a positive number")
+		return 0, errors.New("is not a fence, a positive number")
 	}
-	*f = fenceFlag(n)
-	return nil
+	return n, nil
 }

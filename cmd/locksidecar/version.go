@@ -3,6 +3,7 @@ package main
 import (
 	_ "embed"
 	"fmt"
+	"io"
 	"regexp"
 	"runtime"
 	"runtime/debug"
@@ -13,14 +14,14 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// version is the one that everything here has: the release that this is, or
-// will be. "make version V=1.2.3" changes it, in the clients too.
+// version is the version of the program and the clients: the present or the next release. "make
+// version V=1.2.3" changes it, in the clients too.
 var version = strings.TrimSpace(versionFile)
 
 //go:embed VERSION
 var versionFile string
 
-// build is what is known of this program.
+// build describes this program.
 type build struct {
 	Version  string `json:"version"`
 	Commit   string `json:"commit,omitempty"`
@@ -30,19 +31,21 @@ type build struct {
 }
 
 func thisBuild() build {
-	b := build{Version: version, Protocol: protocol.Version, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	b := build{Version: version, Protocol: protocol.Version, Go: runtime.Version(),
+		Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		b.Commit = commitOf(info)
 	}
 	return b
 }
 
-// pseudo is what "go install …@main" makes of a commit: v0.0.0-20260102030405-0123456789ab.
+// pseudo matches the version that "go install …@main" makes for a commit:
+// v0.0.0-20260102030405-0123456789ab.
 var pseudo = regexp.MustCompile(`[-.]\d{14}-([0-9a-f]{12})(?:\+|$)`)
 
-// commitOf is the commit that the program was built from, as far as Go noted
-// it; with -modified when the checkout had changes. Empty for a module of a
-// tagged release, which has no checkout, and where git was not at hand.
+// commitOf returns the commit that the program was built from, with -modified if the checkout had
+// changes. It is empty for a module of a tagged release, which has no checkout, and if git was
+// not available.
 func commitOf(info *debug.BuildInfo) string {
 	commit, modified := "", ""
 	for _, s := range info.Settings {
@@ -71,15 +74,15 @@ func (m *Main) versionCommand() *cobra.Command {
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			b := thisBuild()
-			if output == "json" {
-				return writeJSON(m.Stdout, b)
-			}
-			commit := ""
-			if b.Commit != "" {
-				commit = ", commit " + b.Commit
-			}
-			_, err := fmt.Fprintf(m.Stdout, "locksidecar %s (protocol %d, %s, %s%s)\n", b.Version, b.Protocol, b.Go, b.Platform, commit)
-			return written(err)
+			return m.printed(output, b, func(w io.Writer) error {
+				commit := ""
+				if b.Commit != "" {
+					commit = ", commit " + b.Commit
+				}
+				_, err := fmt.Fprintf(w, "locksidecar %s (protocol %d, %s, %s%s)\n",
+					b.Version, b.Protocol, b.Go, b.Platform, commit)
+				return err
+			})
 		},
 	}
 	outputFlag(cmd, &output, "text", "json")
@@ -88,7 +91,7 @@ func (m *Main) versionCommand() *cobra.Command {
 
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("takes no arguments, and not %q", args[0])
+		return usage("takes no arguments, but got %q", args[0])
 	}
 	return nil
 }

@@ -38,7 +38,7 @@ var versions = []struct {
 	{"clients/python/src/locksidecar/__init__.py", regexp.MustCompile(`(?m)^__version__ = "([^"\n]+)"$`), pythonic},
 	{pom, regexp.MustCompile(artifact), asItIs},
 	{"bench/clients/java/worker/pom.xml", regexp.MustCompile(artifact), asItIs},
-	{"clients/java/README.md", regexp.MustCompile(artifact), asItIs},
+	{"docs/guides/java.md", regexp.MustCompile(artifact), asItIs},
 	{"deploy/helm/locksidecar/Chart.yaml", regexp.MustCompile(`(?m)^version: (\S+)$`), asItIs},
 	{"deploy/helm/locksidecar/Chart.yaml", regexp.MustCompile(`(?m)^appVersion: (\S+)$`), asItIs},
 	{"deploy/kubernetes/sidecar.yaml", regexp.MustCompile(`image: ghcr\.io/locksidecar/locksidecar:(\S+)`), asItIs},

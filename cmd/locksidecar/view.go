@@ -18,7 +18,7 @@ import (
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
 
-// adminClient asks a daemon at its admin socket. Close ends its connections.
+// adminClient sends requests to a daemon's admin socket. Close ends its connections.
 type adminClient struct {
 	socket string // for locks
 	http   http.Client
@@ -29,16 +29,17 @@ func newAdminClient(socket string) *adminClient {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", admin.Socket(socket))
 	}
-	return &adminClient{socket, http.Client{Transport: &http.Transport{DialContext: dial, DisableCompression: true}}}
+	return &adminClient{socket, http.Client{Transport: &http.Transport{DialContext: dial,
+		DisableCompression: true}}}
 }
 
 func (c *adminClient) Close() { c.http.CloseIdleConnections() }
 
-// answerMost bounds what the daemon may send.
-const answerMost = 64 << 20
+// maxAnswer bounds the size of an answer, in bytes.
+const maxAnswer = 64 << 20
 
-// call sends a request and reads the answer's JSON into v. It blocks for answerTime at the most;
-// its error has an exit code.
+// call sends a request and reads the answer's JSON into v. It blocks for at most answerTime. Its
+// error has an exit code.
 func (c *adminClient) call(ctx context.Context, method, path string, form url.Values, v any) error {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -58,12 +59,12 @@ func (c *adminClient) call(ctx context.Context, method, path string, form url.Va
 	resp, err := c.http.Do(req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err // without the address that only we know
+			err = u.Err // without the made-up address
 		}
 		return clientExit(err, c.socket)
 	}
 	defer resp.Body.Close()
-	answer := io.LimitReader(resp.Body, answerMost)
+	answer := io.LimitReader(resp.Body, maxAnswer)
 	if resp.StatusCode != http.StatusOK {
 		return c.refusal(resp, answer)
 	}
@@ -75,20 +76,26 @@ func (c *adminClient) call(ctx context.Context, method, path string, form url.Va
 
 // ready asks whether the daemon is ready, and if not, why.
 func (c *adminClient) ready(ctx context.Context) (ready bool, why string, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/readyz", nil)
+	status, text, err := c.get(ctx, "/readyz", 4096)
+	return status == http.StatusOK, strings.TrimSpace(string(text)), err
+}
+
+// get returns the status and the text of an answer, of which it reads at most limit bytes.
+func (c *adminClient) get(ctx context.Context, path string, limit int64) (status int, text []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost"+path, nil)
 	if err != nil {
-		return false, "", err
+		return 0, nil, err
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return false, "", err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(resp.Body, 4096))
-	return resp.StatusCode == http.StatusOK, strings.TrimSpace(string(text)), err
+	text, err = io.ReadAll(io.LimitReader(resp.Body, limit))
+	return resp.StatusCode, text, err
 }
 
-// refusal is the error of an answer that is no success.
+// refusal returns the error of an answer that is not a success.
 func (c *adminClient) refusal(resp *http.Response, body io.Reader) error {
 	text, _ := io.ReadAll(io.LimitReader(body, 4096))
 	var said struct{ Error string }
@@ -105,12 +112,14 @@ func (c *adminClient) refusal(resp *http.Response, body io.Reader) error {
 	case resp.StatusCode == http.StatusNotFound && known:
 		return exit(exitNotHeld, "%s", why)
 	case resp.StatusCode == http.StatusNotFound:
-		return exit(exitUnavailable, "the daemon at %s cannot do that: it is older than this program", c.socket)
+		return exit(exitUnavailable, "the daemon at %s cannot do that: it is older than this "+
+			"program",
+			c.socket)
 	}
 	return exit(exitUnavailable, "the daemon at %s answers %s: %s", c.socket, resp.Status, why)
 }
 
-// view asks for what there is.
+// view asks for a view.
 func (c *adminClient) view(ctx context.Context, q engine.ViewQuery) (*engine.View, error) {
 	var v engine.View
 	err := c.call(ctx, http.MethodGet, "/view.json", q.Values(), &v)
@@ -123,13 +132,14 @@ type listing[R any] struct {
 	limit          int
 	query          func(prefix string) engine.ViewQuery
 	rows           func(v *engine.View, prefix string) (rows []R, more bool)
-	table          func(io.Writer, []R) error
+	titles         string // of the table, separated by tabs
+	cells          func(*R) []any
 }
 
-// listRows bounds a table unless it is told otherwise: for people.
+// listRows is the default limit of a table.
 const listRows = 50
 
-// flags finishes a command that lists.
+// flags gives a listing command its flags and its function.
 func (l *listing[R]) flags(m *Main, cmd *cobra.Command) {
 	cmd.DisableFlagsInUseLine = true
 	cmd.Args = onePrefix
@@ -138,12 +148,14 @@ func (l *listing[R]) flags(m *Main, cmd *cobra.Command) {
 	}
 	socketFlag(cmd, &l.socket)
 	outputFlag(cmd, &l.output, "table", "json")
-	cmd.Flags().IntVar(&l.limit, "limit", 0, fmt.Sprintf("show at most this many rows, 1 to %d (default %d, with -o json %d)", engine.MaxViewRows, listRows, engine.MaxViewRows))
+	cmd.Flags().IntVar(&l.limit, "limit", 0,
+		fmt.Sprintf("show at most this many rows, 1 to %d (default %d, with -o json %d)",
+			engine.MaxViewRows, listRows, engine.MaxViewRows))
 }
 
 func onePrefix(_ *cobra.Command, args []string) error {
 	if len(args) > 1 {
-		return usage("takes one prefix, and not %d", len(args))
+		return usage("takes one prefix, not %d", len(args))
 	}
 	return nil
 }
@@ -174,13 +186,10 @@ func (l *listing[R]) run(ctx context.Context, m *Main, cmd *cobra.Command, prefi
 	if len(rows) > limit {
 		rows, more = rows[:limit], true
 	}
-	if l.output == "json" {
-		err = writeJSON(m.Stdout, append([]R{}, rows...)) // and not null
-	} else {
-		err = written(l.table(m.Stdout, rows))
-	}
+	err = printRows(m, l.output, rows, l.titles, l.cells)
 	if more && err == nil {
-		fmt.Fprintf(m.Stderr, "%s: %d are shown, and there may be more (--limit: %d at the most)\n", cmd.CommandPath(), len(rows), engine.MaxViewRows)
+		fmt.Fprintf(m.Stderr, "%s: %d rows are shown, and there may be more (--limit: at most %d)\n",
+			cmd.CommandPath(), len(rows), engine.MaxViewRows)
 	}
 	return err
 }

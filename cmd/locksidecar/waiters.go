@@ -1,13 +1,8 @@
 package main
 
 import (
-	"fmt"
-	"io"
-	"text/tabwriter"
-
 	"github.com/spf13/cobra"
 
-	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/top"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 )
@@ -18,19 +13,20 @@ func (m *Main) waitersCommand() *cobra.Command {
 		rows: func(v *engine.View, _ string) ([]engine.ViewWaiter, bool) {
 			return v.Waiters, v.More.Waiters || v.More.Unseen
 		},
-		table: writeWaiters,
+		titles: "KEY\tMODE\tPLACE\tWAITED\tLEFT\tPID\tSESSION\tCLIENT\tBEHIND",
+		cells:  waiterCells,
 	}
 	cmd := &cobra.Command{
 		Use:   "waiters [flags] [PREFIX]",
-		Short: "List who waits for a lock, and behind whom",
-		Long: `List the clients of this host's daemon that wait for a lock, those who have waited
-longest first; with PREFIX only those who wait for keys that begin so. Those who wait
-at other hosts are not listed.
+		Short: "List the waiters for locks, and the holders that they wait for",
+		Long: `List the clients of this host's daemon that wait for a lock, the longest waiter first;
+with PREFIX only waiters for keys that begin with it. Waiters on other hosts are not
+listed.
 
-PLACE is the place in this host's queue for the key, from 1. LEFT is how long they
-will still wait, "-" being as long as it takes. BEHIND is one holder of the lock: its
-process and client if it is on this host, else the name of its host; "-" if it is not
-known, or if nobody holds the lock yet.`,
+PLACE is the place in this host's queue for the key, from 1. LEFT is the rest of the
+wait; "-" means without limit. BEHIND is one holder of the lock: its process and client
+if it is on this host, else the name of its host; "-" if it is not known, or if the
+lock is not held yet.`,
 		Example: `  locksidecar waiters
   locksidecar waiters order:
   locksidecar waiters -o json | jq -r '.[] | select(.waited_ms > 60000) | .key'`,
@@ -40,15 +36,9 @@ known, or if nobody holds the lock yet.`,
 	return cmd
 }
 
-func writeWaiters(w io.Writer, rows []engine.ViewWaiter) error {
-	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "KEY\tMODE\tPLACE\tWAITED\tLEFT\tPID\tSESSION\tCLIENT\tBEHIND")
-	for i := range rows {
-		r := &rows[i]
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%d\t%s\t%s\n", terminal.Clean(r.Key), r.Mode, r.Place, roundedMS(r.Waited), roundedMS(r.Left),
-			dashZero(uint64(max(0, r.PID))), r.Session, orDash(terminal.Clean(r.Client)), terminal.Clean(top.Behind(r)))
-	}
-	return t.Flush()
+func waiterCells(r *engine.ViewWaiter) []any {
+	return []any{r.Key, r.Mode, r.Place, roundedMS(r.Waited), roundedMS(r.Left), top.UnlessZero(r.PID),
+		r.Session, r.Client, top.Behind(r)}
 }
 
 // roundedMS is a time for people; -1 is "-".

@@ -15,7 +15,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// holdersTime is how long lock waits for the names of a key's holders, for which the daemon asks the store.
+// holdersTime is how long lock waits for the names of a key's holders, for which the daemon asks
+// the store.
 const holdersTime = 3 * time.Second
 
 const whoLong = `Show the holders of the lock KEY, on any host. A holder on this host is shown with its
@@ -26,7 +27,7 @@ A daemon of an older version, which does not register, is shown as "an unregiste
 daemon", and a program that locks in the store without locksidecar as "another program".
 For holders on this host, the time since the lock was granted is always shown. For another
 host, it is the time since that host got the lock from the store, if that is known.
-upstream/STORES.md says where it comes from.
+docs/operate/stores.md says where it comes from.
 
 The exit code is 0 if the lock is held, and 66 if nobody holds it.`
 
@@ -42,56 +43,41 @@ func (m *Main) whoCommand() *cobra.Command {
   locksidecar who -o json nightly-report | jq -r '.holders[].host'`,
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
-			switch len(args) {
-			case 0:
-				return usage("no key is named")
-			case 1:
-			default:
-				return usage("takes one key, not %d", len(args))
-			}
-			if err := protocol.CheckKey(args[0]); err != nil {
-				return usage("%w", err)
-			}
-			return nil
+			_, err := oneKey(args)
+			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return m.who(cmd.Context(), socket, args[0], semaphore, output == "json")
+			return m.who(cmd.Context(), socket, args[0], semaphore, output)
 		},
 	}
 	cmd.ValidArgsFunction = m.completeKeys(&socket)
 	socketFlag(cmd, &socket)
 	outputFlag(cmd, &output, "text", "json")
-	cmd.Flags().BoolVar(&semaphore, "semaphore", false, "show the holders of permits of the semaphore KEY, not of the lock")
+	cmd.Flags().BoolVar(&semaphore, "semaphore", false,
+		"show the holders of permits of the semaphore KEY, not of the lock")
 	return cmd
 }
 
 // heldKey is the result of `who`, in the form of -o json. Times are in milliseconds.
 type heldKey struct {
-	Key     string            `json:"key"`
-	Held    bool              `json:"held"`
-	Mode    string            `json:"mode,omitempty"`
-	LeftMS  *int64            `json:"left_ms,omitempty"` // until the lease ends unless it is renewed
-	Waiters uint64            `json:"waiters"`           // on this host
+	Key  string `json:"key"`
+	Held bool   `json:"held"`
+	Mode string `json:"mode,omitempty"`
+	// until the lease ends unless it is renewed
+	LeftMS  *int64            `json:"left_ms,omitempty"`
+	Waiters uint64            `json:"waiters"` // on this host
 	Holders []protocol.Holder `json:"holders"`
 }
 
-func (m *Main) who(ctx context.Context, socket, key string, semaphore, asJSON bool) error {
-	socket, err := m.clientSocket(socket)
-	if err != nil {
-		return err
-	}
-	c, err := dial(ctx, socket, client.Options{Name: "locksidecar who"})
+func (m *Main) who(ctx context.Context, socket, key string, semaphore bool, output string) error {
+	c, socket, err := m.connect(ctx, socket, "who")
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	mode := protocol.Exclusive
-	if semaphore {
-		mode = protocol.Permit
-	}
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
-	st, err := c.InspectHolders(ctx, key, mode)
+	st, err := c.InspectHolders(ctx, key, inspected(semaphore))
 	if err != nil {
 		return clientExit(err, socket)
 	}
@@ -100,17 +86,13 @@ func (m *Main) who(ctx context.Context, socket, key string, semaphore, asJSON bo
 		h.Holders = []protocol.Holder{} // nil would be null in JSON
 	}
 	if h.Held {
-		h.Mode = modeName(st.Mode)
+		h.Mode = st.Mode.String()
 		if st.Left >= 0 {
 			h.LeftMS = &st.Left
 		}
 	}
-	if asJSON {
-		err = writeJSON(m.Stdout, h)
-	} else {
-		err = written(h.write(m.Stdout))
-	}
-	if !h.Held && !asJSON {
+	err = m.printed(output, h, h.write)
+	if !h.Held && output != "json" {
 		hintOther(ctx, c, m.Stderr, key, semaphore)
 	}
 	if err == nil && !h.Held {
@@ -142,17 +124,27 @@ func (k *heldKey) write(w io.Writer) error {
 	return errors.Join(all...)
 }
 
-// hintOther says on w that permits of the key's semaphore are held though its lock is free, or the reverse.
-// It says nothing if that is not known: the store may have no semaphores.
+// hintOther says on w that permits of the key's semaphore are held though its lock is free, or
+// the reverse. It says nothing if that is not known: the store may have no semaphores.
 func hintOther(ctx context.Context, c *client.Client, w io.Writer, key string, semaphore bool) {
-	mode, held, flag := protocol.Permit, "permits of the semaphore %s are held", "--semaphore "
+	held, flag := "permits of the semaphore %s are held", "--semaphore "
 	if semaphore {
-		mode, held, flag = protocol.Exclusive, "the lock %s is held", ""
+		held, flag = "the lock %s is held", ""
 	}
-	if st, err := c.InspectHolders(ctx, key, mode); err == nil && st.Held != protocol.HeldNot {
+	if st, err := c.InspectHolders(ctx, key, inspected(!semaphore)); err == nil &&
+		st.Held != protocol.HeldNot {
 		key = terminal.Clean(key)
-		fmt.Fprintf(w, "locksidecar who: "+held+"; 'locksidecar who %s%s' names the holders\n", key, flag, key)
+		fmt.Fprintf(w, "locksidecar who: "+held+"; 'locksidecar who %s%s' names the holders\n",
+			key, flag, key)
 	}
+}
+
+// inspected returns the mode in which to inspect a key: as a semaphore or as a lock.
+func inspected(semaphore bool) protocol.Mode {
+	if semaphore {
+		return protocol.Permit
+	}
+	return protocol.Exclusive
 }
 
 // describe returns everything known about a holder as text.
@@ -167,7 +159,8 @@ func describe(h *protocol.Holder) string {
 		}
 		s += fmt.Sprintf(" on this host, session %d", h.Session)
 	case h.Kind == protocol.HolderDaemon:
-		s += fmt.Sprintf(", daemon %s, process %s there", orDash(terminal.Clean(h.Version)), dashZero(h.Daemon))
+		s += fmt.Sprintf(", daemon %s, process %s there",
+			top.OrDash(terminal.Clean(h.Version)), top.UnlessZero(h.Daemon))
 	case h.Name != "":
 		s += ": " + terminal.Clean(h.Name)
 	}
@@ -183,16 +176,12 @@ func describe(h *protocol.Holder) string {
 	return s
 }
 
-// heldBy names the holders of a key for a message that it is held, as in " by web-3 for 12s". The result is
-// empty if no holder is known.
+// heldBy names the holders of a key for a message that it is held, as in " by web-3 for 12s". The
+// result is empty if no holder is known.
 func heldBy(ctx context.Context, c *client.Client, key string, permits bool) string {
 	ctx, cancel := context.WithTimeout(ctx, holdersTime)
 	defer cancel()
-	mode := protocol.Exclusive
-	if permits {
-		mode = protocol.Permit
-	}
-	st, err := c.InspectHolders(ctx, key, mode)
+	st, err := c.InspectHolders(ctx, key, inspected(permits))
 	if err != nil || len(st.By) == 0 {
 		return ""
 	}

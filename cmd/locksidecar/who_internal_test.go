@@ -54,7 +54,7 @@ func TestWhoEscapesNames(t *testing.T) {
 	}
 	b.Reset()
 	by := k.Holders[2]
-	if err := writeStored(&b, []storedLock{{Key: "k", By: &by}}); err != nil || strings.ContainsAny(b.String(), "\x1b\x07\u202e") {
+	if err := writeTable(&b, []storedLock{{Key: "k", By: &by}}, storedTitles, storedCells); err != nil || strings.ContainsAny(b.String(), "\x1b\x07\u202e") {
 		t.Errorf("%q, %v", b.String(), err)
 	}
 }

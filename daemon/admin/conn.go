@@ -16,20 +16,21 @@ func (l listener) Accept() (net.Conn, error) {
 	return c, err
 }
 
-// conn is a connection to the admin socket. It answers a client of the protocol for locks at once. The
-// HTTP server would wait for the end of a line until its timeout, and the client would only see that nothing
-// answers.
+// conn is a connection to the admin socket. It answers a client of the protocol for locks at once.
+// The HTTP server would wait for the end of a line until its timeout, and the client would only see
+// that nothing answers.
 type conn struct {
 	*net.UnixConn
 	begun bool
 }
 
 // notHTTP is the answer to a frame: its first four bytes are what clients recognize.
-const notHTTP = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n" +
-	"this is the admin socket, which speaks HTTP; the socket for locks has the same name without .admin\n"
+const notHTTP = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n" +
+	"Connection: close\r\n\r\nthis is the admin socket, which speaks HTTP; " +
+	"the socket for locks has the same name without .admin\n"
 
-// Read reads as UnixConn does. After a first byte of 0, which begins the header of a frame and never a
-// request of HTTP, it sends notHTTP and returns io.EOF.
+// Read reads as UnixConn does. After a first byte of 0, which begins the header of a frame and
+// never a request of HTTP, it sends notHTTP and returns io.EOF.
 func (c *conn) Read(b []byte) (int, error) {
 	n, err := c.UnixConn.Read(b)
 	if n > 0 && !c.begun {

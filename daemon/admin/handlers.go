@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -14,6 +15,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/locksidecar/locksidecar/daemon/admin/page"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/daemon/peer"
 	"github.com/locksidecar/locksidecar/protocol"
@@ -37,18 +39,20 @@ func withPeer(ctx context.Context, c net.Conn) context.Context {
 // rules reports whether a peer is root or the daemon's own user.
 func rules(p *engine.Peer) bool { return p.UID == 0 || p.UID == os.Geteuid() }
 
-// named refuses requests on TCP from other hosts, which may read metrics but not keys and their holders. It also
-// refuses requests for a host name that may not be this host's: otherwise the owner of a web page could let its name
-// point to this host (DNS rebinding), and read the keys.
+// named refuses requests on TCP from other hosts, which may read metrics but not keys and their
+// holders. It also refuses requests for a host name that may not be this host's: otherwise the
+// owner of a web page could let its name point to this host (DNS rebinding), and read the keys.
 func (a *Server) named(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, local := r.Context().Value(peerKey{}).(engine.Peer); !local {
 			switch from, err := netip.ParseAddrPort(r.RemoteAddr); {
 			case err != nil || !from.Addr().Unmap().IsLoopback():
-				http.Error(w, "locks are shown to this host alone: forward a port, or the admin socket, to see them from elsewhere", http.StatusForbidden)
+				http.Error(w, "locks are shown to this host alone: forward a port, or the admin socket, "+
+					"to see them from elsewhere", http.StatusForbidden)
 				return
 			case !a.isOurs(r.Host):
-				http.Error(w, "not under this name: use localhost, or the address of admin_listen", http.StatusMisdirectedRequest)
+				http.Error(w, "not under this name: use localhost, or the address of admin_listen",
+					http.StatusMisdirectedRequest)
 				return
 			}
 		}
@@ -56,8 +60,8 @@ func (a *Server) named(next http.HandlerFunc) http.Handler {
 	})
 }
 
-// isOurs reports whether the host of a request is localhost or the host of admin_listen. If the daemon listens on all
-// addresses, any IP address is accepted, because DNS rebinding needs a name.
+// isOurs reports whether the host of a request is localhost or the host of admin_listen. If the
+// daemon listens on all addresses, any IP address is accepted, because DNS rebinding needs a name.
 func (a *Server) isOurs(host string) bool {
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -83,6 +87,52 @@ func (a *Server) view(r *http.Request) (engine.View, error) {
 	return a.daemon.View(q)
 }
 
+// page answers a view as HTML.
+func (a *Server) page(w http.ResponseWriter, r *http.Request) {
+	q, err := engine.ParseViewQuery(r.URL.Query())
+	var v engine.View
+	if err == nil {
+		if r.URL.Query().Get("sort") == "" {
+			q.Sort = page.DefaultSort
+		}
+		v, err = a.daemon.View(q)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	p := page.Page{View: v, Refresh: r.URL.Query().Get("refresh") == "on", MaxLost: lostMost,
+		Every: pointEvery, Points: pointMost}
+	p.Host, _ = os.Hostname()
+	text, err := p.HTML()
+	if err != nil {
+		a.cfg.Log.Error("page failed", zap.String("event", "page_failed"), zap.Error(err))
+		http.Error(w, "the page cannot be shown", http.StatusInternalServerError)
+		return
+	}
+	pageHeaders(w.Header(), "text/html; charset=utf-8")
+	_, _ = w.Write(text)
+}
+
+func (a *Server) pageFile(w http.ResponseWriter, r *http.Request) {
+	text, kind := page.File(r.PathValue("file"))
+	if kind == "" {
+		http.NotFound(w, r)
+		return
+	}
+	pageHeaders(w.Header(), kind)
+	_, _ = w.Write(text)
+}
+
+func pageHeaders(h http.Header, kind string) {
+	h.Set("Content-Type", kind)
+	h.Set("Content-Security-Policy", page.Policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+}
+
 // viewJSON answers a view as JSON.
 func (a *Server) viewJSON(w http.ResponseWriter, r *http.Request) {
 	v, err := a.view(r)
@@ -100,7 +150,8 @@ func answerJSON(w http.ResponseWriter, code int, v any) {
 	_ = json.NewEncoder(w).Encode(v) // the client may have disconnected
 }
 
-// maxForm bounds the form of an unlock: a key, with up to three characters for each byte, and short fields.
+// maxForm bounds the form of an unlock: a key, with up to three characters for each byte, and short
+// fields.
 const maxForm = 4 << 10
 
 // unlock ends the holds of a key by force. It is for root and the daemon's own user, on the
@@ -113,7 +164,8 @@ func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !rules(&by) {
-		a.cfg.Log.Warn("unlocking denied", zap.String("event", "unlock_denied"), zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
+		a.cfg.Log.Warn("unlocking denied", zap.String("event", "unlock_denied"),
+			zap.Int("by_uid", by.UID), zap.Int("by_pid", by.PID))
 		fail(http.StatusForbidden, "only root and the daemon's own user may unlock by force")
 		return
 	}
@@ -142,7 +194,8 @@ func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 	}
 	u, err := a.daemon.Unlock(key, mode == "semaphore", fence, by)
 	if err != nil {
-		fail(http.StatusServiceUnavailable, "nothing was unlocked: "+err.Error()+"; repeat the request")
+		fail(http.StatusServiceUnavailable,
+			"nothing was unlocked: "+err.Error()+"; repeat the request")
 		return
 	}
 	if u.Released == 0 && u.FreeIn == 0 {
@@ -159,7 +212,8 @@ func (a *Server) unlock(w http.ResponseWriter, r *http.Request) {
 	answerJSON(w, http.StatusOK, u)
 }
 
-// TakeoverProtocol is the protocol to which a process that wants to take over upgrades its connection.
+// TakeoverProtocol is the protocol to which a process that wants to take over upgrades its
+// connection.
 const TakeoverProtocol = "locksidecar-takeover"
 
 // takeover serves a claim.
@@ -173,7 +227,8 @@ func (a *Server) takeover(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if by, local := r.Context().Value(peerKey{}).(engine.Peer); !local || !rules(&by) {
-		http.Error(w, "only root and the daemon's own user may take over, by the admin socket", http.StatusForbidden)
+		http.Error(w, "only root and the daemon's own user may take over, by the admin socket",
+			http.StatusForbidden)
 		return
 	}
 	nc, rest, err := http.NewResponseController(w).Hijack()
@@ -189,7 +244,8 @@ func (a *Server) takeover(w http.ResponseWriter, r *http.Request) {
 	}
 	c := local.UnixConn
 	_ = c.SetDeadline(time.Now().Add(readTime))
-	if _, err := fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", TakeoverProtocol); err != nil {
+	const upgrade = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: "
+	if _, err := io.WriteString(c, upgrade+TakeoverProtocol+"\r\n\r\n"); err != nil {
 		return
 	}
 	a.cfg.Takeover(c)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
-	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // history keeps the recent losses and samples that a view shows.
@@ -31,13 +30,13 @@ type ring[E any] struct {
 	next int // the index of the oldest element, once the ring is full
 }
 
-func (r *ring[E]) put(e E, most int) {
-	if len(r.all) < most {
+func (r *ring[E]) put(e E, limit int) {
+	if len(r.all) < limit {
 		r.all = append(r.all, e)
 		return
 	}
 	r.all[r.next] = e
-	r.next = (r.next + 1) % most
+	r.next = (r.next + 1) % limit
 }
 
 // list returns a copy of the elements, oldest first. It is never nil.
@@ -49,17 +48,19 @@ func (r *ring[E]) list() []E {
 func (d *Viewer) Lose(n *cache.Notice, at time.Time) { d.history.lose(n, at) }
 
 func (l *history) lose(n *cache.Notice, at time.Time) {
-	v := engine.ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence, ViewWho: engine.WhoIs(n.Session),
-		Reason: protocol.Reason(n.Reason).String(), Held: engine.Millis(n.Took)}
+	v := engine.ViewLost{At: at, Key: n.Key, Mode: n.Mode.String(), Owner: n.Owner, Fence: n.Fence,
+		ViewWho: engine.WhoIs(n.Session),
+		Reason:  n.Reason.String(), Held: engine.Millis(n.Took)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.losses.put(v, lostMost)
 }
 
-func (l *history) lost() []engine.ViewLost {
+// lost returns the losses, the newest first: of a key, or of all keys if key is empty.
+func (l *history) lost(key string) []engine.ViewLost {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := l.losses.list()
+	list := slices.DeleteFunc(l.losses.list(), func(v engine.ViewLost) bool { return key != "" && v.Key != key })
 	slices.Reverse(list)
 	return list
 }
@@ -107,16 +108,19 @@ func (d *Viewer) point(last *moment) *moment {
 	}
 	last.slack.Zero = since(m.slack.Zero, last.slack.Zero)
 	took := m.at.Sub(last.at).Seconds() // not less than a tick's worth, and monotonic
-	p := engine.ViewPoint{At: m.at, Held: m.totals.Held, Waiting: m.totals.Waiting, Sessions: m.totals.Sessions,
+	p := engine.ViewPoint{At: m.at, Held: m.totals.Held, Waiting: m.totals.Waiting,
+		Sessions: m.totals.Sessions,
 		Acquires: float64(since(m.totals.Acquires, last.totals.Acquires)) / took,
-		Lost:     float64(since(m.totals.Lost, last.totals.Lost)) / took, Slack: median(&last.slack)}
+		Lost:     float64(since(m.totals.Lost, last.totals.Lost)) / took,
+		Slack:    median(&last.slack)}
 	d.history.mu.Lock()
 	defer d.history.mu.Unlock()
 	d.history.points.put(p, pointMost)
 	return m
 }
 
-// since returns how much a counter has grown. A counter can fall, because a closed store's counts are gone.
+// since returns how much a counter has grown. A counter can fall, because a closed store's counts
+// are gone.
 func since(is, was uint64) uint64 { return is - min(is, was) }
 
 // median returns the median of h, in milliseconds; -1 if h is empty.

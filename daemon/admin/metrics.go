@@ -16,8 +16,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// metrics is a collector that reads Totals at each scrape, so that the daemon counts nothing twice and serving locks
-// needs no lookup. Every series exists from the start. Keys and owners are never labels.
+// metrics is a collector that reads Totals at each scrape, so that the daemon counts nothing twice
+// and serving locks needs no lookup. Every series exists from the start. Keys and owners are never
+// labels.
 type metrics struct {
 	daemon  Daemon
 	version string
@@ -26,7 +27,8 @@ type metrics struct {
 // Registry returns a registry with a daemon's metrics, and those of its process.
 func Registry(d Daemon, version string) *prometheus.Registry {
 	r := prometheus.NewRegistry()
-	r.MustRegister(metrics{d, version}, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(metrics{d, version}, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
@@ -38,43 +40,69 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	ofClass = []string{"namespace", "class"}
 
-	descAcquires  = desc("acquires_total", "Acquires that have ended.", append(ofClass, "result")...)
-	descWait      = desc("wait_seconds", "How long acquires that were granted have waited; re-entries apart.", ofClass...)
-	descHold      = desc("hold_seconds", "How long locks were held.", ofClass...)
-	descContended = desc("contended_total", "Acquires, tries apart, that waited for another holder.", ofClass...)
-	descHandoffs  = desc("handoffs_total", "Grants without asking the store: the lease was on this host.", ofClass...)
-	descLingered  = desc("lingered_total", "Of the handoffs, those of leases that had no hold.", ofClass...)
-	descDegraded  = desc("degraded_total", "Grants by this host alone, without a fence, while the store was down.", ofClass...)
-	descReleases  = desc("releases_total", "Holds that ended and were not lost until then: a store may have forgotten them, which lost_total counts.", append(ofClass, "cause")...)
-	descLost      = desc("lost_total", "Holds that were lost. A hold that its store had forgotten when it was released is in releases_total, too.", append(ofClass, "reason")...)
-	descHeld      = desc("held_locks", "Holds now.", ofClass...)
-	descWaiters   = desc("waiters", "Acquires that wait now.", ofClass...)
+	descAcquires = desc("acquires_total",
+		"Acquires that have ended.", append(ofClass, "result")...)
+	descWait = desc("wait_seconds",
+		"How long granted acquires have waited, except re-entries.", ofClass...)
+	descHold = desc("hold_seconds",
+		"How long locks were held.", ofClass...)
+	descContended = desc("contended_total",
+		"Acquires, except tries, that waited for another holder.", ofClass...)
+	descHandoffs = desc("handoffs_total",
+		"Grants without a request to the store, because the lease was on this host.", ofClass...)
+	descLingered = desc("lingered_total",
+		"The handoffs of leases that had no hold.", ofClass...)
+	descDegraded = desc("degraded_total",
+		"Grants by this host alone, without a fence, while the store was down.", ofClass...)
+	descReleases = desc("releases_total",
+		"Holds that ended and had not been lost before. If the store had forgotten the lease, "+
+			"lost_total counts the hold, too.", append(ofClass, "cause")...)
+	descLost = desc("lost_total",
+		"Holds that were lost. If the store had forgotten the lease of a hold that was released, "+
+			"releases_total counts the hold, too.", append(ofClass, "reason")...)
+	descHeld    = desc("held_locks", "Present holds.", ofClass...)
+	descWaiters = desc("waiters", "Acquires that wait at present.", ofClass...)
 )
 
 // The metrics of each store.
 var (
-	descUp          = desc("store_up", "1 while the store answers; 0 while the circuit breaker is open.", "store")
-	descConnections = desc("upstream_connections", "Connections to the store.", "store")
-	descLeases      = desc("held_leases", "Leases that this host has at the store.", "store")
-	descMoved       = desc("moved_leases", "Leases that this host has at the store although their keys are at another store by now.", "store")
-	descRenewals    = desc("renewals_total", "Renewals of leases.", "store", "result")
-	descSlack       = desc("renewal_slack_seconds", "What was left of a lease when its renewal was answered.", "store")
-	descLate        = desc("renewal_late_seconds", "For how long the renewal that is due first has been due; 0 when none is.", "store")
-	descExpired     = desc("expired_leases_total", "Leases that came to their deadline.", "store")
-	descSizes       = desc("upstream_batch_operations", "Operations in a batch.", "store", "lane")
-	descTook        = desc("upstream_batch_seconds", "How long a batch took.", "store", "lane")
-	descFlying      = desc("upstream_batches_in_flight", "Batches on the wire now.", "store", "lane")
-	descQueued      = desc("upstream_queued_operations", "Operations that wait for the next batch.", "store", "lane")
+	descUp = desc("store_up",
+		"1 while the store answers; 0 while the circuit breaker is open.", "store")
+	descConnections = desc("upstream_connections",
+		"Connections to the store.", "store")
+	descLeases = desc("held_leases",
+		"Leases that this host has at the store.", "store")
+	descMoved = desc("moved_leases",
+		"Leases that this host has at the store although their keys are at another store now.", "store")
+	descRenewals = desc("renewals_total",
+		"Renewals of leases.", "store", "result")
+	descSlack = desc("renewal_slack_seconds",
+		"The time that a lease had left when its renewal was answered.", "store")
+	descLate = desc("renewal_late_seconds",
+		"For how long the most urgent renewal has been due; 0 if none is due.", "store")
+	descExpired = desc("expired_leases_total",
+		"Leases that reached their deadline.", "store")
+	descSizes = desc("upstream_batch_operations",
+		"Operations in a batch.", "store", "lane")
+	descTook = desc("upstream_batch_seconds",
+		"How long a batch took.", "store", "lane")
+	descFlying = desc("upstream_batches_in_flight",
+		"Batches that the store has not answered yet.", "store", "lane")
+	descQueued = desc("upstream_queued_operations",
+		"Operations that wait for the next batch.", "store", "lane")
 )
 
 // The metrics of the daemon.
 var (
-	descSessions = desc("sessions", "Clients connected.")
-	descOldest   = desc("oldest_hold_seconds", "For how long the oldest hold has been held; 0 without any.")
-	descCycles   = desc("wait_cycles_total", "Cycles of owners that wait for each other.")
-	descPutOff   = desc("throttled_seconds_total", "How long readers have waited, together, because users asked faster than they may.")
-	descFaults   = desc("protocol_errors_total", "Sessions that the daemon has ended, and connections that it has refused, by code.", "code")
-	descBuild    = desc("build_info", "1.", "version", "goversion")
+	descSessions = desc("sessions", "Connected clients.")
+	descOldest   = desc("oldest_hold_seconds",
+		"For how long the oldest hold has been held; 0 without any.")
+	descCycles = desc("wait_cycles_total", "Cycles of owners that wait for each other.")
+	descPutOff = desc("throttled_seconds_total",
+		"Total delay of requests from users over their request rate.")
+	descFaults = desc("protocol_errors_total",
+		"Sessions that the daemon has ended, and connections that it has refused, by code.", "code")
+	descBuild = desc("build_info", "1.", "version", "goversion")
 )
 
 // Describe sends nothing, because the series depend on the configuration, which can change.
@@ -94,7 +122,8 @@ func (m metrics) Collect(out chan<- prometheus.Metric) {
 	s.gauge(descOldest, seconds(t.Oldest))
 	s.counter(descCycles, t.Cycles)
 	s.out <- prometheus.MustNewConstMetric(descPutOff, prometheus.CounterValue, seconds(t.PutOff))
-	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow, protocol.Limit} {
+	for _, c := range []protocol.Code{protocol.BadFrame, protocol.BadVersion, protocol.TooSlow,
+		protocol.Limit} {
 		s.counter(descFaults, t.Faults[c], c.String())
 	}
 	s.gauge(descBuild, 1, m.version, runtime.Version())
@@ -124,11 +153,11 @@ func (s series) class(c *engine.ClassTotals) {
 	for why, name := range engine.CauseLabels {
 		s.counter(descReleases, c.Releases[why], ns, c.Class, name)
 	}
-	for why := cache.LostExpired; int(why) < len(c.Lost); why++ {
-		if why == cache.LostFixed {
+	for why := protocol.LostExpired; int(why) < len(c.Lost); why++ {
+		if why == protocol.LostFixed {
 			continue // counted as a release
 		}
-		s.counter(descLost, c.Lost[why], ns, c.Class, protocol.Reason(why).String())
+		s.counter(descLost, c.Lost[why], ns, c.Class, why.String())
 	}
 	s.counter(descContended, c.Contended, ns, c.Class)
 	s.counter(descHandoffs, c.Handoffs, ns, c.Class)
@@ -162,7 +191,7 @@ func (s series) store(t *engine.StoreTotals) {
 }
 
 func (s series) lane(l *upstream.LaneStats, labels ...string) {
-	s.gauge(descFlying, float64(l.Flying), labels...)
+	s.gauge(descFlying, float64(l.InFlight), labels...)
 	s.gauge(descQueued, float64(l.Waiting), labels...)
 	s.histogram(descTook, &l.Took, labels...)
 	sizes, count := make(map[float64]uint64, len(l.Sizes)), uint64(0)
@@ -195,7 +224,8 @@ func (h *histogram) Write(m *dto.Metric) error {
 	m.Untyped = nil
 	m.Histogram = &dto.Histogram{
 		SampleCount: proto.Uint64(h.of.Count()), SampleSum: proto.Float64(seconds(h.of.Sum)),
-		Schema: proto.Int32(cache.HistSchema), ZeroThreshold: proto.Float64(zeroTo), ZeroCount: proto.Uint64(h.of.Zero),
+		Schema: proto.Int32(cache.HistSchema), ZeroThreshold: proto.Float64(zeroTo),
+		ZeroCount: proto.Uint64(h.of.Zero),
 	}
 	h.classic(m.Histogram)
 	h.native(m.Histogram)
@@ -205,15 +235,18 @@ func (h *histogram) Write(m *dto.Metric) error {
 // zeroTo is the upper bound of the zero bucket, in seconds.
 const zeroTo = 1.0 / (1 << 20)
 
-// classic writes a classic bucket for every eight native ones. Each bound is four times the last one.
+// classic writes a classic bucket for every eight native ones. Each bound is four times the last
+// one.
 func (h *histogram) classic(m *dto.Histogram) {
 	count, le := h.of.Zero, zeroTo
-	m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count), UpperBound: proto.Float64(le)})
+	m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count),
+		UpperBound: proto.Float64(le)})
 	for i, n := range h.of.Buckets {
 		count += n
 		if end := cache.HistFirst + i; end%8 == 0 && end <= classicTo {
 			le *= 4
-			m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count), UpperBound: proto.Float64(le)})
+			m.Bucket = append(m.Bucket, &dto.Bucket{CumulativeCount: proto.Uint64(count),
+				UpperBound: proto.Float64(le)})
 		}
 	}
 }
@@ -221,7 +254,8 @@ func (h *histogram) classic(m *dto.Histogram) {
 // classicTo gives the bound of the last classic bucket before +Inf: 4096 seconds.
 const classicTo = 12 * 4
 
-// native writes the native buckets in the form of the format: spans of buckets, and the differences of their counts.
+// native writes the native buckets in the form of the format: spans of buckets, and the differences
+// of their counts.
 func (h *histogram) native(m *dto.Histogram) {
 	last, gap := int64(0), int32(cache.HistFirst)
 	var span *dto.BucketSpan
@@ -240,7 +274,7 @@ func (h *histogram) native(m *dto.Histogram) {
 		m.PositiveDelta = append(m.PositiveDelta, int64(n)-last)
 		last = int64(n)
 	}
-	if len(m.PositiveSpan) == 0 && h.of.Zero == 0 { // otherwise it would count as a classic histogram
+	if len(m.PositiveSpan) == 0 && h.of.Zero == 0 { // else it would count as a classic histogram
 		m.PositiveSpan = []*dto.BucketSpan{{Offset: proto.Int32(0), Length: proto.Uint32(0)}}
 	}
 }

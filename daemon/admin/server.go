@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/daemon/listen"
 )
 
 // Daemon is what the admin listener needs of a daemon.
@@ -35,29 +37,31 @@ type Daemon interface {
 type Unlocked struct {
 	// Released is how many holds were ended. Their owners have been told that they are lost.
 	Released int `json:"released"`
-	// FreeIn is how many milliseconds it takes at most until no owner that was told, now or before, can still believe
-	// that it holds the key. Then the key is free. It is 0 if nothing keeps the key closed.
+	// FreeIn is how many milliseconds it takes at most until no owner that was told, now or before,
+	// can still believe that it holds the key. Then the key is free. It is 0 if nothing keeps the
+	// key closed.
 	FreeIn int64             `json:"free_in_ms"`
 	Holds  []engine.ViewHold `json:"holds"` // those that were ended: the first engine.MaxViewRows
 }
 
 // Config says where the admin listener listens.
 type Config struct {
-	Socket string // path of the socket for locks
-	Listen string // "host:port" of the TCP listener; none if empty
-	// Bind makes a Unix socket at a path.
-	Bind func(path string) (*net.UnixListener, error)
+	Socket string      // path of the socket for locks
+	Mode   fs.FileMode // of both Unix sockets
+	Group  string      // of both; the process's own when empty
+	Listen string      // "host:port" of the TCP listener; none if empty
 	// Inherited has listeners that a takeover has brought, by the names that Listeners returns.
 	Inherited map[string]net.Listener
-	// Takeover serves a process that wants to take over, at the other end of the connection, until it returns. nil if
-	// that is not possible on this system.
+	// Takeover serves a process that wants to take over, at the other end of the connection, until
+	// it returns. nil if that is not possible on this system.
 	Takeover func(*net.UnixConn)
 	Version  string
 	Log      *zap.Logger
 }
 
-// Server serves people and their machines: HTTP on a Unix socket beside the socket for locks, and on TCP if asked for.
-// A process that may connect to one of the two sockets may connect to the other.
+// Server serves people and their machines: HTTP on a Unix socket beside the socket for locks, and
+// on TCP if asked for. A process that may connect to one of the two sockets may connect to the
+// other.
 type Server struct {
 	daemon Daemon
 	cfg    Config
@@ -85,18 +89,22 @@ const (
 // New opens the listeners. Start serves on them.
 func New(d Daemon, cfg Config) (*Server, error) {
 	host, _, _ := net.SplitHostPort(cfg.Listen) // Listen reports what is wrong with it
-	a := &Server{daemon: d, cfg: cfg, path: Socket(cfg.Socket), host: host, lns: make(map[string]net.Listener)}
-	if err := a.open(unixListener, func() (net.Listener, error) { return cfg.Bind(a.path) }); err != nil {
+	a := &Server{daemon: d, cfg: cfg, path: Socket(cfg.Socket), host: host,
+		lns: make(map[string]net.Listener)}
+	unix := func() (net.Listener, error) { return listen.Unix(a.path, cfg.Mode, cfg.Group) }
+	if err := a.open(unixListener, unix); err != nil {
 		return nil, err
 	}
 	if addr := cfg.Listen; addr != "" {
-		if err := a.open("tcp "+addr, func() (net.Listener, error) { return net.Listen("tcp", addr) }); err != nil {
+		tcp := func() (net.Listener, error) { return net.Listen("tcp", addr) }
+		if err := a.open("tcp "+addr, tcp); err != nil {
 			a.Close(cfg.Inherited[unixListener] != nil) // the other process may continue
 			return nil, fmt.Errorf("%w: %w", ErrListen, err)
 		}
 	}
-	a.server = &http.Server{Handler: a.routes(), ReadTimeout: readTime, IdleTimeout: idleTime, ConnContext: withPeer,
-		ErrorLog: zap.NewStdLog(cfg.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))}
+	a.server = &http.Server{Handler: a.routes(), ReadTimeout: readTime, IdleTimeout: idleTime,
+		ConnContext: withPeer,
+		ErrorLog:    zap.NewStdLog(cfg.Log.WithOptions(zap.IncreaseLevel(zap.ErrorLevel)))}
 	return a, nil
 }
 
@@ -126,7 +134,8 @@ func (a *Server) open(name string, listen func() (net.Listener, error)) (err err
 
 func (a *Server) routes() http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(Registry(a.daemon, a.cfg.Version), promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(a.cfg.Log)}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(Registry(a.daemon, a.cfg.Version),
+		promhttp.HandlerOpts{ErrorLog: zap.NewStdLog(a.cfg.Log)}))
 	mux.HandleFunc("GET /takeover", a.takeover)
 	mux.Handle("GET /{$}", a.named(a.page))
 	mux.Handle("GET /page/{file}", a.named(a.pageFile))
@@ -155,7 +164,8 @@ func (a *Server) Start() {
 	for _, ln := range a.lns {
 		a.wg.Go(func() {
 			if err := a.server.Serve(listener{ln}); !errors.Is(err, http.ErrServerClosed) {
-				a.cfg.Log.Error("admin listener failed", zap.String("event", "admin_failed"), zap.Error(err))
+				a.cfg.Log.Error("admin listener failed", zap.String("event", "admin_failed"),
+					zap.Error(err))
 			}
 		})
 	}
@@ -164,7 +174,8 @@ func (a *Server) Start() {
 // endTime is the time that requests in flight have at the end.
 const endTime = time.Second
 
-// Finish waits until the requests in flight are answered, at most for endTime, and accepts no others.
+// Finish waits until the requests in flight are answered, at most for endTime, and accepts no
+// others.
 func (a *Server) Finish() {
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()

@@ -5,15 +5,13 @@ import (
 	"sync"
 	"time"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
 	"github.com/locksidecar/locksidecar/protocol"
-	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// A view names the host that holds a key for which clients here wait. Views are frequent and stores may be
-// slow. So a view queries a bounded number of keys, caches the answers, and waits only briefly for new ones.
-// The next view shows an answer that comes later.
+// A view names the host that holds a key for which clients here wait. Views are frequent and stores
+// may be slow. So a view queries a bounded number of keys, caches the answers, and waits only
+// briefly for new ones. The next view shows an answer that comes later.
 const (
 	waitedKeys  = 32                     // keys of one query
 	waitedFresh = 3 * time.Second        // a younger answer is not queried again
@@ -51,12 +49,12 @@ func (h waitedHolder) asOf(now int64) *protocol.Holder {
 
 // fill sets the Holder of the rows whose key no client of this host holds.
 func (w *waitedFor) fill(d *Viewer, rows []engine.ViewWaiter) {
-	permit := cache.Permit.String()
+	permit := protocol.Permit.String()
 	ask := w.unknown(d, rows, permit)
 	if len(ask) > 0 {
 		done := make(chan struct{})
-		d.Query(func(ctx context.Context, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
-			learn := w.learn(ctx, d, ask, lister)
+		d.Query(func(ctx context.Context, of engine.CapabilitiesOf) (then func(context.Context)) {
+			learn := w.learn(ctx, d, ask, of)
 			return func(ctx context.Context) { learn(ctx); close(done) }
 		})
 		t := time.NewTimer(waitedWait)
@@ -72,7 +70,8 @@ func (w *waitedFor) fill(d *Viewer, rows []engine.ViewWaiter) {
 	defer w.mu.Unlock()
 	for i := range rows {
 		r := &rows[i]
-		if h, ok := w.known[waitedKey{r.Key, r.Mode == permit}]; ok && r.Behind == nil && now-h.at < int64(waitedStale) {
+		if h, ok := w.known[waitedKey{r.Key, r.Mode == permit}]; ok && r.Behind == nil &&
+			now-h.at < int64(waitedStale) {
 			r.Holder = h.asOf(now)
 		}
 	}
@@ -107,23 +106,26 @@ func (w *waitedFor) unknown(d *Viewer, rows []engine.ViewWaiter, permit string) 
 	return ask
 }
 
-// learn queries the stores for the holders of keys. The result asks their daemons, all at once, and caches the
-// answers.
-func (w *waitedFor) learn(ctx context.Context, d *Viewer, ask []waitedKey, lister func(*engine.StoreLane) upstream.Lister) (then func(context.Context)) {
+// learn queries the stores for the holders of keys. The result asks their daemons, all at once, and
+// caches the answers.
+func (w *waitedFor) learn(
+	ctx context.Context, d *Viewer, ask []waitedKey, of engine.CapabilitiesOf,
+) (then func(context.Context)) {
 	ctx, cancel := context.WithTimeout(ctx, waitedAsk)
 	defer cancel()
 	var keys []waitedKey
 	var there []engine.HoldersThere
 	for _, k := range ask {
-		u := d.Engine.StoreFor(k.key)
-		if u.Down() != nil || ctx.Err() != nil || d.Frozen() { // a freeze waits for this query
+		sl := d.Engine.StoreFor(k.key)
+		if sl.Down() != nil || ctx.Err() != nil || d.Frozen() { // a freeze waits for this query
 			continue
 		}
-		mode := cache.Exclusive
+		mode := protocol.Exclusive
 		if k.permit {
-			mode = cache.Permit
+			mode = protocol.Permit
 		}
-		if h, err := d.Engine.HoldersAt(ctx, u, lister(u), k.key, mode, engine.MaxHolders); err == nil {
+		if h, err := d.Engine.HoldersAt(ctx, sl, of(sl).Registrar, k.key, mode,
+			engine.MaxHolders); err == nil {
 			keys, there = append(keys, k), append(there, h)
 		}
 	}

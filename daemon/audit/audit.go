@@ -1,5 +1,6 @@
-// Package audit writes what happens to locks into the log: losses always, and an audit log on request. Its goroutines
-// write, so that a slow reader of the log delays nothing else. Close waits for them.
+// Package audit observes an engine. It logs what happens to locks: losses always, and everything in
+// an audit log on request. It also passes on the spans of traced acquires. Its goroutines write, so
+// that a slow reader delays nothing else. Close waits for them.
 package audit
 
 import (
@@ -14,47 +15,82 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
-	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // Settings say what is logged of locks.
 type Settings struct {
-	Audit    bool // every lock that is acquired, refused or released, and every session; what is lost is logged anyway
+	// Audit adds every lock that is acquired, refused or released, and every session. Losses are
+	// always logged.
+	Audit    bool
 	HashKeys bool // keys appear as the first 8 bytes of their SHA-256, in hexadecimal
 }
 
-// maxLines and maxLosses limit what waits for a log that does not keep up: bytes of lines, and locks.
+// maxLines and maxLosses limit what waits for a log that cannot keep up: bytes of lines, and locks.
 const (
 	maxLines  = 64 << 20
 	maxLosses = 1 << 20
 )
 
-// Log logs what happens to locks.
-type Log struct {
-	log    *zap.Logger
-	out    io.Writer
-	set    atomic.Pointer[Settings]
-	lines  *Backlog[byte] // whole lines
-	clock  lineTime       // used while lines are put into the backlog
-	losses *Backlog[loss]
+// Config configures a Log.
+type Config struct {
+	Log   *zap.Logger
+	Out   io.Writer    // the audit log: lines of JSON, many in one call
+	Spans func(Span)   // receives the spans of traced acquires; nil for none
+	Clock func() int64 // the engine's
+	// Lost is called with each lost hold. It must not block.
+	Lost func(n *cache.Notice, at time.Time)
 }
 
-// New makes a log of losses, and an audit log that writes lines of JSON to out, many at once.
-func New(log *zap.Logger, out io.Writer, set Settings) *Log {
-	l := &Log{log: log, out: out}
+// Log logs what happens to locks. It implements engine.Observer.
+type Log struct {
+	cfg    Config
+	set    atomic.Pointer[Settings]
+	lines  *Backlog[byte] // whole lines
+	time   lineTime       // used while lines are put into the backlog
+	losses *Backlog[loss]
+	spans  *Backlog[engine.Span] // nil without Config.Spans
+
+	throttled, refused Limiter
+}
+
+// New returns a log. Close ends its goroutines.
+func New(cfg Config, set Settings) *Log {
+	l := &Log{cfg: cfg}
 	l.Set(set)
-	l.lines = NewBacklog(maxLines, func(lines []byte) { _, _ = l.out.Write(lines) }, l.lagging)
+	l.lines = NewBacklog(maxLines, func(lines []byte) { _, _ = cfg.Out.Write(lines) }, l.lagging)
 	l.losses = NewBacklog(maxLosses, l.writeLosses, l.lagging)
+	if cfg.Spans != nil {
+		l.spans = NewBacklog(maxSpans, l.passSpans, l.spansDropped)
+	}
 	return l
 }
 
 // Set changes the settings.
 func (l *Log) Set(set Settings) { l.set.Store(&set) }
 
-// Close writes what waits, and ends the goroutines.
+// Close writes the queued lines and spans, and ends the goroutines.
 func (l *Log) Close() {
 	l.lines.Close()
 	l.losses.Close()
+	if l.spans != nil {
+		l.spans.Close()
+	}
+}
+
+// finishTime is how long Finish waits.
+const finishTime = time.Second
+
+// Finish is like Close, but does not wait long for a slow reader.
+func (l *Log) Finish() {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		l.Close()
+	}()
+	select {
+	case <-done:
+	case <-time.After(finishTime):
+	}
 }
 
 // Key returns a key as the log shows it.
@@ -70,11 +106,12 @@ func hashed(key string) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// Notices logs what has happened to locks at a time.
-func (l *Log) Notices(ns []cache.Notice, at time.Time) {
-	lost := 0
+// Notices logs what has just happened to locks.
+func (l *Log) Notices(ns []cache.Notice) {
+	at, lost := time.Now(), 0
 	for i := range ns {
 		if ns[i].Kind == cache.NoticeLost {
+			l.cfg.Lost(&ns[i], at)
 			l.losses.Put(1, func(q []loss) []loss { return append(q, loss{ns[i], at}) })
 			lost++
 		}
@@ -82,7 +119,7 @@ func (l *Log) Notices(ns []cache.Notice, at time.Time) {
 	if n := len(ns) - lost; n > 0 {
 		hide := l.set.Load().HashKeys
 		l.lines.Put(n, func(q []byte) []byte {
-			w := lineWriter{q, l.clock.of(at), hide}
+			w := lineWriter{q, l.time.of(at), hide}
 			for i := range ns {
 				if ns[i].Kind != cache.NoticeLost {
 					w.notice(&ns[i])
@@ -95,7 +132,8 @@ func (l *Log) Notices(ns []cache.Notice, at time.Time) {
 
 // lagging logs that the log does not keep up.
 func (l *Log) lagging(n uint64) {
-	l.log.Error("the log does not keep up: lines are missing", zap.String("event", "log_lagging"), zap.Uint64("missing", n))
+	l.cfg.Log.Error("the log does not keep up: lines are missing",
+		zap.String("event", "log_lagging"), zap.Uint64("missing", n))
 }
 
 // loss is a lock that was lost, and when.
@@ -106,7 +144,7 @@ type loss struct {
 
 // writeLosses logs what was lost, with the time at which it happened.
 func (l *Log) writeLosses(ls []loss) {
-	core := l.log.Core() // the logger would read its clock, and ours has been read
+	core := l.cfg.Log.Core() // the logger would read its clock, and ours has been read
 	if !core.Enabled(zapcore.WarnLevel) {
 		return
 	}
@@ -119,16 +157,19 @@ func (l *Log) writeLosses(ls []loss) {
 		if n.Released {
 			released = zap.Bool("released", true)
 		}
-		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: n.at, Message: "lock lost"}, SessionFields(engine.SessionOf(n.Session),
-			zap.String("key", l.Key(n.Key)), zap.Stringer("mode", n.Mode), zap.Uint64("owner", n.Owner), zap.Uint64("fence", n.Fence),
-			degraded, zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(n.Took)), zap.String("reason", protocol.Reason(n.Reason).String()), released))
+		_ = core.Write(zapcore.Entry{Level: zapcore.WarnLevel, Time: n.at, Message: "lock lost"},
+			sessionFields(engine.SessionOf(n.Session),
+				zap.String("key", l.Key(n.Key)), zap.Stringer("mode", n.Mode),
+				zap.Uint64("owner", n.Owner), zap.Uint64("fence", n.Fence), degraded,
+				zap.String("event", "lost"), zap.Float64("hold_ms", inMillis(n.Took)),
+				zap.String("reason", n.Reason.String()), released))
 	}
 }
 
 func inMillis(nanos int64) float64 { return float64(nanos) / float64(time.Millisecond) }
 
-// SessionFields appends the fields of a log line that tell which session it is about.
-func SessionFields(s *engine.Session, f ...zap.Field) []zap.Field {
+// sessionFields appends the fields of a log line that identify a session.
+func sessionFields(s *engine.Session, f ...zap.Field) []zap.Field {
 	f = append(f, zap.Uint64("session", s.ID()), zap.Int("pid", s.Peer().PID))
 	if c, greeted := s.Client(); greeted {
 		f = append(f, zap.String("client", c))
@@ -152,7 +193,7 @@ func (l *Log) session(s *engine.Session, event string) {
 	}
 	at := time.Now()
 	l.lines.Put(1, func(q []byte) []byte {
-		w := lineWriter{b: q, time: l.clock.of(at)}
+		w := lineWriter{b: q, time: l.time.of(at)}
 		w.session(s, event)
 		return w.b
 	})

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Backlog writes things on a goroutine of its own, because their reader may be slow.
+// Backlog writes values on a goroutine of its own, because their reader may be slow.
 type Backlog[T any] struct {
-	most    int // that may wait, give or take one put
+	limit   int // of the queue; one call of Put may exceed it
 	write   func([]T)
-	lost    func(n uint64) // so many were not written
+	lost    func(n uint64) // is called with the number of dropped values
 	kick    chan struct{}
 	closing chan struct{}
 	wg      sync.WaitGroup
@@ -19,33 +19,37 @@ type Backlog[T any] struct {
 	dropped uint64 // guarded by mu
 }
 
-// gather is for how long things are let gather before they are written: to wake a goroutine for each
-// costs more than to write it. Of those that may wait, a gatherPart-th is written at once.
+// gather is how long a backlog collects values before it writes them, because waking the goroutine
+// for each costs more than writing it. When the queue has a gatherPart-th of its limit, it is
+// written at once.
 const (
 	gather     = 5 * time.Millisecond
 	gatherPart = 512
 )
 
-// NewBacklog makes a backlog of at most most things, give or take one Put. write writes some of them, and lost is told
-// how many were dropped because the backlog was full.
-func NewBacklog[T any](most int, write func([]T), lost func(uint64)) *Backlog[T] {
-	b := &Backlog[T]{most: most, write: write, lost: lost, kick: make(chan struct{}, 1), closing: make(chan struct{})}
+// NewBacklog returns a backlog whose queue has a limit, which one call of Put may exceed. write
+// writes a part of the queue. lost is called with the number of values that were dropped because
+// the queue was full.
+func NewBacklog[T any](limit int, write func([]T), lost func(uint64)) *Backlog[T] {
+	b := &Backlog[T]{limit: limit, write: write, lost: lost, kick: make(chan struct{}, 1),
+		closing: make(chan struct{})}
 	b.wg.Go(b.run)
 	return b
 }
 
-// Put has add append to what waits; if that is full, so many things count as lost. It never blocks.
+// Put calls add, which appends things values to the queue. If the queue is full, they count as lost
+// instead. Put never blocks.
 func (b *Backlog[T]) Put(things int, add func(queue []T) []T) {
 	b.mu.Lock()
 	before := len(b.queue)
-	if before < b.most {
+	if before < b.limit {
 		b.queue = add(b.queue)
 	} else {
 		b.dropped += uint64(things)
 	}
 	after := len(b.queue)
 	b.mu.Unlock()
-	if enough := b.most / gatherPart; before == 0 || before < enough && after >= enough {
+	if enough := b.limit / gatherPart; before == 0 || before < enough && after >= enough {
 		select {
 		case b.kick <- struct{}{}:
 		default:
@@ -64,7 +68,7 @@ func (b *Backlog[T]) run() {
 			case <-b.closing:
 			}
 		case <-b.closing:
-			closed = true // nothing is put any more
+			closed = true // Put is not called any more
 		}
 		b.mu.Lock()
 		batch, b.queue = b.queue, batch[:0]
@@ -75,7 +79,7 @@ func (b *Backlog[T]) run() {
 			b.write(batch)
 		}
 		clear(batch)
-		if cap(batch) > 4*b.most/gatherPart {
+		if cap(batch) > 4*b.limit/gatherPart {
 			batch = nil
 		}
 		if dropped > 0 {
@@ -84,7 +88,7 @@ func (b *Backlog[T]) run() {
 	}
 }
 
-// Close writes what waits, and ends the goroutine.
+// Close writes the queue, and ends the goroutine.
 func (b *Backlog[T]) Close() {
 	close(b.closing)
 	b.wg.Wait()

@@ -12,27 +12,32 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// lineWriter appends lines of the audit: JSON in the form that zap has for the rest of the log. There are
-// two a lock, so they are made where they come about, at a tenth of what fields and an encoder cost.
+// lineWriter appends lines of the audit log: JSON in the form that zap gives to the rest of the
+// log. There are two lines for each lock, so they are written by hand, at a tenth of the cost of
+// zap's fields and encoder.
 type lineWriter struct {
 	b    []byte
-	time []byte // how each line begins
-	hide bool   // keys appear hashed
+	time []byte // the beginning of each line
+	hide bool   // hash keys
 }
 
-// noticeText is what lines of a kind have in common.
+// noticeText has the text that all lines of a kind have in common.
 var noticeText = [...]struct{ begin, took string }{
 	cache.NoticeAcquired: {`","msg":"acquired","key":`, `,"event":"acquired","wait_ms":`},
 	cache.NoticeRefused:  {`","msg":"refused","key":`, `,"event":"refused","wait_ms":`},
 	cache.NoticeReleased: {`","msg":"released","key":`, `,"event":"released","hold_ms":`},
 }
 
-// modeText is the field of a mode, and what comes before the owner.
-var modeText = [...]string{cache.Exclusive: ownerOf(cache.Exclusive), cache.Shared: ownerOf(cache.Shared), cache.Permit: ownerOf(cache.Permit)}
+// modeText has the field of each mode, and the name of the owner's field, which follows it.
+var modeText = [...]string{
+	protocol.Exclusive: ownerOf(protocol.Exclusive),
+	protocol.Shared:    ownerOf(protocol.Shared),
+	protocol.Permit:    ownerOf(protocol.Permit),
+}
 
-func ownerOf(m cache.Mode) string { return `,"mode":"` + m.String() + `","owner":` }
+func ownerOf(m protocol.Mode) string { return `,"mode":"` + m.String() + `","owner":` }
 
-// notice appends the line of one.
+// notice appends the line of a notice.
 func (w *lineWriter) notice(n *cache.Notice) {
 	text := &noticeText[n.Kind]
 	w.b = append(append(w.b, w.time...), text.begin...)
@@ -55,7 +60,7 @@ func (w *lineWriter) notice(n *cache.Notice) {
 	switch n.Kind {
 	case cache.NoticeRefused:
 		w.text(`,"code":"`)
-		w.text(protocol.Code(n.Code).String())
+		w.text(n.Code.String())
 		w.text(`"`)
 	case cache.NoticeReleased:
 		w.text(`,"cause":"`)
@@ -65,7 +70,7 @@ func (w *lineWriter) notice(n *cache.Notice) {
 	w.who(engine.SessionOf(n.Session))
 }
 
-// session appends the line of a session's begin or end.
+// session appends the line of a session that begins or ends.
 func (w *lineWriter) session(s *engine.Session, event string) {
 	w.b = append(w.b, w.time...)
 	w.text(`","msg":"`)
@@ -79,7 +84,7 @@ func (w *lineWriter) session(s *engine.Session, event string) {
 	w.who(s)
 }
 
-// who ends a line with whose it is: the same bytes for all of a session.
+// who ends a line with the fields that identify the session. They are the same in all its lines.
 func (w *lineWriter) who(s *engine.Session) {
 	if p := s.AuditTail.Load(); p != nil {
 		w.b = append(w.b, *p...)
@@ -105,7 +110,7 @@ func (w *lineWriter) who(s *engine.Session) {
 func (w *lineWriter) text(s string)   { w.b = append(w.b, s...) }
 func (w *lineWriter) number(n uint64) { w.b = strconv.AppendUint(w.b, n, 10) }
 
-// millis appends nanoseconds as milliseconds, to the microsecond.
+// millis appends nanoseconds as milliseconds with up to three decimals.
 func (w *lineWriter) millis(nanos int64) {
 	micros := max(0, nanos) / int64(time.Microsecond)
 	w.number(uint64(micros / 1000))
@@ -120,7 +125,7 @@ func (w *lineWriter) quoted(s string) {
 		var b bytes.Buffer
 		e := json.NewEncoder(&b)
 		e.SetEscapeHTML(false)
-		_ = e.Encode(s) // a text can be
+		_ = e.Encode(s) // a string never fails
 		w.b = append(w.b, bytes.TrimSuffix(b.Bytes(), []byte("\n"))...)
 		return
 	}
@@ -129,7 +134,7 @@ func (w *lineWriter) quoted(s string) {
 	w.b = append(w.b, '"')
 }
 
-// plain says that a text stands in JSON as it is.
+// plain reports whether JSON needs no escapes for a text.
 func plain(s string) bool {
 	for i := range len(s) {
 		if !asIs[s[i]] {
@@ -157,14 +162,16 @@ func beyondASCII(s string) bool {
 	return utf8.ValidString(s)
 }
 
-// lineTime writes how lines begin, with their time. Nearly all share its second with those before.
+// lineTime writes the beginning of lines, with their time. Most lines have the same second as the
+// line before.
 type lineTime struct {
 	second int64
 	b      []byte
 	at     int // of the fraction in b
 }
 
-// of is a time to the microsecond, as RFC 3339 has it, behind what comes before it, until the next call.
+// of returns the beginning of a line with a time in the form of RFC 3339, to the microsecond. The
+// result is valid until the next call.
 func (a *lineTime) of(t time.Time) []byte {
 	if s := t.Unix(); s != a.second || a.at == 0 {
 		a.second = s
@@ -181,7 +188,7 @@ func (a *lineTime) of(t time.Time) []byte {
 	return a.b
 }
 
-// pairs are the numbers below 100, in two digits.
+// pairs has the numbers below 100, each with two digits.
 var pairs = func() (all [200]byte) {
 	for n := range 100 {
 		all[2*n], all[2*n+1] = byte('0'+n/10), byte('0'+n%10)

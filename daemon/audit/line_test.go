@@ -39,11 +39,11 @@ func TestLinesOfTheAudit(t *testing.T) {
 		hide bool
 		want string
 	}{
-		{cache.Notice{Kind: cache.NoticeAcquired, Key: "order:42", Owner: 7, Fence: 1 << 60, Took: 1_002_999, Mode: cache.Shared}, false,
+		{cache.Notice{Kind: cache.NoticeAcquired, Key: "order:42", Owner: 7, Fence: 1 << 60, Took: 1_002_999, Mode: protocol.Shared}, false,
 			`"msg":"acquired","key":"order:42","mode":"shared","owner":7,"fence":1152921504606846976,"event":"acquired","wait_ms":1.002`},
 		{cache.Notice{Kind: cache.NoticeAcquired, Key: "k", Degraded: true, Took: -1}, false,
 			`"msg":"acquired","key":"k","mode":"exclusive","owner":0,"fence":0,"degraded":true,"event":"acquired","wait_ms":0`},
-		{cache.Notice{Kind: cache.NoticeRefused, Key: "k", Code: cache.Code(protocol.Busy), Took: 12_340_000_000}, false,
+		{cache.Notice{Kind: cache.NoticeRefused, Key: "k", Code: protocol.Busy, Took: 12_340_000_000}, false,
 			`"msg":"refused","key":"k","mode":"exclusive","owner":0,"event":"refused","wait_ms":12340,"code":"busy"`},
 		{cache.Notice{Kind: cache.NoticeReleased, Key: "k", Fence: 3, Cause: cache.CauseRelease, Took: 120_000}, true,
 			`"msg":"released","key":"8254c329a92850f6","mode":"exclusive","owner":0,"fence":3,"event":"released","hold_ms":0.120,"cause":"release"`},

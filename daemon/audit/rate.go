@@ -12,8 +12,8 @@ type Limiter struct {
 	skipped int   // guarded by mu
 }
 
-// Do calls line, unless it has called one within the last second. line is told how many were skipped before it. now is
-// the time on the clock of boots.
+// Do calls line with the number of lines that were skipped before, unless it has called a line
+// within the last second. now is the time on the boot clock.
 func (r *Limiter) Do(now int64, line func(skipped int)) {
 	r.mu.Lock()
 	if now < r.next {

@@ -45,7 +45,7 @@ func (k *losses) Flush() {
 
 // An engine takes a snapshot with every kind of state, and has only one of its two stores. It ends everything at the
 // other one, and keeps nothing that refers to it.
-func TestAnEngineTakesAnImageWithoutOneOfItsStores(t *testing.T) {
+func TestAnEngineTakesASnapshotWithoutOneOfItsStores(t *testing.T) {
 	info := upstream.Info{Name: "test", Rebase: true, Queue: true, Permits: true, Timeout: time.Second}
 	for _, c := range []struct {
 		name, has, gone string

@@ -22,8 +22,8 @@ type cycles struct {
 
 const (
 	cycleEvery = time.Second
-	// cycleEdges and maxCycles bound the edges that one check considers and the rings that it finds,
-	// so that it does not delay renewals. A larger graph is checked in part.
+	// cycleEdges and maxCycles bound the edges that one check considers and the rings that it
+	// finds, so that it does not delay renewals. A larger graph is checked in part.
 	cycleEdges = 1 << 13
 	maxCycles  = 64
 )
@@ -76,7 +76,8 @@ func (e *Engine) waits(all []*Session) map[owner][]edge {
 			sh := e.lock(i)
 			for key, w := range sh.table.Waits(s.core) {
 				from := owner{s.core.ID, w.Owner}
-				graph[from] = append(graph[from], edge{owner{w.Holder.ID, w.HoldOwner}, w.Request, key, s.client.Load()})
+				graph[from] = append(graph[from],
+					edge{owner{w.Holder.ID, w.HoldOwner}, w.Request, key, s.client.Load()})
 				if n++; n >= cycleEdges {
 					break
 				}
@@ -93,8 +94,8 @@ type step struct {
 	edge
 }
 
-// rings returns a ring for each edge that closes one in a depth-first search of the graph. It finds at least one
-// ring in each group of owners that wait for each other.
+// rings returns a ring for each edge that closes one in a depth-first search of the graph. It finds
+// at least one ring in each group of owners that wait for each other.
 func rings(graph map[owner][]edge) (found [][]step) {
 	const walking, done = 1, 2
 	state := make(map[owner]int)
@@ -153,7 +154,8 @@ func signature(ring []step) string {
 func cycleWaits(ring []step) []CycleWait {
 	waits := make([]CycleWait, len(ring))
 	for n, s := range ring {
-		waits[n] = CycleWait{Session: s.from.session, Owner: s.from.owner, Key: s.key, HolderSession: s.to.session, HolderOwner: s.to.owner}
+		waits[n] = CycleWait{Session: s.from.session, Owner: s.from.owner, Key: s.key,
+			HolderSession: s.to.session, HolderOwner: s.to.owner}
 		if s.client != nil {
 			waits[n].Client = *s.client
 		}

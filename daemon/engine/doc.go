@@ -1,26 +1,55 @@
-// Package engine implements one host's lock service without sockets, files, goroutines or a clock of its own. Its
-// input is the bytes that sessions send; its output is bytes for sessions and ops for stores. It reads the time from
-// the clock that it was given, and its caller calls Tick when it is due. The simulator in engine/sim runs hosts of
-// engines in virtual time. Package daemon adds sockets, pumps to the stores and a timer.
+// Package engine implements one host's lock service without sockets, files, goroutines or a clock
+// of its own. Its input is the bytes that sessions send; its output is bytes for sessions and ops
+// for stores. It reads the time from the clock that it was given, and its caller calls Tick when it
+// is due. The simulator in engine/sim runs hosts of engines in virtual time. Package daemon adds
+// sockets, pumps to the stores and a timer.
 //
-// A request passes through these files, in this order. Reading them in this order needs no others:
+// # The path of a request
 //
-//  1. request.go (Session.Receive): cuts a frame, decodes it with package protocol, and checks what needs no table.
-//  2. namespace.go: finds the namespace of the key and with it the store, and checks access.
-//  3. engine.go (Engine.lockKey): locks the shard of the key.
-//  4. package cache: the lock table of the shard decides, and returns effects.
-//  5. engine.go (Engine.unlock): carries the effects out, in their order, before it unlocks the shard.
-//  6. session.go (Engine.send): encodes the answer into the outbox of its session.
-//  7. engine.go (Engine.finish): has the sessions with output flushed once no shard is locked.
+// An acquire passes through these files, in this order. Reading them needs no others:
 //
-// A request to a store continues in upstream/lane.go and upstream/pump.go to the driver. The result returns to
-// Engine.Deliver, and from there to package cache (4).
+//  1. daemon/conn.go (read, handle) reads bytes from the socket.
+//  2. request.go (ReceiveUpTo, handle, acquire) cuts a frame, decodes it with package protocol, and
+//     checks what needs no table.
+//  3. shard.go (lockKey) locks the shard of the key and finds its route.
+//  4. cache/acquire.go (Acquire) answers re-entries, and refuses what cannot be granted.
+//  5. cache/queue.go (enqueue) queues the request.
+//  6. cache/advance.go (advance) serves the queue, and decides what to request of the store.
+//  7. cache/grant.go (handoff, grant) gives holds to the waiters that may hold now.
+//  8. session.go (send) encodes the answer into the outbox of its session. In shard.go,
+//     carryOutAndUnlock calls it and unlocks the shard, and finish then has the outbox written.
 //
-// A snapshot (snapshot.go, snapshotsession.go) has the whole state of an engine, as bytes. A process that takes over
-// continues from it. A field that is added to a session, a lease, a hold or a waiter has to be added to the snapshot,
-// too: a test fails otherwise, and the simulator has takeovers all the time.
+// A release has cache/release.go and cache/holds.go in place of 4 and 5.
 //
-// Lock order, outermost first: Engine.routing; a shard's mutex; one mutex of a session's outbox, a lane or the renewal
-// schedule. The mutex of an outbox is taken before the mutex of a multi-acquire. Only Engine.follow holds the mutexes of two
-// shards. Engine.mu guards lists, and is taken last. No mutex is held during I/O.
+// An op for a store leaves in carryOutAndUnlock, too, and continues:
+//
+//  9. upstream/lane.go (Push, Next) forms batches.
+//  10. upstream/pump.go (work, apply) sends them and receives their results.
+//  11. upstream/store.go is the contract that the drivers implement.
+//  12. cache/store.go (Result) changes the lease. For this the pump calls Engine.Deliver in
+//     shard.go, which daemon/stores.go has passed to it. Then 6 to 8 follow.
+//
+// The embedded store answers within carryOutAndUnlock (ApplyInline). A multi-acquire continues when
+// its requests for single keys have been answered: finish calls their internalReply.
+//
+// # Snapshots
+//
+// A snapshot (snapshot.go, snapshotsession.go) has the whole state of an engine, as bytes. A
+// process that takes over continues from it. A new field of a session, a lease, a hold or a waiter
+// has to be added to the snapshot: a test fails otherwise, and the simulator has takeovers all the
+// time.
+//
+// # Lock order
+//
+// Outermost first:
+//
+//  1. Engine.routing
+//  2. Engine.scanning
+//  3. the mutex of a shard; only Engine.follow holds those of several shards
+//  4. one of these: the outbox of a session, and then a multi-acquire; a lane; the renewal schedule
+//  5. Engine.mu, which guards lists
+//
+// No other mutex is taken while StoreLane.mu or classes.mu is held. Package upstream takes Pump.mu
+// before the mutex of a lane, and no mutex of this package while it holds Pump.mu. No mutex is held
+// during I/O.
 package engine

@@ -7,7 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Drain refuses new acquires and all waiters from now on, and tells every session that the daemon goes away.
+// Drain refuses new acquires and all waiters from now on, and tells every session that the daemon
+// goes away.
 func (e *Engine) Drain(drain time.Duration) {
 	e.draining.Store(true)
 	a := getFollowUp()
@@ -15,18 +16,20 @@ func (e *Engine) Drain(drain time.Duration) {
 	now := e.clock()
 	for i := range e.shards {
 		sh := e.lock(i)
-		sh.table.RefuseWaits(cache.CodeDraining, now, &sh.out)
+		sh.table.RefuseWaits(protocol.Draining, now, &sh.out)
 		sh.table.EndLinger(now, &sh.out)
-		e.unlock(sh, i, now, a)
+		e.carryOutAndUnlock(sh, now, a)
 	}
 	for _, s := range e.Sessions() {
-		s.write(a, func(b []byte) []byte { return protocol.AppendGoingAway(b, ms(drain), "the daemon is stopping") })
+		s.write(a, func(b []byte) []byte {
+			return protocol.AppendGoingAway(b, ms(drain), "the daemon is stopping")
+		})
 	}
 	e.finish(a, now, nil)
 }
 
-// Shut counts and logs the remaining holds as lost. It does not tell their owners: the caller has to end the
-// sessions at once.
+// Shut counts and logs the remaining holds as lost. It does not tell their owners: the caller has
+// to end the sessions at once.
 func (e *Engine) Shut() {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.Shut(now, out) })
 }
@@ -51,27 +54,29 @@ func (e *Engine) Held() int64 {
 	return n
 }
 
-// Unanswered counts the queued ops and the batches in flight of stores that are up, except renewals.
+// Unanswered counts the queued ops and the batches in flight of stores that are up, except
+// renewals.
 func (e *Engine) Unanswered() (n int) {
-	for _, u := range e.Stores() {
-		if w, f := u.main.Depth(); u.Down() == nil {
+	for _, sl := range e.Stores() {
+		if w, f := sl.main.Depth(); sl.Down() == nil {
 			n += w + f
 		}
 	}
 	return n
 }
 
-// PendingEnds counts the queued releases, and the batches of them in flight, of pairs that are down.
+// PendingEnds counts the queued releases, and the batches of them in flight, of pairs that are
+// down.
 func (e *Engine) PendingEnds() (n int) {
-	for _, u := range e.Stores() {
-		w, f := u.ends.Depth()
+	for _, sl := range e.Stores() {
+		w, f := sl.ends.Depth()
 		n += w + f
 	}
 	return n
 }
 
-// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their holders. It
-// returns Forever for both without leases.
+// Shortest returns the shortest TTL of all leases and the shortest validity that is stated to their
+// holders. It returns Forever for both without leases.
 func (e *Engine) Shortest() (ttl, validity time.Duration) {
 	ttl, validity = time.Duration(cache.Forever), time.Duration(cache.Forever)
 	for i := range e.shards {
@@ -85,8 +90,8 @@ func (e *Engine) Shortest() (ttl, validity time.Duration) {
 
 // InFlight counts the batches in flight to stores.
 func (e *Engine) InFlight() (n int) {
-	for _, u := range e.Stores() {
-		_, f := depth(u.lanes()...)
+	for _, sl := range e.Stores() {
+		_, f := depth(sl.lanes()...)
 		n += f
 	}
 	return n
@@ -94,8 +99,8 @@ func (e *Engine) InFlight() (n int) {
 
 // MainPending counts the queued ops and the batches in flight of the stores' main lanes.
 func (e *Engine) MainPending() (n int) {
-	for _, u := range e.Stores() {
-		w, f := u.main.Depth()
+	for _, sl := range e.Stores() {
+		w, f := sl.main.Depth()
 		n += w + f
 	}
 	return n

@@ -25,11 +25,11 @@ func newTwoStores(t *testing.T) *twoStores {
 
 func (d *twoStores) add(name string) *StoreLane {
 	d.Helper()
-	u, err := d.e.AddStore(name, upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
+	sl, err := d.e.AddStore(name, upstream.Info{Rebase: true, Queue: true, Permits: true, Timeout: time.Second}, nil)
 	if err != nil {
 		d.Fatal(err)
 	}
-	return u
+	return sl
 }
 
 func (d *twoStores) route(list ...Namespace) {
@@ -253,9 +253,9 @@ func TestAHolderQueryToADroppedStoreIsNotAnsweredAsFree(t *testing.T) {
 	d.route(Namespace{})
 	d.drop(true)
 	asked := false
-	put(t.Context(), func(u *StoreLane) upstream.Lister {
-		asked = asked || u == d.u
-		return nil // as stores.lister does for a dropped store
+	put(t.Context(), func(sl *StoreLane) (none upstream.Capabilities) {
+		asked = asked || sl == d.u
+		return none // as stores.capabilities does for a dropped store
 	})(t.Context())
 	m := d.k.last(t)
 	st, _ := m.State()

@@ -46,7 +46,7 @@ func testEngine(t testing.TB) *Engine {
 	t.Cleanup(func() { _ = store.Close() })
 	e := NewEngine(Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
 		InFlight: 1, BatchSize: 64}, renewer.Boottime, func(int64) {})
-	u, err := e.AddStore("", store.Info(), store)
+	sl, err := e.AddStore("", store.Info(), store)
 	if err == nil {
 		err = e.Route([]Namespace{{}}, nil)
 	}
@@ -54,18 +54,18 @@ func testEngine(t testing.TB) *Engine {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { // what could not be answered inline, the first acquire
-		for b := u.main.Next(); b != nil; b = u.main.Next() {
-			u.main.Done(b)
+		for b := sl.main.Next(); b != nil; b = sl.main.Next() {
+			sl.main.Done(b)
 		}
 	})
 	// The session begins with the first op, which is not inline.
 	s, k := open(t, e)
 	send(s, &protocol.Request{Op: protocol.OpAcquire, ID: 2, Key: []byte("first")})
-	if b := u.main.Next(); b != nil {
+	if b := sl.main.Next(); b != nil {
 		b.Sent = e.clock()
 		_ = store.Apply(t.Context(), b.Ops, b.Results)
 		e.Deliver(b)
-		u.main.Done(b)
+		sl.main.Done(b)
 	}
 	if m := k.last(t); m.Code != protocol.OK || m.ID != 2 {
 		t.Fatal(m.Code)

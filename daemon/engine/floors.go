@@ -10,17 +10,18 @@ import (
 
 // Fence floors over reloads. See cache.Table.Carry.
 
-// rerouted describes keys whose store or fence_epoch has changed: those with one prefix, except keys with a longer
-// prefix that either configuration names.
+// rerouted describes keys whose store or fence_epoch has changed: those with one prefix, except
+// keys with a longer prefix that either configuration names.
 type rerouted struct {
 	was, is *route
 	known   uint64 // an upper bound of the bases that were seen of these keys
 	given   uint64 // an upper bound of the bases that the store of was has itself given
 }
 
-// follow makes r the present routes. It does so with all shards' mutexes held, because an acquire uses the routes of
-// the moment in which it has its shard's mutex. In the same moment the floors move with the keys from store to store,
-// and holds and waiters begin to count in their new namespaces. No other code holds the mutexes of two shards.
+// follow makes r the present routes. It does so with all shards' mutexes held, because an acquire
+// uses the routes of the moment in which it has its shard's mutex. In the same moment the floors
+// move with the keys from store to store, and holds and waiters begin to count in their new
+// namespaces. No other code holds the mutexes of two shards.
 func (e *Engine) follow(r *routeTable) {
 	for i := range e.shards {
 		e.lock(i)
@@ -44,14 +45,16 @@ func (e *Engine) follow(r *routeTable) {
 	e.reportFalls(changed)
 }
 
-// carryFloors tells all tables which keys move between stores when is replaces was. Every shard's mutex is held.
+// carryFloors tells all tables which keys move between stores when is replaces was. Every shard's
+// mutex is held.
 func (e *Engine) carryFloors(was, is *routeTable) (changed []rerouted) {
 	if was == nil {
 		return nil
 	}
 	for _, p := range prefixes(was, is) {
 		c := rerouted{was: routeFor(was, p), is: routeFor(is, p)}
-		if c.was.StoreLane == c.is.StoreLane && (c.is.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch) {
+		if c.was.StoreLane == c.is.StoreLane &&
+			(c.is.core.Raises() || c.was.FenceEpoch <= c.is.FenceEpoch) {
 			continue
 		}
 		for i := range e.shards {
@@ -77,7 +80,8 @@ func (e *Engine) reportFalls(changed []rerouted) {
 	told := make(map[way]bool) // a class has its own prefix
 	for _, c := range changed {
 		w := way{c.was.StoreLane, c.is.StoreLane, c.is.Prefix}
-		if e.observer == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) || c.continues() {
+		if e.observer == nil || told[w] || c.is.core.Carries(c.known, c.is.FenceEpoch) ||
+			c.continues() {
 			continue
 		}
 		told[w] = true
@@ -85,46 +89,48 @@ func (e *Engine) reportFalls(changed []rerouted) {
 	}
 }
 
-// continues reports whether the keys keep a store that has itself given the highest base. Then the order of that
-// store, or the rules for two stores at once, keep fences rising. The fence_epoch of a single store with an order of
-// its own is part of its fences and must not fall meanwhile. Two stores apply their fence_epoch themselves.
+// continues reports whether the keys keep a store that has itself given the highest base. Then the
+// order of that store, or the rules for two stores at once, keep fences rising. The fence_epoch of
+// a single store with an order of its own is part of its fences and must not fall meanwhile. Two
+// stores apply their fence_epoch themselves.
 func (c *rerouted) continues() bool {
-	return c.was.StoreLane != c.is.StoreLane && c.was.shares(c.is.StoreLane) && c.given == c.known &&
+	return c.was.StoreLane != c.is.StoreLane && c.was.shares(c.is.StoreLane) &&
+		c.given == c.known &&
 		(c.was.core.Raises() || c.is.core.Pair || c.was.FenceEpoch <= c.is.FenceEpoch)
 }
 
-// shares reports whether u and o have a store in common.
-func (u *StoreLane) shares(o *StoreLane) bool {
-	a, b := u.parts.Load(), o.parts.Load()
+// shares reports whether sl and o have a store in common.
+func (sl *StoreLane) shares(o *StoreLane) bool {
+	a, b := sl.parts.Load(), o.parts.Load()
 	return a != nil && b != nil && slices.ContainsFunc(*a, func(p Part) bool {
 		return slices.ContainsFunc(*b, func(q Part) bool { return p.Place == q.Place })
 	})
 }
 
-// routing writes or reads the routes. The next process may have another configuration; then it carries the floors as
-// a reload does.
+// routing writes or reads the routes. The next process may have another configuration; then it
+// carries the floors as a reload does.
 func (m *snapshotCoder) routing() {
 	var all []*route
 	if !m.Reading {
 		for _, p := range slices.Sorted(maps.Keys(m.e.routes.Load().routes)) {
 			all = append(all, m.e.routes.Load().routes[p])
 		}
-		all = slices.DeleteFunc(all, func(sp *route) bool { return sp.part })
+		all = slices.DeleteFunc(all, func(rt *route) bool { return rt.part })
 	}
 	m.was = &routeTable{routes: make(map[string]*route)}
-	cache.List(m.Coder, &all, func(sp **route) {
-		var s *cache.Store
+	cache.List(m.Coder, &all, func(rt **route) {
+		var s *cache.StoreTraits
 		if m.Reading {
-			*sp = new(route)
+			*rt = new(route)
 		} else {
-			s = (*sp).core
+			s = (*rt).core
 		}
-		m.String(&(*sp).Prefix)
+		m.String(&(*rt).Prefix)
 		m.Store(m.Coder, &s)
-		cache.Num(m.Coder, &(*sp).FenceEpoch)
+		cache.Num(m.Coder, &(*rt).FenceEpoch)
 		if m.Reading {
-			(*sp).StoreLane = (*m.e.storeLanes.Load())[s.ID]
-			m.was.add((*sp).Prefix, *sp)
+			(*rt).StoreLane = (*m.e.storeLanes.Load())[s.ID]
+			m.was.add((*rt).Prefix, *rt)
 		}
 	})
 	if m.was.routes[""] == nil && m.Reading {

@@ -232,11 +232,11 @@ func TestALowerEpochIsReportedAlsoWithAnotherPassword(t *testing.T) {
 		d := newTwoStores(t)
 		at := []Part{{Name: "etcd", Place: "etcd"}}
 		for _, name := range []string{"own", "again"} {
-			u, err := d.e.AddStore(name, upstream.Info{Queue: true}, nil)
+			sl, err := d.e.AddStore(name, upstream.Info{Queue: true}, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
-			u.parts.Store(&at)
+			sl.parts.Store(&at)
 		}
 		d.other = d.e.StoreNamed("own")
 		n := 0
@@ -260,11 +260,11 @@ func TestTheWayBackToAPairIsNotReported(t *testing.T) {
 	d := newTwoStores(t)
 	etcd := Part{Name: "etcd", Place: "etcd"}
 	for name, parts := range map[string][]Part{"alone": {etcd}, "pair": {{Name: "b", Place: "b"}, etcd}} {
-		u, err := d.e.AddStore(name, upstream.Info{Queue: true, Pair: name == "pair"}, nil)
+		sl, err := d.e.AddStore(name, upstream.Info{Queue: true, Pair: name == "pair"}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		u.parts.Store(&parts)
+		sl.parts.Store(&parts)
 	}
 	d.e.Observe(onFall{fall: func(prefix, store string, base uint64) { t.Errorf("reported: %s %s %d", prefix, store, base) }})
 	d.other = d.e.StoreNamed("alone")
@@ -291,14 +291,14 @@ func TestFencesRiseWhileReloadsMoveAKey(t *testing.T) {
 	stores[ahead] = first
 	d.u.inline = d.store // before anything is asked
 	answer := func() {
-		for u, st := range stores {
-			for p := u.main.Next(); p != nil; p = u.main.Next() {
+		for sl, st := range stores {
+			for p := sl.main.Next(); p != nil; p = sl.main.Next() {
 				p.Sent = d.now.Load()
 				if err := st.Apply(t.Context(), p.Ops, p.Results); err != nil {
 					t.Fatal(err)
 				}
 				d.e.Deliver(p)
-				u.main.Done(p)
+				sl.main.Done(p)
 			}
 		}
 	}

@@ -7,10 +7,9 @@ func (e *Engine) Force(key string, permit bool, fence uint64) (ended []cache.Hel
 	now := e.clock()
 	a := getFollowUp()
 	defer putFollowUp(a)
-	i := shardOf(key)
-	sh := e.lock(i)
+	sh := e.lock(shardOf(key))
 	ended, free = sh.table.Force(key, permit, fence, now, &sh.out)
-	e.unlock(sh, i, now, a)
+	e.carryOutAndUnlock(sh, now, a)
 	e.finish(a, now, nil)
 	return ended, free
 }

@@ -109,7 +109,7 @@ func fuzzed(t *testing.T) (e *engine.Engine, settle func()) {
 	table.MaxHolds, table.MaxWaiters, table.Seed = 8, 4, 1
 	e = engine.NewEngine(engine.Settings{Table: table, Users: engine.UserLimits{Conns: 1, Holds: 6, Waiters: 3},
 		MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20, InFlight: 1, BatchSize: 8}, renewer.Boottime, func(int64) {})
-	u, err := e.AddStore("store", st.Info(), nil)
+	sl, err := e.AddStore("store", st.Info(), nil)
 	if err == nil {
 		err = e.Route([]engine.Namespace{{Store: "store"}, {Prefix: "l", Store: "store", Users: []int{0}, MaxHolds: 2}}, nil)
 	}
@@ -119,10 +119,10 @@ func fuzzed(t *testing.T) (e *engine.Engine, settle func()) {
 	return e, func() {
 		for step := 0; ; step++ {
 			e.Tick()
-			b := u.Main().Next()
-			lane := u.Main()
+			b := sl.Main().Next()
+			lane := sl.Main()
 			if b == nil {
-				lane = u.Renewals()
+				lane = sl.Renewals()
 				b = lane.Next()
 			}
 			if b == nil {

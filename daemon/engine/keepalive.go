@@ -24,9 +24,10 @@ func (e *Engine) keepaliveBy(at int64) {
 	}
 }
 
-// A survey precedes each keepalive: it visits all holds of the session. Surveys of several sessions take turns, and
-// pause for other work: to visit a million holds at once would delay everything else for a quarter of a second. A
-// survey takes up to an eighth of the time between two keepalives, to keep the delays short.
+// A survey precedes each keepalive: it visits all holds of the session. Surveys of several sessions
+// take turns, and pause for other work: to visit a million holds at once would delay everything
+// else for a quarter of a second. A survey takes up to an eighth of the time between two
+// keepalives, to keep the delays short.
 const (
 	maxSurvey      = 2048 // holds in one part, of all sessions together
 	surveyTurn     = 512  // holds of one session before the next one's turn
@@ -46,8 +47,9 @@ type survey struct {
 	begun bool   // the first of these has been visited in part
 }
 
-// keepalives sends each session with holds, when it is due, a keepalive: the time until which every hold is valid
-// that the session has not been told is lost. It returns when it has to be called next.
+// keepalives sends each session with holds, when it is due, a keepalive: the time until which every
+// hold is valid that the session has not been told is lost. It returns when it has to be called
+// next.
 func (e *Engine) keepalives(now int64, a *followUp) int64 {
 	if e.nextKeepalive.Load() <= now {
 		e.nextKeepalive.Store(cache.Forever)
@@ -69,9 +71,9 @@ func (e *Engine) keepalives(now int64, a *followUp) int64 {
 	return e.surveyAt
 }
 
-// beginKeepalive begins a session's survey if it is due. The keepalive takes grants that are made during the survey
-// into account by the session's floor. A grant that is made after the keepalive is queued reaches the client later,
-// and a keepalive does not apply to later grants.
+// beginKeepalive begins a session's survey if it is due. The keepalive takes grants that are made
+// during the survey into account by the session's floor. A grant that is made after the keepalive
+// is queued reaches the client later, and a keepalive does not apply to later grants.
 func (e *Engine) beginKeepalive(s *Session, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,20 +88,22 @@ func (e *Engine) beginKeepalive(s *Session, now int64) {
 		return
 	}
 	s.keepaliveAt, s.floor, s.surveyed = cache.Forever, cache.Forever, true
-	e.surveys = append(e.surveys, survey{s: s, at: at, every: s.keepaliveEvery, w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
+	e.surveys = append(e.surveys, survey{s: s, at: at, every: s.keepaliveEvery,
+		w: cache.Watermark{Until: cache.Forever}, left: s.core.Shards.Load()})
 }
 
-// pauseOf returns the pause between two parts of the surveys, of up to most holds each.
-func pauseOf(all []survey, most int) int64 {
+// pauseOf returns the pause between two parts of the surveys, of up to limit holds each.
+func pauseOf(all []survey, limit int) int64 {
 	every, work := cache.Forever, int64(0)
 	for i := range all {
 		every = min(every, all[i].every)
 		work += all[i].s.core.Holds.Load() + surveyCost
 	}
-	return min(max(every/surveyPart/(work/int64(most)+1), surveyPauseMin), surveyPauseMax)
+	return min(max(every/surveyPart/(work/int64(limit)+1), surveyPauseMin), surveyPauseMax)
 }
 
-// survey does one part of the surveys, in turns, and sends the keepalives of the sessions whose surveys are complete.
+// survey does one part of the surveys, in turns, and sends the keepalives of the sessions whose
+// surveys are complete.
 func (e *Engine) survey(now int64, a *followUp) {
 	for n := e.settings().Survey; n > 0 && len(e.surveys) > 0; {
 		v := &e.surveys[0]
@@ -150,14 +154,16 @@ func (e *Engine) sendKeepalive(v *survey, now int64, a *followUp) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.surveyed = false
-	if w.TTL != 0 { // otherwise it holds nothing but what has been granted since, which has set the next keepalive
+	// Without a TTL, s has only holds that were granted since. They have set the next keepalive.
+	if w.TTL != 0 {
 		until = min(until, s.floor)
 		if until > now && !s.killed && !s.ended.Load() {
 			s.stated = max(s.stated, until)
 			if s.asked <= s.heard.Load() {
 				s.asked = now
 			}
-			s.out = protocol.AppendKeepalive(s.out, uint64(until/int64(time.Millisecond)), uint64((until-now)/int64(time.Millisecond)))
+			s.out = protocol.AppendKeepalive(s.out, uint64(until/int64(time.Millisecond)),
+				uint64((until-now)/int64(time.Millisecond)))
 			a.mark(s)
 		}
 		s.keepaliveEvery = ttl / 3
@@ -169,9 +175,10 @@ func (e *Engine) sendKeepalive(v *survey, now int64, a *followUp) {
 	}
 }
 
-// hadTime reports whether the client has had a keepalive to answer, and a third of the heartbeat to answer it. That is
-// not so if a reload has just required the heartbeat, and keepalives were less frequent before. Nor is it so if the
-// daemon was stopped: then the answer may have arrived without having been read.
+// hadTime reports whether the client has had a keepalive to answer, and a third of the heartbeat to
+// answer it. That is not so if a reload has just required the heartbeat, and keepalives were less
+// frequent before. Nor is it so if the daemon was stopped: then the answer may have arrived without
+// having been read.
 func (s *Session) hadTime(v *survey, now int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,10 +195,10 @@ func (e *Engine) loseSilent(s *Session, lead, now int64, a *followUp) cache.Sile
 			continue
 		}
 		sh := e.lock(i)
-		heard := s.lastHeard(now) // with the mutex held, because a grant in this shard may have moved it
+		heard := s.lastHeard(now) // with the mutex held: a grant in this shard may have moved it
 		more := sh.table.LoseSilent(s.core, heard, lead, now, &sh.out)
 		is.Again, is.Until = min(is.Again, more.Again), min(is.Until, more.Until)
-		e.unlock(sh, i, now, a)
+		e.carryOutAndUnlock(sh, now, a)
 	}
 	return is
 }

@@ -121,7 +121,7 @@ func (b *beating) untilBeat(until uint64) uint64 {
 
 // A survey of many holds takes several ticks. Grants and releases meanwhile must not make the keepalive state more
 // than what is true of every hold.
-func TestGrantedWhileABeatLooks(t *testing.T) {
+func TestGrantedDuringASurvey(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
 	for i := range 8 {
@@ -139,7 +139,7 @@ func TestGrantedWhileABeatLooks(t *testing.T) {
 	}
 }
 
-func TestGivenUpWhileABeatLooks(t *testing.T) {
+func TestGivenUpDuringASurvey(t *testing.T) {
 	b := newBeating(t)
 	defer b.e.End(b.s)
 	fences := make([]uint64, 8)
@@ -182,7 +182,7 @@ func keyOfShard(shard, nth int) string {
 
 // Surveys are spread over an eighth of the time between keepalives, in parts that are neither too close nor too far
 // apart.
-func TestPauseBetweenLooks(t *testing.T) {
+func TestPauseBetweenPartsOfSurveys(t *testing.T) {
 	surveys := func(sessions int, holds int64, ttl time.Duration) (all []survey) {
 		for range sessions {
 			s := &Session{core: &cache.Session{}}

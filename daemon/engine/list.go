@@ -1,14 +1,12 @@
 package engine
 
 import (
-	"cmp"
-
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// list answers with one page of rows, in the order of the shards and then of the keys. A page's place is the shard's
-// number and the place in the shard.
+// list answers with one page of rows, in the order of the shards and then of the keys. A page's
+// place is the shard's number and the place in the shard.
 func (s *Session) list(q *protocol.Request, now int64, a *followUp) {
 	e := s.engine
 	first, after, ok := parsePlace(string(q.After))
@@ -24,10 +22,12 @@ func (s *Session) list(q *protocol.Request, now int64, a *followUp) {
 	next, end := "", "" // end is the place of the last row
 	for i := first; i < shards && next == ""; i++ {
 		sh := e.lock(i)
-		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now, show)
+		found = sh.table.Rows(found[:0], string(q.Prefix), after, int(q.Limit)-len(rows)+1, now,
+			show)
 		sh.mu.Unlock()
 		for n := range found {
-			if len(rows) == int(q.Limit) || len(rows) > 0 && size+len(found[n].Key)+rowSize > s.frameLimit() {
+			if len(rows) == int(q.Limit) ||
+				len(rows) > 0 && size+len(found[n].Key)+rowSize > s.frameLimit() {
 				next = place(last, end)
 				break
 			}
@@ -45,14 +45,11 @@ func (s *Session) list(q *protocol.Request, now int64, a *followUp) {
 const rowSize = 64 + 2*protocol.MaxName
 
 func wireRow(r *cache.Row) protocol.Row {
-	w := protocol.Row{Key: r.Key, Mode: protocol.Mode(r.Mode), Holders: uint64(r.Holders), Waiters: uint64(r.Waiters),
-		Fence: r.Fence, Left: Millis(r.Left)}
+	w := protocol.Row{Key: r.Key, Mode: r.Mode, Holders: uint64(r.Holders),
+		Waiters: uint64(r.Waiters), Fence: r.Fence, Left: Millis(r.Left)}
 	if r.Holder != nil {
-		h := SessionOf(r.Holder)
-		w.Session, w.PID = h.core.ID, uint64(max(0, h.peer.PID))
-		if c := h.client.Load(); c != nil {
-			w.Client = *c
-		}
+		who := WhoIs(r.Holder)
+		w.Session, w.PID, w.Client = who.Session, uint64(max(0, who.PID)), who.Client
 	}
 	return w
 }
@@ -66,7 +63,8 @@ func parsePlace(p string) (shard int, key string, ok bool) {
 	if p == "" {
 		return 0, "", true
 	}
-	if len(p) < 3 || p[2] != ':' || cmp.Compare(p[:2], "00") < 0 || p[0] > '9' || p[1] < '0' || p[1] > '9' {
+	digit := func(c byte) bool { return c >= '0' && c <= '9' }
+	if len(p) < 3 || !digit(p[0]) || !digit(p[1]) || p[2] != ':' {
 		return 0, "", false
 	}
 	shard = int(p[0]-'0')*10 + int(p[1]-'0')

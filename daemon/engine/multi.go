@@ -11,15 +11,11 @@ import (
 
 var errAlone = errors.New("the store is down, and a reload has ended grants without it")
 
-// internalReply receives the table's answer to a request made by the engine. It is called without mutexes held.
-type internalReply interface {
-	answered(e *Engine, m *cache.Message, now int64, a *followUp)
-}
-
-// multiAcquire is a multi-acquire in progress. First it tries all its keys at once, as one batch for the store. That
-// is usually enough. If a key is not free, it releases the keys that come later in byte order, waits for that key,
-// and then tries the rest again. So a waiting multi-acquire holds only keys that come earlier in an order that is the
-// same for every caller, and no two can wait for each other.
+// multiAcquire is a multi-acquire in progress. First it tries all its keys at once, as one batch
+// for the store. That is usually enough. If a key is not free, it releases the keys that come later
+// in byte order, waits for that key, and then tries the rest again. So a waiting multi-acquire
+// holds only keys that come earlier in an order that is the same for every caller, and no two can
+// wait for each other.
 type multiAcquire struct {
 	s        *Session
 	id       uint64
@@ -48,7 +44,7 @@ func (m *multiAcquire) Since() int64 { return m.began }
 
 // said is the refusal of a key.
 type said struct {
-	code cache.Code
+	code protocol.Code
 	text string
 }
 
@@ -66,20 +62,23 @@ func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 		s.refuse(q.ID, protocol.Overlong, "so many grants do not fit into a frame", a)
 		return
 	}
-	m := &multiAcquire{s: s, id: q.ID, began: now, deadline: cache.Forever, grants: make([]protocol.Grant, len(q.Keys)),
-		said: make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
-	wait, all := cache.Forever, s.engine.routes.Load() // askOne checks each key again, because routes may change
+	m := &multiAcquire{s: s, id: q.ID, began: now, deadline: cache.Forever,
+		grants: make([]protocol.Grant, len(q.Keys)),
+		said:   make([]said, len(q.Keys)), held: make([]bool, len(q.Keys))}
+	// askOne checks each key again, because the routes may change.
+	wait, all := cache.Forever, s.engine.routes.Load()
 	for _, k := range q.Keys {
-		sp := routeFor(all, k)
-		ttl, most := sp.terms(q)
-		if code, err := sp.admits(&s.peer, cache.Mode(q.Mode), ttl); code != cache.CodeOK {
-			s.turnAway(sp, q, k, code, err, now, a)
+		rt := routeFor(all, k)
+		ttl, longest := rt.terms(q)
+		if code, err := rt.admits(&s.peer, q.Mode, ttl); code != protocol.OK {
+			s.turnAway(rt, q, k, code, err, now, a)
 			return
 		}
-		wait = min(wait, most)
-		m.ttls, m.classes = append(m.ttls, ttl), append(m.classes, sp.class)
+		wait = min(wait, longest)
+		m.ttls, m.classes = append(m.ttls, ttl), append(m.classes, rt.class)
 	}
-	m.q = cache.Acquire{Owner: q.Owner, Mode: cache.Mode(q.Mode), Wait: wait, Fixed: q.Flags&protocol.FlagFixed != 0}
+	m.q = cache.Acquire{Owner: q.Owner, Mode: q.Mode, Wait: wait,
+		Fixed: q.Flags&protocol.FlagFixed != 0}
 	m.q.Re = cache.Request{Session: s.core, ID: q.ID, InternalReply: m}
 	if wait < cache.Forever-now {
 		m.deadline = now + wait
@@ -100,7 +99,8 @@ func (s *Session) acquireMulti(q *protocol.Request, now int64, a *followUp) {
 	m.ask(s.engine, now, a)
 }
 
-// ask requests the keys that are not held: all at once with tries, or with a wait if only one is left.
+// ask requests the keys that are not held: all at once with tries, or with a wait if only one is
+// left.
 func (m *multiAcquire) ask(e *Engine, now int64, a *followUp) {
 	rest := m.order[m.at:]
 	if len(rest) == 1 {
@@ -117,30 +117,33 @@ func (m *multiAcquire) ask(e *Engine, now int64, a *followUp) {
 	}
 }
 
-// askOne requests key n with the settings of q, unless the session may no longer use the key. It calls after
-// with the shard's mutex held.
-func (m *multiAcquire) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *followUp, after func(*shard)) {
-	sh, i, sp := e.lockKey(m.keys[n])
-	q.NS, q.TTL, q.Key, q.Draining = sp.table, m.ttls[n], m.keys[n], e.draining.Load()
+// askOne requests key n with the settings of q, unless the session may no longer use the key. It
+// calls after with the shard's mutex held.
+func (m *multiAcquire) askOne(e *Engine, n int, q *cache.Acquire, now int64, a *followUp,
+	after func(*shard),
+) {
+	sh, rt := e.lockKey(m.keys[n])
+	q.NS, q.TTL, q.Key, q.Draining = rt.table, m.ttls[n], m.keys[n], e.draining.Load()
 	if q.Wait > 0 {
-		q.Wait = m.left(sp, now)
+		q.Wait = m.left(rt, now)
 	}
-	if code, err := sp.admits(&m.s.peer, q.Mode, q.TTL); code != cache.CodeOK {
+	if code, err := rt.admits(&m.s.peer, q.Mode, q.TTL); code != protocol.OK {
 		refused := cache.Message{Kind: cache.MsgFailed, Code: code, Re: q.Re, Left: -1, Err: err}
 		sh.out.Messages = append(sh.out.Messages, refused)
 	} else {
 		sh.table.Acquire(q, now, &sh.out)
 	}
 	after(sh)
-	e.unlock(sh, i, now, a)
+	e.carryOutAndUnlock(sh, now, a)
 }
 
-// left returns how long m may still wait for a key of sp, whose longest wait a reload may have shortened.
-func (m *multiAcquire) left(sp *route, now int64) int64 {
+// left returns how long m may still wait for a key of rt, whose longest wait a reload may have
+// shortened.
+func (m *multiAcquire) left(rt *route, now int64) int64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if most := int64(sp.MaxWait); most > 0 {
-		m.deadline = min(m.deadline, m.began+most)
+	if longest := int64(rt.MaxWait); longest > 0 {
+		m.deadline = min(m.deadline, m.began+longest)
 	}
 	if m.deadline == cache.Forever {
 		return cache.Forever
@@ -191,7 +194,9 @@ func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 		return
 	}
 	// A refusal that a wait cannot change ends the request at once, whichever key it concerns.
-	bad := slices.IndexFunc(m.order, func(n int) bool { return free(n) && (m.said[n].code != cache.CodeBusy || m.q.Wait == 0) })
+	bad := slices.IndexFunc(m.order, func(n int) bool {
+		return free(n) && (m.said[n].code != protocol.Busy || m.q.Wait == 0)
+	})
 	m.at = max(first, bad)
 	m.mu.Unlock()
 	if bad >= 0 {
@@ -204,8 +209,8 @@ func (m *multiAcquire) tried(e *Engine, now int64, a *followUp) {
 	m.wait(e, now, a)
 }
 
-// ended ends m, and releases its keys, if the client has withdrawn it or a key was lost. It reports whether it has
-// done so.
+// ended ends m, and releases its keys, if the client has withdrawn it or a key was lost. It reports
+// whether it has done so.
 func (m *multiAcquire) ended(e *Engine, now int64, a *followUp) bool {
 	m.mu.Lock()
 	over, lost := m.over, m.lost
@@ -213,7 +218,7 @@ func (m *multiAcquire) ended(e *Engine, now int64, a *followUp) bool {
 	switch {
 	case over:
 		m.giveBack(e, 0, now, a)
-		m.fail(cache.CodeCanceled, "withdrawn", now, a)
+		m.fail(protocol.Canceled, "withdrawn", now, a)
 	case lost:
 		m.failLost(e, now, a)
 	}
@@ -240,8 +245,8 @@ func (m *multiAcquire) wait(e *Engine, now int64, a *followUp) {
 func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *followUp) {
 	if msg.Kind != cache.MsgGranted {
 		code, text := msg.Code, failText(msg)
-		if code == cache.CodeBusy && m.deadline != cache.Forever && m.q.Wait > 0 {
-			code, text = cache.CodeTimeout, "the wait ran out" // its last moment was a try
+		if code == protocol.Busy && m.deadline != cache.Forever && m.q.Wait > 0 {
+			code, text = protocol.Timeout, "the wait ran out" // its last moment was a try
 		}
 		m.giveBack(e, 0, now, a)
 		m.fail(code, text, now, a)
@@ -261,19 +266,20 @@ func (m *multiAcquire) answered(e *Engine, msg *cache.Message, now int64, a *fol
 	}
 }
 
-// succeed answers the client with all grants, with their present values. The first keys may have been granted a while
-// ago: since then they may have been renewed, lost, or released by the client, or a reload may have denied them.
+// succeed answers the client with all grants, with their present values. The first keys may have
+// been granted a while ago: since then they may have been renewed, lost, or released by the client,
+// or a reload may have denied them.
 func (m *multiAcquire) succeed(e *Engine, now int64, a *followUp) {
 	held := true
 	for n, k := range m.keys {
-		sh, i, sp := e.lockKey(k)
-		code, err := sp.admits(&m.s.peer, m.q.Mode, m.ttls[n])
+		sh, rt := e.lockKey(k)
+		code, err := rt.admits(&m.s.peer, m.q.Mode, m.ttls[n])
 		msg, ok := sh.table.Restate(m.s.core, k, m.q.Owner, m.grants[n].Fence, now, &sh.out)
-		e.unlock(sh, i, now, a)
-		if code == cache.CodeOK && ok && msg.Degraded && !sp.Local {
-			code, err = cache.CodeUnavailable, errAlone
+		e.carryOutAndUnlock(sh, now, a)
+		if code == protocol.OK && ok && msg.Degraded && !rt.Local {
+			code, err = protocol.Unavailable, errAlone
 		}
-		if code != cache.CodeOK {
+		if code != protocol.OK {
 			m.mu.Lock()
 			m.at = slices.Index(m.order, n)
 			m.mu.Unlock()
@@ -295,11 +301,11 @@ func (m *multiAcquire) succeed(e *Engine, now int64, a *followUp) {
 
 func (m *multiAcquire) failLost(e *Engine, now int64, a *followUp) {
 	m.giveBack(e, 0, now, a)
-	m.fail(cache.CodeUnavailable, "a key was lost while the others were waited for", now, a)
+	m.fail(protocol.Unavailable, "a key was lost while the others were waited for", now, a)
 }
 
-// commit ends m as granted, unless a key has been lost before. It reports whether it has done so. A later loss is
-// told to the client after the grant.
+// commit ends m as granted, unless a key has been lost before. It reports whether it has done so. A
+// later loss is pushed to the client after the grant.
 func (m *multiAcquire) commit(a *followUp) bool {
 	m.s.mu.Lock()
 	m.mu.Lock()
@@ -312,21 +318,22 @@ func (m *multiAcquire) commit(a *followUp) bool {
 	if lost {
 		return false
 	}
-	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(cache.CodeOK)})
+	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(protocol.OK)})
 	m.finish(a, false, func(b []byte) []byte { return b })
 	return true
 }
 
-func (m *multiAcquire) fail(c cache.Code, text string, now int64, a *followUp) {
+func (m *multiAcquire) fail(c protocol.Code, text string, now int64, a *followUp) {
 	for _, class := range m.classes {
-		class.refused.add(protocol.Code(c))
+		class.refused.add(c)
 	}
 	index := m.order[min(m.at, len(m.order)-1)]
 	key := string(m.keys[index])
 	m.s.endSpan(m.id, spanEnd{outcome: cache.Outcome(c), key: key})
-	m.s.noteRefused(cache.Notice{Mode: m.q.Mode, Code: c, Key: key, Owner: m.q.Owner, Took: now - m.began}, a)
-	m.finish(a, c == cache.CodeCanceled, func(b []byte) []byte {
-		return protocol.AppendManyError(b, m.id, protocol.Code(c), text, uint64(index))
+	m.s.noteRefused(cache.Notice{Mode: m.q.Mode, Code: c, Key: key, Owner: m.q.Owner,
+		Took: now - m.began}, a)
+	m.finish(a, c == protocol.Canceled, func(b []byte) []byte {
+		return protocol.AppendManyError(b, m.id, c, text, uint64(index))
 	})
 }
 
@@ -342,13 +349,14 @@ func (m *multiAcquire) finish(a *followUp, canceled bool, frame func([]byte) []b
 	}
 }
 
-// loseInMulti records that a multi-acquire has lost a key that it had been granted, so that the request fails. It is
-// called with s.mu held.
+// loseInMulti records that a multi-acquire has lost a key that it had been granted, so that the
+// request fails. It is called with s.mu held.
 func (s *Session) loseInMulti(msg *cache.Message) {
 	for _, m := range s.multiAcquires {
 		m.mu.Lock()
 		for n := range m.keys {
-			if m.held[n] && m.grants[n].Fence == msg.Fence && m.q.Owner == msg.Owner && string(m.keys[n]) == msg.Key {
+			if m.held[n] && m.grants[n].Fence == msg.Fence && m.q.Owner == msg.Owner &&
+				string(m.keys[n]) == msg.Key {
 				m.lost = true
 			}
 		}
@@ -368,11 +376,11 @@ func (m *multiAcquire) giveBack(e *Engine, from int, now int64, a *followUp) {
 	}
 	m.mu.Unlock()
 	for _, n := range slices.Backward(back) {
-		i := shardOf(m.keys[n])
-		sh := e.lock(i)
-		sh.table.Release(&cache.Release{Re: cache.Request{Session: m.s.core, InternalReply: nobody{}}, Key: m.keys[n],
-			Owner: m.q.Owner, Fence: m.grants[n].Fence, Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
-		e.unlock(sh, i, now, a)
+		sh := e.lock(shardOf(m.keys[n]))
+		sh.table.Release(&cache.Release{Key: m.keys[n], Owner: m.q.Owner, Fence: m.grants[n].Fence,
+			Re:    cache.Request{Session: m.s.core, InternalReply: nobody{}},
+			Async: true, Cause: cache.CauseGivenBack}, now, &sh.out)
+		e.carryOutAndUnlock(sh, now, a)
 	}
 }
 
@@ -427,7 +435,7 @@ func (s *Session) cancelMulti(q *protocol.Request, now int64, a *followUp) bool 
 	e := s.engine
 	sh := e.lock(i)
 	sh.table.CancelVia(s.core, m, now, &sh.out)
-	e.unlock(sh, i, now, a)
+	e.carryOutAndUnlock(sh, now, a)
 	return true
 }
 
@@ -448,14 +456,15 @@ type oneRelease struct {
 
 func (s *Session) releaseMulti(q *protocol.Request, now int64, a *followUp) {
 	e := s.engine
-	all := &multiRelease{s: s, id: q.ID, left: len(q.Keys), codes: make([]protocol.Code, len(q.Keys))}
+	all := &multiRelease{s: s, id: q.ID, left: len(q.Keys),
+		codes: make([]protocol.Code, len(q.Keys))}
 	for n, k := range q.Keys {
-		i := shardOf(k)
-		sh := e.lock(i)
-		sh.table.Release(&cache.Release{Re: cache.Request{Session: s.core, ID: q.ID, InternalReply: oneRelease{all, n}}, Key: k,
-			Owner: q.Owner, Fence: q.Fences[n], All: q.Flags&protocol.FlagAll != 0,
-			Async: q.Flags&protocol.FlagAsync != 0}, now, &sh.out)
-		e.unlock(sh, i, now, a)
+		sh := e.lock(shardOf(k))
+		sh.table.Release(&cache.Release{Key: k, Owner: q.Owner, Fence: q.Fences[n],
+			Re:  cache.Request{Session: s.core, ID: q.ID, InternalReply: oneRelease{all, n}},
+			All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0},
+			now, &sh.out)
+		e.carryOutAndUnlock(sh, now, a)
 	}
 }
 
@@ -463,7 +472,7 @@ func (o oneRelease) answered(_ *Engine, m *cache.Message, _ int64, a *followUp) 
 	all := o.all
 	all.mu.Lock()
 	if m.Kind == cache.MsgFailed {
-		all.codes[o.n] = protocol.Code(m.Code)
+		all.codes[o.n] = m.Code
 	}
 	all.left--
 	done := all.left == 0

@@ -2,8 +2,8 @@ package engine
 
 import "github.com/locksidecar/locksidecar/cache"
 
-// Observer is told of what happens in an engine. Its methods must not block. Engine calls them without a shard's
-// mutex, and concurrently.
+// Observer receives the events of an engine. Its methods must not block. The engine calls them
+// without a shard's mutex, and concurrently.
 type Observer interface {
 	// Notices reports lost holds, and with SetAudit also grants, refusals and releases.
 	Notices(ns []cache.Notice)
@@ -11,10 +11,11 @@ type Observer interface {
 	SessionBegins(s *Session)
 	// SpanEnds reports a traced acquire that has ended. The session's mutex is held.
 	SpanEnds(x *Span)
-	// WaitCycle reports owners that wait for each other, each for the next one and the last for the first.
+	// WaitCycle reports owners that wait for each other, each for the next one and the last for the
+	// first.
 	WaitCycle(waits []CycleWait)
-	// FencesMayFall reports that keys with a prefix now go to a store that does not continue from base, which
-	// has been granted of these keys.
+	// FencesMayFall reports that keys with a prefix now go to a store that does not continue from
+	// base, which has been granted of these keys.
 	FencesMayFall(prefix, store string, base uint64)
 }
 
@@ -28,11 +29,12 @@ type CycleWait struct {
 	HolderOwner   uint64
 }
 
-// Observe sets the observer. It is called before the first session. Without an observer, the engine does not
-// look for cycles.
+// Observe sets the observer. It is called before the first session. Without an observer, the engine
+// does not look for cycles.
 func (e *Engine) Observe(o Observer) { e.observer = o }
 
-// SetAudit selects the events for Observer.Notices: grants, refusals, releases and losses, or losses alone.
+// SetAudit selects the events for Observer.Notices: grants, refusals, releases and losses, or
+// losses alone.
 func (e *Engine) SetAudit(on bool) {
 	e.audit.Store(on)
 	for i := range e.shards {

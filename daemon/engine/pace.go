@@ -5,14 +5,15 @@ import (
 	"time"
 )
 
-// pace limits the request rate of a user. Requests above the rate are delayed, not refused. It is the generic cell
-// rate algorithm as virtual scheduling (ITU-T I.371, annex A). A user over the limit may still open connections and
-// send one request a second on each: otherwise its keepalives and pings would wait for requests of other connections,
-// and its clients would conclude that the daemon hangs.
+// pace limits the request rate of a user. Requests above the rate are delayed, not refused. It is
+// the generic cell rate algorithm as virtual scheduling (ITU-T I.371, annex A). A user over the
+// limit may still open connections and send one request a second on each: otherwise its keepalives
+// and pings would wait for requests of other connections, and its clients would conclude that the
+// daemon hangs.
 type pace struct{ limit atomic.Pointer[RateLimit] } // nil for no limit
 
-// RateLimit is one limit of a user. A changed limit starts from zero: a request counts only against the limit that
-// applied when it was read.
+// RateLimit is one limit of a user. A changed limit starts from zero: a request counts only against
+// the limit that applied when it was read.
 type RateLimit struct {
 	rate int64        // requests a second
 	due  atomic.Int64 // when everything charged so far is worked off at that rate
@@ -22,7 +23,7 @@ type RateLimit struct {
 func NewRateLimit(rate int64) *RateLimit { return &RateLimit{rate: rate} }
 
 const (
-	paceBurst   = int64(100 * time.Millisecond) // work that takes this long at the user's rate is not delayed
+	paceBurst   = int64(100 * time.Millisecond) // of work at the user's rate that is not delayed
 	paceMaxWait = time.Second                   // the longest delay of guaranteed work
 	maxQuota    = 32                            // requests between two checks of the limit
 )
@@ -36,9 +37,9 @@ func (p *pace) set(rate int64) {
 	}
 }
 
-// Charge adds cost, in requests, to what the user has used. It returns how long the connection has to wait before its
-// next request. Guaranteed work waits for paceMaxWait at most, and is not charged if the user is further behind than
-// that.
+// Charge adds cost, in requests, to what the user has used. It returns how long the connection has
+// to wait before its next request. Guaranteed work waits for paceMaxWait at most, and is not
+// charged if the user is further behind than that.
 func (l *RateLimit) Charge(cost int, guaranteed bool, now int64) time.Duration {
 	took := int64(cost) * int64(time.Second) / l.rate
 	for {
@@ -57,8 +58,8 @@ func (l *RateLimit) Charge(cost int, guaranteed bool, now int64) time.Duration {
 	}
 }
 
-// Quota returns how many requests a connection may handle before it checks the limit again: a twentieth of a second's
-// worth at the user's rate, or one if the user is over the limit.
+// Quota returns how many requests a connection may handle before it checks the limit again: a
+// twentieth of a second's worth at the user's rate, or one if the user is over the limit.
 func (l *RateLimit) Quota(now int64) int {
 	if l.due.Load() > now {
 		return 1

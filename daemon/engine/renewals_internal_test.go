@@ -35,7 +35,7 @@ func TestRenewalsAreTakenFromTheScheduleAsTheirLaneHasRoom(t *testing.T) {
 	b.e.wake = func(at int64) { woken = min(woken, at) }
 
 	b.now.Add(int64(ttl / 2))
-	waiting := func(u *StoreLane) int { n, _ := u.renewals.Depth(); return n }
+	waiting := func(sl *StoreLane) int { n, _ := sl.renewals.Depth(); return n }
 	b.e.Tick()
 	if waiting(slow) != maxWakes || waiting(other) != few {
 		t.Fatalf("%d and %d wait, want %d and %d", waiting(slow), waiting(other), maxWakes, few)

@@ -4,28 +4,34 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Receive handles every whole frame at the front of b and returns the remaining bytes. It flushes the sessions that
-// have new output. It returns false if it has ended the session because of a fault in b. Calls must not be concurrent.
+// The requests of clients. This file cuts frames from the bytes of a session, decodes them, checks
+// what needs no lock table, and passes each request to the table of its key. Requests for several
+// keys continue in multi.go, and lists in list.go, stored.go and holder.go.
+
+// Receive handles every whole frame at the front of b and returns the remaining bytes. It flushes
+// the sessions that have new output. It returns false if it has ended the session because of a
+// fault in b. Calls must not be concurrent.
 func (s *Session) Receive(b []byte) (rest []byte, ok bool) {
 	rest, _, ok = s.ReceiveUpTo(b, math.MaxInt)
 	return rest, ok
 }
 
-// ReceiveUpTo is like Receive, but stops when it has done at least most work. Each request counts as 1, and each
-// further key of a request as 1. It also returns the work done.
-func (s *Session) ReceiveUpTo(b []byte, most int) (rest []byte, work int, ok bool) {
+// ReceiveUpTo is like Receive, but stops when it has done at least limit work. Each request counts
+// as 1, and each further key of a request as 1. It also returns the work done.
+func (s *Session) ReceiveUpTo(b []byte, limit int) (rest []byte, work int, ok bool) {
 	e, a := s.engine, &s.after
 	now := e.clock()
 	if len(b) > 0 {
 		s.hear(now) // a part of a frame counts, too: the client may take long to send a large one
 	}
-	for ok = true; ok && work < most; ok = ok && !s.closing.Load() {
+	for ok = true; ok && work < limit; ok = ok && !s.closing.Load() {
 		payload, more, whole, err := protocol.Cut(b, s.frameLimit())
 		if err != nil {
 			s.Fatal(protocol.BadFrame, err.Error())
@@ -43,8 +49,8 @@ func (s *Session) ReceiveUpTo(b []byte, most int) (rest []byte, work int, ok boo
 	return b, work, ok
 }
 
-// frameLimit is the frame limit for both directions, in bytes of payload. A reload does not change what the
-// client was told.
+// frameLimit is the frame limit for both directions, in bytes of payload. A reload does not change
+// what the client was told.
 func (s *Session) frameLimit() int {
 	if s.greeted {
 		return s.frame
@@ -52,21 +58,12 @@ func (s *Session) frameLimit() int {
 	return s.engine.settings().MaxFrame
 }
 
-// handle answers one request, or passes it to the table of its key.
+// handle answers one request, or passes it to the table of its key. It returns false if it has
+// ended the session.
 func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 	q := &s.req
 	if err := protocol.DecodeRequest(payload, q); err != nil {
-		if f, ok := errors.AsType[*protocol.FatalError](err); ok {
-			s.Fatal(f.Code, f.Msg)
-			return false
-		}
-		f, _ := errors.AsType[*protocol.FieldError](err)
-		if !s.greeted {
-			s.Fatal(protocol.BadFrame, "the first request must be a good hello: "+f.Msg)
-			return false
-		}
-		s.refuse(q.ID, f.Code, f.Msg, a)
-		return true
+		return s.malformed(err, a)
 	}
 	if s.greeted == (q.Op == protocol.OpHello) {
 		s.Fatal(protocol.BadFrame, "hello is the first request and comes once")
@@ -75,17 +72,14 @@ func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 	switch q.Op {
 	case protocol.OpHello:
 		return s.hello(q, now, a)
-	case protocol.OpAcquire, protocol.OpAcquireMany:
-		if q.Op == protocol.OpAcquire {
-			s.acquire(q, now, a)
-		} else {
-			s.acquireMulti(q, now, a)
-		}
+	case protocol.OpAcquire:
+		s.acquire(q, now, a)
+	case protocol.OpAcquireMany:
+		s.acquireMulti(q, now, a)
 	case protocol.OpReleaseMany:
 		s.releaseMulti(q, now, a)
 	case protocol.OpPing:
-		id := q.ID
-		s.write(a, func(b []byte) []byte { return protocol.AppendPong(b, id, uint64(now/int64(time.Millisecond))) })
+		s.pong(q.ID, now, a)
 	case protocol.OpList:
 		s.list(q, now, a)
 	case protocol.OpStored:
@@ -100,6 +94,28 @@ func (s *Session) handle(payload []byte, now int64, a *followUp) bool {
 	return true
 }
 
+// malformed refuses a request that cannot be decoded, or ends the session. It returns false if it
+// has ended it.
+func (s *Session) malformed(err error, a *followUp) bool {
+	if f, ok := errors.AsType[*protocol.FatalError](err); ok {
+		s.Fatal(f.Code, f.Msg)
+		return false
+	}
+	f, _ := errors.AsType[*protocol.FieldError](err)
+	if !s.greeted {
+		s.Fatal(protocol.BadFrame, "the first request must be a good hello: "+f.Msg)
+		return false
+	}
+	s.refuse(s.req.ID, f.Code, f.Msg, a)
+	return true
+}
+
+func (s *Session) pong(id uint64, now int64, a *followUp) {
+	s.write(a, func(b []byte) []byte {
+		return protocol.AppendPong(b, id, uint64(now/int64(time.Millisecond)))
+	})
+}
+
 func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *followUp) {
 	s.write(a, func(b []byte) []byte { return protocol.AppendError(b, id, c, msg, -1) })
 }
@@ -107,8 +123,11 @@ func (s *Session) refuse(id uint64, c protocol.Code, msg string, a *followUp) {
 func (s *Session) request(id uint64) cache.Request { return cache.Request{Session: s.core, ID: id} }
 
 func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
-	if q.MinVersion > protocol.Version || q.MaxVersion < protocol.MinVersion || q.MinVersion > q.MaxVersion {
-		s.Fatal(protocol.BadVersion, fmt.Sprintf("this daemon speaks versions %d to %d", protocol.MinVersion, protocol.Version))
+	if q.MinVersion > protocol.Version || q.MaxVersion < protocol.MinVersion ||
+		q.MinVersion > q.MaxVersion {
+		s.Fatal(protocol.BadVersion,
+			fmt.Sprintf("this daemon speaks versions %d to %d",
+				protocol.MinVersion, protocol.Version))
 		return false
 	}
 	s.greeted = true
@@ -117,57 +136,66 @@ func (s *Session) hello(q *protocol.Request, now int64, a *followUp) bool {
 		client += "/" + string(q.Label)
 	}
 	s.client.Store(&client)
-	e := s.engine
-	if e.observer != nil {
-		e.observer.SessionBegins(s)
+	if o := s.engine.observer; o != nil {
+		o.SessionBegins(s)
 	}
-	set, all := e.settings(), e.routes.Load()
-	s.frame = set.MaxFrame
-	main := all.routes[""]
-	w := protocol.Welcome{
-		Version: min(q.MaxVersion, protocol.Version), Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)),
-		MaxFrame: uint64(set.MaxFrame), MinTTL: ms(main.minTTL()), DefaultTTL: ms(main.TTL), MaxTTL: ms(main.MaxTTL),
-		Daemon: set.Version,
-	}
-	for _, sp := range all.sorted() {
-		if sp.Prefix == "" || sp.allows(&s.peer) {
-			w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: sp.Prefix, Store: sp.info.Name, Safety: sp.info.Safety,
-				Heartbeat: ms(sp.Heartbeat)})
-		}
-	}
-	if s.peer.Watched {
-		w.Watch = protocol.WatchProcess
-	}
+	w := s.welcome(now)
+	w.Version = min(q.MaxVersion, protocol.Version)
+	s.frame = int(w.MaxFrame)
 	id := q.ID
 	s.write(a, func(b []byte) []byte { return protocol.AppendWelcome(b, id, &w) })
 	return true
 }
 
+// welcome returns what the answer to hello says of the daemon, with the namespaces that the peer
+// may use.
+func (s *Session) welcome(now int64) protocol.Welcome {
+	set, all := s.engine.settings(), s.engine.routes.Load()
+	main := all.routes[""]
+	w := protocol.Welcome{
+		Session: s.core.ID, Now: uint64(now / int64(time.Millisecond)), Daemon: set.Version,
+		MaxFrame: uint64(set.MaxFrame),
+		MinTTL:   ms(main.minTTL()), DefaultTTL: ms(main.TTL), MaxTTL: ms(main.MaxTTL),
+	}
+	for _, rt := range all.sorted() {
+		if rt.Prefix == "" || rt.allows(&s.peer) {
+			w.Namespaces = append(w.Namespaces, protocol.Namespace{Prefix: rt.Prefix,
+				Store: rt.info.Name, Safety: rt.info.Safety, Heartbeat: ms(rt.Heartbeat)})
+		}
+	}
+	if s.peer.Watched {
+		w.Watch = protocol.WatchProcess
+	}
+	return w
+}
+
 func ms(d time.Duration) uint64 { return uint64(d.Milliseconds()) }
 
 // terms returns an acquire's TTL and wait in nanoseconds, with the namespace's defaults.
-func (sp *route) terms(q *protocol.Request) (ttl, wait int64) {
+func (rt *route) terms(q *protocol.Request) (ttl, wait int64) {
 	ttl = int64(q.TTL) * int64(time.Millisecond)
 	if ttl == 0 {
-		ttl = int64(sp.TTL)
+		ttl = int64(rt.TTL)
 	}
 	wait = q.Wait * int64(time.Millisecond)
 	if q.Wait == protocol.WaitAlways {
 		wait = cache.Forever
 	}
-	if most := int64(sp.MaxWait); most > 0 {
-		wait = min(wait, most)
+	if limit := int64(rt.MaxWait); limit > 0 {
+		wait = min(wait, limit)
 	}
 	return ttl, wait
 }
 
 // turnAway refuses an acquire before any table sees it.
-func (s *Session) turnAway(sp *route, q *protocol.Request, key []byte, code cache.Code, err error, now int64, a *followUp) {
-	s.spanBegins(sp, q, key, now)
+func (s *Session) turnAway(rt *route, q *protocol.Request, key []byte,
+	code protocol.Code, err error, now int64, a *followUp,
+) {
+	s.spanBegins(rt, q, key, now)
 	s.endSpan(q.ID, spanEnd{outcome: cache.Outcome(code)})
-	s.refuse(q.ID, protocol.Code(code), err.Error(), a)
-	sp.class.refused.add(protocol.Code(code))
-	s.noteRefused(cache.Notice{Mode: cache.Mode(q.Mode), Code: code, Key: string(key), Owner: q.Owner}, a)
+	s.refuse(q.ID, code, err.Error(), a)
+	rt.class.refused.add(code)
+	s.noteRefused(cache.Notice{Mode: q.Mode, Code: code, Key: string(key), Owner: q.Owner}, a)
 }
 
 // noteRefused tells the observer of a refused acquire that no table has reported.
@@ -178,69 +206,110 @@ func (s *Session) noteRefused(n cache.Notice, a *followUp) {
 	}
 }
 
+// acquire handles a request for one key. The lock table answers it at once or queues it.
 func (s *Session) acquire(q *protocol.Request, now int64, a *followUp) {
-	e := s.engine
-	sh, i, sp := e.lockKey(q.Key)
-	ttl, wait := sp.terms(q)
-	if code, err := sp.admits(&s.peer, cache.Mode(q.Mode), ttl); code != cache.CodeOK {
+	sh, rt := s.engine.lockKey(q.Key)
+	ttl, wait := rt.terms(q)
+	if code, err := rt.admits(&s.peer, q.Mode, ttl); code != protocol.OK {
 		sh.mu.Unlock()
-		s.turnAway(sp, q, q.Key, code, err, now, a)
+		s.turnAway(rt, q, q.Key, code, err, now, a)
 		return
 	}
-	s.spanBegins(sp, q, q.Key, now)
-	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: sp.table, Key: q.Key, Owner: q.Owner, Mode: cache.Mode(q.Mode),
-		Limit: uint32(q.Permits), Wait: wait, TTL: ttl, Fixed: q.Flags&protocol.FlagFixed != 0, Draining: e.draining.Load()}, now, &sh.out)
-	e.unlock(sh, i, now, a)
+	s.spanBegins(rt, q, q.Key, now)
+	sh.table.Acquire(&cache.Acquire{Re: s.request(q.ID), NS: rt.table, Key: q.Key, Owner: q.Owner,
+		Mode: q.Mode, Limit: uint32(q.Permits), Wait: wait, TTL: ttl,
+		Fixed: q.Flags&protocol.FlagFixed != 0, Draining: s.engine.draining.Load()}, now, &sh.out)
+	s.engine.carryOutAndUnlock(sh, now, a)
 }
 
-// onKey handles the requests that are a single event for the table of one key.
+// onKey handles the other requests that are a single event for the table of one key.
 func (s *Session) onKey(q *protocol.Request, now int64, a *followUp) {
 	e, re := s.engine, s.request(q.ID)
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
 		re.InternalReply = quiet{}
 	}
 	ttl := time.Duration(q.TTL) * time.Millisecond
-	sh, i, sp := e.lockKey(q.Key)
-	if code, msg := sp.checkOnKey(s, q, ttl); code != protocol.OK {
+	sh, rt := e.lockKey(q.Key)
+	if code, msg := rt.checkOnKey(s, q, ttl); code != protocol.OK {
 		sh.mu.Unlock()
 		s.refuse(q.ID, code, msg, a)
 		return
 	}
 	if q.Op == protocol.OpInspect && q.Flags&protocol.FlagHolders != 0 {
 		sh.mu.Unlock()
-		s.inspectHolders(q, sp, now, a)
+		s.inspectHolders(q, rt, now, a)
 		return
 	}
 	switch q.Op {
 	case protocol.OpRelease:
 		sh.table.Release(&cache.Release{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
-			All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0}, now, &sh.out)
+			All: q.Flags&protocol.FlagAll != 0, Async: q.Flags&protocol.FlagAsync != 0},
+			now, &sh.out)
 	case protocol.OpRenew:
-		sh.table.Renew(&cache.Renew{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence, TTL: int64(ttl)}, now, &sh.out)
+		sh.table.Renew(&cache.Renew{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence,
+			TTL: int64(ttl)}, now, &sh.out)
 	case protocol.OpDowngrade:
-		sh.table.Downgrade(&cache.Downgrade{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence}, now, &sh.out)
+		sh.table.Downgrade(&cache.Downgrade{Re: re, Key: q.Key, Owner: q.Owner, Fence: q.Fence},
+			now, &sh.out)
 	case protocol.OpCancel:
 		sh.table.Cancel(re, q.Key, q.Target, now, &sh.out)
 	case protocol.OpInspect:
-		sh.table.Inspect(re, sp.table, q.Key, cache.Mode(q.Mode), now, &sh.out)
+		sh.table.Inspect(re, rt.table, q.Key, q.Mode, now, &sh.out)
 	}
-	e.unlock(sh, i, now, a)
+	e.carryOutAndUnlock(sh, now, a)
 }
 
-// checkOnKey checks a request of onKey before the table sees it. It returns OK, or the code and the reason of
-// the refusal.
-func (sp *route) checkOnKey(s *Session, q *protocol.Request, ttl time.Duration) (protocol.Code, string) {
+// checkOnKey checks a request of onKey before the table sees it. It returns OK, or the code and the
+// reason of the refusal.
+func (rt *route) checkOnKey(s *Session, q *protocol.Request, ttl time.Duration) (
+	protocol.Code, string,
+) {
 	switch {
-	case q.Op == protocol.OpRenew && ttl > 0 && (ttl < sp.minTTL() || ttl > sp.MaxTTL):
-		return protocol.Invalid, fmt.Sprintf("ttl of %v is not between %v and %v", ttl, sp.minTTL(), sp.MaxTTL)
+	case q.Op == protocol.OpRenew && ttl > 0 && (ttl < rt.minTTL() || ttl > rt.MaxTTL):
+		return protocol.Invalid,
+			fmt.Sprintf("ttl of %v is not between %v and %v", ttl, rt.minTTL(), rt.MaxTTL)
 	case q.Op != protocol.OpInspect:
-	case !sp.allows(&s.peer):
+	case !rt.allows(&s.peer):
 		return protocol.Denied, errDenied.Error()
-	case q.Mode == protocol.Permit && !sp.info.Permits:
+	case q.Mode == protocol.Permit && !rt.info.Permits:
 		return protocol.Unsupported, errNoSemaphores.Error()
 	}
 	return protocol.OK, ""
 }
 
-// quiet is the internal reply of a release that is answered only if it fails.
-type quiet struct{}
+// Refusals that do not depend on a table.
+var (
+	errDenied       = errors.New("this user may not use keys of this namespace")
+	errNoSemaphores = errors.New("the store of this key has no semaphores")
+)
+
+func (rt *route) minTTL() time.Duration { return rt.info.MinTTL }
+
+// admits reports whether a peer may acquire a key in a mode for ttl nanoseconds: CodeOK, or the
+// code and the reason of the refusal.
+func (rt *route) admits(p *Peer, mode protocol.Mode, ttl int64) (protocol.Code, error) {
+	switch d := time.Duration(ttl); {
+	case !rt.allows(p):
+		return protocol.Denied, errDenied
+	case mode == protocol.Permit && !rt.info.Permits:
+		return protocol.Unsupported, errNoSemaphores
+	case d < rt.minTTL():
+		return protocol.Invalid,
+			fmt.Errorf("ttl of %v is shorter than the store's minimum of %v", d, rt.minTTL())
+	case d > rt.MaxTTL:
+		return protocol.Invalid,
+			fmt.Errorf("ttl of %v is longer than the limit of %v", d, rt.MaxTTL)
+	}
+	return protocol.OK, nil
+}
+
+// allows reports whether a peer may use the keys.
+func (rt *route) allows(p *Peer) bool {
+	if len(rt.Users) == 0 && len(rt.Groups) == 0 {
+		return true
+	}
+	if slices.Contains(rt.Users, p.UID) || slices.Contains(rt.Groups, p.GID) {
+		return true
+	}
+	return slices.ContainsFunc(p.Groups, func(g int) bool { return slices.Contains(rt.Groups, g) })
+}

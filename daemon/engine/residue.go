@@ -2,25 +2,28 @@ package engine
 
 import "fmt"
 
-// Residue counts the state of an engine that remains after all sessions have ended. When the stores have confirmed all
-// releases, every count is 0.
+// Residue counts the state of an engine that remains after all sessions have ended. When the stores
+// have confirmed all releases, every count is 0.
 type Residue struct {
-	Sessions    int
-	Keys        int // in the tables
-	Held        int // leases
-	Tracked     int // leases in the renewal schedule
-	Waiting     int // ops in the lanes
-	Flying      int // batches in flight
-	Counted     int // holds and waiters, according to the statistics
-	Asks        int // requests of users that stores have not answered
-	Unaccounted int // grants without a counted end, and holds and waiters that a user's counters have but no session has
+	Sessions int
+	Keys     int // in the tables
+	Held     int // leases
+	Tracked  int // leases in the renewal schedule
+	Waiting  int // ops in the lanes
+	Flying   int // batches in flight
+	Counted  int // holds and waiters, according to the statistics
+	Asks     int // requests of users that stores have not answered
+	// Unaccounted counts grants without a counted end, and holds and waiters that a user's counters
+	// have but no session has.
+	Unaccounted int
 }
 
 // None reports whether every count is 0.
 func (l Residue) None() bool { return l == Residue{} }
 
 func (l Residue) String() string {
-	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; %d asks; counted %d, unaccounted %d",
+	return fmt.Sprintf("%d sessions, %d keys, %d leases (%d tracked), %d ops, %d batches in flight; "+
+		"%d asks; counted %d, unaccounted %d",
 		l.Sessions, l.Keys, l.Held, l.Tracked, l.Waiting, l.Flying, l.Asks, l.Counted, l.Unaccounted)
 }
 
@@ -33,9 +36,9 @@ func (e *Engine) Residue() Residue {
 		l.Held += sh.table.Held()
 		sh.mu.Unlock()
 	}
-	for _, u := range e.Stores() {
-		l.Tracked += u.schedule.Len()
-		waiting, flying := depth(u.lanes()...)
+	for _, sl := range e.Stores() {
+		l.Tracked += sl.schedule.Len()
+		waiting, flying := depth(sl.lanes()...)
 		l.Waiting, l.Flying = l.Waiting+waiting, l.Flying+flying
 	}
 	for _, c := range e.Totals().Classes {

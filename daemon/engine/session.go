@@ -9,8 +9,12 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Transport carries a session's output to its client. The engine calls Flush, without mutexes held, when there may be
-// output. It calls Kill to end the session; the last frame of the output gives the reason.
+// Sessions: their beginning and end, and their outboxes. Answers and pushes are encoded into the
+// outbox of a session here; its transport writes them to the client later.
+
+// Transport carries a session's output to its client. The engine calls Flush, without mutexes held,
+// when there may be output. It calls Kill to end the session; the last frame of the output gives
+// the reason.
 type Transport interface {
 	Flush()
 	Kill()
@@ -27,7 +31,8 @@ type Peer struct {
 // Unknown is a peer of which nothing is known.
 var Unknown = Peer{PID: -1, UID: -1, GID: -1}
 
-// Session is one client connection, with the state of its input and the output that waits to be written.
+// Session is one client connection, with the state of its input and the output that waits to be
+// written.
 type Session struct {
 	core      *cache.Session
 	peer      Peer
@@ -59,19 +64,19 @@ type Session struct {
 	surveyed       bool   // a survey is in progress
 	keepaliveAt    int64  // when the next keepalive is due; Forever for none
 	keepaliveEvery int64
-	asked          int64 // when the first keepalive after heard was sent; if it is not after heard, none was
+	asked          int64 // when the first keepalive after heard was sent; before heard if none was
 	stated         int64 // the latest validity stated
 	killed         bool
 	multiAcquires  []*multiAcquire  // multi-acquires in progress
 	spans          map[uint64]*Span // traced acquires in progress, by id
 }
 
-// Open begins a session. It returns nil if the user has reached the maximum number of sessions. The caller has to call
-// End once, when the peer has gone.
+// Open begins a session. It returns nil if the user has reached the maximum number of sessions. The
+// caller has to call End once, when the peer has gone.
 func (e *Engine) Open(p Peer, t Transport) *Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if most := e.settings().Users.Conns; most > 0 && e.users.conns(p.UID) >= most {
+	if limit := e.settings().Users.Conns; limit > 0 && e.users.conns(p.UID) >= limit {
 		return nil
 	}
 	e.lastID++
@@ -82,8 +87,8 @@ func (e *Engine) Open(p Peer, t Transport) *Session {
 
 // session makes a session with the number id, which has no user yet. It is called with e.mu held.
 func (e *Engine) session(id uint64, p Peer, t Transport) *Session {
-	s := &Session{core: cache.NewSession(id, shards), peer: p, transport: t, engine: e, began: e.clock(),
-		floor: cache.Forever, keepaliveAt: cache.Forever}
+	s := &Session{core: cache.NewSession(id, shards), peer: p, transport: t, engine: e,
+		began: e.clock(), floor: cache.Forever, keepaliveAt: cache.Forever}
 	s.core.Shell = s
 	e.sessions[id] = s
 	return s
@@ -109,13 +114,13 @@ func (s *Session) Transport() Transport { return s.transport }
 // RateLimit returns the present rate limit of the session's user; nil for none.
 func (s *Session) RateLimit() *RateLimit { return s.pace.limit.Load() }
 
-// BeginDelay records that the session's frames are not read for now, because its user is over the rate limit. Until
-// EndDelay the session does not count as silent.
+// BeginDelay records that the session's frames are not read for now, because its user is over the
+// rate limit. Until EndDelay the session does not count as silent.
 func (s *Session) BeginDelay() { s.delayed.Store(true) }
 
 // EndDelay ends the delay that BeginDelay has begun.
 func (s *Session) EndDelay() {
-	s.hear(s.engine.clock()) // before delayed changes, so that validity stated during the delay stays true
+	s.hear(s.engine.clock()) // first, so that validity stated during the delay stays true
 	s.delayed.Store(false)
 }
 
@@ -155,7 +160,7 @@ func (e *Engine) End(s *Session) {
 				now := e.clock()
 				sh := e.lock(i)
 				left, more = sh.table.EndSession(s.core, left, now, &sh.out)
-				e.unlock(sh, i, now, a)
+				e.carryOutAndUnlock(sh, now, a)
 				e.finish(a, now, nil)
 				if left == 0 {
 					s.transport.Yield()
@@ -171,8 +176,8 @@ func (e *Engine) End(s *Session) {
 	e.mu.Unlock()
 }
 
-// EndWaits withdraws the session's waits and leaves its holds. It is for a session that the daemon ends: the keys stay
-// closed until the peer is sure to know of the end.
+// EndWaits withdraws the session's waits and leaves its holds. It is for a session that the daemon
+// ends: the keys stay closed until the peer is sure to know of the end.
 func (e *Engine) EndWaits(s *Session) {
 	s.core.Ended.Store(true) // nothing new either
 	now := e.clock()
@@ -184,21 +189,21 @@ func (e *Engine) EndWaits(s *Session) {
 		}
 		sh := e.lock(i)
 		sh.table.EndWaits(s.core, now, &sh.out)
-		e.unlock(sh, i, now, a)
+		e.carryOutAndUnlock(sh, now, a)
 	}
 	e.finish(a, now, nil)
 }
 
-// hear records that the session counts as heard at now. It never moves that time back, because a stated validity may
-// depend on it.
+// hear records that the session counts as heard at now. It never moves that time back, because a
+// stated validity may depend on it.
 func (s *Session) hear(now int64) {
 	for was := s.heard.Load(); now > was && !s.heard.CompareAndSwap(was, now); {
 		was = s.heard.Load()
 	}
 }
 
-// lastHeard returns when the session counts as heard. It is now while the daemon does not read its frames: an answer
-// to a keepalive may be among them.
+// lastHeard returns when the session counts as heard. It is now while the daemon does not read its
+// frames: an answer to a keepalive may be among them.
 func (s *Session) lastHeard(now int64) int64 {
 	if s.delayed.Load() {
 		s.hear(now)
@@ -206,8 +211,8 @@ func (s *Session) lastHeard(now int64) int64 {
 	return s.heard.Load()
 }
 
-// Stated returns the latest validity that was stated to the client. After the call the session gets no more
-// keepalives.
+// Stated returns the latest validity that was stated to the client. After the call the session gets
+// no more keepalives.
 func (s *Session) Stated() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,17 +287,19 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	case cache.MsgCanceled:
 		s.out = protocol.AppendCanceled(s.out, m.Re.ID, m.Count > 0)
 	case cache.MsgLost:
-		s.loseInMulti(m) // the client is told all the same: it may have had the hold before
-		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, protocol.Reason(m.Reason))
-		if s.keepaliveAt != cache.Forever || s.surveyed { // what the others can count on may have waited for this one
+		s.loseInMulti(m) // the client gets the push all the same: it may have had the hold before
+		s.out = protocol.AppendLost(s.out, m.Key, m.Owner, m.Fence, m.Reason)
+		// The validity of the other holds may have waited for this loss.
+		if s.keepaliveAt != cache.Forever || s.surveyed {
 			s.keepaliveAt = now
 			e.keepaliveBy(now)
 		}
 	case cache.MsgInspected:
-		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: protocol.Mode(m.Mode),
-			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: Millis(m.Left), Fence: m.Fence})
+		s.out = protocol.AppendInspected(s.out, m.Re.ID, &protocol.State{Held: m.Held, Mode: m.Mode,
+			Holders: uint64(m.Holders), Waiters: uint64(m.Waiters), Left: Millis(m.Left),
+			Fence: m.Fence})
 	case cache.MsgFailed:
-		s.out = protocol.AppendError(s.out, m.Re.ID, protocol.Code(m.Code), failText(m), Millis(m.Left))
+		s.out = protocol.AppendError(s.out, m.Re.ID, m.Code, failText(m), Millis(m.Left))
 	}
 	if len(s.spans) > 0 {
 		s.spanEnds(m.Re.ID, endOf(m))
@@ -305,7 +312,8 @@ func (e *Engine) send(m *cache.Message, now int64, a *followUp) {
 	a.mark(s)
 }
 
-// stateGrant returns the wire form of a grant and records the validity that it states. It is called with s.mu held.
+// stateGrant returns the wire form of a grant and records the validity that it states. It is called
+// with s.mu held.
 func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Grant {
 	ttl := m.ShortTTL
 	if !m.Degraded {
@@ -314,8 +322,9 @@ func (e *Engine) stateGrant(s *Session, m *cache.Message, now int64) protocol.Gr
 	if heartbeat := int64(m.Heartbeat); heartbeat > 0 {
 		idle := s.keepaliveAt == cache.Forever && !s.surveyed
 		if idle || s.keepaliveEvery > heartbeat/3 || now-s.lastHeard(now) >= heartbeat {
-			// The session had no keepalive to answer, or too few for this heartbeat: a client that answers each
-			// would lose the hold before the next one. Or the grant would already be over.
+			// The session had no keepalive to answer, or too few for this heartbeat: a client that
+			// answers each would lose the hold before the next one. Or the grant would already be
+			// over.
 			s.hear(now)
 		}
 		m.Until = min(m.Until, s.heard.Load()+heartbeat)
@@ -348,23 +357,23 @@ func Millis(ns int64) int64 {
 
 func failText(m *cache.Message) string {
 	switch m.Code {
-	case cache.CodeBusy:
+	case protocol.Busy:
 		return "held, or wanted by somebody before you"
-	case cache.CodeTimeout:
+	case protocol.Timeout:
 		return "the wait ran out"
-	case cache.CodeNotHeld:
+	case protocol.NotHeld:
 		return "not held by this owner under this fence"
-	case cache.CodeCanceled:
+	case protocol.Canceled:
 		return "withdrawn"
-	case cache.CodeUpgrade:
+	case protocol.Upgrade:
 		return "held shared; an exclusive hold could never be granted"
-	case cache.CodeInvalid, cache.CodeLimit, cache.CodeDenied, cache.CodeUnsupported:
+	case protocol.Invalid, protocol.Limit, protocol.Denied, protocol.Unsupported:
 		return m.Err.Error()
-	case cache.CodeDraining:
+	case protocol.Draining:
 		return "the daemon is going away"
 	}
 	text := "failed at the store"
-	if m.Code == cache.CodeUnknown {
+	if m.Code == protocol.Unknown {
 		text = "released here; the store has not confirmed it yet"
 	} else if m.Err == nil {
 		return "the store does not answer"

@@ -14,9 +14,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// snapshotFormat is the version of the snapshot format. Every change of the format changes it: a process does not
-// read a snapshot of another version.
-const snapshotFormat = 9
+// snapshotFormat is the version of the snapshot format. Every change of the format changes it: a
+// process does not read a snapshot of another version.
+const snapshotFormat = 11
 
 // Errors of snapshots.
 var (
@@ -31,7 +31,7 @@ type snapshotCoder struct {
 	sessions   []*Session // in their order
 	byID       map[uint64]*Session
 	storeLanes map[int]*StoreLane    // the stores, by their numbers in the snapshot
-	gone       map[string]*StoreLane // stand-ins for stores that only the other process has, by their names there
+	gone       map[string]*StoreLane // stand-ins for the other process' stores, by their names
 	order      []*StoreLane          // the stores, in the order of the snapshot
 	classes    []uint16              // this process' class numbers, in the order of the snapshot
 	places     map[uint16]int        // the index in classes of each class number
@@ -47,21 +47,24 @@ type dueLease struct {
 }
 
 func newSnapshotCoder(c *cache.Coder, e *Engine) *snapshotCoder {
-	return &snapshotCoder{Coder: c, e: e, byID: make(map[uint64]*Session), storeLanes: make(map[int]*StoreLane), places: make(map[uint16]int)}
+	return &snapshotCoder{Coder: c, e: e, byID: make(map[uint64]*Session),
+		storeLanes: make(map[int]*StoreLane), places: make(map[uint16]int)}
 }
 
-// Snapshot returns the whole state of e, as bytes, and its sessions in the order of the snapshot. No event may come
-// meanwhile, and no batch may be in flight. A store query in progress is an error.
+// Snapshot returns the whole state of e, as bytes, and its sessions in the order of the snapshot.
+// No event may come meanwhile, and no batch may be in flight. A store query in progress is an
+// error.
 func (e *Engine) Snapshot() ([]byte, []*Session, error) {
 	m := newSnapshotCoder(new(cache.Coder), e)
 	m.code()
 	return m.B, m.sessions, m.Err
 }
 
-// Take reads a snapshot into e, which is new and has its stores and namespaces. It returns the sessions in the order
-// of the snapshot. gone has a stand-in for each store that the snapshot names and e does not have, by the name in the
-// snapshot. The caller gives each session a transport, and then calls Abandon with the stand-ins, if any, and Tick. A
-// snapshot that is damaged, or names any other store that e does not have, is an error; then e cannot be used.
+// Take reads a snapshot into e, which is new and has its stores and namespaces. It returns the
+// sessions in the order of the snapshot. gone has a stand-in for each store that the snapshot
+// names and e does not have, by the name in the snapshot. The caller gives each session a
+// transport, and then calls Abandon with the stand-ins, if any, and Tick. A snapshot that is
+// damaged, or names any other store that e does not have, is an error; then e cannot be used.
 func (e *Engine) Take(snapshot []byte, gone map[string]*StoreLane) ([]*Session, error) {
 	m := newSnapshotCoder(&cache.Coder{B: snapshot, Reading: true}, e)
 	m.gone = gone
@@ -82,37 +85,41 @@ func (e *Engine) Take(snapshot []byte, gone map[string]*StoreLane) ([]*Session, 
 	return m.sessions, nil
 }
 
-// NotTakenOver tells e that the leases at a store could not be taken over: see cache.Table.NotTakenOver.
-func (e *Engine) NotTakenOver(u *StoreLane) {
-	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) { t.NotTakenOver(u.core, now, out) })
+// NotTakenOver tells e that the leases at a store could not be taken over: see
+// cache.Table.NotTakenOver.
+func (e *Engine) NotTakenOver(sl *StoreLane) {
+	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
+		t.NotTakenOver(sl.core, now, out)
+	})
 }
 
-// StandIn returns a StoreLane in place of a store that another process has used and this one does not have. No key is
-// routed to it, and it sends no requests.
+// StandIn returns a StoreLane in place of a store that another process has used and this one does
+// not have. No key is routed to it, and it sends no requests.
 func (e *Engine) StandIn(name string, info upstream.Info, parts []Part) (*StoreLane, error) {
 	is := name + " (left behind)"
 	for n := 2; e.StoreNamed(is) != nil; n++ {
 		is = fmt.Sprintf("%s (left behind %d)", name, n)
 	}
-	u, err := e.AddStore(is, info, nil)
+	sl, err := e.AddStore(is, info, nil)
 	if err == nil {
-		u.parts.Store(&parts)
+		sl.parts.Store(&parts)
 	}
-	return u, err
+	return sl, err
 }
 
-// Abandon ends everything at the stores of these stand-ins, and drops the stand-ins: see cache.Table.Abandon. It
-// includes Reroute. The caller calls StoreUp afterwards for each store that was down. Abandon returns false if
-// something still refers to a stand-in, which would be a bug.
+// Abandon ends everything at the stores of these stand-ins, and drops the stand-ins: see
+// cache.Table.Abandon. It includes Reroute. The caller calls StoreUp afterwards for each store
+// that was down. Abandon returns false if something still refers to a stand-in, which would be a
+// bug.
 func (e *Engine) Abandon(gone []*StoreLane) bool {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
 		t.FailingFrom(now)
-		for _, u := range gone {
-			t.Abandon(u.core, now, out)
+		for _, sl := range gone {
+			t.Abandon(sl.core, now, out)
 		}
 	})
 	e.Reroute()
-	return !slices.ContainsFunc(gone, func(u *StoreLane) bool { return !e.DropStore(u) })
+	return !slices.ContainsFunc(gone, func(sl *StoreLane) bool { return !e.DropStore(sl) })
 }
 
 // Carry sets the transport of a session that was taken over.
@@ -122,7 +129,8 @@ func (m *snapshotCoder) code() {
 	format, e := snapshotFormat, m.e
 	cache.Num(m.Coder, &format)
 	if format != snapshotFormat {
-		m.Fail(fmt.Errorf("%w: %d, and this program knows %d", ErrSnapshotFormat, format, snapshotFormat))
+		m.Fail(fmt.Errorf("%w: %d, and this program knows %d", ErrSnapshotFormat, format,
+			snapshotFormat))
 		return
 	}
 	m.stores()
@@ -135,9 +143,9 @@ func (m *snapshotCoder) code() {
 	}
 	m.sessionTable()
 	m.tables()
-	for _, u := range m.order {
+	for _, sl := range m.order {
 		if m.Err == nil {
-			m.lanes(u)
+			m.lanes(sl)
 		}
 	}
 }
@@ -151,8 +159,8 @@ func (m *snapshotCoder) tables() {
 	var next atomic.Int32
 	var wg sync.WaitGroup
 	for i := range parts {
-		parts[i] = snapshotCoder{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID, storeLanes: m.storeLanes,
-			classes: m.classes, places: m.places, shard: i}
+		parts[i] = snapshotCoder{Coder: &cache.Coder{Reading: m.Reading}, e: m.e, byID: m.byID,
+			storeLanes: m.storeLanes, classes: m.classes, places: m.places, shard: i}
 		if m.Reading {
 			m.Bytes(&parts[i].B)
 		}
@@ -196,25 +204,25 @@ func (m *snapshotCoder) count(n *atomic.Uint64) {
 
 func (m *snapshotCoder) stores() {
 	all := m.e.Stores()
-	cache.List(m.Coder, &all, func(u **StoreLane) {
+	cache.List(m.Coder, &all, func(sl **StoreLane) {
 		var name string
 		id := 0
 		if !m.Reading {
-			name, id = (*u).Name(), (*u).core.ID
+			name, id = (*sl).Name(), (*sl).core.ID
 		}
 		m.String(&name)
 		cache.Num(m.Coder, &id)
 		if m.Reading {
-			if *u = cmp.Or(m.gone[name], m.e.StoreNamed(name)); *u == nil {
+			if *sl = cmp.Or(m.gone[name], m.e.StoreNamed(name)); *sl == nil {
 				m.Fail(fmt.Errorf("there is no store %q here", name))
 				return
 			}
 		}
-		m.storeLanes[id] = *u
-		m.order = append(m.order, *u)
-		down := (*u).Down()
+		m.storeLanes[id] = *sl
+		m.order = append(m.order, *sl)
+		down := (*sl).Down()
 		if m.Error(&down); m.Reading && down != nil {
-			(*u).down.Store(&down)
+			(*sl).down.Store(&down)
 		}
 	})
 }
@@ -242,8 +250,8 @@ func (m *snapshotCoder) classTable() {
 }
 
 // lanes writes or reads the queued ops of a store.
-func (m *snapshotCoder) lanes(u *StoreLane) {
-	for _, lane := range u.lanes() {
+func (m *snapshotCoder) lanes(sl *StoreLane) {
+	for _, lane := range sl.lanes() {
 		var ops []cache.Op
 		if !m.Reading {
 			ops = lane.Waiting()
@@ -252,16 +260,17 @@ func (m *snapshotCoder) lanes(u *StoreLane) {
 			key := op.Key
 			m.String(&key)
 			m.e.shards[shardOf(key)].table.SnapshotOp(m.Coder, op)
-			op.Store = u.core.ID
+			op.Store = sl.core.ID
 		})
-		if m.Reading && !slices.Contains(slices.Collect(maps.Values(m.gone)), u) { // a stand-in sends no requests
+		standIn := slices.Contains(slices.Collect(maps.Values(m.gone)), sl)
+		if m.Reading && !standIn { // a stand-in sends no requests
 			lane.Push(ops...)
 		}
 	}
 }
 
 // Store writes or reads the number of a store.
-func (m *snapshotCoder) Store(c *cache.Coder, s **cache.Store) {
+func (m *snapshotCoder) Store(c *cache.Coder, s **cache.StoreTraits) {
 	id := -1
 	if *s != nil {
 		id = (*s).ID
@@ -307,8 +316,8 @@ const (
 	replyNobody
 )
 
-// InternalReply writes or reads the internal reply of a request. No multiRelease exists then, because they are
-// answered before a snapshot is made.
+// InternalReply writes or reads the internal reply of a request. No multiRelease exists then,
+// because they are answered before a snapshot is made.
 func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	kind, place, key := replyNone, 0, 0
 	s := SessionOf(re.Session)
@@ -328,22 +337,29 @@ func (m *snapshotCoder) InternalReply(c *cache.Coder, re *cache.Request) {
 	cache.Num(c, &kind)
 	cache.Num(c, &place)
 	cache.Num(c, &key)
-	if !m.Reading {
-		return
+	if m.Reading {
+		re.InternalReply = m.internalReply(s, kind, place, key)
 	}
+}
+
+// internalReply returns the internal reply that was read. place is the index of a multi-acquire
+// of s, and key the index of its key.
+func (m *snapshotCoder) internalReply(s *Session, kind uint8, place, key int) any {
 	switch {
 	case kind == replyQuiet:
-		re.InternalReply = quiet{}
+		return quiet{}
 	case kind == replyNobody:
-		re.InternalReply = nobody{}
+		return nobody{}
 	case kind == replyNone:
-	case place < 0 || place >= len(s.multiAcquires) || key < 0 || key >= len(s.multiAcquires[place].keys):
+	case place < 0 || place >= len(s.multiAcquires) || key < 0 ||
+		key >= len(s.multiAcquires[place].keys):
 		m.Fail(errUnderWay)
 	case kind == replyMulti:
-		re.InternalReply = s.multiAcquires[place]
+		return s.multiAcquires[place]
 	case kind == replyTry:
-		re.InternalReply = try{s.multiAcquires[place], key}
+		return try{s.multiAcquires[place], key}
 	}
+	return nil
 }
 
 // Class writes or reads a class number.
@@ -369,14 +385,14 @@ func (m *snapshotCoder) Policy(key string) *cache.Namespace {
 }
 
 // Lease writes or reads when a lease is due for renewal.
-func (m *snapshotCoder) Lease(c *cache.Coder, l *cache.Lease, s *cache.Store) {
+func (m *snapshotCoder) Lease(c *cache.Coder, l *cache.Lease, s *cache.StoreTraits) {
 	r, tracked := &l.Renewal, l.Renewal.Index != 0
 	c.Bool(&tracked)
 	if !tracked {
 		return
 	}
 	cache.Num(c, &r.Due)
-	cache.Num(c, &r.Gen)
+	cache.Num(c, &r.Token)
 	if m.Reading {
 		r.Shard = int16(m.shard)
 		m.due = append(m.due, dueLease{l, (*m.e.storeLanes.Load())[s.ID]})

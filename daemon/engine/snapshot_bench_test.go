@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// BenchmarkImage writes the snapshot of an engine with many locks, and reads it into another one.
-func BenchmarkImage(b *testing.B) {
+// BenchmarkSnapshot writes the snapshot of an engine with many locks, and reads it into another one.
+func BenchmarkSnapshot(b *testing.B) {
 	const sessions, each = 500, 200
 	e := testEngine(b)
 	for i := range sessions {

@@ -11,7 +11,9 @@ import (
 func (m *snapshotCoder) sessionTable() {
 	if !m.Reading {
 		m.sessions = m.e.Sessions()
-		slices.SortFunc(m.sessions, func(a, b *Session) int { return cmp.Compare(a.core.ID, b.core.ID) })
+		slices.SortFunc(m.sessions, func(a, b *Session) int {
+			return cmp.Compare(a.core.ID, b.core.ID)
+		})
 	}
 	cache.List(m.Coder, &m.sessions, func(s **Session) {
 		var id uint64
@@ -118,8 +120,8 @@ func (m *snapshotCoder) multiAcquire(x *multiAcquire) {
 		x.classes = append(x.classes, routeFor(all, k).class)
 	}
 	n := len(x.keys)
-	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.said) != n || len(x.held) != n || len(x.grants) != n ||
-		x.at < 0 || x.at >= n || x.shard < 0 || x.shard >= shards {
+	if n == 0 || len(x.ttls) != n || len(x.order) != n || len(x.said) != n || len(x.held) != n ||
+		len(x.grants) != n || x.at < 0 || x.at >= n || x.shard < 0 || x.shard >= shards {
 		m.Fail(errUnderWay)
 	}
 }

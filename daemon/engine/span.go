@@ -5,14 +5,14 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Span is an acquire with a trace context. It lasts from when its request was read to its answer, or to the end of its
-// session.
+// Span is an acquire with a trace context. It lasts from when its request was read to its answer,
+// or to the end of its session.
 type Span struct {
 	Parent           protocol.Traceparent
 	Began, Ended     int64  // times of the engine's clock
 	Key              string // as in the log; of several keys the first, or the one that was refused
 	Keys             int    // number of keys requested
-	Mode             cache.Mode
+	Mode             protocol.Mode
 	Result           string // as in the metrics
 	Namespace, Store string
 	Fence            uint64 // if one key was granted; 0 if degraded
@@ -21,13 +21,13 @@ type Span struct {
 }
 
 // spanBegins begins the span of an acquire, of key and perhaps others, if it is traced.
-func (s *Session) spanBegins(sp *route, q *protocol.Request, key []byte, now int64) {
+func (s *Session) spanBegins(rt *route, q *protocol.Request, key []byte, now int64) {
 	if len(q.Trace) == 0 || !s.engine.settings().Trace {
 		return
 	}
 	parent, _ := protocol.ParseTraceparent(q.Trace)
-	x := &Span{Parent: parent, Key: string(key), Keys: max(1, len(q.Keys)), Mode: cache.Mode(q.Mode),
-		Namespace: NamespaceLabel(sp.Prefix), Store: sp.Name(), Began: now}
+	x := &Span{Parent: parent, Key: string(key), Keys: max(1, len(q.Keys)), Mode: q.Mode,
+		Namespace: NamespaceLabel(rt.Prefix), Store: rt.Name(), Began: now}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.spans == nil {
@@ -53,8 +53,8 @@ func endOf(m *cache.Message) spanEnd {
 	return end
 }
 
-// spanEnds ends the span of the request with that id, if it is traced, and passes it to the observer. It is called
-// with s.mu held.
+// spanEnds ends the span of the request with that id, if it is traced, and passes it to the
+// observer. It is called with s.mu held.
 func (s *Session) spanEnds(id uint64, end spanEnd) {
 	x := s.spans[id]
 	if x == nil {

@@ -17,8 +17,8 @@ const storedTime = 5 * time.Second
 // storedRowSize is the largest size of a row in a frame.
 const storedRowSize = 4*protocol.MaxKey + 1100
 
-// stored answers with a page of the locks that the stores list. Another goroutine sends the answer, because a store may
-// be slow.
+// stored answers with a page of the locks that the stores list. Another goroutine sends the answer,
+// because a store may be slow.
 func (s *Session) stored(q *protocol.Request, a *followUp) {
 	e := s.engine
 	if e.ask == nil {
@@ -37,9 +37,9 @@ func (s *Session) stored(q *protocol.Request, a *followUp) {
 		s.refuse(q.ID, protocol.Limit, "this session asks for as many pages at once as it may", a)
 		return
 	}
-	e.ask(func(ctx context.Context, lister func(*StoreLane) upstream.Lister) (then func(context.Context)) {
+	e.ask(func(ctx context.Context, of CapabilitiesOf) (then func(context.Context)) {
 		defer s.questions.Add(-1)
-		p.answer(ctx, lister)
+		p.answer(ctx, of)
 		return func(context.Context) {}
 	})
 }
@@ -56,10 +56,8 @@ func parseStored(after string) (place int, cursor string, ok bool) {
 	return place, cursor, ok && err == nil && place >= 0
 }
 
-// paired is a store made of two stores. Each of them is listed separately, under its own name.
-type paired interface{ Pair() [2]upstream.Store }
-
 // maxParts is the number of places that a store has in the order of the pages: one for each part.
+// The two stores of a pair are listed separately, under their own names.
 const maxParts = 2
 
 // storedPage is one page in progress.
@@ -67,28 +65,29 @@ type storedPage struct {
 	s      *Session
 	id     uint64
 	prefix string
-	place  int // the part of a store to continue with: maxParts times the store's number, plus the part's number
+	place  int // where to continue: maxParts times the number of a store, plus that of its part
 	cursor string
 	limit  int
 }
 
 // answer reads the list of a store, and answers with its rows.
-func (p storedPage) answer(ctx context.Context, lister func(*StoreLane) upstream.Lister) {
+func (p storedPage) answer(ctx context.Context, of CapabilitiesOf) {
 	e := p.s.engine
 	a := getFollowUp()
 	defer putFollowUp(a)
 	defer func() { e.finish(a, e.clock(), nil) }()
 	storeLanes := *e.storeLanes.Load()
-	u, store := p.find(storeLanes, lister)
-	if store == nil {
+	sl, store := p.find(storeLanes, of)
+	if store.Lister == nil {
 		p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, nil, "") })
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, storedTime)
 	defer cancel()
-	locks, more, err := store.List(ctx, p.prefix, p.cursor, p.limit)
+	locks, more, err := store.Lister.List(ctx, p.prefix, p.cursor, p.limit)
 	if err != nil {
-		p.s.refuse(p.id, protocol.Unavailable, fmt.Sprintf("store %s: %v", p.name(u), queryError(ctx, err)), a)
+		p.s.refuse(p.id, protocol.Unavailable,
+			fmt.Sprintf("store %s: %v", p.name(sl), queryError(ctx, err)), a)
 		return
 	}
 	next := fmt.Sprint(p.place, ":", more)
@@ -99,50 +98,53 @@ func (p storedPage) answer(ctx context.Context, lister func(*StoreLane) upstream
 		}
 	}
 	var names map[string]upstream.Registration
-	if r, ok := store.(upstream.Registrar); ok {
-		names, _ = r.Registered(ctx, upstream.Daemons(locks)) // the locks are worth showing without names
+	if r := store.Registrar; r != nil {
+		names, _ = r.Registered(ctx, upstream.Daemons(locks)) // after an error, names are missing
 	}
 	rows := p.rows(storeLanes, locks, names)
 	p.s.write(a, func(b []byte) []byte { return protocol.AppendStored(b, p.id, rows, next) })
 }
 
-// find moves p to the first part at or behind its place that can list its locks. store is nil if there is
-// none. It looks each store up once, because a store can be dropped at any time.
-func (p *storedPage) find(storeLanes []*StoreLane, lister func(*StoreLane) upstream.Lister) (u *StoreLane, store upstream.Lister) {
+// find moves p to the first part at or behind its place that can list its locks. store has no
+// Lister if there is none. It reads the capabilities of each store once, because a store can be
+// dropped at any time.
+func (p *storedPage) find(storeLanes []*StoreLane, of CapabilitiesOf) (
+	sl *StoreLane, store upstream.Capabilities,
+) {
 	for ; p.place < maxParts*len(storeLanes); p.place, p.cursor = p.place+1, "" {
-		if u = storeLanes[p.place/maxParts]; u == nil {
+		if sl = storeLanes[p.place/maxParts]; sl == nil {
 			continue
 		}
-		l, part := lister(u), p.place%maxParts
-		if two, ok := l.(paired); ok {
-			store, _ = two.Pair()[part].(upstream.Lister)
-		} else if part == 0 {
-			store = l
+		part := p.place % maxParts
+		if store = of(sl); store.Pair != nil {
+			store = store.Pair[part].Capabilities()
+		} else if part > 0 {
+			continue
 		}
-		if store != nil {
-			return u, store
+		if store.Lister != nil {
+			return sl, store
 		}
 	}
-	return nil, nil
+	return nil, upstream.Capabilities{}
 }
 
-// name returns the name, in the configuration, of the part of u that p is at.
-func (p *storedPage) name(u *StoreLane) string {
-	if parts := u.parts.Load(); parts != nil && len(*parts) > 1 {
+// name returns the name, in the configuration, of the part of sl that p is at.
+func (p *storedPage) name(sl *StoreLane) string {
+	if parts := sl.parts.Load(); parts != nil && len(*parts) > 1 {
 		return (*parts)[p.place%maxParts].Name
 	}
-	return u.Name()
+	return sl.Name()
 }
 
-// again reports whether an earlier part has the same locks as the part that p is at. Then the earlier part lists the
-// locks of other hosts, and each part lists this host's own.
+// again reports whether an earlier part has the same locks as the part that p is at. Then the
+// earlier part lists the locks of other hosts, and each part lists this host's own.
 func (p *storedPage) again(storeLanes []*StoreLane) bool {
 	seen := map[string]bool{}
-	for i, u := range storeLanes[:min(len(storeLanes), p.place/maxParts+1)] {
-		if u == nil || u.parts.Load() == nil {
+	for i, sl := range storeLanes[:min(len(storeLanes), p.place/maxParts+1)] {
+		if sl == nil || sl.parts.Load() == nil {
 			continue
 		}
-		for j, part := range *u.parts.Load() {
+		for j, part := range *sl.parts.Load() {
 			if i*maxParts+j == p.place {
 				return seen[part.Place]
 			}
@@ -152,11 +154,13 @@ func (p *storedPage) again(storeLanes []*StoreLane) bool {
 	return false
 }
 
-// rows returns the rows of the locks that the peer may see. While keys move between stores, this daemon may have
-// opened the same store several times. To each of these, the locks of the others look like those of another daemon;
-// rows leaves them out.
-func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock, names map[string]upstream.Registration) (rows []protocol.StoredRow) {
-	e, u, again := p.s.engine, storeLanes[p.place/maxParts], p.again(storeLanes)
+// rows returns the rows of the locks that the peer may see. While keys move between stores, this
+// daemon may have opened the same store several times. To each of these, the locks of the others
+// look like those of another daemon; rows leaves them out.
+func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock,
+	names map[string]upstream.Registration,
+) (rows []protocol.StoredRow) {
+	e, sl, again := p.s.engine, storeLanes[p.place/maxParts], p.again(storeLanes)
 	all := e.routes.Load()
 	for _, l := range locks {
 		if !routeFor(all, l.Key).allows(&p.s.peer) {
@@ -165,7 +169,8 @@ func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock, names 
 		if by, ok := names[l.Daemon]; !l.Mine && (again || ok && by == e.self) {
 			continue
 		}
-		r := protocol.StoredRow{Key: clip(l.Key), Store: p.name(u), Name: clip(l.Name), Mode: protocol.Mode(l.Mode), Holder: clip(l.Holder),
+		r := protocol.StoredRow{Key: clip(l.Key), Store: p.name(sl), Name: clip(l.Name),
+			Mode: l.Mode, Holder: clip(l.Holder),
 			Left: Millis(l.Left), Waiters: int64(l.Waiters), Base: l.Base}
 		if l.Foreign || l.Daemon != "" {
 			h := e.holderThere(&l, names)
@@ -175,7 +180,7 @@ func (p *storedPage) rows(storeLanes []*StoreLane, locks []upstream.Lock, names 
 		switch {
 		case l.Foreign:
 			r.Whose = protocol.StoredForeign
-		case l.Mine && e.knowsKey(u, l.Key):
+		case l.Mine && e.knowsKey(sl, l.Key):
 			r.Whose = protocol.StoredHere
 		case l.Mine:
 			r.Whose = protocol.StoredLeft
@@ -195,8 +200,8 @@ func clip(s string) string {
 }
 
 // knowsKey reports whether this host has, or may have, a lease on a key at a store.
-func (e *Engine) knowsKey(u *StoreLane, key string) bool {
+func (e *Engine) knowsKey(sl *StoreLane, key string) bool {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
-	return sh.table.KnowsKey(u.core, key)
+	return sh.table.KnowsKey(sl.core, key)
 }

@@ -17,7 +17,7 @@ type StoreLane struct {
 	parts    atomic.Pointer[[]Part] // see SetParts; nil when not known
 	info     upstream.Info
 	inline   upstream.Inline // nil if the store has no inline ops
-	core     *cache.Store
+	core     *cache.StoreTraits
 	main     *upstream.Lane
 	renewals *upstream.Lane
 	ends     *upstream.Lane        // of a pair: releases and withdrawals while it is down
@@ -29,44 +29,47 @@ type StoreLane struct {
 	kept  cache.StoreStats // renewals of that session, which keeps all leases; guarded by mu
 }
 
-// keptAlive counts a renewal of the store session, whose new deadline is until; 0 means that the session has ended.
-func (u *StoreLane) keptAlive(until, now int64) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if until != 0 && u.until != 0 {
-		u.kept.Renewed++
-		u.kept.Slack.Observe(u.until - now)
+// keptAlive counts a renewal of the store session, whose new deadline is until; 0 means that the
+// session has ended.
+func (sl *StoreLane) keptAlive(until, now int64) {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if until != 0 && sl.until != 0 {
+		sl.kept.Renewed++
+		sl.kept.Slack.Observe(sl.until - now)
 	}
-	u.until = until
+	sl.until = until
 }
 
 // sessionStats returns the statistics that keptAlive has counted.
-func (u *StoreLane) sessionStats() cache.StoreStats {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	return u.kept
+func (sl *StoreLane) sessionStats() cache.StoreStats {
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	return sl.kept
 }
 
 // Name returns the store's name.
-func (u *StoreLane) Name() string { return *u.name.Load() }
+func (sl *StoreLane) Name() string { return *sl.name.Load() }
 
 // Info returns the abilities of the store.
-func (u *StoreLane) Info() *upstream.Info { return &u.info }
+func (sl *StoreLane) Info() *upstream.Info { return &sl.info }
 
-// SetParts sets the stores that u is made of: see Part.
-func (u *StoreLane) SetParts(parts []Part) { u.parts.Store(&parts) }
+// SetParts sets the stores that sl is made of: see Part.
+func (sl *StoreLane) SetParts(parts []Part) { sl.parts.Store(&parts) }
 
 // Main returns the lane of all ops except renewals.
-func (u *StoreLane) Main() *upstream.Lane { return u.main }
+func (sl *StoreLane) Main() *upstream.Lane { return sl.main }
 
 // Renewals returns the lane of renewals.
-func (u *StoreLane) Renewals() *upstream.Lane { return u.renewals }
+func (sl *StoreLane) Renewals() *upstream.Lane { return sl.renewals }
 
 // Ends returns the lane of releases and withdrawals of a pair that is down.
-func (u *StoreLane) Ends() *upstream.Lane { return u.ends }
+func (sl *StoreLane) Ends() *upstream.Lane { return sl.ends }
 
 // lanes returns all lanes. Their order is that of an engine's snapshot.
-func (u *StoreLane) lanes() []*upstream.Lane { return []*upstream.Lane{u.main, u.renewals, u.ends} }
+func (sl *StoreLane) lanes() []*upstream.Lane {
+	return []*upstream.Lane{sl.main, sl.renewals, sl.ends}
+}
 
 // depth returns how many ops wait in these lanes, and how many batches are in flight.
 func depth(lanes ...*upstream.Lane) (waiting, flying int) {
@@ -77,19 +80,19 @@ func depth(lanes ...*upstream.Lane) (waiting, flying int) {
 	return waiting, flying
 }
 
-// nextRenewal returns when the next renewal is due. It returns cache.Forever without one, and also while the lane has
-// as much as can be sent next. Until a batch has returned, due leases stay in the schedule, where they cost nothing and
-// the most urgent one is first.
-func (u *StoreLane) nextRenewal() int64 {
-	if u.renewals.Full() {
+// nextRenewal returns when the next renewal is due. It returns cache.Forever without one, and also
+// while the lane has as much as can be sent next. Until a batch has returned, due leases stay in
+// the schedule, where they cost nothing and the most urgent one is first.
+func (sl *StoreLane) nextRenewal() int64 {
+	if sl.renewals.Full() {
 		return cache.Forever
 	}
-	return u.schedule.Next()
+	return sl.schedule.Next()
 }
 
 // Down returns why the store is down; nil when it is up.
-func (u *StoreLane) Down() error {
-	if p := u.down.Load(); p != nil {
+func (sl *StoreLane) Down() error {
+	if p := sl.down.Load(); p != nil {
 		return *p
 	}
 	return nil
@@ -102,72 +105,77 @@ type Part struct {
 }
 
 // AddStore adds a store under a name. inline is nil if the store has no inline ops.
-func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inline) (*StoreLane, error) {
+func (e *Engine) AddStore(name string, info upstream.Info, inline upstream.Inline) (
+	*StoreLane, error,
+) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	units := slices.Clone(*e.storeLanes.Load())
-	if slices.ContainsFunc(units, func(u *StoreLane) bool { return u != nil && u.Name() == name }) {
+	all := slices.Clone(*e.storeLanes.Load())
+	if slices.ContainsFunc(all, func(sl *StoreLane) bool {
+		return sl != nil && sl.Name() == name
+	}) {
 		return nil, fmt.Errorf("duplicate store %q", name)
 	}
-	id := len(units) // never used before, because a late answer may still name a dropped store
+	id := len(all) // never used before, because a late answer may still name a dropped store
 	set := e.settings()
-	u := &StoreLane{info: info, inline: inline,
-		core: &cache.Store{ID: id, Session: info.Session > 0, SessionTTL: info.Session, TTLs: info.TTLs, Rebase: info.Rebase, Floors: info.Floors,
+	sl := &StoreLane{info: info, inline: inline,
+		core: &cache.StoreTraits{ID: id, Session: info.Session > 0, SessionTTL: info.Session,
+			TTLs: info.TTLs, Rebase: info.Rebase, Floors: info.Floors,
 			Pair: info.Pair, Queue: info.Queue, Notice: info.Notice},
 		main:     upstream.NewLane(set.InFlight, set.BatchSize),
 		renewals: upstream.NewLane(set.InFlight, set.BatchSize),
 		ends:     upstream.NewLane(set.InFlight, set.BatchSize),
 		schedule: renewer.New(set.Table.Seed + uint64(id))}
-	u.name.Store(&name)
+	sl.name.Store(&name)
 	if info.Gather {
-		u.main.Gather()
+		sl.main.Gather()
 	}
-	units = append(units, u)
-	e.storeLanes.Store(&units)
-	return u, nil
+	all = append(all, sl)
+	e.storeLanes.Store(&all)
+	return sl, nil
 }
 
 // Rename gives a store another name, so that its replacement can have the old one.
-func (e *Engine) Rename(u *StoreLane, name string) {
+func (e *Engine) Rename(sl *StoreLane, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	u.name.Store(&name)
+	sl.name.Store(&name)
 }
 
-// DropStore forgets a store without users: no key is routed to it, no table has a lease there in any state,
-// and no op is queued or in flight. Otherwise it returns false and changes nothing. A store without users
-// gets no new ones, because no key is routed to it.
-func (e *Engine) DropStore(u *StoreLane) bool {
+// DropStore forgets a store without users: no key is routed to it, no table has a lease there in
+// any state, and no op is queued or in flight. Otherwise it returns false and changes nothing. A
+// store without users gets no new ones, because no key is routed to it.
+func (e *Engine) DropStore(sl *StoreLane) bool {
 	e.routing.Lock()
 	defer e.routing.Unlock()
-	if e.routes.Load().uses(u) {
+	if e.routes.Load().uses(sl) {
 		return false
 	}
-	if e.LeasesAt(u) > 0 {
+	if e.LeasesAt(sl) > 0 {
 		return false
 	}
-	waiting, flying := depth(u.lanes()...) // after the leases, because only leases add ops
+	waiting, flying := depth(sl.lanes()...) // after the leases, because only leases add ops
 	if waiting+flying > 0 {
 		return false
 	}
 	e.mu.Lock()
 	storeLanes := slices.Clone(*e.storeLanes.Load())
-	storeLanes[u.core.ID] = nil
+	storeLanes[sl.core.ID] = nil
 	e.storeLanes.Store(&storeLanes)
 	e.mu.Unlock()
 	for i := range e.shards { // last, because tellOf no longer lets news of the store reach a table
 		sh := e.lock(i)
-		sh.table.Forget(u.core)
+		sh.table.Forget(sl.core)
 		sh.mu.Unlock()
 	}
 	return true
 }
 
 // LeasesAt counts the leases that are, or may be, at a store or will be requested there next.
-func (e *Engine) LeasesAt(u *StoreLane) (n int) {
+func (e *Engine) LeasesAt(sl *StoreLane) (n int) {
 	for i := range e.shards {
 		sh := e.lock(i)
-		n += sh.table.Users(u.core)
+		n += sh.table.Users(sl.core)
 		sh.mu.Unlock()
 	}
 	return n
@@ -177,9 +185,9 @@ func (e *Engine) LeasesAt(u *StoreLane) (n int) {
 func (e *Engine) StoreNamed(name string) *StoreLane {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for _, u := range *e.storeLanes.Load() {
-		if u != nil && u.Name() == name {
-			return u
+	for _, sl := range *e.storeLanes.Load() {
+		if sl != nil && sl.Name() == name {
+			return sl
 		}
 	}
 	return nil
@@ -187,20 +195,21 @@ func (e *Engine) StoreNamed(name string) *StoreLane {
 
 // Stores returns all stores.
 func (e *Engine) Stores() []*StoreLane {
-	return slices.DeleteFunc(slices.Clone(*e.storeLanes.Load()), func(u *StoreLane) bool { return u == nil })
+	return slices.DeleteFunc(slices.Clone(*e.storeLanes.Load()),
+		func(sl *StoreLane) bool { return sl == nil })
 }
 
 // Known reports whether a table has the token. Stores that sweep use it.
-func (e *Engine) Known(u *StoreLane, key string, token uint64) bool {
+func (e *Engine) Known(sl *StoreLane, key string, token uint64) bool {
 	sh := e.lock(shardOf(key))
 	defer sh.mu.Unlock()
-	return sh.table.Knows(u.core, key, token)
+	return sh.table.Knows(sl.core, key, token)
 }
 
 // tellOf calls tell for every table, unless the store has been dropped.
-func (e *Engine) tellOf(u *StoreLane, tell func(t *cache.Table, now int64, out *cache.Effects)) {
+func (e *Engine) tellOf(sl *StoreLane, tell func(t *cache.Table, now int64, out *cache.Effects)) {
 	e.everywhere(func(t *cache.Table, now int64, out *cache.Effects) {
-		if (*e.storeLanes.Load())[u.core.ID] == u {
+		if (*e.storeLanes.Load())[sl.core.ID] == sl {
 			tell(t, now, out)
 		}
 	})
@@ -214,47 +223,50 @@ func (e *Engine) everywhere(tell func(t *cache.Table, now int64, out *cache.Effe
 	for i := range e.shards {
 		sh := e.lock(i)
 		tell(sh.table, now, &sh.out)
-		e.unlock(sh, i, now, a)
+		e.carryOutAndUnlock(sh, now, a)
 	}
 	e.finish(a, now, nil)
 }
 
 // StoreSession takes in news of the store session.
-func (e *Engine) StoreSession(u *StoreLane, s upstream.Session) {
+func (e *Engine) StoreSession(sl *StoreLane, s upstream.Session) {
 	if s.Lost {
-		u.keptAlive(0, 0)
+		sl.keptAlive(0, 0)
 	} else {
-		u.keptAlive(s.Until, e.clock())
+		sl.keptAlive(s.Until, e.clock())
 	}
-	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) {
+	e.tellOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
 		if s.Lost {
-			t.SessionLost(u.core, s.No, now, out)
+			t.SessionLost(sl.core, s.No, now, out)
 		} else {
-			t.SessionUntil(u.core, s.No, s.Until, now, out)
+			t.SessionUntil(sl.core, s.No, s.Until, now, out)
 		}
 	})
 }
 
 // StoreDown tells e that a store cannot be reached, and why.
-func (e *Engine) StoreDown(u *StoreLane, err error) {
-	u.down.Store(&err)
-	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreDown(u.core, err, now, out) })
+func (e *Engine) StoreDown(sl *StoreLane, err error) {
+	sl.down.Store(&err)
+	e.tellOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
+		t.StoreDown(sl.core, err, now, out)
+	})
 }
 
 // StoreUp tells e that a store can be reached again.
-func (e *Engine) StoreUp(u *StoreLane) {
-	u.down.Store(nil)
-	e.tellOf(u, func(t *cache.Table, now int64, out *cache.Effects) { t.StoreUp(u.core, now, out) })
+func (e *Engine) StoreUp(sl *StoreLane) {
+	sl.down.Store(nil)
+	e.tellOf(sl, func(t *cache.Table, now int64, out *cache.Effects) {
+		t.StoreUp(sl.core, now, out)
+	})
 }
 
 // Hint takes in a store's hint.
-func (e *Engine) Hint(u *StoreLane, h upstream.Hint) {
+func (e *Engine) Hint(sl *StoreLane, h upstream.Hint) {
 	now := e.clock()
 	a := getFollowUp()
-	i := shardOf(h.Key)
-	sh := e.lock(i)
-	sh.table.Hint(u.core, h, now, &sh.out)
-	e.unlock(sh, i, now, a)
+	sh := e.lock(shardOf(h.Key))
+	sh.table.Hint(sl.core, h, now, &sh.out)
+	e.carryOutAndUnlock(sh, now, a)
 	e.finish(a, now, nil)
 	putFollowUp(a)
 }

@@ -73,7 +73,9 @@ type classes struct {
 func (c *classes) of(prefix, name string) (uint16, *class) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	i := slices.IndexFunc(c.all, func(x *class) bool { return x.prefix == prefix && x.name == name })
+	i := slices.IndexFunc(c.all, func(x *class) bool {
+		return x.prefix == prefix && x.name == name
+	})
 	if i < 0 {
 		i = len(c.all)
 		c.all = append(c.all, &class{prefix: prefix, name: name})
@@ -87,7 +89,8 @@ func (c *classes) list() []*class {
 	return slices.Clone(c.all)
 }
 
-// Totals adds up the counters of all shards. It locks the shards one after the other, each only for the addition.
+// Totals adds up the counters of all shards. It locks the shards one after the other, each only for
+// the addition.
 func (e *Engine) Totals() Totals {
 	var t Totals
 	var classes []cache.Stats
@@ -108,12 +111,13 @@ func (e *Engine) Totals() Totals {
 		}
 		t.Classes = append(t.Classes, c)
 	}
-	for _, u := range e.Stores() {
-		s := StoreTotals{Name: u.Name(), Up: u.Down() == nil, Late: u.schedule.Late(now), Main: u.main.Stats(), Renewals: u.renewals.Stats()}
-		if u.core.ID < len(stores) {
-			s.StoreStats = stores[u.core.ID]
+	for _, sl := range e.Stores() {
+		s := StoreTotals{Name: sl.Name(), Up: sl.Down() == nil, Late: sl.schedule.Late(now),
+			Main: sl.main.Stats(), Renewals: sl.renewals.Stats()}
+		if sl.core.ID < len(stores) {
+			s.StoreStats = stores[sl.core.ID]
 		}
-		kept := u.sessionStats()
+		kept := sl.sessionStats()
 		s.Add(&kept)
 		t.Stores = append(t.Stores, s)
 	}
@@ -127,12 +131,13 @@ func (e *Engine) Totals() Totals {
 
 // ResultLabels are the labels of the outcomes of acquires.
 var ResultLabels = map[cache.Outcome]string{
-	cache.Outcome(cache.CodeOK): "granted", cache.OutReentered: "reentered", cache.OutGone: "gone",
+	cache.Outcome(protocol.OK): "granted", cache.OutReentered: "reentered", cache.OutGone: "gone",
 	cache.Outcome(protocol.Denied): "denied", cache.Outcome(protocol.Unsupported): "unsupported",
 }
 
 func init() {
-	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled, protocol.Upgrade, protocol.Unavailable,
+	for _, c := range []protocol.Code{protocol.Busy, protocol.Timeout, protocol.Canceled,
+		protocol.Upgrade, protocol.Unavailable,
 		protocol.Limit, protocol.Invalid, protocol.Draining} {
 		ResultLabels[cache.Outcome(c)] = c.String()
 	}
@@ -150,5 +155,7 @@ func NamespaceLabel(prefix string) string {
 }
 
 // CauseLabels are the labels of the causes that end holds.
-var CauseLabels = map[cache.Cause]string{cache.CauseRelease: "release", cache.CauseSession: "session",
-	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end"}
+var CauseLabels = map[cache.Cause]string{
+	cache.CauseRelease: "release", cache.CauseSession: "session",
+	cache.CauseGivenBack: "given_back", cache.CauseFixedEnd: "fixed_end",
+}

@@ -6,7 +6,8 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Limits bounds the resources that clients can use. The comments give the daemon's defaults for fields that are 0.
+// Limits bounds the resources that clients can use. The comments give the daemon's defaults for
+// fields that are 0.
 type Limits struct {
 	Users      UserLimits // of each user: none
 	MaxHolds   int        // of a session: 2,000,000
@@ -23,8 +24,8 @@ type UserLimits struct {
 	Rate    int // requests a second
 }
 
-// userUse counts the resources used by one user's sessions. All users that are unknown, or that the daemon's user
-// namespace does not map, count as one.
+// userUse counts the resources used by one user's sessions. All users that are unknown, or that the
+// daemon's user namespace does not map, count as one.
 type userUse struct {
 	use   cache.Use
 	pace  pace
@@ -41,12 +42,15 @@ func (us users) conns(uid int) int {
 	return 0
 }
 
-// leave ends a session of a user. It forgets a user without sessions, unless a store still has to answer the user's
-// requests, or earlier requests still affect the rate limit: a user gains nothing by connecting again.
+// leave ends a session of a user. It forgets a user without sessions, unless a store still has to
+// answer the user's requests, or earlier requests still affect the rate limit: a user gains nothing
+// by connecting again.
 func (us users) leave(uid int, now int64) {
 	u := us[uid]
 	if u.conns--; u.conns == 0 {
-		maps.DeleteFunc(us, func(_ int, u *userUse) bool { return u.conns == 0 && u.use.Asks.Load() == 0 && u.pace.settled(now) })
+		maps.DeleteFunc(us, func(_ int, u *userUse) bool {
+			return u.conns == 0 && u.use.Asks.Load() == 0 && u.pace.settled(now)
+		})
 	}
 }
 

@@ -13,17 +13,24 @@ import (
 
 // ViewQuery bounds and orders a view.
 type ViewQuery struct {
-	Prefix string `json:"prefix"` // only keys with this prefix
-	Sort   string `json:"sort"`   // one of ViewSorts; age when empty
-	Desc   bool   `json:"desc"`   // in descending order
-	Limit  int    `json:"limit"`  // rows of each list: 50 when 0, at most MaxViewRows
+	Prefix string `json:"prefix"`           // only keys with this prefix
+	Search string `json:"search,omitempty"` // only keys that contain this
+	Key    string `json:"key,omitempty"`    // only this key
+	Sort   string `json:"sort"`             // one of ViewSorts; age when empty
+	Desc   bool   `json:"desc"`             // in descending order
+	Limit  int    `json:"limit"`            // rows of each list: 50 when 0, at most MaxViewRows
 }
 
-// ViewSorts are the orders of a view. "age" has the oldest first. "key" sorts by key, and sessions by client. "left"
-// has the least time left first: of holds to their end, of waiters to their timeout; it has the sessions with the most
-// holds first. "waiters" has the holds with the most waiters first, the waiters with the most waiters before them, and
-// the sessions with the most waits.
-var ViewSorts = []string{"age", "key", "left", "waiters"}
+// ViewSorts are the orders of a view. "age" has the oldest first. "key" sorts by key, and sessions
+// by client. "left" has the least time left first: of holds to their end, of waiters to their
+// timeout; it has the sessions with the most holds first. "waiters" has the holds with the most
+// waiters first, the waiters with the most waiters before them, and the sessions with the most
+// waits. "trouble" has holds first whose renewal is late or that are degraded or closed by force,
+// then those with waiters; it examines only the oldest holds if there are many.
+var ViewSorts = []string{"age", "key", "left", "waiters", ViewTrouble}
+
+// ViewTrouble is the order that has problems first.
+const ViewTrouble = "trouble"
 
 // MaxViewRows bounds each list of a view.
 const MaxViewRows = 1000
@@ -36,7 +43,8 @@ var errQuery = errors.New("bad query")
 
 // ParseViewQuery parses the form that Values returns. It ignores unknown parameters.
 func ParseViewQuery(v url.Values) (ViewQuery, error) {
-	q := ViewQuery{Prefix: v.Get("prefix"), Sort: v.Get("sort")}
+	q := ViewQuery{Prefix: v.Get("prefix"), Search: v.Get("search"), Key: v.Get("key"),
+		Sort: v.Get("sort")}
 	var err error
 	if s := v.Get("desc"); s != "" {
 		if q.Desc, err = strconv.ParseBool(s); err != nil {
@@ -54,8 +62,11 @@ func ParseViewQuery(v url.Values) (ViewQuery, error) {
 // Values returns q as the query of a URL, without fields that have their default.
 func (q ViewQuery) Values() url.Values {
 	v := make(url.Values)
-	if q.Prefix != "" {
-		v.Set("prefix", q.Prefix)
+	for name, value := range map[string]string{"prefix": q.Prefix, "search": q.Search,
+		"key": q.Key} {
+		if value != "" {
+			v.Set(name, value)
+		}
 	}
 	if q.Sort != "" && q.Sort != ViewSorts[0] {
 		v.Set("sort", q.Sort)
@@ -76,29 +87,45 @@ func (q *ViewQuery) SetDefaults() error {
 	if q.Limit < 1 || q.Limit > MaxViewRows {
 		return fmt.Errorf("%w: limit is from 1 to %d", errQuery, MaxViewRows)
 	}
+	if q.Key != "" && q.Prefix != "" {
+		return fmt.Errorf("%w: key and prefix exclude each other", errQuery)
+	}
 	if orders[q.Sort] == nil {
 		return fmt.Errorf("%w: sort is one of %v", errQuery, ViewSorts)
 	}
 	return nil
 }
 
-// View shows the present state of a daemon. Its size is bounded. Durations are in milliseconds, and -1 when not known.
-// Numbers of 63 and 64 bits are strings in JSON.
+// View shows the present state of a daemon. Its size is bounded. Durations are in milliseconds, and
+// -1 when not known. Numbers of 63 and 64 bits are strings in JSON.
 type View struct {
 	At       time.Time     `json:"at"`
 	Version  string        `json:"version"`
 	PID      int           `json:"pid"`
 	Up       int64         `json:"up_ms"`
-	NotReady string        `json:"not_ready,omitempty"` // why no new locks can be acquired; empty if they can
+	NotReady string        `json:"not_ready,omitempty"` // why no new locks can be acquired
 	Query    ViewQuery     `json:"query"`
 	Stores   []ViewStore   `json:"stores"`
 	Totals   ViewTotals    `json:"totals"`
 	Holds    []ViewHold    `json:"holds"`
 	Waiters  []ViewWaiter  `json:"waiters"`
 	Sessions []ViewSession `json:"sessions"`
-	Lost     []ViewLost    `json:"lost"`    // the newest first
+	Lost     []ViewLost    `json:"lost"`    // newest first; of the query's key, if it has one
 	History  []ViewPoint   `json:"history"` // the oldest first
 	More     ViewMore      `json:"more"`
+	// Namespaces are those since the daemon started, in the order in which they were configured.
+	Namespaces []ViewNamespace `json:"namespaces"`
+	// Holder is one holder of the query's key, from the store's list; null when it is not known.
+	Holder *protocol.Holder `json:"holder,omitempty"`
+}
+
+// ViewNamespace shows the state of the keys with a prefix.
+type ViewNamespace struct {
+	Prefix  string `json:"prefix"` // empty for the namespace of all other keys
+	Store   string `json:"store"`  // the store of its keys
+	Held    int64  `json:"held"`
+	Waiting int64  `json:"waiting"`
+	Lost    uint64 `json:"lost"`
 }
 
 // ViewMore says which lists have more rows than are shown.
@@ -120,16 +147,18 @@ type ViewStore struct {
 	Error       string `json:"error,omitempty"` // why it is down
 	Connections int    `json:"connections"`     // -1 when not known
 	Leases      int64  `json:"leases"`
-	Moved       int64  `json:"moved"`   // leases, held or not, whose keys are routed to another store now
+	Moved       int64  `json:"moved"`   // leases, held or not, whose keys are at another store now
 	Renewed     uint64 `json:"renewed"` // renewals since the daemon started, by their outcome
 	NotHeld     uint64 `json:"not_held"`
 	Unanswered  uint64 `json:"unanswered"`
-	Slack       int64  `json:"slack_p50_ms"` // the median of the time that leases had left when they were renewed
+	Slack       int64  `json:"slack_p50_ms"` // the median of what leases had left when renewed
+	Late        int64  `json:"late_ms"`      // how late the most urgent renewal is
 	Flying      int    `json:"in_flight"`    // batches in flight
 	Queued      int    `json:"queued"`       // operations that wait for the next batch
 }
 
-// ViewTotals has present numbers, and counters since the daemon started, from which a reader can compute rates.
+// ViewTotals has present numbers, and counters since the daemon started, from which a reader can
+// compute rates.
 type ViewTotals struct {
 	Held      int64  `json:"held"`
 	Waiting   int64  `json:"waiting"`
@@ -165,7 +194,8 @@ type ViewHold struct {
 	Waiters  int32 `json:"waiters"`            // for the key, on this host
 	Degraded bool  `json:"degraded,omitempty"` // granted by this host alone
 	Fixed    bool  `json:"fixed,omitempty"`    // it ends by itself
-	Forced   bool  `json:"forced,omitempty"`   // unlocked by force: it is lost, and keeps the key closed for Left
+	// Forced means that it was unlocked by force: it is lost, and keeps the key closed for Left.
+	Forced bool `json:"forced,omitempty"`
 }
 
 // ViewWaiter is one waiter.

@@ -18,7 +18,7 @@ func stock(t testing.TB, e *Engine, n int) {
 	t.Cleanup(func() { e.End(s) })
 }
 
-func lookAt(t testing.TB, e *Engine, q ViewQuery) (v View) {
+func viewOf(t testing.TB, e *Engine, q ViewQuery) (v View) {
 	if err := q.SetDefaults(); err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func lookAt(t testing.TB, e *Engine, q ViewQuery) (v View) {
 	return v
 }
 
-func TestAViewLooksAtSoMuchAndNoMore(t *testing.T) {
+func TestAViewVisitsALimitedNumberOfHolds(t *testing.T) {
 	e := testEngine(t)
 	const n = 3000
 	stock(t, e, n)
@@ -40,13 +40,16 @@ func TestAViewLooksAtSoMuchAndNoMore(t *testing.T) {
 	}
 	rows := newBest(q, orders["key"].holds)
 	if scanTables(e, q, rows, counting) || looked != 640 {
-		t.Errorf("%d looked at", looked)
+		t.Errorf("%d visited", looked)
 	}
 	looked, q.Sort, e.maxScanned = 0, "age", maxScanned
 	if !scanTables(e, q, newBest(q, orders["age"].holds), counting) || looked > shards*51 {
-		t.Errorf("by age: %d looked at", looked)
+		t.Errorf("by age: %d visited", looked)
 	}
-	v := lookAt(t, e, ViewQuery{Limit: 5})
+	if rows = newBest(&ViewQuery{Sort: "trouble", Limit: 50}, troubleFirst(0)); !scanTables(e, &ViewQuery{Sort: "trouble"}, rows, counting) {
+		t.Error("few holds are too many")
+	}
+	v := viewOf(t, e, ViewQuery{Limit: 5})
 	for i, h := range v.Holds[1:] { // behind the engine's own
 		if h.Key != fmt.Sprintf("stock:%07d", i) {
 			t.Errorf("%s is %d", h.Key, i)
@@ -56,17 +59,52 @@ func TestAViewLooksAtSoMuchAndNoMore(t *testing.T) {
 		t.Errorf("%+v", v.More)
 	}
 	e.maxScanned = 640
-	if v = lookAt(t, e, ViewQuery{Sort: "left", Limit: 5}); len(v.Holds) != 5 || !v.More.Unseen || !v.More.Holds {
+	if v = viewOf(t, e, ViewQuery{Sort: "left", Limit: 5}); len(v.Holds) != 5 || !v.More.Unseen || !v.More.Holds {
 		t.Errorf("%+v %d", v.More, len(v.Holds))
 	}
 	e.maxScanned = maxScanned
-	if v = lookAt(t, e, ViewQuery{Sort: "key", Desc: true, Limit: 1}); v.Holds[0].Key != fmt.Sprintf("stock:%07d", n-1) || v.More.Unseen {
+	if v = viewOf(t, e, ViewQuery{Sort: "key", Desc: true, Limit: 1}); v.Holds[0].Key != fmt.Sprintf("stock:%07d", n-1) || v.More.Unseen {
 		t.Errorf("%+v", v.More)
 	}
 	for i := range e.shards {
 		if rows, _, more := e.shards[i].table.ScanHolds(nil, "", 1, 1); len(rows) > 0 || more {
-			t.Fatal("a look is left open")
+			t.Fatal("a scan is left open")
 		}
+	}
+}
+
+func TestAViewOfAKeyOrOfPartOfOne(t *testing.T) {
+	e := testEngine(t)
+	stock(t, e, 200)
+	for q, want := range map[ViewQuery]int{{Key: "stock:0000017"}: 1, {Key: "stock:000001"}: 0, {Search: "017"}: 11, {Search: "00010"}: 11, {Search: "x"}: 0,
+		{Search: "17", Prefix: "stock:00001"}: 11} {
+		for _, q.Sort = range ViewSorts {
+			if v := viewOf(t, e, q); len(v.Holds) != want {
+				t.Errorf("%+v: %d holds, want %d", q, len(v.Holds), want)
+			}
+		}
+	}
+	if err := (&ViewQuery{Key: "a", Prefix: "a"}).SetDefaults(); err == nil {
+		t.Error("a key and a prefix")
+	}
+}
+
+// Holds in trouble come first, then those with waiters.
+func TestTroubleComesFirst(t *testing.T) {
+	const now = int64(100e9)
+	fine := cache.Held{Key: "fine", Fence: 1, Until: now + 20e9, TTL: 30e9}
+	waited, late, fixed, degraded, forced := fine, fine, fine, fine, fine
+	waited.Waiters = 3
+	late.Until, fixed.Until, fixed.Fixed = now+2e9, now+2e9, true
+	degraded.Fence, forced.Forced = 0, true
+	before := func(a, b cache.Held) bool { return troubleFirst(now)(&a, &b) < 0 }
+	for _, h := range []cache.Held{late, degraded, forced} {
+		if !before(h, waited) || before(waited, h) {
+			t.Errorf("%+v", h)
+		}
+	}
+	if !before(waited, fine) || before(fixed, fine) || before(fine, fixed) {
+		t.Error("holds without trouble")
 	}
 }
 
@@ -102,7 +140,7 @@ func BenchmarkView(b *testing.B) {
 				b.ReportAllocs()
 				var v View
 				for b.Loop() {
-					v = lookAt(b, e, q)
+					v = viewOf(b, e, q)
 				}
 				text, _ := json.Marshal(v)
 				b.ReportMetric(float64(len(text)), "bytes")

@@ -17,20 +17,21 @@ import (
 // soPeerPIDFD is SO_PEERPIDFD, of Linux 6.5.
 const soPeerPIDFD = 77
 
-// Watcher reports the end of clients' processes. It has one epoll for all of their pidfds, and one goroutine.
+// Watcher reports the end of clients' processes. It has one epoll for all of their pidfds, and one
+// goroutine.
 type Watcher struct {
 	ep *os.File
 	wg sync.WaitGroup
 
 	mu   sync.Mutex
 	last uint64            // guarded by mu
-	gone map[uint64]func() // by the watch's number, since those of descriptors come again; guarded by mu
+	gone map[uint64]func() // by the watch's number; those of descriptors recur; guarded by mu
 }
 
-// Watch is the watch of one process.
+// Watch watches one process.
 type Watch struct {
 	w  *Watcher
-	id uint64 // 0 when there is nothing to watch
+	id uint64 // 0 if no process is watched
 	fd int
 }
 
@@ -48,8 +49,9 @@ func NewWatcher() (*Watcher, error) {
 	return w, nil
 }
 
-// Watch identifies the process at the other end of a connection. It calls gone once, when that process ends. If the
-// process cannot be watched, gone is never called: then only the end of the connection tells.
+// Watch identifies the process at the other end of a connection. It calls gone once, when that
+// process ends. If the process cannot be watched, gone is never called: then only the end of the
+// connection tells.
 func (w *Watcher) Watch(c *sock.Conn, gone func()) (engine.Peer, *Watch) {
 	p, pidfd := engine.Unknown, -1
 	_ = c.Control(func(fd int) error {
@@ -99,7 +101,8 @@ func Of(fd int) engine.Peer {
 	if err != nil {
 		return engine.Unknown
 	}
-	return engine.Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid), Groups: groups(fd)}
+	return engine.Peer{PID: int(cred.Pid), UID: int(cred.Uid), GID: int(cred.Gid),
+		Groups: groups(fd)}
 }
 
 // openPID opens a process by number, on kernels without SO_PEERPIDFD. The number
@@ -141,7 +144,8 @@ func (w *Watcher) add(p *Watch) error {
 	var e error
 	err = rc.Control(func(ep uintptr) {
 		e = unix.EpollCtl(int(ep), unix.EPOLL_CTL_ADD, p.fd,
-			&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.id), Pad: int32(p.id >> 32)})
+			&unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLONESHOT, Fd: int32(p.id),
+				Pad: int32(p.id >> 32)})
 	})
 	if err == nil {
 		err = e
@@ -206,13 +210,15 @@ func (w *Watcher) Close() {
 	w.wg.Wait()
 }
 
-// groups returns the supplementary groups of the process at the other end of a socket; nil if they are not known.
+// groups returns the supplementary groups of the process at the other end of a socket; nil if they
+// are not known.
 func groups(fd int) []int {
-	const most = 65536 // NGROUPS_MAX
-	for n := uint32(64); n <= most; {
+	const limit = 65536 // NGROUPS_MAX
+	for n := uint32(64); n <= limit; {
 		ids := make([]uint32, n)
 		size := n * 4
-		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, unix.SO_PEERGROUPS,
+		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET,
+			unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&ids[0])), uintptr(unsafe.Pointer(&size)), 0)
 		if errno == unix.ERANGE && size/4 > n {
 			n = size / 4

@@ -7,7 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// Watcher does nothing: without pidfds only the end of its connection tells that a client has ended.
+// Watcher does nothing: without pidfds only the end of its connection tells that a client has
+// ended.
 type Watcher struct{}
 
 // Watch is the watch of one process.

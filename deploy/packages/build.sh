@@ -47,7 +47,7 @@ cp clients/java/target/locksidecar-client-"$version"*.jar "$out"
 cp clients/java/pom.xml "$out/locksidecar-client-$version.pom"
 
 program=$out/locksidecar-$version-$("$go" env GOOS)-$("$go" env GOARCH)
-GOFLAGS=-buildvcs=true CGO_ENABLED=0 "$go" build -trimpath -o "$program" ./cmd/locksidecar
+GOFLAGS=-buildvcs=true GO=$go cmd/locksidecar/build.sh "$program"
 deploy/packages/nfpm.sh "$program" "$out" >"$work/log" 2>&1 || fail "$(<"$work/log")"
 
 cd "$out"

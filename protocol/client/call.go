@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Reply is how a request ended. Which fields are set depends on the request's
-// op; with Err none is.
+// Reply is the result of a request. Which fields are set depends on the request's op. If Err is
+// set, no other field is.
 type Reply struct {
 	ID     uint64
 	Err    error            // nil, an *Error, or an ErrClosed
@@ -22,19 +22,19 @@ type Reply struct {
 	Next   string // list, stored
 }
 
-// call is one request in flight. Who waits for it reads reply after ready; the
-// reader alone writes it.
+// call is one request in flight. Only the reader goroutine writes reply. The caller reads it
+// after ready.
 type call struct {
 	req   protocol.Request
 	key   []byte // req.Key's memory, kept for the next use
 	reply Reply
 	ready chan struct{}
-	done  func(*Reply) // of Go; nil when somebody waits
-	hold  *Hold        // to be told of the grant, in the order of the wire
-	holds Holds        // the same of acquire-many
+	done  func(*Reply) // the argument of Go; nil if the caller waits
+	hold  *Hold        // gets the grant, in the order of the wire
+	holds Holds        // the same for acquire-many
 	began int64        // hello: our clock before it was sent
-	// abandoned is guarded by Client.mu: nobody waits any more, and a grant that
-	// comes all the same is given back.
+	// abandoned means that the caller has stopped waiting. A late grant is released. Guarded by
+	// Client.mu.
 	abandoned bool
 }
 
@@ -42,19 +42,23 @@ var callPool = sync.Pool{New: func() any { return &call{ready: make(chan struct{
 
 func newCall() *call { return callPool.Get().(*call) }
 
-// free gives the call back. Its reply must not be used any more.
+// free returns the call to the pool. Its reply must not be used any more.
 func (cl *call) free() {
 	*cl = call{key: cl.key[:0], ready: cl.ready}
 	callPool.Put(cl)
 }
 
-func (cl *call) setKey(key string) {
+// keyedCall returns a call of q for a key. h gets the grant, unless it is nil.
+func keyedCall(q protocol.Request, key string, h *Hold) *call {
+	cl := newCall()
 	cl.key = append(cl.key[:0], key...)
+	cl.req, cl.hold = q, h
 	cl.req.Key = cl.key
+	return cl
 }
 
-// do sends cl and waits for its end. With an error cl is not the caller's any
-// more; without, the caller frees it.
+// do sends cl and waits for its end. After an error it has freed cl, or will; otherwise the
+// caller has to free it.
 func (c *Client) do(ctx context.Context, cl *call) error {
 	if err := ctx.Err(); err != nil {
 		cl.free()
@@ -74,7 +78,7 @@ func (c *Client) do(ctx context.Context, cl *call) error {
 			if c.abandon(id) {
 				return ctx.Err()
 			}
-			<-cl.ready // it ended meanwhile: that is the truth
+			<-cl.ready // it ended meanwhile: return its result
 		}
 	}
 	if err := cl.reply.Err; err != nil {
@@ -84,8 +88,8 @@ func (c *Client) do(ctx context.Context, cl *call) error {
 	return nil
 }
 
-// abandon leaves the call to the reader, and withdraws it where that means
-// something. It says false when the call has ended already.
+// abandon leaves the call to the reader, and withdraws an acquire. It returns false if the call
+// has ended already.
 func (c *Client) abandon(id uint64) bool {
 	c.mu.Lock()
 	cl := c.calls[id]
@@ -111,15 +115,16 @@ func (c *Client) abandon(id uint64) bool {
 	return true
 }
 
-// settle records that an abandoned acquire has been answered. If it was granted, its release has been sent.
+// settle records that an abandoned acquire has been answered. If it was granted, its release has
+// been sent.
 func (c *Client) settle(cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abandonLocked(cl, -1)
 }
 
-// giveBack releases what was granted to a call that nobody waits for any more.
-// The cancel has crossed the grant. Nobody waits for these releases either.
+// giveBack releases the grants of an abandoned call, whose cancel has crossed them. It does not
+// wait for the replies.
 func (c *Client) giveBack(cl *call) {
 	keys, grants := cl.req.Keys, cl.reply.Grants
 	switch cl.req.Op {
@@ -127,7 +132,7 @@ func (c *Client) giveBack(cl *call) {
 		keys, grants = [][]byte{cl.req.Key}, []protocol.Grant{cl.reply.Grant}
 	case protocol.OpAcquireMany:
 		if len(grants) != len(keys) {
-			return // not an answer to what was asked
+			return // not an answer to this request
 		}
 	default:
 		return
@@ -135,16 +140,17 @@ func (c *Client) giveBack(cl *call) {
 	c.mu.Lock()
 	for i := range keys {
 		if c.err == nil { // one by one: with their fences they might not fit into a frame
-			c.appendLocked(&protocol.Request{Op: protocol.OpRelease, Owner: cl.req.Owner, Key: keys[i], Fence: grants[i].Fence})
+			c.appendLocked(&protocol.Request{Op: protocol.OpRelease, Owner: cl.req.Owner, Key: keys[i],
+				Fence: grants[i].Fence})
 		}
 	}
 	c.flushUnlock(false)
 }
 
-// Go sends q and returns at once; done is called with its end on the reader
-// goroutine, so it must not block. The reply is good until done returns, q may be
-// reused once Go has. The caller bounds how many it has in flight: past 64 MiB not
-// yet written an ErrLimit comes back. The id returned can be given to Cancel.
+// Go sends q and returns at once. done is called with the result on the reader goroutine, so it
+// must not block. The reply is valid until done returns, and q may be reused after Go has
+// returned. The caller has to bound its requests in flight: above 64 MiB of unwritten requests,
+// Go returns an ErrLimit. Cancel accepts the returned id.
 func (c *Client) Go(q *protocol.Request, done func(*Reply)) (id uint64, err error) {
 	cl := newCall()
 	cl.req, cl.done = *q, done

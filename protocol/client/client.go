@@ -12,22 +12,21 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// Options are what a connection says of itself and who hears its pushes. The
-// handlers run on the reader goroutine, in the order of the wire: they must not
-// block and must not call Close. Go may be called from them.
+// Options are the name and the handlers of a connection. The handlers run on the reader
+// goroutine, in the order of the wire. They must not block and must not call Close, but may call
+// Go.
 type Options struct {
 	Name  string // the program, for people; at most protocol.MaxName bytes
-	Label string // more of the same
+	Label string // additional to the name
 
-	// OnLost hears that the daemon calls a hold lost.
+	// OnLost is called when the daemon reports a hold as lost.
 	OnLost func(Lost)
 	// OnKeepalive is called with each keepalive.
 	OnKeepalive func(Keepalive)
-	// OnGoingAway hears that the daemon drains: in so many milliseconds every
-	// hold that is left will be lost.
+	// OnGoingAway is called when the daemon drains: the remaining holds will be lost in
+	// drainMillis.
 	OnGoingAway func(drainMillis uint64, msg string)
-	// OnEnd hears, once, that the connection has ended; err is an ErrClosed.
-	// Every hold is over by then.
+	// OnEnd is called once, when the connection and every hold have ended. err is an ErrClosed.
 	OnEnd func(err error)
 }
 
@@ -38,15 +37,14 @@ type Lost struct {
 	Reason       protocol.Reason
 }
 
-// Keepalive is the push which states that every hold that was granted before it, and was not called lost, is valid
-// until Until.
+// Keepalive is the push which states that every hold that was granted before it, and was not
+// reported as lost, is valid until Until.
 type Keepalive struct {
 	Until uint64 // milliseconds of the daemon's clock
 	Left  uint64 // milliseconds, when it was sent
 }
 
-// Client is one connection to a daemon: one session. All its methods may be
-// called by many goroutines at once.
+// Client is one connection to a daemon, and so one session. Its methods may be called concurrently.
 type Client struct {
 	conn       *sock.Conn
 	opts       Options
@@ -65,13 +63,14 @@ type Client struct {
 	holds    map[holdID]*Hold // guarded by mu: tracked holds, chained through next
 	wr       outbox           // guarded by mu
 
-	unreleased map[holdID][]*Hold // guarded by mu: lost holds of locks that their owner has not released
-	abandoned  map[holdID]int     // guarded by mu: number of acquires given up and not answered
-	settled    chan struct{}      // guarded by mu: closed and replaced when one of them is answered
-	watchdog   *time.Timer        // runs checkDaemon
-	watching   bool               // guarded by mu: watchdog is set
-	silent     int                // guarded by mu: runs of checkDaemon in a row with nothing read
-	heard      atomic.Bool        // something was read since the last checkDaemon
+	// unreleased has the lost holds of locks that their owner has not released. Guarded by mu.
+	unreleased map[holdID][]*Hold
+	abandoned  map[holdID]int // guarded by mu: number of acquires given up and not answered
+	settled    chan struct{}  // guarded by mu: closed and replaced when one of them is answered
+	watchdog   *time.Timer    // runs checkDaemon
+	watching   bool           // guarded by mu: watchdog is set
+	silent     int            // guarded by mu: runs of checkDaemon in a row with nothing read
+	heard      atomic.Bool    // something was read since the last checkDaemon
 }
 
 // Dial connects to the daemon whose socket is at path, and says hello. It blocks
@@ -121,8 +120,8 @@ func (c *Client) hello(ctx context.Context) error {
 	return nil
 }
 
-// welcomed keeps what the daemon said of itself. It runs on the reader goroutine
-// before any later frame is read.
+// welcomed records the daemon's welcome message. It runs on the reader goroutine before any later
+// frame is read.
 func (c *Client) welcomed(w protocol.Welcome, began int64) {
 	c.welcome = w
 	c.clock = mapClock(began, w.Now, now())
@@ -131,17 +130,17 @@ func (c *Client) welcomed(w protocol.Welcome, began int64) {
 	c.maxFrame = int(min(w.MaxFrame, 1<<30))
 }
 
-// Welcome returns what the daemon said of itself.
+// Welcome returns the daemon's welcome message.
 func (c *Client) Welcome() protocol.Welcome { return c.welcome }
 
-// NewOwner returns an owner number that this connection has not used yet, if
-// every other comes from here too.
+// NewOwner returns an owner number that this connection has not used yet, provided that all of
+// them come from NewOwner.
 func (c *Client) NewOwner() uint64 { return c.owners.Add(1) }
 
 // Done is closed when the connection has ended.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
-// Err returns why the connection has ended, an ErrClosed; nil while it stands.
+// Err returns why the connection has ended, an ErrClosed. It is nil while the connection is open.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -152,7 +151,7 @@ func (c *Client) Err() error {
 // it. Calls in flight end with ErrClosed. It waits for the goroutines and the
 // handler that may be running, so it must not be called from one.
 func (c *Client) Close() error {
-	c.endHolds(ErrClosed) // before anybody else can have them
+	c.endHolds(ErrClosed) // before another client can acquire them
 	c.conn.Close()        // ends the reader, which ends the rest
 	c.watchdog.Stop()
 	c.wg.Wait()

@@ -7,17 +7,17 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// maxBracket bounds how many milliseconds a hello may have taken for the daemon's
-// clock to be taken for ours. A longer one proves too little.
+// maxBracket bounds, in milliseconds, the duration of a hello that can show that the daemon's
+// clock is ours. A longer one proves too little.
 const maxBracket = 100
 
-// clockMap turns times of the daemon's clock into times of ours.
+// clockMap converts times of the daemon's clock into times of ours.
 type clockMap struct{ offset int64 } // nanoseconds to add
 
 // mapClock compares clocks by one exchange: the daemon read daemonNow
 // (milliseconds, rounded down) at some moment between t0 and t1 of our clock. If
 // it lies between them, both are the same clock; if not, the exchange is taken to
-// have happened at t0, so that an error only shortens what we believe.
+// have happened at t0, so that an error can only shorten a validity.
 func mapClock(t0 int64, daemonNow uint64, t1 int64) clockMap {
 	const ms = int64(time.Millisecond)
 	d, m0, m1 := clampMillis(daemonNow)/ms, t0/ms, t1/ms
@@ -41,8 +41,8 @@ func clampMillis(ms uint64) int64 {
 	return int64(min(ms, uint64(math.MaxInt64/int64(time.Millisecond)))) * int64(time.Millisecond)
 }
 
-// millis returns d for the wire, rounded up so that a short time does not become 0. A negative d becomes a
-// value that is out of range, so that the daemon refuses it.
+// millis returns d for the wire, rounded up so that a short time does not become 0. A negative d
+// becomes a value that is out of range, so that the daemon refuses it.
 func millis(d time.Duration) uint64 {
 	if d < 0 {
 		return math.MaxInt64
@@ -50,7 +50,7 @@ func millis(d time.Duration) uint64 {
 	return uint64((d + time.Millisecond - 1) / time.Millisecond)
 }
 
-// waitMillis is millis for a wait: negative is for ever.
+// waitMillis is millis for a wait. A negative d is a wait without bound.
 func waitMillis(d time.Duration) int64 {
 	if d < 0 {
 		return protocol.WaitAlways

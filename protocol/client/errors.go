@@ -7,8 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Error is a failure that the daemon answered, or the reason that it gave for
-// ending the connection. Test for one kind with errors.Is and the sentinels.
+// Error is a failure that the daemon has reported for a request or for the connection. Test for
+// one kind with errors.Is and the sentinels.
 type Error struct {
 	Code protocol.Code
 	Msg  string
@@ -24,13 +24,13 @@ func (e *Error) Error() string {
 	return e.Code.String() + ": " + e.Msg
 }
 
-// Is says whether target is the sentinel of this error's code.
+// Is reports whether target is the sentinel of this error's code.
 func (e *Error) Is(target error) bool {
 	t, ok := target.(*Error)
 	return ok && t.Msg == "" && t.Code == e.Code
 }
 
-// The sentinels: one a code of the protocol, for errors.Is.
+// The sentinels for errors.Is, one for each code of the protocol.
 var (
 	ErrBusy        error = &Error{Code: protocol.Busy}
 	ErrTimeout     error = &Error{Code: protocol.Timeout}
@@ -50,31 +50,31 @@ var (
 	ErrOverlong    error = &Error{Code: protocol.Overlong}
 )
 
-// ErrClosed says that the connection has ended, by Close or by the other side.
-// Nothing is held through it any more. When the daemon said why, errors.As finds
-// that *Error behind it.
+// ErrClosed means that the connection has ended, by Close or by the daemon, and with it all
+// holds. If the daemon has sent a reason, errors.As finds that *Error.
 var ErrClosed = errors.New("connection closed")
 
-// ErrExpired says that a hold's stated validity ran out and nobody extended it. errors.Is finds ErrNotHeld.
+// ErrExpired means that a hold's stated validity has run out. errors.Is finds
+// ErrNotHeld.
 var ErrExpired error = expired{}
 
 type expired struct{}
 
 func (expired) Error() string { return "validity ran out" }
 
-// Is reports whether target is ErrNotHeld, since nobody may rely on the hold any more.
+// Is reports whether target is ErrNotHeld, since the hold is no longer valid.
 func (expired) Is(target error) bool { return target == ErrNotHeld }
 
-// ErrReleased says that a hold was given up by its own Release.
+// ErrReleased means that Release has ended the hold.
 var ErrReleased = errors.New("released")
 
-// LostError says that the daemon called a hold lost. errors.Is finds ErrNotHeld.
+// LostError means that the daemon has reported a hold as lost. errors.Is finds ErrNotHeld.
 type LostError struct{ Reason protocol.Reason }
 
 func (e *LostError) Error() string { return "lost: " + e.Reason.String() }
 
-// Is reports whether target is ErrNotHeld, since a lost hold is no longer held, or a loss with the same
-// reason.
+// Is reports whether target is ErrNotHeld, since a lost hold is no longer held, or a loss with
+// the same reason.
 func (e *LostError) Is(target error) bool {
 	t, ok := target.(*LostError)
 	return target == ErrNotHeld || ok && *t == *e

@@ -9,42 +9,45 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// holdID is what a lost push names besides the fence.
+// holdID identifies a hold in a lost push, together with the fence.
 type holdID struct {
 	key   string
 	owner uint64
 }
 
-// Hold is one grant that the client keeps account of: how long it may be relied
-// upon, by what the daemon has stated and nothing else. Silence is not validity: a
-// daemon that says nothing lets it run out. Once somebody has asked for a hold that has run out, it is lost for
-// good, whatever the daemon states afterwards.
+// Hold is one grant whose validity the client tracks. Only the daemon's statements count. Silence
+// is not validity: without further statements the hold runs out. Once a caller has checked a hold
+// that has run out, it is lost for good, even if the daemon states a later validity afterwards.
 type Hold struct {
 	c     *Client
 	key   string
 	owner uint64
-	next  *Hold // guarded by Client.mu: the same key and owner, taken again
+	next  *Hold // guarded by Client.mu: another Hold with the same key and owner
 
 	permit bool // of a semaphore
 
-	mu       sync.Mutex
-	fixed    bool           // guarded by mu: acquired without renewal, so it has an end of its own
-	grant    protocol.Grant // guarded by mu: the last heard
-	stated                  // guarded by mu
-	over     error          // guarded by mu: why nothing is held any more
-	ranOut   bool           // guarded by mu: over because its validity ran out; the daemon may still have the hold
-	released bool           // guarded by mu: its owner has released it after its end
-	gone     chan struct{}  // closed with over
+	mu     sync.Mutex
+	fixed  bool           // guarded by mu: acquired without renewal, so it has an end of its own
+	grant  protocol.Grant // guarded by mu: the last one received
+	stated                // guarded by mu
+	over   error          // guarded by mu: why nothing is held any more
+	// ranOut means that it is over because its validity ran out. The daemon may still have the
+	// hold. Guarded by mu.
+	ranOut   bool
+	released bool          // guarded by mu: its owner has released it after its end
+	gone     chan struct{} // closed with over
 }
 
-// stated is what the daemon has stated of one hold. All Holds of the same key, owner and fence share it.
+// stated has the daemon's statements about one hold. All Holds of the same key, owner and fence
+// share them.
 type stated struct {
 	deadline int64  // the furthest validity that a grant stated, on our clock
-	end      int64  // when the hold ends, whatever a keepalive states; 0 for never
+	end      int64  // when the hold ends, even if a keepalive states more; 0 for never
 	seq      uint64 // the first keepalive that applies to it; 0 before its grant
 }
 
-// add takes in what else was stated. What was stated before stays true, in whatever order replies come.
+// add adds another statement. Earlier statements stay true, no matter in which order replies
+// arrive.
 func (s *stated) add(more stated) {
 	s.deadline, s.end = max(s.deadline, more.deadline), max(s.end, more.end)
 	s.seq = min(s.seq-1, more.seq-1) + 1 // 0 counts as infinite
@@ -53,8 +56,9 @@ func (s *stated) add(more stated) {
 // errLate is the error of an acquire whose grant was past its deadline when it was read.
 var errLate = &Error{Code: protocol.Unavailable, Msg: "the grant came after its validity was over"}
 
-// Lock is like Acquire, and keeps track of the hold. The caller must end it with Release, even if it was
-// lost. Until then an acquire of the key by the same owner fails with the error of the loss.
+// Lock is like Acquire, and keeps track of the hold. The caller must end it with Release, even if
+// it was lost. Until then an acquire of the key by the same owner fails with the error of the
+// loss.
 func (c *Client) Lock(ctx context.Context, a AcquireArgs) (*Hold, error) {
 	h := c.newHold(a.Key, &a)
 	if h.permit = a.Permits > 0; !h.permit {
@@ -76,8 +80,8 @@ func (c *Client) newHold(key string, a *AcquireArgs) *Hold {
 	return &Hold{c: c, key: key, owner: a.Owner, fixed: a.Fixed, gone: make(chan struct{})}
 }
 
-// granted takes in a grant or a renewal. It runs on the reader goroutine, so that keepalives and losses
-// that come earlier or later are told apart.
+// granted records a grant or a renewal. It runs on the reader goroutine, so that keepalives and
+// losses that come earlier or later are told apart.
 func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	heard := stated{deadline: c.clock.local(g.Deadline), seq: c.keepalives.last() + 1}
 	if g.End != 0 {
@@ -85,24 +89,25 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	}
 	id := holdID{h.key, h.owner}
 	c.mu.Lock()
-	var same *Hold // the same hold, acquired before
+	again, fixed := false, false // whether the same hold was acquired before, and its kind
 	for x := c.holds[id]; x != nil; x = x.next {
 		if x != h && x.Fence() == g.Fence {
-			same = x
-			heard.add(x.state(heard))
+			x.mu.Lock()
+			x.add(heard)
+			heard, again, fixed = x.stated, true, x.fixed
+			x.mu.Unlock()
 		}
 	}
-	fixed := same != nil && same.isFixed()
 	h.mu.Lock()
 	h.grant = *g
 	fresh := h.seq == 0
-	if fresh && same != nil {
+	if fresh && again {
 		h.fixed = fixed // a re-entry does not change the kind
 	}
 	h.add(heard)
 	h.mu.Unlock()
 	err := c.err
-	if fresh && err == nil { // from now on it can be lost
+	if fresh && err == nil { // from now on it can get lost
 		h.next, c.holds[id] = c.holds[id], h
 	}
 	c.mu.Unlock()
@@ -111,22 +116,8 @@ func (c *Client) granted(h *Hold, g *protocol.Grant) {
 	}
 }
 
-func (h *Hold) isFixed() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.fixed
-}
-
-// state takes in what else was stated of the hold, and returns all that was.
-func (h *Hold) state(more stated) stated {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.add(more)
-	return h.stated
-}
-
-// notHeld ends all holds of the owner with this key and fence, because the daemon no longer has them. It runs
-// on the reader goroutine.
+// notHeld ends all holds of the owner with this key and fence, because the daemon no longer has
+// them. It runs on the reader goroutine.
 func (c *Client) notHeld(key string, owner, fence uint64, why error) {
 	var hit []*Hold
 	c.mu.Lock()
@@ -194,14 +185,14 @@ func (h *Hold) Owner() uint64 { return h.owner }
 // Fence returns the fencing token; 0 only for a degraded grant.
 func (h *Hold) Fence() uint64 { return h.Grant().Fence }
 
-// Grant returns the last grant heard for it, by acquire or renew.
+// Grant returns its last grant, from an acquire or a renewal.
 func (h *Hold) Grant() protocol.Grant {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.grant
 }
 
-// Remaining returns how long the hold is valid for from now on, 0 when it is not.
+// Remaining returns how long the hold is valid from now on; 0 if it is not.
 // It reads the clock, and does not block. A hold that has run out is lost from then on.
 func (h *Hold) Remaining() time.Duration {
 	left, ranOut := h.remaining()
@@ -213,29 +204,30 @@ func (h *Hold) Remaining() time.Duration {
 	return left
 }
 
-// Valid says whether the hold may be relied upon now. A hold that has run out is lost from then on. Only what the
-// client has read counts: after a pause of the whole process, a keepalive may still wait in the socket's buffer.
+// Valid reports whether the hold is valid now. A hold that has run out is lost from then
+// on. Only what the client has read counts: after a pause of the whole process, a keepalive may
+// still wait in the socket's buffer.
 func (h *Hold) Valid() bool { return h.Remaining() > 0 }
 
-// Gone is closed when the hold has ended by a release, a loss or the end of the connection, and when somebody
-// notices that its validity has run out. Watch waits for that, too.
+// Gone is closed when the hold has ended by a release, a loss or the end of the connection, and
+// when a caller notices that its validity has run out. Watch waits for that, too.
 func (h *Hold) Gone() <-chan struct{} { return h.gone }
 
-// Err returns why nothing is held any more: a *LostError, ErrExpired, ErrNotHeld from a
-// renewal, an ErrClosed or ErrReleased. It is nil before Gone is closed. It does not look at the clock.
+// Err returns why nothing is held any more: a *LostError, ErrExpired, ErrNotHeld from a renewal,
+// an ErrClosed or ErrReleased. It is nil before Gone is closed. It does not read the clock.
 func (h *Hold) Err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.over
 }
 
-// watchStep bounds how long Watch sleeps: Go's timers stand still while the
-// machine sleeps, the hold's clock does not.
+// watchStep bounds how long Watch sleeps. While the machine is suspended, the hold's clock runs,
+// but Go's timers do not.
 const watchStep = 500 * time.Millisecond
 
-// Watch blocks until the hold is no longer valid, and returns the reason: the error of Err, ErrExpired,
-// or the loss of a hold that has come to its end, even before the daemon reports that. If ctx ends first,
-// Watch returns its error.
+// Watch blocks until the hold is no longer valid, and returns the reason: the error of Err,
+// ErrExpired, or the loss of a hold that has come to its end, even before the daemon reports
+// that. If ctx ends first, Watch returns its error.
 func (h *Hold) Watch(ctx context.Context) error {
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -273,7 +265,8 @@ func (h *Hold) Downgrade(ctx context.Context) error {
 	})
 }
 
-// change carries out do if the hold is valid. If the hold is over afterwards, change returns the reason.
+// change carries out do if the hold is valid. If the hold is over afterwards, change returns the
+// reason.
 func (h *Hold) change(do func() error) error {
 	if !h.Valid() {
 		return h.Err()
@@ -284,10 +277,10 @@ func (h *Hold) change(do func() error) error {
 	return h.Err() // not_held has ended it
 }
 
-// Release gives the hold up: from the call on it is not valid. It blocks until
-// the daemon has answered or ctx ends; the release goes on all the same. Released
-// twice, or after it was lost, it returns at once what it ended with. If the hold was ended by force, or its validity
-// has run out, Release also tells the daemon, which may keep the key closed to others until then.
+// Release releases the hold, which is not valid from the call on. It blocks until the daemon has
+// answered or ctx ends. The release continues even if ctx ends first. If the hold has ended
+// before, Release returns the reason at once. If the hold was ended by force, or its validity has
+// run out, Release also tells the daemon, which may keep the key closed to others until then.
 func (h *Hold) Release(ctx context.Context) error {
 	if !h.giveUp() {
 		if h.c.forgetLost(h) {
@@ -299,8 +292,8 @@ func (h *Hold) Release(ctx context.Context) error {
 	return err
 }
 
-// giveUp ends the hold here, before its release is sent; false when it has ended
-// already, or its validity has run out.
+// giveUp ends the hold in the client, before its release is sent. It returns false if the hold
+// has ended already, or its validity has run out.
 func (h *Hold) giveUp() bool {
 	if !h.Valid() || !h.finish(ErrReleased) {
 		return false

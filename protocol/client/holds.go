@@ -3,15 +3,16 @@ package client
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// Holds are several holds that were granted together, in the order in which their
-// keys were given. They are good for what needs them all only while each is.
+// Holds are several holds that were granted together, in the order of their keys.
 type Holds []*Hold
 
-// LockMany is AcquireMany with account kept. The caller ends it with Release.
+// LockMany is like AcquireMany, and keeps track of the holds. The caller has to end them with
+// Release.
 func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Holds, error) {
 	hs := make(Holds, len(keys))
 	for i, k := range keys {
@@ -24,16 +25,15 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 		return nil, err
 	}
 	if !hs.Valid() {
-		late := false
-		for _, h := range hs {
-			late = late || !h.Valid() && h.tooLate()
-		}
-		if late {
+		late := func(h *Hold) bool { return !h.Valid() && h.tooLate() }
+		if slices.ContainsFunc(hs, late) {
 			for _, h := range hs {
 				if h.giveUp() {
 					_ = c.ReleaseQuiet(ReleaseArgs{Key: h.key, Owner: h.owner, Fence: h.Fence()})
 				} else {
-					_ = h.Release(ctx) // a lost hold: Release does not block, and opens the key if the daemon keeps it closed
+					// A lost hold: Release does not block, and opens the key if the daemon keeps it
+					// closed.
+					_ = h.Release(ctx)
 				}
 			}
 			return nil, errLate
@@ -42,18 +42,13 @@ func (c *Client) LockMany(ctx context.Context, keys []string, a AcquireArgs) (Ho
 	return hs, nil
 }
 
-// Valid says whether all may be relied upon now.
+// Valid reports whether all are valid now.
 func (hs Holds) Valid() bool {
-	for _, h := range hs {
-		if !h.Valid() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(hs, func(h *Hold) bool { return !h.Valid() })
 }
 
-// Watch blocks until one of them cannot be relied upon any more, and returns which
-// and why as Hold.Watch does; or until ctx ends, and returns its error.
+// Watch blocks until one of them is no longer valid, and returns it with the reason, as
+// Hold.Watch does. If ctx ends first, Watch returns its error.
 func (hs Holds) Watch(ctx context.Context) (*Hold, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -73,9 +68,9 @@ func (hs Holds) Watch(ctx context.Context) (*Hold, error) {
 	return first.h, first.err
 }
 
-// Release gives all of them up in one request: from the call on none is valid. It
-// blocks until the daemon has answered or ctx ends; the release goes on all the
-// same. The error is of those that were not held any more, or are not confirmed.
+// Release releases all of them in one request. From the call on none is valid. It blocks until
+// the daemon has answered or ctx ends. The release continues even if ctx ends first. The error is
+// about holds that were no longer held, or whose release is not confirmed.
 func (hs Holds) Release(ctx context.Context) error {
 	if len(hs) == 0 {
 		return nil

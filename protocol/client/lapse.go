@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// This file has the rules for lost holds that are not released, for abandoned acquires, and for a daemon that
-// hangs.
+// This file has the rules for lost holds that are not released, for abandoned acquires, and for a
+// daemon that hangs.
 
-// mayAcquire blocks while an abandoned acquire of these keys by this owner can still be granted: a new
-// acquire would re-enter that hold. It returns the loss if the owner has lost a key and not released it.
-// Otherwise the daemon would grant a second critical section inside the first.
+// mayAcquire blocks while an abandoned acquire of these keys by this owner can still be granted:
+// a new acquire would re-enter that hold. It returns the loss if the owner has lost a key and not
+// released it. Otherwise the daemon would grant a second critical section inside the first.
 func (c *Client) mayAcquire(ctx context.Context, owner uint64, keys ...string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -51,16 +52,17 @@ func (c *Client) lostLocked(id holdID) error {
 		if ranOut {
 			c.ranOutLocked(h)
 		}
-		if err := h.Err(); left == 0 && !errors.Is(err, ErrReleased) { // a release in progress is no loss
+		// a release in progress is no loss
+		if err := h.Err(); left == 0 && !errors.Is(err, ErrReleased) {
 			return err
 		}
 	}
 	return nil
 }
 
-// refuseGrant reports whether the owner has lost a hold of a granted key while it waited, and has not
-// released it. It then gives the grant back, since it would be a second critical section inside the first,
-// and fails the call.
+// refuseGrant reports whether the owner has lost a hold of a granted key while it waited, and has
+// not released it. It then gives the grant back, since it would be a second critical section
+// inside the first, and fails the call.
 func (c *Client) refuseGrant(cl *call) bool {
 	if cl.done != nil || cl.abandoned || cl.req.Mode == protocol.Permit {
 		return false
@@ -82,8 +84,8 @@ func (c *Client) refuseGrant(cl *call) bool {
 	return err != nil
 }
 
-// remaining returns how long the hold is valid for from now on. ranOut reports that it has just been found to have
-// run out, and is lost now.
+// remaining returns how long the hold is valid for from now on. ranOut reports that it has just
+// been found to have run out, and is lost now.
 func (h *Hold) remaining() (left time.Duration, ranOut bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +112,8 @@ func (h *Hold) remaining() (left time.Duration, ranOut bool) {
 	return 0, true
 }
 
-// ranOutLocked ends all Holds with the key, owner and fence of h, because h has run out: they are one hold. They
-// stay in the table, as lost ones, until they are released.
+// ranOutLocked ends all Holds with the key, owner and fence of h, because h has run out: they are
+// one hold. They stay in the table, as lost ones, until they are released.
 func (c *Client) ranOutLocked(h *Hold) {
 	fence, why := h.Fence(), h.Err()
 	for x := c.holds[holdID{h.key, h.owner}]; x != nil; x = x.next {
@@ -126,15 +128,15 @@ func (c *Client) ranOutLocked(h *Hold) {
 	}
 }
 
-// tooLate reports whether the hold has run out. It asks nobody.
+// tooLate reports whether the hold has run out. It does not read the clock.
 func (h *Hold) tooLate() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.ranOut
 }
 
-// keepLostLocked remembers that h is lost and not released yet. Permits need no record: they are not
-// re-entered.
+// keepLostLocked remembers that h is lost and not released yet. Permits need no record: they are
+// not re-entered.
 func (c *Client) keepLostLocked(h *Hold) {
 	if !h.permit {
 		id := holdID{h.key, h.owner}
@@ -142,8 +144,8 @@ func (c *Client) keepLostLocked(h *Hold) {
 	}
 }
 
-// forgetLost forgets a hold that has ended, because its owner has released it. It reports whether this is its
-// first release and the daemon may still keep the key closed to others.
+// forgetLost forgets a hold that has ended, because its owner has released it. It reports whether
+// this is its first release and the daemon may still keep the key closed to others.
 func (c *Client) forgetLost(h *Hold) (tell bool) {
 	h.mu.Lock()
 	tell = !h.released && (h.ranOut || errors.Is(h.over, errForced))
@@ -153,21 +155,15 @@ func (c *Client) forgetLost(h *Hold) (tell bool) {
 	defer c.mu.Unlock()
 	c.untrackLocked(h)
 	id := holdID{h.key, h.owner}
-	all := c.unreleased[id]
-	for i, x := range all {
-		if x == h {
-			if len(all) == 1 {
-				delete(c.unreleased, id)
-			} else {
-				c.unreleased[id] = append(all[:i:i], all[i+1:]...)
-			}
-			break
-		}
+	left := slices.DeleteFunc(c.unreleased[id], func(x *Hold) bool { return x == h })
+	if c.unreleased[id] = left; len(left) == 0 {
+		delete(c.unreleased, id)
 	}
 	return tell
 }
 
-// abandonLocked counts an acquire that was given up (by is 1), or one of these that was answered (by is -1).
+// abandonLocked counts an acquire that was given up (by is 1), or one of these that was answered
+// (by is -1).
 func (c *Client) abandonLocked(cl *call, by int) {
 	keys := cl.req.Keys
 	switch {
@@ -188,8 +184,8 @@ func (c *Client) abandonLocked(cl *call, by int) {
 	}
 }
 
-// A daemon that hangs keeps its connections open and answers nothing. So the client checks the connection
-// while it waits for a reply.
+// A daemon that hangs keeps its connections open and answers nothing. So the client checks the
+// connection while it waits for a reply.
 const (
 	watchEvery = time.Second
 	pingAfter  = 5  // checks in a row with nothing read, after which a ping is sent
@@ -205,8 +201,8 @@ func (c *Client) watchLocked() {
 	}
 }
 
-// checkDaemon runs every watchEvery while a reply is awaited. It counts its own runs instead of the time:
-// after a suspend, replies may have come that the reader had no time to read.
+// checkDaemon runs every watchEvery while a reply is awaited. It counts its own runs instead of
+// the time: after a suspend, replies may have come that the reader had no time to read.
 func (c *Client) checkDaemon() {
 	c.mu.Lock()
 	if c.err != nil || len(c.calls) == 0 {

@@ -20,18 +20,18 @@ func (c *Client) readLoop() {
 	c.mu.Unlock()
 	for id, cl := range calls {
 		cl.reply = Reply{ID: id, Err: why}
-		c.finish(cl, cl.abandoned) // no longer in the map: nobody else sets it
+		c.finish(cl, cl.abandoned) // no longer in the map, so no other goroutine sets it
 	}
 	if c.opts.OnEnd != nil {
 		c.opts.OnEnd(why)
 	}
-	// Only now: until we close our end, the daemon keeps what we held from others.
+	// Only now: until this end is closed, the daemon keeps our keys closed to others.
 	c.conn.Close()
 	close(c.done)
 }
 
-// endHolds makes why the end of the connection, unless it has one, and ends every
-// hold with it. It returns the reason that stands.
+// endHolds records why as the reason for the end of the connection, unless there is one already,
+// and ends every hold with it. It returns the recorded reason.
 func (c *Client) endHolds(why error) error {
 	c.mu.Lock()
 	if c.err == nil {
@@ -42,7 +42,7 @@ func (c *Client) endHolds(why error) error {
 	c.holds = nil
 	c.mu.Unlock()
 	for _, h := range holds {
-		for ; h != nil; h = h.next { // nobody changes the chains any more
+		for ; h != nil; h = h.next { // the chains do not change any more
 			h.finish(why)
 		}
 	}
@@ -69,7 +69,7 @@ func (c *Client) read() error {
 		}
 		limit = max(limit, c.frameLimit())
 		have = copy(buf, rest)
-		if have == len(buf) { // one frame fills it, and is not over
+		if have == len(buf) { // it is filled by a part of one frame
 			buf = append(buf, make([]byte, min(len(buf), limit+protocol.HeaderLen-len(buf)))...)
 		}
 	}
@@ -81,8 +81,8 @@ func (c *Client) frameLimit() int {
 	return c.maxFrame
 }
 
-// frames handles every whole frame in b, then writes what the handlers have
-// sent. It returns the bytes of a frame that is not whole yet.
+// frames handles every whole frame in b, then writes the requests of the handlers. It returns the
+// bytes of an incomplete frame.
 func (c *Client) frames(b []byte, limit int) (rest []byte, err error) {
 	c.mu.Lock()
 	c.wr.reading = true
@@ -110,8 +110,8 @@ func (c *Client) frames(b []byte, limit int) (rest []byte, err error) {
 	return b, err
 }
 
-// frame handles one payload. woke says whether it ended a call that somebody
-// waits for. An error is the end of the connection.
+// frame handles one payload. woke reports whether it has ended a call whose caller waits. An
+// error ends the connection.
 func (c *Client) frame(payload []byte) (woke bool, err error) {
 	m, err := protocol.DecodeMessage(payload)
 	if err != nil {
@@ -145,7 +145,7 @@ func (c *Client) frame(payload []byte) (woke bool, err error) {
 	return waits, nil
 }
 
-// finish ends a call whose reply is there and which is in no table any more.
+// finish ends a call that has its reply and is in no table any more.
 func (c *Client) finish(cl *call, abandoned bool) {
 	switch {
 	case abandoned:
@@ -167,13 +167,7 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 	r := &cl.reply
 	r.ID = m.ID
 	if m.Code != protocol.OK {
-		e := &Error{Code: m.Code}
-		e.Msg, e.Detail, err = m.Error()
-		r.Err = e
-		if m.Code == protocol.NotHeld && (cl.hold != nil || cl.req.Op == protocol.OpRelease) {
-			c.notHeld(string(cl.req.Key), cl.req.Owner, cl.req.Fence, e)
-		}
-		return err
+		return c.decodeError(cl, m)
 	}
 	switch cl.req.Op {
 	case protocol.OpHello:
@@ -189,23 +183,9 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 			c.granted(cl.hold, &r.Grant)
 		}
 	case protocol.OpAcquireMany:
-		if r.Grants, err = m.Grants(); err == nil && len(r.Grants) != len(cl.req.Keys) {
-			err = fmt.Errorf("%d grants for %d keys", len(r.Grants), len(cl.req.Keys))
-		}
-		if err == nil && !cl.abandoned && !c.refuseGrant(cl) && cl.holds != nil {
-			for i, h := range cl.holds {
-				c.granted(h, &r.Grants[i])
-			}
-		}
+		err = c.decodeGrants(cl, m)
 	case protocol.OpReleaseMany:
-		if r.Codes, err = m.Codes(); err == nil && len(r.Codes) != len(cl.req.Keys) {
-			err = fmt.Errorf("%d codes for %d keys", len(r.Codes), len(cl.req.Keys))
-		}
-		for i := range r.Codes {
-			if err == nil && r.Codes[i] == protocol.NotHeld {
-				c.notHeld(string(cl.req.Keys[i]), cl.req.Owner, cl.req.Fences[i], ErrNotHeld)
-			}
-		}
+		err = c.decodeCodes(cl, m)
 	case protocol.OpInspect:
 		r.State, err = m.State()
 	case protocol.OpList:
@@ -218,8 +198,54 @@ func (c *Client) decode(cl *call, m *protocol.Message) (err error) {
 	return err
 }
 
-// answerKeepalive answers a keepalive with a ping, which counts as a heartbeat. It does so whatever the welcome said,
-// because a reload of the daemon can require a heartbeat later. Nobody waits for the reply.
+// decodeError reads an error reply into its call.
+func (c *Client) decodeError(cl *call, m *protocol.Message) (err error) {
+	e := &Error{Code: m.Code}
+	e.Msg, e.Detail, err = m.Error()
+	cl.reply.Err = e
+	if m.Code == protocol.NotHeld && (cl.hold != nil || cl.req.Op == protocol.OpRelease) {
+		c.notHeld(string(cl.req.Key), cl.req.Owner, cl.req.Fence, e)
+	}
+	return err
+}
+
+// decodeGrants reads the reply to an acquire-many into its call.
+func (c *Client) decodeGrants(cl *call, m *protocol.Message) (err error) {
+	r := &cl.reply
+	if r.Grants, err = m.Grants(); err != nil {
+		return err
+	}
+	if len(r.Grants) != len(cl.req.Keys) {
+		return fmt.Errorf("%d grants for %d keys", len(r.Grants), len(cl.req.Keys))
+	}
+	if !cl.abandoned && !c.refuseGrant(cl) && cl.holds != nil {
+		for i, h := range cl.holds {
+			c.granted(h, &r.Grants[i])
+		}
+	}
+	return nil
+}
+
+// decodeCodes reads the reply to a release-many into its call.
+func (c *Client) decodeCodes(cl *call, m *protocol.Message) (err error) {
+	r := &cl.reply
+	if r.Codes, err = m.Codes(); err != nil {
+		return err
+	}
+	if len(r.Codes) != len(cl.req.Keys) {
+		return fmt.Errorf("%d codes for %d keys", len(r.Codes), len(cl.req.Keys))
+	}
+	for i, code := range r.Codes {
+		if code == protocol.NotHeld {
+			c.notHeld(string(cl.req.Keys[i]), cl.req.Owner, cl.req.Fences[i], ErrNotHeld)
+		}
+	}
+	return nil
+}
+
+// answerKeepalive answers a keepalive with a ping, which counts as a heartbeat. It does so
+// whatever the welcome said, because a reload of the daemon can require a heartbeat later. The
+// reply is ignored.
 func (c *Client) answerKeepalive() {
 	c.mu.Lock()
 	if c.err != nil {

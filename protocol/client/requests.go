@@ -11,23 +11,25 @@ import (
 // Forever is a wait without bound.
 const Forever time.Duration = -1
 
-// AcquireArgs says what to acquire.
+// AcquireArgs are the arguments of an acquire.
 type AcquireArgs struct {
 	Key   string
-	Owner uint64        // who in this process: a thread, a task. Re-entrancy counts by it
+	Owner uint64        // identifies a thread or a task. Re-entrancy is counted per owner
 	Mode  protocol.Mode // exclusive unless set
 	Wait  time.Duration // 0 tries, negative waits without bound; rounded up to milliseconds
 	TTL   time.Duration // of the lease; 0 is the namespace's; rounded up to milliseconds
-	// Permits, if not 0, makes it one permit of the semaphore Key, which has so many. Mode
-	// is not looked at then, and there is no re-entry.
+	// Permits, if not 0, requests one permit of the semaphore Key, which has that many. Mode is
+	// ignored then, and there is no re-entry.
 	Permits uint32
-	Fixed   bool // nobody renews it but the caller, and it ends with lost
-	// Traceparent says where in a trace the caller is, as W3C Trace Context has it. What is none is not sent.
+	Fixed   bool // only the caller renews it, and it ends with lost
+	// Traceparent is the caller's position in a trace, in the form of W3C Trace Context. It is not
+	// sent if it is malformed.
 	Traceparent string
 }
 
 func (a *AcquireArgs) request(op protocol.Op) protocol.Request {
-	q := protocol.Request{Op: op, Owner: a.Owner, Mode: a.Mode, Wait: waitMillis(a.Wait), TTL: millis(a.TTL)}
+	q := protocol.Request{Op: op, Owner: a.Owner, Mode: a.Mode, Wait: waitMillis(a.Wait),
+		TTL: millis(a.TTL)}
 	if a.Fixed {
 		q.Flags = protocol.FlagFixed
 	}
@@ -40,40 +42,32 @@ func (a *AcquireArgs) request(op protocol.Op) protocol.Request {
 	return q
 }
 
-// Acquire blocks until the key is granted, the wait is over, or ctx ends. When
-// ctx ends first the acquire is withdrawn, and a grant that crosses the
-// withdrawal is given back: with an error nothing is held.
+// Acquire blocks until the key is granted, the wait is over, or ctx ends. If ctx ends first, the
+// acquire is withdrawn, and a grant that crosses the withdrawal is released. After an error
+// nothing is held.
 func (c *Client) Acquire(ctx context.Context, a AcquireArgs) (protocol.Grant, error) {
 	return c.acquire(ctx, &a, nil)
 }
 
 func (c *Client) acquire(ctx context.Context, a *AcquireArgs, h *Hold) (protocol.Grant, error) {
-	cl := newCall()
-	cl.req = a.request(protocol.OpAcquire)
-	cl.setKey(a.Key)
-	cl.hold = h
-	return c.grant(ctx, cl)
+	return exchange(ctx, c, keyedCall(a.request(protocol.OpAcquire), a.Key, h), grantOf)
 }
 
-func (c *Client) grant(ctx context.Context, cl *call) (protocol.Grant, error) {
+// exchange sends cl, waits for its end and returns a part of its reply.
+func exchange[T any](ctx context.Context, c *Client, cl *call, part func(*Reply) T) (T, error) {
 	if err := c.do(ctx, cl); err != nil {
-		return protocol.Grant{}, err
+		var none T
+		return none, err
 	}
-	g := cl.reply.Grant
+	v := part(&cl.reply)
 	cl.free()
-	return g, nil
+	return v, nil
 }
 
-func (c *Client) number(ctx context.Context, cl *call) (uint64, error) {
-	if err := c.do(ctx, cl); err != nil {
-		return 0, err
-	}
-	n := cl.reply.Number
-	cl.free()
-	return n, nil
-}
+func grantOf(r *Reply) protocol.Grant { return r.Grant }
+func numberOf(r *Reply) uint64        { return r.Number }
 
-// ReleaseArgs names a hold to give up.
+// ReleaseArgs identify a hold to release.
 type ReleaseArgs struct {
 	Key          string
 	Owner, Fence uint64
@@ -91,22 +85,19 @@ func (a *ReleaseArgs) flags() (f uint64) {
 	return f
 }
 
-// Release gives up one count of a hold, or all of it, and returns the count that
-// is left. It blocks until the daemon has answered. When ctx ends first the
-// release goes on all the same; only its end is not waited for.
+// Release releases one count of a hold, or all of it, and returns the remaining count. It blocks
+// until the daemon has answered or ctx ends. The release continues even if ctx ends first.
 func (c *Client) Release(ctx context.Context, a ReleaseArgs) (left uint64, err error) {
-	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpRelease, Owner: a.Owner, Fence: a.Fence, Flags: a.flags()}
-	cl.setKey(a.Key)
-	return c.number(ctx, cl)
+	q := protocol.Request{Op: protocol.OpRelease, Owner: a.Owner, Fence: a.Fence, Flags: a.flags()}
+	return exchange(ctx, c, keyedCall(q, a.Key, nil), numberOf)
 }
 
-// ReleaseQuiet sends a release and does not wait: nobody hears how it ended, and
-// nor whether the store has confirmed. Whoever acquires next anyway saves a round trip
-// by it. It does not block; an error means that nothing was sent.
+// ReleaseQuiet sends a release and does not wait for the result. This saves a round trip if
+// another acquire follows. It does not block. An error means that nothing was sent.
 func (c *Client) ReleaseQuiet(a ReleaseArgs) error {
 	c.mu.Lock()
-	_, err := c.putLocked(&protocol.Request{Op: protocol.OpRelease, Key: []byte(a.Key), Owner: a.Owner, Fence: a.Fence,
+	_, err := c.putLocked(&protocol.Request{Op: protocol.OpRelease, Key: []byte(a.Key), Owner: a.Owner,
+		Fence: a.Fence,
 		Flags: a.flags() | protocol.FlagQuiet})
 	if err != nil {
 		c.mu.Unlock()
@@ -116,34 +107,35 @@ func (c *Client) ReleaseQuiet(a ReleaseArgs) error {
 	return nil
 }
 
-// Renew restarts a hold's TTL, with a new length unless ttl is 0. What was stated
-// before stays true: it never shortens that. It blocks until the daemon has
-// answered or ctx ends.
-func (c *Client) Renew(ctx context.Context, key string, owner, fence uint64, ttl time.Duration) (protocol.Grant, error) {
+// Renew restarts a hold's TTL, with a new length unless ttl is 0. It never shortens a validity
+// that was stated before. It blocks until the daemon has answered or ctx ends.
+func (c *Client) Renew(
+	ctx context.Context, key string, owner, fence uint64, ttl time.Duration,
+) (protocol.Grant, error) {
 	return c.renew(ctx, key, owner, fence, ttl, nil)
 }
 
-// renew tells h, unless nil, of the answer in the order of the wire.
-func (c *Client) renew(ctx context.Context, key string, owner, fence uint64, ttl time.Duration, h *Hold) (protocol.Grant, error) {
-	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpRenew, Owner: owner, Fence: fence, TTL: millis(ttl)}
-	cl.setKey(key)
-	cl.hold = h
-	return c.grant(ctx, cl)
+// renew passes the answer to h, unless it is nil, in the order of the wire.
+func (c *Client) renew(
+	ctx context.Context, key string, owner, fence uint64, ttl time.Duration, h *Hold,
+) (protocol.Grant, error) {
+	q := protocol.Request{Op: protocol.OpRenew, Owner: owner, Fence: fence, TTL: millis(ttl)}
+	return exchange(ctx, c, keyedCall(q, key, h), grantOf)
 }
 
 // Downgrade turns an exclusive hold into a shared one. It blocks until the daemon
 // has answered or ctx ends.
-func (c *Client) Downgrade(ctx context.Context, key string, owner, fence uint64) (protocol.Grant, error) {
+func (c *Client) Downgrade(
+	ctx context.Context, key string, owner, fence uint64,
+) (protocol.Grant, error) {
 	return c.downgrade(ctx, key, owner, fence, nil)
 }
 
-func (c *Client) downgrade(ctx context.Context, key string, owner, fence uint64, h *Hold) (protocol.Grant, error) {
-	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpDowngrade, Owner: owner, Fence: fence}
-	cl.setKey(key)
-	cl.hold = h
-	return c.grant(ctx, cl)
+func (c *Client) downgrade(
+	ctx context.Context, key string, owner, fence uint64, h *Hold,
+) (protocol.Grant, error) {
+	q := protocol.Request{Op: protocol.OpDowngrade, Owner: owner, Fence: fence}
+	return exchange(ctx, c, keyedCall(q, key, h), grantOf)
 }
 
 // Inspect returns the state of the lock of a key.
@@ -156,32 +148,33 @@ func (c *Client) InspectSemaphore(ctx context.Context, key string) (protocol.Sta
 	return c.inspect(ctx, key, protocol.Permit, 0)
 }
 
-// InspectHolders is like Inspect, or like InspectSemaphore if mode is Permit, and also returns the holders'
-// names, at most 64, in State.By. The daemon may need several round trips to the store. An older daemon
-// leaves By empty.
-func (c *Client) InspectHolders(ctx context.Context, key string, mode protocol.Mode) (protocol.State, error) {
+// InspectHolders is like Inspect, or like InspectSemaphore if mode is Permit, and also returns
+// the holders' names, at most 64, in State.By. The daemon may need several round trips to the
+// store. An older daemon leaves By empty.
+func (c *Client) InspectHolders(
+	ctx context.Context, key string, mode protocol.Mode,
+) (protocol.State, error) {
 	return c.inspect(ctx, key, mode, protocol.FlagHolders)
 }
 
-func (c *Client) inspect(ctx context.Context, key string, mode protocol.Mode, flags uint64) (protocol.State, error) {
-	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpInspect, Mode: mode, Flags: flags}
-	cl.setKey(key)
-	if err := c.do(ctx, cl); err != nil {
-		return protocol.State{}, err
-	}
-	s := cl.reply.State
-	cl.free()
-	return s, nil
+func (c *Client) inspect(
+	ctx context.Context, key string, mode protocol.Mode, flags uint64,
+) (protocol.State, error) {
+	q := protocol.Request{Op: protocol.OpInspect, Mode: mode, Flags: flags}
+	return exchange(ctx, c, keyedCall(q, key, nil), func(r *Reply) protocol.State { return r.State })
 }
 
-// AcquireMany acquires all the keys or none; a.Key is not used. A failure's
-// Detail is the index of the key that could not be had. It blocks as Acquire does.
-func (c *Client) AcquireMany(ctx context.Context, keys []string, a AcquireArgs) ([]protocol.Grant, error) {
+// AcquireMany acquires all the keys or none; a.Key is not used. A failure's Detail is the index
+// of the key that could not be acquired. It blocks as Acquire does.
+func (c *Client) AcquireMany(
+	ctx context.Context, keys []string, a AcquireArgs,
+) ([]protocol.Grant, error) {
 	return c.acquireMany(ctx, keys, &a, nil)
 }
 
-func (c *Client) acquireMany(ctx context.Context, keys []string, a *AcquireArgs, hs Holds) ([]protocol.Grant, error) {
+func (c *Client) acquireMany(
+	ctx context.Context, keys []string, a *AcquireArgs, hs Holds,
+) ([]protocol.Grant, error) {
 	if len(keys) == 0 {
 		return nil, &Error{Code: protocol.Invalid, Msg: "no keys"}
 	}
@@ -189,18 +182,15 @@ func (c *Client) acquireMany(ctx context.Context, keys []string, a *AcquireArgs,
 	cl.req = a.request(protocol.OpAcquireMany)
 	cl.req.Keys = byteKeys(keys)
 	cl.holds = hs
-	if err := c.do(ctx, cl); err != nil {
-		return nil, err
-	}
-	gs := cl.reply.Grants
-	cl.free()
-	return gs, nil
+	return exchange(ctx, c, cl, func(r *Reply) []protocol.Grant { return r.Grants })
 }
 
-// ReleaseMany gives up one hold of each key, with the fence at the same index;
-// a.Key and a.Fence are not used. It returns one code a key: OK, NotHeld, Unknown. What
-// does not fit into one request goes in several, and an error may come after some.
-func (c *Client) ReleaseMany(ctx context.Context, keys []string, fences []uint64, a ReleaseArgs) ([]protocol.Code, error) {
+// ReleaseMany releases one hold of each key, with the fence at the same index; a.Key and a.Fence
+// are not used. It returns one code per key: OK, NotHeld or Unknown. It sends as many requests as
+// needed, so some keys may be released before an error.
+func (c *Client) ReleaseMany(
+	ctx context.Context, keys []string, fences []uint64, a ReleaseArgs,
+) ([]protocol.Code, error) {
 	if len(keys) == 0 || len(keys) != len(fences) {
 		return nil, &Error{Code: protocol.Invalid, Msg: "no keys, or not as many fences"}
 	}
@@ -208,21 +198,22 @@ func (c *Client) ReleaseMany(ctx context.Context, keys []string, fences []uint64
 	for len(keys) > 0 {
 		n := c.fits(keys)
 		cl := newCall()
-		cl.req = protocol.Request{Op: protocol.OpReleaseMany, Owner: a.Owner, Flags: a.flags(), Keys: byteKeys(keys[:n]), Fences: fences[:n]}
-		if err := c.do(ctx, cl); err != nil {
+		cl.req = protocol.Request{Op: protocol.OpReleaseMany, Owner: a.Owner, Flags: a.flags(),
+			Keys: byteKeys(keys[:n]), Fences: fences[:n]}
+		codes, err := exchange(ctx, c, cl, func(r *Reply) []protocol.Code { return r.Codes })
+		if err != nil {
 			return all, err
 		}
-		all = append(all, cl.reply.Codes...)
-		cl.free()
+		all = append(all, codes...)
 		keys, fences = keys[n:], fences[n:]
 	}
 	return all, nil
 }
 
-// fits is how many of the keys a release-many has room for; one at least. Their fences
-// make it longer than the acquire-many was.
+// fits returns how many of the keys fit into a release-many, at least one. With the fences it is
+// longer than the acquire-many was.
 func (c *Client) fits(keys []string) int {
-	const around, each = 64, 16 // bytes at the most, a key's own apart
+	const around, each = 64, 16 // maximum number of bytes besides the keys
 	size := around
 	for i, k := range keys {
 		if size += len(k) + each; i > 0 && (size > c.maxFrame || i == protocol.MaxMany) {
@@ -244,56 +235,57 @@ func byteKeys(keys []string) [][]byte {
 func (c *Client) Ping(ctx context.Context) (uint64, error) {
 	cl := newCall()
 	cl.req = protocol.Request{Op: protocol.OpPing}
-	return c.number(ctx, cl)
+	return exchange(ctx, c, cl, numberOf)
 }
 
-// List returns one page of the keys that begin with prefix and that this host
-// holds or waits for: at most limit rows behind after, and where the next page
-// starts, empty on the last one. limit 0 is protocol.MaxList.
-func (c *Client) List(ctx context.Context, prefix, after string, limit int) (rows []protocol.Row, next string, err error) {
+// List returns one page of the keys that begin with prefix and that this host holds or waits for:
+// at most limit rows after the position after, and the position of the next page, which is empty
+// on the last one. limit 0 means protocol.MaxList.
+func (c *Client) List(
+	ctx context.Context, prefix, after string, limit int,
+) (rows []protocol.Row, next string, err error) {
+	r, err := c.list(ctx, protocol.OpList, prefix, after, limit)
+	return r.Rows, r.Next, err
+}
+
+// Stored returns one page of the locks that the daemon's stores know, no matter which host holds
+// them. after, next and limit are those of List. A page may have no rows and yet not be the last.
+func (c *Client) Stored(
+	ctx context.Context, prefix, after string, limit int,
+) (rows []protocol.StoredRow, next string, err error) {
+	r, err := c.list(ctx, protocol.OpStored, prefix, after, limit)
+	return r.Stored, r.Next, err
+}
+
+// list returns one page of a list.
+func (c *Client) list(
+	ctx context.Context, op protocol.Op, prefix, after string, limit int,
+) (Reply, error) {
 	if limit == 0 {
 		limit = protocol.MaxList
 	}
 	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpList, Prefix: []byte(prefix), After: []byte(after), Limit: uint64(max(limit, 0))}
-	if err := c.do(ctx, cl); err != nil {
-		return nil, "", err
-	}
-	rows, next = cl.reply.Rows, cl.reply.Next
-	cl.free()
-	return rows, next, nil
+	cl.req = protocol.Request{Op: op, Prefix: []byte(prefix), After: []byte(after),
+		Limit: uint64(max(limit, 0))}
+	return exchange(ctx, c, cl, func(r *Reply) Reply { return *r })
 }
 
-// Stored returns one page of the locks that the daemon's stores know, whoever holds
-// them: at most limit rows behind after, and where the next page starts, empty on the
-// last one. A page may have no rows and yet not be the last. limit 0 is
-// protocol.MaxList.
-func (c *Client) Stored(ctx context.Context, prefix, after string, limit int) (rows []protocol.StoredRow, next string, err error) {
-	if limit == 0 {
-		limit = protocol.MaxList
-	}
-	cl := newCall()
-	cl.req = protocol.Request{Op: protocol.OpStored, Prefix: []byte(prefix), After: []byte(after), Limit: uint64(max(limit, 0))}
-	if err := c.do(ctx, cl); err != nil {
-		return nil, "", err
-	}
-	rows, next = cl.reply.Stored, cl.reply.Next
-	cl.free()
-	return rows, next, nil
-}
-
-// All goes through every page of a list. An error ends it.
+// All iterates over all pages of List. It ends after an error.
 func (c *Client) All(ctx context.Context, prefix string) iter.Seq2[protocol.Row, error] {
 	return pages(ctx, prefix, c.List)
 }
 
-// AllStored goes through every page of what the daemon's stores know. An error
-// ends it.
-func (c *Client) AllStored(ctx context.Context, prefix string) iter.Seq2[protocol.StoredRow, error] {
+// AllStored iterates over all pages of Stored. It ends after an error.
+func (c *Client) AllStored(
+	ctx context.Context, prefix string,
+) iter.Seq2[protocol.StoredRow, error] {
 	return pages(ctx, prefix, c.Stored)
 }
 
-func pages[R any](ctx context.Context, prefix string, page func(ctx context.Context, prefix, after string, limit int) ([]R, string, error)) iter.Seq2[R, error] {
+func pages[R any](
+	ctx context.Context, prefix string, page func(ctx context.Context, prefix, after string,
+		limit int) ([]R, string, error),
+) iter.Seq2[R, error] {
 	return func(yield func(R, error) bool) {
 		after := ""
 		for {

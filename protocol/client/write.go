@@ -9,32 +9,31 @@ import (
 )
 
 const (
-	// maxPending bounds what waits to be written.
+	// maxPending bounds the bytes that wait to be written.
 	maxPending = 64 << 20
-	// callerRounds is how often one caller writes for the others too, before it
-	// leaves them to the writer goroutine and looks after its own reply.
+	// callerRounds is how often one caller also writes the requests of others, before it leaves
+	// them to the writer goroutine and waits for its own reply.
 	callerRounds = 4
 	// keepBuffer is the largest buffer that is kept after a burst.
 	keepBuffer = 1 << 20
-	// lastWords is how long the other side's last frames are waited for after a
-	// write to it has failed.
+	// lastWords is how long the reader waits for the daemon's last frames after a write has failed.
 	lastWords = time.Second
 )
 
-// outbox is the writing half of a connection. All of it is guarded by Client.mu,
-// but for what the one who set writing has taken out of it.
+// outbox is the writing half of a connection. It is guarded by Client.mu, except for buffers that
+// the goroutine which has set writing has taken out of it.
 type outbox struct {
-	out, spare []byte // gathered; the other buffer
+	out, spare []byte // queued requests; the other buffer
 	rest       []byte // left to the writer goroutine, older than out
 	restBuf    []byte // rest's whole buffer
-	writing    bool   // somebody writes
-	reading    bool   // the reader is among its frames, and will flush after them
-	crowd      int    // waiting callers whom its last frames woke
-	failed     bool   // a write failed: what gathers is thrown away
+	writing    bool   // a goroutine has the right to write
+	reading    bool   // the reader is handling frames, and will flush after them
+	crowd      int    // number of callers that its last frames woke
+	failed     bool   // a write failed: further requests are discarded
 	kick       chan struct{}
 }
 
-// send gives cl an id and puts it on its way.
+// send gives cl an id and sends it.
 func (c *Client) send(cl *call, waits bool) (uint64, error) {
 	c.mu.Lock()
 	id, err := c.putLocked(&cl.req)
@@ -52,7 +51,7 @@ func (c *Client) send(cl *call, waits bool) (uint64, error) {
 	return id, nil
 }
 
-// putLocked appends what a caller has made, unless it cannot be sent.
+// putLocked appends a caller's request, unless it cannot be sent.
 func (c *Client) putLocked(q *protocol.Request) (id uint64, err error) {
 	if c.err != nil {
 		return 0, c.err
@@ -65,7 +64,8 @@ func (c *Client) putLocked(q *protocol.Request) (id uint64, err error) {
 	id = c.appendLocked(q)
 	if n := len(w.out) - before - protocol.HeaderLen; n > c.maxFrame {
 		w.out = w.out[:before]
-		return 0, &Error{Code: protocol.Invalid, Msg: fmt.Sprintf("a request of %d bytes, the limit is %d", n, c.maxFrame)}
+		return 0, &Error{Code: protocol.Invalid,
+			Msg: fmt.Sprintf("a request of %d bytes, the limit is %d", n, c.maxFrame)}
 	}
 	return id, nil
 }
@@ -77,9 +77,9 @@ func (c *Client) appendLocked(q *protocol.Request) uint64 {
 	return q.ID
 }
 
-// flushUnlock writes what has gathered, unless somebody does already. It is
-// called with mu held, gives it back, and does not block. With gather it first
-// lets others run whom the same read has woken, so that their requests go along.
+// flushUnlock writes the queued requests, unless another goroutine does so already. It is called
+// with mu held, unlocks it, and does not block. With gather it first lets other callers run that
+// the same read has woken, so that their requests are written together.
 func (c *Client) flushUnlock(gather bool) {
 	w := &c.wr
 	if w.writing || len(w.out) == 0 {
@@ -112,7 +112,7 @@ func (c *Client) flushUnlock(gather bool) {
 			return
 		}
 	}
-	w.kick <- struct{}{} // has room: only who set writing sends
+	w.kick <- struct{}{} // has room: only the goroutine that has set writing sends
 	c.mu.Unlock()
 }
 
@@ -125,14 +125,14 @@ func (w *outbox) recycle(b []byte) {
 	}
 }
 
-// writeFailedLocked leaves the end of the connection to the reader: the other
-// side may have said why.
+// writeFailedLocked leaves the end of the connection to the reader, because the daemon may have
+// sent the reason.
 func (c *Client) writeFailedLocked() {
 	c.wr.failed = true
 	c.conn.SetReadDeadline(time.Now().Add(lastWords))
 }
 
-// writeLoop is the writer goroutine: it blocks where callers do not.
+// writeLoop is the writer goroutine, which may block.
 func (c *Client) writeLoop() {
 	w := &c.wr
 	for {

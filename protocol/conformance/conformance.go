@@ -35,13 +35,15 @@ const (
 
 // Result is a scenario with its outcome.
 type Result struct {
-	Name     string        `json:"name"`
-	Section  string        `json:"section"`
-	About    string        `json:"about"`
-	Outcome  Outcome       `json:"outcome"`
-	Why      string        `json:"why,omitempty"`      // what failed; or which abilities the client lacks
-	Exchange []string      `json:"exchange,omitempty"` // when it failed: the last commands, answers and frames
-	Client   string        `json:"client,omitempty"`   // what the client calls itself
+	Name    string  `json:"name"`
+	Section string  `json:"section"`
+	About   string  `json:"about"`
+	Outcome Outcome `json:"outcome"`
+	// what failed; or which abilities the client lacks
+	Why string `json:"why,omitempty"`
+	// when it failed: the last commands, answers and frames
+	Exchange []string      `json:"exchange,omitempty"`
+	Client   string        `json:"client,omitempty"` // what the client calls itself
 	Time     time.Duration `json:"-"`
 	Millis   int64         `json:"ms"`
 }
@@ -55,8 +57,8 @@ type Scenario struct {
 	run     func(t *T)
 }
 
-// hungDaemonScenario may take hungDaemonTime longer than the others: the client waits for its own timeout,
-// which is its author's choice.
+// hungDaemonScenario may take hungDaemonTime longer than the others: the client waits for its own
+// timeout, which is its author's choice.
 const (
 	hungDaemonScenario = "hung-daemon"
 	hungDaemonTime     = time.Minute

@@ -114,15 +114,15 @@ func TestRulesOfTheLines(t *testing.T) {
 	}
 }
 
-// TestREADMEListsEverything holds the tables of clients/README.md against the program.
-func TestREADMEListsEverything(t *testing.T) {
-	b, err := os.ReadFile("../../clients/README.md")
+// TestDocumentListsEverything holds the tables of docs/contribute/client.md against the program.
+func TestDocumentListsEverything(t *testing.T) {
+	b, err := os.ReadFile("../../docs/contribute/client.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	line := func(format string, a ...any) {
 		if want := fmt.Sprintf(format, a...); !strings.Contains(string(b), want) {
-			t.Errorf("clients/README.md has no line %s", want)
+			t.Errorf("docs/contribute/client.md has no line %s", want)
 		}
 	}
 	for _, s := range All() {
@@ -132,6 +132,6 @@ func TestREADMEListsEverything(t *testing.T) {
 		line("| `%s` | %s |\n", a[0], a[1])
 	}
 	if n := strings.Count(string(b), "\n| `"); n != len(All())+len(Abilities)+11 {
-		t.Errorf("clients/README.md has %d rows in its tables; one is too many, or missing", n)
+		t.Errorf("docs/contribute/client.md has %d rows in its tables; one is too many, or missing", n)
 	}
 }

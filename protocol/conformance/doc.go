@@ -1,5 +1,5 @@
 // Package conformance drives a client program, in whatever language, through
-// scenarios of PROTOCOL.md and says of each whether it passed. clients/README.md
+// scenarios of PROTOCOL.md and says of each whether it passed. docs/contribute/client.md
 // describes what the program has to do: it takes commands on its standard input
 // and answers on its standard output, one JSON object a line.
 //

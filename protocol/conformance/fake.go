@@ -26,8 +26,8 @@ type fake struct {
 	barriers uint64 // how many there were
 	last     asked  // the last that hold has answered
 	strays   bool   // a hold ends by itself, and a client may give that back when it likes
-	// lostReleased has, by key, the fences of lost holds that the client has released. The client may tell
-	// the daemon of such a release, even after it has answered its program.
+	// lostReleased has, by key, the fences of lost holds that the client has released. The client
+	// may tell the daemon of such a release, even after it has answered its program.
 	lostReleased map[string]Fence
 
 	mu      sync.Mutex
@@ -147,13 +147,15 @@ func (c *fakeConn) serve() {
 			return
 		}
 		if first != (q.Op == protocol.OpHello) {
-			f.t.fault(fmt.Errorf("the first request is a hello, and no other; the client sent op %d", q.Op))
+			f.t.fault(fmt.Errorf("the first request is a hello, and no other; the client sent op "+
+				"%d", q.Op))
 			return
 		}
 		switch q.Op {
 		case protocol.OpHello:
 			if q.MinVersion > 1 || q.MaxVersion < 1 {
-				f.t.fault(fmt.Errorf("hello with the versions %d to %d; this is version 1", q.MinVersion, q.MaxVersion))
+				f.t.fault(fmt.Errorf("hello with the versions %d to %d; this is version 1",
+					q.MinVersion, q.MaxVersion))
 				return
 			}
 			hung := false
@@ -191,7 +193,8 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	c.fromClient.saw(h[:])
 	n := binary.BigEndian.Uint32(h[:])
 	if n == 0 || int64(n) > int64(c.f.limit) {
-		return q, fmt.Errorf("the client sent a header of %d bytes; the frame limit is %d", n, c.f.limit)
+		return q, fmt.Errorf("the client sent a header of %d bytes; the frame limit is %d",
+			n, c.f.limit)
 	}
 	b := make([]byte, n)
 	if _, err = io.ReadFull(r, b); err != nil {
@@ -199,7 +202,8 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	}
 	c.fromClient.saw(b)
 	if err = protocol.DecodeRequest(b, &q); err != nil {
-		return q, fmt.Errorf("the client sent % x, which is not a request as it should be: %w", b, err)
+		return q, fmt.Errorf("the client sent % x, which is not a request as it should be: %w",
+			b, err)
 	}
 	if q.Op == protocol.OpRelease && q.Flags&protocol.FlagQuiet != 0 {
 		return q, nil // not answered, so never in flight
@@ -207,7 +211,8 @@ func (c *fakeConn) read(r io.Reader) (q protocol.Request, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.using[q.ID] {
-		return q, fmt.Errorf("the client used the id %d for a request while another with it is in flight", q.ID)
+		return q, fmt.Errorf("the client used the id %d for a request while another with it is "+
+			"in flight", q.ID)
 	}
 	c.using[q.ID] = true
 	return q, nil
@@ -238,8 +243,8 @@ func (c *fakeConn) sendPieces(b []byte) {
 	sendPieces(c.nc, b)
 }
 
-// sendAround writes first, runs do, and writes rest. Answers to pings wait for rest, so that first can end within a
-// frame.
+// sendAround writes first, runs do, and writes rest. Answers to pings wait for rest, so that first
+// can end within a frame.
 func (c *fakeConn) sendAround(first []byte, do func(), rest []byte) {
 	c.sending.Lock()
 	c.write(first)
@@ -276,7 +281,8 @@ func (f *fake) next(what string) (q asked) {
 		return q.c != nil || f.t.refused() != ""
 	})
 	if q.c == nil {
-		f.t.failf("the client says that its last command has failed (%s), and has not asked the daemon: waited for %s", f.t.refused(), what)
+		f.t.failf("the client says that its last command has failed (%s), and has not asked the "+
+			"daemon: waited for %s", f.t.refused(), what)
 	}
 	return q
 }
@@ -326,7 +332,8 @@ func (f *fake) expectAcquire(key string) asked {
 		q = f.next(fmt.Sprintf("the acquire of %.40q", key))
 	}
 	if q.Op != protocol.OpAcquire {
-		f.t.failf("waited for the acquire of %.40q, but the client sent op %d for the key %q", key, q.Op, q.Key)
+		f.t.failf("waited for the acquire of %.40q, but the client sent op %d for the key %q",
+			key, q.Op, q.Key)
 	}
 	if string(q.Key) != key {
 		f.t.failf("the client was told to acquire %q and asked for %q", key, q.Key)
@@ -406,15 +413,16 @@ func (f *fake) letGo(key string, fence Fence) {
 	p := f.t.release(key, fence)
 	q := f.expect(protocol.OpRelease, fmt.Sprintf("the release of %q", key))
 	if string(q.Key) != key || q.Fence != uint64(fence) {
-		f.t.failf("the client was told to release %q with the fence %v and sent %q and %d", key, fence, q.Key, q.Fence)
+		f.t.failf("the client was told to release %q with the fence %v and sent %q and %d",
+			key, fence, q.Key, q.Fence)
 	}
 	q.released()
 	p.ok()
 }
 
-// releaseLost has the client release a hold that it knows to be lost. That must fail with one of names, by
-// default not_held. Before it, the client may not acquire the key again for that owner. The client may tell
-// the daemon.
+// releaseLost has the client release a hold that it knows to be lost. That must fail with one of
+// names, by default not_held. Before it, the client may not acquire the key again for that owner.
+// The client may tell the daemon.
 func (f *fake) releaseLost(key string, fence Fence, names ...string) {
 	f.releaseLostAs(protocol.NotHeld, key, fence, names...)
 }

@@ -94,7 +94,8 @@ func launch(command, env []string) (*program, error) {
 	p := &program{cmd: exec.Command(command[0], command[1:]...), ended: make(chan struct{}),
 		changed: make(chan struct{}), answers: map[int]*Answer{}}
 	p.cmd.Env = env
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // so that a wrapper's children end with it
+	// so that a wrapper's children end with it
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	var err error
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
@@ -142,7 +143,10 @@ func (p *program) read(r io.Reader) {
 	s := scanner(r)
 	for s.Scan() {
 		if err := p.line(s.Bytes()); err != nil {
-			p.change(func() { p.fault = fmt.Errorf("the client printed %.200q: %w", s.Text(), err) })
+			p.change(func() {
+				p.fault = fmt.Errorf("the client printed %.200q: %w",
+					s.Text(), err)
+			})
 			break
 		}
 	}

@@ -37,7 +37,8 @@ func (t *T) real(spaces ...engine.Namespace) *real {
 	}}
 	d, err := daemon.Listen(cfg)
 	for end := time.Now().Add(startTime); errors.Is(err, daemon.ErrInUse) && time.Now().Before(end); d, err = daemon.Listen(cfg) {
-		time.Sleep(time.Millisecond) // a program that is being started has the earlier daemon's lock file until it runs
+		// a program that is being started has the earlier daemon's lock file until it runs
+		time.Sleep(time.Millisecond)
 	}
 	if err != nil {
 		_ = store.Close()
@@ -135,8 +136,9 @@ func (t *T) gone() { _ = os.Remove(t.socket) }
 // soon is a wait that is over soon.
 const soon = 50 * time.Millisecond
 
-// timesOut checks that an acquire with the wait soon fails with timeout. On a busy machine, a client may send
-// the request only after the wait is over. Then it may send a try, which fails with busy.
+// timesOut checks that an acquire with the wait soon fails with timeout. On a busy machine, a
+// client may send the request only after the wait is over. Then it may send a try, which fails with
+// busy.
 func (t *T) timesOut(acquire func() *pending) {
 	began := time.Now()
 	if acquire().fails("timeout", "busy") == "busy" && time.Since(began) < soon {

@@ -14,7 +14,7 @@ import (
 	"github.com/locksidecar/locksidecar/protocol/client"
 )
 
-// reference is the adapter for package client. It carries out the commands of clients/README.md.
+// reference is the adapter for package client. It carries out the commands of docs/contribute/client.md.
 type reference struct {
 	socket string
 

@@ -18,10 +18,12 @@ var frameScenarios = []Scenario{
 	{"vectors-pushes", "3 Frames and values",
 		"the pushes of vectors/pushes-accept.txt are understood", nil, vectorPushes},
 	{"vectors-bad-replies", "6 Faults",
-		"after each frame of vectors/bad-replies.txt the client closes the connection and holds nothing",
+		"after each frame of vectors/bad-replies.txt the client closes the connection and holds " +
+			"nothing",
 		nil, vectorBad},
 	{"malformed-frames", "6 Faults",
-		"bytes after the array, arrays nested too deeply, and 0xc1 end the connection", nil, malformed},
+		"bytes after the array, arrays nested too deeply, and 0xc1 end the connection",
+		nil, malformed},
 	{"appended-fields", "3 Frames and values",
 		"appended fields of every type are skipped, at every level", nil, appendedFields},
 	{"text-widths", "3 Frames and values",
@@ -30,7 +32,8 @@ var frameScenarios = []Scenario{
 	{"split-frames", "3 Frames and values", "frames arrive byte by byte", nil, splitFrames},
 	{"joined-frames", "3 Frames and values", "many frames arrive in one read", nil, joinedFrames},
 	{"frame-limit", "3 Frames and values",
-		"a frame as long as the welcome allows is read, a longer one ends the connection at its header",
+		"a frame as long as the welcome allows is read, a longer one ends the connection at its " +
+			"header",
 		nil, frameLimit},
 	{"out-of-order", "4 Messages",
 		"replies are matched by their ids, in any order", []string{"concurrent"}, outOfOrder},
@@ -71,8 +74,8 @@ func vectorReplies(t *T) {
 	}
 }
 
-// vectorGrant answers an acquire with the vector. It moves near deadlines away, since a busy machine could
-// read the grant too late.
+// vectorGrant answers an acquire with the vector. It moves near deadlines away, since a busy
+// machine could read the grant too late.
 func (f *fake) vectorGrant(v *vector) {
 	t := f.t
 	p := t.acquire(want{key: v.name})
@@ -239,7 +242,8 @@ func vectorBad(t *T) {
 // malformed sends complete frames whose payload is not of the protocol.
 func malformed(t *T) {
 	f := t.fake()
-	deep := func(n int) raw { return raw(strings.Repeat("\x91", n) + "\x01") } // a number inside n arrays
+	// a number inside n arrays
+	deep := func(n int) raw { return raw(strings.Repeat("\x91", n) + "\x01") }
 	grant := func(q asked, more ...any) []byte {
 		return pack(nil, append(list{0, q.ID, 9, farAway, f.now() + farAway, 1, 0, 0}, more...))
 	}
@@ -270,7 +274,8 @@ func malformed(t *T) {
 		q := f.expectAcquire(wanted)
 		q.c.send(header(c.payload(q)))
 		q.c.parted(c.what)
-		f.overFor(p) // the client may have accepted the grant before it found the fault, and then lost it
+		// the client may have accepted the grant before it found the fault, and then lost it
+		f.overFor(p)
 		t.parts(held, fence, c.what)
 		f.drop()
 	}
@@ -509,7 +514,8 @@ func (f *fake) answerAll(qs []asked, order func(int) int) {
 func (f *fake) checkFences(ps []*pending) {
 	for i, p := range ps {
 		if got := p.fence(); got != Fence(i+1) {
-			f.t.failf("the grant of k%d has the fence %d, and the client says %v: a reply went to another's request", i, i+1, got)
+			f.t.failf("the grant of k%d has the fence %d, and the client says %v: a reply went "+
+				"to another's request", i, i+1, got)
 		}
 	}
 }

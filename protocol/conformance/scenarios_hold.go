@@ -24,7 +24,8 @@ var holdScenarios = []Scenario{
 		"after a release is answered not_held nothing of the hold is left, whatever its count",
 		[]string{"reentrant"}, releaseEndsAll},
 	{"shared", "8 Holding",
-		"shared holders hold at the same time, and exclude an exclusive one", []string{"shared"}, shared},
+		"shared holders hold at the same time, and exclude an exclusive one",
+		[]string{"shared"}, shared},
 	{"upgrade", "8 Holding",
 		"shared to exclusive is refused at once, and the shared hold stays",
 		[]string{"shared", "reentrant"}, upgrade},
@@ -39,7 +40,8 @@ var holdScenarios = []Scenario{
 	{"degraded", "8 Holding", "a grant without a fence is a grant", nil, degraded},
 	{"fixed", "8 Holding", "a fixed hold ends by itself", []string{"fixed", "ttl"}, fixed},
 	{"end-keeps", "9 Validity",
-		"the end of a fixed hold never moves back, in whatever order the replies to two renewals come",
+		"the end of a fixed hold never moves back, in whatever order the replies to two renewals " +
+			"come",
 		[]string{"fixed", "ttl", "renew", "concurrent"}, endKeeps},
 	{"fixed-renewed", "8 Holding",
 		"a fixed hold that is renewed ends later", []string{"fixed", "ttl", "renew"}, fixedRenewed},
@@ -128,8 +130,8 @@ func reentry(t *T) {
 	p.free("k", "the client has released all")
 }
 
-// ownCount answers acquires of one owner in reverse order, so that the last count that the client reads is
-// the smallest.
+// ownCount answers acquires of one owner in reverse order, so that the last count that the client
+// reads is the smallest.
 func ownCount(t *T) {
 	const n = 3
 	f := t.fake()
@@ -149,7 +151,8 @@ func ownCount(t *T) {
 		granted, qs = granted+len(qs), nil
 	}
 	qs = append(qs, f.expectAcquire("k"))
-	f.barrierWith(func(q asked) { qs = append(qs, q) }) // the client may delay the others until the first is answered
+	// the client may delay the others until the first is answered
+	f.barrierWith(func(q asked) { qs = append(qs, q) })
 	waits := func(p *pending) bool { return !p.done() }
 	for give(); slices.ContainsFunc(ps, waits); give() {
 		t.poll("the answers to acquires of a key that the owner holds", func() bool {
@@ -167,7 +170,8 @@ func ownCount(t *T) {
 		t.poll(p.what, func() bool {
 			f.each(func(q asked) {
 				if q.Op != protocol.OpRelease || string(q.Key) != "k" || q.Fence != 3 {
-					t.failf("the client was told to release %q with the fence 3, but sent op %d for %q with the fence %d",
+					t.failf("the client was told to release %q with the fence 3, but sent op %d "+
+						"for %q with the fence %d",
 						"k", q.Op, q.Key, q.Fence)
 				}
 				q.c.answer(q.ID, protocol.AppendReleased(nil, q.ID, uint64(left)))
@@ -176,7 +180,8 @@ func ownCount(t *T) {
 		})
 		p.ok()
 		if held := t.held("k", 3); held != (left > 0) {
-			t.failf("acquired %d times and released %d times, the client says held: %v", n, n-left, held)
+			t.failf("acquired %d times and released %d times, the client says held: %v",
+				n, n-left, held)
 		}
 	}
 }
@@ -204,7 +209,8 @@ func releaseEndsAll(t *T) {
 		}
 		p.ok()
 	}
-	t.failf("the client has released a hold that it acquired twice, but has sent no release to the daemon")
+	t.failf("the client has released a hold that it acquired twice, but has sent no release to " +
+		"the daemon")
 }
 
 func shared(t *T) {
@@ -334,7 +340,8 @@ func fixed(t *T) {
 	t.connect().ok()
 	acquire := func(ttl int64) *pending { return t.acquire(want{key: "k", ttl: ttl, fixed: true}) }
 	q := acquire(300)
-	for ttl := int64(600); !q.answer().OK && ttl < 10_000; ttl *= 2 { // too slow: it was over when it was read
+	// too slow: it was over when it was read
+	for ttl := int64(600); !q.answer().OK && ttl < 10_000; ttl *= 2 {
 		q = acquire(ttl)
 	}
 	f := q.fence()
@@ -360,7 +367,8 @@ func fixedRenewed(t *T) {
 		}
 		fence := acquire.fence()
 		if q := f.last; q.Flags != protocol.FlagFixed || q.TTL != left {
-			t.failf("the client was told to acquire with ttl %d, fixed, and asked for ttl %d and the flags %d", left, q.TTL, q.Flags)
+			t.failf("the client was told to acquire with ttl %d, fixed, and asked for ttl %d and "+
+				"the flags %d", left, q.TTL, q.Flags)
 		}
 		p := t.renew(key, fence, farAway)
 		var q asked
@@ -377,13 +385,15 @@ func fixedRenewed(t *T) {
 		if q.c == nil && p.fails("not_held") != "" && !early(g.End) {
 			continue // too slow: the hold has ended before the renewal
 		}
-		if q.c != nil && q.Op == protocol.OpRelease && !early(g.End) { // too slow: the client noticed that it has ended
+		// too slow: the client noticed that it has ended
+		if q.c != nil && q.Op == protocol.OpRelease && !early(g.End) {
 			q.refuse(protocol.NotHeld)
 			p.answer()
 			continue
 		}
 		if q.Op != protocol.OpRenew || string(q.Key) != key || q.Fence != uint64(fence) || q.TTL != farAway {
-			t.failf("the client was told to renew %q with ttl %d, and sent op %d for %q with ttl %d", key, farAway, q.Op, q.Key, q.TTL)
+			t.failf("the client was told to renew %q with ttl %d, and sent op %d for %q with ttl "+
+				"%d", key, farAway, q.Op, q.Key, q.TTL)
 		}
 		if !early(g.End) {
 			q.refuse(protocol.NotHeld)

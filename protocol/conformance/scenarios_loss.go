@@ -18,22 +18,26 @@ var lossScenarios = []Scenario{
 		"an owner that has lost a key cannot acquire it again before it has released it",
 		[]string{"reentrant"}, lostReentry},
 	{"lost-in-flight", "8 Holding",
-		"an acquire that is in flight when its owner loses the key is refused, and its grant is given back",
+		"an acquire that is in flight when its owner loses the key is refused, and its grant is " +
+			"given back",
 		[]string{"reentrant", "concurrent"}, lostInFlight},
 	{"forced-released", "11 Pushes",
 		"the release of a forced hold is sent to the daemon, but only when its holder lets go",
 		nil, forcedReleased},
 	{"expired-released", "9 Validity",
-		"a hold whose validity ran out, and a grant that came too late, are released at the daemon; the release of the hold is the error not_held",
+		"a hold whose validity ran out, and a grant that came too late, are released at the " +
+			"daemon; the release of the hold is the error not_held",
 		nil, expiredReleased},
 	{"expired-stays-lost", "9 Validity",
-		"a hold whose validity ran out stays lost once it was asked for, whatever the daemon states afterwards",
+		"a hold whose validity ran out stays lost once it was asked for, whatever the daemon " +
+			"states afterwards",
 		nil, expiredStaysLost},
 	{"fixed-end", "8 Holding",
 		"the end of a fixed hold is called fixed_end, whether the client or the daemon notices it",
 		[]string{"fixed", "ttl"}, fixedEnd},
 	{"longest-hold", "8 Holding",
-		"the end of a hold that is not fixed is called too_long, whether the client or the daemon notices it",
+		"the end of a hold that is not fixed is called too_long, whether the client or the " +
+			"daemon notices it",
 		nil, longestHold},
 }
 
@@ -71,7 +75,8 @@ func lostOfOwners(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	one, a := f.hold(want{key: "k", owner: 1, shared: true}, f.grant(3))
-	two, b := f.hold(want{key: "k", owner: 2, shared: true}, f.grant(3)) // readers at the same time share a fence
+	// readers at the same time share a fence
+	two, b := f.hold(want{key: "k", owner: 2, shared: true}, f.grant(3))
 	if one.Owner == two.Owner {
 		t.failf("two owners have the number %d", one.Owner)
 	}
@@ -91,11 +96,12 @@ func lostReentry(t *T) {
 	answer := protocol.NotHeld // to the release of a lost hold
 	again := func(key string, fence Fence, how string, names ...string) {
 		p := t.acquire(want{key: key, wait: -1})
-		// The client must not ask the daemon: a new grant would be a second critical section inside the
-		// first.
+		// The client must not ask the daemon: a new grant would be a second critical section inside
+		// the first.
 		f.barrierWith(func(q asked) {
 			if q.Op == protocol.OpAcquire && string(q.Key) == key {
-				t.failf("%s: its owner has not released it, but the client asks the daemon for it again", how)
+				t.failf("%s: its owner has not released it, but the client asks the daemon for "+
+					"it again", how)
 			}
 			f.t.answerRelease(q, answer)
 		})
@@ -112,7 +118,7 @@ func lostReentry(t *T) {
 		f.barrier()
 		again(key, fence, "it was called lost ("+key+")", "not_held")
 	}
-	_, fence, until := f.brief("silence", 20)
+	_, fence, until := f.shortHold("silence", 20)
 	t.after(until)
 	answer = protocol.OK // the daemon may still have it
 	again("silence", fence, "its validity has run out", "not_held")
@@ -136,9 +142,9 @@ func lostInFlight(t *T) {
 	}
 }
 
-// lostInFlight has two acquires of a key by one owner in flight, and grants the first one. It grants the second one
-// when that hold is lost: by a lost push, or because its validity of left milliseconds has run out. It returns false
-// if the client was too slow.
+// lostInFlight has two acquires of a key by one owner in flight, and grants the first one. It
+// grants the second one when that hold is lost: by a lost push, or because its validity of left
+// milliseconds has run out. It returns false if the client was too slow.
 func (f *fake) lostInFlight(push bool, left uint64) bool {
 	t, key := f.t, fmt.Sprint("k-", push, "-", left)
 	first, second := t.acquire(want{key: key, wait: -1}), t.acquire(want{key: key, wait: -1})
@@ -250,8 +256,8 @@ func forcedReleased(t *T) {
 	}
 }
 
-// forcedTwice ends a hold of count 2 by force. Only the last release may tell the daemon that all of it is
-// released.
+// forcedTwice ends a hold of count 2 by force. Only the last release may tell the daemon that all
+// of it is released.
 func (f *fake) forcedTwice() {
 	t := f.t
 	q, fence := f.hold(want{key: "l"}, f.grant(5))
@@ -260,7 +266,8 @@ func (f *fake) forcedTwice() {
 	f.barrier()
 	gone := func(q asked) {
 		if q.Op != protocol.OpRelease || string(q.Key) != "l" || q.Fence != 5 {
-			t.failf("the client was told to release %q with the fence 5, but sent op %d for %q with the fence %d",
+			t.failf("the client was told to release %q with the fence 5, but sent op %d for %q "+
+				"with the fence %d",
 				"l", q.Op, q.Key, q.Fence)
 		}
 		if left--; q.Flags&protocol.FlagAll != 0 {
@@ -274,20 +281,22 @@ func (f *fake) forcedTwice() {
 		p.fails("not_held")
 		f.barrierWith(gone)
 		if i == 0 && left == 0 {
-			t.failf("a hold of count 2 was ended by force, but the first release of the client has released all of it")
+			t.failf("a hold of count 2 was ended by force, but the first release of the client " +
+				"has released all of it")
 		}
 	}
 	t.poll("the last release of a hold that was ended by force", func() bool { f.each(gone); return left == 0 })
 }
 
-// deepen has the client acquire a key again that it holds. It returns how often the client asked the daemon
-// for that: a client may also count by itself.
+// deepen has the client acquire a key again that it holds. It returns how often the client asked
+// the daemon for that: a client may also count by itself.
 func (f *fake) deepen(key string, fence Fence, count uint64) (asks int) {
 	p := f.t.acquire(want{key: key, wait: -1})
 	f.t.poll(p.what, func() bool {
 		f.each(func(q asked) {
 			if q.Op != protocol.OpAcquire || string(q.Key) != key {
-				f.t.failf("the client was told to acquire %q again, but sent op %d for the key %q", key, q.Op, q.Key)
+				f.t.failf("the client was told to acquire %q again, but sent op %d for the key %q",
+					key, q.Op, q.Key)
 			}
 			g := f.grant(uint64(fence))
 			g.Count = count
@@ -318,14 +327,14 @@ func expiredReleased(t *T) {
 	t.connect().ok()
 	for i, ask := range []bool{true, false} {
 		key := fmt.Sprint("k", i)
-		q, fence, until := f.brief(key, uint64(3+i))
+		q, fence, until := f.shortHold(key, uint64(3+i))
 		t.after(until)
 		if ask {
 			t.mustNotHold(key, fence, "its deadline has passed")
 		}
 		p := t.release(key, fence)
-		// The daemon still has the hold, and answers ok. For the client's program it is a loss all the same: it has
-		// no longer been sure of the lock.
+		// The daemon still has the hold, and answers ok. For the client's program it is a loss all
+		// the same: it has no longer been sure of the lock.
 		f.givenBack(q, fence, protocol.OK, "a hold whose validity has run out")
 		t.poll(p.what, func() bool { f.answerReleases(protocol.NotHeld); return p.done() })
 		p.fails("not_held")
@@ -340,7 +349,8 @@ func expiredReleased(t *T) {
 	t.poll(late.what, func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return late.done() })
 }
 
-// expiredStaysLost lets the validity of holds run out, has somebody ask for them, and extends them afterwards.
+// expiredStaysLost lets the validity of holds run out, has somebody ask for them, and extends them
+// afterwards.
 func expiredStaysLost(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -350,12 +360,12 @@ func expiredStaysLost(t *T) {
 		t.mustNotHold(key, fence, "its deadline had passed when "+ask+", and a keepalive came afterwards")
 		f.releaseLostAs(protocol.OK, key, fence)
 	}
-	q, k, until := f.brief("k", 3)
+	q, k, until := f.shortHold("k", 3)
 	t.ends("k", k, until, "its deadline has passed")
 	later(q, "k", k, "it was asked whether it holds")
 
 	if t.able("reentrant") {
-		q, k, until = f.brief("l", 4)
+		q, k, until = f.shortHold("l", 4)
 		t.after(until)
 		p := t.acquire(want{key: "l", wait: -1})
 		f.barrierWith(func(q asked) { t.answerRelease(q, protocol.OK) })
@@ -366,13 +376,14 @@ func expiredStaysLost(t *T) {
 		if !t.able(change) {
 			continue
 		}
-		q, k, until = f.brief(change, 6)
+		q, k, until = f.shortHold(change, 6)
 		t.after(until)
 		p := t.send(Command{"do": change, "key": change, "owner": 1, "fence": k, "ttl_ms": 0})
 		t.poll(p.what, func() bool {
 			f.each(func(q asked) {
 				if q.Op != protocol.OpRelease {
-					t.failf("the validity of %q had run out when the client was told to %s it, and it sent op %d", change, change, q.Op)
+					t.failf("the validity of %q had run out when the client was told to %s it, "+
+						"and it sent op %d", change, change, q.Op)
 				}
 				q.released()
 			})
@@ -386,12 +397,13 @@ func expiredStaysLost(t *T) {
 	}
 }
 
-// renewedLate has the client renew a hold, and grants that when the client has found that the hold has run out.
+// renewedLate has the client renew a hold, and grants that when the client has found that the hold
+// has run out.
 func (f *fake) renewedLate() {
 	t := f.t
 	for left := uint64(short); ; left *= 2 {
 		key := fmt.Sprint("m", left)
-		_, fence, until := f.briefFor(left, key, 5)
+		_, fence, until := f.shortHoldFor(left, key, 5)
 		p := t.renew(key, fence, 0)
 		var renewal asked
 		t.poll("the renewal", func() bool {
@@ -406,7 +418,8 @@ func (f *fake) renewedLate() {
 		})
 		if renewal.c == nil { // too slow: the client has noticed that it has run out
 			if p.fails("not_held"); early(until) {
-				t.failf("%q is valid for %d ms more, and the client does not renew it", key, until-bootMillis())
+				t.failf("%q is valid for %d ms more, and the client does not renew it",
+					key, until-bootMillis())
 			}
 			continue
 		}
@@ -431,7 +444,8 @@ func (f *fake) givenBack(q asked, fence Fence, c protocol.Code, what string) {
 			case r.Op == protocol.OpAcquire:
 				r.refuse(protocol.Timeout)
 			case r.Op != protocol.OpRelease, string(r.Key) != string(q.Key), r.Owner != q.Owner, r.Fence != uint64(fence):
-				f.t.failf("waited for the release of %s, %q with the fence %v; the client sent op %d for %q with the fence %d",
+				f.t.failf("waited for the release of %s, %q with the fence %v; the client sent "+
+					"op %d for %q with the fence %d",
 					what, q.Key, fence, r.Op, r.Key, r.Fence)
 			default:
 				done = true
@@ -484,8 +498,8 @@ func endsAs(t *T, fixed bool, why protocol.Reason) {
 	}
 }
 
-// endingHold has the client acquire key for a short time, as fixed or with an end that the daemon sets. It returns the
-// end on the boot clock.
+// endingHold has the client acquire key for a short time, as fixed or with an end that the daemon
+// sets. It returns the end on the boot clock.
 func (f *fake) endingHold(key string, fixed bool, fence uint64) (asked, Fence, uint64) {
 	f.strays = true
 	for left := uint64(short); ; left *= 2 {

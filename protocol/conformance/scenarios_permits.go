@@ -13,7 +13,8 @@ var permitScenarios = []Scenario{
 		"as many permits as the limit allows, each a hold with its own fence",
 		[]string{"permits"}, semaphore},
 	{"semaphore-waits", "8 Holding",
-		"a waiter for a permit gets the next one that is released", []string{"permits"}, semaphoreWaits},
+		"a waiter for a permit gets the next one that is released",
+		[]string{"permits"}, semaphoreWaits},
 	{"permit-lost", "8 Holding",
 		"a lost push ends the permit that it names, and no other permit of its owner",
 		[]string{"permits"}, permitLost},
@@ -85,7 +86,8 @@ func permitLost(t *T) {
 	take := func(fence uint64) (asked, Fence) {
 		q, got := f.hold(want{key: "k", permits: 5}, f.grant(fence))
 		if q.Mode != protocol.Permit || q.Permits != 5 {
-			t.failf("the acquire of one of 5 permits comes with mode %d and permits %d", q.Mode, q.Permits)
+			t.failf("the acquire of one of 5 permits comes with mode %d and permits %d",
+				q.Mode, q.Permits)
 		}
 		return q, got
 	}

@@ -15,17 +15,21 @@ var requestScenarios = []Scenario{
 	{"keys", "5 Numbers (limits)", "unusual but legal keys arrive unchanged", nil, oddKeys},
 	{"bad-keys", "6 Faults", "an illegal key is the error invalid, and the session continues", nil, badKeys},
 	{"bad-terms", "6 Faults",
-		"an illegal TTL is the error invalid, and the session continues", []string{"ttl"}, badTerms},
+		"an illegal TTL is the error invalid, and the session continues",
+		[]string{"ttl"}, badTerms},
 	{"cancel", "10 Requests (cancel)",
-		"a wait that is canceled ends, and holds nothing", []string{"cancel", "concurrent"}, cancel},
+		"a wait that is canceled ends, and holds nothing",
+		[]string{"cancel", "concurrent"}, cancel},
 	{"cancel-crossed", "10 Requests (cancel)",
 		"a grant that crosses its cancel is kept or released, not forgotten",
 		[]string{"cancel", "concurrent"}, cancelCrossed},
 	{"cancel-acquire", "13 Advice",
-		"after giving up an acquire the client sends no other for that key and owner before the cancel is answered",
+		"after giving up an acquire the client sends no other for that key and owner before the " +
+			"cancel is answered",
 		[]string{"cancel", "concurrent", "reentrant"}, cancelAcquire},
 	{"renew", "10 Requests (renew)",
-		"a renewal keeps the fence; without a hold it is the error not_held", []string{"renew"}, renew},
+		"a renewal keeps the fence; without a hold it is the error not_held",
+		[]string{"renew"}, renew},
 	{"500-keys", "4 Messages",
 		"500 keys are acquired and released at once", []string{"concurrent"}, manyKeys},
 	{"acquire-many", "10 Requests (acquire-many)",
@@ -33,7 +37,8 @@ var requestScenarios = []Scenario{
 	{"acquire-many-fails", "10 Requests (acquire-many)",
 		"acquire-many acquires all keys or none", []string{"many"}, acquireManyFails},
 	{"many-lengths", "10 Requests (acquire-many)",
-		"a reply with too few grants, or too few codes, ends the connection", []string{"many"}, manyLengths},
+		"a reply with too few grants, or too few codes, ends the connection",
+		[]string{"many"}, manyLengths},
 	{"acquire-many-too-large", "3 Frames and values",
 		"a request that does not fit into a frame is not sent", []string{"many"}, tooLarge},
 }
@@ -47,8 +52,10 @@ func oddKeys(t *T) {
 	p := r.peer()
 	t.connect().ok()
 	keys := []string{
-		"a", " ", " a ", "a ", "/", "../../etc/passwd", "order:42", "ORDER:42", "Order:42", "%s%n", `"`, `'`, `\`, `\u0041`, "{a}",
-		"ä", "a\u0308", "\u00a0", "\u2028", "\ufeff", "\ufffd", "\uffff", "\U0001f512", "\U0010ffff", "ключ", "鍵", "\u202egnissor", "null", "0", "-1",
+		"a",
+		" ", " a ", "a ", "/", "../../etc/passwd", "order:42", "ORDER:42", "Order:42", "%s%n", `"`, `'`, `\`, `\u0041`, "{a}",
+		"ä",
+		"a\u0308", "\u00a0", "\u2028", "\ufeff", "\ufffd", "\uffff", "\U0001f512", "\U0010ffff", "ключ", "鍵", "\u202egnissor", "null", "0", "-1",
 		strings.Repeat("x", protocol.MaxKey), strings.Repeat("\U0001f512", protocol.MaxKey/4), strings.Repeat("é", protocol.MaxKey/2),
 	}
 	fences := make([]Fence, len(keys))
@@ -66,7 +73,8 @@ func oddKeys(t *T) {
 	for row, err := range p.c.All(t.ctx, "") {
 		t.must(err)
 		if !slices.Contains(keys, row.Key) {
-			t.failf("the client holds %.40q, which is none of the keys that it was told to acquire", row.Key)
+			t.failf("the client holds %.40q, which is none of the keys that it was told to "+
+				"acquire", row.Key)
 		}
 		n++
 	}
@@ -136,7 +144,8 @@ func cancelCrossed(t *T) {
 	t.cancel(w)
 	c := f.expect(protocol.OpCancel, "the cancel")
 	if c.Target != q.ID || string(c.Key) != "k" {
-		t.failf("the cancel is for the id %d and the key %q; the acquire has the id %d and the key k", c.Target, c.Key, q.ID)
+		t.failf("the cancel is for the id %d and the key %q; the acquire has the id %d and the "+
+			"key k", c.Target, c.Key, q.ID)
 	}
 	// The grant was on its way: first the target is answered, then the cancel.
 	q.c.free(c.ID)
@@ -149,7 +158,8 @@ func cancelCrossed(t *T) {
 		w.fails("canceled")
 		back := f.expect(protocol.OpRelease, "the release of a grant that crossed its cancel")
 		if string(back.Key) != "k" || back.Owner != q.Owner || back.Fence != 5 {
-			t.failf("a grant of k with the fence 5 crossed its cancel, and the client released %q with the fence %d", back.Key, back.Fence)
+			t.failf("a grant of k with the fence 5 crossed its cancel, and the client released "+
+				"%q with the fence %d", back.Key, back.Fence)
 		}
 		back.released()
 	}
@@ -158,8 +168,8 @@ func cancelCrossed(t *T) {
 	t.mustHold("k", again, "acquired after a wait was withdrawn")
 }
 
-// cancelAcquire delays the answer to a cancel. The client may send the owner's next acquire only after that
-// answer, or under another owner number.
+// cancelAcquire delays the answer to a cancel. The client may send the owner's next acquire only
+// after that answer, or under another owner number.
 func cancelAcquire(t *T) {
 	f := t.fake()
 	t.connect().ok()
@@ -172,8 +182,9 @@ func cancelAcquire(t *T) {
 	take := func(q2 asked) {
 		if q2.Op == protocol.OpAcquire && string(q2.Key) == "k" {
 			if q2.Owner == q.Owner && again.c == nil && c.c != nil {
-				t.failf("the client has asked for the key again under the same owner before the cancel of its first acquire " +
-					"was answered: if the first was granted, the second re-enters it")
+				t.failf("the client has asked for the key again under the same owner before the " +
+					"cancel of its first acquire was answered: if the first was granted, the " +
+					"second re-enters it")
 			}
 			again = q2
 			return
@@ -321,7 +332,8 @@ func manyLengths(t *T) {
 	q := f.expect(protocol.OpAcquireMany, "the acquire-many")
 	q.c.answer(q.ID, protocol.AppendGrants(nil, q.ID, []protocol.Grant{*f.grant(21), *f.grant(22), *f.grant(23)}))
 	p = t.releaseMany(keys, p.fences(len(keys)))
-	if q = f.next("the release-many"); q.Op == protocol.OpReleaseMany { // otherwise the client releases one by one
+	// otherwise the client releases one by one
+	if q = f.next("the release-many"); q.Op == protocol.OpReleaseMany {
 		q.c.send(protocol.AppendCodes(nil, q.ID, make([]protocol.Code, 2)))
 		q.c.parted("2 codes for 3 keys")
 	} else {

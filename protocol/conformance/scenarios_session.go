@@ -16,7 +16,8 @@ var sessionScenarios = []Scenario{
 	{"version-unknown", "7 Sessions",
 		"a welcome of a version that was not offered is not used", nil, versionUnknown},
 	{"connection-lost", "7 Sessions",
-		"the end of the connection ends every hold and every request, and the client closes its end",
+		"the end of the connection ends every hold and every request, and the client closes its " +
+			"end",
 		nil, connectionLost},
 	{"in-flight-ends", "7 Sessions",
 		"renewals and releases in flight end with the connection",
@@ -33,20 +34,24 @@ var sessionScenarios = []Scenario{
 	{"going-away", "7 Sessions",
 		"what is held stays held and can be released while the daemon goes away", nil, goingAway},
 	{"push-before-welcome", "7 Sessions",
-		"a push before the welcome is no fault, whether its event is known or not", nil, pushBeforeWelcome},
+		"a push before the welcome is no fault, whether its event is known or not",
+		nil, pushBeforeWelcome},
 	{"daemon-restarted", "7 Sessions",
 		"after a restart of the daemon nothing is held, and fences rise", nil, restarted},
 	{"no-daemon", "2 Transport",
 		"without a daemon requests fail and do not hang; with one they work again", nil, noDaemon},
 	{"close", "7 Sessions", "closing releases everything at once", nil, closing},
 	{"stdin-closed", "7 Sessions",
-		"the end of the program releases everything; it ends when its standard input does", nil, stdinClosed},
+		"the end of the program releases everything; it ends when its standard input does",
+		nil, stdinClosed},
 	{"heartbeat", "10 Requests (hello)",
 		"where a namespace has a heartbeat, each keepalive is answered", nil, heartbeat},
 	{"heartbeat-kept", "10 Requests (hello)",
-		"a client without requests of its own keeps a hold in such a namespace", nil, heartbeatKept},
+		"a client without requests of its own keeps a hold in such a namespace",
+		nil, heartbeatKept},
 	{"heartbeat-added", "10 Requests (hello)",
-		"each keepalive is answered although no namespace of the welcome has a heartbeat", nil, heartbeatAdded},
+		"each keepalive is answered although no namespace of the welcome has a heartbeat",
+		nil, heartbeatAdded},
 }
 
 func hello(t *T) {
@@ -131,7 +136,8 @@ func (f *fake) overFor(p *pending, names ...string) {
 	if p.fence() != 1<<51 {
 		f.t.failf("an acquire that was asked anew has not the fence of its grant")
 	}
-	f.letGo(string(again.Key), 1<<51) // otherwise its owner could not acquire the key again after a loss
+	// otherwise its owner could not acquire the key again after a loss
+	f.letGo(string(again.Key), 1<<51)
 }
 
 func connectionLost(t *T) {
@@ -147,7 +153,8 @@ func (t *T) lostConnection(half bool) {
 	t.connect().ok()
 	q, k := f.hold(want{key: "k"}, f.grant(3))
 	_, l := f.hold(want{key: "l"}, f.grant(4))
-	waits := fmt.Sprintf("m-%v", half) // a new key each time: a client that asks again may be granted it, and lose it
+	// a new key each time: a client that asks again may be granted it, and lose it
+	waits := fmt.Sprintf("m-%v", half)
 	p := t.acquire(want{key: waits, wait: -1})
 	f.expectAcquire(waits)
 	if half {
@@ -186,7 +193,8 @@ func hungDaemon(t *T) {
 	t.connect().ok()
 	p := t.acquire(want{key: "k", wait: -1})
 	f.expectAcquire("k")
-	f.await("a ping while the client waits", func() bool { return f.pings > 0 }) // which is answered
+	// which is answered
+	f.await("a ping while the client waits", func() bool { return f.pings > 0 })
 	if p.done() {
 		t.failf("the client has given up a wait without bound while the daemon answers pings")
 	}
@@ -203,7 +211,8 @@ func closeOnExec(t *T) {
 	open, err := inheritable(q.c.nc)
 	t.must(err)
 	if open {
-		t.failf("the descriptor of the client's socket is not close-on-exec: a program that it runs would keep the session alive")
+		t.failf("the descriptor of the client's socket is not close-on-exec: a program that it " +
+			"runs would keep the session alive")
 	}
 }
 

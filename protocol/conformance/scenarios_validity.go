@@ -14,14 +14,18 @@ var validityScenarios = []Scenario{
 	{"keepalive", "9 Validity", "a keepalive extends the validity of earlier grants", nil, beatExtends},
 	{"keepalive-before-grant", "9 Validity", "a keepalive does not extend a later grant", nil, beatBefore},
 	{"keepalive-never-shortens", "9 Validity",
-		"neither a keepalive nor a renewal shortens the validity that was stated", nil, neverShortens},
+		"neither a keepalive nor a renewal shortens the validity that was stated",
+		nil, neverShortens},
 	{"keepalive-and-end", "9 Validity",
-		"no keepalive makes a fixed hold valid beyond its end", []string{"fixed", "ttl"}, beatAndEnd},
+		"no keepalive makes a fixed hold valid beyond its end",
+		[]string{"fixed", "ttl"}, beatAndEnd},
 	{"late-grant", "9 Validity", "left is not counted from the receipt of a grant or a keepalive", nil, lateGrant},
 	{"clock-ahead", "9 Validity",
-		"the daemon's clock is an hour ahead of the client's", nil, func(t *T) { otherClock(t, 3_600_000) }},
+		"the daemon's clock is an hour ahead of the client's",
+		nil, func(t *T) { otherClock(t, 3_600_000) }},
 	{"clock-behind", "9 Validity",
-		"the daemon's clock is an hour behind the client's", nil, func(t *T) { otherClock(t, -3_600_000) }},
+		"the daemon's clock is an hour behind the client's",
+		nil, func(t *T) { otherClock(t, -3_600_000) }},
 	{"slow-hello", "9 Validity",
 		"after a slow hello the client does not treat the two clocks as one", nil, slowHello},
 	{"client-stopped", "9 Validity",
@@ -32,16 +36,17 @@ var validityScenarios = []Scenario{
 // short is the validity, in milliseconds, of a hold that is to end during the scenario.
 const short = 700
 
-// early reports whether the boot clock is so far before until, in milliseconds, that a client must still
-// report a hold as held that is valid until then. The margin is for clocks that err on the safe side, and for
-// a busy machine.
+// early reports whether the boot clock is so far before until, in milliseconds, that a client must
+// still report a hold as held that is valid until then. The margin is for clocks that err on the
+// safe side, and for a busy machine.
 func early(until uint64) bool { return bootMillis()+200 < until }
 
-// believes checks that the client reports a hold as held that is valid until until. Only an answer that comes
-// early counts.
+// believes checks that the client reports a hold as held that is valid until until. Only an answer
+// that comes early counts.
 func (t *T) believes(key string, f Fence, until uint64) {
 	if held := t.held(key, f); !held && early(until) {
-		t.failf("%q is valid for %d ms more, and the client does not believe it", key, until-bootMillis())
+		t.failf("%q is valid for %d ms more, and the client does not believe it",
+			key, until-bootMillis())
 	}
 }
 
@@ -51,14 +56,14 @@ func (t *T) ends(key string, f Fence, until uint64, why string) {
 	t.mustNotHold(key, f, why)
 }
 
-// brief has the client hold key for a short time, and returns its end on the boot
+// shortHold has the client hold key for a short time, and returns its end on the boot
 // clock.
-func (f *fake) brief(key string, fence uint64) (asked, Fence, uint64) {
-	return f.briefFor(short, key, fence)
+func (f *fake) shortHold(key string, fence uint64) (asked, Fence, uint64) {
+	return f.shortHoldFor(short, key, fence)
 }
 
-// briefFor is like brief, with a validity of at least left milliseconds.
-func (f *fake) briefFor(left uint64, key string, fence uint64) (asked, Fence, uint64) {
+// shortHoldFor is like shortHold, with a validity of at least left milliseconds.
+func (f *fake) shortHoldFor(left uint64, key string, fence uint64) (asked, Fence, uint64) {
 	f.strays = true
 	for ; ; left *= 2 {
 		p := f.t.acquire(want{key: key})
@@ -77,8 +82,8 @@ func (f *fake) briefFor(left uint64, key string, fence uint64) (asked, Fence, ui
 	}
 }
 
-// extended is a hold that was granted for a short time and then extended by a keepalive. Times are on the boot
-// clock.
+// extended is a hold that was granted for a short time and then extended by a keepalive. Times are
+// on the boot clock.
 type extended struct {
 	key   string
 	fence Fence
@@ -86,11 +91,12 @@ type extended struct {
 	end   uint64 // the end of the keepalive's validity
 }
 
-// extend has the client acquire a key for a short time, and read a keepalive that extends it in that time.
+// extend has the client acquire a key for a short time, and read a keepalive that extends it in
+// that time.
 func (f *fake) extend(key string, fence, more uint64) extended {
 	for left := uint64(short); ; left *= 2 {
 		key := fmt.Sprint(key, "-", left)
-		q, got, until := f.briefFor(left, key, fence)
+		q, got, until := f.shortHoldFor(left, key, fence)
 		q.c.send(protocol.AppendKeepalive(nil, until+more, left+more))
 		f.barrier()
 		if early(until) {
@@ -104,7 +110,7 @@ func silence(t *T) {
 	f := t.fake()
 	t.connect().ok()
 	_, far := f.hold(want{key: "far"}, f.grant(3))
-	_, k, until := f.brief("k", 4)
+	_, k, until := f.shortHold("k", 4)
 	t.believes("k", k, until)
 	t.ends("k", k, until, "its deadline has passed, and no keepalive came")
 	t.mustHold("far", far, "its deadline is far away")
@@ -129,7 +135,7 @@ func beatBefore(t *T) {
 	q, far := f.hold(want{key: "far"}, f.grantFor(farAway, 3))
 	q.c.send(protocol.AppendKeepalive(nil, f.now()+2*farAway, 2*farAway))
 	f.barrier()
-	_, k, until := f.brief("k", 4)
+	_, k, until := f.shortHold("k", 4)
 	t.believes("k", k, until)
 	t.ends("k", k, until, "its deadline has passed; the keepalive came before its grant")
 	t.mustHold("far", far, "it was granted before the keepalive")
@@ -202,7 +208,7 @@ func lateGrant(t *T) {
 	f.strays = true
 	t.poll("the answer to acquire", func() bool { f.refuseAll(protocol.Busy, protocol.Timeout); return p.done() })
 	t.mustNotHold("k", 3, "its grant came when its deadline had passed")
-	q, l, until := f.brief("l", 4)
+	q, l, until := f.shortHold("l", 4)
 	t.after(until)
 	q.c.send(protocol.AppendKeepalive(nil, until, farAway))
 	f.barrier()
@@ -211,16 +217,17 @@ func lateGrant(t *T) {
 
 func otherClock(t *T, ahead int64) {
 	f := t.fakeWith(nil)
-	// The boot clock may be younger than that: there is a daemon's clock of an hour less nowhere then.
+	// The boot clock may be younger than that: there is a daemon's clock of an hour less nowhere
+	// then.
 	f.skew = max(ahead, 1-int64(bootMillis()))
 	f.listen()
 	t.connect().ok()
 	q, far := f.hold(want{key: "far"}, f.grant(3))
-	_, k, until := f.brief("k", 4)
+	_, k, until := f.shortHold("k", 4)
 	t.believes("k", k, until)
 	t.ends("k", k, until, fmt.Sprintf("the daemon's clock is %d ms ahead, and its deadline has passed", f.skew))
 	t.mustHold("far", far, "its deadline is far away")
-	_, k, until = f.brief("l", 5)
+	_, k, until = f.shortHold("l", 5)
 	q.c.send(protocol.AppendKeepalive(nil, f.now()+2*short, 2*short))
 	f.barrier()
 	until = max(until, bootMillis()+2*short)
@@ -231,7 +238,7 @@ func slowHello(t *T) {
 	const ahead, took = 1500, 1600
 	f := t.fakeWith(func(c *fakeConn, q *protocol.Request) {
 		w := c.f.welcome() // read at once, and answered late
-		c.f.t.hush(bootMillis() + took)
+		c.f.t.waitMuted(bootMillis() + took)
 		c.answer(q.ID, protocol.AppendWelcome(nil, q.ID, w))
 	})
 	f.skew = ahead
@@ -251,7 +258,7 @@ func slowHello(t *T) {
 func clientStopped(t *T) {
 	f := t.fake()
 	t.connect().ok()
-	_, k, until := f.brief("k", 3)
+	_, k, until := f.shortHold("k", 3)
 	t.stopped(func() { t.after(until) })
 	t.mustNotHold("k", k, "the client was stopped until its deadline had passed")
 	_, k = f.hold(want{key: "l"}, f.grant(4))

@@ -32,8 +32,9 @@ func sendPieces(nc *net.UnixConn, b []byte) {
 	}
 }
 
-// inheritable reports whether the descriptor at the other end of a connection is not close-on-exec. Its
-// number cannot be found out, so every Unix socket of that process counts, except its standard streams.
+// inheritable reports whether the descriptor at the other end of a connection is not close-on-exec.
+// Its number cannot be found out, so every Unix socket of that process counts, except its standard
+// streams.
 func inheritable(nc *net.UnixConn) (bool, error) {
 	raw, err := nc.SyscallConn()
 	if err != nil {

@@ -167,14 +167,14 @@ func (t *T) poll(what string, ok func() bool) {
 
 // after returns when the boot clock has passed ms.
 func (t *T) after(ms uint64) {
-	t.hush(ms + 1)
+	t.waitMuted(ms + 1)
 	if t.ctx.Err() != nil {
 		t.timeout("a time to pass")
 	}
 }
 
-// hush is after for a goroutine of the fake: it may be cut short.
-func (t *T) hush(ms uint64) {
+// waitMuted is after for a goroutine of the fake: it may be cut short.
+func (t *T) waitMuted(ms uint64) {
 	for left := int64(ms) - int64(bootMillis()); left > 0; left = int64(ms) - int64(bootMillis()) {
 		select {
 		case <-t.ctx.Done():
@@ -296,11 +296,12 @@ func (t *T) releaseAs(owner uint64, key string, f Fence) *pending {
 	return t.send(Command{"do": "release", "key": key, "owner": owner, "fence": f})
 }
 
-// releaseLost has the client release a hold that ended with its connection. Before that, the client may
-// not acquire the key again for that owner.
+// releaseLost has the client release a hold that ended with its connection. Before that, the client
+// may not acquire the key again for that owner.
 func (t *T) releaseLost(key string, f Fence) {
 	if a := t.release(key, f).answer(); !a.OK && a.Error != "not_held" && a.Error != "closed" {
-		t.failf("the release of a hold of %q whose connection has ended failed with %q", key, a.Error)
+		t.failf("the release of a hold of %q whose connection has ended failed with %q",
+			key, a.Error)
 	}
 }
 

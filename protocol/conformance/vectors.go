@@ -77,7 +77,8 @@ func (v *vector) with(at int, n uint64) []byte {
 	return header(payload)
 }
 
-// lasting returns v, a grant, with a deadline of at least until. The number keeps its width if possible.
+// lasting returns v, a grant, with a deadline of at least until. The number keeps its width if
+// possible.
 func (v *vector) lasting(until uint64) *vector {
 	if len(v.groups) <= atDeadline || v.fields.Until >= until {
 		return v

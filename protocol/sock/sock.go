@@ -24,8 +24,8 @@ func Dial(ctx context.Context, d *net.Dialer, network, addr string) (*Conn, erro
 	return New(c.(Stream))
 }
 
-// HungUp reports whether the other side has closed a Unix socket, even if something is left to read. It does not
-// block. Of a TCP connection it may not know before both sides have closed it.
+// HungUp reports whether the other side has closed a Unix socket, even if something is left to
+// read. It does not block. Of a TCP connection it may not know before both sides have closed it.
 func (s *Conn) HungUp() bool {
 	var p [1]unix.PollFd
 	err := s.Control(func(fd int) error {

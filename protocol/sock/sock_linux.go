@@ -213,12 +213,18 @@ func (s *Conn) SetWriteDeadline(t time.Time) error {
 
 // CloseRead has Read return io.EOF once it has read what is there.
 func (s *Conn) CloseRead() error {
-	return s.Control(func(fd int) error { return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_RD)) })
+	return s.Control(func(fd int) error {
+		return os.NewSyscallError("shutdown",
+			unix.Shutdown(fd, unix.SHUT_RD))
+	})
 }
 
 // CloseWrite tells the other side that nothing more will come.
 func (s *Conn) CloseWrite() error {
-	return s.Control(func(fd int) error { return os.NewSyscallError("shutdown", unix.Shutdown(fd, unix.SHUT_WR)) })
+	return s.Control(func(fd int) error {
+		return os.NewSyscallError("shutdown",
+			unix.Shutdown(fd, unix.SHUT_WR))
+	})
 }
 
 // Control calls f with the descriptor, which is good until f returns.

@@ -10,9 +10,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// step is a batch for one of the stores, with what it answers.
+// step is a batch for one of the stores, with its results.
 type step struct {
-	at      []int // of the ops here among those of the whole batch
+	at      []int // the index of each op in the whole batch
 	ops     []upstream.Op
 	results []upstream.Result
 }
@@ -22,7 +22,8 @@ func (p *step) add(i int, op upstream.Op) {
 	p.ops = append(p.ops, op)
 }
 
-// run carries out the step at st, which gets no more time than a daemon gives it alone: the other store needs some, too.
+// run carries out the step at st. It takes at most the timeout of st, because the other store needs
+// time too.
 func (p *step) run(ctx context.Context, st upstream.Store) error {
 	if len(p.ops) == 0 {
 		return nil
@@ -36,135 +37,144 @@ func (p *step) run(ctx context.Context, st upstream.Store) error {
 	return st.Apply(ctx, p.ops, p.results)
 }
 
-// Apply carries out a batch: what takes something in the old store first, what
-// gives something up in the new one first. An acquire takes a trip to each, and mostly one more: to raise the
-// old store's fence, or to read the note while the old store decides.
+// Apply carries out a batch. Ops that end leases go to the new store first, and all others to the
+// old store first. An acquire takes one round trip to each store, and usually one more: to raise
+// the old store's counter, or to read the note while the old store decides.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
-	var take, give step
+	var oldFirst, newFirst step
 	for i, op := range ops {
 		results[i] = upstream.Result{Left: -1}
 		switch op.Kind {
 		case cache.OpRelease, cache.OpWithdraw:
-			give.add(i, op)
+			newFirst.add(i, op)
 		default:
-			op.Rebase = false // Info says that there is none
-			take.add(i, op)
+			op.Rebase = false // as Info declares
+			oldFirst.add(i, op)
 		}
 	}
-	return errors.Join(s.give(ctx, &give, results), s.take(ctx, &take, results))
+	return errors.Join(s.newFirst(ctx, &newFirst, results), s.oldFirst(ctx, &oldFirst, results))
 }
 
-// give ends leases and places in queues, in the new store and then in the old one.
-func (s *Store) give(ctx context.Context, p *step, results []upstream.Result) error {
+// newFirst carries out ops that end leases and waits.
+func (s *Store) newFirst(ctx context.Context, p *step, results []upstream.Result) error {
 	old := step{at: p.at, ops: p.ops}
 	err := errors.Join(p.run(ctx, s.new), old.run(ctx, s.old))
 	for n, i := range p.at {
 		if ended(p.results[n]) {
-			s.setStanding(&p.ops[n], absent)
+			s.setTokenState(&p.ops[n], absent)
 		}
 		results[i] = worse(old.results[n], p.results[n])
 		if p.results[n].Status == cache.NotHeld && old.results[n].Status == cache.Done {
-			results[i].Status = cache.Done // one of the two is enough to have been held
+			results[i].Status = cache.Done // it was held in one of the two stores
 		}
 		if results[i].Status == cache.Unknown {
-			news, olds := ended(p.results[n]), ended(old.results[n])
-			results[i].Partly = news || olds
-			results[i].Expires = news && ttls(s.old.Info()) || olds && ttls(s.new.Info())
+			endedNew, endedOld := ended(p.results[n]), ended(old.results[n])
+			results[i].Partly = endedNew || endedOld
+			results[i].Expires = endedNew && ttls(s.old.Info()) || endedOld && ttls(s.new.Info())
 		}
 	}
 	return err
 }
 
-// ended reports whether r says that nothing stands under the token any more.
+// ended reports whether the store has nothing under the token any more, as its result r states.
 func ended(r upstream.Result) bool { return r.Status == cache.Done || r.Status == cache.NotHeld }
 
-// rank orders the ends of what both have to do by how little they promise.
+// rank orders statuses: a higher one promises less.
 var rank = [...]int{cache.Done: 1, cache.NotHeld: 2, cache.Refused: 3, cache.Unknown: 4}
 
-// worse is the result of two stores together: done is what both have done.
+// worse returns the result of an op that both stores must carry out. It is Done only if both are.
 func worse(a, b upstream.Result) upstream.Result {
 	r := a
 	if rank[b.Status] > rank[a.Status] {
 		r = b
 	}
 	if r.Status == cache.Refused && (a.Status != cache.Refused || b.Status != cache.Refused) {
-		r.Status = cache.Unknown // one of them may have done it
+		r.Status = cache.Unknown // the other store may have done it
 	}
 	r.Contended = a.Contended || b.Contended
 	return r
 }
 
-// take asks the old store, and the new one about what the old one has granted or
-// done.
-func (s *Store) take(ctx context.Context, p *step, results []upstream.Result) error {
-	var ask, next, leave step
+// oldFirst carries out ops that get or keep leases. It sends to the new store only the ops that the
+// old store has granted or done.
+func (s *Store) oldFirst(ctx context.Context, p *step, results []upstream.Result) error {
+	var next, leave step
+	olds, err := s.askOld(ctx, p, &next, &leave, results)
+	err = errors.Join(err, s.leave(ctx, &leave, results), next.run(ctx, s.new))
+	baseErrs := s.setBases(ctx, &next, olds)
+	var undo, raise step
+	for n, i := range next.at {
+		op, a, b := next.ops[n], olds[n], next.results[n]
+		r := &results[i]
+		s.combine(r, &op, &a, &b, baseErrs[n])
+		switch {
+		case !acquires(&op):
+		case r.Status == cache.Busy || r.Status == cache.Refused:
+			undo.add(i, withdraw(&op))
+		case r.Status == cache.Granted && r.Base > a.Base && s.order == nil:
+			raise.add(i, upstream.Op{
+				Kind:   cache.OpRenew,
+				Mode:   op.Mode,
+				Key:    op.Key,
+				Token:  op.Token,
+				TTL:    op.TTL,
+				Rebase: true,
+				Floor:  r.Base - 1,
+			})
+		}
+	}
+	err = errors.Join(err, s.raise(ctx, &raise, results))
+	for n, i := range next.at { // after raise, which may leave acquires Unknown
+		if op := &next.ops[n]; acquires(op) {
+			state := absent
+			if st := results[i].Status; st == cache.Queued || st == cache.Unknown {
+				state = queued
+			}
+			s.setTokenState(op, state)
+		}
+	}
+	return errors.Join(err, s.undo(ctx, &undo, results))
+}
+
+// askOld carries out the ops of p in the old store. It adds the ops that the new store must carry
+// out as well to next, and returns the old store's results for them. It adds the withdrawals of
+// tokens that must leave the queues to leave.
+func (s *Store) askOld(
+	ctx context.Context, p, next, leave *step, results []upstream.Result,
+) (olds []upstream.Result, err error) {
+	var ask step
 	for n, i := range p.at {
-		if op := p.ops[n]; acquires(&op) && s.standing(&op) == leaves {
+		if op := p.ops[n]; acquires(&op) && s.tokenState(&op) == withdrawn {
 			leave.add(i, withdraw(&op))
 		} else {
 			ask.add(i, op)
 		}
 	}
-	err := ask.run(ctx, s.old)
-	var olds []upstream.Result
+	err = ask.run(ctx, s.old)
 	for n, i := range ask.at {
 		op, r := ask.ops[n], ask.results[n]
-		on := r.Status == cache.Granted || r.Status == cache.Done
-		if op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade {
-			on = true // whatever one says, the other's has to live as long as it can
-		}
-		if !on {
+		switch {
+		case op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade:
+			// The new store's lease must last as long as possible, whatever the old store answers.
+		case r.Status == cache.Granted || r.Status == cache.Done:
+		default:
 			results[i] = r
 			results[i].Session, results[i].SessionNo = 0, 0
-			if (r.Status == cache.Queued || r.Status == cache.Busy) && s.standing(&op) == waits {
+			if (r.Status == cache.Queued || r.Status == cache.Busy) && s.tokenState(&op) == queued {
 				leave.add(i, withdraw(&op))
 			}
 			continue
 		}
 		if acquires(&op) {
-			op.Floor = max(op.Floor, r.Base-1) // the same base will do
+			op.Floor = max(op.Floor, r.Base-1) // the same base is enough
 			if s.order != nil {
-				op.Floor = 0 // its bases are lifted afterwards, if at all
+				op.Floor = 0 // the new store's bases cannot be raised
 			}
 		}
 		next.add(i, op)
 		olds = append(olds, r)
 	}
-	err = errors.Join(err, s.leave(ctx, &leave, results), next.run(ctx, s.new))
-	wrong := s.setBases(ctx, &next, olds)
-	var undo, raise step
-	for n, i := range next.at {
-		op, a, b := next.ops[n], olds[n], next.results[n]
-		switch {
-		case op.Kind == cache.OpPeek:
-			results[i] = b
-			results[i].Session, results[i].SessionNo = 0, 0
-		case op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade:
-			results[i] = worse(a, b)
-			results[i].Base = 0
-			s.session(&results[i], &a, &b)
-		default:
-			s.acquired(&results[i], &op, &a, &b, wrong[n])
-			switch r := &results[i]; {
-			case r.Status == cache.Busy || r.Status == cache.Refused:
-				undo.add(i, withdraw(&op))
-			case r.Status == cache.Granted && r.Base > a.Base && s.order == nil:
-				raise.add(i, upstream.Op{Kind: cache.OpRenew, Mode: op.Mode, Key: op.Key, Token: op.Token, TTL: op.TTL,
-					Rebase: true, Floor: r.Base - 1})
-			}
-		}
-	}
-	err = errors.Join(err, s.raise(ctx, &raise, results))
-	for n, i := range next.at { // behind the raise, which may not have been answered
-		if op := &next.ops[n]; acquires(op) {
-			is := absent
-			if st := results[i].Status; st == cache.Queued || st == cache.Unknown {
-				is = waits
-			}
-			s.setStanding(op, is)
-		}
-	}
-	return errors.Join(err, s.undo(ctx, &undo, results))
+	return olds, err
 }
 
 func acquires(op *upstream.Op) bool { return op.Kind == cache.OpTry || op.Kind == cache.OpJoin }
@@ -173,20 +183,20 @@ func withdraw(op *upstream.Op) upstream.Op {
 	return upstream.Op{Kind: cache.OpWithdraw, Mode: op.Mode, Key: op.Key, Token: op.Token}
 }
 
-// leave ends places in the queues of both stores. They belong to tokens that have lost the old store's lease. If
-// they stayed in the new one, the next one that has that lease would wait for them, and they for it.
+// leave withdraws tokens that have lost the old store's lease. If they stayed in the new store's
+// queue, the next holder of that lease would wait for them, and they for it.
 func (s *Store) leave(ctx context.Context, p *step, results []upstream.Result) error {
 	for n, i := range p.at {
 		results[i] = upstream.Result{Status: cache.Busy, Left: -1}
-		s.setStanding(&p.ops[n], absent)
+		s.setTokenState(&p.ops[n], absent)
 	}
 	return s.undo(ctx, p, results)
 }
 
-// setBases replaces the bases of what both stores have granted by those of the pair. It returns, by the ops
-// of p, why there is none.
+// setBases replaces the bases of grants of both stores by the pair's bases. The result has an error
+// for each op of p that has no base.
 func (s *Store) setBases(ctx context.Context, p *step, olds []upstream.Result) []error {
-	wrong := make([]error, len(p.ops))
+	errs := make([]error, len(p.ops))
 	var grants []bases
 	var of []int
 	for n := range p.ops {
@@ -197,49 +207,60 @@ func (s *Store) setBases(ctx context.Context, p *step, olds []upstream.Result) [
 	switch {
 	case len(grants) == 0:
 	case s.order != nil:
-		results, errs := s.order.decide(ctx, grants)
+		decided, undecided := s.order.decide(ctx, grants)
 		for i, n := range of {
-			p.results[n].Base, wrong[n] = results[i], errs[i]
+			p.results[n].Base, errs[n] = decided[i], undecided[i]
 		}
 	default:
 		for i, n := range of {
 			if g := &grants[i]; g.new < g.old {
-				wrong[n] = fmt.Errorf("%w: the new store's fence base is %d, and the old store's is %d already", ErrFences, g.new, g.old)
+				errs[n] = fmt.Errorf("%w: the new store's fence base is %d, and the old store's "+
+					"is already %d",
+					ErrFences, g.new, g.old)
 			}
 		}
 	}
-	return wrong
+	return errs
 }
 
-// acquired is what becomes of an acquire that the old store has granted. wrong is why there is no base.
-func (s *Store) acquired(r *upstream.Result, op *upstream.Op, a, b *upstream.Result, wrong error) {
+// combine sets the result r of op from the results a of the old store and b of the new one. baseErr
+// is the error of setBases.
+func (s *Store) combine(r *upstream.Result, op *upstream.Op, a, b *upstream.Result, baseErr error) {
 	*r = *b
 	r.Session, r.SessionNo = 0, 0
 	switch {
-	case errors.Is(wrong, ErrFences):
-		*r = upstream.Result{Status: cache.Refused, Left: -1, Err: wrong}
-	case wrong != nil:
-		*r = upstream.Result{Status: cache.Unknown, Left: -1, Err: wrong}
+	case op.Kind == cache.OpPeek:
+	case op.Kind == cache.OpRenew || op.Kind == cache.OpDowngrade:
+		*r = worse(*a, *b)
+		r.Base = 0
+		s.session(r, a, b)
+	case errors.Is(baseErr, ErrFences):
+		*r = upstream.Result{Status: cache.Refused, Left: -1, Err: baseErr}
+	case baseErr != nil:
+		*r = upstream.Result{Status: cache.Unknown, Left: -1, Err: baseErr}
 	case b.Status == cache.Granted:
 		r.Contended = a.Contended || b.Contended
 		s.session(r, a, b)
 	case b.Status == cache.Queued || b.Status == cache.Busy:
 		r.Contended = r.Contended || a.Contended
-	case b.Status == cache.Refused && op.Kind == cache.OpJoin: // it stands in the old store, and will be asked for again
-		r.Status = cache.Unknown
+	case b.Status == cache.Refused && op.Kind == cache.OpJoin:
+		r.Status = cache.Unknown // the old store has granted it, and it will be requested again
 	}
 }
 
-// How a permit gets a base that both stores have given: see raise.
+// The bounds of raise's search for a base that both stores give to a permit.
 const (
-	raises  = 9       // of one permit, at the most
-	headway = 100_000 // of the first base that is ahead of both stores' clocks, in µs; each later one has twice as much
+	maxRaises = 9 // rounds per permit
+	// headway is how far the first base is ahead of both stores' counters. Each later one is twice
+	// as far ahead.
+	headway = 100_000
 )
 
-// raise lifts the old store's counter to the bases that are about to be granted. It may be past a
-// lock's by then: nobody else has got the lock. Other hosts get permits meanwhile, so a permit's
-// base has to be one that both stores have given in answer to this batch. While it is not, the new
-// store is asked for one that is ahead of both, and then the old one for the same.
+// raise raises the old store's counter to the bases that are about to be granted. The counter may
+// be past a lock's base already, because no other host has the lock. But other hosts can get
+// permits in the meantime. So a permit's base must be one that both stores have given for this
+// batch. Until it is, raise requests a base from the new store that is ahead of both, and then the
+// same from the old one.
 func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) (err error) {
 	for round := 0; len(p.ops) > 0; round++ {
 		at := []upstream.Store{s.old, s.new}[round%2]
@@ -254,13 +275,13 @@ func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) (
 			op, r := p.ops[n], p.results[n]
 			switch {
 			case r.Status != cache.Done:
-				results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf("raise the fence: %w", reason(r))}
+				results[i] = unknown("raise the fence: %w", reason(r))
 			case op.Mode != cache.Permit:
 			case given[keyBase{op.Key, r.Base}]:
 				results[i].Base = r.Base
-			case round == raises-1:
-				results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf(
-					"%w: other hosts get permits too fast to find one that neither store has given", ErrFences)}
+			case round == maxRaises-1:
+				results[i] = unknown("%w: other hosts get permits so fast that no base is found "+
+					"which neither store has given", ErrFences)
 			default:
 				results[i].Base = r.Base
 				next.add(i, op)
@@ -273,25 +294,25 @@ func (s *Store) raise(ctx context.Context, p *step, results []upstream.Result) (
 
 // keyBase is a fence base of a key.
 type keyBase struct {
-	key string
-	of  uint64
+	key  string
+	base uint64
 }
 
-// level has a store asked for the bases that the other one has given to the permits of p, which it
-// returns, or for ones that are so far ahead of all of those. A store counts up within a batch,
-// from the largest floor.
+// level sets the floors of the permits of p. The store is to give them the same bases as the other
+// store, or bases that are ahead of the largest of those if ahead is not 0. Within a batch, a store
+// counts up from the largest floor. level returns the bases that the other store has given.
 func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
-	given, least, most := make(map[keyBase]bool), uint64(math.MaxUint64), uint64(0)
+	given, lowest, highest := make(map[keyBase]bool), uint64(math.MaxUint64), uint64(0)
 	for n, i := range p.at {
 		if p.ops[n].Mode == cache.Permit {
 			b := results[i].Base
 			given[keyBase{p.ops[n].Key, b}] = true
-			least, most = min(least, b), max(most, b)
+			lowest, highest = min(lowest, b), max(highest, b)
 		}
 	}
-	floor := least - 1
+	floor := lowest - 1
 	if ahead > 0 {
-		floor = most + ahead
+		floor = highest + ahead
 	}
 	for n := range p.ops {
 		if p.ops[n].Mode == cache.Permit {
@@ -301,23 +322,28 @@ func (p *step) level(results []upstream.Result, ahead uint64) map[keyBase]bool {
 	return given
 }
 
-// undo withdraws tokens from both stores: what a try has got in one store alone, or a place. While that is not
-// answered, the result is unknown.
+// undo withdraws tokens that only one store has granted or queued. If a store does not answer, the
+// result is Unknown.
 func (s *Store) undo(ctx context.Context, p *step, results []upstream.Result) error {
 	if len(p.ops) == 0 {
 		return nil
 	}
 	ends := make([]upstream.Result, len(results))
-	err := s.give(ctx, p, ends)
+	err := s.newFirst(ctx, p, ends)
 	for n, i := range p.at {
 		if e := ends[i]; ended(e) {
 			results[i].Gone = results[i].Status == cache.Refused
 		} else {
-			s.setStanding(&p.ops[n], leaves)
-			results[i] = upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf("give back what one of two stores has granted: %w", reason(e))}
+			s.setTokenState(&p.ops[n], withdrawn)
+			results[i] = unknown("withdraw a request from both stores: %w", reason(e))
 		}
 	}
 	return err
+}
+
+// unknown returns a result Unknown with an error.
+func unknown(format string, cause error) upstream.Result {
+	return upstream.Result{Status: cache.Unknown, Left: -1, Err: fmt.Errorf(format, cause)}
 }
 
 func reason(r upstream.Result) error {

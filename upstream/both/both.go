@@ -11,94 +11,88 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// ErrFences says that a pair of stores cannot keep fences rising.
+// ErrFences means that a pair of stores cannot keep fences rising.
 var ErrFences = errors.New("fences would not rise")
 
-// Store is two stores at once.
+// Store is a pair of stores.
 type Store struct {
 	old, new  upstream.Store
 	info      upstream.Info
-	sessional [2]bool // whether leases of old, and of new, end with a session
+	sessional [2]bool // whether leases of old and new depend on a store session
 	order     *order  // decides fences; nil if the new store's bases can be raised
-	hints     chan upstream.Hint
+	hints     driverkit.Hints
 	sessions  chan upstream.Session
 	stop      context.CancelFunc
 	wg        sync.WaitGroup
 
 	mu     sync.Mutex
-	known  [2]upstream.Session // of old and new; guarded by mu
-	places map[place]standing  // of tokens that are not granted; guarded by mu
+	known  [2]upstream.Session  // of old and new; guarded by mu
+	tokens map[token]tokenState // of acquires that are not granted, unless absent; guarded by mu
 }
 
-// place is what one token has for a key.
-type place struct {
-	key   string
-	token uint64
+// token is the token of an acquire of a key.
+type token struct {
+	key    string
+	number uint64
 }
 
-// standing is what is known of a token that is not granted.
-type standing uint8
+// tokenState is the state of a token that is not granted.
+type tokenState uint8
 
 const (
-	absent standing = iota // it is not in the new store
-	waits                  // it is, or may be, in the new store
-	leaves                 // its withdrawal has not been answered, and may be carried out late
+	absent    tokenState = iota // it is not in the new store
+	queued                      // it is in the new store, or may be
+	withdrawn                   // its withdrawal has no answer yet, and may be carried out late
 )
 
-// standing returns what is known of op's token.
-func (s *Store) standing(op *upstream.Op) standing {
+func (s *Store) tokenState(op *upstream.Op) tokenState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.places[place{op.Key, op.Token}]
+	return s.tokens[token{op.Key, op.Token}]
 }
 
-func (s *Store) setStanding(op *upstream.Op, is standing) {
+func (s *Store) setTokenState(op *upstream.Op, state tokenState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := (place{op.Key, op.Token}); is != absent {
-		s.places[p] = is
+	if t := (token{op.Key, op.Token}); state != absent {
+		s.tokens[t] = state
 	} else {
-		delete(s.places, p)
+		delete(s.tokens, t)
 	}
 }
 
-var (
-	_ upstream.Store     = (*Store)(nil)
-	_ upstream.Connected = (*Store)(nil)
-)
+var _ upstream.Store = (*Store)(nil)
 
-// New makes a store of two, which it owns from here on. Where the new store's bases are its own order,
-// epoch lifts them, and with it the new store decides fences; with 0 the old one does.
+// New returns a pair of stores and owns both from then on. If the new store's bases are its own
+// order, epoch is added to them and the new store decides fences. If epoch is 0, the old store
+// decides.
 func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 	a, b := old.Info(), new.Info()
 	if !a.Rebase {
-		return nil, fmt.Errorf("%w: the bases of %s are its own order and cannot be raised to those of %s, which the other hosts "+
-			"would get meanwhile; stop all holders, then change the store with a fence_epoch above the last fence base", ErrFences, a.Name, b.Name)
+		return nil, fmt.Errorf("%w: the bases of %s are its own order and cannot be raised to "+
+			"the bases that other hosts get from %s meanwhile; stop all holders, then change the "+
+			"store with a fence_epoch above the last fence base", ErrFences, a.Name, b.Name)
 	}
-	s := &Store{old: old, new: new, sessional: [2]bool{a.Session > 0, b.Session > 0}, hints: make(chan upstream.Hint, 1024), places: make(map[place]standing)}
+	s := &Store{
+		old:       old,
+		new:       new,
+		info:      pairInfo(a, b),
+		sessional: [2]bool{a.Session > 0, b.Session > 0},
+		hints:     driverkit.NewHints(1024),
+		tokens:    make(map[token]tokenState),
+	}
 	if !b.Rebase {
-		note, ok := new.(upstream.Noter)
-		if !ok {
-			return nil, fmt.Errorf("%w: %s decides its fences itself, and cannot keep what hosts with both stores have to agree on", ErrFences, b.Name)
+		note := new.Capabilities().Noter
+		if note == nil {
+			return nil, fmt.Errorf("%w: the bases of %s are its own order, and it has no note by "+
+				"which hosts with both stores could agree", ErrFences, b.Name)
 		}
 		s.order = &order{note: note, epoch: epoch}
 	}
-	s.info = upstream.Info{Name: a.Name + "+" + b.Name, Safety: a.Safety, MinTTL: max(a.MinTTL, b.MinTTL),
-		Session: a.Session, TTLs: ttls(a) || ttls(b), Floors: b.Rebase, Pair: true, Permits: a.Permits && b.Permits, Queue: a.Queue && b.Queue, Notice: max(a.Notice, b.Notice), Timeout: 3*a.Timeout + 2*b.Timeout}
-	if s.order != nil {
-		s.info.Timeout += 2 * b.Timeout // for the note
-	}
-	if b.Safety != "linearizable" {
-		s.info.Safety = b.Safety
-	}
-	if b.Session > 0 && (a.Session == 0 || b.Session < a.Session) {
-		s.info.Session = b.Session
-	}
-	if s.info.Session == 0 {
-		s.info.TTLs = false // of course
-	} else {
+	if s.info.Session > 0 {
 		s.sessions = make(chan upstream.Session, 1)
 	}
 	ctx, stop := context.WithCancel(context.Background())
@@ -114,10 +108,38 @@ func New(old, new upstream.Store, epoch uint64) (*Store, error) {
 	return s, nil
 }
 
+// pairInfo returns the properties of a pair of an old store a and a new store b.
+func pairInfo(a, b upstream.Info) upstream.Info {
+	p := upstream.Info{
+		Name:    a.Name + "+" + b.Name,
+		Safety:  a.Safety,
+		MinTTL:  max(a.MinTTL, b.MinTTL),
+		Session: a.Session,
+		Floors:  b.Rebase,
+		Pair:    true,
+		Permits: a.Permits && b.Permits,
+		Queue:   a.Queue && b.Queue,
+		Notice:  max(a.Notice, b.Notice),
+		Timeout: 3*a.Timeout + 2*b.Timeout,
+	}
+	if !b.Rebase {
+		p.Timeout += 2 * b.Timeout // for the note
+	}
+	if b.Safety != "linearizable" {
+		p.Safety = b.Safety
+	}
+	if b.Session > 0 && (a.Session == 0 || b.Session < a.Session) {
+		p.Session = b.Session
+	}
+	p.TTLs = p.Session > 0 && (ttls(a) || ttls(b))
+	return p
+}
+
+// ttls reports whether leases of a store end with their own TTLs.
 func ttls(i upstream.Info) bool { return i.Session == 0 || i.TTLs }
 
-// Cover says which keys this host keeps in both stores, until it is called again. It has to be called before
-// a daemon uses s, or CoverLater has. If it fails nothing has changed.
+// Cover sets the keys that this host has in both stores. Cover or CoverLater must be called before
+// a daemon uses s. An error means that nothing has changed.
 func (s *Store) Cover(ctx context.Context, keys []Keys) error {
 	if s.order == nil {
 		return nil
@@ -125,40 +147,57 @@ func (s *Store) Cover(ctx context.Context, keys []Keys) error {
 	return s.order.cover(ctx, keys)
 }
 
-// CoverLater is Cover that asks neither store. What hosts with both stores have to know of keys is written before the
-// first grant of any key, and before Ping succeeds.
+// CoverLater is like Cover but sends no request. The rules for keys are written into the note
+// before the first grant of any key, and before Ping succeeds.
 func (s *Store) CoverLater(keys []Keys) {
 	if s.order != nil {
 		s.order.coverLater(keys)
 	}
 }
 
-// Reads fails if Cover cannot succeed, because it has to change what hosts with both stores have agreed on, and that
-// cannot be read.
-func (s *Store) Reads(ctx context.Context, keys []Keys) error {
+// CheckNote returns an error if Cover would have to change the note and the note cannot be read.
+func (s *Store) CheckNote(ctx context.Context, keys []Keys) error {
 	if s.order == nil {
 		return nil
 	}
-	return s.order.reads(ctx, keys)
+	return s.order.checkNote(ctx, keys)
 }
 
-// Info says what the two have in common.
+// Info returns the properties of the pair.
 func (s *Store) Info() upstream.Info { return s.info }
 
-// Pair is the old store and the new one.
-func (s *Store) Pair() [2]upstream.Store { return [2]upstream.Store{s.old, s.new} }
+// Capabilities returns the optional parts of the contract that the pair implements by means of its
+// two stores. The pair always has a Sweeper, because it must remove the states of tokens.
+func (s *Store) Capabilities() upstream.Capabilities {
+	c := upstream.Capabilities{
+		Sweeper:     s,
+		Pair:        &[2]upstream.Store{s.old, s.new},
+		Connections: func() int { return upstream.Connections(s.old, s.new) },
+	}
+	old, new := s.old.Capabilities(), s.new.Capabilities()
+	if old.Lister != nil || new.Lister != nil {
+		c.Lister = s
+	}
+	if old.Registrar != nil || new.Registrar != nil {
+		c.Registrar = s
+	}
+	if old.Answerer != nil || new.Answerer != nil {
+		c.Answerer = s
+	}
+	if old.Mover != nil && new.Mover != nil {
+		c.Mover = s
+	}
+	return c
+}
 
-// Connections is how many there are to both.
-func (s *Store) Connections() int { return upstream.Connections(s.old, s.new) }
-
-// Hints is what either store has noticed.
+// Hints returns the hints of both stores.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 
-// Sessions is the stream of the deadlines that both sessions keep; nil when
-// neither store has one.
+// Sessions returns the stream of the pair's deadlines. It is nil if neither store has a session.
 func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
 
-// Ping asks both. It does what CoverLater has left to do, and fails while that cannot be done.
+// Ping pings both stores. It also writes the rules that CoverLater has left to write, and returns
+// an error until it can.
 func (s *Store) Ping(ctx context.Context) error {
 	old, err := s.old.Ping(ctx), s.new.Ping(ctx)
 	if err == nil && s.order != nil {
@@ -167,7 +206,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return errors.Join(old, err)
 }
 
-// Close closes both.
+// Close closes both stores.
 func (s *Store) Close() error {
 	s.stop()
 	s.wg.Wait()
@@ -185,10 +224,7 @@ func (s *Store) passHints(ctx context.Context, from upstream.Store) {
 			if !ok {
 				return
 			}
-			select {
-			case s.hints <- h:
-			default: // they may be lost
-			}
+			s.hints.Send(h)
 		case <-ctx.Done():
 			return
 		}
@@ -213,7 +249,7 @@ func (s *Store) passSessions(ctx context.Context, i int, from upstream.Store) {
 	}
 }
 
-// learn takes news of one store's session and says what they are of the pair's.
+// learn records the state of one store's session and returns the state of the pair's session.
 func (s *Store) learn(i int, n upstream.Session) upstream.Session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -234,7 +270,7 @@ func (s *Store) learn(i int, n upstream.Session) upstream.Session {
 	return s.pairLocked()
 }
 
-// pairLocked is the session of both as far as it is known.
+// pairLocked returns the pair's session as far as it is known.
 func (s *Store) pairLocked() upstream.Session {
 	p := upstream.Session{No: s.known[0].No + s.known[1].No, Until: cache.Forever}
 	for i, ends := range s.sessional {
@@ -245,7 +281,7 @@ func (s *Store) pairLocked() upstream.Session {
 	return p
 }
 
-// session says under which session an answer of each store was got.
+// session sets the session of a result r from the results of the two stores.
 func (s *Store) session(r *upstream.Result, a, b *upstream.Result) {
 	if s.sessions == nil {
 		return
@@ -255,7 +291,7 @@ func (s *Store) session(r *upstream.Result, a, b *upstream.Result) {
 		if x.Session > 0 {
 			s.learn(i, upstream.Session{No: x.SessionNo, Until: x.Session})
 		} else if s.sessional[i] {
-			whole = false // it says nothing of its session, so nothing is known of the pair's
+			whole = false // the session of this store is unknown, and so is the pair's
 		}
 	}
 	if !whole {
@@ -270,9 +306,11 @@ func (s *Store) session(r *upstream.Result, a, b *upstream.Result) {
 	}
 }
 
-// List lists the old store's locks, then those of the new one.
-func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) ([]upstream.Lock, string, error) {
-	which, place, _ := strings.Cut(cursor, ":")
+// List lists the locks of the old store and then those of the new store.
+func (s *Store) List(
+	ctx context.Context, prefix, cursor string, limit int,
+) ([]upstream.Lock, string, error) {
+	which, position, _ := strings.Cut(cursor, ":")
 	if cursor == "" {
 		which = "old"
 	}
@@ -280,34 +318,37 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) ([]u
 	if which == "new" {
 		st, next = s.new, ""
 	}
-	l, ok := st.(upstream.Lister)
-	if !ok {
+	l := st.Capabilities().Lister
+	if l == nil {
 		return nil, next, nil
 	}
-	locks, more, err := l.List(ctx, prefix, place, limit)
+	locks, more, err := l.List(ctx, prefix, position, limit)
 	if more != "" {
 		next = which + ":" + more
 	}
 	return locks, next, err
 }
 
-// forget forgets what is known of tokens that are not known to the daemon.
+// forget removes the states of tokens that the daemon does not know.
 func (s *Store) forget(known func(key string, token uint64) bool) {
 	s.mu.Lock()
-	places := slices.Collect(maps.Keys(s.places))
+	tokens := slices.Collect(maps.Keys(s.tokens))
 	s.mu.Unlock()
-	for _, p := range places {
-		if !known(p.key, p.token) { // it never comes back, because tokens are not reused
-			s.setStanding(&upstream.Op{Key: p.key, Token: p.token}, absent)
+	for _, t := range tokens {
+		if !known(t.key, t.number) { // it stays unknown, because tokens are not reused
+			s.setTokenState(&upstream.Op{Key: t.key, Token: t.number}, absent)
 		}
 	}
 }
 
-// Sweep has those of the two sweep that can, and forgets tokens that the daemon does not know any more.
-func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) bool) (removed int, err error) {
+// Sweep sweeps both stores if they can, and removes the states of tokens that the daemon does not
+// know.
+func (s *Store) Sweep(
+	ctx context.Context, known func(key string, token uint64) bool,
+) (removed int, err error) {
 	s.forget(known)
 	for _, st := range []upstream.Store{s.new, s.old} {
-		if sw, ok := st.(upstream.Sweeper); ok {
+		if sw := st.Capabilities().Sweeper; sw != nil {
 			n, e := sw.Sweep(ctx, known)
 			removed, err = removed+n, errors.Join(err, e)
 		}

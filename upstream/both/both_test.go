@@ -45,10 +45,11 @@ func pair(t testing.TB, old, new upstream.Store) upstream.Store {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
 		return pair(t, open(t, a, prefix), open(t, b, prefix))
-	}, storetest.Options{KeepsPlaces: true, Residue: func(t testing.TB, prefix string) (left []string) {
+	}, storetest.Options{KeepsPlaces: true, OneByOne: true, Residue: func(t testing.TB, prefix string) (left []string) {
 		for _, srv := range []*testserver.Redis{a, b} {
 			for _, k := range srv.Admin().Keys(t.Context(), "*").Val() {
 				if strings.Contains(k, prefix) {
@@ -67,6 +68,7 @@ func clock() int64 { return int64(time.Since(start)) }
 
 // A store of sessions beside one of TTLs: leases have both.
 func TestConformanceWithSessions(t *testing.T) {
+	t.Parallel()
 	a := testserver.StartRedis(t)
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store {
 		e, err := embedded.Open(embedded.Options{Clock: clock})
@@ -74,7 +76,7 @@ func TestConformanceWithSessions(t *testing.T) {
 			t.Fatal(err)
 		}
 		return pair(t, open(t, a, prefix), e)
-	}, storetest.Options{OneHost: true, KeepsPlaces: true})
+	}, storetest.Options{OneHost: true, KeepsPlaces: true, OneByOne: true})
 }
 
 // host is a daemon at one stage of the move.
@@ -96,6 +98,7 @@ func (h *host) do(t testing.TB, op upstream.Op) upstream.Result {
 // A move in three rollouts, host by host, with locks taken and given back all the
 // time: nobody is let in beside another, and fences rise throughout.
 func TestAMoveInThreeRollouts(t *testing.T) {
+	t.Parallel()
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	const hosts, keys = 4, 3
 	stage := func(n int) *host {
@@ -111,7 +114,7 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 		return h
 	}
 	rnd := rand.New(rand.NewPCG(3, 5))
-	type grip struct {
+	type heldLock struct {
 		h     *host
 		token uint64
 	}
@@ -119,7 +122,7 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 	for range hosts {
 		all = append(all, stage(0))
 	}
-	holder, fence := [keys]*grip{}, [keys]uint64{}
+	holder, fence := [keys]*heldLock{}, [keys]uint64{}
 	grants := [3]int{}
 	for step := range 3 * hosts * 120 {
 		if step%120 == 60 { // the next host of this rollout restarts with the next stage
@@ -157,7 +160,7 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 			if r.Base <= fence[k] {
 				t.Fatalf("step %d: base %d of a host of stage %d after %d", step, r.Base, h.stage, fence[k])
 			}
-			fence[k], holder[k] = r.Base, &grip{h, h.last}
+			fence[k], holder[k] = r.Base, &heldLock{h, h.last}
 			grants[h.stage]++
 		case r.Status != cache.Busy || holder[k] == nil:
 			t.Fatalf("step %d: a try by a host of stage %d is %v (%v)", step, h.stage, r.Status, r.Err)
@@ -171,7 +174,7 @@ func TestAMoveInThreeRollouts(t *testing.T) {
 	}
 }
 
-// What one of the two does not say yes to is not granted, and does not stay in the
+// An acquire that one of the two stores does not grant is not granted, and leaves nothing in the
 // other.
 func TestOneOfTheTwoIsDown(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
@@ -203,17 +206,17 @@ func TestConnectionsAreThoseOfTheTwo(t *testing.T) {
 	if r := h.do(t, upstream.Op{Kind: cache.OpTry, Mode: cache.Exclusive, Key: "k", Token: 1, TTL: time.Minute}); r.Status != cache.Granted {
 		t.Fatal(r)
 	}
-	connected := s.(upstream.Connected)
+	connections := s.Capabilities().Connections
 	at := func(srv *testserver.Redis) int { return testserver.Connections(t, srv.Addr()) }
-	for end := time.Now().Add(20 * time.Second); at(a) == 0 || at(b) == 0 || connected.Connections() != at(a)+at(b); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); at(a) == 0 || at(b) == 0 || connections() != at(a)+at(b); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%d are counted; there are %d and %d", connected.Connections(), at(a), at(b))
+			t.Fatalf("%d are counted; there are %d and %d", connections(), at(a), at(b))
 		}
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n := connected.Connections(); n != 0 {
+	if n := connections(); n != 0 {
 		t.Errorf("%d connections are left", n)
 	}
 }

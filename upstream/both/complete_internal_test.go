@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheStateOfAPairIsComplete(t *testing.T) {
-	s := &Store{known: [2]upstream.Session{{No: 1, Until: 2}, {No: 3, Until: 4}}, places: map[place]standing{{"k", 1}: waits}}
+	s := &Store{known: [2]upstream.Session{{No: 1, Until: 2}, {No: 3, Until: 4}}, tokens: map[token]tokenState{{"k", 1}: queued}}
 	states := [2][]byte{{1}, {2}}
 	image := func(s *Store, states *[2][]byte) ([]byte, error) {
 		c := new(cache.Coder)
@@ -19,7 +19,7 @@ func TestTheStateOfAPairIsComplete(t *testing.T) {
 	storetest.Complete{Root: s,
 		Snapshot: func() ([]byte, error) { return image(s, &states) },
 		Again: func(b []byte) ([]byte, error) {
-			next, c := &Store{places: make(map[place]standing)}, &cache.Coder{B: b, Reading: true}
+			next, c := &Store{tokens: make(map[token]tokenState)}, &cache.Coder{B: b, Reading: true}
 			var states [2][]byte
 			if next.code(c, &states); c.Err != nil {
 				return nil, c.Err

@@ -1,79 +1,88 @@
-// Package both is two stores at once, for moving keys from one to the other
-// without a moment in which they are not locked. It is made of any two stores and
-// knows neither.
+// Package both combines two stores, so that keys can move from one to the other and are locked all
+// the time. It works with any two stores.
 //
-// A move is three rollouts: every host on the old store; every host on both; every host on the new one. To
-// etcd and ZooKeeper it is four: see below. At each step hosts of two kinds run side by side, and have a store
-// in common. A lease here is a lease in both stores under the same number, taken first in the old one (so that
-// two hosts that move cannot wait for each other) and given back in the opposite order. What one store refuses,
-// or does not answer, is not granted.
+// A move takes three rollouts: every host on the old store, every host on both, every host on the
+// new store. A move to etcd or ZooKeeper takes four, as described below. During each rollout there
+// are hosts of two kinds, and they have a store in common. A lease of this package is a lease with
+// the same token in both stores. It is acquired first in the old store, so that two hosts cannot
+// wait for each other. It is released in the opposite order. An acquire that one store refuses or
+// does not answer is not granted.
 //
-// A host that has the old store's lease and queues in the new one keeps the lease from others; should it die
-// there, until its TTL is over. If it loses that lease while it queues, it leaves both stores' queues: the
-// next host that has the lease would wait for it in the new one, and it for the lease. A withdrawal that is not
-// answered may be carried out late, and end what the same token has got since. So a token that was withdrawn is
-// not asked for again: it is withdrawn until both stores have answered, and then the lock table takes another one.
+// A host can have the old store's lease and queue in the new store. No other host gets the lock
+// meanwhile. If the host dies, this lasts until the end of the TTL. If it loses the old store's
+// lease while it queues, it leaves both queues. Otherwise it would deadlock with the next host that
+// gets that lease and queues in the new store behind it. A withdrawal without an answer may be
+// carried out late, and then end a later lease of the same token. So a token is not used again
+// after a withdrawal. The withdrawal is repeated until both stores have answered. Then the lock
+// table uses a new token.
 //
-// Permits of semaphores are taken and given back in the same way, where both stores have
-// them: each store counts those that it knows of.
+// Permits of semaphores are acquired and released in the same way if both stores have semaphores.
+// Each store counts its own permits.
 //
 // # Fences
 //
-// A base has to be above that of every earlier holder and below that of every later one. An earlier holder
-// may have got its base from the old store, from both, or from the new one. The old store has to be one whose
-// bases can be raised: New refuses others. From etcd and ZooKeeper, whose bases are their own order, there is
-// no way without a stop of all holders.
+// A base must be above the bases of all earlier holders and below those of all later holders. An
+// earlier holder may have its base from the old store, from both stores, or from the new store. It
+// must be possible to raise the old store's bases, so New refuses etcd and ZooKeeper as the old
+// store. Their bases are their own order. A move away from them requires that all holders stop.
 //
-// If the new store's bases can be raised, the base is the new store's, which is asked with the old one's as
-// its floor. Before the grant, the old store's counter is raised to it. The op's own floor raises both.
+// If the new store's bases can be raised, the pair's base is the new store's. The old store's base
+// is the floor for it. Before the grant, the old store's counter is raised to it. The op's own
+// floor raises both.
 //
-// Then a permit needs more, since other hosts get permits from the old store, or from the new one, in the
-// meantime, and no two permits may have the same base. So its base is one that both stores have given: if the
-// old store's counter is past the base already, the new store is asked for one that is ahead of both, and
-// then the old store for the same.
+// Permits need more. Other hosts can get permits from one of the stores in the meantime, and no two
+// permits may have the same base. So a permit's base is one that both stores have given. If the old
+// store's counter is past the base already, the pair requests a base from the new store that is
+// ahead of both counters, and then the same base from the old store.
 //
-// # Fences where the new store's bases are its own order
+// # Fences in the new store's own order
 //
-// Neither store's counter can follow the other's there. The old store's counts locks of other keys, too, and
-// those of hosts that do not know the new one. So one of the two decides, and the move has one rollout more:
+// If the new store's bases are its own order, neither store's counter can follow the other's. The
+// old store also counts locks of other keys, and of hosts that do not use the new store. So one of
+// the two stores decides, and the move has one more rollout:
 //
 //  1. the old store alone;
 //  2. both, without fence_epoch: the base is the old store's;
-//  3. both, with fence_epoch E: the base is E plus the new store's, and the old store's base has to be below E;
+//  3. both, with fence_epoch E: the base is E plus the new store's, and the old store's base must
+//     be below E;
 //  4. the new store alone, with the same E.
 //
-// Hosts of 1 and 2 share the old store's order, and those of 3 and 4 the new one's. Where hosts of 2 and 3
-// are side by side, all have each lock in both stores. A host of 3 writes a rule into the note, which is in
-// the new store: E decides for these keys from here on. It does so before it serves them, or at the latest
-// before its first grant. A host of 2 reads the note after each acquire, while it has the lease in both
-// stores, and obeys. So for each key there are grants by the old store's order, then grants by the new one's:
+// Hosts of rollouts 1 and 2 share the old store's order. Hosts of rollouts 3 and 4 share the new
+// store's. While there are hosts of 2 and 3, every host has each lock in both stores. A host of 3
+// writes a rule into the note, which is in the new store: E decides for these keys from now on. It
+// does so before it serves the keys, or at the latest before its first grant. A host of 2 reads the
+// note after each acquire, while it has the lease in both stores, and obeys the rule. So the grants
+// of a key follow first the old store's order and then the new store's:
 //
-//   - A grant by the old order is followed by one by the new order, E plus anything. At that time the old store's
-//     base, which is above all of its earlier ones, is below E; else the grant is refused.
-//   - A grant by the new order is never followed by one by the old order. Its host wrote, or had read, the rule
-//     before it was told. Whoever has the lease next reads the note later.
+//   - A grant by the old order is followed by a grant by the new order, with base E plus a positive
+//     number. The old store's base at that time is above all its earlier ones. If it is not
+//     below E, the grant is refused.
+//   - A grant by the new order is never followed by a grant by the old order. Its host had written
+//     or read the rule before the grant. The next holder reads the note later.
 //
-// Hosts of 1 and 3 side by side would break that. So hosts of 2 write into the note that they exist, and one
-// of 3 refuses keys for which none has: a rule of a host of 3 has only keys that a rule of a host of 2 has,
-// too. A host of 2 may go back to 1 until the first one of 3 has started; after that the way back ends at 2,
-// because hosts of 1 do not read the note.
+// Hosts of 1 and 3 at the same time would break this. So hosts of 2 write a rule for their keys
+// into the note, and a host of 3 refuses keys without such a rule. A host of 2 may return to 1
+// until the first host of 3 has started. After that, no host may return to 1, because hosts of 1 do
+// not read the note.
 //
-// Rules are not removed. If keys come back to the old store by a stop of all holders, and move again later,
-// the old store's base is above all that the earlier rule can give, and the rule does not count for such a
-// grant.
+// Rules are not removed. Keys may return to the old store after all holders have stopped, and move
+// again later. The old store's base is then above all bases of the earlier rule, and the rule does
+// not apply to such a grant.
 //
 // # Sessions
 //
-// Where one of the stores lives by TTLs, so do the leases here, and end with the
-// other one's session too. The session's number is the sum of the two stores'.
+// If the leases of one store end with their TTLs, so do the pair's leases. If the other store has a
+// session, they end with that session too. The number of the pair's session is the sum of the
+// numbers of the two stores' sessions.
 //
-// When one store has lost a lease, the other one may still have it. Info says so (Pair), and the lock table releases
-// it there. It does so too while the pair counts as down, because one of the two may answer. A release that only one
-// has answered is Unknown. If leases end with their TTL in the other one, the result says so (Expires), and the
-// release is not asked for beyond that.
+// When one store has lost a lease, the other one may still have it. Info states this (Pair), and
+// the lock table releases the lease there. It does so even while the pair counts as down, because
+// one of the two stores may answer. A release that only one store has answered is Unknown. If
+// leases in the other store end with their TTL, the result states this (Expires), and the release
+// is not repeated after the TTL.
 //
 // # Ownership
 //
-// A Store owns its two stores, and a goroutine for each of their streams; Close ends
-// them. Its lock guards what is known of the sessions and of places in the new store's queues.
+// A Store owns its two stores and one goroutine for each of their streams. Close ends them. The
+// mutex guards the sessions and the states of tokens.
 package both

@@ -12,8 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The new store hangs: it takes connections and says nothing. A lease is released in the old one by the same Apply.
+// The new store hangs: it takes connections and says nothing. A lease is released in the old one by
+// the same Apply.
 func TestAReleaseReachesTheOldStoreThoughTheNewOneHangs(t *testing.T) {
+	t.Parallel()
 	a, b := testserver.StartRedis(t), testserver.StartEtcd(t)
 	oldConf, err := redis.Parse(a.URL() + "?timeout=1s")
 	if err != nil {

@@ -12,14 +12,15 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-var _ upstream.Mover = (*Store)(nil)
+// movers returns the two stores as Movers. The methods of Mover are called only if both are.
+func (s *Store) movers() [2]upstream.Mover {
+	return [2]upstream.Mover{s.old.Capabilities().Mover, s.new.Capabilities().Mover}
+}
 
-// Moves says whether both stores can.
-func (s *Store) Moves() bool { return upstream.Moves(s.old) != nil && upstream.Moves(s.new) != nil }
-
-// Identity is those of both.
+// Identity returns the identities of both stores.
 func (s *Store) Identity() string {
-	b, _ := json.Marshal([2]string{upstream.Moves(s.old).Identity(), upstream.Moves(s.new).Identity()})
+	m := s.movers()
+	b, _ := json.Marshal([2]string{m[0].Identity(), m[1].Identity()})
 	return string(b)
 }
 
@@ -35,14 +36,15 @@ func Successors(h *upstream.Successor) (both [2]*upstream.Successor) {
 	return both
 }
 
-// Leave returns what both do, and their sessions.
+// Leave returns the states of both stores, their sessions and the states of tokens.
 func (s *Store) Leave() ([]byte, error) {
 	var states [2][]byte
-	for i, st := range []upstream.Store{s.old, s.new} {
+	movers := s.movers()
+	for i, m := range movers {
 		var err error
-		if states[i], err = upstream.Moves(st).Leave(); err != nil {
+		if states[i], err = m.Leave(); err != nil {
 			if i > 0 {
-				upstream.Moves(s.old).Stay()
+				movers[0].Stay()
 			}
 			return nil, err
 		}
@@ -52,13 +54,14 @@ func (s *Store) Leave() ([]byte, error) {
 	return c.B, nil
 }
 
-// Stay tells both.
+// Stay ends a Leave.
 func (s *Store) Stay() {
-	upstream.Moves(s.old).Stay()
-	upstream.Moves(s.new).Stay()
+	for _, m := range s.movers() {
+		m.Stay()
+	}
 }
 
-// Arrive has both arrive.
+// Arrive adopts the state that Leave returned.
 func (s *Store) Arrive(state []byte) (begin func(), err error) {
 	c := &cache.Coder{B: state, Reading: true}
 	var states [2][]byte
@@ -66,8 +69,8 @@ func (s *Store) Arrive(state []byte) (begin func(), err error) {
 		return nil, fmt.Errorf("both: %w", c.Err)
 	}
 	var begins [2]func()
-	for i, st := range []upstream.Store{s.old, s.new} {
-		if begins[i], err = upstream.Moves(st).Arrive(states[i]); err != nil {
+	for i, m := range s.movers() {
+		if begins[i], err = m.Arrive(states[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -83,14 +86,14 @@ func (s *Store) code(c *cache.Coder, states *[2][]byte) {
 		cache.Num(c, &s.known[i].Until)
 		c.Bool(&s.known[i].Lost)
 	}
-	places := slices.SortedFunc(maps.Keys(s.places), func(a, b place) int {
-		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.token, b.token))
+	tokens := slices.SortedFunc(maps.Keys(s.tokens), func(a, b token) int {
+		return cmp.Or(strings.Compare(a.key, b.key), cmp.Compare(a.number, b.number))
 	})
-	cache.List(c, &places, func(p *place) {
-		c.String(&p.key)
-		cache.Num(c, &p.token)
-		is := s.places[*p]
-		cache.Num(c, &is)
-		s.places[*p] = is
+	cache.List(c, &tokens, func(t *token) {
+		c.String(&t.key)
+		cache.Num(c, &t.number)
+		state := s.tokens[*t]
+		cache.Num(c, &state)
+		s.tokens[*t] = state
 	})
 }

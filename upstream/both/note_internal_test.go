@@ -32,9 +32,9 @@ func (m *memory) SetNote(_ context.Context, text []byte, version int64) (bool, e
 	return true, nil
 }
 
-// While keys are in two stores, namespaces are added one by one, each by a reload. The rules of the namespaces that were
-// there before say the same as after it: the note, which is read with each acquire, grows with the namespaces, and not
-// with their square.
+// While keys are in two stores, namespaces are added one by one, each by a reload. The rules of the
+// namespaces that were there before say the same as after it: the note, which is read with each
+// acquire, grows with the namespaces, and not with their square.
 func TestTheNoteDoesNotGrowWithTheSquareOfReloads(t *testing.T) {
 	const n = 100
 	keysOf := func(n int) (keys []Keys) {
@@ -60,8 +60,8 @@ func TestTheNoteDoesNotGrowWithTheSquareOfReloads(t *testing.T) {
 	}
 }
 
-// The note cannot be read when a host starts. The host writes its rules before its first grant, and refuses locks until
-// it can.
+// The note cannot be read when a host starts. The host writes its rules before its first grant, and
+// refuses locks until it can.
 func TestRulesAreWrittenBeforeTheFirstGrant(t *testing.T) {
 	all := []Keys{{}}
 	m := &memory{down: true}
@@ -74,7 +74,7 @@ func TestRulesAreWrittenBeforeTheFirstGrant(t *testing.T) {
 		if _, errs := o.decide(t.Context(), []bases{{"k", 5, 5}}); errs[0] == nil {
 			t.Error("a lock is granted while the note cannot be read")
 		}
-		if o.reads(t.Context(), all) != nil || o.reads(t.Context(), []Keys{{Prefix: "x:"}}) == nil {
+		if o.checkNote(t.Context(), all) != nil || o.checkNote(t.Context(), []Keys{{Prefix: "x:"}}) == nil {
 			t.Error("the note is needed for other keys alone")
 		}
 		if err := o.cover(t.Context(), all); err != nil {
@@ -114,6 +114,8 @@ type orderedStore struct {
 	memory
 }
 
+func (s *orderedStore) Capabilities() upstream.Capabilities { return upstream.Capabilities{Noter: s} }
+
 func (*orderedStore) Info() upstream.Info { return upstream.Info{Name: "ordered"} }
 
 // The new store comes back before the old one. It is told of the keys at once.
@@ -136,7 +138,8 @@ func TestRulesAreWrittenWhileTheOldStoreIsDown(t *testing.T) {
 	}
 }
 
-// Keys that contain others have all of their keys. Where the others have no exceptions, contains also finds each case.
+// Keys that contain others have all of their keys. Where the others have no exceptions, contains
+// also finds each case.
 func TestContains(t *testing.T) {
 	words := []string{""} // all of up to four letters
 	for from := 0; len(words[from]) < 4; from++ {

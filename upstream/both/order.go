@@ -25,17 +25,17 @@ func (k *Keys) has(key string) bool {
 
 // contains reports whether k has all keys of o.
 func (k *Keys) contains(o *Keys) bool {
-	return k.has(o.Prefix) && !slices.ContainsFunc(k.Except, func(p string) bool {
-		return strings.HasPrefix(p, o.Prefix) && !slices.ContainsFunc(o.Except, func(q string) bool { return strings.HasPrefix(p, q) })
-	})
+	return k.has(o.Prefix) && !slices.ContainsFunc(k.Except, o.has)
 }
 
-func (k *Keys) equal(o Keys) bool { return k.Prefix == o.Prefix && slices.Equal(k.Except, o.Except) }
+func (k *Keys) equal(o Keys) bool {
+	return k.Prefix == o.Prefix && slices.Equal(k.Except, o.Except)
+}
 
 // overlaps reports whether some key may be among both k and o.
 func (k *Keys) overlaps(o *Keys) bool { return k.has(o.Prefix) || o.has(k.Prefix) }
 
-// common is the keys that both k and o have; ok is false if there are none.
+// common returns the keys that both k and o have. ok is false if there are none.
 func (k *Keys) common(o *Keys) (c Keys, ok bool) {
 	if c.Prefix = k.Prefix; len(o.Prefix) > len(k.Prefix) {
 		c.Prefix = o.Prefix
@@ -53,18 +53,21 @@ func (k *Keys) common(o *Keys) (c Keys, ok bool) {
 	return c, true
 }
 
-// rule is what the note says of some keys: hosts use both stores for them, and who decides their fences.
+// rule is an entry of the note. It states that hosts use both stores for some keys, and which store
+// decides their fences.
 type rule struct {
 	Keys
-	Epoch uint64 `json:"fence_epoch,omitempty"` // of the new store's bases; 0 while the old store decides
+	// Epoch is added to the new store's bases. It is 0 while the old store decides.
+	Epoch uint64 `json:"fence_epoch,omitempty"`
 }
 
-// note is the text by which hosts that use both stores agree on who decides fences. It is in the new store.
+// note is the text by which hosts with both stores agree on which store decides fences. It is in
+// the new store.
 type note struct {
 	Rules []rule `json:"moving"`
 }
 
-// readNote reads the rules of the note, and its version.
+// readNote returns the rules of the note, and its version.
 func readNote(ctx context.Context, from upstream.Noter) ([]rule, int64, error) {
 	text, version, err := from.Note(ctx)
 	var n note
@@ -76,8 +79,8 @@ func readNote(ctx context.Context, from upstream.Noter) ([]rule, int64, error) {
 	return n.Rules, version, err
 }
 
-// epochOf is the highest epoch in the rules of a key; 0 while the old store decides its fences. known says
-// that there is a rule.
+// epochOf returns the highest epoch in the rules of a key. It is 0 while the old store decides the
+// key's fences. known reports whether there is a rule.
 func epochOf(rules []rule, key string) (epoch uint64, known bool) {
 	for i := range rules {
 		if rules[i].has(key) {
@@ -87,29 +90,27 @@ func epochOf(rules []rule, key string) (epoch uint64, known bool) {
 	return epoch, known
 }
 
-// order decides fences where the new store's bases are its own order. See doc.go.
+// order decides fences if the new store's bases are its own order. See doc.go.
 type order struct {
 	note  upstream.Noter
-	epoch uint64 // 0: the old store decides, until another host's rule says otherwise
+	epoch uint64 // 0 if the old store decides until another host writes a rule with an epoch
 
 	mu      sync.Mutex
-	keys    []Keys // those of this host; guarded by mu
-	rules   []rule // the newest that were read; guarded by mu
-	version int64  // of those; guarded by mu
+	keys    []Keys // this host's keys; guarded by mu
+	rules   []rule // the newest rules read; guarded by mu
+	version int64  // the version of rules; guarded by mu
 
-	declared []Keys // whose rules are in the note; guarded by mu
-	pending  []Keys // whose rules settle has to write into the note before the first grant; guarded by mu
+	declared []Keys // keys with rules in the note; guarded by mu
+	pending  []Keys // keys whose rules settle must write before the first grant; guarded by mu
 }
 
-// freshLocked returns those of keys that are neither declared nor pending.
+// freshLocked returns the keys that are neither declared nor pending.
 func (o *order) freshLocked(keys []Keys) []Keys {
-	return slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool {
-		return slices.ContainsFunc(o.declared, k.equal) || slices.ContainsFunc(o.pending, k.equal)
-	})
+	return without(without(keys, o.declared), o.pending)
 }
 
-// reads fails if cover cannot succeed, because it has to change the note and cannot read it.
-func (o *order) reads(ctx context.Context, keys []Keys) error {
+// checkNote returns an error if cover would have to change the note and the note cannot be read.
+func (o *order) checkNote(ctx context.Context, keys []Keys) error {
 	o.mu.Lock()
 	fresh := o.freshLocked(keys)
 	o.mu.Unlock()
@@ -120,15 +121,16 @@ func (o *order) reads(ctx context.Context, keys []Keys) error {
 	return err
 }
 
-// cover sets this host's keys. While the old store decides it writes a rule for them, which lets other hosts
-// go on to the next rollout. A host of that one writes that the new store decides from here on, so that the
-// note says so even if nobody takes a lock before the last rollout.
+// cover sets this host's keys. While the old store decides, it writes a rule for them, which allows
+// other hosts to begin the next rollout. A host of that rollout writes a rule by which the new
+// store decides from then on. So the note has that rule even if no host acquires a lock before the
+// last rollout.
 func (o *order) cover(ctx context.Context, keys []Keys) error {
 	o.mu.Lock()
 	fresh := o.freshLocked(keys)
 	o.mu.Unlock()
 	if len(fresh) > 0 {
-		if _, err := o.declare(ctx, func(rules []rule) []rule { return o.opening(rules, fresh) }); err != nil {
+		if err := o.open(ctx, fresh); err != nil {
 			return err
 		}
 	}
@@ -139,12 +141,12 @@ func (o *order) cover(ctx context.Context, keys []Keys) error {
 	return nil
 }
 
-// coverLater is cover that leaves the note to settle.
+// coverLater is like cover but leaves the rules to settle.
 func (o *order) coverLater(keys []Keys) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.keys = keys
-	o.pending = slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool { return slices.ContainsFunc(o.declared, k.equal) })
+	o.pending = without(keys, o.declared)
 }
 
 // settle writes the rules of the pending keys into the note.
@@ -155,18 +157,31 @@ func (o *order) settle(ctx context.Context) error {
 	if len(pending) == 0 {
 		return nil
 	}
-	if _, err := o.declare(ctx, func(rules []rule) []rule { return o.opening(rules, pending) }); err != nil {
+	if err := o.open(ctx, pending); err != nil {
 		return err
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.declared = append(o.declared, pending...)
-	o.pending = slices.DeleteFunc(slices.Clone(o.pending), func(k Keys) bool { return slices.ContainsFunc(pending, k.equal) })
+	o.pending = without(o.pending, pending)
 	return nil
 }
 
-// opening is the rules that a host writes before its first grant of keys. Where there is a rule of an earlier
-// move, it depends on the bases which of the two counts: see missing.
+// without returns keys without those of other.
+func without(keys, other []Keys) []Keys {
+	return slices.DeleteFunc(slices.Clone(keys), func(k Keys) bool {
+		return slices.ContainsFunc(other, k.equal)
+	})
+}
+
+// open writes the rules of a host's keys into the note.
+func (o *order) open(ctx context.Context, keys []Keys) error {
+	_, err := o.declare(ctx, func(rules []rule) []rule { return o.opening(rules, keys) })
+	return err
+}
+
+// opening returns the rules that a host adds before its first grant of keys. If there is a rule of
+// an earlier move, the bases decide which of the two applies: see missing.
 func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
 	for i := range keys {
 		k := &keys[i]
@@ -179,7 +194,10 @@ func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
 		for j := range rules {
 			c, ok := k.common(&rules[j].Keys)
 			if ok && !slices.ContainsFunc(slices.Concat(rules, add), func(r rule) bool {
-				return r.Epoch != 0 && (r.Epoch != o.epoch && r.overlaps(&c) || r.Epoch == o.epoch && r.contains(&c))
+				if r.Epoch == o.epoch {
+					return r.contains(&c)
+				}
+				return r.Epoch != 0 && r.overlaps(&c)
 			}) {
 				add = append(add, rule{c, o.epoch})
 			}
@@ -188,7 +206,8 @@ func (o *order) opening(rules []rule, keys []Keys) (add []rule) {
 	return add
 }
 
-// declare adds rules to the note: those that missing returns for the present ones. It returns all of them.
+// declare adds to the note the rules that missing returns for the present ones. It returns all
+// rules.
 func (o *order) declare(ctx context.Context, missing func([]rule) []rule) ([]rule, error) {
 	for {
 		rules, version, err := readNote(ctx, o.note)
@@ -211,19 +230,19 @@ func (o *order) declare(ctx context.Context, missing func([]rule) []rule) ([]rul
 			return nil, err
 		}
 		if ok {
-			return rules, nil // the next reading finds them with their version
+			return rules, nil // the next read returns them with their version
 		}
 	}
 }
 
-// bases are those of one acquire that both stores have granted.
+// bases has the bases of an acquire that both stores have granted.
 type bases struct {
 	key      string
 	old, new uint64
 }
 
-// decide sets the base of each grant, or the reason why it has none. Both stores have the leases, so that no
-// other host can be granted the keys meanwhile.
+// decide returns the base of each grant, or an error. Both stores have the leases, so no other host
+// can be granted the keys meanwhile.
 func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, errs []error) {
 	result, errs = make([]uint64, len(grants)), make([]error, len(grants))
 	if err := o.settle(ctx); err != nil {
@@ -232,12 +251,12 @@ func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, er
 		}
 		return result, errs
 	}
-	var again []int // those that the rules that are known do not decide
+	var again []int // grants that the known rules do not decide
 	o.mu.Lock()
 	rules := o.rules
 	o.mu.Unlock()
 	for i := range grants {
-		if o.epoch != 0 { // rules are not removed: one that decides now decides later
+		if o.epoch != 0 { // rules are not removed, so one that decides now decides later
 			result[i], errs[i] = o.baseOf(rules, &grants[i])
 		}
 		if o.epoch == 0 || errs[i] != nil {
@@ -247,7 +266,9 @@ func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, er
 	if len(again) == 0 {
 		return result, errs
 	}
-	rules, err := o.declare(ctx, func(rules []rule) []rule { return o.missing(rules, grants, again) })
+	rules, err := o.declare(ctx, func(rules []rule) []rule {
+		return o.missing(rules, grants, again)
+	})
 	for _, i := range again {
 		if errs[i] = err; err == nil {
 			result[i], errs[i] = o.baseOf(rules, &grants[i])
@@ -256,8 +277,8 @@ func (o *order) decide(ctx context.Context, grants []bases) (result []uint64, er
 	return result, errs
 }
 
-// missing is the rules that say that the new store decides from here on, for those of grants that may have it
-// so.
+// missing returns the rules to add so that the new store decides from now on, for those of grants
+// that allow it.
 func (o *order) missing(rules []rule, grants []bases, of []int) (add []rule) {
 	if o.epoch == 0 {
 		return nil
@@ -272,7 +293,7 @@ func (o *order) missing(rules []rule, grants []bases, of []int) (add []rule) {
 		}
 		n := slices.IndexFunc(o.keys, func(k Keys) bool { return k.has(g.key) })
 		r := slices.IndexFunc(rules, func(r rule) bool { return r.has(g.key) })
-		if n >= 0 && r >= 0 { // other keys of this host may be in the old store alone on others
+		if n >= 0 && r >= 0 { // other hosts may have more of these keys in the old store alone
 			c, _ := o.keys[n].common(&rules[r].Keys)
 			add = append(add, rule{c, o.epoch})
 		}
@@ -280,56 +301,61 @@ func (o *order) missing(rules []rule, grants []bases, of []int) (add []rule) {
 	return add
 }
 
-// baseOf is the base of a grant by these rules.
+// baseOf returns the base of a grant by these rules.
 func (o *order) baseOf(rules []rule, g *bases) (uint64, error) {
 	e, known := epochOf(rules, g.key)
 	switch {
 	case o.epoch == 0 && (e == 0 || g.old > e+g.new):
-		return g.old, nil // a rule that the old store's bases have passed is one of an earlier move
+		return g.old, nil // a rule below the old store's bases belongs to an earlier move
 	case o.epoch == 0 && g.old < e, o.epoch != 0 && e == o.epoch && g.old < e:
 		return e + g.new, nil
 	case o.epoch == 0:
-		return 0, fmt.Errorf("%w: the old store's base %d is not below fence_epoch %d of the hosts that have gone on to the "+
-			"next rollout: stop all holders, then change the store with a larger fence_epoch", ErrFences, g.old, e)
+		return 0, fmt.Errorf("%w: the old store's base %d is not below fence_epoch %d of the "+
+			"hosts of the next rollout: stop all holders, then change the store with a larger "+
+			"fence_epoch",
+			ErrFences, g.old, e)
 	case !known:
-		return 0, fmt.Errorf("%w: no host has used both stores without fence_epoch: every host has to do so before the first one "+
-			"sets it", ErrFences)
+		return 0, fmt.Errorf("%w: no host has used both stores without fence_epoch: every host "+
+			"must do so before the first one sets it", ErrFences)
 	case g.old >= o.epoch:
-		return 0, fmt.Errorf("%w: the old store's base is %d, with fence_epoch %d: raise fence_epoch to more than %d on every host that has it",
+		return 0, fmt.Errorf("%w: the old store's base is %d, with fence_epoch %d: raise "+
+			"fence_epoch to more than %d on every host that has it",
 			ErrFences, g.old, o.epoch, g.old)
 	case e > o.epoch || e != 0 && g.old <= e+g.new:
-		return 0, fmt.Errorf("%w: fence_epoch is %d here and %d on hosts that have set it before: it has to be the same on every host",
-			ErrFences, o.epoch, e)
+		return 0, fmt.Errorf("%w: fence_epoch is %d here and %d on hosts that have set it "+
+			"before: it must be the same on every host", ErrFences, o.epoch, e)
 	}
 	return 0, fmt.Errorf("%w: %w", ErrFences, errNotCovered)
 }
 
-var errNotCovered = errors.New("the key does not belong to both stores any more")
+var errNotCovered = errors.New("the key no longer belongs to both stores")
 
-// Rules are what hosts that use two stores have agreed on, in the note of the new one.
+// Rules are the rules in the note of a store: the agreement of hosts that use it as the new one of
+// two.
 type Rules struct{ of []rule }
 
-// ReadRules reads the rules in the note of st. A store that keeps no note has none.
+// ReadRules returns the rules in the note of st. A store without a note has none.
 func ReadRules(ctx context.Context, st upstream.Store) (Rules, error) {
-	from, ok := st.(upstream.Noter)
-	if !ok {
+	from := st.Capabilities().Noter
+	if from == nil {
 		return Rules{}, nil
 	}
 	rules, _, err := readNote(ctx, from)
 	return Rules{rules}, err
 }
 
-// CheckEpoch fails if hosts that use two stores have decided on a fence_epoch for some of keys that is larger
-// than epoch, or if the old store still decides their fences. epoch is the fence_epoch of this host, which uses the
-// new store alone.
+// CheckEpoch returns an error if hosts with both stores have a larger fence_epoch than epoch for
+// some of keys, or if the old store still decides their fences. epoch is the fence_epoch of this
+// host, which uses the new store alone.
 func (r Rules) CheckEpoch(keys Keys, epoch uint64) error {
 	highest := uint64(0)
 	for i := range r.of {
 		if c, ok := r.of[i].common(&keys); ok {
 			if e, _ := epochOf(r.of, c.Prefix); e == 0 {
-				return fmt.Errorf("%w: hosts use both stores for keys that begin with %q, and the old store decides their fences: "+
-					"give every host both stores with fence_epoch before any has the new store alone; if no host has both any more, "+
-					"remove the note from the new store", ErrFences, c.Prefix)
+				return fmt.Errorf("%w: hosts use both stores for keys that begin with %q, and "+
+					"the old store decides their fences: give every host both stores with "+
+					"fence_epoch before any has the new store alone; if no host has both any "+
+					"more, remove the note from the new store", ErrFences, c.Prefix)
 			}
 		}
 		if r.of[i].overlaps(&keys) {
@@ -337,7 +363,8 @@ func (r Rules) CheckEpoch(keys Keys, epoch uint64) error {
 		}
 	}
 	if highest > epoch {
-		return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from another store", ErrFences, epoch, highest)
+		return fmt.Errorf("%w: fence_epoch is %d here, and %d on hosts that have moved keys from "+
+			"another store", ErrFences, epoch, highest)
 	}
 	return nil
 }

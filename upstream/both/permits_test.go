@@ -17,6 +17,8 @@ type busyStore struct {
 	others func()
 }
 
+func (*busyStore) Capabilities() (none upstream.Capabilities) { return none }
+
 func (s *busyStore) Apply(ctx context.Context, ops []upstream.Op, rs []upstream.Result) error {
 	if ops[0].Kind == cache.OpRenew {
 		s.others()

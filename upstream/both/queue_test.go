@@ -12,8 +12,10 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-// The old store loses the lease of a host that waits in the new one: it does not keep others from the lock.
+// The old store loses the lease of a host that waits in the new one: it does not keep others from
+// the lock.
 func TestAWaiterThatHasLostTheOldLease(t *testing.T) {
+	t.Parallel()
 	for new := range ordered {
 		t.Run(new, func(t *testing.T) {
 			a, news := testserver.StartRedis(t), ordered[new](t)
@@ -84,12 +86,12 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 	x := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.Open(t.Context(), cfg, etcd.WithClock(clock))))}
 	do(z, cache.OpTry, 1, cache.Granted)
 	do(x, cache.OpJoin, 2, cache.Queued)
-	state, err := upstream.Moves(x.Store).Leave()
+	state, err := x.Capabilities().Mover.Leave()
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := &host{Store: pair(t, open(t, a, "lock:"), opened(etcd.OpenSuccessor(t.Context(), cfg, etcd.WithClock(clock))))}
-	begin, err := upstream.Moves(next.Store).Arrive(state)
+	begin, err := next.Capabilities().Mover.Arrive(state)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,8 +111,11 @@ func TestASuccessorLeavesTheNewQueue(t *testing.T) {
 // forgetful is a store that carries out no withdrawal while it fails.
 type forgetful struct {
 	upstream.Store
-	upstream.Noter
 	fails bool
+}
+
+func (s *forgetful) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{Noter: s.Store.Capabilities().Noter}
 }
 
 func (s *forgetful) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
@@ -123,14 +128,15 @@ func (s *forgetful) Apply(ctx context.Context, ops []upstream.Op, results []upst
 	return s.Store.Apply(ctx, ops, results)
 }
 
-// The fence of a lock is refused, and the new store does not answer the withdrawal: the host gives its place
-// there up as soon as it can, and does not keep others from the lock.
+// The fence of a lock is refused, and the new store does not answer the withdrawal: the host gives
+// its place there up as soon as it can, and does not keep others from the lock.
 func TestARefusedLockThatCouldNotBeWithdrawn(t *testing.T) {
+	t.Parallel()
 	for name := range ordered {
 		t.Run(name, func(t *testing.T) {
 			f := newFleet(t, "embedded", name)
 			second := f.new()
-			bad := &forgetful{second, second.(upstream.Noter), true}
+			bad := &forgetful{second, true}
 			s, err := both.New(f.old(), bad, epoch) // refuses, because no host has used both stores without epoch
 			if err != nil {
 				t.Fatal(err)
@@ -154,12 +160,15 @@ func TestARefusedLockThatCouldNotBeWithdrawn(t *testing.T) {
 	}
 }
 
-// late is a store that does not answer withdrawals while it is slow, and carries them out when carryOut is called.
+// late is a store that does not answer withdrawals while it is slow, and carries them out when
+// carryOut is called.
 type late struct {
 	upstream.Store
 	slow bool
 	held []upstream.Op
 }
+
+func (*late) Capabilities() (none upstream.Capabilities) { return none }
 
 func (s *late) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	if !s.slow || ops[0].Kind != cache.OpWithdraw {
@@ -184,8 +193,9 @@ func (s *late) carryOut(t *testing.T) {
 	}
 }
 
-// A host has lost the old store's lease while it waits in the new one. The new store carries its withdrawal out, but
-// late: when the host has got the lock. That ends nothing that the host has got since.
+// A host has lost the old store's lease while it waits in the new one. The new store carries its
+// withdrawal out, but late: when the host has got the lock. That ends nothing that the host has got
+// since.
 func TestAWithdrawalThatIsCarriedOutLateEndsNoLaterLease(t *testing.T) {
 	a, b := testserver.StartRedis(t), testserver.StartRedis(t)
 	slow := &late{Store: open(t, b, "lock:"), slow: true}

@@ -15,6 +15,7 @@ import (
 
 // Leases are released while they are renewed, as a daemon does by its two lanes.
 func TestReleasesBesideRenewalsDoNotMoveTheSessionsDeadline(t *testing.T) {
+	t.Parallel()
 	e, err := embedded.Open(embedded.Options{Clock: clock})
 	if err != nil {
 		t.Fatal(err)
@@ -44,17 +45,20 @@ func TestReleasesBesideRenewalsDoNotMoveTheSessionsDeadline(t *testing.T) {
 	}
 }
 
-// deaf is a store whose releases are not answered.
-type deaf struct{ upstream.Store }
+// unresponsive is a store whose releases are not answered.
+type unresponsive struct{ upstream.Store }
 
-func (d deaf) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
+func (unresponsive) Capabilities() (none upstream.Capabilities) { return none }
+
+func (d unresponsive) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	if ops[0].Kind.Ends() {
 		return errors.New("no answer")
 	}
 	return d.Store.Apply(ctx, ops, results)
 }
 
-// One of two stores does not answer a release. The result says whether what it may have left ends by itself.
+// One of two stores does not answer a release. The result says whether what it may have left ends
+// by itself.
 func TestAReleaseSaysWhetherWhatIsLeftEndsWithItsTTL(t *testing.T) {
 	srv := testserver.StartRedis(t)
 	for _, dead := range []string{"redis", "embedded", "both"} {
@@ -64,10 +68,10 @@ func TestAReleaseSaysWhetherWhatIsLeftEndsWithItsTTL(t *testing.T) {
 		}
 		old, new := open(t, srv, dead+":"), upstream.Store(e)
 		if dead != "embedded" {
-			old = deaf{old}
+			old = unresponsive{old}
 		}
 		if dead != "redis" {
-			new = deaf{new}
+			new = unresponsive{new}
 		}
 		s := pair(t, old, new)
 		h := &host{Store: s}

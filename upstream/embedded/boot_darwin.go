@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bootID tells this boot of the machine from every other.
+// bootID returns an id that no other boot of any machine has.
 func bootID() (string, error) {
 	id, err := unix.Sysctl("kern.bootsessionuuid")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// bootID tells this boot of the machine from every other.
+// bootID returns an id that no other boot of any machine has.
 func bootID() (string, error) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

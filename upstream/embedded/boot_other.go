@@ -2,6 +2,6 @@
 
 package embedded
 
-// bootID is unknown here: a deadline found in the state file is always waited
-// out, for at most its session's TTL.
+// bootID returns a constant, because the id of the boot is unknown here. So a Store always waits
+// for a deadline in the state file to pass, for at most the TTL in the file.
 func bootID() (string, error) { return "unknown", nil }

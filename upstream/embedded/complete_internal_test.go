@@ -48,7 +48,7 @@ func TestTheStateOfAnEmbeddedStoreIsComplete(t *testing.T) {
 			"embedded.session.ttl":   "from the configuration",
 			"embedded.session.clock": "each process has its own", "embedded.session.wall": "each process has its own",
 			"embedded.session.log": "each process has its own", "embedded.session.failing": "logged once more",
-			"embedded.session.news": "the deadline is told again", "embedded.session.kick": "each process has its own",
+			"embedded.session.deadlines": "the deadline is sent again", "embedded.session.kick": "each process has its own",
 			"embedded.session.stop": "each process has its own",
 		},
 	}.Check(t)

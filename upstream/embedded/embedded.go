@@ -11,28 +11,30 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// DefaultSession is the session's TTL unless Options says otherwise.
+// DefaultSession is the default TTL of the session.
 const DefaultSession = 10 * time.Second
 
-// Options says how a Store is made.
+// Options configures a Store.
 type Options struct {
-	// Path is the state file; its directory must exist. Without one nothing is
-	// known after a restart: for tests, and for who can live with that.
+	// Path is the state file. Its directory must exist. If Path is empty, nothing is known after a
+	// restart. That is for tests.
 	Path string
-	// Session is the session's TTL: how long a restart after a crash waits at
-	// most. DefaultSession when 0.
+	// Session is the session's TTL, and so the longest wait of a restart after a crash. 0 means
+	// DefaultSession.
 	Session time.Duration
 	// Clock is the boot clock. It is required.
 	Clock upstream.Clock
-	// Wall is the wall clock, which fence bases follow. time.Now when nil.
+	// Wall is the wall clock, which fence bases follow. nil means time.Now.
 	Wall func() time.Time
-	// Boot is the identity of this boot of the machine. The system's when empty.
+	// Boot is the id of this boot of the machine. If it is empty, the system's is used.
 	Boot string
-	// Successor is true for a Store that continues the Store of another process: Arrive is called before all else.
+	// Successor is true for a Store that continues the Store of another process. Arrive must be its
+	// first call.
 	Successor bool
-	// Log hears of a state file that cannot be written. None when nil.
+	// Log receives errors of writing the state file. It may be nil.
 	Log *zap.Logger
 }
 
@@ -41,18 +43,15 @@ type Store struct {
 	session   session
 	shards    [shardCount]shard
 	seed      maphash.Seed
-	hints     chan upstream.Hint
+	hints     driverkit.Hints
 	stopped   chan struct{} // closed when run has ended
-	successor bool          // it has not begun
+	successor bool          // Arrive's begin has not been called
 }
 
-var (
-	_ upstream.Store  = (*Store)(nil)
-	_ upstream.Inline = (*Store)(nil)
-)
+var _ upstream.Store = (*Store)(nil)
 
-// Open reads the state file, if there is one, and starts the store. It fails
-// when the file cannot be read, understood or written.
+// Open reads the state file, if it exists, and starts the store. It returns an error if the file is
+// malformed, or cannot be read or written.
 func Open(opts Options) (*Store, error) {
 	if opts.Clock == nil {
 		return nil, errors.New("open embedded store: no clock")
@@ -61,7 +60,7 @@ func Open(opts Options) (*Store, error) {
 		opts.Session = DefaultSession
 	}
 	if opts.Session < 10*time.Millisecond {
-		return nil, fmt.Errorf("open embedded store: session of %v is shorter than 10ms", opts.Session)
+		return nil, fmt.Errorf("open embedded store: session %v is shorter than 10ms", opts.Session)
 	}
 	if opts.Wall == nil {
 		opts.Wall = time.Now
@@ -78,7 +77,7 @@ func Open(opts Options) (*Store, error) {
 	}
 	s := &Store{
 		seed:      maphash.MakeSeed(),
-		hints:     make(chan upstream.Hint, hintBuffer),
+		hints:     driverkit.NewHints(hintBuffer),
 		stopped:   make(chan struct{}),
 		successor: opts.Successor,
 	}
@@ -94,12 +93,14 @@ func Open(opts Options) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) shard(key string) *shard { return &s.shards[maphash.String(s.seed, key)%shardCount] }
+func (s *Store) shard(key string) *shard {
+	return &s.shards[maphash.String(s.seed, key)%shardCount]
+}
 
-// Ping is nil: the store is in this process.
+// Ping returns nil, because the store is in this process.
 func (s *Store) Ping(context.Context) error { return nil }
 
-// Info says what kind of store this is.
+// Info returns the properties of the store.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{
 		Name: "embedded", Safety: "linearizable", MinTTL: time.Millisecond,
@@ -107,26 +108,30 @@ func (s *Store) Info() upstream.Info {
 	}
 }
 
-// Hints is the stream of keys that came free for a queued token.
+// Capabilities returns the optional parts of the contract that the store implements.
+func (s *Store) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{Inline: s, Mover: s}
+}
+
+// Hints returns the stream of keys that have become available to a queued token.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 
-// Sessions is the stream of the session's deadlines; a deadline that nobody has
-// read yet gives way to the next.
-func (s *Store) Sessions() <-chan upstream.Session { return s.session.news }
+// Sessions returns the stream of the session's deadlines. It keeps only the newest one.
+func (s *Store) Sessions() <-chan upstream.Session { return s.session.deadlines }
 
-// ApplyInline carries out op without I/O. It returns false, and has done
-// nothing, when the session or the fence limit has to be moved on first.
+// ApplyInline carries out op without I/O. It returns false, and has changed nothing, if the session
+// or the limit of fence bases must be extended first.
 func (s *Store) ApplyInline(op *upstream.Op, res *upstream.Result) bool {
 	return s.apply(op, res)
 }
 
-// Apply carries out ops, moving the session on first where that is due: then it
-// waits for the state file to be on the disk.
+// Apply carries out ops. If the session must be extended first, Apply waits until the state file is
+// on the disk.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	var first error
 	for i := range ops {
-		// The second pass is for when the session ran out between two steps, as
-		// on a machine that was suspended just then.
+		// The third try is for a session that ended between two steps, such as on a machine that
+		// was suspended then.
 		for try := range 3 {
 			if s.apply(&ops[i], &results[i]) {
 				break
@@ -150,18 +155,17 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 
 var errOutrun = errors.New("the session ends faster than it can be extended")
 
-// Close ends the store's goroutine and closes its streams. What is held stays
-// valid to its deadline, which the state file keeps; with nothing held the
-// deadline is taken back. It must not run at the same time as Apply, nor be
-// called twice.
+// Close ends the store's goroutine and closes its streams. Leases stay valid until the deadline in
+// the state file. Without leases, Close removes the deadline. It must not be called twice, or
+// concurrently with Apply.
 func (s *Store) Close() error {
-	if s.successor { // the process that it was to take over from still uses the file
+	if s.successor { // the predecessor still uses the file
 		return nil
 	}
 	close(s.session.stop)
 	<-s.stopped
 	close(s.hints)
-	close(s.session.news)
+	close(s.session.deadlines)
 	s.session.io.Lock()
 	defer s.session.io.Unlock()
 	return s.session.end()

@@ -9,13 +9,11 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-var _ upstream.Mover = (*Store)(nil)
-
-// Identity is empty.
+// Identity returns an empty string: a successor needs nothing to open the store.
 func (s *Store) Identity() string { return "" }
 
-// Leave returns what is held and waited for, and the session. The state file is not written before
-// Stay: the other process may.
+// Leave returns the leases, the queues and the session. The Store does not write the state file
+// before Stay, because the successor may write it.
 func (s *Store) Leave() ([]byte, error) {
 	s.session.io.Lock()
 	m := &moving{new(cache.Coder), s}
@@ -23,10 +21,10 @@ func (s *Store) Leave() ([]byte, error) {
 	return m.B, nil
 }
 
-// Stay is the end of Leave.
+// Stay ends a Leave.
 func (s *Store) Stay() { s.session.io.Unlock() }
 
-// Arrive takes in what Leave returned. The state file is read and written from begin on.
+// Arrive adopts the state that Leave returned. The state file is used only from begin on.
 func (s *Store) Arrive(state []byte) (begin func(), err error) {
 	m := &moving{&cache.Coder{B: state, Reading: true}, s}
 	if m.code(); m.Err != nil {
@@ -37,14 +35,14 @@ func (s *Store) Arrive(state []byte) (begin func(), err error) {
 		s.successor = false
 		n.io.Lock()
 		if until := n.until.Load(); until != 0 {
-			n.publish(upstream.Session{No: n.no.Load(), Until: until})
+			n.deadlines.Send(upstream.Session{No: n.no.Load(), Until: until})
 		}
 		n.io.Unlock()
 		go s.run()
 	}, nil
 }
 
-// moving writes or reads all of a Store.
+// moving writes or reads the state of a Store.
 type moving struct {
 	*cache.Coder
 	s *Store
@@ -76,21 +74,21 @@ func (m *moving) code() {
 	}
 }
 
-// shard writes what is known of a shard's keys; or reads that of any, into where they belong: no two
-// processes divide them alike.
+// shard writes the state of d. Or it reads the state of one of the other process's shards. The keys
+// are then in other shards here, because each process has its own seed.
 func (m *moving) shard(d *shard) {
 	n := len(d.held)
 	m.Len(&n)
 	if m.Reading {
 		for range n {
 			var key string
-			var grip uint64
-			m.entry(&key, &grip)
-			m.s.shard(key).held[key] = grip
+			var lease uint64
+			m.entry(&key, &lease)
+			m.s.shard(key).held[key] = lease
 		}
 	} else {
-		for key, grip := range d.held {
-			m.entry(&key, &grip)
+		for key, lease := range d.held {
+			m.entry(&key, &lease)
 		}
 	}
 	queued := entries(d.queued)

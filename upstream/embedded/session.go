@@ -10,18 +10,17 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 const (
 	maxLimit = cache.MaxBase + 1
-	// reserve is how far ahead of what is used the limit of fence bases is
-	// written, in bases, which are µs of the wall clock: with a write a minute
-	// the limit alone costs nothing.
+	// reserve is how far the limit in the file is ahead of the bases in use. A base is a µs of the
+	// wall clock, so the limit alone costs one write per minute.
 	reserve = 60_000_000
 )
 
-// session is the daemon's session at this store: its deadline W and the fence
-// bases.
+// session is the daemon's session at this store: its deadline W and the fence bases.
 type session struct {
 	path  string
 	boot  string
@@ -31,26 +30,26 @@ type session struct {
 	log   *zap.Logger
 
 	grace     int64         // nothing is granted before this time of the boot clock
-	graceTTL  time.Duration // the longest TTL that may stand behind a deadline in the file
-	graceOver atomic.Bool   // run has seen grace pass
-	failing   bool          // run could not write the file the last time
+	graceTTL  time.Duration // the longest TTL of a deadline that the file may have
+	graceOver atomic.Bool   // run has noticed the end of grace
+	failing   bool          // run's last write of the file failed
 
 	held  atomic.Int64  // leases in all shards
-	until atomic.Int64  // W; 0 when there is no session. Written under io
-	no    atomic.Uint64 // the session's number, which rises when W has passed. Written under io, after until
-	limit atomic.Uint64 // bases stay below it. Written under io
-	base  atomic.Uint64 // the last one given out
+	until atomic.Int64  // W, or 0 without a session; written under io
+	no    atomic.Uint64 // the session's number; written under io after until, once W has passed
+	limit atomic.Uint64 // bases stay below it; written under io
+	base  atomic.Uint64 // the last base granted
 
-	io   sync.Mutex // serialises whatever moves until or limit, across the file's fsync
-	news chan upstream.Session
-	kick chan struct{} // something is held: run has to look
-	stop chan struct{}
+	io        sync.Mutex // serialises changes of until and limit; held across the file's fsync
+	deadlines driverkit.Sessions
+	kick      chan struct{} // wakes run, because there are leases
+	stop      chan struct{}
 }
 
 func (n *session) open(opts Options) error {
 	n.path, n.boot, n.ttl, n.graceTTL = opts.Path, opts.Boot, opts.Session, opts.Session
 	n.clock, n.wall, n.log = opts.Clock, opts.Wall, opts.Log
-	n.news = make(chan upstream.Session, 1)
+	n.deadlines = driverkit.NewSessions()
 	n.kick = make(chan struct{}, 1)
 	n.stop = make(chan struct{})
 	n.no.Store(1)
@@ -62,20 +61,20 @@ func (n *session) open(opts Options) error {
 		return err
 	}
 	if now := n.clock(); st.Boot == n.boot && st.Until > now {
-		// No deadline was ever further away than its TTL when it was written; one
-		// that is now was written by another clock.
+		// A deadline is at most its TTL ahead when it is written. A deadline that is further ahead
+		// now was written by another clock.
 		n.grace = min(st.Until, now+st.TTL)
 		n.graceTTL = max(n.ttl, time.Duration(st.TTL))
 	}
 	n.base.Store(max(st.Limit, 1) - 1)
 	n.limit.Store(st.Limit)
-	// The old deadline stays in the file until it has passed. Writing it back
-	// shows at once whether the file can be written.
+	// The old deadline stays in the file until it has passed. It is written again to find out at
+	// once whether the file can be written.
 	return n.write(n.grace, st.Limit)
 }
 
-// write puts what has to survive into the file. io is held, or nobody else has
-// the session yet.
+// write writes the state that must survive a crash. The caller holds io, or is the only one with
+// access to n.
 func (n *session) write(until int64, limit uint64) error {
 	if n.path == "" {
 		return nil
@@ -84,17 +83,17 @@ func (n *session) write(until int64, limit uint64) error {
 	return st.write(n.path)
 }
 
-// waiting is how long nothing may be granted yet: somebody may still rely on
-// what was stated before the restart.
+// waiting returns how long nothing may be granted yet. Until then, programs may rely on the
+// validity stated before the restart.
 func (n *session) waiting(now int64) time.Duration {
 	return max(0, time.Duration(n.grace-now))
 }
 
-// fresh says that the session has long enough to go for a grant: while run does
-// its work it always has.
+// fresh reports whether the time until the deadline is long enough for a grant. It always is while
+// run can extend the session.
 func (n *session) fresh(until, now int64) bool { return until-now > int64(n.ttl)/3 }
 
-// nextBase is a new base above floor, or 0 when the limit has to be moved first.
+// nextBase returns a new base above floor, or 0 if the limit must be raised first.
 func (n *session) nextBase(floor uint64) uint64 {
 	for {
 		prev := n.base.Load()
@@ -108,9 +107,8 @@ func (n *session) nextBase(floor uint64) uint64 {
 	}
 }
 
-// advance moves the session's deadline and the limit on, and publishes the
-// deadline when the file has it. With onlyHeld it takes the deadline back instead
-// when nothing is held.
+// advance extends the session's deadline and the limit. It publishes the deadline once it is in the
+// file. If onlyHeld is true and there are no leases, it removes the deadline instead.
 func (s *Store) advance(floor uint64, onlyHeld bool) error {
 	n := &s.session
 	n.io.Lock()
@@ -126,8 +124,8 @@ func (s *Store) advance(floor uint64, onlyHeld bool) error {
 		return n.retire()
 	}
 	used := max(n.base.Load(), floor, uint64(max(n.wall().UnixMicro(), 0)))
-	if until := n.until.Load(); until-now > 2*int64(n.ttl)/3 && used+reserve/2 < n.limit.Load() {
-		return nil // somebody else has just done it
+	if n.until.Load()-now > 2*int64(n.ttl)/3 && used+reserve/2 < n.limit.Load() {
+		return nil // a concurrent call has just done it
 	}
 	if used >= maxLimit-2 {
 		return fmt.Errorf("fence bases are used up at %d", used)
@@ -138,19 +136,19 @@ func (s *Store) advance(floor uint64, onlyHeld bool) error {
 	}
 	n.limit.Store(limit)
 	n.until.Store(until)
-	n.publish(upstream.Session{No: n.no.Load(), Until: until})
+	n.deadlines.Send(upstream.Session{No: n.no.Load(), Until: until})
 	n.wake()
 	return nil
 }
 
-// retire takes the deadline back if nothing is held. io is held.
+// retire removes the deadline if there are no leases. The caller holds io.
 func (n *session) retire() error {
 	until := n.until.Load()
 	if until == 0 {
 		return nil
 	}
-	// First here, then in the file. A grant counts itself in held before it looks
-	// at until for the last time: either it is seen here, or it sees this.
+	// A grant first counts itself in held and then reads until for the last time. So either held
+	// has it below, or it sees this 0.
 	n.until.Store(0)
 	if n.held.Load() != 0 {
 		n.until.Store(until)
@@ -159,8 +157,8 @@ func (n *session) retire() error {
 	return n.write(0, n.limit.Load())
 }
 
-// end is retire for the last time: the next start has not to leave a gap in the
-// bases. io is held.
+// end removes the deadline if there are no leases, and lowers the limit so that the bases of the
+// next start follow without a gap. The caller holds io.
 func (n *session) end() error {
 	if n.waiting(n.clock()) > 0 || n.held.Load() != 0 || n.limit.Load() == 0 {
 		return nil
@@ -169,16 +167,7 @@ func (n *session) end() error {
 	return n.write(0, n.base.Load()+1)
 }
 
-// publish leaves the newest deadline in the stream. io is held.
-func (n *session) publish(news upstream.Session) {
-	select {
-	case <-n.news:
-	default:
-	}
-	n.news <- news
-}
-
-// wake tells run that there is something to keep.
+// wake wakes run, because there are leases.
 func (n *session) wake() {
 	select {
 	case n.kick <- struct{}{}:
@@ -186,7 +175,7 @@ func (n *session) wake() {
 	}
 }
 
-// run keeps the session going while anything is held.
+// run extends the session while there are leases.
 func (s *Store) run() {
 	defer close(s.stopped)
 	timer := time.NewTimer(0)
@@ -206,8 +195,8 @@ func (s *Store) run() {
 	}
 }
 
-// step does what is due now and returns when the next step is, 0 when nothing
-// has to be done until somebody asks for something.
+// step does what is due and returns the time until the next step. It returns 0 if there is no next
+// step before a wake.
 func (s *Store) step() time.Duration {
 	n := &s.session
 	now := n.clock()
@@ -229,7 +218,7 @@ func (s *Store) step() time.Duration {
 	}
 	err := s.advance(0, true)
 	if err != nil && !n.failing {
-		n.log.Error("cannot extend the session: what is held ends at its deadline",
+		n.log.Error("cannot extend the session: held locks end at their deadline",
 			zap.Error(err), zap.Duration("left", max(0, time.Duration(n.until.Load()-n.clock()))))
 	}
 	if n.failing = err != nil; n.failing {
@@ -242,5 +231,6 @@ func (s *Store) step() time.Duration {
 }
 
 func waitingError(left time.Duration) error {
-	return fmt.Errorf("waiting out the validity stated before the restart: %.1f s left", left.Seconds())
+	const text = "waiting out the validity stated before the restart: %.1f s left"
+	return fmt.Errorf(text, left.Seconds())
 }

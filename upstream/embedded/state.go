@@ -11,19 +11,19 @@ import (
 	"path/filepath"
 )
 
-// ErrState says that a state file cannot be understood.
+// ErrState means that a state file is malformed.
 var ErrState = errors.New("state file is damaged")
 
 const stateFormat = 1
 
-// state is what survives the daemon.
+// state is the content of the state file.
 type state struct {
 	Format int    `json:"format"`
 	Boot   string `json:"boot"`    // of the machine, for Until
-	Until  int64  `json:"until"`   // the session's deadline, ns of the boot clock; 0 when nothing is held
+	Until  int64  `json:"until"`   // the session's deadline, ns of the boot clock; 0 without leases
 	TTL    int64  `json:"ttl"`     // of the session, ns
-	Limit  uint64 `json:"limit"`   // every fence base given out is below it
-	Writer string `json:"program"` // for whoever opens the file
+	Limit  uint64 `json:"limit"`   // all fence bases so far are below it
+	Writer string `json:"program"` // names this program to a reader of the file
 }
 
 func readState(path string) (state, error) {
@@ -40,15 +40,16 @@ func readState(path string) (state, error) {
 	err = d.Decode(&st)
 	if err == nil {
 		if _, tail := d.Token(); tail != io.EOF {
-			err = errors.New("there is more after its end")
+			err = errors.New("it has text after its end")
 		}
 	}
 	if err == nil {
 		err = st.check()
 	}
 	if err != nil {
-		return state{}, fmt.Errorf("%w: %s: %w (it keeps locks from being granted twice across a restart: "+
-			"move it away only when no program can still believe that it holds a lock)", ErrState, path, err)
+		return state{}, fmt.Errorf("%w: %s: %w (it keeps locks from being granted twice across a "+
+			"restart: move it away only if no program can still believe that it holds a lock)",
+			ErrState, path, err)
 	}
 	return st, nil
 }
@@ -56,7 +57,7 @@ func readState(path string) (state, error) {
 func (st *state) check() error {
 	switch {
 	case st.Format != stateFormat:
-		return fmt.Errorf("its format is %d, this program knows %d", st.Format, stateFormat)
+		return fmt.Errorf("format %d is not the known format %d", st.Format, stateFormat)
 	case st.Until < 0 || st.TTL < 0 || st.Until > 0 && st.TTL == 0:
 		return fmt.Errorf("until %d with ttl %d makes no sense", st.Until, st.TTL)
 	case st.Limit > maxLimit:
@@ -65,9 +66,8 @@ func (st *state) check() error {
 	return nil
 }
 
-// write replaces the file at path in one step: whoever reads it finds the old
-// state or the new one, and after it returns the new one, even when the power
-// fails.
+// write replaces the file at path atomically: a reader finds either the old state or the new one.
+// After it returns, the new state survives even a power failure.
 func (st *state) write(path string) error {
 	st.Format, st.Writer = stateFormat, "locksidecar"
 	b, err := json.Marshal(st)

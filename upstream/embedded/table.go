@@ -11,27 +11,37 @@ import (
 const (
 	shardCount = 64
 	hintBuffer = 256
-	sharedBit  = 1 << 63 // in a lease: the lease is shared; the rest is its token
+	sharedBit  = 1 << 63 // of a lease: it is shared; the other bits are its token
 )
 
-// shard is a part of the table of what is held. One key has one lease: the
-// daemon's own table has arranged that already; this one makes sure.
+// shard is a part of the table of leases. A key has at most one lease. The daemon's lock table
+// ensures this already, and the shard checks it.
 type shard struct {
 	mu sync.Mutex
-	// held is who holds what, 24 bytes a key beside the key's own; guarded by mu.
+	// held has the lease of each key, in 24 bytes besides the key; guarded by mu.
 	held map[string]uint64
-	// queued is the tokens to hint when their key comes free; guarded by mu.
+	// queued has the token that waits for each key; guarded by mu.
 	queued map[string]uint64
-	// permits is who has permits of semaphores; guarded by mu.
+	// permits has the semaphores; guarded by mu.
 	permits map[string]*permits
 }
 
-// apply carries out op, or returns false and has done nothing when the session
-// or the limit has to be moved on first.
+// request is an op in progress. Its methods are called with the shard's mu held. Those that return
+// a bool return false, and have changed nothing, if the session or the limit must be extended
+// first.
+type request struct {
+	*Store
+	shard *shard
+	now   int64
+	until int64 // the session's deadline
+}
+
+// apply carries out op. It returns false, and has changed nothing, if the session or the limit must
+// be extended first.
 func (s *Store) apply(op *upstream.Op, res *upstream.Result) bool {
 	done := s.applyNow(op, res)
 	if res.Session == 0 {
-		res.SessionNo = 0 // the answer says nothing of the session
+		res.SessionNo = 0 // the result does not depend on the session
 	}
 	return done
 }
@@ -39,173 +49,202 @@ func (s *Store) apply(op *upstream.Op, res *upstream.Result) bool {
 func (s *Store) applyNow(op *upstream.Op, res *upstream.Result) bool {
 	*res = upstream.Result{Left: -1}
 	if op.Token >= sharedBit || op.Floor > cache.MaxBase {
-		res.Status, res.Err = cache.Refused, fmt.Errorf("token %d or floor %d is out of range", op.Token, op.Floor)
+		res.Status = cache.Refused
+		res.Err = fmt.Errorf("token %d or floor %d is out of range", op.Token, op.Floor)
 		return true
 	}
-	d := s.shard(op.Key)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	// The clock is read under mu: what expire removes later is not used here. The number is read before until. So a
-	// grant that expire removes has the number of the session that has ended, and nobody relies on it.
+	r := request{Store: s, shard: s.shard(op.Key)}
+	r.shard.mu.Lock()
+	defer r.shard.mu.Unlock()
+	// The clock is read under mu, so that no lease counts that expire removes later. The number is
+	// read before until. So a grant that expire removes has the number of the session that has
+	// ended, and nobody relies on it.
 	res.SessionNo = s.session.no.Load()
-	now, until := s.session.clock(), s.session.until.Load()
-	grip, held := d.held[op.Key]
-	mine := held && grip&^sharedBit == op.Token
-	expired := until != 0 && now >= until
-	if expired && op.Kind != cache.OpRelease && op.Kind != cache.OpWithdraw {
+	r.now, r.until = s.session.clock(), s.session.until.Load()
+	if r.expired() && op.Kind != cache.OpRelease && op.Kind != cache.OpWithdraw {
 		return false
 	}
 	if op.Mode == cache.Permit {
-		return s.permit(d, op, res, now, until, expired)
+		return r.permit(op, res)
 	}
+	return r.lock(op, res)
+}
+
+// expired reports whether the session has ended, and its leases with it.
+func (r *request) expired() bool { return r.until != 0 && r.now >= r.until }
+
+// lock carries out an op on a lock.
+func (r *request) lock(op *upstream.Op, res *upstream.Result) bool {
+	lease, held := r.shard.held[op.Key]
+	mine := held && lease&^sharedBit == op.Token
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
-		return s.acquire(d, op, res, now, until, grip, held)
+		return r.acquire(op, res, lease, held)
 	case cache.OpRelease, cache.OpWithdraw:
-		s.release(d, op, res, mine, expired)
+		r.release(op, res, mine)
 	case cache.OpRenew:
-		return s.renew(op, res, now, until, mine)
+		return r.renew(op, res, mine)
 	case cache.OpDowngrade:
-		return s.downgrade(d, op, res, now, until, mine)
+		return r.downgrade(op, res, mine)
 	case cache.OpPeek:
-		s.peek(res, now, until, grip, held)
+		mode := cache.Exclusive
+		if lease&sharedBit != 0 {
+			mode = cache.Shared
+		}
+		r.peek(res, held, mode)
 	default:
 		res.Status, res.Err = cache.Refused, fmt.Errorf("unknown operation %d", op.Kind)
 	}
 	return true
 }
 
-func (s *Store) acquire(d *shard, op *upstream.Op, res *upstream.Result, now, until int64, grip uint64, held bool) bool {
-	n := &s.session
-	if left := n.waiting(now); left > 0 {
-		if op.Kind == cache.OpJoin {
-			s.queue(d, op, res, int64(left))
-			return true
+func (r *request) acquire(op *upstream.Op, res *upstream.Result, lease uint64, held bool) bool {
+	wanted := op.Token
+	if op.Mode == cache.Shared {
+		wanted |= sharedBit
+	}
+	taken := held && lease != wanted // by another token, or by this one in the other mode
+	if op.Kind == cache.OpJoin && (r.waiting() || taken) {
+		if r.shard.queued == nil {
+			r.shard.queued = make(map[string]uint64)
 		}
+		r.shard.queued[op.Key] = op.Token
+		r.queued(res)
+		return true
+	}
+	if r.waiting() || taken {
+		r.refuse(res)
+		return true
+	}
+	if !r.grant(op, res, held) {
+		return false
+	}
+	r.shard.held[op.Key] = wanted
+	delete(r.shard.queued, op.Key)
+	return true
+}
+
+// waiting reports whether the store still waits for the validity stated before the restart to pass.
+func (r *request) waiting() bool { return r.session.waiting(r.now) > 0 }
+
+// queued answers an acquire that waits.
+func (r *request) queued(res *upstream.Result) {
+	res.Status, res.Left = cache.Queued, r.until-r.now
+	if left := r.session.waiting(r.now); left > 0 {
+		res.Left = int64(left)
+	}
+}
+
+// refuse answers an acquire that is not granted and does not wait.
+func (r *request) refuse(res *upstream.Result) {
+	if left := r.session.waiting(r.now); left > 0 {
 		res.Status, res.Err = cache.Refused, waitingError(left)
-		return true
+		return
 	}
-	if held && grip&^sharedBit != op.Token {
-		if op.Kind == cache.OpJoin {
-			s.queue(d, op, res, until-now)
-			return true
-		}
-		res.Status, res.Left = cache.Busy, until-now
-		return true
-	}
-	if !n.fresh(until, now) {
+	res.Status, res.Left = cache.Busy, r.until-r.now
+}
+
+// grant answers an acquire with a new base. It counts the lease unless the token has it already,
+// which is mine.
+func (r *request) grant(op *upstream.Op, res *upstream.Result, mine bool) bool {
+	n := &r.session
+	if !n.fresh(r.until, r.now) {
 		return false
 	}
 	base := n.nextBase(op.Floor)
 	if base == 0 {
 		return false
 	}
-	if !held {
-		n.held.Add(1)
+	var added int64
+	if !mine {
+		added = 1
 	}
-	if n.until.Load() < until {
-		// Taken back since it was read: the file may not have it any more.
-		if !held {
-			n.held.Add(-1)
-		}
+	n.held.Add(added)
+	if n.until.Load() < r.until {
+		n.held.Add(-added) // retire has removed the deadline, perhaps from the file too
 		return false
 	}
-	grip = op.Token
-	if op.Mode == cache.Shared {
-		grip |= sharedBit
-	}
-	d.held[op.Key] = grip
-	delete(d.queued, op.Key)
-	res.Status, res.Base, res.Session = cache.Granted, base, until
+	res.Status, res.Base, res.Session = cache.Granted, base, r.until
 	return true
 }
 
-func (s *Store) queue(d *shard, op *upstream.Op, res *upstream.Result, left int64) {
-	if d.queued == nil {
-		d.queued = make(map[string]uint64)
+func (r *request) release(op *upstream.Op, res *upstream.Result, mine bool) {
+	d, key := r.shard, op.Key
+	if q, ok := d.queued[key]; ok && q == op.Token {
+		delete(d.queued, key)
 	}
-	d.queued[op.Key] = op.Token
-	res.Status, res.Left = cache.Queued, left
+	r.released(op, res, mine)
+	if !mine {
+		return
+	}
+	delete(d.held, key)
+	if _, ok := d.queued[key]; ok {
+		delete(d.queued, key)
+		r.hint(cache.Exclusive, key)
+	}
 }
 
-func (s *Store) release(d *shard, op *upstream.Op, res *upstream.Result, mine, expired bool) {
-	if q, ok := d.queued[op.Key]; ok && q == op.Token {
-		delete(d.queued, op.Key)
-	}
-	if op.Kind == cache.OpWithdraw {
+// released answers a release or withdrawal and stops counting the lease, if there is one.
+func (r *request) released(op *upstream.Op, res *upstream.Result, mine bool) {
+	if op.Kind == cache.OpWithdraw || mine && !r.expired() {
 		res.Status = cache.Done
 	} else {
 		res.Status = cache.NotHeld
 	}
-	if !mine {
-		return
-	}
-	if !expired { // else it had ended already
-		res.Status = cache.Done
-	}
-	delete(d.held, op.Key)
-	s.session.held.Add(-1)
-	if _, ok := d.queued[op.Key]; ok {
-		delete(d.queued, op.Key)
-		s.hint(cache.Exclusive, op.Key)
+	if mine {
+		r.session.held.Add(-1)
 	}
 }
 
-func (s *Store) renew(op *upstream.Op, res *upstream.Result, now, until int64, mine bool) bool {
+func (r *request) renew(op *upstream.Op, res *upstream.Result, mine bool) bool {
 	if !mine {
 		res.Status = cache.NotHeld
 		return true
 	}
-	if !s.session.fresh(until, now) {
+	if !r.session.fresh(r.until, r.now) {
 		return false
 	}
 	if op.Rebase {
-		if res.Base = s.session.nextBase(op.Floor); res.Base == 0 {
+		if res.Base = r.session.nextBase(op.Floor); res.Base == 0 {
 			return false
 		}
 	}
-	res.Status, res.Session = cache.Done, until
+	res.Status, res.Session = cache.Done, r.until
 	return true
 }
 
-func (s *Store) downgrade(d *shard, op *upstream.Op, res *upstream.Result, now, until int64, mine bool) bool {
+func (r *request) downgrade(op *upstream.Op, res *upstream.Result, mine bool) bool {
 	if !mine {
 		res.Status = cache.NotHeld
 		return true
 	}
-	if !s.session.fresh(until, now) {
+	if !r.session.fresh(r.until, r.now) {
 		return false
 	}
-	d.held[op.Key] = op.Token | sharedBit
-	res.Status, res.Session = cache.Done, until
+	r.shard.held[op.Key] = op.Token | sharedBit
+	res.Status, res.Session = cache.Done, r.until
 	return true
 }
 
-func (s *Store) peek(res *upstream.Result, now, until int64, grip uint64, held bool) {
-	left := s.session.waiting(now)
+func (r *request) peek(res *upstream.Result, held bool, mode cache.Mode) {
+	left := r.session.waiting(r.now)
 	switch {
 	case left > 0:
 		res.Status, res.Err = cache.Refused, waitingError(left)
 	case held:
-		res.Status, res.Left = cache.Busy, until-now
-		if grip&sharedBit != 0 {
-			res.Mode = cache.Shared
-		}
+		res.Status, res.Left, res.Mode = cache.Busy, r.until-r.now, mode
 	default:
 		res.Status = cache.Done
 	}
 }
 
-// hint tells the daemon that key, or a permit of it, may have come free; it is lost
-// when nobody reads the hints.
+// hint tells the daemon that key, or a permit of it, may be available. The hint is lost if the
+// stream is full.
 func (s *Store) hint(mode cache.Mode, key string) {
-	select {
-	case s.hints <- upstream.Hint{Kind: cache.HintAvailable, Mode: mode, Key: key}:
-	default:
-	}
+	s.hints.Send(upstream.Hint{Kind: cache.HintAvailable, Mode: mode, Key: key})
 }
 
-// hintAll hints every key that somebody queues for.
+// hintAll sends a hint for every key with a queued token.
 func (s *Store) hintAll() {
 	for i := range s.shards {
 		d := &s.shards[i]
@@ -217,17 +256,17 @@ func (s *Store) hintAll() {
 			}
 		}
 		for key, p := range d.permits {
-			s.wake(key, p)
+			s.hintQueued(key, p)
 		}
 		d.mu.Unlock()
 	}
 }
 
-// expire drops every lease: the session's deadline has passed, and nobody relies
-// on it any more. The session's io is held.
+// expire drops every lease, because the session's deadline has passed and nobody relies on them any
+// more. The caller holds the session's io.
 func (s *Store) expire() {
-	s.session.until.Store(0) // first, so that whoever takes a shard's mu next sees it
-	s.session.no.Add(1)      // a grant whose answer is on its way is not one of the next session
+	s.session.until.Store(0) // first, so that the next holder of a shard's mu sees it
+	s.session.no.Add(1)      // so that no grant of the old session counts in the next one
 	for i := range s.shards {
 		d := &s.shards[i]
 		d.mu.Lock()

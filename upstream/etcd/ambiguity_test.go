@@ -281,6 +281,7 @@ func TestSleepBeyondTheTTLLosesTheSession(t *testing.T) {
 // A cut connection is found either before anything is sent, which is a refusal, or
 // after, which is not known.
 func TestCutConnections(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p, w := wirePeer(t, srv, "timeout=2s&ttl=30s")
 	held, _ := p.take("held", cache.Exclusive)

@@ -86,6 +86,7 @@ func TestNamesDoNotMeet(t *testing.T) {
 }
 
 func TestListPages(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p, q := newPeer(t, srv, "timeout=10s"), newPeer(t, srv, "timeout=10s")
 	var ops []upstream.Op
@@ -157,6 +158,7 @@ func TestListOfALongQueue(t *testing.T) {
 }
 
 func TestSweep(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
 	var kept []uint64

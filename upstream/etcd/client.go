@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"math"
@@ -20,9 +19,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// A connection with calls in flight is asked whether it still stands after pingAfter of silence. A new call
-// on an idle connection asks at once. etcd cuts off clients that ask more often than each 5 s, or without any
-// call.
+// gRPC probes a connection with calls in flight after pingAfter of silence, and an idle one at the
+// next call. etcd cuts off clients that probe more often than every 5 s, or without any call.
 const (
 	pingAfter   = 6 * time.Second
 	pingTimeout = 2 * time.Second
@@ -30,9 +28,9 @@ const (
 
 var errLogin = errors.New("cannot log in")
 
-// client is the connections to the members, and what is asked over them. It adds
-// to etcd's client what that keeps to itself: whether anything was sent at all, a
-// login that does not hold up its making, and a password that may change.
+// client is the connections to the members, and the calls over them. It adds to etcd's client
+// whether a call was sent at all, a login that does not delay its creation, and a password that may
+// change.
 type client struct {
 	cfg   *Config
 	cl    *clientv3.Client
@@ -55,36 +53,34 @@ type client struct {
 // that cfg names cannot be read.
 func newClient(cfg *Config) (*client, error) {
 	c := &client{cfg: cfg}
-	if _, _, err := cfg.url.Credentials(); err != nil {
+	t, err := cfg.url.ReadFiles("")
+	if err != nil {
 		return nil, err
 	}
-	var t *tls.Config
 	scheme := "http://"
-	if cfg.url.TLS.On {
-		var err error
-		if t, err = cfg.url.TLS.Config(""); err != nil {
-			return nil, err
-		}
+	if t != nil {
 		scheme = "https://"
 	}
 	m := newMembers(cfg.Endpoints, scheme)
 	options := []grpc.DialOption{
 		grpc.WithContextDialer(m.dial),
-		grpc.WithChainUnaryInterceptor(m.watchOver),
+		grpc.WithChainUnaryInterceptor(m.observe),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: cfg.Timeout,
-			Backoff: backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
+			Backoff: backoff.Config{
+				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}}),
 		grpc.WithStatsHandler(callHandler{&c.open}),
 		grpc.WithPerRPCCredentials(c),
 		grpc.WithUserAgent("locksidecar"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)),
 	}
-	if name := cfg.url.TLS.ServerName; name != "" { // gRPC takes no notice of the one in a tls.Config
+	// gRPC takes no notice of the one in a tls.Config
+	if name := cfg.url.TLS.ServerName; name != "" {
 		options = append(options, grpc.WithAuthority(name))
 	}
 	cl, err := clientv3.New(clientv3.Config{
 		Endpoints: m.all, TLS: t, Logger: zap.NewNop(),
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
-		MaxUnaryRetries: 1, // what is repeated is our decision
+		MaxUnaryRetries: 1, // the callers decide what is repeated
 		DialOptions:     options,
 	})
 	if err != nil {
@@ -92,8 +88,9 @@ func newClient(cfg *Config) (*client, error) {
 	}
 	m.set = cl.SetEndpoints
 	conn := cl.ActiveConnection()
-	c.cl, c.kv, c.lease, c.watch = cl, pb.NewKVClient(conn), pb.NewLeaseClient(conn), pb.NewWatchClient(conn)
-	c.maint, c.auth = pb.NewMaintenanceClient(conn), pb.NewAuthClient(conn)
+	c.cl, c.kv, c.lease = cl, pb.NewKVClient(conn), pb.NewLeaseClient(conn)
+	c.watch, c.maint = pb.NewWatchClient(conn), pb.NewMaintenanceClient(conn)
+	c.auth = pb.NewAuthClient(conn)
 	return c, nil
 }
 
@@ -104,14 +101,13 @@ func (c *client) close() error {
 	return nil
 }
 
-// sent is set once something of a call has left for the server. While it is not,
-// nothing was asked, whatever the error.
+// sent is set once a part of a call has been sent to the server. Before that, the server has done
+// nothing, whatever the error.
 type sent struct{ yes bool }
 
 type sentKey struct{}
 
-// callHandler sets sent, for which gRPC calls it on the call's own goroutine, and counts
-// connections.
+// callHandler sets sent and counts connections. gRPC calls HandleRPC on the call's own goroutine.
 type callHandler struct{ open *atomic.Int64 }
 
 func (callHandler) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
@@ -126,7 +122,7 @@ func (callHandler) HandleRPC(ctx context.Context, s stats.RPCStats) {
 }
 func (callHandler) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
 
-// HandleConn counts.
+// HandleConn counts connections.
 func (h callHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 	switch s.(type) {
 	case *stats.ConnBegin:
@@ -136,7 +132,7 @@ func (h callHandler) HandleConn(_ context.Context, s stats.ConnStats) {
 	}
 }
 
-// GetRequestMetadata puts the token into each call.
+// GetRequestMetadata adds the token to each call.
 func (c *client) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	c.token.Lock()
 	defer c.token.Unlock()
@@ -167,7 +163,7 @@ func (c *client) current() (value string, known bool) {
 	return c.token.value, c.token.known
 }
 
-// relogin gets a new token unless somebody else has since used was read.
+// relogin gets a new token, unless another call has replaced used.
 func (c *client) relogin(ctx context.Context, used string) error {
 	c.login.Lock()
 	defer c.login.Unlock()
@@ -194,9 +190,9 @@ func (c *client) relogin(ctx context.Context, used string) error {
 	return nil
 }
 
-// call makes one call, and once more with a new token when the server did not
-// like the old one, which it says before it does anything. asked is whether
-// anything was asked of the server that may have happened.
+// call makes one call. It repeats the call with a new token if the server has rejected the old one,
+// which the server does before it does anything else. asked reports whether the server may have
+// carried out the call.
 func (c *client) call(ctx context.Context, f func(context.Context) error) (asked bool, err error) {
 	for again := false; ; again = true {
 		if err := c.ensureToken(ctx); err != nil {
@@ -217,7 +213,7 @@ func (c *client) call(ctx context.Context, f func(context.Context) error) (asked
 	}
 }
 
-// tokenIsOld says that another token may help.
+// tokenIsOld reports whether a new token may help.
 func (c *client) tokenIsOld(err error) bool {
 	return c.cfg.url.User != "" && (is(err, rpctypes.ErrGRPCInvalidAuthToken) ||
 		is(err, rpctypes.ErrGRPCAuthOldRevision) || is(err, rpctypes.ErrGRPCUserEmpty))

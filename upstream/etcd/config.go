@@ -32,17 +32,17 @@ type Config struct {
 // and server_name. It connects to nothing and opens no file; its errors are
 // ErrConfig and show no secret.
 func Parse(raw string) (Config, error) {
-	c := Config{Prefix: DefaultPrefix, TTL: DefaultTTL, Timeout: DefaultTimeout}
-	u, err := storeurl.Parse(raw, storeurl.Spec{Schemes: []string{"etcd"}, Port: "2379", CanTLS: true,
+	c := Config{Prefix: DefaultPrefix, TTL: DefaultTTL}
+	u, err := storeurl.Parse(raw, storeurl.Spec{
+		Schemes: []string{"etcd"}, Port: "2379", CanTLS: true, Timeout: DefaultTimeout,
+		NeedsUser: true, NeedsPassword: true,
 		Params: map[string]func(string) error{
 			"prefix": storeurl.Text(&c.Prefix),
 			"ttl":    storeurl.Duration(&c.TTL, time.Second, time.Hour),
-		}})
+		},
+	})
 	if err == nil {
-		c.url, c.Endpoints = u, u.Hosts
-		if u.Timeout != 0 {
-			c.Timeout = u.Timeout
-		}
+		c.url, c.Endpoints, c.Timeout = u, u.Hosts, u.Timeout
 		err = c.check()
 	}
 	if err != nil {
@@ -59,24 +59,14 @@ func (c *Config) check() error {
 		return fmt.Errorf("parameter prefix: %q is empty or ends in a slash", c.Prefix)
 	case c.TTL%time.Second != 0:
 		return fmt.Errorf("parameter ttl: %v is not in whole seconds, as etcd counts them", c.TTL)
-	case c.url.User == "" && (c.url.Password != "" || c.url.PasswordFile != ""):
-		return errors.New("there is a password but no user")
-	case c.url.User != "" && c.url.Password == "" && c.url.PasswordFile == "":
-		return errors.New("there is a user but no password (password_file=)")
 	}
 	return nil
 }
 
 // String is the URL without its secrets.
 func (c Config) String() string {
-	if c.url == nil {
-		return ""
-	}
 	q := url.Values{"prefix": {c.Prefix}, "ttl": {c.TTL.String()}, "timeout": {c.Timeout.String()}}
-	if c.url.TLS.On {
-		q.Set("tls", "true")
-	}
-	return c.url.String() + "?" + q.Encode()
+	return c.url.Text(q)
 }
 
 // addr names the store in errors.

@@ -48,7 +48,7 @@ func TestParseFaults(t *testing.T) {
 		"etcd://me:s3cret@a?x=1":           "unknown (known: ca, cert, key, password_file, prefix, server_name, timeout, tls, ttl)",
 		"etcd://me:s3cret@a?timeout=1":     "duration",
 		"etcd://me:s3cret@a?tls=perhaps":   "neither true nor false",
-		"etcd://me:s3cret@a,a":             "twice",
+		"etcd://me:s3cret@a,a":             "duplicate",
 		"etcd://me:s3cret@a?password_file": "",
 	} {
 		_, err := etcd.Parse(raw)

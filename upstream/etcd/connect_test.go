@@ -240,7 +240,7 @@ func TestTLS(t *testing.T) {
 	srv := testserver.StartEtcd(t, "--cert-file="+c.server, "--key-file="+c.serverKey, "--client-cert-auth", "--trusted-ca-file="+c.ca)
 	at := func(host string, params ...string) string {
 		_, port, _ := net.SplitHostPort(srv.Addr())
-		return "etcd://" + host + ":" + port + "?timeout=1s&" + strings.Join(params, "&")
+		return "etcd://" + host + ":" + port + "?timeout=10s&" + strings.Join(params, "&")
 	}
 	on, ca, own := "tls=true", "ca="+c.ca, "cert="+c.client+"&key="+c.clientKey
 	fails(t, at("127.0.0.1"), "tls=true")
@@ -260,7 +260,7 @@ func TestTLS(t *testing.T) {
 		p.want(p.do(cache.OpRelease, cache.Exclusive, "a", tok), cache.Done)
 	}
 	plain := testserver.StartEtcd(t)
-	fails(t, "etcd://"+plain.Addr()+"?timeout=1s&tls=true&"+ca, "no TLS")
+	fails(t, "etcd://"+plain.Addr()+"?timeout=1s&tls=true&"+ca, "TLS port")
 	pair, err := tls.LoadX509KeyPair(c.client, c.clientKey)
 	if err != nil {
 		t.Fatal(err)
@@ -275,6 +275,7 @@ func TestTLS(t *testing.T) {
 }
 
 func TestConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	s, err := etcd.Open(t.Context(), config(t, "", srv))
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 // The tests here are the table of doc.go.
 
 func TestRestartWithItsDataKeepsTheSession(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p := newPeer(t, srv, "ttl=20s")
 	a, base := p.take("a", cache.Exclusive)
@@ -139,6 +140,7 @@ func TestPauseBeyondTheTTLLosesTheSessionInTime(t *testing.T) {
 }
 
 func TestOwnKeyRemovedBySomebodyIsNoticed(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p := newPeer(t, srv, "ttl=30s")
 	tok, _ := p.take("a", cache.Exclusive)
@@ -175,6 +177,7 @@ func TestOwnKeyRemovedBySomebodyIsNoticed(t *testing.T) {
 }
 
 func TestOwnReleaseIsNotTakenForALoss(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
 	tok, _ := p.take("a", cache.Exclusive)
@@ -210,6 +213,7 @@ func TestSessionKeyRemovedBySomebodyComesBack(t *testing.T) {
 }
 
 func TestCompactionIsNotNoticed(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	p, q := newPeer(t, srv, ""), newPeer(t, srv, "")
 	tok, _ := p.take("a", cache.Exclusive)
@@ -230,6 +234,7 @@ func TestCompactionIsNotNoticed(t *testing.T) {
 }
 
 func TestLazyStoreWaitsForItsServer(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	srv.Kill()
 	p := lazyPeer(t, config(t, "timeout=500ms", srv))
@@ -281,6 +286,7 @@ func fill(t *testing.T, srv *testserver.Etcd) {
 }
 
 func TestFullDatabaseTakesNothingAndReleases(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t, "--quota-backend-bytes=1000000")
 	p := newPeer(t, srv, "timeout=10s&ttl=30s")
 	a, _ := p.take("a", cache.Exclusive)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -29,7 +30,7 @@ func TestLateRequestDoesNothing(t *testing.T) {
 	defer s.Close()
 	late := func(op upstream.Op) *pb.TxnRequest {
 		b := &batch{s: s, sess: s.cur.Load(), ops: []upstream.Op{op}, results: make([]upstream.Result, 1)}
-		b.plan()
+		b.start()
 		p := b.parts()[0]
 		return b.request(&p)
 	}
@@ -46,7 +47,7 @@ func TestLateRequestDoesNothing(t *testing.T) {
 			cancel()
 			_ = s.Apply(gone, []upstream.Op{op}, make([]upstream.Result, 1))
 			s.lockKeys.mu.Lock() // as if that had been sent, and had no answer
-			s.lockKeys.doubts[doubt{lock: "k", token: op.Token}] = s.cur.Load().fence.Load()
+			s.lockKeys.unresolved[acquireID{lock: "k", token: op.Token}] = s.cur.Load().fence.Load()
 			s.lockKeys.mu.Unlock()
 			op.Kind = cache.OpWithdraw
 			if r := apply(op); r.Status != cache.Done {
@@ -59,7 +60,7 @@ func TestLateRequestDoesNothing(t *testing.T) {
 			if r := apply(upstream.Op{Kind: cache.OpPeek, Key: "k"}); r.Status != cache.Done {
 				t.Fatalf("something stands: %v", r)
 			}
-			if len(s.lockKeys.doubts) != 0 {
+			if len(s.lockKeys.unresolved) != 0 {
 				t.Error("it is still in doubt")
 			}
 		}
@@ -112,13 +113,13 @@ func TestBasesOutOfRangeAreRefused(t *testing.T) {
 	}
 	b := &batch{s: s, sess: s.cur.Load(), ops: []upstream.Op{op}, results: res}
 	b.grantedLocked(&step{}, int64(cache.MaxBase)+1, cache.Exclusive, false, true)
-	if len(b.steps) != 1 || b.steps[0].plan != planRemove {
+	if len(b.steps) != 1 || b.steps[0].action != actRemove {
 		t.Error("a base of 2^53 is granted")
 	}
 	// A join that has just queued, and whose turn came before it looked.
 	b.steps, b.ops[0] = nil, upstream.Op{Kind: cache.OpJoin, Key: "k", Token: 2, Floor: 1_000_000}
-	b.placedLocked(&step{kind: cache.OpJoin, join: true, key: "k2", put: 7}, []*mvccpb.KeyValue{{Key: []byte("k2"), CreateRevision: 7}})
-	if len(b.steps) != 1 || b.steps[0].plan != planRemove {
+	b.placedLocked(&step{kind: cache.OpJoin, join: true, keyState: keyState{key: "k2"}, put: 7}, []*mvccpb.KeyValue{{Key: []byte("k2"), CreateRevision: 7}})
+	if len(b.steps) != 1 || b.steps[0].action != actRemove {
 		t.Error("a base below the floor is granted")
 	}
 }
@@ -127,19 +128,19 @@ func TestEvaluate(t *testing.T) {
 	kv := func(key string, rev int64, value string) *mvccpb.KeyValue {
 		return &mvccpb.KeyValue{Key: []byte(key), CreateRevision: rev, Value: []byte(value)}
 	}
-	x, r, brief := valueExclusive, valueShared, valueBrief
+	x, r, shortLived := valueExclusive, valueShared, valueShortLived
 	for _, c := range []struct {
-		values          []string
-		at              int
-		granted, wanted bool
-		pred            int
+		values             []string
+		at                 int
+		granted, contended bool
+		pred               int
 	}{
-		{[]string{brief}, 0, true, false, -1},
-		{[]string{x, brief}, 0, true, false, -1},
-		{[]string{x, brief, x}, 0, true, true, -1},
-		{[]string{x, brief}, 1, false, false, 0},
-		{[]string{r, brief, r}, 2, false, false, 1},
-		{[]string{brief, brief}, 0, true, false, -1},
+		{[]string{shortLived}, 0, true, false, -1},
+		{[]string{x, shortLived}, 0, true, false, -1},
+		{[]string{x, shortLived, x}, 0, true, true, -1},
+		{[]string{x, shortLived}, 1, false, false, 0},
+		{[]string{r, shortLived, r}, 2, false, false, 1},
+		{[]string{shortLived, shortLived}, 0, true, false, -1},
 		{[]string{x}, 0, true, false, -1},
 		{[]string{r}, 0, true, false, -1},
 		{[]string{x, x}, 0, true, true, -1},
@@ -163,8 +164,8 @@ func TestEvaluate(t *testing.T) {
 		if p.pred != nil {
 			pred = int(p.pred.Key[0] - 'a')
 		}
-		if !ok || p.granted != c.granted || c.granted && p.wanted != c.wanted || pred != c.pred {
-			t.Errorf("%q at %d: granted %v, wanted %v, behind %d", c.values, c.at, p.granted, p.wanted, pred)
+		if !ok || p.granted != c.granted || c.granted && p.contended != c.contended || pred != c.pred {
+			t.Errorf("%q at %d: granted %v, contended %v, behind %d", c.values, c.at, p.granted, p.contended, pred)
 		}
 	}
 	if _, ok := evaluate(nil, "a"); ok {
@@ -174,19 +175,19 @@ func TestEvaluate(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	for s, want := range map[string]bool{"3.3.27": true, "3.4.0": false, "3.5.12": false, "3.7.3": false, "4.0.0": false, "2.3": true, "3.4.0-rc.1": false} {
-		v, ok := version(s)
-		if !ok || older(v, oldest) != want {
+		v, ok := driverkit.ParseVersion(s)
+		if !ok || v.Before(oldest) != want {
 			t.Errorf("%s is %v", s, v)
 		}
 	}
 	for s, want := range map[string]bool{"3.4.0": true, "3.4.28": true, "3.4.29": false, "3.4.37": false, "3.5.0": true, "3.5.12": true, "3.5.12-rc.1": true,
 		"3.5.13": false, "3.6.0": false, "3.7.3": false, "4.0.0": false} {
-		if v, _ := version(s); revokesLiveLeases(v) != want {
+		if v, _ := driverkit.ParseVersion(s); revokesLiveLeases(v) != want {
 			t.Errorf("that %s can end live leases is %v", s, !want)
 		}
 	}
 	for _, s := range []string{"", "three", "3", "3.x.1"} {
-		if _, ok := version(s); ok {
+		if _, ok := driverkit.ParseVersion(s); ok {
 			t.Errorf("%q is a version", s)
 		}
 	}

@@ -1,7 +1,6 @@
 package etcd_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
@@ -11,12 +10,13 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/etcd"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 const (
 	long  = time.Minute
-	bound = 30 * time.Second
+	bound = 60 * time.Second
 	dir   = etcd.DefaultPrefix + "/"
 )
 
@@ -44,10 +44,7 @@ func open(t testing.TB, srv *testserver.Etcd, query string) *etcd.Store {
 
 func openConfig(t testing.TB, cfg etcd.Config) *etcd.Store {
 	t.Helper()
-	s, err := etcd.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := storetest.Opened(t, func() (*etcd.Store, error) { return etcd.Open(t.Context(), cfg) })
 	closeLater(t, s)
 	return s
 }
@@ -86,11 +83,7 @@ func lazyPeer(t testing.TB, cfg etcd.Config) *peer {
 func (p *peer) token() uint64 { p.last++; return p.last }
 
 func (p *peer) apply(ops ...upstream.Op) ([]cache.Result, error) {
-	res := make([]cache.Result, len(ops))
-	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
-	defer cancel()
-	err := p.Apply(ctx, ops, res)
-	return res, err
+	return storetest.Apply(p.Store, ops...)
 }
 
 func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) cache.Result {
@@ -100,12 +93,7 @@ func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) 
 
 func (p *peer) want(r cache.Result, st cache.Status) {
 	p.Helper()
-	if r.Status != st {
-		p.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
-	}
-	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
-		p.Fatalf("%v comes with error %v", st, r.Err)
-	}
+	storetest.Want(p.TB, r, st)
 }
 
 // take is a try that has to succeed.
@@ -145,11 +133,7 @@ func (p *peer) eventually(what string, ok func() bool) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it never comes true that %s", what)
-		}
-	}
+	storetest.Eventually(t, bound, what, ok)
 }
 
 // hinted waits for a hint.

@@ -5,30 +5,30 @@ import (
 	"strings"
 )
 
-// The values of our keys. Whoever has another value, as concurrency.Mutex has an
-// empty one, holds or wants the lock alone.
+// The values of our keys. A key with any other value, such as the empty one of concurrency.Mutex,
+// is a writer's.
 const (
-	valueExclusive = "locksidecar:exclusive"
-	valueBrief     = "locksidecar:brief" // a writer's too, with a short-lived entry
-	valueShared    = "locksidecar:shared"
-	valuePermit    = "locksidecar:permit:"
+	valueExclusive  = "locksidecar:exclusive"
+	valueShortLived = "locksidecar:brief" // a writer's short-lived entry
+	valueShared     = "locksidecar:shared"
+	valuePermit     = "locksidecar:permit:"
 )
 
-// sessionDir holds a key for each daemon's session. No lock's name looks like
-// that: a percent sign in one is encoded.
+// sessionDir holds a key for each daemon's session. No lock's name is encoded like this, because a
+// percent sign in a name becomes %25.
 const sessionDir = "%session"
 
-// permitDir holds the keys of semaphores. Neither does it.
+// permitDir holds the keys of semaphores. No lock's name is encoded like this either.
 const permitDir = "%permit"
 
-// names are the names under a prefix.
+// names makes the names of keys under a prefix.
 type names struct {
 	root string // prefix and a slash
 }
 
 var escape = strings.NewReplacer("%", "%25", "/", "%2F")
 
-// dir is what the keys of a lock begin with. Their range is [dir, dirEnd(dir)).
+// dir is the beginning of the keys of a lock. Their range is [dir, dirEnd(dir)).
 func (n *names) dir(lock string) string { return n.root + escaped(lock) + "/" }
 
 func escaped(name string) string {
@@ -38,15 +38,14 @@ func escaped(name string) string {
 	return name
 }
 
-// permits are what the keys of a semaphore's holders begin with, and of those that
-// queue for it.
+// permits returns the beginnings of the keys of a semaphore's holders and of those of its queue.
 func (n *names) permits(key string) (held, queue string) {
 	key = escaped(key) + "/"
 	return n.root + permitDir + "/held/" + key, n.root + permitDir + "/queue/" + key
 }
 
-// semaphore is the semaphore that a key belongs to, with what its keys of that kind
-// begin with.
+// semaphore returns the semaphore that a key belongs to, the beginning of its keys of that kind,
+// and whether the kind is that of holders.
 func (n *names) semaphore(key string) (name, dir string, held, ok bool) {
 	rest, ok := strings.CutPrefix(key, n.root+permitDir+"/")
 	if !ok {
@@ -61,11 +60,11 @@ func (n *names) semaphore(key string) (name, dir string, held, ok bool) {
 	return unescape.Replace(name), n.root + permitDir + "/" + kind + "/" + name + "/", held, true
 }
 
-// permitValue is the value of a token's keys in a semaphore. No two tokens of a
-// session have the same.
+// permitValue is the value of a token's keys in a semaphore. No two tokens of a session have the
+// same.
 func permitValue(token uint64) string { return valuePermit + strconv.FormatUint(token, 16) }
 
-// permitToken is the token of a value; 0 when it is not one of ours.
+// permitToken returns the token of a value, or 0 if the value is not one of ours.
 func permitToken(value string) uint64 {
 	hex, ok := strings.CutPrefix(value, valuePermit)
 	if !ok {
@@ -84,7 +83,7 @@ func permitBase(rev int64, slot int) uint64 {
 	return uint64(rev)<<slotBits | uint64(slot)&(1<<slotBits-1)
 }
 
-// dirEnd is the first key behind those that begin with dir, which ends in a slash.
+// dirEnd is the first key after those that begin with dir, which ends in a slash.
 func dirEnd(dir string) string { return dir[:len(dir)-1] + "0" }
 
 // rangeEnd is dirEnd for requests.
@@ -94,8 +93,8 @@ func rangeEnd(dir string) []byte {
 	return b
 }
 
-// key is a token's key: the lease in hexadecimal, as concurrency.Mutex has it,
-// and the token's number.
+// key is a token's key: the lease in hexadecimal, as in the keys of concurrency.Mutex, and the
+// token's number.
 func key(dir string, lease int64, token uint64) string {
 	b := make([]byte, 0, len(dir)+32)
 	b = append(b, dir...)
@@ -109,14 +108,14 @@ func (n *names) session(lease int64) string {
 	return n.root + sessionDir + "/" + strconv.FormatInt(lease, 16)
 }
 
-// behind is the first key behind all of ours.
+// behind is the first key after all of ours.
 func (n *names) behind() string { return dirEnd(n.root) }
 
 var unescape = strings.NewReplacer("%25", "%", "%2F", "/")
 
-// lock is the lock that a key belongs to, with what its keys begin with. A key of
-// ours, and one of concurrency.Mutex, has no slash behind the lock's name; of a
-// foreign one only the part up to the first slash counts.
+// lock returns the lock that a key belongs to, and the beginning of its keys. Our keys, and those
+// of concurrency.Mutex, have no slash after the lock's name. Of other keys only the part up to the
+// first slash counts.
 func (n *names) lock(key string) (lock, dir string, ok bool) {
 	rest, ok := strings.CutPrefix(key, n.root)
 	if !ok {
@@ -129,8 +128,7 @@ func (n *names) lock(key string) (lock, dir string, ok bool) {
 	return unescape.Replace(name), n.root + name + "/", true
 }
 
-// holder takes a key's last part apart. token is 0 and ours false when it is not
-// one of a locksidecar.
+// holder parses a key's last part. ours is false, and token 0, if the key is not a locksidecar's.
 func holder(key, dir string) (lease int64, token uint64, ours bool) {
 	l, t, ok := strings.Cut(key[len(dir):], "-")
 	if !ok {
@@ -139,4 +137,9 @@ func holder(key, dir string) (lease int64, token uint64, ours bool) {
 	lease, err1 := strconv.ParseInt(l, 16, 64)
 	token, err2 := strconv.ParseUint(t, 16, 64)
 	return lease, token, err1 == nil && err2 == nil
+}
+
+// Name is the name that etcdctl lock and concurrency.NewMutex use for a lock of ours.
+func (c Config) Name(lock string) string {
+	return strings.TrimSuffix((&names{root: c.Prefix + "/"}).dir(lock), "/")
 }

@@ -11,19 +11,22 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
 const (
 	listPage   = 1000 // keys in one read
-	listLeases = 64   // leases of a page whose time left is asked for
+	listLeases = 64   // leases of a page whose remaining times are read
 )
 
-// List returns locks in the order of their escaped names, and then permits in the
-// order of their semaphores'; a cursor is where in that order to go on. The locks of other programs on etcd's own lock recipe are
-// among them.
-func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
+// List returns locks in the order of their escaped names, and then permits in the order of their
+// semaphores' names. A cursor is the position in that order from which to continue. The list
+// includes the locks of other programs that use etcd's own lock recipe.
+func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (
+	locks []upstream.Lock, next string, err error,
+) {
 	if limit <= 0 {
 		return nil, "", nil
 	}
@@ -44,9 +47,11 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 	return append(locks, held...), next, err
 }
 
-func (s *Store) listLocks(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
+func (s *Store) listLocks(ctx context.Context, prefix, cursor string, limit int) (
+	locks []upstream.Lock, next string, err error,
+) {
 	dir := s.dir(prefix)
-	from, to := max(dir[:len(dir)-1], cursor), prefixEnd(dir[:len(dir)-1])
+	from, to := max(dir[:len(dir)-1], cursor), clientv3.GetPrefixRangeEnd(dir[:len(dir)-1])
 	for {
 		page, err := s.read(ctx, from, to, listPage)
 		if err != nil {
@@ -54,101 +59,88 @@ func (s *Store) listLocks(ctx context.Context, prefix, cursor string, limit int)
 		}
 		full := len(page) == listPage
 		for len(page) > 0 && len(locks) < limit {
-			lock, dir, ok := s.lock(string(page[0].Key))
-			if permits := s.root + permitDir + "/"; strings.HasPrefix(string(page[0].Key), permits) {
-				from = dirEnd(permits)
-				page = page[sort.Search(len(page), func(i int) bool { return string(page[i].Key) >= from }):]
-				continue
-			}
-			if !ok { // a session's, or no lock's
-				from, page = string(page[0].Key)+"\x00", page[1:]
-				continue
-			}
-			n := 1
-			for n < len(page) && strings.HasPrefix(string(page[n].Key), dir) {
-				n++
-			}
+			lock, dir, n, end := s.group(page)
 			queue := page[:n]
-			if page = page[n:]; len(page) == 0 && full { // there may be more of it
+			if page, from = page[n:], end; lock == "" {
+				continue
+			}
+			if len(page) == 0 && full { // there may be more of it
 				if queue, err = s.read(ctx, dir, dirEnd(dir), 0); err != nil {
 					return nil, "", err
 				}
 			}
-			if from = dirEnd(dir); len(queue) > 0 {
+			if len(queue) > 0 {
 				locks = append(locks, s.describe(lock, dir, queue))
 			}
 		}
-		switch {
-		case len(page) > 0 || full && len(locks) == limit:
+		more := len(page) > 0 || full
+		if !more {
+			from = ""
+		}
+		if !more || len(locks) == limit {
 			s.timeLeft(ctx, locks)
 			return locks, from, nil
-		case !full:
-			s.timeLeft(ctx, locks)
-			return locks, "", nil
 		}
 	}
 }
 
-// bounded makes one call that takes Timeout at most.
-func (s *Store) bounded(ctx context.Context, f func(context.Context) error) (asked bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	return s.client.call(ctx, f)
-}
-
-// prefixEnd is the first key behind those that begin with p.
-func prefixEnd(p string) string {
-	b := []byte(p)
-	for i := len(b) - 1; i >= 0; i-- {
-		if b[i] < 0xff {
-			b[i]++
-			return string(b[:i+1])
-		}
+// group returns how many keys at the beginning of page belong together, and the first key that can
+// follow them. lock is empty if they are not those of a lock.
+func (s *Store) group(page []*mvccpb.KeyValue) (lock, dir string, n int, end string) {
+	first := string(page[0].Key)
+	lock, dir, ok := s.lock(first)
+	switch permits := s.root + permitDir + "/"; {
+	case ok:
+		end = dirEnd(dir)
+	case strings.HasPrefix(first, permits):
+		end = dirEnd(permits)
+	default: // a session's key, or one of no lock
+		end = first + "\x00"
 	}
-	return "\x00"
+	n = sort.Search(len(page), func(i int) bool { return string(page[i].Key) >= end })
+	return lock, dir, n, end
 }
 
-// read reads a piece of the keys; limit 0 is all.
-func (s *Store) read(ctx context.Context, from, to string, limit int64) ([]*mvccpb.KeyValue, error) {
-	req := &pb.RangeRequest{Key: []byte(from), RangeEnd: []byte(to), Limit: limit}
-	var r *pb.RangeResponse
-	_, err := s.bounded(ctx, func(ctx context.Context) (err error) {
-		r, err = s.client.kv.Range(ctx, req)
-		return err
-	})
-	if err != nil {
-		return nil, s.cfg.explain(ErrNoAnswer, fmt.Errorf("list locks: %w", err))
-	}
-	return r.GetKvs(), nil
-}
-
-// describe makes a lock of its queue.
+// describe describes a lock by its queue, which it sorts.
 func (s *Store) describe(lock, dir string, queue []*mvccpb.KeyValue) upstream.Lock {
-	evaluate(queue, "") // puts it in order
+	slices.SortFunc(queue, byAge)
 	first := queue[0]
-	key := string(first.Key)
-	_, token, ours := holder(key, dir)
-	l := upstream.Lock{Key: lock, Name: key, Mode: modeOf(first), Holder: "lease " + strconv.FormatInt(first.Lease, 16),
-		Foreign: !ours || len(first.Value) == 0, Left: -1, Base: uint64(first.CreateRevision)}
-	if first.Lease == 0 {
-		l.Holder = "no lease: it ends by hand only"
-	}
-	if !l.Foreign {
-		l.Daemon, l.Token = daemonOf(first.Lease), token
-	}
+	_, token, ours := holder(string(first.Key), dir)
+	l := s.describeHolder(lock, first, token, !ours || len(first.Value) == 0)
 	holders := 1
 	for holders < len(queue) && sharedKV(first) && sharedKV(queue[holders]) {
 		holders++
+		l.Mine = l.Mine || s.mine(queue[holders-1])
 	}
 	l.Waiters = len(queue) - holders
-	n := s.cur.Load()
-	for _, kv := range queue[:holders] {
-		l.Mine = l.Mine || n != nil && kv.Lease == n.lease
+	return l
+}
+
+// describeHolder describes the holder that has this key.
+func (s *Store) describeHolder(
+	name string, kv *mvccpb.KeyValue, token uint64, foreign bool,
+) upstream.Lock {
+	l := upstream.Lock{
+		Key: name, Name: string(kv.Key), Mode: modeOf(kv), Base: uint64(kv.CreateRevision),
+		Holder: "lease " + strconv.FormatInt(kv.Lease, 16),
+		Mine:   s.mine(kv), Foreign: foreign, Left: -1, Waiters: -1,
+	}
+	if kv.Lease == 0 {
+		l.Holder = "no lease: it ends by hand only"
+	}
+	if !foreign {
+		l.Daemon, l.Token = daemonOf(kv.Lease), token
 	}
 	return l
 }
 
-// timeLeft fills in how long the holders' leases last, if they are not too many.
+// mine reports whether a key is under the lease of the present session.
+func (s *Store) mine(kv *mvccpb.KeyValue) bool {
+	n := s.cur.Load()
+	return n != nil && kv.Lease == n.lease
+}
+
+// timeLeft fills in the remaining times of the holders' leases, at most listLeases of them.
 func (s *Store) timeLeft(ctx context.Context, locks []upstream.Lock) {
 	left := map[string]int64{}
 	for i := range locks {
@@ -160,7 +152,7 @@ func (s *Store) timeLeft(ctx context.Context, locks []upstream.Lock) {
 		if _, asked := left[hex]; !asked && len(left) < listLeases {
 			left[hex] = -1
 			id, _ := strconv.ParseInt(hex, 16, 64)
-			if r, err := s.lookUp(ctx, id, false); err == nil && r.TTL >= 0 {
+			if r, err := s.leaseInfo(ctx, id, false); err == nil && r.TTL >= 0 {
 				left[hex] = r.TTL * int64(time.Second)
 			}
 		}
@@ -170,27 +162,28 @@ func (s *Store) timeLeft(ctx context.Context, locks []upstream.Lock) {
 	}
 }
 
-func (s *Store) lookUp(ctx context.Context, lease int64, keys bool) (r *pb.LeaseTimeToLiveResponse, err error) {
-	_, err = s.bounded(ctx, func(ctx context.Context) (err error) {
-		r, err = s.client.lease.LeaseTimeToLive(ctx, &pb.LeaseTimeToLiveRequest{ID: lease, Keys: keys})
-		return err
-	})
-	return r, err
+func (s *Store) leaseInfo(ctx context.Context, lease int64, keys bool) (
+	*pb.LeaseTimeToLiveResponse, error,
+) {
+	req := &pb.LeaseTimeToLiveRequest{ID: lease, Keys: keys}
+	return bounded(ctx, s, s.client.lease.LeaseTimeToLive, req)
 }
 
-// Sweep removes keys under our lease whose tokens are not known. etcd keeps a list
-// of a lease's keys, so nobody else's are read.
-func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) bool) (removed int, err error) {
+// Sweep removes keys under our lease whose tokens are not known. etcd keeps a list of a lease's
+// keys, so the keys of others are not read.
+func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) bool) (
+	removed int, err error,
+) {
 	n := s.cur.Load()
 	if n == nil || n.gone.Load() {
 		return 0, nil
 	}
-	r, err := s.lookUp(ctx, n.lease, true)
+	r, err := s.leaseInfo(ctx, n.lease, true)
 	if err != nil {
 		return 0, s.cfg.explain(ErrNoAnswer, fmt.Errorf("sweep: %w", err))
 	}
 	var stale []string
-	semaphores := map[string]string{} // by what their keys of one kind begin with
+	semaphores := map[string]string{} // by the beginning of their keys of one kind
 	for _, k := range r.Keys {
 		if name, dir, _, ok := s.semaphore(string(k)); ok {
 			semaphores[dir] = name
@@ -204,17 +197,14 @@ func (s *Store) Sweep(ctx context.Context, known func(key string, token uint64) 
 			stale = append(stale, string(k))
 		}
 	}
-	for part := range slices.Chunk(stale, int(s.most.Load())) {
+	for part := range slices.Chunk(stale, int(s.maxOps.Load())) {
 		gone, err := s.remove(ctx, part)
 		if removed += gone; err != nil {
-			return removed, s.cfg.explain(ErrNoAnswer, fmt.Errorf("sweep: %w", err))
+			return removed, err
 		}
 	}
 	gone, err := s.sweepPermits(ctx, n, semaphores, known)
-	if removed += gone; err != nil {
-		return removed, s.cfg.explain(ErrNoAnswer, fmt.Errorf("sweep: %w", err))
-	}
-	return removed, nil
+	return removed + gone, err
 }
 
 func (s *Store) remove(ctx context.Context, keys []string) (removed int, err error) {
@@ -222,11 +212,8 @@ func (s *Store) remove(ctx context.Context, keys []string) (removed int, err err
 	for _, k := range keys {
 		req.Success = append(req.Success, deleteOp(k))
 	}
-	var r *pb.TxnResponse
-	if _, err = s.bounded(ctx, func(ctx context.Context) (err error) {
-		r, err = s.client.kv.Txn(ctx, req)
-		return err
-	}); err != nil {
+	r, err := s.txn(ctx, "sweep", req)
+	if err != nil {
 		return 0, err
 	}
 	t := &s.lockKeys

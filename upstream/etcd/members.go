@@ -11,12 +11,11 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"github.com/locksidecar/locksidecar/protocol/sock"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// A member that has not answered is left alone for so long, if there are others. A
-// frozen one keeps its connections, and gRPC would go on asking it in turn until
-// its own probe has found out.
+// A member that has not answered gets no requests for this time, if there are others. A frozen one
+// keeps its connections, and gRPC would send it requests in turn until its own probe has found out.
 const avoidFor = 5 * time.Second
 
 // members knows which of the endpoints answer.
@@ -31,7 +30,9 @@ type members struct {
 }
 
 func newMembers(endpoints []string, scheme string) *members {
-	m := &members{addr: map[string]string{}, remote: map[string]string{}, avoided: map[string]time.Time{}}
+	m := &members{
+		addr: map[string]string{}, remote: map[string]string{}, avoided: map[string]time.Time{},
+	}
 	for _, e := range endpoints {
 		m.all = append(m.all, scheme+e)
 		m.addr[e] = scheme + e
@@ -39,9 +40,9 @@ func newMembers(endpoints []string, scheme string) *members {
 	return m
 }
 
-// dial connects to addr, and takes note of where that has led.
+// dial connects to addr, and remembers the remote address.
 func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
-	c, err := sock.Dial(ctx, new(net.Dialer), "tcp", addr)
+	c, err := driverkit.Dial(ctx, new(net.Dialer), "tcp", addr, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -51,8 +52,11 @@ func (m *members) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return c, nil
 }
 
-// watchOver is gRPC's interceptor: it sees who does not answer.
-func (m *members) watchOver(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+// observe is gRPC's interceptor. It notices the members that do not answer.
+func (m *members) observe(
+	ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker,
+	opts ...grpc.CallOption,
+) error {
 	m.restore()
 	var p peer.Peer
 	err := invoke(ctx, method, req, reply, cc, append(opts, grpc.Peer(&p))...)
@@ -62,8 +66,8 @@ func (m *members) watchOver(ctx context.Context, method string, req, reply any, 
 	return err
 }
 
-// avoid has the member at a remote address left alone. The others may only seem to
-// answer: the one that was found out last is left alone whatever there is.
+// avoid stops requests to the member at a remote address. If all members are avoided, only this one
+// stays avoided, because it is the one that has been found out last.
 func (m *members) avoid(remote string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,7 +82,7 @@ func (m *members) avoid(remote string) {
 	m.useLocked()
 }
 
-// restore uses members again whose time is over.
+// restore uses members again whose time has passed.
 func (m *members) restore() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

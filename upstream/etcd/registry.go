@@ -2,7 +2,6 @@ package etcd
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -15,26 +14,20 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-var _ upstream.Registrar = (*Store)(nil)
-
-// registered returns the key of the entry of the daemon that has this lease. It is below the session's
-// key, where no version looks for a lock. The session's key itself would not do: each write of it
-// invalidates requests that are still on their way.
+// registered returns the key of the entry of the daemon that has this lease. It is below the
+// session's key, where no version expects a lock. The session's key itself would not do: each write
+// of it invalidates requests that are still on their way.
 func (n *names) registered(lease int64) string { return n.session(lease) + "/daemon" }
-
-var errNoSession = errors.New("no session at etcd")
 
 // Register writes the entry under the lease of the present session, with which it ends.
 func (s *Store) Register(ctx context.Context, r upstream.Registration, _ time.Duration) error {
 	n := s.cur.Load()
 	if n == nil || n.lost.Load() {
-		return fmt.Errorf("register: %w", errNoSession)
+		return fmt.Errorf("register: %w", ErrSession)
 	}
 	put := putOp(s.registered(n.lease), r.Encode(), n.lease)
-	if _, err := s.txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{put}}); err != nil {
-		return s.cfg.explain(ErrNoAnswer, fmt.Errorf("register: %w", err))
-	}
-	return nil
+	_, err := s.txn(ctx, "register", &pb.TxnRequest{Success: ops(put)})
+	return err
 }
 
 // Unregister deletes the entry of the present session. Entries of earlier sessions ended with their
@@ -44,29 +37,28 @@ func (s *Store) Unregister(ctx context.Context) error {
 	if n == nil {
 		return nil
 	}
-	remove := deleteOp(s.registered(n.lease))
-	if _, err := s.txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{remove}}); err != nil {
-		return s.cfg.explain(ErrNoAnswer, fmt.Errorf("unregister: %w", err))
-	}
-	return nil
+	_, err := s.txn(ctx, "unregister", &pb.TxnRequest{Success: ops(deleteOp(s.registered(n.lease)))})
+	return err
 }
 
 // Registered reads the entries in as few transactions as the server's limit allows.
-func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
+func (s *Store) Registered(ctx context.Context, ids []string) (
+	map[string]upstream.Registration, error,
+) {
 	found := map[string]upstream.Registration{}
-	for part := range slices.Chunk(ids, int(max(1, s.most.Load()))) {
+	for part := range slices.Chunk(ids, int(max(1, s.maxOps.Load()))) {
 		req := &pb.TxnRequest{}
 		for _, id := range part {
 			lease, _ := strconv.ParseInt(id, 16, 64)
-			req.Success = append(req.Success, rangeOp(&pb.RangeRequest{Key: []byte(s.registered(lease))}))
+			req.Success = append(req.Success, valueOp(s.registered(lease)))
 		}
-		r, err := s.txn(ctx, req)
+		r, err := s.txn(ctx, "read registrations", req)
 		if err != nil {
-			return found, s.cfg.explain(ErrNoAnswer, fmt.Errorf("read registrations: %w", err))
+			return found, err
 		}
 		for i, id := range part {
-			if kvs := r.Responses[i].GetResponseRange().GetKvs(); len(kvs) == 1 {
-				if entry, ok := upstream.ParseRegistration(string(kvs[0].Value)); ok {
+			if kv := kvs(r.Responses[i]); len(kv) == 1 {
+				if entry, ok := upstream.ParseRegistration(string(kv[0].Value)); ok {
 					found[id] = entry
 				}
 			}
@@ -75,9 +67,11 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads the queue of one key. The holders' daemons have to be asked for Held, because etcd stores revisions
-// but no times.
-func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
+// Holders reads the queue of one key. The holders' daemons have to be asked for Held, because etcd
+// stores revisions but no times.
+func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (
+	locks []upstream.Lock, err error,
+) {
 	if limit < 1 {
 		return nil, nil
 	}
@@ -92,7 +86,9 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	return locks, err
 }
 
-func (s *Store) lockHolders(ctx context.Context, key string, limit int) (locks []upstream.Lock, err error) {
+func (s *Store) lockHolders(ctx context.Context, key string, limit int) (
+	locks []upstream.Lock, err error,
+) {
 	dir := s.dir(key)
 	queue, err := s.read(ctx, dir, dirEnd(dir), 0)
 	if err != nil || len(queue) == 0 {
@@ -111,23 +107,13 @@ func (s *Store) lockHolders(ctx context.Context, key string, limit int) (locks [
 	return locks, nil
 }
 
-func (s *Store) permitHolders(ctx context.Context, key string, limit int) (locks []upstream.Lock, err error) {
+func (s *Store) permitHolders(ctx context.Context, key string, limit int) ([]upstream.Lock, error) {
 	dir, _ := s.permits(key)
-	for from := dir; len(locks) < limit; {
-		page, next, err := s.listPermits(ctx, key, from, limit-len(locks))
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range page {
-			if l.Key == key {
-				locks = append(locks, l)
-			}
-		}
-		if from = next; next == "" || next >= dirEnd(dir) {
-			break
-		}
+	keys, err := s.read(ctx, dir, dirEnd(dir), int64(limit))
+	if err != nil {
+		return nil, err
 	}
-	return locks, nil
+	return s.describePermits(ctx, keys)
 }
 
 // daemonOf returns the id under which the daemon with this lease registers.

@@ -15,9 +15,10 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// Every watch may have something to say at once.
+// All watches may have a hint at the same time.
 const hintBuffer = maxWatches
 
 // Option changes how a Store is opened.
@@ -26,12 +27,12 @@ type Option func(*Store)
 // WithLogger makes the store log to l.
 func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 
-// WithClock gives the boot clock. Without it the process's own monotonic clock is
-// taken, which does not count the time that a machine sleeps: for tests.
+// WithClock sets the boot clock. Without it the store uses the process's own monotonic clock, which
+// does not count the time that a machine sleeps: for tests.
 func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
 
-// WithHighest gives the store the highest revision that has been seen at these servers. The store raises it, and
-// refuses a server that is at a lower one. Several Stores may share it.
+// WithHighest sets the highest revision that has been seen at these servers. The store raises it,
+// and refuses a server that is at a lower one. Several Stores may share it.
 func WithHighest(rev *atomic.Int64) Option { return func(s *Store) { s.high = rev } }
 
 // Store is an etcd used for locks. It is safe for concurrent use.
@@ -46,31 +47,26 @@ type Store struct {
 	last     atomic.Uint64           // the last session's number
 	granted  atomic.Int64            // the TTL that the server grants, in nanoseconds
 	high     *atomic.Int64           // the highest revision that an answer had
-	most     atomic.Int64            // operations in a transaction that the server takes
-	bytes    atomic.Int64            // … and bytes, by our own estimate
-	why      atomic.Pointer[error]   // why there is no session
-	kick     chan struct{}           // the session has to be looked at
+	maxOps   atomic.Int64            // the most operations that the server accepts in a transaction
+	maxBytes atomic.Int64            // the most bytes that it accepts, by our own estimate
+	reason   atomic.Pointer[error]   // why there is no session
+	kick     chan struct{}           // has an element if the session has to be checked
 	lockKeys lockKeys
 
-	heldFor   atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
-	asks      asks
-	questions chan *mvccpb.KeyValue // of other daemons; nil to read those that are there
+	heldFor  atomic.Pointer[upstream.HeldFor] // answers other daemons; nil before Answer
+	outgoing outgoingQuestions
+	incoming chan *mvccpb.KeyValue // questions of other daemons; nil to read those that are there
 
-	hints    chan upstream.Hint
-	sessions chan upstream.Session
+	hints    driverkit.Hints
+	sessions driverkit.Sessions // written by the session's goroutine, or by start
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
 }
 
-var (
-	_ upstream.Store     = (*Store)(nil)
-	_ upstream.Lister    = (*Store)(nil)
-	_ upstream.Sweeper   = (*Store)(nil)
-	_ upstream.Connected = (*Store)(nil)
-)
+var _ upstream.Store = (*Store)(nil)
 
-// Open connects, checks that the store can be used, and makes the session. The
-// error says what to change.
+// Open connects, checks that the store can be used, and makes the session. Its error says what to
+// change.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := newStore(cfg, opts)
 	if err != nil {
@@ -78,7 +74,7 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*cfg.Timeout)
 	defer cancel()
-	n, err := s.begin(ctx, newLeaseID())
+	n, err := s.beginSession(ctx, newLeaseID())
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open store: %w", err), s.client.close())
 	}
@@ -86,9 +82,9 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	return s, nil
 }
 
-// OpenLazy is Open without waiting for the server: until it has been reached,
-// judged good and given a session, every op is refused with the reason. It fails
-// when a file that cfg names cannot be read.
+// OpenLazy is Open without waiting for the server. Every op is refused with the reason until the
+// server has been reached and checked and there is a session. OpenLazy fails if it cannot read a
+// file that cfg names.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s, err := newStore(cfg, opts)
 	if err != nil {
@@ -102,12 +98,15 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 	if cfg.url == nil {
 		return nil, fmt.Errorf("open store: %w: it does not come from Parse", ErrConfig)
 	}
-	s := &Store{names: names{root: cfg.Prefix + "/"}, cfg: cfg, log: zap.NewNop(), high: new(atomic.Int64), kick: make(chan struct{}, 1),
-		asks: newAsks(), questions: make(chan *mvccpb.KeyValue, questionsMost),
-		hints: make(chan upstream.Hint, hintBuffer), sessions: make(chan upstream.Session, 1)}
+	s := &Store{
+		names: names{root: cfg.Prefix + "/"}, cfg: cfg, log: zap.NewNop(),
+		high: new(atomic.Int64), kick: make(chan struct{}, 1),
+		outgoing: newOutgoing(), incoming: make(chan *mvccpb.KeyValue, maxQuestions),
+		hints: driverkit.NewHints(hintBuffer), sessions: driverkit.NewSessions(),
+	}
 	s.granted.Store(int64(cfg.TTL))
-	s.most.Store(maxTxnOps)
-	s.bytes.Store(maxBytes)
+	s.maxOps.Store(defaultMaxOps)
+	s.maxBytes.Store(defaultMaxBytes)
 	s.lockKeys.init()
 	for _, o := range opts {
 		o(s)
@@ -116,7 +115,7 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 		start := time.Now()
 		s.clock = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	s.setWhy(errors.New("the server has not been reached yet"))
+	s.setReason(errors.New("the server has not been reached yet"))
 	var err error
 	if s.client, err = newClient(&s.cfg); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
@@ -124,45 +123,55 @@ func newStore(cfg Config, opts []Option) (*Store, error) {
 	return s, nil
 }
 
-// start starts the goroutines; n is the session if there is one already.
+// start starts the goroutines. n is the session if there is one already.
 func (s *Store) start(n *session) {
-	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
 	if n != nil {
-		s.enter(n)
+		s.useSession(n)
 	}
-	s.run(ctx, n)
+	s.run(n)
 }
 
-func (s *Store) run(ctx context.Context, n *session) {
-	s.wg.Go(func() { s.live(ctx, n) })
-	s.wg.Go(func() { s.follow(ctx) })
-	s.wg.Go(func() { s.look(ctx) })
-	s.wg.Go(func() { s.answer(ctx) })
+func (s *Store) run(n *session) {
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.wg.Go(func() { s.runSessions(ctx, n) })
+	s.wg.Go(func() { s.runWatches(ctx) })
+	s.wg.Go(func() { s.checkKeys(ctx) })
+	s.wg.Go(func() { s.answerQuestions(ctx) })
 	s.wg.Go(func() { s.removeQuestions(ctx) })
 }
 
-// Info says what kind of store this is. Session is what the server grants, once
-// it has.
+// Info describes the store. Session is the TTL that the server grants, once it has.
 func (s *Store) Info() upstream.Info {
-	return upstream.Info{Name: "etcd", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
-		Session: time.Duration(s.granted.Load()), Queue: true, Permits: true, Notice: ripe, Gather: true, Timeout: s.cfg.Timeout}
+	return upstream.Info{
+		Name: "etcd", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
+		Session: time.Duration(s.granted.Load()), Queue: true, Permits: true,
+		Notice: watchAfter, Gather: true, Timeout: s.cfg.Timeout,
+	}
 }
 
-// Connections is how many there are to all members.
+// Connections is the number of connections to all members.
 func (s *Store) Connections() int { return int(s.client.open.Load()) }
 
-// Hints is the stream of what was noticed about keys.
+// Capabilities returns the optional parts of the contract that the store implements.
+func (s *Store) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{
+		Lister: s, Registrar: s, Asker: s, Answerer: s, Sweeper: s,
+		Mover: s, Noter: s, Connections: s.Connections,
+	}
+}
+
+// Hints is the stream of hints about keys.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 
 // Sessions is the stream of the session's deadlines.
 func (s *Store) Sessions() <-chan upstream.Session { return s.sessions }
 
-// Close ends the goroutines and the connections. A session under which nothing
-// stands is given back; any other ends at its deadline. It must not run at the same
-// time as Apply, nor be called twice.
+// Close ends the goroutines and the connections. It revokes a session under which there is nothing;
+// any other session ends at its deadline. It must not run at the same time as Apply, nor be called
+// twice.
 func (s *Store) Close() error {
-	if s.cancel == nil { // it has never been more than a successor
+	if s.cancel == nil { // it is a successor that has never begun
 		return s.client.close()
 	}
 	s.cancel()
@@ -177,16 +186,10 @@ func (s *Store) Close() error {
 	return s.client.close()
 }
 
-// Ping has the members commit something, and looks at their alarms; it takes
-// Timeout at most. It fails while there is no session, too.
+// Ping has the members commit something, and reads their alarms. It takes at most Timeout. It also
+// fails while there is no session.
 func (s *Store) Ping(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
-	defer cancel()
-	var r *pb.AlarmResponse
-	_, err := s.client.call(ctx, func(ctx context.Context) (err error) {
-		r, err = s.client.maint.Alarm(ctx, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
-		return err
-	})
+	r, err := bounded(ctx, s, s.client.maint.Alarm, &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
 	if err == nil {
 		err = alarmed(r.Alarms)
 	}
@@ -196,27 +199,25 @@ func (s *Store) Ping(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	err = s.cfg.explain(ErrNoAnswer, err)
-	if !errors.Is(err, upstream.ErrDown) {
-		err = fmt.Errorf("%w: %w", upstream.ErrDown, err)
-	}
-	return err
+	return driverkit.Down(s.cfg.explain(ErrNoAnswer, err))
 }
 
-// alarmed says what alarms mean: no space, or data that differs between members.
+// alarmed returns an error for alarms that matter: no space, or data that differs between members.
 func alarmed(alarms []*pb.AlarmMember) error {
 	for _, a := range alarms {
 		switch a.Alarm {
 		case pb.AlarmType_NOSPACE:
-			return fmt.Errorf("%w: it has raised the alarm NOSPACE: its database is full (compact, defragment, then etcdctl alarm disarm)", ErrServer)
+			return fmt.Errorf("%w: it has raised the alarm NOSPACE: its database is full "+
+				"(compact, defragment, then etcdctl alarm disarm)", ErrServer)
 		case pb.AlarmType_CORRUPT:
-			return fmt.Errorf("%w: it has raised the alarm CORRUPT: its members' data differ", ErrServer)
+			return fmt.Errorf("%w: it has raised the alarm CORRUPT: its members' data differ",
+				ErrServer)
 		}
 	}
 	return nil
 }
 
-// liveSession is the session if something may be granted under it now.
+// liveSession returns the session if the store may grant leases under it now.
 func (s *Store) liveSession() (*session, error) {
 	n := s.cur.Load()
 	if n == nil || n.lost.Load() {
@@ -230,12 +231,12 @@ func (s *Store) liveSession() (*session, error) {
 }
 
 func (s *Store) noSession() error {
-	return fmt.Errorf("%w: %w", ErrSession, *s.why.Load())
+	return fmt.Errorf("%w: %w", ErrSession, *s.reason.Load())
 }
 
-func (s *Store) setWhy(err error) { s.why.Store(&err) }
+func (s *Store) setReason(err error) { s.reason.Store(&err) }
 
-// wake has the session's goroutine look at once.
+// wake has the session's goroutine check the session at once.
 func (s *Store) wake() {
 	select {
 	case s.kick <- struct{}{}:
@@ -243,22 +244,19 @@ func (s *Store) wake() {
 	}
 }
 
-// saw takes note of a revision.
-func (s *Store) saw(rev int64) { raise(s.high, rev) }
+// noteRevision remembers the revision of an answer.
+func (s *Store) noteRevision(rev int64) { raise(s.high, rev) }
 
 func raise(x *atomic.Int64, v int64) {
 	for old := x.Load(); v > old && !x.CompareAndSwap(old, v); old = x.Load() {
 	}
 }
 
-// hint passes a hint on, unless nobody keeps up with them.
-func (s *Store) hint(k cache.HintKind, lock string) {
-	s.sendHint(upstream.Hint{Kind: k, Key: lock})
-}
-
-func (s *Store) sendHint(h upstream.Hint) {
-	select {
-	case s.hints <- h:
-	default:
+// hint sends a hint about g's key. It is lost if nobody keeps up with them.
+func (s *Store) hint(k cache.HintKind, g *lockKey) {
+	h := upstream.Hint{Kind: k, Key: g.lock}
+	if g.permit != nil {
+		h.Mode, h.Token = cache.Permit, g.token
 	}
+	s.hints.Send(h)
 }

@@ -15,6 +15,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartEtcd(t)
 	newHost := func(options string) storetest.NewHost {
 		return func(t testing.TB, prefix string) upstream.Store {

@@ -15,16 +15,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 // maxWatches bounds the watches of one daemon.
 const maxWatches = 16384
 
-// follow keeps one stream with all watches, each by a number of its own, until ctx
-// ends. A watch begins with the present: what happened before is looked at once it
-// stands. So nothing hangs on history that may have been compacted.
-func (s *Store) follow(ctx context.Context) {
-	pause := pauseMin
+// runWatches keeps one stream with all watches, each with a number of its own, until ctx ends. A
+// watch begins with the present; what happened before is checked once the watch exists. So no watch
+// needs history that may have been compacted.
+func (s *Store) runWatches(ctx context.Context) {
+	pause := driverkit.Backoff{Min: pauseMin, Max: 2 * pauseMax}
 	for {
 		select {
 		case <-ctx.Done():
@@ -32,27 +33,26 @@ func (s *Store) follow(ctx context.Context) {
 		case <-s.lockKeys.sending:
 		}
 		begun := s.clock()
-		err := s.watching(ctx)
+		err := s.watchOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		s.log.Warn("watches at etcd broken: polling alone", zap.Error(plain(err)))
 		if s.clock()-begun > int64(10*time.Second) {
-			pause = pauseMin
+			pause.Reset()
 		}
-		if !s.sleep(ctx, pause) {
+		if !pause.Wait(ctx) {
 			return
 		}
-		pause = min(2*pause, 2*pauseMax)
 		nudge(s.lockKeys.sending)
 	}
 }
 
-// errDenied says that etcd did not let us watch.
+// errDenied means that etcd has refused a watch.
 var errDenied = errors.New("watch denied")
 
-// watching makes a stream and serves it until it fails.
-func (s *Store) watching(ctx context.Context) error {
+// watchOnce opens a stream and serves it until it fails.
+func (s *Store) watchOnce(ctx context.Context) error {
 	login, done := context.WithTimeout(ctx, s.cfg.Timeout)
 	err := s.client.ensureToken(login)
 	done()
@@ -60,7 +60,7 @@ func (s *Store) watching(ctx context.Context) error {
 		return err
 	}
 	used, _ := s.client.current()
-	err = s.serve(ctx)
+	err = s.serveWatches(ctx)
 	if s.client.tokenIsOld(err) { // a stream keeps the token that it was opened with
 		login, done := context.WithTimeout(ctx, s.cfg.Timeout)
 		defer done()
@@ -69,18 +69,18 @@ func (s *Store) watching(ctx context.Context) error {
 	return err
 }
 
-func (s *Store) serve(ctx context.Context) error {
-	// A member without a leader ends the stream instead of keeping silent.
+func (s *Store) serveWatches(ctx context.Context) error {
+	// A member without a leader ends the stream instead of staying silent.
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	stream, err := s.client.watch.Watch(ctx)
 	if err != nil {
 		return err
 	}
-	s.lockKeys.anew()
+	s.lockKeys.recreateWatches()
 	failed := make(chan error, 1)
-	go func() { failed <- s.hear(stream) }()
-	err = s.tell(stream, failed)
+	go func() { failed <- s.receiveWatches(stream) }()
+	err = s.sendWatches(stream, failed)
 	cancel()
 	if e := <-failed; err == nil {
 		err = e
@@ -88,8 +88,8 @@ func (s *Store) serve(ctx context.Context) error {
 	return err
 }
 
-// anew has all watches made again, on a new stream.
-func (t *lockKeys) anew() {
+// recreateWatches has all watches created again, on a new stream.
+func (t *lockKeys) recreateWatches() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.create, t.cancel = t.create[:0], t.cancel[:0]
@@ -101,9 +101,9 @@ func (t *lockKeys) anew() {
 	nudge(t.sending)
 }
 
-// tell sends what there is to send until the stream has failed. An error of hear's
-// goes back to where it came from.
-func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
+// sendWatches sends the requests for watches until the stream has failed. It returns an error of
+// receiveWatches to the channel that it came from.
+func (s *Store) sendWatches(stream pb.Watch_WatchClient, failed chan error) error {
 	t := &s.lockKeys
 	for {
 		select {
@@ -115,8 +115,7 @@ func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
 		t.mu.Lock()
 		reqs := s.questionWatchLocked()
 		for _, id := range t.cancel {
-			reqs = append(reqs, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{
-				CancelRequest: &pb.WatchCancelRequest{WatchId: id}}})
+			reqs = append(reqs, cancelWatch(id))
 		}
 		for _, g := range t.create {
 			if g.watch != 0 {
@@ -128,13 +127,14 @@ func (s *Store) tell(stream pb.Watch_WatchClient, failed chan error) error {
 		t.mu.Unlock()
 		for _, r := range reqs {
 			if err := stream.Send(r); err != nil {
-				return nil // hear has the reason
+				return nil // receiveWatches has the reason
 			}
 		}
 	}
 }
 
-// watchRequest is for the key before ours, or for the whole lock once it is held.
+// watchRequest returns the request of a watch: of the key before ours, or of the whole lock if we
+// hold it.
 func (g *lockKey) watchRequest() *pb.WatchRequest {
 	r := &pb.WatchCreateRequest{WatchId: g.watch, Key: []byte(g.pred)}
 	if g.permit != nil {
@@ -142,11 +142,20 @@ func (g *lockKey) watchRequest() *pb.WatchRequest {
 	} else if g.held {
 		r.Key, r.RangeEnd = []byte(g.dir), rangeEnd(g.dir)
 	}
+	return createWatch(r)
+}
+
+func createWatch(r *pb.WatchCreateRequest) *pb.WatchRequest {
 	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}}
 }
 
-// hear receives until the stream fails.
-func (s *Store) hear(stream pb.Watch_WatchClient) error {
+func cancelWatch(id int64) *pb.WatchRequest {
+	return &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{
+		CancelRequest: &pb.WatchCancelRequest{WatchId: id}}}
+}
+
+// receiveWatches receives answers until the stream fails.
+func (s *Store) receiveWatches(stream pb.Watch_WatchClient) error {
 	t := &s.lockKeys
 	for {
 		r, err := stream.Recv()
@@ -163,26 +172,29 @@ func (s *Store) hear(stream pb.Watch_WatchClient) error {
 			s.questionsLocked(r)
 		case g == nil: // it has been cancelled
 		case r.Canceled:
-			s.log.Debug("etcd has ended a watch", zap.String("lock", g.lock), zap.String("reason", r.CancelReason))
+			s.log.Debug("etcd has ended a watch",
+				zap.String("lock", g.lock), zap.String("reason", r.CancelReason))
 			delete(t.byWatch, g.watch)
 			g.watch, g.watched = 0, false
 		case r.Created:
 			g.watched = true
 			t.check = append(t.check, g)
-			nudge(t.looking)
+			nudge(t.checking)
 		default:
 			for _, e := range r.Events {
-				s.happenedLocked(g, e)
+				s.eventLocked(g, e)
 			}
 		}
 		t.mu.Unlock()
 	}
 }
 
-// denied makes an error of the reason why a watch could not be made: etcd sends the
-// text of a status.
+// denied makes an error of the reason why a watch could not be created. etcd sends the text of a
+// status.
 func denied(reason string) error {
-	for _, e := range []error{rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty} {
+	for _, e := range []error{
+		rpctypes.ErrGRPCInvalidAuthToken, rpctypes.ErrGRPCAuthOldRevision, rpctypes.ErrGRPCUserEmpty,
+	} {
 		if strings.Contains(reason, rpctypes.ErrorDesc(e)) {
 			return fmt.Errorf("%w: %w", errDenied, plain(e))
 		}
@@ -190,10 +202,10 @@ func denied(reason string) error {
 	return fmt.Errorf("%w: %s", errDenied, reason)
 }
 
-// happenedLocked turns an event into a hint. It is called with lockKeys.mu held.
-func (s *Store) happenedLocked(g *lockKey, e *mvccpb.Event) {
+// eventLocked turns an event into a hint. It is called with lockKeys.mu held.
+func (s *Store) eventLocked(g *lockKey, e *mvccpb.Event) {
 	if g.permit != nil {
-		s.permitHappenedLocked(g, e)
+		s.permitEventLocked(g, e)
 		return
 	}
 	removed, own := e.Type == mvccpb.Event_DELETE, string(e.Kv.Key) == g.key
@@ -201,17 +213,17 @@ func (s *Store) happenedLocked(g *lockKey, e *mvccpb.Event) {
 	case !g.held:
 		// A downgrade before us lets readers in.
 		if removed || g.mode == cache.Shared && sharedKV(e.Kv) {
-			s.hint(cache.HintAvailable, g.lock)
+			s.hint(cache.HintAvailable, g)
 		}
 	case removed && own:
 		if !g.leaving {
-			s.hint(cache.HintGone, g.lock)
+			s.hint(cache.HintGone, g)
 		}
 	case removed || own:
 	case e.Kv.CreateRevision != e.Kv.ModRevision:
-	case briefKV(e.Kv):
-		s.hint(cache.HintTried, g.lock)
+	case shortLivedKV(e.Kv):
+		s.hint(cache.HintTried, g)
 	case g.mode == cache.Exclusive || !sharedKV(e.Kv):
-		s.hint(cache.HintContended, g.lock)
+		s.hint(cache.HintContended, g)
 	}
 }

@@ -11,12 +11,14 @@ import (
 	"strings"
 
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// smallestPacket is what the server's max_allowed_packet has to be at least.
+// smallestPacket is the minimum of the server's max_allowed_packet.
 const smallestPacket = 1 << 20
 
-// server is what a connection's check found out.
+// server is what the check of a connection has found.
 type server struct {
 	version  string
 	flush    string // innodb_flush_log_at_trx_commit
@@ -25,22 +27,19 @@ type server struct {
 	noDelete bool   // the user may not delete rows
 }
 
-// durable says whether the server keeps what it has confirmed when its machine
-// crashes.
+// durable reports whether the server keeps what it has confirmed when its machine crashes.
 func (v *server) durable() bool {
 	return v.flush == "1" && (!isOn(v.binlog) || v.sync == "1")
 }
 
-// returns says whether an INSERT can return rows: MariaDB's can since 10.5.
+// returns reports whether an INSERT can return rows, as in MariaDB since 10.5.
 func (v *server) returns() bool {
-	var major, minor int
-	_, err := fmt.Sscanf(v.version, "%d.%d", &major, &minor)
-	return err == nil && strings.Contains(v.version, "MariaDB") && (major > 10 || major == 10 && minor >= 5)
+	have, ok := driverkit.ParseVersion(v.version)
+	return ok && strings.Contains(v.version, "MariaDB") && !have.Before(driverkit.Version{10, 5})
 }
 
-// check prepares a new connection and looks at the server and the table behind
-// it, before anything else is asked. What fails here is refused, and nothing was
-// done.
+// check prepares a new connection, and checks the server and its tables before any other request.
+// Its errors mean that nothing was done.
 func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	q := quick{ctx, conn}
 	wait := strconv.Itoa(max(1, int(math.Ceil(s.cfg.Timeout.Seconds()))))
@@ -49,21 +48,24 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	if err != nil {
 		return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
 	}
-	v, err := s.look(q)
+	v, err := s.checkServer(q)
 	if err != nil {
 		return err
 	}
 	if err := s.readClock(q); err != nil {
 		return err
 	}
-	if err := s.checkTable(q, locksTable(s.cfg.Table)); err != nil {
+	t := locksTable(s.cfg.Table)
+	if err := s.checkTable(q, t); err != nil {
 		return err
 	}
-	if v.noDelete, err = s.checkRights(q); err != nil {
+	denied, err := checkRights(q, t)
+	if err != nil {
 		return err
 	}
+	v.noDelete = denied != nil
 	if strings.Contains(v.version, "MariaDB") {
-		// What is given up by its client is not carried out much later.
+		// A statement is not carried out long after its client has given up.
 		if _, err := q.rows("SET SESSION max_statement_time=" + strconv.FormatFloat(s.cfg.Timeout.Seconds(), 'f', 3, 64)); err != nil {
 			return fmt.Errorf("%w: prepare the session: %w", ErrServer, err)
 		}
@@ -76,12 +78,12 @@ func (s *Store) check(ctx context.Context, conn driver.Conn) error {
 	return nil
 }
 
-// look says whether a server may be used.
-func (s *Store) look(q quick) (*server, error) {
-	rows, err := q.rows("SHOW GLOBAL VARIABLES WHERE Variable_name IN ('version','read_only','innodb_read_only','super_read_only'," +
-		"'max_allowed_packet','log_bin','binlog_format','sync_binlog','innodb_flush_log_at_trx_commit')")
+// checkServer reads the variables of a server, and reports whether it can be used.
+func (s *Store) checkServer(q quick) (*server, error) {
+	rows, err := q.rows("SHOW GLOBAL VARIABLES WHERE Variable_name IN " +
+		"('version','read_only','innodb_read_only','super_read_only','max_allowed_packet','log_bin','binlog_format','sync_binlog','innodb_flush_log_at_trx_commit')")
 	if err != nil {
-		return nil, fmt.Errorf("%w: look at its variables: %w", ErrServer, err)
+		return nil, fmt.Errorf("%w: read its variables: %w", ErrServer, err)
 	}
 	vars := map[string]string{}
 	for _, r := range rows {
@@ -99,10 +101,12 @@ func (s *Store) look(q quick) (*server, error) {
 		}
 	}
 	if isOn(v.binlog) && vars["binlog_format"] == "STATEMENT" {
-		return nil, fmt.Errorf("%w: its binlog_format is STATEMENT, which forbids READ COMMITTED: set binlog_format to ROW or MIXED there", ErrServer)
+		return nil, fmt.Errorf("%w: its binlog_format is STATEMENT, which forbids READ "+
+			"COMMITTED: set binlog_format to ROW or MIXED there", ErrServer)
 	}
 	if n, err := strconv.Atoi(vars["max_allowed_packet"]); err == nil && n < smallestPacket {
-		return nil, fmt.Errorf("%w: its max_allowed_packet is %d: at least %d is needed", ErrServer, n, smallestPacket)
+		return nil, fmt.Errorf("%w: its max_allowed_packet is %d: at least %d is needed",
+			ErrServer, n, smallestPacket)
 	}
 	return v, nil
 }
@@ -121,47 +125,51 @@ func (s *Store) readClock(q quick) error {
 	return nil
 }
 
-// The oldest servers that have what the statements use. Those that only speak
-// as MySQL does have row locks of another kind, or none.
+// rightVersion returns an error if the server is older than the features that the statements use.
+// Servers that only have MySQL's protocol have row locks of another kind, or none.
 func rightVersion(version string) error {
 	for _, other := range []string{"TiDB", "Vitess", "OceanBase"} {
 		if strings.Contains(version, other) {
 			return fmt.Errorf("%w: it is %s, whose row locks are not InnoDB's", ErrServer, version)
 		}
 	}
-	oldest := [2]int{5, 7}
+	oldest := driverkit.Version{5, 7}
 	if strings.Contains(version, "MariaDB") {
-		oldest = [2]int{10, 3}
+		oldest = driverkit.Version{10, 3}
 	}
-	var have [2]int
-	if _, err := fmt.Sscanf(version, "%d.%d", &have[0], &have[1]); err != nil {
-		return nil //nolint:nilerr // a version that cannot be read says nothing
-	}
-	if have[0] < oldest[0] || have[0] == oldest[0] && have[1] < oldest[1] {
-		return fmt.Errorf("%w: its version is %s, at least %d.%d is needed", ErrServer, version, oldest[0], oldest[1])
+	// an unknown version says nothing
+	if have, ok := driverkit.ParseVersion(version); ok && have.Before(oldest) {
+		return fmt.Errorf("%w: its version is %s, at least %d.%d is needed",
+			ErrServer, version, oldest[0], oldest[1])
 	}
 	return nil
 }
 
-// checkRights tries what will be done, on no rows.
-func (s *Store) checkRights(q quick) (noDelete bool, err error) {
-	table := "`" + s.cfg.Table + "`"
+// checkRights tries what the store does with a table, on no rows. denied is the error of a user who
+// may not delete.
+func checkRights(q quick, t *table) (denied, err error) {
+	failed := func(err error) error {
+		return fmt.Errorf("%w: try what its user may do: %w",
+			ErrServer, err)
+	}
+	table := "`" + t.name + "`"
 	for _, try := range []string{
-		"SELECT " + columns + " FROM " + table + " WHERE 1=0",
-		"INSERT INTO " + table + " (" + columns + ") SELECT " + columns + " FROM " + table + " AS other WHERE 1=0 ON DUPLICATE KEY UPDATE version=VALUES(version)",
+		"SELECT " + t.list + " FROM " + table + " WHERE 1=0",
+		"INSERT INTO " + table + " (" + t.list + ") SELECT " + t.list + " FROM " + table +
+			" AS other WHERE 1=0 ON DUPLICATE KEY UPDATE fence=VALUES(fence)",
 	} {
 		if _, err := q.rows(try); err != nil {
-			return false, fmt.Errorf("%w: try what its user may do: %w", ErrServer, err)
+			return nil, failed(err)
 		}
 	}
 	_, err = q.rows("DELETE FROM " + table + " WHERE 1=0")
 	if number(err) == erTableDenied {
-		return true, nil
+		return failed(err), nil
 	}
-	return false, err
+	return nil, err
 }
 
-// report logs what is known of a server when it is news.
+// report logs the properties of a server if they are new.
 func (s *Store) report(v *server) {
 	s.seen.Lock()
 	defer s.seen.Unlock()
@@ -172,21 +180,23 @@ func (s *Store) report(v *server) {
 	log := s.log.With(zap.String("version", v.version), zap.String("addr", s.cfg.Addr()))
 	log.Info("connected to mysql")
 	if !v.durable() {
-		log.Warn("a crash of the server's machine may lose locks that it has confirmed: set innodb_flush_log_at_trx_commit=1, and sync_binlog=1 where log_bin is ON",
+		log.Warn("a crash of the server's machine may lose locks that it has confirmed: set "+
+			"innodb_flush_log_at_trx_commit=1, and sync_binlog=1 where log_bin is ON",
 			zap.String("innodb_flush_log_at_trx_commit", v.flush), zap.String("log_bin", v.binlog), zap.String("sync_binlog", v.sync))
 	}
 	if v.noDelete {
-		log.Warn("the user may not DELETE: the rows of locks long unused stay in the table", zap.String("table", s.cfg.Table))
+		log.Warn("the user may not DELETE: the rows of locks long unused stay in the table",
+			zap.String("table", s.cfg.Table))
 	}
 }
 
-// quick asks on a connection that is not the pool's yet.
+// quick queries a connection that is not in the pool yet.
 type quick struct {
 	ctx  context.Context
 	conn driver.Conn
 }
 
-// rows returns what query's first set of rows has, as text.
+// rows returns the first result set of query, as text.
 func (q quick) rows(query string) ([][]string, error) {
 	c, ok := q.conn.(driver.QueryerContext)
 	if !ok {

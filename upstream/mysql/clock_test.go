@@ -11,6 +11,7 @@ import (
 )
 
 func TestConformanceOfClock(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDBWithClock(t, quickly)
 	storetest.Clock(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix) }, storetest.Options{}, srv.JumpClock)
 }
@@ -55,6 +56,7 @@ func TestJumpingClockKeepsFencesRising(t *testing.T) {
 // A failover loses the last writes, and the new primary's clock is an hour behind. A daemon that was
 // connected to the old primary gives larger fences, and so does its successor.
 func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDBWithClock(t, quickly)
 	for _, op := range []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpTry, Mode: cache.Shared}, {Kind: cache.OpTry, Mode: cache.Permit, Limit: 1}} {
 		srv.JumpClock(0)

@@ -49,6 +49,7 @@ func (g *guarded) leave(mode cache.Mode) {
 // TestCrashesUnderLoad kills the server again and again while three hosts, each
 // with two batches in flight, take and release a few locks.
 func TestCrashesUnderLoad(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t) // with innodb_flush_log_at_trx_commit=1
 	const keys = 6
 	var g [keys]guarded

@@ -5,34 +5,30 @@ import (
 	"crypto/tls"
 	"database/sql"
 	"database/sql/driver"
+	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	gomysql "github.com/go-sql-driver/mysql"
 )
 
 const (
-	// maxConns are the connections of one store: batches in flight, renewals, and
-	// one for looking around.
+	// maxConns is the number of connections of one store: for batches in flight, for renewals, and
+	// one for all other work.
 	maxConns = 5
 	connLife = 10 * time.Minute
 )
 
-// connector makes connections that have been checked.
+// connector makes connections and checks them.
 type connector struct {
 	store *Store
 	base  driver.Connector
 }
 
-// connector reads the files that the Config names, so that what is wrong with
-// them is known at once.
+// connector reads the files that the Config names, so that their faults are known at once.
 func (s *Store) connector() (driver.Connector, error) {
-	tlsConfig, err := s.cfg.URL.TLS.Config(s.cfg.Addr())
+	tlsConfig, err := s.cfg.URL.ReadFiles(s.cfg.Addr())
 	if err != nil {
-		return nil, err
-	}
-	if _, _, err := s.cfg.URL.Credentials(); err != nil {
 		return nil, err
 	}
 	c, err := gomysql.NewConnector(s.options(tlsConfig))
@@ -58,18 +54,18 @@ func (s *Store) options(tlsConfig *tls.Config) *gomysql.Config {
 	return o
 }
 
-// Connect makes a connection and looks at what it has led to: a name may lead to
-// another server than last time. It is called by database/sql.
+// Connect makes a connection and checks its server, because a host name may lead to another server
+// than before. database/sql calls it.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return nil, c.store.connecting(err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, c.store.patience())
+	ctx, cancel := context.WithTimeout(ctx, c.store.checkTimeout())
 	defer cancel()
 	if err := c.store.check(ctx, conn); err != nil {
 		_ = conn.Close()
-		return nil, notBad(err)
+		return nil, hideBadConn(err)
 	}
 	return conn, nil
 }
@@ -80,21 +76,22 @@ func (c *connector) connect(ctx context.Context) (driver.Conn, error) {
 	return c.base.Connect(ctx)
 }
 
-// patience is how long a check may take: it may have to make the table.
-func (s *Store) patience() time.Duration { return max(s.cfg.Timeout, 5*time.Second) }
+// checkTimeout is the time limit of a check, which may have to make the tables.
+func (s *Store) checkTimeout() time.Duration { return max(s.cfg.Timeout, 5*time.Second) }
 
-// notBad keeps database/sql from trying again what a check has refused.
-func notBad(err error) error {
-	if unsent(err) {
-		return fmt.Errorf("check the server: %v", err) //nolint:errorlint // it must not be ErrBadConn
+// hideBadConn keeps database/sql from repeating a connection attempt that a check has refused.
+func hideBadConn(err error) error {
+	if nothingSent(err) {
+		return fmt.Errorf("check the server: %v",
+			err) //nolint:errorlint // it must not be ErrBadConn
 	}
 	return err
 }
 
-// Driver is asked for by database/sql.
+// Driver is for database/sql.
 func (c *connector) Driver() driver.Driver { return c.base.Driver() }
 
-// conn takes a connection, or makes one.
+// conn returns a connection of the pool or a new one.
 func (s *Store) conn(ctx context.Context) (*sql.Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -102,8 +99,15 @@ func (s *Store) conn(ctx context.Context) (*sql.Conn, error) {
 	return s.db.Conn(ctx)
 }
 
-// dismiss makes the pool close conn.
-func dismiss(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }
+// dropIdle closes the connections that are not in use if err means that one has given no answer.
+// The others may lead to the same server, which may be cut off.
+func (s *Store) dropIdle(err error) {
+	if number(err) != 0 || nothingSent(err) || errors.Is(err, errReadOnly) {
+		return
+	}
+	s.db.SetMaxIdleConns(0)
+	s.db.SetMaxIdleConns(maxConns)
+}
 
-// jitter is d, more or less.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
+// discard makes the pool close conn.
+func discard(conn *sql.Conn) { _ = conn.Raw(func(any) error { return driver.ErrBadConn }) }

@@ -12,30 +12,19 @@ import (
 	gomysql "github.com/go-sql-driver/mysql"
 
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-var (
-	// ErrConfig says that a store URL is not well-formed.
-	ErrConfig = errors.New("mysql store URL")
-	// ErrServer says that a server or a table was reached that must not be used for
-	// locks.
-	ErrServer = errors.New("mysql server cannot be used")
-	// ErrNothingSent says that no connection could be had, so that nothing was
-	// asked of the server.
-	ErrNothingSent = errors.New("no connection to mysql")
-	// ErrNoAnswer says that an answer did not come or made no sense: what was
-	// asked for may have happened.
-	ErrNoAnswer = errors.New("no answer from mysql")
-	// ErrRefused says that the server answered that it would not.
-	ErrRefused = errors.New("mysql refused")
-)
+// The driver's own errors: see package driverkit.
+var ErrConfig, ErrServer, ErrNothingSent, ErrNoAnswer, ErrRefused = driverkit.Errors("mysql")
 
-var errReadOnly = errors.New("the server is read-only now (read_only, super_read_only or innodb_read_only): it is not the primary, or not any more")
+var errReadOnly = errors.New("the server is read-only now (read_only, super_read_only or " +
+	"innodb_read_only): it is not the primary, or not any more")
 
-// errTurns ends ops that did not get their turn in time, at a server that answers.
-var errTurns = errors.New("out of time: other hosts changed the row each time in between")
+// errOutOfTime ends ops that did not get their turn in time, at a server that answers.
+var errOutOfTime = errors.New("out of time: other hosts changed the row each time in between")
 
-// The server's error numbers that mean something here.
+// The error numbers of the server that the store distinguishes.
 const (
 	erAccessDenied     = 1045
 	erDBAccessDenied   = 1044
@@ -56,23 +45,24 @@ const (
 var (
 	readOnly = []uint16{erOption, erReadOnlyMode, erReadOnlyTrx, 3100, 3101}
 
-	// repeatable are the errors after which the statement has been rolled back and
-	// is worth repeating.
+	// repeatable has the errors after which the statement has been rolled back and should be
+	// repeated.
 	repeatable = []uint16{erDeadlock, erChanged}
 
-	// nothingDone are the errors with which a server turns a statement down, or
-	// rolls it back whole.
+	// nothingDone has the errors with which a server refuses a statement or rolls it back.
 	nothingDone = []uint16{erDeadlock, erChanged, erLockWait,
 		1021, 1041, 1037, 1038, 1114, 1118, 1153, 1206, // no room
-		1036, 1099, 1223, 1227, // it may not be written to now
-		erDBAccessDenied, erTableDenied, erColumnDenied, 1226, 1370, 1820, 1862, // we may not
-		1046, 1048, erBadDB, 1051, 1054, 1064, 1109, 1136, 1146, 1264, 1305, 1364, 1366, 1406, 1690, // not the table, not the server it is for
+		1036, 1099, 1223, 1227, // the table or server is read-only
+		erDBAccessDenied, erTableDenied, erColumnDenied, 1226, 1370, 1820, 1862, // missing rights
+		// The table or the server is of another kind.
+		1046, 1048, erBadDB, 1051, 1054, 1064, 1109, 1136, 1146, 1264, 1305, 1364, 1366, 1406, 1690,
 		1665, // the binary log's format
 	}
 
-	// downNumbers are those that say that nothing can be done here whatever is asked.
-	downNumbers = []uint16{1040, 1129, 1130, 1203, 1226, erAccessDenied, erDBAccessDenied, erBadDB, erTableDenied, erColumnDenied,
-		erNoTable, erSecureTransport, erSecureTransport2, 1021, 1114, 1036, 1053, 1099, 1223, 1665, 1820, 1862}
+	// downNumbers has the errors that every request would get.
+	downNumbers = []uint16{1040, 1129, 1130, 1203, 1226, erAccessDenied, erDBAccessDenied, erBadDB,
+		erTableDenied, erColumnDenied, erNoTable, erSecureTransport, erSecureTransport2, 1021, 1114,
+		1036, 1053, 1099, 1223, 1665, 1820, 1862}
 )
 
 func number(err error) uint16 {
@@ -86,22 +76,21 @@ func isReadOnly(err error) bool {
 	return errors.Is(err, errReadOnly) || slices.Contains(readOnly, number(err))
 }
 
-// proves says whether an error of the write means that it has done nothing.
+// proves reports whether an error of the write means that it has done nothing.
 func proves(err error) bool { return isReadOnly(err) || slices.Contains(nothingDone, number(err)) }
 
-// isDown says whether an error is about the whole store and not about what was
-// asked of it.
+// isDown reports whether an error is about the whole store and not about one request.
 func isDown(err error) bool {
 	if n := number(err); n != 0 {
 		return isReadOnly(err) || slices.Contains(downNumbers, n)
 	}
-	return !errors.Is(err, errTurns) // no answer, or none that makes sense
+	return !errors.Is(err, errOutOfTime) // no answer, or none that makes sense
 }
 
-// unsent says whether err proves that not a byte was written.
-func unsent(err error) bool { return errors.Is(err, driver.ErrBadConn) }
+// nothingSent reports whether err proves that not a byte was written.
+func nothingSent(err error) bool { return errors.Is(err, driver.ErrBadConn) }
 
-// reason adds to an error what to look at, and whether the whole store is down.
+// reason adds advice to an error, and whether the whole store is down.
 func (s *Store) reason(what, err error) error {
 	err = s.advice(err)
 	if isDown(err) {
@@ -110,14 +99,15 @@ func (s *Store) reason(what, err error) error {
 	return fmt.Errorf("%w at %s: %w", what, s.cfg.Addr(), err)
 }
 
-// advice adds to an error what to look at.
+// advice adds the settings to check to an error.
 func (s *Store) advice(err error) error {
 	grant := fmt.Sprintf("GRANT SELECT, INSERT, UPDATE, DELETE, CREATE ON `%s`.`%s` TO …", s.cfg.Database, s.cfg.Table)
 	switch number(err) {
 	case erAccessDenied:
 		return fmt.Errorf("%w (look at the store URL's user and password, and password_file=)", err)
 	case erBadDB, erDBAccessDenied:
-		return fmt.Errorf("%w (look at the database in the store URL's path, and at what its user may do there)", err)
+		return fmt.Errorf("%w (look at the database in the store URL's path, and at what its "+
+			"user may do there)", err)
 	case erTableDenied, erColumnDenied:
 		return fmt.Errorf("%w (the store URL's user needs: %s)", err, grant)
 	case erNoTable:
@@ -131,19 +121,22 @@ func (s *Store) advice(err error) error {
 	case errors.Is(err, gomysql.ErrNoTLS):
 		return fmt.Errorf("%w (the store URL says tls=true)", err)
 	case errors.Is(err, gomysql.ErrPktSync), errors.Is(err, gomysql.ErrMalformPkt), errors.Is(err, gomysql.ErrOldProtocol), errors.Is(err, gomysql.ErrPktTooLarge):
-		return fmt.Errorf("%w (what answers there does not speak as a MySQL or MariaDB server does: look at the store URL's host and port)", err)
+		return fmt.Errorf("%w (what answers there does not speak as a MySQL or MariaDB server "+
+			"does: look at the store URL's host and port)", err)
 	}
 	return err
 }
 
-// connecting adds to an error of making a connection what to look at.
+// connecting adds advice to an error of making a connection.
 func (s *Store) connecting(err error) error {
 	timeout, ok := errors.AsType[net.Error](err)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded), ok && timeout.Timeout():
-		return fmt.Errorf("%w: nothing is said there within %v (timeout= in the store URL; is it a MySQL or MariaDB server?)", err, s.cfg.Timeout)
+		return fmt.Errorf("%w: nothing is said there within %v (timeout= in the store URL; is it "+
+			"a MySQL or MariaDB server?)", err, s.cfg.Timeout)
 	case errors.Is(err, io.EOF), errors.Is(err, gomysql.ErrInvalidConn), errors.Is(err, driver.ErrBadConn):
-		return fmt.Errorf("%w: the connection is closed before anything is said (is it a MySQL or MariaDB server?)", err)
+		return fmt.Errorf("%w: the connection is closed before anything is said (is it a MySQL "+
+			"or MariaDB server?)", err)
 	}
 	return err
 }

@@ -3,9 +3,12 @@ package mysql_test
 import (
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 	"github.com/locksidecar/locksidecar/cache"
@@ -50,25 +53,17 @@ func TestAnswerThatNeverComesIsUnknownAndNothingIsSentTwice(t *testing.T) {
 		{"a join that happens", upstream.Op{Kind: cache.OpJoin, Mode: cache.Shared, Key: "b", Token: p.token(), TTL: long}, "SELECT 1 FROM locks.locksidecar WHERE name='b' AND ends>0"},
 		{"a release that happens", upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held}, "SELECT 1 FROM locks.locksidecar WHERE name='held' AND ends=0"},
 	} {
-		px.Stall(faultproxy.ToClient, true)
-		var res []cache.Result
+		var r cache.Result
 		var err error
 		before := version(c.op.Key)
 		n := writes(srv, func() {
-			var wg sync.WaitGroup
-			wg.Go(func() { res, err = p.apply(c.op) })
-			eventually(t, c.name, func() bool { return srv.Value(c.done) == "1" })
-			px.Cut()
-			wg.Wait()
+			r, err = p.unanswered(px, c.name, c.op, func() bool { return srv.Value(c.done) == "1" })
 		})
-		if res[0].Status != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
-			t.Errorf("%s is %v (%v)", c.name, res[0].Status, err)
+		if r.Status != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
+			t.Errorf("%s is %v (%v)", c.name, r.Status, err)
 		}
 		if n != "1" || before != "" && version(c.op.Key) == before {
 			t.Errorf("%s has been sent %s times", c.name, n)
-		}
-		if err := px.Heal(); err != nil {
-			t.Fatal(err)
 		}
 		if c.op.Kind == cache.OpRelease {
 			p.want(p.do(cache.OpRelease, 0, c.op.Key, c.op.Token), cache.NotHeld)
@@ -79,6 +74,7 @@ func TestAnswerThatNeverComesIsUnknownAndNothingIsSentTwice(t *testing.T) {
 }
 
 func TestRequestThatNeverArrivesIsUnknownAndNothingHappens(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	px, p := behind(t, srv, "timeout=2500ms")
 	held, _ := p.take("held", cache.Exclusive)
@@ -99,6 +95,7 @@ func TestRequestThatNeverArrivesIsUnknownAndNothingHappens(t *testing.T) {
 }
 
 func TestConnectionsFoundCutAreReplaced(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	px, p := behind(t, srv, "")
 	a, _ := p.take("a", cache.Exclusive)
@@ -115,8 +112,9 @@ func TestConnectionsFoundCutAreReplaced(t *testing.T) {
 }
 
 func TestServerPausedIsUnknownThenSettled(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
-	p := newPeer(t, srv.URL()+"?timeout=2s") // a busy server must not lose its connection before it is paused
+	p := newPeer(t, srv.URL()+"?timeout=5s") // a busy server must not lose its connection before it is paused
 	held, _ := p.take("held", cache.Exclusive)
 	srv.Pause()
 	var asked uint64
@@ -147,6 +145,7 @@ func TestServerPausedIsUnknownThenSettled(t *testing.T) {
 }
 
 func TestLeasesOutliveTheServersCrash(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t)
 	p, q := newPeer(t, srv.URL()), newPeer(t, srv.URL())
 	a, base := p.take("a", cache.Exclusive)
@@ -241,6 +240,7 @@ func TestReadOnlyServerIsAnOutage(t *testing.T) {
 }
 
 func TestRowLockedByOthersHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	p := newPeer(t, srv.URL()+"?timeout=10s")
 	locked, _ := p.take("locked", cache.Exclusive)
@@ -274,4 +274,99 @@ func TestRowLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.want(p.do(cache.OpRelease, 0, "locked", locked), cache.Done)
+}
+
+// A write waits for a transaction that has made, or deleted, the same row and has not ended. The row is
+// not there for a reading of what is committed, or is there still.
+func TestRowBeingMadeByOthersHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartMariaDB(t, quickly)
+	p := newPeer(t, srv.URL()+"?timeout=10s")
+	gone, _ := p.take("deleted", cache.Exclusive)
+	p.want(p.do(cache.OpRelease, 0, "deleted", gone), cache.Done)
+	tx, err := srv.Admin().Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	for _, q := range []string{"INSERT INTO locks.locksidecar VALUES ('made',0,'',0,'',0,0,'','')",
+		"DELETE FROM locks.locksidecar WHERE name='deleted'"} {
+		if _, err := tx.Exec(q); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 3 {
+		res, err := p.apply(
+			upstream.Op{Kind: cache.OpTry, Key: "a" + fmt.Sprint(p.last), Token: p.token(), TTL: long},
+			upstream.Op{Kind: cache.OpTry, Key: "deleted", Token: p.token(), TTL: long},
+			upstream.Op{Kind: cache.OpJoin, Key: "made", Token: p.token(), TTL: long},
+			upstream.Op{Kind: cache.OpTry, Key: "z" + fmt.Sprint(p.last), Token: p.token(), TTL: long})
+		for i, want := range []cache.Status{cache.Granted, cache.Refused, cache.Refused, cache.Granted} {
+			p.want(res[i], want)
+		}
+		if errors.Is(err, upstream.ErrDown) || !strings.Contains(err.Error(), "locked in a transaction") {
+			t.Errorf("the reason is %v", err)
+		}
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	p.take("made", cache.Exclusive)
+	p.take("deleted", cache.Exclusive)
+}
+
+// The name leads to another server now, and the old one is cut off: its connections say nothing. They
+// must not be tried one after the other.
+func TestServerThatIsCutOffIsGivenUpAtOnce(t *testing.T) {
+	t.Parallel()
+	srv := testserver.StartMariaDB(t, quickly)
+	px, p := behind(t, srv, "timeout=3s")
+	p.take("locked", cache.Exclusive)
+	tx, err := srv.Admin().Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	if _, err := tx.Exec("SELECT name FROM locks.locksidecar WHERE name='locked' FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	for i := range 4 { // so each has a connection
+		wg.Go(func() { p.do(cache.OpTry, 0, "locked", uint64(i+2)) })
+	}
+	eventually(t, "there are four connections", func() bool { return p.Connections() >= 4 })
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	px.Stall(faultproxy.Both, true)
+	if err := px.Refuse(true); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", px.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			s, err := net.Dial("tcp", srv.Addr())
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(s, c); _ = s.Close() }()
+			go func() { _, _ = io.Copy(c, s); _ = c.Close() }()
+		}
+	}()
+	failed := 0
+	for end := time.Now().Add(bound); p.Ping(t.Context()) != nil && time.Now().Before(end); {
+		failed++
+	}
+	if failed > 1 {
+		t.Errorf("%d pings have failed", failed)
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
@@ -28,6 +29,7 @@ func openInside(t *testing.T, url string) *Store {
 }
 
 func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
 	s := openInside(t, srv.URL())
 	const now = "TIMESTAMPDIFF(MICROSECOND,'1970-01-01',UTC_TIMESTAMP(6))"
@@ -39,7 +41,7 @@ func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
 	row("held", 48*time.Hour, later, "0")
 	row("waited for", 48*time.Hour, "0", later)
 	srv.Exec(fmt.Sprintf("INSERT INTO locks.locksidecar SELECT CONCAT('old', LPAD(seq, 4, '0')),1,'',%s-%d,'%s',0,%s-1,'','' FROM %s",
-		now, 25*time.Hour.Microseconds(), nobody, now, numbers(2*purgeSlice+10)))
+		now, 25*time.Hour.Microseconds(), nobody, now, numbers(2*driverkit.PurgeSlice+10)))
 	var total int64
 	slices := 0
 	for from, first := "", true; first || from != ""; first = false {
@@ -47,13 +49,13 @@ func TestPurgeTakesOnlyWhatIsLongUnused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if v.deleted > purgeSlice || v.read > purgeSlice {
-			t.Errorf("%d of %d rows in one go", v.deleted, v.read)
+		if v.Deleted > driverkit.PurgeSlice || v.Read > driverkit.PurgeSlice {
+			t.Errorf("%d of %d rows in one go", v.Deleted, v.Read)
 		}
-		total, from = total+v.deleted, v.next
+		total, from = total+v.Deleted, v.Next
 		slices++
 	}
-	if total != 2*purgeSlice+10 || slices != 3 {
+	if total != 2*driverkit.PurgeSlice+10 || slices != 3 {
 		t.Errorf("%d rows are purged in %d slices", total, slices)
 	}
 	if left := srv.Value("SELECT GROUP_CONCAT(name ORDER BY name) FROM locks.locksidecar"); left != "held,waited for,young" {
@@ -70,7 +72,7 @@ func TestTurnsEndWithTheirContext(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	for turn := range 40 {
-		if err := pause(over, turn); !errors.Is(err, errTurns) && (turn > 0 || !errors.Is(err, context.Canceled)) {
+		if err := pause(over, turn); !errors.Is(err, errOutOfTime) && (turn > 0 || !errors.Is(err, context.Canceled)) {
 			t.Errorf("turn %d: %v", turn, err)
 		}
 		if turn < 5 {
@@ -84,6 +86,7 @@ func TestTurnsEndWithTheirContext(t *testing.T) {
 // A walk that finds mostly long unused rows pauses no longer than its slices take. So deletion keeps up
 // with any rate of new keys.
 func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
 	s := openInside(t, srv.URL()+"?timeout=20s")
 	const perRound, rounds = 10_000, 4
@@ -95,18 +98,18 @@ func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 		} {
 			srv.Exec(fmt.Sprintf(insert, round, numbers(perRound)))
 		}
-		for _, walk := range []func(context.Context, string) (slice, error){s.purge, s.purgePermits} {
+		for _, walk := range []func(context.Context, string) (driverkit.Purged, error){s.purge, s.purgePermits} {
 			for from := ""; ; {
 				sent := time.Now()
 				v, err := walk(t.Context(), from)
 				if err != nil {
 					t.Fatal(err)
 				}
-				v.took = time.Since(sent)
-				if from = v.next; from == "" {
+				v.Took = time.Since(sent)
+				if from = v.Next; from == "" {
 					break
 				}
-				took, paused = took+v.took, paused+v.pause(0)
+				took, paused = took+v.Took, paused+v.Pause(0)
 			}
 		}
 		if n := srv.Value("SELECT (SELECT COUNT(*) FROM locks.locksidecar)+(SELECT COUNT(*) FROM locks.locksidecar_permits)"); n != "0" {
@@ -118,25 +121,10 @@ func TestPurgeKeepsUpWithManyNewKeys(t *testing.T) {
 	}
 }
 
-func TestPurgePausesLessTheLongerItsWalk(t *testing.T) {
-	young := slice{read: purgeSlice, deleted: purgeSlice / 2, took: time.Millisecond}
-	for hours, want := range []time.Duration{slicePause, slicePause / 2, slicePause / 4} {
-		if d := young.pause(time.Duration(hours) * time.Hour); d != want {
-			t.Errorf("after %d hours it pauses for %v, not %v", hours, d, want)
-		}
-	}
-	if d := young.pause(1000 * time.Hour); d != young.took {
-		t.Errorf("at last it pauses for %v", d)
-	}
-	old := slice{read: purgeSlice, deleted: purgeSlice/2 + 1, took: time.Millisecond}
-	if d := old.pause(0); d != old.took {
-		t.Errorf("with mostly old rows it pauses for %v", d)
-	}
-}
-
 // A server's clock that is days ahead for a while deletes no rows: their fence bases are larger than the
 // time by the right clock.
 func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDBWithClock(t, "--innodb-flush-log-at-trx-commit=0")
 	s := openInside(t, srv.URL())
 	ops := []upstream.Op{{Kind: cache.OpTry, Key: "k", Token: 1, TTL: time.Minute},
@@ -151,9 +139,9 @@ func TestPurgeDistrustsAClockThatIsAhead(t *testing.T) {
 		}
 	}
 	srv.JumpClock(72 * time.Hour)
-	for _, walk := range []func(context.Context, string) (slice, error){s.purge, s.purgePermits} {
-		if v, err := walk(t.Context(), ""); err != nil || v.read == 0 || v.deleted != 0 {
-			t.Errorf("%d of %d rows are deleted (%v)", v.deleted, v.read, err)
+	for _, walk := range []func(context.Context, string) (driverkit.Purged, error){s.purge, s.purgePermits} {
+		if v, err := walk(t.Context(), ""); err != nil || v.Read == 0 || v.Deleted != 0 {
+			t.Errorf("%d of %d rows are deleted (%v)", v.Deleted, v.Read, err)
 		}
 	}
 }

@@ -1,8 +1,10 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -11,22 +13,24 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// listSlice is the most rows of one page, whether their locks are held or not.
+// listSlice is the maximum number of rows of one page, whether their locks are held or not.
 const listSlice = 1000
 
-// A cursor of List is one of these and the name of a lock, or the place of a permit.
+// A cursor of List is one of these followed by the name of a lock, or by the position of a permit.
 const (
 	listLocks   = "l"
 	listPermits = "p"
 )
 
-// List returns the locks that are held or waited for, in the order of their
-// names, and then each permit that is held. It reads without locks, at most 1000 rows
-// a page, so that a page may have fewer locks than asked for, or none, before the last.
-func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
+// List returns the locks that are held or waited for, in the order of their names, and then each
+// held permit. It reads without locking, at most 1000 rows per page. So a page before the last may
+// have fewer locks than limit, or none.
+func (s *Store) List(
+	ctx context.Context, prefix, cursor string, limit int,
+) (locks []upstream.Lock, next string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	err = s.aside(ctx, func(conn *sql.Conn) error {
+	err = s.onOneConn(ctx, func(conn *sql.Conn) error {
 		prefix, limit := s.cfg.Prefix+prefix, min(max(limit, 1), listSlice)
 		if place, ok := strings.CutPrefix(cursor, listPermits); ok {
 			if locks, next, err = s.listPermits(ctx, conn, prefix, place, limit); next != "" {
@@ -50,22 +54,14 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 	return locks, next, nil
 }
 
-func (s *Store) list(ctx context.Context, conn *sql.Conn, prefix, from string, first bool, limit int) (locks []upstream.Lock, next string, err error) {
-	rows, err := conn.QueryContext(ctx, s.page(prefix, from, first))
+func (s *Store) list(
+	ctx context.Context, conn *sql.Conn, prefix, from string, first bool, limit int,
+) (locks []upstream.Lock, next string, err error) {
+	rows, now, err := s.queryRows(ctx, conn, page(prefix, from, first))
 	if err != nil {
 		return nil, "", err
 	}
 	defer rows.Close()
-	var now int64
-	if !rows.Next() {
-		return nil, "", errAnswer
-	}
-	if err := rows.Scan(&now); err != nil {
-		return nil, "", err
-	}
-	if !rows.NextResultSet() {
-		return nil, "", errAnswer
-	}
 	seen := 0
 	for rows.Next() {
 		name, r, err := scanRow(rows)
@@ -90,25 +86,42 @@ func (s *Store) list(ctx context.Context, conn *sql.Conn, prefix, from string, f
 	return locks, next, nil
 }
 
-// page is the query for the rows whose names begin with prefix, from the name
-// from on or, unless first, behind it.
-func (s *Store) page(prefix, from string, first bool) string {
+// page returns the condition for rows whose names begin with prefix and are after from. If first is
+// true, the row from is included.
+func page(prefix, from string, first bool) text {
 	var t text
-	t.add("SET @n=" + clock + ";SELECT @n;SELECT " + columns + " FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name>")
+	t.add("name>")
 	if first {
 		t.add("=")
 	}
 	t.hex(from)
 	if end := behind(prefix); end != "" {
-		t.add(" AND name<")
-		t.hex(end)
+		t.add(" AND name<").hex(end)
 	}
 	t.add(" ORDER BY name LIMIT " + strconv.Itoa(listSlice))
-	return string(t)
+	return t
 }
 
-// behind is the first name behind all that begin with prefix, "" when there is
-// none.
+// queryRows reads the time and the rows of locks for which where is true. The caller closes rows.
+func (s *Store) queryRows(
+	ctx context.Context, conn *sql.Conn, where text,
+) (rows *sql.Rows, now int64, err error) {
+	rows, err = conn.QueryContext(ctx, "SET @now="+clock+";SELECT @now;SELECT "+columns+" FROM `"+s.cfg.Table+"` FORCE INDEX (PRIMARY) WHERE "+string(where))
+	if err != nil {
+		return nil, 0, err
+	}
+	if !rows.Next() {
+		err = cmp.Or(rows.Err(), errAnswer)
+	} else if err = rows.Scan(&now); err == nil {
+		err = nextRows(rows)
+	}
+	if err != nil {
+		return nil, 0, errors.Join(err, rows.Close())
+	}
+	return rows, now, nil
+}
+
+// behind returns the first name after all that begin with prefix, or "" if there is none.
 func behind(prefix string) string {
 	b := []byte(prefix)
 	for len(b) > 0 && b[len(b)-1] == 0xff {
@@ -120,8 +133,7 @@ func behind(prefix string) string {
 	return string(b)
 }
 
-// scanRow reads one row of columns. A row that is not well-formed has no readers
-// and no queue.
+// scanRow reads one row of columns. A malformed row has no readers and no queue.
 func scanRow(rows *sql.Rows) (string, *row, error) {
 	var r row
 	var name string
@@ -158,12 +170,12 @@ func (s *Store) lock(name string, r *row, now int64) upstream.Lock {
 	return l
 }
 
-// aside does what is not a batch, one at a time, so that it takes one connection
-// at most.
-func (s *Store) aside(ctx context.Context, do func(conn *sql.Conn) error) error {
+// onOneConn carries out work other than batches. It does one thing at a time, so that it uses at
+// most one connection.
+func (s *Store) onOneConn(ctx context.Context, do func(conn *sql.Conn) error) error {
 	select {
-	case s.asides <- struct{}{}:
-		defer func() { <-s.asides }()
+	case s.otherWork <- struct{}{}:
+		defer func() { <-s.otherWork }()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -32,6 +32,7 @@ func listAll(p *peer, prefix string, limit int) map[string]upstream.Lock {
 }
 
 func TestListShowsAllHostsLocks(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	p, q := newPeer(t, srv.URL()+"?prefix=p%25_"), newPeer(t, srv.URL()+"?prefix=p%25_")
 	other := newPeer(t, srv.URL()+"?prefix=q")

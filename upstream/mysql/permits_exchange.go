@@ -8,22 +8,21 @@ import (
 	"time"
 )
 
-// permitExchange is one round trip about permits: one packet of statements and what
-// is answered. Its statements are, those in brackets if there is something for them
-// to do:
+// permitExchange is one round trip about permits: one packet of statements and its answers. The
+// statements in brackets are left out if no item needs them:
 //
-//	SET @n          the time of it all
+//	SET @now        the time of the packet
 //	[SELECT …]      the rows of releases, as they were before
-//	[START …        one transaction: the semaphores' rows are locked, and what was
-//	                asked for is done (permits_text.go)
-//	SELECT 1        it divides: an error before it is one without COMMIT
+//	[START …        one transaction: it locks the semaphores' rows and applies the
+//	                requests (permits_sql.go)
+//	SELECT 1        the divider: an error before it is one without COMMIT
 //	COMMIT]
-//	SELECT @n …     whether the server is read-only
+//	SELECT @now …   whether the server is read-only
 //	[SELECT …]      the rows of all others, as they are after
 //	SELECT …        the semaphores
 //
-// All of the transaction is at the server before it begins: nothing is locked while
-// anything goes over the network, unless a statement fails. Then this side ends it.
+// The server has the whole transaction before it begins. So no row is locked during network I/O,
+// unless a statement fails. Then this side ends the transaction.
 type permitExchange struct {
 	store   *Store
 	text    text
@@ -32,10 +31,9 @@ type permitExchange struct {
 	after   []*permit
 	writes  []*permit
 	peeks   []*permit
-	now     int64 // µs of UTC: @n
-	asked   bool  // whether permits are wanted is in the answer
+	now     int64 // µs of UTC: @now
+	asked   bool  // the answer has whether permits are contended
 	divided bool  // COMMIT may have been carried out
-	flags   [2]string
 }
 
 func (x *permitExchange) begin(items []*permit) {
@@ -55,9 +53,7 @@ func (x *permitExchange) begin(items []*permit) {
 		x.writes = append(x.writes, it)
 	}
 	t, sql := &x.text, x.store.permitsText()
-	t.add("SET @n=" + clock + ",@q=")
-	t.num(micros(x.store.cfg.WaiterLease))
-	t.add(";")
+	t.add("SET @now=" + clock + ",@waiter_lease=").num(micros(x.store.cfg.WaiterLease)).add(";")
 	if len(x.before) > 0 {
 		t.permitRows(sql, x.before)
 		t.add(";")
@@ -68,20 +64,20 @@ func (x *permitExchange) begin(items []*permit) {
 		semaphores(x.writes, func(same []*permit) { t.changeSem(sql, same) })
 		t.add(sql.end + "SELECT 1;COMMIT AND NO CHAIN NO RELEASE;")
 	}
-	t.add("SELECT @n," + readOnlyFlags + ";")
+	t.add("SELECT @now," + readOnlyFlags + ";")
 	if len(x.after) > 0 {
 		t.permitRows(sql, x.after)
 		t.add(";")
 	}
-	wanted := "0"
+	contended := "0"
 	if x.asked = x.store.watch.queues(items); x.asked {
-		wanted = sql.wanted
+		contended = sql.contended
 	}
-	t.sems(sql, items, x.peeks, wanted)
+	t.sems(sql, items, x.peeks, contended)
 }
 
-// run sends the packet and reads the answers into the items. When it fails, divided
-// says whether the transaction may have been committed.
+// run sends the packet and reads the answers into the items. After an error, divided reports
+// whether the transaction may have been committed.
 func (x *permitExchange) run(ctx context.Context, conn *sql.Conn) error {
 	rows, err := conn.QueryContext(ctx, string(x.text))
 	if err != nil {
@@ -105,14 +101,8 @@ func (x *permitExchange) run(ctx context.Context, conn *sql.Conn) error {
 			return err
 		}
 	}
-	if !rows.Next() {
-		return errors.Join(rows.Err(), errAnswer)
-	}
-	if err := rows.Scan(&x.now, &x.flags[0], &x.flags[1]); err != nil {
-		return fmt.Errorf("%w: %w", errAnswer, err)
-	}
-	if isOn(x.flags[0]) || isOn(x.flags[1]) {
-		return errReadOnly
+	if x.now, err = readState(rows); err != nil {
+		return err
 	}
 	if err := nextRows(rows); err != nil {
 		return err
@@ -146,9 +136,9 @@ func (x *permitExchange) readSems(rows *sql.Rows) error {
 	return rows.Err()
 }
 
-// ask follows a packet that has not asked whether permits are wanted, if somebody
-// queues for one that is held: hardly anybody does where nobody did a moment ago. What
-// has been done is done; who is not told here is told by what the watch finds.
+// ask finds out whether permits are contended. It follows a packet that has not asked, because
+// nobody was queued a moment ago, and that has found a queue. Its failure is harmless: the watch
+// finds contention too.
 func (x *permitExchange) ask(ctx context.Context, conn *sql.Conn) {
 	if x.asked {
 		return
@@ -163,8 +153,8 @@ func (x *permitExchange) ask(ctx context.Context, conn *sql.Conn) {
 		return
 	}
 	t, sql := x.text[:0], x.store.permitsText()
-	t.add("SET @n=" + clock + ";")
-	t.sems(sql, held, nil, sql.wanted)
+	t.add("SET @now=" + clock + ";")
+	t.sems(sql, held, nil, sql.contended)
 	rows, err := conn.QueryContext(ctx, string(t))
 	if err == nil {
 		err = x.readSems(rows)
@@ -175,18 +165,7 @@ func (x *permitExchange) ask(ctx context.Context, conn *sql.Conn) {
 	}
 }
 
-// nextRows goes on to the next answer that has rows.
-func nextRows(rows *sql.Rows) error {
-	if rows.NextResultSet() {
-		return nil
-	}
-	if err := rows.Err(); err != nil {
-		return err
-	}
-	return errAnswer
-}
-
-// readPermits calls do for each row that is one of items'.
+// readPermits calls do for each row of items.
 func readPermits(rows *sql.Rows, items []*permit, do func(it *permit, r permitRow)) error {
 	type id struct{ name, token string }
 	of := make(map[id][]*permit, len(items))
@@ -207,16 +186,16 @@ func readPermits(rows *sql.Rows, items []*permit, do func(it *permit, r permitRo
 	return rows.Err()
 }
 
-// rollBack ends the transaction in which err has left conn: the pool must never get
-// a connection that is in one.
+// rollBack ends the transaction that is open after err. The pool must never get a connection with
+// an open transaction.
 func (x *permitExchange) rollBack(conn *sql.Conn, err error) {
 	if number(err) == 0 {
-		dismiss(conn)
+		discard(conn)
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), min(x.store.cfg.Timeout, time.Second))
 	defer cancel()
 	if _, err := conn.ExecContext(ctx, "ROLLBACK AND NO CHAIN NO RELEASE"); err != nil {
-		dismiss(conn)
+		discard(conn)
 	}
 }

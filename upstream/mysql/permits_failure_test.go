@@ -18,6 +18,7 @@ import (
 )
 
 func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	for name, opts := range map[string][]mysql.Option{"compound": nil, "plain": {mysql.WithoutReturning()}} {
 		t.Run(name, func(t *testing.T) {
@@ -42,19 +43,9 @@ func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 				{"a join that queues", permitOp(cache.OpJoin, "k", 3, p.token()), "place>0", "1", cache.Queued},
 				{"a release that happens", permitOp(cache.OpRelease, "k", 3, held), "place=0", "2", cache.NotHeld},
 			} {
-				px.Stall(faultproxy.ToClient, true)
-				var res []cache.Result
-				var err error
-				var wg sync.WaitGroup
-				wg.Go(func() { res, err = p.apply(c.op) })
-				eventually(t, c.name, func() bool { return srv.Value(row(c.where)) == c.want })
-				px.Cut()
-				wg.Wait()
-				if res[0].Status != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
-					t.Errorf("%s is %v (%v)", c.name, res[0].Status, err)
-				}
-				if err := px.Heal(); err != nil {
-					t.Fatal(err)
+				r, err := p.unanswered(px, c.name, c.op, func() bool { return srv.Value(row(c.where)) == c.want })
+				if r.Status != cache.Unknown || !errors.Is(err, upstream.ErrDown) {
+					t.Errorf("%s is %v (%v)", c.name, r.Status, err)
 				}
 				p.want(p.permit(c.op.Kind, "k", 3, c.op.Token), c.again) // the same token, again
 				if n := srv.Value(row(c.where)); n != c.want {
@@ -84,6 +75,7 @@ func TestPermitAnswerThatNeverComesIsUnknown(t *testing.T) {
 }
 
 func TestPermitsOutliveTheServersCrash(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t)
 	p, q := newPeer(t, srv.URL()), newPeer(t, srv.URL())
 	a, base := p.takePermit("k", 2)
@@ -113,6 +105,7 @@ func TestPermitsOutliveTheServersCrash(t *testing.T) {
 // TestPermitsOverCrashesUnderLoad kills the server again and again while three hosts,
 // each with two batches under way, take and release permits.
 func TestPermitsOverCrashesUnderLoad(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t) // with innodb_flush_log_at_trx_commit=1
 	var sems [2]guardedSem
 	var stop atomic.Bool

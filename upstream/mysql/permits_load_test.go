@@ -22,6 +22,7 @@ import (
 // more than there may be, none has the base of another, and nothing comes back
 // Unknown, or Refused but for the rows' sake.
 func TestSemaphoresUnderLoad(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
 		var sems [3]guardedSem

@@ -66,6 +66,7 @@ func TestOlderInstallationGetsThePermitsTable(t *testing.T) {
 }
 
 func TestWrongPermitsTableIsRefusedToPermitsAlone(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	newPeer(t, srv.URL())
 	for name, c := range map[string]struct{ change, says string }{
@@ -90,11 +91,15 @@ func TestWrongPermitsTableIsRefusedToPermitsAlone(t *testing.T) {
 }
 
 func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
-		for _, which := range []string{"sem", "permit"} { // whose row is locked
+		for _, which := range []string{"sem", "permit", "made"} { // whose row is locked; made is a semaphore that is being made
 			p := newPeer(t, url+"&timeout=10s", opts...)
-			locked, _ := p.takePermit("locked"+which, 2)
+			locked := p.token()
+			if which != "made" {
+				locked, _ = p.takePermit("locked"+which, 2)
+			}
 			mine, _ := p.takePermit("mine", 100)
 			tx, err := srv.Admin().Begin()
 			if err != nil {
@@ -105,12 +110,20 @@ func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 			if which == "permit" {
 				token = srv.Value("SELECT token FROM locks.locksidecar_permits WHERE name='" + prefix + "locked" + which + "' AND token<>'~'")
 			}
-			if _, err := tx.Exec("SELECT name FROM locks.locksidecar_permits WHERE name='" + prefix + "locked" + which + "' AND token='" + token + "' FOR UPDATE"); err != nil {
+			lock := "SELECT name FROM locks.locksidecar_permits WHERE name='" + prefix + "locked" + which + "' AND token='" + token + "' FOR UPDATE"
+			if which == "made" {
+				lock = "INSERT INTO locks.locksidecar_permits (name,token,place,ends,fence,most,held,waits,turn) VALUES ('" + prefix + "lockedmade','~',-1,0,0,2,0,0,0)"
+			}
+			if _, err := tx.Exec(lock); err != nil {
 				t.Fatal(err)
 			}
 			for n := range 3 {
 				a, z := fmt.Sprint("a", which, n), fmt.Sprint("z", which, n)
-				res, err := p.apply(permitOp(cache.OpTry, a, 1, p.token()), permitOp(cache.OpRelease, "locked"+which, 2, locked),
+				op := permitOp(cache.OpRelease, "locked"+which, 2, locked)
+				if which == "made" {
+					op.Kind, op.Token = cache.OpTry, p.token()
+				}
+				res, err := p.apply(permitOp(cache.OpTry, a, 1, p.token()), op,
 					permitOp(cache.OpRenew, "mine", 1, mine), permitOp(cache.OpTry, z, 1, p.token()), upstream.Op{Kind: cache.OpTry, Key: a, Token: p.token(), TTL: long})
 				for i, want := range []cache.Status{cache.Granted, cache.Refused, cache.Done, cache.Granted, cache.Granted} {
 					p.want(res[i], want)
@@ -127,6 +140,10 @@ func TestSemaphoreLockedByOthersHoldsUpNobodyElse(t *testing.T) {
 			}
 			if err := tx.Rollback(); err != nil {
 				t.Fatal(err)
+			}
+			if which == "made" {
+				p.takePermit("lockedmade", 2)
+				continue
 			}
 			p.want(p.permit(cache.OpRelease, "locked"+which, 2, locked), cache.Done)
 		}

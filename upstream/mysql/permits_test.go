@@ -42,6 +42,7 @@ func transactions(srv *testserver.MariaDB) string {
 }
 
 func TestLocksAndPermitsInOneBatch(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
 		p := newPeer(t, url, opts...)
@@ -65,6 +66,7 @@ func TestLocksAndPermitsInOneBatch(t *testing.T) {
 }
 
 func TestThousandPermitsOfOneSemaphore(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
 		const limit = 1000
@@ -130,6 +132,7 @@ func TestThousandPermitsOfOneSemaphore(t *testing.T) {
 }
 
 func TestOrphanedPermitsComeBack(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
 		p, q := newPeer(t, url, opts...), newPeer(t, url+"&poll=10ms", opts...)
@@ -166,6 +169,7 @@ func TestOrphanedPermitsComeBack(t *testing.T) {
 }
 
 func TestBasesOfPermitsAreUsedUpOneDay(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	bothWays(t, srv, func(t *testing.T, url string, opts ...mysql.Option) {
 		p := newPeer(t, url, opts...)

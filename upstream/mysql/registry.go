@@ -12,26 +12,19 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// daemonName precedes the instance id in the name of a daemon's row. No lock has such a name: neither a
-// key nor a prefix has control characters. The row is in the table of the locks, so that it needs no
-// other grants. It has no owner, ends and queue, so that no version takes it for a held lock. The entry is
-// in readers. Its end is in queued, after which the row is purged.
+// daemonName precedes the instance id in the name of a daemon's row. No lock has such a name:
+// neither a key nor a prefix has control characters. The row is in the table of the locks, so that
+// it needs no other grants. It has no owner, ends and queue, so that no version takes it for a held
+// lock. The entry is in readers. Its end is in queued, after which the row is purged.
 const daemonName = "\x00daemon:"
-
-var _ upstream.Registrar = (*Store)(nil)
 
 // Register writes the row.
 func (s *Store) Register(ctx context.Context, r upstream.Registration, ttl time.Duration) error {
 	var t text
-	t.add("INSERT INTO `" + s.cfg.Table + "` (" + columns + ") VALUES (")
-	t.hex(daemonName + s.instance)
-	t.add(",0,'',0,")
-	t.hex(nobody)
-	t.add(",0," + clock + "+")
-	t.num(ttl.Microseconds())
-	t.add(",")
-	t.hex(r.Encode())
-	t.add(",'') ON DUPLICATE KEY UPDATE queued=VALUES(queued),readers=VALUES(readers)")
+	t.add("INSERT INTO `" + s.cfg.Table + "` (" + columns + ") VALUES (").
+		hex(daemonName + s.instance).add(",0,'',0,").hex(nobody).add(",0," + clock + "+").
+		num(ttl.Microseconds()).add(",").hex(r.Encode()).
+		add(",'') ON DUPLICATE KEY UPDATE queued=VALUES(queued),readers=VALUES(readers)")
 	return s.write(ctx, "register", t)
 }
 
@@ -41,15 +34,14 @@ func (s *Store) Unregister(ctx context.Context) error {
 		return nil // the entry expires
 	}
 	var t text
-	t.add("DELETE FROM `" + s.cfg.Table + "` WHERE name=")
-	t.hex(daemonName + s.instance)
+	t.add("DELETE FROM `" + s.cfg.Table + "` WHERE name=").hex(daemonName + s.instance)
 	return s.write(ctx, "unregister", t)
 }
 
 func (s *Store) write(ctx context.Context, verb string, t text) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	err := s.aside(ctx, func(conn *sql.Conn) error {
+	err := s.onOneConn(ctx, func(conn *sql.Conn) error {
 		_, err := conn.ExecContext(ctx, string(t))
 		return err
 	})
@@ -63,21 +55,18 @@ func (s *Store) write(ctx context.Context, verb string, t text) error {
 const maxDaemonRows = 500
 
 // Registered reads the rows that have not ended.
-func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
+func (s *Store) Registered(
+	ctx context.Context, ids []string,
+) (map[string]upstream.Registration, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	found := map[string]upstream.Registration{}
 	for part := range slices.Chunk(ids, maxDaemonRows) {
 		var t text
-		t.add("SELECT name,readers FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name IN (")
-		for i, id := range part {
-			if i > 0 {
-				t.add(",")
-			}
-			t.hex(daemonName + id)
-		}
-		t.add(") AND queued>" + clock)
-		err := s.aside(ctx, func(conn *sql.Conn) error {
+		t.add("SELECT name,readers FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name IN ")
+		addList(&t, part, func(id string) { t.hex(daemonName + id) })
+		t.add(" AND queued>" + clock)
+		err := s.onOneConn(ctx, func(conn *sql.Conn) error {
 			rows, err := conn.QueryContext(ctx, string(t))
 			if err != nil {
 				return err
@@ -103,13 +92,15 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 
 // Holders reads the rows of one key. It sets Held for an exclusive lease, from the fence base: the
 // server's clock when the lease was granted, or got a new base after many handoffs.
-func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
+func (s *Store) Holders(
+	ctx context.Context, key string, mode cache.Mode, limit int,
+) (locks []upstream.Lock, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
 	if limit < 1 || mode == cache.Permit && s.permitsBad.Load() != nil {
 		return nil, nil
 	}
-	err = s.aside(ctx, func(conn *sql.Conn) error {
+	err = s.onOneConn(ctx, func(conn *sql.Conn) error {
 		if mode == cache.Permit {
 			locks, err = s.permitHolders(ctx, conn, key, limit)
 		} else {
@@ -123,25 +114,16 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	return locks, nil
 }
 
-func (s *Store) lockHolders(ctx context.Context, conn *sql.Conn, key string, limit int) (locks []upstream.Lock, err error) {
+func (s *Store) lockHolders(
+	ctx context.Context, conn *sql.Conn, key string, limit int,
+) (locks []upstream.Lock, err error) {
 	var t text
-	t.add("SET @n=" + clock + ";SELECT @n;SELECT " + columns + " FROM `" + s.cfg.Table + "` FORCE INDEX (PRIMARY) WHERE name=")
-	t.hex(s.cfg.Prefix + key)
-	rows, err := conn.QueryContext(ctx, string(t))
+	t.add("name=").hex(s.cfg.Prefix + key)
+	rows, now, err := s.queryRows(ctx, conn, t)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var now int64
-	if !rows.Next() {
-		return nil, errAnswer
-	}
-	if err := rows.Scan(&now); err != nil {
-		return nil, err
-	}
-	if !rows.NextResultSet() {
-		return nil, errAnswer
-	}
 	if !rows.Next() {
 		return nil, rows.Err()
 	}
@@ -167,10 +149,13 @@ func (s *Store) lockHolders(ctx context.Context, conn *sql.Conn, key string, lim
 	return locks, nil
 }
 
-// age returns how long ago a base was made, in nanoseconds. It is 0 if the base is ahead of the clock.
+// age returns how long ago a base was made, in nanoseconds. It is 0 if the base is ahead of the
+// clock.
 func age(now, base int64) int64 { return max(0, now-base) * int64(time.Microsecond) }
 
-func (s *Store) permitHolders(ctx context.Context, conn *sql.Conn, key string, limit int) (locks []upstream.Lock, err error) {
+func (s *Store) permitHolders(
+	ctx context.Context, conn *sql.Conn, key string, limit int,
+) (locks []upstream.Lock, err error) {
 	for from := ""; len(locks) < limit; {
 		page, next, err := s.listPermits(ctx, conn, s.cfg.Prefix+key, from, limit-len(locks))
 		if err != nil {

@@ -23,7 +23,7 @@ type scene struct {
 	instances [3]string
 }
 
-func (s *scene) grip() entry {
+func (s *scene) lease() entry {
 	ends := s.now + hour
 	if s.rnd.IntN(2) == 0 {
 		ends = s.now - hour
@@ -33,7 +33,7 @@ func (s *scene) grip() entry {
 
 func (s *scene) entries(most int) (gs []entry) {
 	for range s.rnd.IntN(most) {
-		if g := s.grip(); find(gs, g.token) < 0 {
+		if g := s.lease(); find(gs, g.token) < 0 {
 			gs = append(gs, g)
 		}
 	}
@@ -44,7 +44,7 @@ func (s *scene) row() row {
 	r := row{version: int64(s.rnd.IntN(1000)), last: strings.Repeat("-", lastLen), fence: s.now + hour - int64(s.rnd.IntN(2))*2*hour}
 	switch s.rnd.IntN(4) {
 	case 0:
-		g := s.grip()
+		g := s.lease()
 		r.owner, r.ends = g.token, g.ends
 	case 1, 2:
 		r.readers = s.entries(9)
@@ -62,16 +62,17 @@ func (s *scene) row() row {
 	return r
 }
 
-// TestServerAndRulesAgree holds what the server does with rows of all sorts, plain
-// requests and others, against decide.
+// TestServerAndRulesAgree compares the rules in SQL, which the server applies to plain requests, with
+// those in Go: on random rows, both must give the same result and leave the same row.
 func TestServerAndRulesAgree(t *testing.T) {
+	t.Parallel()
 	t.Run("returning", func(t *testing.T) { agreeing(t) })
 	t.Run("read besides", func(t *testing.T) { agreeing(t, WithoutReturning()) })
 }
 
 func agreeing(t *testing.T, opts ...Option) {
 	srv := testserver.StartMariaDB(t, "--innodb-flush-log-at-trx-commit=0")
-	cfg, err := Parse(srv.URL() + "?timeout=30s")
+	cfg, err := Parse(srv.URL() + "?timeout=30s&waiter_lease=1m")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +92,7 @@ func agreeing(t *testing.T, opts ...Option) {
 			ops[i] = upstream.Op{Kind: []cache.OpKind{cache.OpTry, cache.OpJoin, cache.OpRelease, cache.OpRenew, cache.OpDowngrade, cache.OpPeek}[sc.rnd.IntN(6)],
 				Mode: cache.Mode(sc.rnd.IntN(2)), Key: fmt.Sprintf("r%d.%d", round, i), Token: 6, TTL: time.Hour, Floor: uint64(sc.now), Rebase: sc.rnd.IntN(2) == 0}
 			before[i] = sc.row()
-			it := item{name: ops[i].Key, last: before[i].last, verdict: verdict{next: before[i]}}
+			it := item{request: request{name: ops[i].Key}, last: before[i].last, decision: decision{next: before[i]}}
 			if i > 0 {
 				insert.add(",")
 			}
@@ -140,6 +141,9 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 	}
 	now := time.Now().UnixMicro()
 	was, is := before.live(now), after.live(now)
+	if why := differs(ruled(before, s, op, r), after, now); why != "" {
+		bad(why)
+	}
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
 		a := ask{token: token, mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: hour, lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor)}
@@ -192,6 +196,63 @@ func agree(t *testing.T, s *Store, srv *testserver.MariaDB, sc *scene, op *upstr
 	if after.fence < before.fence || latest(is.readers) > after.ends {
 		bad("its numbers are wrong")
 	}
+}
+
+// ruled returns what the rules in Go make of a row, for the request that came to r. The server's
+// rules for plain requests must make the same of it.
+func ruled(before *row, s *Store, op *upstream.Op, r *upstream.Result) *row {
+	now, token := time.Now().UnixMicro(), string(appendToken(nil, s.instance, op.Token))
+	next := *before
+	next.readers, next.queue = slices.Clone(before.readers), slices.Clone(before.queue)
+	isToken := func(g entry) bool { return g.token == token }
+	switch op.Kind {
+	case cache.OpTry, cache.OpJoin:
+		if before.owner == token && op.Mode == cache.Exclusive {
+			next.ends = now + hour // said again: the server renews it, past the queue, even if it had ended
+			break
+		}
+		a := ask{token: token, mode: op.Mode, join: op.Kind == cache.OpJoin, ttl: hour, lease: micros(s.cfg.WaiterLease), floor: int64(op.Floor)}
+		if v := next.decide(&a, now); v.change {
+			return &v.next
+		}
+	case cache.OpRelease:
+		if next.owner == token {
+			next.owner, next.ends = "", 0
+		}
+		next.readers = slices.DeleteFunc(next.readers, isToken)
+		next.queue = slices.DeleteFunc(next.queue, isToken)
+	case cache.OpRenew, cache.OpDowngrade:
+		if r.Status != cache.Done {
+			break
+		}
+		next.ends = max(next.ends, now+hour)
+		if i := find(next.readers, token); i >= 0 {
+			next.readers[i].ends = max(next.readers[i].ends, now+hour)
+		} else if op.Kind == cache.OpDowngrade {
+			next.owner, next.readers = "", []entry{{cache.Shared, token, next.ends}}
+		}
+	}
+	return &next
+}
+
+// differs says in which way two rows are not the same lock at now. Leases and places of either may end
+// a minute apart, because the two were made at different times.
+func differs(want, have *row, now int64) string {
+	w, h := want.live(now), have.live(now)
+	near := func(a, b int64) bool { return a-b < 60e6 && b-a < 60e6 }
+	same := func(a, b entry) bool { return a.mode == b.mode && a.token == b.token && near(a.ends, b.ends) }
+	byToken := func(a, b entry) int { return strings.Compare(a.token, b.token) }
+	slices.SortFunc(w.readers, byToken)
+	slices.SortFunc(h.readers, byToken)
+	switch {
+	case w.owner != h.owner || w.owner != "" && !near(w.ends, h.ends):
+		return fmt.Sprintf("by the rules in Go its owner is %q until %d", w.owner, w.ends)
+	case !slices.EqualFunc(w.readers, h.readers, same):
+		return fmt.Sprintf("by the rules in Go its readers are %v", w.readers)
+	case !slices.EqualFunc(w.queue, h.queue, same):
+		return fmt.Sprintf("by the rules in Go its queue is %v", w.queue)
+	}
+	return ""
 }
 
 func FuzzRowsReadAsWritten(f *testing.F) {

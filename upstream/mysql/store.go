@@ -1,6 +1,7 @@
 package mysql
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -11,32 +12,32 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// maxTTL is the longest TTL that is taken: its end has to be a number of 16
-// digits.
+// maxTTL is the longest TTL: the end of a lease must be a number of 16 digits.
 const maxTTL = 10 * 365 * 24 * time.Hour
 
-// Option changes how a Store is opened.
+// Option is an option of Open and OpenLazy.
 type Option func(*Store)
 
 // WithLogger makes the store log to l.
 func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 
-// WithInstance gives the store the instance id of an earlier one, whose leases it
-// goes on with. The numbers of its tokens must go on rising too.
+// WithInstance gives the store the instance id of an earlier one, so that it continues with the
+// earlier one's leases. The numbers of its tokens must continue to rise.
 func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
 
-// WithClock sets the boot clock, by which fence bases follow the clock of a primary that has failed.
-// Without it the store uses the process's monotonic clock, which stops while the machine is suspended.
-// Only tests may leave it out.
+// WithClock sets the boot clock, by which fence bases follow the clock of a primary that has
+// failed. Without it the store uses the process's monotonic clock, which stops while the machine is
+// suspended. Only tests may leave it out.
 func WithClock(c upstream.Clock) Option {
 	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
 }
 
-// WithFences gives the store a FenceClock that other Stores of the same servers share. It replaces WithClock.
+// WithFences gives the store a FenceClock that other Stores of the same servers share. It replaces
+// WithClock.
 func WithFences(f *upstream.FenceClock) Option { return func(s *Store) { s.fences = f } }
 
 // Store is a table of a MySQL or MariaDB server used for locks. It is safe for
@@ -45,19 +46,19 @@ type Store struct {
 	cfg       Config
 	log       *zap.Logger
 	db        *sql.DB
-	instance  string // the part of our tokens that nobody else's have
+	instance  string // the part of our tokens that no other Store's have
 	requests  atomic.Uint64
 	fences    *upstream.FenceClock
 	batches   sync.Pool
 	returning atomic.Bool // the server's writes can return the rows that they leave
-	plain     bool        // … and are not to
+	plain     bool        // do not use it, for tests
 	stuck     stuck
 	semsStuck stuck
 	watch     watch
-	asides    chan struct{} // see aside
+	otherWork chan struct{} // see onOneConn
 
-	permitsTexts [2]*permitsText // plain, and for returning
-	// permitsBad is why semaphores cannot be used there; nil when they can.
+	permitsTexts [2]*permitsText // without and with returning
+	// permitsBad is the reason why semaphores cannot be used, or nil.
 	permitsBad atomic.Pointer[error]
 
 	cancel context.CancelFunc
@@ -69,45 +70,41 @@ type Store struct {
 	}
 }
 
-var (
-	_ upstream.Store     = (*Store)(nil)
-	_ upstream.Lister    = (*Store)(nil)
-	_ upstream.Connected = (*Store)(nil)
-)
+var _ upstream.Store = (*Store)(nil)
 
-// Connections is how many the pool has open.
+// Connections returns the number of open connections.
 func (s *Store) Connections() int { return s.db.Stats().OpenConnections }
 
-// Open connects to the server, makes the table if it is not there, and checks that
-// both can be used. The error says what to change.
+// Open connects to the server, makes the table if it does not exist, and checks that both can be
+// used. Its errors name the setting to change.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := OpenLazy(cfg, opts...)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout+s.patience())
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout+s.checkTimeout())
 	defer cancel()
 	if err := s.reach(ctx); err != nil {
-		return nil, errors.Join(fmt.Errorf("open store: mysql at %s, as the store URL says: %w", cfg.Addr(), s.advice(err)), s.Close())
+		return nil, errors.Join(fmt.Errorf("open store: mysql at %s, as the store URL says: %w",
+			cfg.Addr(), s.advice(err)), s.Close())
 	}
 	return s, nil
 }
 
-// OpenLazy is Open without waiting for the server: each connection is checked
-// when it is made, and until one passes every op is refused with the reason. It
-// fails when a file that cfg names cannot be read.
+// OpenLazy is like Open but does not wait for the server. Each connection is checked when it is
+// made. Until one passes, every op is refused with the reason. OpenLazy returns an error if a file
+// that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
-	s := &Store{cfg: cfg, log: zap.NewNop(), asides: make(chan struct{}, 1)}
+	s := &Store{cfg: cfg, log: zap.NewNop(), otherWork: make(chan struct{}, 1)}
 	for _, o := range opts {
 		o(s)
 	}
 	if s.fences == nil {
 		s.fences = upstream.NewFenceClock(nil)
 	}
-	if s.instance == "" {
-		s.instance = upstream.NewInstance()
-	} else if !upstream.ValidInstance(s.instance) {
-		return nil, fmt.Errorf("open store: %q is not an instance id", s.instance)
+	var err error
+	if s.instance, err = upstream.InstanceOr(s.instance); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
 	}
 	for i := range s.permitsTexts {
 		s.permitsTexts[i] = newPermitsText(cfg.permitsTable(), s.instance, i == 1)
@@ -124,8 +121,8 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s.watch.init()
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel = cancel
-	s.wg.Go(func() { s.watchAll(ctx) })
-	s.wg.Go(func() { s.purgeAll(ctx) })
+	s.wg.Go(func() { s.pollAll(ctx) })
+	s.wg.Go(func() { driverkit.Purge(ctx, s.log, s.cfg.Table, s.advice, s.purge, s.purgePermits) })
 	return s, nil
 }
 
@@ -136,11 +133,11 @@ func (s *Store) permitsText() *permitsText {
 	return s.permitsTexts[0]
 }
 
-// Instance is the id in this store's tokens.
+// Instance returns the instance id in this store's tokens.
 func (s *Store) Instance() string { return s.instance }
 
-// Info says what kind of store this is. It is called linearizable once a server
-// has been seen that keeps what it has confirmed when it crashes.
+// Info returns the properties of the store. Its safety is linearizable once a server has been seen
+// that keeps confirmed writes when it crashes.
 func (s *Store) Info() upstream.Info {
 	s.seen.Lock()
 	defer s.seen.Unlock()
@@ -152,15 +149,19 @@ func (s *Store) Info() upstream.Info {
 		Rebase: true, Permits: true, Queue: true, Notice: heldPause * 3 / 2, Timeout: s.cfg.Timeout}
 }
 
-// Hints is the stream of what this store has noticed by looking at the rows that
-// it is about.
+// Capabilities returns the optional parts of the contract that the store implements.
+func (s *Store) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{Lister: s, Registrar: s, Mover: s, Connections: s.Connections}
+}
+
+// Hints returns the stream of hints that result from polls.
 func (s *Store) Hints() <-chan upstream.Hint { return s.watch.hints }
 
-// Sessions is nil: leases live by their own TTL.
+// Sessions returns nil, because leases end with their own TTLs.
 func (s *Store) Sessions() <-chan upstream.Session { return nil }
 
-// Close gives the connections back and ends the goroutines. It must not run at
-// the same time as Apply, nor be called twice.
+// Close closes the connections and ends the goroutines. It must not be called twice, or
+// concurrently with Apply.
 func (s *Store) Close() error {
 	s.cancel()
 	s.wg.Wait()
@@ -168,8 +169,8 @@ func (s *Store) Close() error {
 	return s.db.Close()
 }
 
-// Ping asks in one round trip whether locks can be written now, on a connection
-// that has passed its checks.
+// Ping checks in one round trip whether locks can be written now, on a connection that has passed
+// its checks.
 func (s *Store) Ping(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -179,8 +180,8 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// reach asks the server whether it may be written to. A connection found closed
-// is replaced by a new one, which is checked.
+// reach checks that the server is not read-only. It replaces a closed connection by a new one,
+// which is checked.
 func (s *Store) reach(ctx context.Context) error {
 	for try := 0; ; try++ {
 		conn, err := s.conn(ctx)
@@ -189,7 +190,10 @@ func (s *Store) reach(ctx context.Context) error {
 		}
 		err = s.writable(ctx, conn)
 		_ = conn.Close()
-		if err == nil || try > 0 || !unsent(err) {
+		if err != nil {
+			s.dropIdle(err)
+		}
+		if err == nil || try > 0 || !nothingSent(err) {
 			return err
 		}
 	}
@@ -202,28 +206,38 @@ func (s *Store) writable(ctx context.Context, conn *sql.Conn) error {
 		err = errReadOnly
 	}
 	if err != nil && isReadOnly(err) {
-		dismiss(conn)
+		discard(conn)
 	}
 	return err
 }
 
 func (s *Store) valid(op *upstream.Op) error {
-	refuse := func(format string, args ...any) error {
-		return fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)
-	}
+	err := cmp.Or(driverkit.CheckOp(op), driverkit.CheckFloor(op))
 	switch {
-	case op.Kind < cache.OpTry || op.Kind > cache.OpPeek:
-		return refuse("operation %d is unknown", op.Kind)
-	case op.Floor > cache.MaxBase-upstream.MaxBatch:
-		return refuse("fence floor %d is out of range", op.Floor)
+	case err != nil:
 	case len(op.Key) > maxKey || op.Key == "":
-		return refuse("a key of %d bytes is not one of 1 to %d", len(op.Key), maxKey)
+		err = fmt.Errorf("a key of %d bytes is not one of 1 to %d", len(op.Key), maxKey)
 	case op.TTL < 0 || op.TTL > maxTTL:
-		return refuse("a TTL of %v is longer than %v", op.TTL, maxTTL)
-	case op.Mode == cache.Permit && op.Kind == cache.OpDowngrade:
-		return refuse("a permit of a semaphore cannot be downgraded")
-	case op.Mode == cache.Permit && op.Kind <= cache.OpJoin && op.Limit == 0:
-		return refuse("a semaphore with no permits")
+		err = fmt.Errorf("a TTL of %v is longer than %v", op.TTL, maxTTL)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil
+}
+
+// Identity returns the instance id. With it and the numbers of their tokens, another process
+// continues with the leases.
+func (s *Store) Identity() string { return s.instance }
+
+// Leave returns the state of the fence clock. The keys that this store polls are not part of it:
+// each renewal and each request names them again.
+func (s *Store) Leave() ([]byte, error) { return s.fences.Leave(), nil }
+
+// Stay has nothing to do.
+func (s *Store) Stay() {}
+
+// Arrive adopts the state of the fence clock.
+func (s *Store) Arrive(b []byte) (begin func(), err error) {
+	return func() {}, s.fences.Arrive(b)
 }

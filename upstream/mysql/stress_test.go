@@ -16,6 +16,7 @@ import (
 // large batches and in whatever order, while their leases are renewed: nothing is
 // held twice, and nothing comes back Unknown or Refused.
 func TestBatchesThatOverlapNeverFail(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartMariaDB(t, quickly)
 	const keys, rounds = 60, 25
 	var g [keys]guarded

@@ -25,13 +25,10 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg.Timeout == mysql.DefaultTimeout { // a busy machine stands still for longer
-		cfg.Timeout = 5 * time.Second
+	if cfg.Timeout == mysql.DefaultTimeout { // a busy machine stalls for longer
+		cfg.Timeout = 10 * time.Second
 	}
-	s, err := mysql.Open(t.Context(), cfg, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := storetest.Opened(t, func() (*mysql.Store, error) { return mysql.Open(t.Context(), cfg, opts...) })
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -43,7 +40,7 @@ func open(t testing.TB, url string, opts ...mysql.Option) *mysql.Store {
 // reach opens a store for the suite, which closes it.
 func reach(t testing.TB, srv *testserver.MariaDB, prefix string, opts ...mysql.Option) *mysql.Store {
 	t.Helper()
-	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=2500ms&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
+	cfg, err := mysql.Parse(srv.URL() + "?waiter_lease=5s&poll=20ms&timeout=10s&prefix=" + url.QueryEscape(prefix))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +60,8 @@ func TestConformance(t *testing.T) { conform(t) }
 func TestConformanceWithoutReturning(t *testing.T) { conform(t, mysql.WithoutReturning()) }
 
 func conform(t *testing.T, opts ...mysql.Option) {
-	srv := testserver.StartMariaDB(t, quickly)
+	t.Parallel()
+	srv := testserver.StartMariaDB(t, quickly, "--max-connections=300")
 	storetest.Run(t, func(t testing.TB, prefix string) upstream.Store { return reach(t, srv, prefix, opts...) }, storetest.Options{PolledHints: true, HeldUnknown: []cache.Mode{cache.Shared}, Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
 		// What purging takes away a day later is nothing that stays.
 		const now = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"

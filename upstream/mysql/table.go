@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// checkTable makes the table if it is not there, and looks whether it is the one
-// that is needed.
+// checkTable makes the table if it does not exist, and checks that it is as the store needs it.
 func (s *Store) checkTable(q quick, t *table) error {
 	for made := false; ; made = true {
 		wrong, there, err := s.inspect(q, t)
@@ -19,17 +18,20 @@ func (s *Store) checkTable(q quick, t *table) error {
 			return nil
 		}
 		if there {
-			return fmt.Errorf("%w: table %s in database %s is not a table of %s: %s; name another with table=, or let this one be made anew: %s",
+			return fmt.Errorf("%w: table %s in database %s is not a table of %s: %s; name "+
+				"another with table=, or let this one be made anew: %s",
 				ErrServer, t.name, s.cfg.Database, t.of, wrong, t.create)
 		}
 		if made {
-			return fmt.Errorf("%w: table %s has been made in database %s and is not there", ErrServer, t.name, s.cfg.Database)
+			return fmt.Errorf("%w: table %s has been made in database %s and is not there",
+				ErrServer, t.name, s.cfg.Database)
 		}
 		if _, err := q.rows(t.create); err != nil {
 			switch number(err) {
 			case erTableDenied, erDBAccessDenied:
-				return fmt.Errorf("%w: there is no table %s in database %s (or its user may not see it), and the user may not make it. "+
-					"Have this run there:\n%s;\nGRANT SELECT, INSERT, UPDATE, DELETE ON `%s`.`%s` TO …;\n(%v)",
+				return fmt.Errorf("%w: there is no table %s in database %s (or its user may not "+
+					"see it), and the user may not make it. Have this run there:\n%s;\nGRANT "+
+					"SELECT, INSERT, UPDATE, DELETE ON `%s`.`%s` TO …;\n(%v)",
 					ErrServer, t.name, s.cfg.Database, t.create, s.cfg.Database, t.name, err)
 			}
 			return fmt.Errorf("make table %s: %w", t.name, err)
@@ -37,20 +39,28 @@ func (s *Store) checkTable(q quick, t *table) error {
 	}
 }
 
-// column is what a column has to be.
+// column is the required type of a column.
 type column struct{ kind, length string }
 
-// table is what a table has to be.
+// table describes a table that the store needs.
 type table struct {
 	name    string
 	of      string // what is in it
+	list    string // its columns, for a statement
 	create  string // the statement that makes it
 	columns map[string]column
 	keys    [][3]string // each column of a key: the key, the column, whether the key is not unique
 }
 
 func locksTable(name string) *table {
-	return &table{name: name, of: "locks", create: createTable(name), columns: lockColumns, keys: [][3]string{{"PRIMARY", "name", "0"}}}
+	return &table{name: name, of: "locks", list: columns, create: createTable(tableSQL, name), columns: lockColumns,
+		keys: [][3]string{{"PRIMARY", "name", "0"}}}
+}
+
+// createTable returns the statement that makes a table of that name.
+func createTable(sql, name string) string {
+	return strings.TrimSpace(strings.NewReplacer("{table}", "`"+name+"`", "{name}", strconv.Itoa(nameLen),
+		"{token}", strconv.Itoa(tokenLen), "{last}", strconv.Itoa(lastLen)).Replace(sql))
 }
 
 var lockColumns = map[string]column{
@@ -59,7 +69,7 @@ var lockColumns = map[string]column{
 	"readers": {"mediumblob", ""}, "queue": {"mediumblob", ""},
 }
 
-// inspect says whether the table is there, and what is wrong with it.
+// inspect reports whether the table exists, and what is wrong with it.
 func (s *Store) inspect(q quick, t *table) (wrong string, there bool, err error) {
 	of := " WHERE table_schema=DATABASE() AND table_name='" + t.name + "'"
 	tables, err := q.rows("SELECT table_type,engine,create_options FROM information_schema.tables" + of)
@@ -121,7 +131,7 @@ func wrongColumns(cols [][]string, columns map[string]column) string {
 	return ""
 }
 
-// wrongKeys says what is wrong with the unique keys, and which other one is missing.
+// wrongKeys returns what is wrong with the unique keys, or which other key is missing.
 func wrongKeys(keys [][]string, want [][3]string) string {
 	var unique, wantUnique []string
 	others := map[string]string{}

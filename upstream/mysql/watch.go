@@ -9,26 +9,27 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 const (
 	hintBuffer = 1024
-	// perLook is the most locks of each kind in one look.
-	perLook = 256
-	// heldPause is about how often held locks are looked at: whether they are wanted
-	// is known from each renewal too.
+	// maxPolled limits the locks of each kind in one poll.
+	maxPolled = 256
+	// heldPause is the approximate interval of polls for held locks. Each renewal reports
+	// contention too.
 	heldPause = 250 * time.Millisecond
-	// tellPause is how long a hint is not repeated.
-	tellPause = 500 * time.Millisecond
-	// lookRetry is the pause after a look that failed.
-	lookRetry = time.Second
+	// hintPause is the minimum time between two equal hints.
+	hintPause = 500 * time.Millisecond
+	// pollRetry is the pause after a failed poll.
+	pollRetry = time.Second
 )
 
-// watch is the locks that this store holds or waits for, to look at them: a
-// server cannot tell us when one comes free.
+// watch holds the locks that this store holds or waits for. The store polls them, because a server
+// cannot tell a client that a row has changed.
 type watch struct {
-	hints chan upstream.Hint
-	wake  chan struct{} // there is something to look at
+	hints driverkit.Hints
+	wake  chan struct{} // a lock or semaphore to poll has come
 
 	mu    sync.Mutex
 	waits map[string]*watched // by name; guarded by mu, as is all below
@@ -37,44 +38,38 @@ type watch struct {
 	sems  map[string]*watchedSem
 }
 
-// watched is one lock that is looked at.
+// watched is one polled lock.
 type watched struct {
 	ask  ask
 	key  string
-	told time.Time // when it was told last; guarded by watch.mu, as is
-	ends time.Time // when it is not looked at any more, if nothing is heard of it
+	told time.Time // time of the last hint; guarded by watch.mu, as is ends
+	ends time.Time // polls end then, unless an op is applied before
 }
 
 func (w *watch) init() {
-	w.hints = make(chan upstream.Hint, hintBuffer)
+	w.hints = driverkit.NewHints(hintBuffer)
 	w.wake = make(chan struct{}, 1)
 	w.waits, w.held, w.sems = map[string]*watched{}, map[string]*watched{}, map[string]*watchedSem{}
 }
 
-// note follows the results of a batch.
-func (s *Store) note(items []*item, results []upstream.Result) {
-	w := &s.watch
+// follow records the results of a batch: the leases that are held now, and the requests that wait.
+func follow[T interface{ base() *request }](
+	w *watch, items []T, results []upstream.Result, held, waits, drop func(T),
+) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	idle := w.idle()
 	for _, it := range items {
-		switch results[it.at].Status {
-		case cache.Granted:
-			delete(w.waits, it.name)
-			w.put(w.held, it, it.ask.ttl)
-		case cache.Queued:
-			w.put(w.waits, it, 2*it.ask.lease)
-		case cache.Done:
-			switch it.op.Kind {
-			case cache.OpRenew, cache.OpDowngrade:
-				w.put(w.held, it, it.ask.ttl)
-			case cache.OpRelease, cache.OpWithdraw:
-				w.drop(it)
-			}
-		case cache.Busy, cache.NotHeld:
-			if it.op.Kind != cache.OpPeek {
-				w.drop(it)
-			}
+		r := it.base()
+		renews := r.op.Kind == cache.OpRenew || r.op.Kind == cache.OpDowngrade
+		switch status := results[r.at].Status; {
+		case r.op.Kind == cache.OpPeek:
+		case status == cache.Granted, status == cache.Done && renews:
+			held(it)
+		case status == cache.Queued:
+			waits(it)
+		case status == cache.Done, status == cache.Busy, status == cache.NotHeld:
+			drop(it)
 		}
 	}
 	if idle && !w.idle() {
@@ -85,7 +80,17 @@ func (s *Store) note(items []*item, results []upstream.Result) {
 	}
 }
 
-// put looks at a lock for so many µs more.
+// note records the results of a batch about locks.
+func (w *watch) note(items []*item, results []upstream.Result) {
+	follow(w, items, results, func(it *item) {
+		if results[it.at].Status == cache.Granted {
+			delete(w.waits, it.name)
+		}
+		w.put(w.held, it, it.ask.ttl)
+	}, func(it *item) { w.put(w.waits, it, 2*it.ask.lease) }, w.drop)
+}
+
+// put has a lock polled for that many more µs.
 func (w *watch) put(in map[string]*watched, it *item, more int64) {
 	ends := time.Now().Add(time.Duration(more) * time.Microsecond)
 	if old := in[it.name]; old != nil && old.ask.token == it.ask.token {
@@ -103,8 +108,8 @@ func (w *watch) drop(it *item) {
 	}
 }
 
-// next chooses what to look at now: of what is waited for as much as goes, and in
-// turn some of what is held.
+// next chooses the locks for the next poll: as many awaited locks as possible, and some of the
+// held locks, in turn.
 func (w *watch) next(held bool) (waits, holds []*item) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -114,10 +119,10 @@ func (w *watch) next(held bool) (waits, holds []*item) {
 			delete(w.waits, name)
 			continue
 		}
-		if len(waits) == perLook {
+		if len(waits) == maxPolled {
 			break
 		}
-		waits = append(waits, &item{name: name, ask: x.ask})
+		waits = append(waits, newItem(name, x.ask))
 	}
 	if !held {
 		return waits, nil
@@ -127,40 +132,33 @@ func (w *watch) next(held bool) (waits, holds []*item) {
 			w.order = append(w.order, name)
 		}
 	}
-	for len(w.order) > 0 && len(holds) < perLook {
+	for len(w.order) > 0 && len(holds) < maxPolled {
 		name := w.order[len(w.order)-1]
 		w.order = w.order[:len(w.order)-1]
 		if x := w.held[name]; x != nil && now.After(x.ends) {
 			delete(w.held, name)
 		} else if x != nil {
-			holds = append(holds, &item{name: name, ask: x.ask})
+			holds = append(holds, newItem(name, x.ask))
 		}
 	}
 	return waits, holds
 }
 
-// tell passes a hint on, unless it was told a moment ago or nobody keeps up with
-// them.
+// tell sends a hint, unless an equal one was sent a moment ago. A hint is lost if the channel is
+// full.
 func (w *watch) tell(in map[string]*watched, it *item, kind cache.HintKind) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x := in[it.name]
-	if x == nil || x.ask.token != it.ask.token || time.Since(x.told) < tellPause {
+	if x == nil || x.ask.token != it.ask.token || time.Since(x.told) < hintPause {
 		return
 	}
 	x.told = time.Now()
-	w.hint(upstream.Hint{Kind: kind, Key: x.key})
+	w.hints.Send(upstream.Hint{Kind: kind, Key: x.key})
 }
 
-func (w *watch) hint(h upstream.Hint) {
-	select {
-	case w.hints <- h:
-	default:
-	}
-}
-
-// watchAll looks at the locks until ctx ends. It sleeps while there are none.
-func (s *Store) watchAll(ctx context.Context) {
+// pollAll polls the locks and semaphores until ctx ends. It sleeps while there are none.
+func (s *Store) pollAll(ctx context.Context) {
 	w := &s.watch
 	var heldAt time.Time
 	pause := s.cfg.Poll
@@ -173,8 +171,8 @@ func (s *Store) watchAll(ctx context.Context) {
 		}
 		switch {
 		case len(waits)+len(holds)+len(sems) > 0:
-			if pause = s.cfg.Poll; !s.looks(ctx, waits, holds, sems) {
-				pause = lookRetry
+			if pause = s.cfg.Poll; !s.poll(ctx, waits, holds, sems) {
+				pause = pollRetry
 			}
 		case held:
 			select {
@@ -183,31 +181,27 @@ func (s *Store) watchAll(ctx context.Context) {
 				return
 			}
 		}
-		if len(waits) == 0 && !slices.ContainsFunc(sems, func(l semLook) bool { return l.most > 0 }) {
+		if len(waits) == 0 && !slices.ContainsFunc(sems, func(l semPoll) bool { return l.most > 0 }) {
 			pause = max(pause, heldPause)
 		}
-		t := time.NewTimer(jitter(pause))
-		select {
-		case <-t.C:
-		case <-ctx.Done():
-			t.Stop()
+		if !driverkit.Sleep(ctx, driverkit.Jitter(pause)) {
 			return
 		}
 	}
 }
 
-// looks looks at what is there to look at, and says whether all of it could be.
-func (s *Store) looks(ctx context.Context, waits, holds []*item, sems []semLook) bool {
-	ok := len(waits)+len(holds) == 0 || s.lookAt(ctx, waits, holds) == nil
-	return (len(sems) == 0 || s.lookAtSems(ctx, sems) == nil) && ok
+// poll reads the chosen locks and semaphores, and reports whether all could be read.
+func (s *Store) poll(ctx context.Context, waits, holds []*item, sems []semPoll) bool {
+	ok := len(waits)+len(holds) == 0 || s.pollLocks(ctx, waits, holds) == nil
+	return (len(sems) == 0 || s.pollSems(ctx, sems) == nil) && ok
 }
 
-// lookAt reads the rows of what is waited for, and of what is held those that
-// somebody waits for.
-func (s *Store) lookAt(ctx context.Context, waits, holds []*item) error {
+// pollLocks reads the rows of the locks that this store waits for, and the rows of held locks that
+// have a queue.
+func (s *Store) pollLocks(ctx context.Context, waits, holds []*item) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
-	return s.aside(ctx, func(conn *sql.Conn) error {
+	return s.onOneConn(ctx, func(conn *sql.Conn) error {
 		var now int64
 		err := s.readRows(ctx, conn, waits, "", &now)
 		if err != nil {
@@ -218,7 +212,7 @@ func (s *Store) lookAt(ctx context.Context, waits, holds []*item) error {
 				s.watch.tell(s.watch.waits, it, cache.HintAvailable)
 			}
 		}
-		if err := s.readRows(ctx, conn, holds, " AND queued>@n", &now); err != nil {
+		if err := s.readRows(ctx, conn, holds, " AND queued>@now", &now); err != nil {
 			return err
 		}
 		for _, it := range holds {
@@ -230,8 +224,10 @@ func (s *Store) lookAt(ctx context.Context, waits, holds []*item) error {
 	})
 }
 
-// readRows reads the rows of items, in one round trip.
-func (s *Store) readRows(ctx context.Context, conn *sql.Conn, items []*item, and string, now *int64) error {
+// readRows reads the rows of items in one round trip.
+func (s *Store) readRows(
+	ctx context.Context, conn *sql.Conn, items []*item, and string, now *int64,
+) error {
 	if len(items) == 0 {
 		return nil
 	}
@@ -239,23 +235,15 @@ func (s *Store) readRows(ctx context.Context, conn *sql.Conn, items []*item, and
 	for _, it := range items {
 		x.items[it.name] = it
 	}
-	x.text.add("SET @n=" + clock + ";SELECT @n;")
-	x.text.rows(s.cfg.Table, items)
+	x.text.add("name IN ")
+	x.text.names(items)
 	x.text.add(and)
-	rows, err := conn.QueryContext(ctx, string(x.text))
+	rows, at, err := s.queryRows(ctx, conn, x.text)
 	if err != nil {
 		return err
 	}
 	defer rows.Close()
-	if !rows.Next() {
-		return errAnswer
-	}
-	if err := rows.Scan(now); err != nil {
-		return err
-	}
-	if err := x.next(rows); err != nil {
-		return err
-	}
+	*now = at
 	_, err = x.read(rows)
 	return err
 }

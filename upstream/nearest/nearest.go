@@ -1,10 +1,11 @@
-// Package nearest finds the name that a misspelt one may stand for.
+// Package nearest finds the known name of which a given name may be a misspelling.
 package nearest
 
 import "strings"
 
-// Of returns the entry of known of which name may be a misspelling, or "". At most two letters, and at most a
-// third of the name's, may be changed, missing or added. Two neighbours in the wrong order count as one letter.
+// Of returns the entry of known of which name may be a misspelling, or "". At most two letters, and
+// at most a third of the name's, may be changed, missing or added. Two neighbours in the wrong
+// order count as one letter.
 func Of(name string, known []string) string {
 	same := strings.NewReplacer("-", "_")
 	name = same.Replace(strings.ToLower(name))
@@ -19,7 +20,8 @@ func Of(name string, known []string) string {
 
 // distance returns the Damerau-Levenshtein distance (optimal string alignment), in bytes.
 func distance(a, b string) int {
-	// row[j] is the distance of a's first i bytes from b's first j. last and before are the rows for i-1 and i-2.
+	// row[j] is the distance of a's first i bytes from b's first j. last and before are the rows
+	// for i-1 and i-2.
 	row, last, before := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range row {
 		row[j] = j

@@ -13,50 +13,50 @@ import (
 
 var evalsha any = "evalsha"
 
-// batch is one Apply on its way. It is reused, so that a batch costs a few
-// allocations and not a few a key.
+// batch is one Apply. It is reused, so that a batch costs a few allocations instead of a few for
+// each key.
 type batch struct {
-	store   *Store
-	names   []slotNames // by slot
-	ops     []upstream.Op
-	results []upstream.Result
-	err     error // the first thing that went wrong, for logs
-	late    bool  // some calls have to wait a little before they are sent again
+	store      *Store
+	names      []slotNames // by slot
+	ops        []upstream.Op
+	results    []upstream.Result
+	err        error // the first error, for logs
+	retryLater bool  // some calls are sent again after a pause
 
-	sorted []uint64 // one an op: script, slot and index
-	order  []int32  // the indices, sorted
-	calls  []call
-	legs   []*leg // of all rounds
-	buf    []byte // the text of all arguments
-	args   []any  // the arguments of all calls; each points into spans
-	spans  []span
-	floors []floorArg
-	hints  []string // for other daemons
+	sorted    []uint64 // for each op its script, slot and index
+	order     []int32  // the indices, sorted
+	calls     []call
+	pipelines []*pipeline // of all rounds
+	buf       []byte      // the text of all arguments
+	args      []any       // the arguments of all calls; each points into spans
+	spans     []span
+	floors    []floorArg
+	hints     []string // for other daemons
 }
 
 // call is one script call.
 type call struct {
-	script int
-	slot   uint16
-	keys   int     // KEYS of the script
-	ops    []int32 // indices of ops, in the order of the script's locks
-	args   []any
-	cmd    *goredis.Cmd
-	node   *node // where it goes, nil when nobody serves the slot
-	asking bool  // … although the slot is not quite there yet
-	load   bool  // … after the scripts
-	over   bool  // it has its answer, or its error
-	unread bool  // … and no others have taken its place
-	leg    *leg  // it went with last
+	script      int
+	slot        uint16
+	keys        int     // KEYS of the script
+	ops         []int32 // indices of ops, in the order of the script's locks
+	args        []any
+	cmd         *goredis.Cmd
+	node        *node     // its destination, nil if no node serves the slot
+	asking      bool      // ASKING precedes it, because the slot is still moving to the node
+	loadScripts bool      // SCRIPT LOAD precedes it
+	done        bool      // it has its reply or its error
+	current     bool      // no other calls have replaced it
+	pipeline    *pipeline // in which it was last sent
 }
 
-// span is one argument: a piece of the batch's text.
+// span is one argument: a part of the batch's text.
 type span struct {
 	b        *batch
 	from, to int
 }
 
-// MarshalBinary is called by go-redis as it writes the argument.
+// MarshalBinary is called by go-redis when it writes the argument.
 func (a *span) MarshalBinary() ([]byte, error) { return a.b.buf[a.from:a.to], nil }
 
 // floorArg is the script argument for the smallest base that may be given: the floor plus 1.
@@ -66,8 +66,8 @@ type floorArg struct {
 	text   [20]byte
 }
 
-// MarshalBinary is called by go-redis when it writes the argument. The floor is read only then, because
-// the connection may exist only after a failover, and the floor has risen meanwhile.
+// MarshalBinary is called by go-redis when it writes the argument. It reads the floor only then,
+// because the connection may be made after a failover, which raises the floor.
 func (a *floorArg) MarshalBinary() ([]byte, error) {
 	return strconv.AppendUint(a.text[:0], max(a.floor, a.fences.Floor())+1, 10), nil
 }
@@ -76,14 +76,14 @@ func newBatch(s *Store) *batch { return &batch{store: s, names: s.names} }
 
 func (b *batch) begin(ops []upstream.Op, results []upstream.Result) {
 	b.ops, b.results, b.err = ops, results, nil
-	b.late = false
+	b.retryLater = false
 	clear(b.calls)
-	clear(b.legs)
-	b.sorted, b.order, b.calls, b.legs = b.sorted[:0], b.order[:0], b.calls[:0], b.legs[:0]
+	clear(b.pipelines)
+	b.sorted, b.order, b.calls, b.pipelines = b.sorted[:0], b.order[:0], b.calls[:0], b.pipelines[:0]
 	b.buf, b.args, b.spans, b.floors, b.hints = b.buf[:0], b.args[:0], b.spans[:0], b.floors[:0], b.hints[:0]
 }
 
-// fail gives op i its end. The first error is kept for logs.
+// fail sets the result of op i. The first error is kept for logs.
 func (b *batch) fail(i int, st cache.Status, err error) {
 	b.results[i] = upstream.Result{Status: st, Left: -1, Err: err}
 	if b.err == nil {
@@ -91,23 +91,20 @@ func (b *batch) fail(i int, st cache.Status, err error) {
 	}
 }
 
-// The parts of a number in sorted.
+// The positions of the parts of a number in sorted.
 const (
 	slotShift   = 16
 	scriptShift = 32
 )
 
-// take puts op i where it belongs.
-func (b *batch) take(i int) {
+// sort adds op i to sorted.
+func (b *batch) sort(i int) {
 	op := &b.ops[i]
-	var slot uint16
-	if b.store.cluster != nil {
-		slot = slotOf(b.store.cfg.Prefix, op.Key)
-	}
+	slot := b.store.slotOf(b.store.cfg.Prefix, op.Key)
 	b.sorted = append(b.sorted, uint64(scriptFor(op))<<scriptShift|uint64(slot)<<slotShift|uint64(i))
 }
 
-// build makes the calls: each of one script, one slot and at most perCall locks.
+// build makes the calls. Each has one script, one slot and at most perCall locks.
 func (b *batch) build() {
 	slices.Sort(b.sorted)
 	for _, x := range b.sorted {
@@ -118,13 +115,13 @@ func (b *batch) build() {
 		for to < len(b.sorted) && to-from < perCall && b.sorted[to]>>slotShift == b.sorted[from]>>slotShift {
 			to++
 		}
-		b.add(int(b.sorted[from]>>scriptShift), uint16(b.sorted[from]>>slotShift), b.order[from:to:to])
+		b.addCall(int(b.sorted[from]>>scriptShift), uint16(b.sorted[from]>>slotShift), b.order[from:to:to])
 		from = to
 	}
 }
 
-// add appends a call. The scripts' heads say what they take.
-func (b *batch) add(k int, slot uint16, part []int32) {
+// addCall appends a call. The heads of the scripts describe their arguments.
+func (b *batch) addCall(k int, slot uint16, part []int32) {
 	sc, from, names := &scripts[k], len(b.args), &b.names[slot]
 	rebase := (k == scriptRenew || k == scriptPermitRenew) && slices.ContainsFunc(part, func(i int32) bool { return b.ops[i].Rebase })
 	b.args = append(b.args, evalsha, sc.sha, nil) // see assemble
@@ -143,16 +140,13 @@ func (b *batch) add(k int, slot uint16, part []int32) {
 			b.token(b.ops[i].Token)
 		}
 	}
-	if k == scriptPermit {
-		b.permits(part)
-	} else if sc.gives {
-		b.tail(k, part, rebase)
+	if sc.grants {
+		b.terms(k, part, rebase)
 	}
 	b.calls = append(b.calls, call{script: k, slot: slot, keys: keys, ops: part, args: b.args[from:len(b.args):len(b.args)]})
 }
 
-// addMoving appends a call for one op that renews or releases in a slot that is on
-// its way.
+// addMoving appends a call for one op that renews or releases in a slot that moves to another node.
 func (b *batch) addMoving(c *call, i int32) {
 	from, op := len(b.args), &b.ops[i]
 	what := "release"
@@ -171,44 +165,68 @@ func (b *batch) addMoving(c *call, i int32) {
 	b.args = append(b.args, &b.names[c.slot].siblings)
 	b.order = append(b.order, i)
 	part := b.order[len(b.order)-1:]
-	b.calls = append(b.calls, call{script: k, slot: c.slot, keys: 1, ops: part[:1:1], node: c.node, unread: true,
+	b.calls = append(b.calls, call{script: k, slot: c.slot, keys: 1, ops: part[:1:1], node: c.node, current: true,
 		args: b.args[from:len(b.args):len(b.args)]})
 }
 
-// tail appends what a script that gives leases takes behind the tokens.
-func (b *batch) tail(k int, part []int32, rebase bool) {
-	ttl, floor, same := millis(b.ops[part[0]].TTL), uint64(0), true
-	join := b.store.cfg.WaiterLease == DefaultWaiterLease
-	for _, i := range part {
-		op := &b.ops[i]
-		floor = max(floor, op.Floor)
-		same = same && millis(op.TTL) == ttl
-		join = join && op.Kind == cache.OpJoin
+// terms appends the arguments that follow the tokens of a script that grants leases: the TTLs,
+// and the floor, the limits and the kinds if the script takes them.
+func (b *batch) terms(k int, part []int32, rebase bool) {
+	sc, permit := &scripts[k], k == scriptPermit
+	sameTTL, sameLimit := b.common(part, ttlOf), true
+	if sc.fence || rebase {
+		b.floor(part)
 	}
-	if same {
-		b.number(ttl)
-	} else {
-		b.text("")
+	if permit {
+		sameLimit = b.common(part, limitOf)
 	}
 	switch {
-	case scripts[k].fence:
-		b.floor(floor)
-		if !join || !same {
-			b.kinds(part)
-		}
 	case rebase:
-		b.floor(floor)
 		b.bases(part)
+	case permit, sc.fence && !(sameTTL && b.joinsByDefault(part)):
+		b.kinds(part)
 	}
-	if !same {
-		for _, i := range part {
-			b.number(millis(b.ops[i].TTL))
-		}
+	if !sameTTL {
+		b.each(part, ttlOf)
+	}
+	if !sameLimit {
+		b.each(part, limitOf)
 	}
 }
 
-// kinds says who would queue, and for how long. Without it all do, for
-// DefaultWaiterLease.
+// ttlOf and limitOf return the numbers that the ops of one call can have in common.
+func ttlOf(op *upstream.Op) int64   { return millis(op.TTL) }
+func limitOf(op *upstream.Op) int64 { return int64(op.Limit) }
+
+// common appends the number that all ops of a call have in common. Without one it appends an empty
+// argument and returns false.
+func (b *batch) common(part []int32, of func(*upstream.Op) int64) bool {
+	n := of(&b.ops[part[0]])
+	for _, i := range part[1:] {
+		if of(&b.ops[i]) != n {
+			b.text("")
+			return false
+		}
+	}
+	b.number(n)
+	return true
+}
+
+// each appends the number of each op of a call.
+func (b *batch) each(part []int32, of func(*upstream.Op) int64) {
+	for _, i := range part {
+		b.number(of(&b.ops[i]))
+	}
+}
+
+// joinsByDefault reports whether all ops would queue for DefaultWaiterLease.
+func (b *batch) joinsByDefault(part []int32) bool {
+	return b.store.cfg.WaiterLease == DefaultWaiterLease &&
+		!slices.ContainsFunc(part, func(i int32) bool { return b.ops[i].Kind != cache.OpJoin })
+}
+
+// kinds appends which ops would queue, and for how long. Without this argument all ops would queue
+// for DefaultWaiterLease.
 func (b *batch) kinds(part []int32) {
 	at := len(b.buf)
 	b.buf = strconv.AppendInt(b.buf, millis(b.store.cfg.WaiterLease), 10)
@@ -224,7 +242,7 @@ func (b *batch) kinds(part []int32) {
 	b.arg(at)
 }
 
-// bases says which renewals ask for a new base.
+// bases appends which renewals request a new base.
 func (b *batch) bases(part []int32) {
 	at := len(b.buf)
 	for _, i := range part {
@@ -237,12 +255,12 @@ func (b *batch) bases(part []int32) {
 	b.arg(at)
 }
 
-// millis rounds up: the store must not end a lease before we do.
+// millis rounds up, so that the store does not end a lease before the daemon does.
 func millis(d time.Duration) int64 {
 	return max(1, int64((d+time.Millisecond-1)/time.Millisecond))
 }
 
-// key appends the name that stands for op's lock or semaphore.
+// key appends the name of the key that represents the lock or semaphore.
 func (b *batch) key(sc *script, names *slotNames, key string) {
 	at := len(b.buf)
 	if sc.permit {
@@ -271,15 +289,19 @@ func (b *batch) text(s string) {
 	b.arg(at)
 }
 
-// arg makes the text from at on the next argument. Spans that move when the
-// slice grows stay where they were for the arguments that point at them.
+// arg makes the text from at on the next argument. When the slice of spans grows, the earlier
+// arguments keep pointing at the old spans, which do not change.
 func (b *batch) arg(at int) {
 	b.spans = append(b.spans, span{b, at, len(b.buf)})
 	b.args = append(b.args, &b.spans[len(b.spans)-1])
 }
 
 // floor appends the floor of new bases, which is at least the highest base that the ops know.
-func (b *batch) floor(known uint64) {
+func (b *batch) floor(part []int32) {
+	known := uint64(0)
+	for _, i := range part {
+		known = max(known, b.ops[i].Floor)
+	}
 	b.floors = append(b.floors, floorArg{fences: b.store.fences, floor: known})
 	b.args = append(b.args, &b.floors[len(b.floors)-1])
 }

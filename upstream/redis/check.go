@@ -1,24 +1,26 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// oldest is the oldest server version that has what the scripts use: their
-// effects are replicated, not their text.
+// oldest is the oldest supported server version. From it on, scripts replicate their effects
+// instead of their text.
 const oldest = 6
 
-// oldestCluster is the oldest one whose clusters have sharded channels.
+// oldestCluster is the oldest version whose clusters have sharded channels.
 const oldestCluster = 7
 
-// server is what a connection's check found out.
-type server struct {
+// serverInfo is what the check of a connection found out.
+type serverInfo struct {
 	version string
 	mode    string // "standalone", "cluster", "sentinel"; "" when not known
 	role    string // "" when not known
@@ -27,18 +29,17 @@ type server struct {
 	online  int    // replicas that follow, -1 when not known
 }
 
-// check looks at the server behind a new connection, and loads the scripts
-// there. It runs for every connection, before anything else is sent: a name may
-// lead to another server than last time. What fails here is refused, and nothing
-// was done.
-func (s *Store) check(ctx context.Context, cn *goredis.Conn, n *node) error {
-	if err := s.look(ctx, cn, n); err != nil {
+// checkConn checks the server behind a new connection, and loads the scripts there. It runs for
+// every connection before anything else is sent, because a name may lead to another server than
+// before. If it fails, the ops are refused and nothing was done.
+func (s *Store) checkConn(ctx context.Context, cn *goredis.Conn, n *node) error {
+	if err := s.inspectConn(ctx, cn, n); err != nil {
 		return fmt.Errorf("check: %w", err) // go-redis takes one wrapping off
 	}
 	return nil
 }
 
-func (s *Store) look(ctx context.Context, cn *goredis.Conn, n *node) error {
+func (s *Store) inspectConn(ctx context.Context, cn *goredis.Conn, n *node) error {
 	p := cn.Pipeline()
 	info := p.Info(ctx, "server")
 	repl := p.Info(ctx, "replication")
@@ -55,22 +56,24 @@ func (s *Store) look(ctx context.Context, cn *goredis.Conn, n *node) error {
 	if err != nil && !isReply(err) {
 		return err
 	}
-	v := server{version: infoField(info.Val(), "redis_version"), mode: infoField(info.Val(), "redis_mode"),
-		role: infoField(repl.Val(), "role"), policy: infoField(mem.Val(), "maxmemory_policy"),
-		aof: infoField(disk.Val(), "aof_enabled"), online: -1}
+	v := serverInfo{
+		version: infoField(info.Val(), "redis_version"),
+		mode:    infoField(info.Val(), "redis_mode"),
+		role:    infoField(repl.Val(), "role"),
+		policy:  cmp.Or(infoField(mem.Val(), "maxmemory_policy"), policy.Val()["maxmemory-policy"]),
+		aof:     infoField(disk.Val(), "aof_enabled"),
+		online:  -1,
+	}
 	if r, ok := role.Val().([]any); ok && v.role == "" && len(r) > 0 {
 		v.role = fmt.Sprint(r[0])
-	}
-	if v.policy == "" {
-		v.policy = policy.Val()["maxmemory-policy"]
 	}
 	if v.role == "master" && repl.Err() == nil {
 		v.online = strings.Count(repl.Val(), ",state=online,")
 	}
-	if err := s.judge(v); err != nil {
+	if err := s.checkServer(v); err != nil {
 		return err
 	}
-	if err := s.age.judge(info.Val()); err != nil {
+	if err := s.uptime.check(info.Val()); err != nil {
 		return err
 	}
 	n.online.Store(int32(v.online))
@@ -79,8 +82,9 @@ func (s *Store) look(ctx context.Context, cn *goredis.Conn, n *node) error {
 			return fmt.Errorf("load scripts: %w", err)
 		}
 	}
-	s.report(n, v)
-	// A request of its own, so that little time passes between the server's clock reading and its receipt.
+	s.logServer(n, v)
+	// A request of its own, so that little time passes between the server's clock reading and its
+	// receipt.
 	if now, err := cn.Time(ctx).Result(); err == nil {
 		s.fences.SawClock(now.UnixMicro())
 	} else if !isReply(err) {
@@ -89,75 +93,80 @@ func (s *Store) look(ctx context.Context, cn *goredis.Conn, n *node) error {
 	return nil
 }
 
-// judge says whether a server may be used.
-func (s *Store) judge(v server) error {
+// checkServer returns an error if the server must not be used.
+func (s *Store) checkServer(v serverInfo) error {
 	if before(v.version, oldest, 0) {
-		return fmt.Errorf("%w: its version is %s, at least %d.0 is needed", ErrServer, v.version, oldest)
+		return fmt.Errorf("%w: its version is %s, at least %d.0 is needed",
+			ErrServer, v.version, oldest)
 	}
-	if err := s.judgeKind(v); err != nil {
+	if err := s.checkKind(v); err != nil {
 		return err
 	}
 	if v.policy != "" && v.policy != "noeviction" && !s.cfg.AllowEviction {
-		return fmt.Errorf("%w: its maxmemory-policy is %s, so it may throw locks away: set maxmemory-policy noeviction there, "+
-			"or accept that with allow_eviction=true in the store URL", ErrServer, v.policy)
+		return fmt.Errorf("%w: its maxmemory-policy is %s, so it may throw locks away: set "+
+			"maxmemory-policy noeviction there, or accept that with allow_eviction=true in the "+
+			"store URL", ErrServer, v.policy)
 	}
 	if s.cfg.WaitAOF == (AOF{}) {
 		return nil
 	}
 	if before(v.version, 7, 2) {
-		return fmt.Errorf("%w: its version is %s, and wait_aof in the store URL needs at least 7.2 (WAITAOF); wait_replicas works with this one",
+		return fmt.Errorf("%w: its version is %s, and wait_aof in the store URL needs at least "+
+			"7.2 (WAITAOF); wait_replicas works with this one",
 			ErrServer, v.version)
 	}
 	if s.cfg.WaitAOF.Local && v.aof == "0" {
-		return fmt.Errorf("%w: wait_aof=%v in the store URL needs appendonly yes there", ErrServer, s.cfg.WaitAOF)
+		return fmt.Errorf("%w: wait_aof=%v in the store URL needs appendonly yes there",
+			ErrServer, s.cfg.WaitAOF)
 	}
 	return nil
 }
 
-func (s *Store) judgeKind(v server) error {
+func (s *Store) checkKind(v serverInfo) error {
 	switch {
 	case v.mode == "sentinel":
-		return fmt.Errorf("%w: it is a sentinel; the store URL for that is redis+sentinel://…/MASTERNAME", ErrServer)
+		return fmt.Errorf("%w: it is a sentinel; the store URL for that is "+
+			"redis+sentinel://…/MASTERNAME", ErrServer)
 	case s.cfg.Kind == Cluster && v.mode == "standalone":
-		return fmt.Errorf("%w: it is of no cluster; the store URL for a single server is redis://", ErrServer)
+		return fmt.Errorf("%w: it is of no cluster; the store URL for a single server is redis://",
+			ErrServer)
 	case s.cfg.Kind == Cluster && before(v.version, oldestCluster, 0):
-		return fmt.Errorf("%w: its version is %s, at least %d.0 is needed in a cluster", ErrServer, v.version, oldestCluster)
+		return fmt.Errorf("%w: its version is %s, at least %d.0 is needed in a cluster",
+			ErrServer, v.version, oldestCluster)
 	case s.cfg.Kind == Cluster:
 		return nil // a replica sends us to its master
 	case v.mode == "cluster":
-		return fmt.Errorf("%w: it is of a cluster; the store URL for that is redis+cluster://", ErrServer)
+		return fmt.Errorf("%w: it is of a cluster; the store URL for that is redis+cluster://",
+			ErrServer)
 	case v.role == "" || v.role == "master":
 		return nil
 	case s.cfg.Kind == Sentinel:
-		return fmt.Errorf("%w: it is a replica and not the master that the sentinels say it is; perhaps a fail-over is under way", ErrServer)
+		return fmt.Errorf("%w: it is a replica and not the master that the sentinels say it is; "+
+			"perhaps a fail-over is under way", ErrServer)
 	}
 	return fmt.Errorf("%w: it is a replica; the store URL has to name the master", ErrServer)
 }
 
-// before says whether a version is known to be earlier than major.minor.
+// before reports whether a version is known to be earlier than major.minor.
 func before(version string, major, minor int) bool {
-	parts := strings.SplitN(version, ".", 3)
-	a, err := strconv.Atoi(parts[0])
-	if err != nil || len(parts) < 2 {
-		return false
-	}
-	b, err := strconv.Atoi(parts[1])
-	return err == nil && (a < major || a == major && b < minor)
+	v, ok := driverkit.ParseVersion(version)
+	return ok && v.Before(driverkit.Version{major, minor})
 }
 
-// report logs what is known of a server when it is news.
-func (s *Store) report(n *node, v server) {
-	s.seen.Lock()
-	defer s.seen.Unlock()
+// logServer logs what is known of a server if it has changed.
+func (s *Store) logServer(n *node, v serverInfo) {
+	s.logged.Lock()
+	defer s.logged.Unlock()
 	addr := n.String()
-	if was, ok := s.seen.servers[addr]; ok && was == v {
+	if was, ok := s.logged.servers[addr]; ok && was == v {
 		return
 	}
-	s.seen.servers[addr] = v
+	s.logged.servers[addr] = v
 	log := s.log.With(zap.String("version", v.version), zap.String("addr", addr), zap.String("role", v.role))
 	log.Info("connected to redis")
 	if v.policy == "" {
-		log.Warn("cannot find out the server's maxmemory-policy (ACL): with any other than noeviction it may throw locks away")
+		log.Warn("cannot find out the server's maxmemory-policy (ACL): with any other than " +
+			"noeviction it may throw locks away")
 	} else if v.policy != "noeviction" {
 		log.Warn("the server may throw locks away", zap.String("maxmemory-policy", v.policy))
 	}
@@ -165,12 +174,13 @@ func (s *Store) report(n *node, v server) {
 		log.Warn("cannot find out whether the server is a master (ACL)")
 	}
 	if v.role == "master" && v.online >= 0 && v.online < s.replicas() {
-		log.Warn("the server has fewer replicas than grants wait for: nothing can be granted or renewed there",
+		log.Warn("the server has fewer replicas than grants wait for: nothing can be granted or "+
+			"renewed there",
 			zap.Int("replicas", v.online), zap.Int("asked", s.replicas()))
 	}
 }
 
-// replicas is how many replicas have to have what is given.
+// replicas is how many replicas must have what is granted or extended.
 func (s *Store) replicas() int { return max(s.cfg.WaitReplicas, s.cfg.WaitAOF.Replicas) }
 
 func infoField(info, name string) string {

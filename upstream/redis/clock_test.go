@@ -62,6 +62,7 @@ func TestTheServersClockJumps(t *testing.T) {
 }
 
 func TestTheClockOfAClustersNodeJumpsAndItsFencesStay(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedisFaketime(t, "--cluster-enabled", "yes")
 	srv.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 	p := &peer{T: t}

@@ -11,30 +11,31 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 const (
-	lookGap   = 50 * time.Millisecond  // at least, between two looks at the cluster
-	lookSoon  = 200 * time.Millisecond // while something is wrong with it
-	lookLate  = 30 * time.Second       // while nothing is: MOVED tells what is new
-	lookWidth = 6                      // nodes asked at once
+	refreshGap   = 50 * time.Millisecond  // the shortest time between two refreshes of the map
+	refreshSoon  = 200 * time.Millisecond // until the next refresh while the cluster has a fault
+	refreshLate  = 30 * time.Second       // otherwise: MOVED reports changes earlier
+	refreshWidth = 6                      // nodes asked at once
 )
 
-// cluster knows which node serves which slot. It is ours and not go-redis's
-// ClusterClient, which sends a whole pipeline again after a LOADING or a cut
-// connection, whatever of it was carried out.
+// cluster knows which node serves which slot. It replaces go-redis's ClusterClient, which sends a
+// whole pipeline again after a LOADING or a cut connection, even if parts of it were carried out.
 type cluster struct {
 	store *Store
 	slots [slotCount]atomic.Pointer[node]
-	stale chan struct{} // holds one when somebody has noticed that the map is old
+	stale chan struct{} // has an element if the map may be outdated
 
-	looking sync.Mutex // held during a look; before mu
-	mu      sync.Mutex
-	nodes   map[string]*node // by address; guarded by mu, as is all below
-	masters []*node
-	others  []string             // addresses of replicas
-	unused  map[string]time.Time // nodes that the last look did not find, since when
-	holes   int                  // slots that nobody serves
+	refreshing sync.Mutex // held during a refresh; locked before mu
+	mu         sync.Mutex
+	nodes      map[string]*node // by address; guarded by mu, as is all below
+	masters    []*node
+	others     []string             // addresses of replicas
+	unused     map[string]time.Time // since when a node has been missing from the map
+	holes      int                  // slots that no node serves
 }
 
 func newCluster(s *Store) *cluster {
@@ -43,15 +44,15 @@ func newCluster(s *Store) *cluster {
 
 func (c *cluster) serves(slot uint16) *node { return c.slots[slot].Load() }
 
-// look has the map made anew soon. It does not block.
-func (c *cluster) look() {
+// requestRefresh has the map made anew soon. It does not block.
+func (c *cluster) requestRefresh() {
 	select {
 	case c.stale <- struct{}{}:
 	default:
 	}
 }
 
-// at is the node with an address, which may be new.
+// at returns the node with an address, and makes it if necessary.
 func (c *cluster) at(addr string) *node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -63,62 +64,58 @@ func (c *cluster) at(addr string) *node {
 	return n
 }
 
-// moved follows "SLOT HOST:PORT", as from has said it.
+// moved follows the redirection "SLOT HOST:PORT" of the node from.
 func (c *cluster) moved(slot uint16, rest string, from *node) *node {
-	n := c.asked(rest, from)
+	n := c.redirectTarget(rest, from)
 	if n != nil {
 		c.slots[slot].Store(n)
 	}
-	c.look()
+	c.requestRefresh()
 	return n
 }
 
-// asked is the node that "SLOT HOST:PORT" names, nil when that makes no sense.
-func (c *cluster) asked(rest string, from *node) *node {
+// redirectTarget returns the node that "SLOT HOST:PORT" names, or nil if that is malformed.
+func (c *cluster) redirectTarget(rest string, from *node) *node {
 	_, addr, _ := strings.Cut(rest, " ")
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil
 	}
-	if addr = from.beside(host, port); addr == from.addr {
+	if addr = from.addressOf(host, port); addr == from.addr {
 		return nil
 	}
 	return c.at(addr)
 }
 
-// beside is the address of a node that another one calls so: it may leave out the
-// host when that is its own.
-func (n *node) beside(host, port string) string {
+// addressOf returns the address of a node as another node reports it. A node may leave out the host
+// if it is its own.
+func (n *node) addressOf(host, port string) string {
 	if host == "" || host == "?" {
 		host, _, _ = net.SplitHostPort(n.addr)
 	}
 	return net.JoinHostPort(host, port)
 }
 
-// follow keeps the map until ctx ends.
+// follow refreshes the map until ctx ends.
 func (c *cluster) follow(ctx context.Context) {
 	for {
 		_ = c.refresh(ctx)
-		late := lookLate
-		if c.troubled(ctx) {
-			late = lookSoon
+		late := refreshLate
+		if c.unhealthy(ctx) {
+			late = refreshSoon
 		}
-		sleep(ctx, lookGap)
-		t := time.NewTimer(late)
+		driverkit.Sleep(ctx, refreshGap)
 		select {
 		case <-ctx.Done():
-			t.Stop()
 			return
 		case <-c.stale:
-		case <-t.C:
+		case <-time.After(late):
 		}
-		t.Stop()
 	}
 }
 
-// troubled says whether something is wrong with the cluster, and asks nodes that
-// did not answer whether they do again.
-func (c *cluster) troubled(ctx context.Context) bool {
+// unhealthy reports whether the cluster has a fault. It probes nodes that did not answer.
+func (c *cluster) unhealthy(ctx context.Context) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	bad := c.holes > 0
@@ -134,7 +131,7 @@ func (c *cluster) troubled(ctx context.Context) bool {
 	return bad
 }
 
-// probe asks a silent node whether it answers again.
+// probe checks whether a silent node answers again.
 func (n *node) probe(ctx context.Context, timeout time.Duration) {
 	defer n.probed.Store(false)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -145,8 +142,8 @@ func (n *node) probe(ctx context.Context, timeout time.Duration) {
 	}
 }
 
-// known makes the map unless there is one.
-func (c *cluster) known(ctx context.Context) error {
+// ensureMap makes the map unless there is one.
+func (c *cluster) ensureMap(ctx context.Context) error {
 	c.mu.Lock()
 	none := len(c.masters) == 0
 	c.mu.Unlock()
@@ -156,15 +153,15 @@ func (c *cluster) known(ctx context.Context) error {
 	return nil
 }
 
-func (c *cluster) all() []*node {
+func (c *cluster) masterNodes() []*node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.masters
 }
 
-// down says whether no master is known to be well.
+// down reports whether no master is known to work.
 func (c *cluster) down() bool {
-	for _, n := range c.all() {
+	for _, n := range c.masterNodes() {
 		if !n.bad.Load() && !n.silent.Load() {
 			return false
 		}
@@ -172,14 +169,15 @@ func (c *cluster) down() bool {
 	return true
 }
 
-// inspect reaches the masters. It fails when none can be used, or one must not be.
+// inspect reaches the masters. It fails if none can be used, or if one must not be used.
 func (c *cluster) inspect(ctx context.Context) ([]*node, error) {
 	if err := c.refresh(ctx); err != nil {
 		return nil, err
 	}
-	nodes := c.all()
+	nodes := c.masterNodes()
 	if len(nodes) == 0 {
-		return nil, fmt.Errorf("redis at %s: %w: its cluster serves no slots yet", c.store.cfg.Addr, ErrServer)
+		return nil, fmt.Errorf("redis at %s: %w: its cluster serves no slots yet",
+			c.store.cfg.Addr, ErrServer)
 	}
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup
@@ -207,12 +205,12 @@ func (c *cluster) inspect(ctx context.Context) ([]*node, error) {
 	return fine, nil
 }
 
-// ping asks all masters; one that says that the cluster works is enough.
+// ping asks all masters. One that says that the cluster works is enough.
 func (c *cluster) ping(ctx context.Context) error {
-	if err := c.known(ctx); err != nil {
+	if err := c.ensureMap(ctx); err != nil {
 		return err
 	}
-	nodes := c.all()
+	nodes := c.masterNodes()
 	errs := make(chan error, len(nodes))
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -233,7 +231,7 @@ func (c *cluster) ping(ctx context.Context) error {
 			break
 		}
 	}
-	c.look()
+	c.requestRefresh()
 	return err
 }
 

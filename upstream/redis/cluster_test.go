@@ -20,6 +20,7 @@ func onCluster(t *testing.T, c *testserver.RedisCluster, query string) *peer {
 }
 
 func TestSiblingsStandInTheLocksSlotWhateverItsBraces(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 0)
 	for i, prefix := range []string{"lock:", "", "{", "{t}", "a}{b"} {
 		p, q := onCluster(t, c, "prefix="+prefix), onCluster(t, c, "prefix="+prefix)
@@ -48,6 +49,7 @@ func TestSiblingsStandInTheLocksSlotWhateverItsBraces(t *testing.T) {
 }
 
 func TestFencesOfAClusterStay(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 0)
 	p := onCluster(t, c, "")
 	const day = 24 * 3_600_000_000 // µs
@@ -93,6 +95,7 @@ func (p *peer) apply(ops ...upstream.Op) []cache.Result {
 }
 
 func TestASlotThatHasMovedIsFollowed(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 0)
 	p, q := onCluster(t, c, ""), onCluster(t, c, "")
 	a, base := p.take("{t}a", cache.Exclusive)
@@ -158,6 +161,7 @@ func (h *half) sibling(t *testing.T, kind string) string {
 }
 
 func TestHoldersKeepTheirLocksWhileTheSlotIsOnItsWay(t *testing.T) {
+	t.Parallel()
 	h := begin(t)
 	p, q := onCluster(t, h.RedisCluster, "timeout=5s"), onCluster(t, h.RedisCluster, "")
 	ex, base := p.take("{t}ex", cache.Exclusive)
@@ -213,6 +217,7 @@ func TestHoldersKeepTheirLocksWhileTheSlotIsOnItsWay(t *testing.T) {
 }
 
 func TestReleasedOnItsWayASharedLockIsNotTornApart(t *testing.T) {
+	t.Parallel()
 	h := begin(t)
 	p, q := onCluster(t, h.RedisCluster, ""), onCluster(t, h.RedisCluster, "")
 	a, _ := p.take("{t}", cache.Shared)
@@ -230,6 +235,7 @@ func TestReleasedOnItsWayASharedLockIsNotTornApart(t *testing.T) {
 }
 
 func TestAClusterThatIsNotOneIsRefused(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	for url, says := range map[string]string{
 		"redis+cluster://" + srv.Addr(): "redis://",
@@ -251,6 +257,7 @@ func TestAClusterThatIsNotOneIsRefused(t *testing.T) {
 }
 
 func TestHintsFollowTheSlotOfTheirChannel(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 2, 0)
 	p, q := onCluster(t, c, ""), onCluster(t, c, "")
 	p.take("k", cache.Exclusive)
@@ -282,6 +289,7 @@ func TestHintsFollowTheSlotOfTheirChannel(t *testing.T) {
 }
 
 func TestSlotsAreTheServersOwn(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t, "--cluster-enabled", "yes")
 	srv.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 	p := lazyPeer(t, "redis+cluster://"+srv.Addr()+"?prefix=")

@@ -45,9 +45,10 @@ type Config struct {
 	SentinelPasswordFile string // read anew for every question
 	SentinelPlain        bool   // no TLS to the sentinels although there is to the master
 
-	Prefix        string        // of the locks' names
-	WaiterLease   time.Duration // after which a host that does not repeat itself drops out of queues
-	AllowEviction bool          // use a server that may evict locks
+	Prefix string // of the locks' names
+	// after which a host that does not repeat itself drops out of queues
+	WaiterLease   time.Duration
+	AllowEviction bool // use a server that may evict locks
 
 	WaitReplicas int           // how many replicas have to have what was granted or renewed
 	WaitAOF      AOF           // where it has to be on disk
@@ -128,9 +129,11 @@ func parse(raw string) (Config, error) {
 		return c, errors.New("it needs the form scheme://…, such as redis://host:6379")
 	}
 	rest, _, _ = strings.Cut(rest, "?")
-	if authority, path, _ := strings.Cut(rest, "/"); authority != "" && !strings.Contains(authority, "@") && strings.Contains(path, "@") {
-		// What stands before the slash is no host, but may be half a password.
-		return c, errors.New("its user or password is not well-formed (percent-encode what is not a letter or digit)")
+	authority, path, _ := strings.Cut(rest, "/")
+	if authority != "" && !strings.Contains(authority, "@") && strings.Contains(path, "@") {
+		// The text before the slash may be a part of a password, so the error must not show it.
+		return c, errors.New("user or password is malformed (in a password, percent-encode all " +
+			"but letters and digits)")
 	}
 	var known []string
 	for i := range forms {
@@ -141,7 +144,7 @@ func parse(raw string) (Config, error) {
 		}
 		c.Kind, c.Network = f.kind, f.network
 		spec := f.spec
-		spec.Params = c.params()
+		spec.Params, spec.Timeout, spec.NeedsPassword = c.params(), DefaultTimeout, true
 		u, err := storeurl.Parse(raw, spec)
 		if err != nil {
 			return c, err
@@ -188,28 +191,24 @@ func (c *Config) setDB(s string) error {
 
 // check takes the path apart and looks at what one part alone does not show.
 func (c *Config) check() error {
-	if c.Timeout == 0 {
-		c.Timeout = DefaultTimeout
-	}
 	if c.WaitTimeout == 0 {
 		c.WaitTimeout = c.Timeout / 2
 	} else if c.WaitReplicas == 0 && c.WaitAOF == (AOF{}) {
 		return errors.New("wait_timeout needs wait_replicas or wait_aof")
 	}
 	if c.WaitTimeout >= c.Timeout {
-		return fmt.Errorf("wait_timeout (%v) has to be shorter than timeout (%v)", c.WaitTimeout, c.Timeout)
+		return fmt.Errorf("wait_timeout (%v) has to be shorter than timeout (%v)",
+			c.WaitTimeout, c.Timeout)
 	}
 	if strings.HasPrefix(c.Prefix, siblingPrefix) {
 		return fmt.Errorf("parameter prefix: %q is reserved", siblingPrefix)
-	}
-	if c.User != "" && c.Password == "" && c.PasswordFile == "" {
-		return errors.New("there is a user but no password for it (password_file=)")
 	}
 	if c.SentinelUser != "" && c.SentinelPasswordFile == "" {
 		return errors.New("there is a sentinel_user but no sentinel_password_file")
 	}
 	if c.Kind == Standalone && len(c.Hosts) > 1 {
-		return errors.New("it names several hosts: redis+sentinel://, redis+cluster:// and redlock:// take more than one")
+		return errors.New("it names several hosts: redis+sentinel://, redis+cluster:// and " +
+			"redlock:// take more than one")
 	}
 	c.Addr = strings.Join(c.Hosts, ",")
 	return c.checkPath()
@@ -230,7 +229,8 @@ func (c *Config) checkPath() error {
 	case Sentinel:
 		c.Master, db, _ = strings.Cut(db, "/")
 		if c.Master == "" {
-			return fmt.Errorf("it needs the form %s://host,host/MASTERNAME, with the name that the sentinels know the master by", c.Scheme)
+			return fmt.Errorf("it needs the form %s://host,host/MASTERNAME, with the name that "+
+				"the sentinels know the master by", c.Scheme)
 		}
 	}
 	if db == "" {
@@ -259,5 +259,5 @@ func (c Config) String() string {
 	if c.WaitAOF != (AOF{}) {
 		q.Set("wait_aof", c.WaitAOF.String())
 	}
-	return u.String() + "?" + q.Encode()
+	return u.Text(q)
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/locksidecar/locksidecar/protocol/sock"
+
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 // Connections of one store to one node: for batches in flight and renewals, of which
@@ -29,7 +31,9 @@ type noLog struct{}
 func (noLog) Printf(context.Context, string, ...any) {}
 
 // client makes connections as c says, by d, and check looks at each.
-func (c *Config) client(d *dialer, check func(context.Context, *goredis.Conn) error) *goredis.Client {
+func (c *Config) client(
+	d *dialer, check func(context.Context, *goredis.Conn) error,
+) *goredis.Client {
 	client := goredis.NewClient(c.options(d, check))
 	client.AddHook(hook{d})
 	return client
@@ -38,7 +42,9 @@ func (c *Config) client(d *dialer, check func(context.Context, *goredis.Conn) er
 // options are go-redis's for c. What is not c's is here because its default
 // would break a promise: a retried SET NX is ambiguous, a context's end has to
 // end a wait, and 4 connections are 4.
-func (c *Config) options(d *dialer, check func(context.Context, *goredis.Conn) error) *goredis.Options {
+func (c *Config) options(
+	d *dialer, check func(context.Context, *goredis.Conn) error,
+) *goredis.Options {
 	silence.Do(func() { goredis.SetLogger(noLog{}) })
 	return &goredis.Options{
 		Network: c.Network, Addr: c.Addr, DB: c.DB,
@@ -129,7 +135,7 @@ func (d *dialer) connect(ctx context.Context, network, addr string) (net.Conn, e
 	if err != nil {
 		return nil, err
 	}
-	return dialTLS(ctx, &d.net, network, addr, t)
+	return driverkit.Dial(ctx, &d.net, network, addr, t)
 }
 
 // tlsTo is the client's configuration for a server at addr, nil without TLS.
@@ -138,19 +144,6 @@ func (c *Config) tlsTo(network, addr string) (*tls.Config, error) {
 		return nil, nil
 	}
 	return c.TLS.Config(addr)
-}
-
-func dialTLS(ctx context.Context, d *net.Dialer, network, addr string, t *tls.Config) (net.Conn, error) {
-	c, err := sock.Dial(ctx, d, network, addr)
-	if err != nil || t == nil {
-		return c, err
-	}
-	s := tls.Client(c, t)
-	if err := s.HandshakeContext(ctx); err != nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("TLS handshake with %s: %w (is it a TLS port?)", addr, err)
-	}
-	return s, nil
 }
 
 // deadConn is a connection that could not be made.

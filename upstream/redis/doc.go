@@ -1,133 +1,141 @@
-// Package redis is the store on Redis: one server (over TCP, TLS or a Unix
-// socket), a master that sentinels name, or a cluster.
+// Package redis is the store on Redis: one server (over TCP, TLS or a Unix socket), a master that
+// sentinels name, or a cluster.
+//
+// # Files
+//
+// The files by layer, in reading order. No layer depends on a later one.
+//
+//	config and connection  config.go, dial.go, redact.go, errors.go, node.go, check.go, uptime.go,
+//	                       sentinel.go, cluster.go, clustermap.go
+//	wire and batch         slot.go, script.go, batch.go, pipeline.go, wait.go, results.go
+//	lock rules             store.go, takeover.go, lua/ (fast.lua, then a script for each kind of op)
+//	permits                permits.go, lua/permit*.lua, lua/semaphore.lua
+//	watch                  watch.go, publish.go, questions.go
+//	list                   list.go, registry.go
 //
 // # Layout
 //
-// An exclusive lock is the plain string <prefix><key> = token with a PX, as any
-// "SET key token NX PX" locker has it, so that each keeps the other out. A token
-// is the instance id of the daemon's Store (22 characters), a dot, and the lease's
-// number in base 36. While readers hold the lock its value is the constant
-// "locksidecar:readers", which ends with the last of them.
+// An exclusive lock is the plain string <prefix><key> = token with a PX, the layout of any "SET key
+// token NX PX" locker, so that each keeps the other out. A token is the instance id of the daemon's
+// Store (22 characters), a dot, and the lease's number in base 36. While readers hold the lock, its
+// value is the constant "locksidecar:readers", which ends with the last of them.
 //
-// Beside it there are, in the lock's own slot:
+// The siblings of a lock are in its slot:
 //
-//	locksidecar:{tag}:readers:<prefix><key>  sorted set of tokens by the end of their leases
-//	locksidecar:{tag}:queue:<prefix><key>    sorted set of waiting tokens by their place
-//	locksidecar:{tag}:waiters:<prefix><key>  the same by the end of their own short leases
-//	locksidecar:{tag}:queued                 stands while anybody queues for anything there
-//	locksidecar:{tag}:fence                  the last fence base given out there; with a q
-//	                                         behind it, somebody may be queueing
+//	locksidecar:{tag}:readers:<prefix><key>  sorted set of tokens by the ends of their leases
+//	locksidecar:{tag}:queue:<prefix><key>    sorted set of waiting tokens by their places
+//	locksidecar:{tag}:waiters:<prefix><key>  the same tokens by the ends of their short leases
+//	locksidecar:{tag}:queued                 exists while any token queues in the slot
+//	locksidecar:{tag}:fence                  the last fence base of the slot; if a q follows it,
+//	                                         tokens may be queueing
 //
 // Each daemon has an entry with its host, version and process, which expires by itself. In a
 // cluster it is in the slot of the instance id:
 //
 //	locksidecar:{tag}:daemon:<instance>      JSON; see upstream.Registration
 //
-// A semaphore of that key has nothing but siblings, and nothing to do with the lock:
+// A semaphore of that key consists of siblings alone, and is independent of the lock:
 //
-//	locksidecar:{tag}:permits:<prefix><key>        sorted set of tokens by the end of their permits
-//	locksidecar:{tag}:permitqueue:<prefix><key>    sorted set of waiting tokens by their place
-//	locksidecar:{tag}:permitwaiters:<prefix><key>  the same by the end of their own short leases
-//	locksidecar:{tag}:permithosts:<prefix><key>    the same by their names, so by instance
+//	locksidecar:{tag}:permits:<prefix><key>        sorted set of tokens by the ends of their permits
+//	locksidecar:{tag}:permitqueue:<prefix><key>    sorted set of waiting tokens by their places
+//	locksidecar:{tag}:permitwaiters:<prefix><key>  the same tokens by the ends of their short leases
+//	locksidecar:{tag}:permithosts:<prefix><key>    the same tokens by name, and thus by instance
 //
-// A place is a multiple of 16384, and beside it in the score stands how many permits
-// the waiting token was told that there are (at most 16383, all above being the same
-// for hints and wanted, though not for who gets one). All four go with the last that
-// is in them, or expire.
+// A place is a multiple of 16384. The rest of the score is the number of permits that the waiting
+// token expects the semaphore to have. It is at most 16383; larger numbers count as that for hints
+// and for Contended, but not for grants. All four keys disappear with their last element, or
+// expire.
 //
-// Without a cluster the tag is empty. In a cluster it is the slot's tag, from a table of
-// the first tag of each slot (slot.go), so that siblings share the slot of <prefix><key>.
-// That slot follows Redis's own rule, hash tags included. After a move from one server
-// to a cluster the locks are still there, but none of the siblings: let all leases end
-// first. Each slot has its own fence and queued mark; without a cluster there is one of
-// each. Fences never expire, because a clock that was ahead for a while would end them
-// early. They take about 100 bytes for each slot in use, 2 MB for all 16384.
+// Without a cluster the tag is empty. In a cluster it is the slot's tag, from a table of the first
+// tag of each slot (slot.go), so that siblings share the slot of <prefix><key>. That slot follows
+// Redis's own rule, hash tags included. After a move from one server to a cluster, the locks are
+// still there, but not their siblings: let all leases end first. Each slot has its own fence and
+// queued mark; without a cluster there is one of each. Fences never expire, because a clock that
+// was ahead for a while would end them early. They take about 100 bytes for each slot in use, 2 MB
+// for all 16384.
 //
-// All other keys expire by themselves. A base is max(last + 1, floor + 1, server's
-// clock in µs), so fences do not fall if the fence key is lost. The floor is at least
-// the present time on the clocks of the servers seen before (upstream.FenceClock). An
-// acquire writes the fence. The old value tells it whether to check for the queued mark:
-// the q is written before the mark, and the first acquire that finds no mark removes the
-// q. A lock's key of another type is a foreign lock, and the op is Busy. Prefix and keys
-// may not form a name that begins with "locksidecar:". All times are the server's.
+// All other keys expire. A base is max(last + 1, floor + 1, server's clock in µs), so that fences
+// do not fall if the fence key is lost. The floor is at least the present time on the clocks of the
+// servers seen before (upstream.FenceClock). An acquire writes the fence. Its old value tells the
+// acquire whether to check for the queued mark: the q is written before the mark, and the first
+// acquire that finds no mark removes the q. If the key of a lock has another type, it counts as a
+// foreign lock, and the op is Busy. Prefix and key may not form a name that begins with
+// "locksidecar:". All times are the server's.
 //
-// What a host waits for is told to it, and to it alone, on the channel
-// locksidecar:hint:<instance>: f, w or t and a lock's name when it may be free, is
-// wanted or is tried for, F with the waiting token's number, a space and a semaphore's name, or W and
-// the name. A daemon ignores letters that it does not know. In a cluster that is a sharded channel, at the node
-// that serves the slot of the channel's name; there the scripts do not publish but
-// return whom to tell, and the daemon publishes. Hints may be lost; nothing depends on
-// them. On the same channels a daemon asks another one for how long it has held a lock,
-// by the letter A, and is answered by the letter a (asks.go). No script takes part.
+// Each host receives the hints for it on a channel of its own, locksidecar:hint:<instance>. A hint
+// is a letter and the name of a lock: f (it may be free), w (it is contended) or t (another host
+// tried it). For a semaphore it is F, the waiting token's number, a space and the name, or W and
+// the name. Daemons ignore unknown letters. In a cluster the channel is a sharded one, at the node
+// that serves the slot of the channel's name. There the scripts return the receivers instead of
+// publishing, and the daemon publishes. Hints may be lost; correctness does not depend on them. On
+// the same channels a daemon asks another one how long it has held a lock, with the letter A, and
+// receives the answer with the letter a (questions.go). No script takes part.
 //
 // # Calls
 //
-// A batch is one pipeline a node of script calls, one a kind of op, slot and 128
-// keys, in the order of what frees keys first; the pipelines of several nodes go out
-// at once. The scripts (lua/) have a first part that does what mostly happens with
-// the fewest commands, SET NX PX a key, or one MGET and one DEL for all, and a second
-// part for the keys for which that was not enough. They answer with a number, or with
-// the exceptions only. An op that fails does not touch its neighbours. Scattered over a
-// cluster's slots each lock is a call of its own, and what a call costs is its
-// arguments, its commands, and what Lua makes anew: the first parts make no functions.
+// A batch is one pipeline of script calls for each node. A call is for one kind of op, one slot and
+// up to 128 keys. Calls that free keys come first, and the pipelines are sent to all nodes at once.
+// The first part of a script (lua/) handles the usual case with the fewest commands: SET NX PX for
+// a key, or one MGET and one DEL for all. The second part handles the remaining keys. A script
+// returns a number, or only the exceptions. A failed op does not affect its neighbors. If the locks
+// of a batch are scattered over a cluster's slots, each is a call of its own. The cost of a call is
+// its arguments, its commands, and the values that Lua creates, so the first parts create no
+// functions.
 //
-// A permit costs one script call a slot and 128 ops too, of as many semaphores or of
-// one. Taking it is one ZADD and, once a semaphore and call, a ZCARD and a PEXPIRE;
-// permits that have ended are looked for only when there seem to be none left. All is
-// O(log n) in the permits held and in the queue; what looks at several tokens is
-// bounded by 100 of them, once a semaphore and call: whom to tell. Of those who wait as
-// many are told as there are permits that have come free, each of its own. The hosts
-// that have permits are told that another waits by the first in the queue, as often as
-// it asks, out of 100 permits at random; the others learn it as they renew.
+// Permits too cost one script call for each slot and 128 ops, for any number of semaphores. To take
+// a permit costs one ZADD and, once for each semaphore and call, a ZCARD and a PEXPIRE. The script
+// removes expired permits only if none seem to be left. All commands are O(log n) in the permits
+// held and in the queue. Those that read several tokens, to find the hosts to tell, read at most
+// 100, once for each semaphore and call. As many waiters are told as permits have come free, each
+// about its own token. The first in the queue tells the hosts that hold permits that it waits, each
+// time it asks, out of 100 random permits. The other hosts learn it when they renew.
 //
-// Refused is said only when nothing was done: no connection was had, so that no
-// byte of the node's pipeline was sent, or the server's error proves it. All else that
-// is not an answer is Unknown. Numbers of tokens rise with time in a daemon, and an
-// acquire takes over what a smaller number of its own instance has left behind;
-// one that comes late finds the larger number and is busy. Not so with permits, of
-// which an instance has many: each token stands for itself.
+// An op is Refused only if nothing was done: no byte of the node's pipeline was sent because there
+// was no connection, or the server's error proves it. Everything else without a reply is Unknown.
+// The numbers of a daemon's tokens rise with time. An acquire takes over what a smaller number of
+// its own instance has left behind, and one that is carried out late finds the larger number and is
+// busy. This does not apply to permits, of which an instance has many at a time.
 //
-// The pipelines, and the map of slots, are ours: go-redis's ClusterClient sends a
-// whole pipeline again when its first command says LOADING or the connection is cut,
-// whatever of it was carried out. We send again only the single call whose answer
-// proves that it was not: NOSCRIPT after the scripts, MOVED to where it says. ASK and
-// TRYAGAIN mean that the slot is on its way to another node, and that siblings may be
-// on either side. Renewals and releases are then sent for each lock by itself, by a
-// script that does only what the lock's own key proves, or the set of a semaphore's
-// permits, and makes nothing (moving.lua, permitmoving.lua), and follow ASK; what
-// needs siblings waits up to 60 ms and is refused.
+// The pipelines and the map of slots are ours. go-redis's ClusterClient sends a whole pipeline
+// again if its first command fails with LOADING or the connection is cut, even if parts of it were
+// carried out. We send again only a single call whose reply proves that it was not carried out:
+// after NOSCRIPT together with the scripts, after MOVED to the node that it names. ASK and TRYAGAIN
+// mean that the slot is moving to another node, and that siblings may be at either node. Then each
+// renewal and release is sent by itself. Its script uses only what the lock's own key or the set of
+// a semaphore's permits proves, creates nothing (moving.lua, permitmoving.lua), and follows ASK.
+// Ops that need siblings wait up to 60 ms and are then refused.
 //
-// With wait_replicas=N, WAIT N stands in the same pipeline, behind all that gives
-// a lease or a longer one; with wait_aof=local, N or local,N, WAITAOF. Too few
-// acknowledgements within wait_timeout (half of timeout unless given) make a grant, a
-// renewal or a downgrade Unknown; releases do not wait. That a replica has it is no
-// promise that this replica becomes the master.
+// With wait_replicas=N, WAIT N is in the same pipeline, after all calls that grant or extend
+// leases; with wait_aof=local, N or local,N, it is WAITAOF. If too few acknowledgements arrive
+// within wait_timeout (half of timeout unless given), a grant, renewal or downgrade is Unknown.
+// Releases do not wait. An acknowledgement of a replica does not promise that this replica becomes
+// the master.
 //
 // # When things go wrong
 //
-//	server restarted      ops on the way are Unknown, others Refused until it is back. Its
-//	                      leases are gone: renewals are NotHeld. Fences go on rising.
-//	flushed               leases are gone: renewals are NotHeld. Fences go on rising.
+//	server restarted      ops in flight are Unknown, others Refused until it is back. Its
+//	                      leases are gone: renewals are NotHeld. Fences continue to rise.
+//	flushed               leases are gone: renewals are NotHeld. Fences continue to rise.
 //	paused (SIGSTOP or    ops are Unknown after Timeout; without a connection they are
 //	CLIENT PAUSE)         Refused. What was sent is carried out when the pause ends, in any
-//	                      order: an acquire that comes after its own withdrawal stands until
-//	                      its TTL is over or this host asks for the key again; a permit's until
-//	                      its TTL is over.
+//	                      order. An acquire that is carried out after its own withdrawal holds the
+//	                      key until its TTL ends or this host acquires the key again; one of a
+//	                      permit until its TTL ends.
 //	out of memory         acquires and joins are Refused; renewals, downgrades, releases and
 //	                      withdrawals work.
-//	a read-only replica   Open fails. One that becomes a replica later: ops are Refused, and
-//	                      connections made anew.
-//	script cache flushed  nobody notices: one more round trip.
-//	password changed      open connections go on; new ones fail and ops are Refused, saying
-//	                      which settings to look at, until password_file has the new one.
+//	a read-only replica   Open fails. If it becomes a replica later, ops are Refused, and
+//	                      connections are made anew.
+//	script cache flushed  the next op takes one more round trip.
+//	password changed      open connections continue to work; new ones fail and ops are Refused with
+//	                      an error that names the settings, until password_file has the new one.
 //	may evict             Open fails, unless allow_eviction=true. Behind OpenLazy: Refused.
-//	foreign type at key   Busy, for as long as it stands there. At a semaphore's set: Refused.
-//	foreign plain locker  kept out by exclusive and by shared leases, and keeps both out; it
-//	                      knows of no queue, and its release tells nobody: poll.
+//	foreign type at key   Busy, for as long as it exists. At a semaphore's set: Refused.
+//	foreign plain locker  kept out by exclusive and by shared leases, and keeps both out. It
+//	                      bypasses the queue, and its release sends no hint, so waiters poll.
 //	wrong kind of server  Open fails and names the right scheme; behind OpenLazy Refused.
-//	clock jumps ahead     leases that it jumps over end at the server: others are let in
-//	                      while their holders still believe, for what they had left at most.
-//	clock jumps back      leases outlive their holders by as much. Fences rise either way.
+//	clock jumps ahead     leases that it jumps over end at the server. Other hosts can acquire their
+//	                      keys before the holders' deadlines have passed.
+//	clock jumps back      leases last longer at the server by as much. Fences rise either way.
 //	failover              writes that had not reached the new master are lost: a lock can get a
 //	                      second holder. A daemon that has seen the old master gives larger
 //	                      fences, even if the new master's clock is behind. A daemon that never
@@ -137,27 +145,27 @@
 //	                      the new ones are above all that this daemon has seen, but not above
 //	                      those of other hosts. Ops are Refused or Unknown until the new master
 //	                      is found.
-//	sentinels disagree    the latest by its epoch counts; that a few lag leads nobody back to
-//	                      an old master, which may call itself one for some seconds more.
-//	no sentinel answers   what is connected goes on; no new connections: Refused.
+//	sentinels disagree    the latest by its epoch counts. Sentinels that lag do not lead back to an
+//	                      old master, which may claim to be one for some seconds more.
+//	no sentinel answers   existing connections continue to work; without one, ops are Refused.
 //	a cluster's node is   ops on its slots are Unknown, then Refused without asking it until
-//	silent or gone        it answers a probe or others serve them; those of other nodes go on.
-//	slot on its way       see above.
-//	slot served by nobody ops on it are Refused.
-//	too few replicas      Open fails; later a warning, and nothing is granted or renewed.
+//	silent or gone        it answers a probe or others serve them; other nodes are not affected.
+//	slot is moving        see above.
+//	slot without a node   ops on it are Refused.
+//	too few replicas      Open fails; later there is a warning, and nothing is granted or renewed.
 //	too old for WAITAOF   (before 7.2) Open fails with wait_aof.
 //
-// The store is down (upstream.ErrDown) when no server of a batch answered and can
-// write, and of a cluster no other master is known to.
+// The store is down (upstream.ErrDown) if no server of a batch answered and can write, and, in a
+// cluster, no other master is known to.
 //
 // # Ownership
 //
-// Each Store has a goroutine that listens for hints, and one that publishes; with
-// Sentinel one a sentinel that listens for a new master; in a cluster one that follows the
-// map, one for each probe of a silent node, and as many as pipelines were ever on their
-// way at once beside their batches' own. Close ends them and waits.
-// There are at most four connections a node, three for batches and one for hints, and
-// as many a sentinel. Locks: cluster.looking before cluster.mu, sentinel.mu, and the
-// one around what was last logged; no two others are held together, and none but
-// looking during I/O.
+// Each Store has a goroutine that listens for hints, and one that publishes. With Sentinel, one for
+// each sentinel listens for a new master. In a cluster, one refreshes the map, and each probe of a
+// silent node has one. Batches for several nodes use further goroutines, which are kept for later
+// batches. Close ends all of them and waits.
+//
+// There are at most four connections to a node, three for batches and one for hints, and as many to
+// a sentinel. Lock order: cluster.refreshing before cluster.mu, sentinel.mu, and the mutex of what
+// was last logged. No two others are held together, and only refreshing is held during I/O.
 package redis

@@ -35,6 +35,7 @@ func (p *peer) isDown(what string, want, wantPing bool) {
 }
 
 func TestAServerIsDownWhenItCannotBeReachedOrCannotWrite(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	p := newPeer(t, srv, "timeout=300ms")
 	p.isDown("all is well", false, false)
@@ -68,6 +69,7 @@ func TestAServerIsDownWhenItCannotBeReachedOrCannotWrite(t *testing.T) {
 }
 
 func TestAClusterIsDownWhenAllOfItIs(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	p := onCluster(t, c, "timeout=2s")
 	p.isDown("all is well", false, false)

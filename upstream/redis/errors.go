@@ -9,25 +9,16 @@ import (
 	"strings"
 
 	goredis "github.com/redis/go-redis/v9"
+
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-var (
-	// ErrConfig says that a store URL is not well-formed.
-	ErrConfig = errors.New("redis store URL")
-	// ErrServer says that a server was reached that must not be used for locks.
-	ErrServer = errors.New("redis server cannot be used")
-	// ErrNothingSent says that no connection could be had, so that nothing was
-	// asked of the server.
-	ErrNothingSent = errors.New("no connection to redis")
-	// ErrNoAnswer says that an answer did not come or made no sense: what was
-	// asked for may have happened.
-	ErrNoAnswer = errors.New("no answer from redis")
-	// ErrRefused says that the server answered that it would not.
-	ErrRefused = errors.New("redis refused")
-	// ErrAcks says that something was done but does not stand on as many servers
-	// as wait_replicas or wait_aof ask for.
-	ErrAcks = errors.New("too few acknowledgements")
-)
+// The driver's own errors: see package driverkit.
+var ErrConfig, ErrServer, ErrNothingSent, ErrNoAnswer, ErrRefused = driverkit.Errors("redis")
+
+// ErrAcks means that a request was carried out, but fewer servers have confirmed it than
+// wait_replicas or wait_aof require.
+var ErrAcks = errors.New("too few acknowledgements")
 
 // nothingDone are the beginnings of the error replies with which a server turns
 // a command down before it has begun.
@@ -95,8 +86,10 @@ func advice(err error) error {
 	case strings.Contains(msg, "WRONGPASS"), strings.Contains(msg, "NOAUTH"):
 		return fmt.Errorf("%w (look at the store URL's user and password, and password_file=)", err)
 	case strings.Contains(msg, "NOPERM"):
-		return fmt.Errorf("%w (the ACL user needs ~<prefix>* ~%s* &%s* +@read +@write +@scripting +@connection +time +info +role +publish +subscribe; "+
-			"in a cluster +cluster +spublish +ssubscribe too, with wait_replicas or wait_aof +wait or +waitaof)", err, siblingPrefix, siblingPrefix)
+		return fmt.Errorf("%w (the ACL user needs ~<prefix>* ~%s* &%s* +@read +@write "+
+			"+@scripting +@connection +time +info +role +publish +subscribe; in a cluster "+
+			"+cluster +spublish +ssubscribe too, with wait_replicas or wait_aof +wait or "+
+			"+waitaof)", err, siblingPrefix, siblingPrefix)
 	}
 	return err
 }

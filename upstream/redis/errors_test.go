@@ -36,6 +36,7 @@ func TestOnlyErrorsThatProveThatNothingWasDoneAreRefusals(t *testing.T) {
 }
 
 func TestAScriptIsItsPartsAndNothingElse(t *testing.T) {
+	makeScripts()
 	for i := range scripts {
 		s := scripts[i].source
 		slow, semaphore := 1, 0
@@ -45,8 +46,8 @@ func TestAScriptIsItsPartsAndNothingElse(t *testing.T) {
 		case scriptPermit, scriptPermitRelease, scriptPermitRenew:
 			slow, semaphore = 0, 1
 		}
-		if strings.Count(s, luaFast) != 1 || strings.Count(s, luaSlow) != slow || strings.Count(s, luaSemaphore) != semaphore ||
-			strings.Count(s, luaCommon) != slow+semaphore || strings.Contains(s, "--@") {
+		if strings.Count(s, lua("fast")) != 1 || strings.Count(s, lua("slow")) != slow || strings.Count(s, lua("semaphore")) != semaphore ||
+			strings.Count(s, lua("common")) != slow+semaphore || strings.Contains(s, "--@") {
 			t.Errorf("script %d is not put together", i)
 		}
 	}

@@ -12,6 +12,7 @@ func FenceName(slot int) string { return clusterNames()[slot].fence }
 // BeforeRedis62 has the scripts meet what a server of Redis 6.0 says to what is newer,
 // until its result is called. No store may be open.
 func BeforeRedis62() (undo func()) {
+	makeScripts()
 	was := scripts
 	for i := range scripts {
 		s := &scripts[i]

@@ -55,8 +55,8 @@ func newStorm(t *testing.T, url string, daemons int, keys ...string) *storm {
 // stormTTL outlasts the fail-overs of these tests.
 const stormTTL = 20 * time.Second
 
-// grip is a lease that a daemon holds in a storm.
-type grip struct {
+// heldLock is a lease that a daemon holds in a storm.
+type heldLock struct {
 	token  uint64
 	rounds int // until it is given back
 }
@@ -66,7 +66,7 @@ type grip struct {
 func (s *storm) daemon(who int, st *redis.Store) {
 	rnd := rand.New(rand.NewPCG(uint64(who), 3))
 	token := uint64(0)
-	pending, held := map[string]uint64{}, map[string]*grip{}
+	pending, held := map[string]uint64{}, map[string]*heldLock{}
 	for {
 		select {
 		case <-s.stop:
@@ -101,7 +101,7 @@ func (s *storm) daemon(who int, st *redis.Store) {
 			switch op := ops[i]; {
 			case r.Status == cache.Granted:
 				s.enter(who, op.Key, r.Base, sent.Add(stormTTL))
-				held[op.Key] = &grip{op.Token, 1 + rnd.IntN(10)}
+				held[op.Key] = &heldLock{op.Token, 1 + rnd.IntN(10)}
 			case op.Kind == cache.OpTry && r.Status == cache.Unknown:
 				pending[op.Key] = op.Token
 			case op.Kind != cache.OpTry && (r.Status == cache.Done || r.Status == cache.NotHeld):

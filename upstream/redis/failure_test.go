@@ -77,6 +77,7 @@ func TestFlushEndsLeasesAndFencesGoOnRising(t *testing.T) {
 }
 
 func TestStoppedServerIsUnknownThenSettled(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	p := newPeer(t, srv, "timeout=200ms")
 	held := p.repeated("held")
@@ -111,6 +112,7 @@ func (p *peer) unanswered(key string, stop, resume func()) (token uint64) {
 }
 
 func TestPausedClientsAreUnknownThenSettled(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	p := newPeer(t, srv, "timeout=200ms")
 	held := p.repeated("held")

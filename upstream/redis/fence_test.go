@@ -88,6 +88,7 @@ func TestFencesRiseOverAFailoverToAServerWhoseClockIsBehind(t *testing.T) {
 
 // A node's clock is days ahead for a while and then behind. The counter of a slot still exists afterwards.
 func TestACounterOfAClusterOutlivesAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedisFaketime(t, "--cluster-enabled", "yes")
 	srv.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
 	p := &peer{T: t}

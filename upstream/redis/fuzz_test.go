@@ -55,12 +55,12 @@ func FuzzAnswer(f *testing.F) {
 		ops := []upstream.Op{{Kind: cache.OpTry}, {Kind: cache.OpJoin}, {Kind: cache.OpWithdraw}, {Kind: cache.OpRelease},
 			{Kind: cache.OpRenew, Rebase: true}, {Kind: cache.OpDowngrade}, {Kind: cache.OpPeek, Mode: cache.Permit}}
 		x := &batch{store: &Store{fences: upstream.NewFenceClock(nil)}, ops: ops, results: make([]upstream.Result, len(ops))}
-		c := &call{leg: &leg{node: &node{addr: "redis:6379", dialer: &dialer{}}}}
+		c := &call{pipeline: &pipeline{node: &node{addr: "redis:6379", dialer: &dialer{}}}}
 		for i := range ops {
 			c.ops = append(c.ops, int32(i))
 		}
 		v, _ := reply(b, 0)
-		if err := x.answer(c, v); err != nil && !errors.Is(err, errAnswer) {
+		if err := x.readReply(c, v); err != nil && !errors.Is(err, errAnswer) {
 			t.Error(err)
 		}
 		for i, r := range x.results {
@@ -85,8 +85,8 @@ func FuzzHints(f *testing.F) {
 		if h, ok := parseHint(s); ok && (h.Kind < cache.HintAvailable || h.Kind > cache.HintTried) {
 			t.Errorf("%+v", h)
 		}
-		if p, err := parsePlace(s); err == nil {
-			if again, err := parsePlace(p.String()); err != nil || again.String() != p.String() {
+		if p, err := parsePosition(s); err == nil {
+			if again, err := parsePosition(p.String()); err != nil || again.String() != p.String() {
 				t.Errorf("%v is read as %v: %v", p, again, err)
 			}
 		}

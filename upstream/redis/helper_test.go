@@ -11,12 +11,13 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/redis"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
 const (
 	long  = time.Minute
-	bound = 30 * time.Second
+	bound = 60 * time.Second
 )
 
 // peer is a store with tokens that rise.
@@ -49,21 +50,13 @@ func lazyPeer(t *testing.T, url string) *peer {
 func (p *peer) token() uint64 { p.last++; return p.last }
 
 func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) cache.Result {
-	res := make([]cache.Result, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
-	defer cancel()
-	_ = p.Apply(ctx, []upstream.Op{{Kind: kind, Mode: mode, Key: key, Token: token, TTL: long}}, res)
+	res, _ := storetest.Apply(p.Store, upstream.Op{Kind: kind, Mode: mode, Key: key, Token: token, TTL: long})
 	return res[0]
 }
 
 func (p *peer) want(r cache.Result, st cache.Status) {
 	p.Helper()
-	if r.Status != st {
-		p.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
-	}
-	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
-		p.Fatalf("%v comes with error %v", st, r.Err)
-	}
+	storetest.Want(p.T, r, st)
 }
 
 // take is a try that has to succeed.
@@ -85,11 +78,7 @@ func (p *peer) repeated(key string) (token uint64) {
 
 func (p *peer) eventually(what string, ok func() bool) {
 	p.Helper()
-	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			p.Fatalf("it never comes true that %s", what)
-		}
-	}
+	storetest.Eventually(p.T, bound, what, ok)
 }
 
 // pair is a master with one replica that follows.

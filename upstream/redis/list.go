@@ -17,20 +17,18 @@ import (
 )
 
 const (
-	scanLeast = 16   // names that the server looks at in one go …
-	scanStep  = 256  // … or so many, for a long page
-	longRest  = 4096 // the most names in a cursor
-	scanSteps = 64   // goes in one List: a page may be short, or empty, and not the last
-	longNames = 1000 // the most readers of one lock that are listed
+	minScan    = 16   // the number of names that one SCAN visits …
+	maxScan    = 256  // … and its number for a long page
+	maxRest    = 4096 // the maximum number of names in a cursor
+	scanSteps  = 64   // SCANs in one List: a page that is short or empty may not be the last
+	maxReaders = 1000 // the maximum number of readers that are listed for one lock
 )
 
-var _ upstream.Lister = (*Store)(nil)
-
-// place is where a page of List begins: the node, the names that SCAN gave before
-// and that did not fit on the page, with how many holders of the first did, and
-// SCAN's own cursor for what comes then. Asking SCAN again with an old cursor would
-// not do: it may give other names after the table of names has grown.
-type place struct {
+// position is the start of a page of List. It names the node, those names of the last SCAN that did
+// not fit on the previous page, how many holders of the first of these did fit, and SCAN's own
+// cursor. To call SCAN again with an old cursor would not do: it may return other names after the
+// table of names has grown.
+type position struct {
 	Node string
 	Rest []string `json:",omitempty"`
 	Skip int      `json:",omitempty"`
@@ -38,48 +36,50 @@ type place struct {
 	Done bool     `json:",omitempty"` // SCAN has come to its end
 }
 
-func (p place) String() string {
+func (p position) String() string {
 	b, _ := json.Marshal(p) // never fails
 	return string(b)
 }
 
 var errCursor = errors.New("list locks: the cursor is not one of this store's")
 
-func parsePlace(s string) (p place, err error) {
-	if err := json.Unmarshal([]byte(s), &p); err != nil || p.Skip < 0 || len(p.Rest) > longRest {
+func parsePosition(s string) (p position, err error) {
+	if err := json.Unmarshal([]byte(s), &p); err != nil || p.Skip < 0 || len(p.Rest) > maxRest {
 		return p, errCursor
 	}
 	return p, nil
 }
 
-// List walks the names with SCAN, a bounded number of them a call, node by node in
-// a cluster. A shared lock is there once for each reader, a semaphore once for each
-// permit that is held. A page can hold fewer
-// locks than limit, or none, and not be the last: only an empty next says that.
-func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (locks []upstream.Lock, next string, err error) {
+// List walks the names with SCAN, a bounded number of them in a call. In a cluster, it walks node
+// by node. A shared lock appears once for each reader, and a semaphore once for each permit that is
+// held. A page can hold fewer locks than limit, or none, and not be the last: only an empty next
+// marks the last page.
+func (s *Store) List(
+	ctx context.Context, prefix, cursor string, limit int,
+) (locks []upstream.Lock, next string, err error) {
 	if limit < 1 {
 		return nil, "", fmt.Errorf("list locks: limit %d is too small", limit)
 	}
-	nodes, err := s.listed(ctx)
+	nodes, err := s.listedNodes(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	at := place{Node: nodes[0].addr}
+	at := position{Node: nodes[0].addr}
 	if cursor != "" {
-		if at, err = parsePlace(cursor); err != nil {
+		if at, err = parsePosition(cursor); err != nil {
 			return nil, "", err
 		}
 	}
 	for range scanSteps {
-		// Of a node that is no master any more, the rest is lost: the next one's turn.
+		// If a node is no longer a master, its remaining names are skipped.
 		i, ok := slices.BinarySearchFunc(nodes, at.Node, func(n *node, addr string) int { return strings.Compare(n.addr, addr) })
 		if i == len(nodes) {
 			return locks, "", nil
 		}
 		if !ok {
-			at = place{Node: nodes[i].addr}
+			at = position{Node: nodes[i].addr}
 		}
-		found, err := s.page(ctx, nodes[i], prefix, &at, limit-len(locks))
+		found, err := s.listPage(ctx, nodes[i], prefix, &at, limit-len(locks))
 		if err != nil {
 			return nil, "", fmt.Errorf("list locks: redis at %v: %w", nodes[i], err)
 		}
@@ -88,7 +88,7 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 			if i+1 == len(nodes) {
 				return locks, "", nil
 			}
-			at = place{Node: nodes[i+1].addr}
+			at = position{Node: nodes[i+1].addr}
 		}
 		if len(locks) == limit {
 			break
@@ -97,29 +97,31 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) (loc
 	return locks, at.String(), nil
 }
 
-// listed are the nodes with names on them, by address.
-func (s *Store) listed(ctx context.Context) ([]*node, error) {
+// listedNodes returns the nodes that have names, by address.
+func (s *Store) listedNodes(ctx context.Context) ([]*node, error) {
 	if s.cluster == nil {
-		return []*node{s.one}, nil
+		return []*node{s.single}, nil
 	}
-	if err := s.cluster.known(ctx); err != nil {
+	if err := s.cluster.ensureMap(ctx); err != nil {
 		return nil, fmt.Errorf("list locks: %w", err)
 	}
-	nodes := slices.SortedFunc(slices.Values(s.cluster.all()), func(a, b *node) int { return strings.Compare(a.addr, b.addr) })
+	nodes := slices.SortedFunc(slices.Values(s.cluster.masterNodes()), func(a, b *node) int { return strings.Compare(a.addr, b.addr) })
 	if len(nodes) == 0 {
 		return nil, fmt.Errorf("list locks: %w", errors.New("no node of the cluster is known"))
 	}
 	return nodes, nil
 }
 
-// page is at most room locks: of the names that are left over, or else of those that
-// one SCAN gives. It moves at on.
-func (s *Store) page(ctx context.Context, n *node, prefix string, at *place, room int) (locks []upstream.Lock, err error) {
+// listPage returns at most room locks, from the names that remain of the last SCAN or else from
+// another SCAN. It advances at.
+func (s *Store) listPage(
+	ctx context.Context, n *node, prefix string, at *position, room int,
+) (locks []upstream.Lock, err error) {
 	p := n.client.Pipeline()
 	clock := p.Time(ctx)
 	var scan *goredis.ScanCmd
 	if at.Rest == nil {
-		scan = p.Scan(ctx, at.Scan, "*"+escape(s.cfg.Prefix+prefix)+"*", int64(min(max(room, scanLeast), scanStep)))
+		scan = p.Scan(ctx, at.Scan, "*"+escape(s.cfg.Prefix+prefix)+"*", int64(min(max(room, minScan), maxScan)))
 	}
 	if _, err := p.Exec(ctx); err != nil {
 		return nil, err
@@ -128,23 +130,23 @@ func (s *Store) page(ctx context.Context, n *node, prefix string, at *place, roo
 		at.Rest, at.Scan = scan.Val()
 		at.Done, at.Skip = at.Scan == 0, 0
 		at.Rest = slices.DeleteFunc(at.Rest, func(n string) bool {
-			of, _ := s.ofWhat(n)
+			of, _ := s.ownerOf(n)
 			return of == "" || !strings.HasPrefix(of, s.cfg.Prefix+prefix)
 		})
 	}
 	now := clock.Val().UnixMilli()
-	looks := make([]look, len(at.Rest))
+	queries := make([]query, len(at.Rest))
 	p = n.client.Pipeline()
 	skip := at.Skip
 	for i, name := range at.Rest {
-		looks[i] = s.lookAt(ctx, p, name, now, skip, room)
+		queries[i] = s.queryLock(ctx, p, name, now, skip, room)
 		skip = 0
 	}
 	if _, err := p.Exec(ctx); err != nil && !isReply(err) {
 		return nil, err
 	}
-	for i := range looks {
-		of := looks[i].locks(s, now)
+	for i := range queries {
+		of := queries[i].locks(s, now)
 		if len(of) > room {
 			at.Rest, at.Skip = at.Rest[i:], at.Skip+room
 			return append(locks, of[:room]...), nil
@@ -155,13 +157,13 @@ func (s *Store) page(ctx context.Context, n *node, prefix string, at *place, roo
 	return locks, nil
 }
 
-// escape makes a text match itself alone.
+// escape returns a pattern that matches s alone.
 func escape(s string) string {
 	return strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`, `]`, `\]`).Replace(s)
 }
 
-// look is one lock's commands.
-type look struct {
+// query has the commands that read one lock.
+type query struct {
 	name    string
 	set     string             // of a semaphore: its name
 	skip    int                // holders that an earlier page has
@@ -173,56 +175,58 @@ type look struct {
 	waiters *goredis.IntCmd
 }
 
-func (s *Store) lookAt(ctx context.Context, p goredis.Pipeliner, name string, now int64, skip, room int) look {
-	of, permits := s.ofWhat(name)
+func (s *Store) queryLock(
+	ctx context.Context, p goredis.Pipeliner, name string, now int64, skip, room int,
+) query {
+	of, permits := s.ownerOf(name)
 	if permits {
-		return s.lookAtPermits(ctx, p, name, of, now, skip, room)
+		return s.queryPermits(ctx, p, name, of, now, skip, room)
 	}
 	siblings := s.siblings(name)
-	l := look{name: name, skip: skip, value: p.Get(ctx, name), kind: p.Type(ctx, name), left: goredis.NewIntCmd(ctx, "pttl", name)}
-	_ = p.Process(ctx, l.left)
-	l.readers = p.ZRangeWithScores(ctx, siblings+"readers:"+name, -longNames, -1)
-	l.waiters = p.ZCount(ctx, siblings+"waiters:"+name, "("+strconv.FormatInt(now, 10), "+inf")
-	return l
+	q := query{name: name, skip: skip, value: p.Get(ctx, name), kind: p.Type(ctx, name), left: goredis.NewIntCmd(ctx, "pttl", name)}
+	_ = p.Process(ctx, q.left)
+	q.readers = p.ZRangeWithScores(ctx, siblings+"readers:"+name, -maxReaders, -1)
+	q.waiters = p.ZCount(ctx, siblings+"waiters:"+name, "("+strconv.FormatInt(now, 10), "+inf")
+	return q
 }
 
-// locks reads the answers: a lock held exclusively is one, a shared one as many as
-// it has readers, a semaphore as many as it has permits held, one that is gone none.
-func (l *look) locks(s *Store, now int64) []upstream.Lock {
-	if l.permits != nil {
-		return l.semaphore(s, now)
+// locks reads the replies. An exclusive lock gives one result, a shared lock one for each reader, a
+// semaphore one for each permit that is held, and a lock that is gone none.
+func (q *query) locks(s *Store, now int64) []upstream.Lock {
+	if q.permits != nil {
+		return q.semaphore(s, now)
 	}
-	ms := l.left.Val()
-	lock := upstream.Lock{Key: strings.TrimPrefix(l.name, s.cfg.Prefix), Name: l.name, Left: -1, Waiters: -1}
+	ms := q.left.Val()
+	lock := upstream.Lock{Key: strings.TrimPrefix(q.name, s.cfg.Prefix), Name: q.name, Left: -1, Waiters: -1}
 	if ms >= 0 {
 		lock.Left = ms * int64(time.Millisecond)
 	}
-	if l.waiters.Err() == nil {
-		lock.Waiters = int(l.waiters.Val())
+	if q.waiters.Err() == nil {
+		lock.Waiters = int(q.waiters.Val())
 	}
-	value, err := l.value.Result()
+	value, err := q.value.Result()
 	switch {
-	case ms == -2 || l.kind.Val() == "none":
+	case ms == -2 || q.kind.Val() == "none":
 		return nil
 	case err != nil: // of another type
-		lock.Foreign, lock.Holder = true, "a "+l.kind.Val()
+		lock.Foreign, lock.Holder = true, "a "+q.kind.Val()
 		return []upstream.Lock{lock}
 	case value != readersValue:
 		s.heldBy(&lock, value)
 		return []upstream.Lock{lock}
 	}
 	lock.Mode = cache.Shared
-	locks := s.holders(lock, l.readers.Val(), now)
-	if locks == nil { // somebody has thrown the set away
+	locks := s.holders(lock, q.readers.Val(), now)
+	if locks == nil { // The set was deleted.
 		locks = append(locks, lock)
 	}
-	return locks[min(l.skip, len(locks)):]
+	return locks[min(q.skip, len(locks)):]
 }
 
-// readersValue is the lock's own value while readers hold it; fast.lua has it too.
+// readersValue is the value of the lock's own key while readers hold it. fast.lua has the same.
 const readersValue = siblingPrefix + "readers"
 
-// holders is lock once for each of those who hold it.
+// holders returns a copy of lock for each of its holders.
 func (s *Store) holders(lock upstream.Lock, set []goredis.Z, now int64) (locks []upstream.Lock) {
 	for _, z := range set {
 		token, _ := z.Member.(string)
@@ -237,25 +241,25 @@ func (s *Store) holders(lock upstream.Lock, set []goredis.Z, now int64) (locks [
 	return locks
 }
 
-// heldBy sets the holder of l from its token.
+// heldBy sets the holder of l from the token.
 func (s *Store) heldBy(l *upstream.Lock, token string) {
 	if l.Holder, l.Token, l.Mine, l.Foreign = s.holder(token); !l.Foreign {
 		l.Daemon = l.Holder
 	}
 }
 
-// longHolder is how much of a foreign value is shown.
-const longHolder = 64
+// maxHolder is the number of characters that are shown of a foreign value.
+const maxHolder = 64
 
-// holder says who has put a token there: our tokens show their instance and not
-// their number, which would prove the lease.
+// holder identifies the owner of a token. Of our own tokens it shows the instance but not the
+// number, which would prove the lease.
 func (s *Store) holder(token string) (who string, number uint64, mine, foreign bool) {
 	instance, text, _ := strings.Cut(token, ".")
 	if n, err := strconv.ParseUint(text, 36, 64); err == nil && upstream.ValidInstance(instance) {
 		return instance, n, instance == s.instance, false
 	}
-	if r := []rune(strings.ToValidUTF8(token, "?")); len(r) > longHolder {
-		return string(r[:longHolder]) + "…", 0, false, true
+	if r := []rune(strings.ToValidUTF8(token, "?")); len(r) > maxHolder {
+		return string(r[:maxHolder]) + "…", 0, false, true
 	}
 	return strings.ToValidUTF8(token, "?"), 0, false, true
 }

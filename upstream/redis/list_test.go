@@ -52,6 +52,7 @@ func onBoth(t *testing.T, f func(t *testing.T, url string, do func(name string, 
 }
 
 func TestListShowsHoldersReadersWaitersAndForeignOnes(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, url string, do func(string, ...any)) {
 		p, q := &peer{T: t, Store: openStore(t, url)}, &peer{T: t, Store: openStore(t, url)}
 		p.take("x", cache.Exclusive)
@@ -101,6 +102,7 @@ func TestListShowsHoldersReadersWaitersAndForeignOnes(t *testing.T) {
 }
 
 func TestListFindsAllOfManyAndShowsNoSiblings(t *testing.T) {
+	t.Parallel()
 	onBoth(t, func(t *testing.T, url string, _ func(string, ...any)) {
 		p := &peer{T: t, Store: openStore(t, url+"?prefix=&timeout=10s")}
 		const n = 1500

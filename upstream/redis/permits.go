@@ -1,70 +1,49 @@
 package redis
 
 import (
-	"fmt"
+	"context"
+	"strconv"
+	"strings"
+
+	goredis "github.com/redis/go-redis/v9"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// permitsKind is in the name of the set of a semaphore's permits; the scripts have it
-// too.
+// permitsKind is in the name of the set of a semaphore's permits. The scripts have it too.
 const permitsKind = "permits:"
 
-func scriptForPermit(k cache.OpKind) int {
-	switch k {
-	case cache.OpRelease, cache.OpWithdraw:
-		return scriptPermitRelease
-	case cache.OpRenew:
-		return scriptPermitRenew
-	case cache.OpPeek:
-		return scriptPermitPeek
+// ownerOf returns the <prefix><key> to which a name at the server belongs. If permits is true,
+// the name is the set of that semaphore; otherwise it is the lock itself. The result is empty for
+// all other siblings.
+func (s *Store) ownerOf(name string) (of string, permits bool) {
+	if !strings.HasPrefix(name, siblingPrefix) {
+		return name, false
 	}
-	return scriptPermit
+	_, of, ok := strings.Cut(name, "}:"+permitsKind)
+	if !ok || s.siblings(of)+permitsKind+of != name {
+		return "", false
+	}
+	return of, true
 }
 
-func validPermit(op *upstream.Op) error {
-	switch {
-	case op.Kind == cache.OpDowngrade:
-		return fmt.Errorf("%w: a permit of a semaphore cannot be downgraded", ErrRefused)
-	case op.Limit == 0 && (op.Kind == cache.OpTry || op.Kind == cache.OpJoin):
-		return fmt.Errorf("%w: a semaphore has at least one permit", ErrRefused)
-	}
-	return nil
+// queryPermits is queryLock for the semaphore of a name. It skips the first skip holders and reads
+// one holder more than there is room for.
+func (s *Store) queryPermits(
+	ctx context.Context, p goredis.Pipeliner, name, of string, now int64, skip, room int,
+) query {
+	since := "(" + strconv.FormatInt(now, 10)
+	return query{name: of, set: name, skip: skip,
+		permits: p.ZRangeByScoreWithScores(ctx, name, &goredis.ZRangeBy{Min: since, Max: "+inf", Offset: int64(skip), Count: int64(room) + 1}),
+		waiters: p.ZCount(ctx, s.siblings(of)+"permitwaiters:"+of, since, "+inf")}
 }
 
-// permits appends what permit.lua takes behind the tokens.
-func (b *batch) permits(part []int32) {
-	first, floor := &b.ops[part[0]], uint64(0)
-	ttl, limit := millis(first.TTL), first.Limit
-	sameTTL, sameLimit := true, true
-	for _, i := range part {
-		op := &b.ops[i]
-		floor = max(floor, op.Floor)
-		sameTTL = sameTTL && millis(op.TTL) == ttl
-		sameLimit = sameLimit && op.Limit == limit
+// semaphore reads the replies about a semaphore.
+func (q *query) semaphore(s *Store, now int64) []upstream.Lock {
+	lock := upstream.Lock{Key: strings.TrimPrefix(q.name, s.cfg.Prefix), Name: q.set, Mode: cache.Permit, Waiters: -1}
+	if q.waiters.Err() == nil {
+		lock.Waiters = int(q.waiters.Val())
 	}
-	b.common(sameTTL, ttl)
-	b.floor(floor)
-	b.common(sameLimit, int64(limit))
-	b.kinds(part)
-	if !sameTTL {
-		for _, i := range part {
-			b.number(millis(b.ops[i].TTL))
-		}
-	}
-	if !sameLimit {
-		for _, i := range part {
-			b.number(int64(b.ops[i].Limit))
-		}
-	}
-}
-
-// common appends what all ops of a call have, or nothing.
-func (b *batch) common(same bool, n int64) {
-	if same {
-		b.number(n)
-	} else {
-		b.text("")
-	}
+	return s.holders(lock, q.permits.Val(), now)
 }

@@ -39,6 +39,7 @@ func TestPermitsEndWithTheirServer(t *testing.T) {
 // Whether it has happened or not, asking again with the same tokens settles it, and no
 // permit is used up by not knowing.
 func TestPermitsWhoseAnswersAreLost(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	p, q := newPeer(t, srv, "timeout=500ms"), newPeer(t, srv, "timeout=10s")
 	sure := &peer{T: t, Store: open(t, srv, "timeout=10s", redis.WithInstance(p.Instance()))} // p with more time
@@ -200,11 +201,12 @@ func TestOutOfMemoryKeepsPermits(t *testing.T) {
 }
 
 func TestPermitsThatNoReplicaHas(t *testing.T) {
+	t.Parallel()
 	master, replica := pair(t)
 	p, q := newPeer(t, master, "wait_replicas=1&wait_timeout=9s&timeout=10s"), newPeer(t, master, "")
 	held := p.takePermits("k", 4, 2)
 	replica.Pause()
-	p = p.hasty(master)
+	p = p.impatient(master)
 	asked := permitOp(cache.OpTry, "k", 4, p.token())
 	for _, op := range []upstream.Op{asked, permitOp(cache.OpRenew, "k", 4, held[0].Token)} {
 		r := p.apply(op)[0]

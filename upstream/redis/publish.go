@@ -7,15 +7,15 @@ import (
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// publish sends other daemons what is meant for them until ctx ends. It may be lost.
+// publish sends messages to other daemons until ctx ends. Messages may be lost.
 func (s *Store) publish(ctx context.Context) {
 	for {
 		var next string
 		select {
 		case <-ctx.Done():
 			return
-		case next = <-s.told:
-		case next = <-s.talk:
+		case next = <-s.hintQueue:
+		case next = <-s.messageQueue:
 		}
 		pipes := map[*node]goredis.Pipeliner{}
 		for n, more := 1, true; more; n++ {
@@ -25,47 +25,49 @@ func (s *Store) publish(ctx context.Context) {
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 		for _, p := range pipes {
 			if _, err := p.Exec(ctx); err != nil && s.cluster != nil {
-				s.cluster.look()
+				s.cluster.requestRefresh()
 			}
 		}
 		cancel()
 	}
 }
 
-// talkMost is how many questions and answers are sent at a time. Hints that are made meanwhile wait for them.
-const talkMost = 64
+// maxMessages is how many questions and answers are sent at a time. Hints that arrive meanwhile
+// wait for them.
+const maxMessages = 64
 
-// nextMessage returns the message to send after n others: a hint, else a question or an answer. Hints come first,
-// because waiting hosts depend on them.
+// nextMessage returns the message to send after n others: a hint, else a question or an answer.
+// Hints come first, because waiting hosts depend on them.
 func (s *Store) nextMessage(n int) (m string, ok bool) {
 	if n > hintBuffer {
 		return "", false
 	}
 	select {
-	case m = <-s.told:
+	case m = <-s.hintQueue:
 		return m, true
 	default:
 	}
-	if n >= talkMost {
+	if n >= maxMessages {
 		return "", false
 	}
 	select {
-	case m = <-s.talk:
+	case m = <-s.messageQueue:
 		return m, true
 	default:
 		return "", false
 	}
 }
 
-// say has "INSTANCE TEXT" sent, a question or an answer, unless the server does not keep up with them.
-func (s *Store) say(text string) {
+// sendMessage queues "INSTANCE TEXT", a question or an answer. It drops the message if the server
+// does not keep up.
+func (s *Store) sendMessage(text string) {
 	select {
-	case s.talk <- text:
+	case s.messageQueue <- text:
 	default:
 	}
 }
 
-// address puts "INSTANCE HINT" where the instance listens.
+// address adds "INSTANCE HINT" to the pipeline of the node at which the instance listens.
 func (s *Store) address(ctx context.Context, pipes map[*node]goredis.Pipeliner, hint string) {
 	instance, payload, _ := strings.Cut(hint, " ")
 	channel := hintChannel + instance
@@ -83,11 +85,12 @@ func (s *Store) address(ctx context.Context, pipes map[*node]goredis.Pipeliner, 
 	}
 }
 
-// tell has "INSTANCE HINT" sent for each of hints, unless the server does not keep up with them.
-func (s *Store) tell(hints ...string) {
+// sendHints queues "INSTANCE HINT" for each of hints. It drops the rest if the server does not keep
+// up.
+func (s *Store) sendHints(hints ...string) {
 	for _, h := range hints {
 		select {
-		case s.told <- h:
+		case s.hintQueue <- h:
 		default:
 			return
 		}

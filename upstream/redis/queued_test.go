@@ -12,6 +12,7 @@ import (
 // Whoever takes a lock looks for a queue only when the counter of fences says that
 // there may be one.
 func TestTheCounterSaysThatSomebodyMayQueue(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	c := testserver.StartRedisCluster(t, 3, 0)
 	for _, k := range []struct {

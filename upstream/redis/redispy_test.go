@@ -101,6 +101,7 @@ func (p *redispy) silent() {
 const pyTTL = 60
 
 func TestRedisPyIsKeptOutByEitherMode(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	py, p := startRedispy(t, srv), newPeer(t, srv, "")
 	for _, mode := range modes {
@@ -124,6 +125,7 @@ func TestRedisPyIsKeptOutByEitherMode(t *testing.T) {
 }
 
 func TestRedisPyKeepsBothModesOut(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	py, p := startRedispy(t, srv), newPeer(t, srv, "")
 	for _, mode := range modes {
@@ -145,6 +147,7 @@ func TestRedisPyKeepsBothModesOut(t *testing.T) {
 }
 
 func TestRedisPyAndWeTakeTurns(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	py, p, q := startRedispy(t, srv), newPeer(t, srv, ""), newPeer(t, srv, "")
 	for _, mode := range modes {
@@ -175,6 +178,7 @@ func TestRedisPyAndWeTakeTurns(t *testing.T) {
 }
 
 func TestRedisPyFindsItsLockLostAfterItsEnd(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	py, p := startRedispy(t, srv), newPeer(t, srv, "")
 	py.send("try", "a", "lock:k", 0.1)

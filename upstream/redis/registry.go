@@ -16,13 +16,9 @@ import (
 // the slot of the instance id.
 const daemonKind = "daemon:"
 
-var _ upstream.Registrar = (*Store)(nil)
-
 // registered returns the name of an instance's entry, and its slot.
 func (s *Store) registered(instance string) (name string, slot uint16) {
-	if s.cluster != nil {
-		slot = slotOf("", instance)
-	}
+	slot = s.slotOf("", instance)
 	return s.names[slot].siblings + daemonKind + instance, slot
 }
 
@@ -49,7 +45,9 @@ func (s *Store) Unregister(ctx context.Context) error {
 }
 
 // Registered reads the entries of one slot in one round trip.
-func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
+func (s *Store) Registered(
+	ctx context.Context, ids []string,
+) (map[string]upstream.Registration, error) {
 	bySlot := map[uint16][]string{} // a single slot without a cluster
 	for _, id := range ids {
 		if upstream.ValidInstance(id) {
@@ -82,28 +80,27 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 	return found, nil
 }
 
-// Holders reads one key in two round trips. The holders' daemons have to be asked for Held, because the server
-// does not store when a lease began.
-func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (locks []upstream.Lock, err error) {
+// Holders reads one key in two round trips. The holders' daemons have to be asked for Held, because
+// the server does not store when a lease began.
+func (s *Store) Holders(
+	ctx context.Context, key string, mode cache.Mode, limit int,
+) (locks []upstream.Lock, err error) {
 	if s.reserved(key) || limit < 1 {
 		return nil, nil
 	}
-	name, slot := s.cfg.Prefix+key, uint16(0)
-	if s.cluster != nil {
-		slot = slotOf("", name)
-	}
+	name := s.cfg.Prefix + key
 	at := name
 	if mode == cache.Permit {
 		at = s.siblings(name) + permitsKind + name
 	}
-	err = s.onNode(ctx, slot, func(n *node) error {
+	err = s.onNode(ctx, s.slotOf("", name), func(n *node) error {
 		clock, err := n.client.Time(ctx).Result()
 		if err != nil {
 			return err
 		}
 		now := clock.UnixMilli()
 		p := n.client.Pipeline()
-		l := s.lookAt(ctx, p, at, now, 0, limit)
+		l := s.queryLock(ctx, p, at, now, 0, limit)
 		if _, err := p.Exec(ctx); err != nil && (!isReply(err) || strings.HasPrefix(err.Error(), "MOVED ")) {
 			return err
 		}
@@ -123,7 +120,7 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 // onNode calls do with the node that serves a slot. It follows redirections to another node.
 func (s *Store) onNode(ctx context.Context, slot uint16, do func(*node) error) error {
 	if s.cluster != nil {
-		if err := s.cluster.known(ctx); err != nil {
+		if err := s.cluster.ensureMap(ctx); err != nil {
 			return err
 		}
 	}

@@ -1,14 +1,14 @@
 package redis
 
 import (
-	_ "embed"
+	"embed"
 	"strings"
+	"sync"
 
 	goredis "github.com/redis/go-redis/v9"
 )
 
-// The scripts' order is the order in which a batch's calls are sent: what frees
-// keys comes first.
+// Calls are sent in this order of scripts, so that those that free keys come first.
 const (
 	scriptRelease = iota
 	scriptPermitRelease
@@ -25,84 +25,55 @@ const (
 	scriptCount
 )
 
-var (
-	//go:embed lua/fast.lua
-	luaFast string
-	//go:embed lua/base.lua
-	luaBase string
-	//go:embed lua/reserve.lua
-	luaReserve string
-	//go:embed lua/rebase.lua
-	luaRebase string
-	//go:embed lua/common.lua
-	luaCommon string
-	//go:embed lua/slow.lua
-	luaSlow string
-	//go:embed lua/semqueues.lua
-	luaSemqueues string
-	//go:embed lua/semaphore.lua
-	luaSemaphore string
-	//go:embed lua/release.lua
-	luaRelease string
-	//go:embed lua/downgrade.lua
-	luaDowngrade string
-	//go:embed lua/renew.lua
-	luaRenew string
-	//go:embed lua/acquire.lua
-	luaAcquire string
-	//go:embed lua/share.lua
-	luaShare string
-	//go:embed lua/peek.lua
-	luaPeek string
-	//go:embed lua/moving.lua
-	luaMoving string
-	//go:embed lua/permit.lua
-	luaPermit string
-	//go:embed lua/permitrelease.lua
-	luaPermitRelease string
-	//go:embed lua/permitrenew.lua
-	luaPermitRenew string
-	//go:embed lua/permitpeek.lua
-	luaPermitPeek string
-	//go:embed lua/permitmoving.lua
-	luaPermitMoving string
-)
+//go:embed lua/*.lua
+var luaFiles embed.FS
 
-// script is one of the Lua scripts, with what its calls begin with.
+// lua returns the text of a file in lua/.
+func lua(name string) string {
+	text, err := luaFiles.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic(err) // It is embedded above.
+	}
+	return string(text)
+}
+
+// script is a Lua script, with the keys that its calls begin with.
 type script struct {
+	name   string // of its file in lua/
 	source string
 	sha    any  // its digest, boxed once for all calls
-	fence  bool // is the first of its KEYS
-	queued bool // is
-	gives  bool // a lease, or a longer one
-	permit bool // its other KEYS are semaphores', not locks'
+	fence  bool // the fence is the first of its KEYS
+	queued bool // the queued mark is among its first KEYS
+	grants bool // it grants or extends leases
+	permit bool // its other KEYS belong to semaphores, not to locks
 }
 
 var scripts = [scriptCount]script{
-	scriptRelease:   {source: luaRelease, queued: true},
-	scriptDowngrade: {source: luaDowngrade, queued: true, gives: true},
-	scriptRenew:     {source: luaRenew, queued: true, gives: true}, // and fence where bases are asked for
-	scriptAcquire:   {source: luaAcquire, fence: true, gives: true},
-	scriptShare:     {source: luaShare, fence: true, gives: true},
-	scriptPeek:      {source: luaPeek},
-	scriptMoving:    {source: luaMoving, gives: true},
+	scriptRelease:   {name: "release", queued: true},
+	scriptDowngrade: {name: "downgrade", queued: true, grants: true},
+	scriptRenew:     {name: "renew", queued: true, grants: true}, // and fence if bases are requested
+	scriptAcquire:   {name: "acquire", fence: true, grants: true},
+	scriptShare:     {name: "share", fence: true, grants: true},
+	scriptPeek:      {name: "peek"},
+	scriptMoving:    {name: "moving", grants: true},
 
-	scriptPermit:        {source: luaPermit, fence: true, gives: true, permit: true},
-	scriptPermitRelease: {source: luaPermitRelease, queued: true, permit: true},
-	scriptPermitRenew:   {source: luaPermitRenew, queued: true, gives: true, permit: true}, // as scriptRenew
-	scriptPermitPeek:    {source: luaPermitPeek, permit: true},
-	scriptPermitMoving:  {source: luaPermitMoving, gives: true, permit: true},
+	scriptPermit:        {name: "permit", fence: true, grants: true, permit: true},
+	scriptPermitRelease: {name: "permitrelease", queued: true, permit: true},
+	scriptPermitRenew:   {name: "permitrenew", queued: true, grants: true, permit: true}, // as scriptRenew
+	scriptPermitPeek:    {name: "permitpeek", permit: true},
+	scriptPermitMoving:  {name: "permitmoving", grants: true, permit: true},
 }
 
-var reserving = strings.NewReplacer("--@base\n", luaBase, "--@reserve\n", luaReserve)
-
-var parts = strings.NewReplacer("--@base\n", luaBase, "--@fast\n", luaFast, "--@reserve\n", luaReserve,
-	"--@rebase\n", reserving.Replace(luaRebase), "--@slow\n", luaCommon+luaSlow, "--@semqueues\n", luaSemqueues, "--@semaphore\n", luaCommon+luaSemaphore)
-
-func init() {
+// makeScripts puts the scripts together. OpenLazy calls it, because few programs use Redis.
+var makeScripts = sync.OnceFunc(func() {
+	reserving := strings.NewReplacer("--@base\n", lua("base"), "--@reserve\n", lua("reserve"))
+	parts := strings.NewReplacer("--@base\n", lua("base"), "--@fast\n", lua("fast"),
+		"--@reserve\n", lua("reserve"), "--@rebase\n", reserving.Replace(lua("rebase")),
+		"--@slow\n", lua("common")+lua("slow"), "--@semqueues\n", lua("semqueues"),
+		"--@semaphore\n", lua("common")+lua("semaphore"))
 	for i := range scripts {
 		s := &scripts[i]
-		s.source = parts.Replace(s.source)
+		s.source = parts.Replace(lua(s.name))
 		s.sha = goredis.NewScript(s.source).Hash()
 	}
-}
+})

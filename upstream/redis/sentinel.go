@@ -19,21 +19,20 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// switched is the channel on which sentinels tell of a new master.
-const switched = "+switch-master"
+// switchChannel is the channel on which sentinels announce a new master.
+const switchChannel = "+switch-master"
 
-// memory is for how long what one sentinel has said is held against others that lag
-// behind it.
-const memory = 30 * time.Second
+// memoryTime is how long the answer of one sentinel outweighs older answers of others.
+const memoryTime = 30 * time.Second
 
 // sentinel finds the master.
 type sentinel struct {
 	store *Store
 	nodes []*node
 
-	mu    sync.Mutex
-	known answer    // the latest by its epoch; guarded by mu
-	heard time.Time // … and when; guarded by mu
+	mu       sync.Mutex
+	latest   masterAnswer // the latest by its epoch; guarded by mu
+	latestAt time.Time    // … and when; guarded by mu
 }
 
 func newSentinel(s *Store) *sentinel {
@@ -62,25 +61,25 @@ func (t *sentinel) close() (err error) {
 	return err
 }
 
-// answer is what one sentinel says.
-type answer struct {
+// masterAnswer is the answer of one sentinel.
+type masterAnswer struct {
 	addr  string
 	epoch int
 	err   error
 }
 
-// master asks all sentinels at once. Of what they say, the latest counts; when most
-// have answered, the rest is not waited for, and after a while nobody is if one has.
+// master asks all sentinels at once and takes the latest of their answers. When most have answered,
+// it does not wait for the rest. After a while, one answer is enough.
 func (t *sentinel) master(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, t.store.cfg.Timeout*3/4)
-	answers := make(chan answer, len(t.nodes))
+	answers := make(chan masterAnswer, len(t.nodes))
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer cancel()
 	for _, n := range t.nodes {
 		wg.Go(func() { answers <- n.askMaster(ctx, t.store.cfg.Master) })
 	}
-	best, said := answer{epoch: -1}, 0
+	best, said := masterAnswer{epoch: -1}, 0
 	var errs []error
 	var patience <-chan time.Time
 	for left := len(t.nodes); left > 0 && said <= len(t.nodes)/2; {
@@ -107,26 +106,27 @@ func (t *sentinel) master(ctx context.Context) (string, error) {
 	return t.learn(best), nil
 }
 
-// learn notes what a sentinel says, and returns where the master is by all that is
-// known. Sentinels hear of a new master one after the other, while the old one still
-// says that it is one: who has heard of the new one must not be led back. When the
-// master is another one than before, connections made so far are given up.
-func (t *sentinel) learn(a answer) string {
+// learn records the answer of a sentinel, and returns where the master is according to all answers.
+// Sentinels learn of a new master one after the other, while the old master may still claim to be
+// one. So an older answer must not lead back to it. If the master has changed, earlier connections
+// are not used again.
+func (t *sentinel) learn(a masterAnswer) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
-	if a.epoch < t.known.epoch && now.Sub(t.heard) < memory {
-		return t.known.addr
+	if a.epoch < t.latest.epoch && now.Sub(t.latestAt) < memoryTime {
+		return t.latest.addr
 	}
-	if a.addr != t.known.addr && t.known.addr != "" {
-		t.store.log.Warn("the master has changed", zap.String("master", t.store.cfg.Master), zap.String("from", t.known.addr), zap.String("to", a.addr))
-		t.store.one.dialer.retire()
+	if a.addr != t.latest.addr && t.latest.addr != "" {
+		t.store.log.Warn("the master has changed",
+			zap.String("master", t.store.cfg.Master), zap.String("from", t.latest.addr), zap.String("to", a.addr))
+		t.store.single.dialer.retire()
 	}
-	t.known, t.heard = a, now
+	t.latest, t.latestAt = a, now
 	return a.addr
 }
 
-// unique leaves out errors that say the same.
+// unique removes errors with equal texts.
 func unique(errs []error) (out []error) {
 	for _, e := range errs {
 		if !slices.ContainsFunc(out, func(o error) bool { return o.Error() == e.Error() }) {
@@ -136,28 +136,28 @@ func unique(errs []error) (out []error) {
 	return out
 }
 
-// askMaster asks one sentinel. While a fail-over is under way SENTINEL MASTER has
-// the new epoch and still the old address: that is asked for by itself.
-func (n *node) askMaster(ctx context.Context, name string) answer {
+// askMaster asks one sentinel. During a failover, SENTINEL MASTER has the new epoch and still the
+// old address. So the address is requested separately.
+func (n *node) askMaster(ctx context.Context, name string) masterAnswer {
 	p := n.client.Pipeline()
 	all := goredis.NewStringSliceCmd(ctx, "sentinel", "master", name)
 	at := goredis.NewStringSliceCmd(ctx, "sentinel", "get-master-addr-by-name", name)
 	_ = p.BatchProcess(ctx, all, at)
-	_, err := p.Exec(ctx) // it alone says what kept it from having a connection
+	_, err := p.Exec(ctx) // Only err tells why there was no connection.
 	if err = cmp.Or(all.Err(), at.Err(), err); err != nil {
-		return answer{err: n.sentinelError(ctx, name, err)}
+		return masterAnswer{err: n.sentinelError(ctx, name, err)}
 	}
 	fields, addr := all.Val(), at.Val()
 	epoch := slices.Index(fields, "config-epoch") + 1
 	if len(addr) != 2 || epoch == 0 || epoch == len(fields) {
-		return answer{err: fmt.Errorf("sentinel at %s: its answer makes no sense", n.addr)}
+		return masterAnswer{err: fmt.Errorf("sentinel at %s: its answer makes no sense", n.addr)}
 	}
-	a := answer{addr: net.JoinHostPort(addr[0], addr[1])}
+	a := masterAnswer{addr: net.JoinHostPort(addr[0], addr[1])}
 	a.epoch, _ = strconv.Atoi(fields[epoch])
 	return a
 }
 
-// sentinelError says what to change.
+// sentinelError adds to an error what to change.
 func (n *node) sentinelError(ctx context.Context, name string, err error) error {
 	msg := err.Error()
 	switch {
@@ -166,16 +166,20 @@ func (n *node) sentinelError(ctx context.Context, name string, err error) error 
 		if known := n.masters(ctx); len(known) > 0 {
 			names = "it knows " + strings.Join(known, ", ")
 		}
-		return fmt.Errorf("%w: the sentinel at %s knows no master %q, which is what the store URL's path names; %s", ErrServer, n.addr, name, names)
+		return fmt.Errorf("%w: the sentinel at %s knows no master %q, which is what the store "+
+			"URL's path names; %s", ErrServer, n.addr, name, names)
 	case isReply(err) && strings.Contains(msg, "unknown command"):
-		return fmt.Errorf("%w: at %s there is no sentinel, as redis+sentinel:// in the store URL says", ErrServer, n.addr)
+		return fmt.Errorf("%w: at %s there is no sentinel, as redis+sentinel:// in the store URL "+
+			"says", ErrServer, n.addr)
 	case strings.Contains(msg, "NOAUTH"), strings.Contains(msg, "WRONGPASS"):
-		return fmt.Errorf("sentinel at %s: %w (look at sentinel_user= and sentinel_password_file= in the store URL: its own user and password are for the master)", n.addr, err)
+		return fmt.Errorf("sentinel at %s: %w (look at sentinel_user= and "+
+			"sentinel_password_file= in the store URL: its own user and password are for the "+
+			"master)", n.addr, err)
 	}
 	return fmt.Errorf("sentinel at %s: %w", n.addr, err)
 }
 
-// masters are the names that a sentinel knows.
+// masters returns the names that a sentinel knows.
 func (n *node) masters(ctx context.Context) (names []string) {
 	list, _ := n.client.Do(ctx, "sentinel", "masters").Slice()
 	for _, x := range list {
@@ -190,8 +194,7 @@ func (n *node) masters(ctx context.Context) (names []string) {
 	return names
 }
 
-// follow listens to every sentinel, so that connections to a master that no longer
-// is one are given up at once.
+// follow subscribes to every sentinel, so that connections to a former master are given up at once.
 func (t *sentinel) follow(ctx context.Context) {
 	for _, n := range t.nodes {
 		t.store.wg.Go(func() { t.watch(ctx, n) })
@@ -199,12 +202,12 @@ func (t *sentinel) follow(ctx context.Context) {
 }
 
 func (t *sentinel) watch(ctx context.Context, n *node) {
-	keep(ctx, func(up func()) error {
-		ps := n.client.Subscribe(ctx, switched)
+	retryUntilDone(ctx, func(up func()) error {
+		ps := n.client.Subscribe(ctx, switchChannel)
 		defer ps.Close()
 		return receive(ctx, ps, func(m any) error {
 			if _, ok := m.(*goredis.Subscription); ok {
-				up() // it may have changed while nobody listened
+				up() // The master may have changed before the subscription.
 			} else if m, ok := m.(*goredis.Message); !ok || !strings.HasPrefix(m.Payload, t.store.cfg.Master+" ") {
 				return nil
 			}

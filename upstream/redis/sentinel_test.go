@@ -16,6 +16,7 @@ import (
 )
 
 func TestBehindSentinel(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisSentinel(t, "")
 	t.Run("what is wrong in the URL is said", func(t *testing.T) { wrongSentinels(t, c) })
 	t.Run("leases go on after an orderly fail-over", func(t *testing.T) {
@@ -147,6 +148,7 @@ func TestSentinelsHaveAPasswordOfTheirOwn(t *testing.T) {
 }
 
 func TestSentinelAndClusterOverTLS(t *testing.T) {
+	t.Parallel()
 	authority := testserver.NewAuthority(t, t.TempDir())
 	authority.Issue("server")
 	authority.Issue("client")

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// slotCount is how many hash slots a cluster has.
+// slotCount is the number of hash slots of a cluster.
 const slotCount = 16384
 
 var crcTable = func() (t [256]uint16) {
@@ -30,8 +30,8 @@ func crc16(crc uint16, s string) uint16 {
 	return crc
 }
 
-// slotOf is the slot of the name prefix + key: that of what stands between its
-// first { and the } after that, unless nothing does.
+// slotOf returns the slot of the name prefix + key. If the name has a part between its first {
+// and the next }, and the part is not empty, the slot is that part's.
 func slotOf(prefix, key string) uint16 {
 	if strings.IndexByte(prefix, '{') >= 0 || strings.IndexByte(key, '{') >= 0 {
 		name := prefix + key
@@ -44,7 +44,18 @@ func slotOf(prefix, key string) uint16 {
 	return crc16(crc16(0, prefix), key) % slotCount
 }
 
-// slotNames are the names beside the locks of one slot.
+// slotOf returns the slot of the name prefix + key, which is 0 without a cluster.
+func (s *Store) slotOf(prefix, key string) uint16 {
+	if s.cluster == nil {
+		return 0
+	}
+	return slotOf(prefix, key)
+}
+
+// siblings returns the beginning of the names beside <prefix><key>.
+func (s *Store) siblings(name string) string { return s.names[s.slotOf("", name)].siblings }
+
+// slotNames has the names beside the locks of one slot.
 type slotNames struct {
 	siblings, fence, queued string
 }
@@ -75,7 +86,7 @@ func slotTags() []string {
 	return tags
 }
 
-// count makes word the next one of its length; it says whether there is one.
+// count advances word to the next one of its length. It reports whether there is one.
 func count(digits []int, word []byte) bool {
 	for i := len(digits) - 1; i >= 0; i-- {
 		digits[i] = (digits[i] + 1) % len(tagAlphabet)
@@ -87,7 +98,7 @@ func count(digits []int, word []byte) bool {
 	return false
 }
 
-// clusterNames is the table of all slots, made when it is first needed.
+// clusterNames returns the table of all slots, which is made on first use.
 var clusterNames = sync.OnceValue(func() []slotNames {
 	names := make([]slotNames, slotCount)
 	for slot, tag := range slotTags() {

@@ -31,10 +31,7 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 	if cfg.Timeout == redis.DefaultTimeout { // a busy machine stands still for longer
 		cfg.Timeout = 5 * time.Second
 	}
-	s, err := redis.Open(t.Context(), cfg, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := storetest.Opened(t, func() (*redis.Store, error) { return redis.Open(t.Context(), cfg, opts...) })
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -46,7 +43,7 @@ func openStore(t testing.TB, url string, opts ...redis.Option) *redis.Store {
 // reach opens a store for the suite, which closes it.
 func reach(t testing.TB, url, prefix string) *redis.Store {
 	t.Helper()
-	cfg, err := redis.Parse(url + "&waiter_lease=2500ms&timeout=10s&prefix=" + prefix)
+	cfg, err := redis.Parse(url + "&waiter_lease=5s&timeout=10s&prefix=" + prefix)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,21 +89,25 @@ func only(srv *testserver.Redis) func() []*testserver.Redis {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	conform(t, srv.URL(), only(srv))
 }
 
 func TestConformanceOverAUnixSocket(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartRedis(t)
 	conform(t, "unix://"+srv.Socket(), only(srv))
 }
 
 func TestConformanceWithAReplica(t *testing.T) {
+	t.Parallel()
 	master, _ := pair(t)
 	conform(t, master.URL()+"?wait_replicas=1&wait_timeout=9s", only(master))
 }
 
 func TestConformanceBehindSentinel(t *testing.T) {
+	t.Parallel()
 	// The suite stops the master for moments: no reason to fail over, however long a
 	// busy machine makes them.
 	c := testserver.StartRedisSentinel(t, "sentinel down-after-milliseconds "+testserver.MasterName+" 60000")
@@ -114,11 +115,13 @@ func TestConformanceBehindSentinel(t *testing.T) {
 }
 
 func TestConformanceOnACluster(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 0)
 	conform(t, c.URL(), c.Masters)
 }
 
 func TestConformanceOnAClusterWithReplicas(t *testing.T) {
+	t.Parallel()
 	c := testserver.StartRedisCluster(t, 3, 1)
 	conform(t, c.URL()+"?wait_replicas=1&wait_timeout=9s", c.Masters)
 }

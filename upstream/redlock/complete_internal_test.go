@@ -13,8 +13,8 @@ func TestTheStateOfRedlockIsComplete(t *testing.T) {
 		return &Store{cfg: Config{URL: &storeurl.URL{Hosts: []string{"a", "b", "c"}}}, leases: make(map[leaseID]*lease), instance: "us"}
 	}
 	s := bare()
-	g := &lease{leaseID: leaseID{"k", 1}, number: 256, mode: cache.Shared, over: true, pending: true,
-		maybe: 7, sure: 1, unsure: 2, lag: 1, shaky: 4, until: 11, ends: 12, again: 13}
+	g := &lease{leaseID: leaseID{"k", 1}, number: 256, mode: cache.Shared, obsolete: true, reusable: true,
+		mayHave: 7, granted: 1, lateAcquire: 2, exclusiveAt: 1, lateRelease: 4, until: 11, endsAt: 12, notBefore: 13}
 	s.leases[g.leaseID] = g
 	storetest.Complete{Root: s, Snapshot: s.Leave,
 		Again: func(b []byte) ([]byte, error) {
@@ -30,13 +30,13 @@ func TestTheStateOfRedlockIsComplete(t *testing.T) {
 			"redlock.Store.grace": "constant", "redlock.Store.rand": "each process has its own",
 			"redlock.Store.nodes": "reached anew; what is on its way there counts as not answered, and pending releases are recorded again",
 			"redlock.Store.ctx":   "each process has its own", "redlock.Store.cancel": "each process has its own",
-			"redlock.Store.wg": "each process has its own", "redlock.Store.owing": "each process has its own",
-			"redlock.Store.ended":   "each process has its own",
-			"redlock.Store.listing": "of a view in progress",
-			"redlock.Store.closed":  "a closed store is not passed on", "redlock.Store.quiet": "a closed store is not passed on",
-			"redlock.lease.owed":   "begin records the pending releases again",
-			"redlock.lease.flying": "nothing is under way",
-			"redlock.lease.calls":  "nothing is under way",
+			"redlock.Store.wg": "each process has its own", "redlock.Store.wakeup": "each process has its own",
+			"redlock.Store.releaserDone": "each process has its own",
+			"redlock.Store.listing":      "of a view in progress",
+			"redlock.Store.closed":       "a closed store is not passed on", "redlock.Store.idle": "a closed store is not passed on",
+			"redlock.lease.pendingAt": "begin records the pending releases again",
+			"redlock.lease.jobs":      "nothing is under way",
+			"redlock.lease.calls":     "nothing is under way",
 		},
 	}.Check(t)
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
+
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 // What a Config has unless its URL says otherwise.
@@ -26,8 +28,8 @@ const (
 	maxNodes = 15
 )
 
-// ErrConfig says that a store URL is not well-formed.
-var ErrConfig = errors.New("redlock store URL")
+// ErrConfig means that a store URL is malformed.
+var ErrConfig, _, _, _, _ = driverkit.Errors("redlock")
 
 // Config says which nodes to use and how. Parse makes it from a URL.
 type Config struct {
@@ -53,9 +55,9 @@ type Config struct {
 // password_file, and for TLS ca, cert, key and server_name. It connects to nothing
 // and opens no file; its errors are ErrConfig and show no secret.
 func Parse(raw string) (Config, error) {
-	c := Config{Prefix: DefaultPrefix, Timeout: DefaultTimeout, Drift: DefaultDrift}
+	c := Config{Prefix: DefaultPrefix, Drift: DefaultDrift}
 	u, err := storeurl.Parse(raw, storeurl.Spec{
-		Schemes: []string{"redlock"}, Secure: []string{"redlocks"}, Port: "6379",
+		Schemes: []string{"redlock"}, Secure: []string{"redlocks"}, Port: "6379", Timeout: DefaultTimeout, NeedsPassword: true,
 		Params: map[string]func(string) error{
 			"prefix":         storeurl.Text(&c.Prefix),
 			"max_ttl":        storeurl.Duration(&c.MaxTTL, time.Second, 24*time.Hour),
@@ -64,7 +66,7 @@ func Parse(raw string) (Config, error) {
 		},
 	})
 	if err == nil {
-		c.URL = u
+		c.URL, c.Timeout = u, u.Timeout
 		err = c.check()
 	}
 	if err != nil {
@@ -86,9 +88,11 @@ func (c *Config) setDrift(v string) error {
 func (c *Config) check() error {
 	switch n := len(c.URL.Hosts); {
 	case n < minNodes || n > maxNodes:
-		return fmt.Errorf("%d nodes are named; it takes an odd number of them from %d to %d", n, minNodes, maxNodes)
+		return fmt.Errorf("%d nodes are named; it takes an odd number of them from %d to %d",
+			n, minNodes, maxNodes)
 	case n%2 == 0:
-		return fmt.Errorf("%d nodes are named: an even number bears the loss of no more nodes than %d do; take one away or add one", n, n-1)
+		return fmt.Errorf("%d nodes are named: an even number bears the loss of no more nodes "+
+			"than %d do; take one away or add one", n, n-1)
 	}
 	if path := strings.Trim(c.URL.Path, "/"); path != "" {
 		n, err := strconv.ParseUint(path, 10, 16)
@@ -100,15 +104,9 @@ func (c *Config) check() error {
 	if strings.HasPrefix(c.Prefix, "locksidecar:") {
 		return errors.New(`parameter prefix: "locksidecar:" is reserved`)
 	}
-	if c.URL.User != "" && c.URL.Password == "" && c.URL.PasswordFile == "" {
-		return errors.New("there is a user but no password for it (password_file=)")
-	}
 	c.MaxTTLSet = c.MaxTTL != 0
 	if !c.MaxTTLSet {
 		c.MaxTTL = DefaultMaxTTL
-	}
-	if c.URL.Timeout != 0 {
-		c.Timeout = c.URL.Timeout
 	}
 	return nil
 }
@@ -124,7 +122,7 @@ func (c *Config) SetMaxTTL(d time.Duration) {
 // String is the URL without its secrets.
 func (c Config) String() string {
 	q := url.Values{"prefix": {c.Prefix}, "max_ttl": {c.MaxTTL.String()}}
-	return c.URL.String() + "?" + q.Encode()
+	return c.URL.Text(q)
 }
 
 // Member is what the maker of a node's store has to know.

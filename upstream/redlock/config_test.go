@@ -75,7 +75,7 @@ func TestParseRefusesAndSaysWhat(t *testing.T) {
 		"redlock://a,b":                               "2 nodes are named",
 		"redlock://a":                                 "1 nodes are named",
 		"redlock://a,b,c,d":                           "no more nodes than 3",
-		"redlock://a,b,a:6379":                        "twice",
+		"redlock://a,b,a:6379":                        "duplicate",
 		"redlock://a,,c":                              "no host",
 		"redlock://a,b,c/x":                           "database",
 		"redlock://a,b,c:0":                           "port",
@@ -90,7 +90,7 @@ func TestParseRefusesAndSaysWhat(t *testing.T) {
 		"redlock://me@a,b,c":                          "password",
 		"redlock://:hunter2@a,b":                      "nodes",
 		"redlock://:hunter2@a,b,c?password_file=/f":   "both",
-		"redlock://" + strings.Repeat("a,", 16) + "a": "twice",
+		"redlock://" + strings.Repeat("a,", 16) + "a": "duplicate",
 	} {
 		_, err := redlock.Parse(url)
 		if !errors.Is(err, redlock.ErrConfig) || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "hunter2") {

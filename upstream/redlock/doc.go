@@ -1,124 +1,131 @@
-// Package redlock is the store on several independent Redis servers, the nodes:
-// three or more of them, an odd number, that know nothing of each other. A lock is
-// ours when more than half of them, a quorum, say so. An even number of nodes bears
-// the loss of no more than one less would, and is refused; so are two names for one
-// server, which would have two votes.
+// Package redlock is the store on several independent Redis servers, the nodes: three or more of
+// them, an odd number, that know nothing of each other. We hold a lock if more than half of the
+// nodes, a quorum, say so. An even number of nodes is refused, because it survives no more failures
+// than one node less would. Two names for one server are refused too, because it would have two
+// votes.
 //
-// Each node is an upstream.Store that the caller makes, all with one instance id;
-// this package knows the contract alone, and no driver.
+// Each node is an upstream.Store that the caller makes, all with one instance id. This package
+// knows the contract alone, and no driver.
+//
+// # Files
+//
+// The files by layer, in reading order. No layer depends on a later one.
+//
+//	config and connection  config.go, store.go
+//	wire and batch         node.go (lanes and calls to a node), apply.go, rounds.go, results.go
+//	lock rules             quorum.go (votes), lease.go (what is known of a token), takeover.go
+//	list                   list.go, registry.go
+//
+// There are no permits and no hints.
 //
 // # Calls
 //
-// An Apply asks all nodes at once and answers when a quorum has decided every op of
-// it. Other nodes that may answer soon are given as long again as the quorum took,
-// at least 1 ms and at most 50, but not one that still owes the answer to an earlier
-// call: a slow minority costs nothing. What the nodes have not answered then goes on
-// without us, a bounded number of calls a node, and is brought to its end: see Debts.
+// An Apply asks all nodes at once and returns when a quorum has decided every op. Other nodes that
+// may answer soon are given as long again as the quorum took, at least 1 ms and at most 50. Nodes
+// that have not answered an earlier call are not waited for, so a slow minority costs nothing.
+// Unanswered calls continue in the background, a bounded number for each node: see Pending
+// releases.
 //
-//	try        granted by a quorum that has the fence base (below) before the TTL is
-//	           over. Otherwise what some granted is released, and it is Busy, with the
-//	           time until a quorum will be free; it may be that nobody holds the key and
-//	           two have split the votes.
-//	join       a try, Queued instead of Busy. There is no queue between hosts, no hint
-//	           and no Contended: the caller polls with jitter, and the order is not promised.
-//	renew      Done by a quorum of nodes that have the token. NotHeld when so many do not
-//	           that no quorum can; Unknown in between.
+//	try        granted by a quorum that has the fence base (below) before the TTL is over.
+//	           Otherwise what some granted is released, and the op is Busy, with the time until a
+//	           quorum will be free. Possibly nobody holds the key and two hosts have split the votes.
+//	join       a try, but Queued instead of Busy. There is no queue between hosts, no hint and no
+//	           Contended: the caller polls with jitter, and the order is not promised.
+//	renew      Done by a quorum of nodes that have the token. NotHeld if so many do not have it that
+//	           no quorum can; Unknown in between.
 //	downgrade  the same.
-//	release    every node where the token may stand is asked. Answered when a quorum does
-//	           not have it any more.
-//	peek       free when a quorum is; held when that cannot be.
+//	release    sent to every node that may have the token. Done when a quorum does not have it any
+//	           more.
+//	peek       free if a quorum is; held if a quorum cannot be free.
 //
-// A lease's deadline is the table's: the time before the sending and the TTL, less
-// drift. Nothing counts that a quorum has not said before then, so that a slow quorum
-// does not stretch it.
+// The lock table computes the deadline of a lease: the time before the sending, plus the TTL, less
+// drift. Only answers of a quorum before the deadline count, so a slow quorum does not extend a
+// lease.
 //
-// # Why nobody holds beside another
+// # Mutual exclusion
 //
-// A node that says granted or done keeps the token for the TTL from then, which is
-// after our sending. So until our deadline a quorum has our token, and another
-// exclusive lease would need a quorum too: one node would have both. (Clocks differ
-// in speed by less than the drift.) That holds for a renewal if each node that
-// confirms it has had the token ever since the quorum before; but one may have it
-// from an acquire that it carried out long after it was sent, when somebody else had
-// come and gone. So a renewal counts only when its quorum has spoken before the end
-// of what it renews: until then there was nobody else.
+// A node that grants or renews keeps the token for the TTL from then, which is after our sending.
+// So until our deadline a quorum has our token. Another exclusive lease would need a quorum too,
+// and one node would be in both. (Clocks differ in speed by less than the drift.) For a renewal
+// this requires that each node that confirms it has had the token ever since the quorum before. But
+// a node may have the token from an acquire that it carried out long after it was sent, when
+// another host had held the key in between. So a renewal counts only if its quorum answers before
+// the end of the lease that it renews: until then there was no other holder.
 //
-// For the same reason a lease may be healed. A node that says not held while a quorum
-// confirms the renewal, having been down, flushed or late, is given the token anew in
-// the background. It does not count for the renewal that found it; when it counts for
-// a later one, it has had the token since a time at which the lease stood. Without
-// this a long lease would end with the third of five restarts, however far apart.
-// Such a node has a vote: one that has restarted within the longest TTL has not.
+// For the same reason a lease may be healed. If a node says not held while a quorum confirms the
+// renewal, because it was down, flushed or late, it is given the token again in the background. It
+// does not count for the renewal that found it. When it counts for a later one, it has had the
+// token since a time at which the lease was valid. Without healing, a long lease would end with the
+// third of five restarts, however far apart. A healed node has a vote, unless it has restarted
+// within the longest TTL.
 //
-// A release that was not answered may be carried out later, and end a grant of the
-// same token. So a node that owes the answer to a release does not count for that
-// token again, and a token that is asked for again then begins anew, under another
-// number. (At the nodes a token's number is the table's times 256, and how often it
-// has begun anew.)
+// A release that was not answered may be carried out later, and end a grant of the same token. So a
+// node that has not answered a release does not count for that token any more. A token that is
+// acquired with again then starts anew, under another number. (At the nodes the number of a token
+// is the table's number times 256, plus the count of its new starts.)
 //
 // # Fences
 //
-// Redlock has no fencing token; this has one that rises. A node's counter gives
-// max(last + 1, floor + 1, TIME in µs). The base of a grant, B, is the highest that
-// the nodes of its quorum gave. Those that gave less are asked, before the grant, for
-// a new one with the floor B − 1, so that their counters stand at B or above, and the
-// grant is only made when a quorum of counters do, each by an answer that says that
-// our token stood there at that moment. A renewal for a new base does the same.
+// Redlock has no fencing token; this package has one that rises. A node's counter gives max(last +
+// 1, floor + 1, TIME in µs). The base of a grant, B, is the highest that the nodes of its quorum
+// gave. The nodes that gave less are asked, before the grant, for a new one with the floor B − 1,
+// so that their counters are at B or above. The grant is made only when a quorum of counters are,
+// each by an answer that says that the node had our token at that moment. A renewal for a new base
+// does the same.
 //
-// Let X hold with base B, and Y later in a conflicting mode. The quorum that had
-// counters at B or above while X's token stood there, and the quorum that granted Y,
-// have a node in common. Tokens in conflict do not stand on a node together, and Y's
-// stood there last, or Y would have had it, and held, before X. So that node's counter
-// was at B or above when it granted Y, its base for Y is larger than B, and Y's base
-// is no smaller than that. If the node has forgotten its counter, its TIME has to be
-// larger than B: a node that restarted has waited for the longest TTL since, so this
-// is so while the clocks of nodes differ by less than that.
+// Let X hold with base B, and Y later in a conflicting mode. The quorum whose counters were at B or
+// above while it had X's token, and the quorum that granted Y, have a node in common. Conflicting
+// tokens are never on a node together. Y's came last, because otherwise Y would have had it, and
+// held, before X. So that node's counter was at B or above when it granted Y. Its base for Y is
+// larger than B, and Y's base is no smaller than that. If the node has forgotten its counter, its
+// TIME must be larger than B. A node that restarted has waited for the longest TTL since, so this
+// is true while the clocks of the nodes differ by less than that.
 //
 // # Restarts
 //
-// A node that restarted may have forgotten what it granted, and does not vote until
-// the longest TTL of any lease is over since: its maker is told (Member.MinUptime)
-// and asks the server itself, so this is so for a daemon too that never saw it
-// before. max_ttl, the longest TTL that is configured, has to be the same on all
-// hosts; longer TTLs are refused. When a majority has restarted there is no quorum for
-// that long. FLUSHALL, DEL, eviction and a clock that is set forward are not noticed:
-// such a node votes with what it has forgotten. A lease that stands on all nodes bears
-// that of any minority of them, and one that stands on fewer, of as many less: it has
-// to be held on more nodes than are not needed for a quorum. Renewals heal.
+// A node that restarted may have forgotten what it granted. It does not vote until the longest TTL
+// of any lease has passed since. The store of the node checks this at the server itself
+// (Member.MinUptime), so the rule also applies to a daemon that never saw the node before. max_ttl,
+// the longest configured TTL, must be the same on all hosts; longer TTLs are refused. After a
+// majority has restarted, there is no quorum for that long.
 //
-// # Debts
+// FLUSHALL, DEL, eviction and a clock that is set forward are not noticed: such a node votes
+// although it has forgotten locks. A lease that all nodes have survives this on any minority of
+// them. A lease that fewer nodes have survives it on as many fewer: a quorum must still have it.
+// Renewals heal.
 //
-// Where a token may stand and should not, because its acquire failed or its release
-// was not answered, is remembered, and the node is asked again in the background until
-// it has answered, or the TTL is over; an acquire that was not answered is looked for
-// twice, since it may be carried out after the first look. Nothing is remembered of
-// nodes that were down all the time. A key can be asked for under another token
-// meanwhile: a node takes over what an earlier token of ours has left behind.
+// # Pending releases
+//
+// If an acquire failed or a release was not answered, some nodes may have a token that they should
+// not have. The store remembers these nodes and asks them again in the background until they have
+// answered or the TTL has passed. After an acquire that was not answered, the release is sent
+// twice, because the acquire may be carried out after the first one. Nodes that were down all the
+// time are not remembered. The key can be acquired with another token meanwhile: a node takes over
+// what an earlier token of ours has left behind.
 //
 // # When things go wrong
 //
-//	a minority down, paused    nobody notices. They are asked again after 10 ms, and
-//	or slow                    each time later, up to 1 s.
-//	a majority                 ErrDown. Ops are Refused where nothing was done, otherwise
-//	                           Unknown; leases end at their deadlines unless a quorum is
-//	                           back before.
-//	a node restarted           does not vote for max_ttl, and says so; then healed.
-//	a minority flushed         nobody notices: see Restarts. Healed by the next renewals.
-//	a majority flushed         leases are gone: renewals are NotHeld. Fences go on rising
+//	a minority down, paused    no effect. They are asked again after 10 ms, and later each time, up
+//	or slow                    to 1 s.
+//	a majority                 ErrDown. Ops are Refused if nothing was done, otherwise Unknown.
+//	                           Leases end at their deadlines unless a quorum is back before.
+//	a node restarted           does not vote for max_ttl, and says so; then it is healed.
+//	a minority flushed         not noticed: see Restarts. The next renewals heal it.
+//	a majority flushed         leases are gone: renewals are NotHeld. Fences continue to rise
 //	                           while the nodes' clocks agree.
-//	an answer that never came  see Debts.
-//	foreign token on a node    that node is busy. A plain Redlock library on the same nodes
-//	                           and we keep each other out, in both modes.
-//	two nodes, one server      Open fails; found later, the second of them does not vote.
-//	a wrong password or the    that node does not vote; Open fails when no quorum is left,
-//	like on one node           and warns otherwise.
+//	an answer that never came  see Pending releases.
+//	foreign token on a node    that node is busy. A plain Redlock library on the same nodes and this
+//	                           store keep each other out, in both modes.
+//	two nodes, one server      Open fails. If it is found later, the second node does not vote.
+//	a wrong password or the    that node does not vote. Open fails if no quorum is left, and warns
+//	like on one node           otherwise.
 //
 // # Ownership
 //
-// A Store has one goroutine for pending releases, and one for each call to a node that
-// is in flight: at most two of the main lane, one of renewals, and one for pending releases
-// and healing a node. Close waits for them, for pending releases at nodes that are up at
-// most the time of one answer, and then closes the nodes. Store.mu guards what is known of
-// tokens and what is on its way; nothing blocks under it. The lock of a listing is
-// held while the nodes are listed, and nothing else takes it.
+// A Store has one goroutine for pending releases, and one for each call to a node that is in
+// flight: at most two of the main lane, one of renewals, and one for pending releases and healing a
+// node. Close waits for them, and for pending releases at nodes that are up at most the time of one
+// answer. Then it closes the nodes. Store.mu guards what is known of tokens and calls; nothing
+// blocks under it. The lock of a listing is held while the nodes are listed, and nothing else takes
+// it.
 package redlock

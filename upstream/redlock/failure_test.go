@@ -189,7 +189,7 @@ func TestThreeOfFiveDownIsDown(t *testing.T) {
 	}
 	soon(t, "the lease is renewed", func() bool { return p.do(cache.OpRenew, 0, "held", tok).Status == cache.Done })
 	p.settled()
-	soon(t, "nothing else is left", func() bool { return len(c.leftovers(t, "lock:a")) == 0 })
+	soon(t, "nothing else is left", func() bool { return len(c.residue(t, "lock:a")) == 0 })
 	for _, s := range c[:3] {
 		s.Kill()
 	}
@@ -293,6 +293,7 @@ func TestARestartedNodeDoesNotVoteForMaxTTL(t *testing.T) {
 
 // Whichever of the two answers first: the other has no vote.
 func TestANodeThatAnswersLateIsKnownToBeAnothersServer(t *testing.T) {
+	t.Parallel()
 	const late = 200 * time.Millisecond
 	c := start(t, 2)
 	x, err := faultproxy.TCP(c[0].Addr())
@@ -325,6 +326,7 @@ func TestANodeThatAnswersLateIsKnownToBeAnothersServer(t *testing.T) {
 }
 
 func TestTwoNodesThatAreOneServerAreRefused(t *testing.T) {
+	t.Parallel()
 	c := start(t, 2)
 	url := "redlock://" + c[0].Addr() + "," + c[1].Addr() + "," + strings.Replace(c[0].Addr(), "127.0.0.1", "localhost", 1)
 	cfg, err := redlock.Parse(url)
@@ -342,7 +344,7 @@ func TestTwoNodesThatAreOneServerAreRefused(t *testing.T) {
 	}
 	p := &peer{TB: t, Store: s}
 	t.Cleanup(p.end)
-	p.take("a", cache.Exclusive) // two servers of three
+	p.repeated("a", cache.Exclusive) // two servers of three
 	c[1].Pause()
 	defer c[1].Resume()
 	if r := p.try("b"); r.Status == cache.Granted {

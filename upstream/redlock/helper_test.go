@@ -9,6 +9,7 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
 	"github.com/locksidecar/locksidecar/upstream/redlock"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 )
 
 const (
@@ -79,12 +80,7 @@ func (p *peer) try(key string) upstream.Result {
 
 func (p *peer) want(r upstream.Result, st cache.Status) {
 	p.Helper()
-	if r.Status != st {
-		p.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
-	}
-	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
-		p.Fatalf("%v comes with error %v", st, r.Err)
-	}
+	storetest.Want(p.TB, r, st)
 }
 
 // take is a try that has to succeed; renew and release have to be done.
@@ -117,11 +113,7 @@ func (p *peer) release(key string, token uint64) {
 // soon polls until ok, which has to come true.
 func soon(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("it never comes true that %s", what)
-		}
-	}
+	storetest.Eventually(t, bound, what, ok)
 }
 
 // settled waits until the store has no pending releases.
@@ -135,7 +127,7 @@ func (c cluster) empty(t testing.TB) {
 	t.Helper()
 	var left []string
 	soon(t, "nothing is left", func() bool {
-		left = c.leftovers(t, "lock:")
+		left = c.residue(t, "lock:")
 		return len(left) == 0 || t.Failed()
 	})
 }

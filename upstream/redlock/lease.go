@@ -13,214 +13,224 @@ type leaseID struct {
 	token uint64
 }
 
-// A token has a number of its own at the nodes: the table's, and how often it had
-// to begin anew. Numbers have to rise with the table's, and Lua counts exactly only
-// up to 2^53.
+// At the nodes, a token has a number of its own: the table's number and a count of its new starts.
+// Numbers must rise with the table's, and Lua is exact only up to 2^53.
 const (
 	againBits = 8
 	againMask = 1<<againBits - 1
 )
 
-// lease is what is known of one token at the nodes. All of it is guarded by
-// Store.mu.
+// lease is what is known of one token at the nodes. Store.mu guards all of it.
 type lease struct {
 	leaseID
 	number uint64 // at the nodes
 
-	mode    cache.Mode
-	over    bool // it has to go: nobody holds by it any more
-	pending bool // the caller may ask again by it, or will withdraw it
+	mode     cache.Mode
+	obsolete bool // it must be removed from the nodes: it grants no hold any more
+	reusable bool // the caller may acquire with its token again, or will withdraw it
 
-	maybe  set // nodes where it may stand
-	sure   set // of these: where it was granted
-	unsure set // of these: where an acquire was not answered, and may still be carried out
-	lag    set // where it may still be exclusive although it is to be shared
-	shaky  set // nodes where a release was not answered, and may still be carried out
-	owed   set // nodes whose pendingReleases contain it
+	mayHave     set // nodes that may have the token
+	granted     set // those of mayHave that granted it
+	lateAcquire set // those of mayHave that did not answer an acquire, and may still carry it out
+	exclusiveAt set // nodes where it may still be exclusive after a downgrade
+	lateRelease set // nodes that did not answer a release, and may still carry it out
+	pendingAt   set // nodes whose pendingReleases contain it
 
-	until int64 // the deadline of the last grant or renewal by a quorum; 0 before
-	ends  int64 // when all of it has ended at the nodes by itself
-	again int64 // not to be asked about before
+	until     int64 // the deadline of the last grant or renewal by a quorum; 0 before
+	endsAt    int64 // when it has expired at all nodes
+	notBefore int64 // the next pending release is not sent before
 
-	flying int // jobs that hold on to it
-	calls  int // calls in flight that are about it: until they end, no release is pending
+	jobs  int // jobs that refer to it
+	calls int // calls in flight about it: until they end, no release is pending
 }
 
-// leaseLocked returns the lease of op's token, nil when it is not known.
+// leaseLocked returns the lease of op's token, or nil if it is not known.
 func (s *Store) leaseLocked(op *upstream.Op) *lease { return s.leases[leaseID{op.Key, op.Token}] }
 
 func (s *Store) newLeaseLocked(op *upstream.Op) *lease {
-	g := &lease{leaseID: leaseID{op.Key, op.Token}, number: op.Token << againBits, mode: op.Mode}
-	s.leases[g.leaseID] = g
-	return g
+	l := &lease{leaseID: leaseID{op.Key, op.Token}, number: op.Token << againBits, mode: op.Mode}
+	s.leases[l.leaseID] = l
+	return l
 }
 
-// acquireLocked returns the lease for an acquire. If a late release may still end the existing lease at some node,
-// that lease is left to its pending releases, and the token gets a new one.
+// acquireLocked returns the lease for an acquire. If a late release may still end the existing
+// lease at some node, that lease is left to its pending releases, and the token gets a new one.
 func (s *Store) acquireLocked(op *upstream.Op) *lease {
-	g := s.leaseLocked(op)
-	if g == nil {
+	l := s.leaseLocked(op)
+	if l == nil {
 		return s.newLeaseLocked(op)
 	}
-	g.over = false // asked for again
-	if g.shaky != 0 && g.number&againMask < againMask {
-		old := g
-		g = s.newLeaseLocked(op)
-		g.number, g.pending = old.number+1, old.pending
-		old.over, old.pending = true, false
-		s.settleLocked(old)
+	l.obsolete = false // The caller acquires with it again.
+	if l.lateRelease != 0 && l.number&againMask < againMask {
+		old := l
+		l = s.newLeaseLocked(op)
+		l.number, l.reusable = old.number+1, old.reusable
+		old.obsolete, old.reusable = true, false
+		s.trackLocked(old)
 	}
-	return g
+	return l
 }
 
-// foreseeLocked notes that an op with a TTL is about to be sent, or may be carried
-// out as late as now.
-func (s *Store) foreseeLocked(g *lease, op *upstream.Op, now int64) {
+// extendEndLocked records that an op with a TTL is sent, or may be carried out as late as now.
+func (s *Store) extendEndLocked(l *lease, op *upstream.Op, now int64) {
 	ttl := op.TTL
 	if ttl <= 0 {
 		ttl = s.cfg.MaxTTL
 	}
-	g.ends = max(g.ends, now+int64(s.nodeTTL(ttl)+s.cfg.Timeout))
+	l.endsAt = max(l.endsAt, now+int64(s.nodeTTL(ttl)+s.cfg.Timeout))
 }
 
-// sendingLocked notes what j may do at its node from now on.
-func (s *Store) sendingLocked(j *job, now int64) {
+// noteSendLocked records what j can change at its node from now on.
+func (s *Store) noteSendLocked(j *job, now int64) {
 	for i := range j.ops {
-		g := j.parts[i].g
-		if g == nil {
+		l := j.parts[i].lease
+		if l == nil {
 			continue
 		}
 		switch j.ops[i].Kind {
 		case cache.OpTry, cache.OpJoin:
-			g.maybe.add(j.n.i)
-			s.foreseeLocked(g, &j.ops[i], now)
+			l.mayHave.add(j.n.i)
+			s.extendEndLocked(l, &j.ops[i], now)
 		case cache.OpRenew, cache.OpDowngrade:
-			s.foreseeLocked(g, &j.ops[i], now)
+			s.extendEndLocked(l, &j.ops[i], now)
 		}
 	}
 }
 
-// noteLocked keeps account of what a node's answers say of tokens there.
-func (s *Store) noteLocked(j *job, now int64) {
+// noteAnswersLocked records what the answers of a node say about the tokens there.
+func (s *Store) noteAnswersLocked(j *job, now int64) {
 	n := j.n.i
 	for i := range j.ops {
-		g, st := j.parts[i].g, j.results[i].Status
-		if g == nil {
+		l, st := j.parts[i].lease, j.results[i].Status
+		if l == nil {
 			continue
 		}
-		g.flying--
+		l.jobs--
 		switch j.ops[i].Kind {
 		case cache.OpTry, cache.OpJoin:
-			switch {
-			case st == cache.Granted:
-				g.maybe.add(n)
-				g.sure.add(n)
-				if j.ops[i].Mode == cache.Exclusive && g.mode == cache.Shared {
-					g.lag.add(n) // a healed node that missed the downgrade
-				}
-			case st == cache.Busy && !g.unsure.has(n), st == cache.Refused && !g.sure.has(n) && !g.unsure.has(n):
-				g.gone(n)
-			case st != cache.Refused && st != cache.Busy:
-				g.maybe.add(n)
-				g.unsure.add(n)
-				s.foreseeLocked(g, &j.ops[i], now)
-			}
+			s.noteAcquireLocked(l, &j.ops[i], st, n, now)
 		case cache.OpRelease, cache.OpWithdraw:
-			if st == cache.Unknown {
-				g.shaky.add(n)
-			}
-			switch {
-			case st == cache.NotHeld && g.unsure.has(n):
-				// The acquire may yet be carried out, when the node comes to what it
-				// was sent before: asked once more.
-				g.unsure.drop(n)
-				g.again = now + int64(s.cfg.Timeout)
-			case st == cache.Done || st == cache.NotHeld:
-				g.gone(n)
-			case j.lane == laneBack:
-				g.again = now + int64(s.cfg.Timeout)
-			}
+			s.noteReleaseLocked(l, st, n, now, j.lane)
 		case cache.OpDowngrade:
 			if st == cache.Done || st == cache.NotHeld {
-				g.lag.drop(n)
-			} else if j.lane == laneBack {
-				g.again = now + int64(s.cfg.Timeout)
+				l.exclusiveAt.drop(n)
+			} else if j.lane == laneBackground {
+				l.notBefore = now + int64(s.cfg.Timeout)
 			}
 		}
 		if j.call == nil {
-			s.settleLocked(g)
+			s.trackLocked(l)
 		}
 	}
 }
 
-// gone notes that the token does not stand at node n.
-func (g *lease) gone(n int) {
-	g.maybe.drop(n)
-	g.sure.drop(n)
-	g.unsure.drop(n)
-	g.lag.drop(n)
-}
-
-// owes returns the nodes at which g still has to be released or downgraded.
-func (g *lease) owes() set {
-	if g.over {
-		return g.maybe
+// noteAcquireLocked records the answer of node n to an acquire.
+func (s *Store) noteAcquireLocked(l *lease, op *upstream.Op, st cache.Status, n int, now int64) {
+	switch {
+	case st == cache.Granted:
+		l.mayHave.add(n)
+		l.granted.add(n)
+		if op.Mode == cache.Exclusive && l.mode == cache.Shared {
+			l.exclusiveAt.add(n) // a healed node that missed the downgrade
+		}
+	case st == cache.Refused && l.granted.has(n):
+	case st == cache.Busy || st == cache.Refused:
+		if !l.lateAcquire.has(n) {
+			l.gone(n)
+		}
+	default:
+		l.mayHave.add(n)
+		l.lateAcquire.add(n)
+		s.extendEndLocked(l, op, now)
 	}
-	return g.lag & g.maybe
 }
 
-// settleLocked adds g to the pendingReleases of those nodes, and forgets it when nothing is left of it.
-func (s *Store) settleLocked(g *lease) {
-	if g.calls > 0 {
+// noteReleaseLocked records the answer of node n to a release or withdrawal.
+func (s *Store) noteReleaseLocked(l *lease, st cache.Status, n int, now int64, from lane) {
+	if st == cache.Unknown {
+		l.lateRelease.add(n)
+	}
+	switch {
+	case st == cache.NotHeld && l.lateAcquire.has(n):
+		// The node may still carry out an acquire that it was sent earlier, so the release is sent
+		// once more.
+		l.lateAcquire.drop(n)
+		l.notBefore = now + int64(s.cfg.Timeout)
+	case st == cache.Done || st == cache.NotHeld:
+		l.gone(n)
+	case from == laneBackground:
+		l.notBefore = now + int64(s.cfg.Timeout)
+	}
+}
+
+// gone records that node n does not have the token.
+func (l *lease) gone(n int) {
+	l.mayHave.drop(n)
+	l.granted.drop(n)
+	l.lateAcquire.drop(n)
+	l.exclusiveAt.drop(n)
+}
+
+// staleAt returns the nodes at which l has to be released or downgraded.
+func (l *lease) staleAt() set {
+	if l.obsolete {
+		return l.mayHave
+	}
+	return l.exclusiveAt & l.mayHave
+}
+
+// trackLocked adds l to the pendingReleases of each node that may still have it, or forgets l if
+// no node may.
+func (s *Store) trackLocked(l *lease) {
+	if l.calls > 0 {
 		return
 	}
-	if g.over && g.maybe == 0 && !g.pending && g.flying == 0 {
-		if s.leases[g.leaseID] == g {
-			delete(s.leases, g.leaseID)
+	if l.obsolete && l.mayHave == 0 && !l.reusable && l.jobs == 0 {
+		if s.leases[l.leaseID] == l {
+			delete(s.leases, l.leaseID)
 		}
 		return
 	}
-	owes := g.owes()
-	if owes == 0 {
+	stale := l.staleAt()
+	if stale == 0 {
 		return
 	}
 	for _, n := range s.nodes {
-		if owes.has(n.i) && !g.owed.has(n.i) {
-			g.owed.add(n.i)
-			n.pendingReleases = append(n.pendingReleases, g)
+		if stale.has(n.i) && !l.pendingAt.has(n.i) {
+			l.pendingAt.add(n.i)
+			n.pendingReleases = append(n.pendingReleases, l)
 		}
 	}
-	s.kick()
+	s.wakeReleaser()
 }
 
-// pendingLocked returns a job for the pending releases that can be sent to node n now, or nil. next is when to check
-// again.
+// pendingLocked returns a job for the pending releases that can be sent to node n now, or nil. next
+// is when to check again.
 func (s *Store) pendingLocked(n *node, now int64) (j *job, next int64) {
 	next = cache.Forever
-	used := map[string]bool{}
-	n.usedLocked(used)
+	used := n.busyKeysLocked()
 	kept := n.pendingReleases[:0]
-	for _, g := range n.pendingReleases {
-		if g.over && now >= g.ends {
-			g.gone(n.i) // it has ended there by itself
+	for _, l := range n.pendingReleases {
+		if l.obsolete && now >= l.endsAt {
+			l.gone(n.i) // It has expired there.
 		}
-		if !g.owes().has(n.i) {
-			g.owed.drop(n.i)
-			s.settleLocked(g)
+		if !l.staleAt().has(n.i) {
+			l.pendingAt.drop(n.i)
+			s.trackLocked(l)
 			continue
 		}
-		kept = append(kept, g)
+		kept = append(kept, l)
 		switch {
-		case used[g.key] || g.calls > 0 || j != nil && len(j.ops) == upstream.MaxBatch:
-			// When that is done there is a look again.
-		case g.again > now:
-			next = min(next, g.again)
+		case used[l.key] || l.calls > 0 || j != nil && len(j.ops) == upstream.MaxBatch:
+			// When that is done, the pending releases are checked again.
+		case l.notBefore > now:
+			next = min(next, l.notBefore)
 		default:
-			used[g.key] = true
+			used[l.key] = true
 			if j == nil {
-				j = &job{n: n, lane: laneBack}
+				j = &job{n: n, lane: laneBackground}
 			}
-			j.put(g.op(n.i, now), part{g: g})
+			j.put(l.releaseOp(n.i, now), part{lease: l})
 		}
 	}
 	clear(n.pendingReleases[len(kept):])
@@ -228,11 +238,11 @@ func (s *Store) pendingLocked(n *node, now int64) (j *job, next int64) {
 	return j, next
 }
 
-// op is what settles g at node n.
-func (g *lease) op(n int, now int64) upstream.Op {
-	op := upstream.Op{Kind: cache.OpRelease, Mode: g.mode, Key: g.key, Token: g.number}
-	if !g.over {
-		op.Kind, op.Mode, op.TTL = cache.OpDowngrade, cache.Shared, time.Duration(max(g.until-now, 1))
+// releaseOp returns the op that releases or downgrades l at node n.
+func (l *lease) releaseOp(n int, now int64) upstream.Op {
+	op := upstream.Op{Kind: cache.OpRelease, Mode: l.mode, Key: l.key, Token: l.number}
+	if !l.obsolete {
+		op.Kind, op.Mode, op.TTL = cache.OpDowngrade, cache.Shared, time.Duration(max(l.until-now, 1))
 	}
 	return op
 }

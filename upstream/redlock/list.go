@@ -13,15 +13,15 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// The bounds of a listing: of a page asked of a node, of all that is gathered, and
-// of how long a gathered listing answers for later pages.
+// The bounds of a listing: the size of a page from a node, the number of all locks, and how long a
+// listing serves later pages.
 const (
 	listPage = 1000
-	listMost = 1 << 20
+	listMax  = 1 << 20
 	listLife = 30 * time.Second
 )
 
-// listing is what was last gathered from all nodes, for the pages of one reader.
+// listing holds the locks of the last listing, for its later pages.
 type listing struct {
 	sync.Mutex
 	prefix string // guarded by Mutex, as is all below
@@ -29,9 +29,11 @@ type listing struct {
 	locks  []upstream.Lock
 }
 
-// List gathers what the nodes know, once for all pages, and says of each holder on
-// how many nodes it stands. Nodes that do not answer are left out, and counted.
-func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) ([]upstream.Lock, string, error) {
+// List lists all nodes once for all pages, and says on how many nodes each lease is. It leaves out
+// nodes that do not answer, but counts them.
+func (s *Store) List(
+	ctx context.Context, prefix, cursor string, limit int,
+) ([]upstream.Lock, string, error) {
 	l := &s.listing
 	l.Lock()
 	defer l.Unlock()
@@ -56,41 +58,36 @@ func (s *Store) List(ctx context.Context, prefix, cursor string, limit int) ([]u
 	return page, "", nil
 }
 
-// place is where a lock stands in a listing; keys have no control characters.
+// place returns the position of a lock in a listing. Keys have no control characters.
 func place(x *upstream.Lock) string { return x.Key + "\x00" + x.Holder }
 
-// gather lists all nodes to their ends.
+// gather lists all locks of all nodes.
 func (s *Store) gather(ctx context.Context, prefix string) ([]upstream.Lock, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stop := context.AfterFunc(s.ctx, cancel)
-	defer stop()
-	each, errs := make([][]upstream.Lock, len(s.nodes)), make([]error, len(s.nodes))
-	var wg sync.WaitGroup
-	for _, n := range s.nodes {
-		wg.Go(func() { each[n.i], errs[n.i] = n.list(ctx, prefix) })
-	}
-	wg.Wait()
+	each := make([][]upstream.Lock, len(s.nodes))
+	errs := s.onNodes(ctx, func(ctx context.Context, n *node) (err error) {
+		each[n.i], err = n.list(ctx, prefix)
+		return err
+	})
 	silent := countErrors(errs)
-	if err := errors.Join(errs...); err != nil && (silent == len(s.nodes) || ctx.Err() != nil || errors.Is(err, errTooMany)) {
+	if err := errors.Join(errs...); err != nil && (silent == len(s.nodes) || ctx.Err() != nil || s.ctx.Err() != nil || errors.Is(err, errTooMany)) {
 		return nil, err
 	}
 	return s.merge(each, errs), nil
 }
 
-var errTooMany = fmt.Errorf("there are more than %d locks; ask for a longer prefix", listMost)
+var errTooMany = fmt.Errorf("there are more than %d locks; ask for a longer prefix", listMax)
 
 func (n *node) list(ctx context.Context, prefix string) (all []upstream.Lock, err error) {
-	l, ok := n.store.(upstream.Lister)
-	if !ok {
-		return nil, fmt.Errorf("node %s cannot list", n.host)
+	l := n.store.Capabilities().Lister
+	if l == nil {
+		return nil, errors.New("it cannot list locks")
 	}
 	for cursor := ""; ; {
 		page, next, err := l.List(ctx, prefix, cursor, listPage)
 		if err != nil {
-			return nil, fmt.Errorf("node %s: %w", n.host, err)
+			return nil, err
 		}
-		if all = append(all, page...); len(all) > listMost {
+		if all = append(all, page...); len(all) > listMax {
 			return nil, errTooMany
 		}
 		if cursor = next; cursor == "" {
@@ -133,7 +130,8 @@ func mergeByHolder(each [][]upstream.Lock) map[string]*found {
 	return byHolder
 }
 
-// merge returns the locks of all nodes, once each. errs has an error for each node that did not answer.
+// merge returns the locks of all nodes, each once. errs has an error for each node that did not
+// answer.
 func (s *Store) merge(each [][]upstream.Lock, errs []error) []upstream.Lock {
 	byHolder, nodes, silent := mergeByHolder(each), len(s.nodes), countErrors(errs)
 	locks := make([]upstream.Lock, 0, len(byHolder))

@@ -2,6 +2,7 @@ package redlock_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -26,6 +27,7 @@ func (c cluster) proxied(t *testing.T, query string) (xs []*faultproxy.Proxy, ur
 }
 
 func TestAnswersThatNeverComeAreSettled(t *testing.T) {
+	t.Parallel()
 	for _, dir := range []faultproxy.Dir{faultproxy.ToClient, faultproxy.ToServer} { // it happened, and it did not
 		c := start(t, 5)
 		xs, url := c.proxied(t, "timeout=400ms")
@@ -36,10 +38,18 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 				x.BlackHole(dir, on)
 			}
 		}
-		lose(true)
-		tok := p.token()
-		res, err := p.failing(upstream.Op{Kind: cache.OpTry, Key: "a", Token: tok, TTL: long},
-			upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held, TTL: long})
+		var tok uint64
+		var res []upstream.Result
+		var err error
+		soon(t, "both are sent", func() bool { // not to nodes that a busy machine has made late already
+			lose(false)
+			soon(t, "the nodes answer", func() bool { return p.Ping(t.Context()) == nil })
+			lose(true)
+			tok = p.token()
+			res, err = p.failing(upstream.Op{Kind: cache.OpTry, Key: "a", Token: tok, TTL: long},
+				upstream.Op{Kind: cache.OpRelease, Key: "held", Token: held, TTL: long})
+			return !slices.ContainsFunc(res, func(r upstream.Result) bool { return r.Status == cache.Refused })
+		})
 		for _, r := range res {
 			if r.Status != cache.Unknown || r.Err == nil {
 				t.Errorf("without an answer it is %v (%v)", r.Status, r.Err)
@@ -66,6 +76,7 @@ func TestAnswersThatNeverComeAreSettled(t *testing.T) {
 }
 
 func TestCutConnectionsAreMadeAnew(t *testing.T) {
+	t.Parallel()
 	c := start(t, 5)
 	xs, url := c.proxied(t, "timeout=5s")
 	p := newPeer(t, url)

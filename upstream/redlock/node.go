@@ -13,66 +13,66 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// lane is one of the ways to a node. Each carries a few jobs at a time, whoever
-// waits for them.
+// lane is one of the ways to a node. Each carries a limited number of jobs at a time.
 type lane uint8
 
 const (
-	laneMain  lane = iota
-	laneRenew      // renewals alone
-	laneBack       // calls that nobody waits for: pending releases, healing
+	laneMain       lane = iota
+	laneRenew           // renewals alone
+	laneBackground      // calls without a waiting caller: pending releases, healing
 	lanes
 )
 
-var most = [lanes]int{laneMain: 2, laneRenew: 1, laneBack: 1}
+var maxRunning = [lanes]int{laneMain: 2, laneRenew: 1, laneBackground: 1}
 
-// The pauses after which a node that is down is asked again.
+// The bounds of the pause before a node that is down is asked again.
 const (
 	pauseMin = 10 * time.Millisecond
 	pauseMax = time.Second
 )
 
-// node is one server. What can change is guarded by Store.mu.
+// node is one server. Store.mu guards the fields that change.
 type node struct {
 	i     int
 	host  string
 	store upstream.Store
+	runID func() string // the id of the server's present run; "" if it is unknown
 
 	running         []*job
-	queue           []*job // none of it has been sent
+	queue           []*job // jobs that have not been sent
 	pendingReleases []*lease
 
-	votes string // the run of a server, with whose vote it was last heard
-	fails int
-	until int64 // not to be asked before; 0 while it is up
-	err   error // why
+	votedAs   string // the run id of the server as which it last voted
+	failures  int
+	downUntil int64 // it is not asked before; 0 while it is up
+	err       error // why it is down
 }
 
 // job is one call to a node.
 type job struct {
 	n      *node
-	call   *call // who waits for it; nil when nobody does, or does no longer
+	call   *call // the call that waits for it; nil if there is none any more
 	lane   lane
-	waited bool // the call has given it its time
+	waited bool // the call has waited for it long enough
 
 	ops     []upstream.Op
 	parts   []part // of each op
 	results []upstream.Result
 	err     error
-	down    bool                // the node is
-	keys    map[string]struct{} // once nobody waits for it
+	down    bool                // the node is down
+	keys    map[string]struct{} // set when no call waits for it any more
 }
 
-// part is what belongs to an op of a job.
+// part belongs to an op of a job.
 type part struct {
-	g     *lease // nil when it is not known
+	lease *lease // nil if it is not known
 	at    int32  // the op's place in the call's batch
 	stage stage  // of the vote that it is for
 }
 
 func (j *job) put(op upstream.Op, p part) { j.ops, j.parts = append(j.ops, op), append(j.parts, p) }
 
-// abandonLocked marks j as one that nobody waits for.
+// abandonLocked marks j as a job that no call waits for.
 func (j *job) abandonLocked() {
 	j.call = nil
 	j.keys = make(map[string]struct{}, len(j.ops))
@@ -81,28 +81,30 @@ func (j *job) abandonLocked() {
 	}
 }
 
-// usedLocked adds the keys that the node is being asked about.
-func (n *node) usedLocked(keys map[string]bool) {
-	for _, js := range [][]*job{n.running, n.queue} {
-		for _, j := range js {
-			for i := range j.ops {
-				keys[j.ops[i].Key] = true
-			}
+// jobsLocked returns the calls to the node that are in flight or queued.
+func (n *node) jobsLocked() []*job { return slices.Concat(n.running, n.queue) }
+
+// busyKeysLocked returns the keys of those calls.
+func (n *node) busyKeysLocked() map[string]bool {
+	keys := map[string]bool{}
+	for _, j := range n.jobsLocked() {
+		for i := range j.ops {
+			keys[j.ops[i].Key] = true
 		}
 	}
+	return keys
 }
 
-// mayLocked says whether j can be sent now: there is room in its lane, and what the
-// node was sent before and nobody waits for any longer has no key in common with
-// it, so that ops of one key arrive in their order.
-func (n *node) mayLocked(j *job) bool {
+// canSendLocked reports whether j can be sent now. Its lane must have room, and it must have no key
+// in common with an abandoned job in flight, so that ops of one key arrive in order.
+func (n *node) canSendLocked(j *job) bool {
 	flying := 0
 	for _, r := range n.running {
 		if r.lane == j.lane {
 			flying++
 		}
 	}
-	if flying >= most[j.lane] {
+	if flying >= maxRunning[j.lane] {
 		return false
 	}
 	if j.lane == laneRenew {
@@ -121,16 +123,15 @@ func (n *node) mayLocked(j *job) bool {
 	return true
 }
 
-// submitLocked sends j, now or when its turn comes. A node that is down refuses at
-// once.
+// submitLocked sends j now or queues it. A node that is down refuses at once.
 func (s *Store) submitLocked(j *job, now int64) {
 	j.results = make([]upstream.Result, len(j.ops))
 	for _, p := range j.parts {
-		if p.g != nil {
-			p.g.flying++
+		if p.lease != nil {
+			p.lease.jobs++
 		}
 	}
-	if s.closed || now < j.n.until {
+	if s.closed || now < j.n.downUntil {
 		j.err, j.down = j.n.err, true
 		if s.closed {
 			j.err = errClosed
@@ -141,7 +142,7 @@ func (s *Store) submitLocked(j *job, now int64) {
 		s.doneLocked(j, now)
 		return
 	}
-	if j.n.mayLocked(j) {
+	if j.n.canSendLocked(j) {
 		s.startLocked(j, now)
 	} else {
 		j.n.queue = append(j.n.queue, j)
@@ -150,7 +151,7 @@ func (s *Store) submitLocked(j *job, now int64) {
 
 func (s *Store) startLocked(j *job, now int64) {
 	j.n.running = append(j.n.running, j)
-	s.sendingLocked(j, now)
+	s.noteSendLocked(j, now)
 	s.wg.Go(func() { s.run(j) })
 }
 
@@ -166,7 +167,8 @@ func (s *Store) run(j *job) {
 	if twin := s.twinLocked(j.n); twin != nil {
 		j.err, j.down = fmt.Errorf("%w: %s and %s", ErrSameServer, twin.host, j.n.host), true
 		for i := range j.results {
-			if j.results[i].Status != cache.Unknown { // it stands at the twin if it stands
+			// If the op was carried out, the twin counts it.
+			if j.results[i].Status != cache.Unknown {
 				j.results[i] = upstream.Result{Status: cache.Refused, Left: -1, Err: j.err}
 			}
 		}
@@ -176,7 +178,7 @@ func (s *Store) run(j *job) {
 	s.nextLocked(j.n, now)
 }
 
-// dropLocked takes back what was not sent; false when it was.
+// dropLocked removes a job that was not sent. It returns false if the job was sent.
 func (s *Store) dropLocked(j *job) bool {
 	i := slices.Index(j.n.queue, j)
 	if i < 0 {
@@ -184,27 +186,27 @@ func (s *Store) dropLocked(j *job) bool {
 	}
 	j.n.queue = slices.Delete(j.n.queue, i, i+1)
 	for _, p := range j.parts {
-		if p.g != nil {
-			p.g.flying--
+		if p.lease != nil {
+			p.lease.jobs--
 		}
 	}
 	return true
 }
 
-// doneLocked gives j's answers to whoever waits for them.
+// doneLocked passes on j's results to the call that waits for them.
 func (s *Store) doneLocked(j *job, now int64) {
-	s.noteLocked(j, now)
+	s.noteAnswersLocked(j, now)
 	if j.call != nil {
 		j.call.arrived = append(j.call.arrived, j)
-		j.call.tell()
+		j.call.wake()
 	}
 }
 
-// nextLocked sends what waits for its turn at n.
+// nextLocked sends the queued jobs of n that can be sent.
 func (s *Store) nextLocked(n *node, now int64) {
 	for i := 0; i < len(n.queue); {
 		j := n.queue[i]
-		if !n.mayLocked(j) {
+		if !n.canSendLocked(j) {
 			i++
 			continue
 		}
@@ -212,18 +214,18 @@ func (s *Store) nextLocked(n *node, now int64) {
 		s.startLocked(j, now)
 	}
 	if len(n.pendingReleases) > 0 {
-		s.kick()
+		s.wakeReleaser()
 	}
 	s.idleLocked()
 }
 
-// healthLocked keeps account of whether a node is up. One that is not is left in
-// peace for a while, longer each time.
+// healthLocked records whether a node is up. The pause before a node that is down is asked again
+// grows with each failure.
 func (s *Store) healthLocked(j *job, now int64) {
 	n := j.n
 	if !j.down {
-		if n.fails > 0 {
-			n.fails, n.until, n.err = 0, 0, nil
+		if n.failures > 0 {
+			n.failures, n.downUntil, n.err = 0, 0, nil
 			s.log.Info("node votes again", zap.String("node", n.host))
 		}
 		return
@@ -232,39 +234,26 @@ func (s *Store) healthLocked(j *job, now int64) {
 	if first := j.results[0].Err; first != nil {
 		n.err = first
 	}
-	if n.fails == 0 && !s.closed {
+	if n.failures == 0 && !s.closed {
 		s.log.Warn("node does not vote", zap.String("node", n.host), zap.Error(n.err))
 	}
-	pause := min(pauseMin<<min(n.fails, 10), pauseMax)
-	n.fails++
-	n.until = now + int64(pause/2) + s.rand.Int64N(int64(pause/2))
+	pause := min(pauseMin<<min(n.failures, 10), pauseMax)
+	n.failures++
+	n.downUntil = now + int64(pause/2) + s.rand.Int64N(int64(pause/2))
 }
 
-// Identified is a member that can tell which server it leads to.
-type Identified interface {
-	// RunID is the id of the server's present run, empty when not known.
-	RunID() string
-}
-
-func (n *node) runID() string {
-	if x, ok := n.store.(Identified); ok {
-		return x.RunID()
-	}
-	return ""
-}
-
-// twinLocked is another node that is the same server as n, and has its vote: the first of them that
-// was known to lead there.
+// twinLocked returns another node that is the same server as n and has its vote: the one that was
+// first known to lead there.
 func (s *Store) twinLocked(n *node) *node {
 	id := n.runID()
 	if id == "" {
 		return nil
 	}
 	for _, other := range s.nodes {
-		if other != n && other.votes == id && other.runID() == id {
+		if other != n && other.votedAs == id && other.runID() == id {
 			return other
 		}
 	}
-	n.votes = id
+	n.votedAs = id
 	return nil
 }

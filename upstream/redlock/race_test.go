@@ -91,6 +91,7 @@ func (p *peer) turn(t *testing.T, g *register, who string, rnd *rand.Rand, ttl t
 }
 
 func TestHostsThatSplitTheVotesAllGetTheirTurns(t *testing.T) {
+	t.Parallel()
 	c := start(t, 5)
 	g := &register{turns: map[string]int{}}
 	var wg sync.WaitGroup

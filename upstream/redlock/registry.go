@@ -14,21 +14,15 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-var (
-	_ upstream.Registrar = (*Store)(nil)
-	_ upstream.Asker     = (*Store)(nil)
-	_ upstream.Answerer  = (*Store)(nil)
-)
-
 // Ask sends each question through all nodes, because a daemon may be cut off from some of them.
 // A daemon gives each node the same answer.
 func (s *Store) Ask(ctx context.Context, qs []*upstream.Question) {
 	clones := make([][]*upstream.Question, len(s.nodes))
-	s.each(ctx, func(ctx context.Context, i int, node upstream.Registrar) error {
+	s.each(ctx, func(ctx context.Context, i int, _ upstream.Registrar) error {
 		for _, q := range qs {
 			clones[i] = append(clones[i], q.Clone())
 		}
-		if a, ok := node.(upstream.Asker); ok {
+		if a := s.nodes[i].store.Capabilities().Asker; a != nil {
 			a.Ask(ctx, clones[i])
 		}
 		return nil
@@ -51,29 +45,40 @@ func (s *Store) Answer(f upstream.HeldFor) {
 		return f(key, mode, tokens)
 	}
 	for _, n := range s.nodes {
-		if a, ok := n.store.(upstream.Answerer); ok {
+		if a := n.store.Capabilities().Answerer; a != nil {
 			a.Answer(atNode)
 		}
 	}
 }
 
-// each calls do for every node that is a Registrar, concurrently, and returns the errors by node. A node
-// that fails such a call keeps its vote on locks.
-func (s *Store) each(ctx context.Context, do func(ctx context.Context, i int, r upstream.Registrar) error) []error {
+// each calls do for every node that is a Registrar, concurrently, and returns the errors by node. A
+// node that fails such a call keeps its vote on locks.
+func (s *Store) each(
+	ctx context.Context, do func(ctx context.Context, i int, r upstream.Registrar) error,
+) []error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	return s.onNodes(ctx, func(ctx context.Context, n *node) error {
+		r := n.store.Capabilities().Registrar
+		if r == nil {
+			return errors.New("it does not support registrations")
+		}
+		return do(ctx, n.i, r)
+	})
+}
+
+// onNodes calls do for every node, concurrently, and returns the errors by node. ctx ends early if
+// the store is closed.
+func (s *Store) onNodes(ctx context.Context, do func(context.Context, *node) error) []error {
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.ctx, cancel)
 	defer stop()
 	errs := make([]error, len(s.nodes))
 	var wg sync.WaitGroup
 	for i, n := range s.nodes {
-		r, ok := n.store.(upstream.Registrar)
-		if !ok {
-			errs[i] = fmt.Errorf("node %s does not support registrations", n.host)
-			continue
-		}
 		wg.Go(func() {
-			if err := do(ctx, i, r); err != nil {
+			if err := do(ctx, n); err != nil {
 				errs[i] = fmt.Errorf("node %s: %w", n.host, err)
 			}
 		})
@@ -105,7 +110,9 @@ func (s *Store) Unregister(ctx context.Context) error {
 }
 
 // Registered returns the entries that at least one node has.
-func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
+func (s *Store) Registered(
+	ctx context.Context, ids []string,
+) (map[string]upstream.Registration, error) {
 	all := make([]map[string]upstream.Registration, len(s.nodes))
 	errs := s.each(ctx, func(ctx context.Context, i int, node upstream.Registrar) (err error) {
 		all[i], err = node.Registered(ctx, ids)
@@ -120,7 +127,9 @@ func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstre
 
 // Holders returns the holders that a quorum may have granted. A node that did not answer counts as
 // agreeing. The notes name the nodes that disagree.
-func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
+func (s *Store) Holders(
+	ctx context.Context, key string, mode cache.Mode, limit int,
+) ([]upstream.Lock, error) {
 	if mode == cache.Permit || limit < 1 {
 		return nil, nil // there are no semaphores
 	}
@@ -145,8 +154,8 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	return locks[:min(limit, len(locks))], nil
 }
 
-// disagreement names the nodes that do not have a lease, or did not answer. on is the set of nodes that
-// have it. The result is empty if all nodes have it.
+// disagreement names the nodes that do not have a lease, or did not answer. on is the set of nodes
+// that have it. The result is empty if all nodes have it.
 func (s *Store) disagreement(on set, errs []error) string {
 	var without, silent []string
 	for i, n := range s.nodes {

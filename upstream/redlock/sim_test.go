@@ -288,7 +288,8 @@ func (l *link) Ping(context.Context) error {
 	}
 	return nil
 }
-func (l *link) Hints() <-chan upstream.Hint       { return nil }
-func (l *link) Sessions() <-chan upstream.Session { return nil }
-func (l *link) Info() upstream.Info               { return upstream.Info{Name: "sim"} }
-func (l *link) Close() error                      { return nil }
+func (l *link) Hints() <-chan upstream.Hint                { return nil }
+func (l *link) Sessions() <-chan upstream.Session          { return nil }
+func (l *link) Capabilities() (none upstream.Capabilities) { return none }
+func (l *link) Info() upstream.Info                        { return upstream.Info{Name: "sim"} }
+func (l *link) Close() error                               { return nil }

@@ -21,49 +21,45 @@ type Option func(*Store)
 // WithLogger makes the store log to l.
 func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 
-// WithClock gives the store the boot clock. Without it, it counts by a clock that
-// stands while the machine sleeps.
+// WithClock sets the boot clock. Without it, the store uses a clock that stops while the machine is
+// suspended.
 func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
 
-// WithInstance gives the store the instance id of an earlier one, whose leases it
-// goes on with. The numbers of its tokens must go on rising too.
+// WithInstance gives the store the instance id of an earlier one, and with it that store's leases.
+// The numbers of its tokens must continue to rise.
 func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
 
-// Store is a number of independent servers used for locks together. It is safe
-// for concurrent use.
+// Store combines several independent servers. It is safe for concurrent use.
 type Store struct {
 	cfg      Config
 	log      *zap.Logger
 	clock    upstream.Clock
 	instance string
-	grace    time.Duration // the shortest wait for nodes that are not needed
+	grace    time.Duration // the shortest wait for the nodes outside the quorum
 	nodes    []*node
 	rand     *rand.Rand // guarded by mu
 
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // of jobs and pings
-	owing  chan struct{}  // there are pending releases
-	ended  chan struct{}  // closed when settle has ended
+	ctx          context.Context
+	cancel       context.CancelFunc
+	wg           sync.WaitGroup // of jobs and pings
+	wakeup       chan struct{}  // has an element if there may be pending releases to send
+	releaserDone chan struct{}  // closed when sendPendingReleases has ended
 
 	listing listing
 
 	mu     sync.Mutex
 	leases map[leaseID]*lease // guarded by mu
 	closed bool               // guarded by mu: nothing new is sent
-	quiet  chan struct{}      // guarded by mu: made by Close, closed when nothing is on its way
+	idle   chan struct{}      // guarded by mu: made by Close, closed when nothing is in flight
 }
 
-var (
-	_ upstream.Store     = (*Store)(nil)
-	_ upstream.Lister    = (*Store)(nil)
-	_ upstream.Connected = (*Store)(nil)
-)
+var _ upstream.Store = (*Store)(nil)
 
-// Open connects to the nodes and checks those that can be reached, which have to
-// be a quorum. The error says what to change. member opens one of them, without
-// waiting for it; the store closes it.
-func Open(ctx context.Context, cfg Config, member func(Member) (upstream.Store, error), opts ...Option) (*Store, error) {
+// Open connects to the nodes and checks those that can be reached. They must be a quorum. The error
+// says what to change. member opens a node without waiting for it; the store closes it.
+func Open(
+	ctx context.Context, cfg Config, member func(Member) (upstream.Store, error), opts ...Option,
+) (*Store, error) {
 	s, err := OpenLazy(cfg, member, opts...)
 	if err != nil {
 		return nil, err
@@ -74,12 +70,14 @@ func Open(ctx context.Context, cfg Config, member func(Member) (upstream.Store, 
 	return s, nil
 }
 
-// OpenLazy is Open without waiting for the nodes: while fewer than a quorum of
-// them can be used every op is refused with the reasons.
-func OpenLazy(cfg Config, member func(Member) (upstream.Store, error), opts ...Option) (*Store, error) {
+// OpenLazy is Open without waiting for the nodes. While fewer than a quorum of them can be used,
+// every op is refused with the reasons.
+func OpenLazy(
+	cfg Config, member func(Member) (upstream.Store, error), opts ...Option,
+) (*Store, error) {
 	start := time.Now()
 	s := &Store{cfg: cfg, log: zap.NewNop(), clock: func() int64 { return int64(time.Since(start)) }, grace: graceMin,
-		owing: make(chan struct{}, 1), ended: make(chan struct{}), leases: map[leaseID]*lease{},
+		wakeup: make(chan struct{}, 1), releaserDone: make(chan struct{}), leases: map[leaseID]*lease{},
 		rand: rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))}
 	for _, o := range opts {
 		o(s)
@@ -90,25 +88,30 @@ func OpenLazy(cfg Config, member func(Member) (upstream.Store, error), opts ...O
 	for i, host := range cfg.URL.Hosts {
 		m, err := member(cfg.member(host, s.instance))
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("open store: node %s: %w", host, err), s.closeNodes())
+			return nil, errors.Join(fmt.Errorf("open store: node %s: %w",
+				host, err), s.closeNodes())
 		}
-		s.nodes = append(s.nodes, &node{i: i, host: host, store: m})
+		n := &node{i: i, host: host, store: m, runID: m.Capabilities().RunID}
+		if n.runID == nil {
+			n.runID = func() string { return "" }
+		}
+		s.nodes = append(s.nodes, n)
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	go s.settle()
+	go s.sendPendingReleases()
 	return s, nil
 }
 
-// Instance is the id in this store's tokens.
+// Instance returns the id in the tokens of this store.
 func (s *Store) Instance() string { return s.instance }
 
-// Info says what kind of store this is.
+// Info describes the store.
 func (s *Store) Info() upstream.Info {
 	return upstream.Info{Name: "redlock", Safety: "best-effort", MinTTL: max(time.Second, 2*s.cfg.Timeout),
 		Rebase: true, Timeout: 3 * s.cfg.Timeout}
 }
 
-// Connections is how many there are to all nodes.
+// Connections is the number of connections to all nodes.
 func (s *Store) Connections() (n int) {
 	for _, node := range s.nodes {
 		n += upstream.Connections(node.store)
@@ -116,8 +119,8 @@ func (s *Store) Connections() (n int) {
 	return n
 }
 
-// nodeTTL is what a node is asked for so that its lease lasts as long as ours,
-// however fast its clock runs within what is configured.
+// nodeTTL returns the TTL for a node at which the lease lasts as long as ours, however fast the
+// node's clock runs within the configured drift.
 func (s *Store) nodeTTL(ttl time.Duration) time.Duration {
 	if more := s.cfg.Drift - DefaultDrift; more > 0 {
 		ttl += time.Duration(float64(ttl) * more)
@@ -125,13 +128,21 @@ func (s *Store) nodeTTL(ttl time.Duration) time.Duration {
 	return ttl
 }
 
-// Hints is nil: there is no queue between hosts, and nobody tells anything.
+// Capabilities returns the optional parts of the contract that the store implements.
+func (s *Store) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{
+		Lister: s, Registrar: s, Asker: s, Answerer: s,
+		Mover: s, Connections: s.Connections,
+	}
+}
+
+// Hints is nil, because there is no queue between hosts.
 func (s *Store) Hints() <-chan upstream.Hint { return nil }
 
-// Sessions is nil: leases live by their own TTL.
+// Sessions is nil, because leases live by their own TTL.
 func (s *Store) Sessions() <-chan upstream.Session { return nil }
 
-// Ping asks all nodes and answers when a quorum has.
+// Ping asks all nodes and returns when a quorum has answered.
 func (s *Store) Ping(ctx context.Context) error {
 	errs, err := s.ping(ctx, false)
 	if err != nil {
@@ -140,7 +151,7 @@ func (s *Store) Ping(ctx context.Context) error {
 	return nil
 }
 
-// reach pings all nodes, waits for all of them, and judges what it finds.
+// reach pings all nodes, waits for all of them, and checks the answers.
 func (s *Store) reach(ctx context.Context) error {
 	errs, err := s.ping(ctx, true)
 	for i, n := range s.nodes {
@@ -157,8 +168,7 @@ func (s *Store) reach(ctx context.Context) error {
 	return nil
 }
 
-// ping returns what each node said, as far as it is known, and an error when a
-// quorum did not say that it is well.
+// ping returns the error of each node that has answered, and an error if no quorum works.
 func (s *Store) ping(ctx context.Context, all bool) (errs []error, err error) {
 	type pong struct {
 		n   *node
@@ -177,7 +187,7 @@ func (s *Store) ping(ctx context.Context, all bool) (errs []error, err error) {
 	s.mu.Unlock()
 	defer cancel()
 	errs = make([]error, len(s.nodes))
-	well, asked := set(0), first(len(s.nodes))
+	well, asked := set(0), allNodes(len(s.nodes))
 	for asked != 0 {
 		p := <-pongs
 		asked.drop(p.n.i)
@@ -197,18 +207,18 @@ func (s *Store) ping(ctx context.Context, all bool) (errs []error, err error) {
 	return errs, nil
 }
 
-// answered lets a node vote again that answers, unless another has its vote.
+// answered lets a node that answers vote again, unless another node has its vote.
 func (s *Store) answered(n *node) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if twin := s.twinLocked(n); twin != nil {
 		return fmt.Errorf("%w: %s and %s, as the store URL says", ErrSameServer, twin.host, n.host)
 	}
-	n.until = 0
+	n.downUntil = 0
 	return nil
 }
 
-// reasons are those of the nodes that are not well.
+// reasons joins the errors of the nodes that do not work.
 func reasons(errs []error) string {
 	var each []string
 	for _, err := range errs {
@@ -219,30 +229,31 @@ func reasons(errs []error) string {
 	return strings.Join(each, "; ")
 }
 
-// kick wakes settle.
-func (s *Store) kick() {
+// wakeReleaser wakes sendPendingReleases.
+func (s *Store) wakeReleaser() {
 	select {
-	case s.owing <- struct{}{}:
+	case s.wakeup <- struct{}{}:
 	default:
 	}
 }
 
-// settle sends the pending releases to the nodes that are up, until the store is closed.
-func (s *Store) settle() {
-	defer close(s.ended)
+// sendPendingReleases sends the pending releases to the nodes that are up, until the store is
+// closed.
+func (s *Store) sendPendingReleases() {
+	defer close(s.releaserDone)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-s.ctx.Done():
 			return
-		case <-s.owing:
+		case <-s.wakeup:
 		case <-timer.C:
 		}
 		s.mu.Lock()
 		now, next := s.clock(), cache.Forever
 		for _, n := range s.nodes {
-			next = min(next, s.settleNodeLocked(n, now))
+			next = min(next, s.releaseAtNodeLocked(n, now))
 		}
 		s.idleLocked()
 		s.mu.Unlock()
@@ -253,32 +264,32 @@ func (s *Store) settle() {
 	}
 }
 
-// settleNodeLocked sends pending releases to n, and returns when to check again.
-func (s *Store) settleNodeLocked(n *node, now int64) int64 {
-	if len(n.pendingReleases) == 0 || n.backLocked() {
+// releaseAtNodeLocked sends pending releases to n, and returns when to check again.
+func (s *Store) releaseAtNodeLocked(n *node, now int64) int64 {
+	if len(n.pendingReleases) == 0 || n.backgroundLocked() {
 		return cache.Forever
 	}
 	j, next := s.pendingLocked(n, now)
 	if j == nil {
 		return next
 	}
-	if now < n.until {
-		return n.until
+	if now < n.downUntil {
+		return n.downUntil
 	}
 	j.abandonLocked()
 	s.submitLocked(j, now)
 	return next
 }
 
-// Close waits for the calls in flight, and for the pending releases at nodes that are up, for the
-// time of one answer. Then it ends the goroutines. Held leases last until their deadlines. It must not run
-// at the same time as Apply, nor be called twice.
+// Close waits for the calls in flight and for the pending releases at nodes that are up, at most
+// for the time of one answer. Then it ends the goroutines. Held leases last until their deadlines.
+// Close must not run at the same time as Apply, nor be called twice.
 func (s *Store) Close() error {
 	quiet := make(chan struct{})
 	s.mu.Lock()
-	s.quiet = quiet
+	s.idle = quiet
 	s.mu.Unlock()
-	s.kick()
+	s.wakeReleaser()
 	t := time.NewTimer(s.cfg.Timeout)
 	defer t.Stop()
 	select {
@@ -289,23 +300,23 @@ func (s *Store) Close() error {
 	s.closed = true
 	s.mu.Unlock()
 	s.cancel()
-	<-s.ended
+	<-s.releaserDone
 	s.wg.Wait()
 	return s.closeNodes()
 }
 
-// idleLocked tells Close when nothing is on its way any more.
+// idleLocked tells Close when nothing is in flight any more.
 func (s *Store) idleLocked() {
-	if s.quiet == nil {
+	if s.idle == nil {
 		return
 	}
 	for _, n := range s.nodes {
-		if len(n.running) > 0 || len(n.pendingReleases) > 0 && n.fails == 0 {
+		if len(n.running) > 0 || len(n.pendingReleases) > 0 && n.failures == 0 {
 			return
 		}
 	}
-	close(s.quiet)
-	s.quiet = nil
+	close(s.idle)
+	s.idle = nil
 }
 
 func (s *Store) closeNodes() error {

@@ -81,11 +81,7 @@ func open(t testing.TB, url string, opts ...redlock.Option) *redlock.Store {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	s, err := redlock.Open(ctx, cfg, member, opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return storetest.Opened(t, func() (*redlock.Store, error) { return redlock.Open(ctx, cfg, member, opts...) })
 }
 
 func TestConformance(t *testing.T) {
@@ -95,11 +91,11 @@ func TestConformance(t *testing.T) {
 		// The nodes are healthy: every answer is waited for, so that a key is free at
 		// all of them as soon as its release is done.
 		return open(t, c.url("max_ttl=24h&timeout=10s&prefix="+prefix), redlock.WithGrace(10*time.Second))
-	}, storetest.Options{NoQueue: true, Server: c.all(), Residue: c.leftovers})
+	}, storetest.Options{NoQueue: true, Server: c.all(), Residue: c.residue})
 }
 
-// leftovers are the keys of locks with prefix on any node.
-func (c cluster) leftovers(t testing.TB, prefix string) []string {
+// residue are the keys of locks with prefix on any node.
+func (c cluster) residue(t testing.TB, prefix string) []string {
 	var left []string
 	for _, s := range c {
 		for _, k := range s.Admin().Keys(t.Context(), "*").Val() {

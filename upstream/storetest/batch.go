@@ -76,7 +76,8 @@ var batchTests = []test{
 		}
 		for i, r := range h.apply(ops...) {
 			if r.Status != want[i] {
-				w.Errorf("%v of %s is %v (error %v), not %v", ops[i].Kind, ops[i].Key, r.Status, r.Err, want[i])
+				w.Errorf("%v of %s is %v (error %v), not %v",
+					ops[i].Kind, ops[i].Key, r.Status, r.Err, want[i])
 			}
 		}
 	}},

@@ -7,9 +7,8 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Clock runs the tests of a store whose server goes by a wall clock that jumps. jump
-// sets it ahead of the right time by d, or back when d is negative, and returns when
-// the server has noticed.
+// Clock runs the tests of a store whose server uses a wall clock that jumps. jump sets the clock
+// ahead of the right time by d, or back if d is negative, and returns when the server has noticed.
 func Clock(t *testing.T, newHost NewHost, opts Options, jump func(d time.Duration)) {
 	e := &env{newHost: newHost, opts: opts}
 	for _, c := range clockTests(jump) {
@@ -20,8 +19,8 @@ func Clock(t *testing.T, newHost NewHost, opts Options, jump func(d time.Duratio
 	}
 }
 
-// clockTests keep within the day for which stores keep what makes fences rise when
-// the clock is set back.
+// clockTests jump by less than a day, which is how long stores keep the last bases, by which fences
+// rise when the clock is set back.
 func clockTests(jump func(time.Duration)) []test {
 	jumps := []time.Duration{time.Hour, -time.Hour, 20 * time.Hour, 0, -2 * time.Hour, 0}
 	return []test{
@@ -46,13 +45,13 @@ func clockTests(jump func(time.Duration)) []test {
 					other := hs[1].token()
 					switch r := hs[1].try("k", other); r.Status {
 					case cache.Busy:
-						w.want(hs[0].sure(renew), cache.Done)
-						w.want(hs[0].sure(release), cache.Done)
+						w.want(hs[0].applySurely(renew), cache.Done)
+						w.want(hs[0].applySurely(release), cache.Done)
 					case cache.Granted: // the jump has ended it
 						grow(r.Base)
-						w.want(hs[0].sure(renew), cache.NotHeld)
-						w.want(hs[0].sure(release), cache.NotHeld)
-						w.want(hs[1].sure(cache.Op{Kind: cache.OpRelease, Key: "k", Token: other}), cache.Done)
+						w.want(hs[0].applySurely(renew), cache.NotHeld)
+						w.want(hs[0].applySurely(release), cache.NotHeld)
+						w.want(hs[1].applySurely(cache.Op{Kind: cache.OpRelease, Key: "k", Token: other}), cache.Done)
 					default:
 						w.Fatalf("from %v to %v: another's try is %v (%v)", now, d, r.Status, r.Err)
 					}
@@ -70,7 +69,7 @@ func clockTests(jump func(time.Duration)) []test {
 			}
 			for _, d := range []time.Duration{-10 * time.Minute, -time.Hour, -20 * time.Hour} {
 				jump(d)
-				r := h.sure(cache.Op{Kind: cache.OpRenew, Key: "k", Token: token, TTL: long, Rebase: true})
+				r := h.applySurely(cache.Op{Kind: cache.OpRenew, Key: "k", Token: token, TTL: long, Rebase: true})
 				w.want(r, cache.Done)
 				if r.Base <= base {
 					w.Errorf("base %d after %d", r.Base, base)

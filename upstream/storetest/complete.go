@@ -11,19 +11,25 @@ import (
 	"unsafe"
 )
 
-// Complete is a check that a hand-written snapshot is complete: each field of what it is made of, and of the types in
-// it, is in the snapshot and taken over from it, or listed as left out with the reason.
+// Complete checks that a hand-written snapshot is complete. Each field of the original, and of the
+// types in it, must be in the snapshot and restored from it, or be listed as left out with the
+// reason.
 type Complete struct {
-	Root     any                                           // a pointer to what the snapshot is of, with every kind of state
-	Snapshot func() ([]byte, error)                        // the snapshot of Root; it does not change Root
-	Again    func(snapshot []byte) (again []byte, _ error) // the snapshot of a new one that has taken snapshot, or why it cannot take it
+	// Root is a pointer to the original, which must have every kind of state.
+	Root any
+	// Snapshot returns a snapshot of Root without changing Root.
+	Snapshot func() ([]byte, error)
+	// Again restores a copy from snapshot and returns the snapshot of the copy, or an error.
+	Again func(snapshot []byte) (again []byte, _ error)
 
-	// LeftOut has the fields that the snapshot omits, as "package.type.field", with the reasons. The keys of a map are
-	// "package.type.field (keys)".
+	// LeftOut has the fields that the snapshot omits, as "package.type.field", with the reasons.
+	// The keys of a map are "package.type.field (keys)".
 	LeftOut map[string]string
-	// Names has the fields by which the snapshot refers to things. It has them, but none can be changed alone.
+	// Names has the fields by which the snapshot refers to things. It has them, but none can be
+	// changed alone.
 	Names map[string]bool
-	// Another returns another value for a field that is an interface, but not an error. nil if there is none.
+	// Another returns another value for a field that is an interface, but not an error. nil if
+	// there is none.
 	Another func() any
 }
 
@@ -38,8 +44,9 @@ type walk struct {
 	puts    []func() // put changed copies of map entries into their maps, the outermost first
 }
 
-// triesMost bounds the instances of one field that are changed. For most fields the first one suffices.
-const triesMost = 24
+// maxTries is the limit of instances of one field that are changed. For most fields the first one
+// is enough.
+const maxTries = 24
 
 // Check fails for each field that is neither in the snapshot nor left out.
 func (c Complete) Check(t testing.TB) {
@@ -52,7 +59,7 @@ func (c Complete) Check(t testing.TB) {
 	root := reflect.ValueOf(c.Root)
 	w.visit(root, typeName(root.Type().Elem()))
 	if again, _ := w.snapshot(); !bytes.Equal(again, w.base) {
-		t.Fatal("the walk has changed what the snapshot is of")
+		t.Fatal("the walk has changed the original")
 	}
 	known := make(map[string]bool)
 	var missing []string
@@ -102,7 +109,8 @@ func (w *walk) visit(v reflect.Value, name string) {
 	}
 }
 
-// entry visits an entry of a map. Entries cannot be changed in their place, so copies are, which then replace them.
+// entry visits an entry of a map. Entries cannot be changed in their place, so copies are, which
+// then replace them.
 func (w *walk) entry(m, key reflect.Value, name string) {
 	value := reflect.New(m.Type().Elem()).Elem()
 	value.Set(m.MapIndex(key))
@@ -195,7 +203,7 @@ func isScalar(t reflect.Type) bool {
 
 // try changes v, makes a snapshot, and restores v.
 func (w *walk) try(v reflect.Value, name string) {
-	if w.encoded[name] || w.tries[name] >= triesMost || !v.CanSet() {
+	if w.encoded[name] || w.tries[name] >= maxTries || !v.CanSet() {
 		return
 	}
 	w.tries[name]++
@@ -239,7 +247,7 @@ func (w *walk) try(v reflect.Value, name string) {
 		return // the changed field contradicts others of the snapshot
 	}
 	if !bytes.Equal(again, snapshot) {
-		w.t.Errorf("%s is in the snapshot, but who takes the snapshot has another value", name)
+		w.t.Errorf("%s is in the snapshot, but the copy has another value", name)
 	}
 }
 
@@ -263,9 +271,11 @@ func (w *walk) snapshot() (snapshot []byte, wrong string) {
 	return snapshot, wrong
 }
 
-// required calls add for every field of a type and of the types in it. leaf marks those with a scalar value. The keys
-// of a map have a name of their own.
-func (w *walk) required(t reflect.Type, seen map[reflect.Type]bool, add func(name string, leaf bool)) {
+// required calls add for every field of a type and of the types in it. leaf marks those with a
+// scalar value. The keys of a map have a name of their own.
+func (w *walk) required(
+	t reflect.Type, seen map[reflect.Type]bool, add func(name string, leaf bool),
+) {
 	switch t.Kind() {
 	case reflect.Map:
 		w.required(t.Key(), seen, add)

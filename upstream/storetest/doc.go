@@ -1,7 +1,6 @@
-// Package storetest is what every store has to do, as tests: the contract of
-// package upstream, run by each driver's own tests against its real server.
+// Package storetest is a conformance suite for stores: it tests the contract of package upstream.
+// Each driver's tests run it against a real server.
 //
-// A host is one Store, as one daemon has it; hosts of a test share a prefix. The
-// suite starts goroutines of its own only in the tests that race hosts, and waits
-// for them there.
+// A host is one Store, as one daemon has it. The hosts of a test share a prefix. Only the tests
+// that race hosts start goroutines, and they wait for them.
 package storetest

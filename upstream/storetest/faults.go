@@ -7,10 +7,10 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// Server is what a test can do to the server behind the stores.
+// Server has the faults that a test can cause at the server behind the stores.
 type Server struct {
-	Pause, Resume func() // it answers nothing meanwhile, and forgets nothing
-	Restart       func() // as a crash does; what it keeps over that is its own
+	Pause, Resume func() // in between it answers nothing, and forgets nothing
+	Restart       func() // a crash; the server keeps what it keeps
 }
 
 // faultTests are about a server that does not answer. They need Options.Server.
@@ -20,8 +20,8 @@ var faultTests = []test{
 		for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
 			k := kind.String()
 			t := hs[0].token()
-			w.silent(func() {
-				w.unanswered(hs[0].brief(cache.Op{Kind: kind, Key: k, Token: t, TTL: outlived}))
+			w.whilePaused(func() {
+				w.unanswered(hs[0].applyBriefly(cache.Op{Kind: kind, Key: k, Token: t, TTL: outlived}))
 			})
 			w.settled(hs[0], cache.Op{Kind: cache.OpWithdraw, Key: k, Token: t})
 			w.eventually("another host gets the key", func() bool { return hs[1].try(k, hs[1].last.Load()+1).Status == cache.Granted })
@@ -34,7 +34,7 @@ var faultTests = []test{
 			k := mode.String()
 			t, base := hs[0].take(k, mode)
 			op := cache.Op{Kind: cache.OpRelease, Mode: mode, Key: k, Token: t}
-			w.silent(func() { w.unanswered(hs[0].brief(op)) })
+			w.whilePaused(func() { w.unanswered(hs[0].applyBriefly(op)) })
 			w.settled(hs[0], op)
 			var r cache.Result
 			w.eventually("another host gets the key", func() bool {
@@ -46,12 +46,12 @@ var faultTests = []test{
 			}
 		}
 	}},
-	{"a lease that was not lost goes on after a silence", func(w *world) {
+	{"a lease that was not lost continues after a silence", func(w *world) {
 		hs := w.hosts(2)
 		t, _ := hs[0].take("k", cache.Exclusive)
-		w.silent(func() { w.unanswered(hs[0].brief(cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})) })
+		w.whilePaused(func() { w.unanswered(hs[0].applyBriefly(cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})) })
 		r := w.settled(hs[0], cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})
-		other := hs[1].sure(cache.Op{Kind: cache.OpTry, Key: "k", Token: hs[1].token(), TTL: long})
+		other := hs[1].applySurely(cache.Op{Kind: cache.OpTry, Key: "k", Token: hs[1].token(), TTL: long})
 		if (r.Status == cache.Done) != (other.Status == cache.Busy) {
 			w.Errorf("the renewal is %v, and another's try %v", r.Status, other.Status)
 		}
@@ -62,12 +62,12 @@ var faultTests = []test{
 		w.env.opts.Server.Restart()
 		r := w.settled(hs[0], cache.Op{Kind: cache.OpRenew, Key: "k", Token: t, TTL: long})
 		op := cache.Op{Kind: cache.OpTry, Key: "k", Token: hs[1].token(), TTL: long}
-		other := hs[1].sure(op)
+		other := hs[1].applySurely(op)
 		if r.Status == cache.Done {
 			w.want(other, cache.Busy)
 			w.settled(hs[0], cache.Op{Kind: cache.OpRelease, Key: "k", Token: t})
 			op.Token = hs[1].token()
-			other = hs[1].sure(op)
+			other = hs[1].applySurely(op)
 		}
 		w.want(other, cache.Granted)
 		if other.Base <= base {
@@ -81,15 +81,15 @@ const (
 	patience = 300 * time.Millisecond // of an op that is not to be answered
 )
 
-// silent does something while the server answers nothing.
-func (w *world) silent(do func()) {
+// whilePaused calls do while the server answers nothing.
+func (w *world) whilePaused(do func()) {
 	w.env.opts.Server.Pause()
 	defer w.env.opts.Server.Resume()
 	do()
 }
 
-// brief asks for an op and gives up soon.
-func (h *host) brief(op cache.Op) cache.Result {
+// applyBriefly applies an op and gives up soon.
+func (h *host) applyBriefly(op cache.Op) cache.Result {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	results := []cache.Result{{Status: 99}}
@@ -97,7 +97,7 @@ func (h *host) brief(op cache.Op) cache.Result {
 	return results[0]
 }
 
-// unanswered fails the test if r claims to know.
+// unanswered fails the test unless r is Unknown or Refused.
 func (w *world) unanswered(r cache.Result) {
 	w.Helper()
 	if r.Status != cache.Unknown && r.Status != cache.Refused || r.Err == nil {
@@ -105,8 +105,8 @@ func (w *world) unanswered(r cache.Result) {
 	}
 }
 
-// sure asks for an op until the store knows.
-func (h *host) sure(op cache.Op) (r cache.Result) {
+// applySurely repeats an op until its result is not Unknown.
+func (h *host) applySurely(op cache.Op) (r cache.Result) {
 	h.Helper()
 	h.eventually(op.Kind.String()+" is answered", func() bool {
 		r = h.apply(op)[0]
@@ -115,10 +115,10 @@ func (h *host) sure(op cache.Op) (r cache.Result) {
 	return r
 }
 
-// settled is sure, of what ends as done or not held.
+// settled repeats an op until its result is Done or NotHeld.
 func (w *world) settled(h *host, op cache.Op) cache.Result {
 	w.Helper()
-	r := h.sure(op)
+	r := h.applySurely(op)
 	if r.Status != cache.Done && r.Status != cache.NotHeld {
 		w.Fatalf("%v is %v", op.Kind, r.Status)
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
-	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // heldTests check that each host can see for how long another one has held a lock.
@@ -32,13 +31,12 @@ var heldTests = []test{
 			return hs[1].join("k", t).Status == cache.Granted
 		})
 		g.grant("k", cache.Exclusive, t)
-		_, asks := hs[1].store.(upstream.Answerer)
+		asks := hs[1].store.Capabilities().Answerer != nil
 		w.wantHeld(hs[2], "k", cache.Exclusive, begin, time.Now(), !asks)
 	}},
 	{"a daemon that does not answer leaves the time unknown", func(w *world) {
 		hs := registered(w, "web-1", "web-2")
-		_, asks := hs[0].store.(upstream.Answerer)
-		w.skipUnless(asks, "daemons do not ask each other")
+		w.skipUnless(hs[0].store.Capabilities().Answerer != nil, "daemons do not ask each other")
 		hs[0].take("k", cache.Exclusive)
 		for range 2 {
 			w.wantHolders(hs[1], "k", cache.Exclusive, "web-1")
@@ -49,8 +47,8 @@ var heldTests = []test{
 	}},
 	{"an answer that cannot be true leaves the time unknown", func(w *world) {
 		hs := registered(w, "web-1", "web-2")
-		a, asks := hs[0].store.(upstream.Answerer)
-		w.skipUnless(asks, "daemons do not ask each other")
+		a := hs[0].store.Capabilities().Answerer
+		w.skipUnless(a != nil, "daemons do not ask each other")
 		var mu sync.Mutex
 		asked := 0
 		a.Answer(func(key string, mode cache.Mode, tokens []uint64) []int64 {
@@ -72,7 +70,7 @@ var heldTests = []test{
 	}},
 }
 
-// heldFor has one host hold a key in a mode, and another one see for how long.
+// heldFor makes one host hold a key in a mode and checks for how long another host sees it held.
 func (w *world) heldFor(mode cache.Mode) {
 	hs := registered(w, "web-1", "web-2")
 	w.skipUnless(mode != cache.Permit || hs[0].store.Info().Permits, "the store has no semaphores")
@@ -93,12 +91,15 @@ func (w *world) heldFor(mode cache.Mode) {
 	}
 }
 
-// clockSlack is what a server's clock, which counts milliseconds, may differ from ours on the same machine.
+// clockSlack is the maximum difference of a server's clock, which counts milliseconds, and ours on
+// the same machine.
 const clockSlack = 20 * time.Millisecond
 
-// wantHeld checks that h sees for how long a key has been held that was granted between begin and granted.
-// If unknown is true, it may also see no time.
-func (w *world) wantHeld(h *host, key string, mode cache.Mode, begin, granted time.Time, unknown bool) {
+// wantHeld checks that h sees for how long a key has been held that was granted between begin and
+// granted. If unknown is true, it may also see no time.
+func (w *world) wantHeld(
+	h *host, key string, mode cache.Mode, begin, granted time.Time, unknown bool,
+) {
 	w.Helper()
 	if mode != cache.Permit {
 		mode = cache.Exclusive
@@ -109,7 +110,8 @@ func (w *world) wantHeld(h *host, key string, mode cache.Mode, begin, granted ti
 		for i := range locks {
 			held := time.Duration(locks[i].Held)
 			if held < 0 || held != 0 && held < before.Sub(granted)-clockSlack || held > time.Since(begin)+clockSlack {
-				w.Fatalf("held for %v, but granted between %v and %v ago", held, before.Sub(granted), time.Since(begin))
+				w.Fatalf("held for %v, but granted between %v and %v ago",
+					held, before.Sub(granted), time.Since(begin))
 			}
 			if held > 0 {
 				return true
@@ -119,7 +121,7 @@ func (w *world) wantHeld(h *host, key string, mode cache.Mode, begin, granted ti
 	})
 }
 
-// grants are what a host answers the questions of other hosts from.
+// grants has the times from which a host answers the questions of other hosts.
 type grants struct {
 	mu    sync.Mutex
 	since map[grantOf]time.Time // guarded by mu
@@ -131,11 +133,12 @@ type grantOf struct {
 	token  uint64
 }
 
-// answering makes a host answer other hosts, where daemons ask each other.
+// answering makes a host answer the questions of other hosts, if the store's daemons ask each
+// other.
 func (h *host) answering() *grants {
 	g := &grants{since: map[grantOf]time.Time{}}
-	a, ok := h.store.(upstream.Answerer)
-	if !ok {
+	a := h.store.Capabilities().Answerer
+	if a == nil {
 		return g
 	}
 	a.Answer(func(key string, mode cache.Mode, tokens []uint64) []int64 {

@@ -47,6 +47,33 @@ var leaseTests = []test{
 			w.want(h.peek(key), cache.Done)
 		}
 	}},
+	{"the same token in the other mode is turned down and changes nothing", func(w *world) {
+		h := w.host()
+		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
+			key := mode.String()
+			t, _ := h.take(key, mode)
+			held := h.peek(key)
+			for _, kind := range []cache.OpKind{cache.OpTry, cache.OpJoin} {
+				want := cache.Busy // after which a join would have lost the lease
+				if kind == cache.OpJoin {
+					want = cache.Queued
+				}
+				if r := h.do(kind, cache.Exclusive+cache.Shared-mode, key, t, long); r.Status != want {
+					w.Errorf("%v in the other mode than %v is %v, not %v",
+						kind, mode, r.Status, want)
+				}
+				if now := h.peek(key); now.Status != held.Status || now.Mode != held.Mode {
+					w.Errorf("the key is %v %v, and was %v %v",
+						now.Status, now.Mode, held.Status, held.Mode)
+				}
+			}
+			w.want(h.do(cache.OpRenew, mode, key, t, long), cache.Done)
+			w.want(h.do(cache.OpTry, mode, key, t, long), cache.Granted)
+			w.want(h.do(cache.OpRelease, mode, key, t, 0), cache.Done)
+			w.want(h.peek(key), cache.Done)
+			h.take(key, cache.Exclusive)
+		}
+	}},
 	{"a release frees the key, and only once", func(w *world) {
 		h := w.host()
 		for _, mode := range []cache.Mode{cache.Exclusive, cache.Shared} {
@@ -146,7 +173,8 @@ var leaseTests = []test{
 		t := h.token()
 		for _, r := range []cache.Result{h.try("k", t), h.renew("k", t, long), h.downgrade("k", t)} {
 			if (r.Session != 0) != (h.store.Info().Session != 0) || (r.Session != 0) != (r.SessionNo != 0) {
-				w.Errorf("the store's session is %v, a result's deadline %d of number %d", h.store.Info().Session, r.Session, r.SessionNo)
+				w.Errorf("the store's session is %v, a result's deadline %d of number %d",
+					h.store.Info().Session, r.Session, r.SessionNo)
 			}
 		}
 	}},

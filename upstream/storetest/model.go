@@ -9,7 +9,7 @@ import (
 // modelTests hold the store against a model of who holds what.
 var modelTests = []test{
 	{"whatever comes late, twice or out of order, nobody is let in beside another", func(w *world) {
-		for seed := range uint64(4) {
+		for seed := range uint64(Rounds(1, 8)) {
 			model(w, seed)
 		}
 	}},
@@ -17,12 +17,14 @@ var modelTests = []test{
 
 // leases is the model of one key: its leases, by host and token.
 type leases struct {
-	held       map[lease]cache.Mode
-	maybe      map[lease]cache.Mode // pending releases that a later token of their host may have ended
-	base       map[lease]uint64     // of what is held
-	successors map[lease]bool       // on session stores, the queued tokens: the key is theirs as soon as it is free
-	writer     uint64               // the highest base of an exclusive grant
-	all        uint64               // the highest base
+	held map[lease]cache.Mode
+	// pending releases that a later token of their host may have ended
+	maybe map[lease]cache.Mode
+	base  map[lease]uint64 // of what is held
+	// on session stores, the queued tokens: the key is theirs as soon as it is free
+	successors map[lease]bool
+	writer     uint64 // the highest base of an exclusive grant
+	all        uint64 // the highest base
 }
 
 type lease struct {
@@ -99,7 +101,8 @@ func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 	me := lease{i, op.Token}
 	mode, held := g.held[me]
 	bad := func() {
-		w.Errorf("%v %v by %v is %v (%v), held by %v, perhaps %v", op.Kind, op.Mode, me, r.Status, r.Err, g.held, g.maybe)
+		w.Errorf("%v %v by %v is %v (%v), held by %v, perhaps %v",
+			op.Kind, op.Mode, me, r.Status, r.Err, g.held, g.maybe)
 	}
 	unsure, perhaps := g.maybe[me]
 	if op.Kind != cache.OpPeek {
@@ -112,7 +115,7 @@ func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 	}
 	switch op.Kind {
 	case cache.OpTry, cache.OpJoin:
-		g.debts(me)
+		g.recordReplaced(me)
 		switch {
 		case r.Status == cache.Granted:
 			g.granted(h, me, op, r, bad)
@@ -148,9 +151,9 @@ func (g *leases) check(w *world, h *host, i int, op *cache.Op, r cache.Result) {
 	}
 }
 
-// debts records that me's host continues with a later token: the store may end the leases of its
-// earlier ones.
-func (g *leases) debts(me lease) {
+// recordReplaced records that me's host continues with a later token: the store may end the leases
+// of its earlier ones.
+func (g *leases) recordReplaced(me lease) {
 	for other, mode := range g.held {
 		if other.host == me.host && other.token < me.token {
 			delete(g.held, other)

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
-	"github.com/locksidecar/locksidecar/upstream"
 )
 
 // sem is a semaphore of a test.
@@ -162,7 +161,8 @@ var permitTests = []test{
 			cache.Op{Kind: cache.OpTry, Mode: cache.Permit, Limit: s.limit, Key: s.key, Token: h.token(), TTL: long})
 		w.want(rs[0], cache.Done)
 		w.want(rs[1], cache.Done)
-		if st := rs[2].Status; st != cache.Granted && st != cache.Busy { // the order within a batch is nobody's promise
+		// the order within a batch is nobody's promise
+		if st := rs[2].Status; st != cache.Granted && st != cache.Busy {
 			w.Errorf("it is %v", st)
 		}
 	}},
@@ -190,8 +190,8 @@ var permitTests = []test{
 	}},
 	{"permits are listed", func(w *world) {
 		h := w.host()
-		l, ok := h.store.(upstream.Lister)
-		w.skipUnless(ok, "the store has no list")
+		l := h.store.Capabilities().Lister
+		w.skipUnless(l != nil, "the store has no list")
 		h.takePermits(sem{"k", 5}, 2)
 		found := 0
 		for cursor := ""; ; {
@@ -213,7 +213,7 @@ var permitTests = []test{
 		}
 	}},
 	{"whatever comes late, twice or out of order, no permit is given out twice", func(w *world) {
-		for seed := range uint64(4) {
+		for seed := range uint64(Rounds(1, 8)) {
 			permitModel(w, seed)
 		}
 	}},

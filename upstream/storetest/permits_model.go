@@ -51,7 +51,8 @@ func permitModel(w *world, seed uint64) {
 			before--
 		}
 		bad := func() {
-			w.Fatalf("seed %d: %v by %v is %v (%v); held %v, queued %v", seed, op.Kind, me, r.Status, r.Err, held, queued)
+			w.Fatalf("seed %d: %v by %v is %v (%v); held %v, queued %v",
+				seed, op.Kind, me, r.Status, r.Err, held, queued)
 		}
 		switch op.Kind {
 		case cache.OpTry, cache.OpJoin:
@@ -91,7 +92,7 @@ func permitModel(w *world, seed uint64) {
 	}
 }
 
-// permitRace lets hosts loose on one semaphore, each with several tokens in a batch.
+// permitRace races hosts for one semaphore, each with several tokens in a batch.
 func permitRace(w *world, kind cache.OpKind) {
 	const turns, each = 30, 2
 	s := sem{"k", 3}

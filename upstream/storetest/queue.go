@@ -15,7 +15,8 @@ var queueTests = []test{
 			w.want(h.join("k", ts[h]), cache.Queued)
 		}
 		for i, h := range hs[:3] {
-			for j := len(hs) - 1; j > i; j-- { // the last one asks first, and repeating changes nothing
+			// the last one asks first, and repeating changes nothing
+			for j := len(hs) - 1; j > i; j-- {
 				w.want(hs[j].join("k", ts[hs[j]]), cache.Queued)
 			}
 			w.want(h.release("k", ts[h]), cache.Done)

@@ -8,19 +8,19 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// raceTests let hosts loose on a few keys.
+// raceTests race hosts for a few keys.
 var raceTests = []test{
 	{"hosts that try never hold together", func(w *world) { race(w, cache.OpTry) }},
 	{"hosts that queue never hold together, and each gets its turns", func(w *world) { race(w, cache.OpJoin) }},
 }
 
-// guarded is what a lock protects here: it sees who is inside.
+// guarded is a resource that a lock protects. It counts its users.
 type guarded struct {
 	writers, readers atomic.Int32
 	fence            atomic.Uint64 // the highest base of a writer
 }
 
-// enter and leave are called by whoever believes that it holds the key.
+// enter and leave are called by a host that believes that it holds the key.
 func (g *guarded) enter(w *world, mode cache.Mode, base uint64) {
 	if mode == cache.Exclusive {
 		if n := g.writers.Add(1); n != 1 || g.readers.Load() != 0 {
@@ -49,7 +49,8 @@ func (g *guarded) leave(mode cache.Mode) {
 }
 
 func race(w *world, kind cache.OpKind) {
-	const keys, turns = 3, 40
+	const keys = 3
+	turns := Rounds(20, 100)
 	var g [keys]guarded
 	var wg sync.WaitGroup
 	for n, h := range w.hosts(4) {
@@ -67,27 +68,27 @@ func race(w *world, kind cache.OpKind) {
 	w.nothingLeft()
 }
 
-// turn takes all keys in one batch again and again until each has been held
-// once, and releases each in the batch after.
+// turn tries all keys in one batch, repeatedly, until each has been held once. It releases each in
+// the next batch.
 func turn(h *host, rnd *rand.Rand, kind cache.OpKind, g *[3]guarded) {
-	type grip struct {
+	type lease struct {
 		op   cache.Op
 		held bool
 		done bool
 	}
-	grips := make([]grip, len(g))
-	for i := range grips {
+	leases := make([]lease, len(g))
+	for i := range leases {
 		mode := cache.Exclusive
 		if rnd.IntN(3) == 0 {
 			mode = cache.Shared
 		}
-		grips[i].op = cache.Op{Kind: kind, Mode: mode, Key: key(i), Token: h.token(), TTL: long}
+		leases[i].op = cache.Op{Kind: kind, Mode: mode, Key: key(i), Token: h.token(), TTL: long}
 	}
-	for left := len(grips); left > 0; {
+	for left := len(leases); left > 0; {
 		var ops []cache.Op
 		var at []int
-		for i := range grips {
-			if x := &grips[i]; !x.done {
+		for i := range leases {
+			if x := &leases[i]; !x.done {
 				op := x.op
 				if x.held {
 					g[i].leave(op.Mode)
@@ -97,7 +98,7 @@ func turn(h *host, rnd *rand.Rand, kind cache.OpKind, g *[3]guarded) {
 			}
 		}
 		for j, r := range h.apply(ops...) {
-			x := &grips[at[j]]
+			x := &leases[at[j]]
 			switch {
 			case ops[j].Kind == cache.OpRelease:
 				if r.Status != cache.Done {

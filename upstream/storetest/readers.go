@@ -44,9 +44,8 @@ var readerTests = []test{
 	{"the key is held as long as the longest reader", func(w *world) {
 		hs := w.hosts(3)
 		w.skipUnless(hs[0].ttls(), "leases live by the session")
-		a, b := hs[0].token(), hs[1].token()
-		w.want(hs[0].do(cache.OpTry, cache.Shared, "k", a, long), cache.Granted)
-		w.want(hs[1].do(cache.OpTry, cache.Shared, "k", b, short), cache.Granted)
+		a, _ := hs[0].take("k", cache.Shared)
+		hs[1].takeShort("k", cache.Shared)
 		w.past(hs[2], short)
 		w.want(hs[2].try("k", hs[2].token()), cache.Busy)
 		w.want(hs[0].do(cache.OpRenew, cache.Shared, "k", a, long), cache.Done)
@@ -56,9 +55,8 @@ var readerTests = []test{
 	{"the key comes free with the readers that are left, not with one that has gone", func(w *world) {
 		hs := w.hosts(3)
 		w.skipUnless(hs[0].ttls(), "leases live by the session")
-		a, b := hs[0].token(), hs[1].token()
-		w.want(hs[0].do(cache.OpTry, cache.Shared, "k", a, long), cache.Granted)
-		w.want(hs[1].do(cache.OpTry, cache.Shared, "k", b, short), cache.Granted)
+		a, _ := hs[0].take("k", cache.Shared)
+		hs[1].takeShort("k", cache.Shared)
 		w.want(hs[0].release("k", a), cache.Done)
 		t := hs[2].token()
 		w.eventually("the key is free", func() bool { return hs[2].try("k", t).Status == cache.Granted })
@@ -119,6 +117,15 @@ var readerTests = []test{
 			w.want(h.joinShared("k", ts[len(ts)-1-i]), cache.Granted)
 		}
 	}},
+	{"a reader that joins as a writer under its token takes no place before other readers", func(w *world) {
+		hs := w.hosts(2)
+		a, _ := hs[0].take("k", cache.Shared)
+		w.want(hs[0].join("k", a), cache.Queued)
+		w.want(hs[1].tryShared("k", hs[1].token()), cache.Granted)
+		if r := hs[0].do(cache.OpRenew, cache.Shared, "k", a, long); r.Status != cache.Done || r.Contended {
+			w.Errorf("the reader's renewal is %v, contended %v", r.Status, r.Contended)
+		}
+	}},
 	{"a repeated shared acquire is granted past a writer that queues", func(w *world) {
 		hs := w.hosts(2)
 		a, _ := hs[0].take("k", cache.Shared)
@@ -128,7 +135,7 @@ var readerTests = []test{
 	}},
 }
 
-// past waits until what was granted for ttl before is over at the store.
+// past waits until a lease that was granted for ttl before has ended at the store.
 func (w *world) past(h *host, ttl time.Duration) {
 	w.Helper()
 	const key = "past"

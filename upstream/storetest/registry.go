@@ -65,8 +65,8 @@ var registryTests = []test{
 	}},
 	{"a listing names the daemons that hold locks", func(w *world) {
 		hs := registered(w, "web-1", "web-2")
-		lister, ok := hs[1].store.(upstream.Lister)
-		w.skipUnless(ok, "the store cannot list")
+		lister := hs[1].store.Capabilities().Lister
+		w.skipUnless(lister != nil, "the store cannot list")
 		hs[0].take("a", cache.Exclusive)
 		hs[1].take("b", cache.Shared)
 		var all []upstream.Lock
@@ -120,7 +120,7 @@ var registryTests = []test{
 	}},
 	{"entries are not listed as locks, and nothing is left of them", func(w *world) {
 		hs := registered(w, "web-1", "web-2")
-		if lister, ok := hs[0].store.(upstream.Lister); ok {
+		if lister := hs[0].store.Capabilities().Lister; lister != nil {
 			for cursor := ""; ; {
 				locks, next, err := lister.List(w.Context(), "", cursor, 100)
 				if err != nil || len(locks) > 0 {
@@ -131,7 +131,7 @@ var registryTests = []test{
 				}
 			}
 		}
-		if sw, ok := hs[0].store.(upstream.Sweeper); ok {
+		if sw := hs[0].store.Capabilities().Sweeper; sw != nil {
 			n, err := sw.Sweep(w.Context(), func(string, uint64) bool { return false })
 			if n != 0 || err != nil {
 				w.Errorf("%d swept, %v", n, err)
@@ -160,8 +160,7 @@ func registered(w *world, names ...string) []*host {
 
 func registeredHosts(w *world, hs []*host, names ...string) []*host {
 	w.Helper()
-	_, ok := hs[0].store.(upstream.Registrar)
-	w.skipUnless(ok, "the store does not support registrations")
+	w.skipUnless(hs[0].registrar() != nil, "the store does not support registrations")
 	for i, name := range names {
 		if name != "" {
 			hs[i].register(name, long)
@@ -170,7 +169,7 @@ func registeredHosts(w *world, hs []*host, names ...string) []*host {
 	return hs
 }
 
-func (h *host) registrar() upstream.Registrar { return h.store.(upstream.Registrar) }
+func (h *host) registrar() upstream.Registrar { return h.store.Capabilities().Registrar }
 
 func (h *host) register(name string, ttl time.Duration) {
 	h.Helper()
@@ -214,7 +213,8 @@ func (h *host) holders(key string, mode cache.Mode) []upstream.Lock {
 	return locks
 }
 
-// names returns the host names of the daemons that hold locks, and "?" for a daemon without an entry.
+// names returns the host names of the daemons that hold locks, and "?" for a daemon without an
+// entry.
 func (h *host) names(locks []upstream.Lock) []string {
 	h.Helper()
 	regs := h.registrations(upstream.Daemons(locks))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -12,31 +13,34 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// Options says what a driver's store is not, or how to look into it.
+// Options describes what a driver's store does not support, and how a test can inspect it.
 type Options struct {
-	// OneHost leaves out what takes several hosts: the store has only one.
+	// OneHost omits the tests with several hosts, because the store has only one.
 	OneHost bool
-	// NoQueue leaves out what takes a queue between hosts (Info.Queue is false).
+	// NoQueue omits the tests of a queue between hosts (Info.Queue is false).
 	NoQueue bool
-	// Counters leaves out that bases of different keys differ: not all keys have
-	// the same counter.
+	// Counters omits the check that bases of different keys differ, because not all keys share a
+	// counter.
 	Counters bool
-	// KeepsPlaces says that who queues keeps the key from others, if it comes free,
-	// until it withdraws.
+	// KeepsPlaces means that a queued host keeps an available key from others until it withdraws.
 	KeepsPlaces bool
-	// PolledHints says that the store finds its hints by looking, so that there is
-	// no subscription to wait for.
+	// PolledHints means that the store finds its hints by polling, so there is no subscription to
+	// wait for.
 	PolledHints bool
+	// OneByOne runs tests one by one, because the store is made for few hosts that acquire permits
+	// at the same time.
+	OneByOne bool
 	// HeldUnknown has the modes of leases for which no other host can see since when they are held.
 	HeldUnknown []cache.Mode
-	// NewShortLived makes hosts that a test ends, as NewHost does. Their store session is over seconds after they are
-	// closed. NewHost is used when nil. All other store sessions should outlast a machine that stalls.
+	// NewShortLived makes hosts that a test ends, as NewHost does. Their store sessions end seconds
+	// after they are closed. If it is nil, NewHost is used. All other store sessions should outlast
+	// a machine that stalls.
 	NewShortLived NewHost
-	// Server is the server behind the stores, for the tests of its faults; they are
-	// left out when nil.
+	// Server is the server behind the stores, for the tests of its faults. They are omitted if it
+	// is nil.
 	Server *Server
-	// Residue lists what the store keeps of locks with prefix, and anything of its own that would
-	// stay for ever. It is optional.
+	// Residue lists the state that the store keeps of locks with prefix, and anything else that it
+	// would never remove. It is optional.
 	Residue func(t testing.TB, prefix string) []string
 }
 
@@ -44,20 +48,22 @@ type Options struct {
 // their locks. The suite closes it.
 type NewHost func(t testing.TB, prefix string) upstream.Store
 
-// Run runs the suite.
+// Run runs the suite. Its tests run at the same time, each with a prefix of its own, except those
+// which make faults at the server. They begin after the test that calls Run has returned.
 func Run(t *testing.T, newHost NewHost, opts Options) {
 	e := &env{newHost: newHost, opts: opts}
 	if opts.Server != nil {
-		// First: others lift fences far above the clock, by which they rise over a restart.
+		// These tests are first, because others raise fences far above the clock, and after a
+		// restart fences follow the clock.
 		for _, c := range faultTests {
 			t.Run(c.name, func(t *testing.T) { c.run(e.world(t)) })
 		}
 	}
 	permits := e.world(t).host().store.Info().Permits
 	for _, group := range []struct {
-		hosts   bool // takes several
-		queue   bool // and a queue between them
-		permits bool // and semaphores
+		hosts   bool // needs several hosts
+		queue   bool // needs a queue between them
+		permits bool // needs semaphores
 		tests   []test
 	}{{tests: leaseTests}, {tests: fenceTests}, {tests: batchTests}, {tests: modelTests},
 		{hosts: true, tests: hostTests}, {hosts: true, tests: readerTests}, {hosts: true, queue: true, tests: queueTests},
@@ -69,6 +75,9 @@ func Run(t *testing.T, newHost NewHost, opts Options) {
 		}
 		for _, c := range group.tests {
 			t.Run(c.name, func(t *testing.T) {
+				if !opts.OneByOne {
+					t.Parallel()
+				}
 				c.run(e.world(t))
 			})
 		}
@@ -84,9 +93,11 @@ type env struct {
 	newHost NewHost
 	opts    Options
 	worlds  atomic.Int64
+	// held while Options.Residue runs: the servers' own connections are made at the first use
+	residue sync.Mutex
 }
 
-// skipUnless ends a test of what the store does not do.
+// skipUnless skips a test of a feature that the store does not have.
 func (w *world) skipUnless(does bool, what string) {
 	w.Helper()
 	if !does {
@@ -108,7 +119,7 @@ func (e *env) world(t *testing.T) *world {
 const (
 	long  = time.Minute            // a TTL that ends in no test
 	short = 200 * time.Millisecond // one that does
-	bound = 30 * time.Second       // for what comes soon: only reached when it never does
+	bound = time.Minute            // for events that occur soon; only reached if they never do
 )
 
 // host is one daemon's view: a store, and tokens that rise.
@@ -130,7 +141,7 @@ func (w *world) hostBy(newHost NewHost) *host {
 	return h
 }
 
-// end closes the host's store; what it holds stays held, to its deadline.
+// end closes the host's store. Its leases last until their deadlines.
 func (h *host) end() {
 	h.Helper()
 	if h.store == nil {
@@ -167,7 +178,7 @@ func (w *world) upTo(n int) []*host {
 
 func (h *host) token() uint64 { return h.last.Add(1) }
 
-// ttls says that each lease ends by its own TTL in the store.
+// ttls reports whether each lease ends with its own TTL in the store.
 func (h *host) ttls() bool { return h.store.Info().Session == 0 }
 
 // apply carries out a batch.
@@ -177,13 +188,15 @@ func (h *host) apply(ops ...cache.Op) []cache.Result {
 	defer cancel()
 	results := make([]cache.Result, len(ops))
 	for i := range results {
-		results[i].Status = 99 // a driver has to set every one
+		results[i].Status = 99 // a driver must set every status
 	}
 	_ = h.store.Apply(ctx, ops, results)
 	return results
 }
 
-func (h *host) do(kind cache.OpKind, mode cache.Mode, key string, token uint64, ttl time.Duration) cache.Result {
+func (h *host) do(
+	kind cache.OpKind, mode cache.Mode, key string, token uint64, ttl time.Duration,
+) cache.Result {
 	h.Helper()
 	return h.apply(cache.Op{Kind: kind, Mode: mode, Key: key, Token: token, TTL: ttl})[0]
 }
@@ -239,7 +252,7 @@ func (h *host) peek(key string) cache.Result {
 	return h.do(cache.OpPeek, cache.Exclusive, key, 0, 0)
 }
 
-// take is try that has to succeed; it returns the token and the base.
+// take is a try that must succeed. It returns the token and the base.
 func (h *host) take(key string, mode cache.Mode) (token, base uint64) {
 	h.Helper()
 	token = h.token()
@@ -248,32 +261,35 @@ func (h *host) take(key string, mode cache.Mode) (token, base uint64) {
 	return token, r.Base
 }
 
-// want fails the test unless r ended as st.
-func (w *world) want(r cache.Result, st cache.Status) {
-	w.Helper()
-	if r.Status != st {
-		w.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
-	}
-	if st == cache.Granted && (r.Base == 0 || r.Base > cache.MaxBase) {
-		w.Fatalf("granted with base %d", r.Base)
-	}
-	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
-		w.Fatalf("%v comes with error %v", st, r.Err)
-	}
-}
-
-// eventually polls until ok, which has to come true.
-func (w *world) eventually(what string, ok func() bool) {
-	w.Helper()
-	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			w.Fatalf("it never comes true that %s", what)
+// takeShort is take with a short TTL. It tries again, with another token, if the machine was so
+// busy that the answer came after the TTL: a store may refuse then.
+func (h *host) takeShort(key string, mode cache.Mode) (token, base uint64) {
+	h.Helper()
+	for {
+		token = h.token()
+		begin := time.Now()
+		r := h.do(cache.OpTry, mode, key, token, short)
+		if r.Status == cache.Granted || time.Since(begin) < short {
+			h.want(r, cache.Granted)
+			return token, r.Base
 		}
 	}
 }
 
-// hint waits for the next hint. It calls cause again each second until one comes, because places in a
-// queue expire.
+// want fails the test unless r ended as st.
+func (w *world) want(r cache.Result, st cache.Status) {
+	w.Helper()
+	Want(w.T, r, st)
+}
+
+// eventually polls until ok returns true, which it must.
+func (w *world) eventually(what string, ok func() bool) {
+	w.Helper()
+	Eventually(w.T, bound, what, ok)
+}
+
+// hint waits for the next hint. It calls cause again each second until one comes, because places in
+// a queue expire.
 func (h *host) hint(cause func()) cache.Hint {
 	h.Helper()
 	const each = time.Second
@@ -285,7 +301,7 @@ func (h *host) hint(cause func()) cache.Hint {
 			cause()
 		}
 	}
-	h.Fatal("the hint never comes")
+	h.Fatal("the hint does not arrive")
 	return cache.Hint{}
 }
 
@@ -305,18 +321,17 @@ func (h *host) hears(key string, cause func(), kinds ...cache.HintKind) {
 	}
 }
 
-// listening makes sure that h hears hints, which are lost until its
-// subscription stands.
+// listening waits until h receives hints. They are lost until its subscription is in effect.
 func (h *host) listening(other *host) {
 	h.Helper()
 	h.skipUnless(h.store.Hints() != nil, "the store has no hints")
 	h.hearsOf(other, func(cache.Hint) {})
-	// Those still on their way are about a key which nobody asks about.
+	// Hints that are still in transit are about a key that no test uses.
 }
 
-// notHinted checks that h has not heard such a hint about key, behind whose cause it
-// hears of what other does now. A hint may come twice, so this is only for one that has
-// no reason yet.
+// notHinted checks that h has not received such a hint about key. Then h would have received it
+// before the hint that other causes now. A hint may arrive twice, so this is only for one without a
+// cause so far.
 func (h *host) notHinted(key string, kind cache.HintKind, other *host) {
 	h.Helper()
 	h.hearsOf(other, func(x cache.Hint) {
@@ -326,7 +341,8 @@ func (h *host) notHinted(key string, kind cache.HintKind, other *host) {
 	})
 }
 
-// hearsOf has other want what h holds until h hears of it, and shows all hints before.
+// hearsOf makes other wait for a key that h holds until h receives the hint. It calls saw with all
+// hints before.
 func (h *host) hearsOf(other *host, saw func(cache.Hint)) {
 	h.Helper()
 	t := h.token()

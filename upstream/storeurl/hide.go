@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// pieces cuts a URL around who we are in it. ok is false for what is no URL, or
-// may have a password where nobody can tell.
-func pieces(raw string) (head, userinfo, rest string, ok bool) {
+// cut splits a URL around its user and password. ok is false if raw is no URL, or if it may contain
+// a password in an unknown place.
+func cut(raw string) (head, userinfo, rest string, ok bool) {
 	scheme, after, found := strings.Cut(raw, "://")
 	if !found {
 		return raw, "", "", !strings.Contains(raw, "@")
@@ -20,16 +20,16 @@ func pieces(raw string) (head, userinfo, rest string, ok bool) {
 	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
 		return scheme + "://", authority[:at], after[at+1:], !strings.Contains(authority[:at], "@")
 	}
-	if authority == "" { // a path, as of a Unix socket
+	if authority == "" { // a path, such as a Unix socket's
 		after, _, _ = strings.Cut(after, "?")
 	}
 	return scheme + "://", "", raw[len(scheme)+3:], !strings.Contains(after, "@")
 }
 
-// Redact is a URL without its password, for people to see. What may have one
-// where nobody can tell is not shown at all.
+// Redact returns a URL without its password, to be shown. If it may contain a password in an
+// unknown place, Redact returns another text instead.
 func Redact(raw string) string {
-	head, info, rest, ok := pieces(raw)
+	head, info, rest, ok := cut(raw)
 	if !ok {
 		return "(not a URL)"
 	}
@@ -43,25 +43,25 @@ func Redact(raw string) string {
 	return head + name + "@" + rest
 }
 
-// HasPassword says whether a password stands in a URL, as far as can be told.
+// HasPassword reports whether a URL contains a password, or may contain one.
 func HasPassword(raw string) bool {
-	_, info, _, ok := pieces(raw)
+	_, info, _, ok := cut(raw)
 	return !ok || strings.Contains(info, ":")
 }
 
-// NamesPassword says whether a URL has a password or names a file with one.
+// NamesPassword reports whether a URL contains a password or names a file with one.
 func NamesPassword(raw string) bool {
 	_, query, _ := strings.Cut(raw, "?")
 	q, err := url.ParseQuery(query)
 	return HasPassword(raw) || err == nil && q.Has("password_file")
 }
 
-// With is a URL with the user, the password and the password file that stand beside
-// it, where it has none itself. It may hold a secret.
+// With returns a URL with a user, password and password file that are configured outside it. The
+// URL's own parts take precedence. The result may contain a secret.
 func With(raw, user, password, file string) string {
-	head, info, rest, ok := pieces(raw)
+	head, info, rest, ok := cut(raw)
 	if !ok || rest == "" {
-		return raw // Parse says what is wrong with it
+		return raw // Parse reports the fault
 	}
 	name, pw, has := strings.Cut(info, ":")
 	if name == "" {
@@ -86,7 +86,8 @@ func With(raw, user, password, file string) string {
 	return head + name + rest
 }
 
-// escape leaves nothing in a password that ends it early.
+// escape encodes the characters that would end a password in a URL.
 func escape(s string) string {
-	return strings.NewReplacer(":", "%3A", "@", "%40", ",", "%2C", "#", "%23", "?", "%3F").Replace(url.PathEscape(s))
+	r := strings.NewReplacer(":", "%3A", "@", "%40", ",", "%2C", "#", "%23", "?", "%3F")
+	return r.Replace(url.PathEscape(s))
 }

@@ -2,6 +2,7 @@ package storeurl
 
 import (
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -23,7 +24,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := &URL{Scheme: "etcd", Hosts: []string{"a:2379", "b:1", "[::1]:2", "[fe80::1]:2379"}, Path: "/some/pa th",
-		User: "me", Password: "p@ss:", Timeout: 2 * time.Second, TLS: TLS{On: true, CA: "/c"}}
+		User: "me", Password: "p@ss:", Timeout: 2 * time.Second, TLS: TLS{On: true, ByParameter: true, CA: "/c"}}
 	if !reflect.DeepEqual(u, want) || prefix != "/x" {
 		t.Errorf("it is %#v with %q", u, prefix)
 	}
@@ -56,16 +57,16 @@ func TestParseFaults(t *testing.T) {
 		"etcd://::1":                        "no host",
 		"etcd://[::1":                       "not a host",
 		"etcd://a b":                        "not a host",
-		"etcd://a,a:2379":                   "twice",
+		"etcd://a,a:2379":                   "duplicate",
 		"etcd://a?x=1":                      `parameter "x" is unknown (known: ca, cert, key, password_file, prefix, server_name, timeout, tls)`,
 		"etcd://a?tiemout=1s":               `parameter "tiemout" is unknown; did you mean "timeout"?`,
 		"etcd://a?sever-name=x":             `parameter "sever-name" is unknown; did you mean "server_name"?`,
-		"etcd://a?prefix=1&prefix=2":        "twice",
+		"etcd://a?prefix=1&prefix=2":        "duplicate",
 		"etcd://a?timeout=2":                "duration",
 		"etcd://a?timeout=1h":               "between",
-		"etcd://a?cert=x&tls=1":             "belong together",
+		"etcd://a?cert=x&tls=1":             "need each other",
 		"etcd://a?ca=x":                     "tls=true",
-		"etcd://a?%zz":                      "well-formed",
+		"etcd://a?%zz":                      "malformed",
 		"etcd://a#b":                        "#",
 		"etcd://u:secret@x@a":               "percent-encode",
 		"etcd://u:secret@a?password_file=":  "",
@@ -107,5 +108,51 @@ func TestCredentials(t *testing.T) {
 		if user, got, err := u.Credentials(); user != "me" || got != pw || err != nil {
 			t.Errorf("%q, %q, %v", user, got, err)
 		}
+	}
+}
+
+func TestUserAndPasswordBelongTogether(t *testing.T) {
+	both := Spec{Schemes: []string{"x"}, Port: "1", NeedsUser: true, NeedsPassword: true}
+	for raw, want := range map[string]string{
+		"x://a":                     "",
+		"x://u:p@a":                 "",
+		"x://u@a?password_file=f":   "",
+		"x://u@a":                   "a user but no password",
+		"x://:p@a":                  "a password but no user",
+		"x://a?password_file=f":     "a password but no user",
+		"x://u:p@a?password_file=f": "both a password and password_file",
+		"x://:p@a?password_file=f&": "both a password and password_file",
+	} {
+		_, err := Parse(raw, both)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+	for _, raw := range []string{"x://u@a", "x://:p@a"} {
+		if _, err := Parse(raw, Spec{Schemes: []string{"x"}, Port: "1"}); err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+	}
+}
+
+func TestText(t *testing.T) {
+	spec := Spec{Schemes: []string{"x"}, Secure: []string{"xs"}, Port: "1", CanTLS: true, Timeout: time.Second}
+	for raw, want := range map[string]string{
+		"x://u:p@a":      "x://u:xxxxx@a:1",
+		"x://a?tls=true": "x://a:1?tls=true",
+	} {
+		u, err := Parse(raw, spec)
+		if err != nil || u.Timeout != time.Second {
+			t.Fatal(err)
+		}
+		if got := u.Text(url.Values{}); got != want {
+			t.Errorf("%s: %s", raw, got)
+		}
+		if got, want := u.Text(url.Values{"a": {"b"}}), "a=b"; !strings.Contains(got, want) {
+			t.Errorf("%s: %s", raw, got)
+		}
+	}
+	if got := (*URL)(nil).Text(nil); got != "" {
+		t.Error(got)
 	}
 }

@@ -9,16 +9,23 @@ import (
 	"os"
 )
 
-// TLS is what a URL says of it.
+// TLS has the TLS settings of a URL.
 type TLS struct {
-	On         bool
-	CA         string // file with the certificates to trust instead of the system's
-	Cert, Key  string // files with our own certificate and its key
-	ServerName string // expected in the server's certificate instead of the host
+	On bool
+	// ByParameter is set if the parameter tls turns TLS on, not the scheme.
+	ByParameter bool
+	CA          string // file with the certificates to trust instead of the system's
+	Cert, Key   string // files with our own certificate and its key
+	ServerName  string // expected in the server's certificate instead of the host
 }
 
 func (t *TLS) params(canTLS bool) map[string]func(string) error {
-	p := map[string]func(string) error{"ca": Text(&t.CA), "cert": Text(&t.Cert), "key": Text(&t.Key), "server_name": Text(&t.ServerName)}
+	p := map[string]func(string) error{
+		"ca":          Text(&t.CA),
+		"cert":        Text(&t.Cert),
+		"key":         Text(&t.Key),
+		"server_name": Text(&t.ServerName),
+	}
 	if canTLS {
 		p["tls"] = Bool(&t.On)
 	}
@@ -27,19 +34,19 @@ func (t *TLS) params(canTLS bool) map[string]func(string) error {
 
 func (t *TLS) check(spec Spec) error {
 	if (t.Cert == "") != (t.Key == "") {
-		return errors.New("cert and key belong together")
+		return errors.New("cert and key need each other")
 	}
 	if t.On || t.CA == "" && t.Cert == "" && t.ServerName == "" {
 		return nil
 	}
 	if !spec.CanTLS {
-		return fmt.Errorf("ca, cert, key and server_name are for %s:// only", spec.Secure[0])
+		return fmt.Errorf("ca, cert, key and server_name need the scheme %s", spec.Secure[0])
 	}
 	return errors.New("ca, cert, key and server_name need tls=true")
 }
 
-// Config makes the client's configuration for a server at addr (host:port, or
-// empty when the dialer knows it). The files are read now. It is nil without TLS.
+// Config returns the client's configuration for a server at addr, or nil without TLS. addr is
+// host:port, or empty if the dialer knows it. Config reads the files at each call.
 func (t *TLS) Config(addr string) (*tls.Config, error) {
 	if !t.On {
 		return nil, nil

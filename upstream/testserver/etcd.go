@@ -92,7 +92,8 @@ func (s *Etcd) run(bin string) {
 	peer := fmt.Sprintf("http://127.0.0.1:%d", s.peer)
 	s.launch(exec.Command(bin, append([]string{"--name", s.name, "--data-dir", filepath.Join(s.dir, "data"),
 		"--listen-client-urls", s.url(), "--advertise-client-urls", s.url(),
-		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
+		"--listen-peer-urls",
+		peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", strings.Join(peers, ","),
 		"--listen-metrics-urls", fmt.Sprintf("http://127.0.0.1:%d", s.metrics),
 		"--heartbeat-interval", heartbeat, "--election-timeout", election,
 		"--unsafe-no-fsync", "--log-level", "warn",
@@ -202,18 +203,19 @@ func (s *Etcd) IsLeader() bool {
 	return r.Leader == r.Header.MemberId
 }
 
-// etcdBinary is the path of the server, which is built once for each version of
-// the module beside this file.
+// etcdBinary is EtcdProgram for a test, which fails if the build does.
 func etcdBinary(t testing.TB) string {
 	t.Helper()
-	bin, err := buildEtcd()
+	bin, err := EtcdProgram()
 	if err != nil {
 		t.Fatalf("build etcd (upstream/testserver/etcdserver): %v", err)
 	}
 	return bin
 }
 
-var buildEtcd = sync.OnceValues(func() (string, error) {
+// EtcdProgram returns the path of the etcd server. It builds the server once a machine for each
+// version of the module beside this file.
+var EtcdProgram = sync.OnceValues(func() (string, error) {
 	_, file, _, _ := runtime.Caller(0)
 	src := filepath.Join(filepath.Dir(file), "etcdserver")
 	sum := sha256.New()
@@ -225,6 +227,20 @@ var buildEtcd = sync.OnceValues(func() (string, error) {
 		_, _ = sum.Write(b)
 	}
 	_, _ = sum.Write([]byte(runtime.Version()))
+	return onceAMachine("etcd-"+hex.EncodeToString(sum.Sum(nil)[:8]), func(bin string) error {
+		build := exec.Command("go", "build", "-trimpath", "-o", bin, ".")
+		build.Dir = src
+		build.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
+		if out, err := build.CombinedOutput(); err != nil {
+			return errors.Join(err, errors.New(string(out)))
+		}
+		return nil
+	})
+})
+
+// onceAMachine returns the path of a file in the user's cache. It calls build to make the file at
+// another path if there is none yet.
+func onceAMachine(name string, build func(path string) error) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		cache = os.TempDir()
@@ -233,23 +249,20 @@ var buildEtcd = sync.OnceValues(func() (string, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return "", err
 	}
-	bin := filepath.Join(dir, "etcd-"+hex.EncodeToString(sum.Sum(nil)[:8]))
-	unlock, err := lockFile(bin + ".lock")
+	file := filepath.Join(dir, name)
+	unlock, err := lockFile(file + ".lock")
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
-	if _, err := os.Stat(bin); err == nil {
-		return bin, nil
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
 	}
-	build := exec.Command("go", "build", "-trimpath", "-o", bin+".new", ".")
-	build.Dir = src
-	build.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=readonly -buildvcs=false")
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", errors.Join(err, errors.New(string(out)))
+	if err := build(file + ".new"); err != nil {
+		return "", err
 	}
-	return bin, os.Rename(bin+".new", bin)
-})
+	return file, os.Rename(file+".new", file)
+}
 
 // lockFile keeps the packages' tests, which run at the same time, from building
 // at the same time.

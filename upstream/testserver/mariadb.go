@@ -60,7 +60,8 @@ func (s *MariaDB) Start() {
 		cmd := exec.Command(bin, append(mariadbArgs(filepath.Join(s.dir, "data")),
 			append([]string{"--port=" + strconv.Itoa(s.port), "--bind-address=127.0.0.1", "--skip-networking=0",
 				"--socket=" + s.Socket(), "--pid-file=" + filepath.Join(s.dir, "pid"), "--skip-name-resolve",
-				"--innodb-flush-log-at-trx-commit=1", "--innodb-fast-shutdown=2"}, s.args...)...)...)
+				"--innodb-flush-log-at-trx-commit=1",
+				"--innodb-fast-shutdown=2"}, s.args...)...)...)
 		cmd.Env = append(os.Environ(), s.clockEnv()...)
 		return cmd
 	}, s.answers)
@@ -79,7 +80,8 @@ func mariadbArgs(data string) []string {
 	}
 	// A server removes temporary tables from its tmpdir when it starts, whosever they are.
 	args := []string{"--no-defaults", "--datadir=" + data, "--tmpdir=" + filepath.Dir(data), "--innodb-log-file-size=16M", "--innodb-buffer-pool-size=24M",
-		"--innodb-data-file-path=ibdata1:4M:autoextend", "--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M",
+		"--innodb-data-file-path=ibdata1:4M:autoextend",
+		"--aria-pagecache-buffer-size=1M", "--key-buffer-size=1M",
 		"--performance-schema=0"}
 	if os.Getuid() == 0 {
 		args = append(args, "--user=root")
@@ -219,7 +221,8 @@ var mariadbImage = sync.OnceValues(func() (image, error) {
 	}
 	bin, err := exec.LookPath("mariadb-install-db")
 	if err != nil {
-		return nil, fmt.Errorf("mariadb-install-db is needed for this test and is not on PATH (Debian, Ubuntu: apt-get install mariadb-server)")
+		return nil, fmt.Errorf("mariadb-install-db is needed for this test and is not on PATH " +
+			"(Debian, Ubuntu: apt-get install mariadb-server)")
 	}
 	data := filepath.Join(dir, "data")
 	args := append(mariadbArgs(data), "--auth-root-authentication-method=normal", "--skip-test-db")

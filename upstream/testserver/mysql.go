@@ -7,9 +7,9 @@ import (
 	"path/filepath"
 )
 
-// mysqldEnv names the environment variable with the path of a mysqld program of MySQL 8.0.30 or later.
-// If it is set, StartMariaDB starts that program instead of mariadbd. `make test-mysql` sets it for the
-// tests of the MySQL driver.
+// mysqldEnv names the environment variable with the path of a mysqld program of MySQL 8.0.30 or
+// later. If it is set, StartMariaDB starts that program instead of mariadbd. `make test-mysql` sets
+// it for the tests of the MySQL driver.
 const mysqldEnv = "LOCKSIDECAR_TEST_MYSQLD"
 
 // IsMySQL reports whether StartMariaDB starts MySQL instead of MariaDB.
@@ -18,7 +18,8 @@ func IsMySQL() bool { return os.Getenv(mysqldEnv) != "" }
 // mysqldArgs returns the arguments of mysqld, also for the creation of its files.
 func mysqldArgs(data string) []string {
 	args := []string{"--no-defaults", "--datadir=" + data, "--innodb-redo-log-capacity=16M", "--innodb-buffer-pool-size=24M",
-		"--key-buffer-size=1M", "--performance-schema=0", "--mysqlx=0", "--skip-log-bin", "--secure-file-priv=",
+		"--key-buffer-size=1M",
+		"--performance-schema=0", "--mysqlx=0", "--skip-log-bin", "--secure-file-priv=",
 		"--auto-generate-certs=0"}
 	if os.Getuid() == 0 {
 		args = append(args, "--user=root")

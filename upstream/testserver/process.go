@@ -48,7 +48,8 @@ func find(t testing.TB, program, pkg string) string {
 	t.Helper()
 	bin, err := exec.LookPath(program)
 	if err != nil {
-		t.Fatalf("%s is needed for this test and is not on PATH (Debian, Ubuntu: apt-get install %s)", program, pkg)
+		t.Fatalf("%s is needed for this test and is not on PATH (Debian, Ubuntu: apt-get install "+
+			"%s)", program, pkg)
 	}
 	return bin
 }
@@ -65,7 +66,14 @@ func (p *process) launch(cmd *exec.Cmd) {
 	}
 	defer log.Close()
 	cmd.Dir, cmd.Stdout, cmd.Stderr = p.dir, log, log
-	cmd.SysProcAttr = dieWithParent()
+	attr := dieWithParent()
+	if cmd.SysProcAttr != nil && cmd.SysProcAttr.Credential != nil {
+		if attr == nil {
+			attr = &syscall.SysProcAttr{}
+		}
+		attr.Credential = cmd.SysProcAttr.Credential
+	}
+	cmd.SysProcAttr = attr
 	if err := cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}

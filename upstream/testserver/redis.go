@@ -57,7 +57,8 @@ func (s *Redis) command(bin string) *exec.Cmd {
 		args = []string{s.confFile()}
 	}
 	args = append(args, "--port", strconv.Itoa(s.port), "--bind", "127.0.0.1", "--unixsocket", s.Socket(),
-		"--unixsocketperm", "700", "--save", "", "--appendonly", "no", "--dir", s.dir, "--loglevel", "warning")
+		"--unixsocketperm",
+		"700", "--save", "", "--appendonly", "no", "--dir", s.dir, "--loglevel", "warning")
 	cmd := exec.Command(bin, append(args, s.args...)...)
 	cmd.Env = append(os.Environ(), s.env...)
 	return cmd
@@ -169,8 +170,8 @@ func (s *Redis) Do(args ...any) any {
 	return v
 }
 
-// Info is one field of INFO. It asks again if the connection is lost: sentinels cut a server's connections
-// when they change its role.
+// Info is one field of INFO. It asks again if the connection is lost: sentinels cut a server's
+// connections when they change its role.
 func (s *Redis) Info(field string) string {
 	s.t.Helper()
 	text, err := "", error(nil)

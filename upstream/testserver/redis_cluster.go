@@ -47,7 +47,9 @@ func StartRedisCluster(t testing.TB, masters, replicasEach int, args ...string) 
 
 func (c *RedisCluster) start(args []string) *Redis {
 	return StartRedis(c.t, append([]string{"--cluster-enabled", "yes", "--cluster-port", strconv.Itoa(freePort(c.t)),
-		"--cluster-node-timeout", "1000", "--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"}, args...)...)
+		"--cluster-node-timeout",
+		"1000",
+		"--cluster-allow-replica-migration", "no", "--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0"}, args...)...)
 }
 
 // Add starts one more master, without slots.
@@ -70,8 +72,8 @@ func meeting(n *Redis) []any {
 	return []any{"CLUSTER", "MEET", "127.0.0.1", n.Port(), n.args[slices.Index(n.args, "--cluster-port")+1]}
 }
 
-// meetAll has all running nodes greet each other once more: a greeting that a busy machine keeps for a
-// second is forgotten.
+// meetAll has all running nodes greet each other once more: a greeting that a busy machine keeps
+// for a second is forgotten.
 func (c *RedisCluster) meetAll() {
 	for _, n := range c.Running() {
 		for _, o := range c.Running() {

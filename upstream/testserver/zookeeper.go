@@ -1,13 +1,18 @@
 package testserver
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +22,48 @@ import (
 // zookeeperJars are where Debian's packages put the server; its manifest names what
 // it needs. Servers with their logs need slf4j's simple binding beside it.
 const zookeeperJars = "/usr/share/java/zookeeper.jar:/usr/share/java/slf4j-simple.jar"
+
+const zookeeperMain = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+var zookeeperArgs = []string{"-Xmx96m", "-Xshare:auto", "-XX:+UseSerialGC",
+	"-XX:TieredStopAtLevel=1", "-cp", zookeeperJars,
+	"-Dzookeeper.admin.enableServer=false",
+	"-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.forceSync=no",
+	"-Dznode.container.checkIntervalMs=500", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
+
+// zookeeperClasses has the path of the server's classes as Java has loaded them, with which a
+// start takes half the time. The path is empty if Java does not write that file.
+var zookeeperClasses struct {
+	once sync.Once
+	path string
+}
+
+// loadedClasses returns the path in zookeeperClasses. It makes the file once a machine for each
+// version of Java and of the server, by a server that ends in the orderly way.
+func loadedClasses(t testing.TB, java string) string {
+	zookeeperClasses.once.Do(func() {
+		sum := sha256.New()
+		for _, f := range append(strings.Split(zookeeperJars, ":"), java) {
+			info, err := os.Stat(f)
+			if err != nil {
+				return
+			}
+			_, _ = fmt.Fprintln(sum, f, info.Size(), info.ModTime().UnixNano())
+		}
+		name := "zookeeper-" + hex.EncodeToString(sum.Sum(nil)[:8]) + ".jsa"
+		zookeeperClasses.path, _ = onceAMachine(name, func(path string) error {
+			z := &ZooKeeper{process: newProcess(t, "zk"), client: freePort(t)}
+			args := append(slices.Clone(zookeeperArgs), "-XX:ArchiveClassesAtExit="+path)
+			z.launch(exec.Command(java, append(args, zookeeperMain, z.writeConfig())...))
+			if !z.until(z.Serves) {
+				return errors.New("zookeeper does not start")
+			}
+			z.Stop()
+			return nil
+		})
+	})
+	return zookeeperClasses.path
+}
 
 // ZooKeeperTick is the tickTime of the servers: with it the shortest session is
 // twice as long.
@@ -102,15 +149,16 @@ func (z *ZooKeeper) launchServer() {
 	if _, err := os.Stat(strings.Split(zookeeperJars, ":")[0]); err != nil {
 		z.t.Fatal("zookeeper is needed for this test and is not there (Debian, Ubuntu: apt-get install zookeeper libslf4j-java)")
 	}
-	args := []string{"-Xmx96m", "-Xshare:auto", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", zookeeperJars,
-		"-Dzookeeper.admin.enableServer=false", "-Dzookeeper.jmx.log4j.disable=true", "-Dzookeeper.forceSync=no",
-		"-Dznode.container.checkIntervalMs=500", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"}
+	args := slices.Clone(zookeeperArgs)
+	if classes := loadedClasses(z.t, java); classes != "" {
+		args = append(args, "-XX:SharedArchiveFile="+classes)
+	}
 	for _, s := range z.settings {
 		if strings.HasPrefix(s, "-D") {
 			args = append(args, s)
 		}
 	}
-	z.launch(exec.Command(java, append(args, "org.apache.zookeeper.server.quorum.QuorumPeerMain", z.writeConfig())...))
+	z.launch(exec.Command(java, append(args, zookeeperMain, z.writeConfig())...))
 }
 
 func (z *ZooKeeper) writeConfig() string {
@@ -181,8 +229,8 @@ func (z *ZooKeeper) Wipe() {
 	}
 }
 
-// Backup copies the data of a server that has ended. The returned function replaces the server's data
-// by the copy.
+// Backup copies the data of a server that has ended. The returned function replaces the server's
+// data by the copy.
 func (z *ZooKeeper) Backup() (restore func()) {
 	z.t.Helper()
 	kept := filepath.Join(z.dir, "backup")

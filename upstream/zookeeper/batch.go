@@ -3,37 +3,37 @@ package zookeeper
 import (
 	"context"
 	"fmt"
-	"sync"
+	"slices"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
-// batch is one Apply on its way.
+// batch is one call of Apply.
 type batch struct {
 	*session
 	ctx     context.Context
 	ops     []upstream.Op
 	results []upstream.Result
-	err     error // the first thing that went wrong, for logs
 
-	writes []write
-	looks  []*look // acquires of locks
-	turns  []*turn // those of permits
-	peeks  []int
-	keeps  []int // renewals and downgrades whose leases stand
-	leaves []*look
+	rounds     [][]*write           // the writes, one transaction for each element
+	acquires   []*acquire           // acquires of locks
+	semaphores []*semaphoreAcquires // acquires of permits, by semaphore
+	peeks      []int
+	renewals   []int      // renewals, and downgrades that have been written
+	rejected   []*acquire // tries that found the lock held
 }
 
-// write is something to be changed.
+// write is one change of a node.
 type write struct {
-	i    int // index of the op
-	kind writeKind
-	node *lockNode
-	look *look  // of a making
-	err  error  // how it ended
-	zxid int64  // of the transaction
-	name string // of the node that was made
+	i       int // index of the op
+	kind    writeKind
+	node    *lockNode
+	acquire *acquire // the acquire that a making is for
+	err     error    // its outcome
+	zxid    int64    // of the transaction
+	name    string   // of the node that was made
 }
 
 type writeKind uint8
@@ -44,21 +44,21 @@ const (
 	sharing // a downgrade
 )
 
-// look is an acquire: a node of ours, and those before it.
-type look struct {
+// acquire is a try or join: a node of ours, and the nodes before it.
+type acquire struct {
 	i     int
 	op    *upstream.Op
 	node  *lockNode
-	fresh bool // the node is being made by this batch
+	fresh bool // this batch makes the node
 	queue []node
 	err   error
-	turn  *turn // of a permit
+	group *semaphoreAcquires // for a permit
 }
 
-// Apply carries out one batch. All that changes something goes in one transaction,
-// and right behind it go the readings that show who is before us: one round trip.
-// One more takes what has to be watched or taken back. Where the transaction
-// fails for one op, each goes in a transaction of its own.
+// Apply carries out one batch in one round trip if possible. All changes go in one transaction.
+// The queues of the acquired locks are read right behind it on the same connection. One more
+// round trip sets watches or deletes the nodes of failed tries. If the transaction fails because
+// of one op, each op gets its own transaction.
 func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream.Result) error {
 	for i := range results {
 		results[i] = upstream.Result{Left: -1}
@@ -74,51 +74,63 @@ func (s *Store) Apply(ctx context.Context, ops []upstream.Op, results []upstream
 		}
 		return err
 	}
-	b.settle()
+	b.resolve()
 	b.plan()
-	b.avoid()
-	b.avoidPermits()
+	b.answerBusyTries()
+	b.answerFullSemaphores()
 	b.change()
 	b.decide()
-	b.giveUp()
-	b.keep()
+	b.deleteRejected()
+	b.renew()
 	b.peek()
-	return b.err
+	for i := range results {
+		if results[i].Err != nil {
+			return results[i].Err
+		}
+	}
+	return nil
 }
 
-// end gives op i its end. The first error is kept for logs.
+// answer gives op i its result. It touches nothing else, so different goroutines may call it for
+// different ops.
+func (b *batch) answer(i int, r upstream.Result) {
+	r.Left = -1
+	b.results[i] = r
+}
+
+// end gives op i a result with that status.
 func (b *batch) end(i int, st cache.Status, err error) {
-	b.results[i] = upstream.Result{Status: st, Left: -1, Err: err}
-	if b.err == nil && err != nil {
-		b.err = err
+	b.answer(i, upstream.Result{Status: st, Err: err})
+}
+
+// endAbsent answers a release or withdrawal whose node does not exist.
+func (b *batch) endAbsent(i int) {
+	if b.ops[i].Kind == cache.OpRelease {
+		b.end(i, cache.NotHeld, nil)
+	} else {
+		b.end(i, cache.Done, nil)
 	}
 }
 
-// fail gives op i the end that err makes of it. wrote says that a request that
-// could have changed something is the one that failed.
+// write adds w to a transaction.
+func (b *batch) write(round int, w *write) {
+	if round == len(b.rounds) {
+		b.rounds = append(b.rounds, nil)
+	}
+	b.rounds[round] = append(b.rounds[round], w)
+}
+
+// fail answers op i with an error. wrote means that the request that failed could have changed
+// something.
 func (b *batch) fail(i int, err error, wrote bool) {
 	st := cache.Refused
-	if v := judge(err); wrote && v == unknown {
+	if v := outcome(err); wrote && v == driverkit.Unknown {
 		st = cache.Unknown
 	}
 	b.end(i, st, b.store.cfg.explain(err))
 }
 
-// together calls f for 0 to n-1 at once: the library's calls wait for their answers,
-// so this is what a pipeline is.
-func together(n int, f func(i int)) {
-	if n == 1 {
-		f(0)
-		return
-	}
-	var wg sync.WaitGroup
-	for i := range n {
-		wg.Go(func() { f(i) })
-	}
-	wg.Wait()
-}
-
-// plan sorts the ops, and answers those that need nothing.
+// plan sorts the ops by what they need, and answers those that need nothing.
 func (b *batch) plan() {
 	for i := range b.ops {
 		op := &b.ops[i]
@@ -128,30 +140,30 @@ func (b *batch) plan() {
 		}
 		g := b.lockNode(idOf(op))
 		switch op.Kind {
-		case cache.OpTry, cache.OpJoin:
-			b.planAcquire(i, op, g)
 		case cache.OpPeek:
 			b.peeks = append(b.peeks, i)
-		case cache.OpRelease, cache.OpWithdraw:
-			switch {
-			case g != nil && g.name == "":
-				b.end(i, cache.Unknown, b.store.cfg.explain(fmt.Errorf("%w: it is not known what became of it", ErrNoAnswer)))
-			case g != nil:
-				b.session.leave(g, true)
-				b.writes = append(b.writes, write{i: i, kind: deleting, node: g})
-			case op.Kind == cache.OpRelease:
-				b.end(i, cache.NotHeld, nil)
-			default:
-				b.end(i, cache.Done, nil)
-			}
 		case cache.OpRenew, cache.OpDowngrade:
 			switch {
 			case g == nil || !b.holds(g):
 				b.end(i, cache.NotHeld, nil)
 			case op.Kind == cache.OpDowngrade:
-				b.writes = append(b.writes, write{i: i, kind: sharing, node: g})
+				b.write(0, &write{i: i, kind: sharing, node: g})
 			default:
-				b.keeps = append(b.keeps, i)
+				b.renewals = append(b.renewals, i)
+			}
+		default:
+			switch acquires := op.Kind == cache.OpTry || op.Kind == cache.OpJoin; {
+			case g != nil && g.name == "":
+				b.end(i, cache.Unknown, b.store.cfg.explain(errUnresolved))
+			case acquires && op.Mode == cache.Permit:
+				b.planPermit(&acquire{i: i, op: op, node: g, fresh: g == nil})
+			case acquires:
+				b.acquires = append(b.acquires, &acquire{i: i, op: op, node: g, fresh: g == nil})
+			case g == nil:
+				b.endAbsent(i)
+			default:
+				b.session.leave(g, true)
+				b.write(0, &write{i: i, kind: deleting, node: g})
 			}
 		}
 	}
@@ -163,36 +175,20 @@ func (se *session) holds(g *lockNode) bool {
 	return g.held && !g.gone
 }
 
-func (b *batch) planAcquire(i int, op *upstream.Op, g *lockNode) {
-	l := &look{i: i, op: op, node: g}
-	switch {
-	case g == nil:
-		l.fresh = true
-	case g.name == "":
-		b.end(i, cache.Unknown, b.store.cfg.explain(fmt.Errorf("%w: it is not known what became of it", ErrNoAnswer)))
-		return
-	}
-	if op.Mode == cache.Permit {
-		b.planPermit(l)
-		return
-	}
-	b.looks = append(b.looks, l)
-}
-
-// avoid finds tries busy without making a node, where the lock was held a moment
-// ago: a node costs the quorum two writes and the holder a reading.
-func (b *batch) avoid() {
-	var risky []*look
-	for _, l := range b.looks {
-		if l.fresh && l.op.Kind == cache.OpTry && b.lately(l.op.Key) {
-			risky = append(risky, l)
+// answerBusyTries answers tries of locks that were held a moment ago, if they still are, without
+// making a node. A node costs the quorum two writes and the holder a reading.
+func (b *batch) answerBusyTries() {
+	var candidates []*acquire
+	for _, l := range b.acquires {
+		if l.fresh && l.op.Kind == cache.OpTry && b.busy.has(b.store.parentOf(l.op.Key)) {
+			candidates = append(candidates, l)
 		}
 	}
-	together(len(risky), func(i int) {
-		l := risky[i]
+	together(len(candidates), func(i int) {
+		l := candidates[i]
 		l.queue, l.err = b.queue(b.ctx, b.store.parentOf(l.op.Key), false)
 	})
-	for _, l := range risky {
+	for _, l := range candidates {
 		if l.err != nil {
 			b.fail(l.i, l.err, false)
 			b.drop(l)
@@ -203,84 +199,79 @@ func (b *batch) avoid() {
 	}
 }
 
-// drop takes a look out of the batch.
-func (b *batch) drop(l *look) {
-	if l.turn != nil {
-		l.turn.drop(l)
-		return
+// drop takes an acquire out of the batch.
+func (b *batch) drop(l *acquire) {
+	from := &b.acquires
+	if l.group != nil {
+		from = &l.group.acquires
 	}
-	for i := range b.looks {
-		if b.looks[i] == l {
-			b.looks = append(b.looks[:i], b.looks[i+1:]...)
-			return
-		}
-	}
+	*from = slices.DeleteFunc(*from, func(x *acquire) bool { return x == l })
 }
 
-// change carries out all that changes something, and reads the queues of all
-// acquires behind it.
+// change carries out all writes, and reads the queues of all acquires behind them.
 func (b *batch) change() {
-	for _, l := range b.looks {
+	for _, l := range b.acquires {
 		if l.fresh {
-			l.node = b.add(idOf(l.op), b.store.parentOf(l.op.Key), l.op.Mode, l.op.Kind == cache.OpTry || l.op.ShortLived)
-			b.writes = append(b.writes, write{i: l.i, kind: making, node: l.node, look: l})
+			l.node = b.add(l.op)
+			b.write(0, &write{i: l.i, kind: making, node: l.node, acquire: l})
 		}
 	}
-	first, further := b.makePermits()
-	if len(b.writes) == 0 {
+	b.makePermits()
+	if len(b.rounds) == 0 {
 		b.readAll()
 		return
 	}
-	b.makeParents(first)
+	b.makeParents(b.rounds[0])
 	b.session.mu.Lock()
 	out := b.wire
 	b.session.mu.Unlock()
 	count, next := out.written()
-	// The readings come behind the transactions as soon as these have gone out. Where
-	// they were another's, or a new connection's, they are made again.
+	// The readings are sent as soon as the transactions have been written to the connection. They
+	// are repeated if those transactions were of another batch, or went out on a later
+	// connection.
 	over, reading := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(reading)
-		if len(b.looks)+len(b.turns) > 0 {
-			out.await(count, next, 1+len(further), over)
+		if len(b.acquires)+len(b.semaphores) > 0 {
+			out.await(count, next, len(b.rounds), over)
 		}
 		b.readAll()
 	}()
-	b.transact(first, further)
+	together(len(b.rounds), func(i int) { b.transaction(b.rounds[i]) })
 	close(over)
 	<-reading
-	for i := range b.writes {
-		b.wrote(&b.writes[i])
+	for _, w := range slices.Concat(b.rounds...) {
+		b.written(w)
 	}
 	b.readAgain()
 }
 
 func (b *batch) readAll() {
-	locks := len(b.looks)
-	if locks+len(b.turns) == 0 {
+	locks := len(b.acquires)
+	if locks+len(b.semaphores) == 0 {
 		return
 	}
-	together(locks+len(b.turns), func(i int) {
+	together(locks+len(b.semaphores), func(i int) {
 		if i < locks {
-			b.read(b.looks[i])
+			b.read(b.acquires[i])
 		} else {
-			b.readTurn(b.turns[i-locks])
+			b.readSemaphore(b.semaphores[i-locks])
 		}
 	})
 }
 
-func (b *batch) read(l *look) {
+func (b *batch) read(l *acquire) {
 	l.queue, l.err = b.queue(b.ctx, l.node.parent, l.fresh)
 }
 
-// readAgain reads what was read before the node was there.
+// readAgain repeats the readings that came before the node existed.
 func (b *batch) readAgain() {
-	var again []*look
-	for _, l := range b.looks {
+	var again []*acquire
+	for _, l := range b.acquires {
 		if l.fresh && (l.err != nil || place(l.queue, b.id, l.op.Token) < 0) {
 			again = append(again, l)
 		}
 	}
 	together(len(again), func(i int) { b.read(again[i]) })
-	b.readTurnsAgain()
+	b.readSemaphoresAgain()
 }

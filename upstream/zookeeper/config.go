@@ -1,17 +1,20 @@
 package zookeeper
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/url"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 	"github.com/locksidecar/locksidecar/upstream/storeurl"
 )
 
-// What a Config has unless its URL says otherwise. The timeout is never more than
-// a quarter of the session.
+// These are the defaults of a Config. The default timeout is never more than a quarter of the
+// session.
 const (
 	DefaultSession = 10 * time.Second
 	DefaultTimeout = 2 * time.Second
@@ -21,20 +24,20 @@ const (
 // server's jute.maxbuffer of 1 MB.
 const maxChroot = 256
 
-// Config says which ZooKeeper to use and how. Parse makes it from a URL.
+// Config selects a ZooKeeper and how to use it. Parse makes it from a URL.
 type Config struct {
 	url     *storeurl.URL
 	Servers []string      // host:port each
 	Chroot  string        // the locks' common path: empty, or "/a/b"
-	Session time.Duration // asked for; what counts is what the server grants
-	Timeout time.Duration // of one batch, and of connecting to one server
-	Open    bool          // nodes are made for everybody, not for our user alone
+	Session time.Duration // the requested session timeout; the granted one counts
+	Timeout time.Duration // the limit of one batch, and of connecting to one server
+	Open    bool          // nodes are accessible to all users, not only to the URL's
 }
 
-// Parse understands zookeeper://[user:password@]host[:port][,host[:port]…][/chroot/path]
-// with the parameters session, timeout, acl (open or creator), password_file, and for
-// TLS tls, ca, cert, key and server_name. It connects to nothing and opens no file;
-// its errors are ErrConfig and show no secret.
+// Parse reads zookeeper://[user:password@]host[:port][,host[:port]…][/chroot/path] with the
+// parameters session, timeout, acl (open or creator), password_file, and for TLS tls, ca, cert,
+// key and server_name. It does not connect and opens no file. Its errors are ErrConfig and show
+// no secret.
 func Parse(raw string) (Config, error) {
 	c, err := parse(raw)
 	if err != nil {
@@ -46,7 +49,7 @@ func Parse(raw string) (Config, error) {
 func parse(raw string) (Config, error) {
 	c, acl := Config{Session: DefaultSession}, ""
 	u, err := storeurl.Parse(raw, storeurl.Spec{
-		Schemes: []string{"zookeeper"}, Port: "2181", CanTLS: true,
+		Schemes: []string{"zookeeper"}, Port: "2181", CanTLS: true, NeedsUser: true, NeedsPassword: true,
 		Params: map[string]func(string) error{
 			"session": storeurl.Duration(&c.Session, time.Second, 10*time.Minute),
 			"acl":     storeurl.Text(&acl),
@@ -60,15 +63,10 @@ func parse(raw string) (Config, error) {
 		c.Timeout = min(DefaultTimeout, c.Session/4)
 	}
 	if c.Timeout > c.Session/2 {
-		return Config{}, fmt.Errorf("parameter timeout: %v is more than half of the session's %v", c.Timeout, c.Session)
+		return Config{}, fmt.Errorf("parameter timeout: %v is more than half of the session's %v",
+			c.Timeout, c.Session)
 	}
 	login := u.User != ""
-	if !login && (u.Password != "" || u.PasswordFile != "") {
-		return Config{}, fmt.Errorf("there is a password but no user")
-	}
-	if login && u.Password == "" && u.PasswordFile == "" {
-		return Config{}, fmt.Errorf("there is a user but no password for it (user:password@, password_file=)")
-	}
 	if strings.Contains(u.User, ":") {
 		return Config{}, fmt.Errorf("there can be no colon in the user of ZooKeeper's digest login")
 	}
@@ -84,7 +82,7 @@ func parse(raw string) (Config, error) {
 	return c, err
 }
 
-// cleanChroot checks what stands behind the hosts.
+// cleanChroot checks the path of a URL.
 func cleanChroot(path string) (string, error) {
 	path = strings.TrimRight(path, "/")
 	if path == "" {
@@ -97,7 +95,7 @@ func cleanChroot(path string) (string, error) {
 		switch {
 		case e == "":
 			return "", fmt.Errorf("its path %q has an empty element", path)
-		case e == "." || e == ".." || e == own:
+		case e == "." || e == ".." || e == internalDir:
 			return "", fmt.Errorf("its path %q has the element %q, which cannot be", path, e)
 		case !utf8.ValidString(e) || strings.ContainsFunc(e, forbidden):
 			return "", fmt.Errorf("its path has characters that ZooKeeper does not allow")
@@ -109,7 +107,7 @@ func cleanChroot(path string) (string, error) {
 	return path, nil
 }
 
-// login is the digest login as it is now; empty without one.
+// login returns the digest login, which is read anew each time. It is empty without a user.
 func (c *Config) login() ([]byte, error) {
 	if c.url.User == "" {
 		return nil, nil
@@ -118,19 +116,25 @@ func (c *Config) login() ([]byte, error) {
 	return []byte(user + ":" + pw), err
 }
 
-// String is the URL without its secrets.
+// String returns the URL without its secrets.
 func (c Config) String() string {
-	if c.url == nil {
-		return ""
-	}
 	q := url.Values{"session": {c.Session.String()}, "timeout": {c.Timeout.String()}}
-	if c.url.TLS.On {
-		q.Set("tls", "true")
-	}
-	return c.url.String() + "?" + q.Encode()
+	return c.url.Text(q)
 }
 
-// where names the store in messages.
+// where describes the store in messages.
 func (c *Config) where() string {
 	return "zookeeper at " + strings.Join(c.Servers, ",")
+}
+
+// Name returns the path that Curator's InterProcessMutex needs for a lock of ours.
+func (c Config) Name(lock string) string { return c.Chroot + "/" + escape(lock) }
+
+// dial connects to one server, with TLS if the URL says so.
+func (c *Config) dial(ctx context.Context, addr string) (net.Conn, error) {
+	conf, err := c.url.TLS.Config(addr)
+	if err != nil {
+		return nil, err
+	}
+	return driverkit.Dial(ctx, new(net.Dialer), "tcp", addr, conf)
 }

@@ -42,7 +42,7 @@ func TestBadURLs(t *testing.T) {
 		"zookeeper://":                              "no host",
 		"zookeeper://a,":                            "no host",
 		"zookeeper://a:x":                           "port",
-		"zookeeper://a,a":                           "twice",
+		"zookeeper://a,a":                           "duplicate",
 		"zookeeper://a?session=1ms":                 "session",
 		"zookeeper://a?sesion=10s":                  "sesion",
 		"zookeeper://a?session=2s&timeout=2s":       "half of the session",

@@ -63,9 +63,9 @@ func TestTheDeadlineMovesOnlyWithWhatTheLeaderMustKnow(t *testing.T) {
 func TestTouchesStayFew(t *testing.T) {
 	w := &wire{}
 	for i := range int64(100_000) {
-		w.touch(touch{i, i}, 1000)
+		w.addExchange(exchange{i, i}, 1000)
 	}
-	if len(w.touches) > 130 {
-		t.Errorf("there are %d", len(w.touches))
+	if len(w.exchanges) > 130 {
+		t.Errorf("there are %d", len(w.exchanges))
 	}
 }

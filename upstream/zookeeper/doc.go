@@ -1,34 +1,52 @@
 // Package zookeeper is the store on a ZooKeeper server or ensemble, 3.5.3 or later:
 // zookeeper://[user:password@]a:2181,b:2181[/chroot/path].
 //
+// # Files
+//
+// The files are listed by layer, in reading order. A layer uses those above it in this list. There
+// are two exceptions: a session has the state of its locks and semaphores and passes the events of
+// watches to them, and a batch calls the layers of locks and permits.
+//
+//	connection  config.go, errors.go, wire.go (one connection), server.go (checks of a server),
+//	            session.go (the session and its deadline), lifecycle.go (from session to session)
+//	batch       names.go (node names), requests.go (calls of the library), recent.go,
+//	            batch.go (Apply), transaction.go (writes), resolve.go (writes of unknown outcome)
+//	locks       rules.go (a lock's queue), locknode.go, lock.go (acquires), renew.go, peek.go,
+//	            sweep.go, parents.go (removal of idle parents)
+//	permits     permits_names.go, permits_node.go, permits_read.go, permits_batch.go
+//	watch       watch.go (watches, and checks of what has changed)
+//	list        list.go, list_names.go (long lists), permits_list.go, registry.go, questions.go,
+//	            note.go
+//	store       store.go (the Store itself)
+//
 // # Layout
 //
-// It is that of Curator's InterProcessMutex, so that each keeps the other out: a lock
-// is a container node <chroot>/<name>, and whoever holds it or waits for it has an
-// ephemeral sequential node _c_<UUID>-lock-<number> below. The lowest number holds
-// it. The UUID is of version 8 (Curator's are 4) and says whose node it is: the
-// session's id, the lock node's number, whether it is shared and whether it is a try. So
-// the node of a making that was never answered is found again, and a reading of the
-// names alone decides nearly everything. The data is "locksidecar <mode> <host>"; the
-// mode there is the one that counts, as a downgrade changes it. Shared nodes end in
-// "lock-" like all: to Curator a reader is one more that is before it. Curator's
-// InterProcessReadWriteLock uses other names and does not see ours; we wait for its
-// nodes, it does not wait for us: they do not exclude each other.
+// The layout is that of Curator's InterProcessMutex, so locksidecar and Curator exclude each other.
+// A lock is a container node <chroot>/<name>. Each holder or waiter has an ephemeral sequential
+// node _c_<UUID>-lock-<number> below it, and the lowest number holds the lock. The UUID is of
+// version 8 (Curator's are 4). It has the session's id, the number of the token, whether the node
+// is shared, and whether it is a try. So a node can be found again if its creation was never
+// answered, and the names alone are enough for nearly every decision. The data is "locksidecar
+// <mode> <host>". The mode in the data counts, because a downgrade changes it. Shared nodes end in
+// "lock-" like all others: for Curator, a reader is one more node before its own. Curator's
+// InterProcessReadWriteLock uses other names and does not see our nodes. We wait for its nodes, but
+// it does not wait for ours, so there is no mutual exclusion with it.
 //
-// A lock's name is one element of a path: "/", "%", what ZooKeeper forbids (control
-// characters, surrogates and what UTF-16 needs two of, private use, U+FFF0 and
-// above) and the names ".", "..", "zookeeper" and ".locksidecar" are
-// percent-encoded. A child whose name does not end in a number holds nothing, as for
-// Curator.
+// The name of a lock is one element of a path. The characters "/" and "%", those that ZooKeeper
+// forbids (control characters, surrogates and what UTF-16 needs two of, private use, U+FFF0 and
+// above) and the names ".", "..", "zookeeper" and ".locksidecar" are percent-encoded. A child whose
+// name does not end in a number holds nothing, as for Curator.
 //
-// <chroot>/.locksidecar/<session> is the session's own ephemeral node. Each
-// transaction writes it too: its answer then says what the transaction's id was,
-// which is the czxid of all the nodes that it made and so the leases' fence base.
-// The ephemeral node <chroot>/.locksidecar/daemon-<session> beside it is the daemon's
-// entry, with its host, version and process. By the ephemeral node <chroot>/.locksidecar/ask-<session>
-// another daemon asks that session's daemon for how long it has held a lock, and is answered
-// (asks.go). The persistent node <chroot>/.locksidecar/note is the
-// note (upstream.Noter). It is written while keys move here from another store.
+// The other nodes are below <chroot>/.locksidecar:
+//
+//	<session>         the session's own ephemeral node. Each transaction writes it, so its answer
+//	                  has the id of the transaction. This id is the czxid of all nodes that the
+//	                  transaction made, and so the fence base of their leases
+//	daemon-<session>  the daemon's entry, with its host, version and process (registry.go); ephemeral
+//	ask-<session>     a question to the daemon of that session (questions.go); ephemeral
+//	note              the note (upstream.Noter), which is written while keys move here from
+//	                  another store
+//	permits           the semaphores
 //
 // # Idle parents
 //
@@ -49,118 +67,110 @@
 //
 // # Semaphores
 //
-// Those of key K are children of <chroot>/.locksidecar/permits/K, which has nothing to
-// do with the lock of that name: whoever has a permit or waits for one has an ephemeral
-// sequential node p-<session>-<token>-<limit>-<number>, or t-… for one that tries. It
-// has a permit if fewer nodes than its limit have lower numbers. As nodes only ever go
-// from before it, what is once so stays so, and a reading of the names decides, however
-// old it is. What else lies there holds nothing. The limit in the name is that of its
-// making, for lists and for watches; what counts is what each op says.
+// The permits of key K are children of <chroot>/.locksidecar/permits/K. They are independent of the
+// lock of that name. Each holder or waiter has an ephemeral sequential node
+// p-<session>-<token>-<limit>-<number>, or t-… for a try. A node holds a permit if fewer nodes than
+// its limit have lower numbers. Nodes before it only ever go away, so a node that holds a permit
+// keeps it, and the names decide even if the reading is old. Children with other names hold
+// nothing. The limit in the name is the limit of the first acquire, for lists and watches. The
+// limit of each op decides.
 //
-// One transaction has one czxid for all that it makes. So that each permit has a base
-// of its own, a batch makes one node of a semaphore in each transaction: the others go
-// out in further ones, right behind the first, and one reading of the semaphore behind
-// them does for all. That is one round trip however many, and as many proposals.
+// One transaction has one czxid for all nodes that it makes, but each permit needs its own base. So
+// a batch makes one node of a semaphore in each transaction. The further transactions are sent
+// right behind the first, and one reading of the semaphore behind them serves all. This takes one
+// round trip for any number of nodes, and one proposal for each.
 //
-// An acquire reads all names of the semaphore, about 40 bytes each: 40 kB beside 1000
-// others. A release reads none, and renewals one for all of a batch, if there was a
-// change since the last. A host that has permits watches the children, to learn whether
-// others wait and whether its own nodes are there still: it reads them at most ten
-// times a second, and less often by 0.2 ms for each of them.
+// An acquire reads all names of the semaphore, about 40 bytes each: 40 kB beside 1000 others. A
+// release reads none. The renewals of a batch read them once, if there was a change since the last
+// reading. A host that holds permits watches the children, to learn whether other hosts wait and
+// whether its own nodes still exist. It reads them at most ten times a second, and less often by
+// 0.2 ms for each child.
 //
-// Of those that wait on one host only the first is seen to. If it is the next of all,
-// it watches the children, as whoever leaves lets it in (and it is asked to come once
-// too often when somebody joins the queue). Otherwise it watches the node before it,
-// and nothing else wakes it. That one does not wait any more when it has gone, or when
-// it says so: who is granted and sees another host's node behind its own writes to its
-// own afterwards. So a release wakes one host, and the next after it learns that it is
-// the next. All that can go wrong there costs time: a place is asked for again anyway.
+// Only the first waiter of a host waits for an event. If it is the next of all hosts, it watches
+// the children, because any release lets it in. (It is then told once too often when a node joins
+// the queue.) Otherwise it watches only the node before it. That node no longer waits when it is
+// deleted, or when its data says so: a holder that sees another host's node behind its own marks
+// its own node after the grant. So a release wakes one host, and the next waiter learns that it is
+// the next. An error in this only costs time, because waiters also ask from time to time.
 //
-// Where limits differ, who queues with a lower one counts those before it alone: it is
-// let in beside those who passed it with a higher one. There are never more permits
-// than the highest limit that somebody has asked with.
+// If limits differ, a waiter with a lower limit counts only the nodes before it. It is granted
+// beside holders that have passed it with a higher limit. There are never more permits than the
+// highest limit of any acquire.
 //
 // # The session's deadline
 //
-// The Go client hides its pings and when it has connected anew, so the deadline is
-// counted here. Three things can be wrong with taking the send of any request that
-// was answered:
+// The Go client hides its pings and its reconnections, so the deadline is counted here. It cannot
+// be counted from the send of any request that was answered, for three reasons:
 //
-//   - A server answers reads, pings and syncs although its leader has been deposed,
-//     or its leader answers them itself. Only a transaction proves that there was a
-//     quorum after it was sent, and so that a leader that comes later, which gives
-//     every session its whole timeout anew, comes after it.
-//   - A transaction does not renew the session. The server that has it from us
-//     does, for itself, and tells its leader with the next of the leader's pings,
-//     every half tick. If the two lose each other before that, the leader counts from
-//     what it was told last, which may be long before: a tick taken off, as one
-//     might, is not enough.
-//   - After a connection is lost the request may have gone out on the next one.
+//   - A server answers reads, pings and syncs even if its leader has been deposed, or its leader
+//     answers them itself. Only a transaction proves that there was a quorum after it was sent. A
+//     leader that comes later gives every session its whole timeout anew, and comes after that
+//     transaction.
+//   - A transaction does not renew the session. The server that received it renews the session for
+//     itself, and tells its leader with the next of the leader's pings, every half tick. If the two
+//     lose each other before that, the leader counts from what it was told last, which may be long
+//     before. So it is not enough to take off one tick.
+//   - After a connection is lost, the request may have been sent on the next one.
 //
-// So the deadline moves when a transaction is answered, to what was sent and
-// answered on the same connection at least a quarter of the session before that
-// transaction was sent; or to the connecting itself, which the leader has to agree
-// to. The default shortest session is two ticks, so a quarter is half a tick or more:
-// a ping has gone by. A server whose minSessionTimeout is set below two ticks breaks
-// this. So each new session asks its server for its tickTime, and is refused if it is
-// shorter than two ticks. If the server does not tell (conf is not in its
-// 4lw.commands.whitelist), its tick is assumed to be at most the default of 2 s.
+// So the deadline moves when a transaction is answered. It is counted from the send of a request
+// that was answered on the same connection at least a quarter of the session before that
+// transaction was sent, or from the connect request, which needs the leader's consent. The default
+// shortest session is two ticks, so a quarter is half a tick or more, and a ping has been sent
+// meanwhile. A server whose minSessionTimeout is set below two ticks breaks this. So each new
+// session asks its server for its tickTime, and is refused if it is shorter than two ticks. If the
+// server does not tell (conf is not in its 4lw.commands.whitelist), its tick is assumed to be at
+// most the default of 2 s.
 //
-// A server that has lost its leader drops its clients, so one connection means one
-// leader. While the session has nodes, a transaction of one check that always succeeds
-// is sent every quarter of the session. Otherwise a read is sent, as no deadline has to
-// be confirmed then. The deadline counts the session timeout that the server granted,
-// less cache.LeaseDeadline's drift. So a lease always has at least half a session left,
-// and up to three quarters.
+// A server that has lost its leader drops its clients, so one connection means one leader. While
+// the session has nodes, it is confirmed every quarter of the session, by a transaction of one
+// check that always succeeds. Otherwise a read is sent, as no deadline has to be confirmed then.
+// The deadline counts the session timeout that the server granted, less cache.LeaseDeadline's
+// drift. So a lease always has at least half a session left, and up to three quarters.
 //
-// Once a deadline has passed with something hanging on the session, the session is
-// over here, and is closed at the server as soon as there is a connection; it has
-// expired there by itself otherwise. Each session has a client of its own that may
-// resume it at other servers and is not let make another.
+// Once the deadline has passed while the session has nodes, the session is over here. It is closed
+// at the server as soon as there is a connection, or has expired there by itself. Each session has
+// its own client, which may resume it at other servers but must not make another session.
 //
 // # Calls
 //
-// A batch is one transaction of all that it changes, and right behind it on the same
-// connection the readings of the locks' children: one round trip for a try that is
-// granted, for a release, a renewal, a downgrade, and for a join that is repeated.
-// One more each: a lock whose node has not been used for 30 s (it is made), a join
-// that has to wait (the node before it is watched: the next lower, for a reader the
-// next lower exclusive), a try that finds the lock held (its node is taken back). A
-// try of a lock that was held less than 5 s ago reads first, so that polls
-// cost the quorum nothing. If one op makes the transaction fail, each goes in one
-// of its own.
+// A batch is one transaction of all its changes. Right behind it on the same connection, the
+// children of the locks are read. This is one round trip for a try that is granted, for a release,
+// a renewal, a downgrade, and for a join that is repeated. Three cases need one more: a lock whose
+// node has not been used for 30 s (it is made), a join that has to wait (it watches the node before
+// it: the next lower, or for a reader the next lower exclusive one), and a try that finds the lock
+// held (its node is deleted). A try of a lock that was held less than 5 s ago reads first, so
+// polling does not load the quorum. If one op makes the transaction fail, each op gets its own
+// transaction.
 //
-// The children of a lock that we hold are watched, by the reading that its acquire
-// needs anyway; whoever comes or goes is told by it, so a renewal has to ask for
-// nothing but the one check for all: every change before it has been told by then. A
-// watch costs the server some bytes a lease, where reading again would cost a request
-// a lease and renewal. A lock that changes all the time is read at most ten times a
-// second; our node there has a watch of its own, so that its deletion is known at
+// The reading of an acquire also watches the children of the lock, so the holder is told of each
+// node that comes or goes. A renewal therefore needs only one check for the whole batch: every
+// earlier change has been told by then. A watch costs the server some bytes for each lease; reading
+// again would cost a request for each lease and renewal. A lock that changes all the time is read
+// at most ten times a second. Our node there has its own watch, so that its deletion is known at
 // once.
 //
-// Refused is said when nothing was sent or the server answered that it would not;
-// all else that is no answer is Unknown. A making that was never answered is looked
-// for, once a transaction has shown that nothing older is on its way, before its
-// token is used again.
+// An op is Refused if nothing was sent or the server refused it. Without an answer it is Unknown.
+// If a creation was never answered, the node is looked up before its token is used again, once a
+// transaction has shown that no older request is in flight.
 //
-// # When things go wrong
+// # Failures
 //
-//	connection lost       the client goes to the next server with the same session; ops on the
-//	                      way are Unknown, others Refused, until it is there. Leases stay.
+//	connection lost       the client connects to the next server with the same session. Until then,
+//	                      ops in flight are Unknown and others are Refused. Leases stay.
 //	server restarted      the same: sessions and nodes are on its disk.
-//	member lost, or hangs the same: an answer that is overdue by timeout cuts the connection.
+//	member lost, or hangs the same: if an answer is overdue by timeout, the connection is cut.
 //	no quorum             servers drop their clients: ops are Refused, ErrDown. Held leases end at
-//	                      the deadline, as the session does; back before, they go on.
+//	                      the deadline, as the session does. If the quorum is back before, they stay.
 //	session expired, or   Session{Lost}; its leases and places in queues are gone, and a new
 //	our deadline passed   session gets the next number.
-//	node deleted by hand  its lease is lost: a hint says so, renewals are NotHeld. A place in a
-//	                      queue is made anew by the next join, at the end. Of a semaphore
-//	                      only that permit: the hint comes with the next look at it.
-//	wrong password        ZooKeeper accepts any; what it may not touch is Refused, naming the
+//	node deleted by hand  its lease is lost: a hint says so, renewals are NotHeld. For a waiter, the
+//	                      next join makes a new node, at the end of the queue. In a semaphore only
+//	                      that permit is lost: the hint comes with the next check of it.
+//	wrong password        ZooKeeper accepts any; ops without access are Refused, naming the
 //	                      settings. Open fails if the chroot cannot be read or written.
 //	password changed      password_file is read for each new session.
-//	chroot missing        it is made, for good.
-//	foreign node          whatever its data: it holds the lock, or waits for it, in its turn.
+//	chroot missing        it is made, as permanent nodes.
+//	foreign node          with any data, it holds the lock or waits for it in its turn.
 //	data wiped, or an     new sessions are refused (ErrServer): the server's transaction ids are
 //	older copy restored   below the highest that this Store has seen, and fences would fall. A
 //	                      server refuses to resume the old session. A session without nodes is
@@ -168,19 +178,19 @@
 //	session under 2 ticks refused (ErrServer).
 //	base not above Floor  Refused, naming fence_epoch; the node is deleted.
 //	server too old        Open fails: container nodes are needed.
-//	not ZooKeeper         Open fails; nothing that it sends is taken in.
+//	not ZooKeeper         Open fails; the driver rejects whatever the server sends.
 //	czxid of 2^53         Refused: the 21 bits of epochs that a fence leaves are used up.
 //
-// Close leaves the session to expire if anything hangs on it, so that what is held
-// stays held; it closes the session otherwise.
+// Close leaves the session to expire if it has nodes, so that locks stay held. Otherwise it closes
+// the session.
 //
 // # Ownership
 //
-// A Store has one goroutine that keeps the session, one that checks locks and semaphores
+// A Store has one goroutine that maintains the session, one that checks locks and semaphores
 // that have changed and marks permits, one that removes idle parents, and one that answers
 // other daemons' questions. One more closes a session that is over. The client library has
 // its own goroutines for each session. A library call takes no context, so each call has a
 // goroutine, which ends with its answer, its connection or its session. Close ends all. Lock
-// order: Store.mu alone; session.mu before Store.newsMu or idleParents.mu. No lock is held
-// across I/O.
+// order: Store.mu alone; session.mu before Store.newsMu, idleParents.mu or recent.mu. No lock is
+// held across I/O.
 package zookeeper

@@ -13,6 +13,7 @@ import (
 	"github.com/locksidecar/locksidecar/bench/faultproxy"
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
@@ -68,7 +69,7 @@ func TestRestartKeepsTheSessionAndItsLeases(t *testing.T) {
 func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
-	p := newPeer(t, srv.URL()+"?session=40s&timeout=1s")
+	p := newPeer(t, srv.URL()+"?session=40s&timeout=2s")
 	held, _ := p.take("held", cache.Exclusive)
 	p.used("a")
 	asked := p.token()
@@ -87,7 +88,7 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 	srv.Resume()
 	// It may have happened: a withdrawal is done once that is known.
 	p.eventually("the unresolved request is withdrawn", func() bool { return p.do(cache.OpWithdraw, cache.Exclusive, "a", asked).Status == cache.Done })
-	p.want(p.do(cache.OpPeek, 0, "a", 0), cache.Done)
+	p.want(p.answered(func() cache.Result { return p.do(cache.OpPeek, 0, "a", 0) }), cache.Done)
 	p.eventually("the lease is renewed", func() bool { return p.renew("held", held).Status == cache.Done })
 	p.take("a", cache.Exclusive)
 }
@@ -97,7 +98,16 @@ func TestPausedServerIsUnknownThenSettled(t *testing.T) {
 func (p *peer) used(key string) {
 	p.Helper()
 	tok, _ := p.take(key, cache.Exclusive)
-	p.want(p.release(key, tok), cache.Done)
+	p.released(key, tok)
+}
+
+// released repeats a release until it is answered. One that was not answered may have happened.
+func (p *peer) released(key string, token uint64) {
+	p.Helper()
+	p.eventually("it is released", func() bool {
+		r := p.release(key, token)
+		return r.Status == cache.Done || r.Status == cache.NotHeld
+	})
 }
 
 // lostAnswer makes one op's answer get lost: it happens at the server, or with
@@ -126,7 +136,7 @@ func TestAnswersThatNeverCome(t *testing.T) {
 	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	proxy, url := proxied(t, srv)
-	p, other := newPeer(t, url+"?session=40s&timeout=1s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
+	p, other := newPeer(t, url+"?session=40s&timeout=2s"), newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	p.used("a")
 	for _, happens := range []bool{true, false} {
 		tok := p.token()
@@ -134,10 +144,7 @@ func TestAnswersThatNeverCome(t *testing.T) {
 		r := p.soon(cache.OpTry, "a", tok) // the same token takes it, whichever it was
 		other.want(other.try("a", other.token()), cache.Busy)
 		lostAnswer(t, p, proxy, happens, func() cache.Result { return p.release("a", tok) })
-		p.eventually("it is released", func() bool {
-			r := p.release("a", tok)
-			return r.Status == cache.Done || r.Status == cache.NotHeld
-		})
+		p.released("a", tok)
 		o := other.token()
 		if next := other.soon(cache.OpTry, "a", o); next.Base <= r.Base {
 			t.Errorf("base %d after %d", next.Base, r.Base)
@@ -155,7 +162,7 @@ func TestAnswersThatNeverCome(t *testing.T) {
 		p.eventually("it is downgraded", func() bool { return p.do(cache.OpDowngrade, 0, "a", tok).Status == cache.Done })
 		s, _ := other.take("a", cache.Shared)
 		other.want(other.release("a", s), cache.Done)
-		p.want(p.release("a", tok), cache.Done)
+		p.released("a", tok)
 	}
 }
 
@@ -167,8 +174,8 @@ func TestExpiredSessionIsLostAndItsGrantsWithIt(t *testing.T) {
 	tok, base := p.take("a", cache.Exclusive)
 	q := p.token()
 	o, _ := other.take("b", cache.Exclusive)
-	p.want(p.join("b", q), cache.Queued)
-	first := p.want(p.renew("a", tok), cache.Done)
+	p.want(p.answered(func() cache.Result { return p.join("b", q) }), cache.Queued)
+	first := p.want(p.answered(func() cache.Result { return p.renew("a", tok) }), cache.Done)
 	proxy.BlackHole(faultproxy.Both, true)
 	wait := other.token()
 	for {
@@ -210,14 +217,12 @@ func TestSessionOverOnlyHereIsEndedAtTheServerToo(t *testing.T) {
 	srv := testserver.StartZooKeeper(t, "maxSessionTimeout=600000")
 	proxy, url := proxied(t, srv)
 	var ahead atomic.Int64
-	s, err := zookeeper.Open(t.Context(), config(t, url+"?session=300s&timeout=1s"),
-		zookeeper.WithClock(func() int64 { return clock() + ahead.Load() }))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := adopt(t, s)
+	p := adopt(t, storetest.Opened(t, func() (*zookeeper.Store, error) {
+		return zookeeper.Open(t.Context(), config(t, url+"?session=300s&timeout=1s"),
+			zookeeper.WithClock(func() int64 { return clock() + ahead.Load() }))
+	}))
 	tok, _ := p.take("a", cache.Exclusive)
-	no := p.want(p.renew("a", tok), cache.Done).SessionNo
+	no := p.want(p.answered(func() cache.Result { return p.renew("a", tok) }), cache.Done).SessionNo
 	other := newPeer(t, srv.URL())
 	ahead.Store(int64(400 * time.Second)) // as if the machine had slept
 	proxy.Cut()
@@ -322,6 +327,7 @@ func connected(z *testserver.ZooKeeper, p *peer) bool {
 }
 
 func TestDeletedNodeIsLostAtOnce(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	p, other := newPeer(t, srv.URL()), newPeer(t, srv.URL())
 	for _, contended := range []bool{false, true} {
@@ -375,6 +381,7 @@ func nth(t testing.TB, c *zk.Conn, path string, n int) string {
 }
 
 func TestConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	s, err := zookeeper.Open(t.Context(), config(t, srv.URL()), zookeeper.WithClock(clock))
 	if err != nil {

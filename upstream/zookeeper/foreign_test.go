@@ -161,6 +161,7 @@ func (c *curator) quiet(w chan string) {
 }
 
 func TestCuratorExcludesUsAndWeExcludeIt(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	cur := startCurator(t, srv, 10*time.Second)
 	p, q := newPeer(t, srv.URL()+"/locks"), newPeer(t, srv.URL()+"/locks")
@@ -273,6 +274,7 @@ func children(t testing.TB, srv *testserver.ZooKeeper, path string) []string {
 }
 
 func TestTheGoClientsLock(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	p := newPeer(t, srv.URL()+"/locks")
 	l := zk.NewLock(srv.Client(t), "/locks/a", zk.WorldACL(zk.PermAll))
@@ -307,6 +309,7 @@ func TestTheGoClientsLock(t *testing.T) {
 }
 
 func TestForeignNodesOfAllKinds(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	p := newPeer(t, srv.URL()+"/locks")
 	c := srv.Admin()

@@ -1,13 +1,13 @@
 package zookeeper_test
 
 import (
-	"context"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/storetest"
 	"github.com/locksidecar/locksidecar/upstream/zookeeper"
 )
 
@@ -32,14 +32,17 @@ func config(t testing.TB, url string) zookeeper.Config {
 	return cfg
 }
 
-// newPeer opens a store and closes it with the test.
+// newPeer opens a store and closes it with the test. Unless url says otherwise, its session and timeout are longer than
+// a busy machine stalls.
 func newPeer(t testing.TB, url string) *peer {
 	t.Helper()
-	s, err := zookeeper.Open(t.Context(), config(t, url), zookeeper.WithClock(clock))
-	if err != nil {
-		t.Fatal(err)
+	if !strings.Contains(url, "?") {
+		url += "?session=30s&timeout=10s"
 	}
-	return adopt(t, s)
+	cfg := config(t, url)
+	return adopt(t, storetest.Opened(t, func() (*zookeeper.Store, error) {
+		return zookeeper.Open(t.Context(), cfg, zookeeper.WithClock(clock))
+	}))
 }
 
 // lazyPeer does not wait for its server.
@@ -64,11 +67,7 @@ func adopt(t testing.TB, s *zookeeper.Store) *peer {
 func (p *peer) token() uint64 { p.last++; return p.last }
 
 func (p *peer) apply(ops ...upstream.Op) ([]cache.Result, error) {
-	res := make([]cache.Result, len(ops))
-	ctx, cancel := context.WithTimeout(context.Background(), p.Info().Timeout)
-	defer cancel()
-	err := p.Apply(ctx, ops, res)
-	return res, err
+	return storetest.Apply(p.Store, ops...)
 }
 
 func (p *peer) do(kind cache.OpKind, mode cache.Mode, key string, token uint64) cache.Result {
@@ -94,20 +93,15 @@ func (p *peer) release(key string, token uint64) cache.Result {
 
 func (p *peer) want(r cache.Result, st cache.Status) cache.Result {
 	p.Helper()
-	if r.Status != st {
-		p.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
-	}
-	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
-		p.Fatalf("%v comes with error %v", st, r.Err)
-	}
+	storetest.Want(p.TB, r, st)
 	return r
 }
 
-// take is a try that has to succeed.
+// take is a try that has to succeed once the server has answered it.
 func (p *peer) take(key string, mode cache.Mode) (token, base uint64) {
 	p.Helper()
 	token = p.token()
-	return token, p.want(p.do(cache.OpTry, mode, key, token), cache.Granted).Base
+	return token, p.want(p.answered(func() cache.Result { return p.do(cache.OpTry, mode, key, token) }), cache.Granted).Base
 }
 
 // soon repeats an acquire until it is granted.
@@ -121,7 +115,8 @@ func (p *peer) soon(kind cache.OpKind, key string, token uint64) (r cache.Result
 }
 
 // answered repeats an op until the server has answered it: while connections are
-// being cut it may be refused or its outcome unknown any number of times.
+// being cut, or the machine stalls for longer than the timeout, it may be refused or its outcome
+// unknown any number of times.
 func (p *peer) answered(op func() cache.Result) (r cache.Result) {
 	p.Helper()
 	p.eventually("it is answered", func() bool {
@@ -133,11 +128,7 @@ func (p *peer) answered(op func() cache.Result) (r cache.Result) {
 
 func (p *peer) eventually(what string, ok func() bool) {
 	p.Helper()
-	for end := time.Now().Add(bound); !ok(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			p.Fatalf("it never comes true that %s", what)
-		}
-	}
+	storetest.Eventually(p.TB, bound, what, ok)
 }
 
 // lost waits until the store says that its session no is lost.

@@ -13,6 +13,7 @@ import (
 // A daemon opens the same ZooKeeper anew, as after a reload. It refuses a server that is behind what an earlier Store has
 // seen, since fences would fall.
 func TestAStoreContinuesFromWhatAnEarlierOneHasSeen(t *testing.T) {
+	t.Parallel()
 	cfg, err := zookeeper.Parse(testserver.StartZooKeeper(t).URL())
 	if err != nil {
 		t.Fatal(err)

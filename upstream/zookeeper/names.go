@@ -10,20 +10,20 @@ import (
 	"github.com/locksidecar/locksidecar/cache"
 )
 
-// own is the node beside the locks with what is ours alone: a node for each
-// session. No lock has its name.
-const own = ".locksidecar"
+// internalDir is the node beside the locks that has all of this driver's other nodes, such as one
+// for each session. No lock has this name.
+const internalDir = ".locksidecar"
 
-// forbidden says that ZooKeeper allows no such character in a path. Its servers
-// look at UTF-16, so all that takes two units there is among them.
+// forbidden reports whether ZooKeeper allows no such character in a path. Its servers check
+// UTF-16 units, so this includes all characters that need two units.
 func forbidden(r rune) bool {
 	return r <= 0x1f || r >= 0x7f && r <= 0x9f || r >= 0xd800 && r <= 0xf8ff || r >= 0xfff0
 }
 
-// escape makes a lock's name one element of a path: what cannot stand there is
-// percent-encoded, byte by byte.
+// escape turns the name of a lock into one element of a path. It percent-encodes the bytes of
+// characters that cannot be in one.
 func escape(key string) string {
-	if key == "." || key == ".." || key == "zookeeper" || key == own {
+	if key == "." || key == ".." || key == "zookeeper" || key == internalDir {
 		return fmt.Sprintf("%%%02X", key[0]) + strings.ReplaceAll(key[1:], ".", "%2E")
 	}
 	if !strings.ContainsFunc(key, mustEscape) && utf8.ValidString(key) {
@@ -48,7 +48,7 @@ func escape(key string) string {
 
 func mustEscape(r rune) bool { return r == '/' || r == '%' || forbidden(r) }
 
-// unescape is what escape was given; a name that is nobody's escape is itself.
+// unescape reverses escape. It returns any other name unchanged.
 func unescape(name string) string {
 	if !strings.Contains(name, "%") {
 		return name
@@ -72,27 +72,26 @@ func unescape(name string) string {
 	return string(b)
 }
 
-// maxToken bounds the numbers of tokens: the rest of a name's UUID is taken.
+// maxToken is the largest token: the other bits of a name's UUID are used.
 const maxToken = 1<<56 - 1
 
-// node is a child of a lock's node: one that holds the lock or waits for it.
+// node is a child of a lock's or semaphore's node: one that holds it or waits for it.
 type node struct {
 	name string
 	seq  int32
-	ours bool // made by a locksidecar; what follows is only known of those
+	ours bool // made by a locksidecar; otherwise the fields below are not set
 	sid  int64
-	// shared is how it was asked for; an exclusive one may have been downgraded
-	// since, which stands in its data alone.
+	// shared is the mode in the name. An exclusive node may have been downgraded since; only its
+	// data shows that.
 	shared bool
-	try    bool   // asked for by one that does not wait, or for a moment only
-	limit  uint32 // of a permit: what it was made with
+	try    bool   // its owner does not wait, or only for a moment
+	limit  uint32 // of a permit: the limit in its name
 	token  uint64
 }
 
-// newName is the name of a node before ZooKeeper has put its number behind it.
-// The UUID is of version 8, so that none of Curator's (version 4) can be mistaken
-// for it: the session's id, then whether it is a try and whether it is shared, then
-// the token.
+// newName returns the name of a node without the number that ZooKeeper appends. The UUID is of
+// version 8, so it cannot be confused with one of Curator's (version 4). It has the session's id,
+// whether it is a try, whether it is shared, and the token.
 func newName(sid int64, token uint64, mode cache.Mode, try bool) string {
 	id := uint64(sid)
 	low := uint64(2)<<62 | id&0xf<<58 | token
@@ -102,13 +101,14 @@ func newName(sid int64, token uint64, mode cache.Mode, try bool) string {
 	if try {
 		low |= 1 << 57
 	}
-	return fmt.Sprintf("_c_%08x-%04x-8%03x-%04x-%012x-lock-", id>>32, id>>16&0xffff, id>>4&0xfff, low>>48, low&(1<<48-1))
+	return fmt.Sprintf("_c_%08x-%04x-8%03x-%04x-%012x-lock-",
+		id>>32, id>>16&0xffff, id>>4&0xfff, low>>48, low&(1<<48-1))
 }
 
 const uuidLen = 36
 
-// parseNode reads a child's name. It is no contender when no number stands at its
-// end: the locks of Curator, of kazoo and of the Go client all have one.
+// parseNode reads the name of a child. A child without a number at the end of its name is no
+// contender: the nodes of Curator, kazoo and the Go client all have one.
 func parseNode(name string) (n node, ok bool) {
 	n.name = name
 	seq := name
@@ -123,7 +123,7 @@ func parseNode(name string) (n node, ok bool) {
 	}
 	n.seq = int32(v)
 	uuid, pre := strings.CutPrefix(name, "_c_")
-	if !pre || len(uuid) < uuidLen+len("-lock-") || uuid[uuidLen:uuidLen+len("-lock-")] != "-lock-" {
+	if !pre || len(uuid) < uuidLen || !strings.HasPrefix(uuid[uuidLen:], "-lock-") {
 		return n, true
 	}
 	n.parseUUID(uuid[:uuidLen])
@@ -145,12 +145,12 @@ func (n *node) parseUUID(s string) {
 	n.token = low & maxToken
 }
 
-// readQueue is the contenders among children, in their order. Numbers wrap
-// around.
-func readQueue(children []string) []node {
+// readQueue returns the contenders among children in their order, with parseNode for a lock or
+// parsePermit for a semaphore. Numbers wrap around.
+func readQueue(children []string, parse func(string) (node, bool)) []node {
 	q := make([]node, 0, len(children))
 	for _, c := range children {
-		if n, ok := parseNode(c); ok {
+		if n, ok := parse(c); ok {
 			q = append(q, n)
 		}
 	}
@@ -165,28 +165,40 @@ func bySeq(a, b node) int {
 	return strings.Compare(a.name, b.name)
 }
 
-// Data of our nodes, for people and for the mode: "locksidecar", the mode, the host.
+// nodeData returns the data of a node: "locksidecar", the mode and the host. Only the mode has a
+// meaning to the driver.
 func nodeData(mode cache.Mode, host string) []byte {
 	return []byte("locksidecar " + mode.String() + " " + host)
 }
 
-// dataShared says whether the data of one of our nodes says that it is shared.
+// dataShared reports whether the data of one of our nodes has the shared mode.
 func dataShared(b []byte) bool {
 	return string(b) == "locksidecar shared" || strings.HasPrefix(string(b), "locksidecar shared ")
 }
 
-// heldData is the data of a permit's node whose holder has waited.
+// heldData returns the data of a permit's node whose holder has waited.
 func heldData(host string) []byte { return []byte("locksidecar held " + host) }
 
-// dataHeld says whether the data of a permit's node says that it does not wait any
-// more. It may also be so when it says nothing.
+// dataHeld reports whether the data of a permit's node says that it is held. A node without this
+// data may be held, too.
 func dataHeld(b []byte) bool { return strings.HasPrefix(string(b), "locksidecar held ") }
 
-// dataHost is the host in the data of one of our nodes.
+// dataHost returns the host in the data of one of our nodes.
 func dataHost(b []byte) string {
 	f := strings.Fields(string(b))
 	if len(f) == 3 && f[0] == "locksidecar" {
 		return f[2]
 	}
 	return ""
+}
+
+// parentOf returns the path of a lock's node.
+func (s *Store) parentOf(key string) string { return s.cfg.Chroot + "/" + escape(key) }
+
+// keyOf returns the key of the lock whose node has that name. ok is false if it is no lock's.
+func keyOf(name string) (key string, ok bool) {
+	if name == internalDir || name == "zookeeper" {
+		return "", false
+	}
+	return unescape(name), !strings.Contains(name, "/")
 }

@@ -10,7 +10,7 @@ import (
 )
 
 func FuzzEscape(f *testing.F) {
-	for _, k := range []string{"a", ".", "..", "...", ".a", "zookeeper", "zookeepers", own, "a/b", "%2F", "a%", "\x00", "\u007f\u009f", "\ue000", "\ufffd", "😀", "\xff\xfe", "日本"} {
+	for _, k := range []string{"a", ".", "..", "...", ".a", "zookeeper", "zookeepers", internalDir, "a/b", "%2F", "a%", "\x00", "\u007f\u009f", "\ue000", "\ufffd", "😀", "\xff\xfe", "日本"} {
 		f.Add(k)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
@@ -18,7 +18,7 @@ func FuzzEscape(f *testing.F) {
 		if key == "" {
 			return
 		}
-		if name == "." || name == ".." || name == own || name == "zookeeper" || strings.Contains(name, "/") || strings.ContainsFunc(name, forbidden) {
+		if name == "." || name == ".." || name == internalDir || name == "zookeeper" || strings.Contains(name, "/") || strings.ContainsFunc(name, forbidden) {
 			t.Errorf("%q becomes %q", key, name)
 		}
 		if back, ok := keyOf(name); back != key || !ok {
@@ -77,7 +77,7 @@ func TestNodeNames(t *testing.T) {
 }
 
 func TestOrderOutlivesTheNumbers(t *testing.T) {
-	q := readQueue([]string{"lock--2147483647", "x", "lock-2147483647", "lock--2147483648", "lock-2147483646"})
+	q := readQueue([]string{"lock--2147483647", "x", "lock-2147483647", "lock--2147483648", "lock-2147483646"}, parseNode)
 	var order []string
 	for _, n := range q {
 		order = append(order, n.name)
@@ -128,7 +128,7 @@ func TestWhoBlocksWhom(t *testing.T) {
 		if before != c.before || unsure != c.unsure {
 			t.Errorf("in %s, %d waits for %d (unsure %v)", c.queue, c.at, before, unsure)
 		}
-		if w, _ := wanted(q, c.at, c.mode, int64(c.at)); w != c.wanted {
+		if w, _ := contention(q, c.at, c.mode, int64(c.at)); w != c.wanted {
 			t.Errorf("in %s, what %d holds is wanted: %v", c.queue, c.at, w)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 
 // The note is no lock: lists do not have it.
 func TestNote(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	a, b := newPeer(t, srv.URL()), newPeer(t, srv.URL())
 	storetest.Note(t, a, b)

@@ -8,17 +8,19 @@ import (
 	"time"
 
 	"github.com/go-zookeeper/zk"
+
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 // Limits for idle parents: see doc.go, "Idle parents".
 const (
 	// idleTime is how long a parent is kept after its last use by this store.
 	idleTime = time.Minute
-	// maxIdleBytes limits the memory for idle parents: above it, the oldest are removed early. It is
-	// enough for about 10,000 parents with short names.
+	// maxIdleBytes limits the memory for idle parents: above it, the oldest are removed early. It
+	// is enough for about 10,000 parents with short names.
 	maxIdleBytes = 2 << 20
-	// hardIdleBytes limits the memory while there is no connection, so that none can be removed: above
-	// it, the oldest are forgotten and left to the server.
+	// hardIdleBytes limits the memory while there is no connection, so that none can be removed:
+	// above it, the oldest are forgotten and left to the server.
 	hardIdleBytes = 4 * maxIdleBytes
 	// idleCost is the memory of one idle parent in bytes, without its path.
 	idleCost = 200
@@ -32,11 +34,12 @@ const (
 	removalTries = 3
 )
 
-// parentData is the data of the containers that a locksidecar makes. It marks them, because a stat does
-// not tell a container from a permanent node, on which others may rely.
+// parentData is the data of the containers that locksidecars make. It marks them, because a stat
+// does not tell a container from a permanent node, on which other clients may rely.
 const parentData = "locksidecar"
 
-// idleParents remembers the parents of locks and semaphores below which this store has no node left.
+// idleParents remembers the parents of locks and semaphores below which this store has no node
+// left.
 type idleParents struct {
 	after time.Duration // idleTime, except in tests
 	limit int           // maxIdleBytes, except in tests
@@ -56,8 +59,8 @@ type idleParent struct {
 }
 
 func newIdleParents() *idleParents {
-	return &idleParents{after: idleTime, limit: maxIdleBytes, pause: removalPause, kick: make(chan struct{}, 1),
-		byPath: map[string]*list.Element{}, queue: list.New()}
+	return &idleParents{after: idleTime, limit: maxIdleBytes, pause: removalPause,
+		kick: make(chan struct{}, 1), byPath: map[string]*list.Element{}, queue: list.New()}
 }
 
 // note remembers that the last node of this store below path has gone.
@@ -80,10 +83,7 @@ func (ps *idleParents) addLocked(p *idleParent) {
 		ps.takeLocked(ps.queue.Front())
 	}
 	if ps.queue.Len() == 1 || ps.bytes > ps.limit {
-		select {
-		case ps.kick <- struct{}{}:
-		default:
-		}
+		signal(ps.kick)
 	}
 }
 
@@ -136,35 +136,21 @@ func (ps *idleParents) due() (due []*idleParent, wait time.Duration) {
 	return due, 0
 }
 
-// keepRemovingIdle removes idle parents until ctx ends. It pauses for as long as the last round took,
-// unless it falls behind: so it keeps up with any rate of new keys.
+// keepRemovingIdle removes idle parents until ctx ends. It pauses for as long as the last round
+// took, unless it falls behind: so it keeps up with any rate of new keys.
 func (s *Store) keepRemovingIdle(ctx context.Context) {
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-s.idle.kick:
-		case <-timer.C:
-		}
+	repeat(ctx, s.idle.kick, time.Hour, func() time.Duration {
 		rest, wait := s.removeIdle(ctx)
-		if rest > 0 {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(rest):
-			}
-		}
-		timer.Reset(wait)
-	}
+		driverkit.Sleep(ctx, rest)
+		return max(wait, 1)
+	})
 }
 
-// removeIdle carries out one round. It returns the pause that must follow, and the time until the next
-// parent is due.
+// removeIdle carries out one round. It returns the pause that must follow, and the time until the
+// next parent is due.
 func (s *Store) removeIdle(ctx context.Context) (rest, wait time.Duration) {
-	se := s.present()
-	if se == nil || se.line() != nil {
+	se := s.current()
+	if se == nil || se.available() != nil {
 		return removalRetry, 0
 	}
 	began := time.Now()
@@ -187,36 +173,23 @@ func (s *Store) removeIdle(ctx context.Context) (rest, wait time.Duration) {
 	return max(s.idle.pause, time.Since(began)), wait
 }
 
-// parentState is a parent as read from the server.
-type parentState struct {
-	ours bool // a container that a locksidecar has made
-	used bool // it has children
-}
-
 // removeParents removes the parents of part that are empty containers of a locksidecar. It returns
 // false if the server did not answer for all of them.
 func (se *session) removeParents(ctx context.Context, part []*idleParent) bool {
 	ctx, cancel := context.WithTimeout(ctx, se.store.cfg.Timeout)
 	defer cancel()
 	part = se.unused(part, false)
-	found, errs := make([]parentState, len(part)), make([]error, len(part))
-	together(len(part), func(i int) {
-		found[i], errs[i] = call(ctx, se, false, func(c *zk.Conn) (p parentState, err error) {
-			data, stat, err := c.Get(part[i].path)
-			if err == nil {
-				p = parentState{string(data) == parentData, stat.NumChildren > 0}
-			}
-			return p, err
-		})
+	found, errs := each(part, func(p *idleParent) (content, error) {
+		return se.get(ctx, p.path, false)
 	})
 	var empty, used, unanswered []*idleParent
 	for i, p := range part {
-		switch v := judge(errs[i]); {
-		case v == refused: // it is gone, or this user has no access to it
-		case v != fine:
+		switch v := outcome(errs[i]); {
+		case v == driverkit.Refused: // it does not exist, or this user has no access to it
+		case v != driverkit.Done:
 			unanswered = append(unanswered, p)
-		case !found[i].ours:
-		case found[i].used:
+		case string(found[i].data) != parentData: // not made by a locksidecar
+		case found[i].stat.NumChildren > 0:
 			used = append(used, p)
 		default:
 			empty = append(empty, p)
@@ -224,9 +197,9 @@ func (se *session) removeParents(ctx context.Context, part []*idleParent) bool {
 	}
 	empty = se.unused(empty, true)
 	for i, err := range se.deleteParents(ctx, empty) {
-		switch v := judge(err); {
-		case v == fine || err == errGone:
-		case v == refused:
+		switch v := outcome(err); {
+		case v == driverkit.Done || err == errNoNode:
+		case v == driverkit.Refused:
 			used = append(used, empty[i])
 		default:
 			unanswered = append(unanswered, empty[i])
@@ -237,25 +210,26 @@ func (se *session) removeParents(ctx context.Context, part []*idleParent) bool {
 	return len(unanswered) == 0
 }
 
-// unused returns the parents below which this session has no node. If forget is true, later acquires
-// create these parents again.
+// unused returns the parents below which this session has no node. If forget is true, later
+// acquires create these parents again.
 func (se *session) unused(parents []*idleParent, forget bool) []*idleParent {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	var out []*idleParent
 	for _, p := range parents {
-		if len(se.byKey[p.path]) == 0 && se.sems.byPath[p.path] == nil { // one in use is noted again later
+		// A parent in use is noted again later.
+		if len(se.byKey[p.path]) == 0 && se.sems.byPath[p.path] == nil {
 			out = append(out, p)
 			if forget {
-				delete(se.parents, p.path)
+				se.parents.remove(p.path)
 			}
 		}
 	}
 	return out
 }
 
-// deleteParents deletes parents in one transaction. If the server refuses it because of one of them,
-// each parent gets its own transaction. A server deletes no node that has children.
+// deleteParents deletes parents in one transaction. If the server refuses it because of one of
+// them, each parent gets its own transaction. A server deletes no node that has children.
 func (se *session) deleteParents(ctx context.Context, parents []*idleParent) []error {
 	errs := make([]error, len(parents))
 	if len(parents) == 0 {
@@ -266,15 +240,13 @@ func (se *session) deleteParents(ctx context.Context, parents []*idleParent) []e
 		ops[i] = &zk.DeleteRequest{Path: p.path, Version: -1}
 	}
 	_, err := se.multi(ctx, ops...)
-	if judge(err) != refused {
+	if outcome(err) != driverkit.Refused {
 		for i := range errs {
 			errs[i] = err
 		}
 		return errs
 	}
-	together(len(parents), func(i int) {
-		_, errs[i] = call(ctx, se, true, func(c *zk.Conn) (any, error) { return nil, c.Delete(parents[i].path, -1) })
-	})
+	together(len(parents), func(i int) { errs[i] = se.delete(ctx, parents[i].path, -1, true) })
 	return errs
 }
 

@@ -71,6 +71,7 @@ func (p *peer) useOnce(n int) {
 //
 //	LOCKSIDECAR_TEST_KEYS=100000 go test -run KeysUsedOnce -v -timeout 30m ./upstream/zookeeper
 func TestKeysUsedOnceLeaveNoNodes(t *testing.T) {
+	t.Parallel()
 	const batch = 64
 	srv := testserver.StartZooKeeper(t, noServerRemoval)
 	if s := os.Getenv("LOCKSIDECAR_TEST_KEYS"); s != "" {
@@ -118,7 +119,7 @@ func TestKeysUsedOnceLeaveNoNodes(t *testing.T) {
 	q.useOnce(batch)
 	q.eventually("no node is left of keys that are not used any more", func() bool {
 		n, _ := q.Idle()
-		return n == 0 && len(leftovers(t, srv, "/q")) == 0
+		return n == 0 && len(residue(t, srv, "/q")) == 0
 	})
 }
 
@@ -137,7 +138,7 @@ func TestParentsOfALostSessionAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Cut()
-	p.eventually("they are removed", func() bool { return len(leftovers(t, srv, "/l")) == 0 })
+	p.eventually("they are removed", func() bool { return len(residue(t, srv, "/l")) == 0 })
 }
 
 func TestOnlyOurEmptyParentsAreRemoved(t *testing.T) {
@@ -159,7 +160,7 @@ func TestOnlyOurEmptyParentsAreRemoved(t *testing.T) {
 		n, _ := p.Idle()
 		return n == 0 && len(children(t, srv, "/l")) == 3 // kept, held and .locksidecar
 	})
-	if left := leftovers(t, srv, "/l"); len(left) != 5 {
+	if left := residue(t, srv, "/l"); len(left) != 5 {
 		t.Errorf("these nodes are left: %v", left)
 	}
 	other.want(other.renew("held", held), cache.Done)
@@ -269,9 +270,9 @@ func TestParentsRemovedByTwo(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	for end := time.Now().Add(bound); len(leftovers(t, srv, "/l")) > 0; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(bound); len(residue(t, srv, "/l")) > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("these nodes are left: %v", leftovers(t, srv, "/l"))
+			t.Fatalf("these nodes are left: %v", residue(t, srv, "/l"))
 		}
 	}
 }

@@ -64,6 +64,7 @@ func listener(t *testing.T, f func(net.Conn)) string {
 }
 
 func TestWhatIsNotZooKeeper(t *testing.T) {
+	t.Parallel()
 	drain := func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 	http := listener(t, func(c net.Conn) { _, _ = io.WriteString(c, "HTTP/1.1 400 Bad Request\r\n\r\n"); drain(c) })
 	refused(t, "zookeeper://"+http, http, "not ZooKeeper's protocol", "port")
@@ -99,6 +100,7 @@ func TestFilesThatAreNotThere(t *testing.T) {
 }
 
 func TestPasswords(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	file := filepath.Join(t.TempDir(), "pass")
 	if err := os.WriteFile(file, []byte("s3cret\n"), 0o600); err != nil {
@@ -128,6 +130,7 @@ func TestPasswords(t *testing.T) {
 }
 
 func TestChrootIsMade(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	p := newPeer(t, srv.URL()+"/x/y/z")
 	tok, _ := p.take("a", cache.Exclusive)
@@ -159,6 +162,7 @@ func TestLazyStoreWaitsForItsServer(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

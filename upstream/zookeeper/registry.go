@@ -14,11 +14,12 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-var _ upstream.Registrar = (*Store)(nil)
-
-// registered returns the path of the entry of the daemon that has session id: an ephemeral node beside
-// the session's own node. The own node itself would not do: each transaction writes it.
-func (s *Store) registered(id string) string { return s.cfg.Chroot + "/" + own + "/daemon-" + id }
+// registered returns the path of the entry of the daemon that has session id: an ephemeral node
+// beside the session's own node. The own node cannot be the entry, because each transaction
+// writes it.
+func (s *Store) registered(id string) string {
+	return s.cfg.Chroot + "/" + internalDir + "/daemon-" + id
+}
 
 // Register writes the entry, which ends with the session.
 func (s *Store) Register(ctx context.Context, r upstream.Registration, _ time.Duration) error {
@@ -27,12 +28,10 @@ func (s *Store) Register(ctx context.Context, r upstream.Registration, _ time.Du
 		return fmt.Errorf("register: %w", err)
 	}
 	path, data := s.registered(sessionName(se.id)), []byte(r.Encode())
-	// This call does not count as a confirmation of the session, so it does not extend the deadline.
-	_, err = call(ctx, se, false, func(c *zk.Conn) (any, error) { return c.Set(path, data, -1) })
-	if err == errGone {
-		_, err = call(ctx, se, false, func(c *zk.Conn) (any, error) {
-			return c.Create(path, data, zk.FlagEphemeral, s.acl)
-		})
+	// This call does not count as a confirmation of the session, so it does not extend the
+	// deadline.
+	if err = se.set(ctx, path, data, -1, false); err == errNoNode {
+		err = se.create(ctx, path, data, zk.FlagEphemeral, false)
 	}
 	if err != nil && err != zk.ErrNodeExists {
 		return fmt.Errorf("register: %w", s.cfg.explain(err))
@@ -46,37 +45,31 @@ func (s *Store) Unregister(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("unregister: %w", err)
 	}
-	path := s.registered(sessionName(se.id))
-	_, err = call(ctx, se, false, func(c *zk.Conn) (any, error) { return nil, c.Delete(path, -1) })
-	if err != nil && err != errGone {
+	err = se.delete(ctx, s.registered(sessionName(se.id)), -1, false)
+	if err != nil && err != errNoNode {
 		return fmt.Errorf("unregister: %w", s.cfg.explain(err))
 	}
 	return nil
 }
 
 // Registered reads the entries, listAtOnce at a time.
-func (s *Store) Registered(ctx context.Context, ids []string) (map[string]upstream.Registration, error) {
+func (s *Store) Registered(ctx context.Context, ids []string) (
+	map[string]upstream.Registration, error) {
 	se, err := s.session()
 	if err != nil {
 		return nil, fmt.Errorf("read registrations: %w", err)
 	}
 	ids = slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !isSessionName(id) })
 	found := make(map[string]upstream.Registration, len(ids))
-	for len(ids) > 0 {
-		part := ids[:min(listAtOnce, len(ids))]
-		ids = ids[len(part):]
-		texts, errs := make([][]byte, len(part)), make([]error, len(part))
-		together(len(part), func(i int) {
-			texts[i], errs[i] = call(ctx, se, false, func(c *zk.Conn) ([]byte, error) {
-				data, _, err := c.Get(s.registered(part[i]))
-				return data, err
-			})
+	for part := range slices.Chunk(ids, listAtOnce) {
+		entries, errs := each(part, func(id string) (content, error) {
+			return se.get(ctx, s.registered(id), false)
 		})
 		for i, id := range part {
-			if errs[i] != nil && errs[i] != errGone {
+			if errs[i] != nil && errs[i] != errNoNode {
 				return found, fmt.Errorf("read registrations: %w", s.cfg.explain(errs[i]))
 			}
-			if r, ok := upstream.ParseRegistration(string(texts[i])); ok {
+			if r, ok := upstream.ParseRegistration(string(entries[i].data)); ok {
 				found[id] = r
 			}
 		}
@@ -91,16 +84,17 @@ func isSessionName(id string) bool {
 	return ok && err == nil && len(hex) == 16
 }
 
-// Holders reads one key at the server that this store is connected to. The holders' daemons have to
-// be asked for Held, because a node's time is when it was created, and it may have waited since.
-func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) ([]upstream.Lock, error) {
+// Holders reads one key at the server that this store is connected to. Only the holders' daemons
+// know Held: a node shows when it was created, and its owner may have waited since.
+func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit int) (
+	[]upstream.Lock, error) {
 	se, err := s.session()
 	if err != nil || limit < 1 {
 		return nil, err
 	}
 	var locks []upstream.Lock
 	if mode == cache.Permit {
-		locks, err = se.permitHolders(ctx, key, limit)
+		locks, err = se.heldPermits(ctx, s.permitsOf(key), key, node{}, limit)
 	} else {
 		locks, err = se.lockHolders(ctx, key, limit)
 	}
@@ -113,31 +107,8 @@ func (s *Store) Holders(ctx context.Context, key string, mode cache.Mode, limit 
 	return locks, nil
 }
 
-func (se *session) permitHolders(ctx context.Context, key string, limit int) (locks []upstream.Lock, err error) {
-	parent := se.store.permitsOf(key)
-	q, err := se.permits(ctx, parent, false)
-	if err != nil {
-		return nil, err
-	}
-	inside, waiters := se.inside(key, q)
-	for len(inside) > 0 && len(locks) < limit {
-		part := inside[:min(listAtOnce, len(inside), limit-len(locks))]
-		inside = inside[len(part):]
-		found, err := se.describePermits(ctx, parent, part)
-		if err != nil {
-			return nil, err
-		}
-		for _, l := range found {
-			if l.Name != "" { // empty: the permit has just been released
-				l.Key, l.Waiters = key, waiters
-				locks = append(locks, l)
-			}
-		}
-	}
-	return locks, nil
-}
-
-func (se *session) lockHolders(ctx context.Context, key string, limit int) (locks []upstream.Lock, err error) {
+func (se *session) lockHolders(ctx context.Context, key string, limit int) (
+	locks []upstream.Lock, err error) {
 	parent := se.store.parentOf(key)
 	first, err := se.describe(ctx, escape(key))
 	if err != nil || first.Key == "" {

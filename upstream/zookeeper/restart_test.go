@@ -79,7 +79,7 @@ func TestReleaseAfterARestartIsNoLoss(t *testing.T) {
 	if n, err := p.Sweep(t.Context(), known); n != 2 || err != nil {
 		t.Errorf("%d are swept (%v)", n, err)
 	}
-	if n := logs.FilterMessageSnippet("deleted by somebody else").Len(); n != 0 {
+	if n := logs.FilterMessageSnippet("another client has deleted").Len(); n != 0 {
 		t.Errorf("%d of 6 leases that ended by themselves are called lost", n)
 	}
 	for len(p.Hints()) > 0 {
@@ -89,7 +89,7 @@ func TestReleaseAfterARestartIsNoLoss(t *testing.T) {
 	}
 	del(t, srv.Admin(), "/deleted", 0)
 	p.hinted(cache.HintGone, "deleted")
-	if n := logs.FilterMessageSnippet("deleted by somebody else").Len(); n != 1 {
+	if n := logs.FilterMessageSnippet("another client has deleted").Len(); n != 1 {
 		t.Errorf("%d leases are called lost, one is", n)
 	}
 }
@@ -128,6 +128,7 @@ func TestFencesDoNotFallWhenTheServerLostItsData(t *testing.T) {
 }
 
 func TestABaseIsAboveTheFloor(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	p := newPeer(t, srv.URL()+"?session=30s&timeout=10s")
 	base := p.seen(1)

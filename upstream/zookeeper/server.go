@@ -18,7 +18,8 @@ const (
 )
 
 // errTickUnknown means that a server did not tell its tickTime.
-var errTickUnknown = errors.New("the server does not tell it (conf is not in its 4lw.commands.whitelist)")
+var errTickUnknown = errors.New(
+	"the server does not tell it (conf is not in its 4lw.commands.whitelist)")
 
 // checkTick refuses a session that may be shorter than two ticks of its server: see doc.go,
 // "The session's deadline". If the server does not tell its tick, it is assumed to be at most the
@@ -30,14 +31,16 @@ func (se *session) checkTick(ctx context.Context) error {
 	tick, err := se.store.cfg.tick(ctx, addr)
 	switch {
 	case err == nil && se.ttl < 2*tick:
-		return fmt.Errorf("%w: %s grants a session of %v, which is shorter than two of its ticks (tickTime is %v). "+
-			"Two hosts could hold a lock at once. Raise its minSessionTimeout, or session= of the store URL, to %v or more",
+		return fmt.Errorf("%w: %s grants a session of %v, which is shorter than two of its ticks "+
+			"(tickTime is %v). Two hosts could hold a lock at once. "+
+			"Raise its minSessionTimeout, or session= of the store URL, to %v or more",
 			ErrServer, addr, se.ttl, tick, 2*tick)
 	case err == nil || se.ttl >= 2*defaultTick:
 		return nil
 	case errors.Is(err, errTickUnknown):
-		return fmt.Errorf("%w: %s grants a session of %v, which is safe only if its tickTime is at most half of that; "+
-			"%w. Add conf to that list, or raise session= of the store URL to %v or more (and maxSessionTimeout, if it is less)",
+		return fmt.Errorf("%w: %s grants a session of %v, which is safe only if its tickTime is "+
+			"at most half of that; %w. Add conf to that list, or raise session= of the store URL "+
+			"to %v or more (and maxSessionTimeout, if it is less)",
 			ErrServer, addr, se.ttl, err, 2*defaultTick)
 	}
 	return se.store.noSession(fmt.Errorf("read the tickTime of %s: %w", addr, err))
@@ -45,11 +48,7 @@ func (se *session) checkTick(ctx context.Context) error {
 
 // tick asks a server for its tickTime with the four-letter word conf, on a separate connection.
 func (c *Config) tick(ctx context.Context, addr string) (time.Duration, error) {
-	conf, err := c.url.TLS.Config(addr)
-	if err != nil {
-		return 0, err
-	}
-	conn, err := dial(ctx, addr, conf)
+	conn, err := c.dial(ctx, addr)
 	if err != nil {
 		return 0, err
 	}
@@ -74,12 +73,13 @@ func (c *Config) tick(ctx context.Context, addr string) (time.Duration, error) {
 	return 0, errTickUnknown
 }
 
-// checkHistory refuses a server that has lost transactions that this store has seen. The session has
-// just confirmed a transaction of its own, so its id must be above all earlier ones.
+// checkHistory refuses a server that has lost transactions that this store has seen. The session
+// has just confirmed a transaction of its own, so its id must be above all earlier ones.
 func (se *session) checkHistory() error {
 	if now := se.high.Load(); now <= se.floor {
-		return fmt.Errorf("%w: %s is at transaction %d and was at %d: it has lost data, and fences would fall "+
-			"(raise fence_epoch on every host by at least %d, then restart the daemons)",
+		return fmt.Errorf("%w: %s is at transaction %d and was at %d: it has lost data, "+
+			"and fences would fall (raise fence_epoch on every host by at least %d, "+
+			"then restart the daemons)",
 			ErrServer, se.store.cfg.where(), now, se.floor, se.floor-now+1)
 	}
 	return nil

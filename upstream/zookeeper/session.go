@@ -15,62 +15,64 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// session is one session at ZooKeeper with all that hangs on it, from its first
-// connection to its end. The library may carry it from server to server, but never
-// makes a second one of it.
+// session is one session at ZooKeeper with its nodes, from its first connection to its end. The
+// library may move it from server to server, but never makes a second session for it.
 type session struct {
 	store *Store
 	no    uint64
 	conn  *zk.Conn
-	floor int64           // the highest transaction id that the store had seen when the session began
+	// the highest transaction id that the store had seen when the session began
+	floor int64
 	ended <-chan zk.Event // closed when the library's goroutines have gone
-	ctx   context.Context // until shut
+	ctx   context.Context // ends with shut
 	stop  context.CancelFunc
-	calls sync.WaitGroup // library calls under way, abandoned ones too
-	wake  chan struct{}  // something happened that keep has to look at
+	calls sync.WaitGroup // library calls in flight, including abandoned ones
+	wake  chan struct{}  // wakes establish, maintain and closeLater
 
-	// What stands before anybody else sees the session.
+	// These fields are set before the session is shared.
 	id   int64
-	ttl  time.Duration // as granted
+	ttl  time.Duration // as the server granted it
 	self string        // the path of its own node
 
-	suspect  atomic.Bool  // an answer is overdue: nothing more is asked until one comes
-	rounds   atomic.Int64 // full rounds of servers without a connection
-	watching atomic.Bool  // there may be watches
-	answers  atomic.Bool  // it watches for questions of other daemons
-	adrift   atomic.Int64 // writes that nobody waits for any more and that may still go out
-	high     atomic.Int64 // the highest transaction id in a reply of this session
-	asked    int64        // the creation of the last question; of Store.answer, as is askedAt
-	askedAt  time.Time    // when it was first seen
+	overdue   atomic.Bool  // an answer is overdue: no request is sent until one comes
+	rounds    atomic.Int64 // full rounds of servers without a connection
+	watching  atomic.Bool  // there may be watches
+	answers   atomic.Bool  // it watches for questions of other daemons
+	abandoned atomic.Int64 // writes whose callers have given up and that may still go out
+	high      atomic.Int64 // the highest transaction id in a reply of this session
+	parents   *recent      // locks and semaphores whose nodes exist
+	busy      *recent      // locks and semaphores that were held or full when last read
+	asked     int64        // the czxid of the last question; only Store.answer uses it and askedAt
+	askedAt   time.Time    // when it was first seen
 
 	mu        sync.Mutex
-	wire      *wire // the newest connection; guarded by mu, as is all below
-	ready     bool  // it has the session
+	wire      *wire // the newest connection; guarded by mu, as are the fields below
+	ready     bool  // the session is established on wire
 	since     int64 // when ready last changed
 	over      bool  // the server said that the session has expired, or our deadline passed
-	retired   bool  // no more connections
+	retired   bool  // no more connections are made
 	until     int64 // the deadline
-	why       error // what went wrong last
+	why       error // the last error
 	lockNodes map[nodeID]*lockNode
 	byKey     map[string][]*lockNode // by the path of the lock
-	byNode    map[string][]*lockNode // by the path of a node that is watched
-	dirty     map[*lockNode]struct{} // lock nodes whose locks have to be looked at
-	parents   map[string]time.Time
-	busy      map[string]time.Time   // locks that were held when they were last looked at
-	missed    map[*lockNode]struct{} // leases whose nodes have disappeared
+	byNode    map[string][]*lockNode // by the path of a watched node
+	dirty     map[*lockNode]struct{} // lock nodes whose locks have to be checked
+	deleted   map[*lockNode]struct{} // leases whose nodes another client has deleted
 	sems      semaphores
 }
 
-// newSession starts connecting.
+// newSession starts to connect.
 func (s *Store) newSession(no uint64) (*session, error) {
 	se := &session{store: s, no: no, floor: s.high.Load(), wake: make(chan struct{}, 1),
-		lockNodes: map[nodeID]*lockNode{}, byKey: map[string][]*lockNode{}, byNode: map[string][]*lockNode{}, dirty: map[*lockNode]struct{}{},
-		parents: map[string]time.Time{}, busy: map[string]time.Time{},
-		missed: map[*lockNode]struct{}{}, sems: newSemaphores()}
+		lockNodes: map[nodeID]*lockNode{}, byKey: map[string][]*lockNode{},
+		byNode: map[string][]*lockNode{}, dirty: map[*lockNode]struct{}{},
+		parents: newRecent(parentsFor), busy: newRecent(busyFor),
+		deleted: map[*lockNode]struct{}{}, sems: newSemaphores()}
 	se.ctx, se.stop = context.WithCancel(context.Background())
-	hosts := newServers(s.cfg.Servers, func() { se.rounds.Add(1); se.kick() })
-	conn, events, err := zk.Connect(s.cfg.Servers, s.cfg.Session, zk.WithDialer(se.dial), zk.WithHostProvider(hosts),
-		zk.WithEventCallback(se.event), zk.WithLogger(libraryLog{s.log}), zk.WithLogInfo(false), zk.WithMaxBufferSize(frameMax))
+	hosts := newServers(s.cfg.Servers, func() { se.rounds.Add(1); se.wakeUp() })
+	conn, events, err := zk.Connect(s.cfg.Servers, s.cfg.Session, zk.WithDialer(se.dial),
+		zk.WithHostProvider(hosts), zk.WithEventCallback(se.event), zk.WithLogger(libraryLog{s.log}),
+		zk.WithLogInfo(false), zk.WithMaxBufferSize(frameMax))
 	if err != nil {
 		se.stop()
 		return nil, err
@@ -79,7 +81,7 @@ func (s *Store) newSession(no uint64) (*session, error) {
 	return se, nil
 }
 
-// libraryLog takes the library's words, which are about every connection.
+// libraryLog logs the library's messages, which are about every connection, at level debug.
 type libraryLog struct{ log *zap.Logger }
 
 func (l libraryLog) Printf(format string, args ...any) {
@@ -88,10 +90,10 @@ func (l libraryLog) Printf(format string, args ...any) {
 	}
 }
 
-// event is called on the library's goroutines and must not block.
+// event is called by the library's goroutines and must not block.
 func (se *session) event(ev zk.Event) {
 	if ev.Type != zk.EventSession {
-		se.noticed(ev)
+		se.watchFired(ev)
 		return
 	}
 	switch ev.State {
@@ -102,25 +104,22 @@ func (se *session) event(ev zk.Event) {
 		if se.id == 0 {
 			se.id, se.ttl = w.id, w.ttl
 		} else if se.id != w.id || se.ttl != w.ttl {
-			se.over, se.ready = true, false // it cannot be: a session keeps both
+			se.over, se.ready = true, false // impossible: a session keeps both
 		}
 		for _, g := range se.lockNodes { // watches may have been lost on the way
 			if g.permit == nil {
-				se.anewLocked(g)
+				se.reconnectedLocked(g)
 			}
 		}
-		se.anewPermitsLocked()
+		se.semaphoresReconnectedLocked()
 		se.mu.Unlock()
-		se.suspect.Store(false)
-		se.kick()
+		se.overdue.Store(false)
+		se.wakeUp()
 		if se.answers.Load() {
-			se.store.questioned()
+			se.store.wakeAnswerer()
 		}
 	case zk.StateExpired:
-		se.mu.Lock()
-		se.over, se.ready, se.retired = true, false, true
-		se.mu.Unlock()
-		se.kick()
+		se.expired()
 	case zk.StateDisconnected, zk.StateConnecting:
 		se.mu.Lock()
 		was := se.ready
@@ -129,27 +128,50 @@ func (se *session) event(ev zk.Event) {
 		}
 		se.mu.Unlock()
 		if was {
-			se.kick()
+			se.wakeUp()
 		}
 	}
 }
 
-func (se *session) kick() {
+// wakeUp wakes the goroutine that maintains the session.
+func (se *session) wakeUp() { signal(se.wake) }
+
+// repeat calls f whenever wake has an element, and when the time has passed that f returned last
+// (at first: pause). If f returns 0, the previous timer continues. repeat ends with ctx.
+func repeat(ctx context.Context, wake <-chan struct{}, pause time.Duration,
+	f func() time.Duration) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-wake:
+		case <-timer.C:
+		}
+		if wait := f(); wait > 0 {
+			timer.Reset(wait)
+		}
+	}
+}
+
+// signal puts an element into c, which has room for one, unless there is one already.
+func signal(c chan struct{}) {
 	select {
-	case se.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }
 
-func (se *session) blame(w *wire, err error) {
+func (se *session) failed(w *wire, err error) {
 	addr := ""
 	if a := w.RemoteAddr(); a != nil {
 		addr = a.String()
 	}
-	se.blameAt(addr, err)
+	se.failedAt(addr, err)
 }
 
-func (se *session) blameAt(addr string, err error) {
+func (se *session) failedAt(addr string, err error) {
 	if err == errRetired {
 		return
 	}
@@ -158,14 +180,14 @@ func (se *session) blameAt(addr string, err error) {
 	se.mu.Unlock()
 }
 
-// line says whether requests can go out now.
-func (se *session) line() error {
+// available returns an error if no request can be sent now.
+func (se *session) available() error {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	return se.lineLocked()
+	return se.availableLocked()
 }
 
-func (se *session) lineLocked() error {
+func (se *session) availableLocked() error {
 	switch {
 	case se.over || se.retired:
 		return se.store.noSession(zk.ErrSessionExpired)
@@ -173,88 +195,45 @@ func (se *session) lineLocked() error {
 		return se.store.noSession(se.why)
 	case !se.ready:
 		return se.store.noSession(errNoConnection)
-	case se.suspect.Load():
+	case se.overdue.Load():
 		return se.store.noSession(errOverdue)
 	}
 	return nil
 }
 
-// enter counts a call that is about to go out, and says on which connection.
+// enter counts a call that is about to be made, and returns the connection that it will use.
 func (se *session) enter() (*wire, error) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
-	if err := se.lineLocked(); err != nil {
+	if err := se.availableLocked(); err != nil {
 		return nil, err
 	}
-	se.calls.Add(1) // before shut begins to wait, which is after over or retired
+	se.calls.Add(1) // shut begins to wait only after over or retired is set
 	return se.wire, nil
-}
-
-// call makes one call of the library, which takes no context and may wait for as
-// long as there is no connection: it goes on without us when ctx ends.
-func call[T any](ctx context.Context, se *session, quorum bool, f func(*zk.Conn) (T, error)) (T, error) {
-	var zero T
-	w, err := se.enter()
-	if err != nil {
-		return zero, err
-	}
-	type reply struct {
-		v   T
-		err error
-	}
-	sent := se.store.clock()
-	done := make(chan reply, 1)
-	var fate atomic.Int32 // 1: nobody waits any more; 2: it has ended
-	go func() {
-		defer se.calls.Done()
-		v, err := f(se.conn)
-		done <- reply{v, err}
-		if quorum && !fate.CompareAndSwap(0, 2) {
-			se.adrift.Add(-1)
-		}
-	}()
-	select {
-	case r := <-done:
-		if v := judge(r.err); v == fine || v == refused {
-			se.answered(w, sent, quorum && v == fine)
-		} else if v == noLonger {
-			se.expired()
-		}
-		return r.v, r.err
-	case <-ctx.Done():
-		if se.adrift.Add(1); !quorum || !fate.CompareAndSwap(0, 1) {
-			se.adrift.Add(-1)
-		}
-		if time.Duration(se.store.clock()-sent) >= se.store.cfg.Timeout/2 {
-			se.suspect.Store(true)
-			se.kick()
-		}
-		return zero, ctx.Err()
-	}
 }
 
 func (se *session) expired() {
 	se.mu.Lock()
 	se.over, se.ready, se.retired = true, false, true
 	se.mu.Unlock()
-	se.kick()
+	se.wakeUp()
 }
 
-// answered notes that something asked at sent was answered on w, and moves the
-// deadline when it went through the quorum: see doc.go, "The session's deadline".
+// answered notes that a request that was sent at that time was answered on w. If the request went
+// through the quorum, this moves the deadline: see doc.go, "The session's deadline".
 func (se *session) answered(w *wire, sent int64, quorum bool) {
 	now := se.store.clock()
-	se.suspect.Store(false)
+	se.overdue.Store(false)
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	if se.wire != w || !se.ready {
-		return // it may have gone out on a later connection
+		return // the request may have gone out on a later connection
 	}
 	if quorum {
 		w.confirmed.Store(true)
 		base := w.sent
-		for _, t := range w.touches {
-			if t.answered+int64(se.apart()) <= sent {
+		for _, t := range w.exchanges {
+			if t.answered+int64(se.confirmGap()) <= sent {
 				base = max(base, t.sent)
 			}
 		}
@@ -263,11 +242,11 @@ func (se *session) answered(w *wire, sent int64, quorum bool) {
 			se.store.publish(upstream.Session{No: se.no, Until: until})
 		}
 	}
-	w.touch(touch{sent, now}, int64(se.apart()))
+	w.addExchange(exchange{sent, now}, int64(se.confirmGap()))
 }
 
-// saw records the transaction id of a reply. It ignores one that is out of range, which no fence can
-// come from.
+// saw records the transaction id of a reply. It ignores an id that is out of range, from which no
+// fence can be made.
 func (se *session) saw(zxid int64) {
 	if zxid > int64(cache.MaxBase) {
 		return
@@ -281,50 +260,37 @@ func raise(v *atomic.Int64, to int64) {
 	}
 }
 
-// apart is how far two requests have to be apart for the first to be known to the
-// leader when the second has been answered.
-func (se *session) apart() time.Duration { return se.ttl / 4 }
+// confirmGap returns how long before the send of a confirmed transaction another request must
+// have been answered, so that the leader knows of it.
+func (se *session) confirmGap() time.Duration { return se.ttl / 4 }
 
-// touch keeps what can still matter: the newest that is old enough to count now,
-// and of the others not more than a few.
-func (w *wire) touch(t touch, apart int64) {
+// addExchange keeps the exchanges that can still matter: the newest that is old enough to count
+// now, and a limited number of later ones.
+func (w *wire) addExchange(t exchange, apart int64) {
 	const most = 64
 	old := 0
-	for old+1 < len(w.touches) && w.touches[old+1].answered+apart <= t.sent {
+	for old+1 < len(w.exchanges) && w.exchanges[old+1].answered+apart <= t.sent {
 		old++
 	}
-	w.touches = slices.Delete(w.touches, 0, old)
-	if n := len(w.touches); n > 1 && t.sent-w.touches[n-1].sent < apart/most {
-		return // as good as the last one
+	w.exchanges = slices.Delete(w.exchanges, 0, old)
+	if n := len(w.exchanges); n > 1 && t.sent-w.exchanges[n-1].sent < apart/most {
+		return // this one would add little to the last one
 	}
-	w.touches = append(w.touches, t)
+	w.exchanges = append(w.exchanges, t)
 }
 
-// stand is what results carry.
-func (se *session) stand() (until int64, live bool) {
+// deadline returns the deadline of the session, and whether the session is still valid.
+func (se *session) deadline() (until int64, live bool) {
 	se.mu.Lock()
 	defer se.mu.Unlock()
 	return se.until, !se.over && se.store.clock() < se.until
 }
 
-// multi is a transaction: all of it or nothing.
-func (se *session) multi(ctx context.Context, ops ...any) ([]zk.MultiResponse, error) {
-	return call(ctx, se, true, func(c *zk.Conn) ([]zk.MultiResponse, error) { return c.Multi(ops...) })
-}
-
-// confirm asks the quorum whether the session stands: a transaction of one check
-// that is always right. Whatever was asked on earlier connections is settled
-// once it is answered, and whatever changed before it has been told to our watches.
-func (se *session) confirm(ctx context.Context) error {
-	_, err := se.multi(ctx, &zk.CheckVersionRequest{Path: se.store.root(), Version: -1})
-	return err
-}
-
-// cut ends the present connection; the library goes to another server.
+// cut ends the current connection. The library then connects to another server.
 func (se *session) cut(w *wire) { _ = w.Close() }
 
-// shut ends the session's goroutines here. What hangs on it at the server stays
-// until it expires there, unless polite.
+// shut ends the session's goroutines. If polite is set, it also closes the session at the server,
+// which deletes its nodes. Otherwise the nodes remain until the session expires.
 func (se *session) shut(polite bool) {
 	se.mu.Lock()
 	se.retired = true
@@ -349,13 +315,13 @@ func (se *session) shut(polite bool) {
 	se.calls.Wait()
 }
 
-// drain waits for the calls under way, whose answers the library would write
-// beside their readers if it were closed first.
+// drain waits for the calls in flight. If the library were closed first, it would write their
+// answers while the callers read them.
 func (se *session) drain() {
 	done := make(chan struct{})
 	go func() { se.calls.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(se.store.cfg.Timeout): // they end with the library then
+	case <-time.After(se.store.cfg.Timeout): // the calls end when the library is closed
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
 )
 
 const hintBuffer = 1024
@@ -26,8 +27,8 @@ func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
 // WithClock gives the store its boot clock. There is no other.
 func WithClock(c upstream.Clock) Option { return func(s *Store) { s.clock = c } }
 
-// WithHighest gives the store the highest transaction id that has been seen at these servers. The store raises it,
-// and refuses a server that is at a lower one. Several Stores may share it.
+// WithHighest gives the store the highest transaction id that has been seen at these servers. The
+// store raises it, and refuses a server with a lower one. Several Stores may share it.
 func WithHighest(zxid *atomic.Int64) Option { return func(s *Store) { s.high = zxid } }
 
 // Store is a ZooKeeper used for locks. It is safe for concurrent use.
@@ -38,8 +39,8 @@ type Store struct {
 	host  string
 	acl   []zk.ACL
 
-	hints   chan upstream.Hint
-	stirred chan struct{} // a lease's lock has to be looked at
+	hints   driverkit.Hints
+	toCheck chan struct{} // has an element when a lock or semaphore has to be checked
 	idle    *idleParents
 	listed  listCache
 	ctx     context.Context
@@ -53,25 +54,21 @@ type Store struct {
 	questions chan struct{} // has an element when there may be a question
 
 	newsMu sync.Mutex
-	news   chan upstream.Session // guarded by newsMu for writing
+	news   driverkit.Sessions // guarded by newsMu for writing
 
 	mu      sync.Mutex
-	cur     *session // the present session, or none; guarded by mu, as is all below
-	no      uint64   // of the last session
+	cur     *session // the current session, or nil; guarded by mu, as are the fields below
+	no      uint64   // the number of the last session
 	why     error    // why there is no session
 	tries   int      // failed attempts to make one since the last
 	logged  string   // the last of these failures that was logged
 	changed chan struct{}
 }
 
-var (
-	_ upstream.Store     = (*Store)(nil)
-	_ upstream.Lister    = (*Store)(nil)
-	_ upstream.Sweeper   = (*Store)(nil)
-	_ upstream.Connected = (*Store)(nil)
-)
+var _ upstream.Store = (*Store)(nil)
 
-// Open connects and makes a session. The error says what to change.
+// Open connects and makes a session. It blocks until then, or until the servers have been tried
+// once.
 func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 	s, err := OpenLazy(cfg, opts...)
 	if err != nil {
@@ -90,13 +87,14 @@ func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return nil, errors.Join(fmt.Errorf("open store: %s: %w", cfg.where(), ctx.Err()), s.Close())
+			return nil, errors.Join(fmt.Errorf("open store: %s: %w",
+				cfg.where(), ctx.Err()), s.Close())
 		}
 	}
 }
 
-// OpenLazy is Open without waiting for the servers: until there is a session every
-// op is refused with the reason. It fails when a file that cfg names cannot be read.
+// OpenLazy is Open without waiting for the servers. Until there is a session, every op is refused
+// with the reason. OpenLazy fails if a file that cfg names cannot be read.
 func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	s := newStore(cfg)
 	for _, o := range opts {
@@ -111,10 +109,7 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 	if !cfg.Open {
 		s.acl = zk.AuthACL(zk.PermAll)
 	}
-	if _, err := cfg.login(); err != nil {
-		return nil, fmt.Errorf("open store: %w", err)
-	}
-	if _, err := cfg.url.TLS.Config(cfg.Servers[0]); err != nil {
+	if _, err := cfg.url.ReadFiles(cfg.Servers[0]); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
 	s.why = s.noSession(errNoConnection)
@@ -129,29 +124,37 @@ func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
 // newStore returns a Store without goroutines.
 func newStore(cfg Config) *Store {
 	return &Store{cfg: cfg, log: zap.NewNop(), host: hostName(), acl: zk.WorldACL(zk.PermAll),
-		hints: make(chan upstream.Hint, hintBuffer), news: make(chan upstream.Session, 1), stirred: make(chan struct{}, 1),
-		asks: asks{dir: cfg.Chroot + "/" + own + "/" + askPrefix}, questions: make(chan struct{}, 1),
+		hints: driverkit.NewHints(hintBuffer), news: driverkit.NewSessions(),
+		toCheck: make(chan struct{}, 1), questions: make(chan struct{}, 1),
+		asks:    asks{dir: cfg.Chroot + "/" + internalDir + "/" + askPrefix},
 		changed: make(chan struct{}), idle: newIdleParents(), high: new(atomic.Int64)}
 }
 
 // Info says what kind of store this is.
 func (s *Store) Info() upstream.Info {
 	ttl := s.cfg.Session
-	if se := s.present(); se != nil {
+	if se := s.current(); se != nil {
 		ttl = se.ttl
 	}
 	return upstream.Info{Name: "zookeeper", Safety: "linearizable", MinTTL: 100 * time.Millisecond,
-		Session: ttl, Permits: true, Queue: true, Notice: lookEvery, Timeout: s.cfg.Timeout}
+		Session: ttl, Permits: true, Queue: true, Notice: checkInterval, Timeout: s.cfg.Timeout}
 }
 
-// Connections is how many there are: one, mostly.
+// Connections returns the number of connections to servers, which is usually one.
 func (s *Store) Connections() int { return int(s.open.Load()) }
 
-// Hints is the stream of what the watches told.
+// Capabilities returns the optional parts of the contract that the store implements.
+func (s *Store) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{
+		Lister: s, Registrar: s, Asker: s, Answerer: s,
+		Sweeper: s, Noter: s, Connections: s.Connections,
+	}
+}
+
+// Hints is the stream of changes that the watches told.
 func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
 
-// Sessions is the stream of the session's deadlines; one that nobody has read yet
-// gives way to the next.
+// Sessions is the stream of the session's deadlines. It keeps only the newest.
 func (s *Store) Sessions() <-chan upstream.Session { return s.news }
 
 // Ping asks the quorum in one round trip.
@@ -161,24 +164,20 @@ func (s *Store) Ping(ctx context.Context) error {
 		return err
 	}
 	if err := se.confirm(ctx); err != nil {
-		err = s.cfg.explain(err)
-		if !errors.Is(err, upstream.ErrDown) {
-			err = fmt.Errorf("%w: %w", upstream.ErrDown, err)
-		}
-		return err
+		return driverkit.Down(s.cfg.explain(err))
 	}
 	return nil
 }
 
-// Close gives the connection back and ends the store's goroutines. The session is
-// closed at the server when nothing hangs on it; otherwise it is left to expire
-// there, so that what is held stays held to its deadline. It must not run at the
-// same time as Apply, nor be called twice.
+// Close closes the connection and ends the store's goroutines. It closes the session at the
+// server if the session has no nodes. Otherwise it leaves the session to expire, so that locks
+// stay held until their deadline. Close must not run concurrently with Apply, nor be called
+// twice.
 func (s *Store) Close() error {
 	s.cancel()
 	s.wg.Wait()
 	s.listed.drop()
-	if se := s.present(); se != nil {
+	if se := s.current(); se != nil {
 		se.mu.Lock()
 		polite := len(se.lockNodes) == 0
 		se.mu.Unlock()
@@ -191,25 +190,22 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// present is the session that stands; nil when there is none.
-func (s *Store) present() *session {
+// current returns the current session, or nil.
+func (s *Store) current() *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cur
 }
 
-// session is the one that ops go out under.
+// session returns the session for requests, or an error if none can be sent now.
 func (s *Store) session() (*session, error) {
 	s.mu.Lock()
 	se, why := s.cur, s.why
 	s.mu.Unlock()
 	if se == nil {
-		if !errors.Is(why, upstream.ErrDown) {
-			why = fmt.Errorf("%w: %w", upstream.ErrDown, why)
-		}
-		return nil, why
+		return nil, driverkit.Down(why)
 	}
-	return se, se.line()
+	return se, se.available()
 }
 
 func (s *Store) install(se *session) {
@@ -218,14 +214,15 @@ func (s *Store) install(se *session) {
 	s.signalLocked()
 	s.mu.Unlock()
 	if s.ctx.Err() == nil {
-		s.stir()
+		s.wakeWatch()
 	}
 }
 
 func (s *Store) failed(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	// A server can first be unreachable and then be found unusable. The log must show the second, too.
+	// A server can first be unreachable and then be found unusable. The log must show the second,
+	// too.
 	if s.tries++; s.tries == 1 || errors.Is(err, ErrServer) && err.Error() != s.logged {
 		s.logged = err.Error()
 		s.log.Warn("no session at zookeeper", zap.Error(err))
@@ -239,7 +236,7 @@ func (s *Store) signalLocked() {
 	s.changed = make(chan struct{})
 }
 
-// noSession says why nothing can be asked.
+// noSession returns the error for requests that cannot be sent.
 func (s *Store) noSession(why error) error {
 	if why == zk.ErrSessionExpired {
 		why = errors.New("the last one is over")
@@ -247,28 +244,42 @@ func (s *Store) noSession(why error) error {
 	return fmt.Errorf("%w: %w, %s: %w", upstream.ErrDown, ErrNothingSent, s.cfg.where(), why)
 }
 
-// publish leaves the newest word of the session in the stream.
+// publish puts news of the session into the stream.
 func (s *Store) publish(n upstream.Session) {
 	s.newsMu.Lock()
 	defer s.newsMu.Unlock()
-	select {
-	case <-s.news:
-	default:
-	}
-	s.news <- n
+	s.news.Send(n)
 }
 
-// valid says whether an op can be asked for at all.
+// valid returns an error if op cannot be carried out at all.
 func valid(op *upstream.Op) error {
+	err := driverkit.CheckOp(op)
 	switch {
-	case op.Kind < cache.OpTry || op.Kind > cache.OpPeek:
-		return fmt.Errorf("%w: operation %d is unknown", ErrRefused, op.Kind)
+	case err != nil:
 	case op.Token > maxToken:
-		return fmt.Errorf("%w: token %d is out of range", ErrRefused, op.Token)
+		err = fmt.Errorf("token %d is out of range", op.Token)
 	case op.Key == "":
-		return fmt.Errorf("%w: the key is empty", ErrRefused)
-	case op.Mode == cache.Permit:
-		return validPermit(op)
+		err = errors.New("the key is empty")
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}
 	return nil
+}
+
+// hint sends a hint about one lock node.
+func (s *Store) hint(kind cache.HintKind, g *lockNode) {
+	h := upstream.Hint{Kind: kind, Key: g.key}
+	if g.permit != nil {
+		h.Mode, h.Token = cache.Permit, g.token
+	}
+	s.hints.Send(h)
+}
+
+// root returns the path of a node that exists as long as the store works.
+func (s *Store) root() string {
+	if s.cfg.Chroot == "" {
+		return "/"
+	}
+	return s.cfg.Chroot
 }

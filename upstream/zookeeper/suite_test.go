@@ -22,6 +22,7 @@ var start = time.Now().Add(-time.Hour)
 func clock() int64 { return int64(time.Since(start)) }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	srv := testserver.StartZooKeeper(t)
 	newHost := func(options string) storetest.NewHost {
 		return func(t testing.TB, prefix string) upstream.Store {
@@ -34,13 +35,13 @@ func TestConformance(t *testing.T) {
 		}
 	}
 	storetest.Run(t, newHost("?session=30s&timeout=10s"), storetest.Options{NewShortLived: newHost("?session=6s&timeout=3s"), Server: &storetest.Server{Pause: srv.Pause, Resume: srv.Resume, Restart: srv.Restart}, Residue: func(t testing.TB, prefix string) []string {
-		return leftovers(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
+		return residue(t, srv, "/"+strings.TrimSuffix(prefix, ":"))
 	}})
 }
 
-// leftovers is what is below chroot: the server takes the locks' nodes away after
+// residue is what is below chroot: the server takes the locks' nodes away after
 // a while, and our own after the last session.
-func leftovers(t testing.TB, srv *testserver.ZooKeeper, chroot string) []string {
+func residue(t testing.TB, srv *testserver.ZooKeeper, chroot string) []string {
 	t.Helper()
 	var left []string
 	c := srv.Admin()

@@ -3,10 +3,8 @@ package zookeeper
 import (
 	"bufio"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -14,78 +12,76 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"github.com/locksidecar/locksidecar/protocol/sock"
 )
 
-// Sizes of what a server sends: the answer to a connect request has one of two,
-// all else has a header.
+// These are the sizes of what a server sends. A connect response has one of two sizes, and all
+// other frames have a header.
 const (
 	helloOld, helloNew = 36, 37
 	frameMin           = 16
 	frameMax           = 16 << 20
-	zxidAt, zxidEnd    = 4, 12 // of the transaction id in a reply's header
+	zxidAt, zxidEnd    = 4, 12 // the place of the transaction id in a reply's header
 )
 
-// Codes in requests' headers.
+// These are codes in the headers of requests.
 const (
 	opMulti      = 14 // a transaction
 	opSetWatches = 101
 )
 
-// holdBack bounds how long the library is waited for: see wire.rewatched.
+// holdBack limits how long Read waits for the library: see wire.rewatched.
 const holdBack = 200 * time.Millisecond
 
 var (
 	errRetired     = errors.New("this session is over")
 	errNotSpeaking = errors.New("what it says is not ZooKeeper's protocol (look at the port)")
-	errClosedEarly = errors.New("it closes the connection before it has said anything: it is starting, it has no quorum, " +
-		"it is full (maxClientCnxns), or it wants TLS (tls=true)")
-	errNotResumed = errors.New("it closes the connection before it has said anything: it is starting, it has no quorum, " +
-		"it has too many connections (maxClientCnxns), or it has lost data that this daemon has seen")
-	errMute = errors.New("it accepts connections and says nothing")
+	errClosedEarly = errors.New("it closes the connection before it has said anything: " +
+		"it is starting, it has no quorum, it is full (maxClientCnxns), or it wants TLS (tls=true)")
+	errNotResumed = errors.New("it closes the connection before it has said anything: " +
+		"it is starting, it has no quorum, it has too many connections (maxClientCnxns), " +
+		"or it has lost data that this daemon has seen")
+	errSilent = errors.New("it accepts connections and says nothing")
 )
 
-// wire is one connection. It knows when the connect request was sent and what the
-// server granted, which the library keeps to itself, and lets nothing through
-// that the library could trip over.
+// wire is one connection. It knows when the connect request was sent and what the server granted,
+// which the library does not tell. It rejects frames that the library could not handle.
 type wire struct {
 	net.Conn
 	se    *session
-	limit time.Time // until when the server has to have said hello
+	limit time.Time // the deadline of the connect response
 
 	in     *bufio.Reader // the library reads each frame in two pieces
-	opened bool          // the connect request was sent; of the library's loop
+	opened bool          // the connect request was sent; used by the writer only
 	head   []byte        // the length of the frame that is being read; used by the reader only
 	start  []byte        // the first zxidEnd bytes of its body; used by the reader only
-	left   int           // bytes of its body that have not come
+	left   int           // the bytes of its body that have not been read
 	hello  []byte        // the connect response, until it is complete
 
-	sent      int64 // when, on the boot clock, the connect request was sent; stands once ready
-	id        int64 // the session's; stands once ready
+	sent      int64 // the boot time at which the connect request was sent; constant once ready
+	id        int64 // the session's id; constant once ready
 	ttl       time.Duration
-	closed    atomic.Bool // it is not counted any more
+	closed    atomic.Bool // it is no longer counted as open
 	greeted   atomic.Bool // the connect response was read
-	confirmed atomic.Bool // something of ours was answered that went through the quorum
+	confirmed atomic.Bool // a transaction has been answered on it
 
 	again   bool          // the session has had an earlier connection
 	resumed bool          // the session may have had watches on an earlier connection
 	watches chan struct{} // closed when the library has set them again
-	reading bool          // something but the connect response was read; of whoever reads
+	reading bool          // something after the connect response was read; used by the reader only
 
 	out struct {
 		sync.Mutex
 		count int           // transactions that have been written; guarded by Mutex
-		next  chan struct{} // closed when another has been; guarded by Mutex
+		next  chan struct{} // closed when another one is written; guarded by Mutex
 	}
 
-	touches []touch // guarded by se.mu
+	exchanges []exchange // guarded by se.mu
 }
 
-// touch is something that was asked on a connection and answered.
-type touch struct{ sent, answered int64 }
+// exchange is a request that was answered, with its boot times.
+type exchange struct{ sent, answered int64 }
 
-// Write stamps the connect request.
+// Write records the time of the connect request, and counts transactions.
 func (w *wire) Write(p []byte) (int, error) {
 	if !w.opened {
 		w.opened, w.sent = true, w.se.store.clock()
@@ -111,7 +107,7 @@ func (w *wire) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close closes the connection, and counts it no more.
+// Close closes the connection, and stops counting it as open.
 func (w *wire) Close() error {
 	if !w.closed.Swap(true) {
 		w.se.store.open.Add(-1)
@@ -119,15 +115,16 @@ func (w *wire) Close() error {
 	return w.Conn.Close()
 }
 
-// written is how many transactions have gone out; next is closed when another has.
+// written returns how many transactions have been written, and a channel that is closed when
+// another one is.
 func (w *wire) written() (count int, next <-chan struct{}) {
 	w.out.Lock()
 	defer w.out.Unlock()
 	return w.out.count, w.out.next
 }
 
-// await waits until n transactions have gone out after written said count and next,
-// or until over.
+// await waits until n transactions have been written since written returned count and next, or
+// until over is closed.
 func (w *wire) await(count int, next <-chan struct{}, n int, over <-chan struct{}) {
 	for end := count + n; count < end; count, next = w.written() {
 		select {
@@ -138,7 +135,7 @@ func (w *wire) await(count int, next <-chan struct{}, n int, over <-chan struct{
 	}
 }
 
-// SetReadDeadline lets nobody wait for long for the connect response.
+// SetReadDeadline bounds the wait for the connect response.
 func (w *wire) SetReadDeadline(t time.Time) error {
 	if !w.greeted.Load() && (t.IsZero() || t.After(w.limit)) {
 		t = w.limit
@@ -146,9 +143,9 @@ func (w *wire) SetReadDeadline(t time.Time) error {
 	return w.Conn.SetReadDeadline(t)
 }
 
-// rewatched waits until the library has set its watches again on a new connection. It
-// reads then without care what the first answer overwrites. It has none to set if all
-// have been told: that is not known here.
+// rewatched waits until the library has set its watches again on a new connection. Until then it
+// reads, without a lock, state that the first answer overwrites. It sets no watches if all have
+// fired, which is not known here, so the wait is bounded.
 func (w *wire) rewatched() {
 	if w.resumed {
 		select {
@@ -158,7 +155,7 @@ func (w *wire) rewatched() {
 	}
 }
 
-// Read follows the frames.
+// Read checks the frames that it passes to the library.
 func (w *wire) Read(p []byte) (int, error) {
 	if !w.reading && w.greeted.Load() {
 		w.reading = true
@@ -168,22 +165,23 @@ func (w *wire) Read(p []byte) (int, error) {
 	for b := p[:n]; len(b) > 0; {
 		used, bad := w.follow(b)
 		if bad != nil {
-			w.se.blame(w, bad)
+			w.se.failed(w, bad)
 			return 0, bad
 		}
 		b = b[used:]
 	}
 	if err != nil && !w.greeted.Load() {
-		w.se.blame(w, early(err, w.again))
+		w.se.failed(w, explainEarly(err, w.again))
 	}
 	return n, err
 }
 
-// early explains an error that came before the connect response. again means that the session was
-// not new: a server refuses a session that has seen later transactions than the server has.
-func early(err error, again bool) error {
+// explainEarly explains an error that came before the connect response. again means that the
+// session was not new: a server refuses a session that has seen later transactions than the
+// server has.
+func explainEarly(err error, again bool) error {
 	if t, ok := errors.AsType[net.Error](err); ok && t.Timeout() {
-		return errMute
+		return errSilent
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) {
 		if again {
@@ -203,7 +201,11 @@ func (w *wire) follow(b []byte) (used int, err error) {
 		}
 		w.left = int(binary.BigEndian.Uint32(w.head))
 		w.head, w.start = w.head[:0], w.start[:0]
-		if first := !w.greeted.Load(); first && w.left != helloOld && w.left != helloNew || !first && (w.left < frameMin || w.left > frameMax) {
+		expected := w.left == helloOld || w.left == helloNew
+		if w.greeted.Load() {
+			expected = w.left >= frameMin && w.left <= frameMax
+		}
+		if !expected {
 			return used, errNotSpeaking
 		}
 		return used, nil
@@ -239,12 +241,12 @@ func (w *wire) followReply(b []byte) {
 	}
 }
 
-// dial is the library's dialer. Once the session is over it makes no more
-// connections: the library would make a new session on its own.
+// dial is the library's dialer. Once the session is over, it makes no more connections, because
+// the library would make a new session.
 func (se *session) dial(_, addr string, _ time.Duration) (net.Conn, error) {
 	w, err := se.connect(addr)
 	if err != nil {
-		se.blameAt(addr, err)
+		se.failedAt(addr, err)
 		return nil, err
 	}
 	se.mu.Lock()
@@ -267,40 +269,23 @@ func (se *session) connect(addr string) (*wire, error) {
 	cfg := &se.store.cfg
 	ctx, cancel := context.WithTimeout(se.ctx, cfg.Timeout)
 	defer cancel()
-	conf, err := cfg.url.TLS.Config(addr)
+	c, err := cfg.dial(ctx, addr)
 	if err != nil {
 		return nil, err
 	}
-	c, err := dial(ctx, addr, conf)
-	if err != nil {
-		return nil, err
-	}
-	w := &wire{Conn: c, in: bufio.NewReaderSize(c, 32<<10), se: se, limit: time.Now().Add(cfg.Timeout), again: again,
-		resumed: again && se.watching.Load(), watches: make(chan struct{})}
+	w := &wire{Conn: c, in: bufio.NewReaderSize(c, 32<<10), se: se,
+		limit: time.Now().Add(cfg.Timeout), again: again, resumed: again && se.watching.Load(),
+		watches: make(chan struct{})}
 	w.out.next = make(chan struct{})
 	se.store.open.Add(1)
 	return w, nil
 }
 
-// dial connects; with TLS unless conf is nil.
-func dial(ctx context.Context, addr string, conf *tls.Config) (net.Conn, error) {
-	c, err := sock.Dial(ctx, new(net.Dialer), "tcp", addr)
-	if err != nil || conf == nil {
-		return c, err
-	}
-	t := tls.Client(c, conf)
-	if err := t.HandshakeContext(ctx); err != nil {
-		_ = c.Close()
-		return nil, fmt.Errorf("TLS: %w (look at tls=, ca=, cert=, key= and server_name= of the store URL)", err)
-	}
-	return t, nil
-}
-
-// servers is the library's HostProvider: the configured names, from a random one
-// on, resolved anew with each connection.
+// servers is the library's HostProvider: the configured names in their order from a random one
+// on, resolved again for each connection.
 type servers struct {
 	mu     sync.Mutex
-	addrs  []string // guarded by mu, as is all below
+	addrs  []string // guarded by mu, as are the fields below
 	next   int
 	failed int // servers tried since the last connection
 	round  func()
@@ -310,13 +295,13 @@ func newServers(addrs []string, round func()) *servers {
 	return &servers{addrs: addrs, next: rand.IntN(len(addrs)), round: round}
 }
 
-// Init is given what we gave the library.
+// Init does nothing: the names are known.
 func (s *servers) Init([]string) error { return nil }
 
-// Len is the number of servers.
+// Len returns the number of servers.
 func (s *servers) Len() int { return len(s.addrs) }
 
-// Next is the next server; after a full round without success the library pauses.
+// Next returns the next server. After a full round without a connection, the library pauses.
 func (s *servers) Next() (string, bool) {
 	s.mu.Lock()
 	pause := s.failed > 0 && s.failed%len(s.addrs) == 0
@@ -330,7 +315,7 @@ func (s *servers) Next() (string, bool) {
 	return addr, pause
 }
 
-// Connected begins a new count.
+// Connected notes a connection.
 func (s *servers) Connected() {
 	s.mu.Lock()
 	s.failed = 0

@@ -1,5 +1,5 @@
 // The adapter for `locksidecar conformance`: commands come on standard input, one JSON object a line, and are answered on
-// standard output. clients/README.md has them all.
+// standard output. docs/contribute/client.md has them all.
 import readline from 'node:readline';
 import { Client } from './locksidecar.mjs';
 

@@ -1,7 +1,7 @@
 """The adapter for ``locksidecar conformance``, on the public API: with threads, or with --asyncio on tasks.
 
 Commands come on standard input, one JSON object a line, and are answered on standard output;
-clients/README.md has them all.
+docs/contribute/client.md has them all.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@
   // inUse is whether somebody would notice that e is exchanged.
   function inUse(e) {
     const s = document.getSelection();
-    return e.contains(document.activeElement) || (s && !s.isCollapsed && s.containsNode(e, true));
+    return e.contains(document.activeElement) || e.querySelector(".band:hover") || (s && !s.isCollapsed && s.containsNode(e, true));
   }
 
   function exchange(next) {

@@ -51,14 +51,14 @@ func New(t testing.TB, clock upstream.Clock, info upstream.Info, firstID uint64)
 	e := engine.NewEngine(engine.Settings{Table: cache.DefaultConfig(), MaxFrame: protocol.DefaultMaxFrame, OutBuffer: 1 << 20,
 		InFlight: 1, BatchSize: 64, FirstID: firstID}, clock, func(int64) {})
 	info.Rebase, info.Timeout = true, time.Second
-	u, err := e.AddStore("", info, nil)
+	sl, err := e.AddStore("", info, nil)
 	if err == nil {
 		err = e.Route([]engine.Namespace{{}}, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Engine{e, u, store, clock}
+	return Engine{e, sl, store, clock}
 }
 
 // Greet opens a session and says hello.

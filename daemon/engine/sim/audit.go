@@ -5,6 +5,7 @@ import (
 
 	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/daemon/engine"
+	"github.com/locksidecar/locksidecar/protocol"
 )
 
 // The audit log, as the engine tells of it: each hold begins once and ends once there.
@@ -72,8 +73,8 @@ func (h *host) foundGone(id audited, n *cache.Notice) {
 		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost once more, or was not released", h.id, id.fence, id.session)
 	}
 	delete(h.released, id)
-	excused := w.p.Faults[hostLag] > 0 || w.p.Faults[doubled] > 0 || slices.ContainsFunc(w.stores, func(s *store) bool { return s.lostSince(0) })
-	if n.Reason != cache.LostGone || !excused {
+	excused := w.p.Faults[hostLag] > 0 || w.p.Faults[doubled] > 0 || slices.ContainsFunc(w.stores, func(s *simStore) bool { return s.lostSince(0) })
+	if n.Reason != protocol.LostGone || !excused {
 		w.fail("found gone", id.key, "host %d: fence %d of session %d is lost (%d), and no store has lost anything", h.id, id.fence, id.session, n.Reason)
 	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"slices"
 
+	"github.com/locksidecar/locksidecar/cache"
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
@@ -13,14 +14,14 @@ type key struct {
 	permits int               // of a semaphore; 0 for a lock
 	fences  map[fenceAt]*hold // of a semaphore, all that were ever granted
 	holds   []*hold           // that clients believe in, or did until a moment ago
-	fenced  map[*store]*fenced
+	fenced  map[*simStore]*fenced
 	own     map[*host]*ownFences
 	foreign *foreigner // who believes that it holds it by SET NX PX
 }
 
 // fenceAt is a fence of a store. Those of one store say nothing of those of another.
 type fenceAt struct {
-	at    *store
+	at    *simStore
 	fence uint64
 }
 
@@ -55,7 +56,7 @@ func (k *key) ownFencesOf(h *hold) *fenced {
 
 // orders are the stores whose fences those of a hold at s are compared with: both of a pair. In a
 // move from one store to another all fences of a key are compared.
-func (w *World) orders(s *store) []*store {
+func (w *World) orders(s *simStore) []*simStore {
 	if w.p.Move {
 		return w.stages[:1]
 	}
@@ -69,7 +70,7 @@ func (k *key) fencesOf(h *hold) (all []*fenced) {
 		if f == nil {
 			f = new(fenced)
 			if k.fenced == nil {
-				k.fenced = make(map[*store]*fenced)
+				k.fenced = make(map[*simStore]*fenced)
 			}
 			k.fenced[s] = f
 		}
@@ -264,7 +265,7 @@ func (w *World) written(h *hold) {
 func (w *World) takes(f *fenced, h *hold) {
 	k, o := h.key, f.writer
 	if o != nil && h.begun < o.begun && !waives(h, o) && !waives(o, h) {
-		w.fail("stale write", k.name, "client %d's write with fence %d·%d is taken behind that of a later holder, client %d with %d·%d",
+		w.fail("stale write", k.name, "client %d's write with fence %d·%d is taken after a later holder's, client %d with %d·%d",
 			h.c.id, h.fence>>10, h.fence&1023, o.c.id, o.fence>>10, o.fence&1023)
 	}
 	f.resource, f.writer = h.fence, h
@@ -392,6 +393,9 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	if now := h.clock() / ms; int64(until) < now {
 		w.fail("past the deadline", k.name, "fence %d·%d is granted %d ms past its deadline", g.Fence>>10, g.Fence&1023, now-int64(until))
 	}
+	if q.op == protocol.OpAcquire && g.Count == 1 && q.fixed {
+		w.lastsLongEnough(h, q, k, g)
+	}
 	if q.op != protocol.OpAcquire || g.Count > 1 || g.Fence&511 == 0 { // the bit above is a permit's
 		return
 	}
@@ -416,6 +420,19 @@ func (w *World) inTime(on *conn, q *request, k *key, g *protocol.Grant) {
 	}
 	if left := int64(until) - h.clock()/ms; left < ttl/3-2 {
 		w.fail("a third of the TTL", k.name, "a handoff of fence %d·%d gives %d ms of %d", g.Fence>>10, g.Fence&1023, left, ttl)
+	}
+}
+
+// lastsLongEnough checks that a fixed hold lasts for the TTL that its owner asked for. It may end with
+// a lease that was requested with that TTL before the owner asked.
+func (w *World) lastsLongEnough(h *host, q *request, k *key, g *protocol.Grant) {
+	if w.p.MaxHold > 0 || h.stood() > 0 { // a host that stands still reads answers late
+		return
+	}
+	w.counts.Tallies[fixedGrants]++
+	least := (cache.LeaseDeadline(q.cameAt, q.ttl*ms) - w.p.Timeout) / ms
+	if end := int64(g.End); end < least {
+		w.fail("fixed", k.name, "fence %d·%d ends %d ms too early for a TTL of %d ms", g.Fence>>10, g.Fence&1023, least-end, q.ttl)
 	}
 }
 

@@ -197,6 +197,11 @@ var histories = []struct {
 		q := a.asked(&request{op: protocol.OpAcquire, ttl: 1000})
 		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5<<10 + 1, Count: 1, Deadline: uint64(a.h.clock()/ms + 300)})
 	}},
+	{"fixed", "a hold ends before its TTL is over", func(t *testing.T, w *World, a, b *client) {
+		q := a.asked(&request{op: protocol.OpAcquire, ttl: 5000, fixed: true, cameAt: a.h.clock()})
+		end := uint64((a.h.clock() + 4900*ms - w.p.Timeout) / ms)
+		w.inTime(a.k, q, q.key, &protocol.Grant{Fence: 5 << 10, Count: 1, Deadline: end, End: end})
+	}},
 	{"order", "the second waiter is let in", func(t *testing.T, w *World, a, b *client) {
 		q1, q2 := a.asked(&request{op: protocol.OpAcquire, seq: 1}), b.asked(&request{op: protocol.OpAcquire, seq: 2})
 		a.h.waits[q1.key] = append(a.h.waits[q1.key], q1)
@@ -373,7 +378,7 @@ var histories = []struct {
 		a.h.dropped(a.h.links[0])
 	}},
 	{"reload", "a reload fails", func(t *testing.T, w *World, a, b *client) {
-		w.conf.spare = []*store{w.newStore(likeRedis)}
+		w.conf.spare = []*simStore{w.newStore(likeRedis)}
 		w.conf.spare[0].name = w.stores[0].name
 		a.h.takeUp(w.conf, false)
 	}},
@@ -400,17 +405,17 @@ var histories = []struct {
 	}},
 	{"found gone", "a hold is lost at a release that it has not had", func(t *testing.T, w *World, a, b *client) {
 		w.stores[0].lost(nil)
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"found gone", "a hold is lost at its release, and no store has lost anything", func(t *testing.T, w *World, a, b *client) {
 		w.p.Faults[hostLag], w.p.Faults[doubled] = 0, 0
 		a.h.released[audited{fence: 5 << 10}] = true
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"", "… and one that has", func(t *testing.T, w *World, a, b *client) {
 		w.stores[0].lost(nil)
 		a.h.released[audited{fence: 5 << 10}] = true
-		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: cache.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
+		observer{a.h}.Notices([]cache.Notice{{Kind: cache.NoticeLost, Reason: protocol.LostGone, Released: true, Session: &cache.Session{}, Fence: 5 << 10}})
 	}},
 	{"view", "a hold is not shown", func(t *testing.T, w *World, a, b *client) {
 		a.h.audit[audited{1, w.keys[0].name, 0, 5 << 10}] = true

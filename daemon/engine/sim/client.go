@@ -48,8 +48,8 @@ type hold struct {
 	c        *client
 	k        *conn
 	key      *key
-	at       *store // where its lease is
-	via      *link  // the host's use of that; nil when the host granted it alone
+	at       *simStore // where its lease is
+	via      *link     // the host's use of that; nil when the host granted it alone
 	owner    uint64
 	fence    uint64
 	mode     protocol.Mode
@@ -72,11 +72,12 @@ type hold struct {
 type request struct {
 	id        uint64
 	op        protocol.Op
-	quiet     bool   // release: answered only if it fails
-	k         *conn  // acquire: once it has reached the daemon
-	seq       int    // the same: its place among those that did
-	came      int64  // the same: when
-	at        *store // acquire: of a degraded grant, where the key was configured to be then
+	quiet     bool      // release: answered only if it fails
+	k         *conn     // acquire: once it has reached the daemon
+	seq       int       // the same: its place among those that did
+	came      int64     // the same: when
+	cameAt    int64     // the same: by its host's clock
+	at        *simStore // acquire: of a degraded grant, where the key was configured to be then
 	key       *key
 	keys      []*key
 	owner     uint64

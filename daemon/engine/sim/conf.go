@@ -12,8 +12,8 @@ import (
 // conf is a configuration, as an operator writes it for all hosts. It does not change once it is
 // written.
 type conf struct {
-	spaces  []space  // by prefix; the first is for the empty one
-	spare   []*store // that no namespace uses
+	spaces  []space     // by prefix; the first is for the empty one
+	spare   []*simStore // that no namespace uses
 	classes []engine.Class
 	limits  engine.Limits
 	stage   int // of a move
@@ -22,7 +22,7 @@ type conf struct {
 // space is a namespace of it.
 type space struct {
 	engine.Namespace
-	at *store
+	at *simStore
 }
 
 // of is the namespace of a key.
@@ -37,7 +37,7 @@ func (c *conf) of(name string) *space {
 }
 
 // stores are those that it names.
-func (c *conf) stores() (all []*store) {
+func (c *conf) stores() (all []*simStore) {
 	for i := range c.spaces {
 		if s := c.spaces[i].at; !slices.Contains(all, s) {
 			all = append(all, s)
@@ -164,11 +164,11 @@ func (w *World) edit(c *conf) *conf {
 				next.spaces[i].at = to
 			}
 		}
-		next.spare = slices.DeleteFunc(slices.Clone(next.spare), func(s *store) bool { return s == gone })
+		next.spare = slices.DeleteFunc(slices.Clone(next.spare), func(s *simStore) bool { return s == gone })
 	case 6:
 		next.spare = nil
 		if w.chance(500) {
-			next.spare = []*store{w.stores[w.pick(len(w.stores))]}
+			next.spare = []*simStore{w.stores[w.pick(len(w.stores))]}
 		}
 		next.classes = nil
 		if w.chance(500) {

@@ -136,7 +136,7 @@ func (k *conn) readable() {
 func (k *conn) arrives(q *request) {
 	if q.op == protocol.OpAcquire && !k.deaf && !k.ended {
 		k.h.seq++
-		q.k, q.seq, q.came = k, k.h.seq, k.h.w.now
+		q.k, q.seq, q.came, q.cameAt = k, k.h.seq, k.h.w.now, k.h.clock()
 		k.h.waits[q.key] = append(k.h.waits[q.key], q)
 		k.h.arrived = append(k.h.arrived, q)
 	}

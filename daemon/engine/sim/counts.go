@@ -108,6 +108,7 @@ const (
 	refusedTakeovers              // … that does not name a store in use
 	ownOrder                      // smaller fences of a daemon behind a move to a store that decides them itself
 	leftBehind                    // stores in use that the next process did not have
+	fixedGrants                   // fixed holds whose end was compared with their TTL
 	nTallies
 )
 
@@ -121,7 +122,7 @@ var tallyNames = [nTallies]string{"fenced writes", "fenced writes refused", "ove
 	"trips of pairs", "rollouts", "holds behind a move", "holds found gone at their release", "fences carried over a reload",
 	"ends sent to a pair that is down", "stalls behind a silence",
 	"takeovers with another configuration", "takeovers refused",
-	"fences that fell to a store's own order", "stores left behind"}
+	"fences that fell to a store's own order", "stores left behind", "ends of fixed holds compared"}
 
 func (t tally) String() string { return tallyNames[t] }
 

@@ -24,7 +24,7 @@
 //     renewer.Timer: host.wake;
 //   - reloads (daemon.stores.change): conf.go writes configurations, reload.go has a daemon
 //     take one up;
-//   - takeovers (daemon.TakeoverState): takeover.go, also by a process whose configuration differs;
+//   - takeovers (takeover.State): takeover.go, also by a process whose configuration differs;
 //   - upstream/redis and its server: redis.go, redisqueue.go. TestModelIsRedis
 //     carries out the same ops on this model and, through the driver, on a real
 //     Redis. The driver's reading of errors is not simulated, nor is a server that
@@ -95,11 +95,11 @@
 //
 // Most runs have several stores and namespaces, and reloads. Holders exclude each other if
 // their leases have a store in common, or if the same daemon has granted them, whatever the
-// stores. Two daemons that follow different configurations promise no more (STORES.md). The fences that
+// stores. Two daemons that follow different configurations promise no more (docs/operate/stores.md). The fences that
 // one daemon grants rise over all reloads and takeovers, at each store whose bases can be raised. Fences of
 // different daemons are compared only if their stores have one in common. In some runs namespaces are in
 // two stores at once. In others all keys move from one store to another in the three rollouts
-// of STORES.md (move.go): there all holders exclude each other, and all fences of a key rise.
+// of docs/operate/stores.md (move.go): there all holders exclude each other, and all fences of a key rise.
 //
 // TestChecksBite feeds each a history that must not be. What a best-effort store
 // may do when it forgets leases or its clock leaps is waived, and counted: two

@@ -211,7 +211,7 @@ func (w *World) nothingLeft() {
 }
 
 // leftovers is how many keys there still is something of.
-func (s *store) leftovers() (n int) {
+func (s *simStore) leftovers() (n int) {
 	switch s.kind {
 	case likeRedis:
 		return s.redis.leftovers()
@@ -224,7 +224,7 @@ func (s *store) leftovers() (n int) {
 }
 
 // sites is every store that there is.
-func (w *World) sites() (all []*store) {
+func (w *World) sites() (all []*simStore) {
 	for _, s := range w.stores {
 		if s.kind != likeEmbedded && s.kind != likeBoth {
 			all = append(all, s)

@@ -12,7 +12,7 @@ import (
 // each place in a queue is an entry of the key; the entries' order decides.
 type etcdModel struct {
 	w        *World
-	s        *store
+	s        *simStore
 	sessions map[int]*etcdSession
 	last     int // session
 	revision uint64
@@ -42,7 +42,7 @@ type entry struct {
 	brief   bool   // a writer's short-lived entry
 }
 
-func newEtcdModel(s *store) *etcdModel {
+func newEtcdModel(s *simStore) *etcdModel {
 	return &etcdModel{w: s.w, s: s, sessions: make(map[int]*etcdSession), keys: make(map[string][]*entry), revision: 100 + uint64(s.no)<<32, settled: make(map[grave]uint64),
 		limits: make(map[string]int), gone: make(map[token]bool)}
 }

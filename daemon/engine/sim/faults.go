@@ -135,7 +135,7 @@ func (w *World) strikeClient(f fault, c *client) bool {
 }
 
 // linkTo is a use of a store; nil when there is none.
-func (h *host) linkTo(s *store) *link {
+func (h *host) linkTo(s *simStore) *link {
 	for _, l := range h.links {
 		if l.s == s {
 			return l
@@ -145,7 +145,7 @@ func (h *host) linkTo(s *store) *link {
 }
 
 // lineTo is a use of a store, be it as one of a pair; nil when there is none.
-func (h *host) lineTo(s *store) *link {
+func (h *host) lineTo(s *simStore) *link {
 	for _, l := range h.lines() {
 		if l.s == s {
 			return l
@@ -172,7 +172,7 @@ func (w *World) garbage() []byte {
 	return b
 }
 
-func (w *World) strikeStore(f fault, h *host, s *store) bool {
+func (w *World) strikeStore(f fault, h *host, s *simStore) bool {
 	switch f {
 	case storePause:
 		s.paused = max(s.paused, w.now+w.while()/2)

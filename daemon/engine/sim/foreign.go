@@ -9,7 +9,7 @@ const foreignTTL = 4000
 // way: SET key token NX PX ttl, and compare-and-delete.
 type foreigner struct {
 	w     *World
-	s     *store // a Redis
+	s     *simStore // a Redis
 	id    int
 	off   int64
 	ppm   int64
@@ -83,7 +83,7 @@ func (f *foreigner) give(k *key, n uint64) {
 
 // lostSince says that the store has lost leases since there had been so many
 // losses, so that validity stated before may still run.
-func (s *store) lostSince(n int) bool {
+func (s *simStore) lostSince(n int) bool {
 	for _, l := range s.losses[n:] {
 		if s.w.now < l.until {
 			return true

@@ -17,11 +17,11 @@ type host struct {
 
 	eng      *engine.Engine
 	conf     *conf
-	links    []*link // stores in use
-	opened   int     // that there have been
-	own      *store  // its embedded one
-	started  int64   // true time of the present daemon's start
-	gen      int     // of the daemon; what was meant for an earlier one comes to nothing
+	links    []*link   // stores in use
+	opened   int       // that there have been
+	own      *simStore // its embedded one
+	started  int64     // true time of the present daemon's start
+	gen      int       // of the daemon; what was meant for an earlier one comes to nothing
 	up       bool
 	draining bool
 	passing  bool  // another process is about to take over

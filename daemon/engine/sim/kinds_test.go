@@ -82,11 +82,10 @@ func TestEveryKindIsCounted(t *testing.T) {
 		{protocol, "", "Held", 3, func(c *Counts, n int) { c.Inspects[n]++ }},
 		{cache, "OpKind", "", 7, func(c *Counts, n int) { c.Ops[n]++ }},
 		{cache, "Status", "", 7, func(c *Counts, n int) { c.Results[n]++ }},
-		{cache, "Mode", "", 3, func(c *Counts, n int) { c.Modes[n]++ }},
+		{protocol, "Mode", "", 3, func(c *Counts, n int) { c.Modes[n]++ }},
 		{cache, "HintKind", "", 4, func(c *Counts, n int) { c.Hints[n]++ }},
 		{cache, "NoticeKind", "", 4, func(c *Counts, n int) { c.Notices[n]++ }},
 		{cache, "Cause", "", 4, func(c *Counts, n int) { c.Causes[n]++ }},
-		{cache, "Reason", "", 7, func(c *Counts, n int) { c.Lost[n]++ }},
 	} {
 		all := constants(t, k.dir, k.of, k.prefix)
 		if len(all) < k.least {

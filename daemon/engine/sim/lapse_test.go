@@ -21,7 +21,7 @@ type side struct {
 
 func newSide(t *testing.T, inst uint32, store *redisModel, now *int64) *side {
 	return &side{t: t, inst: inst, tab: cache.New(cache.DefaultConfig()), store: store, now: now,
-		ns: &cache.Namespace{Store: &cache.Store{Rebase: true, Queue: true}, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond}}
+		ns: &cache.Namespace{Store: &cache.StoreTraits{Rebase: true, Queue: true}, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond}}
 }
 
 // take is what the last event has made.

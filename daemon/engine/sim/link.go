@@ -11,10 +11,10 @@ import (
 // engine. A takeover passes links on; a reload opens and drops them.
 type link struct {
 	h    *host
-	of   *store // as the configuration names it
-	s    *store // the same, except for an embedded store, of which each host has its own
-	name string // to the engine
-	no   int    // among those of the host
+	of   *simStore // as the configuration names it
+	s    *simStore // the same, except for an embedded store, of which each host has its own
+	name string    // to the engine
+	no   int       // among those of the host
 
 	unit    *engine.StoreLane
 	inst    uint32   // of the daemon at the store
@@ -31,7 +31,7 @@ type link struct {
 }
 
 // open begins to use a store.
-func (h *host) open(of *store) (*link, error) {
+func (h *host) open(of *simStore) (*link, error) {
 	w := h.w
 	h.opened++
 	l := &link{h: h, of: of, s: h.site(of), name: of.name, no: h.opened}
@@ -136,7 +136,7 @@ func (l *link) hint(x upstream.Hint) {
 }
 
 // site is the store that a host means by one of the configuration.
-func (h *host) site(s *store) *store {
+func (h *host) site(s *simStore) *simStore {
 	if s.kind == likeEmbedded {
 		return h.own
 	}

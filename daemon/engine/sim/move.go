@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// A move of all keys from one store to another, in the three rollouts of STORES.md: the old store,
+// A move of all keys from one store to another, in the three rollouts of docs/operate/stores.md: the old store,
 // both, the new one. Then the keys move back in the same way, and so on. A rollout begins when the
 // one before it is finished on every host. The bases of all stores here can be raised: moves to
 // real etcd and ZooKeeper are not simulated.
@@ -13,11 +13,11 @@ import (
 // newMove makes the stores of the rollouts.
 func (w *World) newMove() {
 	from, to := w.stores[0], w.stores[1]
-	w.stages = []*store{from, w.newPair(from, to), to, w.newPair(to, from)}
+	w.stages = []*simStore{from, w.newPair(from, to), to, w.newPair(to, from)}
 }
 
 // stageStore is the store of all keys after so many rollouts.
-func (w *World) stageStore(stage int) *store { return w.stages[stage%len(w.stages)] }
+func (w *World) stageStore(stage int) *simStore { return w.stages[stage%len(w.stages)] }
 
 // move is the configuration of the next rollout if that may begin; else one with another policy.
 func (w *World) move() *conf {
@@ -53,7 +53,7 @@ func (w *World) moved() bool {
 
 // passed says that all bases which s gives from now on are above those of the old store: a key has
 // been locked in both, or the clock of s has passed them.
-func (s *store) passed(old *store) bool {
+func (s *simStore) passed(old *simStore) bool {
 	if s.kind == likeEtcd {
 		return s.etcd.revision > old.highest
 	}

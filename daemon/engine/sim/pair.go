@@ -55,22 +55,23 @@ func (m *member) Apply(ctx context.Context, ops []upstream.Op, results []upstrea
 	return t.err
 }
 
-func (m *member) Info() upstream.Info               { return m.part.s.info() }
-func (m *member) Hints() <-chan upstream.Hint       { return m.hints }
-func (m *member) Sessions() <-chan upstream.Session { return m.sessions }
-func (m *member) Ping(context.Context) error        { return nil } // see link.ping
-func (m *member) Close() error                      { return nil }
+func (m *member) Info() upstream.Info                        { return m.part.s.info() }
+func (m *member) Capabilities() (none upstream.Capabilities) { return none }
+func (m *member) Hints() <-chan upstream.Hint                { return m.hints }
+func (m *member) Sessions() <-chan upstream.Session          { return m.sessions }
+func (m *member) Ping(context.Context) error                 { return nil } // see link.ping
+func (m *member) Close() error                               { return nil }
 
 // newPair makes the store that means two of them at once.
-func (w *World) newPair(old, new *store) *store {
+func (w *World) newPair(old, new *simStore) *simStore {
 	s := w.newStore(likeBoth)
-	s.leaves = []*store{old, new}
+	s.leaves = []*simStore{old, new}
 	return s
 }
 
 // newPairs adds pairs of the stores that hosts share and whose bases can be raised.
 func (w *World) newPairs() {
-	all := slices.DeleteFunc(slices.Clone(w.stores), func(s *store) bool { return s.kind == likeEmbedded || !s.rebase })
+	all := slices.DeleteFunc(slices.Clone(w.stores), func(s *simStore) bool { return s.kind == likeEmbedded || !s.rebase })
 	for range 2 {
 		old, new := all[w.pick(len(all))], all[w.pick(len(all))]
 		if old != new {

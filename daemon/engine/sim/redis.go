@@ -180,6 +180,9 @@ func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 			return
 		}
 		s.del(k) // a pending release of ours; the daemon has a new token
+	case k.grip == gripReaders && s.reads(k, t):
+		s.otherMode(k, op, r)
+		return
 	case k.grip == gripReaders:
 		if s.older(k, t) {
 			s.shrink(k)
@@ -199,6 +202,14 @@ func (s *script) acquire(op *cache.Op, r *cache.Result, base uint64) {
 		return
 	}
 	s.later(k, op, r, place{t, cache.Exclusive}, queued, any)
+}
+
+// otherMode answers an acquire whose token holds the key in the other mode. It changes nothing.
+func (s *script) otherMode(k *redisKey, op *cache.Op, r *cache.Result) {
+	*r = cache.Result{Status: cache.Queued, Left: s.left(k)}
+	if op.Kind == cache.OpTry {
+		r.Status = cache.Busy
+	}
 }
 
 // later answers a try that cannot be granted, or queues.
@@ -221,6 +232,9 @@ func (s *script) share(op *cache.Op, r *cache.Result, base uint64) {
 	k, t := s.at(op.Key), token{s.me, op.Token}
 	again := false
 	switch {
+	case k.grip == gripToken && k.token == t:
+		s.otherMode(k, op, r)
+		return
 	case k.grip == gripToken && k.token.inst == s.me:
 		if k.token.n > t.n {
 			*r = cache.Result{Status: cache.Busy, Left: s.left(k)}

@@ -105,7 +105,7 @@ func (h *host) sayConf() {
 // linked is the host's use of a store that a reload goes on with; nil when it has to open it anew. One
 // that is leaving is mostly taken back; else the store is used twice for a while. A store on the
 // host's own disk cannot be.
-func (h *host) linked(s *store) *link {
+func (h *host) linked(s *simStore) *link {
 	for _, l := range h.links {
 		if l.of == s && (!l.leaving || s.kind == likeEmbedded || h.w.chance(500)) {
 			return l

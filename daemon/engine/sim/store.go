@@ -10,9 +10,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream"
 )
 
-// store is an upstream system that the hosts share, or the embedded store of one of them. Each
+// simStore is an upstream system that the hosts share, or the embedded store of one of them. Each
 // has its own clock and its own faults.
-type store struct {
+type simStore struct {
 	w        *World
 	no       int
 	name     string
@@ -24,9 +24,9 @@ type store struct {
 	paused   int64 // nothing is carried out before
 	full     int64 // no memory before
 	readOnly int64
-	highest  uint64   // base given out
-	losses   []loss   // of what it had promised
-	leaves   []*store // where a lease at it is: at itself, or at both of a pair, first the old one
+	highest  uint64      // base given out
+	losses   []loss      // of what it had promised
+	leaves   []*simStore // where a lease at it is: at itself, or at both of a pair, first the old one
 
 	redis *redisModel
 	etcd  *etcdModel
@@ -42,9 +42,9 @@ type loss struct {
 	until int64  // true time
 }
 
-func (w *World) newStore(kind storeKind) *store {
-	s := &store{w: w, no: w.nStores, kind: kind, rebase: w.p.Rebase || kind != likeEtcd, off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
-	s.leaves = []*store{s}
+func (w *World) newStore(kind storeKind) *simStore {
+	s := &simStore{w: w, no: w.nStores, kind: kind, rebase: w.p.Rebase || kind != likeEtcd, off: 1_700_000_000*sec + w.between(0, sec), ppm: w.between(-drift, drift+1)}
+	s.leaves = []*simStore{s}
 	w.nStores++
 	s.name = fmt.Sprintf("%v%d", kind, s.no)
 	switch kind {
@@ -57,12 +57,12 @@ func (w *World) newStore(kind storeKind) *store {
 }
 
 // clock is the store's.
-func (s *store) clock() int64 {
+func (s *simStore) clock() int64 {
 	d := s.w.now - epoch
 	return s.off + d + d*s.ppm/1_000_000
 }
 
-func (s *store) info() upstream.Info {
+func (s *simStore) info() upstream.Info {
 	i := upstream.Info{Name: s.kind.String(), Safety: "best-effort", MinTTL: 100 * time.Millisecond, Rebase: s.rebase,
 		Permits: true, Queue: true, Timeout: time.Duration(s.w.p.Timeout)}
 	if s.kind != likeRedis {
@@ -74,7 +74,7 @@ func (s *store) info() upstream.Info {
 var errRefused = errors.New("OOM command not allowed when used memory > 'maxmemory'")
 
 // carryOut does ops of one script, now.
-func (s *store) carryOut(l *link, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
+func (s *simStore) carryOut(l *link, inst uint32, session int, ops []*cache.Op, res []*cache.Result) {
 	w := s.w
 	for _, op := range ops {
 		w.counts.Ops[op.Kind]++
@@ -112,7 +112,7 @@ func (s *store) carryOut(l *link, inst uint32, session int, ops []*cache.Op, res
 	}
 }
 
-func (s *store) refuses(k cache.OpKind) bool {
+func (s *simStore) refuses(k cache.OpKind) bool {
 	if s.w.now < s.readOnly {
 		return k != cache.OpPeek
 	}
@@ -124,7 +124,7 @@ func refusedWhenFull(k cache.OpKind) bool { return k == cache.OpTry || k == cach
 
 // lost notes that leases have ended early. No validity stated until now, or under
 // way, is longer than the longest TTL, give or take.
-func (s *store) lost(h *host) {
+func (s *simStore) lost(h *host) {
 	longest := s.w.p.Session
 	if s.kind == likeRedis {
 		longest = 0
@@ -153,7 +153,7 @@ func waives(old, young *hold) bool {
 }
 
 // waives says so of one store.
-func (s *store) waives(old, young *hold, share bool) bool {
+func (s *simStore) waives(old, young *hold, share bool) bool {
 	for _, l := range s.losses {
 		if old.fence>>10 > l.base || s.w.now >= l.until {
 			continue
@@ -166,8 +166,8 @@ func (s *store) waives(old, young *hold, share bool) bool {
 }
 
 // shares says that a lease at s excludes one at o, whoever has them.
-func (s *store) shares(o *store) bool {
-	return slices.ContainsFunc(s.leaves, func(x *store) bool { return slices.Contains(o.leaves, x) })
+func (s *simStore) shares(o *simStore) bool {
+	return slices.ContainsFunc(s.leaves, func(x *simStore) bool { return slices.Contains(o.leaves, x) })
 }
 
 // apart says that nothing promises that o and p exclude each other: they hold leases at different
@@ -195,7 +195,7 @@ func (l *link) gave(k *key, r *cache.Result) {
 
 // where is the store of the lease that a fence is of, and the host's use of it; that is nil when the
 // host has granted it alone.
-func (h *host) where(k *key, fence uint64) (*store, *link) {
+func (h *host) where(k *key, fence uint64) (*simStore, *link) {
 	if l := h.bases[baseOf{k, fence >> 10}]; l != nil {
 		return l.s, l
 	}

@@ -230,5 +230,5 @@ func (l *link) bereave() {
 
 // hasSession says that what is at the store, or at one of two, lives by a session of the daemon.
 func (l *link) hasSession() bool {
-	return slices.ContainsFunc(l.s.leaves, func(s *store) bool { return s.kind == likeEtcd })
+	return slices.ContainsFunc(l.s.leaves, func(s *simStore) bool { return s.kind == likeEtcd })
 }

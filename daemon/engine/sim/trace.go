@@ -52,7 +52,7 @@ func (t *trace) of(key string) (lines []string) {
 	return lines
 }
 
-func (w *World) describeStore(s *store, k *key) {
+func (w *World) describeStore(s *simStore, k *key) {
 	if m := s.redis; m != nil && m.permits[k.name] != nil {
 		w.say(k, "store %s at %d ms: %+v", s.name, m.clock()/1000, *m.permits[k.name])
 	}

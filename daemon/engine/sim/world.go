@@ -5,6 +5,8 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"time"
+
+	"github.com/locksidecar/locksidecar/cache/heap"
 )
 
 // Times of a world are nanoseconds.
@@ -38,12 +40,12 @@ type World struct {
 	sems       []*key
 	everything []*key // both
 	byName     map[string]*key
-	stores     []*store // that hosts share, and one that means each host's own
+	stores     []*simStore // that hosts share, and one that means each host's own
 	nStores    int
 	instances  uint32 // of daemons at stores, that there have been
 	owner      map[uint32]*link
-	conf       *conf    // as the operator has written it last
-	stages     []*store // of a move from one store to another
+	conf       *conf       // as the operator has written it last
+	stages     []*simStore // of a move from one store to another
 	counts     Counts
 	trace      *trace
 	failure    *Failure
@@ -130,8 +132,8 @@ func (w *World) play(length int64) {
 }
 
 func (w *World) runUntil(end int64) {
-	for w.failure == nil && len(w.heap) > 0 && w.heap[0].at <= end {
-		e := w.heap.pop()
+	for w.failure == nil && w.heap.Len() > 0 && w.heap.At(1).at <= end {
+		e := w.heap.Remove(1)
 		w.now = e.at
 		w.events++
 		e.do()
@@ -147,7 +149,7 @@ func (w *World) runUntil(end int64) {
 // at has something done at a true time.
 func (w *World) at(t int64, do func()) {
 	w.seq++
-	w.heap.push(event{max(t, w.now), w.seq, do})
+	w.heap.Push(event{max(t, w.now), w.seq, do})
 }
 
 func (w *World) after(d int64, do func()) { w.at(w.now+d, do) }
@@ -227,49 +229,9 @@ type event struct {
 	do  func()
 }
 
-func (e *event) before(o *event) bool { return e.at < o.at || e.at == o.at && e.seq < o.seq }
+type eventHeap = heap.Heap[event, eventOrder]
 
-type eventHeap []event
+type eventOrder struct{}
 
-func (h *eventHeap) push(e event) {
-	s := append(*h, e)
-	i := len(s) - 1
-	for i > 0 {
-		p := (i - 1) / 4
-		if !e.before(&s[p]) {
-			break
-		}
-		s[i] = s[p]
-		i = p
-	}
-	s[i] = e
-	*h = s
-}
-
-func (h *eventHeap) pop() event {
-	s := *h
-	top, n := s[0], len(s)-1
-	e := s[n]
-	s[n] = event{}
-	s = s[:n]
-	*h = s
-	for i := 0; n > 0; {
-		c := 4*i + 1
-		if c >= n {
-			s[i] = e
-			break
-		}
-		for d := c + 1; d < min(c+4, n); d++ {
-			if s[d].before(&s[c]) {
-				c = d
-			}
-		}
-		if !s[c].before(&e) {
-			s[i] = e
-			break
-		}
-		s[i] = s[c]
-		i = c
-	}
-	return top
-}
+func (eventOrder) Less(a, b event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
+func (eventOrder) Place(event, int)     {}

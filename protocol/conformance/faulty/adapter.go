@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// command is a line from the runner; clients/README.md describes all of them.
+// command is a line from the runner; docs/contribute/client.md describes all of them.
 type command struct {
 	ID      int      `json:"id"`
 	Do      string   `json:"do"`
@@ -51,8 +51,8 @@ type event struct {
 	Reason string   `json:"reason,omitempty"`
 }
 
-// Run is the adapter: it carries out commands from in until that ends, and answers them on out. name is the
-// client's fault, or empty.
+// Run is the adapter: it carries out commands from in until that ends, and answers them on out.
+// name is the client's fault, or empty.
 func Run(socket, faultName string, can []string, in io.Reader, out io.Writer) {
 	var mu sync.Mutex
 	lines := json.NewEncoder(out)
@@ -171,8 +171,8 @@ func (c *Client) do(q *command, a *answer, sent func()) error {
 	return nil
 }
 
-// fork starts a child that continues to run when this process has ended. The faults imitate a careless client
-// after a real fork: the child keeps the socket open, or shuts it down.
+// fork starts a child that continues to run when this process has ended. The faults imitate a
+// careless client after a real fork: the child keeps the socket open, or shuts it down.
 func (c *Client) fork(a *answer) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -54,8 +54,8 @@ func (c *Client) connect() (*conn, error) {
 	return cn, nil
 }
 
-// refused returns an error if the owner has lost the key and not released it. Then it may not acquire the
-// key.
+// refused returns an error if the owner has lost the key and not released it. Then it may not
+// acquire the key.
 func (c *Client) refused(w keyOwner) error {
 	for n, hs := range c.holds {
 		for _, h := range hs {
@@ -234,8 +234,8 @@ func (c *Client) asked(key string, q *terms) (string, []any) {
 	return key, fs
 }
 
-// withdraw gives an acquire up. Its caller returns at once, and a grant that still comes is released. It
-// returns false if the acquire has ended already.
+// withdraw gives an acquire up. Its caller returns at once, and a grant that still comes is
+// released. It returns false if the acquire has ended already.
 func (c *Client) withdraw(cn *conn, w keyOwner, id uint64, cl *call) bool {
 	if cn.calls[id] != cl || c.fault.is("ignores-cancel") {
 		return false
@@ -327,7 +327,8 @@ func (c *Client) release(n name) error {
 	return err
 }
 
-// letGoLost releases a lost hold. It tells the daemon if the daemon may keep the key closed to others.
+// letGoLost releases a lost hold. It tells the daemon if the daemon may keep the key closed to
+// others.
 func (c *Client) letGoLost(h *hold) error {
 	tell := h.closedToOthers() && h.c.ended == nil
 	why := error(failure("not_held"))

@@ -22,8 +22,10 @@ func now() int64 { return renewer.Boottime() / int64(time.Millisecond) }
 
 // The limits after which a daemon counts as hung.
 const (
-	pingAfter = time.Second     // a ping is sent when nothing was read for this long while a reply is awaited
-	timeout   = 5 * time.Second // the connection ends when nothing was read for this long after the ping
+	// a ping is sent when nothing was read for this long while a reply is awaited
+	pingAfter = time.Second
+	// the connection ends when nothing was read for this long after the ping
+	timeout = 5 * time.Second
 )
 
 // failure is the error of a request: the name of a code, or closed.
@@ -45,8 +47,8 @@ func named(table []string, prefix string, n uint64) string {
 	return fmt.Sprint(prefix, n)
 }
 
-// call is one request in flight. The reader calls take with a success, and fail with a failure, in the order
-// of the replies. Either may be nil.
+// call is one request in flight. The reader calls take with a success, and fail with a failure, in
+// the order of the replies. Either may be nil.
 type call struct {
 	op   int
 	take func(f *fields) error
@@ -56,12 +58,13 @@ type call struct {
 
 // conn is one session.
 type conn struct {
-	client    *Client
-	nc        *net.UnixConn
-	calls     map[uint64]*call
-	order     []uint64 // for a fault
-	holds     []*hold
-	giving    map[keyOwner]chan struct{} // acquires given up whose cancel is not answered: closed when it is
+	client *Client
+	nc     *net.UnixConn
+	calls  map[uint64]*call
+	order  []uint64 // for a fault
+	holds  []*hold
+	// acquires given up whose cancel is not answered: closed when it is
+	giving    map[keyOwner]chan struct{}
 	lastID    uint64
 	limit     int
 	shift     int64 // from the daemon's clock to ours
@@ -381,7 +384,8 @@ func (c *conn) lost(n name, reason string, number uint64) {
 	}
 }
 
-// watch ends the connection if the daemon hangs: it does not answer a ping while a reply is awaited.
+// watch ends the connection if the daemon hangs: it does not answer a ping while a reply is
+// awaited.
 func (c *conn) watch() {
 	pinged, looks := int64(0), 0
 	for range time.Tick(50 * time.Millisecond) {

@@ -14,8 +14,8 @@ type keyOwner struct {
 	owner uint64
 }
 
-// hold is one hold, from its grant until it has been released as often as it was acquired. Guarded by
-// Client.mu.
+// hold is one hold, from its grant until it has been released as often as it was acquired. Guarded
+// by Client.mu.
 type hold struct {
 	name
 	c        *conn

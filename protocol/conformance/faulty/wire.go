@@ -188,7 +188,8 @@ func (d *decoder) other(c byte) (any, error) {
 	return skipped{}, nil
 }
 
-// fields reads the fields of a message one by one. err is set if one is missing or has another type.
+// fields reads the fields of a message one by one. err is set if one is missing or has another
+// type.
 type fields struct {
 	vs    []any
 	fault fault
@@ -276,8 +277,9 @@ func encode(b []byte, vs ...any) []byte {
 	return b
 }
 
-// head appends a number or a length n. If n is less than below, it goes into the byte fix of the type.
-// Otherwise it follows one of the wider types, of which the first, wide, has one byte, or two for an array.
+// head appends a number or a length n. If n is less than below, it goes into the byte fix of the
+// type. Otherwise it follows one of the wider types, of which the first, wide, has one byte, or two
+// for an array.
 func head(b []byte, fix byte, below uint64, wide byte, n uint64) []byte {
 	if n < below {
 		return append(b, fix|byte(n))

@@ -1,7 +1,7 @@
--- acquire: exclusive leases, tried or queued for.
--- KEYS: fence, locks. ARGV: tokens, ttl (or ''), floor plus 1; kinds; ttls if they differ. A kind is
--- the lease of a waiter and 't' (try), 'b' (short-lived queue entry) or 'j' (join). Kinds are left
--- out if all ops join, with a lease of 3 s and the same ttl.
+-- acquire: exclusive leases, tried or queued for. KEYS: fence, locks. ARGV: tokens, ttl (or ''),
+-- floor plus 1; kinds; ttls if they differ. A kind is the lease of a waiter and 't' (try), 'b'
+-- (short-lived queue entry) or 'j' (join). Kinds are left out if all ops join, with a lease of 3 s
+-- and the same ttl.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
 local ttl, least, T = ARGV[n + 1], ARGV[n + 2], n + 3
@@ -41,6 +41,7 @@ if not later then return out end
 local lease, kinds = string.match(ARGV[T] or '3000', '^(%d+)(%a*)')
 for _, i in ipairs(later) do
 	local key, token = KEYS[i + 1], ARGV[i]
+	local kind = string.sub(kinds, i, i)
 	each(out, i, function()
 		local v = value(key)
 		if v and mine(v) and v ~= token then
@@ -48,10 +49,10 @@ for _, i in ipairs(later) do
 			write('del', key) -- a pending release of ours; the daemon has a new token
 			v = false
 		elseif v == READERS then
+			if score(readers(key), token) then return kind == 't' and BUSY or QUEUED, left(key) end -- in the other mode
 			v = without(key, token)
 		end
 		local queued = waits and waits[i]
-		local kind = string.sub(kinds, i, i)
 		local q = queued and (not v or kind == 't') and queue(key, token) or {} -- else join looks, if it has to
 		if v == token or not v and (q.first == nil or q.first == token and q.mode == 'x') then
 			write('set', key, token, 'PX', lasting(key, v, tonumber(ttl or ARGV[i + T])))

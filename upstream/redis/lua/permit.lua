@@ -1,6 +1,6 @@
--- permit: permits of semaphores, tried or queued for.
--- KEYS: fence, the set of each permit's semaphore. ARGV: tokens, ttl (or ''), floor plus 1, limit (or '');
--- for each, the lease of a waiter and 't' (try) or 'j' (join); ttls if they differ; limits if they differ.
+-- permit: permits of semaphores, tried or queued for. KEYS: fence, the set of each permit's
+-- semaphore. ARGV: tokens, ttl (or ''), floor plus 1, limit (or ''); for each, the lease of a
+-- waiter and 't' (try) or 'j' (join); ttls if they differ; limits if they differ.
 local KEYS, ARGV, pcall_ = KEYS, ARGV, redis.pcall
 local n = #KEYS - 1
 local ttl, least, limit, T = tonumber(ARGV[n + 1]), ARGV[n + 2], tonumber(ARGV[n + 3]), n + 4

@@ -1,6 +1,6 @@
--- renew: restarts leases' TTLs.
--- KEYS: queued, locks; before them fence, if any lease needs a new base. ARGV: tokens, ttl (or '');
--- then, if there is fence, floor plus 1 and for each 'b' (new base) or '-'; then ttls if they differ.
+-- renew: restarts leases' TTLs. KEYS: queued, locks; before them fence, if any lease needs a new
+-- base. ARGV: tokens, ttl (or ''); then, if there is fence, floor plus 1 and for each 'b' (new
+-- base) or '-'; then ttls if they differ.
 local KEYS, ARGV, pcall_, t = KEYS, ARGV, redis.pcall, nil
 local bases = string.sub(KEYS[1], -5) == 'fence'
 local K = bases and 2 or 1

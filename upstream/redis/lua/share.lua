@@ -41,8 +41,11 @@ local lease, kinds = string.match(ARGV[T] or '3000', '^(%d+)(%a*)')
 for _, i in ipairs(later) do
 	local key, token = KEYS[i + 1], ARGV[i]
 	local ms = ttl or tonumber(ARGV[i + T])
+	local kind = string.sub(kinds, i, i)
+	local try = kind == 't'
 	each(out, i, function()
 		local v, again = value(key), false
+		if v == token then return try and BUSY or QUEUED, left(key) end -- in the other mode
 		if v and mine(v) then
 			if number(v) > number(token) then return BUSY, left(key) end -- we are the late one
 			write('del', key) -- a pending release of ours; the daemon has a new token
@@ -55,8 +58,6 @@ for _, i in ipairs(later) do
 		if queued then bury(key) end -- no reader waits for a writer among them
 		local q = queued and queue(key, token) or {}
 		local free = not v or v == READERS
-		local kind = string.sub(kinds, i, i)
-		local try = kind == 't'
 		if again or free and not writer(key, q, not try and 's' .. token) then
 			if not v then write('del', readers(key)) end -- of an earlier time
 			read(key, token, ms, v)

@@ -83,8 +83,9 @@ local function leave(key, member)
 	return true
 end
 
--- join puts a waiter at the end of key's queue, or keeps its place, and tells the holders what.
--- q is the queue, if key is free; place is a base of fences: larger than those of all who came before.
+-- join puts a waiter at the end of key's queue, or keeps its place, and tells the holders what. q
+-- is the queue, if key is free; place is a base of fences: larger than those of all who came
+-- before.
 local function join(key, member, v, q, lease, what, place)
 	local news = write('zadd', queuekey(key), 'NX', string.format('%.0f', place), member) == 1
 	write('zadd', waiters(key), string.format('%.0f', now + lease), member)
@@ -161,5 +162,7 @@ local function read(key, token, ttl, v)
 		write('set', key, READERS, 'PX', ttl)
 	end
 	write('zadd', set, string.format('%.0f', ends), token)
-	if v ~= READERS then write('pexpire', set, ttl + 1000) end
+	if v ~= READERS or redis.call('pttl', set) < 0 then -- older may have removed its only reader
+		write('pexpire', set, math.max(stands, ttl) + 1000)
+	end
 end

@@ -23,8 +23,8 @@ type Config struct {
 	AdminListen string // "host:port", or empty
 	HostName    string // empty for the machine's own
 
-	Main   Store    // of the keys whose namespace names no other
-	Stores []*Store // by name
+	Main   StoreSettings    // of the keys whose namespace names no other
+	Stores []*StoreSettings // by name
 
 	Policy
 	Namespaces []*Namespace
@@ -67,9 +67,10 @@ func Default(env Env) *Config {
 	return &Config{
 		Socket:     DefaultSocket(env, os.Geteuid()),
 		SocketMode: 0o660,
-		Main:       Store{Upstream: "memory:"},
-		Policy: Policy{TTL: 30 * time.Second, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond, LingerPause: 30 * time.Second,
-			Outage: "fail", OutageAfter: time.Second},
+		Main:       StoreSettings{Upstream: "memory:"},
+		Policy: Policy{TTL: 30 * time.Second, MaxHandoffs: 8, MaxHandoffTime: 50 * time.Millisecond,
+			LingerPause: 30 * time.Second,
+			Outage:      "fail", OutageAfter: time.Second},
 		Drain: 10 * time.Second,
 		Limits: Limits{
 			MaxConns: 16384, MaxHolds: 2_000_000, MaxWaiters: 65536,
@@ -105,7 +106,8 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 		faults = append(faults, c.readFile(file)...)
 	}
 	if env.get(Find("password").Variable()) != "" || env.get(Find("password_file").Variable()) != "" {
-		c.Main.Password, c.Main.PasswordFile = "", "" // one variable also replaces the other field of the file
+		// One variable also replaces the other field of the file.
+		c.Main.Password, c.Main.PasswordFile = "", ""
 	}
 	for i := range settings {
 		s := &settings[i]
@@ -123,14 +125,8 @@ func Load(file string, env Env, flags *pflag.FlagSet) (*Config, error) {
 
 // set gives a setting the value v, which is set at from.
 func (c *Config) set(s *Setting, v, from string) error {
-	if err := s.value(c).Set(v); err != nil {
-		switch {
-		case s.Secret:
-			v = "…"
-		case s.Path == "upstream":
-			v = storeurl.Redact(v)
-		}
-		return fmt.Errorf("%s: %q: %w", from, v, err)
+	if err := s.set(c, v); err != nil {
+		return fmt.Errorf("%s: %w", from, err)
 	}
 	c.from[s.Path] = from
 	return nil
@@ -154,15 +150,16 @@ func (c *Config) Set(path string) bool { return c.from[path] != "" }
 func (c *Config) check() error {
 	var faults []error
 	fault := func(path, format string, a ...any) {
-		faults = append(faults, fmt.Errorf("%s (%s): %s", path, c.FromPath(path), fmt.Sprintf(format, a...)))
+		faults = append(faults, fmt.Errorf("%s (%s): %s", path, c.FromPath(path),
+			fmt.Sprintf(format, a...)))
 	}
 	if err := CheckSocket(c.Socket); err != nil {
 		fault("socket", "%v", err)
 	}
-	for _, st := range append([]*Store{&c.Main}, c.Stores...) {
+	for _, st := range append([]*StoreSettings{&c.Main}, c.Stores...) {
 		c.checkStore(st, fault)
 	}
-	c.checkSpaces(fault)
+	c.checkNamespaces(fault)
 	c.checkAdmin(fault)
 	c.checkClasses(fault)
 	return errors.Join(faults...)
@@ -201,7 +198,7 @@ func (c *Config) checkClasses(fault func(path, format string, a ...any)) {
 
 var className = regexp.MustCompile(`^[a-z0-9_-]{1,40}$`)
 
-func (c *Config) checkStore(s *Store, fault func(path, format string, a ...any)) {
+func (c *Config) checkStore(s *StoreSettings, fault func(path, format string, a ...any)) {
 	at := func(field string) string {
 		if s.Name == "" {
 			return field
@@ -219,6 +216,7 @@ func (c *Config) checkStore(s *Store, fault func(path, format string, a ...any))
 			"give password_file or %s instead", Find("password").Variable())
 	}
 	if pw := s.passwords(); len(pw) > 1 {
-		fault(at(pw[0]), "only one password can be set, but %s (%s) sets another", at(pw[1]), c.FromPath(at(pw[1])))
+		fault(at(pw[0]), "only one password can be set, but %s (%s) sets another",
+			at(pw[1]), c.FromPath(at(pw[1])))
 	}
 }

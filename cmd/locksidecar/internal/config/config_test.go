@@ -120,6 +120,8 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"a: 1\n", `:1: unknown field "a"; known here: socket, `},
 		{"\nlimits:\n  a: 1\n", `:3: unknown field "limits.a"; known here: max_conns, `},
 		{"ttl: 1s\nttl: 2s\n", ":2: ttl is set on line 1 already"},
+		{"stores: {}\nstores: {}\n", ":2: stores is set on line 1 already"},
+		{"classes: {a: b}\nlimits:\nclasses: {c: d}\n", ":3: classes is set on line 1 already"},
 		{"ttl: 30\n", `ttl: .*:1: "30": needs a unit, as in 30s`},
 		{"ttl: soon\n", ":1: .*is not a duration"},
 		{"ttl: -1s\n", ":1: .*is negative"},
@@ -162,11 +164,36 @@ func TestFaultsOfAFile(t *testing.T) {
 		{"namespaces:\n  a: {outage: maybe}\n", "is not one of fail, local"},
 		{"namespaces:\n  a: {heartbeat: 10ms}\n", "the minimum is 1s"},
 		{"namespaces:\n  a: {fence_epoch: -1}\n", "below 2\\^52"},
+		{"\"\": 1\n", `:1: unknown field ""; known here: socket, `},
+		{"\"\": {ttl: 1s}\n", `:1: unknown field ""; known here: socket, `},
+		{"limits: {\"\": 1}\n", `:1: unknown field "limits."; known here: max_conns, `},
+		{"limits.max_conns: 1\n", `:1: unknown field "limits.max_conns"; known here: socket, `},
+		{"\".ttl\": 1s\n", `:1: unknown field ".ttl"; did you mean "ttl"`},
+		{"? [ttl]\n: 1s\n", ":1: the name of a field has to be text"},
+		{"? {a: b}\n: 1s\n", ":1: the name of a field has to be text"},
+		{"socket: &ttl a\n*ttl : 1s\n", ":2: the name of a field has to be text"},
+		{"namespaces: {? [a] : {ttl: 1s}}\n", ":1: the name of a field has to be text"},
+		{"namespaces: {!!binary b3JkZXI6 : {ttl: 1s}}\n", ":1: the name of a field has to be text"},
+		{"namespaces: {a: {? [ttl] : 1s}}\n", ":1: the name of a field has to be text"},
+		{"ttl: !!binary MXM=\n", ":1: ttl has to be one value"},
+		{"users: [!!binary cm9vdA==]\n", ":1: users has to be one value"},
 	} {
 		_, err := load(t, c.yaml, nil)
 		if err == nil || !regexp.MustCompile(c.want).MatchString(err.Error()) {
 			t.Errorf("%q: %v, want %s", c.yaml, err, c.want)
 		}
+	}
+}
+
+// The path of a namespace can be the path of a field of another one.
+func TestPrefixesMayLookLikePathsOfFields(t *testing.T) {
+	c, err := load(t, `namespaces: {a: {ttl: 1s}, a.ttl: {ttl: 2s}, "": {ttl: 3s}, '""': {ttl: 4s}}`, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := []time.Duration{c.Space("a").TTL, c.Space("a.ttl").TTL, c.Space("b").TTL, c.Space(`""`).TTL}
+	if want := []time.Duration{time.Second, 2 * time.Second, 3 * time.Second, 4 * time.Second}; !equal(got, want) {
+		t.Errorf("ttl is %v, want %v", got, want)
 	}
 }
 

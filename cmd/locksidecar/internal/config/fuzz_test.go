@@ -32,7 +32,7 @@ func FuzzFile(f *testing.F) {
 		}
 		c, err := Load(path, none, pflag.NewFlagSet("", pflag.ContinueOnError))
 		inPassword := false
-		for _, s := range append([]*Store{&c.Main}, c.Stores...) {
+		for _, s := range append([]*StoreSettings{&c.Main}, c.Stores...) {
 			inPassword = inPassword || s.Password == secret
 		}
 		if err != nil && inPassword && strings.Count(text, "SECRET") == 1 && strings.Contains(err.Error(), secret) {

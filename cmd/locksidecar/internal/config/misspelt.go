@@ -8,8 +8,9 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/nearest"
 )
 
-// Misspelt returns an error that names each environment variable that is nearly one of ours. It ignores other
-// variables with our prefix: Kubernetes sets LOCKSIDECAR_PORT for a service named locksidecar.
+// Misspelt returns an error that names each environment variable that is nearly one of ours. It
+// ignores other variables with our prefix: Kubernetes sets LOCKSIDECAR_PORT for a service named
+// locksidecar.
 func Misspelt(environ []string) error {
 	const ours = "LOCKSIDECAR_"
 	known := []string{"config", "socket", "key", "fence"}
@@ -20,8 +21,10 @@ func Misspelt(environ []string) error {
 	for _, v := range environ {
 		name, value, _ := strings.Cut(v, "=")
 		rest, found := strings.CutPrefix(name, ours)
-		if near := nearest.Of(rest, known); found && value != "" && near != "" && near != strings.ToLower(rest) {
-			faults = append(faults, fmt.Errorf("%s: unknown variable; did you mean %s?", name, ours+strings.ToUpper(near)))
+		if near := nearest.Of(rest, known); found && value != "" && near != "" &&
+			near != strings.ToLower(rest) {
+			faults = append(faults, fmt.Errorf("%s: unknown variable; did you mean %s?",
+				name, ours+strings.ToUpper(near)))
 		}
 	}
 	return errors.Join(faults...)

@@ -44,7 +44,8 @@ func CheckSocket(path string) error {
 		return errors.New("the path is empty")
 	}
 	if len(path) > maxSocket {
-		return fmt.Errorf("the path has %d bytes; a Unix socket's may have %d", len(path), maxSocket)
+		return fmt.Errorf("the path has %d bytes; a Unix socket's may have %d",
+			len(path), maxSocket)
 	}
 	return nil
 }

@@ -1,29 +1,32 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/spf13/pflag"
 )
 
 const referenceHead = `# Configuration
 
-This page lists every field. ` + "`locksidecar config reference`" + ` generates it from the tables that the program itself uses.
+This page lists every field. ` + "`locksidecar config reference`" +
+	` generates it from the tables that the program itself uses.
 
 A value comes from one of these, each overriding the ones before it: the built-in default, the YAML file that ` + "`--config` or `" + FileVariable + "`" + `
-names, the environment, flags. Times have units: ` + "`500ms`, `30s`, `1h30m`" + `. A list is ` + "`[a, b]`" + ` in the file and ` + "`a,b`" + ` elsewhere. An empty variable
+names, the environment, flags. Times have units: ` + "`500ms`, `30s`, `1h30m`" + `. A list is ` +
+	"`[a, b]`" + ` in the file and ` + "`a,b`" + ` elsewhere. An empty variable
 counts as not set. An unknown or duplicate field is an error, and a file with an error is refused as a whole. An unknown flag is an error, too, but
-an unknown variable is ignored. ` + "`locksidecar config check`" + ` shows the resulting configuration and the origin of each value. With a key, it
+an unknown variable is ignored. ` + "`locksidecar config check`" +
+	` shows the values that differ from the defaults, and their origins (` + "`-a`" + `: all). With a key, it
 shows the settings for a lock of that name.
 
-SIGHUP (` + "`systemctl reload locksidecar`" + `) makes the daemon read the file again. It cannot change values from the environment or from flags. Fields
+SIGHUP (` + "`systemctl reload locksidecar`" +
+	`) makes the daemon read the file again. It cannot change values from the environment or from flags. Fields
 marked *restart* must keep their value. Otherwise the daemon refuses the whole new file and keeps its configuration (` + "`reload_refused`" + ` in the log).
 
-[STORES.md](../upstream/STORES.md) describes the stores' URLs and their parameters. These variables are not fields of the file:
+[Stores](../operate/stores.md) describes the stores' URLs and their parameters. These variables are not fields of the file:
 
 * ` + "`GOMAXPROCS`" + ` limits the threads for Go code. If it is not set, the daemon chooses.
 * ` + "`GOGC` and `GOMEMLIMIT`" + ` control garbage collection. If neither is set, the daemon decides for large heaps: it collects them when they have grown by
@@ -65,6 +68,10 @@ func (p *page) setting(s *Setting, d *Config) {
 	if s.Path == "socket" {
 		is = systemSocket
 	}
+	value := "empty"
+	if is != "" {
+		value = code(is)
+	}
 	change := "SIGHUP"
 	if s.Restart {
 		change = "restart"
@@ -74,14 +81,8 @@ func (p *page) setting(s *Setting, d *Config) {
 		flag = code("--" + s.Flag)
 	}
 	p.say("\n### %s\n\n%s\n\n| value | default | flag | variable | changes by | example |\n|---|---|---|---|---|---|\n", s.Path, prose(s.Help, s.More))
-	p.say("| %s | %s | %s | `%s` | %s | %s |\n", about(v), orWord(is, "empty"), flag, s.Variable(), change, code(inFile(s.Path, s.example(is))))
-}
-
-func (s *Setting) example(is string) string {
-	if s.Example == "" {
-		return is
-	}
-	return s.Example
+	p.say("| %s | %s | %s | `%s` | %s | %s |\n",
+		v.about(), value, flag, s.Variable(), change, code(inFile(s.Path, cmp.Or(s.Example, is))))
 }
 
 // inFile returns a value as it appears in the file, on one line.
@@ -97,27 +98,27 @@ func inFile(path, v string) string {
 func (p *page) stores() {
 	p.say("\n## stores\n\nAdditional stores for namespaces, under names that you choose: `stores: {billing: {upstream: …}}`. They have no flags or variables, and " +
 		"change by SIGHUP. A store that is removed from the file is closed once nothing is held there.\n\n| field | value | meaning | example |\n|---|---|---|---|\n")
-	for _, f := range storeSettings {
-		p.field(f.name, f.value(&Store{}), f.help, f.more, f.example)
-	}
+	writeFields(p, storeFields)
 }
 
 func (p *page) namespaces() {
 	p.say("\n## namespaces\n\nSettings for keys that begin with a prefix: `namespaces: {\"billing:\": {store: billing, ttl: 10s}}`. If several prefixes fit, the longest counts. " +
 		"Namespaces have no flags or variables, and change by SIGHUP.\n\n| field | value | meaning | example |\n|---|---|---|---|\n")
-	n := &Namespace{}
-	for _, f := range spaceSettings {
-		p.field(f.name, f.value(n), f.help, f.more, f.example)
+	writeFields(p, ownFields)
+	var shared []string
+	for _, f := range policyFields {
+		shared = append(shared, "["+code(f.Path)+"](#"+f.Path+")")
 	}
-	var own []string
-	for _, f := range policySettings {
-		own = append(own, "["+code(f.name)+"](#"+f.name+")")
-	}
-	p.say("\nThese fields are described above; at the top level they apply to all keys: %s.\n", strings.Join(own, ", "))
+	p.say("\nThese fields are described above; at the top level they apply to all keys: %s.\n",
+		strings.Join(shared, ", "))
 }
 
-func (p *page) field(name string, v pflag.Value, help, more, example string) {
-	p.say("| `%s` | %s | %s | %s |\n", name, about(v), prose(help, more), code(name+": "+example))
+// writeFields writes the rows of a table of fields.
+func writeFields[T any](p *page, fields []Field[T]) {
+	for _, f := range fields {
+		p.say("| `%s` | %s | %s | %s |\n", f.Path, f.value(new(T)).about(), prose(f.Help, f.More),
+			code(f.Path+": "+f.Example))
+	}
 }
 
 func (p *page) classes() {
@@ -125,9 +126,6 @@ func (p *page) classes() {
 		"`classes: {orders: \"order:\", jobs: [\"job:\", \"cron:\"]}`. A name consists of at most 40 characters from a-z, 0-9, _ and -. There can be %d prefixes. "+
 		"Classes change by SIGHUP.\n", maxClasses)
 }
-
-// about describes the values that v accepts.
-func about(v pflag.Value) string { return v.(value).about() }
 
 // prose returns a flag's help as a sentence, followed by more.
 func prose(help, more string) string {
@@ -141,10 +139,3 @@ func prose(help, more string) string {
 }
 
 func code(s string) string { return "`" + s + "`" }
-
-func orWord(s, word string) string {
-	if s == "" {
-		return word
-	}
-	return code(s)
-}

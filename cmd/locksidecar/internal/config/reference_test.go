@@ -14,7 +14,7 @@ import (
 
 var writeReference = flag.Bool("write", false, "write the configuration's reference anew")
 
-const reference = "../../../../deploy/CONFIGURATION.md"
+const reference = "../../../../docs/reference/configuration.md"
 
 func TestTheReferenceIsWhatTheProgramSays(t *testing.T) {
 	var b bytes.Buffer
@@ -43,13 +43,13 @@ func TestTheReferencesExamples(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, rest, _ := strings.Cut(b.String(), "\n## stores\n")
-	stores, spaces, _ := strings.Cut(rest, "\n## namespaces\n")
+	stores, namespaces, _ := strings.Cut(rest, "\n## namespaces\n")
 	example := regexp.MustCompile("(?m)\\| `([^`|]+: [^`|]+)` \\|$")
 	count := 0
 	for _, part := range []struct{ text, around string }{
 		{text, "%s\n"},
 		{stores, "stores: {a: {%s}}\n"},
-		{spaces, "stores: {billing: {upstream: 'redis://h'}}\nnamespaces: {'x:': {%s}}\n"},
+		{namespaces, "stores: {billing: {upstream: 'redis://h'}}\nnamespaces: {'x:': {%s}}\n"},
 	} {
 		for _, m := range example.FindAllStringSubmatch(part.text, -1) {
 			count++

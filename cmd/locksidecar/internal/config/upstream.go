@@ -20,6 +20,7 @@ const (
 	KindEtcd      Kind = "etcd"
 	KindZooKeeper Kind = "zookeeper"
 	KindMySQL     Kind = "mysql"
+	KindPostgres  Kind = "postgres"
 )
 
 // schemes are the schemes of store URLs, in the order in which messages list them.
@@ -29,9 +30,11 @@ var schemes = []struct {
 }{
 	{"memory", KindEmbedded},
 	{"redis", KindRedis}, {"rediss", KindRedis}, {"unix", KindRedis}, {"redis+unix", KindRedis},
-	{"redis+sentinel", KindRedis}, {"rediss+sentinel", KindRedis}, {"redis+cluster", KindRedis}, {"rediss+cluster", KindRedis},
+	{"redis+sentinel", KindRedis}, {"rediss+sentinel", KindRedis}, {"redis+cluster", KindRedis},
+	{"rediss+cluster", KindRedis},
 	{"redlock", KindRedlock}, {"redlocks", KindRedlock},
 	{"etcd", KindEtcd}, {"zookeeper", KindZooKeeper}, {"mysql", KindMySQL},
+	{"postgres", KindPostgres}, {"postgresql", KindPostgres},
 }
 
 // Schemes lists the schemes that a store's URL may have.
@@ -46,10 +49,13 @@ func Schemes() (all []string) {
 func ParseUpstream(raw string) (Kind, error) {
 	scheme, rest, ok := strings.Cut(raw, ":")
 	if !ok {
-		return "", fmt.Errorf("%q is not a URL; for a Redis on this machine write redis://localhost:6379", storeurl.Redact(raw))
+		return "", fmt.Errorf("%q is not a URL; for a Redis on this machine write "+
+			"redis://localhost:6379",
+			storeurl.Redact(raw))
 	}
 	if scheme == "memory" && rest != "" {
-		return "", fmt.Errorf("memory: takes nothing after the colon, but it has %q", storeurl.Redact(rest))
+		return "", fmt.Errorf("memory: takes nothing after the colon, but it has %q",
+			storeurl.Redact(rest))
 	}
 	for _, s := range schemes {
 		if s.scheme == scheme {
@@ -63,11 +69,12 @@ func ParseUpstream(raw string) (Kind, error) {
 	default:
 		return "", fmt.Errorf("unknown store %q; did you mean %s://?", scheme+":", near)
 	}
-	return "", fmt.Errorf("unknown store %q; known are %s", scheme+":", strings.Join(Schemes(), ":, ")+":")
+	return "", fmt.Errorf("unknown store %q; known are %s",
+		scheme+":", strings.Join(Schemes(), ":, ")+":")
 }
 
-// Store is the configuration of one store. Username and password apply if the URL has none.
-type Store struct {
+// StoreSettings is the configuration of one store. Username and password apply if the URL has none.
+type StoreSettings struct {
 	Name         string // empty for the store in the top-level upstream
 	Upstream     string // its URL
 	Username     string
@@ -79,12 +86,12 @@ type Store struct {
 
 // URL returns the store's URL with the user and the password of the other fields. It may contain a
 // secret.
-func (s *Store) URL() string {
+func (s *StoreSettings) URL() string {
 	return storeurl.With(s.Upstream, s.Username, s.Password, s.PasswordFile)
 }
 
 // passwords returns the names of the fields that set a password for s.
-func (s *Store) passwords() (names []string) {
+func (s *StoreSettings) passwords() (names []string) {
 	if s.Password != "" {
 		names = append(names, "password")
 	}
@@ -97,13 +104,13 @@ func (s *Store) passwords() (names []string) {
 	return names
 }
 
-// Store returns the store with that name; nil if there is none. The empty name and "default" mean the
-// store in the top-level upstream.
-func (c *Config) Store(name string) *Store {
+// Store returns the store with that name; nil if there is none. The empty name and "default" mean
+// the store in the top-level upstream.
+func (c *Config) Store(name string) *StoreSettings {
 	if name == "" || name == DefaultStore {
 		return &c.Main
 	}
-	i := slices.IndexFunc(c.Stores, func(s *Store) bool { return s.Name == name })
+	i := slices.IndexFunc(c.Stores, func(s *StoreSettings) bool { return s.Name == name })
 	if i < 0 {
 		return nil
 	}

@@ -14,62 +14,90 @@ import (
 	"github.com/locksidecar/locksidecar/protocol"
 )
 
-// shortestTTL is shorter than any practical TTL; stores may have a larger minimum. longestTTL is the
-// maximum of the protocol.
+// shortestTTL is shorter than any practical TTL; stores may have a larger minimum. longestTTL is
+// the maximum of the protocol.
 const (
-	shortestTTL  = 10 * time.Millisecond
-	longestTTL   = protocol.MaxTTL * time.Millisecond
-	shortestHold = 10 * time.Millisecond
-	shortestBeat = time.Second
+	shortestTTL       = 10 * time.Millisecond
+	longestTTL        = protocol.MaxTTL * time.Millisecond
+	shortestHold      = 10 * time.Millisecond
+	shortestHeartbeat = time.Second
 	// longestLinger is the maximum of the daemon.
 	longestLinger = 2 * time.Second
 )
 
-// value is a setting's value. about describes the allowed values.
+// value is a setting's value.
 type value interface {
 	pflag.Value
-	about() string
+	about() string // which values are allowed
 }
 
-// text is any string without control characters.
-type text string
+// parsed is a value whose text parse reads.
+type parsed[T any] struct {
+	v             *T
+	kind, allowed string
+	parse         func(string) (T, error)
+}
 
-func (t *text) String() string { return string(*t) }
-func (t *text) Type() string   { return "string" }
-func (t *text) about() string  { return "text" }
+func (p parsed[T]) String() string { return fmt.Sprint(*p.v) }
+func (p parsed[T]) Type() string   { return p.kind }
+func (p parsed[T]) about() string  { return p.allowed }
 
-func (t *text) Set(s string) error {
-	if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
-		return errors.New("contains a control character")
+func (p parsed[T]) Set(s string) error {
+	v, err := p.parse(s)
+	if err == nil {
+		*p.v = v
 	}
-	*t = text(s)
-	return nil
+	return err
 }
 
-// duration is a time within bounds.
-type duration struct {
-	d     *time.Duration
-	least time.Duration
-	most  time.Duration // 0 for no limit
-	none  bool          // 0 is allowed, too
+// text returns a value of any string without control characters.
+func text(v *string) value {
+	return parsed[string]{v, "string", "text", func(s string) (string, error) {
+		if strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r == 0x7f }) {
+			return "", errors.New("contains a control character")
+		}
+		return s, nil
+	}}
 }
 
-func (v *duration) Type() string { return "duration" }
-
-func (v *duration) about() string {
-	s := "a time"
+// duration returns a value of a time from min to max. If max is 0, there is no limit.
+func duration(v *time.Duration, min, max time.Duration) value {
+	allowed := "a time"
+	if min > 0 {
+		allowed += " from " + short(min)
+	}
 	switch {
-	case v.least > 0 && v.most > 0:
-		s += fmt.Sprintf(" from %s to %s", short(v.least), short(v.most))
-	case v.least > 0:
-		s += fmt.Sprintf(" from %s", short(v.least))
-	case v.most > 0:
-		s += fmt.Sprintf(" up to %s", short(v.most))
+	case max > 0 && min > 0:
+		allowed += " to " + short(max)
+	case max > 0:
+		allowed += " up to " + short(max)
 	}
-	if v.none {
-		s += ", or 0"
+	return parsed[time.Duration]{v, "duration", allowed, func(s string) (time.Duration, error) {
+		d, err := ParseDuration(s)
+		switch {
+		case err != nil:
+			return 0, err
+		case d < min:
+			return 0, fmt.Errorf("is too short; the minimum is %s", short(min))
+		case max > 0 && d > max:
+			return 0, fmt.Errorf("is too long; the maximum is %s", short(max))
+		}
+		return d, nil
+	}}
+}
+
+// durationOrNone is like duration without an upper limit, but 0 is allowed, too.
+func durationOrNone(v *time.Duration, min time.Duration) value {
+	p := duration(v, min, 0).(parsed[time.Duration])
+	parse := p.parse
+	p.allowed += ", or 0"
+	p.parse = func(s string) (time.Duration, error) {
+		if d, err := ParseDuration(s); err == nil && d == 0 {
+			return 0, nil
+		}
+		return parse(s)
 	}
-	return s
+	return p
 }
 
 // short formats a time without the units that are 0: 24h and not 24h0m0s.
@@ -82,28 +110,6 @@ func short(d time.Duration) string {
 		s = strings.TrimSuffix(s, "0m")
 	}
 	return s
-}
-
-func (v *duration) String() string {
-	if v.d == nil {
-		return "0s" // pflag asks a zero value for its default
-	}
-	return v.d.String()
-}
-
-func (v *duration) Set(s string) error {
-	d, err := ParseDuration(s)
-	if err != nil {
-		return err
-	}
-	switch {
-	case d < v.least && (d != 0 || !v.none):
-		return fmt.Errorf("is too short; the minimum is %s", short(v.least))
-	case v.most > 0 && d > v.most:
-		return fmt.Errorf("is too long; the maximum is %s", short(v.most))
-	}
-	*v.d = d
-	return nil
 }
 
 // ParseDuration reads a Go duration that is not negative.
@@ -121,126 +127,89 @@ func ParseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// number is a whole number within bounds.
-type number struct {
-	n           *int
-	least, most int
+// number returns a value of a whole number from min to max.
+func number(v *int, min, max int) value {
+	return parsed[int]{v, "int", fmt.Sprintf("a number from %d to %d", min, max),
+		func(s string) (int, error) {
+			n, err := strconv.Atoi(s)
+			if err != nil {
+				return 0, errors.New("is not a whole number")
+			}
+			if n < min || n > max {
+				return 0, fmt.Errorf("is not between %d and %d", min, max)
+			}
+			return n, nil
+		}}
 }
 
-func (v *number) Type() string  { return "int" }
-func (v *number) about() string { return fmt.Sprintf("a number from %d to %d", v.least, v.most) }
+// octal is a file mode that is shown as a file has it.
+type octal fs.FileMode
 
-func (v *number) String() string {
-	if v.n == nil {
-		return "0"
-	}
-	return strconv.Itoa(*v.n)
+func (m octal) String() string { return fmt.Sprintf("%#o", uint32(m)) }
+
+// mode returns a value of a file's permissions, octal.
+func mode(v *fs.FileMode) value {
+	return parsed[octal]{(*octal)(v), "mode", "octal permissions, 0600 and more",
+		func(s string) (octal, error) {
+			n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
+			if err != nil || n > 0o777 {
+				return 0, errors.New("is not a file mode, such as 0660")
+			}
+			if n&0o600 != 0o600 {
+				return 0, errors.New("does not let the daemon's own user read and write")
+			}
+			return octal(n), nil
+		}}
 }
 
-func (v *number) Set(s string) error {
-	n, err := strconv.Atoi(s)
-	if err != nil {
-		return errors.New("is not a whole number")
-	}
-	if n < v.least || n > v.most {
-		return fmt.Errorf("is not between %d and %d", v.least, v.most)
-	}
-	*v.n = n
-	return nil
-}
-
-// mode is a file's permissions, octal.
-type mode fs.FileMode
-
-func (m *mode) String() string { return fmt.Sprintf("%#o", uint32(*m)) }
-func (m *mode) Type() string   { return "mode" }
-func (m *mode) about() string  { return "octal permissions, 0600 and more" }
-
-func (m *mode) Set(s string) error {
-	n, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
-	if err != nil || n > 0o777 {
-		return errors.New("is not a file mode, such as 0660")
-	}
-	if n&0o600 != 0o600 {
-		return errors.New("does not let the daemon's own user read and write")
-	}
-	*m = mode(n)
-	return nil
-}
-
-// choice is one word of several.
-type choice struct {
-	s     *string
-	words []string
-}
-
-func (v *choice) Type() string { return "word" }
-
-func (v *choice) about() string {
-	last := len(v.words) - 1
-	return "`" + strings.Join(v.words[:last], "`, `") + "` or `" + v.words[last] + "`"
-}
-
-func (v *choice) String() string {
-	if v.s == nil {
-		return ""
-	}
-	return *v.s
-}
-
-func (v *choice) Set(s string) error {
-	if !slices.Contains(v.words, s) {
-		return fmt.Errorf("is not one of %s", strings.Join(v.words, ", "))
-	}
-	*v.s = s
-	return nil
-}
-
-// yesno is true or false.
-type yesno bool
-
-func (v *yesno) String() string { return strconv.FormatBool(bool(*v)) }
-func (v *yesno) Type() string   { return "bool" }
-func (v *yesno) about() string  { return "`true` or `false`" }
-
-func (v *yesno) Set(s string) error {
-	b, err := strconv.ParseBool(s)
-	if err != nil {
-		return errors.New("is neither true nor false")
-	}
-	*v = yesno(b)
-	return nil
-}
-
-// fence is a fence base.
-type fence uint64
-
-func (v *fence) String() string { return strconv.FormatUint(uint64(*v), 10) }
-func (v *fence) Type() string   { return "number" }
-func (v *fence) about() string  { return "a number below 2^52" }
-
-func (v *fence) Set(s string) error {
-	n, err := strconv.ParseUint(s, 10, 64)
-	if err != nil || n >= 1<<52 {
-		return errors.New("is not a whole number below 2^52")
-	}
-	*v = fence(n)
-	return nil
-}
-
-// names is a list with commas.
-type names []string
-
-func (v *names) String() string { return strings.Join(*v, ",") }
-func (v *names) Type() string   { return "names" }
-func (v *names) about() string  { return "a list of names or numbers" }
-
-func (v *names) Set(s string) error {
-	*v = nil
-	for name := range strings.SplitSeq(s, ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			*v = append(*v, name)
+// choice returns a value of one word of several.
+func choice(v *string, words ...string) value {
+	last := len(words) - 1
+	allowed := "`" + strings.Join(words[:last], "`, `") + "` or `" + words[last] + "`"
+	return parsed[string]{v, "word", allowed, func(s string) (string, error) {
+		if !slices.Contains(words, s) {
+			return "", fmt.Errorf("is not one of %s", strings.Join(words, ", "))
 		}
-	}
-	return nil
+		return s, nil
+	}}
+}
+
+// yesno returns a value of true or false.
+func yesno(v *bool) value {
+	return parsed[bool]{v, "bool", "`true` or `false`", func(s string) (bool, error) {
+		b, err := strconv.ParseBool(s)
+		if err != nil {
+			return false, errors.New("is neither true nor false")
+		}
+		return b, nil
+	}}
+}
+
+// fence returns a value of a fence base.
+func fence(v *uint64) value {
+	return parsed[uint64]{v, "number", "a number below 2^52", func(s string) (uint64, error) {
+		n, err := strconv.ParseUint(s, 10, 64)
+		if err != nil || n >= 1<<52 {
+			return 0, errors.New("is not a whole number below 2^52")
+		}
+		return n, nil
+	}}
+}
+
+// list is shown with commas.
+type list []string
+
+func (l list) String() string { return strings.Join(l, ",") }
+
+// names returns a value of a list of names, separated by commas.
+func names(v *[]string) value {
+	return parsed[list]{(*list)(v), "names", "a list of names or numbers",
+		func(s string) (all list, err error) {
+			for name := range strings.SplitSeq(s, ",") {
+				if name = strings.TrimSpace(name); name != "" {
+					all = append(all, name)
+				}
+			}
+			return all, nil
+		}}
 }

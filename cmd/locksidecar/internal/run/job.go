@@ -12,10 +12,10 @@ func (p *Process) mayGive() bool {
 	return p.term != nil && p.term.foreground() == p.term.own
 }
 
-// Stopped deals with a stop of the child by sig. When it says resume, the caller
-// continues the child with Resume, or ends it. It blocks while the job is stopped:
-// with job control the stop is passed on to our own process group, us included,
-// and somebody has continued us when it returns.
+// Stopped deals with a stop of the child by sig. When it says resume, the caller continues the
+// child with Resume, or ends it. It blocks while the job is stopped: with job control the stop is
+// passed on to our own process group, including this process, which has been continued when it
+// returns.
 func (p *Process) Stopped(sig syscall.Signal) (resume bool) {
 	if p.term == nil {
 		return false // whoever stopped it continues it; we go on watching
@@ -42,8 +42,8 @@ func (p *Process) Stopped(sig syscall.Signal) (resume bool) {
 		p.term.set(p.term.own)
 	}
 	if !suspend(sig) && sig != syscall.SIGTSTP && p.term.foreground() != p.term.own {
-		// No shell can continue us, so nobody will ever give the terminal. This is
-		// what the kernel tells a stopped group that lost its shell.
+		// No shell can continue us, so the group will never get the terminal. The kernel sends
+		// these signals to a stopped group that has lost its shell.
 		p.Signal(syscall.SIGHUP)
 	}
 	return true

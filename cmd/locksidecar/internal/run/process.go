@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Command is what to run.
+// Command describes the command to run.
 type Command struct {
 	Args  []string    // the first is looked up as a shell does
 	Path  string      // PATH, for that
@@ -17,11 +17,10 @@ type Command struct {
 	Files [3]*os.File // standard input, output, error
 }
 
-// Event is what happened to the child: it stopped, or it ended. The end comes
-// once and last.
+// Event reports that the child has stopped or ended. The end is the last event.
 type Event struct {
-	Stopped syscall.Signal // what stopped it; 0 when it ended
-	Killed  syscall.Signal // what ended it; 0 when it exited by itself
+	Stopped syscall.Signal // the signal that stopped it; 0 if it ended
+	Killed  syscall.Signal // the signal that ended it; 0 if it exited by itself
 	Code    int            // its exit code; 128 + n when a signal n ended it
 }
 
@@ -121,7 +120,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return nil
 }
 
-// How often Drain looks, at first and at last, and for how long it waits for what
+// The first and the longest interval of Drain's checks, and how long it waits for processes that
 // it has killed.
 const (
 	drainFirst = 2 * time.Millisecond
@@ -129,8 +128,8 @@ const (
 	drainDead  = 2 * time.Second
 )
 
-// Drain blocks until nothing in the group runs, after the child's end: it leaves
-// what is left alone until kill, then kills it.
+// Drain blocks, after the child's end, until no process of the group runs. It kills the remaining
+// ones at the time of kill.
 func (p *Process) Drain(kill <-chan time.Time) {
 	step := drainFirst
 	look := time.NewTimer(step)
@@ -168,9 +167,9 @@ func (p *Process) Close(end Event) {
 	p.term = nil
 }
 
-// PassOn is for when all is done. A key that ended the child was pressed for the
-// whole job, but reached only the group that had the terminal: this tells the
-// rest, us included, as the terminal would have.
+// PassOn is called at the end. A key that ended the child was meant for the whole job, but only
+// the group with the terminal got its signal. PassOn sends the signal to the rest of the job,
+// including this process.
 func (p *Process) PassOn(end Event) {
 	if p.alone {
 		signal.Notify(make(chan os.Signal, 1), end.Killed) // not us

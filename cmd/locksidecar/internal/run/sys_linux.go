@@ -25,7 +25,8 @@ type sigaction struct {
 const sigIgn = 1 // SIG_IGN; SIG_DFL is 0
 
 func setAction(sig syscall.Signal, act, old *sigaction) {
-	unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
+	unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(act)),
+		uintptr(unsafe.Pointer(old)), 8, 0, 0)
 }
 
 // stopGroup stops the others of our process group, and then us. It goes to the
@@ -49,9 +50,9 @@ const (
 	setModes = unix.TCSETSW // after what was written
 )
 
-// groupRuns says whether a process of the group is alive. The dead whom nobody
-// has reaped yet are in the group still, and a container's first process may
-// never reap them: so it looks at them one by one.
+// groupRuns reports whether a process of the group is alive. Dead processes stay in the group
+// until they are reaped, and a container's first process may never reap them. So groupRuns
+// examines each process.
 func groupRuns(pgid int) bool {
 	if syscall.Kill(-pgid, 0) == syscall.ESRCH {
 		return false

@@ -1,10 +1,10 @@
-// Package terminal shows a program that fills the screen: a Screen draws lines and is left as it
-// was found, a Decoder makes keys of what is typed, and Clean makes text of strangers harmless.
-// It knows nothing of locks.
+// Package terminal is for programs that fill the screen. A Screen draws lines and restores the
+// terminal at the end, a Decoder turns input into keys, and Clean makes untrusted text harmless.
+// The package knows nothing of locks.
 //
-// The sequences that it writes are few, and those of any terminal since the VT100 but for the
-// alternate screen, which is left alone by those that have none.
+// It writes few sequences. Every terminal since the VT100 knows them, except those for the
+// alternate screen, which a terminal without one ignores.
 //
-// A Screen owns one goroutine, which reads what is typed; Close waits for it, on Linux. All methods are for
-// one goroutine but Rescue. There are no locks.
+// A Screen owns one goroutine, which reads the input. On Linux, Close waits for it. All methods
+// except Rescue are for one goroutine. There are no locks.
 package terminal

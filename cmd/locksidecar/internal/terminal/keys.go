@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// Key is a character that was typed, or one of those below.
+// Key is a typed character or one of these keys.
 type Key rune
 
 const (
@@ -25,17 +25,16 @@ const (
 	EraseLine // Ctrl-U
 )
 
-// sequences are what follows ESC [ or ESC O.
+// sequences has the keys by the text after ESC [ or ESC O.
 var sequences = map[string]Key{
 	"A": Up, "B": Down, "C": Right, "D": Left, "H": Home, "F": End, "Z": BackTab,
 	"1~": Home, "7~": Home, "4~": End, "8~": End, "5~": PageUp, "6~": PageDown,
 }
 
-// Decoder makes keys of bytes, which may come in any pieces.
+// Decoder turns bytes into keys. The bytes may arrive in pieces of any size.
 type Decoder struct{ rest []byte }
 
-// Write takes in what was typed and returns the keys that are complete. What means nothing here
-// is passed over.
+// Write adds input and returns the keys that are complete. It skips unknown sequences.
 func (d *Decoder) Write(b []byte) (keys []Key) {
 	d.rest = append(d.rest, b...)
 	for len(d.rest) > 0 {
@@ -51,11 +50,11 @@ func (d *Decoder) Write(b []byte) (keys []Key) {
 	return keys
 }
 
-// Pending says whether something waits for its rest: an escape that may be the key, or may begin
-// a sequence.
+// Pending reports whether the input ends in an incomplete key: an escape may be the key itself,
+// or may begin a sequence.
 func (d *Decoder) Pending() bool { return len(d.rest) > 0 }
 
-// Flush says that nothing more came: an escape was the key.
+// Flush ends the input: a pending escape was the key.
 func (d *Decoder) Flush() (keys []Key) {
 	if len(d.rest) == 1 && d.rest[0] == esc {
 		keys = append(keys, Escape)
@@ -66,8 +65,8 @@ func (d *Decoder) Flush() (keys []Key) {
 
 const esc = 0x1b
 
-// next is the first key of b and its length: 0 while it is not whole. The key is 0 when it is none
-// of ours.
+// next returns the first key of b and its length. The length is 0 if the key is incomplete, and
+// the key is 0 if it is unknown.
 func next(b []byte) (Key, int) {
 	switch c := b[0]; {
 	case c == esc:
@@ -92,7 +91,7 @@ func next(b []byte) (Key, int) {
 	return Key(r), n
 }
 
-// longest is what a sequence may have before it is taken for noise.
+// longest is the maximum length of a sequence. Longer ones are skipped.
 const longest = 32
 
 func sequence(b []byte) (Key, int) {

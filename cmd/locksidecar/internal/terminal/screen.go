@@ -22,13 +22,13 @@ const (
 type Screen struct {
 	in, out *os.File
 	raw     atomic.Pointer[run.Modes] // not nil while the screen is ours
-	shown   []string                  // the lines that are there
+	shown   []string                  // the lines on the screen
 	typed   chan []byte
 	done    chan struct{}
 	wg      sync.WaitGroup
 }
 
-// Attached says whether keys can reach us: whether we have a controlling terminal.
+// Attached reports whether the process has a controlling terminal, so that it can read keys.
 func Attached() bool {
 	in, err := openKeys()
 	if err == nil {
@@ -37,11 +37,12 @@ func Attached() bool {
 	return err == nil
 }
 
-// openKeys opens it anew: nobody else's descriptor is made to wait differently.
+// openKeys opens the terminal again, so that the mode of other processes' descriptors does not
+// change.
 func openKeys() (*os.File, error) { return os.OpenFile("/dev/tty", os.O_RDWR|syscall.O_NOCTTY, 0) }
 
-// Open takes the terminal that out is. Signals are not looked at: the caller has to Close the
-// screen when it is ended by one.
+// Open takes over the terminal out. It does not handle signals: the caller has to Close the
+// screen when a signal ends the program.
 func Open(out *os.File) (*Screen, error) {
 	in, err := openKeys()
 	if err != nil {
@@ -70,7 +71,7 @@ func (s *Screen) take() error {
 	return nil
 }
 
-// give makes the terminal what it was. It does nothing the second time.
+// give restores the terminal. It does nothing the second time.
 func (s *Screen) give() {
 	if modes := s.raw.Swap(nil); modes != nil {
 		_, _ = s.out.WriteString(leave)
@@ -78,20 +79,20 @@ func (s *Screen) give() {
 	}
 }
 
-// Close gives the terminal back.
+// Close restores the terminal.
 func (s *Screen) Close() {
 	s.give()
 	close(s.done)
-	// Off Linux a read of /dev/tty ends with the next key only: there it is left to the end of
-	// the process.
+	// Elsewhere than on Linux a read of /dev/tty ends only with the next key. There, the goroutine
+	// is left to the end of the process.
 	if s.in.SetReadDeadline(time.Unix(1, 0)) == nil {
 		s.wg.Wait()
 	}
 	s.in.Close()
 }
 
-// Rescue is to be deferred by every goroutine of a program that has a Screen: one that panics
-// leaves the terminal as it was, and its last words on it.
+// Every goroutine of a program with a Screen has to defer Rescue. After a panic it restores the
+// terminal, so that the message can be read.
 func (s *Screen) Rescue() {
 	if r := recover(); r != nil {
 		s.give()
@@ -99,15 +100,15 @@ func (s *Screen) Rescue() {
 	}
 }
 
-// Stop stops the whole job as the terminal's key for it does, and takes the terminal again when
-// somebody has continued it.
+// Stop stops the whole job, as Ctrl-Z does, and takes over the terminal again when the job is
+// continued.
 func (s *Screen) Stop() error {
 	s.give()
 	run.Stop(syscall.SIGTSTP)
 	return s.take()
 }
 
-// Typed is what comes from the keyboard; it is closed when nothing can come any more.
+// Typed returns the input from the keyboard. It is closed at the end of the input.
 func (s *Screen) Typed() <-chan []byte { return s.typed }
 
 func (s *Screen) read() {
@@ -127,7 +128,7 @@ func (s *Screen) read() {
 	}
 }
 
-// Size is how many columns and lines there are: 80 and 24 if the terminal does not say.
+// Size returns the number of columns and lines: 80 and 24 if the terminal does not tell.
 func (s *Screen) Size() (w, h int) {
 	ws, err := unix.IoctlGetWinsize(int(s.out.Fd()), unix.TIOCGWINSZ)
 	if err != nil || ws.Col == 0 || ws.Row == 0 {
@@ -136,10 +137,11 @@ func (s *Screen) Size() (w, h int) {
 	return int(ws.Col), int(ws.Row)
 }
 
-// Clear has the next Draw write every line: after a change of size nobody knows what is there.
+// Clear makes the next Draw write every line. After a change of size the content of the screen is
+// unknown.
 func (s *Screen) Clear() { s.shown = nil }
 
-// Draw shows lines from the top on, none of them wider than the screen. It writes only those that
+// Draw shows lines from the top. None may be wider than the screen. It writes only those that
 // have changed.
 func (s *Screen) Draw(lines []string) error {
 	var b []byte
@@ -150,7 +152,7 @@ func (s *Screen) Draw(lines []string) error {
 		if i < len(s.shown) && s.shown[i] == l {
 			continue
 		}
-		// Erased first: behind a full line the cursor stands on its last character.
+		// The line is erased first, because after a full line the cursor is on its last character.
 		b = fmt.Appendf(b, "\x1b[%d;1H\x1b[K%s", i+1, l)
 	}
 	for i := len(lines); i < len(s.shown); i++ {

@@ -2,7 +2,7 @@ package terminal
 
 import "fmt"
 
-// Style is how text looks.
+// Style is the appearance of text.
 type Style string
 
 const (
@@ -26,5 +26,5 @@ func Paint(colors bool, s Style, text string) string {
 	return "\x1b[" + string(s) + "m" + text + "\x1b[0m"
 }
 
-// At returns what puts the next text at column c, from 0 on.
+// At returns the sequence that moves the cursor to column c, counted from 0.
 func At(c int) string { return fmt.Sprintf("\x1b[%dG", c+1) }

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/text/width"
 )
 
-// Clean returns s with a mark for whatever is not to be seen or would do something: control
-// characters, and those that turn the direction of what follows. Nothing of it can reach the
-// terminal as a command, and two strings that differ unseen look different.
+// Clean replaces each character of s that is invisible or has an effect, such as control
+// characters and those that change the direction of text. So no part of s can be a command to the
+// terminal, and two different strings look different.
 func Clean(s string) string {
 	if !strings.ContainsFunc(s, unclean) {
 		return s
@@ -26,15 +26,15 @@ func Clean(s string) string {
 	}, s)
 }
 
-// unclean is true of an encoding fault, too: RuneError is what it is replaced by.
+// unclean is also true of RuneError, which replaces an encoding error.
 func unclean(r rune) bool { return !unicode.IsPrint(r) || variation(r) || r == utf8.RuneError }
 
-// variation is true of what chooses a picture for the character before: terminals do not agree
-// how wide it is then.
+// variation reports whether r selects a variant of the character before. Terminals disagree about
+// the width of these.
 func variation(r rune) bool { return r >= 0xfe00 && r <= 0xfe0f }
 
-// Width is how many columns a clean string takes. Characters that are put together of several, as
-// families and flags are, may take fewer on some terminals.
+// Width returns the number of columns of a clean string. Characters that are composed of several,
+// such as families and flags, take fewer on some terminals.
 func Width(s string) int {
 	n := 0
 	for _, r := range s {
@@ -57,10 +57,10 @@ func runeWidth(r rune) int {
 	return 1
 }
 
-// Fit returns a clean string cut or filled up to w columns; what is cut ends in "…".
+// Fit returns a clean string cut or padded to w columns. If it is cut, it ends in "…".
 func Fit(s string, w int) string { return cut(s, w, false) }
 
-// FitRight is Fit with s at the right.
+// FitRight is like Fit, but aligns s to the right.
 func FitRight(s string, w int) string { return cut(s, w, true) }
 
 func cut(s string, w int, right bool) string {

@@ -1,6 +1,7 @@
-// Package top is what locksidecar top shows: Top takes in views of the daemon and keys, and
-// makes of them the lines of a screen of any size, or a plain round for a pipe. It does no I/O,
-// has no clock and no goroutine: it can be tested as a value. Package terminal does the rest.
+// Package top makes the output of locksidecar top: from views of the daemon and typed keys, Top
+// makes the lines of a screen of any size, or plain text for a pipe. It does no I/O and has
+// neither a clock nor a goroutine, so it can be tested as a value. Package terminal does the
+// rest.
 //
-// Whatever comes from clients, keys and names, goes through terminal.Clean on its way to a line.
+// Keys and names, which come from clients, pass through terminal.Clean before they are shown.
 package top

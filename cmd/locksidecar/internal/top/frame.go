@@ -21,7 +21,7 @@ type frame struct {
 	lines  []string
 }
 
-// line adds one, cut where the screen ends.
+// line adds a line, which is cut where the screen ends.
 func (f *frame) line(spans ...span) {
 	var b strings.Builder
 	left := f.w
@@ -54,8 +54,7 @@ func (f *frame) fill(n int) {
 	}
 }
 
-// Frame returns what to show on a screen of w columns and h lines at a time: at most so many
-// lines, none of them wider.
+// Frame returns the lines for a screen of w columns and h lines: at most h, none wider than w.
 func (t *Top) Frame(w, h int, now time.Time) []string {
 	f := &frame{w: w, h: h, colors: t.Colors}
 	switch {
@@ -80,10 +79,11 @@ func (t *Top) waiting(f *frame, now time.Time) {
 		f.line(span{"waiting for the daemon…", terminal.Plain})
 		return
 	}
-	f.line(span{fmt.Sprintf("waiting for the daemon… (%s) %v", Short(now.Sub(t.since).Milliseconds()), t.failed), terminal.Worst})
+	f.line(span{fmt.Sprintf("waiting for the daemon… (%s) %v",
+		Short(now.Sub(t.since).Milliseconds()), t.failed), terminal.Worst})
 }
 
-// header says how the daemon and its stores are.
+// header shows the state of the daemon and its stores.
 func (t *Top) header(f *frame, now time.Time) {
 	v := t.view
 	state := ""
@@ -95,19 +95,24 @@ func (t *Top) header(f *frame, now time.Time) {
 		bad = "   not ready: " + v.NotReady
 	}
 	f.line(span{"locksidecar " + v.Version, terminal.Bold},
-		span{text: fmt.Sprintf("   up %s   process %d   %s", Short(v.Up), v.PID, v.At.Local().Format(time.TimeOnly))},
+		span{text: fmt.Sprintf("   up %s   process %d   %s",
+			Short(v.Up), v.PID, v.At.Local().Format(time.TimeOnly))},
 		span{state, terminal.Warning}, span{bad, terminal.Worst})
+	limit := max(1, min((f.h+1)/8, 6))
+	if f.w == 0 {
+		limit = len(t.view.Stores)
+	}
+	trouble, others := t.stores(limit)
+	for _, line := range trouble {
+		f.line(line...)
+	}
 	f.line(t.figures()...)
 	if t.failed != nil {
 		t.waiting(f, now)
 	} else {
 		f.line(t.perSecond()...)
 	}
-	most := max(1, min((f.h+1)/8, 6))
-	if f.w == 0 {
-		most = len(t.view.Stores)
-	}
-	for _, line := range t.stores(most) {
+	for _, line := range others {
 		f.line(line...)
 	}
 }
@@ -122,7 +127,8 @@ func (t *Top) figures() []span {
 	if n.Oldest > 0 {
 		oldest = Short(n.Oldest)
 	}
-	return []span{{text: fmt.Sprintf("held %s   waiting %s   sessions %s   ", Count(n.Held), Count(n.Waiting), Count(n.Sessions))},
+	return []span{{text: fmt.Sprintf("held %s   waiting %s   sessions %s   ",
+		Count(n.Held), Count(n.Waiting), Count(n.Sessions))},
 		{"lost " + Count(n.Lost), bad}, {text: "   oldest " + oldest}}
 }
 
@@ -137,19 +143,22 @@ func (t *Top) perSecond() []span {
 	}
 	spans := []span{{text: "a second: " + rate(r.acquires) + " acquires"}}
 	if r.granted >= 0 {
-		spans = append(spans, span{text: fmt.Sprintf("   %s granted   %s handoffs", rate(r.granted), rate(r.handoffs))})
+		spans = append(spans, span{text: fmt.Sprintf("   %s granted   %s handoffs",
+			rate(r.granted), rate(r.handoffs))})
 	}
 	return append(spans, span{text: "   "}, span{rate(r.losses) + " lost", bad})
 }
 
-// stores returns at most n lines, those of stores that are down first.
-func (t *Top) stores(n int) [][]span {
-	var down, up [][]span
+// lateRenewal is the delay of a store's renewals from which on it is in trouble, in milliseconds.
+const lateRenewal = 1000
+
+// stores returns at most n lines: those of stores in trouble, and those of others.
+func (t *Top) stores(n int) (trouble, others [][]span) {
 	for i := range t.view.Stores {
 		s := &t.view.Stores[i]
 		line := []span{{text: fmt.Sprintf("store %s, %s, %s: ", s.Name, s.Kind, s.Safety)}}
 		if !s.Up {
-			down = append(down, append(line, span{"down: " + s.Error, terminal.Worst}))
+			trouble = append(trouble, append(line, span{"down: " + s.Error, terminal.Worst}))
 			continue
 		}
 		what := fmt.Sprintf("up   leases %s   renewed %s", Count(s.Leases), Count(s.Renewed))
@@ -159,21 +168,28 @@ func (t *Top) stores(n int) [][]span {
 		if s.Queued > 0 {
 			what += "   queued " + Count(s.Queued)
 		}
-		up = append(up, append(line, span{text: what}))
-	}
-	all := append(down, up...)
-	if len(all) > n {
-		more := len(all) - n + 1
-		style := terminal.Dim
-		if len(down) > n-1 {
-			style = terminal.Worst
+		if s.Late >= lateRenewal {
+			trouble = append(trouble, append(line,
+				span{"renewals are " + Short(s.Late) + " late   ", terminal.Worst}, span{text: what}))
+			continue
 		}
-		all = append(all[:n-1], []span{{fmt.Sprintf("and %d more stores", more), style}})
+		others = append(others, append(line, span{text: what}))
 	}
-	return all
+	more := func(n int, style terminal.Style) []span {
+		return []span{{fmt.Sprintf("and %d more stores", n), style}}
+	}
+	switch all := len(trouble) + len(others); {
+	case all <= n:
+	case len(trouble) >= n:
+		trouble = append(trouble[:n-1], more(all-n+1, terminal.Worst))
+		others = nil
+	default:
+		others = append(others[:n-1-len(trouble)], more(all-n+1, terminal.Dim))
+	}
+	return trouble, others
 }
 
-// lists shows the list that is chosen, and under the holds those who wait longest.
+// lists shows the chosen list, and below the holds the longest waiters.
 func (t *Top) lists(f *frame) {
 	left := f.h - len(f.lines)
 	below := 0
@@ -191,10 +207,11 @@ func (t *Top) lists(f *frame) {
 	}
 }
 
-// names of the panes, and how many there are.
+// names returns the names of the panes with their numbers of rows.
 func (t *Top) names() [panes]string {
 	n := &t.view.Totals
-	return [panes]string{"holds " + Count(n.Held), "waiters " + Count(n.Waiting), "sessions " + Count(n.Sessions), "lost " + Count(n.Lost)}
+	return [panes]string{"holds " + Count(n.Held), "waiters " + Count(n.Waiting),
+		"sessions " + Count(n.Sessions), "lost " + Count(n.Lost)}
 }
 
 func (t *Top) tabs(f *frame) {
@@ -211,7 +228,8 @@ func (t *Top) tabs(f *frame) {
 		if t.cut() {
 			more = "+"
 		}
-		spans = append(spans, span{text: fmt.Sprintf("  %d-%d of %d%s", t.first[t.pane]+1, t.first[t.pane]+t.rows, n, more)})
+		spans = append(spans, span{text: fmt.Sprintf("  %d-%d of %d%s", t.first[t.pane]+1,
+			t.first[t.pane]+t.rows, n, more)})
 	}
 	by := "  by " + t.Sort
 	if t.Desc {
@@ -219,7 +237,7 @@ func (t *Top) tabs(f *frame) {
 	}
 	spans = append(spans, span{text: by})
 	if t.view.More.Unseen {
-		spans = append(spans, span{"  (not all were looked at)", terminal.Warning})
+		spans = append(spans, span{"  (not all were examined)", terminal.Warning})
 	}
 	f.line(spans...)
 }
@@ -227,36 +245,39 @@ func (t *Top) tabs(f *frame) {
 func (t *Top) footer(f *frame) {
 	switch {
 	case t.typing:
-		// The end of it is what is being typed.
+		// If it is too long, its end is shown, because that is being typed.
 		text := terminal.Clean(t.typed)
 		for terminal.Width(text) > max(0, f.w-30) {
 			_, text, _ = strings.Cut(text, string([]rune(text)[:1]))
 		}
-		f.line(span{"keys that begin with: ", terminal.Bold}, span{text: text}, span{" ", terminal.Reverse})
+		f.line(span{"keys that begin with: ", terminal.Bold}, span{text: text},
+			span{" ", terminal.Reverse})
 	case t.Prefix != "":
-		f.line(span{"keys " + t.Prefix + "…", terminal.Bold}, span{"  q quit  / other keys  ? help", terminal.Dim})
+		f.line(span{"keys " + t.Prefix + "…", terminal.Bold},
+			span{"  q quit  / other keys  ? help", terminal.Dim})
 	default:
-		f.line(span{"q quit  Tab list  s sort  r reverse  / keys  p pause  arrows scroll  ? help", terminal.Dim})
+		f.line(span{"q quit  Tab list  s sort  r reverse  / keys  p pause  arrows scroll  ? help",
+			terminal.Dim})
 	}
 }
 
 const keysText = `
   q, Ctrl-C            quit
-  Tab, Shift-Tab       the next list, the one before: holds, waiters, sessions,
+  Tab, Shift-Tab       the next or the previous list: holds, waiters, sessions,
                        lost locks (the last hundred)
   w                    waiters, and back
   arrows, PgUp, PgDn   scroll; Home, End
-  s or >, <            sort by the next, by the one before: age, key, what is
-                       left of the lease, waiters
-  r                    the other way round
-  /                    only keys that begin so; Enter when it is typed
-  p                    pause, and go on
+  s or >, <            the next or the previous order: age, key, time left of
+                       the lease, waiters, trouble (problems first)
+  r                    reverse the order
+  /                    only keys with a prefix; type it and press Enter
+  p                    pause, continue
 
-  HELD    since when       LEFT  until the lease ends unless it is renewed
-  WAITED  for how long     WAIT  how many wait behind it on this host
-  BEHIND  who holds the lock: a process of this host, or another host
+  HELD    time held        LEFT  until the lease ends unless it is renewed
+  WAITED  time waited      WAIT  number of waiters on this host
+  BEHIND  the holder of the lock: a process of this host, or another host
 
-  A key goes on.`
+  Press a key to continue.`
 
 func (t *Top) keys(f *frame) {
 	f.line(span{"locksidecar top", terminal.Bold})

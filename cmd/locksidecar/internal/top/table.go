@@ -8,12 +8,12 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/terminal"
 )
 
-// column is one of a list of R.
+// column is a column of a list of R.
 type column[R any] struct {
 	title string
-	rank  int  // the larger, the sooner it is left out
-	least int  // what it needs
-	most  int  // what it can use; 0 in the one that gets what is left over
+	rank  int  // columns of a higher rank are left out first
+	min   int  // minimum width
+	max   int  // maximum width; 0 for the column that gets the remaining width
 	right bool // numbers
 	text  func(*R) string
 	style func(*R) terminal.Style // nil: Plain
@@ -21,12 +21,12 @@ type column[R any] struct {
 
 const (
 	gap   = 2  // between two columns
-	usual = 2  // columns of a higher rank are there only when the others have room
-	roomy = 24 // which is so much more than they need
+	usual = 2  // columns of a higher rank are shown only if the others have this room:
+	roomy = 24 // more columns than they need
 )
 
-// layout says how wide each column is, 0 being left out: together they fill w. Without a bound
-// (w is 0) all are there, as wide as what is in them.
+// layout returns the width of each column, 0 if it is left out. Together they fill w. If w is 0,
+// all columns are shown, each as wide as its content.
 func layout[R any](columns []column[R], rows []R, w int) []int {
 	widths := make([]int, len(columns))
 	if w == 0 {
@@ -39,11 +39,13 @@ func layout[R any](columns []column[R], rows []R, w int) []int {
 	for i := range order {
 		order[i] = i
 	}
-	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(columns[a].rank, columns[b].rank) })
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(columns[a].rank, columns[b].rank)
+	})
 	left, rest := w+gap, order[0]
 	for n, i := range order {
 		c := &columns[i]
-		need := c.least + gap
+		need := c.min + gap
 		if c.rank > usual {
 			need += roomy
 		}
@@ -51,15 +53,15 @@ func layout[R any](columns []column[R], rows []R, w int) []int {
 			order = order[:n]
 			break
 		}
-		widths[i] = min(c.least, w)
+		widths[i] = min(c.min, w)
 		left -= widths[i] + gap
-		if c.most == 0 {
+		if c.max == 0 {
 			rest = i
 		}
 	}
 	for _, i := range order {
-		if c := &columns[i]; c.most > 0 {
-			more := min(natural(c, rows)-widths[i], c.most-widths[i], left)
+		if c := &columns[i]; c.max > 0 {
+			more := min(natural(c, rows)-widths[i], c.max-widths[i], left)
 			widths[i] += max(0, more)
 			left -= max(0, more)
 		}
@@ -76,9 +78,11 @@ func natural[R any](c *column[R], rows []R) int {
 	return n
 }
 
-// table returns a line of titles and one for each row: of w columns, or, when w is 0, of any
-// number and without styles.
-func table[R any](columns []column[R], rows []R, w int, colors bool) (titles string, lines []string) {
+// table returns a line of titles and one line for each row. They have w columns. If w is 0, they
+// have any width and no styles.
+func table[R any](
+	columns []column[R], rows []R, w int, colors bool,
+) (titles string, lines []string) {
 	widths := layout(columns, rows, w)
 	var b strings.Builder
 	line := func(text func(c *column[R]) (string, terminal.Style)) string {
@@ -91,7 +95,7 @@ func table[R any](columns []column[R], rows []R, w int, colors bool) (titles str
 			if at > 0 {
 				b.WriteString(strings.Repeat(" ", gap))
 			}
-			if strange && w > 0 { // terminals do not agree how wide what stands before is
+			if strange && w > 0 { // terminals disagree about the width of the text before
 				b.WriteString(terminal.At(at))
 			}
 			s, style := text(&columns[i])

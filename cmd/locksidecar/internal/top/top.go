@@ -21,19 +21,19 @@ const (
 	panes
 )
 
-// maxPrefix bounds what can be typed: no key is longer.
+// maxPrefix bounds the typed prefix: no key is longer.
 const maxPrefix = protocol.MaxKey
 
-// Action is what the caller has to do after a key.
+// Action tells the caller what to do after a key.
 type Action int
 
 const (
-	Show  Action = iota // nothing but to show
-	Fetch               // another view is wanted: its query has changed
+	Show  Action = iota // show the next frame
+	Fetch               // fetch another view, because the query has changed
 	Quit
 )
 
-// Top is what is looked at and how.
+// Top is the state of the display.
 type Top struct {
 	Colors bool
 	Sort   string
@@ -54,28 +54,29 @@ type Top struct {
 	since  time.Time
 }
 
-// rates are numbers a second.
+// rates are numbers per second.
 type rates struct {
 	known                               bool
 	acquires, granted, handoffs, losses float64
 }
 
-// Query is what to ask the daemon for: enough rows for a screen of h lines.
+// Query returns the query to send to the daemon, with enough rows for a screen of h lines.
 func (t *Top) Query(h int) engine.ViewQuery {
-	return engine.ViewQuery{Prefix: t.Prefix, Sort: t.Sort, Desc: t.Desc, Limit: min(max(t.first[t.pane]+2*h, 50), engine.MaxViewRows)}
+	return engine.ViewQuery{Prefix: t.Prefix, Sort: t.Sort, Desc: t.Desc,
+		Limit: min(max(t.first[t.pane]+2*h, 50), engine.MaxViewRows)}
 }
 
-// Paused says that no newer view is wanted.
+// Paused reports whether no newer view is wanted.
 func (t *Top) Paused() bool { return t.paused }
 
-// Took takes in a view.
+// Took records a view.
 func (t *Top) Took(v *engine.View) {
 	t.failed = nil
 	t.rates = ratesOf(t.view, v)
 	t.view = v
 }
 
-// Failed takes in that there was no answer, at a time. What was there is shown on.
+// Failed records that there was no answer at a time. The last view stays.
 func (t *Top) Failed(err error, at time.Time) {
 	if t.failed == nil {
 		t.since = at
@@ -83,8 +84,7 @@ func (t *Top) Failed(err error, at time.Time) {
 	t.failed = err
 }
 
-// ratesOf compares two views of one daemon; with one alone, what it says of its last seconds
-// has to do.
+// ratesOf compares two views of one daemon. Without an earlier view it uses the history in v.
 func ratesOf(before, v *engine.View) rates {
 	if before == nil || before.PID != v.PID || before.Up > v.Up {
 		if len(v.History) == 0 {
@@ -99,10 +99,11 @@ func ratesOf(before, v *engine.View) rates {
 	}
 	a, b := &before.Totals, &v.Totals
 	per := func(a, b uint64) float64 { return float64(b-min(a, b)) / d }
-	return rates{true, per(a.Acquires, b.Acquires), per(a.Granted, b.Granted), per(a.Handoffs, b.Handoffs), per(a.Lost, b.Lost)}
+	return rates{true, per(a.Acquires, b.Acquires), per(a.Granted, b.Granted),
+		per(a.Handoffs, b.Handoffs), per(a.Lost, b.Lost)}
 }
 
-// Key takes in a key.
+// Key handles a key.
 func (t *Top) Key(k terminal.Key) Action {
 	switch {
 	case t.typing:
@@ -168,7 +169,7 @@ func (t *Top) move(k terminal.Key) Action {
 	}
 	*at = max(0, min(*at, t.count()-t.rows))
 	if t.view != nil && t.cut() && !t.paused && t.count() < *at+2*t.rows {
-		return Fetch // what comes further down
+		return Fetch // the rows further down
 	}
 	return Show
 }

@@ -222,12 +222,12 @@ func TestScrollingStaysInTheList(t *testing.T) {
 func TestKeysChangeTheQuery(t *testing.T) {
 	top := &Top{Sort: "age"}
 	top.Took(busy(1))
-	for _, want := range []string{"key", "left", "waiters", "age"} {
+	for _, want := range []string{"key", "left", "waiters", "trouble", "age"} {
 		if got := press(top, 's'); got != Fetch || top.Query(24).Sort != want {
 			t.Errorf("by %s, want %s", top.Query(24).Sort, want)
 		}
 	}
-	if press(top, '<'); top.Query(24).Sort != "waiters" {
+	if press(top, '<', '<'); top.Query(24).Sort != "waiters" {
 		t.Errorf("by %s", top.Query(24).Sort)
 	}
 	if press(top, 'r') != Fetch || !top.Query(24).Desc {
@@ -254,7 +254,7 @@ func TestKeysChangeTheQuery(t *testing.T) {
 	}
 
 	press(top, '?')
-	sees(t, draw(t, top, 80, 24), "the other way round")
+	sees(t, draw(t, top, 80, 24), "reverse the order")
 	press(top, 'x')
 	press(top, 'p')
 	sees(t, draw(t, top, 80, 24), "paused")
@@ -305,7 +305,14 @@ func TestStoresThatAreDownComeFirst(t *testing.T) {
 		v.Stores = append(v.Stores, engine.ViewStore{Name: fmt.Sprintf("s%d", i), Kind: "etcd", Safety: "linearizable", Up: i != 5, Error: "refused"})
 	}
 	top.Took(v)
-	sees(t, draw(t, top, 80, 24), "store s5, etcd, linearizable: down: refused", "and 5 more stores")
+	v.Stores[5].Late = 2500
+	lines := draw(t, top, 80, 24).Lines()
+	for i, want := range []string{"store s4, etcd, linearizable: renewals are 2.5s late   up", "store s5, etcd, linearizable: down: refused", "held "} {
+		if !strings.HasPrefix(lines[i+1], want) {
+			t.Errorf("line %d is %q, not %q", i+1, lines[i+1], want)
+		}
+	}
+	sees(t, draw(t, top, 80, 24), "and 5 more stores")
 	var b strings.Builder
 	if err := top.WriteRound(&b); err != nil {
 		t.Fatal(err)

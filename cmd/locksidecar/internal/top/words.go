@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Short is a time in six columns at the most, if it is less than 270 years.
+// Short formats a time in at most six columns, if it is less than 270 years.
 func Short(ms int64) string {
 	s := ms / 1000
 	switch {
@@ -34,7 +34,7 @@ const (
 	day    = 24 * hour
 )
 
-// Count is a number with its thousands apart.
+// Count formats a number with commas between thousands.
 func Count[N int | int64 | uint64](n N) string {
 	s := strconv.FormatUint(uint64(max(n, 0)), 10)
 	for i := len(s) - 3; i > 0; i -= 3 {
@@ -45,15 +45,15 @@ func Count[N int | int64 | uint64](n N) string {
 
 func number[N int | uint64 | int64](n N) string { return strconv.FormatUint(uint64(max(n, 0)), 10) }
 
-// unlessZero is a number that is not known when it is 0.
-func unlessZero[N int | uint64 | int64](n N) string {
+// UnlessZero returns n in decimal, or "-" if n is 0, which means that it is not known.
+func UnlessZero[N int | uint64 | int64](n N) string {
 	if n <= 0 {
 		return "-"
 	}
 	return number(n)
 }
 
-// rate is a number a second.
+// rate formats a number per second.
 func rate(r float64) string {
 	if r > 0 && r < 10 {
 		return strconv.FormatFloat(r, 'f', 1, 64)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// collector sets when the garbage collector of this process runs. A takeover turns the collector off while clients
-// wait: it would scan all locks, none of which is garbage, while they are written or read. There is one, because the
-// process has one collector.
+// collector sets when the garbage collector of this process runs. A takeover turns the collector
+// off while clients wait: it would scan all locks, none of which is garbage, while they are
+// written or read. There is one, because the process has one collector.
 var collector struct {
 	mu      sync.Mutex
 	holds   int // guarded by mu, as are
@@ -17,12 +17,13 @@ var collector struct {
 	limit   int64 // that setCollector has set; 0 when the limit is the user's
 }
 
-// collectLater is for how long the collector stays off when clients are served again: its work is spread over theirs
-// then.
+// collectLater is how long the collector stays off after clients are served again. Its work would
+// delay theirs.
 const collectLater = time.Second
 
-// setCollector makes a collection begin when the heap has grown by percent of what was live, and when the process has
-// limit bytes. If a takeover has turned the collector off, that applies once it is on again.
+// setCollector makes a collection begin when the heap has grown by percent of what was live, and
+// when the process has limit bytes. If a takeover has turned the collector off, that applies once
+// it is on again.
 func setCollector(percent int, limit int64) {
 	c := &collector
 	c.mu.Lock()

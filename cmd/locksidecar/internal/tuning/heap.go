@@ -9,37 +9,44 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-// A collection of a heap with a million locks is a second's work of a processor. It is done
-// beside what clients ask for; but with one thread for both something is always ready to run, and
-// Go's scheduler then asks only each ten milliseconds what there is to read. More threads cannot be
-// had until the collection is over. So the daemon begins those of large heaps itself, shortly before
-// the runtime would, with all the threads there can be.
+// A collection of a heap with a million locks takes a processor one second. It runs beside the
+// clients' requests. But with one thread for both, a goroutine is always ready to run, and then
+// Go's scheduler polls the network only every ten milliseconds. The number of threads cannot grow
+// until the collection is over. So the daemon itself begins the collections of large heaps,
+// shortly before the runtime would, with as many threads as there can be.
 //
-// The runtime begins one when the heap has grown by so much, and two minutes behind the last. By then
-// a daemon that does nothing but renew has made little garbage: each of these collections would be as
-// dear as any other, and for little. Only with no percentage set the runtime does without. So for large
-// heaps there is none, and a limit of memory instead, which moves with what is live.
+// The runtime begins a collection when the heap has grown by a percentage, and two minutes after
+// the last one. A daemon that only renews has made little garbage by then, so such a collection
+// would cost as much as any other and free little. The runtime skips it only if no percentage is
+// set. So large heaps have a memory limit instead, which moves with the size of the live objects.
 
 const (
-	heapLarge  = 128 << 20       // bytes at which the runtime would mean to have collected: from here on
-	heapFilled = 0.65            // of what may be allocated between two; the runtime begins at 0.7 at the soonest
-	heapCalm   = 2 * time.Second // between two: where a limit of memory leaves little, the runtime collects all the time
+	heapLarge = 128 << 20 // goal of the runtime, in bytes, from which on a heap counts as large
+	// heapFilled is the share of the bytes between two collections at which we begin the next. The
+	// runtime begins at 0.7 at the earliest.
+	heapFilled = 0.65
+	// heapCalm is the time between two collections of ours. If a memory limit leaves little, the
+	// runtime collects all the time.
+	heapCalm = 2 * time.Second
 
-	heapStale      = 5 * time.Minute   // behind the last, whatever there is: what has been released goes back
-	heapStaleTheir = 100 * time.Second // where the percentage is the user's
+	// heapStale is the time after the last collection, so that memory of released locks is
+	// returned.
+	heapStale      = 5 * time.Minute
+	heapStaleTheir = 100 * time.Second // the same if the user has set the percentage
 
-	// Of what is live, at which the runtime begins one whatever we do. It keeps 2.2 times as much,
-	// and would have to give back what is above the limit before all else.
-	heapMost = 2.5
+	// heapLimit is the memory limit, as a multiple of the live bytes. At the limit the runtime
+	// begins a collection by itself. It keeps 2.2 times the live bytes, and would have to return
+	// the memory above a lower limit first.
+	heapLimit = 2.5
 )
 
 // heap reads how full the heap is. It is for one goroutine.
 type heap struct {
-	ours   bool // no percentage or limit of the user's is set
-	paced  bool // there is a limit of ours in place of the percentage
+	ours   bool // the user has set neither a percentage nor a limit
+	paced  bool // our limit replaces the percentage
 	cycles uint64
-	last   time.Time // when one more was seen
-	calm   time.Time // nothing is due before
+	last   time.Time // when the last collection was noticed
+	calm   time.Time // no collection is due before
 	seen   heapSeen
 
 	samples []metrics.Sample
@@ -47,18 +54,19 @@ type heap struct {
 
 // heapSeen is in bytes.
 type heapSeen struct {
-	live   uint64 // behind the last collection
-	goal   uint64 // at which the runtime means to be through with the next
+	live   uint64 // after the last collection
+	goal   uint64 // at which the runtime wants to finish the next
 	used   uint64
-	mapped uint64 // what the process has of the system, but for what it has given back
-	free   uint64 // of that, what is in no object
+	mapped uint64 // memory that the process has from the system and has not returned
+	free   uint64 // the part of it that is in no object
 }
 
 func newHeap(env config.Env) *heap {
 	percent, _ := env("GOGC")
 	limit, _ := env("GOMEMLIMIT")
 	return &heap{ours: percent == "" && limit == "", samples: []metrics.Sample{
-		{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/goal:bytes"},
+		{Name: "/gc/cycles/total:gc-cycles"}, {Name: "/gc/heap/live:bytes"},
+		{Name: "/gc/heap/goal:bytes"},
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"},
 		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}}
 }
@@ -70,8 +78,8 @@ func (h *heap) read() (cycles uint64) {
 	return n(0)
 }
 
-// due says, once in a while, that a collection comes soon and takes long. Behind each, whoever began it,
-// it sets what begins the next.
+// due reports that a long collection will begin soon, but not again within heapCalm. After each
+// collection, no matter who began it, due sets what begins the next one.
 func (h *heap) due(now time.Time) bool {
 	if n := h.read(); n != h.cycles {
 		h.cycles, h.last = n, now
@@ -97,26 +105,29 @@ func (h *heap) pace() {
 	}
 }
 
-// limit is the one for a heap that needs one in place of the percentage; else there is none. Nor
-// has one who has a lot to give back: the runtime does that by itself, as long as it has a percentage.
+// limit returns the memory limit that replaces the percentage; math.MaxInt64 for none. A heap
+// with much memory to return has none, because the runtime returns it only while there is a
+// percentage.
 func (s heapSeen) limit() int64 {
-	limit := s.mapped - s.free - s.used + uint64(heapMost*float64(s.live))
+	limit := s.mapped - s.free - s.used + uint64(heapLimit*float64(s.live))
 	if 2*s.live < heapLarge || s.mapped > limit {
 		return math.MaxInt64
 	}
 	return int64(limit)
 }
 
-// comesSoon says so since the last has been so long ago.
+// comesSoon reports whether a collection of a large heap will begin soon. since is the time since
+// the last one.
 func (s heapSeen) comesSoon(paced bool, since time.Duration) bool {
 	goal, stale := s.goal, heapStaleTheir
 	if paced {
 		goal, stale = 2*s.live, heapStale
 	}
-	if goal < heapLarge || goal > 1<<60 { // collected in no time, or never
+	if goal < heapLarge || goal > 1<<60 { // a small heap, or no collections at all
 		return false
 	}
-	filled := goal > s.live && s.used > s.live && float64(s.used-s.live) >= heapFilled*float64(goal-s.live)
+	filled := goal > s.live && s.used > s.live &&
+		float64(s.used-s.live) >= heapFilled*float64(goal-s.live)
 	return filled || since >= stale
 }
 

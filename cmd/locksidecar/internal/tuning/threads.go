@@ -10,59 +10,61 @@ import (
 	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
 )
 
-// How many threads run Go code at once (GOMAXPROCS). With more than are needed each
-// request that wakes a goroutine wakes a thread to look for work, too: on a small machine
-// that costs more than the request, and delays it. So the daemon has one. When that is
-// busy it tries twice as many for a moment, and keeps them if more gets done; or at once, if timers
-// come late: with something always ready to run, Go's scheduler asks the poller only each ten
-// milliseconds, and clients wait as long.
+// This file decides how many threads run Go code at once (GOMAXPROCS). If there are more than
+// needed, each request that wakes a goroutine also wakes a thread that searches for work. On a
+// small machine that costs more than the request, and delays it. So the daemon begins with one
+// thread. When that is busy, it tries twice as many for a moment, and keeps them if more work is
+// done. It keeps them at once if timers are late: while a goroutine is always ready to run, Go's
+// scheduler polls the network only every ten milliseconds, and clients wait that long.
 
 const (
-	procsBusy  = 50 * time.Millisecond // between two looks under load
-	procsIdle  = time.Second           // and without
-	procsCalm  = 2 * time.Second       // for so long fewer have to do, before there are fewer
-	procsAgain = 5 * time.Second       // between two trials, at first, when the first was for nothing
-	procsMost  = time.Minute           // and at the most
-	procsFull  = 0.75                  // of what there are is used: more may be needed
-	procsSpare = 0.5                   // of half of them is: half of them will do
-	procsGain  = 1.1                   // times as much has to get done with twice as many
-	procsLooks = 4                     // so many looks make a trial, and as many come before it
-	procsLate  = 4 * time.Millisecond  // a timer that wakes so late, in half of those before
+	procsBusy = 50 * time.Millisecond // between two samples under load
+	procsIdle = time.Second           // between two samples without load
+	// how long fewer must have been enough before there are fewer
+	procsCalm  = 2 * time.Second
+	procsAgain = 5 * time.Second // between two trials, at first, if the first gained nothing
+	maxPause   = time.Minute     // the maximum of that
+	procsFull  = 0.75            // share of the threads that is used: more may be needed
+	procsSpare = 0.5             // share of half the threads that is used: half are enough
+	procsGain  = 1.1             // times as much work must be done with twice as many
+	procsLooks = 4               // samples of a trial, and of the time before it
+	// procsLate is the delay of a timer, in half of the samples before, that needs no trial.
+	procsLate = 4 * time.Millisecond
 )
 
-// procs decides how many there are.
+// procs decides how many threads there are.
 type procs struct {
-	most int
-	now  int
+	max int
+	now int
 
-	busy   int     // looks in a row that saw them so
-	before float64 // rates of work done in these, together
-	late   int     // of these, those that saw a timer come late
+	busy   int     // samples in a row in which the threads were busy
+	before float64 // sum of the rates of work in these
+	late   int     // number of these in which a timer was late
 
-	trial  int           // looks that are left of it; 0 when there is none
-	during float64       // rates in it, together
+	trial  int           // samples that are left of it; 0 if there is none
+	during float64       // sum of the rates in it
 	pause  time.Duration // before the next
 	wait   time.Duration // between the last two
 
-	calm time.Duration // for which half of them would have done
+	calm time.Duration // how long half of the threads would have been enough
 }
 
-// procsSeen is what was seen since the last one.
+// procsSeen is a sample: what happened since the last one.
 type procsSeen struct {
 	while time.Duration
 	used  float64       // processors, as a mean
-	rate  float64       // of work done; in whatever unit
+	rate  float64       // of work done, in any unit
 	late  time.Duration // for the worst timer
 }
 
-// next says how many there should be from now on.
+// next returns how many there should be from now on.
 func (p *procs) next(l procsSeen) int {
 	p.pause = max(0, p.pause-l.while)
 	if p.trial > 0 {
 		p.try(l)
 		return p.now
 	}
-	if l.used > procsFull*float64(p.now) && p.pause == 0 && p.now < p.most {
+	if l.used > procsFull*float64(p.now) && p.pause == 0 && p.now < p.max {
 		if p.busy++; p.busy > 1 { // the first is the load's beginning
 			p.before += l.rate
 		}
@@ -70,9 +72,9 @@ func (p *procs) next(l procsSeen) int {
 			p.late++
 		}
 		if p.busy == procsLooks && p.late >= procsLooks/2 {
-			p.now, p.busy, p.before, p.late = min(2*p.now, p.most), 0, 0, 0
+			p.now, p.busy, p.before, p.late = min(2*p.now, p.max), 0, 0, 0
 		} else if p.busy == procsLooks {
-			p.now, p.trial, p.during, p.busy, p.late = min(2*p.now, p.most), procsLooks, 0, 0, 0
+			p.now, p.trial, p.during, p.busy, p.late = min(2*p.now, p.max), procsLooks, 0, 0, 0
 		}
 		p.calm = 0
 		return p.now
@@ -90,7 +92,7 @@ func (p *procs) next(l procsSeen) int {
 	return p.now
 }
 
-// try takes in a look at a trial, and ends it with the last. The first does not count.
+// try counts a sample of a trial. The first sample does not count, and the last one ends the trial.
 func (p *procs) try(l procsSeen) {
 	if p.trial--; p.trial < procsLooks-1 {
 		p.during += l.rate
@@ -102,7 +104,7 @@ func (p *procs) try(l procsSeen) {
 		p.wait = 0
 	} else {
 		p.now = (p.now + 1) / 2
-		p.wait = min(max(2*p.wait, procsAgain), procsMost)
+		p.wait = min(max(2*p.wait, procsAgain), maxPause)
 		p.pause = p.wait
 	}
 	p.before = 0
@@ -110,22 +112,22 @@ func (p *procs) try(l procsSeen) {
 
 // Threads sets how many threads run Go code at once.
 type Threads struct {
-	most  int
-	fixed bool // they are the user's choice, or there is none
+	max   int
+	fixed bool // the user has chosen the number, or there is no choice
 
 	mu  sync.Mutex
 	now int // guarded by mu, as is
 	all int // how many ask for all there can be
 }
 
-// NewThreads looks at GOMAXPROCS in env.
+// NewThreads reads GOMAXPROCS from env.
 func NewThreads(env config.Env) *Threads {
 	n := runtime.GOMAXPROCS(0)
 	v, _ := env("GOMAXPROCS")
-	return &Threads{most: n, now: n, fixed: v != "" || n == 1}
+	return &Threads{max: n, now: n, fixed: v != "" || n == 1}
 }
 
-// set has n, unless all are asked for.
+// set makes n threads run, unless all are asked for.
 func (t *Threads) set(n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,8 +135,9 @@ func (t *Threads) set(n int) {
 	t.haveLocked()
 }
 
-// Takeover is called with true before a takeover makes clients wait, and with false when they are served again. In
-// between the process has all threads that there can be, and no collection begins.
+// Takeover is called with true before a takeover makes clients wait, and with false when they are
+// served again. In between the process has all threads that there can be, and no collection
+// begins.
 func (t *Threads) Takeover(begins bool) {
 	t.askAll(begins)
 	if begins {
@@ -144,7 +147,8 @@ func (t *Threads) Takeover(begins bool) {
 	}
 }
 
-// askAll has as many as there can be, until it is called with false as often as with true.
+// askAll makes as many threads run as there can be, until it has been called with false as often
+// as with true.
 func (t *Threads) askAll(all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -160,28 +164,30 @@ func (t *Threads) haveLocked() {
 	switch {
 	case t.fixed:
 	case t.all > 0:
-		runtime.GOMAXPROCS(t.most)
+		runtime.GOMAXPROCS(t.max)
 	default:
 		runtime.GOMAXPROCS(t.now)
 	}
 }
 
-// Loaded tells how much a daemon has done so far, and how late it was.
+// Loaded tells how much a daemon has done so far, and how late its timer was.
 type Loaded interface {
 	BytesRead() uint64
 	TimerLate() time.Duration
 }
 
-// FollowLoad has as many as are needed until ctx ends; up to as many as Go chose, which
-// is what the machine, or the container's limit, has. A GOMAXPROCS of the user's own is
-// left alone. It begins the collections of large heaps, too. It blocks.
+// FollowLoad makes as many threads run as are needed, until ctx ends. Their maximum is Go's own
+// choice, which follows the machine or the container's limit. A GOMAXPROCS that the user has set
+// stays. FollowLoad also begins the collections of large heaps, and drops the pages that only the
+// start needs when the daemon is first idle. It blocks.
 func (t *Threads) FollowLoad(ctx context.Context, env config.Env, of Loaded) {
-	p := procs{most: t.most, now: 1}
-	defer t.set(p.most)
+	p := procs{max: t.max, now: 1}
+	defer t.set(p.max)
 	t.set(p.now)
 	timer := time.NewTimer(procsBusy)
 	defer timer.Stop()
 	heap := newHeap(env)
+	dropped := false
 	began, spent, had := time.Now(), cpuTime(), of.BytesRead()
 	for {
 		select {
@@ -204,6 +210,10 @@ func (t *Threads) FollowLoad(ctx context.Context, env config.Env, of Loaded) {
 		}
 		began, spent, had = now, cpu, has
 		if l.used < 0.1 && p.now == 1 {
+			if !dropped {
+				dropPages()
+				dropped = true
+			}
 			timer.Reset(procsIdle)
 		} else {
 			timer.Reset(procsBusy)
@@ -211,7 +221,7 @@ func (t *Threads) FollowLoad(ctx context.Context, env config.Env, of Loaded) {
 	}
 }
 
-// cpuTime is what this process has used.
+// cpuTime returns the processor time that this process has used.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {

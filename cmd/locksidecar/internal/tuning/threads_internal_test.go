@@ -12,8 +12,8 @@ func (p *procs) follow(t *testing.T, looks int, load float64, done func(n int) f
 	for range looks {
 		did := min(load, done(p.now))
 		n := p.next(procsSeen{while: procsBusy, used: float64(p.now) * did / done(p.now), rate: did})
-		if n < 1 || n > p.most {
-			t.Fatalf("%d of %d", n, p.most)
+		if n < 1 || n > p.max {
+			t.Fatalf("%d of %d", n, p.max)
 		}
 		ns = append(ns, n)
 	}
@@ -22,7 +22,7 @@ func (p *procs) follow(t *testing.T, looks int, load float64, done func(n int) f
 
 func TestProcsFollowTheLoad(t *testing.T) {
 	scales := func(n int) float64 { return 100 * float64(n) }
-	p := procs{most: 6, now: 1}
+	p := procs{max: 6, now: 1}
 	p.follow(t, 100, 50, scales)
 	if p.now != 1 {
 		t.Fatalf("%d for half the load of one", p.now)
@@ -43,7 +43,7 @@ func TestProcsFollowTheLoad(t *testing.T) {
 
 func TestProcsThatDoNotHelpAreGivenBack(t *testing.T) {
 	worse := func(n int) float64 { return 100 / float64(n) }
-	p := procs{most: 2, now: 1}
+	p := procs{max: 2, now: 1}
 	minute := int(time.Minute / procsBusy)
 	more := 0
 	for _, n := range p.follow(t, 10*minute, 1000, worse) {
@@ -51,7 +51,7 @@ func TestProcsThatDoNotHelpAreGivenBack(t *testing.T) {
 			more++
 		}
 	}
-	if p.wait != procsMost || more == 0 || more > 10*minute/100 {
+	if p.wait != maxPause || more == 0 || more > 10*minute/100 {
 		t.Errorf("more than one in %d of %d looks; the next trial in %v", more, 10*minute, p.wait)
 	}
 	p.follow(t, 3*minute, 1000, func(n int) float64 { return 100 * float64(n) }) // the load has changed
@@ -62,7 +62,7 @@ func TestProcsThatDoNotHelpAreGivenBack(t *testing.T) {
 
 // With all that there is used, and timers late, there are more without a trial, until half of them would do.
 func TestProcsWhenTimersAreLate(t *testing.T) {
-	p := procs{most: 2, now: 1}
+	p := procs{max: 2, now: 1}
 	busy := procsSeen{while: procsBusy, used: 0.9, rate: 10, late: procsLate}
 	for range procsLooks {
 		p.next(busy)

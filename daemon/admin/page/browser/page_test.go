@@ -26,7 +26,7 @@ import (
 	"github.com/locksidecar/locksidecar/upstream/testserver"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
 
 // serve runs a daemon and returns a client of its, and the page's address.
 func serve(t *testing.T) (*client.Client, string) {
@@ -125,7 +125,7 @@ func TestTheHolderOnAnotherHostIsNamed(t *testing.T) {
 	}()
 	b := open(t, 1280, 900)
 	b.visit(address)
-	b.until("the holder is named", fmt.Sprintf(`document.querySelector("#waiters-rows td[data-name=Behind] bdi")?.textContent === %q`, host))
+	b.until("the holder is named", fmt.Sprintf(`document.querySelector("#waiters-rows td[data-name='Held by'] bdi")?.textContent === %q`, host))
 	b.shoot("holder")
 	if eval[bool](b, `document.title === "run" || document.querySelector("#waiters-rows img") !== null`) {
 		t.Error("the host's name was run")
@@ -145,8 +145,8 @@ func TestFilterAndSort(t *testing.T) {
 	if got := b.keys(" "); got != "c a b x:1 x:2" {
 		t.Errorf("%q", got)
 	}
-	b.do(chromedp.SendKeys(chromedp.CSS("#prefix"), "x:"+kb.Enter))
-	b.until("it is filtered", `document.querySelectorAll("#holds-rows tr").length === 2 && location.search.includes("prefix=x%3A")`)
+	b.do(chromedp.SendKeys(chromedp.CSS("#search"), ":"+kb.Enter))
+	b.until("it is filtered", `document.querySelectorAll("#holds-rows tr").length === 2 && location.search.includes("search=%3A")`)
 	for _, tc := range []struct{ sorted, keys string }{{"ascending", "x:1 x:2"}, {"descending", "x:2 x:1"}} {
 		b.do(chromedp.Click(chromedp.CSS(`#holds thead th:first-child a`)))
 		b.until("it is sorted", fmt.Sprintf(`document.querySelector("#holds thead th:first-child").ariaSort === %q && document.readyState === "complete"`, tc.sorted))
@@ -163,12 +163,12 @@ func TestUpdatesComeWithoutAReload(t *testing.T) {
 	c, address := serve(t)
 	b := open(t, 1280, 400)
 	b.visit(address)
-	eval[bool](b, `window.mine = true; document.getElementById("prefix").focus(); scrollTo(0, 150); true`)
+	eval[bool](b, `window.mine = true; document.getElementById("search").focus(); scrollTo(0, 150); true`)
 	b.do(chromedp.KeyEvent("typed"))
 	take(t, c, "arrives")
 	b.until("the new lock is shown", `document.querySelector("#holds-rows").textContent.includes("arrives")`)
 	b.until("and in the title", `document.title.startsWith("1 held")`)
-	if !eval[bool](b, `window.mine && document.activeElement.id === "prefix" && document.activeElement.value === "typed" && scrollY === 150`) {
+	if !eval[bool](b, `window.mine && document.activeElement.id === "search" && document.activeElement.value === "typed" && scrollY === 150`) {
 		t.Errorf("focus, text or place are not what they were: %s", eval[string](b, `[window.mine, document.activeElement.id, document.activeElement.value, scrollY].join()`))
 	}
 	eval[bool](b, `getSelection().selectAllChildren(document.querySelector("#holds-rows bdi")); true`)
@@ -190,7 +190,8 @@ func TestAHostileKeyDoesNotRun(t *testing.T) {
 	take(t, c, evil...)
 	for _, width := range []int{1280, 360} {
 		b := open(t, width, 740)
-		for _, query := range []string{"", "?prefix=" + url.QueryEscape(evil[0]), "?prefix=" + url.QueryEscape(evil[3])} {
+		for _, query := range []string{"", "?prefix=" + url.QueryEscape(evil[0]), "?search=" + url.QueryEscape(evil[3]),
+			"?key=" + url.QueryEscape(evil[0]), "?key=" + url.QueryEscape(evil[3]), "?key=" + url.QueryEscape(evil[5])} {
 			b.visit(address + query)
 			if got := eval[string](b, `document.title`); !strings.Contains(got, "held") {
 				t.Errorf("the title is %q", got)
@@ -288,17 +289,17 @@ func TestWithoutAScript(t *testing.T) {
 	call(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
 	b.do(chromedp.Navigate(address), chromedp.WaitVisible(chromedp.CSS("noscript a")), chromedp.WaitNotVisible(chromedp.CSS("#pause")),
 		chromedp.Click(chromedp.CSS("noscript a")), chromedp.WaitVisible(chromedp.Search(`//noscript/a[text()="Stop refreshing"]`)),
-		chromedp.SendKeys(chromedp.CSS("#prefix"), "b"+kb.Enter), chromedp.WaitVisible(chromedp.Search(`//a[text()="All keys"]`)),
+		chromedp.SendKeys(chromedp.CSS("#search"), "b"+kb.Enter), chromedp.WaitVisible(chromedp.Search(`//a[text()="All keys"]`)),
 		chromedp.WaitNotPresent(chromedp.Search(`//tbody[@id="holds-rows"]//bdi[text()="a"]`)))
 	at, err := chromedp.Run(b, chromedp.Location())
-	if err != nil || !strings.Contains(at, "prefix=b") || !strings.Contains(at, "refresh=on") {
+	if err != nil || !strings.Contains(at, "search=b") || !strings.Contains(at, "refresh=on") {
 		t.Error(at, err)
 	}
 }
 
 func TestManyLocksMakeNoLargerPage(t *testing.T) {
 	c, address := serve(t)
-	for i := range 200 {
+	for i := range 20 {
 		keys := make([]string, 1000)
 		for j := range keys {
 			keys[j] = fmt.Sprintf("order:%03d:%03d", i, j)
@@ -320,7 +321,7 @@ func TestManyLocksMakeNoLargerPage(t *testing.T) {
 	}
 	b := open(t, 360, 740)
 	b.visit(address + "?sort=key&limit=200")
-	if got := eval[string](b, `document.querySelector("#figures dd b").textContent`); got != "200,000" {
+	if got := eval[string](b, `document.querySelector("#figures dd b").textContent`); got != "20,000" {
 		t.Error(got)
 	}
 	if got := b.keys(" "); !strings.HasPrefix(got, "order:000:000 order:000:001 ") || strings.Count(got, " ") != 199 {
@@ -338,5 +339,34 @@ func TestAPageOutlivesItsDaemon(t *testing.T) {
 	b.until("it says so", `document.getElementById("status").textContent.includes("does not answer")`)
 	if got := eval[string](b, `document.querySelector("#stores th bdi").textContent`); got != "store" {
 		t.Error("and shows nothing any more")
+	}
+}
+
+func TestAKeyHasAPageOfItsOwn(t *testing.T) {
+	c, address := serve(t)
+	const key = "order:42/é?&<b>"
+	take(t, c, key, key+"2")
+	waiting, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.Acquire(waiting, client.AcquireArgs{Key: key, Owner: 2, Wait: client.Forever})
+		done <- err
+	}()
+	b := open(t, 1280, 900)
+	b.visit(address)
+	b.until("its waiter is shown", `document.querySelector("#holds-rows .warning")?.textContent === "1"`)
+	b.shoot("contended")
+	b.do(chromedp.Click(chromedp.CSS("#holds-rows th a")))
+	b.until("its holder and its queue are shown", fmt.Sprintf(`document.querySelector("#h-key")?.textContent === %q &&
+		document.querySelectorAll("#holds-rows tr").length === 1 && document.querySelector("#waiters-rows td[data-name=Client] bdi") !== null`, key))
+	b.shoot("key")
+	if got := eval[string](b, `document.querySelector("#holds-rows abbr").title`); len(got) < 16 {
+		t.Errorf("the fence is %q", got)
+	}
+	b.do(chromedp.Click(chromedp.CSS(".back a")))
+	b.until("all locks are back", `document.querySelectorAll("#holds-rows tr").length === 2`)
+	cancel()
+	if err := <-done; err == nil {
+		t.Error("two owners have the key")
 	}
 }

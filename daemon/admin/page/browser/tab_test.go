@@ -18,7 +18,56 @@ import (
 // patience is how long the browser may take for anything.
 const patience = 2 * time.Minute
 
-// tab is a browser of its own with one page. What that complains of on the console, violations of
+// chromium is the browser of all tests. It starts with the first tab and ends in TestMain.
+var chromium struct {
+	ctx   context.Context
+	close func()
+}
+
+// startChromium starts the browser unless it runs.
+func startChromium(t *testing.T) context.Context {
+	t.Helper()
+	if chromium.ctx != nil {
+		return chromium.ctx
+	}
+	path, err := exec.LookPath("chromium")
+	if err != nil {
+		t.Fatal("chromium is not there: apt-get install chromium")
+	}
+	dir, err := os.MkdirTemp("", "chromium-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alloc, end := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
+		chromedp.NoSandbox, chromedp.UserDataDir(dir))...)
+	ctx, quit := chromedp.NewContext(alloc)
+	chromium.close = func() {
+		_ = chromedp.Cancel(ctx)
+		quit()
+		end()
+		_ = os.RemoveAll(dir)
+	}
+	if err := chromedp.Do(ctx); err != nil {
+		chromium.close()
+		chromium.close = nil
+		t.Fatal(err)
+	}
+	chromium.ctx = ctx
+	return ctx
+}
+
+// tests runs the tests and then ends the browser.
+type tests struct{ *testing.M }
+
+func (m tests) Run() int {
+	code := m.M.Run()
+	if chromium.close != nil {
+		chromium.close()
+	}
+	return code
+}
+
+// tab is a page with a profile of its own. What it complains of on the console, violations of
 // its policy among it, fails the test.
 type tab struct {
 	context.Context
@@ -29,13 +78,7 @@ type tab struct {
 
 func open(t *testing.T, width, height int) *tab {
 	t.Helper()
-	path, err := exec.LookPath("chromium")
-	if err != nil {
-		t.Fatal("chromium is not there: apt-get install chromium")
-	}
-	alloc, end := chromedp.NewExecAllocator(context.Background(), append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path),
-		chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(width, height))...)
-	ctx, quit := chromedp.NewContext(alloc)
+	ctx, quit := chromedp.NewContext(startChromium(t), chromedp.WithNewBrowserContext())
 	b := &tab{Context: ctx, t: t}
 	if err := chromedp.Do(ctx); err != nil { // it begins
 		t.Fatal(err)
@@ -53,7 +96,6 @@ func open(t *testing.T, width, height int) *tab {
 	t.Cleanup(func() {
 		_ = chromedp.Cancel(ctx)
 		quit()
-		end()
 		wg.Wait()
 	})
 	b.size(width, height)

@@ -32,7 +32,7 @@ try() {
 	./*) args+=("${1% *}" -run "^${1#* }\$" -failfast) ;;
 	*) args+=(./daemon/engine/sim -run "$1\$") ;;
 	esac
-	(cd "$work/tree" && "$go" test "${args[@]}") >"$work/out" 2>&1
+	(cd "$work/tree" && LOCKSIDECAR_TEST_LONG=1 "$go" test "${args[@]}") >"$work/out" 2>&1
 }
 
 row() { printf '%-26s %-8s %-46s %7s %6s\n' "$@"; }

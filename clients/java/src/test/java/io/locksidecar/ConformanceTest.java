@@ -27,7 +27,7 @@ import org.junit.jupiter.api.Timeout;
 
 /**
  * The conformance runner, as for a client of any language; {@link #main} is the adapter that it drives. Commands
- * come on standard input, one JSON object a line, and are answered on standard output; clients/README.md has them.
+ * come on standard input, one JSON object a line, and are answered on standard output; docs/contribute/client.md has them.
  */
 class ConformanceTest {
     // impossible: Java 17 makes sockets without close-on-exec and offers no way to set it. Programs that it runs inherit

@@ -1,0 +1,87 @@
+package scenario
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/locksidecar/locksidecar/bench/harness"
+	"github.com/locksidecar/locksidecar/bench/load"
+)
+
+// A key that all want goes from process to process: each that gets it gives it up
+// at once and queues again, in one write. With a quiet release one handoff is one
+// message in and one out, as a round trip of echo is; the processes are different, so
+// nothing of it can be batched. An answered release wakes one process more. Only
+// acquisitions after somebody else count, and a page of shared memory sees whether two
+// were ever inside at once and whether each fence was larger.
+//
+// The turnstile is the same quiet handoff without a lock table. The difference between it and the echo is the cost of
+// the exchange, not of the daemon.
+
+var chainProcs = []int{2, 4, 8}
+
+// chainChecked are the numbers of processes whose rate is checked.
+var chainChecked = []int{2, 4}
+
+func handoff(e *Env) error {
+	const scene, echoRow = "handoff", "echo, 1 conn × 1"
+	d, err := e.daemon("memory:")
+	if err != nil {
+		return err
+	}
+	defer e.stop(scene, d)
+	echo, echoSocket, err := e.bare(load.Echo)
+	if err != nil {
+		return err
+	}
+	defer echo.Stop()
+	handoffs := func(o *harness.Outcome, m harness.Metrics) {
+		m["handoffs_s"] = float64(o.Handoffs) / o.Window.Seconds()
+	}
+	rows := []row{{echoRow, func() (*harness.Outcome, error) {
+		size := load.RequestSize(load.Reentry)
+		return e.fleet(load.Frames, load.FramesArgs{Addr: echoSocket, Kind: load.Echo, Conns: 1, Depth: 1, Request: size, Reply: size, Thread: true}, 1,
+			harness.Watch{Server: echo.PID()}).Run()
+	}, func(o *harness.Outcome, m harness.Metrics) { m["handoffs_s"] = m["ops_s"] }}}
+	for _, procs := range chainProcs {
+		rows = append(rows,
+			row{chainRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, true) }, handoffs},
+			row{answeredRow(procs), func() (*harness.Outcome, error) { return e.chain(d.Process, d.Socket, procs, false) }, handoffs},
+			row{"turnstile, " + chainRow(procs), func() (*harness.Outcome, error) { return e.turnstile(procs) }, handoffs})
+	}
+	if err := e.interleave(scene, rows); err != nil {
+		return err
+	}
+	for _, procs := range chainChecked {
+		e.Report.AtLeast(fmt.Sprintf("handoffs among %d processes, to serial echoes", procs),
+			e.Report.Ratio(scene, chainRow(procs), echoRow, "handoffs_s"), 0.45, 0.6)
+		e.Report.AtLeast(fmt.Sprintf("handoffs among %d processes with answered releases, to serial echoes", procs),
+			e.Report.Ratio(scene, answeredRow(procs), echoRow, "handoffs_s"), 0.45, 0.6)
+	}
+	return nil
+}
+
+func chainRow(procs int) string { return fmt.Sprintf("%d processes", procs) }
+
+func answeredRow(procs int) string { return chainRow(procs) + ", answered" }
+
+func (e *Env) chain(server *harness.Process, socket string, procs int, quiet bool) (*harness.Outcome, error) {
+	shared, err := harness.NewShared(e.Dir)
+	if err != nil {
+		return nil, err
+	}
+	defer os.Remove(shared)
+	e.sockets++ // a key of its own: fences on the page start afresh
+	args := load.ChainArgs{Addr: socket, Key: fmt.Sprintf("bench:chain:%d", e.sockets), Shared: shared, Quiet: quiet}
+	return e.fleet(load.Chain, args, procs, harness.Watch{Server: server.PID()}).Run()
+}
+
+// turnstile runs the chain against a bare server of its own: it forgives nothing.
+func (e *Env) turnstile(procs int) (*harness.Outcome, error) {
+	p, socket, err := e.bare(load.Turnstile)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Stop()
+	return e.chain(p, socket, procs, true)
+}

@@ -1,0 +1,218 @@
+package cache
+
+import "github.com/locksidecar/locksidecar/protocol"
+
+// Grants: holds for the waiters that the lease can serve.
+
+// handoff grants holds to the waiters, in their order, as far as the lease allows. It refuses tries
+// that cannot succeed. fresh is true if the lease has just come from the store.
+func (t *Table) handoff(l *Lease, now int64, fresh bool, out *Effects) {
+	if l.state != stateHeld {
+		if t.grantsDegraded(l, now) {
+			t.handoffDegraded(l, now, out)
+		}
+		return
+	}
+	l.held.starved = false
+	from := l.queue()
+	for w := from.front(); w != nil; w = from.front() {
+		v := t.admits(l, w, now, fresh)
+		if v == admitAfterRenewal {
+			l.held.starved = true
+			l.ttl = max(l.ttl, w.ttl)
+			if st := l.st; st.sessionShort(w.ttl, now) {
+				l.retryAt = now + int64(st.SessionTTL)/30 // the session is being renewed
+			}
+			t.renew(l, now, out)
+		}
+		if v != admitNow {
+			break
+		}
+		if t.dismissIfOverLimit(w, now, out) {
+			continue
+		}
+		if !fresh {
+			t.countHandoff(l, w)
+		}
+		t.grant(l, w, now, fresh, out)
+	}
+	if l.nHolds == 0 {
+		return
+	}
+	l.confirmReleaser(out)
+	if l.isLock() { // else the semaphore may have more permits
+		t.refuseTries(l, protocol.Busy, -1, now, out)
+	}
+}
+
+// dismissIfOverLimit refuses w, whose turn has come, if it may no longer hold the key. It reports
+// whether it has done so.
+func (t *Table) dismissIfOverLimit(w *waiter, now int64, out *Effects) bool {
+	err := t.mayHold(w.req.Session, w.l.ns)
+	if err != nil {
+		t.dismiss(w, protocol.Limit, -1, err, now, out)
+	}
+	return err != nil
+}
+
+// countHandoff counts a grant that needed no request to the store.
+func (t *Table) countHandoff(l *Lease, w *waiter) {
+	s := t.statsOf(l.ns)
+	s.Handoffs++
+	if l.idleUntil() != 0 {
+		s.Lingered++
+	}
+	if l.held.contended {
+		l.withOptional().handoffs++
+	}
+}
+
+// verdict says whether a waiter may hold now.
+type verdict uint8
+
+const (
+	admitNo           verdict = iota // not with this lease as it is, or not before a hold ends
+	admitAfterRenewal                // once the lease has been renewed
+	admitNow
+)
+
+// admits says whether w may hold l now. fresh is true if the lease has just come from the store.
+func (t *Table) admits(l *Lease, w *waiter, now int64, fresh bool) verdict {
+	st := l.st
+	switch {
+	case l.moved(): // this lease is given up first
+		return admitNo
+	case !l.fits(w), !fresh && !t.mayHandoff(l, now):
+		return admitNo
+	// A handoff that cannot give a third of the TTL renews first.
+	case st.sessionShort(w.ttl, now), st.renews() && !fresh && l.held.until-now < w.ttl/3:
+		return admitAfterRenewal
+	case l.held.handoff < maxHandoff || t.sharesFence(l, w.mode):
+		return admitNow
+	case st.Rebase:
+		l.held.rebase = true
+		return admitAfterRenewal
+	}
+	return admitNo
+}
+
+// fits reports whether the mode of l, and the holds of l, allow one more hold for w.
+func (l *Lease) fits(w *waiter) bool {
+	switch w.mode {
+	case Permit:
+		return l.nHolds == 0 && !l.permit().of.over()
+	case Exclusive:
+		return l.nHolds == 0 && l.mode == Exclusive && !l.held.downgrade && l.op != OpDowngrade
+	}
+	return l.nHolds == 0 || l.heldMode == Shared
+}
+
+// mayHandoff reports whether a handoff to another local owner is allowed. While another host waits,
+// only MaxHandoffs of them are, for up to MaxHandoffTime, counted from when this host learned of
+// it.
+func (t *Table) mayHandoff(l *Lease, now int64) bool {
+	if tenure := l.ns.Tenure; tenure > 0 && now-l.held.since >= int64(tenure) {
+		return false
+	}
+	if !l.held.contended {
+		return true
+	}
+	r := l.withOptional()
+	longest := max(int64(l.ns.MaxHandoffTime), handoffTrips*l.st.trip)
+	return r.handoffs < l.ns.MaxHandoffs && now-r.contendedAt < longest
+}
+
+// handoffTrips are the round trips to the store that handoffs may go on for, however
+// short their time: to change hosts takes some.
+const handoffTrips = 5
+
+func (t *Table) setContended(l *Lease, now int64) {
+	if l.held.contended {
+		return
+	}
+	l.held.contended = true
+	t.countForeignUse(l, true, now)
+	r := l.withOptional()
+	r.contendedAt, r.handoffs = now, 0
+}
+
+func (t *Table) grant(l *Lease, w *waiter, now int64, fresh bool, out *Effects) {
+	if l.nHolds == 0 {
+		t.countReuse(l, now)
+		t.dropLast(l)
+	}
+	if l.state == stateHeld && !t.sharesFence(l, w.mode) {
+		t.nextFence(l)
+		// A hold of another store, which had the same base, may have that fence.
+		for p := l.permit(); p != nil && p.of.byFence[l.held.fence] != nil; {
+			t.nextFence(l)
+		}
+	}
+	h := t.freeHolds.get()
+	*h = hold{l: l, s: w.req.Session, owner: w.owner, fence: l.held.fence, count: 1, mode: w.mode,
+		since: now}
+	t.counted(h, w)
+	if out.Audit {
+		out.notice(NoticeAcquired, h, now-w.since)
+	}
+	h.setEnd(w, fresh)
+	if l.nHolds == 0 {
+		l.ttl = w.ttl
+	} else {
+		l.ttl = max(l.ttl, w.ttl)
+	}
+	l.heldMode = w.mode
+	l.holds.insert(h, nil)
+	l.nHolds++
+	t.holds.add(h)
+	t.indexOwner(l, h)
+	t.belongs(h)
+	re := w.req
+	w.hadToWait = w.hadToWait && now > w.since
+	t.dropWaiter(w)
+	m := t.grantOf(h, re)
+	m.Handoff = !fresh && l.state == stateHeld
+	out.Messages = append(out.Messages, m)
+	t.reenterWaits(h, now, out)
+}
+
+// setEnd sets the ends of h, which is granted to w: its own end if it is fixed, and the end of
+// the longest hold that the namespace allows.
+func (h *hold) setEnd(w *waiter, fresh bool) {
+	l := h.l
+	if w.fixed {
+		h.end = h.since + w.ttl
+		if fresh && l.st.renews() && l.nHolds == 0 && l.ttl >= w.ttl {
+			// The lease was requested with this TTL. A hold that ends with it needs no renewal.
+			h.end = min(h.end, l.held.until)
+		}
+	}
+	if longest := int64(l.ns.MaxHold); longest > 0 {
+		h.last = h.since + longest
+		if h.end == 0 || h.end > h.last {
+			h.end = h.last
+		}
+	}
+	if h.end != 0 {
+		l.minEnd = min(l.minEnd, h.end)
+	}
+}
+
+// sharesFence reports whether a new hold gets the fence of the present phase. Readers that join
+// readers do.
+func (t *Table) sharesFence(l *Lease, m Mode) bool {
+	return m == Shared && l.nHolds > 0 && l.held.fence != 0
+}
+
+// nextFence begins a phase of holding: an exclusive holder's, or that of the
+// readers who hold together.
+func (t *Table) nextFence(l *Lease) {
+	l.held.handoff++
+	if l.held.handoff >= handoffRebase && l.st.Rebase {
+		l.held.rebase = true
+	}
+	l.held.fence = l.held.base<<handoffBits | uint64(l.held.handoff)
+	if !l.isLock() {
+		l.held.fence |= permitHandoffs
+	}
+}

@@ -1,0 +1,98 @@
+package cache
+
+import "github.com/locksidecar/locksidecar/protocol"
+
+// What keepalives may state of holds, and holds that end because their owners are silent.
+
+// Watermark is what a keepalive may state about a session's holds.
+type Watermark struct {
+	Until     int64 // the earliest deadline of their leases; Forever without holds
+	TTL       int64 // the shortest of their TTLs; 0 without holds
+	Heartbeat int64 // the shortest that their namespaces require; 0 for none
+}
+
+// Join merges o, the watermark of other holds, into w.
+func (w *Watermark) Join(o Watermark) {
+	w.Until = min(w.Until, o.Until)
+	w.TTL, w.Heartbeat = least(w.TTL, o.TTL), least(w.Heartbeat, o.Heartbeat)
+}
+
+// least returns the smaller of a and b, ignoring a 0.
+func least(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// lifetime returns how long l lasts if it is renewed now and never again.
+func (t *Table) lifetime(l *Lease) int64 {
+	if l.state == stateHeld {
+		return l.st.Validity(l.ttl)
+	}
+	return l.ttl
+}
+
+// Survey visits up to limit holds of s in this shard, and joins what may be stated of them at now
+// into w. It resumes where it stopped, or starts anew if begin is true. It returns the unused
+// budget; if that is 0, holds may remain. Holds that were granted after the survey began are not
+// visited. A visited hold ends no sooner than was stated, whatever happens until the survey ends.
+func (t *Table) Survey(s *Session, begin bool, w *Watermark, limit int, now int64) (left int) {
+	x := &s.index[t.cfg.Shard]
+	if begin {
+		x.survey = x.holds.first
+	}
+	for ; x.survey != nil && limit > 0; limit-- {
+		h := x.survey
+		x.survey = x.holds.next(h)
+		if h.forced {
+			continue
+		}
+		l, ttl := h.l, t.lifetime(h.l)
+		l.restating(now, ttl)
+		w.Join(Watermark{t.deadline(l), ttl, int64(l.ns.Heartbeat)})
+	}
+	return limit
+}
+
+// Silence says what a session's silence means for its holds from now on.
+type Silence struct {
+	// Again is when LoseSilent has to be called next if the session stays silent; Forever for
+	// never.
+	Again int64
+	Until int64 // no other hold of the session ends by silence before; Forever for never
+}
+
+// LoseSilent ends the overdue holds of a session: those whose namespaces require a heartbeat that
+// has not arrived since heard. It spares a hold while a validity lasts that was stated before its
+// namespace required the heartbeat. The owner of such a hold is told lead before that ends, so that
+// the session's other holds can be stated to be valid longer by then; the key stays closed until it
+// ends.
+func (t *Table) LoseSilent(s *Session, heard, lead, now int64, out *Effects) Silence {
+	is := Silence{Forever, Forever}
+	var freed []*Lease // advanced at the end, because the advance of one may end other holds of s
+	for h := range s.index[t.cfg.Shard].holds.all() {
+		l := h.l
+		due, spared := heard+int64(l.ns.Heartbeat), int64(0)
+		if l.optional != nil {
+			spared = l.optional.silentFrom
+		}
+		switch {
+		case l.ns.Heartbeat == 0 || h.forced && now < spared:
+		case now < max(due, spared-lead):
+			is.Again = min(is.Again, max(due, spared-lead))
+			is.Until = min(is.Until, max(due, spared))
+		case now < spared:
+			t.tellLost(h, protocol.LostSilent, now, out)
+			t.force(h)
+			h.end = min(h.end, spared)
+			l.minEnd = min(l.minEnd, h.end)
+			freed = append(freed, l)
+		default:
+			t.lose(h, protocol.LostSilent, now, out)
+			freed = append(freed, l)
+		}
+	}
+	t.advanceEach(freed, now, out)
+	return is
+}

@@ -1,0 +1,117 @@
+package io.locksidecar;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.io.IOException;
+import java.lang.reflect.Modifier;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
+import java.util.stream.Stream;
+import org.junit.jupiter.api.Test;
+
+/** What the documents show compiles and runs, and the guide names everything that there is. */
+class GuideTest extends OnDaemon {
+    private static final Path DOCS = Daemon.ROOT.resolve("docs");
+    private static final String GUIDE = read(DOCS.resolve("guides").resolve("java.md"));
+    private static final String SHEDLOCK = read(DOCS.resolve("migrate").resolve("shedlock.md"));
+    private static final String FAILURES = read(DOCS.resolve("guides").resolve("failures.md"));
+
+    private static String read(Path path) {
+        try {
+            return Files.readString(path);
+        } catch (IOException e) {
+            throw new AssertionError(e);
+        }
+    }
+
+    private static Map<String, String> programs() {
+        Map<String, String> programs = new LinkedHashMap<>();
+        Matcher block = Pattern.compile("```java\n(.*?)```", Pattern.DOTALL).matcher(GUIDE + SHEDLOCK);
+        while (block.find()) {
+            Matcher name = Pattern.compile("public class (\\w+)").matcher(block.group(1));
+            assertTrue(name.find());
+            programs.put(name.group(1), block.group(1));
+        }
+        return programs;
+    }
+
+    @Test
+    void the_examples_run() throws IOException, InterruptedException {
+        Map<String, String> programs = programs();
+        Map<String, String> prints = Map.of(
+                "Example", "", "Account", "70", "Reactive", "42", "Transfer", "[account:bob, account:ann]",
+                "Exports", "false, true", "Scheduler", "... given up enough", "SidecarLockRegistry", "held", "Nightly", "report true");
+        assertEquals(prints.keySet(), programs.keySet());
+        Path dir = Daemon.directory();
+        try {
+            compile(programs, dir);
+            String classes = dir + System.getProperty("path.separator") + System.getProperty("java.class.path");
+            for (String name : programs.keySet()) {
+                ProcessBuilder b = new ProcessBuilder(
+                        Path.of(System.getProperty("java.home"), "bin", "java").toString(), "-XX:TieredStopAtLevel=1",
+                        "-cp", classes, name);
+                b.environment().put(SocketPath.VARIABLE, daemon.path.toString());
+                assertEquals(prints.get(name), run(b), name);
+            }
+        } finally {
+            Daemon.delete(dir);
+        }
+    }
+
+    private static void compile(Map<String, String> programs, Path dir) throws IOException, InterruptedException {
+        List<String> command = new ArrayList<>(List.of(
+                Path.of(System.getProperty("java.home"), "bin", "javac").toString(), "-Xlint:all", "-Xlint:-path",
+                "-proc:none", "-d", dir.toString(), "-cp", System.getProperty("java.class.path")));
+        for (Map.Entry<String, String> p : programs.entrySet()) {
+            command.add(Files.writeString(dir.resolve(p.getKey() + ".java"), p.getValue()).toString());
+        }
+        assertEquals("", run(new ProcessBuilder(command)));
+    }
+
+    private static String run(ProcessBuilder b) throws IOException, InterruptedException {
+        Process p = b.redirectErrorStream(true).start();
+        String out = new String(p.getInputStream().readAllBytes()).strip();
+        assertEquals(0, p.waitFor(), out);
+        return out;
+    }
+
+    @Test
+    void everything_has_its_name_in_it() throws IOException, ClassNotFoundException {
+        try (Stream<Path> sources = Files.list(Path.of("src", "main", "java", "io", "locksidecar"))) {
+            for (Path source : sources.toList()) {
+                String name = source.getFileName().toString().replace(".java", "");
+                if (name.equals("package-info") || !Modifier.isPublic(Class.forName("io.locksidecar." + name).getModifiers())) {
+                    continue;
+                }
+                boolean named = Pattern.compile("\\b" + name + "\\b").matcher(GUIDE).find();
+                assertTrue(named || name.startsWith("Sidecar"), name);
+            }
+        }
+        for (String reason : Codes.REASONS.values()) {
+            assertTrue(FAILURES.contains("`" + reason + "`"), reason);
+        }
+    }
+
+    @Test
+    void the_version_is_everybodys() {
+        String mine = first("<artifactId>locksidecar-client</artifactId>\\s*<version>([^<]+)</version>", Path.of("pom.xml"));
+        assertEquals(mine, first("<artifactId>locksidecar-client</artifactId>\\s*<version>([^<]+)</version>", DOCS.resolve("guides").resolve("java.md")));
+        assertEquals(mine, first("(?m)^## (\\S+)", Daemon.ROOT.resolve("CHANGELOG.md")));
+        Path python = Daemon.ROOT.resolve("clients").resolve("python").resolve("pyproject.toml");
+        Matcher theirs = Pattern.compile("(?m)^version = \"([^\"]+)\"").matcher(read(python));
+        assertTrue(!theirs.find() || theirs.group(1).equals(mine), "the Python client has another version");
+    }
+
+    private static String first(String pattern, Path path) {
+        Matcher m = Pattern.compile(pattern).matcher(read(path));
+        assertTrue(m.find(), path::toString);
+        return m.group(1);
+    }
+}

@@ -1,0 +1,41 @@
+//go:build !noetcd
+
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cmd/locksidecar/internal/config"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/etcd"
+)
+
+func init() { drivers[config.KindEtcd] = planEtcd }
+
+func planEtcd(p *plan, _ *config.Config) error {
+	cfg, err := etcd.Parse(p.url)
+	if err != nil {
+		return err
+	}
+	p.place = place(p.kind, cfg.Endpoints, cfg.Prefix)
+	p.can = abilities{minTTL: 100 * time.Millisecond, queue: true}
+	p.where, p.safety, p.scope = cfg.String(), "linearizable",
+		"all hosts that use this etcd and prefix"
+	p.there = func(key string) string {
+		return cfg.Name(key) + " (etcdctl lock and concurrency.Mutex on it exclude us, and we them)"
+	}
+	p.open = func(ctx context.Context, o opening) (upstream.Store, error) {
+		opts := []etcd.Option{etcd.WithLogger(o.log), etcd.WithClock(renewer.Boottime),
+			etcd.WithHighest(o.seen.at(p.place).high)}
+		if o.successor != nil {
+			return etcd.OpenSuccessor(ctx, cfg, opts...)
+		}
+		if o.lazy {
+			return etcd.OpenLazy(cfg, opts...)
+		}
+		return etcd.Open(ctx, cfg, opts...)
+	}
+	return nil
+}

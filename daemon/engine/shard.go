@@ -1,0 +1,243 @@
+package engine
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/renewer"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// The shards. Every event locks the shard of its key and passes the event to the table there. Then
+// carryOutAndUnlock passes the table's effects on to sessions, lanes and the renewal schedule, and
+// finish does the rest once no shard is locked.
+
+// shards is the number of lock tables. It is at most 64, so that a session needs one word to mark
+// the tables that have holds or waiters of it.
+const shards = 64
+
+// shard is a table and the mutex that guards it.
+type shard struct {
+	mu    sync.Mutex
+	table *cache.Table
+	out   cache.Effects // guarded by mu
+	wake  atomic.Int64  // the latest wake-up that the table has requested
+	index int           // in Engine.shards
+	_     [64]byte      // keep neighbours off each other's cache line
+}
+
+func shardOf[K ~string | ~[]byte](key K) int {
+	return int(xxhash.Sum64([]byte(key)) % shards)
+}
+
+// lock locks shard i.
+func (e *Engine) lock(i int) *shard {
+	sh := &e.shards[i]
+	sh.mu.Lock()
+	return sh
+}
+
+// lockKey locks the shard of a key and returns the key's route. New routes are stored before
+// Reroute visits each table under its shard's mutex. So a request after that visit never brings
+// an earlier route.
+func (e *Engine) lockKey(key []byte) (sh *shard, rt *route) {
+	sh = e.lock(shardOf(key))
+	return sh, routeFor(e.routes.Load(), key)
+}
+
+// carryOutAndUnlock carries out the effects of an event in a shard, in their order, and unlocks the
+// shard. It adds to a what has to wait until no shard is locked.
+func (e *Engine) carryOutAndUnlock(sh *shard, now int64, a *followUp) {
+	e.pushOps(sh, now, a) // first, because inline answers have effects, too
+	e.sendMessages(sh, now, a)
+	if e.observer != nil {
+		a.notices = append(a.notices, sh.out.Notices...)
+	}
+	e.passTracks(sh, now, a)
+	sh.out.Reset()
+	if at := sh.table.NextWake(); at != sh.wake.Load() {
+		sh.wake.Store(at)
+		e.wake(at)
+	}
+	sh.mu.Unlock()
+}
+
+// pushOps puts the ops for stores into their lanes. An op that a store answers inline is answered
+// here.
+func (e *Engine) pushOps(sh *shard, now int64, a *followUp) {
+	out, storeLanes := &sh.out, *e.storeLanes.Load()
+	for n := 0; n < len(out.Ops); n++ { // inline answers can append more
+		op := &out.Ops[n]
+		sl := storeLanes[op.Store]
+		if sl.inline != nil {
+			var r cache.Result
+			if sl.inline.ApplyInline(op, &r) {
+				o := *op // out.Ops may move
+				sh.table.Result(&o, &r, now, now, out)
+				continue
+			}
+		}
+		switch {
+		case op.Kind == cache.OpRenew:
+			sl.renewals.Push(*op)
+			a.addWork(sl, workRenewals)
+		case sl.info.Pair && op.Kind.Ends() && sl.Down() != nil:
+			sl.ends.Push(*op)
+			a.addWork(sl, workEnds)
+		default:
+			sl.main.Push(*op)
+			a.addWork(sl, workMain)
+		}
+	}
+}
+
+// sendMessages puts the table's answers and pushes into the outboxes of their sessions. Answers to
+// the engine's own requests follow in finish.
+func (e *Engine) sendMessages(sh *shard, now int64, a *followUp) {
+	for n := range sh.out.Messages {
+		m := &sh.out.Messages[n]
+		switch m.Re.InternalReply.(type) {
+		case nil:
+			e.send(m, now, a)
+		case quiet:
+			if m.Kind != cache.MsgReleased {
+				e.send(m, now, a)
+			}
+		default:
+			a.replies = append(a.replies, *m)
+		}
+	}
+}
+
+// passTracks tells the renewal schedules which leases to renew, and when.
+func (e *Engine) passTracks(sh *shard, now int64, a *followUp) {
+	storeLanes := *e.storeLanes.Load()
+	for n := range sh.out.Tracks {
+		tr := &sh.out.Tracks[n]
+		sl := storeLanes[tr.Store]
+		sl.schedule.Track(tr, sh.index, now)
+		a.addWork(sl, workTimer)
+	}
+}
+
+// Deliver takes in the results of a batch from a store.
+func (e *Engine) Deliver(b *upstream.Batch) {
+	now := e.clock()
+	a := getFollowUp()
+	for n := range b.Ops {
+		sh := e.lock(shardOf(b.Ops[n].Key))
+		sh.table.Result(&b.Ops[n], &b.Results[n], b.Sent, now, &sh.out)
+		e.carryOutAndUnlock(sh, now, a)
+	}
+	if op := &b.Ops[0]; op.Kind == cache.OpRenew { // its lane may take more now
+		a.addWork((*e.storeLanes.Load())[op.Store], workTimer)
+	}
+	e.finish(a, now, nil)
+	putFollowUp(a)
+}
+
+// followUp collects the work to do when no shard's mutex is held: answers to requests of the
+// engine itself, lanes to wake, and sessions to flush.
+type followUp struct {
+	touched []*Session
+	notices []cache.Notice
+	due     []renewer.Due
+	replies []cache.Message
+	work    []laneWork
+}
+
+// laneWork is new work for the goroutines of a store.
+type laneWork struct {
+	sl    *StoreLane
+	where uint8 // a set of the constants below
+}
+
+const (
+	workMain     = 1 << iota // ops in its main lane
+	workRenewals             // ops in its renewal lane
+	workEnds                 // ops in its lane of ends
+	workTimer                // its next renewal may be due earlier
+)
+
+// addWork adds work of a store. A search of the list is cheap, because a request rarely concerns
+// two stores.
+func (a *followUp) addWork(sl *StoreLane, where uint8) {
+	for i := range a.work {
+		if a.work[i].sl == sl {
+			a.work[i].where |= where
+			return
+		}
+	}
+	a.work = append(a.work, laneWork{sl, where})
+}
+
+// finish does the work that must not be done with mutexes held. It flushes the session of the
+// request last, because a client that gets the lock by handoff has waited longer.
+func (e *Engine) finish(a *followUp, now int64, own *Session) {
+	for n := 0; n < len(a.replies); n++ {
+		m := a.replies[n]
+		m.Re.InternalReply.(internalReply).answered(e, &m, now, a)
+	}
+	clear(a.replies)
+	a.replies = a.replies[:0]
+	if len(a.notices) > 0 {
+		e.observer.Notices(a.notices)
+		clear(a.notices)
+		a.notices = a.notices[:0]
+	}
+	if len(a.work) > 0 {
+		e.wakeLanes(a)
+	}
+	mine := false
+	for _, s := range a.touched {
+		s.unmark()
+		if s == own {
+			mine = true
+			continue
+		}
+		s.transport.Flush()
+	}
+	if mine {
+		own.transport.Flush()
+	}
+	clear(a.touched)
+	a.touched = a.touched[:0]
+}
+
+// wakeLanes wakes the goroutines of the lanes that have new work.
+func (e *Engine) wakeLanes(a *followUp) {
+	for _, w := range a.work {
+		if w.where&workMain != 0 {
+			w.sl.main.Kick()
+		}
+		if w.where&workRenewals != 0 {
+			w.sl.renewals.Kick()
+		}
+		if w.where&workEnds != 0 {
+			w.sl.ends.Kick()
+		}
+		if w.where&workTimer != 0 {
+			e.wake(w.sl.nextRenewal())
+		}
+	}
+	clear(a.work)
+	a.work = a.work[:0]
+}
+
+var followUps = sync.Pool{New: func() any { return new(followUp) }}
+
+func getFollowUp() *followUp { return followUps.Get().(*followUp) }
+
+func putFollowUp(a *followUp) { followUps.Put(a) }
+
+// internalReply receives the table's answer to a request made by the engine. It is called without
+// mutexes held.
+type internalReply interface {
+	answered(e *Engine, m *cache.Message, now int64, a *followUp)
+}
+
+// quiet is the internal reply of a release that is answered only if it fails.
+type quiet struct{}

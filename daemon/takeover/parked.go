@@ -1,0 +1,127 @@
+package takeover
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"runtime"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/daemon/engine"
+)
+
+// A takeover without a successor yet: the daemon leaves its descriptors with the service manager
+// and ends. The next process gets them from the manager. The order of the descriptors identifies
+// them.
+
+// The first byte of the memory file of a parked state.
+const (
+	parkedFresh = 'F'
+	parkedTaken = 'T' // by a process that serves, or has served: the state is out of date
+)
+
+// encodeParked returns the content of the memory file of a parked state.
+func encodeParked(o Offer, contents Contents, snapshot []byte) ([]byte, error) {
+	head, err := json.Marshal([]any{o, contents})
+	if err != nil {
+		return nil, err
+	}
+	c := &cache.Coder{B: []byte{parkedFresh}}
+	c.Bytes(&head)
+	c.Bytes(&snapshot)
+	return c.B, nil
+}
+
+// FindParked returns the takeover state that a daemon has parked. It can be taken only once:
+// whatever happens to it, the next process that finds the same descriptors gets ErrParked. If the
+// state is not used, its holds end with the validity stated to their owners. The files belong to
+// FindParked.
+func FindParked(files []*os.File) (_ *State, err error) {
+	r := &Received{files: files}
+	found := &State{locks: make(map[string]*os.File), parked: r}
+	defer func() {
+		if err != nil {
+			found.Close()
+		}
+	}()
+	if len(files) == 0 || runtime.GOOS != "linux" {
+		return nil, ErrParked
+	}
+	memory := files[len(files)-1]
+	b, err := readAll(memory)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParked, err)
+	}
+	if len(b) == 0 || b[0] != parkedFresh {
+		return nil, fmt.Errorf("%w: it has been taken before", ErrParked)
+	}
+	if _, err := memory.WriteAt([]byte{parkedTaken}, 0); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrParked, err)
+	}
+	c := &cache.Coder{B: b[1:], Reading: true}
+	var head []byte
+	c.Bytes(&head)
+	c.Bytes(&r.Snapshot)
+	if c.Err == nil {
+		c.Err = json.Unmarshal(head, &[]any{&found.offer, &r.Contents})
+	}
+	if c.Err != nil || found.offer.Form != Form {
+		return nil, fmt.Errorf("%w: form %d (%v)", ErrParked, found.offer.Form, c.Err)
+	}
+	for _, s := range found.offer.Stores {
+		if s.Locked {
+			found.locks[s.Name] = r.Next()
+		}
+	}
+	if left := len(files) - r.at; left != r.Files {
+		return nil, fmt.Errorf("%w: %d of %d descriptors are there", ErrParked, left, r.Files)
+	}
+	return found, nil
+}
+
+// Parked reports whether the takeover state is a parked state. Then no daemon serves.
+func (s *State) Parked() bool { return s.parked != nil }
+
+// Match compares the stores of a parked state with the stores of this process, given as keys by
+// names. It returns the names of the stores that this process does not have. Their locks are
+// lost, and Successor returns nil for them. Match has to be called before a store is opened. If a
+// daemon serves, it returns nothing, because that daemon refuses the takeover in such a case.
+func (s *State) Match(stores map[string]string) (gone []string) {
+	if !s.Parked() {
+		return nil
+	}
+	s.gone = make(map[string]OfferedStore)
+	for _, o := range s.offer.Missing(stores) {
+		s.gone[o.Name] = o
+		gone = append(gone, o.Name)
+		if f := s.locks[o.Name]; f != nil { // another store of this process may need the same file
+			_ = f.Close()
+			delete(s.locks, o.Name)
+		}
+	}
+	return gone
+}
+
+// StandIns makes stand-ins for the stores of the takeover state that this process does not have, by
+// names. See Match.
+func (s *State) StandIns(to *engine.Engine) (map[string]*engine.StoreLane, error) {
+	lanes := make(map[string]*engine.StoreLane)
+	for name, o := range s.gone {
+		if o.Info.Name == "" {
+			return nil, fmt.Errorf("the process that has left it is too old to tell "+
+				"what kind of store %q is", name)
+		}
+		lane, err := to.StandIn(name, o.Info, o.Parts)
+		if err != nil {
+			return nil, err
+		}
+		lanes[name] = lane
+	}
+	return lanes, nil
+}
+
+// IsGone reports whether this process does not have the store with that name in the takeover state.
+func (s *State) IsGone(store string) bool {
+	_, gone := s.gone[store]
+	return gone
+}

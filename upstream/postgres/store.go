@@ -1,0 +1,221 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
+)
+
+// maxTTL is the longest TTL of a lease.
+const maxTTL = 10 * 365 * 24 * time.Hour
+
+// Option changes how a Store is opened.
+type Option func(*Store)
+
+// WithLogger makes the store log to l.
+func WithLogger(l *zap.Logger) Option { return func(s *Store) { s.log = l } }
+
+// WithInstance gives the store the instance id of an earlier one, whose leases it continues. The
+// numbers of its tokens must continue to rise, too.
+func WithInstance(id string) Option { return func(s *Store) { s.instance = id } }
+
+// WithClock sets the boot clock, by which fence bases follow the clock of a primary that has
+// failed. Without it the store uses the process's monotonic clock, which stops while the machine is
+// suspended. Only tests may leave it out.
+func WithClock(c upstream.Clock) Option {
+	return func(s *Store) { s.fences = upstream.NewFenceClock(c) }
+}
+
+// WithFences gives the store a FenceClock that other Stores of the same servers share. It replaces
+// WithClock.
+func WithFences(f *upstream.FenceClock) Option { return func(s *Store) { s.fences = f } }
+
+// Store is a table of a PostgreSQL server used for locks. It is safe for concurrent use.
+type Store struct {
+	cfg      Config
+	names    names
+	log      *zap.Logger
+	base     *pgconn.Config
+	pool     pool
+	instance string // the part of our tokens that no other store's tokens have
+	fences   *upstream.FenceClock
+	stuck    stuck
+	hints    driverkit.Hints
+	asides   chan struct{} // see aside
+
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	seen struct {
+		sync.Mutex
+		server *server // what was last found; guarded by Mutex
+	}
+}
+
+var _ upstream.Store = (*Store)(nil)
+
+// Connections returns the number of open connections.
+func (s *Store) Connections() int { return s.pool.connections() }
+
+// Open connects to the server, makes the tables if they are not there, and checks that both can be
+// used. The error says what to change.
+func Open(ctx context.Context, cfg Config, opts ...Option) (*Store, error) {
+	s, err := OpenLazy(cfg, opts...)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout+s.patience())
+	defer cancel()
+	if err := s.reach(ctx); err != nil {
+		err = fmt.Errorf("open store: postgres at %s, as the store URL says: %w",
+			cfg.Addr(), s.advice(err))
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// OpenLazy is Open without waiting for the server: each connection is checked when it is made, and
+// until one passes, every op is refused with the reason. It fails if a file that cfg names cannot
+// be read.
+func OpenLazy(cfg Config, opts ...Option) (*Store, error) {
+	s := &Store{cfg: cfg, names: newNames(&cfg), log: zap.NewNop(), asides: make(chan struct{}, 1),
+		hints: driverkit.NewHints(hintBuffer)}
+	for _, o := range opts {
+		o(s)
+	}
+	if s.fences == nil {
+		s.fences = upstream.NewFenceClock(nil)
+	}
+	var err error
+	if s.instance, err = upstream.InstanceOr(s.instance); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	if s.base, err = s.baseOptions(); err != nil {
+		return nil, fmt.Errorf("open store: %w", err)
+	}
+	s.pool.init()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.cancel = cancel
+	s.wg.Go(func() { s.listenAll(ctx) })
+	s.wg.Go(func() { driverkit.Purge(ctx, s.log, s.names.locks, s.advice, s.purge) })
+	return s, nil
+}
+
+// Instance is the id in this store's tokens.
+func (s *Store) Instance() string { return s.instance }
+
+// Info describes this store. It is called linearizable once a server has been seen that keeps what
+// it has confirmed, over a crash and over a failover to one of its present standbys.
+func (s *Store) Info() upstream.Info {
+	s.seen.Lock()
+	defer s.seen.Unlock()
+	safety := "best-effort"
+	if v := s.seen.server; v != nil && v.durable() && v.replicated() {
+		safety = "linearizable"
+	}
+	return upstream.Info{Name: "postgres", Safety: safety, MinTTL: 500 * time.Millisecond,
+		Rebase: true, Queue: true, Timeout: s.cfg.Timeout}
+}
+
+// Capabilities returns the optional parts of the contract that the store implements.
+func (s *Store) Capabilities() upstream.Capabilities {
+	return upstream.Capabilities{Lister: s, Registrar: s, Mover: s, Connections: s.Connections}
+}
+
+// Hints is the stream of notifications.
+func (s *Store) Hints() <-chan upstream.Hint { return s.hints }
+
+// Sessions is nil: leases live by their own TTL.
+func (s *Store) Sessions() <-chan upstream.Session { return nil }
+
+// Close closes the connections and ends the goroutines. It must not run at the same time as Apply,
+// nor be called twice.
+func (s *Store) Close() error {
+	s.cancel()
+	s.pool.close()
+	s.wg.Wait()
+	close(s.hints)
+	return nil
+}
+
+// Ping asks in one round trip whether locks can be written now, on a connection that has passed its
+// checks.
+func (s *Store) Ping(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+	defer cancel()
+	if err := s.reach(ctx); err != nil {
+		return driverkit.Down(fmt.Errorf("postgres at %s: %w", s.cfg.Addr(), s.advice(err)))
+	}
+	return nil
+}
+
+// reach asks the server whether it can be written to.
+func (s *Store) reach(ctx context.Context) error {
+	c, err := s.take(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.give(c)
+	rows, err := c.query(ctx,
+		"SELECT pg_is_in_recovery() OR current_setting('transaction_read_only') = 'on', "+clock)
+	switch {
+	case err != nil && !rolledBack(err):
+		s.pool.dropIdle()
+		return err
+	case err != nil:
+		return err
+	case len(rows) != 1:
+		return errAnswer
+	case string(rows[0][0]) != "f":
+		c.close()
+		return errReadOnly
+	}
+	s.fences.SawClock(parseInt(rows[0][1]))
+	return nil
+}
+
+// valid returns why an op cannot be carried out, or nil.
+func (s *Store) valid(op *upstream.Op) error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: "+format, append([]any{ErrRefused}, args...)...)
+	}
+	if err := cmp.Or(driverkit.CheckOp(op), driverkit.CheckFloor(op)); err != nil {
+		return refuse("%w", err)
+	}
+	switch {
+	case op.Mode != cache.Exclusive && op.Mode != cache.Shared:
+		return refuse("there are no semaphores in this store")
+	case len(op.Key) > maxKey || op.Key == "":
+		return refuse("a key of %d bytes is not one of 1 to %d", len(op.Key), maxKey)
+	case !validText(op.Key):
+		return refuse("the key is not UTF-8, or has control characters")
+	case op.TTL < 0 || op.TTL > maxTTL:
+		return refuse("a TTL of %v is longer than %v", op.TTL, maxTTL)
+	}
+	return nil
+}
+
+// validText reports whether text can be in a name: the server takes no other encoding.
+func validText(text string) bool {
+	if !utf8.ValidString(text) {
+		return false
+	}
+	for _, r := range text {
+		if unicode.IsControl(r) {
+			return false
+		}
+	}
+	return true
+}

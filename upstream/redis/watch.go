@@ -1,0 +1,198 @@
+package redis
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	goredis "github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+	"github.com/locksidecar/locksidecar/upstream/driverkit"
+)
+
+const (
+	// idleLimit is how long a subscription may be silent before it is pinged. If the ping is not
+	// answered within the same time again, the subscription is made anew.
+	idleLimit = 10 * time.Second
+	retryMin  = 100 * time.Millisecond
+	retryMax  = 2 * time.Second
+)
+
+// retryUntilDone calls try until ctx ends, with pauses that grow until try calls up. failed gets
+// the first error after each up.
+func retryUntilDone(ctx context.Context, try func(up func()) error, failed func(error)) {
+	pause, down := driverkit.Backoff{Min: retryMin, Max: retryMax}, false
+	for ctx.Err() == nil {
+		err := try(func() { down = false; pause.Reset() })
+		if ctx.Err() != nil {
+			return
+		}
+		if !down {
+			failed(err)
+			down = true
+		}
+		pause.Wait(ctx)
+	}
+}
+
+// receive passes the messages of a subscription to on until it fails, on returns an error, or ctx
+// ends.
+func receive(ctx context.Context, ps *goredis.PubSub, on func(any) error) error {
+	// A read does not end with its context, only with its connection.
+	stop := context.AfterFunc(ctx, func() { _ = ps.Close() })
+	defer stop()
+	asked := false
+	for {
+		m, err := ps.ReceiveTimeout(ctx, idleLimit)
+		switch {
+		case err == nil:
+			asked = false
+		case isTimeout(err) && !asked:
+			if err := ps.Ping(ctx); err != nil {
+				return err
+			}
+			asked = true
+			continue
+		default:
+			return err
+		}
+		if err := on(m); err != nil {
+			return err
+		}
+	}
+}
+
+func isTimeout(err error) bool {
+	t, ok := errors.AsType[net.Error](err)
+	return ok && t.Timeout()
+}
+
+// listen receives hints until ctx ends. Hints are lost while there is no connection; correctness
+// does not depend on them.
+func (s *Store) listen(ctx context.Context) {
+	down := false
+	retryUntilDone(ctx, func(up func()) error {
+		return s.subscribe(ctx, func() {
+			if down {
+				s.log.Info("hints between hosts work again")
+			}
+			down = false
+			s.listening.Store(true)
+			up()
+		})
+	}, func(err error) {
+		s.log.Warn("no hints between hosts: polling alone", zap.Error(err))
+		down = true
+	})
+}
+
+var (
+	errElsewhere = errors.New("hints come on another node now")
+	errNobody    = errors.New("no node serves the slot of the channel for hints")
+)
+
+// subscribed receives hints on one connection until it fails or is not the right
+// one any more, or ctx ends.
+func (s *Store) subscribe(ctx context.Context, up func()) error {
+	channel := hintChannel + s.instance
+	slot := slotOf("", channel)
+	n := s.serves(slot)
+	if n == nil {
+		s.cluster.requestRefresh()
+		return errNobody
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer cancelWhen(n.dialer.now.Load().over, cancel)()
+	subscribe := n.client.Subscribe
+	if s.cluster != nil {
+		subscribe = n.client.SSubscribe
+	}
+	ps := subscribe(ctx, channel)
+	defer ps.Close()
+	err := receive(ctx, ps, func(m any) error {
+		switch m := m.(type) {
+		case *goredis.Subscription:
+			if strings.HasSuffix(m.Kind, "unsubscribe") { // the slot has moved
+				return errElsewhere
+			}
+			up()
+		case *goredis.Message:
+			s.receiveMessage(m.Payload)
+		}
+		return nil
+	})
+	s.listening.Store(false)
+	if s.cluster != nil {
+		s.cluster.requestRefresh()
+	}
+	return n.dialer.redact(err)
+}
+
+// cancelWhen calls cancel when over is closed. The function that it returns ends that, and waits
+// for it.
+func cancelWhen(over <-chan struct{}, cancel func()) func() {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		select {
+		case <-over:
+			cancel()
+		case <-stop:
+		}
+	}()
+	return func() { close(stop); <-ended }
+}
+
+// receiveMessage answers a question, or passes on an answer or a hint. It drops the hint if the
+// daemon does not keep up.
+func (s *Store) receiveMessage(payload string) {
+	if text, ok := strings.CutPrefix(payload, questionMark); ok {
+		s.answerQuestion(text)
+		return
+	}
+	if text, ok := strings.CutPrefix(payload, answerMark); ok {
+		s.questions.deliver(text)
+		return
+	}
+	h, ok := parseHint(payload)
+	if !ok {
+		return
+	}
+	if h.Key, ok = strings.CutPrefix(h.Key, s.cfg.Prefix); !ok {
+		return
+	}
+	s.hints.Send(h)
+}
+
+// hintLetters are the letters with which a hint begins (lua/slow.lua, lua/semaphore.lua).
+var hintLetters = map[byte]upstream.Hint{
+	'f': {Kind: cache.HintAvailable},
+	'w': {Kind: cache.HintContended},
+	't': {Kind: cache.HintTried},
+	'F': {Kind: cache.HintAvailable, Mode: cache.Permit}, // a token's number and a space follow
+	'W': {Kind: cache.HintContended, Mode: cache.Permit},
+}
+
+// parseHint reads a hint about a lock or a semaphore. It ignores hints for daemons of another
+// version.
+func parseHint(payload string) (h upstream.Hint, ok bool) {
+	if payload == "" {
+		return h, false
+	}
+	h, ok = hintLetters[payload[0]]
+	if h.Key = payload[1:]; payload[0] == 'F' {
+		var number string
+		var err error
+		number, h.Key, _ = strings.Cut(h.Key, " ")
+		h.Token, err = strconv.ParseUint(number, 36, 64)
+		ok = err == nil
+	}
+	return h, ok
+}

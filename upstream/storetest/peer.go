@@ -1,0 +1,64 @@
+package storetest
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/locksidecar/locksidecar/cache"
+	"github.com/locksidecar/locksidecar/upstream"
+)
+
+// The functions below are for the drivers' own tests, too.
+
+// Apply carries out a batch within the time that the store sets itself.
+func Apply(s upstream.Store, ops ...upstream.Op) ([]upstream.Result, error) {
+	results := make([]upstream.Result, len(ops))
+	ctx, cancel := context.WithTimeout(context.Background(), s.Info().Timeout)
+	defer cancel()
+	err := s.Apply(ctx, ops, results)
+	return results, err
+}
+
+// Want fails t unless r has the status st, and what belongs to it: a grant has a base, and a
+// result has an error if it is Refused or Unknown, and only then.
+func Want(t testing.TB, r upstream.Result, st cache.Status) {
+	t.Helper()
+	if r.Status != st {
+		t.Fatalf("it is %v (error %v), not %v", r.Status, r.Err, st)
+	}
+	if st == cache.Granted && (r.Base == 0 || r.Base > cache.MaxBase) {
+		t.Fatalf("granted with base %d", r.Base)
+	}
+	if (st == cache.Refused || st == cache.Unknown) != (r.Err != nil) {
+		t.Fatalf("%v comes with error %v", st, r.Err)
+	}
+}
+
+// Opened opens a store whose server is well. It tries again if that fails: the timeout of some
+// tests is shorter than a busy machine stalls.
+func Opened[S any](t testing.TB, open func() (S, error)) S {
+	t.Helper()
+	for end := time.Now().Add(bound); ; time.Sleep(5 * time.Millisecond) {
+		s, err := open()
+		if err == nil {
+			return s
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Eventually polls until ok returns true. It fails t if that takes longer than bound, which only
+// a fault does. The longer it has polled, the longer it pauses, which leaves the processors to others.
+func Eventually(t testing.TB, bound time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for begin := time.Now(); !ok(); {
+		waited := time.Since(begin)
+		if waited > bound {
+			t.Fatalf("it never comes true that %s", what)
+		}
+		time.Sleep(min(max(waited/20, 2*time.Millisecond), 25*time.Millisecond))
+	}
+}
